@@ -1,0 +1,250 @@
+/*
+ * libstapsdt: USDT probes made at run time, for Linux.
+ *
+ * Two interfaces live here. The first, `sdt_*`, is the one to use: probes of
+ * up to 12 operands, defined at any time, from any thread. The second is the
+ * C interface of the original libstapsdt, kept call for call and field for
+ * field, so that programs written for that library run against this one.
+ *
+ * SPDX-License-Identifier: MIT
+ */
+#ifndef LIBSTAPSDT_H
+#define LIBSTAPSDT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ------------------------------------------------------------------ limits */
+
+#define SDT_MAX_OPERANDS 12
+/* Provider, probe and operand names: 1 to 63 of A-Z a-z 0-9 _ */
+#define SDT_MAX_NAME 63
+
+/* ------------------------------------------------------------------ errors */
+
+/*
+ * Every code with its default message. Functions that return an int return
+ * one of these; SDT_OK is 0.
+ */
+#define SDT_ERRORS(X)                                                          \
+  X(SDT_OK, "no error")                                                        \
+  X(SDT_ENAME, "a name must be 1 to 63 of A-Z a-z 0-9 _")                      \
+  X(SDT_EOPERANDS, "a probe has at most 12 operands")                          \
+  X(SDT_ETYPE, "unknown operand type or role")                                 \
+  X(SDT_ENOMEM, "out of memory")                                               \
+  X(SDT_EIMAGE, "the probe image could not be created")                        \
+  X(SDT_ELOAD, "the probe image could not be loaded")                          \
+  X(SDT_EUNSUPPORTED, "this machine has no probe images")
+
+typedef enum sdt_status {
+#define SDT_ENUM(code, message) code,
+  SDT_ERRORS(SDT_ENUM)
+#undef SDT_ENUM
+} sdt_status;
+
+/* Room for a message that names the call that failed and its errno. */
+#define SDT_MESSAGE_SIZE 256
+typedef struct sdt_error {
+  sdt_status status;
+  char message[SDT_MESSAGE_SIZE];
+} sdt_error;
+
+/* The default message of a code; never NULL. */
+const char *sdt_strerror(int status);
+
+/* --------------------------------------------------------------- operands */
+
+/* Values as they stand in the `rbtrace` note (docs/probes.md): never renumber. */
+typedef enum sdt_type {
+  SDT_INTEGER = 1, /* int64; nil is INT64_MIN */
+  SDT_STRING = 2,  /* pointer to NUL-terminated bytes; nil is NULL */
+  SDT_SYMBOL = 3,  /* as SDT_STRING */
+  SDT_FLOAT = 4,   /* raw IEEE 754 bits; nil is SDT_NIL_FLOAT */
+  SDT_BOOL = 5,    /* 1, 0; nil is 2 */
+} sdt_type;
+
+typedef enum sdt_operand_role {
+  SDT_ARGUMENT = 0,
+  SDT_DURATION = 1, /* int64 nanoseconds; -1: the span began untraced */
+  SDT_OUTCOME = 2,  /* 0 returned, 1 raised, 2 thrown or broken out of */
+} sdt_operand_role;
+
+typedef enum sdt_probe_role {
+  SDT_EVENT = 0,
+  SDT_SPAN_BEGIN = 1,
+  SDT_SPAN_END = 2,
+} sdt_probe_role;
+
+#define SDT_NIL_INTEGER INT64_MIN
+#define SDT_NIL_FLOAT UINT64_C(0x7ff8726274726163) /* a quiet NaN of our own */
+#define SDT_NIL_BOOL 2
+
+typedef struct sdt_operand {
+  const char *name; /* NULL or "": unnamed, shown as arg0, arg1 ... */
+  sdt_type type;
+  sdt_operand_role role;
+} sdt_operand;
+
+/* ----------------------------------------------------------------- probes */
+
+/*
+ * The eight bytes of a site while nobody traces it: nop, ret and padding.
+ * x86-64: 1-byte nop, ret, int3 x 6. aarch64: nop, ret.
+ */
+#if defined(__x86_64__)
+#define SDT_SITE_IDLE UINT64_C(0xccccccccccccc390)
+#elif defined(__aarch64__)
+#define SDT_SITE_IDLE UINT64_C(0xd65f03c0d503201f)
+#else
+#define SDT_SITE_IDLE UINT64_C(0)
+#endif
+
+/* A pool owns images (each one memfd, one ELF file) and the probes in them. */
+typedef struct sdt_pool sdt_pool;
+
+/*
+ * A probe. `watch` points at eight bytes that equal SDT_SITE_IDLE while the
+ * probe is to be skipped: the site itself, or bytes that never change while
+ * the probe is disabled, or bytes that never match (sdt_watch_always), which
+ * lets a caller send every fire down its slow path.
+ * Read the fields; only the library writes them. Lives as long as its pool.
+ */
+typedef struct sdt_probe {
+  const volatile uint64_t *watch;
+  const volatile uint64_t *site;
+  uint8_t count; /* of operands */
+  uint8_t role;  /* sdt_probe_role */
+  uint8_t disabled;
+  uint8_t always;
+} sdt_probe;
+
+/*
+ * Make an empty pool. It opens nothing until the first probe is defined.
+ * Returns NULL when there is no memory. Destroy unmaps every image and frees
+ * every probe: no thread may be using one then.
+ */
+sdt_pool *sdt_pool_create(void);
+void sdt_pool_destroy(sdt_pool *pool);
+
+/*
+ * Define a probe; any time, any thread. It is visible to every reader of the
+ * process's ELF images when this returns. Names are copied. Defining the same
+ * name twice makes two sites of one name, as in any USDT program.
+ *
+ * provider, name: 1 to 63 of A-Z a-z 0-9 _
+ * operands: `count` of them, 0 to SDT_MAX_OPERANDS
+ * error: filled on failure; may be NULL
+ * ret: the probe
+ * Returns SDT_OK or another sdt_status; nothing is changed on failure.
+ */
+int sdt_define(sdt_pool *pool, const char *provider, const char *name,
+               sdt_probe_role role, const sdt_operand *operands, size_t count,
+               sdt_error *error, sdt_probe **ret);
+
+/* A disabled probe reads as untraced here and stays visible to tracers. */
+void sdt_probe_disable(sdt_probe *probe);
+void sdt_probe_enable(sdt_probe *probe);
+
+/* on != 0: sdt_watched() is true of the probe whatever its site holds. */
+void sdt_watch_always(sdt_probe *probe, int on);
+
+/* The check before a fire: one load and one compare, no call. */
+static inline int sdt_watched(const sdt_probe *probe) {
+  return __builtin_expect(*probe->watch != SDT_SITE_IDLE, 0);
+}
+
+/* Is the site patched, and the probe not disabled? (Slow path of the above.) */
+int sdt_traced(const sdt_probe *probe);
+
+/* Call the site with probe->count operands. Does nothing harmful untraced. */
+void sdt_fire(const sdt_probe *probe, const uint64_t *operands);
+
+/* Figures of a pool, for tests and for the curious. */
+typedef struct sdt_pool_stats {
+  size_t images;
+  size_t probes;
+  size_t bytes; /* of notes and sites in use */
+} sdt_pool_stats;
+void sdt_pool_stat(sdt_pool *pool, sdt_pool_stats *ret);
+
+/* ------------------------------------------------- the original interface */
+
+#define MAX_ARGUMENTS 6
+
+typedef enum {
+  noError = -1,
+  elfCreationError = 0,
+  tmpCreationError = 1,
+  sharedLibraryOpenError = 2,
+  symbolLoadingError = 3,
+  sharedLibraryCloseError = 4,
+} SDTError_t;
+
+typedef enum {
+  noarg = 0,
+  uint8 = 1,
+  int8 = -1,
+  uint16 = 2,
+  int16 = -2,
+  uint32 = 4,
+  int32 = -4,
+  uint64 = 8,
+  int64 = -8,
+} ArgType_t;
+
+typedef enum {
+  memfd_disabled = 0,
+  memfd_enabled = 1,
+} MemFDOption_t;
+
+struct SDTProvider;
+
+typedef struct SDTProbe {
+  char *name;
+  ArgType_t argFmt[MAX_ARGUMENTS];
+  void *_fire;
+  struct SDTProvider *provider;
+  int argCount;
+} SDTProbe_t;
+
+typedef struct SDTProbeList_ {
+  SDTProbe_t probe;
+  struct SDTProbeList_ *next;
+} SDTProbeList_t;
+
+/* libc's errno is a macro, and a field of that name was here first. */
+#pragma push_macro("errno")
+#undef errno
+typedef struct SDTProvider {
+  char *name;
+  SDTProbeList_t *probes;
+  SDTError_t errno;
+  char *error;
+
+  /* private */
+  void *_handle;
+  char *_filename;
+  int _fd;
+  MemFDOption_t _memfd;
+} SDTProvider_t;
+#pragma pop_macro("errno")
+
+SDTProvider_t *providerInit(const char *name);
+int providerUseMemfd(SDTProvider_t *provider, const MemFDOption_t use_memfd);
+SDTProbe_t *providerAddProbe(SDTProvider_t *provider, const char *name,
+                             int argCount, ...);
+int providerLoad(SDTProvider_t *provider);
+int providerUnload(SDTProvider_t *provider);
+void providerDestroy(SDTProvider_t *provider);
+void probeFire(SDTProbe_t *probe, ...);
+int probeIsEnabled(SDTProbe_t *probe);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* LIBSTAPSDT_H */
