@@ -1,0 +1,1 @@
+"""Histograms, counts and the results made of them."""

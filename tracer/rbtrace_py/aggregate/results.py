@@ -1,0 +1,92 @@
+"""What a session has found out: plain values that a report renders.
+
+A result is a snapshot. Two snapshots of one session can be subtracted
+(``minus``), which is how ``--interval`` gets its lines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from rbtrace_py.aggregate.histogram import Distribution
+
+Key = int | float | bool | str | None
+"""A value of ``--by``. None: nil, or, in an ungrouped result, no key at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One row: a series (a probe, a pair, a span) and, with ``--by``, a key.
+
+    ``count`` is what was seen, ``total`` the exact sum (nanoseconds for a
+    latency), ``distribution`` the values where the command keeps them.
+    ``is_other`` marks the row that holds what came after ``--max-keys``.
+    ``truncated`` marks a text key that was cut to the string size.
+    """
+
+    series: str
+    key: Key
+    count: int
+    total: int = 0
+    distribution: Distribution | None = None
+    is_other: bool = False
+    truncated: bool = False
+
+    @property
+    def identity(self) -> tuple[str, Key, bool]:
+        return (self.series, self.key, self.is_other)
+
+    def minus(self, older: Group) -> Group:
+        distribution = self.distribution
+        if distribution is not None and older.distribution is not None:
+            distribution = distribution.minus(older.distribution)
+        return replace(
+            self,
+            count=self.count - older.count,
+            total=self.total - older.total,
+            distribution=distribution,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A snapshot of one command's answer.
+
+    command: latency, count, values
+    by: name of the ``--by`` operand, or None
+    unit: ns for latencies, none for counts, the operand's type for values
+    started_ns, ended_ns: wall clock, integer nanoseconds since the epoch
+    counters: everything seen but not in the groups, by name, in the order a
+        report shows them; names are documented in docs/formats.md
+    """
+
+    command: str
+    pids: tuple[int, ...]
+    series: tuple[str, ...]
+    started_ns: int
+    ended_ns: int
+    groups: tuple[Group, ...]
+    counters: dict[str, int] = field(default_factory=dict)
+    by: str | None = None
+    unit: str = ""
+
+    @property
+    def count(self) -> int:
+        return sum(group.count for group in self.groups)
+
+    def minus(self, older: Result) -> Result:
+        """What came between ``older`` and this one; empty groups are dropped."""
+        before = {group.identity: group for group in older.groups}
+        fresh = []
+        for group in self.groups:
+            old = before.get(group.identity)
+            difference = group.minus(old) if old else group
+            if difference.count:
+                fresh.append(difference)
+        counters = {
+            name: value - older.counters.get(name, 0)
+            for name, value in self.counters.items()
+        }
+        return replace(
+            self, started_ns=older.ended_ns, groups=tuple(fresh), counters=counters
+        )

@@ -1,0 +1,1 @@
+"""Programs for the kernel: their source, loading, attaching."""

@@ -1,0 +1,66 @@
+"""Everything that can go wrong for a reason a user can act on.
+
+Each error has the exit code the command ends with and, where there is one, a
+hint that says what to do. They are caught once, in ``cli.main``.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class RbtraceError(Exception):
+    """Base of all: ``str(error)`` says what is wrong, ``hint`` what to do."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UsageError(RbtraceError):
+    """Words on the command line that make no sense together."""
+
+    exit_code = 2
+
+
+class FilterError(UsageError):
+    """A filter that does not parse; ``position`` is where, from 0."""
+
+    def __init__(self, message: str, text: str, position: int) -> None:
+        super().__init__(message)
+        self.text = text
+        self.position = position
+
+
+class NotPermitted(RbtraceError):
+    """The kernel said no; the hint says which knob it is."""
+
+    exit_code = 3
+
+
+class NoSuchTarget(RbtraceError):
+    """No process of that pid, or it is gone."""
+
+    exit_code = 4
+
+
+class NoSuchProbe(RbtraceError):
+    """No probe of that name in the targets."""
+
+    exit_code = 4
+
+
+class BadElf(RbtraceError):
+    """A file that is not the ELF it says it is; says which check failed."""
+
+
+class BpfError(RbtraceError):
+    """The kernel refused a map, a program or an attachment."""
+
+
+class TooMuchLost(RbtraceError):
+    """The result is there, but more was lost than was allowed."""
+
+    exit_code = 5

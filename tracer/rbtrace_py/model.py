@@ -1,0 +1,177 @@
+"""The nouns every storey shares: probes, operands, sites, the files they are in.
+
+Plain values without behaviour beyond naming themselves; nothing here reads a
+process or a file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class OperandType(IntEnum):
+    """Ruby type of an operand, numbered as in the ``rbtrace`` note."""
+
+    UNKNOWN = 0
+    INTEGER = 1
+    STRING = 2
+    SYMBOL = 3
+    FLOAT = 4
+    BOOL = 5
+
+    @property
+    def is_text(self) -> bool:
+        """Is the operand a pointer to NUL-terminated bytes?"""
+        return self in (OperandType.STRING, OperandType.SYMBOL)
+
+
+class OperandRole(IntEnum):
+    """What an operand is for, numbered as in the ``rbtrace`` note."""
+
+    ARGUMENT = 0
+    DURATION = 1
+    OUTCOME = 2
+    UNKNOWN = 255
+
+
+class ProbeRole(IntEnum):
+    """What a probe marks, numbered as in the ``rbtrace`` note."""
+
+    EVENT = 0
+    SPAN_BEGIN = 1
+    SPAN_END = 2
+
+
+NIL_INTEGER = -(1 << 63)
+NIL_FLOAT_BITS = 0x7FF8726274726163
+NIL_BOOL = 2
+
+DURATION_UNTRACED = -1
+"""Duration of a span that began before anyone traced it."""
+
+
+class LocationKind(IntEnum):
+    """Where a site keeps an operand, numbered as in the BPF programs."""
+
+    CONSTANT = 0
+    REGISTER = 1
+    MEMORY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """One operand at one site, from the ``stapsdt`` note's argument string.
+
+    ``register`` and ``index`` are DWARF-free numbers of ``linux.operands``
+    (the order of ``pt_regs``); None where there is none. ``value`` is the
+    constant, or the displacement of a memory operand, in bytes. ``size`` is
+    1, 2, 4 or 8 bytes.
+    """
+
+    kind: LocationKind
+    size: int
+    signed: bool
+    register: int | None = None
+    value: int = 0
+    index: int | None = None
+    scale: int = 1
+    is_float: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """What is known of an operand whichever site it is read at."""
+
+    name: str
+    type: OperandType = OperandType.UNKNOWN
+    role: OperandRole = OperandRole.ARGUMENT
+    signed: bool = False
+    size: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One place in a file where a probe fires.
+
+    ``address`` is the virtual address in the file, ``offset`` the byte offset
+    a uprobe is put at, ``semaphore_offset`` the file offset of the probe's
+    semaphore (0: none). A location of None is one that could not be parsed.
+    """
+
+    address: int
+    offset: int
+    semaphore_offset: int
+    locations: tuple[Location | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A file mapped by a process, by identity.
+
+    ``path`` is what ``/proc/PID/maps`` says, and only for people to read.
+    ``is_image`` is true of files made by the gem (they carry our notes).
+    """
+
+    device: int
+    inode: int
+    path: str
+    is_image: bool = False
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return (self.device, self.inode)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One probe of one file, with all its sites."""
+
+    provider: str
+    name: str
+    binary: Binary
+    sites: tuple[Site, ...]
+    operands: tuple[Operand, ...] = ()
+    role: ProbeRole = ProbeRole.EVENT
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.provider}:{self.name}"
+
+    @property
+    def span_name(self) -> str | None:
+        """Name of the span this probe is an end of, without the provider."""
+        suffix = {ProbeRole.SPAN_BEGIN: "__begin", ProbeRole.SPAN_END: "__end"}
+        ending = suffix.get(self.role)
+        if ending and self.name.endswith(ending) and len(self.name) > len(ending):
+            return self.name[: -len(ending)]
+        return None
+
+    @property
+    def signature(self) -> str:
+        """``shop:checkout(id: Integer, sku: String)``."""
+        return f"{self.full_name}({', '.join(map(describe_operand, self.operands))})"
+
+    def operand(self, name: str) -> int | None:
+        """Index of the operand called ``name``, or None."""
+        for index, operand in enumerate(self.operands):
+            if operand.name == name:
+                return index
+        return None
+
+
+_TYPE_NAMES = {
+    OperandType.INTEGER: "Integer",
+    OperandType.STRING: "String",
+    OperandType.SYMBOL: "Symbol",
+    OperandType.FLOAT: "Float",
+    OperandType.BOOL: "bool",
+}
+
+
+def describe_operand(operand: Operand) -> str:
+    """``id: Integer``; for operands of no known type their size: ``arg0: u64``."""
+    kind = _TYPE_NAMES.get(operand.type)
+    if kind is None:
+        kind = f"{'s' if operand.signed else 'u'}{operand.size * 8}"
+    return f"{operand.name}: {kind}"

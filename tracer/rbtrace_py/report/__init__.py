@@ -1,0 +1,1 @@
+"""Renderings of results: text, JSON, HdrHistogram logs. They yield, others print."""

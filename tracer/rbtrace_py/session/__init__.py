@@ -1,0 +1,1 @@
+"""One small class a question; what the library offers to programs."""
