@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Compiles the gem's extension for the Ruby on PATH, into the folder of its ABI
+# (where `ruby -Iruby/lib -rtracepoint` finds it).
+# shellcheck source=scripts/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+build=$REPO/ext/libstapsdt/ruby/build.rb
+if [ ! -f "$build" ]; then
+  warn "no $build"
+  exit 0
+fi
+exec ruby "$build"

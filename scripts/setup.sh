@@ -1,0 +1,171 @@
+#!/usr/bin/env bash
+# Makes a fresh checkout ready: system packages, virtual environment, the C
+# library, the gem's extension, tracefs. Run again, it does only what is new.
+#
+#   scripts/setup.sh          what `make demo` needs
+#   scripts/setup.sh --test   also what `make test` and `make lint` need
+# shellcheck source=scripts/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+# Needed by whoever runs the tracer and the gem.
+RUNTIME_PACKAGES=(
+  ca-certificates git make gcc libc6-dev binutils
+  ruby ruby-dev python3 python3-venv python3-bpfcc
+)
+# Needed by the tests; where one is not to be had its tests are skipped.
+TEST_PACKAGES=(
+  ruby-minitest rake rake-compiler bundler rubocop shellcheck
+  libc6-dbg valgrind gdb bpftrace bpfcc-tools elfutils
+  strace procps file util-linux mmdebstrap debootstrap
+)
+
+with_tests=no
+case ${1-} in
+  '') ;;
+  --test) with_tests=yes ;;
+  *) die "usage: scripts/setup.sh [--test]" ;;
+esac
+
+perf_package() {
+  case $(. /etc/os-release && echo "${ID-}") in
+    ubuntu) echo linux-tools-generic ;;
+    *) echo linux-perf ;;
+  esac
+}
+
+apt_get() {
+  DEBIAN_FRONTEND=noninteractive apt-get -q -y \
+    -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@" </dev/null
+}
+
+# install_packages REQUIRED|OPTIONAL PACKAGE…
+install_packages() {
+  local kind=$1 package
+  local -a missing available=() unavailable=()
+  shift
+  mapfile -t missing < <(missing_packages "$@")
+  [ ${#missing[@]} -gt 0 ] || return 0
+
+  if ! is_root; then
+    warn "missing packages: ${missing[*]}"
+    warn "install them with: sudo apt-get install ${missing[*]}"
+    return 0
+  fi
+
+  say "installing packages: ${missing[*]}"
+  update_package_lists
+  for package in "${missing[@]}"; do
+    if apt-cache show "$package" >/dev/null 2>&1; then
+      available+=("$package")
+    else
+      unavailable+=("$package")
+    fi
+  done
+  if [ ${#unavailable[@]} -gt 0 ]; then
+    warn "this system has no package ${unavailable[*]}"
+    [ "$kind" = OPTIONAL ] || exit 1
+  fi
+  [ ${#available[@]} -gt 0 ] || return 0
+  if ! quietly apt_get install --no-install-recommends "${available[@]}"; then
+    [ "$kind" = OPTIONAL ] || die "apt-get could not install ${available[*]}"
+    warn "apt-get could not install ${available[*]}; their tests will be skipped"
+  fi
+}
+
+lists_are_new=no
+update_package_lists() {
+  [ $lists_are_new = no ] || return 0
+  # A third-party source that does not answer is no reason to stop.
+  quietly apt_get update || warn "apt-get update reported errors; going on"
+  lists_are_new=yes
+}
+
+# Runs a command and shows its output only if it fails.
+quietly() {
+  local log
+  log=$(mktemp)
+  if "$@" >"$log" 2>&1; then
+    rm -f "$log"
+    return 0
+  fi
+  tail -n 40 "$log" >&2
+  rm -f "$log"
+  return 1
+}
+
+setup_packages() {
+  if ! have dpkg-query; then
+    warn "no dpkg here: make sure that what ${RUNTIME_PACKAGES[*]} give on Debian is installed"
+    return 0
+  fi
+  install_packages REQUIRED "${RUNTIME_PACKAGES[@]}"
+  if [ $with_tests = yes ]; then
+    install_packages OPTIONAL "${TEST_PACKAGES[@]}" "$(perf_package)"
+  fi
+}
+
+setup_venv() {
+  [ -x "$SYSTEM_PYTHON" ] || die "no $SYSTEM_PYTHON: install python3 and python3-venv"
+  local version stamp
+  version=$("$SYSTEM_PYTHON" -c 'import sys; print(sys.version)')
+  # An editable install names the checkout, so a moved one is installed again.
+  stamp=$(printf '%s\n' "$version" "$REPO" | cat - "$REPO/pyproject.toml" | sha256sum)
+  if [ -x "$VENV/bin/python" ] && [ "$stamp" = "$(cat "$SETUP_DIR/venv" 2>/dev/null)" ]; then
+    return 0
+  fi
+  say "making the virtual environment .venv"
+  if [ "$("$VENV/bin/python" -c 'import sys; print(sys.version)' 2>/dev/null)" != "$version" ] \
+    || ! grep -qxF "VIRTUAL_ENV=$VENV" <(sed -n "s/^VIRTUAL_ENV=[\"']\?\([^\"']*\).*/VIRTUAL_ENV=\1/p" "$VENV/bin/activate" 2>/dev/null); then
+    rm -rf "$VENV"
+    "$SYSTEM_PYTHON" -m venv --system-site-packages "$VENV" \
+      || die "could not make .venv: install python3-venv"
+  fi
+  if ! quietly pip_install; then
+    # No wheel for this machine: the dependency has to be compiled.
+    is_root && have apt-get || die "pip could not install; if it lacks Python.h, install python3-dev"
+    install_packages OPTIONAL python3-dev
+    quietly pip_install || die "pip could not install the package and its dependencies"
+  fi
+  printf '%s\n' "$stamp" >"$SETUP_DIR/venv"
+}
+
+pip_install() {
+  "$VENV/bin/python" -m pip install --disable-pip-version-check -e "$REPO[dev]"
+}
+
+setup_native() {
+  if ! have gcc || ! have make; then
+    warn "no C compiler: the C library and the gem's extension are not built"
+    return 0
+  fi
+  if [ -f "$REPO/ext/libstapsdt/Makefile" ]; then
+    quietly make -C "$REPO/ext/libstapsdt" || die "the C library did not build"
+  fi
+  if ! have ruby; then
+    warn "no ruby: the gem's extension is not built"
+  else
+    quietly "$REPO/scripts/build-extension.sh" || die "the gem's extension did not build"
+  fi
+}
+
+setup_tracefs() {
+  local dir=/sys/kernel/tracing
+  [ ! -e $dir/uprobe_events ] || return 0
+  [ ! -e /sys/kernel/debug/tracing/uprobe_events ] || return 0
+  if ! is_root; then
+    warn "tracefs may not be mounted; if not: sudo mount -t tracefs tracefs $dir"
+  elif ! mount -t tracefs tracefs $dir 2>/dev/null; then
+    warn "could not mount tracefs at $dir: tracing is limited (rbtrace-py doctor says how)"
+  fi
+}
+
+mkdir -p "$SETUP_DIR"
+# Two of these at once (make -j, two shells) take turns.
+exec 9>"$SETUP_DIR/lock"
+flock 9
+
+setup_packages
+setup_venv
+setup_native
+setup_tracefs
+say "ready: .venv/bin/rbtrace-py"
