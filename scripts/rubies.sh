@@ -1,0 +1,195 @@
+#!/usr/bin/env bash
+# Chroots of the Rubies that Debian has, built once and kept outside the checkout
+# (RBTRACE_RUBIES_DIR, by default ~/.cache/rbtrace-py/rubies). Needs root.
+#
+#   scripts/rubies.sh build [NAME…]     build those that are not there yet
+#   scripts/rubies.sh list              name, version and path of each one built
+#   scripts/rubies.sh run NAME CMD…     run a command inside one
+#
+# A suite that is gone, or will not install, is reported and left out: Debian's
+# suites come and go. Only if none at all can be had does `build` fail.
+#
+# `run` gives the command a mount namespace of its own, so nothing stays mounted.
+# It sees this checkout at its usual path, the host's /tmp, /proc, /sys and /dev;
+# the chroot itself is read-only, so that no test can spoil it for the next.
+# shellcheck source=scripts/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+RUBIES_DIR=${RBTRACE_RUBIES_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/rbtrace-py/rubies}
+NAMES=(2.7 3.1 3.3 3.4)
+PACKAGES=(ruby ruby-dev ruby-minitest rake bundler gcc make libc6-dev)
+
+# The suites of a Ruby, the one that wins last.
+suites() {
+  case $1 in
+    2.7) echo bullseye ;;
+    3.1) echo bookworm ;;
+    3.3) echo trixie ;;
+    3.4) echo sid experimental ;;
+    *) die "no Ruby called $1 (there are: ${NAMES[*]})" ;;
+  esac
+}
+
+# 3.4 stands beside sid's default Ruby, under its own name; use_version makes it
+# the chroot's ruby.
+packages() {
+  printf '%s\n' "${PACKAGES[@]}"
+  [ "$1" != 3.4 ] || printf '%s\n' ruby3.4 ruby3.4-dev
+}
+
+use_version() {
+  local dir=$1 name=$2 command
+  for command in ruby irb erb; do
+    [ ! -e "$dir/usr/bin/$command$name" ] || ln -sf "$command$name" "$dir/usr/bin/$command"
+  done
+}
+
+# The mirror this machine uses for Debian; empty: mmdebstrap's own default.
+mirror() {
+  have apt-get || return 0
+  local uri
+  uri=$(apt-get indextargets --format '$(REPO_URI)' \
+    'Created-By: Packages' 'Component: main' 'Origin: Debian' 'Label: Debian' \
+    2>/dev/null | head -n 1)
+  if [ -z "$uri" ] && grep -qx 'ID=debian' /etc/os-release; then
+    # The lists were cleaned away, so nothing says whose a source is.
+    uri=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE)' \
+      'Created-By: Packages' 'Component: main' 2>/dev/null \
+      | grep -v -e security -e -backports | head -n 1 | cut -d' ' -f1)
+  fi
+  printf '%s' "$uri"
+}
+
+# What a chroot is made from; when this changes it is built again.
+spec() {
+  echo "2 $(suites "$1") / $(packages "$1" | tr '\n' ' ')"
+}
+
+is_built() {
+  [ -x "$RUBIES_DIR/$1/usr/bin/ruby" ] \
+    && [ "$(cat "$RUBIES_DIR/$1.spec" 2>/dev/null)" = "$(spec "$1")" ]
+}
+
+# build_one NAME: quiet when it is there; atomic, and safe to run twice at once.
+build_one() (
+  local name=$1 root=$RUBIES_DIR/$1 tmp=$RUBIES_DIR/$1.new log=$RUBIES_DIR/$1.log
+  mkdir -p "$RUBIES_DIR"
+  exec 8>"$RUBIES_DIR/$name.lock"
+  flock 8
+  ! is_built "$name" || return 0
+
+  is_root || die "building the chroot of Ruby $name needs root"
+  have mmdebstrap || die "building the chroot of Ruby $name needs mmdebstrap"
+  say "building the chroot of Ruby $name ($(suites "$name"))"
+  local start=$SECONDS
+  rm -rf "$tmp"
+  if ! make_chroot "$name" "$tmp" >"$log" 2>&1 8>&-; then
+    rm -rf "$tmp"
+    warn "Ruby $name left out: its suite is gone or does not install ($log):"
+    grep -E '^(E|W|Err):' "$log" | tail -n 3 >&2 || tail -n 3 "$log" >&2
+    return 1
+  fi
+  rm -rf "$root.old"
+  [ ! -e "$root" ] || mv "$root" "$root.old"
+  mv "$tmp" "$root"
+  spec "$name" >"$RUBIES_DIR/$name.spec"
+  rm -rf "$root.old"
+  say "Ruby $name: $(version "$name") in $((SECONDS - start)) s, $(du -sh "$root" | cut -f1)"
+)
+
+make_chroot() {
+  local name=$1 dir=$2 suite mirror
+  local -a suites sources
+  read -r -a suites <<<"$(suites "$name")"
+  mirror=$(mirror)
+  for suite in "${suites[@]}"; do
+    [ -z "$mirror" ] || sources+=("deb $mirror $suite main")
+  done
+  if [ -z "$mirror" ] && [ ${#suites[@]} -gt 1 ]; then
+    # mmdebstrap wrote its default for the first suite; say the same of the others.
+    sources+=(--setup-hook="sed -n 's/ ${suites[0]} / ${suites[-1]} /p' \
+\"\$1\"/etc/apt/sources.list >\"\$1\"/etc/apt/sources.list.d/more.list")
+  fi
+  # Old and moving suites have Release files past their date.
+  mmdebstrap --mode=root --variant=essential \
+    --include="$(packages "$name" | paste -sd,)" \
+    --aptopt='Acquire::Check-Valid-Until "false"' \
+    --aptopt='APT::Install-Recommends "false"' \
+    --dpkgopt=force-unsafe-io \
+    --dpkgopt='path-exclude=/usr/share/man/*' \
+    --dpkgopt='path-exclude=/usr/share/doc/*' \
+    --dpkgopt='path-exclude=/usr/share/locale/*' \
+    --dpkgopt='path-exclude=/usr/share/ri/*' \
+    "${suites[0]}" "$dir" "${sources[@]}" || return 1
+  use_version "$dir" "$name"
+  chroot "$dir" /usr/bin/ruby -v | grep -F "ruby $name."
+}
+
+version() {
+  chroot "$RUBIES_DIR/$1" /usr/bin/ruby -e 'print RUBY_VERSION'
+}
+
+build() {
+  local name built=0
+  local -a names=("$@")
+  [ ${#names[@]} -gt 0 ] || names=("${NAMES[@]}")
+  for name in "${names[@]}"; do suites "$name" >/dev/null; done
+  # Two at a time: one waits for the mirror while the other unpacks.
+  printf '%s\n' "${names[@]}" | xargs -P 2 -I '{}' "$0" build-one '{}' || true
+  for name in "${names[@]}"; do
+    ! is_built "$name" || built=$((built + 1))
+  done
+  [ $built -gt 0 ] || die "none of the Rubies ${names[*]} could be built"
+}
+
+list() {
+  local name
+  for name in "${NAMES[@]}"; do
+    ! is_built "$name" || printf '%s\t%s\t%s\n' "$name" "$(version "$name")" "$RUBIES_DIR/$name"
+  done
+}
+
+run() {
+  local name=$1
+  shift
+  is_built "$name" || die "no chroot of Ruby $name: scripts/rubies.sh build $name"
+  is_root || die "running in a chroot needs root"
+  exec unshare --mount -- "$0" enter "$RUBIES_DIR/$name" "$@"
+}
+
+# In the new mount namespace: put the mounts in place and go in.
+enter() {
+  local root=$1 dir
+  shift
+  mkdir -p "$root$REPO"
+  mount --bind "$root" "$root"
+  mount -o remount,bind,ro "$root"
+  for dir in proc sys dev; do
+    mount --rbind "/$dir" "$root/$dir"
+  done
+  mount --rbind /tmp "$root/tmp"
+  mount --bind "$REPO" "$root$REPO"
+  unset RUBYOPT RUBYLIB GEM_HOME GEM_PATH BUNDLE_GEMFILE
+  # Not --login: the caller's environment is part of what it asks for.
+  export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp
+  # shellcheck disable=SC2016  # expanded inside
+  exec chroot "$root" /bin/sh -c 'cd "$1" && shift && exec "$@"' sh "$PWD_INSIDE" "$@"
+}
+
+# The command starts where the caller stands, if that is inside the checkout.
+case $PWD/ in
+  "$REPO"/*) export PWD_INSIDE=$PWD ;;
+  *) export PWD_INSIDE=$REPO ;;
+esac
+
+case ${1-} in
+  build) build "${@:2}" ;;
+  build-one) build_one "$2" ;;
+  list) list ;;
+  run)
+    [ $# -ge 3 ] || die "usage: scripts/rubies.sh run NAME CMD…"
+    run "${@:2}"
+    ;;
+  enter) enter "${@:2}" ;;
+  *) die "usage: scripts/rubies.sh build [NAME…] | list | run NAME CMD…" ;;
+esac
