@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 # Shared by the scripts of this folder; sourced, not run.
 
 set -euo pipefail

@@ -45,6 +45,7 @@ use_version() {
 }
 
 # The mirror this machine uses for Debian; empty: mmdebstrap's own default.
+# shellcheck disable=SC2016  # apt-get expands these
 mirror() {
   have apt-get || return 0
   local uri

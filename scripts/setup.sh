@@ -27,10 +27,11 @@ case ${1-} in
 esac
 
 perf_package() {
-  case $(. /etc/os-release && echo "${ID-}") in
-    ubuntu) echo linux-tools-generic ;;
-    *) echo linux-perf ;;
-  esac
+  if grep -qx 'ID=ubuntu' /etc/os-release; then
+    echo linux-tools-generic
+  else
+    echo linux-perf
+  fi
 }
 
 apt_get() {
@@ -114,15 +115,18 @@ setup_venv() {
     return 0
   fi
   say "making the virtual environment .venv"
+  # Scripts in it carry their absolute path: one that was moved is of no use.
   if [ "$("$VENV/bin/python" -c 'import sys; print(sys.version)' 2>/dev/null)" != "$version" ] \
-    || ! grep -qxF "VIRTUAL_ENV=$VENV" <(sed -n "s/^VIRTUAL_ENV=[\"']\?\([^\"']*\).*/VIRTUAL_ENV=\1/p" "$VENV/bin/activate" 2>/dev/null); then
+    || ! grep -qF "$VENV" "$VENV/bin/activate"; then
     rm -rf "$VENV"
     "$SYSTEM_PYTHON" -m venv --system-site-packages "$VENV" \
       || die "could not make .venv: install python3-venv"
   fi
   if ! quietly pip_install; then
     # No wheel for this machine: the dependency has to be compiled.
-    is_root && have apt-get || die "pip could not install; if it lacks Python.h, install python3-dev"
+    if ! is_root || ! have apt-get; then
+      die "pip could not install; if it lacks Python.h, install python3-dev"
+    fi
     install_packages OPTIONAL python3-dev
     quietly pip_install || die "pip could not install the package and its dependencies"
   fi
@@ -130,7 +134,7 @@ setup_venv() {
 }
 
 pip_install() {
-  "$VENV/bin/python" -m pip install --disable-pip-version-check -e "$REPO[dev]"
+  "$VENV/bin/python" -m pip install --disable-pip-version-check -e "${REPO}[dev]"
 }
 
 setup_native() {
