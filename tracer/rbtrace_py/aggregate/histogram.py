@@ -1,0 +1,323 @@
+"""Distributions: how many values fell into which bucket.
+
+Buckets are log-linear with 3 significant digits, the same as those of
+HdrHistogram(1, 3_600_000_000_000, 3), so that a distribution counted in the
+kernel says what an HdrHistogram fed with every value would say. The formula
+has no upper end: any value below 2**63 has a bucket.
+
+A distribution is a value: nothing changes it, ``minus`` and ``merge`` make new
+ones. Its counts are kept under the kernel's sparse bucket key, a u32.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+DENSE_BUCKETS = 33_792
+"""Buckets that cover 0 to 2**42 - 1 (an hour and 13 minutes in nanoseconds)."""
+
+DENSE_MAX_VALUE = (1 << 42) - 1
+"""The largest value with a bucket below ``DENSE_BUCKETS``."""
+
+NEGATIVE_KEY = 0x80000000
+"""Set in the key of a negative integer, whose bucket is that of its magnitude."""
+
+FLOAT_SHIFT = 42
+"""Low bits of a double that its key leaves out; sign, exponent, 10 bits stay."""
+
+_FLOAT_SIGN = 1 << 21
+_FLOAT_INFINITY = 0x7FF << 10
+_CHUNK = 64
+
+Number = int | float
+Bucket = tuple[Number, Number, int]
+"""Lowest value, highest value, count."""
+
+
+def bucket_index(value: int) -> int:
+    """The bucket of ``value``, from 0 to 2**63 - 1."""
+    shift = ((value | 2047) >> 11).bit_length()
+    return (shift << 10) + (value >> shift)
+
+
+def bucket_bounds(index: int) -> tuple[int, int]:
+    """Lowest and highest value of bucket ``index``, both inside."""
+    shift = max((index >> 10) - 1, 0)
+    lowest = (index - (shift << 10)) << shift
+    return lowest, lowest + (1 << shift) - 1
+
+
+def bucket_middle(index: int) -> int:
+    """The value that stands for all of bucket ``index`` in a mean."""
+    lowest, highest = bucket_bounds(index)
+    return lowest + ((highest - lowest + 1) >> 1)
+
+
+def integer_key(value: int) -> int:
+    """The kernel's key of ``value``, from -(2**63 - 1) to 2**63 - 1."""
+    if value < 0:
+        return bucket_index(-value) | NEGATIVE_KEY
+    return bucket_index(value)
+
+
+def float_bits(value: float) -> int:
+    """The IEEE 754 bits of ``value`` as a u64."""
+    bits: int = struct.unpack("<Q", struct.pack("<d", value))[0]
+    return bits
+
+
+def float_key(value: float) -> int:
+    """The kernel's key of ``value``."""
+    return float_bits(value) >> FLOAT_SHIFT
+
+
+def _bits_float(bits: int) -> float:
+    value: float = struct.unpack("<d", struct.pack("<Q", bits))[0]
+    return value
+
+
+class Distribution(ABC):
+    """Counts under bucket keys, with what can be asked of them.
+
+    counts: kernel key → count; buckets with a count of 0 may be there
+    """
+
+    kind: ClassVar[str]
+    """integer, signed or float: how ``keys`` are to be read."""
+
+    __slots__ = ("_counts", "_cumulative", "_order")
+
+    def __init__(self, counts: Mapping[int, int]) -> None:
+        self._counts = {key: count for key, count in counts.items() if count > 0}
+        self._order: list[int] | None = None
+        self._cumulative: list[int] = []
+
+    @property
+    def keys(self) -> Mapping[int, int]:
+        """Kernel key → count, without empty buckets, in no order."""
+        return self._counts
+
+    @property
+    def count(self) -> int:
+        """How many values there are (for floats: finite ones)."""
+        self._sort()
+        return self._cumulative[-1] if self._cumulative else 0
+
+    @property
+    def apart(self) -> dict[str, int]:
+        """Values that are in no bucket, by what they are; only those there are."""
+        return {}
+
+    @property
+    def min(self) -> Number:
+        """Lowest value of the lowest bucket; 0 when there is none."""
+        order = self._sort()
+        return self._bounds(order[0])[0] if order else 0
+
+    @property
+    def max(self) -> Number:
+        """Highest value of the highest bucket; 0 when there is none."""
+        order = self._sort()
+        return self._bounds(order[-1])[1] if order else 0
+
+    @property
+    def mean(self) -> float:
+        """Mean of the middles of all buckets; 0.0 when there is none."""
+        if not self.count:
+            return 0.0
+        total = sum(self._middle(key) * self._counts[key] for key in self._sort())
+        return float(total) / self.count
+
+    def percentile(self, percentile: float) -> Number:
+        """The highest value equal to that at ``percentile``, 0 to 100.
+
+        At 0 it is the lowest value there is; without values it is 0.
+        """
+        order = self._sort()
+        if not order:
+            return 0
+        wanted = int(min(percentile, 100.0) * self.count / 100 + 0.5)
+        place = bisect_left(self._cumulative, max(wanted, 1))
+        return self._bounds(order[place])[1 if percentile else 0]
+
+    def buckets(self) -> Iterator[Bucket]:
+        """Lowest value, highest value and count of each bucket, ascending."""
+        for key in self._sort():
+            lowest, highest = self._bounds(key)
+            yield lowest, highest, self._counts[key]
+
+    def minus(self, older: Distribution) -> Self:
+        """What came after ``older``, a snapshot of the same distribution."""
+        before = older.keys
+        return type(self)(
+            {key: count - before.get(key, 0) for key, count in self._counts.items()}
+        )
+
+    def merge(self, other: Distribution) -> Self:
+        """Both together; ``other`` is of the same class."""
+        merged = Counter(self._counts)
+        merged.update(other.keys)
+        return type(self)(merged)
+
+    def _sort(self) -> list[int]:
+        if self._order is None:
+            self._order = sorted(filter(self._is_finite, self._counts), key=self._rank)
+            self._cumulative = list(
+                accumulate(self._counts[key] for key in self._order)
+            )
+        return self._order
+
+    def _is_finite(self, key: int) -> bool:
+        return True
+
+    @abstractmethod
+    def _rank(self, key: int) -> int:
+        """A number that orders keys as their values."""
+
+    @abstractmethod
+    def _bounds(self, key: int) -> tuple[Number, Number]:
+        """Lowest and highest value under ``key``."""
+
+    @abstractmethod
+    def _middle(self, key: int) -> Number:
+        """The value that stands for all values under ``key``."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Distribution):
+            return NotImplemented
+        return self.kind == other.kind and self._counts == other._counts
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._counts!r})"
+
+
+class Histogram(Distribution):
+    """Integers of 0 to 2**63 - 1; a key is a bucket's index.
+
+    Percentiles, min, max and mean are those of an HdrHistogram of 3 digits.
+    """
+
+    kind = "integer"
+    __slots__ = ()
+
+    @classmethod
+    def from_values(cls, values: Iterable[int]) -> Self:
+        """Of single values, each 0 or more."""
+        return cls(Counter(map(bucket_index, values)))
+
+    @classmethod
+    def from_dense(cls, counters: bytes | bytearray | memoryview) -> Self:
+        """Of an array of counters, one a bucket from 0 on, each a native u64."""
+        words = memoryview(counters).cast("B").cast("Q")
+        zeros = bytes(8 * _CHUNK)
+        found: dict[int, int] = {}
+        for start in range(0, len(words), _CHUNK):
+            chunk = words[start : start + _CHUNK]
+            if chunk.tobytes() != zeros:
+                found.update((i, n) for i, n in enumerate(chunk, start) if n)
+        return cls(found)
+
+    def _rank(self, key: int) -> int:
+        return key
+
+    def _bounds(self, key: int) -> tuple[int, int]:
+        return bucket_bounds(key)
+
+    def _middle(self, key: int) -> int:
+        return bucket_middle(key)
+
+
+class SignedHistogram(Distribution):
+    """Integers of -(2**63 - 1) to 2**63 - 1; a key is as ``integer_key`` says."""
+
+    kind = "signed"
+    __slots__ = ()
+
+    @classmethod
+    def from_values(cls, values: Iterable[int]) -> Self:
+        """Of single values; INT64_MIN, which is nil, is not one."""
+        return cls(Counter(map(integer_key, values)))
+
+    def _rank(self, key: int) -> int:
+        return -(key ^ NEGATIVE_KEY) if key & NEGATIVE_KEY else key
+
+    def _bounds(self, key: int) -> tuple[int, int]:
+        if key & NEGATIVE_KEY:
+            lowest, highest = bucket_bounds(key ^ NEGATIVE_KEY)
+            return -highest, -lowest
+        return bucket_bounds(key)
+
+    def _middle(self, key: int) -> int:
+        if key & NEGATIVE_KEY:
+            return -bucket_middle(key ^ NEGATIVE_KEY)
+        return bucket_middle(key)
+
+
+class FloatHistogram(Distribution):
+    """Doubles; a key is sign, exponent and the first 10 bits of the mantissa.
+
+    Infinities and NaN are in no bucket; ``apart`` has them as ``inf``,
+    ``-inf`` and ``nan``. What is nearer to 0 than 2.2e-311 counts as 0.0.
+    """
+
+    kind = "float"
+    __slots__ = ()
+
+    def __init__(self, counts: Mapping[int, int]) -> None:
+        zeros = counts.get(_FLOAT_SIGN, 0)
+        if zeros:
+            counts = {**counts, 0: counts.get(0, 0) + zeros, _FLOAT_SIGN: 0}
+        super().__init__(counts)
+
+    @classmethod
+    def from_values(cls, values: Iterable[float]) -> Self:
+        """Of single values, NaN and infinities too."""
+        return cls(Counter(map(float_key, values)))
+
+    @property
+    def apart(self) -> dict[str, int]:
+        found: Counter[str] = Counter()
+        for key, count in self._counts.items():
+            if not self._is_finite(key):
+                found[_name_unbounded(key)] += count
+        return dict(sorted(found.items()))
+
+    @property
+    def mean(self) -> float:
+        count = self.count
+        shares = ((key, self._counts[key] / count) for key in self._sort())
+        return sum((self._middle(key) * share for key, share in shares), 0.0)
+
+    def _is_finite(self, key: int) -> bool:
+        return key & ~_FLOAT_SIGN < _FLOAT_INFINITY
+
+    def _rank(self, key: int) -> int:
+        return -(key ^ _FLOAT_SIGN) if key & _FLOAT_SIGN else key
+
+    def _bounds(self, key: int) -> tuple[float, float]:
+        if key == 0:
+            return 0.0, 0.0
+        inner = _bits_float(key << FLOAT_SHIFT)
+        outer = _bits_float((key + 1 << FLOAT_SHIFT) - 1)
+        return min(inner, outer), max(inner, outer)
+
+    def _middle(self, key: int) -> float:
+        lowest, highest = self._bounds(key)
+        return lowest / 2 + highest / 2
+
+
+def _name_unbounded(key: int) -> str:
+    if key & ~_FLOAT_SIGN > _FLOAT_INFINITY:
+        return "nan"
+    return "-inf" if key & _FLOAT_SIGN else "inf"
