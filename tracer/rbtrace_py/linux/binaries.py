@@ -1,0 +1,237 @@
+"""The files a process executes code from, opened whatever root they are in.
+
+A mapping names its file by device, inode and a path that is right in nobody's
+root but perhaps the process's. So several ways lead to the file, and each is
+checked against device and inode before it is believed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+from rbtrace_py.errors import BadElf, NoSuchTarget, NotPermitted, RbtraceError
+from rbtrace_py.linux.maps import Mapping, mappings
+from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.procfs import read_file
+from rbtrace_py.model import Binary
+
+_MAX_DESCRIPTORS = 65536
+"""How many of a target's descriptors are looked at in search of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class MappedFile:
+    """A file with at least one executable mapping, and all its mappings."""
+
+    binary: Binary
+    mappings: tuple[Mapping, ...]
+
+    @property
+    def executable(self) -> tuple[Mapping, ...]:
+        return tuple(m for m in self.mappings if m.is_executable)
+
+
+class OpenBinary:
+    """A file held open for reading; uprobes are attached through ``fd_path``."""
+
+    def __init__(self, fd: int, file: MappedFile) -> None:
+        self.fd = fd
+        self.file = file
+        self.binary = file.binary
+        self.mappings = file.mappings
+
+    @property
+    def fd_path(self) -> str:
+        """A path to the file for as long as this is open, for us only."""
+        return f"/proc/self/fd/{self.fd}"
+
+    def set_image(self, is_image: bool) -> None:
+        """Note whether the file turned out to be one of the gem's images."""
+        self.binary = replace(self.binary, is_image=is_image)
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def __enter__(self) -> OpenBinary:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def group_files(all_mappings: list[Mapping]) -> list[MappedFile]:
+    """Group mappings by file; files without executable mappings are left out."""
+    groups: dict[tuple[int, int], list[Mapping]] = {}
+    for mapping in all_mappings:
+        if mapping.is_file:
+            groups.setdefault(mapping.key, []).append(mapping)
+    return [
+        MappedFile(Binary(key[0], key[1], group[0].shown_path), tuple(group))
+        for key, group in groups.items()
+        if any(mapping.is_executable for mapping in group)
+    ]
+
+
+def mapped_files(process: Process) -> list[MappedFile]:
+    """Return the files it executes code from, each once, by lowest address."""
+    return group_files(mappings(process))
+
+
+def mapped_binaries(process: Process) -> Iterator[OpenBinary]:
+    """Open each of ``mapped_files`` in turn; each is closed at the next step.
+
+    Files that cannot be opened are passed over (``open_mapped`` says why).
+    """
+    for file in mapped_files(process):
+        try:
+            opened = open_mapped(process, file)
+        except RbtraceError:
+            continue
+        with opened:
+            yield opened
+
+
+def open_binary(process: Process, binary: Binary) -> OpenBinary:
+    """Open the file ``binary`` that ``process`` has mapped; the caller closes it.
+
+    Raises as ``open_mapped``, and NoSuchTarget if it is not mapped any more.
+    """
+    for file in mapped_files(process):
+        if file.binary.key == binary.key:
+            opened = open_mapped(process, file)
+            opened.binary = binary
+            return opened
+    raise NoSuchTarget(f"process {process.pid} has not mapped {binary.path} (any more)")
+
+
+def open_mapped(process: Process, file: MappedFile) -> OpenBinary:
+    """Open a mapped file; the caller closes it.
+
+    Raises NotPermitted or BadElf (no regular file, or not to be found), or
+    NoSuchTarget if the process is gone.
+    """
+    refused = False
+    for path, authoritative in _ways(process, file):
+        try:
+            fd = _open_if(process, file.binary, path, authoritative)
+        except PermissionError:
+            refused = True
+            continue
+        if fd is not None:
+            return OpenBinary(fd, file)
+    if not process.alive():
+        raise NoSuchTarget(f"process {process.pid} has ended")
+    if refused:
+        raise NotPermitted(
+            f"not allowed to open {file.binary.path}, mapped by {process.pid}",
+            "run as root, or with CAP_SYS_PTRACE and CAP_CHECKPOINT_RESTORE",
+        )
+    raise BadElf(
+        f"the file that {process.pid} maps as {file.binary.path} is not to be had"
+    )
+
+
+def _ways(process: Process, file: MappedFile) -> Iterator[tuple[bytes, bool]]:
+    """Paths that may lead to the file, and whether they cannot lead astray.
+
+    ``map_files`` is the mapping itself. Only there is another device number
+    believed: on overlayfs and btrfs ``stat`` and ``maps`` tell different ones.
+    """
+    root = os.fsencode(f"/proc/{process.pid}")
+    for mapping in file.executable[:4]:
+        yield b"%s/map_files/%x-%x" % (root, mapping.start, mapping.end), True
+    path = file.executable[0].raw_path
+    if path.startswith(b"/"):
+        for name in {path, file.executable[0].path}:
+            yield root + b"/root" + name, False
+            yield name, False
+    yield root + b"/exe", False
+    if file.executable[0].is_deleted:
+        for name in _descriptors(process):
+            yield root + b"/fd/" + os.fsencode(name), False
+
+
+def _descriptors(process: Process) -> list[str]:
+    with suppress(OSError):
+        return os.listdir(f"/proc/{process.pid}/fd")[:_MAX_DESCRIPTORS]
+    return []
+
+
+def _open_if(
+    process: Process, binary: Binary, path: bytes, authoritative: bool
+) -> int | None:
+    """Open ``path`` if it is ``binary``, else None; PermissionError passes.
+
+    The file is first taken by name only (O_PATH), as opening a FIFO waits and
+    opening a device acts; what was checked is then what is opened.
+    """
+    try:
+        handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError as error:
+        _raise_if_refused(error)
+        return None
+    try:
+        if not _is(process, binary, handle, authoritative):
+            return None
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        return os.open(f"/proc/self/fd/{handle}", flags)
+    except OSError as error:
+        _raise_if_refused(error)
+        return None
+    finally:
+        os.close(handle)
+
+
+def _raise_if_refused(error: OSError) -> None:
+    if error.errno in (errno.EACCES, errno.EPERM):
+        raise PermissionError(error.errno, os.strerror(error.errno)) from error
+
+
+def _is(process: Process, binary: Binary, fd: int, authoritative: bool) -> bool:
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        return False
+    if authoritative or (status.st_dev, status.st_ino) == binary.key:
+        return True
+    return status.st_ino == binary.inode and binary.device in _mount_devices(
+        process, fd
+    )
+
+
+def _mount_devices(process: Process, fd: int) -> set[int]:
+    """Device numbers of the mount ``fd`` is on, as ``mountinfo`` shows them.
+
+    ``maps`` and ``mountinfo`` show the superblock's, ``stat`` on btrfs the
+    subvolume's.
+    """
+    mount = _mount_id(fd)
+    devices: set[int] = set()
+    for path in ("/proc/self/mountinfo", f"/proc/{process.pid}/mountinfo"):
+        with suppress(OSError, ValueError):
+            for line in read_file(path).split(b"\n"):
+                fields = line.split(None, 3)
+                if mount is not None and len(fields) > 3 and fields[0] == mount:
+                    major, minor = fields[2].split(b":")
+                    devices.add(os.makedev(int(major), int(minor)))
+    return devices
+
+
+def _mount_id(fd: int) -> bytes | None:
+    for line in read_file(f"/proc/self/fdinfo/{fd}").split(b"\n"):
+        if line.startswith(b"mnt_id:"):
+            return line.split()[1]
+    return None

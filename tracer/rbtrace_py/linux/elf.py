@@ -1,0 +1,219 @@
+"""A bounded reader of 64-bit little-endian ELF files.
+
+The file is a target's and may lie about every count, offset and size, and may
+change while it is read: nothing is believed beyond the file's end or beyond a
+cap, and whatever does not add up raises BadElf.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rbtrace_py.errors import BadElf
+
+EM_X86_64 = 62
+EM_AARCH64 = 183
+PT_LOAD = 1
+PF_X = 1
+PF_W = 2
+SHT_NOBITS = 8
+SHF_COMPRESSED = 0x800
+
+_MAX_SECTIONS = 100_000
+_MAX_SEGMENTS = 10_000
+_MAX_NAMES = 8 << 20
+_MAX_NAME = 256
+_PN_XNUM = 0xFFFF
+_SHN_XINDEX = 0xFFFF
+
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SEGMENT = struct.Struct("<IIQQQQQQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """``Elf64_Shdr``, as far as it is used; addresses and sizes in bytes."""
+
+    index: int
+    name: bytes
+    type: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A PT_LOAD ``Elf64_Phdr``; addresses and sizes in bytes."""
+
+    flags: int
+    offset: int
+    address: int
+    file_size: int
+
+
+class ElfFile:
+    """Headers of the ELF file open as ``fd``, which stays the caller's.
+
+    Raises BadElf if it is none, is not ELF64 little-endian, or lies.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        header = self._header()
+        self.type: int = header[1]
+        self.machine: int = header[2]
+        self._section_table = _Table("section", header[6], header[11], _SECTION.size)
+        first = self._first_section(header[6])
+        section_count = header[12] or (first[5] if first else 0)
+        segment_count = header[10]
+        if segment_count == _PN_XNUM and first:
+            segment_count = first[7]
+        names = header[13]
+        if names == _SHN_XINDEX and first:
+            names = first[6]
+        self._section_count = section_count
+        table = _Table("program", header[5], header[9], _SEGMENT.size)
+        self.segments = tuple(self._read_segments(table, segment_count))
+        self.sections = tuple(self._read_sections(names))
+
+    @property
+    def size(self) -> int:
+        """The file's size now, in bytes."""
+        return os.fstat(self._fd).st_size
+
+    def _header(self) -> tuple[int, ...]:
+        data = pread(self._fd, _HEADER.size, 0)
+        if data[:4] != b"\x7fELF":
+            raise BadElf("not an ELF file")
+        if len(data) < 6 or data[4] != 2:
+            raise BadElf("a 32-bit ELF file; only 64-bit programs can be traced")
+        if data[5] != 1:
+            raise BadElf("a big-endian ELF file; only little-endian ones can be read")
+        if len(data) < _HEADER.size:
+            raise BadElf("truncated within the ELF header")
+        return _HEADER.unpack(data)
+
+    def _first_section(self, offset: int) -> tuple[int, ...] | None:
+        """Section 0, which holds the counts that do not fit into the header."""
+        if offset == 0:
+            return None
+        if offset + _SECTION.size > self.size:
+            raise BadElf("the section headers begin beyond the file's end")
+        return _SECTION.unpack(self.read(offset, _SECTION.size))
+
+    def _read_segments(self, table: _Table, count: int) -> Iterator[Segment]:
+        data = self._read_table(table, count, _MAX_SEGMENTS)
+        for kind, flags, offset, address, _, size, _, _ in _SEGMENT.iter_unpack(data):
+            if kind == PT_LOAD:
+                yield Segment(flags, offset, address, size)
+
+    def _read_sections(self, names_index: int) -> Iterator[Section]:
+        if self._section_table.offset == 0:
+            return
+        data = self._read_table(self._section_table, self._section_count, _MAX_SECTIONS)
+        rows = list(_SECTION.iter_unpack(data))
+        names = self._read_names(rows, names_index)
+        for index, row in enumerate(rows):
+            yield _section(index, name_at(names, row[0]), row)
+
+    def _read_names(self, rows: list[tuple[int, ...]], index: int) -> bytes:
+        if not rows or index == 0:
+            return b""
+        if index >= len(rows):
+            raise BadElf(f"section names are in section {index} of {len(rows)}")
+        return self.read(rows[index][4], min(rows[index][5], _MAX_NAMES))
+
+    def _read_table(self, table: _Table, count: int, most: int) -> bytes:
+        if count == 0:
+            return b""
+        if count > most:
+            raise BadElf(f"{count} {table.kind} headers; at most {most} are read")
+        if table.entry_size != table.expected:
+            raise BadElf(f"{table.kind} headers of {table.entry_size} bytes")
+        return self.read(table.offset, count * table.expected)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return exactly ``size`` bytes at the file's ``offset``, else BadElf."""
+        if offset + size > self.size:
+            raise BadElf(f"{size} bytes at {offset:#x} reach beyond the file's end")
+        data = pread(self._fd, size, offset)
+        if len(data) != size:
+            raise BadElf("the file became shorter while it was read")
+        return data
+
+    def named(self, name: bytes) -> list[Section]:
+        """Return the sections called ``name``, in the file's order."""
+        return [section for section in self.sections if section.name == name]
+
+    def reread(self, section: Section) -> Section:
+        """Return ``section`` as its header stands in the file now."""
+        offset = self._section_table.offset + section.index * _SECTION.size
+        row = _SECTION.unpack(self.read(offset, _SECTION.size))
+        return _section(section.index, section.name, row)
+
+    def data(self, section: Section, limit: int) -> bytes:
+        """Return the section's bytes, cut at ``limit``; raises BadElf."""
+        if section.type == SHT_NOBITS:
+            return b""
+        if section.flags & SHF_COMPRESSED:
+            raise BadElf("a compressed section of notes")
+        if section.offset + section.size > self.size:
+            raise BadElf("a section reaches beyond the file's end")
+        return self.read(section.offset, min(section.size, limit))
+
+    def file_offset(self, address: int, flags: int) -> int | None:
+        """Return the file offset of a virtual address, or None.
+
+        It must be in the file's part of a PT_LOAD segment with all of
+        ``flags``, and within the file.
+        """
+        for segment in self.segments:
+            into = address - segment.address
+            if 0 <= into < segment.file_size and segment.flags & flags == flags:
+                offset = segment.offset + into
+                return offset if offset < self.size else None
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Where a table of headers begins, and how long its entries are and must be."""
+
+    kind: str
+    offset: int
+    entry_size: int
+    expected: int
+
+
+def _section(index: int, name: bytes, row: tuple[int, ...]) -> Section:
+    return Section(index, name, row[1], row[2], row[3], row[4], row[5])
+
+
+def name_at(names: bytes, offset: int) -> bytes:
+    """Return the NUL-ended string at ``offset``, cut at 256 bytes; b"" beyond."""
+    if offset >= len(names):
+        return b""
+    end = names.find(b"\0", offset, offset + _MAX_NAME)
+    return names[offset : end if end >= 0 else offset + _MAX_NAME]
+
+
+def pread(fd: int, size: int, offset: int) -> bytes:
+    """Return the ``size`` bytes at ``offset``, fewer at the end; BadElf on error."""
+    chunks: list[bytes] = []
+    while size > 0:
+        try:
+            chunk = os.pread(fd, size, offset)
+        except (OSError, OverflowError) as error:
+            raise BadElf(f"cannot be read: {error}") from error
+        if not chunk:
+            break
+        chunks.append(chunk)
+        size -= len(chunk)
+        offset += len(chunk)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)

@@ -1,0 +1,265 @@
+"""USDT probes as ELF notes tell of them: ``stapsdt``'s and the gem's own.
+
+The first is systemtap's (``sys/sdt.h``), the second is described in
+docs/probes.md. Notes that make no sense are passed over and counted.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from rbtrace_py.errors import BadElf
+from rbtrace_py.linux.elf import PF_W, PF_X, ElfFile, Section
+from rbtrace_py.linux.text import safe_text
+from rbtrace_py.model import Operand, OperandRole, OperandType, ProbeRole
+
+STAPSDT_SECTION = b".note.stapsdt"
+IMAGE_SECTION = b".note.rbtrace"
+_BASE_SECTION = b".stapsdt.base"
+
+_MAX_NOTES = 200_000
+_MAX_BYTES = 32 << 20
+_MAX_NAME = 256
+_MAX_ARGUMENTS = 4096
+_STAPSDT_TYPE = 3
+_IMAGE_TYPE = 1
+_IMAGE_VERSION = 1
+_WORD = (1 << 64) - 1
+
+_NOTE = struct.Struct("<III")
+_ADDRESSES = struct.Struct("<QQQ")
+_IMAGE_HEAD = struct.Struct("<QHBB")
+
+
+@dataclass(frozen=True, slots=True)
+class StapsdtNote:
+    """One site: names safe to show, ``pc`` as the note has it, the rest adjusted.
+
+    ``address`` is the virtual address in the file; ``offset`` and
+    ``semaphore_offset`` are file offsets in bytes (semaphore 0: none).
+    """
+
+    provider: str
+    name: str
+    arguments: str
+    pc: int
+    address: int
+    offset: int
+    semaphore_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImageNote:
+    """What the gem says of the probe whose ``stapsdt`` note has this ``pc``."""
+
+    pc: int
+    role: ProbeRole
+    operands: tuple[Operand, ...]
+
+
+@dataclass(slots=True)
+class Notes:
+    """All notes of one file; ``images`` by pc, ``malformed`` how many were not."""
+
+    is_image: bool = False
+    sites: list[StapsdtNote] = field(default_factory=list)
+    images: dict[int, ImageNote] = field(default_factory=dict)
+    malformed: int = 0
+    truncated: bool = False
+
+
+def read_notes(elf: ElfFile) -> Notes:
+    """Read both kinds of notes; raises BadElf if a section of them lies.
+
+    The gem appends its own note first, so the others' sections are read first:
+    then each ``stapsdt`` note that was seen has its companion.
+    """
+    notes = Notes(is_image=bool(elf.named(IMAGE_SECTION)))
+    shift = _Prelink(elf)
+    for owner, kind, body in _all_notes(elf, STAPSDT_SECTION, notes):
+        if owner == b"stapsdt" and kind == _STAPSDT_TYPE:
+            _keep_site(elf, shift, body, notes)
+    for owner, kind, body in _all_notes(elf, IMAGE_SECTION, notes):
+        if owner == b"rbtrace" and kind == _IMAGE_TYPE:
+            _keep_image(body, notes)
+    return notes
+
+
+def image_signature(fd: int) -> tuple[int, int]:
+    """Return the sizes of the two note sections of the ELF file open as ``fd``.
+
+    They grow when the gem defines a probe. Raises BadElf.
+    """
+    return signature_of(ElfFile(fd))
+
+
+def signature_of(elf: ElfFile) -> tuple[int, int]:
+    """``image_signature`` of a file whose headers were just read."""
+    sizes = [
+        sum(section.size for section in elf.named(name))
+        for name in (STAPSDT_SECTION, IMAGE_SECTION)
+    ]
+    return (sizes[0], sizes[1])
+
+
+def _all_notes(
+    elf: ElfFile, name: bytes, notes: Notes
+) -> Iterator[tuple[bytes, int, bytes]]:
+    budget = _MAX_BYTES
+    count = 0
+    for section in elf.named(name):
+        data, whole = _section_bytes(elf, section, budget)
+        notes.truncated |= not whole
+        budget -= len(data)
+        for note in iterate(data, notes):
+            count += 1
+            if count > _MAX_NOTES:
+                notes.truncated = True
+                return
+            yield note
+
+
+def _section_bytes(elf: ElfFile, section: Section, budget: int) -> tuple[bytes, bool]:
+    """The section as it is now, its header read again, and whether it is all."""
+    current = elf.reread(section)
+    return elf.data(current, budget), current.size <= budget
+
+
+def iterate(data: bytes, notes: Notes) -> Iterator[tuple[bytes, int, bytes]]:
+    """Yield owner, type and description of the notes in a section's bytes.
+
+    Names and descriptions are padded to 4 bytes (``Elf64_Nhdr``; GNU's tools and
+    systemtap's header do so whatever the section's alignment). Ends at the
+    first note that reaches beyond the section, which counts as malformed.
+    """
+    position, end = 0, len(data)
+    while position + _NOTE.size <= end:
+        name_size, size, kind = _NOTE.unpack_from(data, position)
+        name_at = position + _NOTE.size
+        body_at = name_at + _padded(name_size)
+        if body_at + size > end:
+            notes.malformed += 1
+            return
+        owner = data[name_at : name_at + min(name_size, 16)].rstrip(b"\0")
+        yield owner, kind, data[body_at : body_at + size]
+        position = body_at + _padded(size)
+
+
+def _padded(size: int) -> int:
+    return (size + 3) & ~3
+
+
+class _Prelink:
+    """How far prelink moved the file since the note was written.
+
+    The note tells where ``.stapsdt.base`` was linked; prelink adjusts section
+    headers but not the notes.
+    """
+
+    def __init__(self, elf: ElfFile) -> None:
+        bases = elf.named(_BASE_SECTION)
+        self._base = bases[0].address if bases else None
+
+    def adjust(self, address: int, base: int) -> int:
+        if self._base is None or base == 0:
+            return address
+        return (address + self._base - base) & _WORD
+
+
+def _keep_site(elf: ElfFile, shift: _Prelink, body: bytes, notes: Notes) -> None:
+    note = _site(elf, shift, body)
+    if note is None:
+        notes.malformed += 1
+    else:
+        notes.sites.append(note)
+
+
+def _site(elf: ElfFile, shift: _Prelink, body: bytes) -> StapsdtNote | None:
+    if len(body) < _ADDRESSES.size:
+        return None
+    pc, base, semaphore = _ADDRESSES.unpack_from(body)
+    strings = body[_ADDRESSES.size :].split(b"\0", 3)
+    if len(strings) != 4 or not _are_names(strings):
+        return None
+    address = shift.adjust(pc, base)
+    offset = elf.file_offset(address, PF_X)
+    counter = _semaphore_offset(elf, shift.adjust(semaphore, base), semaphore)
+    if offset is None or counter is None:
+        return None
+    provider, name, arguments = (safe_text(part) for part in strings[:3])
+    return StapsdtNote(provider, name, arguments, pc, address, offset, counter)
+
+
+def _are_names(strings: list[bytes]) -> bool:
+    provider, name, arguments = strings[:3]
+    return (
+        0 < len(provider) <= _MAX_NAME
+        and 0 < len(name) <= _MAX_NAME
+        and len(arguments) <= _MAX_ARGUMENTS
+    )
+
+
+def _semaphore_offset(elf: ElfFile, address: int, semaphore: int) -> int | None:
+    """The semaphore's file offset, 0 if there is none, None if it is nowhere.
+
+    The kernel counts in the page of a writable private mapping of the file, so
+    a semaphore elsewhere could not be raised and the probe would stay silent.
+    """
+    if semaphore == 0:
+        return 0
+    return elf.file_offset(address, PF_W) or None
+
+
+def _keep_image(body: bytes, notes: Notes) -> None:
+    try:
+        note = parse_image_note(body)
+    except BadElf:
+        notes.malformed += 1
+        return
+    if note is not None:
+        notes.images[note.pc] = note
+
+
+def parse_image_note(body: bytes) -> ImageNote | None:
+    """Parse an ``rbtrace`` note's description, as docs/probes.md has it.
+
+    None for a version that is not known; raises BadElf if an entry reaches
+    beyond the note.
+    """
+    if len(body) < _IMAGE_HEAD.size:
+        raise BadElf("an rbtrace note ends within its head")
+    pc, version, role, count = _IMAGE_HEAD.unpack_from(body)
+    if version != _IMAGE_VERSION:
+        return None
+    operands = tuple(_entries(body, count))
+    known = {int(member): member for member in ProbeRole}
+    return ImageNote(pc, known.get(role, ProbeRole.EVENT), operands)
+
+
+def _entries(body: bytes, count: int) -> Iterator[Operand]:
+    position = _IMAGE_HEAD.size
+    for place in range(count):
+        if position >= len(body):
+            raise BadElf("an rbtrace note has fewer operands than it says")
+        size = body[position]
+        entry = body[position + 1 : position + 1 + size]
+        if size < 2 or len(entry) < size:
+            raise BadElf("an operand reaches beyond its rbtrace note")
+        position += 1 + size
+        yield _operand(place, entry)
+
+
+_ROLES = {int(role): role for role in OperandRole}
+_TYPES = {int(type_): type_ for type_ in OperandType}
+
+
+def _operand(place: int, entry: bytes) -> Operand:
+    kind = _TYPES.get(entry[1], OperandType.UNKNOWN)
+    return Operand(
+        name=safe_text(entry[2:].split(b"\0", 1)[0]) or f"arg{place}",
+        type=kind,
+        role=_ROLES.get(entry[0], OperandRole.UNKNOWN),
+        signed=kind is OperandType.INTEGER,
+    )

@@ -1,0 +1,377 @@
+"""The USDT probes of a process, and whether they are being traced."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+
+from rbtrace_py.errors import BadElf, RbtraceError
+from rbtrace_py.linux import notes as elf_notes
+from rbtrace_py.linux.binaries import (
+    MappedFile,
+    OpenBinary,
+    group_files,
+    mapped_files,
+    open_mapped,
+)
+from rbtrace_py.linux.elf import ElfFile, pread
+from rbtrace_py.linux.maps import mappings
+from rbtrace_py.linux.notes import ImageNote, Notes, StapsdtNote, image_signature
+from rbtrace_py.linux.operands import parse_operands
+from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.ruby_probes import PROVIDER, RUBY_PROBES, is_ruby_binary
+from rbtrace_py.model import (
+    Binary,
+    Location,
+    Operand,
+    OperandType,
+    Probe,
+    ProbeRole,
+    Site,
+)
+
+__all__ = [
+    "ProbeCache",
+    "ProbeState",
+    "Problem",
+    "Scan",
+    "StateReader",
+    "find_probes",
+    "image_signature",
+    "probe_state",
+    "probes_of_file",
+    "scan_probes",
+]
+
+_MAX_PROBES = 200_000
+"""Probes of one process, over all its files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a file's probes, or some of them, are not among those found."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What was found in one process, and what could not be looked at."""
+
+    probes: list[Probe]
+    problems: list[Problem]
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeState:
+    """Is a probe traced (None: not known), and what its semaphore says.
+
+    ``traced`` is by the instructions in memory, whoever put them there.
+    ``semaphore`` is the highest count among its sites' semaphores; None where
+    it has none or memory is not readable.
+    """
+
+    traced: bool | None
+    semaphore: int | None
+
+
+@dataclass(slots=True)
+class ProbeCache:
+    """Probes by file, so that a second look reads only what is new.
+
+    A file counts as unchanged while its size, its time of modification and the
+    size of its note sections are.
+    """
+
+    _files: dict[tuple[int, int], tuple[object, list[Probe], list[Problem]]] = field(
+        default_factory=dict
+    )
+
+    def probes_of(self, opened: OpenBinary) -> tuple[list[Probe], list[Problem]]:
+        """Probes and problems of an open file; raises BadElf."""
+        elf = ElfFile(opened.fd)
+        status = os.fstat(opened.fd)
+        stamp = (status.st_size, status.st_mtime_ns, elf_notes.signature_of(elf))
+        known = self._files.get(opened.binary.key)
+        if known is not None and known[0] == stamp:
+            return known[1], known[2]
+        found = probes_of_file(elf, opened.binary)
+        self._files[opened.binary.key] = (stamp, *found)
+        return found
+
+
+def find_probes(process: Process, cache: ProbeCache | None = None) -> list[Probe]:
+    """Return the probes of all files that ``process`` executes code from.
+
+    Sorted by provider and name; a probe that two files have is there twice.
+    Raises NotPermitted or NoSuchTarget if its maps cannot be read; files that
+    cannot be read are passed over (``scan_probes`` tells of them).
+    """
+    return scan_probes(process, cache).probes
+
+
+def scan_probes(process: Process, cache: ProbeCache | None = None) -> Scan:
+    """``find_probes``, with what could not be looked at and why."""
+    cache = cache if cache is not None else ProbeCache()
+    scan = Scan([], [])
+    for file in mapped_files(process):
+        _scan_file(process, file, cache, scan)
+        if len(scan.probes) > _MAX_PROBES:
+            del scan.probes[_MAX_PROBES:]
+            scan.problems.append(
+                Problem(file.binary.path, f"more than {_MAX_PROBES} probes")
+            )
+            break
+    scan.probes.sort(key=lambda probe: (probe.provider, probe.name))
+    return scan
+
+
+def _scan_file(
+    process: Process, file: MappedFile, cache: ProbeCache, scan: Scan
+) -> None:
+    try:
+        with open_mapped(process, file) as opened:
+            probes, problems = cache.probes_of(opened)
+    except RbtraceError as error:
+        scan.problems.append(Problem(file.binary.path, str(error)))
+        return
+    scan.probes.extend(probes)
+    scan.problems.extend(problems)
+
+
+def probes_of_file(elf: ElfFile, binary: Binary) -> tuple[list[Probe], list[Problem]]:
+    """Return the probes of one file and what is wrong with it; raises BadElf."""
+    found = elf_notes.read_notes(elf)
+    binary = replace(binary, is_image=found.is_image)
+    groups: dict[tuple[str, str], list[StapsdtNote]] = {}
+    for note in found.sites:
+        groups.setdefault((note.provider, note.name), []).append(note)
+    probes = [_probe(elf, binary, group, found.images) for group in groups.values()]
+    return probes, list(_problems(binary, found))
+
+
+def _problems(binary: Binary, found: Notes) -> Iterator[Problem]:
+    if found.malformed:
+        yield Problem(binary.path, f"{found.malformed} malformed notes")
+    if found.truncated:
+        yield Problem(binary.path, "more notes than are read")
+
+
+def _probe(
+    elf: ElfFile,
+    binary: Binary,
+    group: list[StapsdtNote],
+    images: dict[int, ImageNote],
+) -> Probe:
+    sites = _same_length(list(_sites(elf.machine, group)))
+    image = next((images[note.pc] for note in group if note.pc in images), None)
+    return Probe(
+        provider=group[0].provider,
+        name=group[0].name,
+        binary=binary,
+        sites=sites,
+        operands=_operands(group[0], binary, sites, image),
+        role=image.role if image else ProbeRole.EVENT,
+    )
+
+
+def _sites(machine: int, group: list[StapsdtNote]) -> Iterator[Site]:
+    """The sites in the file's order, one for each place."""
+    seen: set[int] = set()
+    for note in group:
+        if note.offset not in seen:
+            seen.add(note.offset)
+            yield Site(
+                address=note.address,
+                offset=note.offset,
+                semaphore_offset=note.semaphore_offset,
+                locations=parse_operands(note.arguments, machine),
+            )
+
+
+def _same_length(sites: list[Site]) -> tuple[Site, ...]:
+    """Fill up with None the sites that have fewer operands than others."""
+    longest = max(len(site.locations) for site in sites)
+    if all(len(site.locations) == longest for site in sites):
+        return tuple(sites)
+    return tuple(
+        replace(
+            site, locations=site.locations + (None,) * (longest - len(site.locations))
+        )
+        for site in sites
+    )
+
+
+def _operands(
+    note: StapsdtNote, binary: Binary, sites: tuple[Site, ...], image: ImageNote | None
+) -> tuple[Operand, ...]:
+    """As many operands as the sites have locations, with what is known of them."""
+    known: tuple[Operand, ...] = ()
+    if image is not None:
+        known = image.operands
+    elif note.provider == PROVIDER and not binary.is_image:
+        known = _ruby_operands(note.name, binary, len(sites[0].locations))
+    return tuple(
+        _sized(known[place] if place < len(known) else None, place, column)
+        for place, column in enumerate(zip(*(site.locations for site in sites)))
+    )
+
+
+def _ruby_operands(name: str, binary: Binary, count: int) -> tuple[Operand, ...]:
+    known = RUBY_PROBES.get(name, ())
+    return known if len(known) == count and is_ruby_binary(binary.path) else ()
+
+
+def _sized(
+    known: Operand | None, place: int, column: tuple[Location | None, ...]
+) -> Operand:
+    """The operand with the size and sign that its locations have.
+
+    Sites may differ (a constant is often shorter): the widest counts, and it is
+    signed if it is at any of them.
+    """
+    read = [location for location in column if location is not None]
+    size = max((location.size for location in read), default=8)
+    if known is not None:
+        return replace(known, size=size) if known.size != size else known
+    return Operand(
+        name=f"arg{place}",
+        type=_float_type(read),
+        signed=any(location.signed for location in read),
+        size=size,
+    )
+
+
+def _float_type(read: list[Location]) -> OperandType:
+    is_float = any(location.is_float for location in read)
+    return OperandType.FLOAT if is_float else OperandType.UNKNOWN
+
+
+class StateReader:
+    """Tells of the probes of one process whether they are being traced.
+
+    Reads its memory through ``/proc/PID/mem`` and compares sites with the file.
+    Keeps descriptors until closed; what it cannot open or read is not known.
+    """
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._memory: int | None = None
+        self._opened: dict[tuple[int, int], OpenBinary | None] = {}
+        self._files: dict[tuple[int, int], MappedFile] = {}
+        with suppress(RbtraceError):
+            self._files = {
+                file.binary.key: file for file in group_files(mappings(process))
+            }
+            self._memory = process.open("mem")
+
+    def state(self, probe: Probe) -> ProbeState:
+        """The state of a probe now (mappings are those of when this was made)."""
+        opened = self._open(probe.binary)
+        if opened is None or self._memory is None:
+            return ProbeState(None, None)
+        return ProbeState(
+            traced=_any(self._is_patched(opened, site) for site in probe.sites),
+            semaphore=self._semaphore(opened, probe),
+        )
+
+    def _open(self, binary: Binary) -> OpenBinary | None:
+        if binary.key not in self._opened:
+            opened = None
+            if binary.key in self._files:
+                with suppress(RbtraceError):
+                    opened = open_mapped(self._process, self._files[binary.key])
+            self._opened[binary.key] = opened
+        return self._opened[binary.key]
+
+    def _is_patched(self, opened: OpenBinary, site: Site) -> bool | None:
+        """Do the instructions at a site differ from the file's in any mapping?"""
+        try:
+            original = _first_instruction(pread(opened.fd, 10, site.offset))
+        except BadElf:
+            return None
+        found = (
+            self._read(mapping.address_of(site.offset), len(original))
+            for mapping in opened.mappings
+            if mapping.is_executable
+        )
+        return _any(data != original for data in found if data is not None)
+
+    def _semaphore(self, opened: OpenBinary, probe: Probe) -> int | None:
+        """The highest of the 16-bit counters, in the mappings the kernel raises."""
+        counts = [
+            self._read(mapping.address_of(site.semaphore_offset), 2)
+            for site in probe.sites
+            if site.semaphore_offset
+            for mapping in opened.mappings
+            if mapping.is_writable
+        ]
+        values = [int.from_bytes(data, "little") for data in counts if data]
+        return max(values, default=None)
+
+    def _read(self, address: int | None, size: int) -> bytes | None:
+        if address is None or self._memory is None:
+            return None
+        try:
+            data = pread(self._memory, size, address)
+        except BadElf:
+            return None
+        return data if len(data) == size else None
+
+    def close(self) -> None:
+        """Give back all descriptors; may be called twice."""
+        for opened in self._opened.values():
+            if opened is not None:
+                opened.close()
+        self._opened.clear()
+        if self._memory is not None:
+            os.close(self._memory)
+            self._memory = None
+
+    def __enter__(self) -> StateReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def probe_state(process: Process, probe: Probe) -> ProbeState:
+    """The state of one probe; for many, use a StateReader."""
+    with StateReader(process) as reader:
+        return reader.state(probe)
+
+
+def _any(values: Iterable[bool | None]) -> bool | None:
+    """True if any is, else None if none is known, else False."""
+    known = [value for value in values if value is not None]
+    return any(known) if known else None
+
+
+_NOPS = (
+    (b"\x66\x2e\x0f\x1f\x84\x00\x00\x00\x00\x00", 10),
+    (b"\x2e\x66\x0f\x1f\x84\x00\x00\x00\x00\x00", 10),
+    (b"\x0f\x1f\x44\x00\x00", 5),
+    (b"\x1f\x20\x03\xd5", 4),
+)
+"""What the kernel may patch as a whole: the long nops of x86-64, aarch64's nop."""
+
+
+def _first_instruction(data: bytes) -> bytes:
+    """As many bytes of a site as a tracer may have changed.
+
+    Newer kernels put a jump or a call over a long nop, not all of it at once;
+    elsewhere a breakpoint is one byte, and what follows may be another site.
+    """
+    for nop, size in _NOPS:
+        if data.startswith(nop):
+            return data[:size]
+    return data[:1]

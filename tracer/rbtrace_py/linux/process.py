@@ -1,0 +1,457 @@
+"""One process, held so that it cannot be taken for another with its pid."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import select
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+
+from rbtrace_py.errors import NoSuchTarget, NotPermitted, RbtraceError, UsageError
+from rbtrace_py.linux.procfs import read_file
+from rbtrace_py.linux.text import safe_text
+
+NAMESPACES = ("mnt", "pid", "user")
+
+_PF_KTHREAD = 0x00200000
+"""``task_struct.flags``: a thread of the kernel (include/linux/sched.h)."""
+
+_PID_NAMESPACE_ROOT = 0xEFFFFFFC
+"""Inode of the first pid namespace: PROC_PID_INIT_INO (include/linux/proc_ns.h)."""
+
+_CMDLINE_LIMIT = 32768
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What is used of ``/proc/PID/stat``; start time in ticks since boot."""
+
+    comm: str
+    state: str
+    parent: int
+    flags: int
+    threads: int
+    start_time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A process found by its command line; texts are safe to show."""
+
+    pid: int
+    comm: str
+    cmdline: str
+
+
+class Process:
+    """A user-space process, by its pid and start time.
+
+    Holds a descriptor of ``/proc/PID``, through which all reads go: they fail
+    once the process is gone, even if its pid was given to another. Raises
+    NoSuchTarget if there is no such process, or it is a thread, a zombie or
+    the kernel's own; NotPermitted if its maps may not be read.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._pidfd: int | None = None
+        self._directory = _open_directory(pid)
+        try:
+            stat = parse_stat(self.read("stat"))
+            self.start_time = stat.start_time
+            self.comm = stat.comm
+            self._check(stat)
+            self._pidfd = _open_pidfd(pid)
+            self._check_not_reused()
+        except BaseException:
+            self.close()
+            raise
+
+    def _check(self, stat: Stat) -> None:
+        status = parse_status(self.read("status"))
+        owner = _first_int(status.get("Tgid", ""), self.pid)
+        if owner != self.pid:
+            raise NoSuchTarget(
+                f"{self.pid} is a thread of process {owner}, not a process",
+                f"use {owner} instead",
+            )
+        if stat.flags & _PF_KTHREAD:
+            raise NoSuchTarget(
+                f"{self.pid} ({stat.comm}) is a thread of the kernel",
+                "give the pid of a program",
+            )
+        if stat.state in "ZX" and not self._has_other_threads():
+            raise NoSuchTarget(
+                f"process {self.pid} ({stat.comm}) has ended;"
+                f" its parent {stat.parent} has not collected it",
+                "give the pid of a running process",
+            )
+        os.close(self.open("maps"))
+
+    def _check_not_reused(self) -> None:
+        if parse_stat(self.read("stat")).start_time != self.start_time:
+            raise gone(self.pid)
+
+    def _has_other_threads(self) -> bool:
+        """Does a process whose main thread ended live on in its other threads?"""
+        tasks = self.threads()
+        return any(self._task_state(tid) not in "ZX" for tid in tasks)
+
+    def _task_state(self, tid: int) -> str:
+        try:
+            return parse_stat(self.read(f"task/{tid}/stat")).state
+        except RbtraceError:
+            return "X"
+
+    def open(self, name: str, flags: int = os.O_RDONLY) -> int:
+        """Open ``/proc/PID/name``; the caller closes the descriptor.
+
+        Raises NoSuchTarget if the process is gone, NotPermitted if the kernel
+        refuses, NoSuchTarget too if a process has no such file (any more).
+        """
+        try:
+            return os.open(name, flags | os.O_CLOEXEC, dir_fd=self._directory)
+        except OSError as error:
+            raise self.error(error, name) from error
+
+    def read(self, name: str, limit: int = 1 << 24) -> bytes:
+        """Return the contents of ``/proc/PID/name``; raises as open does."""
+        try:
+            return read_file(name, limit, self._directory)
+        except OSError as error:
+            raise self.error(error, name) from error
+
+    def readlink(self, name: str) -> str | None:
+        """Return where the link ``/proc/PID/name`` points, or None."""
+        try:
+            return os.readlink(name, dir_fd=self._directory)
+        except OSError:
+            return None
+
+    def error(self, error: OSError, doing: str) -> RbtraceError:
+        """Say as one of ours what went wrong with ``/proc/PID/doing``."""
+        if error.errno in (errno.EACCES, errno.EPERM):
+            return not_permitted(self.pid, doing)
+        if error.errno in (errno.ENOENT, errno.ESRCH) and self.alive():
+            return NoSuchTarget(f"process {self.pid} has no {doing}")
+        if error.errno in (errno.ENOENT, errno.ESRCH, errno.EINVAL):
+            return gone(self.pid)
+        return RbtraceError(f"process {self.pid}, {doing}: {os.strerror(error.errno)}")
+
+    def alive(self) -> bool:
+        """Is it still running? A zombie is not."""
+        if self._pidfd is not None:
+            poll = select.poll()
+            poll.register(self._pidfd, select.POLLIN)
+            return not poll.poll(0)
+        try:
+            stat = parse_stat(read_file("stat", dir_fd=self._directory))
+        except (OSError, RbtraceError):
+            return False
+        return stat.state not in "ZX" or self._has_other_threads()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds for its end; return whether it ended."""
+        if self._pidfd is None:
+            select.select([], [], [], timeout)
+            return not self.alive()
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(max(0, int(timeout * 1000))))
+
+    @property
+    def pidfd(self) -> int | None:
+        """A descriptor readable once the process ended (None before Linux 5.3)."""
+        return self._pidfd
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """The pid and the start time: never the same for two processes."""
+        return (self.pid, self.start_time)
+
+    @property
+    def cmdline(self) -> list[str]:
+        """The words it was started with, safe to show; empty if not known."""
+        try:
+            return split_cmdline(self.read("cmdline", _CMDLINE_LIMIT))
+        except RbtraceError:
+            return []
+
+    @property
+    def exe(self) -> str | None:
+        """Path of its program in its own root, with `` (deleted)`` if it is so."""
+        link = self.readlink("exe")
+        return None if link is None else safe_text(os.fsencode(link))
+
+    @property
+    def uids(self) -> tuple[int, int, int, int]:
+        """Real, effective, saved and file system user id (``status``, Uid)."""
+        words = parse_status(self.read("status")).get("Uid", "").split()
+        numbers = [int(word) for word in words if word.isdigit()]
+        if len(numbers) != 4:
+            raise gone(self.pid)
+        return (numbers[0], numbers[1], numbers[2], numbers[3])
+
+    @property
+    def uid(self) -> int:
+        """The effective user id."""
+        return self.uids[1]
+
+    def threads(self) -> list[int]:
+        """The kernel's thread ids, ascending."""
+        try:
+            fd = os.open("task", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
+        except OSError as error:
+            raise self.error(error, "task") from error
+        try:
+            return _numbers(os.listdir(fd))
+        except OSError as error:
+            raise self.error(error, "task") from error
+        finally:
+            os.close(fd)
+
+    def namespace(self, kind: str) -> int | None:
+        """Inode of its namespace ``mnt``, ``pid`` or ``user``, None if hidden."""
+        try:
+            return os.stat(f"ns/{kind}", dir_fd=self._directory).st_ino
+        except OSError:
+            return None
+
+    def foreign_namespaces(self) -> list[str]:
+        """Which of NAMESPACES are known to be others than ours."""
+        ours = (
+            (kind, _own_namespace(kind), self.namespace(kind)) for kind in NAMESPACES
+        )
+        return [
+            kind for kind, own, its in ours if None not in (own, its) and own != its
+        ]
+
+    @property
+    def namespace_pid(self) -> int:
+        """The pid it has in its own pid namespace (``status``, NSpid)."""
+        words = parse_status(self.read("status")).get("NSpid", "").split()
+        return _first_int(words[-1] if words else "", self.pid)
+
+    def close(self) -> None:
+        """Give back the descriptors; may be called twice."""
+        for fd in (self._pidfd, self._directory):
+            if fd is not None and fd >= 0:
+                os.close(fd)
+        self._pidfd, self._directory = None, -1
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Process({self.pid}, {self.comm!r})"
+
+
+def gone(pid: int) -> NoSuchTarget:
+    """The error for a process that was there and is not any more."""
+    return NoSuchTarget(f"process {pid} has ended")
+
+
+def not_permitted(pid: int, doing: str) -> NotPermitted:
+    """The error for a process that we may not look at."""
+    return NotPermitted(
+        f"not allowed to read {doing} of process {pid}",
+        "run as root, or as the same user with the capability CAP_SYS_PTRACE"
+        if os.geteuid() != 0
+        else "root lacks CAP_SYS_PTRACE here: is this a container?",
+    )
+
+
+def _open_directory(pid: int) -> int:
+    missing = NoSuchTarget(
+        f"there is no process {pid}", "`ps -e` lists the processes of this machine"
+    )
+    if not 0 < pid < 1 << 31:
+        raise missing
+    try:
+        return os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, ProcessLookupError):
+        raise missing from None
+    except PermissionError:
+        raise not_permitted(pid, f"/proc/{pid}") from None
+
+
+def _open_pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise gone(pid) from None
+    except OSError:
+        return None
+
+
+def parse_stat(data: bytes) -> Stat:
+    """Parse ``/proc/PID/stat``; a comm may hold spaces and parentheses.
+
+    Raises NoSuchTarget on what is no such line: the process went meanwhile.
+    """
+    opening, closing = data.find(b"("), data.rfind(b")")
+    fields = data[closing + 1 :].split()
+    try:
+        return Stat(
+            comm=safe_text(data[opening + 1 : closing]),
+            state=fields[0].decode("ascii"),
+            parent=int(fields[1]),
+            flags=int(fields[6]),
+            threads=int(fields[17]),
+            start_time=int(fields[19]),
+        )
+    except (IndexError, ValueError):
+        raise NoSuchTarget("the process has ended") from None
+
+
+def parse_status(data: bytes) -> dict[str, str]:
+    """Parse ``/proc/PID/status`` into its lines' names and values."""
+    pairs = (line.split(":", 1) for line in data.decode("utf-8", "replace").split("\n"))
+    return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
+
+
+def split_cmdline(data: bytes) -> list[str]:
+    """Split the NUL-ended words of ``/proc/PID/cmdline`` into safe texts."""
+    return [safe_text(word) for word in data.rstrip(b"\0").split(b"\0")] if data else []
+
+
+def _first_int(text: str, default: int) -> int:
+    words = text.split()
+    return int(words[0]) if words and words[0].isdigit() else default
+
+
+def _numbers(names: Iterable[str]) -> list[int]:
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def _own_namespace(kind: str) -> int | None:
+    try:
+        return os.stat(f"/proc/self/ns/{kind}").st_ino
+    except OSError:
+        return None
+
+
+def host_pid_namespace() -> bool:
+    """Are our pids those that BPF programs see (the first pid namespace's)?"""
+    return _own_namespace("pid") == _PID_NAMESPACE_ROOT
+
+
+def all_pids() -> list[int]:
+    """The pids of all processes that ``/proc`` shows, ascending."""
+    return _numbers(os.listdir("/proc"))
+
+
+def children(pid: int) -> list[int]:
+    """Return the pids of the living or unreaped children of ``pid``, ascending.
+
+    From ``/proc/PID/task/*/children``; where the kernel has no such file
+    (CONFIG_PROC_CHILDREN) from every process's ``stat``. Empty if it is gone.
+    """
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    found: set[int] = set()
+    for task in tasks:
+        try:
+            words = read_file(f"/proc/{pid}/task/{task}/children").split()
+        except OSError:
+            if not _has_children_file():
+                return _children_by_parent().get(pid, [])
+            continue
+        found.update(map(int, words))
+    return sorted(found)
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the pids of all descendants of ``pid``, parents first."""
+    step = children
+    if not _has_children_file():
+        tree = _children_by_parent()
+        step = lambda parent: tree.get(parent, [])  # noqa: E731
+    found: dict[int, None] = {}
+    queue = [pid]
+    while queue:
+        for child in step(queue.pop(0)):
+            if child != pid and child not in found:
+                found[child] = None
+                queue.append(child)
+    return list(found)
+
+
+def _has_children_file() -> bool:
+    return os.path.exists("/proc/thread-self/children")
+
+
+def _children_by_parent() -> dict[int, list[int]]:
+    tree: dict[int, list[int]] = {}
+    for pid in all_pids():
+        stat = _stat_of(pid)
+        if stat is not None:
+            tree.setdefault(stat.parent, []).append(pid)
+    return tree
+
+
+def _stat_of(pid: int) -> Stat | None:
+    try:
+        return parse_stat(read_file(f"/proc/{pid}/stat"))
+    except (OSError, RbtraceError):
+        return None
+
+
+def find_by_cmdline(regex: str) -> list[Candidate]:
+    """Return the processes whose command line matches ``regex``, by pid.
+
+    Neither we nor what started us (``sudo rbtrace-py --ps …``) is among them.
+    Raises UsageError if the regex does not compile.
+    """
+    try:
+        pattern = re.compile(regex)
+    except re.error as error:
+        raise UsageError(
+            f"--ps: {error.msg} in the regular expression {regex!r}"
+        ) from None
+    ours = _ourselves()
+    found = (candidate for candidate in _candidates() if candidate.pid not in ours)
+    return [candidate for candidate in found if pattern.search(candidate.cmdline)]
+
+
+def _candidates() -> Iterator[Candidate]:
+    for pid in all_pids():
+        try:
+            words = split_cmdline(read_file(f"/proc/{pid}/cmdline", _CMDLINE_LIMIT))
+        except OSError:
+            continue
+        stat = _stat_of(pid)
+        if stat is not None and words and stat.state not in "ZX":
+            yield Candidate(pid, stat.comm, " ".join(words))
+
+
+def _ourselves() -> set[int]:
+    """Our pid, and those of ancestors whose command line holds our arguments."""
+    pid = os.getpid()
+    ours = {pid}
+    arguments = " ".join(sys.argv[1:])
+    stat = _stat_of(pid)
+    while arguments and stat is not None and stat.parent > 0:
+        pid = stat.parent
+        try:
+            words = split_cmdline(read_file(f"/proc/{pid}/cmdline", _CMDLINE_LIMIT))
+        except OSError:
+            break
+        if arguments in " ".join(words):
+            ours.add(pid)
+        stat = _stat_of(pid)
+    return ours
