@@ -44,23 +44,6 @@ use_version() {
   done
 }
 
-# The mirror this machine uses for Debian; empty: mmdebstrap's own default.
-# shellcheck disable=SC2016  # apt-get expands these
-mirror() {
-  have apt-get || return 0
-  local uri
-  uri=$(apt-get indextargets --format '$(REPO_URI)' \
-    'Created-By: Packages' 'Component: main' 'Origin: Debian' 'Label: Debian' \
-    2>/dev/null | head -n 1)
-  if [ -z "$uri" ] && grep -qx 'ID=debian' /etc/os-release; then
-    # The lists were cleaned away, so nothing says whose a source is.
-    uri=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE)' \
-      'Created-By: Packages' 'Component: main' 2>/dev/null \
-      | grep -v -e security -e -backports | head -n 1 | cut -d' ' -f1)
-  fi
-  printf '%s' "$uri"
-}
-
 # What a chroot is made from; when this changes it is built again.
 spec() {
   echo "2 $(suites "$1") / $(packages "$1" | tr '\n' ' ')"
@@ -102,7 +85,7 @@ make_chroot() {
   local name=$1 dir=$2 suite mirror
   local -a suites sources
   read -r -a suites <<<"$(suites "$name")"
-  mirror=$(mirror)
+  mirror=$(debian_mirror)
   for suite in "${suites[@]}"; do
     [ -z "$mirror" ] || sources+=("deb $mirror $suite main")
   done

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Starts the example shop and looks into it with rbtrace-py, each command shown as
+# one would type it. The shop ends with this script, however that ends.
+# shellcheck source=scripts/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+cd "$REPO"
+
+PATH=$VENV/bin:$PATH
+log=$(mktemp)
+shop=
+
+stop() {
+  if [ -n "$shop" ]; then
+    kill "$shop" 2>/dev/null || true
+    wait "$shop" 2>/dev/null || true
+  fi
+  rm -f "$log"
+}
+trap stop EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+show() {
+  printf '\n$ %s\n' "$(printable "$@")"
+  "$@"
+}
+
+# As one would type it: quoted only where the shell needs it.
+printable() {
+  local word line=
+  for word; do
+    case $word in
+      *[!A-Za-z0-9_./:,=-]*) word="'$word'" ;;
+    esac
+    line+="$word "
+  done
+  printf '%s' "${line% }"
+}
+
+start_shop() {
+  have ruby || die "the example needs ruby: run make setup as root"
+  printf '$ ruby -Iruby/lib examples/shop/shop.rb &\n'
+  ruby -Iruby/lib examples/shop/shop.rb >"$log" 2>&1 &
+  shop=$!
+  local tries=0
+  until grep -q '^ready' "$log"; do
+    kill -0 "$shop" 2>/dev/null || { cat "$log" >&2; die "the shop did not start"; }
+    tries=$((tries + 1))
+    [ $tries -lt 300 ] || die "the shop was not ready after 30 s"
+    sleep 0.1
+  done
+  cat "$log"
+}
+
+start_shop
+show rbtrace-py probes "$shop"
+
+if ! is_root; then
+  cat <<MESSAGE
+
+Listing probes needs no rights beyond the target's. Tracing them loads BPF programs,
+which needs root:
+
+  sudo make demo
+
+MESSAGE
+  exit 0
+fi
+
+show rbtrace-py count "$shop" 'shop:*' --duration 2
+show rbtrace-py trace "$shop" 'shop:*' --count 10
+show rbtrace-py latency "$shop" checkout --duration 3
+show rbtrace-py latency "$shop" checkout --by sku --duration 3

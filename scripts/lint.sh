@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Checks the form of everything: Python, Ruby, C and shell.
+# shellcheck source=scripts/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+cd "$REPO"
+
+failed=()
+
+check() {
+  local name=$1
+  shift
+  if "$@" </dev/null; then
+    say "$name: ok"
+  else
+    failed+=("$name")
+    warn "$name: FAILED"
+  fi
+}
+
+ruby_files() {
+  git ls-files --cached --others --exclude-standard -- '*.rb' '*.gemspec' gem/Rakefile
+}
+
+lint_ruby() {
+  # rubocop takes the nearest configuration of each file: ruby/.rubocop.yml is the one.
+  if have rubocop && [ -f ruby/.rubocop.yml ]; then
+    # shellcheck disable=SC2046  # one word a file; none has a space
+    rubocop --config ruby/.rubocop.yml --no-server --cache false $(ruby_files)
+  else
+    warn "no rubocop: only ruby's own warnings"
+    ruby_warnings
+  fi
+}
+
+# Ruby names a file's warnings on stderr and still calls its syntax OK.
+ruby_warnings() {
+  local file output status=0
+  while read -r file; do
+    output=$(ruby -wc "$file" 2>&1) || status=1
+    if [ "$output" != "Syntax OK" ]; then
+      printf '%s: %s\n' "$file" "$output"
+      status=1
+    fi
+  done < <(ruby_files)
+  return $status
+}
+
+# The library and its tests with plain C, the binding with Ruby's headers.
+lint_c() {
+  local -a flags=(-std=gnu11 -Wall -Wextra -Werror -fsyntax-only
+    -Iext/libstapsdt -Iext/libstapsdt/src) headers
+  local files
+  mapfile -t files < <(git ls-files --cached --others --exclude-standard -- 'ext/libstapsdt/src/*.c' 'ext/libstapsdt/tests/*.c')
+  [ ${#files[@]} -eq 0 ] || gcc "${flags[@]}" "${files[@]}" || return 1
+  mapfile -t files < <(git ls-files --cached --others --exclude-standard -- 'ext/libstapsdt/ruby/*.c')
+  [ ${#files[@]} -gt 0 ] || return 0
+  mapfile -t headers < <(ruby -rrbconfig -e '
+    puts RbConfig::CONFIG.values_at("rubyhdrdir", "rubyarchhdrdir").map { |d| "-isystem#{d}" }')
+  gcc "${flags[@]}" "${headers[@]}" "${files[@]}"
+}
+
+lint_shell() {
+  if have shellcheck; then
+    shellcheck -x scripts/*.sh .ci/run
+  else
+    warn "no shellcheck: only bash's own check"
+    local file
+    for file in scripts/*.sh .ci/run; do bash -n "$file"; done
+  fi
+}
+
+check "ruff" .venv/bin/ruff check --quiet tracer tests
+check "ruff format" .venv/bin/ruff format --quiet --check tracer tests
+check "mypy --strict" .venv/bin/mypy --no-error-summary
+check "Ruby" lint_ruby
+check "C" lint_c
+check "shell" lint_shell
+
+if [ ${#failed[@]} -gt 0 ]; then
+  printf -v list '%s, ' "${failed[@]}"
+  die "lint failed: ${list%, }"
+fi
+say "lint: everything passed"

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Runs every test: the C library's, the gem's, and the tracer's with the
+# end-to-end tests. One that fails does not keep the others from running.
+#
+#   RUBIES=all scripts/test.sh    the gem's tests also in every chroot of rubies.sh
+#   scripts/test.sh c ruby …      only these parts: c, ruby, rubies, python
+# shellcheck source=scripts/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+cd "$REPO"
+
+failed=()
+
+# part NAME CMD…
+part() {
+  local name=$1 start=$SECONDS
+  shift
+  say "$name"
+  if "$@" </dev/null; then
+    say "$name: ok, $((SECONDS - start)) s"
+  else
+    failed+=("$name")
+    warn "$name: FAILED, $((SECONDS - start)) s"
+  fi
+}
+
+test_c() {
+  part "C library" make -s -C ext/libstapsdt test
+  part "C library with ASan and UBSan" make -s -C ext/libstapsdt test-asan
+  if have valgrind; then
+    part "C library under valgrind" make -s -C ext/libstapsdt test-valgrind
+  else
+    warn "no valgrind: that run of the C tests is left out"
+  fi
+}
+
+test_ruby() {
+  part "gem" ruby -w ruby/test/run.rb
+}
+
+in_ruby() {
+  scripts/rubies.sh run "$1" sh -c 'scripts/build-extension.sh && ruby -w ruby/test/run.rb'
+}
+
+# The chroots hold the Rubies that this machine does not have.
+test_rubies() {
+  local name version path
+  if ! is_root; then
+    warn "RUBIES=all needs root: the gem is tested with this machine's Ruby only"
+    return 0
+  fi
+  part "chroots of the other Rubies" scripts/rubies.sh build
+  while IFS=$'\t' read -r name version path; do
+    part "gem with Ruby $version" in_ruby "$name"
+  done < <(scripts/rubies.sh list)
+}
+
+test_python() {
+  part "tracer and end to end" .venv/bin/python -m pytest
+}
+
+parts=("$@")
+if [ ${#parts[@]} -eq 0 ]; then
+  parts=(c ruby python)
+  [ "${RUBIES-}" != all ] || parts=(c ruby rubies python)
+fi
+for name in "${parts[@]}"; do
+  case $name in
+    c | ruby | rubies | python) "test_$name" ;;
+    *) die "no part called $name: c, ruby, rubies, python" ;;
+  esac
+done
+
+if [ ${#failed[@]} -gt 0 ]; then
+  printf -v list '%s, ' "${failed[@]}"
+  die "failed: ${list%, }"
+fi
+say "all tests passed, $SECONDS s"
