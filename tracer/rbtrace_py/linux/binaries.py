@@ -141,7 +141,8 @@ def open_mapped(process: Process, file: MappedFile) -> OpenBinary:
             "run as root, or with CAP_SYS_PTRACE and CAP_CHECKPOINT_RESTORE",
         )
     raise BadElf(
-        f"the file that {process.pid} maps as {file.binary.path} is not to be had"
+        f"the file that {process.pid} maps as {file.binary.path} cannot be found,"
+        " or is no regular file"
     )
 
 
@@ -161,8 +162,8 @@ def _ways(process: Process, file: MappedFile) -> Iterator[tuple[bytes, bool]]:
             yield name, False
     yield root + b"/exe", False
     if file.executable[0].is_deleted:
-        for name in _descriptors(process):
-            yield root + b"/fd/" + os.fsencode(name), False
+        for number in _descriptors(process):
+            yield root + b"/fd/" + os.fsencode(number), False
 
 
 def _descriptors(process: Process) -> list[str]:

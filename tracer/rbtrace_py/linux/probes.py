@@ -217,8 +217,12 @@ def _operands(
         known = _ruby_operands(note.name, binary, len(sites[0].locations))
     return tuple(
         _sized(known[place] if place < len(known) else None, place, column)
-        for place, column in enumerate(zip(*(site.locations for site in sites)))
+        for place, column in enumerate(_columns(sites))
     )
+
+
+def _columns(sites: tuple[Site, ...]) -> Iterator[tuple[Location | None, ...]]:
+    return zip(*(site.locations for site in sites), strict=True)
 
 
 def _ruby_operands(name: str, binary: Binary, count: int) -> tuple[Operand, ...]:

@@ -140,7 +140,7 @@ class Process:
             return NoSuchTarget(f"process {self.pid} has no {doing}")
         if error.errno in (errno.ENOENT, errno.ESRCH, errno.EINVAL):
             return gone(self.pid)
-        return RbtraceError(f"process {self.pid}, {doing}: {os.strerror(error.errno)}")
+        return RbtraceError(f"process {self.pid}, {doing}: {error.strerror}")
 
     def alive(self) -> bool:
         """Is it still running? A zombie is not."""
@@ -223,11 +223,13 @@ class Process:
 
     def foreign_namespaces(self) -> list[str]:
         """Which of NAMESPACES are known to be others than ours."""
-        ours = (
-            (kind, _own_namespace(kind), self.namespace(kind)) for kind in NAMESPACES
-        )
+        pairs = {
+            kind: (_own_namespace(kind), self.namespace(kind)) for kind in NAMESPACES
+        }
         return [
-            kind for kind, own, its in ours if None not in (own, its) and own != its
+            kind
+            for kind, (own, its) in pairs.items()
+            if own is not None and its is not None and own != its
         ]
 
     @property
@@ -377,14 +379,12 @@ def children(pid: int) -> list[int]:
 
 def descendants(pid: int) -> list[int]:
     """Return the pids of all descendants of ``pid``, parents first."""
-    step = children
-    if not _has_children_file():
-        tree = _children_by_parent()
-        step = lambda parent: tree.get(parent, [])  # noqa: E731
+    tree = None if _has_children_file() else _children_by_parent()
     found: dict[int, None] = {}
     queue = [pid]
     while queue:
-        for child in step(queue.pop(0)):
+        parent = queue.pop(0)
+        for child in children(parent) if tree is None else tree.get(parent, []):
             if child != pid and child not in found:
                 found[child] = None
                 queue.append(child)
