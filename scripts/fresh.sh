@@ -36,10 +36,10 @@ enter() {
   exec chroot "$dir" /bin/bash -c '
     set -e
     cd /root
-    git clone -q repo.bundle clone
+    git -c init.defaultBranch=main clone -q -c advice.detachedHead=false repo.bundle clone
     cd clone
     time make "$1"
-    [ "$1" != setup ] || time make "$1"' fresh "$target" </dev/null
+    case "$1" in setup*) time make "$1" ;; esac' fresh "$target" </dev/null
 }
 
 if [ "${1-}" = enter ]; then

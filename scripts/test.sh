@@ -43,13 +43,13 @@ in_ruby() {
 
 # The chroots hold the Rubies that this machine does not have.
 test_rubies() {
-  local name version path
+  local name version
   if ! is_root; then
     warn "RUBIES=all needs root: the gem is tested with this machine's Ruby only"
     return 0
   fi
   part "chroots of the other Rubies" scripts/rubies.sh build
-  while IFS=$'\t' read -r name version path; do
+  while IFS=$'\t' read -r name version _; do
     part "gem with Ruby $version" in_ruby "$name"
   done < <(scripts/rubies.sh list)
 }
