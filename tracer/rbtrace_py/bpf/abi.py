@@ -1,0 +1,130 @@
+"""What the programs and Python agree on: counters, slots, packed structures.
+
+The layouts mirror ``programs/common.h`` and ``programs/record.h``; the loader
+compares sizes with what the compiler saw.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from rbtrace_py.model import Location, LocationKind
+
+MAX_SLOTS = 12
+BUCKETS = 33_792
+PAIR_DEPTH = 128
+
+
+class Counter(IntEnum):
+    """Places in the ``counters`` map; names are those of results."""
+
+    SEEN = 0
+    LOST = 1
+    FILTERED = 2
+    UNREADABLE = 3
+    RAISED = 4
+    THROWN = 5
+    RUNNING_AT_ATTACH = 6
+    NEGATIVE = 7
+    BEYOND_RANGE = 8
+    NIL = 9
+    NO_BEGIN = 10
+    TOO_DEEP = 11
+    NO_ROOM = 12
+
+
+class Values(IntEnum):
+    """What a program records of a value: VALUES in ``programs/record.h``."""
+
+    NONE = 0
+    DURATION = 1
+    INTEGER = 2
+    FLOAT = 3
+
+
+class By(IntEnum):
+    NOTHING = 0
+    NUMBER = 1
+    TEXT = 2
+
+
+class KeyKind(IntEnum):
+    """``struct key`` kinds."""
+
+    KEY = 0
+    OTHER = 1
+    NO_TEXT = 2
+
+
+class SlotKind(IntEnum):
+    """``struct operand`` kinds beyond those of ``model.LocationKind``."""
+
+    MISSING = 3
+    PID = 4
+    TID = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One value a site hands to a program: an operand, the pid or the tid."""
+
+    location: Location | None = None
+    special: SlotKind | None = None
+    is_text: bool = False
+
+    def pack(self) -> bytes:
+        if self.special is not None:
+            return _OPERAND.pack(int(self.special), 0, 0, 0, 8, 0, 0, 0)
+        where = self.location
+        if where is None or where.is_float:
+            return _OPERAND.pack(int(SlotKind.MISSING), 0, 0, 0, 8, 0, 0, 0)
+        index = 0 if where.index is None else where.index + 1
+        return _OPERAND.pack(
+            int(where.kind),
+            where.register or 0,
+            index,
+            where.scale.bit_length() - 1,
+            where.size,
+            where.signed,
+            self.is_text,
+            where.value if -(1 << 63) <= where.value < 1 << 63 else 0,
+        )
+
+
+_OPERAND = struct.Struct("<BBBBBBBxq")
+_SITE = struct.Struct("<IIBB6x")
+SITE_SIZE = _SITE.size + MAX_SLOTS * _OPERAND.size
+
+
+def pack_site(series: int, slots: Sequence[Slot], role: int = 0) -> bytes:
+    """``struct site``: 208 bytes."""
+    packed = b"".join(slot.pack() for slot in slots)
+    return _SITE.pack(series, role, *_bulk(slots)) + packed.ljust(
+        MAX_SLOTS * _OPERAND.size, b"\0"
+    )
+
+
+def _bulk(slots: Sequence[Slot]) -> tuple[int, int]:
+    """(first, count) of slots from the seventh on that one read can fetch."""
+    run = 0
+    for i, slot in enumerate(slots[6:]):
+        here, first = slot.location, slots[6].location
+        if (
+            here is None
+            or first is None
+            or here.kind is not LocationKind.MEMORY
+            or here.index is not None
+            or here.size != 8
+            or here.register != first.register
+            or here.value != first.value + 8 * i
+        ):
+            break
+        run += 1
+    return (6, run) if run > 1 else (0, 0)
+
+
+def counter_flags() -> dict[str, int]:
+    return {f"COUNTER_{counter.name}": int(counter) for counter in Counter}

@@ -1,0 +1,242 @@
+"""Programs put on sites of files.
+
+One ``uprobe_multi`` link a file where the kernel has it (6.6): hundreds of
+sites come and go in milliseconds. Else a perf uprobe a site, whose detaching
+takes the kernel about a tenth of a second each. Either is a descriptor: when
+the tracer dies, the kernel takes the site, and the semaphore it counted up,
+back to what they were.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rbtrace_py.bpf import syscall as sys_
+from rbtrace_py.bpf.program import Program
+from rbtrace_py.errors import BpfError
+
+_UPROBE_PMU = Path("/sys/bus/event_source/devices/uprobe/type")
+_PERF_FLAG_FD_CLOEXEC = 8
+_IOC_ENABLE = 0x2400
+_IOC_SET_BPF = 0x40042408
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One site to put a program on.
+
+    offset, semaphore_offset: bytes in the file (semaphore 0: none)
+    number: its place in the ``sites`` map
+    """
+
+    offset: int
+    semaphore_offset: int
+    number: int
+
+
+class Attachment:
+    """Descriptors that hold a program on sites."""
+
+    def __init__(self, fds: list[int]) -> None:
+        self._fds = fds
+
+    def close(self) -> None:
+        for fd in self._fds:
+            os.close(fd)
+        self._fds = []
+
+
+class UprobeMulti:
+    """Attaches through BPF_TRACE_UPROBE_MULTI links."""
+
+    name = "uprobe_multi"
+    slow_to_detach = False
+
+    def attach(
+        self,
+        program: Program,
+        function: str,
+        path: str,
+        points: Sequence[Point],
+        pid: int | None,
+    ) -> Attachment:
+        """Put ``function`` on the points of the file at ``path``.
+
+        pid: only this process; None: every process that maps the file
+        """
+        attach_type = sys_.ATTACH_TRACE_UPROBE_MULTI
+        program_fd = program.load(function, attach_type=attach_type)
+        count = len(points)
+        offsets = (ctypes.c_uint64 * count)(*(p.offset for p in points))
+        semaphores = (ctypes.c_uint64 * count)(*(p.semaphore_offset for p in points))
+        cookies = (ctypes.c_uint64 * count)(*(p.number for p in points))
+        name = ctypes.create_string_buffer(os.fsencode(path))
+        attr = sys_.attributes(
+            "IIIIQQQQIII",
+            program_fd,
+            0,
+            attach_type,
+            0,
+            sys_.address(name),
+            ctypes.addressof(offsets),
+            ctypes.addressof(semaphores),
+            ctypes.addressof(cookies),
+            count,
+            0,
+            pid or 0,
+        )
+        fd = sys_.raw_bpf(sys_.LINK_CREATE, attr)
+        if fd < 0:
+            raise _cannot_attach(-fd, pid)
+        return Attachment([fd])
+
+
+class PerfUprobes:
+    """Attaches a perf uprobe a site; works on kernels before 6.6."""
+
+    name = "perf uprobes"
+    slow_to_detach = True
+
+    def attach(
+        self,
+        program: Program,
+        function: str,
+        path: str,
+        points: Sequence[Point],
+        pid: int | None,
+    ) -> Attachment:
+        attachment = Attachment([])
+        try:
+            for point in points:
+                program_fd = program.load(function, cookie=point.number)
+                attachment._fds.append(self._one(program_fd, path, point, pid))
+        except BaseException:
+            attachment.close()
+            raise
+        return attachment
+
+    def _one(self, program_fd: int, path: str, point: Point, pid: int | None) -> int:
+        name = ctypes.create_string_buffer(os.fsencode(path))
+        attr = ctypes.create_string_buffer(
+            struct.pack(
+                "<IIQQQQQIIQQ",
+                int(_UPROBE_PMU.read_text()),
+                112,
+                point.semaphore_offset << 32,
+                1,  # sample period
+                0,
+                0,
+                0,
+                1,  # wake up at every event
+                0,
+                sys_.address(name),
+                point.offset,
+            ),
+            112,
+        )
+        fd = sys_.perf_event_open(
+            attr,
+            -1 if pid is None else pid,
+            0 if pid is None else -1,
+            -1,
+            _PERF_FLAG_FD_CLOEXEC,
+        )
+        if fd < 0:
+            raise _cannot_attach(-fd, pid)
+        try:
+            fcntl.ioctl(fd, _IOC_SET_BPF, program_fd)
+            fcntl.ioctl(fd, _IOC_ENABLE, 0)
+        except OSError as error:
+            os.close(fd)
+            raise _cannot_attach(error.errno or 0, pid) from error
+        return fd
+
+
+Attacher = UprobeMulti | PerfUprobes
+
+
+class RawTracepoint:
+    """A program on one of the kernel's own tracepoints."""
+
+    def __init__(self, program: Program, function: str, tracepoint: str) -> None:
+        fd = program.load(function, sys_.PROG_TYPE_RAW_TRACEPOINT)
+        name = ctypes.create_string_buffer(tracepoint.encode())
+        attr = sys_.attributes("QI", sys_.address(name), fd)
+        self._fd = sys_.bpf(
+            sys_.RAW_TRACEPOINT_OPEN, attr, f"attach to the tracepoint {tracepoint}"
+        )
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def choose_attacher() -> Attacher:
+    """The best this kernel has; RBTRACE_ATTACH=perf chooses the other."""
+    if os.environ.get("RBTRACE_ATTACH") == "perf" or not has_uprobe_multi():
+        return PerfUprobes()
+    return UprobeMulti()
+
+
+def has_uprobe_multi() -> bool:
+    """Asks the kernel to make a link that can only be refused.
+
+    With no program it says EBADF before anything else, so a program of two
+    instructions is loaded; a kernel without uprobe_multi refuses that.
+    """
+    code = bytes.fromhex("b700000000000000" "9500000000000000")
+    try:
+        fd = sys_.load_program(
+            sys_.PROG_TYPE_KPROBE, code, sys_.ATTACH_TRACE_UPROBE_MULTI, "probe"
+        )
+    except BpfError:
+        return False
+    try:
+        attr = sys_.attributes(
+            "IIIIQQQQIII",
+            fd,
+            0,
+            sys_.ATTACH_TRACE_UPROBE_MULTI,
+            0,
+            *([0] * 4),
+            0,
+            0,
+            0,
+        )
+        # EINVAL: not known, or known and no sites given. A path that leads
+        # nowhere tells the two apart.
+        offset = (ctypes.c_uint64 * 1)(1)
+        name = ctypes.create_string_buffer(b"/dev/null")
+        attr = sys_.attributes(
+            "IIIIQQQQIII",
+            fd,
+            0,
+            sys_.ATTACH_TRACE_UPROBE_MULTI,
+            0,
+            sys_.address(name),
+            ctypes.addressof(offset),
+            0,
+            0,
+            1,
+            0,
+            0,
+        )
+        return sys_.raw_bpf(sys_.LINK_CREATE, attr) == -errno.EBADF
+    finally:
+        os.close(fd)
+
+
+def _cannot_attach(error: int, pid: int | None) -> Exception:
+    if error == errno.ESRCH and pid is not None:
+        from rbtrace_py.errors import NoSuchTarget
+
+        return NoSuchTarget(f"process {pid} is gone")
+    return sys_.refused(error, "attach to the probe")

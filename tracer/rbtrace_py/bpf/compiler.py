@@ -1,0 +1,229 @@
+"""From a program's source to instructions: by bcc, or from the cache.
+
+This is the one importer of bcc, which serves as the compiler only: maps are
+made and programs loaded by ``program``. So what bcc makes can be kept, and a
+command whose programs were compiled before starts without bcc.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rbtrace_py import __version__
+from rbtrace_py.errors import BpfError
+
+_HERE = Path(__file__).parent
+_SOURCES = _HERE / "programs"
+_INCLUDE = _HERE / "include"
+
+_LD_IMM64 = 0x18
+_PSEUDO_MAP_FD = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Functions of one source, by name.
+
+    Each is its instructions, 8 bytes each, and the places (instruction
+    numbers) where the descriptor of a map, by name, has to be filled in.
+    """
+
+    functions: dict[str, tuple[bytes, tuple[tuple[int, str], ...]]]
+
+
+def compile_program(
+    source: str,
+    functions: tuple[str, ...],
+    maps: tuple[str, ...],
+    flags: Mapping[str, int],
+    prelude: str = "",
+) -> Compiled:
+    """Compile ``programs/SOURCE``.
+
+    source: file name; functions, maps: the names in it to keep
+    flags: numbers for -D
+    prelude: text put in front (the filter)
+    Raises BpfError when bcc is missing or refuses.
+    """
+    text = prelude + _expand(source)
+    defines = [f"-D{name}={value}" for name, value in sorted(flags.items())]
+    wanted = json.dumps(
+        [text, defines, functions, maps, platform.machine(), __version__]
+    )
+    key = hashlib.sha256(wanted.encode()).hexdigest()
+    cached = _load(key)
+    if cached is None:
+        cached = _compile(text, defines, functions, maps)
+        _store(key, cached)
+    return cached
+
+
+def _expand(name: str) -> str:
+    """The source with its own includes put in, so that a cache key is whole."""
+    lines = []
+    for line in (_SOURCES / name).read_text().splitlines():
+        if line.startswith('#include "'):
+            lines.append(_expand(line.split('"')[1]))
+        else:
+            lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+# ------------------------------------------------------------------ compiling
+
+
+def _compile(
+    text: str,
+    defines: list[str],
+    functions: tuple[str, ...],
+    maps: tuple[str, ...],
+) -> Compiled:
+    bcc = import_bcc()
+    # bcc changes its directory to this one, and reads no other headers.
+    os.environ["BCC_KERNEL_SOURCE"] = str(_INCLUDE)
+    with _quiet_stderr() as said:
+        try:
+            module = bcc.BPF(text=text.encode(), cflags=[*defines, "-w"])
+        except Exception as error:  # bcc raises the bare class
+            raise BpfError(
+                f"bcc cannot compile the tracing program: {error}", said()
+            ) from error
+    try:
+        names = {int(module[name.encode()].map_fd): name for name in maps}
+        return Compiled(
+            {f: _relocate(module.dump_func(f.encode()), names) for f in functions}
+        )
+    finally:
+        module.cleanup()
+
+
+def import_bcc():  # type: ignore[no-untyped-def]
+    """The bcc module; BpfError says how to get it."""
+    try:
+        import bcc
+    except ImportError as error:
+        raise BpfError(
+            f"bcc's Python module cannot be loaded: {error}",
+            "install it (Debian, Ubuntu: apt-get install python3-bpfcc) and run"
+            f" rbtrace-py with the Python it is built for, not {sys.executable}",
+        ) from error
+    if not hasattr(bcc, "BPF"):
+        raise BpfError(
+            "the module called bcc is not the BPF Compiler Collection",
+            "the PyPI package of that name is something else;"
+            " install python3-bpfcc with apt",
+        )
+    return bcc
+
+
+def _relocate(
+    code: bytes, names: Mapping[int, str]
+) -> tuple[bytes, tuple[tuple[int, str], ...]]:
+    """Find the map descriptors in ``code`` and take them out."""
+    clean = bytearray(code)
+    places = []
+    position = 0
+    while position < len(code):
+        wide = code[position] == _LD_IMM64
+        if wide and code[position + 1] >> 4 == _PSEUDO_MAP_FD:
+            fd = int.from_bytes(code[position + 4 : position + 8], "little")
+            places.append((position // 8, names[fd]))
+            clean[position + 4 : position + 8] = bytes(4)
+        position += 16 if wide else 8
+    return bytes(clean), tuple(places)
+
+
+@contextlib.contextmanager
+def _quiet_stderr() -> Iterator[object]:
+    """clang writes to descriptor 2 itself; keep its words for an error."""
+    with tempfile.TemporaryFile() as words:
+        sys.stderr.flush()
+        saved = os.dup(2)
+
+        def said() -> str:
+            words.seek(0)
+            return words.read().decode(errors="replace")[-2000:]
+
+        try:
+            os.dup2(words.fileno(), 2)
+            yield said
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+
+
+# ---------------------------------------------------------------------- cache
+
+
+def cache_directory() -> Path | None:
+    """Where compiled programs are kept, or None.
+
+    What is in it is loaded into the kernel, so it must be ours alone: root's
+    is under /var/cache, because with sudo $HOME may be somebody else's.
+    """
+    chosen = os.environ.get("RBTRACE_CACHE_DIR")
+    if chosen == "":
+        return None
+    if chosen:
+        base = Path(chosen)
+    elif os.geteuid() == 0:
+        base = Path("/var/cache/rbtrace-py")
+    else:
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        base = Path(home) / "rbtrace-py"
+    place = base / "programs"
+    try:
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        status = place.stat()
+    except OSError:
+        return None
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        return None
+    return place
+
+
+def _load(key: str) -> Compiled | None:
+    place = cache_directory()
+    if place is None:
+        return None
+    try:
+        with open(place / key, "rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+                return None
+            document = json.load(file)
+        return Compiled(
+            {
+                name: (bytes.fromhex(code), tuple((int(i), m) for i, m in places))
+                for name, (code, places) in document.items()
+            }
+        )
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+
+
+def _store(key: str, compiled: Compiled) -> None:
+    place = cache_directory()
+    if place is None:
+        return
+    document = {
+        name: (code.hex(), places)
+        for name, (code, places) in compiled.functions.items()
+    }
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=place, prefix=".new-", delete=False
+        ) as file:
+            json.dump(document, file)
+        os.replace(file.name, place / key)
+    except OSError:
+        return  # a cache that cannot be written only costs time

@@ -1,0 +1,1 @@
+struct bpf_perf_event_data;

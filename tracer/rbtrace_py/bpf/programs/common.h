@@ -1,0 +1,223 @@
+/*
+ * What every program shares: the sites, how an operand is fetched, the set of
+ * processes, counters, the filter.
+ *
+ * Compiled by bcc, loaded by our own loader. Numbers come in as -D (abi.py):
+ *   SLOTS        operands a site hands to the program
+ *   WATCH_SET    1: only processes in `watched` count
+ *   COOKIE_MULTI 1: the site's number comes with the attachment;
+ *                0: the loader writes it into each copy of the program
+ *   TEXT         bytes of a string that are read, with its NUL
+ *   COUNTER_*    places in `counters`
+ * FILTER is the one generated text: a C expression over SLOT(i) (filters.py).
+ */
+#include <uapi/linux/ptrace.h>
+
+#define MAX_SLOTS 12
+
+/* abi.py packs these. */
+struct operand {
+  u8 kind; /* 0 constant, 1 register, 2 memory, 3 missing */
+  u8 reg;
+  u8 index; /* memory: index register + 1, 0 none */
+  u8 shift; /* of the index */
+  u8 size;
+  u8 is_signed;
+  u8 pad[2];
+  s64 value; /* constant or displacement */
+};
+
+struct site {
+  u32 series;
+  u32 role;  /* pairs: 0 begin, 1 end */
+  u8 bulk_first; /* slots from here on stand in memory one behind the other */
+  u8 bulk_count;
+  u8 pad[6];
+  struct operand slots[MAX_SLOTS];
+};
+
+/* The loader makes the maps; the sizes here are only for the compiler. */
+BPF_TABLE("array", u32, struct site, sites, 1);
+BPF_TABLE("array", u32, u64, counters, 1);
+#if WATCH_SET
+BPF_TABLE("hash", u32, u32, watched, 1);
+#endif
+
+/* The helper by number: older versions of bcc do not name it. */
+static u64 (*attach_cookie)(void *ctx) = (void *)174;
+
+static __always_inline u32 site_number(struct pt_regs *ctx) {
+#if COOKIE_MULTI
+  return (u32)attach_cookie(ctx);
+#else
+  u64 number;
+  asm volatile("%0 = 0x5eed5eed5eed5eed ll" : "=r"(number));
+  return (u32)number;
+#endif
+}
+
+static __always_inline void count_one(u32 counter) {
+  u64 *cell = counters.lookup(&counter);
+  if (cell)
+    __sync_fetch_and_add(cell, 1);
+}
+
+static __always_inline bool is_watched(void) {
+#if WATCH_SET
+  u32 tgid = bpf_get_current_pid_tgid() >> 32;
+  return watched.lookup(&tgid) != NULL;
+#else
+  return true;
+#endif
+}
+
+/*
+ * The context may only be read at constant offsets, hence the switch; and in
+ * assembly, because the compiler would fold the cases into one load at an
+ * offset it computes.
+ */
+#define REG(n, field)                                                          \
+  case n: {                                                                    \
+    u64 value;                                                                 \
+    asm volatile("%0 = *(u64 *)(%1 + %2)"                                      \
+                 : "=r"(value)                                                 \
+                 : "r"(ctx), "i"(__builtin_offsetof(struct pt_regs, field)));  \
+    return value;                                                              \
+  }
+
+static __always_inline u64 read_register(struct pt_regs *ctx, u8 reg) {
+#if defined(__TARGET_ARCH_arm64) || defined(__aarch64__)
+#define XREG(n) REG(n, regs[n])
+  switch (reg) {
+    XREG(0) XREG(1) XREG(2) XREG(3) XREG(4) XREG(5) XREG(6) XREG(7)
+    XREG(8) XREG(9) XREG(10) XREG(11) XREG(12) XREG(13) XREG(14) XREG(15)
+    XREG(16) XREG(17) XREG(18) XREG(19) XREG(20) XREG(21) XREG(22) XREG(23)
+    XREG(24) XREG(25) XREG(26) XREG(27) XREG(28) XREG(29) XREG(30)
+    REG(31, sp) REG(32, pc)
+  }
+#else
+  switch (reg) {
+    REG(14, di) REG(13, si) REG(12, dx) REG(11, cx) REG(9, r8) REG(8, r9)
+    REG(19, sp) REG(10, ax) REG(5, bx) REG(4, bp) REG(7, r10) REG(6, r11)
+    REG(3, r12) REG(2, r13) REG(1, r14) REG(0, r15) REG(16, ip)
+  }
+#endif
+  return 0;
+}
+
+static __always_inline u64 resize(u64 raw, u8 size, u8 is_signed) {
+  u8 shift = 64 - 8 * size;
+  if (size >= 8)
+    return raw;
+  return is_signed ? (u64)((s64)(raw << shift) >> shift) : raw << shift >> shift;
+}
+
+/* One operand; false when its memory could not be read. */
+static __always_inline bool read_operand(struct pt_regs *ctx,
+                                         const struct operand *operand,
+                                         u64 *ret) {
+  u8 kind = operand->kind;
+  if (kind == 1) {
+    *ret = resize(read_register(ctx, operand->reg), operand->size,
+                  operand->is_signed);
+    return true;
+  }
+  if (kind == 2) {
+    u64 where = read_register(ctx, operand->reg) + operand->value;
+    u64 raw = 0;
+    if (operand->index)
+      where += read_register(ctx, operand->index - 1) << (operand->shift & 7);
+    if (bpf_probe_read_user(&raw, sizeof raw, (void *)where)) {
+      /* A short operand at the end of a mapping. */
+      if (operand->size != 4 ||
+          bpf_probe_read_user(&raw, 4, (void *)where))
+        return false;
+    }
+    *ret = resize(raw, operand->size, operand->is_signed);
+    return true;
+  }
+  *ret = kind == 0 ? (u64)operand->value : 0;
+  return kind == 0;
+}
+
+#define SLOT(i) (slots[i])
+
+/* Raw bits of a double to an s64 of the same order (-0 and 0 alike). */
+static __always_inline s64 float_key(u64 bits) {
+  s64 magnitude = bits & 0x7fffffffffffffffULL;
+  return (s64)bits < 0 ? -magnitude : magnitude;
+}
+#define FKEY(x) float_key(x)
+#define IS_NAN(x) (((x) & 0x7fffffffffffffffULL) > 0x7ff0000000000000ULL)
+
+#ifdef FILTER_STRINGS
+struct text64 {
+  u64 words[8];
+};
+BPF_TABLE("array", u32, struct text64, strings, 1);
+
+static __always_inline bool same_text(u64 pointer, u32 number, u32 prefix) {
+  struct text64 text = {};
+  struct text64 *wanted = strings.lookup(&number);
+  u64 difference = 0;
+  int length;
+  if (!wanted || !pointer)
+    return false;
+  length = bpf_probe_read_user_str(&text, sizeof text, (void *)pointer);
+  if (length < 0)
+    return false;
+  if (prefix) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      /* Bytes beyond the prefix are NUL in the constant: mask them out. */
+      u64 mask = wanted->words[i];
+      mask |= (mask & 0x7f7f7f7f7f7f7f7fULL) + 0x7f7f7f7f7f7f7f7fULL;
+      mask = (mask & 0x8080808080808080ULL) >> 7;
+      mask = mask * 255;
+      difference |= (text.words[i] ^ wanted->words[i]) & mask;
+    }
+  } else {
+    /* A text cut at the buffer's end is longer than any constant. */
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+      difference |= text.words[i] ^ wanted->words[i];
+    if (length == sizeof text) {
+      u8 beyond = 1;
+      bpf_probe_read_user(&beyond, 1, (void *)(pointer + sizeof text - 1));
+      if (beyond)
+        return false;
+    }
+  }
+  return difference == 0;
+}
+#define STREQ(i, k) same_text(slots[i], k, 0)
+#define STRPREFIX(i, k) same_text(slots[i], k, 1)
+#endif
+
+#ifndef FILTER
+#define FILTER 1
+#endif
+
+#define PID (bpf_get_current_pid_tgid() >> 32)
+#define TID (bpf_get_current_pid_tgid() & 0xffffffff)
+
+/*
+ * The slots a program asked for, in order. A slot may name the process or
+ * the thread instead of an operand (kinds 4 and 5).
+ */
+static __always_inline bool read_slots(struct pt_regs *ctx, struct site *site,
+                                       u64 *slots) {
+  bool whole = true;
+#pragma unroll
+  for (int i = 0; i < SLOTS; i++) {
+    u8 kind = site->slots[i].kind;
+    slots[i] = 0;
+    if (kind == 4)
+      slots[i] = PID;
+    else if (kind == 5)
+      slots[i] = TID;
+    else if (!read_operand(ctx, &site->slots[i], &slots[i]))
+      whole = false;
+  }
+  return whole;
+}

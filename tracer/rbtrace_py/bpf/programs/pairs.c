@@ -1,0 +1,103 @@
+/*
+ * The time from one probe to another on the same thread. Each thread has a
+ * stack of beginnings a series, so that pairs may nest and recurse.
+ *
+ *   DEPTH   beginnings a thread may have open; deeper ones are counted, not
+ *           timed, and what is above them comes out right
+ *   SERIES  number of series
+ */
+#define VALUES 1
+#include "common.h"
+#include "record.h"
+
+struct thread {
+  u32 tid;
+  u32 series;
+};
+
+struct beginnings {
+  u64 depth;
+  u64 started[DEPTH];
+};
+
+BPF_TABLE("hash", struct thread, struct beginnings, threads, 1);
+/* One entry of zeros, too large for the stack: what a new thread starts as. */
+BPF_TABLE("array", u32, struct beginnings, nothing, 1);
+
+static __always_inline struct beginnings *thread_of(u32 series, bool make) {
+  struct thread thread = {};
+  struct beginnings *found;
+  u32 first = 0;
+  thread.tid = (u32)bpf_get_current_pid_tgid();
+  thread.series = series;
+  found = threads.lookup(&thread);
+  if (found || !make)
+    return found;
+  found = nothing.lookup(&first);
+  if (!found)
+    return NULL;
+  threads.update(&thread, found);
+  return threads.lookup(&thread);
+}
+
+int on_hit(struct pt_regs *ctx) {
+  u32 number = site_number(ctx);
+  struct site *site = sites.lookup(&number);
+  struct beginnings *open;
+  u64 depth, started;
+  if (!site || !is_watched())
+    return 0;
+  open = thread_of(site->series, site->role == 0);
+  if (site->role == 0) {
+    if (!open) {
+      count_one(COUNTER_NO_ROOM);
+      return 0;
+    }
+    depth = open->depth;
+    open->depth = depth + 1;
+    if (depth < DEPTH)
+      /* Last, so that our own work is not measured. */
+      open->started[depth & (DEPTH - 1)] = bpf_ktime_get_ns();
+    return 0;
+  }
+  /* First, for the same reason. */
+  u64 now = bpf_ktime_get_ns();
+  u64 slots[SLOTS + 1];
+  if (!open || open->depth == 0) {
+    count_one(COUNTER_NO_BEGIN);
+    return 0;
+  }
+  depth = open->depth - 1;
+  open->depth = depth;
+  if (depth >= DEPTH) {
+    count_one(COUNTER_TOO_DEEP);
+    return 0;
+  }
+  started = open->started[depth & (DEPTH - 1)];
+  if (!read_slots(ctx, site, slots)) {
+    count_one(COUNTER_UNREADABLE);
+    return 0;
+  }
+  if (!(FILTER)) {
+    count_one(COUNTER_FILTERED);
+    return 0;
+  }
+  if (now - started > LARGEST) {
+    count_one(COUNTER_BEYOND_RANGE);
+    return 0;
+  }
+  record(site->series, now - started, slots);
+  return 0;
+}
+
+/* sched_process_exit: a thread's number may be given to another. */
+int on_thread_exit(struct bpf_raw_tracepoint_args *ctx) {
+  struct thread thread = {};
+  thread.tid = (u32)bpf_get_current_pid_tgid();
+#pragma unroll
+  for (u32 i = 0; i < SERIES; i++) {
+    thread.series = i;
+    threads.delete(&thread);
+  }
+  return 0;
+}

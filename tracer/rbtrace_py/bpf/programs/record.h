@@ -1,0 +1,156 @@
+/*
+ * Where a value goes: a dense histogram a series, or, with a key or many
+ * series, a count a group and only those buckets that were hit.
+ *
+ *   BY       0 no key, 1 a number, 2 a text
+ *   KEY_SLOT the slot the key is in
+ *   DENSE    1: one array of BUCKETS a series
+ *   VALUES   0: only count; 1: durations; 2: signed integers; 3: doubles
+ */
+#define BUCKETS 33792 /* HdrHistogram(1, 3.6e12, 3) */
+#define LARGEST 3600000000000ULL
+
+BPF_TABLE("array", u32, u64, totals, 1);
+#if DENSE
+BPF_TABLE("array", u32, u64, histogram, 1);
+#else
+
+struct key {
+  u32 series;
+  u32 kind; /* 0 a key, 1 everything beyond --max-keys, 2 nil or unreadable */
+#if BY == 2
+  u64 text[TEXT / 8];
+#else
+  u64 number;
+#endif
+};
+
+struct group {
+  u64 born; /* with cpu: a number of its own, for its buckets */
+  u64 cpu;
+  u64 count;
+  u64 total;
+};
+
+struct bucket {
+  u64 born;
+  u32 cpu;
+  u32 place;
+};
+
+BPF_TABLE("hash", struct key, struct group, groups, 1);
+#if VALUES
+BPF_TABLE("hash", struct bucket, u64, buckets, 1);
+#endif
+#endif
+
+/*
+ * The log-linear bucket of 3 significant digits. bit_length by halving: the
+ * compiler's count of leading zeros is out of its back end's reach.
+ */
+static __always_inline u32 bucket_of(u64 value) {
+  u64 y = (value | 2047) >> 11;
+  u64 rest = y;
+  u32 bits = 0;
+  if (rest >> 32) { bits += 32; rest >>= 32; }
+  if (rest >> 16) { bits += 16; rest >>= 16; }
+  if (rest >> 8) { bits += 8; rest >>= 8; }
+  if (rest >> 4) { bits += 4; rest >>= 4; }
+  if (rest >> 2) { bits += 2; rest >>= 2; }
+  if (rest >> 1) { bits += 1; rest >>= 1; }
+  bits += rest;
+  return (bits << 10) + (u32)(value >> bits);
+}
+
+static __always_inline u32 place_of(u64 value) {
+#if VALUES == 3
+  return (u32)(value >> 42);
+#elif VALUES == 2
+  return (s64)value < 0 ? bucket_of(-value) | 0x80000000u : bucket_of(value);
+#else
+  return bucket_of(value);
+#endif
+}
+
+#if !DENSE
+static __always_inline struct group *group_of(struct key *key) {
+  struct group *group = groups.lookup(key);
+  struct group fresh = {};
+  if (group)
+    return group;
+  fresh.born = bpf_ktime_get_ns();
+  fresh.cpu = bpf_get_smp_processor_id();
+  /* Another processor may have been faster: then its group is ours. */
+  groups.insert(key, &fresh);
+  return groups.lookup(key);
+}
+
+static __always_inline void fill_key(struct key *key, u64 *slots) {
+#if BY == 1
+  key->number = slots[KEY_SLOT];
+#elif BY == 2
+  u64 pointer = slots[KEY_SLOT];
+  int length = -1;
+  if (pointer)
+    length = bpf_probe_read_user_str(key->text, TEXT, (void *)pointer);
+  if (length < 0) {
+    key->kind = 2;
+    key->text[0] = pointer != 0; /* nil, or a pointer that leads nowhere */
+    if (pointer)
+      count_one(COUNTER_UNREADABLE);
+  } else if (length == TEXT) {
+    /* Cut, unless it fits to the byte: the last byte says so. */
+    u8 beyond = 0;
+    bpf_probe_read_user(&beyond, 1, (void *)(pointer + TEXT - 1));
+    if (beyond)
+      key->text[TEXT / 8 - 1] |= 0xff00000000000000ULL;
+  }
+#endif
+}
+#endif
+
+static __always_inline void record(u32 series, u64 value, u64 *slots) {
+#if DENSE
+  u32 place = series * BUCKETS + bucket_of(value);
+  u64 *cell = histogram.lookup(&place);
+  u64 *total = totals.lookup(&series);
+  if (cell)
+    __sync_fetch_and_add(cell, 1);
+  if (total)
+    __sync_fetch_and_add(total, value);
+#else
+  struct key key = {};
+  struct group *group;
+  key.series = series;
+  fill_key(&key, slots);
+  group = group_of(&key);
+  if (!group) {
+    struct key other = {};
+    other.series = series;
+    other.kind = 1;
+    group = groups.lookup(&other);
+    if (!group) {
+      count_one(COUNTER_NO_ROOM);
+      return;
+    }
+  }
+  __sync_fetch_and_add(&group->count, 1);
+#if VALUES
+  __sync_fetch_and_add(&group->total, value);
+  struct bucket bucket = {};
+  u64 *cell, zero = 0;
+  bucket.born = group->born;
+  bucket.cpu = (u32)group->cpu;
+  bucket.place = place_of(value);
+  cell = buckets.lookup(&bucket);
+  if (!cell) {
+    buckets.insert(&bucket, &zero);
+    cell = buckets.lookup(&bucket);
+  }
+  if (cell)
+    __sync_fetch_and_add(cell, 1);
+  else
+    count_one(COUNTER_NO_ROOM);
+#endif
+#endif
+}

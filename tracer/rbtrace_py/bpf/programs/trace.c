@@ -1,0 +1,95 @@
+/*
+ * Every hit as a record in a ring buffer, written in place: a program can be
+ * preempted by another run of itself, so there is no scratch memory to share.
+ *
+ *   TEXTS  strings a record has room for
+ *   ECHO   slots at the front that are operands of the probe, all of them;
+ *          what follows them is there for the filter
+ */
+#include "common.h"
+
+struct record {
+  u64 time; /* CLOCK_MONOTONIC, ns */
+  u32 pid;
+  u32 tid;
+  u32 site;
+  u16 unreadable; /* a bit an operand */
+  u16 texts;      /* a bit an operand: its text was read */
+  char comm[16];
+  u64 values[SLOTS + 1];
+  char text[TEXTS + 1][TEXT];
+};
+
+BPF_RINGBUF_OUTPUT(ring, 1);
+
+int on_hit(struct pt_regs *ctx) {
+  u32 number = site_number(ctx);
+  struct site *site = sites.lookup(&number);
+  u64 slots[SLOTS + 1];
+  u64 id = bpf_get_current_pid_tgid();
+  u32 first, texts = 0;
+  u16 unreadable = 0, read = 0;
+  struct record *record;
+  if (!site || !is_watched())
+    return 0;
+#pragma unroll
+  for (int i = 0; i < SLOTS; i++) {
+    slots[i] = 0;
+    if (i < site->bulk_first || i >= site->bulk_first + site->bulk_count) {
+      u8 kind = site->slots[i].kind;
+      if (kind == 4)
+        slots[i] = id >> 32;
+      else if (kind == 5)
+        slots[i] = (u32)id;
+      else if (kind != 3 && !read_operand(ctx, &site->slots[i], &slots[i]))
+        unreadable |= 1 << i;
+    }
+  }
+#if SLOTS > 6
+  if (site->bulk_count) {
+    /* Stack operands in one read: a read each costs more than all the rest. */
+    first = site->bulk_first;
+    u64 size = site->bulk_count * 8;
+    u64 where = read_register(ctx, site->slots[6].reg) + site->slots[6].value;
+    if (size > (SLOTS - 6) * 8)
+      size = (SLOTS - 6) * 8;
+    if (first != 6 || bpf_probe_read_user(&slots[6], size, (void *)where))
+      unreadable |= 0xffc0;
+  }
+#endif
+  if (!(FILTER)) {
+    count_one(COUNTER_FILTERED);
+    return 0;
+  }
+  record = ring.ringbuf_reserve(sizeof(struct record));
+  if (!record) {
+    count_one(COUNTER_LOST);
+    return 0;
+  }
+  record->time = bpf_ktime_get_ns();
+  record->pid = id >> 32;
+  record->tid = (u32)id;
+  record->site = number;
+  bpf_get_current_comm(record->comm, sizeof record->comm);
+#pragma unroll
+  for (int i = 0; i < SLOTS; i++)
+    record->values[i] = slots[i];
+#if TEXTS
+#pragma unroll
+  for (int i = 0; i < SLOTS; i++) {
+    if (site->slots[i].pad[0] && slots[i] && texts < TEXTS) {
+      if (bpf_probe_read_user_str(record->text[texts], TEXT,
+                                  (void *)slots[i]) < 0)
+        unreadable |= 1 << i;
+      else
+        read |= 1 << i;
+      texts++;
+    }
+  }
+#endif
+  record->unreadable = unreadable;
+  record->texts = read;
+  ring.ringbuf_submit(record, 0);
+  count_one(COUNTER_SEEN);
+  return 0;
+}

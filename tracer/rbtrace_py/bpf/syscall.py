@@ -1,0 +1,145 @@
+"""The bpf(2) and perf_event_open(2) system calls, and what they need.
+
+Only what the tracer uses. Attributes are packed by hand from
+``include/uapi/linux/bpf.h``: every layout here is stable kernel interface.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+
+from rbtrace_py.errors import BpfError, NotPermitted
+
+MAP_CREATE = 0
+MAP_LOOKUP_ELEM = 1
+MAP_UPDATE_ELEM = 2
+MAP_DELETE_ELEM = 3
+MAP_GET_NEXT_KEY = 4
+PROG_LOAD = 5
+OBJ_GET_INFO_BY_FD = 15
+RAW_TRACEPOINT_OPEN = 17
+MAP_LOOKUP_BATCH = 24
+LINK_CREATE = 28
+
+MAP_TYPE_HASH = 1
+MAP_TYPE_ARRAY = 2
+MAP_TYPE_RINGBUF = 27
+
+PROG_TYPE_KPROBE = 2
+PROG_TYPE_RAW_TRACEPOINT = 17
+
+ATTACH_TRACE_UPROBE_MULTI = 48
+"""BPF_TRACE_UPROBE_MULTI, Linux 6.6."""
+
+F_NO_PREALLOC = 1
+F_MMAPABLE = 1 << 10
+
+_NUMBERS = {
+    "x86_64": {"bpf": 321, "perf_event_open": 298},
+    "aarch64": {"bpf": 280, "perf_event_open": 241},
+}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+
+def _number(name: str) -> int:
+    machine = platform.machine()
+    try:
+        return _NUMBERS[machine][name]
+    except KeyError:
+        raise BpfError(f"tracing is not supported on {machine}") from None
+
+
+def raw_bpf(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
+    """Call bpf(2); the result, or minus the error number."""
+    result = _libc.syscall(
+        _number("bpf"), command, attributes, ctypes.sizeof(attributes)
+    )
+    return int(result) if result >= 0 else -ctypes.get_errno()
+
+
+def bpf(command: int, attributes: ctypes.Array[ctypes.c_char], doing: str) -> int:
+    """Call bpf(2) or raise; ``doing`` completes "cannot ..."."""
+    result = raw_bpf(command, attributes)
+    if result < 0:
+        raise refused(-result, doing)
+    return result
+
+
+def refused(error: int, doing: str, log: str = "") -> BpfError | NotPermitted:
+    """The exception for an error number of the kernel's."""
+    text = f"cannot {doing}: {os.strerror(error)}"
+    if error in (errno.EPERM, errno.EACCES) and not log:
+        return NotPermitted(
+            text,
+            "run it as root (sudo), or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE;"
+            " `rbtrace-py doctor` shows what is missing",
+        )
+    return BpfError(text, log)
+
+
+def attributes(layout: str, *values: int) -> ctypes.Array[ctypes.c_char]:
+    """A zero-padded ``union bpf_attr`` (its size as of Linux 6.6)."""
+    packed = struct.pack("=" + layout, *values)
+    return ctypes.create_string_buffer(packed, max(len(packed), 152))
+
+
+def address(buffer: ctypes.Array[ctypes.c_char]) -> int:
+    return ctypes.addressof(buffer)
+
+
+def load_program(
+    program_type: int, instructions: bytes, attach_type: int, name: str
+) -> int:
+    """BPF_PROG_LOAD; the descriptor. On refusal the verifier's last words."""
+    code = ctypes.create_string_buffer(instructions, len(instructions))
+    licence = ctypes.create_string_buffer(b"Dual MIT/GPL")
+
+    def attempt(log: ctypes.Array[ctypes.c_char] | None) -> int:
+        attr = attributes(
+            "IIQQIIQII16sII",
+            program_type,
+            len(instructions) // 8,
+            address(code),
+            address(licence),
+            1 if log is not None else 0,
+            ctypes.sizeof(log) if log is not None else 0,
+            address(log) if log is not None else 0,
+            0,
+            0,
+            name.encode()[:15],  # type: ignore[arg-type]
+            0,
+            attach_type,
+        )
+        return raw_bpf(PROG_LOAD, attr)
+
+    result = attempt(None)
+    if result >= 0:
+        return result
+    if result in (-errno.EPERM,):
+        raise refused(-result, f"load the BPF program {name}")
+    log = ctypes.create_string_buffer(1 << 20)
+    result = attempt(log)
+    if result >= 0:
+        return result
+    lines = log.value.decode(errors="replace").strip().splitlines()
+    raise refused(
+        -result,
+        f"load the BPF program {name}",
+        "\n".join(["the verifier said:", *lines[-12:]]),
+    )
+
+
+def perf_event_open(
+    attr: ctypes.Array[ctypes.c_char], pid: int, cpu: int, group: int, flags: int
+) -> int:
+    """perf_event_open(2); the descriptor, or minus the error number."""
+    result = _libc.syscall(
+        _number("perf_event_open"), attr, pid, cpu, group, ctypes.c_ulong(flags)
+    )
+    return int(result) if result >= 0 else -ctypes.get_errno()
