@@ -1,0 +1,111 @@
+"""Every way a filter can be wrong, with its message and place."""
+
+from __future__ import annotations
+
+import pytest
+
+from rbtrace_py.errors import FilterError
+from rbtrace_py.model import Operand, OperandType
+from rbtrace_py.session.filters import parse_filter
+
+OPERANDS: dict[str, OperandType | Operand] = {
+    "id": OperandType.INTEGER,
+    "sku": OperandType.STRING,
+    "state": OperandType.SYMBOL,
+    "ratio": OperandType.FLOAT,
+    "ok": OperandType.BOOL,
+    "duration_ns": OperandType.INTEGER,
+    "arg0": OperandType.UNKNOWN,
+    "arg1": Operand("arg1", signed=True, size=4),
+}
+MARK = "▼"
+
+WRONG = [
+    ("", "an empty filter"),
+    ("  ▼", "an empty filter"),
+    ("▼idd > 1", "no operand 'idd'; did you mean id or tid or pid?"),
+    (
+        "▼xyz > 1",
+        "no operand 'xyz'; there are pid, tid, id, sku, state, ratio, ok,"
+        " duration_ns, arg0, arg1",
+    ),
+    ("id ▼= 1", "'=' alone has no meaning; equality is '=='"),
+    ("sku ▼=~ 'a'", "there are no regular expressions; '^=' compares a beginning"),
+    ("id >▼", "expected a name or a constant"),
+    ("id > ▼and", "expected a name or a constant"),
+    ("▼> 1", "expected a name or a constant"),
+    ("▼id 1", "expected a comparison after this name"),
+    ("▼id", "expected a comparison after this name"),
+    ("▼1", "a constant alone is no comparison"),
+    ("▼nil", "a constant alone is no comparison"),
+    ("▼1 < 2", "one side of a comparison is a name"),
+    ("id < ▼tid", "a name is compared with a constant"),
+    ("1 < id ▼< 5", "a comparison has two sides; join several with 'and'"),
+    ("▼(id > 1", "'(' is never closed"),
+    ("(id > 1 ▼id)", "expected 'and', 'or' or the end"),
+    ("id > 1▼)", "')' closes nothing"),
+    ("id > 1 ▼id", "expected 'and', 'or' or the end"),
+    ("id > ▼9223372036854775808", "outside of the 64 bits with a sign"),
+    ("id > ▼-9223372036854775809", "outside of the 64 bits with a sign"),
+    ("id > ▼0x8000000000000000", "outside of the 64 bits with a sign"),
+    ("id > ▼1e19", "outside of the 64 bits with a sign"),
+    ("ratio > ▼9223372036854775808", "outside of the 64 bits with a sign"),
+    ("arg0 > ▼18446744073709551616", "outside of the 64 bits without a sign"),
+    ("arg0 > ▼-1", "outside of the 64 bits without a sign"),
+    ("ratio > ▼1e999", "a number too large for a Float"),
+    ("id > ▼1.5", "expected a whole number"),
+    ("id > ▼12abc", "not a number (times end in ns, us, ms or s)"),
+    ("id > ▼1__0", "not a number (times end in ns, us, ms or s)"),
+    ("id > ▼0xfg", "not a number (times end in ns, us, ms or s)"),
+    ("id > ▼5ms", "only names that end in _ns are times"),
+    ("ratio > ▼5ms", "only names that end in _ns are times"),
+    ("duration_ns > ▼0.5ns", "not a whole number of nanoseconds"),
+    ("duration_ns > ▼1e-4000s", "not a whole number of nanoseconds"),
+    ("duration_ns > ▼1e4000s", "outside of the 64 bits with a sign"),
+    ("id == ▼'1'", "id is an Integer"),
+    ("ratio == ▼'1'", "ratio is a Float"),
+    ("ok == ▼1", "ok is true or false"),
+    ("id == ▼true", "id is an Integer"),
+    ("sku == ▼1", "sku is a text"),
+    ("sku == ▼true", "sku is a text"),
+    ("arg0 == ▼'a'", "arg0 is an unsigned number"),
+    ("arg1 == ▼'a'", "arg1 is a number"),
+    ("sku ▼< 'a'", "texts are compared with '==', '!=' or '^='"),
+    ("ok ▼< true", "true and false are compared with '==' or '!='"),
+    ("id ▼^= 5", "only texts have a beginning"),
+    ("'a' ▼^= sku", "'^=' has the name on its left"),
+    ("id ▼< nil", "nil is compared with '==' or '!='"),
+    ("sku ▼^= nil", "nil is compared with '==' or '!='"),
+    ("arg0 == ▼nil", "arg0 is never nil"),
+    ("pid == ▼nil", "pid is never nil"),
+    ("sku == ▼'abc", "a string without its closing '"),
+    ('sku == ▼"abc\\"', 'a string without its closing "'),
+    ("sku == 'a▼\\q'", "an escape that does not exist"),
+    ("sku == 'a▼\\u{d800}'", "no such character"),
+    ("sku == 'a▼\\u{110000}'", "no such character"),
+    ("sku == ▼'a\\x00'", "texts of probes never hold a NUL"),
+    (
+        f"sku == ▼'{'a' * 64}'",
+        "strings are compared up to 63 bytes, this one has 64",
+    ),
+    (
+        f"sku == ▼'{'é' * 32}'",
+        "strings are compared up to 63 bytes, this one has 64",
+    ),
+    ("id > 1 ▼; drop", "';' has no meaning here"),
+    ("id > 1 ▼\x1b", r"'\x1b' has no meaning here"),
+    (f"{'(' * 32}▼id > 1{')' * 32}", "nested deeper than 32"),
+    (f"{'not ' * 32}▼id > 1", "nested deeper than 32"),
+    (f"{'id > 1 or ' * 64}▼id > 1", "a filter has at most 64 comparisons"),
+    (f"{' ' * 4000}▼ ", "a filter has at most 4000 characters"),
+]
+
+
+@pytest.mark.parametrize(("marked", "message"), WRONG)
+def test_wrong(marked: str, message: str) -> None:
+    text = marked.replace(MARK, "")
+    with pytest.raises(FilterError) as caught:
+        parse_filter(text, OPERANDS)
+    assert str(caught.value) == message
+    assert caught.value.text == text
+    assert caught.value.position == max(marked.find(MARK), 0)

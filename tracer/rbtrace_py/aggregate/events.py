@@ -1,0 +1,41 @@
+"""One firing of a probe, as it came from the kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rbtrace_py.model import Probe
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Stands for a text whose memory could not be read."""
+
+
+UNREADABLE = Unreadable()
+
+Value = int | float | bool | str | None | Unreadable
+"""What an operand held. None is nil.
+
+A text is decoded from UTF-8 with ``surrogateescape``, so that bytes that are
+not UTF-8 are still there for whoever shows them.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One firing.
+
+    time_ns: wall clock, integer nanoseconds since the epoch
+    comm: the thread's name, decoded as texts are
+    values: one for each of ``probe.operands``
+    truncated: for each value, whether it is a text that was cut
+    """
+
+    time_ns: int
+    pid: int
+    tid: int
+    comm: str
+    probe: Probe
+    values: tuple[Value, ...] = ()
+    truncated: tuple[bool, ...] = ()
