@@ -289,13 +289,14 @@ class StateReader:
             if binary.key in self._files:
                 with suppress(RbtraceError):
                     opened = open_mapped(self._process, self._files[binary.key])
+                    opened.binary = binary
             self._opened[binary.key] = opened
         return self._opened[binary.key]
 
     def _is_patched(self, opened: OpenBinary, site: Site) -> bool | None:
         """Do the instructions at a site differ from the file's in any mapping?"""
         try:
-            original = _first_instruction(pread(opened.fd, 10, site.offset))
+            original = self._original(opened, site)
         except BadElf:
             return None
         found = (
@@ -304,6 +305,13 @@ class StateReader:
             if mapping.is_executable
         )
         return _any(data != original for data in found if data is not None)
+
+    def _original(self, opened: OpenBinary, site: Site) -> bytes:
+        """The file's bytes that a tracer may have changed; raises BadElf."""
+        data = pread(opened.fd, 10, site.offset)
+        if opened.binary.is_image:
+            return data[:_IMAGE_SITE_SIZE]
+        return _first_instruction(data)
 
     def _semaphore(self, opened: OpenBinary, probe: Probe) -> int | None:
         """The highest of the 16-bit counters, in the mappings the kernel raises."""
@@ -359,6 +367,9 @@ def _any(values: Iterable[bool | None]) -> bool | None:
     known = [value for value in values if value is not None]
     return any(known) if known else None
 
+
+_IMAGE_SITE_SIZE = 8
+"""Bytes of a site in the gem's images: nothing else stands in them."""
 
 _NOPS = (
     (b"\x66\x2e\x0f\x1f\x84\x00\x00\x00\x00\x00", 10),

@@ -1,0 +1,91 @@
+"""What this kernel and our rights in it allow."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from rbtrace_py.linux.procfs import read_int, read_text
+
+_CAPABILITIES = {
+    "CAP_SYS_PTRACE": 19,
+    "CAP_SYS_ADMIN": 21,
+    "CAP_SYS_RESOURCE": 24,
+    "CAP_PERFMON": 38,
+    "CAP_BPF": 39,
+    "CAP_CHECKPOINT_RESTORE": 40,
+}
+"""Numbers of include/uapi/linux/capability.h."""
+
+TRACEFS_PLACES = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Knobs as they stand; None where this kernel has no such knob, or hides it.
+
+    ``yama`` is ``kernel.yama.ptrace_scope``, ``lockdown`` none, integrity or
+    confidentiality, ``tracefs`` where it is mounted.
+    """
+
+    release: str
+    version: tuple[int, int]
+    machine: str
+    perf_event_paranoid: int | None
+    unprivileged_bpf_disabled: int | None
+    yama: int | None
+    lockdown: str | None
+    tracefs: str | None
+    has_btf: bool
+
+
+def read_kernel() -> Kernel:
+    """Read all of the knobs."""
+    name = os.uname()
+    return Kernel(
+        release=name.release,
+        version=parse_version(name.release),
+        machine=name.machine,
+        perf_event_paranoid=read_int("/proc/sys/kernel/perf_event_paranoid"),
+        unprivileged_bpf_disabled=read_int(
+            "/proc/sys/kernel/unprivileged_bpf_disabled"
+        ),
+        yama=read_int("/proc/sys/kernel/yama/ptrace_scope"),
+        lockdown=_lockdown(),
+        tracefs=tracefs(),
+        has_btf=os.path.exists("/sys/kernel/btf/vmlinux"),
+    )
+
+
+def parse_version(release: str) -> tuple[int, int]:
+    """``6.18.44-custom`` is (6, 18); (0, 0) if it is no such text."""
+    match = re.match(r"(\d+)\.(\d+)", release)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def _lockdown() -> str | None:
+    text = read_text("/sys/kernel/security/lockdown")
+    match = re.search(r"\[(\w+)\]", text or "")
+    return match[1] if match else None
+
+
+def tracefs() -> str | None:
+    """Return where tracefs is mounted, or None."""
+    for place in TRACEFS_PLACES:
+        if os.path.exists(f"{place}/README") or os.path.exists(f"{place}/events"):
+            return place
+    return None
+
+
+def effective_capabilities() -> frozenset[str]:
+    """Return the names of those capabilities we have that tracing asks for."""
+    text = read_text("/proc/self/status") or ""
+    match = re.search(r"^CapEff:\s*([0-9a-fA-F]+)", text, re.MULTILINE)
+    mask = int(match[1], 16) if match else 0
+    return frozenset(name for name, bit in _CAPABILITIES.items() if mask >> bit & 1)
+
+
+def may_use_bpf(capabilities: frozenset[str]) -> bool:
+    """Do these suffice to load programs and attach them to uprobes?"""
+    return "CAP_SYS_ADMIN" in capabilities or capabilities >= {"CAP_BPF", "CAP_PERFMON"}
