@@ -154,15 +154,29 @@ setup_native() {
 
 setup_tracefs() {
   local dir=/sys/kernel/tracing
+  # Who is not root may not look inside.
+  ! grep -q ' tracefs ' /proc/self/mounts || return 0
   [ ! -e $dir/uprobe_events ] || return 0
-  [ ! -e /sys/kernel/debug/tracing/uprobe_events ] || return 0
   if ! is_root; then
-    warn "tracefs may not be mounted; if not: sudo mount -t tracefs tracefs $dir"
+    warn "tracefs is not mounted: sudo mount -t tracefs tracefs $dir"
   elif ! mount -t tracefs tracefs $dir 2>/dev/null; then
     warn "could not mount tracefs at $dir: tracing is limited (rbtrace-py doctor says how)"
   fi
 }
 
+# `sudo make …` in a user's checkout: what it made is the user's.
+give_to_owner() {
+  local owner
+  owner=$(stat -c %u:%g "$REPO")
+  if is_root && [ "$owner" != 0:0 ]; then
+    find "$REPO" -xdev -path "$REPO/.git" -prune -o -uid 0 -exec chown -h "$owner" {} +
+  fi
+}
+
+if [ ! -w "$REPO" ]; then
+  [ -x "$VENV/bin/rbtrace-py" ] || die "$REPO is not writable and not set up: run make setup as its owner"
+  exit 0
+fi
 mkdir -p "$SETUP_DIR"
 # Two of these at once (make -j, two shells) take turns.
 exec 9>"$SETUP_DIR/lock"
@@ -172,4 +186,5 @@ setup_packages
 setup_venv
 setup_native
 setup_tracefs
+give_to_owner
 say "ready: .venv/bin/rbtrace-py"
