@@ -1,0 +1,46 @@
+/*
+ * The two notes of a probe (docs/probes.md), and its operands as text.
+ *
+ * SPDX-License-Identifier: MIT
+ */
+#ifndef SDT_NOTE_H
+#define SDT_NOTE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common.h"
+
+/* An operand's text is at most "-8@56(%rsp) " or "-8@[sp, 24] ". */
+#define SDT_ARGUMENTS_SIZE (SDT_MAX_OPERANDS * 16)
+#define SDT_RBTRACE_VERSION 1
+
+/* What a probe is, ready to be written down. */
+struct sdt_description {
+  const char *provider;
+  const char *name;
+  char arguments[SDT_ARGUMENTS_SIZE];
+  /* The probes of the original interface have no rbtrace note. */
+  int rbtrace;
+  sdt_probe_role role;
+  const sdt_operand *operands;
+  size_t count;
+};
+
+/*
+ * Append the text of operand `index` to `arguments`. width: 1, 2, 4 or 8
+ * bytes, negative when it is signed. Returns 0, or -1 when there is no such
+ * operand on this machine.
+ */
+int sdt_append_argument(char arguments[SDT_ARGUMENTS_SIZE], uint16_t machine,
+                        size_t index, int width);
+
+/* Sizes include the padding behind a note. */
+size_t sdt_stapsdt_note_size(const struct sdt_description *description);
+void sdt_stapsdt_note_write(const struct sdt_description *description,
+                            uint64_t address, uint64_t base, void *ret);
+size_t sdt_rbtrace_note_size(const struct sdt_description *description);
+void sdt_rbtrace_note_write(const struct sdt_description *description,
+                            uint64_t address, void *ret);
+
+#endif /* SDT_NOTE_H */

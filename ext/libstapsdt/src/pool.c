@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
+#include "pool.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DIRECTORY_VARIABLE "TRACEPOINT_IMAGE_DIR"
+
+struct sdt_pool {
+  struct sdt_pool *next;
+  struct sdt_pool *previous;
+  struct sdt_image *images; /* newest first; new probes go to the first */
+  unsigned forks;           /* `forks` when the first of them was made */
+  unsigned filled;          /* how many images were filled to the brim */
+  char *directory;
+  char *label;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static sdt_pool *pools;
+static unsigned forks;
+
+/* Eight bytes for sdt_probe.watch to point at. */
+static const volatile uint64_t watch_idle = SDT_SITE_IDLE;
+static const volatile uint64_t watch_always = ~SDT_SITE_IDLE;
+
+void sdt_lock(void) { pthread_mutex_lock(&lock); }
+
+void sdt_unlock(void) { pthread_mutex_unlock(&lock); }
+
+static void after_fork_in_parent(void) {
+  forks++;
+  sdt_unlock();
+}
+
+static void after_fork_in_child(void) {
+  forks++;
+  for (sdt_pool *pool = pools; pool; pool = pool->next)
+    for (struct sdt_image *image = pool->images; image; image = image->next)
+      sdt_image_adopt(image);
+  sdt_unlock();
+}
+
+static void register_handlers(void) {
+  /* Fails without memory only; the owner check in has_room is left then. */
+  (void)pthread_atfork(sdt_lock, after_fork_in_parent, after_fork_in_child);
+}
+
+/* Images kept as files go with the process that made them. A pool that lives
+ * in another thread of an exiting process may hold the lock for good. */
+__attribute__((destructor)) static void remove_files(void) {
+  if (pthread_mutex_trylock(&lock) != 0)
+    return;
+  for (sdt_pool *pool = pools; pool; pool = pool->next)
+    for (struct sdt_image *image = pool->images; image; image = image->next)
+      sdt_image_unlink(image);
+  sdt_unlock();
+}
+
+/* ------------------------------------------------------------------ pools */
+
+static int copy_string(const char *text, char **ret) {
+  *ret = text && *text ? strdup(text) : NULL;
+  return text && *text && !*ret ? -1 : 0;
+}
+
+static int pool_init(sdt_pool *pool, const char *directory,
+                     const char *label) {
+  memset(pool, 0, sizeof(*pool));
+  const char *configured = secure_getenv(DIRECTORY_VARIABLE);
+  if (configured && *configured)
+    directory = configured;
+  if (copy_string(directory, &pool->directory) != 0 ||
+      copy_string(label, &pool->label) != 0)
+    return -1;
+  return 0;
+}
+
+static int pool_deinit(sdt_pool *pool) {
+  int status = 0;
+  struct sdt_image *next;
+  for (struct sdt_image *image = pool->images; image; image = next) {
+    next = image->next;
+    if (sdt_image_destroy(image) != 0)
+      status = -1;
+  }
+  free(pool->directory);
+  free(pool->label);
+  return status;
+}
+
+static void pool_link(sdt_pool *pool) {
+  pool->next = pools;
+  if (pools)
+    pools->previous = pool;
+  pools = pool;
+}
+
+static void pool_unlink(sdt_pool *pool) {
+  if (pool->next)
+    pool->next->previous = pool->previous;
+  if (pool->previous)
+    pool->previous->next = pool->next;
+  else
+    pools = pool->next;
+}
+
+sdt_pool *sdt_pool_open(const char *directory, const char *label) {
+  pthread_once(&once, register_handlers);
+  sdt_pool *pool = malloc(sizeof(*pool));
+  if (!pool)
+    return NULL;
+  if (pool_init(pool, directory, label) != 0) {
+    (void)pool_deinit(pool);
+    free(pool);
+    return NULL;
+  }
+
+  pool_link(pool);
+  return pool;
+}
+
+SDT_EXPORT sdt_pool *sdt_pool_create(void) {
+  sdt_lock();
+  sdt_pool *pool = sdt_pool_open(NULL, NULL);
+  sdt_unlock();
+  return pool;
+}
+
+int sdt_pool_close(sdt_pool *pool) {
+  pool_unlink(pool);
+  int status = pool_deinit(pool);
+  free(pool);
+  return status;
+}
+
+SDT_EXPORT void sdt_pool_destroy(sdt_pool *pool) {
+  if (!pool)
+    return;
+  sdt_lock();
+  (void)sdt_pool_close(pool);
+  sdt_unlock();
+}
+
+struct sdt_image *sdt_pool_newest(sdt_pool *pool) { return pool->images; }
+
+/* ---------------------------------------------------------------- probes */
+
+/*
+ * A fork shares a memfd between two processes: neither may write to it any
+ * more. The owner's pid shows a fork that ran no handlers (a bare clone).
+ */
+static int is_current(const sdt_pool *pool) {
+  return pool->images && pool->forks == forks &&
+         pool->images->owner == getpid();
+}
+
+static size_t next_size(const sdt_pool *pool) {
+  static const size_t sizes[] = {1024, 4096, 16384};
+  const unsigned last = sizeof(sizes) / sizeof(sizes[0]) - 1;
+  return sizes[pool->filled < last ? pool->filled : last];
+}
+
+int sdt_pool_grow(sdt_pool *pool, sdt_error *error) {
+  struct sdt_image *image;
+  int status = sdt_image_create(next_size(pool), pool->directory, pool->label,
+                                error, &image);
+  if (status != SDT_OK)
+    return status;
+
+  image->next = pool->images;
+  pool->images = image;
+  pool->forks = forks;
+  return SDT_OK;
+}
+
+int sdt_pool_add(sdt_pool *pool, const struct sdt_description *description,
+                 sdt_error *error, sdt_probe **ret) {
+  if (is_current(pool)) {
+    sdt_probe *probe = sdt_image_add(pool->images, description);
+    if (probe) {
+      *ret = probe;
+      return SDT_OK;
+    }
+    pool->filled++;
+  }
+
+  int status = sdt_pool_grow(pool, error);
+  if (status != SDT_OK)
+    return status;
+  *ret = sdt_image_add(pool->images, description);
+  if (!*ret)
+    return sdt_fail(error, SDT_EIMAGE, "%s", "the notes are too long");
+  return SDT_OK;
+}
+
+static int is_name(const char *name) {
+  if (!name)
+    return 0;
+  size_t length = strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                               "abcdefghijklmnopqrstuvwxyz0123456789_");
+  return length >= 1 && length <= SDT_MAX_NAME && !name[length];
+}
+
+static int check_names(const char *provider, const char *name,
+                       sdt_error *error) {
+  if (!is_name(provider))
+    return sdt_fail(error, SDT_ENAME, "provider");
+  if (!is_name(name))
+    return sdt_fail(error, SDT_ENAME, "probe");
+  return SDT_OK;
+}
+
+static int check_operands(const sdt_operand *operands, size_t count,
+                          sdt_error *error) {
+  if (count > SDT_MAX_OPERANDS || (count && !operands))
+    return sdt_fail(error, SDT_EOPERANDS, "%zu", count);
+  for (size_t i = 0; i < count; i++) {
+    const sdt_operand *operand = &operands[i];
+    if (operand->name && *operand->name && !is_name(operand->name))
+      return sdt_fail(error, SDT_ENAME, "operand %zu", i);
+    if (operand->type < SDT_INTEGER || operand->type > SDT_BOOL ||
+        (unsigned)operand->role > SDT_OUTCOME)
+      return sdt_fail(error, SDT_ETYPE, "operand %zu", i);
+  }
+  return SDT_OK;
+}
+
+static int describe(struct sdt_description *description, sdt_error *error) {
+  for (size_t i = 0; i < description->count; i++) {
+    int width = description->operands[i].type == SDT_INTEGER ? -8 : 8;
+    if (sdt_append_argument(description->arguments, sdt_elf_native(), i,
+                            width) != 0)
+      return sdt_fail(error, SDT_EOPERANDS, "operand %zu", i);
+  }
+  return SDT_OK;
+}
+
+SDT_EXPORT int sdt_define(sdt_pool *pool, const char *provider,
+                          const char *name, sdt_probe_role role,
+                          const sdt_operand *operands, size_t count,
+                          sdt_error *error, sdt_probe **ret) {
+  int status = check_names(provider, name, error);
+  if (status == SDT_OK)
+    status = check_operands(operands, count, error);
+  if (status == SDT_OK && (unsigned)role > SDT_SPAN_END)
+    status = sdt_fail(error, SDT_ETYPE, "probe");
+  if (status == SDT_OK && !SDT_SITE_IDLE)
+    status = sdt_fail(error, SDT_EUNSUPPORTED, "%s", "");
+  if (status != SDT_OK)
+    return status;
+
+  struct sdt_description description = {
+      .provider = provider,
+      .name = name,
+      .rbtrace = 1,
+      .role = role,
+      .operands = operands,
+      .count = count,
+  };
+  status = describe(&description, error);
+  if (status != SDT_OK)
+    return status;
+  sdt_lock();
+  status = sdt_pool_add(pool, &description, error, ret);
+  sdt_unlock();
+  return status;
+}
+
+/* Readers look at `watch` without the lock, so it changes in one store. */
+static void update_watch(sdt_probe *probe) {
+  const volatile uint64_t *watch = probe->always     ? &watch_always
+                                   : probe->disabled ? &watch_idle
+                                                     : probe->site;
+  __atomic_store_n(&probe->watch, watch, __ATOMIC_RELEASE);
+}
+
+static void set_disabled(sdt_probe *probe, uint8_t disabled) {
+  sdt_lock();
+  __atomic_store_n(&probe->disabled, disabled, __ATOMIC_RELAXED);
+  update_watch(probe);
+  sdt_unlock();
+}
+
+SDT_EXPORT void sdt_probe_disable(sdt_probe *probe) { set_disabled(probe, 1); }
+
+SDT_EXPORT void sdt_probe_enable(sdt_probe *probe) { set_disabled(probe, 0); }
+
+SDT_EXPORT void sdt_watch_always(sdt_probe *probe, int on) {
+  sdt_lock();
+  probe->always = on != 0;
+  update_watch(probe);
+  sdt_unlock();
+}
+
+SDT_EXPORT int sdt_traced(const sdt_probe *probe) {
+  return !__atomic_load_n(&probe->disabled, __ATOMIC_RELAXED) &&
+         *probe->site != SDT_SITE_IDLE;
+}
+
+SDT_EXPORT void sdt_pool_stat(sdt_pool *pool, sdt_pool_stats *ret) {
+  *ret = (sdt_pool_stats){0};
+  sdt_lock();
+  for (struct sdt_image *image = pool->images; image; image = image->next) {
+    ret->images++;
+    ret->probes += image->used;
+    ret->bytes += image->used * SDT_SITE_SIZE + image->stapsdt_used +
+                  image->rbtrace_used;
+  }
+  sdt_unlock();
+}
