@@ -33,19 +33,12 @@ missing_packages() {
   done
 }
 
-# The mirror this machine uses for Debian; empty: mmdebstrap's own default.
-# shellcheck disable=SC2016  # apt-get expands these
+# The mirror this machine uses for Debian, if its package lists say so; empty:
+# mmdebstrap's own default.
+# shellcheck disable=SC2016  # apt-get expands it
 debian_mirror() {
   have apt-get || return 0
-  local uri
-  uri=$(apt-get indextargets --format '$(REPO_URI)' \
+  apt-get indextargets --format '$(REPO_URI)' \
     'Created-By: Packages' 'Component: main' 'Origin: Debian' 'Label: Debian' \
-    2>/dev/null | head -n 1)
-  if [ -z "$uri" ] && grep -qx 'ID=debian' /etc/os-release; then
-    # The lists were cleaned away, so nothing says whose a source is.
-    uri=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE)' \
-      'Created-By: Packages' 'Component: main' 2>/dev/null \
-      | grep -v -e security -e -backports | head -n 1 | cut -d' ' -f1)
-  fi
-  printf '%s' "$uri"
+    2>/dev/null | sed -n 1p
 }
