@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from rbtrace_py.errors import BadElf
 from rbtrace_py.linux.elf import PF_W, PF_X, ElfFile, Section
@@ -233,24 +234,28 @@ def parse_image_note(body: bytes) -> ImageNote | None:
     pc, version, role, count = _IMAGE_HEAD.unpack_from(body)
     if version != _IMAGE_VERSION:
         return None
-    operands = tuple(_entries(body, count))
-    known = {int(member): member for member in ProbeRole}
-    return ImageNote(pc, known.get(role, ProbeRole.EVENT), operands)
+    operands = _entries(body[_IMAGE_HEAD.size :], count)
+    return ImageNote(pc, _PROBE_ROLES.get(role, ProbeRole.EVENT), operands)
 
 
-def _entries(body: bytes, count: int) -> Iterator[Operand]:
-    position = _IMAGE_HEAD.size
+@lru_cache(maxsize=1024)
+def _entries(data: bytes, count: int) -> tuple[Operand, ...]:
+    """The operands; many probes of a program have the same ones."""
+    found: list[Operand] = []
+    position = 0
     for place in range(count):
-        if position >= len(body):
+        if position >= len(data):
             raise BadElf("an rbtrace note has fewer operands than it says")
-        size = body[position]
-        entry = body[position + 1 : position + 1 + size]
+        size = data[position]
+        entry = data[position + 1 : position + 1 + size]
         if size < 2 or len(entry) < size:
             raise BadElf("an operand reaches beyond its rbtrace note")
         position += 1 + size
-        yield _operand(place, entry)
+        found.append(_operand(place, entry))
+    return tuple(found)
 
 
+_PROBE_ROLES = {int(role): role for role in ProbeRole}
 _ROLES = {int(role): role for role in OperandRole}
 _TYPES = {int(type_): type_ for type_ in OperandType}
 
