@@ -1,0 +1,59 @@
+# frozen_string_literal: true
+
+# Builds the extension for the Ruby that runs this, out of tree, into the
+# folder of its ABI in ruby/lib, where `ruby -Iruby/lib -rtracepoint` finds it.
+# Several Rubies can share a checkout. Quick when nothing has changed.
+
+require "fileutils"
+require "rbconfig"
+
+here = __dir__
+library = File.expand_path("..", here)
+abi = "#{RbConfig::CONFIG["ruby_version"]}-#{RbConfig::CONFIG["arch"]}"
+build = File.join(library, "build", "ruby-#{abi}")
+target = File.expand_path("../../ruby/lib/tracepoint/native/#{abi}/native.so", library)
+log = File.join(build, "build.log")
+
+# What the result depends on; a change of flags or of the Ruby counts as well.
+sources = Dir[File.join(here, "*.{c,h,rb}"), File.join(library, "src", "*.{c,h}"), File.join(library, "*.h")].sort
+stamp = [RUBY_DESCRIPTION, *ENV.values_at("TRACEPOINT_WERROR", "CC", "CFLAGS")].join("\n")
+newest = lambda { sources.map { |path| File.mtime(path) }.max }
+current = lambda do
+  made = File.join(build, "made")
+  File.exist?(made) && File.read(made) == "#{stamp}\n#{sources.join("\n")}" &&
+    File.mtime(made) > newest.call && (File.exist?(target) || File.exist?(File.join(build, "nothing")))
+end
+
+FileUtils.mkdir_p(build)
+File.open(File.join(build, "lock"), File::CREAT | File::RDWR) do |lock|
+  lock.flock(File::LOCK_EX)
+  exit if current.call
+
+  started = Time.now
+  run = lambda do |*command|
+    system(*command, chdir: build, out: [log, "a"], err: %i[child out]) || begin
+      warn File.read(log)
+      abort "tracepoint: the extension did not build (#{command.join(" ")})"
+    end
+  end
+  File.write(log, "")
+  FileUtils.rm_f([File.join(build, "nothing"), File.join(build, "made"), *Dir[File.join(build, "*.{o,so}")]])
+  run.call(RbConfig.ruby, File.join(here, "extconf.rb"))
+  run.call(ENV.fetch("MAKE", "make"))
+
+  if File.exist?(File.join(build, "native.so"))
+    FileUtils.mkdir_p(File.dirname(target))
+    # Renamed into place: a process that has the old one mapped keeps it.
+    FileUtils.cp(File.join(build, "native.so"), "#{target}.new")
+    File.rename("#{target}.new", target)
+    puts "built #{target}"
+  else
+    FileUtils.rm_f(target)
+    FileUtils.touch(File.join(build, "nothing"))
+    puts "nothing to build here: the gem is a no-op (#{log})"
+  end
+  made = File.join(build, "made")
+  File.write(made, "#{stamp}\n#{sources.join("\n")}")
+  # A source saved while this ran is newer than what was made of it.
+  File.utime(started, started, made)
+end

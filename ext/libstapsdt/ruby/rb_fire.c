@@ -1,0 +1,202 @@
+/* Firing an event: the fast path, and the slow one behind it. */
+/* SPDX-License-Identifier: MIT */
+#include "rb_tracepoint.h"
+
+#include <alloca.h>
+#include <string.h>
+
+static ID id_declare;
+static VALUE sym_event;
+
+void tp_raise_arity(const tp_entry *entry, int given) {
+  rb_raise(rb_eArgError,
+           "wrong number of arguments for %" PRIsVALUE
+           " (given %d, expected %d)",
+           entry->self, given, entry->count);
+}
+
+bool tp_fire(const tp_entry *entry, const sdt_probe *probe, const VALUE *argv,
+             uint64_t *operands, int lead, bool strict) {
+  bool converted = false;
+
+  for (int i = 0; i < entry->count; i++) {
+    uint64_t *operand = &operands[lead + i];
+    tp_text text;
+    tp_fit fit = tp_convert(argv[i], (sdt_type)entry->types[i], strict, operand,
+                            &text);
+
+    if (TP_LIKELY(fit == TP_FITS))
+      continue;
+    if (fit == TP_UNTERMINATED) {
+      size_t length = text.length < TP_COPY_MAX ? text.length : TP_COPY_MAX - 1;
+      char *copy = alloca(length + 1);
+
+      memcpy(copy, text.start, length);
+      copy[length] = 0;
+      *operand = (uint64_t)(uintptr_t)copy;
+      converted |= length < text.length;
+      continue;
+    }
+    if (strict)
+      tp_raise_unfit(entry, i, argv[i], fit);
+    converted = true;
+  }
+  if (!sdt_traced(probe))
+    return false;
+  if (converted)
+    tp_count(TP_CONVERTED);
+  sdt_fire(probe, operands);
+  return true;
+}
+
+static VALUE fire_values(const tp_entry *entry, const VALUE *argv) {
+  uint64_t operands[SDT_MAX_OPERANDS];
+
+  return tp_fire(entry, entry->probe, argv, operands, 0, tp_strict) ? Qtrue
+                                                                    : Qfalse;
+}
+
+static VALUE call_block(VALUE unused) {
+  (void)unused;
+  return rb_yield_values(0);
+}
+
+static VALUE block_raised(VALUE unused, VALUE error) {
+  (void)unused;
+  (void)error;
+  return Qundef;
+}
+
+/*
+ * A block that works out the arguments must not break the program only while
+ * someone looks, so a StandardError costs the event and nothing else. What
+ * leaves the block in another way was meant to: throw, break, return, exit,
+ * Interrupt and Thread#kill go through.
+ */
+static VALUE values_of_block(bool strict) {
+  if (strict)
+    return call_block(Qnil);
+  return rb_rescue2(call_block, Qnil, block_raised, Qnil, rb_eStandardError,
+                    (VALUE)0);
+}
+
+static VALUE fire_block(const tp_entry *entry) {
+  bool strict = tp_strict;
+  VALUE values, ret;
+  const VALUE *argv;
+  long count;
+
+  if (!sdt_watched(entry->probe))
+    return Qfalse;
+  values = values_of_block(strict);
+  if (values == Qundef) {
+    tp_count(TP_DROPPED);
+    return Qfalse;
+  }
+  if (RB_TYPE_P(values, T_ARRAY)) {
+    count = RARRAY_LEN(values);
+    argv = RARRAY_CONST_PTR(values);
+  } else {
+    count = 1;
+    argv = &values;
+  }
+  if (count != entry->count) {
+    if (strict)
+      tp_raise_arity(entry, (int)count);
+    tp_count(TP_DROPPED);
+    return Qfalse;
+  }
+  ret = fire_values(entry, argv);
+  RB_GC_GUARD(values);
+  return ret;
+}
+
+/* Everything but the untraced fire with the right number of arguments. */
+TP_COLD static VALUE fire_slowly(const tp_entry *entry, int argc,
+                                 const VALUE *argv) {
+  if (entry->end)
+    rb_raise(rb_eArgError, "%" PRIsVALUE " is a span: it is measured, not fired",
+             entry->self);
+  if (argc == 0 && rb_block_given_p())
+    return fire_block(entry);
+  if (argc != entry->count)
+    tp_raise_arity(entry, argc);
+  return fire_values(entry, argv);
+}
+
+static inline VALUE fire(const tp_entry *entry, int argc, const VALUE *argv) {
+  if (TP_LIKELY(!sdt_watched(entry->probe))) {
+    if (TP_LIKELY(argc == entry->fire_arity))
+      return Qfalse;
+    if (argc == 0 && rb_block_given_p() && !entry->end)
+      return Qfalse;
+  }
+  return fire_slowly(entry, argc, argv);
+}
+
+static VALUE probe_fire(int argc, VALUE *argv, VALUE self) {
+  return fire(tp_entry_of(self), argc, argv);
+}
+
+static VALUE entry_enabled_p(VALUE self) {
+  const tp_entry *entry = tp_entry_of(self);
+
+  if (TP_UNLIKELY(sdt_watched(entry->probe)) && sdt_traced(entry->probe))
+    return Qtrue;
+  if (entry->end && TP_UNLIKELY(sdt_watched(entry->end)) &&
+      sdt_traced(entry->end))
+    return Qtrue;
+  return Qfalse;
+}
+
+TP_COLD static VALUE fire_by_name(int argc, VALUE *argv, VALUE self) {
+  const tp_entry *entry;
+  VALUE probe;
+
+  if (argc == 0)
+    rb_raise(rb_eArgError,
+             "wrong number of arguments (given 0, expected 1+)");
+  entry = tp_find(argv[0]);
+  if (entry)
+    return fire(entry, argc - 1, argv + 1);
+  if (argc == 1 && rb_block_given_p())
+    rb_raise(rb_eArgError,
+             "no probe %" PRIsVALUE ": the block form needs one that is "
+             "defined (Tracepoint.define)",
+             argv[0]);
+  probe = rb_funcall(self, id_declare, 3, sym_event, argv[0],
+                     rb_ary_new_from_values(argc - 1, argv + 1));
+  return fire(tp_entry_of(probe), argc - 1, argv + 1);
+}
+
+static VALUE module_fire(int argc, VALUE *argv, VALUE self) {
+  if (TP_LIKELY(argc > 0)) {
+    const tp_entry *entry = tp_find_symbol(argv[0]);
+
+    if (TP_LIKELY(entry != NULL))
+      return fire(entry, argc - 1, argv + 1);
+  }
+  return fire_by_name(argc, argv, self);
+}
+
+static VALUE module_enabled_p(VALUE self, VALUE name) {
+  const tp_entry *entry = tp_find_symbol(name);
+
+  (void)self;
+  if (!entry)
+    entry = tp_find(name);
+  return entry ? entry_enabled_p(entry->self) : Qfalse;
+}
+
+void tp_init_fire(VALUE module) {
+  VALUE probe = rb_const_get(module, rb_intern("Probe"));
+  VALUE span = rb_const_get(module, rb_intern("Span"));
+
+  id_declare = rb_intern("declare");
+  sym_event = ID2SYM(rb_intern("event"));
+  rb_define_method(probe, "fire", probe_fire, -1);
+  rb_define_method(probe, "enabled?", entry_enabled_p, 0);
+  rb_define_method(span, "enabled?", entry_enabled_p, 0);
+  rb_define_singleton_method(module, "fire", module_fire, -1);
+  rb_define_singleton_method(module, "enabled?", module_enabled_p, 1);
+}

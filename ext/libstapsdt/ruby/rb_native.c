@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: MIT */
+#include "rb_tracepoint.h"
+
+RUBY_FUNC_EXPORTED void Init_native(void);
+
+void Init_native(void) {
+  VALUE module = rb_define_module("Tracepoint");
+
+#ifdef HAVE_RB_EXT_RACTOR_SAFE
+  rb_ext_ractor_safe(true);
+#endif
+  tp_init_registry(module);
+  tp_init_values(module);
+  tp_init_fire(module);
+  tp_init_span(module);
+}

@@ -1,0 +1,630 @@
+/*
+ * Which probes there are. Definitions come one at a time, under a lock that is
+ * never held across anything that may allocate a Ruby object: a Ractor that
+ * collects garbage waits for all others, and must not wait for one that waits
+ * for this lock.
+ */
+/* SPDX-License-Identifier: MIT */
+#include "rb_tracepoint.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* "provider:name" and its NUL. */
+#define KEY_SIZE (2 * SDT_MAX_NAME + 2)
+/* The keys that an entry takes: its own, and for a span its two probes'. */
+#define MAX_KEYS 3
+
+typedef struct provider {
+  VALUE self;
+  VALUE name; /* Symbol */
+  bool disabled;
+  struct provider *next;
+} provider;
+
+typedef struct name_slot {
+  char *key;
+  tp_entry *entry;
+} name_slot;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static sdt_pool *pool;
+static char default_provider[SDT_MAX_NAME + 1];
+
+/* Lists are appended to under the lock and read without it. */
+static tp_entry *entries;
+static tp_entry **entries_tail = &entries;
+static provider *providers;
+static provider **providers_tail = &providers;
+
+static name_slot *names; /* read and written under the lock */
+static size_t names_size, names_used;
+
+tp_symbols *tp_symbols_current;
+bool tp_strict;
+
+/* What the probe of a dead entry watches. */
+static const uint64_t idle_site = SDT_SITE_IDLE;
+static const uint64_t busy_site = ~SDT_SITE_IDLE;
+
+static VALUE cProbe, cSpan, cProvider;
+
+/* ------------------------------------------------------------ Ruby's objects */
+
+static void entry_mark(void *data) {
+  tp_entry *entry = data;
+
+  rb_gc_mark(entry->provider);
+  rb_gc_mark(entry->name);
+  rb_gc_mark(entry->operands);
+}
+
+static void provider_mark(void *data) {
+  rb_gc_mark(((provider *)data)->name);
+}
+
+#ifdef RUBY_TYPED_FROZEN_SHAREABLE
+#define TP_TYPED_FLAGS                                                         \
+  (RUBY_TYPED_FREE_IMMEDIATELY | RUBY_TYPED_WB_PROTECTED |                     \
+   RUBY_TYPED_FROZEN_SHAREABLE)
+#else
+#define TP_TYPED_FLAGS (RUBY_TYPED_FREE_IMMEDIATELY | RUBY_TYPED_WB_PROTECTED)
+#endif
+
+static const rb_data_type_t entry_type = {
+    .wrap_struct_name = "tracepoint/probe",
+    .function = {.dmark = entry_mark, .dfree = RUBY_DEFAULT_FREE},
+    .flags = TP_TYPED_FLAGS,
+};
+
+static const rb_data_type_t provider_type = {
+    .wrap_struct_name = "tracepoint/provider",
+    .function = {.dmark = provider_mark, .dfree = RUBY_DEFAULT_FREE},
+    .flags = TP_TYPED_FLAGS,
+};
+
+static provider *provider_of(VALUE self) {
+  return (provider *)RTYPEDDATA_DATA(self);
+}
+
+static VALUE provider_new(VALUE name) {
+  provider *p;
+  VALUE self = TypedData_Make_Struct(cProvider, provider, &provider_type, p);
+
+  p->self = self;
+  RB_OBJ_WRITE(self, &p->name, name);
+  return rb_obj_freeze(self);
+}
+
+static VALUE entry_new(bool span, VALUE provider, VALUE name, VALUE types,
+                       VALUE operands) {
+  tp_entry *entry;
+  VALUE self = TypedData_Make_Struct(span ? cSpan : cProbe, tp_entry,
+                                     &entry_type, entry);
+
+  entry->self = self;
+  entry->count = (uint8_t)RARRAY_LEN(types);
+  entry->fire_arity = span ? TP_NO_ARITY : entry->count;
+  entry->span_arity = span ? entry->count : TP_NO_ARITY;
+  for (int i = 0; i < entry->count; i++)
+    entry->types[i] = (uint8_t)NUM2INT(RARRAY_AREF(types, i));
+  RB_OBJ_WRITE(self, &entry->provider, provider);
+  RB_OBJ_WRITE(self, &entry->name, name);
+  RB_OBJ_WRITE(self, &entry->operands, operands);
+  return rb_obj_freeze(self);
+}
+
+/* ----------------------------------------------------------------- the lists */
+
+static void append_entry(tp_entry *entry) {
+  __atomic_store_n(entries_tail, entry, __ATOMIC_RELEASE);
+  entries_tail = &entry->next;
+}
+
+static void append_provider(provider *p) {
+  __atomic_store_n(providers_tail, p, __ATOMIC_RELEASE);
+  providers_tail = &p->next;
+}
+
+#define EACH(type, it, head)                                                   \
+  for (type *it = __atomic_load_n(&(head), __ATOMIC_ACQUIRE); it;              \
+       it = __atomic_load_n(&it->next, __ATOMIC_ACQUIRE))
+
+static provider *find_provider(VALUE name) {
+  EACH(provider, p, providers) {
+    if (p->name == name)
+      return p;
+  }
+  return NULL;
+}
+
+/* ----------------------------------------------------------- names (locked) */
+
+static size_t name_hash(const char *key) {
+  uint64_t hash = UINT64_C(0xcbf29ce484222325);
+
+  for (; *key; key++)
+    hash = (hash ^ (unsigned char)*key) * UINT64_C(0x100000001b3);
+  return (size_t)(hash ^ (hash >> 32));
+}
+
+static name_slot *name_slot_of(name_slot *slots, size_t size, const char *key) {
+  size_t i = name_hash(key) & (size - 1);
+
+  while (slots[i].key && strcmp(slots[i].key, key) != 0)
+    i = (i + 1) & (size - 1);
+  return &slots[i];
+}
+
+static bool names_reserve(size_t more) {
+  size_t size = names_size ? names_size : 64;
+  name_slot *slots;
+
+  while ((names_used + more) * 2 > size)
+    size *= 2;
+  if (size == names_size)
+    return true;
+  slots = calloc(size, sizeof(*slots));
+  if (!slots)
+    return false;
+  for (size_t i = 0; i < names_size; i++) {
+    if (names[i].key)
+      *name_slot_of(slots, size, names[i].key) = names[i];
+  }
+  free(names);
+  names = slots;
+  names_size = size;
+  return true;
+}
+
+static tp_entry *names_get(const char *key) {
+  return names_size ? name_slot_of(names, names_size, key)->entry : NULL;
+}
+
+/* Takes the key over. There is room: names_reserve. */
+static void names_set(char *key, tp_entry *entry) {
+  *name_slot_of(names, names_size, key) =
+      (name_slot){.key = key, .entry = entry};
+  names_used++;
+}
+
+/* --------------------------------------------------------- symbols (locked) */
+
+static tp_symbols *symbols_create(unsigned bits) {
+  size_t size = (size_t)1 << bits;
+  tp_symbols *table = calloc(1, sizeof(*table) + size * sizeof(tp_slot));
+
+  if (table) {
+    table->shift = 64 - bits;
+    table->mask = size - 1;
+  }
+  return table;
+}
+
+static void symbols_set(tp_symbols *table, VALUE symbol, tp_entry *entry) {
+  size_t i = tp_symbol_hash(table, symbol);
+
+  while (table->slots[i].key)
+    i = (i + 1) & table->mask;
+  table->slots[i].entry = entry;
+  __atomic_store_n(&table->slots[i].key, symbol, __ATOMIC_RELEASE);
+  table->used++;
+}
+
+static bool symbols_reserve(void) {
+  tp_symbols *old = tp_symbols_current, *table;
+
+  if ((old->used + 1) * 2 <= old->mask + 1)
+    return true;
+  table = symbols_create(64 - old->shift + 1);
+  if (!table)
+    return false;
+  for (size_t i = 0; i <= old->mask; i++) {
+    if (old->slots[i].key)
+      symbols_set(table, old->slots[i].key, old->slots[i].entry);
+  }
+  table->outgrown = old;
+  __atomic_store_n(&tp_symbols_current, table, __ATOMIC_RELEASE);
+  return true;
+}
+
+/* --------------------------------------------------------------- definition */
+
+typedef struct definition {
+  tp_entry *entry;
+  const char *provider_name;
+  const char *name;
+  sdt_operand operands[SDT_MAX_OPERANDS];
+  char *keys[MAX_KEYS];
+  int key_count;
+  /* out */
+  tp_entry *existing;
+  bool out_of_memory;
+  sdt_error error;
+} definition;
+
+static bool make_keys(definition *d, bool span) {
+  static const char *const suffixes[MAX_KEYS] = {"", "__begin", "__end"};
+
+  for (int i = 0; i < (span ? MAX_KEYS : 1); i++) {
+    char key[KEY_SIZE + sizeof("__begin")];
+
+    snprintf(key, sizeof(key), "%s:%s%s", d->provider_name, d->name,
+             suffixes[i]);
+    d->keys[i] = strdup(key);
+    if (!d->keys[i])
+      return false;
+    d->key_count = i + 1;
+  }
+  return true;
+}
+
+static void free_keys(definition *d) {
+  for (int i = 0; i < d->key_count; i++)
+    free(d->keys[i]);
+  d->key_count = 0;
+}
+
+/* The name of a key's probe: what stands behind the provider. */
+static const char *probe_name(const definition *d, int key) {
+  return d->keys[key] + strlen(d->provider_name) + 1;
+}
+
+static int define_event(definition *d) {
+  return sdt_define(pool, d->provider_name, probe_name(d, 0), SDT_EVENT,
+                    d->operands, d->entry->count, &d->error, &d->entry->probe);
+}
+
+static int define_span(definition *d) {
+  sdt_operand end[SDT_MAX_OPERANDS] = {
+      {.name = "duration_ns", .type = SDT_INTEGER, .role = SDT_DURATION},
+      {.name = "outcome", .type = SDT_INTEGER, .role = SDT_OUTCOME},
+  };
+  size_t count = d->entry->count;
+  int status = sdt_define(pool, d->provider_name, probe_name(d, 1),
+                          SDT_SPAN_BEGIN, d->operands, count, &d->error,
+                          &d->entry->probe);
+
+  if (status != SDT_OK)
+    return status;
+  memcpy(end + 2, d->operands, count * sizeof(*end));
+  return sdt_define(pool, d->provider_name, probe_name(d, 2), SDT_SPAN_END, end,
+                    count + 2, &d->error, &d->entry->end);
+}
+
+static void set_strict(tp_entry *entry, bool on) {
+  if (entry->dead) {
+    entry->probe->watch = on ? &busy_site : &idle_site;
+    return;
+  }
+  sdt_watch_always(entry->probe, on);
+  if (entry->end)
+    sdt_watch_always(entry->end, on);
+}
+
+static void set_disabled(tp_entry *entry, bool on) {
+  void (*set)(sdt_probe *) = on ? sdt_probe_disable : sdt_probe_enable;
+
+  if (entry->dead)
+    return;
+  set(entry->probe);
+  if (entry->end)
+    set(entry->end);
+}
+
+/*
+ * A program must not fail because it cannot be traced: the entry is there, and
+ * nobody ever traces it.
+ */
+static bool make_dead(tp_entry *entry, bool span) {
+  sdt_probe *probe = calloc(1, sizeof(*probe));
+
+  if (!probe)
+    return false;
+  probe->watch = probe->site = &idle_site;
+  probe->count = entry->count;
+  entry->dead = true;
+  entry->probe = probe;
+  entry->end = span ? probe : NULL;
+  tp_count(TP_FAILED);
+  return true;
+}
+
+/* Holding the lock. */
+static void define(definition *d, bool span, bool of_default_provider) {
+  tp_entry *entry = d->entry;
+
+  for (int i = 0; i < d->key_count; i++) {
+    d->existing = names_get(d->keys[i]);
+    if (d->existing)
+      return;
+  }
+  d->out_of_memory = !names_reserve(MAX_KEYS) || !symbols_reserve();
+  if (d->out_of_memory)
+    return;
+  if ((span ? define_span(d) : define_event(d)) != SDT_OK &&
+      !make_dead(entry, span)) {
+    d->out_of_memory = true;
+    return;
+  }
+
+  if (tp_strict)
+    set_strict(entry, true);
+  if (provider_of(entry->provider)->disabled)
+    set_disabled(entry, true);
+  for (int i = 0; i < d->key_count; i++)
+    names_set(d->keys[i], entry);
+  d->key_count = 0;
+  if (of_default_provider)
+    symbols_set(tp_symbols_current, entry->name, entry);
+  append_entry(entry);
+}
+
+/* The one VALUE of a name, which is never freed and never moves. */
+static VALUE permanent_symbol(VALUE name) {
+  VALUE symbol = ID2SYM(rb_intern_str(name));
+
+  if (!STATIC_SYM_P(symbol))
+    rb_gc_register_mark_object(symbol);
+  return symbol;
+}
+
+static VALUE intern_provider(VALUE name) {
+  VALUE symbol = permanent_symbol(name);
+  VALUE candidate = provider_new(symbol);
+  provider *p;
+
+  pthread_mutex_lock(&lock);
+  p = find_provider(symbol);
+  if (!p)
+    append_provider(provider_of(candidate));
+  pthread_mutex_unlock(&lock);
+  if (p)
+    return p->self;
+  rb_gc_register_mark_object(candidate);
+  return candidate;
+}
+
+static void warn_once(const tp_entry *entry, const char *message) {
+  static bool warned;
+
+  if (!__atomic_exchange_n(&warned, true, __ATOMIC_RELAXED))
+    rb_warn("%" PRIsVALUE " cannot be traced: %s", entry->self, message);
+}
+
+/*
+ * Registry.add(span, provider, name, operand_names, type_codes, operands):
+ * the new entry, or the one that has one of its names already. What it is
+ * given was checked in Ruby.
+ */
+static VALUE registry_add(VALUE self, VALUE span, VALUE provider_name,
+                          VALUE name, VALUE operand_names, VALUE types,
+                          VALUE operands) {
+  definition d = {.provider_name = StringValueCStr(provider_name),
+                  .name = StringValueCStr(name)};
+  bool of_default = strcmp(d.provider_name, default_provider) == 0;
+  VALUE entry;
+
+  (void)self;
+  Check_Type(operand_names, T_ARRAY);
+  Check_Type(types, T_ARRAY);
+  if (RARRAY_LEN(types) > SDT_MAX_OPERANDS - (RTEST(span) ? 2 : 0) ||
+      RARRAY_LEN(types) != RARRAY_LEN(operand_names))
+    rb_raise(rb_eArgError, "too many operands");
+  entry = entry_new(RTEST(span), intern_provider(provider_name),
+                    permanent_symbol(name), types, operands);
+  d.entry = tp_entry_of(entry);
+  for (int i = 0; i < d.entry->count; i++) {
+    VALUE operand_name = RARRAY_AREF(operand_names, i);
+
+    d.operands[i].name =
+        NIL_P(operand_name) ? NULL : StringValueCStr(operand_name);
+    d.operands[i].type = (sdt_type)d.entry->types[i];
+  }
+  if (!make_keys(&d, RTEST(span))) {
+    free_keys(&d);
+    rb_memerror();
+  }
+
+  pthread_mutex_lock(&lock);
+  define(&d, RTEST(span), of_default);
+  pthread_mutex_unlock(&lock);
+
+  free_keys(&d);
+  if (d.out_of_memory)
+    rb_memerror();
+  if (d.existing)
+    return d.existing->self;
+  rb_gc_register_mark_object(entry);
+  if (d.entry->dead)
+    warn_once(d.entry, d.error.message);
+  RB_GC_GUARD(operand_names);
+  RB_GC_GUARD(provider_name);
+  RB_GC_GUARD(name);
+  return entry;
+}
+
+/* ------------------------------------------------------------------- lookup */
+
+static tp_entry *find_key(const char *key) {
+  tp_entry *entry;
+
+  pthread_mutex_lock(&lock);
+  entry = names_get(key);
+  pthread_mutex_unlock(&lock);
+  return entry;
+}
+
+tp_entry *tp_find(VALUE name) {
+  const char *start, *prefix = "", *colon = "";
+  char key[KEY_SIZE];
+  size_t length;
+
+  if (SYMBOL_P(name))
+    name = rb_sym2str(name);
+  else if (!RB_TYPE_P(name, T_STRING))
+    rb_raise(rb_eTypeError,
+             "a probe's name is a Symbol or a String, not %" PRIsVALUE,
+             rb_obj_class(name));
+  start = RSTRING_PTR(name);
+  length = (size_t)RSTRING_LEN(name);
+  if (length >= sizeof(key) || memchr(start, 0, length))
+    return NULL;
+  if (!memchr(start, ':', length)) {
+    prefix = default_provider;
+    colon = ":";
+  }
+  if ((size_t)snprintf(key, sizeof(key), "%s%s%.*s", prefix, colon, (int)length,
+                       start) >= sizeof(key))
+    return NULL;
+  return find_key(key);
+}
+
+static VALUE registry_find(VALUE self, VALUE name) {
+  const tp_entry *entry = tp_find(name);
+
+  (void)self;
+  return entry ? entry->self : Qnil;
+}
+
+static VALUE registry_entries(VALUE self) {
+  VALUE ary = rb_ary_new();
+
+  (void)self;
+  EACH(tp_entry, entry, entries) rb_ary_push(ary, entry->self);
+  return ary;
+}
+
+static VALUE registry_providers(VALUE self) {
+  VALUE ary = rb_ary_new();
+
+  (void)self;
+  EACH(provider, p, providers) rb_ary_push(ary, p->self);
+  return ary;
+}
+
+/* Addresses of an entry's sites: for those who patch or look for themselves. */
+static VALUE registry_sites(VALUE self, VALUE object) {
+  tp_entry *entry = rb_check_typeddata(object, &entry_type);
+  VALUE ary = rb_ary_new();
+
+  (void)self;
+  rb_ary_push(ary, ULL2NUM((uintptr_t)entry->probe->site));
+  if (entry->end)
+    rb_ary_push(ary, ULL2NUM((uintptr_t)entry->end->site));
+  return ary;
+}
+
+static VALUE registry_figures(VALUE self) {
+  VALUE hash = rb_hash_new();
+  sdt_pool_stats stats;
+
+  (void)self;
+  sdt_pool_stat(pool, &stats);
+  rb_hash_aset(hash, ID2SYM(rb_intern("sites")), SIZET2NUM(stats.probes));
+  rb_hash_aset(hash, ID2SYM(rb_intern("images")), SIZET2NUM(stats.images));
+  rb_hash_aset(hash, ID2SYM(rb_intern("bytes")), SIZET2NUM(stats.bytes));
+  return hash;
+}
+
+/* ----------------------------------------------------------------- switches */
+
+static VALUE module_strict(VALUE self) {
+  (void)self;
+  return tp_strict ? Qtrue : Qfalse;
+}
+
+static VALUE module_set_strict(VALUE self, VALUE on) {
+  (void)self;
+  pthread_mutex_lock(&lock);
+  tp_strict = RTEST(on);
+  EACH(tp_entry, entry, entries) set_strict(entry, tp_strict);
+  pthread_mutex_unlock(&lock);
+  return on;
+}
+
+static void switch_provider(VALUE self, bool disabled) {
+  pthread_mutex_lock(&lock);
+  provider_of(self)->disabled = disabled;
+  EACH(tp_entry, entry, entries) {
+    if (entry->provider == self)
+      set_disabled(entry, disabled);
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+static VALUE provider_disable(VALUE self) {
+  switch_provider(self, true);
+  return self;
+}
+
+static VALUE provider_enable(VALUE self) {
+  switch_provider(self, false);
+  return self;
+}
+
+static VALUE provider_enabled_p(VALUE self) {
+  return provider_of(self)->disabled ? Qfalse : Qtrue;
+}
+
+static VALUE provider_name(VALUE self) { return provider_of(self)->name; }
+
+static VALUE entry_name(VALUE self) { return tp_entry_of(self)->name; }
+
+static VALUE entry_provider(VALUE self) { return tp_entry_of(self)->provider; }
+
+static VALUE entry_operands(VALUE self) { return tp_entry_of(self)->operands; }
+
+/* -------------------------------------------------------------------- start */
+
+static void before_fork(void) { pthread_mutex_lock(&lock); }
+static void after_fork(void) { pthread_mutex_unlock(&lock); }
+
+static VALUE define_class(VALUE module, const char *name) {
+  VALUE class = rb_define_class_under(module, name, rb_cObject);
+
+  rb_undef_alloc_func(class);
+  rb_undef_method(rb_singleton_class(class), "new");
+  return class;
+}
+
+static void define_readers(VALUE class) {
+  rb_define_method(class, "name", entry_name, 0);
+  rb_define_method(class, "provider", entry_provider, 0);
+  rb_define_method(class, "operands", entry_operands, 0);
+}
+
+void tp_init_registry(VALUE module) {
+  VALUE registry = rb_define_module_under(module, "Registry");
+  VALUE name = rb_const_get(module, rb_intern("DEFAULT_PROVIDER"));
+
+  snprintf(default_provider, sizeof(default_provider), "%s",
+           StringValueCStr(name));
+  pool = sdt_pool_create();
+  tp_symbols_current = symbols_create(6);
+  if (!pool || !tp_symbols_current)
+    rb_memerror();
+  /* After the library's own, so that the two locks are taken in the order in
+   * which a definition takes them. */
+  pthread_atfork(before_fork, after_fork, after_fork);
+
+  cProbe = define_class(module, "Probe");
+  cSpan = define_class(module, "Span");
+  cProvider = define_class(module, "Provider");
+  define_readers(cProbe);
+  define_readers(cSpan);
+  rb_define_method(cProvider, "name", provider_name, 0);
+  rb_define_method(cProvider, "enable", provider_enable, 0);
+  rb_define_method(cProvider, "disable", provider_disable, 0);
+  rb_define_method(cProvider, "enabled?", provider_enabled_p, 0);
+
+  rb_define_singleton_method(registry, "add", registry_add, 6);
+  rb_define_singleton_method(registry, "find", registry_find, 1);
+  rb_define_singleton_method(registry, "entries", registry_entries, 0);
+  rb_define_singleton_method(registry, "providers", registry_providers, 0);
+  rb_define_singleton_method(registry, "sites", registry_sites, 1);
+  rb_define_singleton_method(registry, "figures", registry_figures, 0);
+  rb_define_singleton_method(module, "strict", module_strict, 0);
+  rb_define_singleton_method(module, "strict=", module_set_strict, 1);
+}

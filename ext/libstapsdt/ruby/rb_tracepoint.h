@@ -1,0 +1,158 @@
+/*
+ * The binding: Ruby's values in, calls of libstapsdt out.
+ *
+ * SPDX-License-Identifier: MIT
+ */
+#ifndef RB_TRACEPOINT_H
+#define RB_TRACEPOINT_H
+
+#include <ruby.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "libstapsdt.h"
+
+#define TP_COLD __attribute__((cold, noinline))
+#define TP_LIKELY(x) __builtin_expect(!!(x), 1)
+#define TP_UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+/* Never equal to a number of arguments, which is at most SDT_MAX_OPERANDS. */
+#define TP_NO_ARITY 0xff
+
+/*
+ * What a Tracepoint::Probe or a Tracepoint::Span wraps. Once it is in the
+ * registry it lives as long as the process, so no reader ever takes a lock.
+ */
+typedef struct tp_entry {
+  sdt_probe *probe; /* an event's, or the one a span begins with */
+  sdt_probe *end;   /* a span's second one; NULL for an event */
+  /*
+   * The number of arguments of the calls this entry answers to, or
+   * TP_NO_ARITY: one compare on the fast path stands for "is it an event (a
+   * span)" and "is the number right".
+   */
+  uint8_t fire_arity;
+  uint8_t span_arity;
+  uint8_t count; /* of the caller's arguments */
+  uint8_t types[SDT_MAX_OPERANDS];
+  bool dead; /* the image could not be made: probe and end are ours */
+  VALUE self;
+  VALUE provider; /* Tracepoint::Provider */
+  VALUE name;     /* Symbol */
+  VALUE operands; /* frozen Hash: Symbol => type */
+  struct tp_entry *next;
+} tp_entry;
+
+/* ------------------------------------------------------------ rb_registry.c */
+
+typedef struct tp_slot {
+  VALUE key;
+  tp_entry *entry;
+} tp_slot;
+
+/*
+ * Symbols of the default provider's names. Readers take no lock: a slot's key
+ * is published after its entry, a bigger table after it is filled, and a table
+ * that was outgrown is kept, as someone may still be reading it.
+ */
+typedef struct tp_symbols {
+  unsigned shift;
+  size_t mask;
+  size_t used;
+  struct tp_symbols *outgrown;
+  tp_slot slots[];
+} tp_symbols;
+
+extern tp_symbols *tp_symbols_current;
+extern bool tp_strict;
+
+static inline size_t tp_symbol_hash(const tp_symbols *table, VALUE symbol) {
+  return (size_t)(((uint64_t)symbol * UINT64_C(0x9e3779b97f4a7c15)) >>
+                  table->shift);
+}
+
+/*
+ * Any VALUE may be asked for: a key is a symbol that is never freed or moved,
+ * so nothing else can have its bits.
+ */
+static inline tp_entry *tp_find_symbol(VALUE symbol) {
+  const tp_symbols *table =
+      __atomic_load_n(&tp_symbols_current, __ATOMIC_ACQUIRE);
+  size_t i = tp_symbol_hash(table, symbol);
+
+  for (;; i = (i + 1) & table->mask) {
+    const tp_slot *slot = &table->slots[i];
+    VALUE key = __atomic_load_n(&slot->key, __ATOMIC_ACQUIRE);
+
+    if (!key)
+      return NULL;
+    if (key == symbol)
+      return slot->entry;
+  }
+}
+
+static inline tp_entry *tp_entry_of(VALUE self) {
+  /*
+   * No type check: these classes have no allocator, cannot be copied or
+   * unmarshalled, and Ruby binds their methods to their instances only.
+   */
+  return (tp_entry *)RTYPEDDATA_DATA(self);
+}
+
+/* By "name" or "provider:name", a String or a Symbol; raises TypeError. */
+tp_entry *tp_find(VALUE name);
+void tp_init_registry(VALUE module);
+
+/* -------------------------------------------------------------- rb_values.c */
+
+typedef enum tp_counter {
+  TP_CONVERTED,
+  TP_DROPPED,
+  TP_FAILED,
+  TP_COUNTERS,
+} tp_counter;
+
+void tp_count(tp_counter counter);
+
+/* Longest part of a String that is copied, where it has no NUL at its end. */
+#define TP_COPY_MAX 4096
+
+typedef enum tp_fit {
+  TP_FITS,
+  TP_WRONG_CLASS,
+  TP_OUT_OF_RANGE,
+  TP_HAS_NUL,
+  TP_UNTERMINATED, /* the pointer is good only for a copy of `length` bytes */
+} tp_fit;
+
+typedef struct tp_text {
+  const char *start;
+  size_t length;
+} tp_text;
+
+/*
+ * Turn a value into an operand, by the rules of ruby/lib/tracepoint.rb. Makes
+ * no object and calls no Ruby code.
+ */
+tp_fit tp_convert(VALUE value, sdt_type type, bool whole, uint64_t *ret,
+                  tp_text *text);
+/* Raise what strict mode raises. */
+NORETURN(void tp_raise_unfit(const tp_entry *entry, int index, VALUE value,
+                             tp_fit fit));
+void tp_init_values(VALUE module);
+
+/* ---------------------------------------------------------------- rb_fire.c */
+
+NORETURN(void tp_raise_arity(const tp_entry *entry, int given));
+/*
+ * Convert the entry's arguments behind the `lead` operands that stand in
+ * `operands` already, and call the site. Returns whether it was traced.
+ */
+bool tp_fire(const tp_entry *entry, const sdt_probe *probe, const VALUE *argv,
+             uint64_t *operands, int lead, bool strict);
+void tp_init_fire(VALUE module);
+/* ---------------------------------------------------------------- rb_span.c */
+
+void tp_init_span(VALUE module);
+
+#endif

@@ -1,0 +1,85 @@
+# frozen_string_literal: true
+
+module Tracepoint
+  class << self
+    # Define an event. Doing so again with the same types gives the same probe.
+    #
+    #   CHECKOUT = Tracepoint.define(:checkout, {id: Integer, sku: String}, provider: :shop)
+    #
+    # @overload define(name, operands = {}, provider: "ruby_app")
+    #   @param name [Symbol, String] `:checkout`, or `"shop:checkout"`
+    #   @param operands [Hash{Symbol => Class, Symbol}, Array] at most 12, each
+    #     Integer, String, Symbol, Float or :bool; an Array of types leaves them
+    #     without names
+    #   @param provider [Symbol, String]
+    #   @return [Probe]
+    #   @raise [DefinitionError]
+    def define(name, *rest)
+      operands, provider = Definition.parameters(rest)
+      Definition.event(name, operands, provider)
+    end
+
+    # Define a span: two probes, `checkout__begin` and `checkout__end`.
+    #
+    # @overload define_span(name, operands = {}, provider: "ruby_app")
+    #   @param operands [Hash{Symbol => Class, Symbol}, Array] at most 10
+    #   @return [Span]
+    #   @raise [DefinitionError]
+    def define_span(name, *rest)
+      operands, provider = Definition.parameters(rest)
+      Definition.span(name, operands, provider)
+    end
+
+    # Ruby 2.7 would take a Hash of operands for keywords; this tells the two
+    # apart, there and later.
+    ruby2_keywords :define, :define_span
+
+    private
+
+    # Called at the first use of a name that nobody defined.
+    def declare(kind, name, arguments)
+      operands = Operands.inferred(arguments)
+      kind == :span ? Definition.span(name, operands, nil) : Definition.event(name, operands, nil)
+    end
+  end
+
+  # From a description to an entry of the registry.
+  module Definition
+    module_function
+
+    # @return [Array(Operands, provider)]
+    def parameters(rest)
+      options = rest.last.is_a?(Hash) && Hash.ruby2_keywords_hash?(rest.last) ? rest.pop : {}
+      unknown = options.keys - [:provider]
+      raise ArgumentError, "unknown keyword: #{unknown.first.inspect}" unless unknown.empty?
+      raise ArgumentError, "wrong number of arguments (given #{rest.size + 1}, expected 1..2)" if rest.size > 1
+
+      [Operands.declared(rest.fetch(0, {})), options[:provider]]
+    end
+
+    def event(name, operands, provider)
+      provider, name = Names.split(name, provider)
+      operands.check_count(Operands::MAX)
+      add(Probe, provider, name, operands)
+    end
+
+    def span(name, operands, provider)
+      provider, name = Names.split(name, provider)
+      Names.check_span(name)
+      operands.check_span
+      add(Span, provider, name, operands)
+    end
+
+    # Of two threads that define one name at once, the registry lets one win;
+    # the other is shown what won.
+    def add(kind, provider, name, operands)
+      entry = Registry.add(kind == Span, provider, name, operands.names, operands.codes, operands.to_h)
+      return entry if entry.is_a?(kind) && entry.name.to_s == name && entry.operands.values == operands.to_h.values
+
+      wanted = "#{provider}:#{name}(#{operands.to_h.map { |operand, type| "#{operand}: #{type}" }.join(", ")})"
+      raise DefinitionError, "#{wanted} cannot be defined: there is #{entry.is_a?(Span) ? "a span" : "a probe"} #{entry}"
+    end
+    private_class_method :add
+  end
+  private_constant :Definition
+end

@@ -1,0 +1,52 @@
+# frozen_string_literal: true
+
+module Tracepoint
+  # The provider of names that say none.
+  DEFAULT_PROVIDER = "ruby_app"
+
+  # Reading the names of probes, providers and operands.
+  module Names
+    PATTERN = /\A[A-Za-z0-9_]{1,63}\z/.freeze
+    # A span's two probes are called by its name and one of these.
+    SPAN_SUFFIXES = %w[__begin __end].freeze
+    LONGEST_SPAN = 63 - SPAN_SUFFIXES.map(&:length).max
+
+    module_function
+
+    # @return [Array(String, String)] provider and name
+    def split(name, provider = nil)
+      text = text_of(name, "a probe's name")
+      first, second = text.split(":", 2)
+      if second && provider
+        raise DefinitionError, "#{text.inspect} names its provider, and provider: does too"
+      end
+
+      [check(second ? first : provider || DEFAULT_PROVIDER, "a provider's name"),
+       check(second || text, "a probe's name")]
+    end
+
+    # @return [String] the name
+    def check(name, what)
+      text = text_of(name, what)
+      return text if text.ascii_only? && PATTERN.match?(text)
+
+      raise DefinitionError, "#{what} must be 1 to 63 of A-Z a-z 0-9 _, not #{text.inspect}"
+    end
+
+    def check_span(name)
+      return name if name.length <= LONGEST_SPAN
+
+      raise DefinitionError, "a span's name is at most #{LONGEST_SPAN} long: #{name.inspect}"
+    end
+
+    def text_of(name, what)
+      case name
+      when String then name
+      when Symbol then name.to_s
+      else raise TypeError, "#{what} is a Symbol or a String, not #{name.class}"
+      end
+    end
+    private_class_method :text_of
+  end
+  private_constant :Names
+end
