@@ -13,7 +13,10 @@ from enum import IntEnum
 
 from rbtrace_py.model import Location, LocationKind
 
-MAX_SLOTS = 12
+MAX_SLOTS = 16
+MAX_OPERANDS = 12
+KEY_TEXT = 64
+THREADS = 65_536
 BUCKETS = 33_792
 PAIR_DEPTH = 128
 

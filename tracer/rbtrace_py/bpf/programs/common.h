@@ -9,11 +9,12 @@
  *                0: the loader writes it into each copy of the program
  *   TEXT         bytes of a string that are read, with its NUL
  *   COUNTER_*    places in `counters`
+ *   FILTER_BASE  the slot of the filter's first operand
  * FILTER is the one generated text: a C expression over SLOT(i) (filters.py).
  */
 #include <uapi/linux/ptrace.h>
 
-#define MAX_SLOTS 12
+#define MAX_SLOTS 16
 
 /* abi.py packs these. */
 struct operand {
@@ -29,7 +30,7 @@ struct operand {
 
 struct site {
   u32 series;
-  u32 role;  /* pairs: 0 begin, 1 end */
+  u32 role; /* see pairs.c */
   u8 bulk_first; /* slots from here on stand in memory one behind the other */
   u8 bulk_count;
   u8 pad[6];
@@ -140,7 +141,7 @@ static __always_inline bool read_operand(struct pt_regs *ctx,
   return kind == 0;
 }
 
-#define SLOT(i) (slots[i])
+#define SLOT(i) (slots[FILTER_BASE + (i)])
 
 /* Raw bits of a double to an s64 of the same order (-0 and 0 alike). */
 static __always_inline s64 float_key(u64 bits) {
@@ -190,8 +191,8 @@ static __always_inline bool same_text(u64 pointer, u32 number, u32 prefix) {
   }
   return difference == 0;
 }
-#define STREQ(i, k) same_text(slots[i], k, 0)
-#define STRPREFIX(i, k) same_text(slots[i], k, 1)
+#define STREQ(i, k) same_text(SLOT(i), k, 0)
+#define STRPREFIX(i, k) same_text(SLOT(i), k, 1)
 #endif
 
 #ifndef FILTER

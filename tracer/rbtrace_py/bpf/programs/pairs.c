@@ -4,7 +4,8 @@
  *
  *   DEPTH   beginnings a thread may have open; deeper ones are counted, not
  *           timed, and what is above them comes out right
- *   SERIES  number of series
+ *   PAIRS   number of pairs; a site's role is twice its pair's number, and one
+ *           more where it ends
  */
 #define VALUES 1
 #include "common.h"
@@ -12,7 +13,7 @@
 
 struct thread {
   u32 tid;
-  u32 series;
+  u32 pair;
 };
 
 struct beginnings {
@@ -24,12 +25,12 @@ BPF_TABLE("hash", struct thread, struct beginnings, threads, 1);
 /* One entry of zeros, too large for the stack: what a new thread starts as. */
 BPF_TABLE("array", u32, struct beginnings, nothing, 1);
 
-static __always_inline struct beginnings *thread_of(u32 series, bool make) {
+static __always_inline struct beginnings *thread_of(u32 pair, bool make) {
   struct thread thread = {};
   struct beginnings *found;
   u32 first = 0;
   thread.tid = (u32)bpf_get_current_pid_tgid();
-  thread.series = series;
+  thread.pair = pair;
   found = threads.lookup(&thread);
   if (found || !make)
     return found;
@@ -47,8 +48,9 @@ int on_hit(struct pt_regs *ctx) {
   u64 depth, started;
   if (!site || !is_watched())
     return 0;
-  open = thread_of(site->series, site->role == 0);
-  if (site->role == 0) {
+  bool begins = !(site->role & 1);
+  open = thread_of(site->role >> 1, begins);
+  if (begins) {
     if (!open) {
       count_one(COUNTER_NO_ROOM);
       return 0;
@@ -95,8 +97,8 @@ int on_thread_exit(struct bpf_raw_tracepoint_args *ctx) {
   struct thread thread = {};
   thread.tid = (u32)bpf_get_current_pid_tgid();
 #pragma unroll
-  for (u32 i = 0; i < SERIES; i++) {
-    thread.series = i;
+  for (u32 i = 0; i < PAIRS; i++) {
+    thread.pair = i;
     threads.delete(&thread);
   }
   return 0;

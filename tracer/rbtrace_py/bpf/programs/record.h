@@ -12,7 +12,9 @@
 
 BPF_TABLE("array", u32, u64, totals, 1);
 #if DENSE
+#if VALUES
 BPF_TABLE("array", u32, u64, histogram, 1);
+#endif
 #else
 
 struct key {
@@ -110,7 +112,11 @@ static __always_inline void fill_key(struct key *key, u64 *slots) {
 #endif
 
 static __always_inline void record(u32 series, u64 value, u64 *slots) {
-#if DENSE
+#if DENSE && !VALUES
+  u64 *total = totals.lookup(&series);
+  if (total)
+    __sync_fetch_and_add(total, 1);
+#elif DENSE
   u32 place = series * BUCKETS + bucket_of(value);
   u64 *cell = histogram.lookup(&place);
   u64 *total = totals.lookup(&series);

@@ -1,0 +1,376 @@
+"""What every probe session does: pick, attach, keep up, count what is lost."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from rbtrace_py.bpf import syscall as sys_
+from rbtrace_py.bpf.abi import Counter, SlotKind
+from rbtrace_py.bpf.attach import Attacher, choose_attacher
+from rbtrace_py.bpf.maps import MapSpec
+from rbtrace_py.errors import NoSuchProbe, NoSuchTarget, RbtraceError, UsageError
+from rbtrace_py.linux.maps import executable_signature
+from rbtrace_py.linux.probes import ProbeCache, find_probes
+from rbtrace_py.linux.process import Process
+from rbtrace_py.model import Operand, OperandType, Probe
+from rbtrace_py.session import select
+from rbtrace_py.session.engine import (
+    Engine,
+    Family,
+    SlotPlan,
+    Wanted,
+    attach_everywhere,
+)
+from rbtrace_py.session.filters import CompiledFilter, compile_filter, parse_filter
+from rbtrace_py.session.targets import Targets
+
+REFRESH_SECONDS = 0.1
+"""How often a session that may grow looks for what is new."""
+
+_SPECIAL = {"pid": SlotKind.PID, "tid": SlotKind.TID}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the event commands share.
+
+    by: operand (or ``pid``, ``tid``) to group by
+    filter: text of a filter
+    max_keys: groups kept
+    wait: wait for probes that are not there yet
+    string_size: bytes of a text that ``trace`` reads
+    ring_size: bytes of ``trace``'s ring buffer, a power of two
+    """
+
+    by: str | None = None
+    filter: str | None = None
+    max_keys: int = 1000
+    wait: bool = False
+    string_size: int = 128
+    ring_size: int = 1 << 22
+
+
+class Session(ABC):
+    """A question about probes, asked of a set of processes.
+
+    Use it as a context manager: entering attaches, leaving detaches.
+    ``refresh`` keeps up with a set that grows, about every REFRESH_SECONDS.
+
+    Raises NoSuchProbe, NoSuchTarget, NotPermitted, BpfError, UsageError.
+    """
+
+    command = ""
+
+    def __init__(
+        self, targets: Targets, words: Sequence[str], options: Options | None = None
+    ) -> None:
+        if not words:
+            raise UsageError("no probe was named", "see `rbtrace-py probes PID`")
+        self.targets = targets
+        self.options = options or Options()
+        self.words = tuple(dict.fromkeys(words))
+        self.series: dict[str, int] = {}
+        self.late_probes = 0
+        self.started_ns = 0
+        self.notes: list[str] = []
+        self._cache = ProbeCache()
+        self._signatures: dict[int, object] = {}
+        self._family: Family | None = None
+        self._engines: list[Engine] = []
+        self._compiled: CompiledFilter | None = None
+        self._ended_ns: int | None = None
+
+    # ------------------------------------------------------------- life cycle
+
+    def __enter__(self) -> Session:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        probes = self._scan_until_there()
+        attacher = choose_attacher()
+        if not self.targets.is_single:
+            self._family = Family(self.targets)
+        self.plan(_unique(probes))
+        self._engines = self.make_engines(attacher)
+        self._attach(probes)
+        self.started_ns = time.time_ns()
+        if attacher.slow_to_detach:
+            self.notes.append(
+                "this kernel has no uprobe_multi: detaching takes about a tenth of a"
+                " second a site"
+            )
+
+    def _scan_until_there(self) -> dict[int, list[Probe]]:
+        """Scan; with ``wait`` again and again until every word means something."""
+        while True:
+            probes = self._scan(self.targets.alive())
+            if not probes and not self.targets.processes:
+                raise NoSuchTarget("the target ended before its probes appeared")
+            try:
+                self.check(_unique(probes))
+                return probes
+            except NoSuchProbe:
+                if not self.options.wait and self.targets.command is None:
+                    raise
+            time.sleep(0.02)
+            self.targets.refresh()
+
+    def _scan(self, processes: Iterable[Process]) -> dict[int, list[Probe]]:
+        found = {}
+        for process in processes:
+            try:
+                found[process.pid] = find_probes(process, self._cache)
+            except NoSuchTarget:
+                if self.targets.is_single and self.targets.command is None:
+                    raise
+        return found
+
+    def _attach(self, probes: Mapping[int, Sequence[Probe]]) -> int:
+        return sum(
+            attach_everywhere(
+                engine,
+                self.targets,
+                {
+                    pid: self.wanted(number, found)
+                    for pid, found in probes.items()
+                },
+            )
+            for number, engine in enumerate(self._engines)
+        )
+
+    @property
+    def may_grow(self) -> bool:
+        """Can probes or processes appear that belong to the answer?"""
+        return (
+            not self.targets.is_single
+            or self.targets.command is not None
+            or self.options.wait
+            or any(map(select.is_glob, self.words))
+        )
+
+    def refresh(self) -> None:
+        """Take in what is new; let go of processes that ended."""
+        before = set(self.targets.processes)
+        alive = self.targets.alive()
+        for pid in before - set(self.targets.processes):
+            self._signatures.pop(pid, None)
+            if self._family is not None:
+                self._family.discard(pid)
+        if not self.may_grow:
+            return
+        known = self._family.pids() if self._family is not None else []
+        fresh = self.targets.refresh(known)
+        if self._family is not None:
+            for process in fresh:
+                self._family.add(process.pid)
+        self._take_in([*alive, *fresh])
+
+    def _take_in(self, processes: Iterable[Process]) -> None:
+        changed = []
+        for process in processes:
+            try:
+                signature = executable_signature(process)
+            except RbtraceError:
+                continue
+            if self._signatures.get(process.pid) != signature or self._has_globs:
+                self._signatures[process.pid] = signature
+                changed.append(process)
+        probes = self._scan(changed)
+        if probes:
+            self.plan(_unique(probes))
+            self.late_probes += self._attach(probes)
+
+    @property
+    def _has_globs(self) -> bool:
+        return any(map(select.is_glob, self.words))
+
+    @property
+    def is_over(self) -> bool:
+        """Have all targets ended?"""
+        return not self.targets.alive()
+
+    def wait(self, seconds: float) -> None:
+        """Until the only target ends, or so long."""
+        processes = list(self.targets.processes.values())
+        if len(processes) == 1 and self.targets.command is None:
+            processes[0].wait(seconds)
+        else:
+            time.sleep(seconds)
+
+    def detach(self) -> None:
+        """Stop counting; the answer can still be read."""
+        for engine in self._engines:
+            engine.detach()
+        if self._ended_ns is None:
+            self._ended_ns = time.time_ns()
+
+    def close(self) -> None:
+        for engine in self._engines:
+            engine.close()
+        self._engines = []
+        if self._family is not None:
+            self._family.close()
+            self._family = None
+
+    @property
+    def ended_ns(self) -> int:
+        """When counting ended; now, while it goes on."""
+        return self._ended_ns or time.time_ns()
+
+    # --------------------------------------------------------- for each session
+
+    @abstractmethod
+    def check(self, probes: Sequence[Probe]) -> None:
+        """Raise NoSuchProbe if a word means none of ``probes``."""
+
+    @abstractmethod
+    def plan(self, probes: Sequence[Probe]) -> None:
+        """Take in probes: name their series, settle operands and the filter."""
+
+    @abstractmethod
+    def make_engines(self, attacher: Attacher) -> list[Engine]:
+        """The programs, once planned."""
+
+    @abstractmethod
+    def wanted(self, engine: int, probes: Sequence[Probe]) -> list[Wanted]:
+        """What engine number ``engine`` attaches to of a process's probes."""
+
+    # ------------------------------------------------------------------- shared
+
+    def series_number(self, name: str) -> int:
+        return self.series.setdefault(name, len(self.series))
+
+    def pick(self, word: str, probes: Sequence[Probe]) -> list[Probe]:
+        """The probes a word means that have the operands asked for.
+
+        Of a glob those without them are passed over; else that is an error.
+        """
+        found = select.pick(word, probes)
+        fit = [probe for probe in found if not self.missing_operands(probe)]
+        if fit or not found:
+            if len(fit) < len(found) and not select.is_glob(word):
+                self._no_operand(next(p for p in found if p not in fit))
+            return fit
+        return self._no_operand(found[0])
+
+    def missing_operands(self, probe: Probe) -> list[str]:
+        names = [self.options.by] if self.options.by else []
+        if self._compiled is not None:
+            names += self._compiled.operands
+        return [n for n in names if probe.operand(n) is None and n not in _SPECIAL]
+
+    def _no_operand(self, probe: Probe) -> list[Probe]:
+        name = self.missing_operands(probe)[0]
+        raise UsageError(
+            f"{probe.full_name} has no operand {name}",
+            f"it is {probe.signature}",
+        )
+
+    def settle_filter(self, probes: Sequence[Probe]) -> None:
+        """Parse the filter against the probes it will run on."""
+        text = self.options.filter
+        if text is None or self._compiled is not None or not probes:
+            return
+        operands: dict[str, OperandType | Operand] = {}
+        for probe in probes:
+            for operand in probe.operands:
+                operands.setdefault(operand.name, operand)
+        self._compiled = compile_filter(parse_filter(text, operands))
+
+    def same_filter(self, probe: Probe) -> bool:
+        """Does the filter mean the same on this probe's operand types?"""
+        if self._compiled is None or self.options.filter is None:
+            return True
+        operands = {operand.name: operand for operand in probe.operands}
+        return (
+            compile_filter(parse_filter(self.options.filter, operands))
+            == self._compiled
+        )
+
+    def filter_slots(self, probe: Probe) -> tuple[SlotPlan, ...]:
+        if self._compiled is None:
+            return ()
+        return tuple(operand_slot(probe, name) for name in self._compiled.operands)
+
+    def filter_prelude(self) -> str:
+        """The generated text, and the only one: the filter as C."""
+        if self._compiled is None:
+            return ""
+        text = f"#define FILTER ({self._compiled.expression})\n"
+        if self._compiled.strings:
+            text += f"#define FILTER_STRINGS {len(self._compiled.strings)}\n"
+        return text
+
+    def filter_maps(self) -> dict[str, MapSpec]:
+        if self._compiled is None or not self._compiled.strings:
+            return {}
+        count = len(self._compiled.strings)
+        return {"strings": MapSpec(sys_.MAP_TYPE_ARRAY, 4, 64, count)}
+
+    def fill_filter_strings(self, engine: Engine) -> None:
+        if self._compiled is None:
+            return
+        for number, string in enumerate(self._compiled.strings):
+            engine.program.maps["strings"].put(
+                number.to_bytes(4, "little"), string.ljust(64, b"\0")
+            )
+
+    @property
+    def filter_slot_count(self) -> int:
+        return 0 if self._compiled is None else len(self._compiled.operands)
+
+    def counters(self, *which: Counter) -> dict[str, int]:
+        """The engines' counters by their names in a result, and the common ones."""
+        names = [*which, Counter.UNREADABLE, Counter.NO_ROOM]
+        found = {}
+        for counter in names:
+            total = sum(engine.counters()[counter] for engine in self._engines)
+            found[counter.name.lower()] = total
+        if self._compiled is not None:
+            found["filtered"] = sum(
+                engine.counters()[Counter.FILTERED] for engine in self._engines
+            )
+        found["kernel_missed"] = sum(engine.missed() for engine in self._engines)
+        found["late_probes"] = self.late_probes
+        return found
+
+
+def operand_slot(probe: Probe, name: str) -> SlotPlan:
+    """The slot of an operand by name, or of ``pid`` or ``tid``."""
+    index = probe.operand(name)
+    if index is None:
+        return SlotPlan(special=_SPECIAL[name])
+    return SlotPlan(operand=index, is_text=probe.operands[index].type.is_text)
+
+
+def operand_of(probe: Probe, name: str) -> Operand | None:
+    """The operand of that name; None for ``pid`` and ``tid``."""
+    index = probe.operand(name)
+    return None if index is None else probe.operands[index]
+
+
+def _unique(probes: Mapping[int, Sequence[Probe]]) -> list[Probe]:
+    """The probes of all processes, each file's once."""
+    found: dict[tuple[object, ...], Probe] = {}
+    for group in probes.values():
+        for probe in group:
+            key = (probe.binary.key, probe.full_name, probe.sites[0].offset)
+            found.setdefault(key, probe)
+    return list(found.values())

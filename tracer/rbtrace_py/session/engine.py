@@ -1,0 +1,264 @@
+"""One program of the kernel's on the probes of the targets.
+
+An engine knows which site has which number, which file is attached for which
+process, and which processes count. What the program records is the business
+of whoever made the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rbtrace_py.bpf import syscall as sys_
+from rbtrace_py.bpf.abi import SITE_SIZE, Counter, Slot, SlotKind, pack_site
+from rbtrace_py.bpf.attach import (
+    Attacher,
+    Attachment,
+    Point,
+    RawTracepoint,
+    UprobeMulti,
+)
+from rbtrace_py.bpf.maps import Map, MapSpec
+from rbtrace_py.bpf.program import Program, counters_map
+from rbtrace_py.errors import BpfError, NoSuchTarget, RbtraceError
+from rbtrace_py.linux import btf
+from rbtrace_py.linux.binaries import open_binary
+from rbtrace_py.linux.process import Process
+from rbtrace_py.model import Probe, Site
+from rbtrace_py.session.targets import Targets
+
+MAX_SITES = 16_384
+_MAX_PROCESSES = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlan:
+    """What a slot holds, whichever site: an operand by index, or a special."""
+
+    operand: int | None = None
+    special: SlotKind | None = None
+    is_text: bool = False
+
+    def at(self, site: Site) -> Slot:
+        if self.special is not None:
+            return Slot(special=self.special)
+        assert self.operand is not None
+        locations = site.locations
+        place = locations[self.operand] if self.operand < len(locations) else None
+        return Slot(place, is_text=self.is_text)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A probe to attach to: its series, its end of a pair, its slots."""
+
+    probe: Probe
+    series: int
+    slots: tuple[SlotPlan, ...]
+    role: int = 0
+
+
+class Family:
+    """Which processes count, kept by the kernel as they fork."""
+
+    def __init__(self, targets: Targets) -> None:
+        self.watched = Map(
+            "watched",
+            MapSpec(sys_.MAP_TYPE_HASH, 4, 4, _MAX_PROCESSES, sys_.F_NO_PREALLOC),
+        )
+        self._program: Program | None = None
+        self._tracepoint: RawTracepoint | None = None
+        for pid in targets.processes:
+            self.add(pid)
+        if targets.follow:
+            self._follow_forks()
+
+    def _follow_forks(self) -> None:
+        """Without BTF children are found by looking, a little late."""
+        try:
+            offsets = btf.Btf.load().offsets(("task_struct.pid", "task_struct.tgid"))
+        except RbtraceError:
+            return
+        pid, tgid = offsets["task_struct.pid"], offsets["task_struct.tgid"]
+        if pid is None or tgid is None:
+            return
+        self._program = Program(
+            "family.c",
+            ("on_fork",),
+            {"counters": counters_map()},
+            {"PID_OFFSET": pid, "TGID_OFFSET": tgid},
+            shared={"watched": self.watched},
+        )
+        self._tracepoint = RawTracepoint(
+            self._program, "on_fork", "sched_process_fork"
+        )
+
+    @property
+    def is_immediate(self) -> bool:
+        """Does a child count from its first instruction?"""
+        return self._tracepoint is not None
+
+    def add(self, pid: int) -> None:
+        self.watched.put(_u32(pid), _u32(0))
+
+    def discard(self, pid: int) -> None:
+        self.watched.delete(_u32(pid))
+
+    def pids(self) -> list[int]:
+        """Every process that counts now."""
+        return [int.from_bytes(key, "little") for key, _ in self.watched.items()]
+
+    def close(self) -> None:
+        if self._tracepoint is not None:
+            self._tracepoint.close()
+        if self._program is not None:
+            self._program.close()
+        self.watched.close()
+
+
+class Engine:
+    """See the module.
+
+    source, functions, maps, flags, prelude: as for ``bpf.program.Program``
+    family: None when there is one process and there will be no other: then
+        the kernel is asked to attach to that one only
+    """
+
+    def __init__(
+        self,
+        attacher: Attacher,
+        family: Family | None,
+        source: str,
+        functions: tuple[str, ...],
+        maps: Mapping[str, MapSpec],
+        flags: Mapping[str, int],
+        prelude: str = "",
+    ) -> None:
+        self._attacher = attacher
+        self._family = family
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self._attached: set[tuple[object, ...]] = set()
+        self._attachments: list[Attachment] = []
+        self._tracepoints: list[RawTracepoint] = []
+        self.wanted: list[Wanted] = []
+        shared = {} if family is None else {"watched": family.watched}
+        every = {
+            "sites": MapSpec(sys_.MAP_TYPE_ARRAY, 4, SITE_SIZE, MAX_SITES),
+            "counters": counters_map(),
+        }
+        common = {
+            "WATCH_SET": int(family is not None),
+            "COOKIE_MULTI": int(isinstance(attacher, UprobeMulti)),
+        }
+        self.program = Program(
+            source, functions, {**every, **maps}, {**common, **flags}, prelude, shared
+        )
+
+    @property
+    def slow_to_detach(self) -> bool:
+        return self._attacher.slow_to_detach
+
+    def attach(self, process: Process, wanted: Sequence[Wanted]) -> int:
+        """Attach to what is new among ``wanted``; how many probes that was."""
+        fresh: dict[tuple[int, int], list[Wanted]] = {}
+        for want in wanted:
+            fresh.setdefault(want.probe.binary.key, []).append(want)
+        return sum(self._attach_file(process, group) for group in fresh.values())
+
+    def _attach_file(self, process: Process, group: Sequence[Wanted]) -> int:
+        binary = group[0].probe.binary
+        # An image is mapped by the target's family only: by inode, so that
+        # children are traced from their first event. A library is mapped by
+        # strangers, whom we leave alone.
+        pid = None if self._family is not None and binary.is_image else process.pid
+        fresh = [w for w in group if self._identity(w, pid) not in self._attached]
+        if not fresh:
+            return 0
+        points = [self._point(want, site) for want in fresh for site in want.probe.sites]
+        with open_binary(process, binary) as opened:
+            self._attachments.append(
+                self._attacher.attach(
+                    self.program, "on_hit", opened.fd_path, points, pid
+                )
+            )
+        self._attached.update(self._identity(want, pid) for want in fresh)
+        return len(fresh)
+
+    def _identity(self, want: Wanted, pid: int | None) -> tuple[object, ...]:
+        probe = want.probe
+        return (
+            probe.binary.key,
+            probe.full_name,
+            probe.sites[0].offset,
+            want.series,
+            want.role,
+            pid,
+        )
+
+    def _point(self, want: Wanted, site: Site) -> Point:
+        key = (want.probe.binary.key, site.offset, want.series, want.role)
+        number = self._numbers.get(key)
+        if number is None:
+            number = len(self._numbers)
+            if number >= MAX_SITES:
+                raise BpfError(
+                    f"more than {MAX_SITES} probe sites at once",
+                    "choose fewer probes",
+                )
+            self._numbers[key] = number
+            self.wanted.append(want)
+            slots = [slot.at(site) for slot in want.slots]
+            self.program.maps["sites"].put(
+                _u32(number), pack_site(want.series, slots, want.role)
+            )
+        return Point(site.offset, site.semaphore_offset, number)
+
+    def follow_thread_exits(self) -> None:
+        self._tracepoints.append(
+            RawTracepoint(self.program, "on_thread_exit", "sched_process_exit")
+        )
+
+    def counters(self) -> dict[Counter, int]:
+        return self.program.counters()
+
+    def missed(self) -> int:
+        return self.program.missed()
+
+    def detach(self) -> None:
+        """Take the program off every site; what it recorded stays."""
+        for attachment in self._attachments:
+            attachment.close()
+        self._attachments.clear()
+        for tracepoint in self._tracepoints:
+            tracepoint.close()
+        self._tracepoints.clear()
+
+    def close(self) -> None:
+        self.detach()
+        self.program.close()
+
+
+def attach_everywhere(
+    engine: Engine, targets: Targets, wanted: Mapping[int, Sequence[Wanted]]
+) -> int:
+    """Attach for each process what it has of ``wanted`` (by pid).
+
+    A process, or a file of it, that goes meanwhile is passed over, unless it
+    is the only one. Returns the number of probes that were new.
+    """
+    count = 0
+    for pid, wants in wanted.items():
+        process = targets.processes.get(pid)
+        if process is None:
+            continue
+        try:
+            count += engine.attach(process, wants)
+        except NoSuchTarget:
+            if targets.is_single:
+                raise
+    return count
+
+
+def _u32(number: int) -> bytes:
+    return number.to_bytes(4, "little")

@@ -1,0 +1,168 @@
+"""Sessions that answer with groups: by series and, with ``--by``, by key."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rbtrace_py.aggregate.results import Group, Result
+from rbtrace_py.bpf.abi import By, Counter, Values
+from rbtrace_py.bpf.attach import Attacher
+from rbtrace_py.bpf.maps import MapSpec
+from rbtrace_py.errors import UsageError
+from rbtrace_py.model import Operand, Probe
+from rbtrace_py.session import select
+from rbtrace_py.session.base import Options, Session, operand_of, operand_slot
+from rbtrace_py.session.engine import Engine, SlotPlan
+from rbtrace_py.session.recorder import DENSE_SERIES, Recorder, Shape
+from rbtrace_py.session.targets import Targets
+
+MAX_SERIES = 4096
+"""Series that globs may come to, over the whole session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A program of ``programs/`` that records, beyond what all of them share.
+
+    own_slots: slots the program names itself; the key's and the filter's follow
+    """
+
+    source: str
+    values: Values
+    own_slots: int
+    flags: Mapping[str, int]
+    functions: tuple[str, ...] = ("on_hit",)
+    maps: Mapping[str, MapSpec] | None = None
+
+
+class Grouped(Session):
+    """See the module. ``snapshot`` is the answer so far."""
+
+    unit = ""
+
+    def __init__(
+        self, targets: Targets, words: Sequence[str], options: Options | None = None
+    ) -> None:
+        super().__init__(targets, words, options)
+        self._by = By.NOTHING
+        self._key_operands: dict[int, Operand | None] = {}
+        self._recorders: list[Recorder] = []
+
+    @abstractmethod
+    def result_counters(self) -> dict[str, int]:
+        """What was seen and is not in the groups."""
+
+    @property
+    def by_name(self) -> str | None:
+        return self.options.by
+
+    def snapshot(self) -> Result:
+        groups = [group for r in self._recorders for group in r.groups()]
+        return Result(
+            self.command,
+            self.targets.pids,
+            tuple(self.series),
+            self.started_ns,
+            self.ended_ns,
+            tuple(groups),
+            self.result_counters(),
+            self.by_name,
+            self.unit,
+        )
+
+    def settle_series(self, name: str, probe: Probe) -> None:
+        """Number a series and settle how its key, read at ``probe``, is kept."""
+        number = self.series_number(name)
+        if len(self.series) > MAX_SERIES:
+            raise UsageError(f"more than {MAX_SERIES} series", "name fewer probes")
+        if self.by_name is None or number in self._key_operands:
+            return
+        operand = operand_of(probe, self.by_name)
+        kind = By.TEXT if operand and operand.type.is_text else By.NUMBER
+        if self._key_operands and kind is not self._by:
+            raise UsageError(
+                f"{self.by_name} is a text in some of the probes, a number in others",
+                "name fewer probes",
+            )
+        self._by = kind
+        self._key_operands[number] = operand
+        for recorder in self._recorders:
+            recorder.reserve_other(number)
+
+    def check_filter(self, probe: Probe) -> None:
+        if not self.same_filter(probe):
+            raise UsageError(
+                f"the filter does not mean the same on {probe.full_name}",
+                f"it is {probe.signature}",
+            )
+
+    def with_key_and_filter(
+        self, probe: Probe, own: Sequence[SlotPlan]
+    ) -> tuple[SlotPlan, ...]:
+        """All slots of a probe: a program's own, the key, the filter's."""
+        key = [] if self.by_name is None else [operand_slot(probe, self.by_name)]
+        return (*own, *key, *self.filter_slots(probe))
+
+    def make_recording(self, attacher: Attacher, recipe: Recipe) -> Engine:
+        shape = self._shape(recipe.values)
+        keys = int(self._by is not By.NOTHING)
+        flags = {
+            "SLOTS": recipe.own_slots + keys + self.filter_slot_count,
+            "KEY_SLOT": recipe.own_slots,
+            "FILTER_BASE": recipe.own_slots + keys,
+            **shape.flags(),
+            **recipe.flags,
+        }
+        maps = {**shape.maps(), **self.filter_maps(), **(recipe.maps or {})}
+        engine = Engine(
+            attacher,
+            self._family,
+            recipe.source,
+            recipe.functions,
+            maps,
+            flags,
+            self.filter_prelude(),
+        )
+        self.fill_filter_strings(engine)
+        recorder = Recorder(
+            engine.program, shape, self.series, self._key_operands.get
+        )
+        for number in self.series.values():
+            recorder.reserve_other(number)
+        self._recorders.append(recorder)
+        return engine
+
+    def _shape(self, values: Values) -> Shape:
+        growing = any(map(select.is_glob, self.words))
+        dense = self._by is By.NOTHING and not growing
+        if values is not Values.NONE:
+            dense = (
+                dense
+                and values is Values.DURATION
+                and len(self.series) <= DENSE_SERIES
+            )
+        room = MAX_SERIES if growing else len(self.series)
+        return Shape(values, self._by, dense, room, self.options.max_keys)
+
+
+class Picking(Grouped):
+    """A grouped session each of whose words means probes, not pairs."""
+
+    def check(self, probes: Sequence[Probe]) -> None:
+        for word in self.words:
+            if not select.pick(word, probes):
+                raise select.unknown_probe(word, probes)
+
+    def plan(self, probes: Sequence[Probe]) -> None:
+        self.settle_filter([p for w in self.words for p in select.pick(w, probes)])
+        for probe in self.picked(probes):
+            self.check_filter(probe)
+            self.settle_series(self.series_name(probe), probe)
+
+    def picked(self, probes: Sequence[Probe]) -> list[Probe]:
+        return list(dict.fromkeys(p for w in self.words for p in self.pick(w, probes)))
+
+    def series_name(self, probe: Probe) -> str:
+        return probe.full_name

@@ -1,0 +1,219 @@
+"""How long does it take: spans, pairs of probes, and what Ruby has built in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rbtrace_py.bpf import syscall as sys_
+from rbtrace_py.bpf.abi import PAIR_DEPTH, THREADS, Counter, Values
+from rbtrace_py.bpf.attach import Attacher
+from rbtrace_py.bpf.maps import MapSpec
+from rbtrace_py.errors import UsageError
+from rbtrace_py.model import Probe
+from rbtrace_py.session import select
+from rbtrace_py.session.base import Options
+from rbtrace_py.session.engine import Engine, SlotPlan, Wanted
+from rbtrace_py.session.grouped import Grouped, Recipe
+from rbtrace_py.session.select import Pair
+from rbtrace_py.session.targets import Targets
+
+MAX_PAIRS = 16
+
+_BEGINNINGS = 8 + 8 * PAIR_DEPTH
+
+
+class Latency(Grouped):
+    """Distributions of durations, kept in the kernel.
+
+    A span's end probe carries its duration. For a pair the kernel keeps the
+    beginnings, by thread; what ``--by`` and ``--filter`` name is read where
+    the pair ends.
+    """
+
+    command = "latency"
+    unit = "ns"
+
+    def __init__(
+        self, targets: Targets, words: Sequence[str], options: Options | None = None
+    ) -> None:
+        super().__init__(targets, words, options)
+        self._pairs: dict[Pair, int] = {}
+        self._spans: list[str] = []
+        self._kinds: list[str] = []
+        self._pair_engine: Engine | None = None
+
+    # -------------------------------------------------------------- selecting
+
+    def check(self, probes: Sequence[Probe]) -> None:
+        for word in self.words:
+            pairs = self._pairs_of(word, probes)
+            for pair in pairs:
+                for name in (pair.begin, pair.end):
+                    if not select.pick(name, probes):
+                        raise self._unknown(word, name, probes)
+            if not pairs and not self._spans_of(word, probes):
+                if not select.pick(word, probes):
+                    raise select.unknown_probe(word, probes)
+                if not select.is_glob(word):
+                    raise self._no_span(select.pick(word, probes)[0])
+                raise UsageError(
+                    f"{word} matches probes, but no span",
+                    "`rbtrace-py probes PID` shows which are spans;"
+                    " for other probes name a pair: BEGIN..END",
+                )
+
+    @staticmethod
+    def _unknown(word: str, name: str, probes: Sequence[Probe]) -> Exception:
+        error = select.unknown_probe(name, probes)
+        if word.removeprefix(":") in select.BUILT_IN_PAIRS:
+            error.hint = (
+                f"{word} is measured with Ruby's own probes, which this Ruby was"
+                " built without (Debian's 3.3 and later are); `rbtrace-py doctor"
+                " PID` tells"
+            )
+        return error
+
+    @staticmethod
+    def _no_span(probe: Probe) -> UsageError:
+        return UsageError(
+            f"{probe.full_name} is not a span: it has no duration",
+            "name a pair of probes, BEGIN..END, or define a span in the program:"
+            f" Tracepoint.span(:{probe.name}) {{ … }}",
+        )
+
+    def _pairs_of(self, word: str, probes: Sequence[Probe]) -> tuple[Pair, ...]:
+        pair = select.parse_pair(word)
+        if pair is not None:
+            return (pair,)
+        return select.built_in(word, probes) or ()
+
+    @staticmethod
+    def _spans_of(word: str, probes: Sequence[Probe]) -> list[Probe]:
+        found = select.pick(word, probes)
+        return [p for p in found if select.duration_operand(p) is not None]
+
+    def plan(self, probes: Sequence[Probe]) -> None:
+        ends = [probe for word in self.words for probe in self._ends(word, probes)]
+        self.settle_filter(ends)
+        for word in self.words:
+            for pair in self._pairs_of(word, probes):
+                self._plan_pair(pair, probes)
+            if not self._pairs_of(word, probes):
+                self._plan_spans(word, probes)
+
+    def _ends(self, word: str, probes: Sequence[Probe]) -> list[Probe]:
+        pairs = self._pairs_of(word, probes)
+        if pairs:
+            return [p for pair in pairs for p in select.pick(pair.end, probes)]
+        return self._spans_of(word, probes)
+
+    def _plan_pair(self, pair: Pair, probes: Sequence[Probe]) -> None:
+        if pair not in self._pairs and len(self._pairs) >= MAX_PAIRS:
+            raise UsageError(f"more than {MAX_PAIRS} pairs at once")
+        for probe in self.pick(pair.end, probes):
+            self.check_filter(probe)
+            self.settle_series(pair.series, probe)
+        self._pairs.setdefault(pair, len(self._pairs))
+
+    def _plan_spans(self, word: str, probes: Sequence[Probe]) -> None:
+        for probe in self._picked_spans(word, probes):
+            self.check_filter(probe)
+            self.settle_series(select.series_name(probe), probe)
+            if word not in self._spans:
+                self._spans.append(word)
+
+    def _picked_spans(self, word: str, probes: Sequence[Probe]) -> list[Probe]:
+        spans = self._spans_of(word, probes)
+        return [p for p in self.pick(word, probes) if p in spans] if spans else []
+
+    # --------------------------------------------------------------- programs
+
+    def make_engines(self, attacher: Attacher) -> list[Engine]:
+        engines = []
+        if self._spans or not self._pairs:
+            slots = {"VALUE_SLOT": 0, "OUTCOME_SLOT": 1}
+            recipe = Recipe("values.c", Values.DURATION, 2, slots)
+            engines.append(self.make_recording(attacher, recipe))
+            self._kinds.append("spans")
+        if self._pairs:
+            engine = self.make_recording(attacher, self._pair_recipe())
+            engine.follow_thread_exits()
+            engines.append(engine)
+            self._kinds.append("pairs")
+            self._pair_engine = engine
+        return engines
+
+    def _pair_recipe(self) -> Recipe:
+        threads = MapSpec(
+            sys_.MAP_TYPE_HASH, 8, _BEGINNINGS, THREADS, sys_.F_NO_PREALLOC
+        )
+        nothing = MapSpec(sys_.MAP_TYPE_ARRAY, 4, _BEGINNINGS, 1)
+        return Recipe(
+            "pairs.c",
+            Values.DURATION,
+            0,
+            {"DEPTH": PAIR_DEPTH, "PAIRS": len(self._pairs)},
+            ("on_hit", "on_thread_exit"),
+            {"threads": threads, "nothing": nothing},
+        )
+
+    def wanted(self, engine: int, probes: Sequence[Probe]) -> list[Wanted]:
+        if self._kinds[engine] == "spans":
+            words = [w for w in self.words if not self._pairs_of(w, probes)]
+            found = [p for w in words for p in self._picked_spans(w, probes)]
+            return [self._want_span(probe) for probe in dict.fromkeys(found)]
+        return [want for pair in self._pairs for want in self._want_pair(pair, probes)]
+
+    def _want_span(self, probe: Probe) -> Wanted:
+        outcome = select.outcome_operand(probe)
+        own = [
+            SlotPlan(operand=select.duration_operand(probe)),
+            SlotPlan(operand=outcome if outcome is not None else 0),
+        ]
+        return Wanted(
+            probe,
+            self.series[select.series_name(probe)],
+            self.with_key_and_filter(probe, own),
+        )
+
+    def _want_pair(self, pair: Pair, probes: Sequence[Probe]) -> list[Wanted]:
+        stack = self._pairs[pair]
+        series = self.series.get(pair.series)
+        if series is None:
+            return []
+        begins = [
+            Wanted(probe, series, (), role=2 * stack)
+            for probe in select.pick(pair.begin, probes)
+        ]
+        ends = [
+            Wanted(
+                probe, series, self.with_key_and_filter(probe, ()), role=2 * stack + 1
+            )
+            for probe in self.pick(pair.end, probes)
+        ]
+        return begins + ends
+
+    # ----------------------------------------------------------------- answer
+
+    def result_counters(self) -> dict[str, int]:
+        which = [Counter.BEYOND_RANGE]
+        if "spans" in self._kinds:
+            which += [
+                Counter.RAISED,
+                Counter.THROWN,
+                Counter.RUNNING_AT_ATTACH,
+                Counter.NEGATIVE,
+            ]
+        if "pairs" in self._kinds:
+            which += [Counter.NO_BEGIN, Counter.TOO_DEEP]
+        found = self.counters(*which)
+        if self._pair_engine is not None:
+            found["open_begins"] = self._open_begins(self._pair_engine)
+        return found
+
+    @staticmethod
+    def _open_begins(engine: Engine) -> int:
+        threads = engine.program.maps["threads"]
+        return sum(
+            int.from_bytes(value[:8], "little") for _, value in threads.items()
+        )

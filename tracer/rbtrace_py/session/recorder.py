@@ -1,0 +1,193 @@
+"""Reading back what ``programs/record.h`` keeps: groups and distributions."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from rbtrace_py.aggregate.histogram import (
+    Distribution,
+    FloatHistogram,
+    Histogram,
+    SignedHistogram,
+)
+from rbtrace_py.aggregate.results import Group, Key
+from rbtrace_py.bpf import syscall as sys_
+from rbtrace_py.bpf.abi import BUCKETS, KEY_TEXT, By, KeyKind, Values
+from rbtrace_py.bpf.maps import MapSpec
+from rbtrace_py.bpf.program import Program
+from rbtrace_py.model import NIL_BOOL, NIL_FLOAT_BITS, NIL_INTEGER, Operand, OperandType
+
+DENSE_SERIES = 8
+"""Up to so many series get a whole histogram each (270 KB)."""
+
+_BUCKETS_A_KEY = 256
+_MOST_BUCKETS = 1 << 22
+
+UNREADABLE_KEY = "(unreadable)"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is recorded.
+
+    dense: as many series as ``series``, a whole histogram each; else groups
+        and buckets as they are seen
+    max_keys: groups kept, beside one a series for the rest
+    """
+
+    values: Values
+    by: By
+    dense: bool
+    series: int
+    max_keys: int
+
+    def flags(self) -> dict[str, int]:
+        return {
+            "VALUES": int(self.values),
+            "BY": int(self.by),
+            "DENSE": int(self.dense),
+            "TEXT": KEY_TEXT,
+        }
+
+    def maps(self) -> dict[str, MapSpec]:
+        array, hash_ = sys_.MAP_TYPE_ARRAY, sys_.MAP_TYPE_HASH
+        made = {"totals": MapSpec(array, 4, 8, self.series, sys_.F_MMAPABLE)}
+        if self.dense and self.values:
+            cells = self.series * BUCKETS
+            made["histogram"] = MapSpec(array, 4, 8, cells, sys_.F_MMAPABLE)
+        if self.dense:
+            return made
+        key_size = 8 + (KEY_TEXT if self.by is By.TEXT else 8)
+        lazily = sys_.F_NO_PREALLOC
+        groups = self.max_keys + self.series
+        made["groups"] = MapSpec(hash_, key_size, 32, groups, lazily)
+        if self.values:
+            cells = min(groups * _BUCKETS_A_KEY + BUCKETS, _MOST_BUCKETS)
+            made["buckets"] = MapSpec(hash_, 16, 8, cells, lazily)
+        return made
+
+
+class Recorder:
+    """The recorded groups of one program.
+
+    series: numbers of the series by name; more may come
+    key_operand: the ``--by`` operand of a series
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        shape: Shape,
+        series: Mapping[str, int],
+        key_operand: Callable[[int], Operand | None],
+    ) -> None:
+        self._maps = program.maps
+        self._shape = shape
+        self._series = series
+        self._key_operand = key_operand
+
+    def reserve_other(self, series: int) -> None:
+        """Make the row for what comes after ``--max-keys`` while there is room."""
+        if self._shape.by is By.NOTHING:
+            return
+        groups = self._maps["groups"]
+        key = struct.pack("<II", series, KeyKind.OTHER).ljust(
+            groups.spec.key_size, b"\0"
+        )
+        # No group of the kernel's is born as late as this.
+        groups.put(key, struct.pack("<QQQQ", (1 << 63) + series, 0, 0, 0))
+
+    def groups(self) -> list[Group]:
+        """A snapshot; in the order of the series, then as the kernel has them."""
+        found = list(self._dense() if self._shape.dense else self._sparse())
+        return sorted(found, key=lambda group: self._series[group.series])
+
+    def _dense(self) -> Iterator[Group]:
+        totals = memoryview(self._maps["totals"].view()).cast("Q")
+        for name, series in self._series.items():
+            total = totals[series]
+            if not self._shape.values:
+                yield Group(name, None, total)
+                continue
+            view = memoryview(self._maps["histogram"].view())
+            stride = BUCKETS * 8
+            cells = view[series * stride : (series + 1) * stride]
+            histogram = Histogram.from_dense(cells)
+            yield Group(name, None, histogram.count, total, histogram)
+            cells.release()
+            view.release()
+        totals.release()
+
+    def _sparse(self) -> Iterator[Group]:
+        cells: dict[tuple[int, int], dict[int, int]] = {}
+        rows = list(self._maps["groups"].items())
+        names = {number: name for name, number in self._series.items()}
+        if self._shape.values:
+            for key, value in self._maps["buckets"].items():
+                born, cpu, place = struct.unpack("<QII", key)
+                cells.setdefault((born, cpu), {})[place] = _u64(value)
+        for key, value in rows:
+            born, cpu, count, total = struct.unpack("<QQQq", value)
+            series, kind = struct.unpack_from("<II", key)
+            distribution = self._distribution(cells.get((born, cpu), {}))
+            if distribution is not None:
+                # The buckets were read before the group: they are the count.
+                count = distribution.count
+            if not count:
+                continue
+            found, truncated = self._key(series, kind, key[8:])
+            yield Group(
+                names[series],
+                found,
+                count,
+                total,
+                distribution,
+                kind == KeyKind.OTHER,
+                truncated,
+            )
+
+    def _distribution(self, counts: dict[int, int]) -> Distribution | None:
+        if self._shape.values is Values.DURATION:
+            return Histogram(counts)
+        if self._shape.values is Values.INTEGER:
+            return SignedHistogram(counts)
+        if self._shape.values is Values.FLOAT:
+            return FloatHistogram(counts)
+        return None
+
+    def _key(self, series: int, kind: int, raw: bytes) -> tuple[Key, bool]:
+        if kind == KeyKind.OTHER or self._shape.by is By.NOTHING:
+            return None, False
+        if self._shape.by is By.TEXT:
+            if kind == KeyKind.NO_TEXT:
+                return (UNREADABLE_KEY if raw[0] else None), False
+            cut = raw[-1] == 0xFF
+            return _text(raw[:-1]), cut
+        return number_value(_u64(raw), self._key_operand(series)), False
+
+
+def _text(raw: bytes) -> str:
+    return raw.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
+
+
+def _u64(raw: bytes) -> int:
+    return int.from_bytes(raw, "little")
+
+
+def number_value(raw: int, operand: Operand | None) -> int | float | bool | None:
+    """The value of 8 raw bytes; an operand of None is a pid or a tid."""
+    kind = operand.type if operand is not None else None
+    if operand is None:
+        return raw
+    if kind is OperandType.FLOAT:
+        if raw == NIL_FLOAT_BITS:
+            return None
+        return float(struct.unpack("<d", raw.to_bytes(8, "little"))[0])
+    if kind is OperandType.BOOL:
+        return None if raw == NIL_BOOL else bool(raw)
+    signed = raw - (1 << 64) if raw >> 63 else raw
+    if kind is OperandType.INTEGER:
+        return None if signed == NIL_INTEGER and operand.size == 8 else signed
+    return signed if operand.signed else raw

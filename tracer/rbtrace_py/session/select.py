@@ -1,0 +1,136 @@
+"""From the words a user gives to probes: names, globs, spans, pairs."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rbtrace_py.errors import NoSuchProbe, UsageError
+from rbtrace_py.model import OperandRole, Probe, ProbeRole
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two names whose hits on one thread begin and end something."""
+
+    begin: str
+    end: str
+    series: str
+
+
+BUILT_IN_PAIRS: dict[str, tuple[tuple[str, str], ...]] = {
+    "gc": (
+        ("ruby:gc__mark__begin", "ruby:gc__mark__end"),
+        ("ruby:gc__sweep__begin", "ruby:gc__sweep__end"),
+    ),
+    "gc-mark": (("ruby:gc__mark__begin", "ruby:gc__mark__end"),),
+    "gc-sweep": (("ruby:gc__sweep__begin", "ruby:gc__sweep__end"),),
+    "require": (("ruby:require__entry", "ruby:require__return"),),
+    "load": (("ruby:load__entry", "ruby:load__return"),),
+    "cmethod": (("ruby:cmethod__entry", "ruby:cmethod__return"),),
+}
+"""Words for what Ruby's own probes measure (CRuby's probes.d)."""
+
+
+def is_glob(word: str) -> bool:
+    return any(c in word for c in "*?[")
+
+
+def matches(word: str, probe: Probe) -> bool:
+    """Does a name, ``provider:name`` or glob mean this probe?
+
+    A span's name means its end probe. A bare name means every provider's.
+    """
+    provider, colon, name = word.rpartition(":")
+    if colon and provider and not fnmatch.fnmatchcase(probe.provider, provider):
+        return False
+    if fnmatch.fnmatchcase(probe.name, name):
+        return True
+    span = probe.span_name
+    return (
+        span is not None
+        and probe.role is ProbeRole.SPAN_END
+        and fnmatch.fnmatchcase(span, name)
+    )
+
+
+def pick(word: str, probes: Iterable[Probe]) -> list[Probe]:
+    """The probes a word means, which may be none.
+
+    A name that a probe has goes before the same name of a span.
+    """
+    found = [probe for probe in probes if matches(word, probe)]
+    name = word.rpartition(":")[2]
+    exact = [probe for probe in found if fnmatch.fnmatchcase(probe.name, name)]
+    return found if is_glob(word) or not exact else exact
+
+
+def duration_operand(probe: Probe) -> int | None:
+    """Index of the operand that carries a span's duration."""
+    return _role(probe, OperandRole.DURATION)
+
+
+def outcome_operand(probe: Probe) -> int | None:
+    return _role(probe, OperandRole.OUTCOME)
+
+
+def _role(probe: Probe, role: OperandRole) -> int | None:
+    for index, operand in enumerate(probe.operands):
+        if operand.role is role:
+            return index
+    return None
+
+
+def series_name(probe: Probe) -> str:
+    """What a result calls a probe: a span's end by the span's name."""
+    if probe.role is ProbeRole.SPAN_END and probe.span_name:
+        return f"{probe.provider}:{probe.span_name}"
+    return probe.full_name
+
+
+def unknown_probe(word: str, probes: Sequence[Probe]) -> NoSuchProbe:
+    """The error for a word that means nothing, with the nearest names."""
+    names = sorted({probe.full_name for probe in probes})
+    names += sorted({series_name(probe) for probe in probes} - set(names))
+    bare = {name.rpartition(":")[2]: name for name in reversed(names)}
+    near = difflib.get_close_matches(word, names, 3, 0.6)
+    near += [bare[n] for n in difflib.get_close_matches(word, list(bare), 3, 0.6)]
+    near = list(dict.fromkeys(near))[:3]
+    if near:
+        hint = f"did you mean {', '.join(near)}?"
+    elif names:
+        hint = "`rbtrace-py probes PID` lists what there is"
+    else:
+        hint = (
+            "the process has no USDT probes at all; does it use the gem yet?"
+            " --wait waits for the probe to be defined"
+        )
+    return NoSuchProbe(f"no probe matches {word}", hint)
+
+
+def parse_pair(word: str) -> Pair | None:
+    """``A..B``, or None if the word is no pair; UsageError if it is half one."""
+    if ".." not in word:
+        return None
+    begin, _, end = word.partition("..")
+    if not begin or not end or ".." in end:
+        raise UsageError(
+            f"{word!r} is not a pair of probes", "a pair is written BEGIN..END"
+        )
+    if is_glob(begin) or is_glob(end):
+        raise UsageError(f"{word!r}: a pair is of two names, not of globs")
+    return Pair(begin, end, word)
+
+
+def built_in(word: str, probes: Sequence[Probe]) -> tuple[Pair, ...] | None:
+    """What a built-in word means, unless the user has a probe of that name.
+
+    ``:gc`` is always the built-in one.
+    """
+    name = word.removeprefix(":")
+    pairs = BUILT_IN_PAIRS.get(name)
+    if pairs is None or (not word.startswith(":") and pick(word, probes)):
+        return None
+    return tuple(Pair(begin, end, name) for begin, end in pairs)

@@ -1,0 +1,139 @@
+"""The processes a session looks at: a set that may grow and shrink."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
+from rbtrace_py.linux.process import Process, children
+
+
+@dataclass(slots=True)
+class Targets:
+    """Processes by pid.
+
+    follow: do children join (``--subprocesses``)?
+    command: a process of ours, started for the session
+    """
+
+    processes: dict[int, Process]
+    follow: bool = False
+    command: subprocess.Popen[bytes] | None = None
+    seen: list[int] = field(default_factory=list)
+
+    @classmethod
+    def from_pids(cls, pids: Sequence[int], follow: bool = False) -> Targets:
+        """Raises NoSuchTarget or NotPermitted for the first that cannot be."""
+        targets = cls({}, follow)
+        for pid in pids:
+            targets._add(Process(pid))
+        if follow:
+            targets.refresh()
+        return targets
+
+    @classmethod
+    def from_command(cls, words: Sequence[str], follow: bool = False) -> Targets:
+        """Start a program, as the user who called sudo, and look at it."""
+        try:
+            started = subprocess.Popen(words, preexec_fn=_drop_to_sudo_user)
+        except OSError as error:
+            raise UsageError(f"cannot run {words[0]}: {error.strerror}") from error
+        targets = cls({}, follow, started)
+        targets._add(Process(started.pid))
+        return targets
+
+    def _add(self, process: Process) -> None:
+        if process.pid not in self.processes:
+            self.processes[process.pid] = process
+            self.seen.append(process.pid)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """All that were ever looked at, in the order they came."""
+        return tuple(self.seen)
+
+    @property
+    def is_single(self) -> bool:
+        """One process, and it will stay one."""
+        return len(self.processes) == 1 and not self.follow
+
+    def alive(self) -> list[Process]:
+        """Those that still run; the others are let go."""
+        for pid, process in list(self.processes.items()):
+            if self.command is not None and pid == self.command.pid:
+                self.command.poll()  # a zombie of ours would count as alive
+            if not process.alive():
+                process.close()
+                del self.processes[pid]
+        return list(self.processes.values())
+
+    def refresh(self, known: Sequence[int] = ()) -> list[Process]:
+        """Take in children that came since, and ``known`` pids; those new."""
+        fresh: list[Process] = []
+        if not self.follow:
+            return fresh
+        waiting = [c for pid in list(self.processes) for c in _children_of(pid)]
+        waiting += [pid for pid in known if pid not in self.processes]
+        while waiting:
+            pid = waiting.pop()
+            if pid in self.processes:
+                continue
+            try:
+                process = Process(pid)
+            except RbtraceError:
+                continue  # gone again
+            self._add(process)
+            fresh.append(process)
+            waiting += _children_of(pid)
+        return fresh
+
+    def close(self) -> None:
+        """Let go of all; a program we started is told to end."""
+        for process in self.processes.values():
+            process.close()
+        self.processes.clear()
+        if self.command is not None and self.command.poll() is None:
+            self.command.send_signal(signal.SIGTERM)
+            try:
+                self.command.wait(5)
+            except subprocess.TimeoutExpired:
+                self.command.kill()
+                self.command.wait()
+
+
+def _children_of(pid: int) -> list[int]:
+    try:
+        return children(pid)
+    except (RbtraceError, OSError):
+        return []
+
+
+def _drop_to_sudo_user() -> None:
+    """In the child: become who called sudo, so that root's work ends here."""
+    user, group = os.environ.get("SUDO_UID"), os.environ.get("SUDO_GID")
+    if os.geteuid() != 0 or not user or not group:
+        return
+    name = os.environ.get("SUDO_USER", "")
+    if name:
+        os.initgroups(name, int(group))
+    os.setgid(int(group))
+    os.setuid(int(user))
+
+
+def parse_pids(text: str) -> list[int]:
+    """``12,34``; raises UsageError."""
+    try:
+        pids = [int(word) for word in text.split(",")]
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is not a pid",
+            "a target is PID or PID,PID…, or use --ps REGEX, or -- COMMAND…",
+        ) from None
+    for pid in pids:
+        if not 0 < pid < 1 << 31:
+            raise NoSuchTarget(f"there is no process {pid}")
+    return list(dict.fromkeys(pids))

@@ -1,0 +1,99 @@
+"""How are the values of an operand distributed?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rbtrace_py.bpf.abi import Counter, Values
+from rbtrace_py.bpf.attach import Attacher
+from rbtrace_py.errors import UsageError
+from rbtrace_py.model import OperandType, Probe
+from rbtrace_py.session.base import Options
+from rbtrace_py.session.engine import Engine, SlotPlan, Wanted
+from rbtrace_py.session.grouped import Picking, Recipe
+from rbtrace_py.session.targets import Targets
+
+
+class ValuesOf(Picking):
+    """The distribution of one operand, kept in the kernel.
+
+    Of a text or a truth value there is no distribution: its values are
+    counted, as ``--by`` would.
+    """
+
+    command = "values"
+
+    def __init__(
+        self,
+        targets: Targets,
+        words: Sequence[str],
+        argument: str,
+        options: Options | None = None,
+    ) -> None:
+        super().__init__(targets, words, options)
+        self.argument = argument
+        self._type: OperandType | None = None
+
+    @property
+    def is_counted(self) -> bool:
+        return self._type in (OperandType.STRING, OperandType.SYMBOL, OperandType.BOOL)
+
+    @property
+    def by_name(self) -> str | None:
+        return self.argument if self.is_counted else self.options.by
+
+    def missing_operands(self, probe: Probe) -> list[str]:
+        missing = super().missing_operands(probe)
+        if probe.operand(self.argument) is None:
+            missing.insert(0, self.argument)
+        return missing
+
+    def plan(self, probes: Sequence[Probe]) -> None:
+        for probe in self.picked(probes):
+            self._settle_type(probe)
+        if self.is_counted and self.options.by not in (None, self.argument):
+            raise UsageError(
+                f"{self.argument} is no number: its values are counted,"
+                f" and cannot be grouped by {self.options.by} as well"
+            )
+        super().plan(probes)
+
+    def _settle_type(self, probe: Probe) -> None:
+        index = probe.operand(self.argument)
+        assert index is not None
+        found = probe.operands[index].type
+        if self._type is None:
+            self._type = found
+            self.unit = found.name.lower() if found else "integer"
+        elif found is not self._type:
+            raise UsageError(
+                f"{self.argument} is of another type in {probe.full_name}",
+                "name fewer probes",
+            )
+
+    def make_engines(self, attacher: Attacher) -> list[Engine]:
+        if self.is_counted:
+            recipe = Recipe("values.c", Values.NONE, 0, {})
+        else:
+            is_float = self._type is OperandType.FLOAT
+            kind = Values.FLOAT if is_float else Values.INTEGER
+            recipe = Recipe("values.c", kind, 1, {"VALUE_SLOT": 0})
+        return [self.make_recording(attacher, recipe)]
+
+    def wanted(self, engine: int, probes: Sequence[Probe]) -> list[Wanted]:
+        return [
+            Wanted(
+                probe,
+                self.series[self.series_name(probe)],
+                self.with_key_and_filter(probe, self._own_slots(probe)),
+            )
+            for probe in self.picked(probes)
+        ]
+
+    def _own_slots(self, probe: Probe) -> list[SlotPlan]:
+        if self.is_counted:
+            return []
+        return [SlotPlan(operand=probe.operand(self.argument))]
+
+    def result_counters(self) -> dict[str, int]:
+        return self.counters(Counter.NIL)
