@@ -1,0 +1,171 @@
+"""Every hit, with its operands."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator, Sequence
+
+from rbtrace_py.aggregate.events import UNREADABLE, Event, Value
+from rbtrace_py.bpf import syscall as sys_
+from rbtrace_py.bpf.abi import MAX_OPERANDS, MAX_SLOTS, Counter
+from rbtrace_py.bpf.attach import Attacher
+from rbtrace_py.bpf.maps import MapSpec
+from rbtrace_py.bpf.ringbuf import RingBuffer
+from rbtrace_py.errors import UsageError
+from rbtrace_py.model import Probe
+from rbtrace_py.session import select
+from rbtrace_py.session.base import Options, Session
+from rbtrace_py.session.engine import Engine, SlotPlan, Wanted
+from rbtrace_py.session.recorder import number_value
+from rbtrace_py.session.targets import Targets
+
+_HEADER = struct.Struct("<QIIIHH16s")
+
+
+class Trace(Session):
+    """Events in the order the kernel saw them.
+
+    ``events`` yields what has come; ``counters`` tells of what was lost.
+    """
+
+    command = "trace"
+
+    def __init__(
+        self, targets: Targets, words: Sequence[str], options: Options | None = None
+    ) -> None:
+        super().__init__(targets, words, options)
+        self._echo = 0
+        self._texts = 0
+        self._ring: RingBuffer | None = None
+        self._wall_offset = time.time_ns() - time.monotonic_ns()
+
+    def check(self, probes: Sequence[Probe]) -> None:
+        for word in self.words:
+            if not select.pick(word, probes):
+                raise select.unknown_probe(word, probes)
+
+    def plan(self, probes: Sequence[Probe]) -> None:
+        self.settle_filter([p for w in self.words for p in select.pick(w, probes)])
+        if self._engines:
+            return
+        for probe in self._picked(probes):
+            self._echo = max(self._echo, min(len(probe.operands), MAX_OPERANDS))
+            texts = sum(operand.type.is_text for operand in probe.operands)
+            self._texts = max(self._texts, texts)
+        if any(map(select.is_glob, self.words)):
+            # What comes later may have more.
+            self._echo, self._texts = MAX_OPERANDS, max(self._texts, 4)
+        if self._echo + self.filter_slot_count > MAX_SLOTS:
+            raise UsageError(
+                f"the filter names more than {MAX_SLOTS - self._echo} operands"
+            )
+
+    def _picked(self, probes: Sequence[Probe]) -> list[Probe]:
+        return list(dict.fromkeys(p for w in self.words for p in self.pick(w, probes)))
+
+    def make_engines(self, attacher: Attacher) -> list[Engine]:
+        flags = {
+            "SLOTS": self._echo + self.filter_slot_count,
+            "FILTER_BASE": self._echo,
+            "TEXTS": self._texts,
+            "TEXT": self.options.string_size,
+        }
+        ring = MapSpec(sys_.MAP_TYPE_RINGBUF, 0, 0, self.options.ring_size)
+        engine = Engine(
+            attacher,
+            self._family,
+            "trace.c",
+            ("on_hit",),
+            {"ring": ring, **self.filter_maps()},
+            flags,
+            self.filter_prelude(),
+        )
+        self.fill_filter_strings(engine)
+        self._ring = RingBuffer(engine.program.maps["ring"])
+        return [engine]
+
+    def wanted(self, engine: int, probes: Sequence[Probe]) -> list[Wanted]:
+        return [Wanted(probe, 0, self._slots(probe)) for probe in self._picked(probes)]
+
+    def _slots(self, probe: Probe) -> tuple[SlotPlan, ...]:
+        if not self.same_filter(probe):
+            raise UsageError(
+                f"the filter does not mean the same on {probe.full_name}",
+                f"it is {probe.signature}",
+            )
+        echo = [
+            SlotPlan(operand=index, is_text=operand.type.is_text)
+            for index, operand in enumerate(probe.operands[: self._echo])
+        ]
+        if not self._compiled:
+            return tuple(echo)
+        empty = [SlotPlan(operand=MAX_SLOTS)] * (self._echo - len(echo))
+        plain = [SlotPlan(p.operand, p.special) for p in self.filter_slots(probe)]
+        return (*echo, *empty, *plain)
+
+    def events(self, seconds: float) -> Iterator[Event]:
+        """What has come; waits up to ``seconds`` if nothing has."""
+        assert self._ring is not None
+        self._ring.wait(seconds)
+        for record in self._ring.records():
+            yield self._event(record)
+
+    def wait(self, seconds: float) -> None:
+        assert self._ring is not None
+        self._ring.wait(seconds)
+
+    def _event(self, record: bytes) -> Event:
+        when, pid, tid, site, unreadable, texts, comm = _HEADER.unpack_from(record)
+        probe = self._engines[0].wanted[site].probe
+        slots = self._echo + self.filter_slot_count
+        raw = struct.unpack_from(f"<{slots}Q", record, _HEADER.size)
+        at = _HEADER.size + 8 * (slots + 1)
+        values: list[Value] = []
+        truncated = []
+        for index, operand in enumerate(probe.operands[: self._echo]):
+            value: Value
+            cut = False
+            text = operand.type.is_text and raw[index] != 0
+            if text and texts >> index & 1:
+                value, cut = self._text(record, at)
+            elif text or unreadable >> index & 1:
+                value = UNREADABLE
+            elif operand.type.is_text:
+                value = None
+            else:
+                value = number_value(raw[index], operand)
+            if text:
+                at += self.options.string_size
+            values.append(value)
+            truncated.append(cut)
+        name = comm.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
+        return Event(
+            when + self._wall_offset,
+            pid,
+            tid,
+            name,
+            probe,
+            tuple(values),
+            tuple(truncated),
+        )
+
+    def _text(self, record: bytes, at: int) -> tuple[str, bool]:
+        size = self.options.string_size
+        text = record[at : at + size].split(b"\0", 1)[0]
+        return text.decode("utf-8", "surrogateescape"), len(text) == size - 1
+
+    def result_counters(self) -> dict[str, int]:
+        """``seen`` events written, and what was not (docs/formats.md)."""
+        found = self.counters(Counter.SEEN, Counter.LOST)
+        found.pop("no_room")
+        found.pop("unreadable")
+        return found
+
+    def close(self) -> None:
+        if self._ring is not None:
+            self._ring.close()
+            self._ring = None
+        super().close()
+
+
