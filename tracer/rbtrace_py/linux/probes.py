@@ -273,6 +273,16 @@ class StateReader:
             }
             self._memory = process.open("mem")
 
+    def can_read(self) -> bool:
+        """Can the process's memory be read?"""
+        starts = (
+            mapping.start
+            for file in self._files.values()
+            for mapping in file.mappings
+            if mapping.is_executable and mapping.perms.startswith("r")
+        )
+        return self._read(next(starts, None), 1) is not None
+
     def state(self, probe: Probe) -> ProbeState:
         """The state of a probe now (mappings are those of when this was made)."""
         opened = self._open(probe.binary)

@@ -1,0 +1,345 @@
+"""What this machine and one process allow, what is missing, and what to do."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from rbtrace_py.errors import RbtraceError
+from rbtrace_py.linux.binaries import mapped_files
+from rbtrace_py.linux.btf import Btf
+from rbtrace_py.linux.kernel import (
+    Kernel,
+    effective_capabilities,
+    may_use_bpf,
+    read_kernel,
+)
+from rbtrace_py.linux.probes import Scan, StateReader, scan_probes
+from rbtrace_py.linux.process import Process, host_pid_namespace
+from rbtrace_py.linux.ruby_probes import PROVIDER, is_ruby_binary
+
+_OLDEST_KERNEL = (5, 8)
+"""The ring buffer map, which every command that shows events uses."""
+
+
+class Status(str, Enum):
+    """``warn``: something is slower, or one feature is missing."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the report; ``advice`` says what to do, and is empty if ok."""
+
+    name: str
+    status: Status
+    text: str
+    advice: str = ""
+
+
+def checks(pid: int | None = None) -> list[Check]:
+    """Look at the machine, and at process ``pid`` if given.
+
+    Raises nothing that a user can mend: what is wrong with the process is a
+    Check that failed.
+    """
+    found = list(machine_checks())
+    if pid is not None:
+        found += process_checks(pid)
+    return found
+
+
+def machine_checks() -> Iterator[Check]:
+    """What this machine allows to us."""
+    kernel = read_kernel()
+    capabilities = effective_capabilities()
+    yield _kernel(kernel)
+    yield _rights(capabilities)
+    yield from _bpf_features(kernel, capabilities)
+    yield _btf(kernel)
+    yield _bcc()
+    yield _tracefs(kernel)
+    yield _perf_events(kernel, capabilities)
+    yield _yama(kernel, capabilities)
+    yield _lockdown(kernel)
+    yield _pid_namespace()
+
+
+def _kernel(kernel: Kernel) -> Check:
+    text = f"Linux {kernel.release} on {kernel.machine}"
+    if kernel.version < _OLDEST_KERNEL:
+        wanted = ".".join(map(str, _OLDEST_KERNEL))
+        return Check("kernel", Status.FAIL, text, f"use Linux {wanted} or newer")
+    if kernel.machine != "x86_64":
+        return Check(
+            "kernel", Status.WARN, text, "tracing is only tested on x86_64 machines"
+        )
+    return Check("kernel", Status.OK, text)
+
+
+def _rights(capabilities: frozenset[str]) -> Check:
+    who = "root" if os.geteuid() == 0 else f"user {os.geteuid()}"
+    wanted = {"CAP_SYS_PTRACE"}
+    if not may_use_bpf(capabilities):
+        wanted |= {"CAP_BPF", "CAP_PERFMON"}
+    missing = sorted(wanted - capabilities)
+    if not missing:
+        return Check("rights", Status.OK, f"{who}, with the capabilities it takes")
+    advice = (
+        "this root is a container's: give it these capabilities, or run outside"
+        if os.geteuid() == 0
+        else "run as root (sudo), or give these capabilities to the command"
+    )
+    return Check("rights", Status.FAIL, f"{who}, without {', '.join(missing)}", advice)
+
+
+def _bpf_features(kernel: Kernel, capabilities: frozenset[str]) -> Iterator[Check]:
+    """What the kernel says when asked; only one who may use BPF can ask."""
+    if not may_use_bpf(capabilities):
+        yield _unprivileged_bpf(kernel)
+        return
+    try:
+        features = _probe_features()
+    except RbtraceError as error:
+        yield Check("BPF", Status.FAIL, str(error), error.hint)
+        return
+    for name, works in features.items():
+        yield _feature(name, works)
+
+
+def _probe_features() -> Mapping[str, bool]:
+    """Ask the BPF storey, if it can be asked, which features work, by name."""
+    try:
+        features = importlib.import_module("rbtrace_py.bpf.features")
+    except ImportError:
+        from rbtrace_py.bpf.attach import has_uprobe_multi
+
+        return {"uprobe_multi": has_uprobe_multi()}
+    return dict(features.probe_features())
+
+
+_FEATURES = {
+    "uprobe_multi": (
+        Status.WARN,
+        "single uprobes are used: detaching takes about 0.1 s a probe;"
+        " Linux 6.6 or newer is quick",
+    ),
+}
+
+
+def _feature(name: str, works: bool) -> Check:
+    if works:
+        return Check(name, Status.OK, "works")
+    status, advice = _FEATURES.get(
+        name,
+        (
+            Status.FAIL,
+            "the kernel refuses it: use another kernel, or look for"
+            " a security module or container that forbids it",
+        ),
+    )
+    return Check(name, status, "not available", advice)
+
+
+def _unprivileged_bpf(kernel: Kernel) -> Check:
+    level = kernel.unprivileged_bpf_disabled
+    text = f"not tried without rights (kernel.unprivileged_bpf_disabled is {level})"
+    return Check("BPF", Status.FAIL, text, "tracing always takes the rights above")
+
+
+def _btf(kernel: Kernel) -> Check:
+    try:
+        offset = Btf.load().offset("task_struct.tgid")
+    except RbtraceError as error:
+        return Check("BTF", Status.WARN, str(error), error.hint)
+    if offset is None:
+        return Check(
+            "BTF", Status.WARN, f"the BTF of {kernel.release} lacks task_struct.tgid"
+        )
+    return Check("BTF", Status.OK, "the kernel's types are known")
+
+
+def _bcc() -> Check:
+    try:
+        from rbtrace_py.bpf.compiler import import_bcc
+
+        bcc: object = import_bcc()  # type: ignore[no-untyped-call]
+    except RbtraceError as error:
+        return Check("bcc", Status.FAIL, str(error), error.hint)
+    return Check("bcc", Status.OK, f"version {_bcc_version(bcc)}")
+
+
+def _bcc_version(bcc: object) -> str:
+    version = getattr(bcc, "__version__", None)
+    if version is None:
+        import importlib.metadata
+
+        try:
+            version = importlib.metadata.version("bcc")
+        except importlib.metadata.PackageNotFoundError:
+            version = "unknown"
+    return str(version)
+
+
+def _tracefs(kernel: Kernel) -> Check:
+    if kernel.tracefs:
+        return Check("tracefs", Status.OK, f"mounted at {kernel.tracefs}")
+    return Check(
+        "tracefs",
+        Status.WARN,
+        "not mounted; other tracing tools may need it",
+        "mount -t tracefs tracefs /sys/kernel/tracing",
+    )
+
+
+def _perf_events(kernel: Kernel, capabilities: frozenset[str]) -> Check:
+    level = kernel.perf_event_paranoid
+    text = f"kernel.perf_event_paranoid is {level}"
+    if level is None:
+        return Check(
+            "perf events",
+            Status.WARN,
+            "this kernel has none",
+            "sampling takes a kernel built with CONFIG_PERF_EVENTS",
+        )
+    if capabilities & {"CAP_PERFMON", "CAP_SYS_ADMIN"} or level < 0:
+        return Check("perf events", Status.OK, f"{text}; our rights go beyond it")
+    return Check(
+        "perf events",
+        Status.WARN,
+        text,
+        "run as root, or with CAP_PERFMON",
+    )
+
+
+def _yama(kernel: Kernel, capabilities: frozenset[str]) -> Check:
+    scope = kernel.yama
+    if scope is None:
+        return Check("Yama", Status.OK, "not in this kernel")
+    text = f"kernel.yama.ptrace_scope is {scope}"
+    if scope == 0 or (scope < 3 and "CAP_SYS_PTRACE" in capabilities):
+        return Check("Yama", Status.OK, text)
+    advice = (
+        "memory of processes stays unreadable until a reboot with a lower setting;"
+        " probes can be traced all the same"
+        if scope >= 3
+        else "run as root, or with CAP_SYS_PTRACE,"
+        " or `sysctl kernel.yama.ptrace_scope=0`"
+    )
+    return Check("Yama", Status.WARN, text, advice)
+
+
+def _lockdown(kernel: Kernel) -> Check:
+    mode = kernel.lockdown
+    if mode == "confidentiality":
+        return Check(
+            "lockdown",
+            Status.FAIL,
+            "the kernel is locked down for confidentiality: BPF may not read memory",
+            "boot with lockdown=integrity, or without Secure Boot",
+        )
+    return Check("lockdown", Status.OK, mode or "not in this kernel, or hidden")
+
+
+def _pid_namespace() -> Check:
+    if host_pid_namespace():
+        return Check("pid namespace", Status.OK, "the machine's own")
+    return Check(
+        "pid namespace",
+        Status.FAIL,
+        "a container's: the kernel counts processes by other numbers",
+        "run on the host, or in a container with the host's pids (--pid=host)",
+    )
+
+
+def process_checks(pid: int) -> list[Check]:
+    """What process ``pid`` has, and allows to us."""
+    try:
+        with Process(pid) as process:
+            return list(_process(process))
+    except RbtraceError as error:
+        return [Check(f"process {pid}", Status.FAIL, str(error), error.hint)]
+
+
+def _process(process: Process) -> Iterator[Check]:
+    yield _target(process)
+    scan = scan_probes(process)
+    yield _files(scan)
+    yield _memory(process)
+    yield _ruby(process, scan)
+    yield _gem(scan)
+
+
+def _target(process: Process) -> Check:
+    foreign = process.foreign_namespaces()
+    where = f", in other namespaces ({', '.join(foreign)})" if foreign else ""
+    text = f"{process.comm}, of user {process.uid}{where}"
+    return Check(f"process {process.pid}", Status.OK, text)
+
+
+def _files(scan: Scan) -> Check:
+    if not scan.problems:
+        return Check("files", Status.OK, f"{len(scan.probes)} probes")
+    problem = scan.problems[0]
+    return Check(
+        "files",
+        Status.WARN,
+        f"{len(scan.probes)} probes; {len(scan.problems)} problems,"
+        f" first: {problem.path}: {problem.text}",
+        "probes of these files are not seen; run as root if they cannot be opened",
+    )
+
+
+def _memory(process: Process) -> Check:
+    with StateReader(process) as reader:
+        if reader.can_read():
+            return Check("memory", Status.OK, "readable")
+    return Check(
+        "memory",
+        Status.WARN,
+        "not readable: whether a probe is traced now cannot be told",
+        "run as root, or with CAP_SYS_PTRACE; see Yama above",
+    )
+
+
+def _ruby(process: Process, scan: Scan) -> Check:
+    paths = [file.binary.path for file in mapped_files(process)]
+    if not any(map(is_ruby_binary, paths)):
+        return Check(
+            "Ruby",
+            Status.WARN,
+            "this does not look like a Ruby process",
+            "its USDT probes can be traced all the same",
+        )
+    own = [
+        probe
+        for probe in scan.probes
+        if probe.provider == PROVIDER and not probe.binary.is_image
+    ]
+    if own:
+        return Check("Ruby's probes", Status.OK, f"{len(own)} probes")
+    return Check(
+        "Ruby's probes",
+        Status.WARN,
+        "this Ruby was built without probes (as Debian's 3.3 and later are)",
+        "gc, require and cmethod cannot be measured; the gem's probes can."
+        " Build Ruby with --enable-dtrace (and systemtap-sdt-dev) for them",
+    )
+
+
+def _gem(scan: Scan) -> Check:
+    count = sum(probe.binary.is_image for probe in scan.probes)
+    if count:
+        return Check("gem", Status.OK, f"{count} probes defined with tracepoint-usdt")
+    return Check(
+        "gem",
+        Status.WARN,
+        "no probes of the gem tracepoint-usdt",
+        'add it to the Gemfile and define a probe (`require "tracepoint"`)',
+    )
