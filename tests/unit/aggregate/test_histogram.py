@@ -27,6 +27,8 @@ from rbtrace_py.aggregate.histogram import (
 REFERENCE = HdrHistogram(1, 3_600_000_000_000, 3)
 PERCENTILES = (0, 0.1, 1, 10, 25, 50, 75, 90, 95, 99, 99.9, 99.99, 100)
 
+TINY = 2.0**42 * 5e-324
+
 in_range = st.one_of(
     st.integers(0, DENSE_MAX_VALUE),
     st.integers(0, 5000),
@@ -151,8 +153,8 @@ def test_signed_keys() -> None:
 def test_floats_order_by_value(values: list[float]) -> None:
     ours = FloatHistogram.from_values(values)
     assert ours.count == len(values)
-    assert ours.min <= min(v if abs(v) > 2.3e-311 else 0.0 for v in values)
-    assert ours.max >= max(v if abs(v) > 2.3e-311 else 0.0 for v in values)
+    assert ours.min <= min(v if abs(v) >= TINY else 0.0 for v in values)
+    assert ours.max >= max(v if abs(v) >= TINY else 0.0 for v in values)
     ends = [end for lowest, highest, _ in ours.buckets() for end in (lowest, highest)]
     assert ends == sorted(ends)
     assert math.isfinite(ours.mean)

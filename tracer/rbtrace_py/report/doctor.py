@@ -1,0 +1,55 @@
+"""What ``doctor`` found, a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rbtrace_py.aggregate.checks import Check
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.text import escape, pad, width
+
+_MARKS = {"ok": ("✓", "ok"), "warning": ("!", "!"), "failure": ("✗", "X")}
+
+
+def doctor_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
+    """A line a check, what to do below it."""
+    names = max((width(escape(check.name, style)) for check in checks), default=0)
+    for check in checks:
+        yield from _check(check, names, style)
+
+
+def _check(check: Check, names: int, style: Style) -> Iterator[str]:
+    name = pad(escape(check.name, style), names)
+    marks = style.pick("✓", "ok")
+    margin = len(marks) + 1 + names + 2
+    room = style.width - margin
+    detail = list(_wrap(escape(check.detail, style), room))
+    start = f"{_mark(check, style)} {name}  "
+    yield (start + (detail[0] if detail else "")).rstrip()
+    for line in detail[1:]:
+        yield " " * margin + line
+    arrow = style.pick("→", "->")
+    indent = len(arrow) + 1
+    for number, line in enumerate(_wrap(escape(check.advice, style), room - indent)):
+        lead = f"{arrow} " if not number else " " * indent
+        yield " " * margin + style.bold(lead + line)
+
+
+def _mark(check: Check, style: Style) -> str:
+    mark = style.pick(*_MARKS[check.status])
+    mark = mark.ljust(len(style.pick("✓", "ok")))
+    colour = {"ok": style.green, "warning": style.yellow, "failure": style.red}
+    return colour[check.status](mark)
+
+
+def _wrap(text: str, room: int) -> Iterator[str]:
+    """Lines of words; a word longer than a line stays whole."""
+    line = ""
+    for word in text.split():
+        if line and width(line) + 1 + width(word) > room:
+            yield line
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+    if line:
+        yield line

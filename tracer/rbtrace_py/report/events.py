@@ -1,0 +1,143 @@
+"""A line an event, in our own words or in a template's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+
+from rbtrace_py.aggregate.events import Event, Unreadable, Value
+from rbtrace_py.errors import UsageError
+from rbtrace_py.model import (
+    DURATION_UNTRACED,
+    Operand,
+    OperandRole,
+    OperandType,
+    Probe,
+)
+from rbtrace_py.report import units
+from rbtrace_py.report.style import PLAIN, Style
+from rbtrace_py.report.text import escape, inspect, inspect_symbol, scalar
+from rbtrace_py.report.units import Unit
+
+FIELDS = ("time", "pid", "tid", "comm", "probe", "provider", "arguments")
+"""Names that a template can always use."""
+
+_OUTCOMES = {0: "returned", 1: "raised", 2: "thrown"}
+_PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]|[^{}]+")
+
+
+def event_line(event: Event, style: Style, unit: Unit = "auto") -> str:
+    """``12:34:56.789012    4711 shop:checkout id: 42, sku: "abc"``."""
+    start = f"{style.dim(clock(event.time_ns))} {event.tid:7}"
+    probe = style.bold(escape(event.probe.full_name, style))
+    return f"{start} {probe} {arguments(event, style, unit)}".rstrip()
+
+
+def clock(time_ns: int) -> str:
+    """Local time of day, in microseconds."""
+    seconds, rest = divmod(time_ns, 10**9)
+    return f"{datetime.fromtimestamp(seconds):%H:%M:%S}.{rest // 1000:06d}"
+
+
+def arguments(event: Event, style: Style, unit: Unit = "auto") -> str:
+    """``id: 42, sku: "abc"``."""
+    return ", ".join(
+        f"{escape(_shown_name(operand), style)}: {text}"
+        for operand, text in _texts(event, style, unit)
+    )
+
+
+def value_text(
+    operand: Operand,
+    value: Value,
+    style: Style,
+    unit: Unit = "auto",
+    truncated: bool = False,
+) -> str:
+    """One argument as Ruby would inspect it; times and outcomes in words."""
+    if isinstance(value, Unreadable):
+        return "(unreadable)"
+    if isinstance(value, str):
+        is_symbol = operand.type is OperandType.SYMBOL
+        return (inspect_symbol if is_symbol else inspect)(value, style, truncated)
+    if type(value) is int and operand.role is OperandRole.DURATION:
+        return _duration(value, style, unit)
+    if type(value) is int and operand.role is OperandRole.OUTCOME:
+        return _OUTCOMES.get(value, str(value))
+    return scalar(value)
+
+
+class Template:
+    """``{time} {tid} {id}``: text, with names in braces and nothing else in them.
+
+    probes: what can be traced, whose operands can be named besides ``FIELDS``
+    (an operand goes before a field of its name). An event without the operand
+    shows ``-``. Raises UsageError.
+    """
+
+    def __init__(self, text: str, probes: Iterable[Probe]) -> None:
+        known = {operand.name for probe in probes for operand in probe.operands}
+        self._pieces = [_piece(match, known) for match in _PIECE.finditer(text)]
+
+    def line(self, event: Event, style: Style, unit: Unit = "auto") -> str:
+        """The template with the event's values in it, each as ``event_line`` has it."""
+        shown = _fields(event, style, unit)
+        shown.update(
+            (operand.name, text) for operand, text in _texts(event, style, unit)
+        )
+        return "".join(
+            shown.get(text, "-") if is_name else text for is_name, text in self._pieces
+        )
+
+
+def _piece(match: re.Match[str], known: set[str]) -> tuple[bool, str]:
+    """Whether it is a name, and the name or the text."""
+    text, name = match[0], match[1]
+    if text in ("{{", "}}"):
+        return False, text[0]
+    if text in ("{", "}"):
+        raise UsageError(
+            f"a single {text!r} in the template",
+            f"{text * 2} stands for {text!r}; names are written {{name}}",
+        )
+    if name is None:
+        return False, text
+    if name not in known and name not in FIELDS:
+        names = ", ".join(escape(each, PLAIN) for each in (*FIELDS, *sorted(known)))
+        raise UsageError(
+            f"no {escape(name, PLAIN)!r} for the template", f"there are {names}"
+        )
+    return True, name
+
+
+def _fields(event: Event, style: Style, unit: Unit) -> dict[str, str]:
+    return {
+        "time": clock(event.time_ns),
+        "pid": str(event.pid),
+        "tid": str(event.tid),
+        "comm": escape(event.comm, style),
+        "probe": escape(event.probe.full_name, style),
+        "provider": escape(event.probe.provider, style),
+        "arguments": arguments(event, style, unit),
+    }
+
+
+def _texts(event: Event, style: Style, unit: Unit) -> Iterator[tuple[Operand, str]]:
+    for place, (operand, value) in enumerate(
+        zip(event.probe.operands, event.values, strict=False)
+    ):
+        cut = place < len(event.truncated) and event.truncated[place]
+        yield operand, value_text(operand, value, style, unit, cut)
+
+
+def _shown_name(operand: Operand) -> str:
+    if operand.role is OperandRole.DURATION:
+        return operand.name.removesuffix("_ns")
+    return operand.name
+
+
+def _duration(nanoseconds: int, style: Style, unit: Unit) -> str:
+    if nanoseconds == DURATION_UNTRACED:
+        return "untraced"
+    return units.duration(nanoseconds, style, unit)

@@ -1,0 +1,100 @@
+"""What was seen but is not in a result, in sentences.
+
+Every report ends with these lines, and one of them always says what was lost,
+be it nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from rbtrace_py.aggregate.results import Result
+from rbtrace_py.report import units
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.text import escape
+
+LOSSES = ("lost", "kernel_missed", "no_room", "too_deep", "unreadable")
+"""Counters of what should be in a result and is not."""
+
+_SENTENCES: dict[str, tuple[str, str]] = {
+    "raised": (
+        "1 span raised an exception (it is counted above)",
+        "{} spans raised exceptions (they are counted above)",
+    ),
+    "thrown": (
+        "1 span was left by a throw or break (it is counted above)",
+        "{} spans were left by throws or breaks (they are counted above)",
+    ),
+    "running_at_attach": (
+        "1 was running when tracing began",
+        "{} were running when tracing began",
+    ),
+    "no_begin": ("1 end had no begin", "{} ends had no begin"),
+    "open_begins": ("1 begin has no end yet", "{} begins have no end yet"),
+    "beyond_range": ("1 was beyond the range", "{} were beyond the range"),
+    "negative": (
+        "1 was negative: the clock went backwards",
+        "{} were negative: the clock went backwards",
+    ),
+    "nil": ("1 was nil", "{} were nil"),
+    "nan": ("1 was NaN", "{} were NaN"),
+    "inf": ("1 was Infinity", "{} were Infinity"),
+    "-inf": ("1 was -Infinity", "{} were -Infinity"),
+    "filtered": ("1 did not match the filter", "{} did not match the filter"),
+    "late_probes": (
+        "1 probe appeared while tracing ran; what it did before is not here",
+        "{} probes appeared while tracing ran; what they did before is not here",
+    ),
+    "lost": (
+        "1 event was lost: the buffer was full",
+        "{} events were lost: the buffer was full",
+    ),
+    "kernel_missed": (
+        "1 hit was missed by the kernel",
+        "{} hits were missed by the kernel",
+    ),
+    "no_room": (
+        "1 was lost: the kernel's map was full",
+        "{} were lost: the kernel's map was full",
+    ),
+    "too_deep": ("1 was lost: nested too deeply", "{} were lost: nested too deeply"),
+    "unreadable": (
+        "1 was lost: an argument could not be read",
+        "{} were lost: an argument could not be read",
+    ),
+}
+
+
+def lost(counters: Mapping[str, int]) -> int:
+    """How much is missing from the result that should be in it."""
+    return sum(counters.get(name, 0) for name in LOSSES)
+
+
+def note_lines(result: Result, style: Style) -> Iterator[str]:
+    """A line for each counter that is not 0, losses last."""
+    counters = Counter(result.counters)
+    for group in result.groups:
+        if group.distribution is not None:
+            counters.update(group.distribution.apart)
+    yield from counter_lines(counters, style)
+
+
+def counter_lines(counters: Mapping[str, int], style: Style) -> Iterator[str]:
+    """As ``note_lines``, of counters alone."""
+    for name, number in counters.items():
+        if number > 0 and name not in LOSSES:
+            yield f"  {style.dim(sentence(name, number, style))}"
+    for name in LOSSES:
+        if counters.get(name, 0) > 0:
+            yield f"  {style.red(sentence(name, counters[name], style))}"
+    if not lost(counters):
+        yield f"  {style.dim('nothing was lost')}"
+
+
+def sentence(name: str, number: int, style: Style) -> str:
+    """``3 ends had no begin``."""
+    if name not in _SENTENCES:
+        return f"{escape(name.replace('_', ' '), style)}: {units.whole(number)}"
+    singular, plural = _SENTENCES[name]
+    return singular if number == 1 else plural.format(units.whole(number))

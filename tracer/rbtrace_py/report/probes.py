@@ -1,0 +1,93 @@
+"""The list of a process's probes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from rbtrace_py.model import Probe, describe_operand
+from rbtrace_py.report import units
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.text import cut, escape, width
+
+Listed = tuple[Probe, bool | None]
+"""A probe, and whether someone traces it (None: that could not be read)."""
+
+
+def probe_lines(probes: Sequence[Listed], style: Style) -> Iterator[str]:
+    """By provider and file, a probe a line with its arguments wrapped below."""
+    if not probes:
+        yield "no probes"
+        return
+    ordered = sorted(probes, key=lambda listed: (_place(listed), listed[0].name))
+    for number, (place, listed) in enumerate(groupby(ordered, key=_place)):
+        if number:
+            yield ""
+        yield from _provider(*place, list(listed), style)
+    yield ""
+    yield _legend(probes, style)
+
+
+def _place(listed: Listed) -> tuple[str, str]:
+    probe = listed[0]
+    return probe.provider, probe.binary.path
+
+
+def _provider(
+    provider: str, path: str, listed: Sequence[Listed], style: Style
+) -> Iterator[str]:
+    name = cut(escape(provider, style), style.width // 2, style)
+    file = cut(escape(path, style), style.width - width(name) - 2, style)
+    yield f"{style.bold(name)}  {style.dim(file)}"
+    for probe, traced in listed:
+        yield from _probe(probe, traced, style)
+
+
+def _probe(probe: Probe, traced: bool | None, style: Style) -> Iterator[str]:
+    sites = _sites(len(probe.sites))
+    name = escape(probe.name, style)
+    room = style.width - 4 - len(sites) - 2
+    operands = [escape(describe_operand(each), style) for each in probe.operands]
+    lines = _wrap(name, operands, room)
+    gap = max(style.width - 4 - width(lines[0]) - len(sites), 2)
+    yield f"  {_mark(traced, style)} {lines[0]}{' ' * gap}{style.dim(sites)}"
+    for line in lines[1:]:
+        yield f"    {line}"
+
+
+def _wrap(name: str, operands: Sequence[str], room: int) -> list[str]:
+    """``name(a, b)`` in lines of so many columns, broken after commas."""
+    if not operands:
+        return [name]
+    start = f"{name}("
+    margin = " " * min(width(start), 8)
+    words = [f"{each}," for each in operands[:-1]] + [f"{operands[-1]})"]
+    lines = [start + words[0]]
+    for word in words[1:]:
+        if width(lines[-1]) + 1 + width(word) <= room:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(margin + word)
+    return lines
+
+
+def _sites(number: int) -> str:
+    return "1 site" if number == 1 else f"{units.whole(number)} sites"
+
+
+def _mark(traced: bool | None, style: Style) -> str:
+    if traced is None:
+        return "?"
+    return style.green(style.pick("●", "*")) if traced else " "
+
+
+def _legend(probes: Sequence[Listed], style: Style) -> str:
+    total = len(probes)
+    words = "1 probe" if total == 1 else f"{units.whole(total)} probes"
+    traced = sum(state is True for _, state in probes)
+    if traced:
+        words += f", {units.whole(traced)} traced now ({_mark(True, style)})"
+    unknown = sum(state is None for _, state in probes)
+    if unknown:
+        words += f", of {units.whole(unknown)} it could not be read (?)"
+    return words

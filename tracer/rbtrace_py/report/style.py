@@ -1,0 +1,62 @@
+"""What the place that a report goes to can show: colour, characters, columns."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TextIO
+
+WIDTH = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """Passed to every report; it decides nothing about what is said.
+
+    colour: may lines hold ANSI sequences?
+    ascii: must lines be ASCII?
+    width: columns a line should not go beyond
+    """
+
+    colour: bool = False
+    ascii: bool = False
+    width: int = WIDTH
+
+    @classmethod
+    def for_stream(
+        cls, stream: TextIO, colour: bool | None = None, ascii_only: bool = False
+    ) -> Style:
+        """What suits ``stream``. ``colour`` None: as the terminal is."""
+        encoding = (stream.encoding or "ascii").lower().replace("-", "")
+        if colour is None:
+            colour = stream.isatty() and not os.environ.get("NO_COLOR")
+        return cls(colour=colour, ascii=ascii_only or not encoding.startswith("utf"))
+
+    def bold(self, text: str) -> str:
+        return self._paint("1", text)
+
+    def dim(self, text: str) -> str:
+        return self._paint("2", text)
+
+    def red(self, text: str) -> str:
+        return self._paint("31", text)
+
+    def green(self, text: str) -> str:
+        return self._paint("32", text)
+
+    def yellow(self, text: str) -> str:
+        return self._paint("33", text)
+
+    def cyan(self, text: str) -> str:
+        return self._paint("36", text)
+
+    def pick(self, text: str, fallback: str) -> str:
+        """``text``, or ``fallback`` where only ASCII goes."""
+        return fallback if self.ascii else text
+
+    def _paint(self, code: str, text: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[m" if self.colour and text else text
+
+
+PLAIN = Style()
+ASCII = Style(ascii=True)

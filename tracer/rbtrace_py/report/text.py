@@ -1,0 +1,163 @@
+"""Hostile text made fit to be shown: escaped, quoted, measured, cut.
+
+Texts come from targets. Nothing of them may move the cursor, change colours,
+reorder what stands beside them or take more columns than were counted.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Iterator
+
+from rbtrace_py.aggregate.results import Group
+from rbtrace_py.report.style import Style
+
+_NAMED = {
+    "\a": r"\a",
+    "\b": r"\b",
+    "\t": r"\t",
+    "\n": r"\n",
+    "\v": r"\v",
+    "\f": r"\f",
+    "\r": r"\r",
+    "\x1b": r"\e",
+    "\\": r"\\",
+}
+_MARKS = ("Mn", "Me", "Mc")
+_HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+_MAX_MARKS = 2
+_PLAIN_SYMBOL = re.compile(r"[^\W\d]\w*[?!=]?\Z", re.ASCII)
+_AMBIGUOUS = frozenset({"", "nil", "true", "false", "(other)"})
+
+
+def escape(text: str, style: Style) -> str:
+    """``text`` with all that is no plain character spelled as Ruby would."""
+    return "".join(_pieces(text, style))
+
+
+def inspect(text: str, style: Style, truncated: bool = False) -> str:
+    """As Ruby's ``String#inspect``; a text that was cut ends with an ellipsis."""
+    inner = "".join(_quoted(text, style))
+    return f'"{inner}"{ellipsis(style) if truncated else ""}'
+
+
+def inspect_symbol(text: str, style: Style, truncated: bool = False) -> str:
+    """As Ruby's ``Symbol#inspect``."""
+    if _PLAIN_SYMBOL.match(text) and not truncated:
+        return f":{text}"
+    return f":{inspect(text, style, truncated)}"
+
+
+def label(text: str, style: Style) -> str:
+    """``text`` without quotes, unless it would be taken for something else."""
+    if text in _AMBIGUOUS or text != text.strip():
+        return inspect(text, style)
+    return escape(text, style)
+
+
+def key_label(group: Group, style: Style) -> str:
+    """The key of a row of a ``--by`` table."""
+    if group.is_other:
+        return "(other)"
+    key = group.key
+    if isinstance(key, str):
+        return label(key, style) + (ellipsis(style) if group.truncated else "")
+    return scalar(key)
+
+
+def scalar(value: int | float | bool | None) -> str:
+    """As Ruby's ``inspect`` has it."""
+    if value is None:
+        return "nil"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and not math.isfinite(value):
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+    return repr(value)
+
+
+def ellipsis(style: Style) -> str:
+    return style.pick("…", "...")
+
+
+def width(text: str) -> int:
+    """Columns that an escaped text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(map(_columns, text))
+
+
+def cut(text: str, columns: int, style: Style) -> str:
+    """An escaped text in at most so many columns, an ellipsis where it was cut."""
+    if width(text) <= columns:
+        return text
+    mark = ellipsis(style)
+    room = columns - len(mark)
+    kept = []
+    for character in text:
+        room -= _columns(character)
+        if room < 0:
+            break
+        kept.append(character)
+    return ("".join(kept) + mark)[: max(columns, 0)]
+
+
+def pad(text: str, columns: int) -> str:
+    """``text`` with spaces up to so many columns."""
+    return text + " " * (columns - width(text))
+
+
+def pad_left(text: str, columns: int) -> str:
+    """Spaces before ``text``, up to so many columns."""
+    return " " * (columns - width(text)) + text
+
+
+def replace_undecodable(text: str) -> str:
+    """Bytes that were not UTF-8, U+FFFD for each broken sequence."""
+    if text.isascii():
+        return text
+    data = text.encode("utf-8", "surrogateescape")
+    return data.decode("utf-8", "replace")
+
+
+def _columns(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _pieces(text: str, style: Style) -> Iterator[str]:
+    marks = _MAX_MARKS
+    for character in text:
+        is_mark = not character.isascii() and unicodedata.category(character) in _MARKS
+        marks = marks + 1 if is_mark else 0
+        if is_mark and marks <= _MAX_MARKS and not style.ascii:
+            yield character
+        else:
+            yield _spell(character, is_mark or style.ascii)
+
+
+def _quoted(text: str, style: Style) -> Iterator[str]:
+    previous = ""
+    for piece in _pieces(text, style):
+        opens = previous == "#" and piece in ("{", "$", "@")
+        if previous:
+            yield "\\#" if opens else previous
+        previous = '\\"' if piece == '"' else piece
+    yield previous
+
+
+def _spell(character: str, only_ascii: bool) -> str:
+    named = _NAMED.get(character)
+    if named:
+        return named
+    code = ord(character)
+    if character.isascii():
+        return character if 0x20 <= code < 0x7F else f"\\x{code:02X}"
+    if 0xDC80 <= code <= 0xDCFF:
+        return f"\\x{code - 0xDC00:02X}"
+    if only_ascii or unicodedata.category(character) in _HIDDEN:
+        return f"\\u{{{code:X}}}"
+    return character

@@ -1,0 +1,124 @@
+"""Numbers as people read them: times, counts, shares, rates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+from rbtrace_py.report.style import Style
+
+Unit = Literal["auto", "ns", "us", "ms", "s"]
+"""What ``--unit`` takes. auto: each time in the unit that suits it."""
+
+Number = int | float
+Format = Callable[[Number], str]
+
+_SIZES: dict[str, int] = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+_DECIMALS = {"ns": 0, "us": 1, "ms": 3, "s": 6}
+_DIGITS = 3
+_EXACT = 10**15
+
+
+def duration(nanoseconds: Number, style: Style, unit: Unit = "auto") -> str:
+    """``1.23 ms``: 3 digits in a fitting unit, or the unit that was asked for."""
+    if unit != "auto":
+        return f"{scaled(nanoseconds, unit)} {unit_name(unit, style)}"
+    for name, size in _SIZES.items():
+        text = significant(nanoseconds / size, keep_zeros=name != "ns")
+        if "," not in text:
+            break
+    return f"{text} {unit_name(name, style)}"
+
+
+def scaled(nanoseconds: Number, unit: str) -> str:
+    """The number of a time in ``unit``, always with as many decimals."""
+    return f"{nanoseconds / _SIZES[unit]:,.{_DECIMALS[unit]}f}"
+
+
+def edge(nanoseconds: Number, style: Style, unit: Unit = "auto") -> str:
+    """An end of a bucket, exactly and without zeros that say nothing."""
+    name: str = unit
+    if unit == "auto":
+        name = next((n for n in reversed(_SIZES) if nanoseconds >= _SIZES[n]), "ns")
+    return f"{_fixed(nanoseconds / _SIZES[name], 9)} {unit_name(name, style)}"
+
+
+def plain(number: Number) -> str:
+    """A number as short as it can be told from its neighbours in a report."""
+    if not math.isfinite(number):
+        return "-Infinity" if number < 0 else "Infinity"
+    if isinstance(number, int) or number.is_integer():
+        return whole(int(number)) if abs(number) < _EXACT else _power(number)
+    if abs(number) < 1e-4:
+        return _power(number)
+    return _fixed(number, 9 if abs(number) < 1e6 else 3)
+
+
+def value(number: Number) -> str:
+    """A value out of a distribution: integers whole, doubles with 3 digits."""
+    if isinstance(number, int):
+        return plain(number)
+    if number == 0 or 1e-4 <= abs(number) < _EXACT:
+        return significant(number)
+    return _power(number)
+
+
+def significant(number: Number, keep_zeros: bool = False) -> str:
+    """3 significant digits, more only before the point: 1.23, 12.3, 1,234."""
+    if number == 0:
+        return "0"
+    rounded = float(f"{number:.{_DIGITS - 1}e}") if abs(number) < 1000 else number
+    before = math.floor(math.log10(abs(rounded))) + 1
+    text = f"{rounded:,.{max(_DIGITS - before, 0)}f}"
+    if keep_zeros or "." not in text:
+        return text
+    return text.rstrip("0").rstrip(".")
+
+
+def whole(number: int) -> str:
+    """``12,345``."""
+    return f"{number:,}"
+
+
+def share(part: int, all_of_it: int) -> str:
+    """Percent with one decimal; what is there but rounds to 0.0 is ``<0.1``."""
+    percent = 100 * part / all_of_it if all_of_it else 0.0
+    if part and percent < 0.05:
+        return "<0.1"
+    if part < all_of_it and percent >= 99.95:
+        return "99.9"
+    return f"{percent:.1f}"
+
+
+def span(nanoseconds: int) -> str:
+    """How long a measurement took: ``10.0 s``, ``4 min 5 s``."""
+    seconds = nanoseconds / 1e9
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def rate(count: int, nanoseconds: int) -> str:
+    """``1,234/s``; empty where there was no time."""
+    if nanoseconds <= 0:
+        return ""
+    return f"{significant(count * 1e9 / nanoseconds)}/s"
+
+
+def unit_name(name: str, style: Style) -> str:
+    """How a unit is written."""
+    return style.pick("µs", "us") if name == "us" else name
+
+
+def _fixed(number: Number, decimals: int) -> str:
+    text = f"{number:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _power(number: Number) -> str:
+    mantissa, _, power = f"{float(number):.2e}".partition("e")
+    mantissa = mantissa.rstrip("0").rstrip(".")
+    return f"{mantissa}e{int(power)}"
