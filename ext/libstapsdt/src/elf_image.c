@@ -40,6 +40,11 @@ struct data {
   char probes[8];
 };
 
+/*
+ * .note.stapsdt goes before .note.rbtrace: a reader that takes the headers in
+ * order sees the size of the rbtrace notes last, and so at least one for every
+ * stapsdt note it saw.
+ */
 #define SECTION_NAMES(X)                                                       \
   X(SDT_SECTION_NULL, null, "")                                                \
   X(SDT_SECTION_BUILD_ID, build_id, ".note.gnu.build-id")                      \

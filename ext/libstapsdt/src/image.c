@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -58,15 +59,16 @@ static void make_build_id(uint8_t ret[SDT_BUILD_ID_SIZE]) {
     ret[i] = (uint8_t)weak_random(counter++);
 }
 
-static int open_memfd(sdt_error *error) {
+static int open_memfd(struct sdt_image *image, sdt_error *error) {
   const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-  int fd = (int)syscall(SYS_memfd_create, MEMFD_NAME, flags | MFD_NOEXEC_SEAL);
+  image->fd =
+      (int)syscall(SYS_memfd_create, MEMFD_NAME, flags | MFD_NOEXEC_SEAL);
   /* Linux before 6.3 does not know the flag. */
-  if (fd < 0 && errno == EINVAL)
-    fd = (int)syscall(SYS_memfd_create, MEMFD_NAME, flags);
-  if (fd < 0)
-    sdt_fail(error, SDT_EIMAGE, "memfd_create: %m");
-  return fd;
+  if (image->fd < 0 && errno == EINVAL)
+    image->fd = (int)syscall(SYS_memfd_create, MEMFD_NAME, flags);
+  if (image->fd < 0)
+    return sdt_fail(error, SDT_EIMAGE, "memfd_create: %m");
+  return SDT_OK;
 }
 
 static int open_file(struct sdt_image *image, const char *directory,
@@ -77,17 +79,14 @@ static int open_file(struct sdt_image *image, const char *directory,
                        directory, (long)getpid());
   if (length < 0) {
     image->path = NULL;
-    sdt_fail(error, SDT_ENOMEM, "%s", "");
-    return -1;
+    return sdt_fail(error, SDT_ENOMEM, "%s", "");
   }
 
-  int fd = mkostemps(image->path, 3, O_CLOEXEC);
-  if (fd < 0) {
-    sdt_fail(error, SDT_EIMAGE, "%s: %m", image->path);
-    return -1;
-  }
+  image->fd = mkostemps(image->path, 3, O_CLOEXEC);
+  if (image->fd < 0)
+    return sdt_fail(error, SDT_EIMAGE, "%s: %m", image->path);
   image->unlink = 1;
-  return fd;
+  return SDT_OK;
 }
 
 static int write_whole(int fd, const unsigned char *bytes, size_t size) {
@@ -115,6 +114,17 @@ static int write_head(struct sdt_image *image, sdt_error *error) {
     status = sdt_fail(error, SDT_EIMAGE, "write: %m");
   free(head);
   return status;
+}
+
+/* To grow a file beyond this limit is answered with a signal that kills. */
+static int check_file_limit(const struct sdt_image *image, sdt_error *error) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 &&
+      limit.rlim_cur < image->elf.size) {
+    errno = EFBIG;
+    return sdt_fail(error, SDT_EIMAGE, "RLIMIT_FSIZE: %m");
+  }
+  return SDT_OK;
 }
 
 /* A memfd stays sparse. A file's blocks are taken now: a disk that fills up
@@ -151,31 +161,32 @@ static void seal(int fd) {
     (void)fcntl(fd, F_ADD_SEALS, seals);
 }
 
-static int make_file(struct sdt_image *image, const char *directory,
-                     const char *label, sdt_error *error) {
-  if (error)
-    error->status = SDT_EIMAGE;
-  image->fd = directory ? open_file(image, directory, label, error)
-                        : open_memfd(error);
-  if (image->fd < 0)
-    return error && error->status == SDT_ENOMEM ? SDT_ENOMEM : SDT_EIMAGE;
-
-  int status = write_head(image, error);
-  if (status == SDT_OK)
-    status = reserve(image, error);
-  if (status == SDT_OK)
-    status = map_shared(image, error);
-  if (status != SDT_OK)
-    return status;
-
+static int identify(struct sdt_image *image, sdt_error *error) {
   struct stat stat;
   if (fstat(image->fd, &stat) != 0)
     return sdt_fail(error, SDT_EIMAGE, "fstat: %m");
   image->device = stat.st_dev;
   image->inode = stat.st_ino;
-  if (!directory)
-    seal(image->fd);
   return SDT_OK;
+}
+
+static int make_file(struct sdt_image *image, const char *directory,
+                     const char *label, sdt_error *error) {
+  int status = check_file_limit(image, error);
+  if (status == SDT_OK)
+    status = directory ? open_file(image, directory, label, error)
+                       : open_memfd(image, error);
+  if (status == SDT_OK)
+    status = identify(image, error);
+  if (status == SDT_OK)
+    status = reserve(image, error);
+  if (status == SDT_OK)
+    status = write_head(image, error);
+  if (status == SDT_OK)
+    status = map_shared(image, error);
+  if (status == SDT_OK && !directory)
+    seal(image->fd);
+  return status;
 }
 
 /* The descriptor may have been closed by a program that closes everything,

@@ -50,8 +50,8 @@ static void register_handlers(void) {
   (void)pthread_atfork(sdt_lock, after_fork_in_parent, after_fork_in_child);
 }
 
-/* Images kept as files go with the process that made them. A pool that lives
- * in another thread of an exiting process may hold the lock for good. */
+/* Images kept as files go with the process that made them. Another thread may
+ * hold the lock for good while the process exits: then they stay. */
 __attribute__((destructor)) static void remove_files(void) {
   if (pthread_mutex_trylock(&lock) != 0)
     return;
@@ -64,8 +64,15 @@ __attribute__((destructor)) static void remove_files(void) {
 /* ------------------------------------------------------------------ pools */
 
 static int copy_string(const char *text, char **ret) {
-  *ret = text && *text ? strdup(text) : NULL;
-  return text && *text && !*ret ? -1 : 0;
+  *ret = text ? strdup(text) : NULL;
+  return text && !*ret ? -1 : 0;
+}
+
+/* Absolute, since files are removed when the program may have moved. One that
+ * does not exist is an error of the first definition, not of the pool. */
+static int copy_directory(const char *directory, char **ret) {
+  *ret = directory ? realpath(directory, NULL) : NULL;
+  return *ret ? 0 : copy_string(directory, ret);
 }
 
 static int pool_init(sdt_pool *pool, const char *directory,
@@ -74,7 +81,7 @@ static int pool_init(sdt_pool *pool, const char *directory,
   const char *configured = secure_getenv(DIRECTORY_VARIABLE);
   if (configured && *configured)
     directory = configured;
-  if (copy_string(directory, &pool->directory) != 0 ||
+  if (copy_directory(directory, &pool->directory) != 0 ||
       copy_string(label, &pool->label) != 0)
     return -1;
   return 0;
