@@ -33,7 +33,7 @@ def dumps(document: Document) -> str:
     return json.dumps(_clean(document), allow_nan=False)
 
 
-def result_document(result: Result) -> Document:
+def document(result: Result) -> Document:
     """Of latency, values and count; ``schema`` is named after the command."""
     return {
         **_head(result.command),
