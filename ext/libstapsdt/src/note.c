@@ -34,14 +34,18 @@ static const char *const x86_64_registers[6][4] = {
 };
 
 static int size_index(int width) {
-  switch (width < 0 ? -width : width) {
+  switch (width) {
   case 1:
+  case -1:
     return 0;
   case 2:
+  case -2:
     return 1;
   case 4:
+  case -4:
     return 2;
   case 8:
+  case -8:
     return 3;
   default:
     return -1;

@@ -138,14 +138,14 @@ static void last_descriptor(void) { harness_in_child(last_descriptor_body); }
 
 static int own_mounts(void) {
   return unshare(CLONE_NEWNS) == 0 &&
-                 mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0
+                 mount("", "/", "", MS_REC | MS_PRIVATE, NULL) == 0
              ? 0
              : -1;
 }
 
 static void no_proc_body(void) {
   sdt_pool *pool = sdt_pool_create();
-  if (own_mounts() != 0 || mount("none", "/proc", "tmpfs", 0, NULL) != 0) {
+  if (own_mounts() != 0 || mount("none", "/proc", "tmpfs", 0, "") != 0) {
     harness_skip("needs to mount");
     return;
   }
