@@ -27,7 +27,7 @@ def configure
   $VPATH << "$(srcdir)/../src"
   $INCFLAGS << " -I$(srcdir)/.. -I$(srcdir)/../src"
   # Hidden: a process may also have loaded a libstapsdt.so of its own.
-  $CFLAGS << " -std=gnu11 -O2 -fvisibility=hidden"
+  $CFLAGS << " -std=gnu11 -O2 -fvisibility=hidden -DSDT_EXPORT="
   # Ruby's headers are not clean under -Wextra and older standards' warnings.
   $warnflags = "-Wall -Wextra -Wno-unused-parameter -Wno-expansion-to-defined"
   $warnflags += " -Werror" if ENV["TRACEPOINT_WERROR"] == "1"

@@ -49,7 +49,7 @@ static tp_fit integer_from_float(double number, uint64_t *ret) {
   if (isnan(number))
     *ret = (uint64_t)SDT_NIL_INTEGER;
   else if (number >= 0x1p63 || number <= -0x1p63)
-    return saturated(number < 0, ret);
+    saturated(number < 0, ret);
   else
     *ret = (uint64_t)(int64_t)number;
   return TP_WRONG_CLASS;

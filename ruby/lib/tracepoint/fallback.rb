@@ -148,8 +148,10 @@ module Tracepoint
       end
 
       def find(name)
-        raise TypeError, "a probe's name is a Symbol or a String, not #{name.class}" unless name.is_a?(Symbol) || name.is_a?(String)
-        return unless main?
+        unless name.is_a?(Symbol) || name.is_a?(String)
+          raise TypeError, "a probe's name is a Symbol or a String, not #{name.class}"
+        end
+        return unless main? && name.to_s.ascii_only?
 
         name = name.to_s
         name = "#{DEFAULT_PROVIDER}:#{name}" unless name.include?(":")

@@ -16,7 +16,7 @@ module Tracepoint
     # @return [Array(String, String)] provider and name
     def split(name, provider = nil)
       text = text_of(name, "a probe's name")
-      first, second = text.split(":", 2)
+      first, second = text.split(":", 2) if text.ascii_only?
       if second && provider
         raise DefinitionError, "#{text.inspect} names its provider, and provider: does too"
       end

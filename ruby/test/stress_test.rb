@@ -1,0 +1,223 @@
+# frozen_string_literal: true
+
+require "test_helper"
+
+# Each in a process of its own, where a crash is an ordinary failure.
+class StressTest < Minitest::Test
+  def setup
+    needs_native
+    skip TappedSite.why_not if TappedSite.why_not
+  end
+
+  PRELUDE = <<~RUBY
+    require "tracepoint"
+    require "#{File.expand_path("support/tapped_site", __dir__)}"
+    REGISTRY = Tracepoint.module_eval("Registry")
+    def tap(entry)
+      REGISTRY.sites(entry).map { |address| TappedSite.new(address) }
+    end
+  RUBY
+
+  def test_collecting_at_every_allocation
+    assert_equal "ok\n", ruby(<<~RUBY)
+      #{PRELUDE}
+      GC.stress = true
+      probe = Tracepoint.define(:one, {id: Integer, sku: String, sym: Symbol, f: Float, ok: :bool}, provider: :stress)
+      span = Tracepoint.define_span(:two, {sku: String}, provider: :stress)
+      3.times { |i| Tracepoint.define("many_\#{i}", {id: Integer}) }
+      GC.stress = false
+      one, = tap(probe)
+      _, two = tap(span)
+      GC.stress = true
+      10.times do |i|
+        sku = "sku-\#{i}" * 10
+        raise "fire" unless probe.fire(2**62 + i, sku, :"dyn_\#{i}", i / 3.0, true)
+        raise "block" unless probe.fire { [2**70, "x\#{i}", nil, 2**70, nil] }
+        raise "name" unless Tracepoint.fire("stress:one", i, "x".dup, :a, 0.5, nil)
+        raise "drop" if probe.fire { raise "x" }
+        raise "value" unless span.measure("a" * 100) { "b" * 3 } == "bbb"
+        begin
+          span.measure("a\\0b") { raise "boom" }
+        rescue RuntimeError
+        end
+        catch(:out) { span.measure("x") { throw :out } }
+        Tracepoint.fire("fresh_\#{i}", i, "x", nil)
+        Tracepoint.span("fresh_span_\#{i}", i) { nil }
+        begin
+          probe.fire(1)
+        rescue ArgumentError
+        end
+      end
+      Tracepoint.strict = true
+      [["x", "x", :a, 0.5, nil], [1, 2, :a, 0.5, nil], [2**80, "x", :a, 0.5, nil], [1, "\\0", :a, 0.5, nil]].each do |bad|
+        begin
+          probe.fire(*bad)
+          raise "strict"
+        rescue TypeError, RangeError, ArgumentError
+        end
+      end
+      GC.stress = false
+      raise "hits" unless one.hits == 30 && two.hits == 30
+      Tracepoint.probes.each(&:to_s)
+      puts "ok"
+    RUBY
+  end
+
+  def test_compaction
+    skip "no compaction" unless GC.respond_to?(:compact)
+    assert_equal "ok\n", ruby(<<~RUBY)
+      #{PRELUDE}
+      probes = Array.new(200) { |i| Tracepoint.define("c_\#{i}".to_sym, {id: Integer, "op\#{i}": String}) }
+      begin
+        3.times { GC.compact }
+      rescue NotImplementedError
+      end
+      probes.each_with_index do |probe, i|
+        raise "names" unless probe.to_s == "ruby_app:c_\#{i}(id: Integer, op\#{i}: String)"
+        raise "fire" if Tracepoint.fire("c_\#{i}".to_sym, 1, "x")
+        raise "same" unless Tracepoint.define("c_\#{i}", [Integer, String]).equal?(probe)
+      end
+      puts "ok"
+    RUBY
+  end
+
+  def test_threads
+    assert_equal "ok\n", ruby(<<~RUBY)
+      #{PRELUDE}
+      shared, = tap(Tracepoint.define(:shared, {id: Integer}))
+      results = Array.new(8) do |t|
+        Thread.new do
+          Array.new(300) do |i|
+            Tracepoint.fire(:shared, i) or raise "fire"
+            Tracepoint.fire("each_\#{i}", i)
+            Tracepoint.span(:work, i) { Thread.pass if i % 50 == 0; i }
+            Tracepoint.define("defined_\#{i}", {id: Integer, sku: String}, provider: "p\#{i % 7}")
+          end
+        end
+      end.map(&:value)
+      raise "one probe, one object" unless results.transpose.all? { |same| same.uniq.size == 1 }
+      raise "hits \#{shared.hits}" unless shared.hits == 2400
+      raise "probes" unless Tracepoint.probes.size == 1 + 300 + 1 + 300
+      puts "ok"
+    RUBY
+  end
+
+  def test_threads_that_disagree
+    assert_equal "ok\n", ruby(<<~RUBY)
+      #{PRELUDE}
+      types = [Integer, String, Float, :bool]
+      100.times do |i|
+        outcomes = types.map do |type|
+          Thread.new do
+            Thread.pass
+            Tracepoint.define("torn_\#{i}", [type])
+          rescue Tracepoint::DefinitionError
+            nil
+          end
+        end.map(&:value)
+        raise "one wins" unless outcomes.compact.size == 1
+      end
+      puts "ok"
+    RUBY
+  end
+
+  def test_fork
+    assert_equal "ok\n", ruby(<<~RUBY)
+      #{PRELUDE}
+      before = Tracepoint.define(:before, {id: Integer})
+      children = Array.new(3) do |n|
+        fork do
+          mine = Tracepoint.define("child_\#{n}", {id: Integer})
+          one, two = tap(before).first, tap(mine).first
+          exit!(1) unless before.fire(1) && mine.fire(2) && one.hits == 1 && two.value(0, Integer) == 2
+          grandchild = fork { exit!(Tracepoint.define(:deep).fire ? 1 : 0) }
+          Process.wait(grandchild)
+          exit!($?.exitstatus)
+        end
+      end
+      after = Tracepoint.define(:after, {id: Integer})
+      one, two = tap(before).first, tap(after).first
+      raise "parent" unless before.fire(1) && after.fire(1) && one.hits == 1 && two.hits == 1
+      children.each { |pid| Process.wait(pid); raise "child" unless $?.success? }
+      puts "ok"
+    RUBY
+  end
+
+  def test_fork_while_threads_define
+    assert_equal "ok\n", ruby(<<~RUBY)
+      #{PRELUDE}
+      going = true
+      threads = Array.new(3) { |t| Thread.new { i = 0; Tracepoint.define("t\#{t}_\#{i += 1}", [Integer]) while going && i < 5000 } }
+      20.times do |n|
+        pid = fork { Tracepoint.define("forked_\#{n}").fire; Tracepoint.fire(:ad_hoc, n); exit!(0) }
+        Process.wait(pid)
+        raise "child" unless $?.success?
+      end
+      going = false
+      threads.each(&:join)
+      puts "ok"
+    RUBY
+  end
+
+  def test_ractors
+    skip "no Ractor" unless defined?(Ractor)
+    output = ruby(<<~RUBY, options: ["-W:no-experimental"])
+      #{PRELUDE}
+      PROBE = Tracepoint.define(:main, {id: Integer, sku: String}, provider: :shop)
+      SPAN = Tracepoint.define_span(:work, {id: Integer})
+      BY_NAME = Tracepoint.define(:by_name, {id: Integer})
+      raise "shareable" unless [PROBE, SPAN, PROBE.provider].all? { |it| Ractor.shareable?(it) }
+      taps = [PROBE, SPAN, BY_NAME].flat_map { |entry| tap(entry) }
+      ractors = Array.new(4) do |n|
+        Ractor.new(n) do |n|
+          200.times do |i|
+            PROBE.fire(i, "sku") or raise "fire"
+            PROBE.fire { [i, "sku"] } or raise "block"
+            Tracepoint.fire(:by_name, i) or raise "by name"
+            SPAN.measure(i) { i } == i or raise "span"
+            Tracepoint.define("r_\#{i}", {id: Integer}).fire(i)
+            Tracepoint.fire("ad_hoc_\#{i}", i, nil)
+            Tracepoint.span("ad_hoc_span_\#{i}", n) { nil }
+            begin
+              PROBE.fire(1)
+              raise "arity"
+            rescue ArgumentError
+            end
+          end
+          Tracepoint::Provider[:shop].enabled? or raise "provider"
+          [Tracepoint.probes.size, Tracepoint.stats[:failed], Tracepoint.strict, Tracepoint.supported?]
+        end
+      end
+      results = ractors.map { |ractor| ractor.respond_to?(:value) ? ractor.value : ractor.take }
+      raise results.inspect unless results.last[1..-1] == [0, false, true]
+      raise "probes" unless Tracepoint.probes.size == 3 + 200 * 3
+      raise taps.map(&:hits).inspect unless taps.map(&:hits) == [1600, 800, 800, 800]
+      puts "ok"
+    RUBY
+    assert_equal "ok\n", output
+  end
+
+  def test_no_memory_file
+    output = ruby(<<~RUBY)
+      require "tracepoint"
+      require "fiddle"
+      Process.setrlimit(:NOFILE, 3)
+      probe = Tracepoint.define(:dead, {id: Integer})
+      span = Tracepoint.define_span(:dead_span, {id: Integer})
+      raise "fire" if probe.fire(1) || probe.enabled? || span.enabled?
+      raise "measure" unless span.measure(1) { 5 } == 5
+      probe.provider.disable.enable
+      Tracepoint.strict = true
+      begin
+        probe.fire("x")
+        raise "strict"
+      rescue TypeError
+      end
+      raise "traced" if probe.fire(1) || probe.enabled?
+      raise "count" unless Tracepoint.stats[:failed] == 2
+      puts "ok"
+    RUBY
+    assert_match(/warning: ruby_app:dead\(id: Integer\) cannot be traced: .+\nok\n\z/, output)
+    assert_equal 1, output.scan("cannot be traced").size
+  end
+end

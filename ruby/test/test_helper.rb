@@ -1,0 +1,85 @@
+# frozen_string_literal: true
+
+$LOAD_PATH.unshift File.expand_path("../lib", __dir__)
+require "minitest/autorun"
+require "fileutils"
+require "open3"
+require "rbconfig"
+require "tmpdir"
+require "tracepoint"
+require_relative "support/tapped_site"
+
+module TestHelper
+  ROOT = File.expand_path("../..", __dir__)
+  LIB = File.join(ROOT, "ruby/lib")
+
+  @names = 0
+  class << self
+    # Probes are for ever, so each test has names of its own.
+    def unique(prefix = "probe")
+      @names += 1
+      "#{prefix}_#{@names}"
+    end
+  end
+
+  def unique(prefix = "probe")
+    TestHelper.unique(prefix)
+  end
+
+  def needs_native
+    skip "the extension is not built for this Ruby" unless Tracepoint.supported?
+  end
+
+  def registry
+    Tracepoint.const_get(:Registry)
+  rescue NameError
+    Tracepoint.module_eval("Registry", __FILE__, __LINE__)
+  end
+
+  # Trace an entry's sites for the time of the block: each with a tap that
+  # records its operands.
+  def tapping(entry)
+    needs_native
+    skip TappedSite.why_not if TappedSite.why_not
+    taps = registry.sites(entry).map { |address| TappedSite.new(address) }
+    yield(*taps)
+  ensure
+    taps&.each(&:close)
+  end
+
+  # The operands of the one event that the block fires.
+  def operands_of(entry)
+    tapping(entry) do |tap|
+      assert_equal true, yield, "it did not fire"
+      assert_equal 1, tap.hits
+      return entry.operands.values.each_with_index.map { |type, i| tap.value(i, type) }
+    end
+  end
+
+  def strictly
+    Tracepoint.strict = true
+    yield
+  ensure
+    Tracepoint.strict = false
+  end
+
+  # How much one of the counters grew.
+  def counting(counter)
+    before = Tracepoint.stats.fetch(counter)
+    yield
+    Tracepoint.stats.fetch(counter) - before
+  end
+
+  # Run a script in a Ruby of its own; its output.
+  def ruby(script, env: {}, options: [], verbose: true)
+    output, status = Open3.capture2e(env, RbConfig.ruby, *("-w" if verbose), "-I#{LIB}", *options, "-e", script)
+    assert status.success?, output
+    output
+  end
+end
+
+module Minitest
+  class Test
+    include TestHelper
+  end
+end

@@ -1,0 +1,5 @@
+# frozen_string_literal: true
+
+require "mkmf"
+$CFLAGS << " -O2"
+create_makefile("empty")

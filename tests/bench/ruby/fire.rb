@@ -1,0 +1,135 @@
+# frozen_string_literal: true
+
+# What probes cost a program that nobody traces, against the least that a
+# method can cost. Medians of interleaved rounds, the empty loop subtracted.
+#
+#   ruby tests/bench/ruby/fire.rb [--json] [--rounds N]
+
+$LOAD_PATH.unshift File.expand_path("../../../ruby/lib", __dir__)
+require "tracepoint"
+require "fileutils"
+require "json"
+require "optparse"
+require "rbconfig"
+require "tmpdir"
+
+abort "no extension for this Ruby: ruby ext/libstapsdt/ruby/build.rb" unless Tracepoint.supported?
+
+def load_empty
+  Dir.mktmpdir do |dir|
+    extconf = File.expand_path("empty/extconf.rb", __dir__)
+    ok = system(RbConfig.ruby, extconf, chdir: dir, out: File::NULL) &&
+         system("make", chdir: dir, out: File::NULL, err: File::NULL)
+    abort "the empty extension did not build" unless ok
+    require File.join(dir, "empty")
+  end
+end
+load_empty
+
+class EmptyRuby
+  def call(_a, _b)
+    false
+  end
+
+  def measure
+    yield
+  end
+end
+
+
+PROBE = Tracepoint.define(:bench_fire, { id: Integer, sku: String })
+Tracepoint.define(:bench_by_name, { id: Integer, sku: String })
+SPAN = Tracepoint.define_span(:bench_span)
+Tracepoint.define_span(:bench_named_span)
+EMPTY = EmptyC.new
+RUBY = EmptyRuby.new
+
+CASES = {
+  "empty loop" => "",
+  "empty C method (1, \"x\")" => 'EMPTY.call(1, "x")',
+  "empty C method of 2 (1, \"x\")" => 'EMPTY.call2(1, "x")',
+  "empty Ruby method (1, \"x\")" => 'RUBY.call(1, "x")',
+  "P.fire(1, \"x\")" => 'PROBE.fire(1, "x")',
+  "P.fire(1, \"x\") if P.enabled?" => 'PROBE.fire(1, "x") if PROBE.enabled?',
+  "empty C method (:name, 1, \"x\")" => 'EmptyC.call(:bench_by_name, 1, "x")',
+  "Tracepoint.fire(:name, 1, \"x\")" => 'Tracepoint.fire(:bench_by_name, 1, "x")',
+  "Tracepoint.fire(\"p:name\", 1, \"x\")" => 'Tracepoint.fire("ruby_app:bench_by_name", 1, "x")',
+  "empty C method { }" => 'EMPTY.call { [1, "x"] }',
+  "P.fire { [1, \"x\"] }" => 'PROBE.fire { [1, "x"] }',
+  "Ruby method that yields" => "RUBY.measure { }",
+  "C method that yields" => "EMPTY.measure { }",
+  "S.measure { }" => "SPAN.measure { }",
+  "Tracepoint.span(:name) { }" => "Tracepoint.span(:bench_named_span) { }"
+}.freeze
+
+# What, against what, and the goal where there is one.
+RATIOS = [
+  ["P.fire(1, \"x\")", "empty C method (1, \"x\")", 1.15],
+  ["P.fire(1, \"x\") if P.enabled?", "empty C method (1, \"x\")", nil],
+  ["Tracepoint.fire(:name, 1, \"x\")", "empty C method (1, \"x\")", 2.0],
+  ["Tracepoint.fire(:name, 1, \"x\")", "empty C method (:name, 1, \"x\")", nil],
+  ["P.fire { [1, \"x\"] }", "empty C method { }", 1.2],
+  ["S.measure { }", "C method that yields", 1.5],
+  ["S.measure { }", "Ruby method that yields", 1.5],
+  ["Tracepoint.span(:name) { }", "C method that yields", nil]
+].freeze
+
+UNROLLED = 10
+PER_ROUND = 20_000
+
+def loop_of(code)
+  body = ([code] * UNROLLED).join("\n")
+  eval(<<~RUBY, TOPLEVEL_BINDING, __FILE__, __LINE__ + 1)
+    # frozen_string_literal: true
+    lambda do
+      i = 0
+      t = Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond)
+      while i < #{PER_ROUND}
+        #{body}
+        i += 1
+      end
+      Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond) - t
+    end
+  RUBY
+end
+
+def median(numbers)
+  sorted = numbers.sort
+  (sorted[(sorted.size - 1) / 2] + sorted[sorted.size / 2]) / 2.0
+end
+
+options = { rounds: 41 }
+OptionParser.new do |o|
+  o.on("--json") { options[:json] = true }
+  o.on("--rounds N", Integer) { |n| options[:rounds] = n }
+end.parse!
+
+loops = CASES.transform_values { |code| loop_of(code) }
+loops.each_value(&:call)
+taken = Hash.new { |hash, name| hash[name] = [] }
+options[:rounds].times do |round|
+  # Turned by one each round, so that nobody always follows the same neighbour.
+  loops.to_a.rotate(round).each { |name, code| taken[name] << code.call }
+end
+# The round's own empty loop is subtracted, and the ratio taken, in each round:
+# both halves then saw the same machine.
+calls = UNROLLED * PER_ROUND
+net = taken.transform_values do |all|
+  all.zip(taken["empty loop"]).map { |ns, empty| [(ns - empty).fdiv(calls), 0.001].max }
+end
+ratios = RATIOS.map do |what, against, goal|
+  { what: what, against: against, goal: goal, ratio: median(net[what].zip(net[against]).map { |a, b| a / b }).round(3) }
+end
+
+if options[:json]
+  puts JSON.generate(schema: "rbtrace-py/bench-fire", version: 1, ruby: RUBY_DESCRIPTION, rounds: options[:rounds],
+                     ns: net.transform_values { |all| median(all).round(2) }, ratios: ratios)
+else
+  puts RUBY_DESCRIPTION
+  net.each { |name, all| puts format("%-40s %8.2f ns", name, median(all)) unless name == "empty loop" }
+  puts
+  ratios.each do |r|
+    goal = r[:goal] ? format("goal %.2f", r[:goal]) : ""
+    puts format("%-33s / %-31s %5.2f  %s", r[:what], r[:against], r[:ratio], goal)
+  end
+end
