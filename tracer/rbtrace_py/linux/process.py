@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from rbtrace_py.errors import NoSuchTarget, NotPermitted, RbtraceError, UsageError
+from rbtrace_py.linux.kernel import effective_capabilities
 from rbtrace_py.linux.procfs import read_file
 from rbtrace_py.linux.text import safe_text
 
@@ -267,12 +268,12 @@ def gone(pid: int) -> NoSuchTarget:
 
 def not_permitted(pid: int, doing: str) -> NotPermitted:
     """The error for a process that we may not look at."""
-    return NotPermitted(
-        f"not allowed to read {doing} of process {pid}",
-        "run as root, or as the same user with the capability CAP_SYS_PTRACE"
-        if os.geteuid() != 0
-        else "root lacks CAP_SYS_PTRACE here: is this a container?",
-    )
+    message = f"not allowed to read {doing} of process {pid}"
+    if "CAP_SYS_PTRACE" in effective_capabilities():
+        return NotPermitted(message, "a security module or a sandbox forbids it")
+    if os.geteuid() == 0:
+        return NotPermitted(message, "this root lacks CAP_SYS_PTRACE: a container's?")
+    return NotPermitted(message, "run as root, or with CAP_SYS_PTRACE")
 
 
 def _open_directory(pid: int) -> int:

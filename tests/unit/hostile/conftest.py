@@ -1,0 +1,8 @@
+"""Shares the helpers of the tests beside it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "linux"))

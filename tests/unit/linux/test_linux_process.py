@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import os
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from linux_targets import is_root, running
+
+from rbtrace_py.errors import NoSuchTarget, NotPermitted, UsageError
+from rbtrace_py.linux import process as module
+from rbtrace_py.linux.process import (
+    Process,
+    children,
+    descendants,
+    find_by_cmdline,
+    parse_stat,
+    split_cmdline,
+)
+
+THREADED = """
+import threading, sys
+def body():
+    print("ready", threading.get_native_id(), flush=True)
+    sys.stdin.read()
+threading.Thread(target=body).start()
+"""
+TREE = """
+import subprocess, sys
+child = subprocess.Popen(["sh", "-c", "sleep 100 & echo $!; wait"],
+                         stdout=subprocess.PIPE, text=True)
+print("ready", child.pid, child.stdout.readline(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_facts(target: Path) -> None:
+    with running(target, "two words") as popen, Process(popen.pid) as process:
+        assert process.pid == popen.pid
+        assert process.comm == "target"
+        assert process.cmdline == [str(target), "two words"]
+        assert process.exe == str(target)
+        assert process.uid == os.geteuid()
+        assert process.threads() == [popen.pid]
+        assert process.foreign_namespaces() == []
+        assert process.namespace("mnt") == os.stat("/proc/self/ns/mnt").st_ino
+        assert process.identity == (popen.pid, process.start_time)
+        assert process.alive()
+        assert not process.wait(0.01)
+
+
+def test_end_is_seen(target: Path) -> None:
+    with running(target) as popen, Process(popen.pid) as process:
+        assert popen.stdin is not None
+        popen.stdin.close()
+        popen.stdin = None
+        assert process.wait(10)
+        assert not process.alive()
+        popen.wait()
+        with pytest.raises(NoSuchTarget, match="has ended"):
+            process.read("maps")
+        assert process.cmdline == []
+        assert process.exe is None
+
+
+def test_end_is_seen_without_pidfd(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_open_pidfd", lambda pid: None)
+    with running(target) as popen, Process(popen.pid) as process:
+        assert process.pidfd is None
+        assert process.alive()
+        popen.kill()
+        deadline = time.monotonic() + 10
+        while not process.wait(0.01):
+            assert time.monotonic() < deadline
+        popen.wait()
+        assert not process.alive()
+
+
+def test_a_reused_pid_is_another_process(target: Path) -> None:
+    with running(target) as popen, Process(popen.pid) as process:
+        process.start_time -= 1
+        with pytest.raises(NoSuchTarget, match="has ended"):
+            process._check_not_reused()
+
+
+@pytest.mark.parametrize("pid", [0, -1, 1 << 22, 1 << 31, 1 << 70])
+def test_no_such_process(pid: int) -> None:
+    with pytest.raises(NoSuchTarget, match=f"no process {pid}") as caught:
+        Process(pid)
+    assert caught.value.hint
+
+
+def test_a_thread_is_no_process() -> None:
+    with running(sys.executable, "-c", THREADED) as popen:
+        tid = int(popen.ready_line.split()[1])  # type: ignore[attr-defined]
+        with pytest.raises(NoSuchTarget, match=f"thread of process {popen.pid}") as got:
+            Process(tid)
+        assert str(popen.pid) in got.value.hint
+        with Process(popen.pid) as process:
+            assert process.threads() == sorted([popen.pid, tid])
+
+
+def test_a_zombie(target: Path) -> None:
+    with running(target) as popen:
+        popen.kill()
+        os.waitid(os.P_PID, popen.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(NoSuchTarget, match="has ended") as caught:
+            Process(popen.pid)
+        assert f"parent {os.getpid()}" in str(caught.value)
+
+
+def test_a_kernel_thread() -> None:
+    stat = Path("/proc/2/stat")
+    if not stat.exists() or b"(kthreadd)" not in stat.read_bytes():
+        pytest.skip("the kernel's threads are not to be seen here")
+    with pytest.raises(NoSuchTarget, match="thread of the kernel"):
+        Process(2)
+
+
+@pytest.mark.skipif(not is_root(), reason="needs root to become someone else")
+def test_not_permitted(target: Path) -> None:
+    with running(target) as popen:
+        child = os.fork()
+        if child == 0:
+            os.setgroups([])
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+            try:
+                Process(popen.pid)
+            except NotPermitted as error:
+                os._exit(42 if "root" in error.hint else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+def test_descendants(monkeypatch: pytest.MonkeyPatch, has_file: bool) -> None:
+    if not has_file:
+        monkeypatch.setattr(module, "_has_children_file", lambda: False)
+    with running(sys.executable, "-c", TREE) as popen:
+        words = popen.ready_line.split()  # type: ignore[attr-defined]
+        child, grandchild = int(words[1]), int(words[2])
+        assert children(popen.pid) == [child]
+        assert descendants(popen.pid) == [child, grandchild]
+        assert popen.pid in children(os.getpid())
+        os.kill(grandchild, 9)
+    assert children(popen.pid) == []
+    assert descendants(popen.pid) == []
+
+
+def test_found_by_command_line(target: Path) -> None:
+    marker = f"marker-{uuid.uuid4().hex}"
+    assert find_by_cmdline(marker) == []
+    with running(target, marker, "\x1b[31m") as popen:
+        (found,) = find_by_cmdline(f"target.*{marker}")
+        assert found.pid == popen.pid
+        assert found.comm == "target"
+        assert found.cmdline.endswith(f"{marker} \\x1b[31m")
+
+
+def test_we_and_what_started_us_are_not_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours = split_cmdline(Path("/proc/self/cmdline").read_bytes())
+    monkeypatch.setattr(sys, "argv", ["x", *ours[-2:]])
+    assert os.getpid() not in [found.pid for found in find_by_cmdline("")]
+    parent = Path(f"/proc/{os.getppid()}/cmdline").read_bytes()
+    monkeypatch.setattr(sys, "argv", ["x", *split_cmdline(parent)[-1:]])
+    if parent:
+        assert os.getppid() not in [found.pid for found in find_by_cmdline("")]
+
+
+def test_a_bad_regex() -> None:
+    with pytest.raises(UsageError, match="--ps"):
+        find_by_cmdline("(")
+
+
+def test_stat_of_an_odd_name() -> None:
+    fields = " ".join(["S", "1", *["0"] * 4, "64", *["0"] * 10, "3", "0", "77", "0"])
+    stat = parse_stat(f"9 (a) S (b\n) {fields}".encode())
+    assert (stat.comm, stat.state, stat.parent) == ("a) S (b\\x0a", "S", 1)
+    assert (stat.flags, stat.threads, stat.start_time) == (64, 3, 77)
+    with pytest.raises(NoSuchTarget):
+        parse_stat(b"")
