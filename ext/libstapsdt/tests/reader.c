@@ -288,8 +288,8 @@ size_t reader_images(pid_t pid, char ret[MAX_IMAGES][64]) {
 }
 
 size_t reader_descriptors(pid_t pid) {
-  int numbers[1024];
-  return list(pid, 0, numbers, 1024);
+  int numbers[4 * MAX_IMAGES];
+  return list(pid, 0, numbers, 4 * MAX_IMAGES);
 }
 
 static int count_in(const char *path, const char *provider, const char *name) {

@@ -50,7 +50,7 @@ const struct read_probe *reader_find(const struct reader *reader,
                                      const char *provider, const char *name);
 
 /* Paths /proc/PID/fd/N of a process's images, oldest first; how many. */
-#define MAX_IMAGES 64
+#define MAX_IMAGES 2048
 size_t reader_images(pid_t pid, char ret[MAX_IMAGES][64]);
 /* How often a process shows a probe in all its images; -1 on failure. */
 int reader_count(pid_t pid, const char *provider, const char *name);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -111,8 +112,18 @@ static int start(struct thread *threads, void *(*run)(void *)) {
   return 0;
 }
 
+/* Each definition that follows a fork costs a descriptor. */
+static void raise_descriptor_limit(void) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+    return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 static void all_at_once(void) {
   struct thread threads[THREADS];
+  raise_descriptor_limit();
   unsigned long defined = 0;
   rounds = harness_count(harness_instrumented() ? 4000 : 20000);
   memset(shared, 0, sizeof(shared));
