@@ -4,5 +4,5 @@
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-export RBTRACE_SOAK=1
+export SOAK=1
 exec "$REPO/scripts/test.sh" "$@"
