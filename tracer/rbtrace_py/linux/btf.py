@@ -100,7 +100,7 @@ class Btf:
                 if inner is None:
                     return None
                 start = inner
-            found = self._member(start, wanted.encode(), 0)
+            found = self._member(start, wanted.encode(), set())
             if found is None:
                 return None
             bits, type_id = bits + found[0], found[1]
@@ -118,7 +118,7 @@ class Btf:
 
     def _starts_named(self, name_offset: int) -> Iterable[int]:
         words = self._words
-        for start in self._starts:
+        for start in self._starts[1:]:
             if words[start] == name_offset and self._kind(start) in (_STRUCT, _UNION):
                 yield start
 
@@ -137,12 +137,15 @@ class Btf:
             type_id = self._words[start + 2]
         return None
 
-    def _member(self, start: int, wanted: bytes, depth: int) -> tuple[int, int] | None:
-        """Bit offset and type of a member; nameless ones are looked into."""
+    def _member(
+        self, start: int, wanted: bytes, seen: set[int]
+    ) -> tuple[int, int] | None:
+        """Bit offset and type of a member; nameless ones are looked into, once."""
         words = self._words
         info = words[start + 1]
-        if self._kind(start) not in (_STRUCT, _UNION) or depth > _MAX_DEPTH:
+        if self._kind(start) not in (_STRUCT, _UNION) or start in seen:
             return None
+        seen.add(start)
         for at in range(start + 3, start + 3 + 3 * (info & 0xFFFF), 3):
             name, type_id, place = words[at], words[at + 1], words[at + 2]
             bits = place & 0xFFFFFF if info >> 31 else place
@@ -150,7 +153,7 @@ class Btf:
                 return (bits, type_id)
             inner = self._resolve(type_id) if name == 0 else None
             if inner is not None:
-                found = self._member(inner, wanted, depth + 1)
+                found = self._member(inner, wanted, seen)
                 if found is not None:
                     return (bits + found[0], found[1])
         return None

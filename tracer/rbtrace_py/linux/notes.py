@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from rbtrace_py.errors import BadElf
-from rbtrace_py.linux.elf import PF_W, PF_X, ElfFile, Section
+from rbtrace_py.linux.elf import PF_W, PF_X, SHT_NOBITS, ElfFile, Section
 from rbtrace_py.linux.text import safe_text
 from rbtrace_py.model import Operand, OperandRole, OperandType, ProbeRole
 
@@ -125,7 +125,8 @@ def _all_notes(
 def _section_bytes(elf: ElfFile, section: Section, budget: int) -> tuple[bytes, bool]:
     """The section as it is now, its header read again, and whether it is all."""
     current = elf.reread(section)
-    return elf.data(current, budget), current.size <= budget
+    data = elf.data(current, budget)
+    return data, current.type == SHT_NOBITS or len(data) == current.size
 
 
 def iterate(data: bytes, notes: Notes) -> Iterator[tuple[bytes, int, bytes]]:

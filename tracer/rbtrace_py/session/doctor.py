@@ -169,7 +169,7 @@ def _bcc() -> Check:
     try:
         from rbtrace_py.bpf.compiler import import_bcc
 
-        bcc: object = import_bcc()  # type: ignore[no-untyped-call]
+        bcc: object = import_bcc()
     except RbtraceError as error:
         return Check("bcc", Status.FAIL, str(error), error.hint)
     return Check("bcc", Status.OK, f"version {_bcc_version(bcc)}")

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import types
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from linux_targets import running
+
+from rbtrace_py.errors import BpfError
+from rbtrace_py.linux.kernel import Kernel, read_kernel
+from rbtrace_py.session import doctor
+from rbtrace_py.session.doctor import Check, Status, checks
+
+ALL = frozenset({"CAP_BPF", "CAP_PERFMON", "CAP_SYS_ADMIN", "CAP_SYS_PTRACE"})
+NONE: frozenset[str] = frozenset()
+
+
+@pytest.fixture
+def kernel() -> Kernel:
+    return replace(
+        read_kernel(),
+        release="6.6.1",
+        version=(6, 6),
+        machine="x86_64",
+        perf_event_paranoid=2,
+        yama=1,
+        lockdown="none",
+        tracefs="/sys/kernel/tracing",
+    )
+
+
+def by_name(found: list[Check]) -> dict[str, Check]:
+    assert len({check.name for check in found}) == len(found)
+    return {check.name: check for check in found}
+
+
+def test_the_machine() -> None:
+    found = by_name(checks())
+    assert {"kernel", "rights", "BTF", "bcc", "tracefs", "Yama"} <= set(found)
+    for check in found.values():
+        assert check.text
+        assert (check.status is Status.OK) != bool(check.advice), check
+
+
+def test_a_program(target: Path) -> None:
+    with running(target) as popen:
+        found = by_name(doctor.process_checks(popen.pid))
+    assert found[f"process {popen.pid}"].text == f"target, of user {os.geteuid()}"
+    assert found["files"].status is Status.OK
+    assert found["memory"].status is Status.OK
+    assert found["Ruby"].status is Status.WARN
+    assert found["gem"].status is Status.WARN
+
+
+@pytest.mark.skipif(shutil.which("ruby") is None, reason="needs ruby")
+def test_a_ruby() -> None:
+    script = "puts 'ready'; $stdout.flush; $stdin.read"
+    with running("ruby", "-e", script) as popen:
+        found = by_name(checks(popen.pid))
+    assert "Ruby" not in found
+    assert found["Ruby's probes"].status in (Status.OK, Status.WARN)
+
+
+def test_no_process() -> None:
+    (check,) = doctor.process_checks(1 << 22)
+    assert (check.status, check.text) == (
+        Status.FAIL,
+        f"there is no process {1 << 22}",
+    )
+
+
+def test_kernels(kernel: Kernel) -> None:
+    assert doctor._kernel(kernel).status is Status.OK
+    assert doctor._kernel(replace(kernel, version=(5, 4))).status is Status.FAIL
+    assert doctor._kernel(replace(kernel, machine="aarch64")).status is Status.WARN
+
+
+def test_rights() -> None:
+    assert doctor._rights(ALL).status is Status.OK
+    assert doctor._rights(ALL - {"CAP_SYS_ADMIN"}).status is Status.OK
+    missing = doctor._rights(NONE)
+    assert missing.status is Status.FAIL
+    assert "CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE" in missing.text
+
+
+def test_knobs(kernel: Kernel) -> None:
+    assert doctor._perf_events(kernel, ALL).status is Status.OK
+    assert doctor._perf_events(kernel, NONE).status is Status.WARN
+    lenient = replace(kernel, perf_event_paranoid=-1)
+    assert doctor._perf_events(lenient, NONE).status is Status.OK
+    absent = replace(kernel, perf_event_paranoid=None)
+    assert doctor._perf_events(absent, ALL).status is Status.WARN
+    assert doctor._yama(kernel, ALL).status is Status.OK
+    assert doctor._yama(kernel, NONE).status is Status.WARN
+    assert doctor._yama(replace(kernel, yama=3), ALL).status is Status.WARN
+    assert doctor._yama(replace(kernel, yama=None), NONE).status is Status.OK
+    assert doctor._lockdown(kernel).status is Status.OK
+    locked = replace(kernel, lockdown="confidentiality")
+    assert doctor._lockdown(locked).status is Status.FAIL
+    assert doctor._tracefs(replace(kernel, tracefs=None)).status is Status.WARN
+
+
+def test_bpf_without_rights(kernel: Kernel) -> None:
+    (check,) = doctor._bpf_features(kernel, NONE)
+    assert (check.name, check.status) == ("BPF", Status.FAIL)
+
+
+def test_features_are_asked(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    features = types.ModuleType("rbtrace_py.bpf.features")
+    answer = {"ring buffer": True, "uprobe_multi": False, "bpf_loop": False}
+    features.probe_features = lambda: answer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "rbtrace_py.bpf.features", features)
+    found = list(doctor._bpf_features(kernel, ALL))
+    statuses = [check.status for check in found]
+    assert statuses == [Status.OK, Status.WARN, Status.FAIL]
+
+
+def test_features_that_cannot_be_asked(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise BpfError("no bpf(2)", "do this")
+
+    monkeypatch.setattr(doctor, "_probe_features", refuse)
+    (check,) = doctor._bpf_features(kernel, ALL)
+    assert check == Check("BPF", Status.FAIL, "no bpf(2)", "do this")
+
+
+def test_no_bcc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bcc", None)
+    check = doctor._bcc()
+    assert check.status is Status.FAIL
+    assert "python3-bpfcc" in check.advice
+
+
+def test_the_pid_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "host_pid_namespace", lambda: False)
+    assert doctor._pid_namespace().status is Status.FAIL
