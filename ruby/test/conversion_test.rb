@@ -125,10 +125,14 @@ class ConversionTest < Minitest::Test
     spy = Class.new(String) do
       %i[to_s to_str to_i inspect ==].each { |name| define_method(name) { |*| raise "called #{name}" } }
     end
-    other = Class.new(BasicObject) { def method_missing(name, *) = ::Kernel.raise("called #{name}") } if RUBY_VERSION >= "3"
+    bare = Class.new(BasicObject) do
+      def method_missing(name, *) # rubocop:disable Style/MissingRespondToMissing
+        ::Kernel.raise("called #{name}")
+      end
+    end
     probe = Tracepoint.define(unique, [String, Integer])
 
-    assert_equal ["x", nil], operands_of(probe) { probe.fire(spy.new("x"), other ? other.new : ODD) }
+    assert_equal ["x", nil], operands_of(probe) { probe.fire(spy.new("x"), bare.new) }
   end
 
   private

@@ -1,0 +1,30 @@
+# frozen_string_literal: true
+
+require_relative "lib/tracepoint/version"
+
+Gem::Specification.new do |spec|
+  spec.name = "tracepoint-usdt"
+  spec.version = Tracepoint::VERSION
+  spec.authors = ["The rbtrace-py developers"]
+  spec.summary = "Static tracepoints (USDT) for Ruby programs, made at run time"
+  spec.description = <<~TEXT
+    Declare probes in a Ruby program that cost next to nothing while nobody
+    looks, and look at them in production with rbtrace-py, bpftrace, bcc, perf
+    or gdb, without a restart. Linux on x86-64 and aarch64; elsewhere the same
+    API does nothing.
+  TEXT
+  spec.license = "MIT"
+  spec.required_ruby_version = ">= 2.7"
+  spec.metadata["rubygems_mfa_required"] = "true"
+
+  # lib, sig and ext are links. A glob does not follow them with **, unless
+  # the link is named; and nothing here may come from git, which a packed or
+  # copied tree does not have.
+  spec.files = Dir.chdir(__dir__) do
+    Dir["lib/*.rb", "lib/tracepoint/*.rb", "sig/*.rbs", "LICENSE", "README.md",
+        "ext/libstapsdt/*.h", "ext/libstapsdt/src/*.{c,h}", "ext/libstapsdt/ruby/*.{c,h}",
+        "ext/libstapsdt/ruby/extconf.rb"].sort
+  end
+  spec.require_paths = ["lib"]
+  spec.extensions = ["ext/libstapsdt/ruby/extconf.rb"]
+end
