@@ -192,7 +192,7 @@ def has_uprobe_multi() -> bool:
     With no program it says EBADF before anything else, so a program of two
     instructions is loaded; a kernel without uprobe_multi refuses that.
     """
-    code = bytes.fromhex("b700000000000000" "9500000000000000")
+    code = bytes.fromhex("b7000000000000009500000000000000")
     try:
         fd = sys_.load_program(
             sys_.PROG_TYPE_KPROBE, code, sys_.ATTACH_TRACE_UPROBE_MULTI, "probe"

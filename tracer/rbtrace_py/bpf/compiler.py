@@ -14,9 +14,10 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rbtrace_py import __version__
 from rbtrace_py.errors import BpfError
@@ -106,7 +107,7 @@ def _compile(
         module.cleanup()
 
 
-def import_bcc():  # type: ignore[no-untyped-def]
+def import_bcc() -> Any:
     """The bcc module; BpfError says how to get it."""
     try:
         import bcc
@@ -143,7 +144,7 @@ def _relocate(
 
 
 @contextlib.contextmanager
-def _quiet_stderr() -> Iterator[object]:
+def _quiet_stderr() -> Iterator[Callable[[], str]]:
     """clang writes to descriptor 2 itself; keep its words for an error."""
     with tempfile.TemporaryFile() as words:
         sys.stderr.flush()

@@ -55,9 +55,7 @@ class Map:
         """The value of ``key``, or None."""
         k = ctypes.create_string_buffer(key, self.spec.key_size)
         v = ctypes.create_string_buffer(self.spec.value_size)
-        attr = sys_.attributes(
-            "IxxxxQQQ", self.fd, sys_.address(k), sys_.address(v), 0
-        )
+        attr = sys_.attributes("IxxxxQQQ", self.fd, sys_.address(k), sys_.address(v), 0)
         result = sys_.raw_bpf(sys_.MAP_LOOKUP_ELEM, attr)
         if result == -errno.ENOENT:
             return None
@@ -68,9 +66,7 @@ class Map:
     def put(self, key: bytes, value: bytes) -> None:
         k = ctypes.create_string_buffer(key, self.spec.key_size)
         v = ctypes.create_string_buffer(value, self.spec.value_size)
-        attr = sys_.attributes(
-            "IxxxxQQQ", self.fd, sys_.address(k), sys_.address(v), 0
-        )
+        attr = sys_.attributes("IxxxxQQQ", self.fd, sys_.address(k), sys_.address(v), 0)
         sys_.bpf(sys_.MAP_UPDATE_ELEM, attr, f"write the BPF map {self.name}")
 
     def delete(self, key: bytes) -> None:

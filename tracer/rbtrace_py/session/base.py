@@ -147,13 +147,16 @@ class Session(ABC):
             attach_everywhere(
                 engine,
                 self.targets,
-                {
-                    pid: self.wanted(number, found)
-                    for pid, found in probes.items()
-                },
+                {pid: self.wanted(number, found) for pid, found in probes.items()},
             )
             for number, engine in enumerate(self._engines)
         )
+
+    @property
+    def probes(self) -> list[Probe]:
+        """The probes that are attached to."""
+        found = [w.probe for engine in self._engines for w in engine.wanted]
+        return list(dict.fromkeys(found))
 
     @property
     def may_grow(self) -> bool:

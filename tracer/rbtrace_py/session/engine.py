@@ -90,9 +90,7 @@ class Family:
             {"PID_OFFSET": pid, "TGID_OFFSET": tgid},
             shared={"watched": self.watched},
         )
-        self._tracepoint = RawTracepoint(
-            self._program, "on_fork", "sched_process_fork"
-        )
+        self._tracepoint = RawTracepoint(self._program, "on_fork", "sched_process_fork")
 
     @property
     def is_immediate(self) -> bool:
@@ -175,7 +173,9 @@ class Engine:
         fresh = [w for w in group if self._identity(w, pid) not in self._attached]
         if not fresh:
             return 0
-        points = [self._point(want, site) for want in fresh for site in want.probe.sites]
+        points = [
+            self._point(want, site) for want in fresh for site in want.probe.sites
+        ]
         with open_binary(process, binary) as opened:
             self._attachments.append(
                 self._attacher.attach(

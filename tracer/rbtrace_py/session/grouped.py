@@ -6,8 +6,8 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rbtrace_py.aggregate.results import Group, Result
-from rbtrace_py.bpf.abi import By, Counter, Values
+from rbtrace_py.aggregate.results import Result
+from rbtrace_py.bpf.abi import By, Values
 from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.bpf.maps import MapSpec
 from rbtrace_py.errors import UsageError
@@ -126,9 +126,7 @@ class Grouped(Session):
             self.filter_prelude(),
         )
         self.fill_filter_strings(engine)
-        recorder = Recorder(
-            engine.program, shape, self.series, self._key_operands.get
-        )
+        recorder = Recorder(engine.program, shape, self.series, self._key_operands.get)
         for number in self.series.values():
             recorder.reserve_other(number)
         self._recorders.append(recorder)
@@ -139,9 +137,7 @@ class Grouped(Session):
         dense = self._by is By.NOTHING and not growing
         if values is not Values.NONE:
             dense = (
-                dense
-                and values is Values.DURATION
-                and len(self.series) <= DENSE_SERIES
+                dense and values is Values.DURATION and len(self.series) <= DENSE_SERIES
             )
         room = MAX_SERIES if growing else len(self.series)
         return Shape(values, self._by, dense, room, self.options.max_keys)

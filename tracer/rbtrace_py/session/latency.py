@@ -214,6 +214,4 @@ class Latency(Grouped):
     @staticmethod
     def _open_begins(engine: Engine) -> int:
         threads = engine.program.maps["threads"]
-        return sum(
-            int.from_bytes(value[:8], "little") for _, value in threads.items()
-        )
+        return sum(int.from_bytes(value[:8], "little") for _, value in threads.items())

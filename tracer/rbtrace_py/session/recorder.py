@@ -137,6 +137,8 @@ class Recorder:
                 count = distribution.count
             if not count:
                 continue
+            if self._shape.values is Values.FLOAT:
+                total = 0  # the kernel cannot add doubles
             found, truncated = self._key(series, kind, key[8:])
             yield Group(
                 names[series],

@@ -39,7 +39,7 @@ class Targets:
     def from_command(cls, words: Sequence[str], follow: bool = False) -> Targets:
         """Start a program, as the user who called sudo, and look at it."""
         try:
-            started = subprocess.Popen(words, preexec_fn=_drop_to_sudo_user)
+            started = _popen_as_caller(words)
         except OSError as error:
             raise UsageError(f"cannot run {words[0]}: {error.strerror}") from error
         targets = cls({}, follow, started)
@@ -112,16 +112,15 @@ def _children_of(pid: int) -> list[int]:
         return []
 
 
-def _drop_to_sudo_user() -> None:
-    """In the child: become who called sudo, so that root's work ends here."""
+def _popen_as_caller(words: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start as who called sudo, if somebody did: root's work ends here."""
     user, group = os.environ.get("SUDO_UID"), os.environ.get("SUDO_GID")
     if os.geteuid() != 0 or not user or not group:
-        return
-    name = os.environ.get("SUDO_USER", "")
+        return subprocess.Popen(words)
+    name, extra = os.environ.get("SUDO_USER", ""), [int(group)]
     if name:
-        os.initgroups(name, int(group))
-    os.setgid(int(group))
-    os.setuid(int(user))
+        extra = os.getgrouplist(name, int(group))
+    return subprocess.Popen(words, user=int(user), group=int(group), extra_groups=extra)
 
 
 def parse_pids(text: str) -> list[int]:

@@ -167,5 +167,3 @@ class Trace(Session):
             self._ring.close()
             self._ring = None
         super().close()
-
-

@@ -1,0 +1,196 @@
+"""Real processes to trace, and the command to trace them with.
+
+A target is a small Ruby program that says ``ready`` and then does one step of
+known work for each line on its standard input, answering ``done``: nothing
+here waits for time to pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGETS = ROOT / "tests" / "targets"
+LIB = ROOT / "ruby" / "lib"
+TIMEOUT = 60
+MAIN = "from rbtrace_py.cli.main import main; main()"
+
+sys.path.insert(0, str(ROOT / "tracer"))
+
+
+def is_soak() -> bool:
+    return os.environ.get("SOAK", "") not in ("", "0")
+
+
+def times(full: int) -> int:
+    """How often to do what takes long: all in a soak, a twentieth in a test."""
+    return full if is_soak() else max(1, full // 20)
+
+
+def read_line(stream: Any, timeout: float = TIMEOUT) -> str:
+    """A line of a process, which must come in time."""
+    ready, _, _ = select.select([stream], [], [], timeout)
+    assert ready, "the process said nothing in time"
+    return str(stream.readline()).strip()
+
+
+class Target:
+    """A process that does a step when told."""
+
+    def __init__(self, *command: str, env: dict[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            env={**os.environ, **(env or {})},
+            start_new_session=True,
+        )
+        self.ready = read_line(self.process.stdout)
+        assert self.ready.startswith("ready"), self.ready
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def step(self, word: str = "") -> str:
+        """Tell it to do a step and wait until it has; what it answered."""
+        assert self.process.stdin
+        self.process.stdin.write(word + "\n")
+        self.process.stdin.flush()
+        return read_line(self.process.stdout)
+
+    def tell(self, word: str = "") -> None:
+        """Tell it without waiting."""
+        assert self.process.stdin
+        self.process.stdin.write(word + "\n")
+        self.process.stdin.flush()
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(TIMEOUT)
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+
+class Tracer:
+    """``rbtrace-py`` as a process that was told to say when it is attached."""
+
+    def __init__(self, *arguments: str, env: dict[str, str] | None = None) -> None:
+        read, write = os.pipe()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", MAIN, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=(write,),
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT / "tracer"),
+                "RBTRACE_READY_FD": str(write),
+                **(env or {}),
+            },
+        )
+        os.close(write)
+        with os.fdopen(read) as ready:
+            self.attached = read_line(ready) == "attached"
+
+    def finish(self, number: int = signal.SIGINT) -> tuple[str, str, int]:
+        """Press Ctrl-C; output, errors and exit code."""
+        self.process.send_signal(number)
+        return self.result()
+
+    def result(self) -> tuple[str, str, int]:
+        out, err = self.process.communicate(timeout=TIMEOUT)
+        return out, err, self.process.returncode
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Programs compiled by one test serve the others, and no one else."""
+    if "RBTRACE_CACHE_DIR" not in os.environ:
+        os.environ["RBTRACE_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("tracing needs root")
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Target]]:
+    """Start targets/NAME.rb with the gem; ended after the test."""
+    started: list[Target] = []
+
+    def begin(name: str, *arguments: str, env: dict[str, str] | None = None) -> Target:
+        path = name if name.startswith("/") else str(TARGETS / name)
+        ruby = shutil.which("ruby")
+        assert ruby, "Ruby is missing; `make setup` installs it"
+        target = Target(ruby, f"-I{LIB}", path, *arguments, env=env)
+        started.append(target)
+        return target
+
+    yield begin
+    for target in started:
+        target.close()
+
+
+@pytest.fixture
+def trace(root: None) -> Iterator[Callable[..., Tracer]]:
+    """Start ``rbtrace-py`` with these words; killed after the test."""
+    started: list[Tracer] = []
+
+    def begin(*words: object, env: dict[str, str] | None = None) -> Tracer:
+        tracer = Tracer(*map(str, words), env=env)
+        started.append(tracer)
+        return tracer
+
+    yield begin
+    for tracer in started:
+        if tracer.process.poll() is None:
+            tracer.process.kill()
+        tracer.process.wait(TIMEOUT)
+        for stream in (tracer.process.stdout, tracer.process.stderr):
+            if stream:
+                stream.close()
+
+
+def run(*words: object, env: dict[str, str] | None = None) -> tuple[str, str, int]:
+    """Run ``rbtrace-py`` to its end: output, errors, exit code."""
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tracer"), **(env or {})},
+    )
+    return done.stdout, done.stderr, done.returncode
+
+
+def answer(tracer: Tracer) -> Any:
+    """Press Ctrl-C and read the JSON document it ends with."""
+    out, err, code = tracer.finish()
+    assert code == 0, err
+    return json.loads(out)
+
+
+def by_key(document: Any) -> dict[Any, int]:
+    """Counts of a document's groups by key."""
+    return {group["key"]: group["count"] for group in document["groups"]}

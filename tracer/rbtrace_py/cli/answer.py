@@ -1,0 +1,87 @@
+"""The common course of the commands that end with groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+
+from rbtrace_py.aggregate.results import Result
+from rbtrace_py.cli.output import Output, Ticker, attached, create, opened
+from rbtrace_py.errors import UsageError
+from rbtrace_py.report.hlog import HlogWriter
+from rbtrace_py.report.json import document, dumps
+from rbtrace_py.report.notes import lost
+from rbtrace_py.report.style import Style
+from rbtrace_py.session.grouped import Grouped
+from rbtrace_py.session.run import Limits, run
+
+TOO_MUCH_LOST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """report: a result's lines for people; hlog: a file for HdrHistogram logs."""
+
+    report: Callable[[Result, Style], Iterable[str]]
+    as_json: bool = False
+    output: str | None = None
+    hlog: str | None = None
+
+
+def answer(session: Grouped, limits: Limits, rendering: Rendering) -> int:
+    """Attach, let it count, and render the answer; the exit code."""
+    with ExitStack() as stack:
+        output = stack.enter_context(opened(rendering.output))
+        stack.enter_context(session)
+        hlog = _hlog(stack, session, rendering.hlog)
+        attached(session)
+        ticker = Ticker(f"measuring {', '.join(session.series)[:30]}")
+
+        def interval(result: Result) -> None:
+            ticker.clear()
+            if hlog is not None:
+                hlog.write(result)
+            output.lines(_interval_lines(result, rendering, output.style))
+
+        wanted = interval if limits.interval else None
+        whole = run(session, limits, wanted, ticker)
+        ticker.clear()
+        if not limits.interval:
+            if hlog is not None:
+                hlog.write(whole)
+            output.lines(_lines(whole, rendering, output))
+        return TOO_MUCH_LOST if _mostly_lost(whole) else 0
+
+
+def _mostly_lost(result: Result) -> bool:
+    """More missing than there: the answer is no answer."""
+    return lost(result.counters) > result.count
+
+
+def _lines(result: Result, rendering: Rendering, output: Output) -> Iterable[str]:
+    if rendering.as_json:
+        return [dumps(document(result))]
+    return rendering.report(result, output.style)
+
+
+def _interval_lines(
+    result: Result, rendering: Rendering, style: Style
+) -> Iterable[str]:
+    if rendering.as_json:
+        return [dumps(document(result))]
+    clock = datetime.fromtimestamp(result.ended_ns / 1e9).strftime("%H:%M:%S")
+    return [style.bold(clock), *rendering.report(result, style)]
+
+
+def _hlog(stack: ExitStack, session: Grouped, path: str | None) -> HlogWriter | None:
+    if path is None:
+        return None
+    file = stack.enter_context(create(path, "ascii"))
+    return HlogWriter(file, session.started_ns)
+
+
+def need_words(words: tuple[str, ...], what: str) -> None:
+    if not words:
+        raise UsageError(f"{what} is missing", "`rbtrace-py probes PID` lists probes")

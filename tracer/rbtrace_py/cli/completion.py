@@ -1,0 +1,24 @@
+"""``completion``: a shell's completion script."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def command(shell: str) -> None:
+    """Print the completion script of a shell.
+
+    \b
+    Examples:
+      eval "$(rbtrace-py completion bash)"    in ~/.bashrc
+      eval "$(rbtrace-py completion zsh)"     in ~/.zshrc
+      rbtrace-py completion fish > ~/.config/fish/completions/rbtrace-py.fish
+    """
+    from rbtrace_py.cli.main import cli
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(cli, {}, "rbtrace-py", "_RBTRACE_PY_COMPLETE").source())

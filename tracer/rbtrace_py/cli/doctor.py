@@ -1,0 +1,39 @@
+"""``doctor``: what is possible here, what is missing, what to do."""
+
+from __future__ import annotations
+
+import click
+
+from rbtrace_py.cli import options as o
+from rbtrace_py.cli.output import opened
+from rbtrace_py.errors import UsageError
+from rbtrace_py.report.doctor import doctor_lines
+from rbtrace_py.report.json import doctor_document, dumps
+from rbtrace_py.session.doctor import checks
+from rbtrace_py.session.targets import parse_pids
+
+
+@click.command("doctor", options_metavar="[OPTIONS]")
+@click.argument("pid", required=False)
+@o.json_option
+@o.output_option
+def command(pid: str | None, as_json: bool, output: str | None) -> int:
+    """Say what this machine, and a process, allow, and what is missing.
+
+    Each line says what to do. The exit code is 1 if tracing cannot work.
+
+    \b
+    Examples:
+      sudo rbtrace-py doctor
+      sudo rbtrace-py doctor 1234
+    """
+    pids = parse_pids(pid) if pid else [None]
+    if len(pids) > 1:
+        raise UsageError("doctor looks at one process at a time")
+    found = checks(pids[0])
+    with opened(output) as out:
+        if as_json:
+            out.lines([dumps(doctor_document(pids[0], found))])
+        else:
+            out.lines(doctor_lines(found, out.style))
+    return int(any(check.status == "failure" for check in found))

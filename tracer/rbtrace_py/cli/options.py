@@ -1,0 +1,187 @@
+"""Options that several commands share, each declared once."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import click
+
+from rbtrace_py.errors import NoSuchTarget, UsageError
+from rbtrace_py.session.base import Options
+from rbtrace_py.session.run import Limits
+from rbtrace_py.session.targets import Targets, parse_pids
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+class Seconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A time: ``10``, ``0.5``, ``500ms``, ``2m``, ``1h``."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", str(value))
+        if not found or found[2] not in _UNITS:
+            self.fail(f"{value!r} is not a time; write 10, 0.5, 500ms, 2m or 1h")
+        seconds = float(found[1]) * _UNITS[found[2]]
+        if seconds <= 0:
+            self.fail("a time must be more than 0")
+        return seconds
+
+
+def _chain(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    def decorate(function: Command) -> Command:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+target_options = _chain(
+    click.option(
+        "--ps",
+        metavar="REGEX",
+        help="Instead of PID: the process whose command line matches; asks when"
+        " several do.",
+    ),
+    click.option(
+        "--subprocesses", is_flag=True, help="Children of the target join it."
+    ),
+)
+
+event_options = _chain(
+    click.option("--by", metavar="ARG", help="Group by an operand, or by pid or tid."),
+    click.option(
+        "--max-keys",
+        type=click.IntRange(1, 1_000_000),
+        default=1000,
+        show_default=True,
+        help="Keys kept with --by; the rest is (other).",
+    ),
+)
+
+filter_option = click.option(
+    "--filter",
+    "filter_",
+    metavar="EXPR",
+    help="Only events for which this is true, e.g. 'id > 10 and sku == \"abc\"'.",
+)
+
+wait_option = click.option(
+    "--wait", is_flag=True, help="Wait for a probe that is not there yet."
+)
+
+limit_options = _chain(
+    click.option(
+        "-d", "--duration", type=Seconds(), help="End after so long (10, 500ms, 2m)."
+    ),
+    click.option(
+        "-n", "--count", type=click.IntRange(1), help="End after so many events."
+    ),
+)
+
+interval_option = click.option(
+    "-i", "--interval", type=Seconds(), help="Report every so often, what came in it."
+)
+
+unit_option = click.option(
+    "--unit",
+    type=click.Choice(["auto", "ns", "us", "ms", "s"]),
+    default="auto",
+    show_default=True,
+    help="Unit of times.",
+)
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON (docs/formats.md)."
+)
+
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, writable=True),
+    help="Write to a file instead of standard output.",
+)
+
+
+def options_of(values: dict[str, Any]) -> Options:
+    """The sessions' options out of a command's."""
+    return Options(
+        by=values.get("by"),
+        filter=values.get("filter_"),
+        max_keys=values.get("max_keys") or 1000,
+        wait=bool(values.get("wait")),
+        string_size=values.get("string_size") or 128,
+    )
+
+
+def limits_of(values: dict[str, Any]) -> Limits:
+    return Limits(values.get("duration"), values.get("count"), values.get("interval"))
+
+
+def takes_target(function: Command) -> Command:
+    """Give a command ``targets`` and ``words``: its targets and other words.
+
+    The first word is PID[,PID…] unless --ps or -- COMMAND stands for it.
+    """
+
+    def wrapper(
+        ctx: click.Context,
+        words: tuple[str, ...],
+        ps: str | None,
+        subprocesses: bool,
+        **values: Any,
+    ) -> Any:
+        command = (ctx.obj or {}).get("command")
+        if command and ps:
+            raise UsageError("--ps and -- COMMAND do not go together")
+        if command:
+            targets = Targets.from_command(command, subprocesses)
+        elif ps:
+            targets = Targets.from_pids([_choose(ps)], subprocesses)
+        else:
+            if not words:
+                raise click.UsageError("a target is missing: PID, --ps or -- COMMAND")
+            targets = Targets.from_pids(parse_pids(words[0]), subprocesses)
+            words = words[1:]
+        try:
+            return ctx.invoke(function, targets=targets, words=words, **values)
+        finally:
+            targets.close()
+
+    functools.update_wrapper(wrapper, function)
+    decorated: Any = click.pass_context(wrapper)
+    decorated = target_options(decorated)
+    decorated = click.argument("words", nargs=-1, metavar="PID [WORD]...")(decorated)
+    return cast(Command, decorated)
+
+
+def _choose(regex: str) -> int:
+    """The pid that --ps means; a person may be asked."""
+    from rbtrace_py.linux.process import find_by_cmdline
+
+    try:
+        found = find_by_cmdline(regex)
+    except re.error as error:
+        raise UsageError(f"--ps {regex!r}: {error}") from error
+    if not found:
+        raise NoSuchTarget(f"no process matches {regex!r}")
+    if len(found) == 1:
+        return found[0].pid
+    listing = [f"{c.pid:>8}  {c.cmdline[:68]}" for c in found]
+    if not sys.stdin.isatty():
+        raise UsageError(f"{len(found)} processes match {regex!r}", "\n".join(listing))
+    click.echo("\n".join(listing), err=True)
+    pids = [str(candidate.pid) for candidate in found]
+    return int(click.prompt("PID", type=click.Choice(pids), err=True))

@@ -1,0 +1,42 @@
+"""``probes``: what can be traced in a process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from rbtrace_py.cli import options as o
+from rbtrace_py.cli.output import opened
+from rbtrace_py.report.json import dumps, probes_document
+from rbtrace_py.report.probes import probe_lines
+from rbtrace_py.session.listing import list_probes
+from rbtrace_py.session.targets import Targets
+
+
+@click.command("probes", options_metavar="[OPTIONS]")
+@o.takes_target
+@o.json_option
+@o.output_option
+def command(
+    targets: Targets, words: tuple[str, ...], as_json: bool, **values: Any
+) -> None:
+    """List the USDT probes of a process: its own, Ruby's, those of libraries.
+
+    Words after the target choose among them, by name or glob. Those that
+    somebody traces now are marked. A process of your own needs no root.
+
+    \b
+    Examples:
+      rbtrace-py probes 1234
+      rbtrace-py probes 1234 'shop:*' 'gc*'
+      rbtrace-py probes 1234 --json
+    """
+    listing = list_probes(targets, words)
+    with opened(values["output"]) as output:
+        if as_json:
+            output.lines([dumps(probes_document(targets.pids, listing.probes))])
+        else:
+            output.lines(probe_lines(listing.probes, output.style))
+    for problem in listing.problems:
+        click.echo(f"rbtrace-py: {problem}", err=True)

@@ -1,0 +1,140 @@
+"""``trace``: every event of probes, a line each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import click
+
+from rbtrace_py.aggregate.events import Event
+from rbtrace_py.cli import options as o
+from rbtrace_py.cli.answer import TOO_MUCH_LOST, need_words
+from rbtrace_py.cli.output import Output, attached, opened
+from rbtrace_py.report.events import Template, event_line
+from rbtrace_py.report.json import dumps, event_document, trace_end_document
+from rbtrace_py.report.notes import counter_lines
+from rbtrace_py.session.base import REFRESH_SECONDS
+from rbtrace_py.session.run import Limits
+from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.trace import Trace
+
+Line = Callable[[Event], str]
+
+
+@click.command("trace", options_metavar="[OPTIONS]")
+@o.takes_target
+@o.filter_option
+@o.wait_option
+@o.limit_options
+@o.unit_option
+@click.option(
+    "--template",
+    metavar="TEXT",
+    help="A line of your own: names in braces are time, pid, tid, comm, probe, args"
+    " and the probes' operands.",
+)
+@click.option(
+    "--string-size",
+    type=click.IntRange(8, 4096),
+    default=128,
+    show_default=True,
+    help="Bytes of a text that are shown.",
+)
+@o.json_option
+@o.output_option
+def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
+    """Print every event of probes: time, thread, probe, arguments.
+
+    Events that come faster than they can be written are lost, counted, and
+    shown at the end; then the exit code is 5 if more were lost than shown.
+
+    \b
+    Examples:
+      rbtrace-py trace 1234 checkout
+      rbtrace-py trace 1234 'shop:*' --count 20
+      rbtrace-py trace 1234 order --filter 'price > 100' --json
+      rbtrace-py trace 1234 order --template '{time} {tid} {id} {sku}'
+    """
+    need_words(words, "a probe")
+    session = Trace(targets, words, o.options_of(values))
+    with ExitStack() as stack:
+        output = stack.enter_context(opened(values["output"]))
+        stack.enter_context(session)
+        line = _line(session, output, values)
+        attached(session)
+        shown = _print(session, o.limits_of(values), output, line)
+        counters = session.result_counters()
+    return _end(shown, counters, output, values["as_json"])
+
+
+def _line(session: Trace, output: Output, values: dict[str, Any]) -> Line:
+    if values["as_json"]:
+        return lambda event: dumps(event_document(event))
+    style, unit = output.style, values["unit"]
+    if values["template"] is not None:
+        template = Template(values["template"], session.probes)
+        return lambda event: template.line(event, style, unit)
+    return lambda event: event_line(event, style, unit)
+
+
+def _print(session: Trace, limits: Limits, output: Output, line: Line) -> int:
+    """Print events until it is over; how many there were."""
+    shown = 0
+    try:
+        for event in _events(session, limits):
+            output.stream.write(line(event) + "\n")
+            shown += 1
+            if shown == limits.count:
+                break
+    except KeyboardInterrupt:
+        session.detach()
+        if limits.count is None:
+            # What was seen before Ctrl-C is shown, and it is not waited for more.
+            for event in session.events(0):
+                output.stream.write(line(event) + "\n")
+                shown += 1
+    session.detach()
+    output.stream.flush()
+    return shown
+
+
+def _events(session: Trace, limits: Limits) -> Iterator[Event]:
+    start = time.monotonic()
+    refreshed = start
+    while True:
+        now = time.monotonic()
+        left = REFRESH_SECONDS
+        if limits.duration is not None:
+            left = min(left, start + limits.duration - now)
+            if left <= 0:
+                session.detach()
+                yield from session.events(0)
+                return
+        yield from session.events(left)
+        click.get_text_stream("stdout").flush()
+        if now - refreshed >= REFRESH_SECONDS:
+            refreshed = now
+            session.refresh()
+            if session.is_over:
+                yield from session.events(0)
+                return
+
+
+def _end(shown: int, counters: dict[str, int], output: Output, as_json: bool) -> int:
+    """What was not shown, to standard error or as the last JSON line."""
+    rest = {name: number for name, number in counters.items() if name != "seen"}
+    rest["lost"] += max(0, counters["seen"] - shown) if not shown else 0
+    if as_json:
+        click.echo(dumps(trace_end_document(shown, rest)), file=output.stream)
+    else:
+        from rbtrace_py.report.style import Style
+        from rbtrace_py.report.units import whole
+
+        err = click.get_text_stream("stderr")
+        click.echo(f"{whole(shown)} event{'' if shown == 1 else 's'}", err=True)
+        for text in counter_lines(rest, Style.for_stream(err)):
+            click.echo(text, err=True)
+    return TOO_MUCH_LOST if counters["lost"] > shown else 0

@@ -1,0 +1,45 @@
+"""``values``: how are the values of an operand distributed?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from rbtrace_py.cli import options as o
+from rbtrace_py.cli.answer import Rendering, answer
+from rbtrace_py.errors import UsageError
+from rbtrace_py.report.results import values_report
+from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.values import ValuesOf
+
+
+@click.command("values", options_metavar="[OPTIONS]")
+@o.takes_target
+@o.event_options
+@o.filter_option
+@o.wait_option
+@o.interval_option
+@o.limit_options
+@o.json_option
+@o.output_option
+def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
+    """Show how the values of an operand are distributed.
+
+    Of a number it is a histogram to three significant digits; the values of a
+    text, a symbol or a truth value are counted. The operand is the last word.
+
+    \b
+    Examples:
+      rbtrace-py values 1234 order price
+      rbtrace-py values 1234 order price --by sku
+      rbtrace-py values 1234 order sku --duration 10
+    """
+    if len(words) < 2:
+        raise UsageError(
+            "a probe and one of its operands are wanted",
+            "`rbtrace-py probes PID` lists both",
+        )
+    session = ValuesOf(targets, words[:-1], words[-1], o.options_of(values))
+    rendering = Rendering(values_report, values["as_json"], values["output"])
+    return answer(session, o.limits_of(values), rendering)

@@ -1,0 +1,92 @@
+"""Running a grouped session until it is to end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from rbtrace_py.aggregate.results import Result
+from rbtrace_py.session.base import REFRESH_SECONDS
+from rbtrace_py.session.grouped import Grouped
+
+_COUNT_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When to end, whichever comes first; None: when stopped.
+
+    duration: seconds
+    count: events; it ends soon after so many were seen
+    interval: seconds between snapshots
+    """
+
+    duration: float | None = None
+    count: int | None = None
+    interval: float | None = None
+
+
+def run(
+    session: Grouped,
+    limits: Limits,
+    on_interval: Callable[[Result], None] | None = None,
+    on_tick: Callable[[float], None] | None = None,
+) -> Result:
+    """Let an entered session count; the whole answer.
+
+    Ends at a limit, when all targets have ended, or at KeyboardInterrupt
+    (Ctrl-C), after which the answer is still given. ``on_interval`` gets what
+    came in each interval, the last, shorter one too. ``on_tick`` gets the
+    seconds since the start, some times a second.
+    """
+    before: Result | None = None
+    try:
+        for now in _ticks(session, limits):
+            if now is None:
+                before = _report_interval(session, before, on_interval)
+            elif on_tick is not None:
+                on_tick(now)
+    except KeyboardInterrupt:
+        pass
+    session.detach()
+    whole = session.snapshot()
+    if on_interval is not None and limits.interval:
+        on_interval(whole if before is None else whole.minus(before))
+    return whole
+
+
+def _ticks(session: Grouped, limits: Limits) -> Iterator[float | None]:
+    """Yield the time, and None where an interval ends, until it is over."""
+    start = time.monotonic()
+    end = start + limits.duration if limits.duration is not None else None
+    interval = limits.interval or 0.0
+    due = start + interval if interval else None
+    step = _COUNT_SECONDS if limits.count else REFRESH_SECONDS
+    while True:
+        now = time.monotonic()
+        stops = [at for at in (end, due) if at is not None]
+        session.wait(max(0.0, min([step, *(at - now for at in stops)])))
+        now = time.monotonic()
+        if end is not None and now >= end:
+            return
+        if due is not None and now >= due:
+            yield None
+            due += interval
+        if limits.count and session.snapshot().count >= limits.count:
+            return
+        session.refresh()
+        if session.is_over:
+            return
+        yield now - start
+
+
+def _report_interval(
+    session: Grouped,
+    before: Result | None,
+    on_interval: Callable[[Result], None] | None,
+) -> Result:
+    now = session.snapshot()
+    if on_interval is not None:
+        on_interval(now if before is None else now.minus(before))
+    return now
