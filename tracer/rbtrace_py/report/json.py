@@ -121,7 +121,7 @@ def _head(command: str) -> Document:
 
 
 def _group(command: str, group: Group) -> Document:
-    document: Document = {
+    found: Document = {
         "series": group.series,
         "key": group.key,
         "other": group.is_other,
@@ -129,9 +129,9 @@ def _group(command: str, group: Group) -> Document:
         "count": group.count,
     }
     if command != "count" and group.distribution is not None:
-        document["total"] = group.total
-        document.update(_distribution(group.distribution))
-    return document
+        found["total"] = group.total
+        found.update(_distribution(group.distribution))
+    return found
 
 
 def _distribution(values: Distribution) -> Document:

@@ -29,6 +29,12 @@ _SCALES: tuple[_Scale, ...] = (
 )
 _LINEAR_RATIO = 10
 _SPREAD = 0.15
+"""Share of the range that the middle half of spread values takes, at least."""
+
+_HEAP = 0.25
+"""Share of all values that a row of spread values has, at most."""
+
+_LEAST_POWER = -300
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +97,11 @@ def _are_spread(distribution: Distribution, edges: list[Number]) -> bool:
     low, high = _ends(distribution)
     middle = distribution.percentile(75) / 2 - distribution.percentile(25) / 2
     counts = _fill(distribution, edges)
-    filled = sum(map(bool, counts))
-    return middle >= _SPREAD * (high / 2 - low / 2) and 2 * filled >= len(counts)
+    if 2 * sum(map(bool, counts)) < len(counts):
+        return False
+    if max(counts) > _HEAP * distribution.count:
+        return False
+    return middle >= _SPREAD * (high / 2 - low / 2)
 
 
 def _linear(distribution: Distribution, low: Number, high: Number) -> list[Number]:
@@ -117,12 +126,18 @@ def _nice_step(least: Number, whole: bool) -> float:
     """The smallest of 1, 2, 5 × 10ⁿ that is at least ``least``."""
     if whole and least <= 1:
         return 1
-    power = math.floor(math.log10(least))
+    power = _magnitude(least)
     for step in (1, 2, 5, 10):
         size = _power(step, power)
         if size >= least:
             return size
     return _power(10, power)
+
+
+def _magnitude(number: Number) -> int:
+    """The power of ten at or just below ``number``, which is above 0."""
+    power = math.floor(math.log10(number))
+    return power - 1 if _power(1, power) > number else power
 
 
 def _power(mantissa: float, power: int) -> float:
@@ -136,7 +151,7 @@ def _logarithmic(
     whole = distribution.kind != "float"
     smallest: Number = 1 if whole else _smallest(distribution, scale)
     edges: set[Number] = set()
-    if low <= 0:
+    if low < smallest:
         edges.update((0, smallest))
     if low < 0:
         edges.update(-edge for edge in _decades(smallest, -low, scale, whole))
@@ -151,17 +166,21 @@ def _logarithmic(
 def _smallest(distribution: Distribution, scale: _Scale) -> float:
     """The highest power of ten that tells all values from zero."""
     sizes = (max(abs(low), abs(high)) for low, high, _ in distribution.buckets())
-    power = math.floor(math.log10(min(size for size in sizes if size)))
-    return _power(1, power // scale[1] * scale[1])
+    power = _magnitude(min(size for size in sizes if size))
+    return _power(1, max(power // scale[1] * scale[1], _LEAST_POWER))
 
 
 def _decades(begin: Number, end: Number, scale: _Scale, whole: bool) -> list[Number]:
     """Edges from the last at or below ``begin`` to the first above ``end``."""
     steps, stride = scale
-    power = math.floor(math.log10(begin)) // stride * stride
+    power = _magnitude(begin) // stride * stride
     edges: list[Number] = []
     while not edges or edges[-1] <= end:
-        edges.extend(_power(step, power) for step in steps)
+        sizes = (_power(step, power) for step in steps)
+        edges.extend(
+            int(size) if whole else size
+            for size in sizes
+            if not whole or size.is_integer()
+        )
         power += stride
-    kept = edges[bisect_right(edges, begin) - 1 : bisect_right(edges, end) + 1]
-    return [int(edge) if whole else edge for edge in kept]
+    return edges[bisect_right(edges, begin) - 1 : bisect_right(edges, end) + 1]

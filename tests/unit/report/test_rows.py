@@ -1,0 +1,104 @@
+"""Few rows that show the shape of a distribution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rbtrace_py.aggregate.histogram import (
+    Distribution,
+    FloatHistogram,
+    Histogram,
+    SignedHistogram,
+)
+from rbtrace_py.report.rows import MAX_ROWS, Row, rows
+
+integers = st.integers(-(2**63) + 1, 2**63 - 1) | st.integers(-100, 100)
+floats = st.floats(allow_nan=False)
+
+
+def check(distribution: Distribution) -> None:
+    found = rows(distribution)
+    assert len(found) <= MAX_ROWS
+    assert sum(row.count for row in found) == distribution.count
+    if len(found) > 1:
+        assert found[0].count
+        assert found[-1].count
+    for one, two in pairwise(found):
+        assert one.low < two.low
+        assert one.high in (None, two.low)
+
+
+@given(st.lists(integers.map(abs)))
+def test_integers(values: Sequence[int]) -> None:
+    check(Histogram.from_values(values))
+
+
+@given(st.lists(integers))
+def test_signed(values: Sequence[int]) -> None:
+    check(SignedHistogram.from_values(values))
+
+
+@given(st.lists(floats))
+def test_floats(values: Sequence[float]) -> None:
+    check(FloatHistogram.from_values(values))
+
+
+def test_none() -> None:
+    assert rows(Histogram({})) == []
+    assert rows(FloatHistogram.from_values([math.nan])) == []
+
+
+def test_one_value() -> None:
+    assert rows(Histogram.from_values([7, 7])) == [Row(7, None, 2)]
+    assert rows(FloatHistogram.from_values([0.0])) == [Row(0.0, None, 1)]
+
+
+def test_few_integers_have_a_row_each() -> None:
+    assert rows(Histogram.from_values([0, 1, 1, 3])) == [
+        Row(0, None, 1),
+        Row(1, None, 2),
+        Row(2, None, 0),
+        Row(3, None, 1),
+    ]
+
+
+def test_a_decade_is_cut_evenly() -> None:
+    values = range(10_000, 20_000)
+    found = rows(Histogram.from_values(values))
+    assert [(row.low, row.high) for row in found] == [
+        (low, low + 500) for low in range(10_000, 20_000, 500)
+    ]
+    assert {row.count for row in found[1:-1]} <= set(range(480, 521))
+
+
+def test_decades_are_cut_alike() -> None:
+    values = [10**n for n in range(7)] * 10
+    found = rows(Histogram.from_values(values))
+    assert [row.low for row in found] == [
+        *(m * 10**n for n in range(6) for m in (1, 2, 5)),
+        10**6,
+    ]
+
+
+def test_zero_stands_between_signs() -> None:
+    values = [-(10**6), -1, 0, 1, 10**6] * 2
+    found = rows(SignedHistogram.from_values(values))
+    assert Row(0, None, 2) in found
+    assert Row(-1, None, 2) in found
+    assert found[0] == Row(-(10**6), -(10**5), 2)
+    assert found[-1] == Row(10**6, 10**7, 2)
+
+
+def test_what_is_spread_over_its_range_is_cut_evenly() -> None:
+    found = rows(FloatHistogram.from_values([n / 1000 for n in range(1000)]))
+    assert [(row.low, row.high) for row in found[:3]] == [
+        (0.0, 0.05),
+        (0.05, 0.1),
+        (0.1, 0.15),
+    ]
+    assert len(found) == 20
