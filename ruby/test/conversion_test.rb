@@ -126,7 +126,7 @@ class ConversionTest < Minitest::Test
       %i[to_s to_str to_i inspect ==].each { |name| define_method(name) { |*| raise "called #{name}" } }
     end
     bare = Class.new(BasicObject) do
-      def method_missing(name, *) # rubocop:disable Style/MissingRespondToMissing
+      def method_missing(name, *)
         ::Kernel.raise("called #{name}")
       end
     end

@@ -17,7 +17,7 @@ class SpanTest < Minitest::Test
     assert_equal 5, Tracepoint.span(@name, 1, "x") { 5 }
     assert_equal 5, Tracepoint.span(@name.to_sym, 1, "x") { 5 }
     assert_equal 5, Tracepoint.span("ruby_app:#{@name}", 1, "x") { 5 }
-    assert_nil @span.measure(1, "x") {} # rubocop:disable Lint/EmptyBlock
+    assert_nil @span.measure(1, "x") {}
     assert_equal [1, 2], @span.measure(1, "x") { next 1, 2 }
     refute_predicate @span, :enabled?
   end

@@ -3,6 +3,7 @@
 $LOAD_PATH.unshift File.expand_path("../lib", __dir__)
 require "minitest/autorun"
 require "fileutils"
+require "io/wait"
 require "open3"
 require "rbconfig"
 require "tmpdir"

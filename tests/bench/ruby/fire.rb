@@ -36,7 +36,6 @@ class EmptyRuby
   end
 end
 
-
 PROBE = Tracepoint.define(:bench_fire, { id: Integer, sku: String })
 Tracepoint.define(:bench_by_name, { id: Integer, sku: String })
 SPAN = Tracepoint.define_span(:bench_span)
