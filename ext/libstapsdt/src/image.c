@@ -255,6 +255,7 @@ static int load_by_loader(struct sdt_image *image) {
     return -1;
   }
   image->handle = handle;
+  image->loader_name = map->l_name;
   image->loaded = (unsigned char *)map->l_addr;
   return 0;
 }
@@ -366,17 +367,13 @@ void sdt_image_unlink(struct sdt_image *image) {
 }
 
 void sdt_image_adopt(struct sdt_image *image) {
-  if (!image->handle || image->fd < 0)
+  /* A file's name stays, and so does that of a loader which keeps its own. */
+  if (image->fd < 0 || !image->loader_name ||
+      strcmp(image->loader_name, image->path) != 0)
     return;
 
-  struct link_map *map;
-  if (dlinfo(image->handle, RTLD_DI_LINKMAP, &map) != 0)
-    return;
-  /* A loader that keeps another name than ours is left alone. */
-  if (strcmp(map->l_name, image->path) != 0)
-    return;
   pid_t pid = getpid();
-  write_pid(map->l_name + sizeof(PROC_PREFIX) - 1, pid);
+  write_pid(image->loader_name + sizeof(PROC_PREFIX) - 1, pid);
   write_pid(image->path + sizeof(PROC_PREFIX) - 1, pid);
 }
 

@@ -27,6 +27,9 @@ struct sdt_image {
   char *path;            /* it was loaded by */
   int unlink;            /* path is ours to remove */
   void *handle;          /* of dlopen; NULL when it was mapped by hand */
+  /* The loader's copy of path. Kept, since a forked child may not ask for it:
+   * another thread may have held the loader's lock. */
+  char *loader_name;
   unsigned char *loaded; /* address of file offset 0; NULL until loaded */
   unsigned char *shared; /* address of file offset elf.tables; NULL until then */
   pid_t owner;

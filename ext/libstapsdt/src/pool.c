@@ -256,7 +256,7 @@ SDT_EXPORT int sdt_define(sdt_pool *pool, const char *provider,
     status = check_operands(operands, count, error);
   if (status == SDT_OK && (unsigned)role > SDT_SPAN_END)
     status = sdt_fail(error, SDT_ETYPE, "probe");
-  if (status == SDT_OK && !SDT_SITE_IDLE)
+  if (status == SDT_OK && sdt_elf_native() == EM_NONE)
     status = sdt_fail(error, SDT_EUNSUPPORTED, "%s", "");
   if (status != SDT_OK)
     return status;

@@ -7,7 +7,7 @@
  *   fire NAME TIMES              operand i is 1000 * (i + 1) + the shot's number
  *   fork                         "child PID"; commands go to the child until
  *   exit                         it (or the program) ends
- *   watched NAME                 "1" or "0"
+ *   watched NAME                 "1" or "0"; of `compat` that provider's probe
  *   compat                       a provider of the original interface
  *   compat-fire                  once
  *
@@ -101,6 +101,12 @@ static void compat(void) {
   }
 }
 
+static int is_watched(const char *name) {
+  if (strcmp(name, "compat") == 0)
+    return probeIsEnabled(compat_probe);
+  return sdt_watched(find(name));
+}
+
 static void obey(const char *line) {
   char word[32] = "", provider[64] = "", name[64] = "";
   unsigned long number = 0;
@@ -112,7 +118,7 @@ static void obey(const char *line) {
     fire(name, number);
     say("ok");
   } else if (sscanf(line, "watched %63s", name) == 1) {
-    say(sdt_watched(find(name)) ? "1" : "0");
+    say(is_watched(name) ? "1" : "0");
   } else if (sscanf(line, "%31s", word) == 1 && strcmp(word, "fork") == 0) {
     fork_child();
   } else if (strcmp(word, "compat") == 0) {

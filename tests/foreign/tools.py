@@ -1,0 +1,142 @@
+"""A C program with probes, and what puts other people's tools on it."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+LIBRARY = Path(__file__).resolve().parents[2] / "ext" / "libstapsdt"
+DEADLINE = 30
+
+
+class Target:
+    """ext/libstapsdt/tests/target.c: one command a line, one answer each."""
+
+    def __init__(self, program: Path, **environment: str) -> None:
+        self.process = subprocess.Popen(
+            [program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+        self.pid = self.process.pid
+        assert self._answer() == "ready"
+
+    def _answer(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def ask(self, command: str) -> str:
+        assert self.process.stdin is not None
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def tell(self, command: str) -> None:
+        assert self.ask(command) == "ok"
+
+    def fork(self) -> int:
+        """From now on commands go to the child, whose pid this is."""
+        word, pid = self.ask("fork").split()
+        assert word == "child"
+        return int(pid)
+
+    def wait_watched(self, name: str, expected: bool = True) -> None:
+        """Tools do not say when they are attached; the program does."""
+        deadline = time.monotonic() + DEADLINE
+        while self.ask(f"watched {name}") != str(int(expected)):
+            assert time.monotonic() < deadline, f"{name} is not watched"
+
+    def images(self, pid: int | None = None) -> list[str]:
+        folder = Path(f"/proc/{pid or self.pid}/fd")
+        numbers = sorted(int(entry.name) for entry in folder.iterdir())
+        paths = [f"{folder}/{number}" for number in numbers]
+        return [p for p in paths if os.readlink(p).startswith("/memfd:libstapsdt")]
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(DEADLINE)
+
+
+def need(tool: str) -> str:
+    """The path of a tool, or a skipped test."""
+    path = shutil.which(tool, path=os.environ["PATH"] + ":/usr/sbin:/sbin")
+    if path is None:
+        pytest.skip(f"{tool} is not installed")
+    return path
+
+
+def need_root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+
+
+def run(*command: str, **environment: str) -> str:
+    """A tool's output; it has to succeed."""
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        env={**os.environ, **environment},
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+class Bpftrace:
+    """bpftrace on one probe of a process; its lines as they come."""
+
+    def __init__(self, pid: int, script: str) -> None:
+        self.process = subprocess.Popen(
+            [need("bpftrace"), "-B", "line", "-p", str(pid), "-e", script],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        self.seen: list[str] = []
+        self.rest = b""
+
+    def read(self, timeout: float) -> None:
+        """Take what it prints: lines that begin with `>` are the script's."""
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], timeout)[0]:
+            return
+        chunk = os.read(self.process.stdout.fileno(), 65536)
+        assert chunk, "bpftrace has ended"
+        *whole, self.rest = (self.rest + chunk).split(b"\n")
+        self.seen += [line[1:].decode() for line in whole if line[:1] == b">"]
+
+    def wait_attached(self, fire: Callable[[], None]) -> None:
+        """A site is patched before its program runs, and nothing says when
+        that does: fire until a shot is printed."""
+        deadline = time.monotonic() + DEADLINE
+        while not self.seen:
+            assert time.monotonic() < deadline, "no shot was seen"
+            fire()
+            self.read(0.05)
+
+    def last(self, expected: list[str]) -> list[str]:
+        """The newest lines, once the last of those expected is there."""
+        deadline = time.monotonic() + DEADLINE
+        while self.seen[-len(expected) :] != expected:
+            if time.monotonic() > deadline:
+                break
+            self.read(0.2)
+        return self.seen[-len(expected) :]
+
+    def close(self) -> None:
+        """However often: the process is killed once."""
+        self.process.kill()
+        self.process.wait()
+        if self.process.stdout:
+            self.process.stdout.close()
