@@ -31,6 +31,13 @@ unsigned harness_seed(void);
 /* Under valgrind or a sanitizer memory is not what it was. */
 int harness_instrumented(void);
 
+/* musl's dlclose leaves everything loaded, by design. */
+#if defined(__GLIBC__)
+#define HARNESS_UNLOADS 1
+#else
+#define HARNESS_UNLOADS 0
+#endif
+
 /* Run `body` in a forked child: limits and mounts it changes end with it. */
 void harness_in_child(void (*body)(void));
 

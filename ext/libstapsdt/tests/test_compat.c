@@ -158,6 +158,10 @@ static void temporary_file_error(void) {
 }
 
 static void close_error(void) {
+  if (!HARNESS_UNLOADS) {
+    harness_skip("this C library unloads nothing");
+    return;
+  }
   SDTProvider_t *provider = providerInit("test-error");
   CHECK_EQ(providerLoad(provider), 0);
   CHECK_EQ(dlclose(provider->_handle), 0);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -103,8 +104,11 @@ static void no_descriptors_body(void) {
   CHECK_EQ(limit_descriptors(lowest_free()), 0);
   sdt_error error;
   CHECK_EQ(define(pool, &error), SDT_EIMAGE);
-  CHECK_STR(error.message, "the probe image could not be created: "
-                           "memfd_create: Too many open files");
+  char expected[SDT_MESSAGE_SIZE];
+  snprintf(expected, sizeof(expected),
+           "the probe image could not be created: memfd_create: %s",
+           strerror(EMFILE));
+  CHECK_STR(error.message, expected);
   CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
   CHECK_EQ(define(pool, &error), SDT_OK);
   CHECK_EQ(reader_count(getpid(), "shop", "sold"), 1);

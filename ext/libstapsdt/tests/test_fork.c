@@ -124,6 +124,11 @@ static int named_after(pid_t pid) {
 }
 
 static void loader_names(void) {
+  /* Images of earlier tests would be listed, too. */
+  if (!HARNESS_UNLOADS) {
+    harness_skip("this C library unloads nothing");
+    return;
+  }
   pool = sdt_pool_create();
   CHECK(define("before"));
   CHECK_EQ(named_after(getpid()), 1);

@@ -104,11 +104,16 @@ static void *hostile(void *argument) {
 
 static int start(struct thread *threads, void *(*run)(void *)) {
   unsigned seed = harness_seed();
+  /* Reading images back takes more stack than some C libraries give. */
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, 1 << 20);
   for (int i = 0; i < THREADS; i++) {
     threads[i] = (struct thread){.number = i, .seed = seed + (unsigned)i};
-    if (pthread_create(&threads[i].id, NULL, run, &threads[i]) != 0)
+    if (pthread_create(&threads[i].id, &attributes, run, &threads[i]) != 0)
       return -1;
   }
+  pthread_attr_destroy(&attributes);
   return 0;
 }
 
