@@ -81,7 +81,7 @@ def test_buckets_follow_each_other_without_a_gap() -> None:
         end = highest
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(in_range, max_size=200))
 def test_reports_what_hdrhistogram_reports(values: list[int]) -> None:
     reference = HdrHistogram(1, 3_600_000_000_000, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from rbtrace_py.model import Probe, describe_operand
+from rbtrace_py.model import Operand, Probe, describe_operand
 from rbtrace_py.report import units
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import cut, escape, width
@@ -45,14 +45,18 @@ def _provider(
 
 def _probe(probe: Probe, traced: bool | None, style: Style) -> Iterator[str]:
     sites = _sites(len(probe.sites))
-    name = escape(probe.name, style)
     room = style.width - 4 - len(sites) - 2
-    operands = [escape(describe_operand(each), style) for each in probe.operands]
+    name = cut(escape(probe.name, style), room // 2, style)
+    operands = [_operand(each, room // 2 - 2, style) for each in probe.operands]
     lines = _wrap(name, operands, room)
     gap = max(style.width - 4 - width(lines[0]) - len(sites), 2)
     yield f"  {_mark(traced, style)} {lines[0]}{' ' * gap}{style.dim(sites)}"
     for line in lines[1:]:
         yield f"    {line}"
+
+
+def _operand(operand: Operand, room: int, style: Style) -> str:
+    return cut(escape(describe_operand(operand), style), room, style)
 
 
 def _wrap(name: str, operands: Sequence[str], room: int) -> list[str]:
@@ -89,5 +93,5 @@ def _legend(probes: Sequence[Listed], style: Style) -> str:
         words += f", {units.whole(traced)} traced now ({_mark(True, style)})"
     unknown = sum(state is None for _, state in probes)
     if unknown:
-        words += f", of {units.whole(unknown)} it could not be read (?)"
+        words += f", of {units.whole(unknown)} that could not be read (?)"
     return words

@@ -1,0 +1,20 @@
+"""What a report's import must not cost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+MODULES = "doctor events hlog json notes picture probes results rows tables".split()  # noqa: SIM905
+SLOW = ("hdrh", "difflib", "rich", "click", "textwrap.", "ctypes")
+
+
+def test_nothing_slow_is_imported() -> None:
+    imports = "; ".join(f"import rbtrace_py.report.{name}" for name in MODULES)
+    show = "import sys; print(*sys.modules)"
+    filters = "import rbtrace_py.session.filters"
+    root = Path(__file__).parents[3] / "tracer"
+    command = [sys.executable, "-S", "-c", f"{imports}; {filters}; {show}"]
+    loaded = subprocess.check_output(command, text=True, env={"PYTHONPATH": str(root)})
+    assert [name for name in loaded.split() if name.startswith(SLOW)] == []

@@ -1,0 +1,186 @@
+"""JSON documents are as docs/formats.md shows them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from rbtrace_py.aggregate.checks import Check
+from rbtrace_py.aggregate.events import UNREADABLE, Event
+from rbtrace_py.aggregate.histogram import FloatHistogram, Histogram
+from rbtrace_py.aggregate.results import Group, Result
+from rbtrace_py.model import Binary, Operand, OperandType, Probe, ProbeRole, Site
+from rbtrace_py.report.json import (
+    Document,
+    doctor_document,
+    document,
+    dumps,
+    event_document,
+    probes_document,
+    trace_end_document,
+)
+from rbtrace_py.report.notes import _SENTENCES, LOSSES
+
+PAGE = Path(__file__).parents[3].joinpath("docs", "formats.md").read_text("utf-8")
+EXAMPLES = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", PAGE, re.S)]
+IMAGE = Binary(1, 2, "/memfd:rbtrace (deleted)", True)
+ID = Operand("id", OperandType.INTEGER, signed=True)
+SKU = Operand("sku", OperandType.STRING)
+NOTE = Operand("note", OperandType.STRING)
+CHECKOUT = Probe("shop", "checkout", IMAGE, (), (ID, SKU, NOTE))
+BEGIN = Probe(
+    "shop",
+    "checkout__begin",
+    IMAGE,
+    (Site(0, 0, 0, ()),),
+    (ID,),
+    ProbeRole.SPAN_BEGIN,
+)
+EVENT = Event(
+    1_700_000_000_123_456_789,
+    4211,
+    4213,
+    "puma 001",
+    CHECKOUT,
+    (42, "tea", UNREADABLE),
+    (False, True, False),
+)
+START = 1_700_000_000 * 10**9
+
+
+def result(command: str, *groups: Group, **rest: object) -> Result:
+    ended = START + 3 * 10**9
+    series = ("shop:checkout",)
+    return Result(command, (4211,), series, START, ended, groups, **rest)  # type: ignore[arg-type]
+
+
+def latency(*values: int, **rest: object) -> Group:
+    total = sum(values)
+    histogram = Histogram.from_values(values)
+    rest = {"key": None, **rest}
+    return Group(
+        "shop:checkout",
+        count=len(values),
+        total=total,
+        distribution=histogram,
+        **rest,  # type: ignore[arg-type]
+    )
+
+
+DOCUMENTS = [
+    document(
+        result(
+            "latency",
+            latency(2_000_000, 3_000_000, key="tea"),
+            latency(700, is_other=True),
+            counters={"raised": 1, "running_at_attach": 0},
+            by="sku",
+            unit="ns",
+        )
+    ),
+    document(
+        result(
+            "values",
+            Group("shop:checkout", "tea", 7),
+            counters={"unreadable": 1},
+            by="sku",
+        )
+    ),
+    document(result("count", Group("shop:checkout", None, 42))),
+    event_document(EVENT),
+    trace_end_document(1234, {"filtered": 5, "lost": 2}),
+    probes_document([4211], [(BEGIN, False)]),
+    doctor_document(
+        4211,
+        [
+            Check(
+                "failure",
+                "tracefs",
+                "not mounted",
+                "mount -t tracefs tracefs /sys/kernel/tracing",
+            )
+        ],
+    ),
+]
+
+
+def ordered(found: object) -> object:
+    """Dicts as pairs, since their order is part of what is promised."""
+    if isinstance(found, dict):
+        return [(name, ordered(value)) for name, value in found.items()]
+    return [ordered(each) for each in found] if isinstance(found, list) else found
+
+
+@pytest.mark.parametrize("place", range(len(DOCUMENTS)))
+def test_documents_are_those_of_the_page(place: int) -> None:
+    written = json.loads(dumps(DOCUMENTS[place]))
+    assert ordered(written) == ordered(EXAMPLES[place])
+    assert list(written)[:2] == ["schema", "version"]
+
+
+def test_the_page_has_an_example_of_each() -> None:
+    assert len(EXAMPLES) == len(DOCUMENTS)
+
+
+def test_the_page_names_all_keys() -> None:
+    names = set(re.findall(r"`([a-z_]+)`", PAGE))
+    for found in DOCUMENTS[:2]:
+        assert set(found) - {"schema", "version"} <= names | {"schema", "version"}
+    groups = EXAMPLES[0]["groups"]
+    assert set(groups[0]) <= names
+
+
+def test_the_page_has_all_counters() -> None:
+    table = PAGE.split("## Counters")[1].split("## Hdr")[0]
+    rows = re.findall(r"^\| `(\w+)` +\| (.*)", table, re.M)
+    in_page = {name: text.startswith("*loss*") for name, text in rows}
+    apart = ("nan", "inf", "-inf")
+    assert in_page == {n: n in LOSSES for n in _SENTENCES if n not in apart}
+
+
+def test_the_page_shows_a_real_log_line() -> None:
+    from hdrh.histogram import HdrHistogram
+
+    (payload,) = re.findall(r"^0\.000,1\.000,123\.470,(HIST\S+)$", PAGE, re.M)
+    assert HdrHistogram.decode(payload).get_max_value() == 123_469_823
+
+
+def test_lines_are_ascii_and_whole() -> None:
+    found: Document = {
+        "a": "é\n\x1b\u202e",
+        "b": [b"\xff\xe9".decode("utf-8", "surrogateescape")],
+        b"\xfe".decode("utf-8", "surrogateescape"): 2**64,
+        "c": {"d": [float("nan"), float("inf"), float("-inf"), 0.5, None, True]},
+    }
+    line = dumps(found)
+    assert line.isascii()
+    assert line.isprintable()
+    assert json.loads(line) == {
+        "a": "é\n\x1b\u202e",
+        "b": ["\ufffd\ufffd"],
+        "\ufffd": 2**64,
+        "c": {"d": ["NaN", "Infinity", "-Infinity", 0.5, None, True]},
+    }
+
+
+def test_a_second_argument_of_one_name() -> None:
+    probe = Probe("a", "b", IMAGE, (), (ID, ID, ID))
+    event = Event(0, 1, 1, "c", probe, (1, 2, 3), (False,) * 3)
+    assert event_document(event)["arguments"] == {"id": 1, "id#2": 2, "id#3": 3}
+
+
+def test_floats_in_no_bucket() -> None:
+    values = FloatHistogram.from_values([float("nan"), 0.5, float("inf")])
+    groups = document(result("values", Group("s", None, 3, 0, values)))["groups"]
+    assert isinstance(groups, list)
+    assert groups[0]["apart"] == {"inf": 1, "nan": 1}
+    assert groups[0]["buckets"] == [[0.5, 0.5004882812499999, 1]]
+
+
+def test_a_traced_state_that_is_unknown() -> None:
+    (listed,) = json.loads(dumps(probes_document([1], [(CHECKOUT, None)])))["probes"]
+    assert listed["traced"] is None
+    assert listed["span"] is None

@@ -1,0 +1,94 @@
+"""What is not in a result, in sentences."""
+
+from __future__ import annotations
+
+from rbtrace_py.aggregate.histogram import FloatHistogram
+from rbtrace_py.aggregate.results import Group, Result
+from rbtrace_py.report.notes import counter_lines, lost, note_lines, sentence
+from rbtrace_py.report.style import PLAIN
+
+NAMES = [
+    "raised",
+    "thrown",
+    "running_at_attach",
+    "no_begin",
+    "open_begins",
+    "beyond_range",
+    "negative",
+    "nil",
+    "filtered",
+    "late_probes",
+    "lost",
+    "kernel_missed",
+    "no_room",
+    "too_deep",
+    "unreadable",
+]
+
+
+def test_one_of_each() -> None:
+    assert list(counter_lines(dict.fromkeys(NAMES, 1), PLAIN)) == [
+        "  1 span raised an exception (it is counted above)",
+        "  1 span was left by a throw or break (it is counted above)",
+        "  1 was running when tracing began",
+        "  1 end had no begin",
+        "  1 begin has no end yet",
+        "  1 was beyond the range",
+        "  1 was negative: the clock went backwards",
+        "  1 was nil",
+        "  1 did not match the filter",
+        "  1 probe appeared while tracing ran; what it did before is not here",
+        "  1 event was lost: the buffer was full",
+        "  1 hit was missed by the kernel",
+        "  1 was lost: the kernel's map was full",
+        "  1 was lost: nested too deeply",
+        "  1 was lost: an argument could not be read",
+    ]
+
+
+def test_many_of_each() -> None:
+    assert list(counter_lines(dict.fromkeys(NAMES, 1234), PLAIN)) == [
+        "  1,234 spans raised exceptions (they are counted above)",
+        "  1,234 spans were left by throws or breaks (they are counted above)",
+        "  1,234 were running when tracing began",
+        "  1,234 ends had no begin",
+        "  1,234 begins have no end yet",
+        "  1,234 were beyond the range",
+        "  1,234 were negative: the clock went backwards",
+        "  1,234 were nil",
+        "  1,234 did not match the filter",
+        "  1,234 probes appeared while tracing ran; what they did before is not here",
+        "  1,234 events were lost: the buffer was full",
+        "  1,234 hits were missed by the kernel",
+        "  1,234 were lost: the kernel's map was full",
+        "  1,234 were lost: nested too deeply",
+        "  1,234 were lost: an argument could not be read",
+    ]
+
+
+def test_zeros_are_left_out_but_that_nothing_was_lost_is_said() -> None:
+    nothing = ["  nothing was lost"]
+    assert list(counter_lines(dict.fromkeys(NAMES, 0), PLAIN)) == nothing
+    assert list(counter_lines({}, PLAIN)) == nothing
+    assert list(counter_lines({"nil": 2}, PLAIN)) == ["  2 were nil", *nothing]
+
+
+def test_an_unknown_counter_is_shown() -> None:
+    assert sentence("of_a_\x1bkind", 3, PLAIN) == r"of a \ekind: 3"
+
+
+def test_lost() -> None:
+    assert lost(dict.fromkeys(NAMES, 1)) == 5
+    assert lost({"nil": 7}) == 0
+
+
+def test_values_in_no_bucket_are_noted() -> None:
+    values = FloatHistogram.from_values([float("nan"), float("inf"), 1.0])
+    groups = (Group("a:b", None, 3, 0, values), Group("a:c", None, 3, 0, values))
+    result = Result("values", (1,), ("a:b", "a:c"), 0, 1, groups, {"nil": 1})
+    assert list(note_lines(result, PLAIN)) == [
+        "  1 was nil",
+        "  2 were Infinity",
+        "  2 were NaN",
+        "  nothing was lost",
+    ]
