@@ -12,6 +12,8 @@ class Handshake
   attr_reader :count
 
   def initialize(argv = ARGV)
+    @count = nil
+    @wait = false
     parser = OptionParser.new do |options|
       options.on("--count N", Integer, "do N rounds, then end") { |n| @count = n }
       options.on("--wait", "wait for a line on stdin before and after") { @wait = true }

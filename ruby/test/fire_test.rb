@@ -166,4 +166,18 @@ class FireTest < Minitest::Test
     end
     assert_equal false, probe.fire("x")
   end
+
+  def test_in_a_signal_handler
+    name = unique
+    seen = nil
+    before = trap(:USR2) do
+      seen = [Tracepoint.fire(name, 1), Tracepoint.fire(name, 2), Tracepoint.define(name, [Integer]).fire(3),
+              Tracepoint.span("#{name}_span") { 4 }]
+    end
+    Process.kill(:USR2, Process.pid)
+    Thread.pass until seen
+    assert_equal [false, false, false, 4], seen
+  ensure
+    trap(:USR2, before || "DEFAULT")
+  end
 end

@@ -136,7 +136,7 @@ module Tracepoint
         return kind.__send__(:new, nil, name.to_sym, operands) unless main?
 
         keys = ["", *(Names::SPAN_SUFFIXES if span)].map { |suffix| "#{provider}:#{name}#{suffix}" }
-        @lock.synchronize do
+        locked do
           existing = @names.values_at(*keys).compact.first
           return existing if existing
 
@@ -155,15 +155,15 @@ module Tracepoint
 
         name = name.to_s
         name = "#{DEFAULT_PROVIDER}:#{name}" unless name.include?(":")
-        @lock.synchronize { @names[name] }
+        locked { @names[name] }
       end
 
       def entries
-        main? ? @lock.synchronize { @entries.dup } : []
+        main? ? locked { @entries.dup } : []
       end
 
       def providers
-        main? ? @lock.synchronize { @providers.values } : []
+        main? ? locked { @providers.values } : []
       end
 
       def counters
@@ -185,6 +185,14 @@ module Tracepoint
       end
 
       private
+
+      # A signal's handler may not lock. It need not: it has the main thread,
+      # and no step below can be interrupted half done.
+      def locked(&block)
+        @lock.synchronize(&block)
+      rescue ThreadError
+        yield
+      end
 
       def provider_of(name)
         @providers[name] ||= Provider.__send__(:new, name)
