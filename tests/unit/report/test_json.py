@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from rbtrace_py.aggregate.checks import Check
 from rbtrace_py.aggregate.events import UNREADABLE, Event
 from rbtrace_py.aggregate.histogram import FloatHistogram, Histogram
 from rbtrace_py.aggregate.results import Group, Result
@@ -49,6 +49,13 @@ EVENT = Event(
     (False, True, False),
 )
 START = 1_700_000_000 * 10**9
+
+
+class Check(NamedTuple):
+    status: str
+    name: str
+    text: str
+    advice: str = ""
 
 
 def result(command: str, *groups: Group, **rest: object) -> Result:
@@ -97,7 +104,7 @@ DOCUMENTS = [
         4211,
         [
             Check(
-                "failure",
+                "fail",
                 "tracefs",
                 "not mounted",
                 "mount -t tracefs tracefs /sys/kernel/tracing",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rbtrace_py.aggregate.checks import Check
+from typing import NamedTuple
+
 from rbtrace_py.model import (
     Binary,
     Operand,
@@ -64,17 +65,26 @@ shop  /memfd:rbtrace (deleted)
 
 5 probes, 1 traced now (●), of 1 that could not be read (?)
 """
+
+
+class Check(NamedTuple):
+    status: str
+    name: str
+    text: str
+    advice: str = ""
+
+
 CHECKS = [
     Check("ok", "BPF", "programs can be loaded"),
     Check(
-        "warning",
+        "warn",
         "uprobe_multi",
         "this kernel (5.10) does not have it: perf uprobes are used instead, and "
         "detaching from many probes takes a while",
         "use Linux 6.6 or later",
     ),
     Check(
-        "failure",
+        "fail",
         "tracefs",
         "not mounted",
         "mount -t tracefs tracefs /sys/kernel/tracing",

@@ -1,18 +1,25 @@
-"""One line of what ``doctor`` found."""
+"""One line of what ``doctor`` found, as a report sees it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
-Status = Literal["ok", "warning", "failure"]
+from typing import Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """name: what was looked at; detail: what was found; advice: what to do."""
+class Check(Protocol):
+    """What was looked at, what was found, and what to do about it.
 
-    status: Status
-    name: str
-    detail: str
-    advice: str = ""
+    status: ``ok``, ``warn`` or ``fail``
+    advice: empty where there is nothing to do
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def status(self) -> str: ...
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def advice(self) -> str: ...

@@ -8,7 +8,7 @@ from rbtrace_py.aggregate.checks import Check
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import escape, pad, width
 
-_MARKS = {"ok": ("✓", "ok"), "warning": ("!", "!"), "failure": ("✗", "X")}
+_MARKS = {"ok": ("✓", "ok"), "warn": ("!", "!"), "fail": ("✗", "X")}
 
 
 def doctor_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
@@ -23,7 +23,7 @@ def _check(check: Check, names: int, style: Style) -> Iterator[str]:
     marks = style.pick("✓", "ok")
     margin = len(marks) + 1 + names + 2
     room = style.width - margin
-    detail = list(_wrap(escape(check.detail, style), room))
+    detail = list(_wrap(escape(check.text, style), room))
     start = f"{_mark(check, style)} {name}  "
     yield (start + (detail[0] if detail else "")).rstrip()
     for line in detail[1:]:
@@ -38,7 +38,7 @@ def _check(check: Check, names: int, style: Style) -> Iterator[str]:
 def _mark(check: Check, style: Style) -> str:
     mark = style.pick(*_MARKS[check.status])
     mark = mark.ljust(len(style.pick("✓", "ok")))
-    colour = {"ok": style.green, "warning": style.yellow, "failure": style.red}
+    colour = {"ok": style.green, "warn": style.yellow, "fail": style.red}
     return colour[check.status](mark)
 
 

@@ -98,7 +98,7 @@ def doctor_document(pid: int | None, checks: Sequence[Check]) -> Document:
             {
                 "status": check.status,
                 "name": check.name,
-                "detail": check.detail,
+                "text": check.text,
                 "advice": check.advice,
             }
             for check in checks
