@@ -48,8 +48,9 @@ class FallbackTest < Minitest::Test
       FileUtils.cp_r(LIB, lib)
       FileUtils.rm_rf(File.join(lib, "tracepoint/native"))
       script = 'require "tracepoint"; p Tracepoint.supported?, Tracepoint.fire(:x, 1)'
-      quiet, = Open3.capture2e(RbConfig.ruby, "-I#{lib}", "-e", script)
-      loud, = Open3.capture2e(RbConfig.ruby, "-w", "-I#{lib}", "-e", script)
+      wanted = { "TRACEPOINT_NATIVE" => nil }
+      quiet, = Open3.capture2e(wanted, RbConfig.ruby, "-I#{lib}", "-e", script)
+      loud, = Open3.capture2e(wanted, RbConfig.ruby, "-w", "-I#{lib}", "-e", script)
       assert_equal "false\nfalse\n", quiet
       assert_match(/\A.*tracepoint: no extension, so no probes: .+\nfalse\nfalse\n\z/, loud)
     end

@@ -1,0 +1,40 @@
+# frozen_string_literal: true
+
+require "test_helper"
+
+# ruby/sig says what there is: a method that one of the two lacks is a mistake.
+class SignatureTest < Minitest::Test
+  TEXT = File.read(File.expand_path("../sig/tracepoint.rbs", __dir__))
+
+  def test_module
+    assert_equal declared(TEXT[/.*?^  module Entry/m], "self."), Tracepoint.singleton_methods(false).map(&:to_s).sort
+  end
+
+  def test_classes
+    entry = [Tracepoint::Entry]
+    { Tracepoint::Probe => entry, Tracepoint::Span => entry, Tracepoint::Provider => [] }.each do |kind, modules|
+      names = [kind, *modules].map { |it| it.name[/\w+\z/] }
+      methods = kind.public_instance_methods - Object.public_instance_methods
+      methods |= [kind, *modules].flat_map { |it| it.public_instance_methods(false) }
+      assert_equal names.flat_map { |name| declared(body(name), "") }.uniq.sort, methods.map(&:to_s).uniq.sort, kind
+    end
+  end
+
+  def test_rbs_accepts_it
+    script = 'require "rbs"; require "rbs/cli"; RBS::CLI.new(stdout: $stdout, stderr: $stderr).run(ARGV)'
+    _, status = Open3.capture2e(RbConfig.ruby, "-rrbs", "-e", "")
+    skip "no rbs" unless status.success?
+    output, status = Open3.capture2e(RbConfig.ruby, "-e", script, "--", "-I", File.join(ROOT, "ruby/sig"), "validate", "--silent")
+    assert status.success?, output
+  end
+
+  private
+
+  def body(name)
+    TEXT[/^  (?:class|module) #{name}$.*?^  end$/m]
+  end
+
+  def declared(text, prefix)
+    text.scan(/^ +def #{Regexp.escape(prefix)}((?!self\.)\S+): /).flatten.uniq.sort
+  end
+end
