@@ -27,6 +27,9 @@ make_base() {
 # In a mount namespace of its own: nothing stays mounted.
 enter() {
   local dir=$1 target=$2 mount
+  # A root that is a mount, as on a real machine: tests make namespaces in it.
+  mount --bind "$dir" "$dir"
+  cd "$dir"
   for mount in proc sys dev; do
     mount --rbind "/$mount" "$dir/$mount"
   done
