@@ -4,6 +4,5 @@
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-# Both words are read: the C tests know the longer one.
-export RBTRACE_SOAK=1 SOAK=1
+export RBTRACE_SOAK=1
 exec "$REPO/scripts/test.sh" "$@"
