@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT / "tracer"))
 
 
 def is_soak() -> bool:
-    return os.environ.get("SOAK", "") not in ("", "0")
+    return os.environ.get("RBTRACE_SOAK", "") not in ("", "0")
 
 
 def times(full: int) -> int:
@@ -90,9 +90,14 @@ class Target:
 
 
 class Tracer:
-    """``rbtrace-py`` as a process that was told to say when it is attached."""
+    """``rbtrace-py`` as a process that was told to say when it is attached.
 
-    def __init__(self, *arguments: str, env: dict[str, str] | None = None) -> None:
+    waits: until it is attached, or has ended
+    """
+
+    def __init__(
+        self, *arguments: str, env: dict[str, str] | None = None, waits: bool = True
+    ) -> None:
         read, write = os.pipe()
         self.process = subprocess.Popen(
             [sys.executable, "-c", MAIN, *arguments],
@@ -109,7 +114,7 @@ class Tracer:
         )
         os.close(write)
         with os.fdopen(read) as ready:
-            self.attached = read_line(ready) == "attached"
+            self.attached = waits and read_line(ready) == "attached"
 
     def finish(self, number: int = signal.SIGINT) -> tuple[str, str, int]:
         """Press Ctrl-C; output, errors and exit code."""
@@ -157,8 +162,10 @@ def trace(root: None) -> Iterator[Callable[..., Tracer]]:
     """Start ``rbtrace-py`` with these words; killed after the test."""
     started: list[Tracer] = []
 
-    def begin(*words: object, env: dict[str, str] | None = None) -> Tracer:
-        tracer = Tracer(*map(str, words), env=env)
+    def begin(
+        *words: object, env: dict[str, str] | None = None, waits: bool = True
+    ) -> Tracer:
+        tracer = Tracer(*map(str, words), env=env, waits=waits)
         started.append(tracer)
         return tracer
 

@@ -157,3 +157,16 @@ def test_values_of_what_is_no_number_are_counted(start, trace, argument, expecte
     tracer = trace("values", target.pid, "item", argument, "--json")
     target.step()
     assert by_key(answer(tracer)) == expected
+
+
+def test_a_span_and_a_pair_in_one_command(start, trace):
+    """Two programs, one answer: each series comes from one of them."""
+    target = start("workload.rb")
+    words = ["work", "pair_begin..pair_end", "gc", "--json"]
+    tracer = trace("latency", target.pid, *words)
+    target.step()
+    groups = answer(tracer)["groups"]
+    counts = [(group["series"], group["count"]) for group in groups]
+    assert counts[0] == ("load:work", 23)
+    assert counts[1] == ("pair_begin..pair_end", 23)
+    assert len(counts) == 3

@@ -150,7 +150,8 @@ class Probe:
     @property
     def signature(self) -> str:
         """``shop:checkout(id: Integer, sku: String)``."""
-        return f"{self.full_name}({', '.join(map(describe_operand, self.operands))})"
+        known = [o for o in self.operands if o.role is not OperandRole.UNKNOWN]
+        return f"{self.full_name}({', '.join(map(describe_operand, known))})"
 
     def operand(self, name: str) -> int | None:
         """Index of the operand called ``name``, or None."""

@@ -22,7 +22,7 @@ from rbtrace_py.linux.notes import image_signature
 from rbtrace_py.linux.probes import Problem, probes_of_file
 from rbtrace_py.model import Binary, Probe
 
-SOAK = bool(os.environ.get("SOAK"))
+SOAK = bool(os.environ.get("RBTRACE_SOAK"))
 BINARY = Binary(1, 2, "/hostile")
 U32, U64 = (1 << 32) - 1, (1 << 64) - 1
 

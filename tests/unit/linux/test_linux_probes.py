@@ -320,7 +320,7 @@ def test_new_probes_show_in_the_signature(image_target: Path) -> None:
         assert len(find_probes(process, cache)) == len(first) + 5
 
 
-@pytest.mark.parametrize("turn", range(100 if os.environ.get("SOAK") else 1))
+@pytest.mark.parametrize("turn", range(100 if os.environ.get("RBTRACE_SOAK") else 1))
 def test_names_are_complete_while_probes_are_defined(
     turn: int, image_target: Path
 ) -> None:

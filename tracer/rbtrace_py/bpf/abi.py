@@ -17,6 +17,9 @@ MAX_SLOTS = 16
 MAX_OPERANDS = 12
 KEY_TEXT = 64
 THREADS = 65_536
+
+MASK = (1 << 64) - 1
+SIGN = 1 << 63
 BUCKETS = 33_792
 PAIR_DEPTH = 128
 
@@ -93,7 +96,7 @@ class Slot:
             where.size,
             where.signed,
             self.is_text,
-            where.value if -(1 << 63) <= where.value < 1 << 63 else 0,
+            (where.value & MASK) - ((where.value & SIGN) << 1),
         )
 
 

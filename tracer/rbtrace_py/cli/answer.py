@@ -9,6 +9,7 @@ from datetime import datetime
 
 from rbtrace_py.aggregate.results import Result
 from rbtrace_py.cli.output import Output, Ticker, attached, create, opened
+from rbtrace_py.cli.stop import Stop
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.hlog import HlogWriter
 from rbtrace_py.report.json import document, dumps
@@ -36,6 +37,7 @@ def answer(session: Grouped, limits: Limits, rendering: Rendering) -> int:
         output = stack.enter_context(opened(rendering.output))
         stack.enter_context(session)
         hlog = _hlog(stack, session, rendering.hlog)
+        stop = stack.enter_context(Stop())
         attached(session)
         ticker = Ticker(f"measuring {', '.join(session.series)[:30]}")
 
@@ -46,7 +48,7 @@ def answer(session: Grouped, limits: Limits, rendering: Rendering) -> int:
             output.lines(_interval_lines(result, rendering, output.style))
 
         wanted = interval if limits.interval else None
-        whole = run(session, limits, wanted, ticker)
+        whole = run(session, limits, wanted, ticker, stop.is_asked)
         ticker.clear()
         if not limits.interval:
             if hlog is not None:

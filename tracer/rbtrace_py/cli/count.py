@@ -18,6 +18,7 @@ from rbtrace_py.session.targets import Targets
 @o.event_options
 @o.filter_option
 @o.wait_option
+@o.yes_option
 @o.interval_option
 @o.limit_options
 @o.json_option

@@ -9,7 +9,7 @@ from rbtrace_py.cli.output import opened
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.doctor import doctor_lines
 from rbtrace_py.report.json import doctor_document, dumps
-from rbtrace_py.session.doctor import checks
+from rbtrace_py.session.doctor import Status, checks
 from rbtrace_py.session.targets import parse_pids
 
 
@@ -36,4 +36,4 @@ def command(pid: str | None, as_json: bool, output: str | None) -> int:
             out.lines([dumps(doctor_document(pids[0], found))])
         else:
             out.lines(doctor_lines(found, out.style))
-    return int(any(check.status == "failure" for check in found))
+    return int(any(check.status is Status.FAIL for check in found))

@@ -103,6 +103,12 @@ unit_option = click.option(
     help="Unit of times.",
 )
 
+yes_option = click.option(
+    "--yes",
+    is_flag=True,
+    help="Attach without asking, also where that can harm the target.",
+)
+
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON (docs/formats.md)."
 )
@@ -122,8 +128,20 @@ def options_of(values: dict[str, Any]) -> Options:
         filter=values.get("filter_"),
         max_keys=values.get("max_keys") or 1000,
         wait=bool(values.get("wait")),
+        agree=_agree_always if values.get("yes") else _ask,
         string_size=values.get("string_size") or 128,
     )
+
+
+def _agree_always(text: str) -> bool:
+    return True
+
+
+def _ask(text: str) -> bool:
+    """A person's yes on the terminal; without one it is a no."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    return click.confirm(f"{text}.\nAttach nevertheless?", err=True)
 
 
 def limits_of(values: dict[str, Any]) -> Limits:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,9 +14,12 @@ from rbtrace_py.aggregate.events import Event
 from rbtrace_py.cli import options as o
 from rbtrace_py.cli.answer import TOO_MUCH_LOST, need_words
 from rbtrace_py.cli.output import Output, attached, opened
+from rbtrace_py.cli.stop import Stop
 from rbtrace_py.report.events import Template, event_line
 from rbtrace_py.report.json import dumps, event_document, trace_end_document
 from rbtrace_py.report.notes import counter_lines
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.units import whole
 from rbtrace_py.session.base import REFRESH_SECONDS
 from rbtrace_py.session.run import Limits
 from rbtrace_py.session.targets import Targets
@@ -28,6 +32,7 @@ Line = Callable[[Event], str]
 @o.takes_target
 @o.filter_option
 @o.wait_option
+@o.yes_option
 @o.limit_options
 @o.unit_option
 @click.option(
@@ -64,8 +69,9 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
         output = stack.enter_context(opened(values["output"]))
         stack.enter_context(session)
         line = _line(session, output, values)
+        stop = stack.enter_context(Stop())
         attached(session)
-        shown = _print(session, o.limits_of(values), output, line)
+        shown = _print(session, o.limits_of(values), output, line, stop)
         counters = session.result_counters()
     return _end(shown, counters, output, values["as_json"])
 
@@ -80,61 +86,52 @@ def _line(session: Trace, output: Output, values: dict[str, Any]) -> Line:
     return lambda event: event_line(event, style, unit)
 
 
-def _print(session: Trace, limits: Limits, output: Output, line: Line) -> int:
+def _print(
+    session: Trace, limits: Limits, output: Output, line: Line, stop: Stop
+) -> int:
     """Print events until it is over; how many there were."""
     shown = 0
-    try:
-        for event in _events(session, limits):
-            output.stream.write(line(event) + "\n")
-            shown += 1
-            if shown == limits.count:
-                break
-    except KeyboardInterrupt:
-        session.detach()
-        if limits.count is None:
-            # What was seen before Ctrl-C is shown, and it is not waited for more.
-            for event in session.events(0):
-                output.stream.write(line(event) + "\n")
-                shown += 1
+    for event in _events(session, limits, stop):
+        if event is None:
+            output.stream.flush()
+            continue
+        output.stream.write(line(event) + "\n")
+        shown += 1
+        if shown == limits.count:
+            break
     session.detach()
     output.stream.flush()
     return shown
 
 
-def _events(session: Trace, limits: Limits) -> Iterator[Event]:
-    start = time.monotonic()
-    refreshed = start
-    while True:
-        now = time.monotonic()
-        left = REFRESH_SECONDS
-        if limits.duration is not None:
-            left = min(left, start + limits.duration - now)
-            if left <= 0:
-                session.detach()
-                yield from session.events(0)
-                return
+def _events(session: Trace, limits: Limits, stop: Stop) -> Iterator[Event | None]:
+    """Events as they come; None where nothing more is there at the moment."""
+    start = refreshed = time.monotonic()
+    left = REFRESH_SECONDS
+    while not stop.is_asked() and not session.is_over:
         yield from session.events(left)
-        click.get_text_stream("stdout").flush()
+        yield None
+        now = time.monotonic()
         if now - refreshed >= REFRESH_SECONDS:
             refreshed = now
             session.refresh()
-            if session.is_over:
-                yield from session.events(0)
-                return
+        if limits.duration is not None:
+            left = min(REFRESH_SECONDS, start + limits.duration - now)
+            if left <= 0:
+                break
+    # What came before the end belongs to it.
+    session.detach()
+    yield from session.events(0)
 
 
 def _end(shown: int, counters: dict[str, int], output: Output, as_json: bool) -> int:
     """What was not shown, to standard error or as the last JSON line."""
     rest = {name: number for name, number in counters.items() if name != "seen"}
-    rest["lost"] += max(0, counters["seen"] - shown) if not shown else 0
     if as_json:
         click.echo(dumps(trace_end_document(shown, rest)), file=output.stream)
     else:
-        from rbtrace_py.report.style import Style
-        from rbtrace_py.report.units import whole
-
-        err = click.get_text_stream("stderr")
-        click.echo(f"{whole(shown)} event{'' if shown == 1 else 's'}", err=True)
-        for text in counter_lines(rest, Style.for_stream(err)):
+        events = "1 event" if shown == 1 else f"{whole(shown)} events"
+        click.echo(events, err=True)
+        for text in counter_lines(rest, Style.for_stream(sys.stderr)):
             click.echo(text, err=True)
     return TOO_MUCH_LOST if counters["lost"] > shown else 0

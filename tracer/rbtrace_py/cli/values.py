@@ -19,6 +19,7 @@ from rbtrace_py.session.values import ValuesOf
 @o.event_options
 @o.filter_option
 @o.wait_option
+@o.yes_option
 @o.interval_option
 @o.limit_options
 @o.json_option

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -17,7 +17,7 @@ from rbtrace_py.linux.maps import executable_signature
 from rbtrace_py.linux.probes import ProbeCache, find_probes
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model import Operand, OperandType, Probe
-from rbtrace_py.session import select
+from rbtrace_py.session import hazards, select
 from rbtrace_py.session.engine import (
     Engine,
     Family,
@@ -42,6 +42,8 @@ class Options:
     filter: text of a filter
     max_keys: groups kept
     wait: wait for probes that are not there yet
+    agree: asked before something is done that can harm the target, with what
+        it is; without it such things are not done
     string_size: bytes of a text that ``trace`` reads
     ring_size: bytes of ``trace``'s ring buffer, a power of two
     """
@@ -50,6 +52,7 @@ class Options:
     filter: str | None = None
     max_keys: int = 1000
     wait: bool = False
+    agree: Callable[[str], bool] | None = None
     string_size: int = 128
     ring_size: int = 1 << 22
 
@@ -82,6 +85,7 @@ class Session(ABC):
         self._family: Family | None = None
         self._engines: list[Engine] = []
         self._compiled: CompiledFilter | None = None
+        self._is_agreed: bool | None = None
         self._ended_ns: int | None = None
 
     # ------------------------------------------------------------- life cycle
@@ -107,6 +111,7 @@ class Session(ABC):
         attacher = choose_attacher()
         if not self.targets.is_single:
             self._family = Family(self.targets)
+        probes = self._agreed(probes)
         self.plan(_unique(probes))
         self._engines = self.make_engines(attacher)
         self._attach(probes)
@@ -116,6 +121,30 @@ class Session(ABC):
                 "this kernel has no uprobe_multi: detaching takes about a tenth of a"
                 " second a site"
             )
+
+    def _agreed(self, probes: Mapping[int, Sequence[Probe]]) -> dict[int, list[Probe]]:
+        """Without those that can harm the target, unless that is agreed to.
+
+        A glob passes them over; a name needs the yes.
+        """
+        if self._is_agreed is None:
+            text = hazards.hazard(self.named(_unique(probes)))
+            if text is not None:
+                agree = self.options.agree
+                self._is_agreed = agree is not None and agree(text)
+                if not self._is_agreed:
+                    raise hazards.not_agreed(text)
+        if self._is_agreed:
+            return {pid: list(found) for pid, found in probes.items()}
+        return {
+            pid: [p for p in found if not hazards.is_hazardous(p)]
+            for pid, found in probes.items()
+        }
+
+    def named(self, probes: Sequence[Probe]) -> list[Probe]:
+        """The probes that words mean which are no globs."""
+        words = [word for word in self.words if not select.is_glob(word)]
+        return [p for word in words for p in select.pick(word, probes)]
 
     def _scan_until_there(self) -> dict[int, list[Probe]]:
         """Scan; with ``wait`` again and again until every word means something."""
@@ -195,7 +224,7 @@ class Session(ABC):
             if self._signatures.get(process.pid) != signature or self._has_globs:
                 self._signatures[process.pid] = signature
                 changed.append(process)
-        probes = self._scan(changed)
+        probes = self._agreed(self._scan(changed))
         if probes:
             self.plan(_unique(probes))
             self.late_probes += self._attach(probes)

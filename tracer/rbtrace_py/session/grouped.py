@@ -27,12 +27,14 @@ class Recipe:
     """A program of ``programs/`` that records, beyond what all of them share.
 
     own_slots: slots the program names itself; the key's and the filter's follow
+    series: those it records, by number; more may come
     """
 
     source: str
     values: Values
     own_slots: int
     flags: Mapping[str, int]
+    series: Mapping[str, int]
     functions: tuple[str, ...] = ("on_hit",)
     maps: Mapping[str, MapSpec] | None = None
 
@@ -126,8 +128,10 @@ class Grouped(Session):
             self.filter_prelude(),
         )
         self.fill_filter_strings(engine)
-        recorder = Recorder(engine.program, shape, self.series, self._key_operands.get)
-        for number in self.series.values():
+        recorder = Recorder(
+            engine.program, shape, recipe.series, self._key_operands.get
+        )
+        for number in recipe.series.values():
             recorder.reserve_other(number)
         self._recorders.append(recorder)
         return engine

@@ -40,6 +40,8 @@ class Latency(Grouped):
         self._pairs: dict[Pair, int] = {}
         self._spans: list[str] = []
         self._kinds: list[str] = []
+        self._span_series: dict[str, int] = {}
+        self._pair_series: dict[str, int] = {}
         self._pair_engine: Engine | None = None
 
     # -------------------------------------------------------------- selecting
@@ -81,6 +83,11 @@ class Latency(Grouped):
             f" Tracepoint.span(:{probe.name}) {{ … }}",
         )
 
+    def named(self, probes: Sequence[Probe]) -> list[Probe]:
+        pairs = [pair for word in self.words for pair in self._pairs_of(word, probes)]
+        names = [name for pair in pairs for name in (pair.begin, pair.end)]
+        return [p for name in names for p in select.pick(name, probes)]
+
     def _pairs_of(self, word: str, probes: Sequence[Probe]) -> tuple[Pair, ...]:
         pair = select.parse_pair(word)
         if pair is not None:
@@ -113,12 +120,15 @@ class Latency(Grouped):
         for probe in self.pick(pair.end, probes):
             self.check_filter(probe)
             self.settle_series(pair.series, probe)
+            self._pair_series[pair.series] = self.series[pair.series]
         self._pairs.setdefault(pair, len(self._pairs))
 
     def _plan_spans(self, word: str, probes: Sequence[Probe]) -> None:
         for probe in self._picked_spans(word, probes):
             self.check_filter(probe)
-            self.settle_series(select.series_name(probe), probe)
+            name = select.series_name(probe)
+            self.settle_series(name, probe)
+            self._span_series[name] = self.series[name]
             if word not in self._spans:
                 self._spans.append(word)
 
@@ -132,7 +142,7 @@ class Latency(Grouped):
         engines = []
         if self._spans or not self._pairs:
             slots = {"VALUE_SLOT": 0, "OUTCOME_SLOT": 1}
-            recipe = Recipe("values.c", Values.DURATION, 2, slots)
+            recipe = Recipe("values.c", Values.DURATION, 2, slots, self._span_series)
             engines.append(self.make_recording(attacher, recipe))
             self._kinds.append("spans")
         if self._pairs:
@@ -153,6 +163,7 @@ class Latency(Grouped):
             Values.DURATION,
             0,
             {"DEPTH": PAIR_DEPTH, "PAIRS": len(self._pairs)},
+            self._pair_series,
             ("on_hit", "on_thread_exit"),
             {"threads": threads, "nothing": nothing},
         )

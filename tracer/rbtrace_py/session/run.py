@@ -32,23 +32,21 @@ def run(
     limits: Limits,
     on_interval: Callable[[Result], None] | None = None,
     on_tick: Callable[[float], None] | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Result:
     """Let an entered session count; the whole answer.
 
-    Ends at a limit, when all targets have ended, or at KeyboardInterrupt
-    (Ctrl-C), after which the answer is still given. ``on_interval`` gets what
-    came in each interval, the last, shorter one too. ``on_tick`` gets the
-    seconds since the start, some times a second.
+    Ends at a limit, when all targets have ended, or when ``stop`` says so,
+    which is asked every tenth of a second. ``on_interval`` gets what came in
+    each interval, the last, shorter one too. ``on_tick`` gets the seconds
+    since the start, some times a second.
     """
     before: Result | None = None
-    try:
-        for now in _ticks(session, limits):
-            if now is None:
-                before = _report_interval(session, before, on_interval)
-            elif on_tick is not None:
-                on_tick(now)
-    except KeyboardInterrupt:
-        pass
+    for now in _ticks(session, limits, stop):
+        if now is None:
+            before = _report_interval(session, before, on_interval)
+        elif on_tick is not None:
+            on_tick(now)
     session.detach()
     whole = session.snapshot()
     if on_interval is not None and limits.interval:
@@ -56,14 +54,16 @@ def run(
     return whole
 
 
-def _ticks(session: Grouped, limits: Limits) -> Iterator[float | None]:
+def _ticks(
+    session: Grouped, limits: Limits, stop: Callable[[], bool]
+) -> Iterator[float | None]:
     """Yield the time, and None where an interval ends, until it is over."""
     start = time.monotonic()
     end = start + limits.duration if limits.duration is not None else None
     interval = limits.interval or 0.0
     due = start + interval if interval else None
     step = _COUNT_SECONDS if limits.count else REFRESH_SECONDS
-    while True:
+    while not stop():
         now = time.monotonic()
         stops = [at for at in (end, due) if at is not None]
         session.wait(max(0.0, min([step, *(at - now for at in stops)])))

@@ -73,11 +73,11 @@ class ValuesOf(Picking):
 
     def make_engines(self, attacher: Attacher) -> list[Engine]:
         if self.is_counted:
-            recipe = Recipe("values.c", Values.NONE, 0, {})
+            recipe = Recipe("values.c", Values.NONE, 0, {}, self.series)
         else:
             is_float = self._type is OperandType.FLOAT
             kind = Values.FLOAT if is_float else Values.INTEGER
-            recipe = Recipe("values.c", kind, 1, {"VALUE_SLOT": 0})
+            recipe = Recipe("values.c", kind, 1, {"VALUE_SLOT": 0}, self.series)
         return [self.make_recording(attacher, recipe)]
 
     def wanted(self, engine: int, probes: Sequence[Probe]) -> list[Wanted]:

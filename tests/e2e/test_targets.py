@@ -1,0 +1,220 @@
+"""Targets of every kind: by name, by command, in namespaces, in a chroot."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import (
+    LIB,
+    MAIN,
+    ROOT,
+    TARGETS,
+    Target,
+    Tracer,
+    answer,
+    by_key,
+    read_line,
+    run,
+)
+
+UNSHARE = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+def host_pid(target):
+    """The pid, as we see it, of the Ruby that ``unshare`` started."""
+    children = f"/proc/{target.pid}/task/{target.pid}/children"
+    return int(Path(children).read_text().split()[0])
+
+
+def test_in_other_mount_and_pid_namespaces(trace):
+    """The same commands with the host's pid, also where /proc is another."""
+    command = ["ruby", f"-I{LIB}", str(TARGETS / "workload.rb")]
+    target = Target(*UNSHARE, *command)
+    try:
+        pid = host_pid(target)
+        tracer = trace("latency", pid, "work", "gc", "--json")
+        target.step()
+        document = answer(tracer)
+        counts = {g["series"]: g["count"] for g in document["groups"]}
+        assert counts["load:work"] == 23
+        assert "gc" in counts
+    finally:
+        target.close()
+
+
+def test_in_a_mount_namespace_that_hides_its_files(trace, tmp_path):
+    """The library is reached although its path leads elsewhere for us."""
+    hidden = tmp_path / "lib"
+    hidden.mkdir()
+    script = (
+        f"mount --bind {LIB} {hidden} && exec ruby -I{hidden} {TARGETS / 'workload.rb'}"
+    )
+    target = Target("unshare", "--mount", "sh", "-c", script)
+    try:
+        tracer = trace("count", target.pid, "item", "array__create", "--json")
+        target.step()
+        counts = {g["series"]: g["count"] for g in answer(tracer)["groups"]}
+        assert counts["load:item"] == 23
+        assert counts["ruby:array__create"] > 0
+    finally:
+        target.close()
+
+
+def test_in_a_chroot(trace, tmp_path):
+    """A root made of bind mounts, in a mount namespace that goes with it."""
+    base = tmp_path / "root"
+    binds = ["usr", "lib", "lib64", "bin", "etc", "dev", "proc", "var"]
+    there = [name for name in binds if Path("/", name).exists()]
+    script = [f"mkdir -p {base}/tmp {base}/src"]
+    for name in there:
+        script.append(f"mkdir -p {base}/{name} && mount --rbind /{name} {base}/{name}")
+    script.append(f"mount --bind {ROOT} {base}/src")
+    inside = "exec ruby -I/src/ruby/lib /src/tests/targets/workload.rb"
+    script.append(f"exec chroot {base} sh -c '{inside}'")
+    target = Target("unshare", "--mount", "sh", "-ec", "\n".join(script))
+    try:
+        tracer = trace("count", target.pid, "item", "array__create", "--json")
+        target.step()
+        counts = {g["series"]: g["count"] for g in answer(tracer)["groups"]}
+        assert counts["load:item"] == 23
+        assert counts["ruby:array__create"] > 0
+    finally:
+        target.close()
+
+
+def test_by_its_command_line(start, trace):
+    target = start("late.rb", "a-name-of-its-own-7251")
+    tracer = trace("count", "--ps", "own-7251", "late:first", "--json")
+    target.step("fire first 4")
+    assert by_key(answer(tracer)) == {None: 4}
+
+
+def test_several_that_match_are_listed(start, root):
+    targets = [start("late.rb", "twin-9933") for _ in range(2)]
+    out, err, code = run("probes", "--ps", "twin-9933")
+    assert (out, code) == ("", 2)
+    assert all(str(target.pid) in err for target in targets)
+
+
+def test_a_command_of_our_own(root):
+    code = (
+        'require "tracepoint"; P = Tracepoint.define(:tick, {n: Integer});'
+        "until P.enabled?; end; 5.times { |n| P.fire(n) }"
+    )
+    out, err, status = run(
+        "count", "tick", "--json", "--", "ruby", f"-I{LIB}", "-e", code
+    )
+    assert status == 0, err
+    assert by_key(json.loads(out)) == {None: 5}
+
+
+def test_the_command_runs_as_who_called_sudo(root, tmp_path):
+    os.chmod(tmp_path, 0o777)
+    code = (
+        'require "tracepoint"; P = Tracepoint.define(:tick, {uid: Integer});'
+        "until P.enabled?; end; P.fire(Process.uid)"
+    )
+    env = {"SUDO_UID": "65534", "SUDO_GID": "65534"}
+    command = ["ruby", f"-I{LIB}", "-e", code]
+    out, err, status = run(
+        "count", "tick", "--by", "uid", "--json", "--", *command, env=env
+    )
+    assert status == 0, err
+    assert by_key(json.loads(out)) == {65534: 1}
+
+
+def test_a_process_that_is_not_ruby(root):
+    """Fine for probes: they are the C library's."""
+    code = (
+        f"import ctypes, sys; l = ctypes.CDLL('{ROOT}/ext/libstapsdt/libstapsdt.so');"
+        "l.providerInit.restype = ctypes.c_void_p;"
+        "l.providerAddProbe.restype = ctypes.c_void_p;"
+        "p = ctypes.c_void_p(l.providerInit(b'snake'));"
+        "q = ctypes.c_void_p(l.providerAddProbe(p, b'bite', 2, -4, 8));"
+        "l.providerLoad(p); print('ready', flush=True)\n"
+        "for line in sys.stdin:\n"
+        "    l.probeFire(q, ctypes.c_uint64(2**64 - 7), ctypes.c_uint64(9))\n"
+        "    print('done', flush=True)"
+    )
+    target = Target("/usr/bin/python3", "-c", code)
+    try:
+        out, _, status = run("probes", target.pid, "snake:*", "--json")
+        (probe,) = json.loads(out)["probes"]
+        assert status == 0
+        assert [each["name"] for each in probe["arguments"]] == ["arg0", "arg1"]
+        tracer = Tracer("count", str(target.pid), "bite", "--by", "arg0", "--json")
+        target.step()
+        assert by_key(answer(tracer)) == {-7: 1}
+    finally:
+        target.close()
+
+
+def test_no_such_process():
+    process = subprocess.Popen(["true"])
+    process.wait()
+    out, err, code = run("count", process.pid, "x")
+    assert (out, code) == ("", 4)
+    assert str(process.pid) in err
+
+
+def test_a_thread_is_not_a_process(start):
+    target = start("busy.rb")
+    tids = os.listdir(f"/proc/{target.pid}/task")
+    tid = next(tid for tid in tids if tid != str(target.pid))
+    out, err, code = run("probes", tid)
+    assert (out, code) == ("", 4)
+    assert str(target.pid) in err
+
+
+@pytest.mark.parametrize("words", [["count"], ["count", "abc", "x"], ["nonsense"]])
+def test_words_that_make_no_sense(words):
+    out, err, code = run(*words)
+    assert (out, code) == ("", 2)
+    assert err
+
+
+def test_without_root_it_says_what_is_missing(start, root):
+    target = start("late.rb")
+    nobody = ["setpriv", "--reuid=65534", "--clear-groups", "--inh-caps=-all"]
+    where = ["/usr/bin/env", f"PYTHONPATH={ROOT}/tracer", "RBTRACE_CACHE_DIR="]
+    words = [sys.executable, "-c", MAIN, "count", str(target.pid), "late:first"]
+    done = subprocess.run(
+        [*nobody, *where, *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 3
+    assert "not permitted" in done.stderr.lower() or "root" in done.stderr
+
+
+def test_a_kernel_thread():
+    out, err, code = run("probes", 2)
+    assert (out, code) == ("", 4)
+    assert err
+
+
+def test_output_to_a_file_and_a_closed_pipe(start, trace, tmp_path):
+    target = start("late.rb")
+    path = tmp_path / "out.json"
+    tracer = trace("count", target.pid, "late:first", "--json", "-o", path)
+    target.step("fire first 2")
+    out, err, code = tracer.finish()
+    assert (out, code) == ("", 0)
+    assert json.loads(path.read_text())["count"] == 2
+    _, err, code = run("count", target.pid, "late:first", "-o", tmp_path / "no" / "x")
+    assert code == 1
+    assert "cannot write" in err
+
+
+def test_the_first_line_of_a_process_is_waited_for(start):
+    """The harness itself: a target answers each step."""
+    target = start("late.rb")
+    target.tell("fire first 2")
+    assert read_line(target.process.stdout) == "done 0"
