@@ -1,0 +1,75 @@
+"""Every command says what it does, in 80 columns."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable
+
+import pytest
+
+from rbtrace_py import __version__
+from rbtrace_py.cli.main import COMMANDS
+
+EVERY = [(), *((name,) for name in COMMANDS)]
+EVENT_COMMANDS = ["count", "latency", "trace", "values"]
+TARGETED = ["probes", *EVENT_COMMANDS]
+SHARED = {
+    "--filter": EVENT_COMMANDS,
+    "--wait": EVENT_COMMANDS,
+    "--duration": EVENT_COMMANDS,
+    "--count": EVENT_COMMANDS,
+    "--by": ["count", "latency", "values"],
+    "--max-keys": ["count", "latency", "values"],
+    "--interval": ["count", "latency", "values"],
+    "--ps": TARGETED,
+    "--subprocesses": TARGETED,
+    "--json": [*TARGETED, "doctor"],
+    "--output": [*TARGETED, "doctor"],
+}
+
+
+def columns(line: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in line)
+
+
+@pytest.mark.parametrize("words", EVERY, ids=lambda words: " ".join(words) or "top")
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_help_fits(words: tuple[str, ...], option: str, say: Callable) -> None:
+    said = say(*words, option)
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith("Usage: rbtrace-py")
+    assert "Examples:" in said.out
+    assert [line for line in said.out.splitlines() if columns(line) > 80] == []
+
+
+def test_the_overview_names_every_command(say: Callable) -> None:
+    section = say("--help").out.partition("Commands:\n")[2]
+    assert [line.split()[0] for line in section.splitlines()] == list(COMMANDS)
+
+
+def test_version(say: Callable) -> None:
+    said = say("--version")
+    assert (said.code, said.out) == (0, f"rbtrace-py, version {__version__}\n")
+
+
+@pytest.mark.parametrize("option", sorted(SHARED))
+def test_an_option_is_where_it_means_something(option: str, say: Callable) -> None:
+    having = [name for name in COMMANDS if option in say(name, "--help").out]
+    assert sorted(having) == sorted(SHARED[option])
+
+
+def test_a_shared_option_is_explained_in_the_same_words(say: Callable) -> None:
+    """Declared once: the same object says the same wherever it is used."""
+    from rbtrace_py.cli.main import cli
+
+    helps: dict[str, set[str | None]] = {}
+    for name in COMMANDS:
+        command = cli.get_command(None, name)  # type: ignore[arg-type]
+        assert command is not None
+        for parameter in command.params:
+            if parameter.name in ("words", "pid", "shell"):
+                continue
+            helps.setdefault(str(parameter.name), set()).add(
+                getattr(parameter, "help", None)
+            )
+    assert {name: texts for name, texts in helps.items() if len(texts) > 1} == {}

@@ -1,0 +1,111 @@
+"""Words that make no sense: an exit code, what is wrong, what to do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+EVENT_COMMANDS = ["count", "latency", "trace", "values"]
+PID = str(os.getpid())
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("nosuch",), "No such command 'nosuch'"),
+        (("--nosuch",), "No such option"),
+        (("count",), "a target is missing: PID, --ps or -- COMMAND"),
+        (("probes",), "a target is missing: PID, --ps or -- COMMAND"),
+        (("count", PID), "a probe is missing"),
+        (("trace", PID), "a probe is missing"),
+        (("latency", PID), "a span or a pair of probes is missing"),
+        (("values", PID), "a probe and one of its operands are wanted"),
+        (("values", PID, "order"), "a probe and one of its operands are wanted"),
+        (("count", PID, "x", "--by"), "requires an argument"),
+        (("count", PID, "x", "--max-keys", "0"), "0 is not in the range"),
+        (("count", PID, "x", "-n", "0"), "0 is not in the range"),
+        (("count", PID, "x", "-n", "many"), "'many' is not a valid integer"),
+        (("count", PID, "x", "-d", "soon"), "'soon' is not a time"),
+        (("count", PID, "x", "-i", "0"), "a time must be more than 0"),
+        (("latency", PID, "x", "--unit", "fortnight"), "'fortnight' is not one of"),
+        (("latency", PID, "x", "--hlog", "/"), "is a directory"),
+        (("count", PID, "x", "-o", "/"), "is a directory"),
+        (("trace", PID, "x", "--string-size", "1"), "1 is not in the range"),
+        (("trace", PID, "x", "--by", "id"), "No such option"),
+        (("completion", "tcsh"), "'tcsh' is not one of"),
+        (("completion",), "Missing argument"),
+        (("doctor", f"{PID},1"), "one process at a time"),
+        (("count", "--ps", "(", "x"), "in the regular expression '('"),
+        (("count", "--ps", "x", "y", "--", "true"), "do not go together"),
+        (("count", "y", "--", "/no/such/program"), "cannot run /no/such/program"),
+    ],
+)
+def test_usage(words: tuple[str, ...], text: str, say: Callable) -> None:
+    said = say(*words)
+    assert said.code == 2
+    assert text in " ".join(said.err.split())
+    assert said.out == ""
+
+
+@pytest.mark.parametrize("command", [*EVENT_COMMANDS, "probes"])
+@pytest.mark.parametrize("word", ["abc", "12x", "1.5", "", "12,", ",", "0x10"])
+def test_not_a_pid(command: str, word: str, say: Callable) -> None:
+    said = say(command, word, "a", "b")
+    assert said.code == 2
+    assert said.err.splitlines() == [
+        f"rbtrace-py: {word!r} is not a pid",
+        "  a target is PID or PID,PID…, or use --ps REGEX, or -- COMMAND…",
+    ]
+
+
+@pytest.mark.parametrize("command", [*EVENT_COMMANDS, "probes"])
+@pytest.mark.parametrize("pid", ["0", "2147483647", "2147483648", "9" * 30])
+def test_no_such_process(command: str, pid: str, say: Callable) -> None:
+    said = say(command, pid, "a", "b")
+    assert said.code == 4
+    assert said.err.startswith(f"rbtrace-py: there is no process {int(pid)}")
+
+
+def test_a_pid_that_has_ended(say: Callable) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    said = say("probes", str(ended.pid))
+    assert said.code == 4
+    assert said.err.splitlines()[0] == f"rbtrace-py: there is no process {ended.pid}"
+
+
+def test_a_zombie_is_named_for_what_it_is(say: Callable) -> None:
+    process = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    said = say("probes", str(process.pid))
+    process.wait()
+    assert said.code == 4
+    assert "has ended" in said.err
+
+
+def test_one_bad_pid_of_several(say: Callable) -> None:
+    assert say("probes", f"{PID},2147483647").code == 4
+    assert say("probes", f"{PID},x").code == 2
+
+
+def test_nothing_matches_ps(say: Callable) -> None:
+    said = say("probes", "--ps", "no-process-is-called-like-this-[0-9]{9}")
+    assert said.code == 4
+    assert said.err.startswith("rbtrace-py: no process matches")
+
+
+def test_a_word_that_no_probe_has(say: Callable) -> None:
+    said = say("probes", PID, "there_is_no_probe_of_this_name")
+    assert said.code == 4
+    assert said.err.splitlines()[0] == (
+        "rbtrace-py: no probe matches there_is_no_probe_of_this_name"
+    )
+
+
+def test_a_file_that_cannot_be_written(say: Callable) -> None:
+    said = say("probes", PID, "-o", "/proc/nowhere/file")
+    assert said.code == 1
+    assert said.err.startswith("rbtrace-py: cannot write /proc/nowhere/file: ")
