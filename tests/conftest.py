@@ -40,10 +40,19 @@ def times(full: int) -> int:
 
 
 def read_line(stream: Any, timeout: float = TIMEOUT) -> str:
-    """A line of a process, which must come in time."""
-    ready, _, _ = select.select([stream], [], [], timeout)
-    assert ready, "the process said nothing in time"
-    return str(stream.readline()).strip()
+    """A line of a process, which must come in time; empty when it has ended.
+
+    Read byte by byte, so that what follows is left for the next to read.
+    """
+    line = b""
+    while not line.endswith(b"\n"):
+        ready, _, _ = select.select([stream], [], [], timeout)
+        assert ready, "the process said nothing in time"
+        byte = os.read(stream.fileno(), 1)
+        if not byte:
+            break
+        line += byte
+    return line.decode(errors="replace").strip()
 
 
 class Target:

@@ -19,7 +19,7 @@ from rbtrace_py.session.targets import Targets
 
 MAX_PAIRS = 16
 
-_BEGINNINGS = 8 + 8 * PAIR_DEPTH
+_BEGINNINGS = 16 + 8 * PAIR_DEPTH
 
 
 class Latency(Grouped):

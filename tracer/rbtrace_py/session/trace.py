@@ -20,7 +20,7 @@ from rbtrace_py.session.engine import Engine, SlotPlan, Wanted
 from rbtrace_py.session.recorder import number_value
 from rbtrace_py.session.targets import Targets
 
-_HEADER = struct.Struct("<QIIIHH16s")
+_HEADER = struct.Struct("<QIIIHHH6x16s")
 
 
 class Trace(Session):
@@ -116,7 +116,9 @@ class Trace(Session):
         self._ring.wait(seconds)
 
     def _event(self, record: bytes) -> Event:
-        when, pid, tid, site, unreadable, texts, comm = _HEADER.unpack_from(record)
+        when, pid, tid, site, unreadable, texts, cuts, comm = _HEADER.unpack_from(
+            record
+        )
         probe = self._engines[0].wanted[site].probe
         slots = self._echo + self.filter_slot_count
         raw = struct.unpack_from(f"<{slots}Q", record, _HEADER.size)
@@ -128,7 +130,7 @@ class Trace(Session):
             cut = False
             text = operand.type.is_text and raw[index] != 0
             if text and texts >> index & 1:
-                value, cut = self._text(record, at)
+                value, cut = self._text(record, at), bool(cuts >> index & 1)
             elif text or unreadable >> index & 1:
                 value = UNREADABLE
             elif operand.type.is_text:
@@ -150,10 +152,9 @@ class Trace(Session):
             tuple(truncated),
         )
 
-    def _text(self, record: bytes, at: int) -> tuple[str, bool]:
-        size = self.options.string_size
-        text = record[at : at + size].split(b"\0", 1)[0]
-        return text.decode("utf-8", "surrogateescape"), len(text) == size - 1
+    def _text(self, record: bytes, at: int) -> str:
+        text = record[at : at + self.options.string_size].split(b"\0", 1)[0]
+        return text.decode("utf-8", "surrogateescape")
 
     def result_counters(self) -> dict[str, int]:
         """``seen`` events written, and what was not (docs/formats.md)."""

@@ -2,8 +2,9 @@
  * The time from one probe to another on the same thread. Each thread has a
  * stack of beginnings a series, so that pairs may nest and recurse.
  *
- *   DEPTH   beginnings a thread may have open; deeper ones are counted, not
- *           timed, and what is above them comes out right
+ *   DEPTH   beginnings kept for a thread, a power of two: the latest. So one
+ *           that never ends, because an exception went past its end, costs
+ *           nothing but itself; ends of those no longer kept are counted.
  *   PAIRS   number of pairs; a site's role is twice its pair's number, and one
  *           more where it ends
  */
@@ -17,7 +18,8 @@ struct thread {
 };
 
 struct beginnings {
-  u64 depth;
+  u64 depth; /* beginnings open */
+  u64 floor; /* the lowest of them that is still kept */
   u64 started[DEPTH];
 };
 
@@ -57,9 +59,12 @@ int on_hit(struct pt_regs *ctx) {
     }
     depth = open->depth;
     open->depth = depth + 1;
-    if (depth < DEPTH)
-      /* Last, so that our own work is not measured. */
-      open->started[depth & (DEPTH - 1)] = bpf_ktime_get_ns();
+    if (depth < open->floor)
+      open->floor = depth;
+    else if (depth >= open->floor + DEPTH)
+      open->floor = depth - DEPTH + 1;
+    /* Last, so that our own work is not measured. */
+    open->started[depth & (DEPTH - 1)] = bpf_ktime_get_ns();
     return 0;
   }
   /* First, for the same reason. */
@@ -71,7 +76,7 @@ int on_hit(struct pt_regs *ctx) {
   }
   depth = open->depth - 1;
   open->depth = depth;
-  if (depth >= DEPTH) {
+  if (depth < open->floor) {
     count_one(COUNTER_TOO_DEEP);
     return 0;
   }

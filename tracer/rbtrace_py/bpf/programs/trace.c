@@ -15,6 +15,8 @@ struct record {
   u32 site;
   u16 unreadable; /* a bit an operand */
   u16 texts;      /* a bit an operand: its text was read */
+  u16 cut;        /* a bit an operand: its text goes on */
+  u16 pad[3];
   char comm[16];
   u64 values[SLOTS + 1];
   char text[TEXTS + 1][TEXT];
@@ -28,7 +30,7 @@ int on_hit(struct pt_regs *ctx) {
   u64 slots[SLOTS + 1];
   u64 id = bpf_get_current_pid_tgid();
   u32 first, texts = 0;
-  u16 unreadable = 0, read = 0;
+  u16 unreadable = 0, read = 0, cut = 0;
   struct record *record;
   if (!site || !is_watched())
     return 0;
@@ -78,17 +80,24 @@ int on_hit(struct pt_regs *ctx) {
 #pragma unroll
   for (int i = 0; i < SLOTS; i++) {
     if (site->slots[i].pad[0] && slots[i] && texts < TEXTS) {
-      if (bpf_probe_read_user_str(record->text[texts], TEXT,
-                                  (void *)slots[i]) < 0)
+      int length = bpf_probe_read_user_str(record->text[texts], TEXT,
+                                           (void *)slots[i]);
+      u8 beyond = 0;
+      if (length < 0)
         unreadable |= 1 << i;
       else
         read |= 1 << i;
+      if (length == TEXT)
+        bpf_probe_read_user(&beyond, 1, (void *)(slots[i] + TEXT - 1));
+      if (beyond)
+        cut |= 1 << i;
       texts++;
     }
   }
 #endif
   record->unreadable = unreadable;
   record->texts = read;
+  record->cut = cut;
   ring.ringbuf_submit(record, 0);
   count_one(COUNTER_SEEN);
   return 0;
