@@ -21,7 +21,7 @@ make_base() {
   cp -L /etc/resolv.conf /etc/hosts "$dir/etc/"
   mkdir -p "$dir/usr/local/share/ca-certificates"
   cp -rL /usr/local/share/ca-certificates/. "$dir/usr/local/share/ca-certificates/"
-  git -C "$REPO" bundle create -q "$dir/root/repo.bundle" HEAD
+  git -C "$REPO" bundle create -q "$dir/srv/repo.bundle" HEAD
 }
 
 # In a mount namespace of its own: nothing stays mounted.
@@ -38,7 +38,8 @@ enter() {
   # shellcheck disable=SC2016  # expanded inside
   exec chroot "$dir" /bin/bash -c '
     set -e
-    cd /root
+    # Where every user may read it: some tests run as another one.
+    cd /srv
     git -c init.defaultBranch=main clone -q -c advice.detachedHead=false repo.bundle clone
     cd clone
     time make "$1"
