@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import types
 from dataclasses import replace
 from pathlib import Path
 
@@ -110,10 +109,8 @@ def test_bpf_without_rights(kernel: Kernel) -> None:
 
 
 def test_features_are_asked(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    features = types.ModuleType("rbtrace_py.bpf.features")
     answer = {"ring buffer": True, "uprobe_multi": False, "bpf_loop": False}
-    features.probe_features = lambda: answer  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "rbtrace_py.bpf.features", features)
+    monkeypatch.setattr(doctor, "probe_features", lambda: answer)
     found = list(doctor._bpf_features(kernel, ALL))
     statuses = [check.status for check in found]
     assert statuses == [Status.OK, Status.WARN, Status.FAIL]
@@ -125,7 +122,7 @@ def test_features_that_cannot_be_asked(
     def refuse() -> None:
         raise BpfError("no bpf(2)", "do this")
 
-    monkeypatch.setattr(doctor, "_probe_features", refuse)
+    monkeypatch.setattr(doctor, "probe_features", refuse)
     (check,) = doctor._bpf_features(kernel, ALL)
     assert check == Check("BPF", Status.FAIL, "no bpf(2)", "do this")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from rbtrace_py.bpf.features import probe_features
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.binaries import mapped_files
 from rbtrace_py.linux.btf import Btf
@@ -105,23 +105,12 @@ def _bpf_features(kernel: Kernel, capabilities: frozenset[str]) -> Iterator[Chec
         yield _unprivileged_bpf(kernel)
         return
     try:
-        features = _probe_features()
+        features = probe_features()
     except RbtraceError as error:
         yield Check("BPF", Status.FAIL, str(error), error.hint)
         return
     for name, works in features.items():
         yield _feature(name, works)
-
-
-def _probe_features() -> Mapping[str, bool]:
-    """Ask the BPF storey, if it can be asked, which features work, by name."""
-    try:
-        features = importlib.import_module("rbtrace_py.bpf.features")
-    except ImportError:
-        from rbtrace_py.bpf.attach import has_uprobe_multi
-
-        return {"uprobe_multi": has_uprobe_multi()}
-    return dict(features.probe_features())
 
 
 _FEATURES = {
