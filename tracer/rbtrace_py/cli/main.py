@@ -6,6 +6,7 @@ import importlib
 import os
 import signal
 import sys
+import textwrap
 from types import FrameType
 from typing import NoReturn
 
@@ -110,11 +111,24 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def show_error(error: RbtraceError) -> None:
     """What is wrong and what to do, to standard error."""
-    click.echo(f"rbtrace-py: {error}", err=True)
+    click.echo(wrapped(f"rbtrace-py: {error}", ""), err=True)
     if isinstance(error, FilterError):
         click.echo(f"  {error.text}\n  {' ' * error.position}^", err=True)
     for line in error.hint.splitlines():
-        click.echo(f"  {line}", err=True)
+        click.echo(wrapped(line, "  "), err=True)
+
+
+def wrapped(line: str, margin: str) -> str:
+    """A line broken between words so that it fits a terminal of 80 columns."""
+    return textwrap.fill(
+        line,
+        79,
+        initial_indent=margin,
+        subsequent_indent=margin + "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    )
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

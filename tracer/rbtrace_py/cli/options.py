@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
+import textwrap
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -141,7 +142,8 @@ def _ask(text: str) -> bool:
     """A person's yes on the terminal; without one it is a no."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    return click.confirm(f"{text}.\nAttach nevertheless?", err=True)
+    click.echo(textwrap.fill(f"{text}.", 79), err=True)
+    return click.confirm("Attach nevertheless?", err=True)
 
 
 def limits_of(values: dict[str, Any]) -> Limits:

@@ -49,6 +49,10 @@ def create(path: str, encoding: str) -> TextIO:
         raise RbtraceError(f"cannot write {path}: {error.strerror}") from error
 
 
+_CLEAR = "\r\x1b[2K"
+"""To the line's beginning, and empty it, with the ^C that was typed there."""
+
+
 class Ticker:
     """One line on a terminal's standard error, rewritten while it goes on."""
 
@@ -64,12 +68,12 @@ class Ticker:
         self._last = seconds
         self._shown = True
         text = f"{self._what} for {seconds:.0f} s; Ctrl-C ends it and shows the result"
-        sys.stderr.write(f"\r{text[:79]:<79}")
+        sys.stderr.write(f"{_CLEAR}{text[:77]}")
         sys.stderr.flush()
 
     def clear(self) -> None:
         if self._shown:
-            sys.stderr.write("\r" + " " * 79 + "\r")
+            sys.stderr.write(_CLEAR)
             sys.stderr.flush()
             self._shown = False
 
