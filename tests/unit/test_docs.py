@@ -1,0 +1,197 @@
+"""The documents are true: generated pages, links, commands, Ruby."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+
+from rbtrace_py.cli.main import COMMANDS, cli, split_command
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    *sorted((ROOT / "docs").glob("*.md")),
+    *(ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING")),
+    ROOT / "CHANGELOG.md",
+    ROOT / "examples" / "README.md",
+]
+COMMAND_LINE = re.compile(
+    r"^(?:\$ )?(?:sudo )?(?:\.venv/bin/)?rbtrace-py\s(.*)", re.MULTILINE
+)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+README_LINES = 150
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+each_command = pytest.mark.parametrize("name", list(COMMANDS))
+
+
+def fences(page: Path, language: str | None = None) -> list[str]:
+    """The code blocks of a page; of one language, or all."""
+    found = FENCE.findall(page.read_text())
+    return [text for kind, text in found if language in (None, kind)]
+
+
+def prose(page: Path) -> str:
+    """A page without its code."""
+    return re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text()))
+
+
+# ------------------------------------------------------------ docs/cli.md
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    path = ROOT / "scripts" / "gen_cli_docs.py"
+    spec = importlib.util.spec_from_file_location("gen_cli_docs", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_is_current(generator: ModuleType) -> None:
+    """If not: scripts/gen_cli_docs.py > docs/cli.md"""
+    assert (ROOT / "docs" / "cli.md").read_text() == generator.page()
+
+
+@each_command
+def test_every_command_has_a_place_in_the_reference(name: str) -> None:
+    headings = (ROOT / "docs" / "cli.md").read_text().splitlines()
+    assert f"## rbtrace-py {name}" in headings
+
+
+# ----------------------------------------------------------- every command
+
+
+def command(name: str) -> click.Command:
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None
+    return found
+
+
+def examples(name: str) -> list[list[str]]:
+    """The command lines of a command's help."""
+    text = (command(name).help or "").partition("Examples:")[2]
+    lines = (re.split(r"\s{3,}", line.strip())[0] for line in text.splitlines())
+    return [words for line in lines if (words := own_words(line))]
+
+
+def own_words(line: str) -> list[str]:
+    """What a shell would hand to rbtrace-py; nothing if that is not called."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words = list(lexer)
+    while words and words[0] in ("$", "sudo"):
+        words.pop(0)
+    if not words or Path(words[0]).name != "rbtrace-py":
+        return []
+    ends = [i for i, word in enumerate(words) if set(word) <= set("|&;><")]
+    return words[1 : ends[0] if ends else None]
+
+
+def parse(words: list[str]) -> None:
+    """As click parses them; nothing is run."""
+    before, _ = split_command(words)
+    assert before, words
+    if before[0].startswith("-"):
+        assert before[0] in ("--help", "-h", "--version"), words
+        return
+    assert before[0] in COMMANDS, words
+    try:
+        with command(before[0]).make_context(before[0], before[1:]):
+            pass
+    except click.exceptions.Exit:
+        pass  # --help
+
+
+@each_command
+def test_every_command_has_help_and_an_example(name: str) -> None:
+    help_text = command(name).help or ""
+    assert help_text.strip().splitlines()[0].endswith((".", ":"))
+    assert "Examples:" in help_text
+    assert f"rbtrace-py {name}" in help_text.partition("Examples:")[2]
+
+
+@each_command
+def test_examples_of_the_help_parse(name: str) -> None:
+    for words in examples(name):
+        parse(words)
+
+
+# --------------------------------------------------------------- the pages
+
+
+def command_lines() -> Iterator[tuple[str, str]]:
+    for page in PAGES:
+        if page.name == "cli.md":
+            continue
+        for block in fences(page):
+            for line in COMMAND_LINE.finditer(block):
+                yield page.name, line[0]
+
+
+@pytest.mark.parametrize(("page", "line"), sorted(set(command_lines())))
+def test_commands_in_the_documents_parse(page: str, line: str) -> None:
+    parse(own_words(line.partition(" #")[0]))
+
+
+def test_the_readme_has_commands_to_parse() -> None:
+    assert sum(page == "README.md" for page, _ in command_lines()) >= 8
+
+
+def heading_anchors(page: Path) -> set[str]:
+    """As GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    words = (re.sub(r"[`*]", "", heading).strip().lower() for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", text).replace(" ", "-") for text in words}
+
+
+@each_page
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for link in LINK.findall(prose(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in heading_anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+@each_page
+def test_ruby_in_the_documents_compiles(page: Path) -> None:
+    ruby = shutil.which("ruby")
+    if not ruby:
+        pytest.skip("no ruby here")
+    for block in fences(page, "ruby"):
+        done = subprocess.run(
+            [ruby, "-c"], input=block, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, f"{done.stderr}\n{block}"
+
+
+def test_the_readme_can_be_read_at_a_sitting() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES
+
+
+@each_page
+def test_tables_and_pictures_fit(page: Path) -> None:
+    """What is shown as output has the width the commands promise."""
+    wide = [
+        line
+        for block in fences(page, "")
+        for line in block.splitlines()
+        if len(line) > 100
+    ]
+    assert wide == []
