@@ -195,3 +195,25 @@ def test_tables_and_pictures_fit(page: Path) -> None:
         if len(line) > 100
     ]
     assert wide == []
+
+
+SOURCE_PATH = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.(?:py|c|h|rb|sh)|[\w-]+/)`")
+SOURCE_ROOTS = ["", "tracer/rbtrace_py", "ext/libstapsdt", "tests", "ruby"]
+
+
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "docs/internals.md"])
+def test_files_that_are_named_exist(name: str) -> None:
+    """A name without a folder is looked for everywhere."""
+    files = [
+        path
+        for root in SOURCE_ROOTS[1:]
+        for path in (ROOT / root).rglob("*")
+        if path.suffix in (".py", ".c", ".h")
+    ]
+    missing = [
+        path
+        for path in SOURCE_PATH.findall((ROOT / name).read_text())
+        if not any((ROOT / root / path).exists() for root in SOURCE_ROOTS)
+        and not any(file.name == path for file in files)
+    ]
+    assert missing == []
