@@ -114,9 +114,9 @@ static __always_inline u64 resize(u64 raw, u8 size, u8 is_signed) {
 }
 
 /* One operand; false when its memory could not be read. */
-static __always_inline bool read_operand(struct pt_regs *ctx,
-                                         const struct operand *operand,
-                                         u64 *ret) {
+static __always_inline bool read_any_operand(struct pt_regs *ctx,
+                                             const struct operand *operand,
+                                             u64 *ret) {
   u8 kind = operand->kind;
   if (kind == 1) {
     *ret = resize(read_register(ctx, operand->reg), operand->size,
@@ -139,6 +139,35 @@ static __always_inline bool read_operand(struct pt_regs *ctx,
   }
   *ret = kind == 0 ? (u64)operand->value : 0;
   return kind == 0;
+}
+
+/* The registers that a call passes its arguments in. */
+#if defined(__TARGET_ARCH_arm64) || defined(__aarch64__)
+#define CALL_REGISTERS 8
+#define CALL_REGISTER(i) (i)
+#else
+#define CALL_REGISTERS 6
+#define CALL_REGISTER(i)                                                       \
+  ((i) == 0 ? 14 : (i) == 1 ? 13 : (i) == 2 ? 12 : (i) == 3 ? 11               \
+   : (i) == 4 ? 9 : 8)
+#endif
+
+/*
+ * What slot `i`, a constant, holds. Most often that is the call's argument of
+ * that number, whole: the gem's probes are calls. One compare tells, where
+ * finding any operand walks a tree for the register alone.
+ */
+static __always_inline bool read_operand(struct pt_regs *ctx,
+                                         const struct operand *operand, int i,
+                                         u64 *ret) {
+  /* kind, reg, index, shift, size */
+  u64 head = *(const u64 *)operand & 0xffffffffffULL;
+  if (i < CALL_REGISTERS &&
+      head == (1 | CALL_REGISTER(i) << 8 | 8ULL << 32)) {
+    *ret = read_register(ctx, CALL_REGISTER(i));
+    return true;
+  }
+  return read_any_operand(ctx, operand, ret);
 }
 
 #define SLOT(i) (slots[FILTER_BASE + (i)])
@@ -217,7 +246,7 @@ static __always_inline bool read_slots(struct pt_regs *ctx, struct site *site,
       slots[i] = PID;
     else if (kind == 5)
       slots[i] = TID;
-    else if (!read_operand(ctx, &site->slots[i], &slots[i]))
+    else if (!read_operand(ctx, &site->slots[i], i, &slots[i]))
       whole = false;
   }
   return whole;

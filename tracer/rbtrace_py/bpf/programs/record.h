@@ -30,7 +30,7 @@ struct key {
 struct group {
   u64 born; /* with cpu: a number of its own, for its buckets */
   u64 cpu;
-  u64 count;
+  u64 count; /* only without VALUES: else the buckets add up to it */
   u64 total;
 };
 
@@ -140,8 +140,9 @@ static __always_inline void record(u32 series, u64 value, u64 *slots) {
       return;
     }
   }
+#if !VALUES
   __sync_fetch_and_add(&group->count, 1);
-#if VALUES
+#else
   __sync_fetch_and_add(&group->total, value);
   struct bucket bucket = {};
   u64 *cell, zero = 0;

@@ -43,7 +43,7 @@ int on_hit(struct pt_regs *ctx) {
         slots[i] = id >> 32;
       else if (kind == 5)
         slots[i] = (u32)id;
-      else if (kind != 3 && !read_operand(ctx, &site->slots[i], &slots[i]))
+      else if (kind != 3 && !read_operand(ctx, &site->slots[i], i, &slots[i]))
         unreadable |= 1 << i;
     }
   }
