@@ -124,6 +124,9 @@ class Tracer:
         os.close(write)
         with os.fdopen(read) as ready:
             self.attached = waits and read_line(ready) == "attached"
+        if waits and not self.attached:
+            out, err = self.process.communicate(timeout=TIMEOUT)
+            raise AssertionError(f"it ended before it was attached: {out}{err}")
 
     def finish(self, number: int = signal.SIGINT) -> tuple[str, str, int]:
         """Press Ctrl-C; output, errors and exit code."""

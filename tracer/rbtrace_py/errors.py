@@ -58,9 +58,3 @@ class BadElf(RbtraceError):
 
 class BpfError(RbtraceError):
     """The kernel refused a map, a program or an attachment."""
-
-
-class TooMuchLost(RbtraceError):
-    """The result is there, but more was lost than was allowed."""
-
-    exit_code = 5

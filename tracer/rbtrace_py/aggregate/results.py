@@ -21,7 +21,8 @@ class Group:
     ``count`` is what was seen, ``total`` the exact sum (nanoseconds for a
     latency), ``distribution`` the values where the command keeps them.
     ``is_other`` marks the row that holds what came after ``--max-keys``.
-    ``truncated`` marks a text key that was cut to the string size.
+    ``truncated`` marks a text key that was cut to the string size. ``raw`` is
+    the key's bytes, by which a row is known in the next snapshot.
     """
 
     series: str
@@ -31,10 +32,12 @@ class Group:
     distribution: Distribution | None = None
     is_other: bool = False
     truncated: bool = False
+    raw: bytes = b""
 
     @property
-    def identity(self) -> tuple[str, Key, bool]:
-        return (self.series, self.key, self.is_other)
+    def identity(self) -> tuple[str, bytes, bool]:
+        """Of a row across snapshots: by the key as the kernel has it."""
+        return (self.series, self.raw, self.is_other)
 
     def minus(self, older: Group) -> Group:
         distribution = self.distribution
@@ -46,6 +49,10 @@ class Group:
             total=self.total - older.total,
             distribution=distribution,
         )
+
+
+GAUGES = ("open_begins",)
+"""Counters that say how it is now, and are not subtracted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +82,16 @@ class Result:
         return sum(group.count for group in self.groups)
 
     def minus(self, older: Result) -> Result:
-        """What came between ``older`` and this one; empty groups are dropped."""
+        """What came since ``older``; keys that were not seen are dropped."""
         before = {group.identity: group for group in older.groups}
         fresh = []
         for group in self.groups:
             old = before.get(group.identity)
             difference = group.minus(old) if old else group
-            if difference.count:
+            if difference.count or self.by is None:
                 fresh.append(difference)
         counters = {
-            name: value - older.counters.get(name, 0)
+            name: value - (0 if name in GAUGES else older.counters.get(name, 0))
             for name, value in self.counters.items()
         }
         return replace(

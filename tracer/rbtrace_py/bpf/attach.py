@@ -13,6 +13,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,12 +21,14 @@ from pathlib import Path
 
 from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.program import Program
-from rbtrace_py.errors import BpfError
+from rbtrace_py.errors import BpfError, NoSuchTarget
 
 _UPROBE_PMU = Path("/sys/bus/event_source/devices/uprobe/type")
 _PERF_FLAG_FD_CLOEXEC = 8
 _IOC_ENABLE = 0x2400
 _IOC_SET_BPF = 0x40042408
+_ENOTSUPP = 524
+_FILTERS_BY_PROCESS = (6, 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,17 +184,27 @@ class RawTracepoint:
 
 def choose_attacher() -> Attacher:
     """The best this kernel has; RBTRACE_ATTACH=perf chooses the other."""
-    if os.environ.get("RBTRACE_ATTACH") == "perf" or not has_uprobe_multi():
-        return PerfUprobes()
-    return UprobeMulti()
+    if os.environ.get("RBTRACE_ATTACH") != "perf" and has_uprobe_multi():
+        return UprobeMulti()
+    if not _UPROBE_PMU.exists():
+        raise BpfError(
+            "this kernel has no uprobes",
+            "it needs CONFIG_UPROBE_EVENTS; `rbtrace-py doctor` shows what is there",
+        )
+    return PerfUprobes()
 
 
 def has_uprobe_multi() -> bool:
-    """Asks the kernel to make a link that can only be refused.
+    """Does this kernel have uprobe_multi, and does it filter by process?
+
+    Before Linux 6.10 it took a pid for that of one thread. Then the kernel is
+    asked to make a link that can only be refused.
 
     With no program it says EBADF before anything else, so a program of two
     instructions is loaded; a kernel without uprobe_multi refuses that.
     """
+    if _kernel_version() < _FILTERS_BY_PROCESS:
+        return False
     code = bytes.fromhex("b7000000000000009500000000000000")
     try:
         fd = sys_.load_program(
@@ -200,17 +213,6 @@ def has_uprobe_multi() -> bool:
     except BpfError:
         return False
     try:
-        attr = sys_.attributes(
-            "IIIIQQQQIII",
-            fd,
-            0,
-            sys_.ATTACH_TRACE_UPROBE_MULTI,
-            0,
-            *([0] * 4),
-            0,
-            0,
-            0,
-        )
         # EINVAL: not known, or known and no sites given. A path that leads
         # nowhere tells the two apart.
         offset = (ctypes.c_uint64 * 1)(1)
@@ -234,9 +236,16 @@ def has_uprobe_multi() -> bool:
         os.close(fd)
 
 
+def _kernel_version() -> tuple[int, int]:
+    found = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
 def _cannot_attach(error: int, pid: int | None) -> Exception:
     if error == errno.ESRCH and pid is not None:
-        from rbtrace_py.errors import NoSuchTarget
-
         return NoSuchTarget(f"process {pid} is gone")
+    if error == _ENOTSUPP:
+        return BpfError(
+            "cannot attach to the probe: the kernel cannot probe the instruction there"
+        )
     return sys_.refused(error, "attach to the probe")

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import platform
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,10 @@ _INCLUDE = _HERE / "include"
 
 _LD_IMM64 = 0x18
 _PSEUDO_MAP_FD = 1
+_MOST_ENTRIES = 256
+
+
+Function = tuple[bytes, tuple[tuple[int, str], ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ class Compiled:
     numbers) where the descriptor of a map, by name, has to be filled in.
     """
 
-    functions: dict[str, tuple[bytes, tuple[tuple[int, str], ...]]]
+    functions: dict[str, Function]
 
 
 def compile_program(
@@ -58,11 +63,11 @@ def compile_program(
     text = prelude + _expand(source)
     defines = [f"-D{name}={value}" for name, value in sorted(flags.items())]
     wanted = json.dumps(
-        [text, defines, functions, maps, platform.machine(), __version__]
+        [text, defines, functions, maps, platform.machine(), __version__, _headers()]
     )
     key = hashlib.sha256(wanted.encode()).hexdigest()
     cached = _load(key)
-    if cached is None:
+    if cached is None or not _is_whole(cached, functions, maps):
         cached = _compile(text, defines, functions, maps)
         _store(key, cached)
     return cached
@@ -77,6 +82,14 @@ def _expand(name: str) -> str:
         else:
             lines.append(line)
     return "\n".join(lines) + "\n"
+
+
+def _headers() -> str:
+    """All of the include tree, as a hash."""
+    digest = hashlib.sha256()
+    for path in sorted(_INCLUDE.rglob("*.h")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 # ------------------------------------------------------------------ compiling
@@ -184,12 +197,22 @@ def cache_directory() -> Path | None:
     place = base / "programs"
     try:
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
-        status = place.stat()
     except OSError:
         return None
-    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        return None
-    return place
+    return place if _is_ours(base) and _is_ours(place) else None
+
+
+def _is_ours(place: Path) -> bool:
+    """A directory of ours, no link to one, that nobody else can write to."""
+    try:
+        status = place.lstat()
+    except OSError:
+        return False
+    return (
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid == os.geteuid()
+        and not status.st_mode & 0o022
+    )
 
 
 def _load(key: str) -> Compiled | None:
@@ -197,19 +220,40 @@ def _load(key: str) -> Compiled | None:
     if place is None:
         return None
     try:
-        with open(place / key, "rb") as file:
+        with open(place / key, "rb", opener=_open_no_link) as file:
             status = os.fstat(file.fileno())
             if status.st_uid != os.geteuid() or status.st_mode & 0o022:
                 return None
             document = json.load(file)
         return Compiled(
-            {
-                name: (bytes.fromhex(code), tuple((int(i), m) for i, m in places))
-                for name, (code, places) in document.items()
-            }
+            {name: _checked(*function) for name, function in document.items()}
         )
     except (OSError, ValueError, TypeError, AttributeError):
         return None
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def _is_whole(
+    cached: Compiled, functions: tuple[str, ...], maps: tuple[str, ...]
+) -> bool:
+    named = {m for _, places in cached.functions.values() for _, m in places}
+    return set(cached.functions) == set(functions) and named <= set(maps)
+
+
+def _checked(code: str, places: list[list[object]]) -> Function:
+    """A function out of a cache; ValueError if its parts do not fit together."""
+    instructions = bytes.fromhex(code)
+    found = []
+    for at, name in places:
+        inside = isinstance(at, int) and 0 <= at * 8 <= len(instructions) - 16
+        if not inside or not isinstance(name, str):
+            raise ValueError("a place outside the code")
+        assert isinstance(at, int)
+        found.append((at, name))
+    return instructions, tuple(found)
 
 
 def _store(key: str, compiled: Compiled) -> None:
@@ -226,5 +270,13 @@ def _store(key: str, compiled: Compiled) -> None:
         ) as file:
             json.dump(document, file)
         os.replace(file.name, place / key)
+        _evict(place)
     except OSError:
         return  # a cache that cannot be written only costs time
+
+
+def _evict(place: Path) -> None:
+    """Keep the newest: a program is compiled for each filter, among others."""
+    entries = sorted(place.iterdir(), key=lambda path: path.lstat().st_mtime)
+    for path in entries[:-_MOST_ENTRIES]:
+        path.unlink(missing_ok=True)

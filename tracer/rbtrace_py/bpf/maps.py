@@ -51,18 +51,6 @@ class Map:
             os.close(self.fd)
             self.fd = -1
 
-    def get(self, key: bytes) -> bytes | None:
-        """The value of ``key``, or None."""
-        k = ctypes.create_string_buffer(key, self.spec.key_size)
-        v = ctypes.create_string_buffer(self.spec.value_size)
-        attr = sys_.attributes("IxxxxQQQ", self.fd, sys_.address(k), sys_.address(v), 0)
-        result = sys_.raw_bpf(sys_.MAP_LOOKUP_ELEM, attr)
-        if result == -errno.ENOENT:
-            return None
-        if result < 0:
-            raise sys_.refused(-result, f"read the BPF map {self.name}")
-        return v.raw
-
     def put(self, key: bytes, value: bytes) -> None:
         k = ctypes.create_string_buffer(key, self.spec.key_size)
         v = ctypes.create_string_buffer(value, self.spec.value_size)
@@ -110,9 +98,7 @@ class Map:
             found = int.from_bytes(attr.raw[32:36], "little")
             for i in range(found):
                 yield (
-                    keys.raw[i * key_size : (i + 1) * key_size]
-                    if found < 2
-                    else bytes(memoryview(keys)[i * key_size : (i + 1) * key_size]),
+                    bytes(memoryview(keys)[i * key_size : (i + 1) * key_size]),
                     bytes(memoryview(values)[i * value_size : (i + 1) * value_size]),
                 )
             if result == -errno.ENOENT:

@@ -6,6 +6,7 @@ the kernel.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import struct
 from collections.abc import Mapping
@@ -84,16 +85,9 @@ class Program:
         """
         return sum(_recursion_misses(fd) for fd in self._fds.values())
 
-    def counter(self, counter: Counter) -> int:
-        return self.counters()[counter]
-
     def counters(self) -> dict[Counter, int]:
-        view = memoryview(self.maps["counters"].view())
-        numbers = view[: 8 * len(Counter)].cast("Q")
-        found = {counter: numbers[counter] for counter in Counter}
-        numbers.release()
-        view.release()
-        return found
+        raw = self.maps["counters"].view()[: 8 * len(Counter)]
+        return dict(zip(Counter, struct.unpack(f"<{len(Counter)}Q", raw), strict=True))
 
     def close(self) -> None:
         for fd in self._fds.values():
@@ -122,8 +116,6 @@ def _write_cookie(code: bytearray, cookie: int) -> None:
 
 
 def _recursion_misses(fd: int) -> int:
-    import ctypes
-
     size = 240
     info = ctypes.create_string_buffer(size)
     attr = sys_.attributes("IIQ", fd, size, sys_.address(info))

@@ -43,9 +43,14 @@ class RingBuffer:
         return bool(self._poll.poll(int(seconds * 1000)))
 
     def records(self) -> Iterator[bytes]:
-        """Every record that is ready; each is given back as it is taken."""
+        """Every record that is ready now; each is given back as it is taken.
+
+        What comes meanwhile is left for the next call, or a busy target would
+        keep the caller here for ever.
+        """
         position = self._positions[0]
-        while position < self._produced[0]:
+        end = self._produced[0]
+        while position < end:
             at = position & self._mask
             (length,) = struct.unpack_from("<I", self._data, at)
             if length & _BUSY:

@@ -34,8 +34,9 @@ class Rendering:
 def answer(session: Grouped, limits: Limits, rendering: Rendering) -> int:
     """Attach, let it count, and render the answer; the exit code."""
     with ExitStack() as stack:
-        output = stack.enter_context(opened(rendering.output))
+        # Only what could be attached may overwrite a file.
         stack.enter_context(session)
+        output = stack.enter_context(opened(rendering.output))
         hlog = _hlog(stack, session, rendering.hlog)
         stop = stack.enter_context(Stop())
         attached(session)

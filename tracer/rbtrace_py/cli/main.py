@@ -13,7 +13,7 @@ from typing import NoReturn
 import click
 
 from rbtrace_py import __version__
-from rbtrace_py.errors import FilterError, RbtraceError
+from rbtrace_py.errors import FilterError, RbtraceError, UsageError
 
 COMMANDS = {
     "probes": "List the USDT probes of a process.",
@@ -27,6 +27,9 @@ COMMANDS = {
 """Every verb with its line in the overview; each is a module of this package."""
 
 
+WITHOUT_TARGET = ("doctor", "completion")
+
+
 class Verbs(click.Group):
     """Commands that are imported when they are used: a start takes its time."""
 
@@ -36,6 +39,8 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
+        if (ctx.obj or {}).get("command") and cmd_name in WITHOUT_TARGET:
+            raise UsageError(f"{cmd_name} takes no command after --")
         module = importlib.import_module(f"rbtrace_py.cli.{cmd_name}")
         command = module.command
         assert isinstance(command, click.Command)
@@ -105,8 +110,18 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         sys.exit(error.exit_code)
     except BrokenPipeError:
         # Whoever read our output has seen enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         sys.exit(0)
+    except OSError as error:
+        place = f" {error.filename}" if error.filename else ""
+        show_error(RbtraceError(f"{error.strerror or error}{place}"))
+        drop_output()
+        sys.exit(RbtraceError.exit_code)
+
+
+def drop_output() -> None:
+    """What is still buffered cannot be written: let it go without a word."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def show_error(error: RbtraceError) -> None:

@@ -129,6 +129,7 @@ def options_of(values: dict[str, Any]) -> Options:
         filter=values.get("filter_"),
         max_keys=values.get("max_keys") or 1000,
         wait=bool(values.get("wait")),
+        wait_seconds=values.get("duration"),
         agree=_agree_always if values.get("yes") else _ask,
         string_size=values.get("string_size") or 128,
     )
@@ -164,11 +165,11 @@ def takes_target(function: Command) -> Command:
         **values: Any,
     ) -> Any:
         command = (ctx.obj or {}).get("command")
-        if command and ps:
+        if command and ps is not None:
             raise UsageError("--ps and -- COMMAND do not go together")
         if command:
             targets = Targets.from_command(command, subprocesses)
-        elif ps:
+        elif ps is not None:
             targets = Targets.from_pids([_choose(ps)], subprocesses)
         else:
             if not words:

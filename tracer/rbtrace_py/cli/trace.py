@@ -15,7 +15,7 @@ from rbtrace_py.cli import options as o
 from rbtrace_py.cli.answer import TOO_MUCH_LOST, need_words
 from rbtrace_py.cli.output import Output, attached, opened
 from rbtrace_py.cli.stop import Stop
-from rbtrace_py.report.events import Template, event_line
+from rbtrace_py.report.events import FIELDS, Template, event_line
 from rbtrace_py.report.json import dumps, event_document, trace_end_document
 from rbtrace_py.report.notes import counter_lines
 from rbtrace_py.report.style import Style
@@ -38,8 +38,9 @@ Line = Callable[[Event], str]
 @click.option(
     "--template",
     metavar="TEXT",
-    help="A line of your own: names in braces are time, pid, tid, comm, probe, args"
-    " and the probes' operands.",
+    help="A line of your own: in braces "
+    + ", ".join(FIELDS)
+    + " and the probes' operands.",
 )
 @click.option(
     "--string-size",
@@ -66,8 +67,8 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     need_words(words, "a probe")
     session = Trace(targets, words, o.options_of(values))
     with ExitStack() as stack:
-        output = stack.enter_context(opened(values["output"]))
         stack.enter_context(session)
+        output = stack.enter_context(opened(values["output"]))
         line = _line(session, output, values)
         stop = stack.enter_context(Stop())
         attached(session)

@@ -46,6 +46,10 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "1 probe appeared while tracing ran; what it did before is not here",
         "{} probes appeared while tracing ran; what they did before is not here",
     ),
+    "not_traced": (
+        "1 probe could not be traced and is not here",
+        "{} probes could not be traced and are not here",
+    ),
     "lost": (
         "1 event was lost: the buffer was full",
         "{} events were lost: the buffer was full",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -12,8 +13,13 @@ from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.abi import Counter, SlotKind
 from rbtrace_py.bpf.attach import Attacher, choose_attacher
 from rbtrace_py.bpf.maps import MapSpec
-from rbtrace_py.errors import NoSuchProbe, NoSuchTarget, RbtraceError, UsageError
-from rbtrace_py.linux.maps import executable_signature
+from rbtrace_py.errors import (
+    BpfError,
+    NoSuchProbe,
+    NoSuchTarget,
+    RbtraceError,
+    UsageError,
+)
 from rbtrace_py.linux.probes import ProbeCache, find_probes
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model import Operand, OperandType, Probe
@@ -23,10 +29,10 @@ from rbtrace_py.session.engine import (
     Family,
     SlotPlan,
     Wanted,
-    attach_everywhere,
 )
 from rbtrace_py.session.filters import CompiledFilter, compile_filter, parse_filter
 from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.watch import Watcher
 
 REFRESH_SECONDS = 0.1
 """How often a session that may grow looks for what is new."""
@@ -41,7 +47,7 @@ class Options:
     by: operand (or ``pid``, ``tid``) to group by
     filter: text of a filter
     max_keys: groups kept
-    wait: wait for probes that are not there yet
+    wait: wait for probes that are not there yet, and wait_seconds: for how long
     agree: asked before something is done that can harm the target, with what
         it is; without it such things are not done
     string_size: bytes of a text that ``trace`` reads
@@ -52,6 +58,7 @@ class Options:
     filter: str | None = None
     max_keys: int = 1000
     wait: bool = False
+    wait_seconds: float | None = None
     agree: Callable[[str], bool] | None = None
     string_size: int = 128
     ring_size: int = 1 << 22
@@ -78,10 +85,13 @@ class Session(ABC):
         self.words = tuple(dict.fromkeys(words))
         self.series: dict[str, int] = {}
         self.late_probes = 0
+        self.not_traced = 0
         self.started_ns = 0
         self.notes: list[str] = []
         self._cache = ProbeCache()
-        self._signatures: dict[int, object] = {}
+        self._watcher = Watcher()
+        self._made = time.monotonic()
+        self._unfit: set[str] = set()
         self._family: Family | None = None
         self._engines: list[Engine] = []
         self._compiled: CompiledFilter | None = None
@@ -111,29 +121,61 @@ class Session(ABC):
         attacher = choose_attacher()
         if not self.targets.is_single:
             self._family = Family(self.targets)
+        self._ask(_unique(probes))
         probes = self._agreed(probes)
         self.plan(_unique(probes))
-        self._engines = self.make_engines(attacher)
-        self._attach(probes)
+        self.make_engines(attacher)
+        attached = self._attach_first(probes)
+        if self._is_ours:
+            # The program ran before they could be attached to.
+            self.late_probes += attached
+        self._check_attached(probes)
         self.started_ns = time.time_ns()
+        self._note(attacher)
+
+    def _attach_first(self, probes: Mapping[int, Sequence[Probe]]) -> int:
+        try:
+            return self._attach(probes)
+        except NoSuchTarget as error:
+            if self.targets.alive():
+                raise
+            raise NoSuchTarget(
+                "the target ended before it could be attached to"
+            ) from error
+
+    def _note(self, attacher: Attacher) -> None:
+        """What a user should know before the answer comes."""
         if attacher.slow_to_detach:
             self.notes.append(
-                "this kernel has no uprobe_multi: detaching takes about a tenth of a"
+                "without uprobe_multi (Linux 6.10) detaching takes about a tenth of a"
                 " second a site"
             )
+        if self._family is not None and not self._family.is_immediate:
+            self.notes.append(
+                "without BTF children are found up to 100 ms after they began"
+            )
+
+    def _check_attached(self, probes: Mapping[int, Sequence[Probe]]) -> None:
+        """A probe that was named must be attached; one of a glob may not be."""
+        named = set(self.named(_unique(probes)))
+        for engine in self._engines:
+            for probe, reason in engine.refused.items():
+                if probe in named or not engine.wanted:
+                    raise BpfError(f"{probe.full_name}: {reason}")
+                self.not_traced += 1
+
+    def _ask(self, probes: Sequence[Probe]) -> None:
+        """Before anything is done: a probe that can harm the target needs a yes."""
+        text = hazards.hazard(self.named(probes))
+        if text is None:
+            return
+        agree = self.options.agree
+        self._is_agreed = agree is not None and agree(text)
+        if not self._is_agreed:
+            raise hazards.not_agreed(text)
 
     def _agreed(self, probes: Mapping[int, Sequence[Probe]]) -> dict[int, list[Probe]]:
-        """Without those that can harm the target, unless that is agreed to.
-
-        A glob passes them over; a name needs the yes.
-        """
-        if self._is_agreed is None:
-            text = hazards.hazard(self.named(_unique(probes)))
-            if text is not None:
-                agree = self.options.agree
-                self._is_agreed = agree is not None and agree(text)
-                if not self._is_agreed:
-                    raise hazards.not_agreed(text)
+        """Without those that can harm the target, unless that was agreed to."""
         if self._is_agreed:
             return {pid: list(found) for pid, found in probes.items()}
         return {
@@ -156,10 +198,14 @@ class Session(ABC):
                 self.check(_unique(probes))
                 return probes
             except NoSuchProbe:
-                if not self.options.wait and self.targets.command is None:
+                if not (self.options.wait or self._is_ours) or self._is_too_late():
                     raise
             time.sleep(0.02)
             self.targets.refresh()
+
+    def _is_too_late(self) -> bool:
+        limit = self.options.wait_seconds
+        return limit is not None and time.monotonic() - self._made > limit
 
     def _scan(self, processes: Iterable[Process]) -> dict[int, list[Probe]]:
         found = {}
@@ -167,19 +213,27 @@ class Session(ABC):
             try:
                 found[process.pid] = find_probes(process, self._cache)
             except NoSuchTarget:
-                if self.targets.is_single and self.targets.command is None:
+                if self.targets.is_single and not self._engines and not self._is_ours:
                     raise
+                continue
+            if self.may_grow:
+                self._watcher.learn(process, found[process.pid])
         return found
 
+    @property
+    def _is_ours(self) -> bool:
+        """Did we start the target? Then it may end before it has probes."""
+        return self.targets.command is not None
+
     def _attach(self, probes: Mapping[int, Sequence[Probe]]) -> int:
-        return sum(
-            attach_everywhere(
-                engine,
-                self.targets,
-                {pid: self.wanted(number, found) for pid, found in probes.items()},
-            )
-            for number, engine in enumerate(self._engines)
-        )
+        """Attach for each process what it has; how many probes were new."""
+        count = 0
+        for number, engine in enumerate(self._engines):
+            for pid, found in probes.items():
+                process = self.targets.processes.get(pid)
+                if process is not None:
+                    count += engine.attach(process, self.wanted(number, found))
+        return count
 
     @property
     def probes(self) -> list[Probe]:
@@ -198,40 +252,55 @@ class Session(ABC):
         )
 
     def refresh(self) -> None:
-        """Take in what is new; let go of processes that ended."""
-        before = set(self.targets.processes)
+        """Take in what is new; let go of processes that ended.
+
+        Nothing that a target does from here on ends the session: what does not
+        fit is passed over and counted (``not_traced``).
+        """
         alive = self.targets.alive()
-        for pid in before - set(self.targets.processes):
-            self._signatures.pop(pid, None)
-            if self._family is not None:
-                self._family.discard(pid)
+        for pid in self.targets.take_ended():
+            self._forget(pid)
         if not self.may_grow:
             return
         known = self._family.pids() if self._family is not None else []
         fresh = self.targets.refresh(known)
-        if self._family is not None:
-            for process in fresh:
-                self._family.add(process.pid)
-        self._take_in([*alive, *fresh])
-
-    def _take_in(self, processes: Iterable[Process]) -> None:
-        changed = []
-        for process in processes:
-            try:
-                signature = executable_signature(process)
-            except RbtraceError:
-                continue
-            if self._signatures.get(process.pid) != signature or self._has_globs:
-                self._signatures[process.pid] = signature
-                changed.append(process)
+        changed = [p for p in (*alive, *fresh) if self._watcher.has_changed(p)]
         probes = self._agreed(self._scan(changed))
         if probes:
-            self.plan(_unique(probes))
-            self.late_probes += self._attach(probes)
+            self.late_probes += self._attach_late(self._fitting(probes))
 
-    @property
-    def _has_globs(self) -> bool:
-        return any(map(select.is_glob, self.words))
+    def _forget(self, pid: int) -> None:
+        self._watcher.forget(pid)
+        if self._family is not None:
+            self._family.discard(pid)
+        for engine in self._engines:
+            engine.forget(pid)
+
+    def _fitting(self, probes: Mapping[int, Sequence[Probe]]) -> dict[int, list[Probe]]:
+        """Those that can be planned for, each by itself."""
+        unfit = set()
+        for probe in _unique(probes):
+            try:
+                self.plan([probe])
+            except RbtraceError:
+                unfit.add(probe.full_name)
+        self.not_traced += len(unfit - self._unfit)
+        self._unfit |= unfit
+        return {
+            pid: [probe for probe in found if probe.full_name not in unfit]
+            for pid, found in probes.items()
+        }
+
+    def _attach_late(self, probes: Mapping[int, Sequence[Probe]]) -> int:
+        count = 0
+        for pid, found in probes.items():
+            try:
+                count += self._attach({pid: found})
+            except NoSuchTarget:
+                continue
+            except RbtraceError:
+                self.not_traced += 1
+        return count
 
     @property
     def is_over(self) -> bool:
@@ -254,12 +323,14 @@ class Session(ABC):
             self._ended_ns = time.time_ns()
 
     def close(self) -> None:
-        for engine in self._engines:
-            engine.close()
+        with ExitStack() as stack:
+            stack.callback(self._watcher.close)
+            if self._family is not None:
+                stack.callback(self._family.close)
+            for engine in self._engines:
+                stack.callback(engine.close)
         self._engines = []
-        if self._family is not None:
-            self._family.close()
-            self._family = None
+        self._family = None
 
     @property
     def ended_ns(self) -> int:
@@ -268,17 +339,23 @@ class Session(ABC):
 
     # --------------------------------------------------------- for each session
 
-    @abstractmethod
     def check(self, probes: Sequence[Probe]) -> None:
         """Raise NoSuchProbe if a word means none of ``probes``."""
+        for word in self.words:
+            if not select.pick(word, probes):
+                raise select.unknown_probe(word, probes)
 
     @abstractmethod
     def plan(self, probes: Sequence[Probe]) -> None:
-        """Take in probes: name their series, settle operands and the filter."""
+        """Take in probes: name their series, settle operands and the filter.
+
+        Called again with each probe that comes later; raises for one that does
+        not fit.
+        """
 
     @abstractmethod
-    def make_engines(self, attacher: Attacher) -> list[Engine]:
-        """The programs, once planned."""
+    def make_engines(self, attacher: Attacher) -> None:
+        """Add the programs to ``_engines``, once planned."""
 
     @abstractmethod
     def wanted(self, engine: int, probes: Sequence[Probe]) -> list[Wanted]:
@@ -301,6 +378,10 @@ class Session(ABC):
                 self._no_operand(next(p for p in found if p not in fit))
             return fit
         return self._no_operand(found[0])
+
+    def picked(self, probes: Sequence[Probe]) -> list[Probe]:
+        """Of all words, each probe once."""
+        return list(dict.fromkeys(p for w in self.words for p in self.pick(w, probes)))
 
     def missing_operands(self, probe: Probe) -> list[str]:
         names = [self.options.by] if self.options.by else []
@@ -326,15 +407,19 @@ class Session(ABC):
                 operands.setdefault(operand.name, operand)
         self._compiled = compile_filter(parse_filter(text, operands))
 
-    def same_filter(self, probe: Probe) -> bool:
-        """Does the filter mean the same on this probe's operand types?"""
+    def check_filter(self, probe: Probe) -> None:
+        """UsageError unless the filter means the same on this probe's operands."""
         if self._compiled is None or self.options.filter is None:
-            return True
+            return
         operands = {operand.name: operand for operand in probe.operands}
-        return (
+        if (
             compile_filter(parse_filter(self.options.filter, operands))
-            == self._compiled
-        )
+            != self._compiled
+        ):
+            raise UsageError(
+                f"the filter does not mean the same on {probe.full_name}",
+                f"it is {probe.signature}",
+            )
 
     def filter_slots(self, probe: Probe) -> tuple[SlotPlan, ...]:
         if self._compiled is None:
@@ -380,7 +465,10 @@ class Session(ABC):
                 engine.counters()[Counter.FILTERED] for engine in self._engines
             )
         found["kernel_missed"] = sum(engine.missed() for engine in self._engines)
+        if self._family is not None:
+            found["no_room"] += self._family.no_room
         found["late_probes"] = self.late_probes
+        found["not_traced"] = self.not_traced
         return found
 
 

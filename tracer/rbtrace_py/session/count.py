@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rbtrace_py.bpf.abi import Values
 from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.model import Probe
-from rbtrace_py.session.engine import Engine, Wanted
+from rbtrace_py.session.engine import Wanted
 from rbtrace_py.session.grouped import Picking, Recipe
 
 
@@ -16,9 +16,9 @@ class Count(Picking):
 
     command = "count"
 
-    def make_engines(self, attacher: Attacher) -> list[Engine]:
+    def make_engines(self, attacher: Attacher) -> None:
         recipe = Recipe("values.c", Values.NONE, 0, {}, self.series)
-        return [self.make_recording(attacher, recipe)]
+        self.make_recording(attacher, recipe)
 
     def wanted(self, engine: int, probes: Sequence[Probe]) -> list[Wanted]:
         return [

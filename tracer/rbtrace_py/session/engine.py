@@ -21,7 +21,7 @@ from rbtrace_py.bpf.attach import (
 )
 from rbtrace_py.bpf.maps import Map, MapSpec
 from rbtrace_py.bpf.program import Program, counters_map
-from rbtrace_py.errors import BpfError, NoSuchTarget, RbtraceError
+from rbtrace_py.errors import BpfError, NotPermitted, RbtraceError
 from rbtrace_py.linux import btf
 from rbtrace_py.linux.binaries import open_binary
 from rbtrace_py.linux.process import Process
@@ -68,7 +68,7 @@ class Family:
             MapSpec(sys_.MAP_TYPE_HASH, 4, 4, _MAX_PROCESSES, sys_.F_NO_PREALLOC),
         )
         self._program: Program | None = None
-        self._tracepoint: RawTracepoint | None = None
+        self._tracepoints: list[RawTracepoint] = []
         for pid in targets.processes:
             self.add(pid)
         if targets.follow:
@@ -85,17 +85,20 @@ class Family:
             return
         self._program = Program(
             "family.c",
-            ("on_fork",),
+            ("on_fork", "on_exit"),
             {"counters": counters_map()},
             {"PID_OFFSET": pid, "TGID_OFFSET": tgid},
             shared={"watched": self.watched},
         )
-        self._tracepoint = RawTracepoint(self._program, "on_fork", "sched_process_fork")
+        for function, event in (("on_exit", "exit"), ("on_fork", "fork")):
+            self._tracepoints.append(
+                RawTracepoint(self._program, function, f"sched_process_{event}")
+            )
 
     @property
     def is_immediate(self) -> bool:
         """Does a child count from its first instruction?"""
-        return self._tracepoint is not None
+        return bool(self._tracepoints)
 
     def add(self, pid: int) -> None:
         self.watched.put(_u32(pid), _u32(0))
@@ -103,13 +106,18 @@ class Family:
     def discard(self, pid: int) -> None:
         self.watched.delete(_u32(pid))
 
+    @property
+    def no_room(self) -> int:
+        """Children that could not be watched."""
+        return self._program.counters()[Counter.NO_ROOM] if self._program else 0
+
     def pids(self) -> list[int]:
         """Every process that counts now."""
         return [int.from_bytes(key, "little") for key, _ in self.watched.items()]
 
     def close(self) -> None:
-        if self._tracepoint is not None:
-            self._tracepoint.close()
+        for tracepoint in self._tracepoints:
+            tracepoint.close()
         if self._program is not None:
             self._program.close()
         self.watched.close()
@@ -137,7 +145,8 @@ class Engine:
         self._family = family
         self._numbers: dict[tuple[object, ...], int] = {}
         self._attached: set[tuple[object, ...]] = set()
-        self._attachments: list[Attachment] = []
+        self._attachments: list[tuple[int | None, Attachment]] = []
+        self.refused: dict[Probe, str] = {}
         self._tracepoints: list[RawTracepoint] = []
         self.wanted: list[Wanted] = []
         shared = {} if family is None else {"watched": family.watched}
@@ -152,10 +161,6 @@ class Engine:
         self.program = Program(
             source, functions, {**every, **maps}, {**common, **flags}, prelude, shared
         )
-
-    @property
-    def slow_to_detach(self) -> bool:
-        return self._attacher.slow_to_detach
 
     def attach(self, process: Process, wanted: Sequence[Wanted]) -> int:
         """Attach to what is new among ``wanted``; how many probes that was."""
@@ -173,17 +178,48 @@ class Engine:
         fresh = [w for w in group if self._identity(w, pid) not in self._attached]
         if not fresh:
             return 0
-        points = [
-            self._point(want, site) for want in fresh for site in want.probe.sites
-        ]
         with open_binary(process, binary) as opened:
-            self._attachments.append(
-                self._attacher.attach(
-                    self.program, "on_hit", opened.fd_path, points, pid
-                )
-            )
+            try:
+                self._attach_points(opened.fd_path, fresh, pid)
+            except NotPermitted:
+                raise
+            except BpfError as error:
+                # One site that the kernel refuses must not cost the others.
+                fresh = self._attach_singly(opened.fd_path, fresh, pid, error)
         self._attached.update(self._identity(want, pid) for want in fresh)
         return len(fresh)
+
+    def _attach_points(
+        self, path: str, wanted: Sequence[Wanted], pid: int | None
+    ) -> None:
+        points = [
+            self._point(want, site) for want in wanted for site in want.probe.sites
+        ]
+        made = self._attacher.attach(self.program, "on_hit", path, points, pid)
+        self._attachments.append((pid, made))
+
+    def _attach_singly(
+        self, path: str, wanted: Sequence[Wanted], pid: int | None, error: BpfError
+    ) -> list[Wanted]:
+        """Probe by probe; those that could be. The others are in ``refused``."""
+        if len(wanted) == 1:
+            self.refused[wanted[0].probe] = str(error)
+            return []
+        done = []
+        for want in wanted:
+            try:
+                self._attach_points(path, [want], pid)
+                done.append(want)
+            except BpfError as refusal:
+                self.refused[want.probe] = str(refusal)
+        return done
+
+    def forget(self, pid: int) -> None:
+        """Let go of what was attached for a process that has ended."""
+        for attachment in [made for owner, made in self._attachments if owner == pid]:
+            attachment.close()
+        self._attachments = [each for each in self._attachments if each[0] != pid]
+        self._attached = {known for known in self._attached if known[-1] != pid}
 
     def _identity(self, want: Wanted, pid: int | None) -> tuple[object, ...]:
         probe = want.probe
@@ -227,7 +263,7 @@ class Engine:
 
     def detach(self) -> None:
         """Take the program off every site; what it recorded stays."""
-        for attachment in self._attachments:
+        for _, attachment in self._attachments:
             attachment.close()
         self._attachments.clear()
         for tracepoint in self._tracepoints:
@@ -237,27 +273,6 @@ class Engine:
     def close(self) -> None:
         self.detach()
         self.program.close()
-
-
-def attach_everywhere(
-    engine: Engine, targets: Targets, wanted: Mapping[int, Sequence[Wanted]]
-) -> int:
-    """Attach for each process what it has of ``wanted`` (by pid).
-
-    A process, or a file of it, that goes meanwhile is passed over, unless it
-    is the only one. Returns the number of probes that were new.
-    """
-    count = 0
-    for pid, wants in wanted.items():
-        process = targets.processes.get(pid)
-        if process is None:
-            continue
-        try:
-            count += engine.attach(process, wants)
-        except NoSuchTarget:
-            if targets.is_single:
-                raise
-    return count
 
 
 def _u32(number: int) -> bytes:

@@ -93,13 +93,6 @@ class Grouped(Session):
         for recorder in self._recorders:
             recorder.reserve_other(number)
 
-    def check_filter(self, probe: Probe) -> None:
-        if not self.same_filter(probe):
-            raise UsageError(
-                f"the filter does not mean the same on {probe.full_name}",
-                f"it is {probe.signature}",
-            )
-
     def with_key_and_filter(
         self, probe: Probe, own: Sequence[SlotPlan]
     ) -> tuple[SlotPlan, ...]:
@@ -108,6 +101,7 @@ class Grouped(Session):
         return (*own, *key, *self.filter_slots(probe))
 
     def make_recording(self, attacher: Attacher, recipe: Recipe) -> Engine:
+        """Make an engine that records, and add it to the session's."""
         shape = self._shape(recipe.values)
         keys = int(self._by is not By.NOTHING)
         flags = {
@@ -127,6 +121,7 @@ class Grouped(Session):
             flags,
             self.filter_prelude(),
         )
+        self._engines.append(engine)
         self.fill_filter_strings(engine)
         recorder = Recorder(
             engine.program, shape, recipe.series, self._key_operands.get
@@ -137,32 +132,23 @@ class Grouped(Session):
         return engine
 
     def _shape(self, values: Values) -> Shape:
-        growing = any(map(select.is_glob, self.words))
-        dense = self._by is By.NOTHING and not growing
+        dense = self._by is By.NOTHING and not self.may_grow
         if values is not Values.NONE:
             dense = (
                 dense and values is Values.DURATION and len(self.series) <= DENSE_SERIES
             )
-        room = MAX_SERIES if growing else len(self.series)
+        room = MAX_SERIES if self.may_grow else len(self.series)
         return Shape(values, self._by, dense, room, self.options.max_keys)
 
 
 class Picking(Grouped):
     """A grouped session each of whose words means probes, not pairs."""
 
-    def check(self, probes: Sequence[Probe]) -> None:
-        for word in self.words:
-            if not select.pick(word, probes):
-                raise select.unknown_probe(word, probes)
-
     def plan(self, probes: Sequence[Probe]) -> None:
         self.settle_filter([p for w in self.words for p in select.pick(w, probes)])
         for probe in self.picked(probes):
             self.check_filter(probe)
             self.settle_series(self.series_name(probe), probe)
-
-    def picked(self, probes: Sequence[Probe]) -> list[Probe]:
-        return list(dict.fromkeys(p for w in self.words for p in self.pick(w, probes)))
 
     def series_name(self, probe: Probe) -> str:
         return probe.full_name

@@ -38,6 +38,7 @@ class Latency(Grouped):
     ) -> None:
         super().__init__(targets, words, options)
         self._pairs: dict[Pair, int] = {}
+        self._meanings: dict[str, tuple[Pair, ...]] = {}
         self._spans: list[str] = []
         self._kinds: list[str] = []
         self._span_series: dict[str, int] = {}
@@ -89,6 +90,8 @@ class Latency(Grouped):
         return [p for name in names for p in select.pick(name, probes)]
 
     def _pairs_of(self, word: str, probes: Sequence[Probe]) -> tuple[Pair, ...]:
+        if word in self._meanings:
+            return self._meanings[word]
         pair = select.parse_pair(word)
         if pair is not None:
             return (pair,)
@@ -100,6 +103,9 @@ class Latency(Grouped):
         return [p for p in found if select.duration_operand(p) is not None]
 
     def plan(self, probes: Sequence[Probe]) -> None:
+        if not self._engines:
+            # What a word means is settled now, whatever is defined later.
+            self._meanings = {w: self._pairs_of(w, probes) for w in self.words}
         ends = [probe for word in self.words for probe in self._ends(word, probes)]
         self.settle_filter(ends)
         for word in self.words:
@@ -117,7 +123,13 @@ class Latency(Grouped):
     def _plan_pair(self, pair: Pair, probes: Sequence[Probe]) -> None:
         if pair not in self._pairs and len(self._pairs) >= MAX_PAIRS:
             raise UsageError(f"more than {MAX_PAIRS} pairs at once")
+        begins = select.pick(pair.begin, probes)
         for probe in self.pick(pair.end, probes):
+            if probe in begins:
+                raise UsageError(
+                    f"{pair.series}: both ends are {probe.full_name}",
+                    "a pair is of two probes, BEGIN..END",
+                )
             self.check_filter(probe)
             self.settle_series(pair.series, probe)
             self._pair_series[pair.series] = self.series[pair.series]
@@ -138,20 +150,17 @@ class Latency(Grouped):
 
     # --------------------------------------------------------------- programs
 
-    def make_engines(self, attacher: Attacher) -> list[Engine]:
-        engines = []
+    def make_engines(self, attacher: Attacher) -> None:
         if self._spans or not self._pairs:
             slots = {"VALUE_SLOT": 0, "OUTCOME_SLOT": 1}
             recipe = Recipe("values.c", Values.DURATION, 2, slots, self._span_series)
-            engines.append(self.make_recording(attacher, recipe))
+            self.make_recording(attacher, recipe)
             self._kinds.append("spans")
         if self._pairs:
             engine = self.make_recording(attacher, self._pair_recipe())
             engine.follow_thread_exits()
-            engines.append(engine)
             self._kinds.append("pairs")
             self._pair_engine = engine
-        return engines
 
     def _pair_recipe(self) -> Recipe:
         threads = MapSpec(

@@ -40,8 +40,9 @@ def list_probes(targets: Targets, words: Sequence[str] = ()) -> Listing:
             key = (probe.binary.key, probe.full_name)
             if key not in found or (traced and not found[key][1]):
                 found[key] = (probe, traced)
-    if not found and words:
-        raise select.unknown_probe(words[0], _all(targets, cache))
+    for word in words:
+        if not any(select.matches(word, probe) for probe, _ in found.values()):
+            raise select.unknown_probe(word, _all(targets, cache))
     return Listing(list(found.values()), list(problems))
 
 

@@ -105,50 +105,58 @@ class Recorder:
         return sorted(found, key=lambda group: self._series[group.series])
 
     def _dense(self) -> Iterator[Group]:
-        totals = memoryview(self._maps["totals"].view()).cast("Q")
+        totals = self._maps["totals"].view()
         for name, series in self._series.items():
-            total = totals[series]
+            total = _u64(totals[8 * series : 8 * series + 8])
             if not self._shape.values:
                 yield Group(name, None, total)
                 continue
-            view = memoryview(self._maps["histogram"].view())
             stride = BUCKETS * 8
-            cells = view[series * stride : (series + 1) * stride]
-            histogram = Histogram.from_dense(cells)
+            cells = self._maps["histogram"].view()
+            histogram = Histogram.from_dense(
+                cells[series * stride : (series + 1) * stride]
+            )
             yield Group(name, None, histogram.count, total, histogram)
-            cells.release()
-            view.release()
-        totals.release()
 
     def _sparse(self) -> Iterator[Group]:
-        cells: dict[tuple[int, int], dict[int, int]] = {}
-        rows = list(self._maps["groups"].items())
+        cells = self._cells()
         names = {number: name for name, number in self._series.items()}
-        if self._shape.values:
-            for key, value in self._maps["buckets"].items():
-                born, cpu, place = struct.unpack("<QII", key)
-                cells.setdefault((born, cpu), {})[place] = _u64(value)
-        for key, value in rows:
+        for key, value in self._maps["groups"].items():
             born, cpu, count, total = struct.unpack("<QQQq", value)
             series, kind = struct.unpack_from("<II", key)
             distribution = self._distribution(cells.get((born, cpu), {}))
             if distribution is not None:
-                # The buckets were read before the group: they are the count.
+                # The group was read later and may be ahead of its buckets.
                 count = distribution.count
-            if not count:
-                continue
             if self._shape.values is Values.FLOAT:
                 total = 0  # the kernel cannot add doubles
-            found, truncated = self._key(series, kind, key[8:])
-            yield Group(
-                names[series],
-                found,
-                count,
-                total,
-                distribution,
-                kind == KeyKind.OTHER,
-                truncated,
-            )
+            if self._shape.by is By.NOTHING:
+                yield Group(names.pop(series), None, count, total, distribution)
+            elif count:
+                found, cut = self._key(series, kind, key[8:])
+                is_other = kind == KeyKind.OTHER
+                yield Group(
+                    names[series],
+                    found,
+                    count,
+                    total,
+                    distribution,
+                    is_other,
+                    cut,
+                    key[4:],
+                )
+        if self._shape.by is By.NOTHING:
+            for name in names.values():
+                yield Group(name, None, 0, 0, self._distribution({}))
+
+    def _cells(self) -> dict[tuple[int, int], dict[int, int]]:
+        """Buckets of every group, by what the group is known by."""
+        cells: dict[tuple[int, int], dict[int, int]] = {}
+        if self._shape.values:
+            for key, value in self._maps["buckets"].items():
+                born, cpu, place = struct.unpack("<QII", key)
+                cells.setdefault((born, cpu), {})[place] = _u64(value)
+        return cells
 
     def _distribution(self, counts: dict[int, int]) -> Distribution | None:
         if self._shape.values is Values.DURATION:

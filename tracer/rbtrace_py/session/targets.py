@@ -18,19 +18,27 @@ class Targets:
 
     follow: do children join (``--subprocesses``)?
     command: a process of ours, started for the session
+    is_single: one process was named, and there will be no other
+    ended: pids that ended and that nobody has asked about yet
     """
 
     processes: dict[int, Process]
     follow: bool = False
     command: subprocess.Popen[bytes] | None = None
+    is_single: bool = False
+    ended: list[int] = field(default_factory=list)
     seen: list[int] = field(default_factory=list)
 
     @classmethod
     def from_pids(cls, pids: Sequence[int], follow: bool = False) -> Targets:
         """Raises NoSuchTarget or NotPermitted for the first that cannot be."""
-        targets = cls({}, follow)
-        for pid in pids:
-            targets._add(Process(pid))
+        targets = cls({}, follow, is_single=len(pids) == 1 and not follow)
+        try:
+            for pid in pids:
+                targets._add(Process(pid))
+        except BaseException:
+            targets.close()
+            raise
         if follow:
             targets.refresh()
         return targets
@@ -42,8 +50,12 @@ class Targets:
             started = _popen_as_caller(words)
         except OSError as error:
             raise UsageError(f"cannot run {words[0]}: {error.strerror}") from error
-        targets = cls({}, follow, started)
-        targets._add(Process(started.pid))
+        targets = cls({}, follow, started, is_single=not follow)
+        try:
+            targets._add(Process(started.pid))
+        except BaseException:
+            targets.close()
+            raise
         return targets
 
     def _add(self, process: Process) -> None:
@@ -56,11 +68,6 @@ class Targets:
         """All that were ever looked at, in the order they came."""
         return tuple(self.seen)
 
-    @property
-    def is_single(self) -> bool:
-        """One process, and it will stay one."""
-        return len(self.processes) == 1 and not self.follow
-
     def alive(self) -> list[Process]:
         """Those that still run; the others are let go."""
         for pid, process in list(self.processes.items()):
@@ -69,7 +76,13 @@ class Targets:
             if not process.alive():
                 process.close()
                 del self.processes[pid]
+                self.ended.append(pid)
         return list(self.processes.values())
+
+    def take_ended(self) -> list[int]:
+        """The pids that ended since this was last asked."""
+        ended, self.ended = self.ended, []
+        return ended
 
     def refresh(self, known: Sequence[int] = ()) -> list[Process]:
         """Take in children that came since, and ``known`` pids; those new."""

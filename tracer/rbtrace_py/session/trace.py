@@ -40,31 +40,25 @@ class Trace(Session):
         self._ring: RingBuffer | None = None
         self._wall_offset = time.time_ns() - time.monotonic_ns()
 
-    def check(self, probes: Sequence[Probe]) -> None:
-        for word in self.words:
-            if not select.pick(word, probes):
-                raise select.unknown_probe(word, probes)
-
     def plan(self, probes: Sequence[Probe]) -> None:
         self.settle_filter([p for w in self.words for p in select.pick(w, probes)])
+        for probe in self.picked(probes):
+            self.check_filter(probe)
         if self._engines:
             return
-        for probe in self._picked(probes):
+        for probe in self.picked(probes):
             self._echo = max(self._echo, min(len(probe.operands), MAX_OPERANDS))
             texts = sum(operand.type.is_text for operand in probe.operands)
             self._texts = max(self._texts, texts)
-        if any(map(select.is_glob, self.words)):
+        if self.may_grow:
             # What comes later may have more.
-            self._echo, self._texts = MAX_OPERANDS, max(self._texts, 4)
+            self._echo = self._texts = MAX_OPERANDS
         if self._echo + self.filter_slot_count > MAX_SLOTS:
             raise UsageError(
                 f"the filter names more than {MAX_SLOTS - self._echo} operands"
             )
 
-    def _picked(self, probes: Sequence[Probe]) -> list[Probe]:
-        return list(dict.fromkeys(p for w in self.words for p in self.pick(w, probes)))
-
-    def make_engines(self, attacher: Attacher) -> list[Engine]:
+    def make_engines(self, attacher: Attacher) -> None:
         flags = {
             "SLOTS": self._echo + self.filter_slot_count,
             "FILTER_BASE": self._echo,
@@ -81,19 +75,14 @@ class Trace(Session):
             flags,
             self.filter_prelude(),
         )
+        self._engines.append(engine)
         self.fill_filter_strings(engine)
         self._ring = RingBuffer(engine.program.maps["ring"])
-        return [engine]
 
     def wanted(self, engine: int, probes: Sequence[Probe]) -> list[Wanted]:
-        return [Wanted(probe, 0, self._slots(probe)) for probe in self._picked(probes)]
+        return [Wanted(probe, 0, self._slots(probe)) for probe in self.picked(probes)]
 
     def _slots(self, probe: Probe) -> tuple[SlotPlan, ...]:
-        if not self.same_filter(probe):
-            raise UsageError(
-                f"the filter does not mean the same on {probe.full_name}",
-                f"it is {probe.signature}",
-            )
         echo = [
             SlotPlan(operand=index, is_text=operand.type.is_text)
             for index, operand in enumerate(probe.operands[: self._echo])
@@ -160,7 +149,6 @@ class Trace(Session):
         """``seen`` events written, and what was not (docs/formats.md)."""
         found = self.counters(Counter.SEEN, Counter.LOST)
         found.pop("no_room")
-        found.pop("unreadable")
         return found
 
     def close(self) -> None:

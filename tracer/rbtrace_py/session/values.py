@@ -9,7 +9,7 @@ from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model import OperandType, Probe
 from rbtrace_py.session.base import Options
-from rbtrace_py.session.engine import Engine, SlotPlan, Wanted
+from rbtrace_py.session.engine import SlotPlan, Wanted
 from rbtrace_py.session.grouped import Picking, Recipe
 from rbtrace_py.session.targets import Targets
 
@@ -71,14 +71,14 @@ class ValuesOf(Picking):
                 "name fewer probes",
             )
 
-    def make_engines(self, attacher: Attacher) -> list[Engine]:
+    def make_engines(self, attacher: Attacher) -> None:
         if self.is_counted:
             recipe = Recipe("values.c", Values.NONE, 0, {}, self.series)
         else:
             is_float = self._type is OperandType.FLOAT
             kind = Values.FLOAT if is_float else Values.INTEGER
             recipe = Recipe("values.c", kind, 1, {"VALUE_SLOT": 0}, self.series)
-        return [self.make_recording(attacher, recipe)]
+        self.make_recording(attacher, recipe)
 
     def wanted(self, engine: int, probes: Sequence[Probe]) -> list[Wanted]:
         return [

@@ -1,6 +1,7 @@
 /*
  * Children join: a process made by a watched one is watched from before its
- * first instruction (sched_process_fork comes before it may run).
+ * first instruction (sched_process_fork comes before it may run) to its end.
+ * A value of 0 in `watched` stands for a process that was named by the user.
  *
  *   PID_OFFSET, TGID_OFFSET  in struct task_struct, from BTF
  */
@@ -8,6 +9,19 @@
 
 BPF_TABLE("hash", u32, u32, watched, 1);
 BPF_TABLE("array", u32, u64, counters, 1);
+
+/* A child that is gone before anyone looked must not count under a new owner. */
+int on_exit(struct bpf_raw_tracepoint_args *ctx) {
+  u64 id = bpf_get_current_pid_tgid();
+  u32 tgid = id >> 32;
+  u32 *parent;
+  if (tgid != (u32)id)
+    return 0;
+  parent = watched.lookup(&tgid);
+  if (parent && *parent)
+    watched.delete(&tgid);
+  return 0;
+}
 
 int on_fork(struct bpf_raw_tracepoint_args *ctx) {
   u64 child = ctx->args[1];

@@ -3,8 +3,8 @@
  * preempted by another run of itself, so there is no scratch memory to share.
  *
  *   TEXTS  strings a record has room for
- *   ECHO   slots at the front that are operands of the probe, all of them;
- *          what follows them is there for the filter
+ * Slots before FILTER_BASE are operands of the probe; those after it are the
+ * filter's.
  */
 #include "common.h"
 
@@ -24,6 +24,17 @@ struct record {
 
 BPF_RINGBUF_OUTPUT(ring, 1);
 
+/*
+ * What the filter asks for is told apart from the operands' bits, on which
+ * nothing may depend: the verifier would try every combination of them.
+ */
+static __always_inline void mark_unreadable(int i, u16 *bits, bool *unknown) {
+  if (i >= FILTER_BASE)
+    *unknown = true;
+  else
+    *bits |= 1 << i;
+}
+
 int on_hit(struct pt_regs *ctx) {
   u32 number = site_number(ctx);
   struct site *site = sites.lookup(&number);
@@ -31,6 +42,7 @@ int on_hit(struct pt_regs *ctx) {
   u64 id = bpf_get_current_pid_tgid();
   u32 first, texts = 0;
   u16 unreadable = 0, read = 0, cut = 0;
+  bool unknown = false;
   struct record *record;
   if (!site || !is_watched())
     return 0;
@@ -43,8 +55,8 @@ int on_hit(struct pt_regs *ctx) {
         slots[i] = id >> 32;
       else if (kind == 5)
         slots[i] = (u32)id;
-      else if (kind != 3 && !read_operand(ctx, &site->slots[i], i, &slots[i]))
-        unreadable |= 1 << i;
+      else if (!read_operand(ctx, &site->slots[i], i, &slots[i]))
+        mark_unreadable(i, &unreadable, &unknown);
     }
   }
 #if SLOTS > 6
@@ -56,9 +68,13 @@ int on_hit(struct pt_regs *ctx) {
     if (size > (SLOTS - 6) * 8)
       size = (SLOTS - 6) * 8;
     if (first != 6 || bpf_probe_read_user(&slots[6], size, (void *)where))
-      unreadable |= 0xffc0;
+      unreadable |= 0xffc0 & ((1 << FILTER_BASE) - 1);
   }
 #endif
+  if (unknown) {
+    count_one(COUNTER_UNREADABLE);
+    return 0;
+  }
   if (!(FILTER)) {
     count_one(COUNTER_FILTERED);
     return 0;

@@ -2,7 +2,7 @@
  * One hit, one value: counts, distributions of an operand, and the latency of
  * a span, whose end probe carries it.
  *
- *   VALUE_SLOT, OUTCOME_SLOT  places among the slots; -1: none
+ *   VALUE_SLOT, OUTCOME_SLOT  places among the slots
  */
 #include "common.h"
 #include "record.h"
@@ -26,12 +26,6 @@ int on_hit(struct pt_regs *ctx) {
   value = slots[VALUE_SLOT];
 #endif
 #if VALUES == 1
-#if OUTCOME_SLOT >= 0
-  if (slots[OUTCOME_SLOT] == 1)
-    count_one(COUNTER_RAISED);
-  else if (slots[OUTCOME_SLOT] == 2)
-    count_one(COUNTER_THROWN);
-#endif
   if ((s64)value < 0) {
     count_one((s64)value == -1 ? COUNTER_RUNNING_AT_ATTACH : COUNTER_NEGATIVE);
     return 0;
@@ -40,6 +34,10 @@ int on_hit(struct pt_regs *ctx) {
     count_one(COUNTER_BEYOND_RANGE);
     return 0;
   }
+  if (slots[OUTCOME_SLOT] == 1)
+    count_one(COUNTER_RAISED);
+  else if (slots[OUTCOME_SLOT] == 2)
+    count_one(COUNTER_THROWN);
 #elif VALUES == 2
   if (value == 0x8000000000000000ULL && site->slots[VALUE_SLOT].size == 8) {
     count_one(COUNTER_NIL);
