@@ -131,9 +131,11 @@ sdt_pool *sdt_pool_create(void);
 void sdt_pool_destroy(sdt_pool *pool);
 
 /*
- * Define a probe; any time, any thread. It is visible to every reader of the
- * process's ELF images when this returns. Names are copied. Defining the same
- * name twice makes two sites of one name, as in any USDT program.
+ * Define a probe; any time, any thread, and in a library's constructor, too:
+ * no lock of ours is held while an image is loaded. It is visible to every
+ * reader of the process's ELF images when this returns. Names are copied.
+ * Defining the same name twice makes two sites of one name, as in any USDT
+ * program.
  *
  * provider, name: 1 to 63 of A-Z a-z 0-9 _
  * operands: `count` of them, 0 to SDT_MAX_OPERANDS
@@ -152,9 +154,11 @@ void sdt_probe_enable(sdt_probe *probe);
 /* on != 0: sdt_watched() is true of the probe whatever its site holds. */
 void sdt_watch_always(sdt_probe *probe, int on);
 
-/* The check before a fire: one load and one compare, no call. */
+/* The check before a fire: a load and a compare through `watch`, no call. */
 static inline int sdt_watched(const sdt_probe *probe) {
-  return __builtin_expect(*probe->watch != SDT_SITE_IDLE, 0);
+  const volatile uint64_t *watch =
+      __atomic_load_n(&probe->watch, __ATOMIC_RELAXED);
+  return __builtin_expect(*watch != SDT_SITE_IDLE, 0);
 }
 
 /* Is the site patched, and the probe not disabled? (Slow path of the above.) */
@@ -172,6 +176,11 @@ typedef struct sdt_pool_stats {
 void sdt_pool_stat(sdt_pool *pool, sdt_pool_stats *ret);
 
 /* ------------------------------------------------- the original interface */
+
+/*
+ * As in the original library, calls for one provider must not overlap, except
+ * probeFire and probeIsEnabled; calls for different providers may.
+ */
 
 #define MAX_ARGUMENTS 6
 

@@ -167,6 +167,46 @@ class FireTest < Minitest::Test
     assert_equal false, probe.fire("x")
   end
 
+  # Operands; what a block returns; what strict mode makes of it.
+  BLOCKS = [
+    [[Integer], nil, false], [[Integer], [nil], false], [[Integer], [], ArgumentError], [[Integer], [1, 2], ArgumentError],
+    [[Integer], { a: 1 }, TypeError], [[Integer], { a: 1, b: 2 }, TypeError], [[Integer], {}, TypeError],
+    [[Integer], 1..3, TypeError], [[Integer], [[1]], TypeError], [[Integer], Class.new(Array).new([1]), false],
+    [[Integer], Struct.new(:id).new(1), TypeError], [[Integer], 2**70, RangeError],
+    [[Integer, Integer], nil, ArgumentError], [[Integer, Integer], 1, ArgumentError],
+    [[Integer, Integer], { a: 1, b: 2 }, ArgumentError], [[Integer, Integer], 1..2, ArgumentError],
+    [[Integer, Integer], [1, 2], false],
+    [[], nil, false], [[], [], false], [[], [1, 2], false], [[], 5, false], [[], { a: 1 }, false], [[], "text", false]
+  ].freeze
+
+  def test_what_a_block_returns
+    strictly do
+      BLOCKS.each do |types, value, expected|
+        probe = Tracepoint.define(unique, types)
+        what = "#{types} given #{value.inspect}"
+        if expected
+          error = assert_raises(expected, what) { probe.fire { value } }
+          assert_match(/\(given \d, expected #{types.size}\)/, error.message, what) if expected == ArgumentError
+        else
+          assert_equal false, probe.fire { value }, what
+        end
+      end
+    end
+  end
+
+  def test_a_probe_without_operands_ignores_what_its_block_returns
+    probe = Tracepoint.define(unique)
+    tapping(probe) do |tap|
+      dropped = counting(:dropped) do
+        [nil, [], [1, 2], 5, { a: 1 }].each { |value| assert_equal true, probe.fire { value } }
+        assert_equal 5, tap.hits
+      end
+      assert_equal 0, dropped
+      assert_equal 1, counting(:dropped) { assert_equal false, probe.fire { raise "no" } }
+      assert_equal 5, tap.hits
+    end
+  end
+
   def test_in_a_signal_handler
     name = unique
     seen = nil

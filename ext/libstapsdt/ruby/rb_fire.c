@@ -93,7 +93,10 @@ static VALUE fire_block(const tp_entry *entry) {
     tp_count(TP_DROPPED);
     return Qfalse;
   }
-  if (RB_TYPE_P(values, T_ARRAY)) {
+  if (entry->count == 0) { /* nothing of the block's is wanted */
+    count = 0;
+    argv = NULL;
+  } else if (RB_TYPE_P(values, T_ARRAY)) {
     count = RARRAY_LEN(values);
     argv = RARRAY_CONST_PTR(values);
   } else {

@@ -1,5 +1,5 @@
 /*
- * What every file of the library needs: export marks, errors, the one lock.
+ * What every file of the library needs: export marks and errors.
  *
  * SPDX-License-Identifier: MIT
  */

@@ -246,10 +246,10 @@ static int load(SDTProvider_t *provider) {
 /* With the lock held. */
 static int unload(SDTProvider_t *provider) {
   struct provider *private = private_of(provider);
-  int status = private->pool ? sdt_pool_close(private->pool) : 0;
+  sdt_pool *pool = private->pool;
   private->pool = NULL;
   forget_image(provider);
-  return status;
+  return pool ? sdt_pool_close(pool) : 0;
 }
 
 SDT_EXPORT int providerLoad(SDTProvider_t *provider) {

@@ -56,7 +56,8 @@ static void make_build_id(uint8_t ret[SDT_BUILD_ID_SIZE]) {
 
   static unsigned counter;
   for (size_t i = 0; i < SDT_BUILD_ID_SIZE; i++)
-    ret[i] = (uint8_t)weak_random(counter++);
+    ret[i] = (uint8_t)weak_random(
+        __atomic_fetch_add(&counter, 1, __ATOMIC_RELAXED));
 }
 
 static int open_memfd(struct sdt_image *image, sdt_error *error) {
@@ -201,7 +202,7 @@ static void close_own(struct sdt_image *image) {
 
 /* ------------------------------------------------------------- the load */
 
-/* `width` characters: the number with slashes before it, which in a path are
+/* PID_WIDTH characters: the number with slashes before it, which in a path are
  * as good as one. No printf: this runs in a forked child, too. */
 static void write_pid(char *at, pid_t pid) {
   char *digit = at + PID_WIDTH;
@@ -223,7 +224,7 @@ static void write_pid(char *at, pid_t pid) {
 static char *descriptor_path(int fd) {
   static unsigned serials;
   char serial[2 * SERIAL_BITS + 1];
-  unsigned number = serials++;
+  unsigned number = __atomic_fetch_add(&serials, 1, __ATOMIC_RELAXED);
   for (int i = 0; i < SERIAL_BITS; i++, number >>= 1) {
     serial[2 * i] = number & 1 ? '.' : '/';
     serial[2 * i + 1] = '/';

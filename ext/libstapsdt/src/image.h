@@ -3,7 +3,8 @@
  * maps it, where the sites are called and where tracers patch them; and once
  * shared and writable, through which notes are added.
  *
- * The caller holds the pool's lock around every function here.
+ * The caller holds the pool's lock around every function here but two: create
+ * and destroy call the loader, which must not happen under a lock of ours.
  *
  * SPDX-License-Identifier: MIT
  */

@@ -5,9 +5,14 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define DIRECTORY_VARIABLE "TRACEPOINT_IMAGE_DIR"
+
+/* How long a fork waits for the loader: a second. */
+#define FORK_PAUSE_NS 100000
+#define FORK_PAUSES 10000
 
 struct sdt_pool {
   struct sdt_pool *next;
@@ -23,6 +28,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static sdt_pool *pools;
 static unsigned forks;
+static unsigned loading; /* threads that load or unload an image now */
 
 /* Eight bytes for sdt_probe.watch to point at. */
 static const volatile uint64_t watch_idle = SDT_SITE_IDLE;
@@ -32,6 +38,33 @@ void sdt_lock(void) { pthread_mutex_lock(&lock); }
 
 void sdt_unlock(void) { pthread_mutex_unlock(&lock); }
 
+/* Between these two the loader may be called. */
+static void begin_loading(void) {
+  loading++;
+  sdt_unlock();
+}
+
+static void end_loading(void) {
+  sdt_lock();
+  /* In a child that was forked meanwhile it is 0. */
+  if (loading)
+    loading--;
+}
+
+/*
+ * A child would have half an image, and a loader caught at work, so let it
+ * end. Whoever takes longer waits for the loader, whose lock we may have.
+ */
+static void before_fork(void) {
+  const struct timespec pause = {0, FORK_PAUSE_NS};
+  sdt_lock();
+  for (unsigned i = 0; loading && i < FORK_PAUSES; i++) {
+    sdt_unlock();
+    nanosleep(&pause, NULL);
+    sdt_lock();
+  }
+}
+
 static void after_fork_in_parent(void) {
   forks++;
   sdt_unlock();
@@ -39,6 +72,7 @@ static void after_fork_in_parent(void) {
 
 static void after_fork_in_child(void) {
   forks++;
+  loading = 0;
   for (sdt_pool *pool = pools; pool; pool = pool->next)
     for (struct sdt_image *image = pool->images; image; image = image->next)
       sdt_image_adopt(image);
@@ -47,7 +81,8 @@ static void after_fork_in_child(void) {
 
 static void register_handlers(void) {
   /* Fails without memory only; the owner check in has_room is left then. */
-  (void)pthread_atfork(sdt_lock, after_fork_in_parent, after_fork_in_child);
+  (void)pthread_atfork(before_fork, after_fork_in_parent,
+                       after_fork_in_child);
 }
 
 /* Images kept as files go with the process that made them. Another thread may
@@ -140,8 +175,10 @@ SDT_EXPORT sdt_pool *sdt_pool_create(void) {
 
 int sdt_pool_close(sdt_pool *pool) {
   pool_unlink(pool);
+  begin_loading();
   int status = pool_deinit(pool);
   free(pool);
+  end_loading();
   return status;
 }
 
@@ -166,43 +203,67 @@ static int is_current(const sdt_pool *pool) {
          pool->images->owner == getpid();
 }
 
-static size_t next_size(const sdt_pool *pool) {
+static size_t next_size(unsigned filled) {
   static const size_t sizes[] = {1024, 4096, 16384};
   const unsigned last = sizeof(sizes) / sizeof(sizes[0]) - 1;
-  return sizes[pool->filled < last ? pool->filled : last];
+  return sizes[filled < last ? filled : last];
+}
+
+static int make_image(const sdt_pool *pool, size_t sites, sdt_error *error,
+                      struct sdt_image **ret) {
+  begin_loading();
+  int status =
+      sdt_image_create(sites, pool->directory, pool->label, error, ret);
+  end_loading();
+  return status;
+}
+
+static void discard_image(struct sdt_image *image) {
+  begin_loading();
+  (void)sdt_image_destroy(image);
+  end_loading();
 }
 
 int sdt_pool_grow(sdt_pool *pool, sdt_error *error) {
-  struct sdt_image *image;
-  int status = sdt_image_create(next_size(pool), pool->directory, pool->label,
-                                error, &image);
-  if (status != SDT_OK)
-    return status;
+  for (;;) {
+    const struct sdt_image *outgrown = pool->images;
+    const unsigned filled = pool->filled + (unsigned)is_current(pool);
+    const unsigned before = forks;
+    struct sdt_image *image;
+    int status = make_image(pool, next_size(filled), error, &image);
+    if (status != SDT_OK)
+      return status;
 
-  image->next = pool->images;
-  pool->images = image;
-  pool->forks = forks;
-  return SDT_OK;
+    if (pool->images == outgrown && forks == before) {
+      image->next = pool->images;
+      pool->images = image;
+      pool->filled = filled;
+      pool->forks = forks;
+      return SDT_OK;
+    }
+    /* Another thread was faster, or a child that was forked has this one. */
+    discard_image(image);
+    if (pool->images != outgrown && is_current(pool))
+      return SDT_OK;
+  }
 }
 
 int sdt_pool_add(sdt_pool *pool, const struct sdt_description *description,
                  sdt_error *error, sdt_probe **ret) {
-  if (is_current(pool)) {
-    sdt_probe *probe = sdt_image_add(pool->images, description);
-    if (probe) {
-      *ret = probe;
-      return SDT_OK;
+  for (;;) {
+    if (is_current(pool)) {
+      sdt_probe *probe = sdt_image_add(pool->images, description);
+      if (probe) {
+        *ret = probe;
+        return SDT_OK;
+      }
+      if (pool->images->used == 0)
+        return sdt_fail(error, SDT_EIMAGE, "%s", "the notes are too long");
     }
-    pool->filled++;
+    int status = sdt_pool_grow(pool, error);
+    if (status != SDT_OK)
+      return status;
   }
-
-  int status = sdt_pool_grow(pool, error);
-  if (status != SDT_OK)
-    return status;
-  *ret = sdt_image_add(pool->images, description);
-  if (!*ret)
-    return sdt_fail(error, SDT_EIMAGE, "%s", "the notes are too long");
-  return SDT_OK;
 }
 
 static int is_name(const char *name) {

@@ -14,9 +14,10 @@ static const struct {
   const char *name;
   const struct test *tests;
 } suites[] = {
-    {"note", note_tests},     {"elf", elf_tests},   {"pool", pool_tests},
-    {"fault", fault_tests},   {"fork", fork_tests}, {"thread", thread_tests},
-    {"compat", compat_tests}, {"scale", scale_tests},
+    {"note", note_tests},     {"elf", elf_tests},       {"pool", pool_tests},
+    {"fault", fault_tests},   {"fork", fork_tests},
+    {"loader", loader_tests},
+    {"thread", thread_tests}, {"compat", compat_tests}, {"scale", scale_tests},
 };
 
 void harness_fail(const char *file, int line, const char *format, ...) {

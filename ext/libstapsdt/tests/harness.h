@@ -17,7 +17,8 @@ struct test {
 
 /* A suite is an array of these that ends with {NULL, NULL}. */
 extern const struct test note_tests[], elf_tests[], pool_tests[], fault_tests[],
-    fork_tests[], thread_tests[], scale_tests[], compat_tests[];
+    fork_tests[], loader_tests[], thread_tests[], scale_tests[],
+    compat_tests[];
 
 void harness_fail(const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -65,10 +65,19 @@ module Tracepoint
     def fire(*arguments, &block)
       return false if block && arguments.empty? && !Tracepoint.strict
 
-      arguments = Array(yield) if block && arguments.empty?
+      arguments = values_of(yield) if block && arguments.empty?
       check_count(arguments.size)
       Strict.check(self, arguments) if Tracepoint.strict
       false
+    end
+
+    private
+
+    # A probe without operands ignores what its block returns.
+    def values_of(value)
+      return [] if operands.empty?
+
+      value.is_a?(Array) ? value : [value]
     end
   end
 
