@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Measures what docs/performance.md promises and prints its table. Needs root, and
-# a machine that does nothing else meanwhile.
+# Measures what docs/performance.md tells and prints its table. Needs root, and
+# is best run on a machine that does nothing else meanwhile.
+#
+#   scripts/bench.sh [--quick] [--json] [--only PART]...
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$REPO"
 
 is_root || die "the benchmarks attach probes: run sudo make bench"
-[ -f tests/bench/__main__.py ] || die "there are no benchmarks yet (tests/bench)"
-exec .venv/bin/python -m tests.bench "$@"
+exec "$VENV/bin/python" tests/bench/run.py "$@"

@@ -7,24 +7,11 @@
 
 $LOAD_PATH.unshift File.expand_path("../../../ruby/lib", __dir__)
 require "tracepoint"
-require "fileutils"
 require "json"
 require "optparse"
-require "rbconfig"
-require "tmpdir"
+require_relative "empty"
 
 abort "no extension for this Ruby: ruby ext/libstapsdt/ruby/build.rb" unless Tracepoint.supported?
-
-def load_empty
-  Dir.mktmpdir do |dir|
-    extconf = File.expand_path("empty/extconf.rb", __dir__)
-    ok = system(RbConfig.ruby, extconf, chdir: dir, out: File::NULL) &&
-         system("make", chdir: dir, out: File::NULL, err: File::NULL)
-    abort "the empty extension did not build" unless ok
-    require File.join(dir, "empty")
-  end
-end
-load_empty
 
 class EmptyRuby
   def call(_a, _b)
@@ -117,7 +104,9 @@ net = taken.transform_values do |all|
   all.zip(taken["empty loop"]).map { |ns, empty| [(ns - empty).fdiv(calls), 0.001].max }
 end
 ratios = RATIOS.map do |what, against, goal|
-  { what: what, against: against, goal: goal, ratio: median(net[what].zip(net[against]).map { |a, b| a / b }).round(3) }
+  all = net[what].zip(net[against]).map { |a, b| a / b }
+  { what: what, against: against, goal: goal, ratio: median(all).round(3), low: all.min.round(3),
+    high: all.max.round(3), best: net[what].min.fdiv(net[against].min).round(3) }
 end
 
 if options[:json]

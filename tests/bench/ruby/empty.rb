@@ -1,0 +1,13 @@
+# frozen_string_literal: true
+
+require "rbconfig"
+require "tmpdir"
+
+# EmptyC: methods written in C that do nothing, built when asked for.
+Dir.mktmpdir do |dir|
+  extconf = File.expand_path("empty/extconf.rb", __dir__)
+  ok = system(RbConfig.ruby, extconf, chdir: dir, out: File::NULL) &&
+       system("make", chdir: dir, out: File::NULL, err: File::NULL)
+  abort "the empty extension did not build" unless ok
+  require File.join(dir, "empty")
+end

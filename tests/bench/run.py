@@ -1,0 +1,99 @@
+"""Every figure of docs/performance.md, as a table.
+
+    python tests/bench/run.py [--quick] [--json] [--only PART]...
+
+Nothing passes or fails by speed: the goals stand beside the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tracer"))
+
+import exact
+import hits
+import scale
+import startup
+from table import Ratio, Row, ns, plain, text
+
+from targets import HERE
+
+
+def untraced(rounds: int) -> list[Row]:
+    """What ruby/fire.rb measures inside of one process."""
+    done = subprocess.run(
+        ["ruby", str(HERE / "ruby" / "fire.rb"), "--json", "--rounds", str(rounds)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    found = json.loads(done.stdout)
+    times = found["ns"]
+    return [
+        Row(
+            r["what"],
+            ns(times[r["what"]]),
+            f"{r['against']} {ns(times[r['against']])}",
+            Ratio(r["ratio"], r["low"], r["high"], r["best"]),
+            f"≤ {r['goal']:g}×" if r["goal"] else "",
+        )
+        for r in found["ratios"]
+    ]
+
+
+def parts(quick: bool) -> dict[str, tuple[str, Callable[[], list[Row]]]]:
+    """By name: the title and what measures it."""
+    rounds, times = (7, 2_000) if quick else (41, 5_000)
+    few = 3 if quick else 11
+    values = 20_000 if quick else 200_000
+    return {
+        "untraced": ("Untraced", lambda: untraced(7 if quick else 61)),
+        "enabled": ("Traced: a fire", lambda: hits.enabled(times, rounds)),
+        "latency": ("Traced: latency", lambda: hits.measured(times, rounds)),
+        "exact": ("Percentiles", lambda: exact.percentiles(1, values)),
+        "scale": (
+            "Many probes",
+            lambda: [*scale.ten_thousand(few), *scale.attach_many(few)],
+        ),
+        "startup": ("Start-up", lambda: startup.measure(few)),
+    }
+
+
+def machine() -> str:
+    ruby = subprocess.run(["ruby", "-v"], capture_output=True, text=True).stdout
+    kernel = f"{platform.system()} {platform.release()} {platform.machine()}"
+    return f"{kernel}; {ruby.strip()}; Python {platform.python_version()}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="few rounds")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--only", action="append", choices=list(parts(True)))
+    options = parser.parse_args()
+    chosen = parts(options.quick)
+    document: dict[str, object] = {
+        "schema": "rbtrace-py/bench",
+        "version": 1,
+        "machine": machine(),
+    }
+    if not options.json:
+        print(document["machine"], flush=True)
+    for name in options.only or chosen:
+        title, measure = chosen[name]
+        rows = measure()
+        document[name] = plain(rows)
+        if not options.json:
+            print("\n" + text(title, rows), flush=True)
+    if options.json:
+        print(json.dumps(document, indent=1, ensure_ascii=False))
+
+
+main()

@@ -1,0 +1,106 @@
+"""The programs that are traced, and the bare session others are measured against."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from rbtrace_py.bpf.attach import Attacher
+from rbtrace_py.model import Probe
+from rbtrace_py.session.count import Count
+from rbtrace_py.session.engine import Engine, SlotPlan, Wanted
+from rbtrace_py.session.targets import Targets
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+LIBRARY = ROOT / "ext" / "libstapsdt"
+PARTS = 8
+
+
+class Target:
+    """A program that answers each command on its standard input with a line."""
+
+    def __init__(self, *command: str) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        # The last processor: a program that moves measures its own moving.
+        with suppress(OSError):
+            os.sched_setaffinity(self.pid, {max(os.sched_getaffinity(0))})
+        assert self._process.stdout
+        assert self._process.stdout.readline() == "ready\n"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, command: str) -> str:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(command + "\n")
+        answer = self._process.stdout.readline()
+        assert answer, f"the target ended over {command!r}"
+        return answer.strip()
+
+    def hit(self, command: str, times: int) -> float:
+        """Nanoseconds a hit: the best of PARTS runs of ``times`` hits.
+
+        The best, because a neighbour on the same core can only add to it.
+        """
+        return min(float(self.ask(f"{command} {times}")) for _ in range(PARTS))
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def c_target() -> Target:
+    with tempfile.TemporaryDirectory() as place:
+        program = Path(place) / "target"
+        sources = [HERE / "target.c", *sorted((LIBRARY / "src").glob("*.c"))]
+        include = [f"-I{LIBRARY}", f"-I{LIBRARY / 'src'}"]
+        subprocess.run(
+            ["cc", "-O2", *include, "-o", program, *sources, "-ldl", "-lpthread"],
+            check=True,
+        )
+        return Target(str(program))
+
+
+def ruby_target() -> Target:
+    return Target("ruby", f"-I{ROOT / 'ruby' / 'lib'}", str(HERE / "ruby/enabled.rb"))
+
+
+class Bare(Count):
+    """A program that does nothing, or only fetches the operands, on probes."""
+
+    def __init__(
+        self, targets: Targets, words: Sequence[str], reads: bool = False
+    ) -> None:
+        super().__init__(targets, words)
+        self._reads = reads
+        self._slots = 0
+
+    def plan(self, probes: Sequence[Probe]) -> None:
+        super().plan(probes)
+        counts = [len(probe.operands) for probe in self.picked(probes)]
+        self._slots = max(counts) if self._reads else 0
+
+    def make_engines(self, attacher: Attacher) -> list[Engine]:
+        flags = {"READS": int(self._reads), "SLOTS": self._slots}
+        source = str(HERE / "bpf" / "bare.c")
+        return [Engine(attacher, None, source, ("on_hit",), {}, flags)]
+
+    def wanted(self, engine: int, probes: Sequence[Probe]) -> list[Wanted]:
+        slots = tuple(SlotPlan(operand=index) for index in range(self._slots))
+        return [Wanted(probe, 0, slots) for probe in self.picked(probes)]
