@@ -39,12 +39,18 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        if (ctx.obj or {}).get("command") and cmd_name in WITHOUT_TARGET:
-            raise UsageError(f"{cmd_name} takes no command after --")
         module = importlib.import_module(f"rbtrace_py.cli.{cmd_name}")
         command = module.command
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in WITHOUT_TARGET and (ctx.obj or {}).get("command"):
+            raise UsageError(f"{name} takes no command after --")
+        return name, command, rest
 
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter
