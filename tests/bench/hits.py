@@ -44,6 +44,7 @@ class Hits:
             targets = Targets.from_pids([target.pid])
             try:
                 with make(targets) as session:
+                    assert session.probes, f"{name}: nothing is attached"
                     found = target.hit(command, self._times)
                     session.detach()
                     self._note_lost(name, session)

@@ -67,7 +67,7 @@ def parts(quick: bool) -> dict[str, tuple[str, Callable[[], list[Row]]]]:
 
 
 def machine() -> str:
-    ruby = subprocess.run(["ruby", "-v"], capture_output=True, text=True).stdout
+    ruby = subprocess.check_output(["ruby", "-v"], text=True)
     kernel = f"{platform.system()} {platform.release()} {platform.machine()}"
     return f"{kernel}; {ruby.strip()}; Python {platform.python_version()}"
 

@@ -96,10 +96,10 @@ class Bare(Count):
         counts = [len(probe.operands) for probe in self.picked(probes)]
         self._slots = max(counts) if self._reads else 0
 
-    def make_engines(self, attacher: Attacher) -> list[Engine]:
+    def make_engines(self, attacher: Attacher) -> None:
         flags = {"READS": int(self._reads), "SLOTS": self._slots}
         source = str(HERE / "bpf" / "bare.c")
-        return [Engine(attacher, None, source, ("on_hit",), {}, flags)]
+        self._engines.append(Engine(attacher, None, source, ("on_hit",), {}, flags))
 
     def wanted(self, engine: int, probes: Sequence[Probe]) -> list[Wanted]:
         slots = tuple(SlotPlan(operand=index) for index in range(self._slots))
