@@ -8,6 +8,7 @@ here waits for time to pass.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import select
@@ -136,6 +137,25 @@ class Tracer:
     def result(self) -> tuple[str, str, int]:
         out, err = self.process.communicate(timeout=TIMEOUT)
         return out, err, self.process.returncode
+
+
+@functools.cache
+def has_ruby_probes() -> bool:
+    """Was this machine's Ruby built with probes of its own? Debian's 3.3 was not."""
+    from rbtrace_py.linux.probes import find_probes
+    from rbtrace_py.linux.process import Process
+
+    target = Target("ruby", "-e", "$stdout.sync = true; puts :ready; gets")
+    try:
+        probes = find_probes(Process(target.pid))
+        return any(probe.provider == "ruby" for probe in probes)
+    finally:
+        target.close()
+
+
+def if_ruby_has(*words: str) -> list[str]:
+    """Words for Ruby's own probes, where it has any."""
+    return list(words) if has_ruby_probes() else []
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from conftest import answer, by_key, run, times
+from conftest import answer, by_key, if_ruby_has, run, times
 from rbtrace_py.linux.probes import StateReader, find_probes
 from rbtrace_py.linux.process import Process, descendants
 
@@ -37,7 +37,8 @@ def sleep_at_random(chance, longest):
 def test_kill_9_leaves_nothing_behind(start, trace):
     target = start("busy.rb")
     chance = random.Random(20)
-    words = ["count", target.pid, "busy:*", "object__create", "gc*", "--by", "pid"]
+    own = if_ruby_has("object__create", "gc*")
+    words = ["count", target.pid, "busy:*", *own, "--by", "pid"]
     for _ in range(times(200)):
         tracer = trace(*words)
         assert tracer.attached
@@ -72,7 +73,8 @@ def test_kill_9_while_it_starts(start, trace):
 def test_a_fork_under_a_tracer_that_dies(start, trace):
     """Semaphores are copied by fork: the children's go down too."""
     target = start("preforking.rb", "--late")
-    tracer = trace("count", target.pid, "fork:*", "gc*", "object__create")
+    own = if_ruby_has("gc*", "object__create")
+    tracer = trace("count", target.pid, "fork:*", *own)
     target.step("fork")
     tracer.process.kill()
     tracer.process.wait(60)

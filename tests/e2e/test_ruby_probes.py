@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from conftest import Target, answer, by_key, run
+from conftest import Target, answer, by_key, has_ruby_probes, run
 
 LOOP = """
 $stdout.sync = true
 puts "ready"
 while $stdin.gets
   5.times { GC.start }
-  Dir.mktmpdir if false
   3.times { load ARGV[0] }
   [3, 1, 2].sort
   puts "done"
@@ -28,11 +25,9 @@ def ruby(tmp_path):
     loaded.write_text("1\n")
     script = tmp_path / "loop.rb"
     script.write_text(LOOP)
-    target = Target("ruby", "--disable-gems", str(script), str(loaded))
-    probes = json.loads(run("probes", target.pid, "--json")[0])["probes"]
-    if not any(probe["provider"] == "ruby" for probe in probes):
-        target.close()
+    if not has_ruby_probes():
         pytest.skip("this Ruby was built without its own probes")
+    target = Target("ruby", "--disable-gems", str(script), str(loaded))
     yield target
     target.close()
 

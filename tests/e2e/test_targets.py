@@ -19,6 +19,7 @@ from conftest import (
     Tracer,
     answer,
     by_key,
+    if_ruby_has,
     read_line,
     run,
 )
@@ -38,12 +39,12 @@ def test_in_other_mount_and_pid_namespaces(trace):
     target = Target(*UNSHARE, *command)
     try:
         pid = host_pid(target)
-        tracer = trace("latency", pid, "work", "gc", "--json")
+        tracer = trace("latency", pid, "work", *if_ruby_has("gc"), "--json")
         target.step()
         document = answer(tracer)
         counts = {g["series"]: g["count"] for g in document["groups"]}
         assert counts["load:work"] == 23
-        assert "gc" in counts
+        assert set(counts) == {"load:work", *if_ruby_has("gc")}
     finally:
         target.close()
 
@@ -57,11 +58,12 @@ def test_in_a_mount_namespace_that_hides_its_files(trace, tmp_path):
     )
     target = Target("unshare", "--mount", "sh", "-c", script)
     try:
-        tracer = trace("count", target.pid, "item", "array__create", "--json")
+        own = if_ruby_has("array__create")
+        tracer = trace("count", target.pid, "item", *own, "--json")
         target.step()
         counts = {g["series"]: g["count"] for g in answer(tracer)["groups"]}
         assert counts["load:item"] == 23
-        assert counts["ruby:array__create"] > 0
+        assert not own or counts["ruby:array__create"] > 0
     finally:
         target.close()
 
@@ -79,11 +81,12 @@ def test_in_a_chroot(trace, tmp_path):
     script.append(f"exec chroot {base} sh -c '{inside}'")
     target = Target("unshare", "--mount", "sh", "-ec", "\n".join(script))
     try:
-        tracer = trace("count", target.pid, "item", "array__create", "--json")
+        own = if_ruby_has("array__create")
+        tracer = trace("count", target.pid, "item", *own, "--json")
         target.step()
         counts = {g["series"]: g["count"] for g in answer(tracer)["groups"]}
         assert counts["load:item"] == 23
-        assert counts["ruby:array__create"] > 0
+        assert not own or counts["ruby:array__create"] > 0
     finally:
         target.close()
 
