@@ -109,3 +109,14 @@ def test_wrong(marked: str, message: str) -> None:
     assert str(caught.value) == message
     assert caught.value.text == text
     assert caught.value.position == max(marked.find(MARK), 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [("(" * 3999, 32), ("not " * 999, 128), ("!" * 3999, 32), ("!(" * 1999, 32)],
+)
+def test_nesting_is_refused_where_it_gets_too_deep(text: str, position: int) -> None:
+    with pytest.raises(FilterError) as caught:
+        parse_filter(text, OPERANDS)
+    assert str(caught.value) == "nested deeper than 32"
+    assert caught.value.position == position

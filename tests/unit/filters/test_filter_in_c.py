@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from filter_oracle import evaluate
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +22,6 @@ from rbtrace_py.session.filters import (
     MAX_STRING,
     CompiledFilter,
     compile_filter,
-    evaluate,
     parse_filter,
 )
 
