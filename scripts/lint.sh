@@ -69,8 +69,8 @@ lint_shell() {
   fi
 }
 
-check "ruff" .venv/bin/ruff check --quiet tracer tests
-check "ruff format" .venv/bin/ruff format --quiet --check tracer tests
+check "ruff" .venv/bin/ruff check --quiet tracer tests scripts
+check "ruff format" .venv/bin/ruff format --quiet --check tracer tests scripts
 check "mypy --strict" .venv/bin/mypy --no-error-summary
 check "Ruby" lint_ruby
 check "C" lint_c

@@ -16,7 +16,7 @@ RUNTIME_PACKAGES=(
 TEST_PACKAGES=(
   ruby-minitest rake rake-compiler bundler rubocop shellcheck
   libc6-dbg valgrind gdb bpftrace bpfcc-tools elfutils
-  strace procps file util-linux mmdebstrap debootstrap
+  strace procps file util-linux mmdebstrap debootstrap zsh fish
 )
 
 with_tests=no

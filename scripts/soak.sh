@@ -4,5 +4,5 @@
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-export RBTRACE_SOAK=1
+export RBTRACE_SOAK=1 PYTEST_ADDOPTS="--timeout=3600 ${PYTEST_ADDOPTS-}"
 exec "$REPO/scripts/test.sh" "$@"
