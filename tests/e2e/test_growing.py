@@ -5,10 +5,21 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 
 import pytest
 
-from conftest import LIB, TARGETS, Target, answer, by_key, if_ruby_has, run
+from conftest import (
+    LIB,
+    MAIN,
+    ROOT,
+    TARGETS,
+    Target,
+    answer,
+    by_key,
+    if_ruby_has,
+    run,
+)
 
 INTEGER, STRING = 1, 2
 
@@ -280,3 +291,41 @@ def test_a_damaged_cache_is_made_anew(start, trace, tmp_path):
         (entry,) = (tmp_path / "programs").iterdir()
         if damage is not None:
             entry.write_bytes(damage)
+
+
+def test_a_target_that_executes_another_program(start, trace):
+    """Its probes are new ones of another file: they are found."""
+    target = start("exec.rb")
+    tracer = trace("count", target.pid, "exec:one", "--json")
+    assert target.step("fire 3") == "done 3"
+    assert target.step("exec") == "done"
+    until_traced(target, "one", "exec")
+    assert target.step("fire 4") == "done 4"
+    document = answer(tracer)
+    assert document["count"] == 7
+    assert document["counters"]["late_probes"] == 1
+
+
+def test_several_names_at_one_site(root, tmp_path, trace):
+    source = tmp_path / "twin.c"
+    twin = 'PROBE("fine", "8@$7 8f@%xmm0 8@foo(%rip)", "nop");'
+    both = 'PROBE("one", "8@$1", "") PROBE("two", "8@$2", "nop")'
+    source.write_text(SITES.replace(twin, both.replace(") P", "); P") + ";"))
+    subprocess.run(["gcc", "-o", tmp_path / "twin", source], check=True)
+    target = Target(str(tmp_path / "twin"))
+    try:
+        tracer = trace("trace", target.pid, "odd:one", "odd:two", "--json")
+        target.step()
+        events = [json.loads(line) for line in tracer.finish()[0].splitlines()[:-1]]
+        seen = sorted((e["probe"], e["arguments"]["arg0"]) for e in events)
+        assert seen == [("odd:one", 1), ("odd:two", 2)]
+    finally:
+        target.close()
+
+
+def test_closed_standard_streams(start, root):
+    target = start("late.rb")
+    words = [sys.executable, "-c", MAIN, "probes", str(target.pid)]
+    shell = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *words]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "tracer")}
+    assert subprocess.run(shell, env=env, timeout=60).returncode == 0

@@ -92,6 +92,7 @@ def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Entry point; exits with the code of DESIGN's contract."""
+    open_closed_streams()
     words, command = split_command(sys.argv[1:] if arguments is None else arguments)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -123,6 +124,15 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         show_error(RbtraceError(f"{error.strerror or error}{place}"))
         drop_output()
         sys.exit(RbtraceError.exit_code)
+
+
+def open_closed_streams() -> None:
+    """A standard stream that was closed is nowhere, not the next file opened."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            while (fd := os.open(os.devnull, os.O_RDWR)) < number:
+                pass
+            setattr(sys, name, os.fdopen(fd, "r" if number == 0 else "w"))
 
 
 def drop_output() -> None:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
 
-from rbtrace_py.errors import BadElf, NoSuchTarget, NotPermitted, RbtraceError
+from rbtrace_py.errors import BadElf, NoSuchTarget, NotPermitted
 from rbtrace_py.linux.maps import Mapping, mappings
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.procfs import read_file
@@ -89,20 +89,6 @@ def group_files(all_mappings: list[Mapping]) -> list[MappedFile]:
 def mapped_files(process: Process) -> list[MappedFile]:
     """Return the files it executes code from, each once, by lowest address."""
     return group_files(mappings(process))
-
-
-def mapped_binaries(process: Process) -> Iterator[OpenBinary]:
-    """Open each of ``mapped_files`` in turn; each is closed at the next step.
-
-    Files that cannot be opened are passed over (``open_mapped`` says why).
-    """
-    for file in mapped_files(process):
-        try:
-            opened = open_mapped(process, file)
-        except RbtraceError:
-            continue
-        with opened:
-            yield opened
 
 
 def open_binary(process: Process, binary: Binary) -> OpenBinary:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -49,7 +50,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A PT_LOAD ``Elf64_Phdr``; addresses and sizes in bytes."""
+    """A PT_LOAD ``Elf64_Phdr`` with bytes in the file; all numbers in bytes."""
 
     flags: int
     offset: int
@@ -57,14 +58,28 @@ class Segment:
     file_size: int
 
 
+@dataclass(slots=True)
+class Budget:
+    """What may yet be read of ELF files, in one look at all those of a process.
+
+    ``bytes`` are those of notes and of sections' names.
+    """
+
+    headers: int = 500_000
+    notes: int = 400_000
+    bytes: int = 64 << 20
+
+
 class ElfFile:
     """Headers of the ELF file open as ``fd``, which stays the caller's.
 
-    Raises BadElf if it is none, is not ELF64 little-endian, or lies.
+    Raises BadElf if it is none, is not ELF64 little-endian, or lies, or if its
+    headers are more than ``budget`` has left.
     """
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, budget: Budget | None = None) -> None:
         self._fd = fd
+        self.budget = budget if budget is not None else Budget()
         header = self._header()
         self.type: int = header[1]
         self.machine: int = header[2]
@@ -80,6 +95,7 @@ class ElfFile:
         self._section_count = section_count
         table = _Table("program", header[5], header[9], _SEGMENT.size)
         self.segments = tuple(self._read_segments(table, segment_count))
+        self._starts = [segment.address for segment in self.segments]
         self.sections = tuple(self._read_sections(names))
 
     @property
@@ -107,11 +123,17 @@ class ElfFile:
             raise BadElf("the section headers begin beyond the file's end")
         return _SECTION.unpack(self.read(offset, _SECTION.size))
 
-    def _read_segments(self, table: _Table, count: int) -> Iterator[Segment]:
+    def _read_segments(self, table: _Table, count: int) -> list[Segment]:
+        """By address, as the file should have them but need not."""
         data = self._read_table(table, count, _MAX_SEGMENTS)
-        for kind, flags, offset, address, _, size, _, _ in _SEGMENT.iter_unpack(data):
-            if kind == PT_LOAD:
-                yield Segment(flags, offset, address, size)
+        segments = [
+            Segment(flags, offset, address, size)
+            for kind, flags, offset, address, _, size, _, _ in _SEGMENT.iter_unpack(
+                data
+            )
+            if kind == PT_LOAD and size > 0
+        ]
+        return sorted(segments, key=lambda segment: segment.address)
 
     def _read_sections(self, names_index: int) -> Iterator[Section]:
         if self._section_table.offset == 0:
@@ -127,7 +149,11 @@ class ElfFile:
             return b""
         if index >= len(rows):
             raise BadElf(f"section names are in section {index} of {len(rows)}")
-        return self.read(rows[index][4], min(rows[index][5], _MAX_NAMES))
+        size = min(rows[index][5], _MAX_NAMES)
+        if size > self.budget.bytes:
+            raise BadElf("more names of sections than are read")
+        self.budget.bytes -= size
+        return self.read(rows[index][4], size)
 
     def _read_table(self, table: _Table, count: int, most: int) -> bytes:
         if count == 0:
@@ -136,6 +162,9 @@ class ElfFile:
             raise BadElf(f"{count} {table.kind} headers; at most {most} are read")
         if table.entry_size != table.expected:
             raise BadElf(f"{table.kind} headers of {table.entry_size} bytes")
+        if count > self.budget.headers:
+            raise BadElf(f"more {table.kind} headers than are read")
+        self.budget.headers -= count
         return self.read(table.offset, count * table.expected)
 
     def read(self, offset: int, size: int) -> bytes:
@@ -171,14 +200,18 @@ class ElfFile:
         """Return the file offset of a virtual address, or None.
 
         It must be in the file's part of a PT_LOAD segment with all of
-        ``flags``, and within the file.
+        ``flags``, and within the file. Of segments that overlap, as no linker
+        makes them, the last that begins before it counts.
         """
-        for segment in self.segments:
-            into = address - segment.address
-            if 0 <= into < segment.file_size and segment.flags & flags == flags:
-                offset = segment.offset + into
-                return offset if offset < self.size else None
-        return None
+        place = bisect_right(self._starts, address) - 1
+        if place < 0:
+            return None
+        segment = self.segments[place]
+        into = address - segment.address
+        if into >= segment.file_size or segment.flags & flags != flags:
+            return None
+        offset = segment.offset + into
+        return offset if offset < self.size else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,6 @@ STAPSDT_SECTION = b".note.stapsdt"
 IMAGE_SECTION = b".note.rbtrace"
 _BASE_SECTION = b".stapsdt.base"
 
-_MAX_NOTES = 200_000
-_MAX_BYTES = 32 << 20
 _MAX_NAME = 256
 _MAX_ARGUMENTS = 4096
 _STAPSDT_TYPE = 3
@@ -74,6 +72,8 @@ class Notes:
 def read_notes(elf: ElfFile) -> Notes:
     """Read both kinds of notes; raises BadElf if a section of them lies.
 
+    Ends with ``truncated`` where the file's budget does.
+
     The gem appends its own note first, so the others' sections are read first:
     then each ``stapsdt`` note that was seen has its companion.
     """
@@ -108,17 +108,16 @@ def signature_of(elf: ElfFile) -> tuple[int, int]:
 def _all_notes(
     elf: ElfFile, name: bytes, notes: Notes
 ) -> Iterator[tuple[bytes, int, bytes]]:
-    budget = _MAX_BYTES
-    count = 0
+    budget = elf.budget
     for section in elf.named(name):
-        data, whole = _section_bytes(elf, section, budget)
+        data, whole = _section_bytes(elf, section, budget.bytes)
         notes.truncated |= not whole
-        budget -= len(data)
+        budget.bytes -= len(data)
         for note in iterate(data, notes):
-            count += 1
-            if count > _MAX_NOTES:
+            if budget.notes <= 0:
                 notes.truncated = True
                 return
+            budget.notes -= 1
             yield note
 
 

@@ -17,7 +17,7 @@ from rbtrace_py.linux.binaries import (
     mapped_files,
     open_mapped,
 )
-from rbtrace_py.linux.elf import ElfFile, pread
+from rbtrace_py.linux.elf import Budget, ElfFile, pread
 from rbtrace_py.linux.maps import mappings
 from rbtrace_py.linux.notes import ImageNote, Notes, StapsdtNote, image_signature
 from rbtrace_py.linux.operands import parse_operands
@@ -41,7 +41,6 @@ __all__ = [
     "StateReader",
     "find_probes",
     "image_signature",
-    "probe_state",
     "probes_of_file",
     "scan_probes",
 ]
@@ -91,9 +90,11 @@ class ProbeCache:
         default_factory=dict
     )
 
-    def probes_of(self, opened: OpenBinary) -> tuple[list[Probe], list[Problem]]:
+    def probes_of(
+        self, opened: OpenBinary, budget: Budget
+    ) -> tuple[list[Probe], list[Problem]]:
         """Probes and problems of an open file; raises BadElf."""
-        elf = ElfFile(opened.fd)
+        elf = ElfFile(opened.fd, budget)
         status = os.fstat(opened.fd)
         stamp = (status.st_size, status.st_mtime_ns, elf_notes.signature_of(elf))
         known = self._files.get(opened.binary.key)
@@ -118,8 +119,9 @@ def scan_probes(process: Process, cache: ProbeCache | None = None) -> Scan:
     """``find_probes``, with what could not be looked at and why."""
     cache = cache if cache is not None else ProbeCache()
     scan = Scan([], [])
+    budget = Budget()
     for file in mapped_files(process):
-        _scan_file(process, file, cache, scan)
+        _scan_file(process, file, cache, budget, scan)
         if len(scan.probes) > _MAX_PROBES:
             del scan.probes[_MAX_PROBES:]
             scan.problems.append(
@@ -131,11 +133,11 @@ def scan_probes(process: Process, cache: ProbeCache | None = None) -> Scan:
 
 
 def _scan_file(
-    process: Process, file: MappedFile, cache: ProbeCache, scan: Scan
+    process: Process, file: MappedFile, cache: ProbeCache, budget: Budget, scan: Scan
 ) -> None:
     try:
         with open_mapped(process, file) as opened:
-            probes, problems = cache.probes_of(opened)
+            probes, problems = cache.probes_of(opened, budget)
     except RbtraceError as error:
         scan.problems.append(Problem(file.binary.path, str(error)))
         return
@@ -364,12 +366,6 @@ class StateReader:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def probe_state(process: Process, probe: Probe) -> ProbeState:
-    """The state of one probe; for many, use a StateReader."""
-    with StateReader(process) as reader:
-        return reader.state(probe)
 
 
 def _any(values: Iterable[bool | None]) -> bool | None:

@@ -165,11 +165,6 @@ class Process:
         return bool(poll.poll(max(0, int(timeout * 1000))))
 
     @property
-    def pidfd(self) -> int | None:
-        """A descriptor readable once the process ended (None before Linux 5.3)."""
-        return self._pidfd
-
-    @property
     def identity(self) -> tuple[int, int]:
         """The pid and the start time: never the same for two processes."""
         return (self.pid, self.start_time)
@@ -232,12 +227,6 @@ class Process:
             for kind, (own, its) in pairs.items()
             if own is not None and its is not None and own != its
         ]
-
-    @property
-    def namespace_pid(self) -> int:
-        """The pid it has in its own pid namespace (``status``, NSpid)."""
-        words = parse_status(self.read("status")).get("NSpid", "").split()
-        return _first_int(words[-1] if words else "", self.pid)
 
     def close(self) -> None:
         """Give back the descriptors; may be called twice."""

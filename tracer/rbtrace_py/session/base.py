@@ -92,6 +92,7 @@ class Session(ABC):
         self._watcher = Watcher()
         self._made = time.monotonic()
         self._unfit: set[str] = set()
+        self._has_executed = False
         self._family: Family | None = None
         self._engines: list[Engine] = []
         self._compiled: CompiledFilter | None = None
@@ -216,7 +217,8 @@ class Session(ABC):
                 if self.targets.is_single and not self._engines and not self._is_ours:
                     raise
                 continue
-            if self.may_grow:
+            self._watcher.has_executed(process)
+            if self.may_grow or self._has_executed:
                 self._watcher.learn(process, found[process.pid])
         return found
 
@@ -260,7 +262,8 @@ class Session(ABC):
         alive = self.targets.alive()
         for pid in self.targets.take_ended():
             self._forget(pid)
-        if not self.may_grow:
+        self._has_executed |= any(map(self._watcher.has_executed, alive))
+        if not (self.may_grow or self._has_executed):
             return
         known = self._family.pids() if self._family is not None else []
         fresh = self.targets.refresh(known)

@@ -233,7 +233,9 @@ class Engine:
         )
 
     def _point(self, want: Wanted, site: Site) -> Point:
-        key = (want.probe.binary.key, site.offset, want.series, want.role)
+        # Several names may share a site.
+        probe = want.probe
+        key = (probe.binary.key, probe.full_name, site.offset, want.series, want.role)
         number = self._numbers.get(key)
         if number is None:
             number = len(self._numbers)

@@ -14,11 +14,11 @@ from rbtrace_py.errors import UsageError
 from rbtrace_py.model import Operand, Probe
 from rbtrace_py.session import select
 from rbtrace_py.session.base import Options, Session, operand_of, operand_slot
-from rbtrace_py.session.engine import Engine, SlotPlan
+from rbtrace_py.session.engine import MAX_SITES, Engine, SlotPlan
 from rbtrace_py.session.recorder import DENSE_SERIES, Recorder, Shape
 from rbtrace_py.session.targets import Targets
 
-MAX_SERIES = 4096
+MAX_SERIES = MAX_SITES
 """Series that globs may come to, over the whole session."""
 
 
@@ -51,6 +51,7 @@ class Grouped(Session):
         self._by = By.NOTHING
         self._key_operands: dict[int, Operand | None] = {}
         self._recorders: list[Recorder] = []
+        self._most_series = MAX_SERIES
 
     @abstractmethod
     def result_counters(self) -> dict[str, int]:
@@ -76,9 +77,11 @@ class Grouped(Session):
 
     def settle_series(self, name: str, probe: Probe) -> None:
         """Number a series and settle how its key, read at ``probe``, is kept."""
+        if name not in self.series and len(self.series) >= self._most_series:
+            raise UsageError(
+                f"more than {self._most_series} series", "name fewer probes"
+            )
         number = self.series_number(name)
-        if len(self.series) > MAX_SERIES:
-            raise UsageError(f"more than {MAX_SERIES} series", "name fewer probes")
         if self.by_name is None or number in self._key_operands:
             return
         operand = operand_of(probe, self.by_name)
@@ -138,6 +141,7 @@ class Grouped(Session):
                 dense and values is Values.DURATION and len(self.series) <= DENSE_SERIES
             )
         room = MAX_SERIES if self.may_grow else len(self.series)
+        self._most_series = room
         return Shape(values, self._by, dense, room, self.options.max_keys)
 
 

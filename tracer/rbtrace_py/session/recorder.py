@@ -64,7 +64,7 @@ class Shape:
         groups = self.max_keys + self.series
         made["groups"] = MapSpec(hash_, key_size, 32, groups, lazily)
         if self.values:
-            cells = min(groups * _BUCKETS_A_KEY + BUCKETS, _MOST_BUCKETS)
+            cells = min(self.max_keys * _BUCKETS_A_KEY + BUCKETS, _MOST_BUCKETS)
             made["buckets"] = MapSpec(hash_, 16, 8, cells, lazily)
         return made
 

@@ -22,6 +22,7 @@ class Watcher:
     def __init__(self) -> None:
         self._maps: dict[int, int] = {}
         self._images: dict[int, list[tuple[OpenBinary, object]]] = {}
+        self._programs: dict[int, bytes] = {}
 
     def has_changed(self, process: Process) -> bool:
         """Since ``learn``; a process that cannot be looked at has not."""
@@ -34,6 +35,18 @@ class Watcher:
             )
         except (RbtraceError, OSError):
             return False
+
+    def has_executed(self, process: Process) -> bool:
+        """Does it run another program than when this was first asked?
+
+        The kernel gives a program its auxiliary vector, with a place of random
+        bytes, anew at each exec.
+        """
+        try:
+            vector = process.read("auxv", 4096)
+        except (RbtraceError, OSError):
+            return False
+        return self._programs.setdefault(process.pid, vector) != vector
 
     def learn(self, process: Process, probes: Sequence[Probe]) -> None:
         """Remember the process as it is; ``probes`` were read after this began."""

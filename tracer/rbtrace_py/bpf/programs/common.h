@@ -130,8 +130,8 @@ static __always_inline bool read_any_operand(struct pt_regs *ctx,
       where += read_register(ctx, operand->index - 1) << (operand->shift & 7);
     if (bpf_probe_read_user(&raw, sizeof raw, (void *)where)) {
       /* A short operand at the end of a mapping. */
-      if (operand->size != 4 ||
-          bpf_probe_read_user(&raw, 4, (void *)where))
+      u32 size = operand->size;
+      if (size > 4 || bpf_probe_read_user(&raw, size & 7, (void *)where))
         return false;
     }
     *ret = resize(raw, operand->size, operand->is_signed);

@@ -98,8 +98,6 @@ static __always_inline void fill_key(struct key *key, u64 *slots) {
   if (length < 0) {
     key->kind = 2;
     key->text[0] = pointer != 0; /* nil, or a pointer that leads nowhere */
-    if (pointer)
-      count_one(COUNTER_UNREADABLE);
   } else if (length == TEXT) {
     /* Cut, unless it fits to the byte: the last byte says so. */
     u8 beyond = 0;

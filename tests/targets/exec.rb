@@ -1,0 +1,13 @@
+# Fires :one at each "fire N"; at "exec" becomes the same program anew.
+require "tracepoint"
+
+ONE = Tracepoint.define(:one, {n: Integer}, provider: :exec)
+
+$stdout.sync = true
+puts ARGV.empty? ? "ready" : "done"
+while (line = $stdin.gets)
+  verb, times = line.split
+  exec("ruby", *$LOAD_PATH.first(1).map { |dir| "-I#{dir}" }, __FILE__, "again") if verb == "exec"
+  fired = Array.new(times.to_i) { |n| ONE.fire(n) }
+  puts "done #{fired.count(true)}"
+end
