@@ -9,10 +9,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 
-from rbtrace_py.bpf import syscall as sys_
-from rbtrace_py.bpf.abi import Counter, SlotKind
+from rbtrace_py.bpf.abi import Counter
 from rbtrace_py.bpf.attach import Attacher, choose_attacher
-from rbtrace_py.bpf.maps import MapSpec
 from rbtrace_py.errors import (
     BpfError,
     NoSuchProbe,
@@ -22,22 +20,20 @@ from rbtrace_py.errors import (
 )
 from rbtrace_py.linux.probes import ProbeCache, find_probes
 from rbtrace_py.linux.process import Process
-from rbtrace_py.model import Operand, OperandType, Probe
+from rbtrace_py.model import Probe
 from rbtrace_py.session import hazards, select
 from rbtrace_py.session.engine import (
     Engine,
     Family,
-    SlotPlan,
     Wanted,
 )
-from rbtrace_py.session.filters import CompiledFilter, compile_filter, parse_filter
+from rbtrace_py.session.kernel_filter import KernelFilter
+from rbtrace_py.session.slots import SPECIAL
 from rbtrace_py.session.targets import Targets
 from rbtrace_py.session.watch import Watcher
 
 REFRESH_SECONDS = 0.1
 """How often a session that may grow looks for what is new."""
-
-_SPECIAL = {"pid": SlotKind.PID, "tid": SlotKind.TID}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +91,7 @@ class Session(ABC):
         self._has_executed = False
         self._family: Family | None = None
         self._engines: list[Engine] = []
-        self._compiled: CompiledFilter | None = None
+        self.filter = KernelFilter(self.options.filter)
         self._is_agreed: bool | None = None
         self._ended_ns: int | None = None
 
@@ -388,9 +384,8 @@ class Session(ABC):
 
     def missing_operands(self, probe: Probe) -> list[str]:
         names = [self.options.by] if self.options.by else []
-        if self._compiled is not None:
-            names += self._compiled.operands
-        return [n for n in names if probe.operand(n) is None and n not in _SPECIAL]
+        names += self.filter.operands
+        return [n for n in names if probe.operand(n) is None and n not in SPECIAL]
 
     def _no_operand(self, probe: Probe) -> list[Probe]:
         name = self.missing_operands(probe)[0]
@@ -399,63 +394,6 @@ class Session(ABC):
             f"it is {probe.signature}",
         )
 
-    def settle_filter(self, probes: Sequence[Probe]) -> None:
-        """Parse the filter against the probes it will run on."""
-        text = self.options.filter
-        if text is None or self._compiled is not None or not probes:
-            return
-        operands: dict[str, OperandType | Operand] = {}
-        for probe in probes:
-            for operand in probe.operands:
-                operands.setdefault(operand.name, operand)
-        self._compiled = compile_filter(parse_filter(text, operands))
-
-    def check_filter(self, probe: Probe) -> None:
-        """UsageError unless the filter means the same on this probe's operands."""
-        if self._compiled is None or self.options.filter is None:
-            return
-        operands = {operand.name: operand for operand in probe.operands}
-        if (
-            compile_filter(parse_filter(self.options.filter, operands))
-            != self._compiled
-        ):
-            raise UsageError(
-                f"the filter does not mean the same on {probe.full_name}",
-                f"it is {probe.signature}",
-            )
-
-    def filter_slots(self, probe: Probe) -> tuple[SlotPlan, ...]:
-        if self._compiled is None:
-            return ()
-        return tuple(operand_slot(probe, name) for name in self._compiled.operands)
-
-    def filter_prelude(self) -> str:
-        """The generated text, and the only one: the filter as C."""
-        if self._compiled is None:
-            return ""
-        text = f"#define FILTER ({self._compiled.expression})\n"
-        if self._compiled.strings:
-            text += f"#define FILTER_STRINGS {len(self._compiled.strings)}\n"
-        return text
-
-    def filter_maps(self) -> dict[str, MapSpec]:
-        if self._compiled is None or not self._compiled.strings:
-            return {}
-        count = len(self._compiled.strings)
-        return {"strings": MapSpec(sys_.MAP_TYPE_ARRAY, 4, 64, count)}
-
-    def fill_filter_strings(self, engine: Engine) -> None:
-        if self._compiled is None:
-            return
-        for number, string in enumerate(self._compiled.strings):
-            engine.program.maps["strings"].put(
-                number.to_bytes(4, "little"), string.ljust(64, b"\0")
-            )
-
-    @property
-    def filter_slot_count(self) -> int:
-        return 0 if self._compiled is None else len(self._compiled.operands)
-
     def counters(self, *which: Counter) -> dict[str, int]:
         """The engines' counters by their names in a result, and the common ones."""
         names = [*which, Counter.UNREADABLE, Counter.NO_ROOM]
@@ -463,7 +401,7 @@ class Session(ABC):
         for counter in names:
             total = sum(engine.counters()[counter] for engine in self._engines)
             found[counter.name.lower()] = total
-        if self._compiled is not None:
+        if self.filter.is_set:
             found["filtered"] = sum(
                 engine.counters()[Counter.FILTERED] for engine in self._engines
             )
@@ -473,20 +411,6 @@ class Session(ABC):
         found["late_probes"] = self.late_probes
         found["not_traced"] = self.not_traced
         return found
-
-
-def operand_slot(probe: Probe, name: str) -> SlotPlan:
-    """The slot of an operand by name, or of ``pid`` or ``tid``."""
-    index = probe.operand(name)
-    if index is None:
-        return SlotPlan(special=_SPECIAL[name])
-    return SlotPlan(operand=index, is_text=probe.operands[index].type.is_text)
-
-
-def operand_of(probe: Probe, name: str) -> Operand | None:
-    """The operand of that name; None for ``pid`` and ``tid``."""
-    index = probe.operand(name)
-    return None if index is None else probe.operands[index]
 
 
 def _unique(probes: Mapping[int, Sequence[Probe]]) -> list[Probe]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rbtrace_py.bpf import syscall as sys_
-from rbtrace_py.bpf.abi import SITE_SIZE, Counter, Slot, SlotKind, pack_site
+from rbtrace_py.bpf.abi import SITE_SIZE, Counter, pack_site
 from rbtrace_py.bpf.attach import (
     Attacher,
     Attachment,
@@ -26,27 +26,11 @@ from rbtrace_py.linux import btf
 from rbtrace_py.linux.binaries import open_binary
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model import Probe, Site
+from rbtrace_py.session.slots import SlotPlan
 from rbtrace_py.session.targets import Targets
 
 MAX_SITES = 16_384
 _MAX_PROCESSES = 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class SlotPlan:
-    """What a slot holds, whichever site: an operand by index, or a special."""
-
-    operand: int | None = None
-    special: SlotKind | None = None
-    is_text: bool = False
-
-    def at(self, site: Site) -> Slot:
-        if self.special is not None:
-            return Slot(special=self.special)
-        assert self.operand is not None
-        locations = site.locations
-        place = locations[self.operand] if self.operand < len(locations) else None
-        return Slot(place, is_text=self.is_text)
 
 
 @dataclass(frozen=True, slots=True)

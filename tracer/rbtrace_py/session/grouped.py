@@ -13,9 +13,10 @@ from rbtrace_py.bpf.maps import MapSpec
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model import Operand, Probe
 from rbtrace_py.session import select
-from rbtrace_py.session.base import Options, Session, operand_of, operand_slot
-from rbtrace_py.session.engine import MAX_SITES, Engine, SlotPlan
+from rbtrace_py.session.base import Options, Session
+from rbtrace_py.session.engine import MAX_SITES, Engine
 from rbtrace_py.session.recorder import DENSE_SERIES, Recorder, Shape
+from rbtrace_py.session.slots import SlotPlan, operand_of, operand_slot
 from rbtrace_py.session.targets import Targets
 
 MAX_SERIES = MAX_SITES
@@ -101,20 +102,20 @@ class Grouped(Session):
     ) -> tuple[SlotPlan, ...]:
         """All slots of a probe: a program's own, the key, the filter's."""
         key = [] if self.by_name is None else [operand_slot(probe, self.by_name)]
-        return (*own, *key, *self.filter_slots(probe))
+        return (*own, *key, *self.filter.slots(probe))
 
     def make_recording(self, attacher: Attacher, recipe: Recipe) -> Engine:
         """Make an engine that records, and add it to the session's."""
         shape = self._shape(recipe.values)
         keys = int(self._by is not By.NOTHING)
         flags = {
-            "SLOTS": recipe.own_slots + keys + self.filter_slot_count,
+            "SLOTS": recipe.own_slots + keys + len(self.filter.operands),
             "KEY_SLOT": recipe.own_slots,
             "FILTER_BASE": recipe.own_slots + keys,
             **shape.flags(),
             **recipe.flags,
         }
-        maps = {**shape.maps(), **self.filter_maps(), **(recipe.maps or {})}
+        maps = {**shape.maps(), **self.filter.maps(), **(recipe.maps or {})}
         engine = Engine(
             attacher,
             self._family,
@@ -122,10 +123,10 @@ class Grouped(Session):
             recipe.functions,
             maps,
             flags,
-            self.filter_prelude(),
+            self.filter.prelude(),
         )
         self._engines.append(engine)
-        self.fill_filter_strings(engine)
+        self.filter.fill(engine.program)
         recorder = Recorder(
             engine.program, shape, recipe.series, self._key_operands.get
         )
@@ -149,9 +150,9 @@ class Picking(Grouped):
     """A grouped session each of whose words means probes, not pairs."""
 
     def plan(self, probes: Sequence[Probe]) -> None:
-        self.settle_filter([p for w in self.words for p in select.pick(w, probes)])
+        self.filter.settle([p for w in self.words for p in select.pick(w, probes)])
         for probe in self.picked(probes):
-            self.check_filter(probe)
+            self.filter.check(probe)
             self.settle_series(self.series_name(probe), probe)
 
     def series_name(self, probe: Probe) -> str:

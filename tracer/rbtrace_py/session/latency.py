@@ -12,9 +12,10 @@ from rbtrace_py.errors import UsageError
 from rbtrace_py.model import Probe
 from rbtrace_py.session import select
 from rbtrace_py.session.base import Options
-from rbtrace_py.session.engine import Engine, SlotPlan, Wanted
+from rbtrace_py.session.engine import Engine, Wanted
 from rbtrace_py.session.grouped import Grouped, Recipe
 from rbtrace_py.session.select import Pair
+from rbtrace_py.session.slots import SlotPlan
 from rbtrace_py.session.targets import Targets
 
 MAX_PAIRS = 16
@@ -107,7 +108,7 @@ class Latency(Grouped):
             # What a word means is settled now, whatever is defined later.
             self._meanings = {w: self._pairs_of(w, probes) for w in self.words}
         ends = [probe for word in self.words for probe in self._ends(word, probes)]
-        self.settle_filter(ends)
+        self.filter.settle(ends)
         for word in self.words:
             for pair in self._pairs_of(word, probes):
                 self._plan_pair(pair, probes)
@@ -130,14 +131,14 @@ class Latency(Grouped):
                     f"{pair.series}: both ends are {probe.full_name}",
                     "a pair is of two probes, BEGIN..END",
                 )
-            self.check_filter(probe)
+            self.filter.check(probe)
             self.settle_series(pair.series, probe)
             self._pair_series[pair.series] = self.series[pair.series]
         self._pairs.setdefault(pair, len(self._pairs))
 
     def _plan_spans(self, word: str, probes: Sequence[Probe]) -> None:
         for probe in self._picked_spans(word, probes):
-            self.check_filter(probe)
+            self.filter.check(probe)
             name = select.series_name(probe)
             self.settle_series(name, probe)
             self._span_series[name] = self.series[name]

@@ -16,8 +16,9 @@ from rbtrace_py.errors import UsageError
 from rbtrace_py.model import Probe
 from rbtrace_py.session import select
 from rbtrace_py.session.base import Options, Session
-from rbtrace_py.session.engine import Engine, SlotPlan, Wanted
+from rbtrace_py.session.engine import Engine, Wanted
 from rbtrace_py.session.recorder import number_value
+from rbtrace_py.session.slots import SlotPlan
 from rbtrace_py.session.targets import Targets
 
 _HEADER = struct.Struct("<QIIIHHH6x16s")
@@ -41,9 +42,9 @@ class Trace(Session):
         self._wall_offset = time.time_ns() - time.monotonic_ns()
 
     def plan(self, probes: Sequence[Probe]) -> None:
-        self.settle_filter([p for w in self.words for p in select.pick(w, probes)])
+        self.filter.settle([p for w in self.words for p in select.pick(w, probes)])
         for probe in self.picked(probes):
-            self.check_filter(probe)
+            self.filter.check(probe)
         if self._engines:
             return
         for probe in self.picked(probes):
@@ -53,14 +54,14 @@ class Trace(Session):
         if self.may_grow:
             # What comes later may have more.
             self._echo = self._texts = MAX_OPERANDS
-        if self._echo + self.filter_slot_count > MAX_SLOTS:
+        if self._echo + len(self.filter.operands) > MAX_SLOTS:
             raise UsageError(
                 f"the filter names more than {MAX_SLOTS - self._echo} operands"
             )
 
     def make_engines(self, attacher: Attacher) -> None:
         flags = {
-            "SLOTS": self._echo + self.filter_slot_count,
+            "SLOTS": self._echo + len(self.filter.operands),
             "FILTER_BASE": self._echo,
             "TEXTS": self._texts,
             "TEXT": self.options.string_size,
@@ -71,12 +72,12 @@ class Trace(Session):
             self._family,
             "trace.c",
             ("on_hit",),
-            {"ring": ring, **self.filter_maps()},
+            {"ring": ring, **self.filter.maps()},
             flags,
-            self.filter_prelude(),
+            self.filter.prelude(),
         )
         self._engines.append(engine)
-        self.fill_filter_strings(engine)
+        self.filter.fill(engine.program)
         self._ring = RingBuffer(engine.program.maps["ring"])
 
     def wanted(self, engine: int, probes: Sequence[Probe]) -> list[Wanted]:
@@ -87,10 +88,10 @@ class Trace(Session):
             SlotPlan(operand=index, is_text=operand.type.is_text)
             for index, operand in enumerate(probe.operands[: self._echo])
         ]
-        if not self._compiled:
+        if not self.filter.is_set:
             return tuple(echo)
         empty = [SlotPlan(operand=MAX_SLOTS)] * (self._echo - len(echo))
-        plain = [SlotPlan(p.operand, p.special) for p in self.filter_slots(probe)]
+        plain = [SlotPlan(p.operand, p.special) for p in self.filter.slots(probe)]
         return (*echo, *empty, *plain)
 
     def events(self, seconds: float) -> Iterator[Event]:
@@ -109,7 +110,7 @@ class Trace(Session):
             record
         )
         probe = self._engines[0].wanted[site].probe
-        slots = self._echo + self.filter_slot_count
+        slots = self._echo + len(self.filter.operands)
         raw = struct.unpack_from(f"<{slots}Q", record, _HEADER.size)
         at = _HEADER.size + 8 * (slots + 1)
         values: list[Value] = []

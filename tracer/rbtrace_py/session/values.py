@@ -9,8 +9,9 @@ from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model import OperandType, Probe
 from rbtrace_py.session.base import Options
-from rbtrace_py.session.engine import SlotPlan, Wanted
+from rbtrace_py.session.engine import Wanted
 from rbtrace_py.session.grouped import Picking, Recipe
+from rbtrace_py.session.slots import SlotPlan
 from rbtrace_py.session.targets import Targets
 
 

@@ -1,0 +1,43 @@
+"""What a program is handed at a hit: operands, the process, the thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rbtrace_py.bpf.abi import Slot, SlotKind
+from rbtrace_py.model import Operand, Probe, Site
+
+SPECIAL = {"pid": SlotKind.PID, "tid": SlotKind.TID}
+"""Names that every event has; an operand of the same name goes before them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlan:
+    """What a slot holds, whichever site: an operand by index, or a special."""
+
+    operand: int | None = None
+    special: SlotKind | None = None
+    is_text: bool = False
+
+    def at(self, site: Site) -> Slot:
+        """The slot as it is filled at one site."""
+        if self.special is not None:
+            return Slot(special=self.special)
+        assert self.operand is not None
+        locations = site.locations
+        place = locations[self.operand] if self.operand < len(locations) else None
+        return Slot(place, is_text=self.is_text)
+
+
+def operand_slot(probe: Probe, name: str) -> SlotPlan:
+    """The slot of an operand by name, or of ``pid`` or ``tid``."""
+    index = probe.operand(name)
+    if index is None:
+        return SlotPlan(special=SPECIAL[name])
+    return SlotPlan(operand=index, is_text=probe.operands[index].type.is_text)
+
+
+def operand_of(probe: Probe, name: str) -> Operand | None:
+    """The operand of that name; None for ``pid`` and ``tid``."""
+    index = probe.operand(name)
+    return None if index is None else probe.operands[index]
