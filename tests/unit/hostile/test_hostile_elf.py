@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import resource
@@ -11,15 +12,23 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
 
 import pytest
 from elfmaker import TEXT_ADDRESS, Elf, image_note, note, site_note
 
 from rbtrace_py.errors import BadElf
-from rbtrace_py.linux.elf import ElfFile
-from rbtrace_py.linux.notes import image_signature
-from rbtrace_py.linux.probes import Problem, probes_of_file
+from rbtrace_py.linux import elf as elf_module
+from rbtrace_py.linux import notes as notes_module
+from rbtrace_py.linux import probes as probes_module
+from rbtrace_py.linux.binaries import MappedFile, OpenBinary
+from rbtrace_py.linux.elf import Budget, ElfFile
+from rbtrace_py.linux.notes import image_signature, read_notes
+from rbtrace_py.linux.probes import ProbeCache, Problem, probes_of_file, scan_probes
+from rbtrace_py.linux.process import Process
 from rbtrace_py.model import Binary, Probe
 
 SOAK = bool(os.environ.get("RBTRACE_SOAK"))
@@ -52,6 +61,18 @@ def read_fd(fd: int) -> tuple[list[Probe], list[Problem]] | None:
         return probes_of_file(ElfFile(fd), BINARY)
     except BadElf:
         return None
+
+
+@pytest.fixture
+def open_bytes(tmp_path: Path) -> Iterator[Callable[[bytes], int]]:
+    with contextlib.ExitStack() as opened:
+
+        def open_them(data: bytes) -> int:
+            path = tmp_path / "elf"
+            path.write_bytes(data)
+            return opened.enter_context(path.open("rb")).fileno()
+
+        yield open_them
 
 
 @pytest.fixture
@@ -349,3 +370,161 @@ def test_other_owners_of_our_section(read: Read) -> None:
     found = read(made.build())
     assert found is not None
     assert found[0][0].operands[0].name == "arg0"
+
+
+def lines_run(module: ModuleType, work: Callable[[], object]) -> int:
+    """How many lines of a module a piece of work runs: its cost, in no unit of time."""
+    count = 0
+
+    def local(frame: FrameType, event: str, _: object) -> Callable[..., object]:
+        nonlocal count
+        count += event == "line"
+        return local
+
+    def trace(frame: FrameType, event: str, _: object) -> Callable[..., object] | None:
+        return local if frame.f_code.co_filename == module.__file__ else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def with_segments(made: Elf, count: int) -> bytes:
+    """``made`` with ``count`` segments more, none of which holds a site."""
+    data = bytearray(made.build())
+    own = bytes(data[64 : 64 + 2 * 56])
+    rows = [
+        struct.pack("<IIQQQQQQ", 1, 5, 0x1000, at, at, 1, 1, 1)
+        for at in range(1 << 32, (1 << 32) + 2 * count, 2)
+    ]
+    data[32:40] = len(data).to_bytes(8, "little")
+    data[56:58] = (2 + count).to_bytes(2, "little")
+    return bytes(data) + b"".join(rows) + own
+
+
+def test_a_note_costs_the_same_however_many_segments_there_are(
+    open_bytes: Callable[[bytes], int],
+) -> None:
+    made = Elf(notes=site_note(semaphore=0x2000) * 100)
+    lines = []
+    for count in (0, 9_000):
+        elf = ElfFile(open_bytes(with_segments(made, count)))
+        lines.append(lines_run(elf_module, lambda elf=elf: read_notes(elf)))
+        assert len(read_notes(elf).sites) == 100
+    assert lines[0] == lines[1]
+
+
+def test_segments_in_no_order(open_bytes: Callable[[bytes], int]) -> None:
+    elf = ElfFile(open_bytes(with_segments(Elf(), 100)))
+    addresses = [segment.address for segment in elf.segments]
+    assert addresses == sorted(addresses)
+    assert elf.file_offset(TEXT_ADDRESS + 7, 1) == 0x1007
+    assert elf.file_offset((1 << 32) + 50, 1) == 0x1000
+    assert elf.file_offset((1 << 32) + 51, 1) is None
+
+
+FILES = 20
+
+
+@pytest.fixture
+def scan_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., probes_module.Scan]:
+    """Look at a process that has mapped these bytes as FILES files."""
+
+    def scan(
+        data: bytes, budget: Budget, cache: ProbeCache | None = None
+    ) -> probes_module.Scan:
+        files = []
+        for number in range(FILES):
+            path = tmp_path / str(number)
+            if not path.exists():
+                path.write_bytes(data)
+            files.append(MappedFile(Binary(1, number, str(path)), ()))
+        monkeypatch.setattr(probes_module, "mapped_files", lambda _: files)
+        monkeypatch.setattr(
+            probes_module,
+            "open_mapped",
+            lambda _, file: OpenBinary(os.open(file.binary.path, os.O_RDONLY), file),
+        )
+        monkeypatch.setattr(probes_module, "Budget", lambda: replace(budget))
+        with Process(os.getpid()) as process:
+            return scan_probes(process, cache)
+
+    return scan
+
+
+Scan = Callable[..., probes_module.Scan]
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        site_note(),
+        site_note(name=b""),
+        site_note(pc=U64),
+        note(b"rbtrace", 1, b""),
+        bytes(12),
+    ],
+    ids=["good", "nameless", "nowhere", "no image's", "nothing"],
+)
+@pytest.mark.parametrize("section", ["notes", "image_notes"])
+def test_one_budget_of_notes_for_all_files(
+    section: str, notes: bytes, scan_of: Scan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = 0
+    original = notes_module.iterate
+
+    def iterate(*words: Any) -> Iterator[Any]:
+        nonlocal read
+        for each in original(*words):
+            read += 1
+            yield each
+
+    monkeypatch.setattr(notes_module, "iterate", iterate)
+    data = Elf(**{section: notes * 100}).build()
+    found = scan_of(data, Budget(notes=250))
+    # Each file is asked for one note more, as it may have had none.
+    assert read <= 250 + FILES
+    texts = [problem.text for problem in found.problems]
+    assert texts.count("more notes than are read") == FILES - 2
+
+
+def test_one_budget_of_bytes_for_all_files(
+    scan_of: Scan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = 0
+    original = ElfFile.data
+
+    def data_of(*words: Any) -> bytes:
+        nonlocal read
+        data = original(*words)
+        read += len(data)
+        return data
+
+    monkeypatch.setattr(ElfFile, "data", data_of)
+    data = Elf(notes=site_note() * 100).build()
+    found = scan_of(data, Budget(bytes=10_000))
+    assert 9_000 < read <= 10_000
+    assert len(found.problems) >= FILES - 2
+
+
+def test_one_budget_of_headers_for_all_files(scan_of: Scan) -> None:
+    data = with_segments(Elf(notes=site_note()), 100)
+    found = scan_of(data, Budget(headers=1_000))
+    assert len(found.probes) == 9
+    assert {problem.text for problem in found.problems} == {
+        "more program headers than are read"
+    }
+
+
+def test_what_is_known_costs_no_notes(scan_of: Scan) -> None:
+    data = Elf(notes=site_note() * 10).build()
+    cache = ProbeCache()
+    assert len(scan_of(data, Budget(), cache).probes) == FILES
+    again = scan_of(data, Budget(notes=0), cache)
+    assert (len(again.probes), again.problems) == (FILES, [])

@@ -14,7 +14,6 @@ from rbtrace_py.errors import BadElf, NoSuchTarget, RbtraceError
 from rbtrace_py.linux import binaries
 from rbtrace_py.linux.binaries import (
     MappedFile,
-    mapped_binaries,
     mapped_files,
     open_binary,
     open_mapped,
@@ -64,8 +63,6 @@ def test_files_of_a_process(target: Path, way: str) -> None:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(fd)
         opened.close()
-        paths = [opened.binary.path for opened in mapped_binaries(process)]
-        assert str(target) in paths
     assert names_of_dead(popen.pid)
 
 
@@ -144,10 +141,8 @@ def test_what_stands_in_its_place_is_not_believed(
 
 def test_a_device_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binaries, "_ways", lambda *_: [(b"/dev/zero", True)])
-    with Process(os.getpid()) as process:
-        with pytest.raises(BadElf):
-            open_mapped(process, mapped_files(process)[0])
-        assert list(mapped_binaries(process)) == []
+    with Process(os.getpid()) as process, pytest.raises(BadElf):
+        open_mapped(process, mapped_files(process)[0])
 
 
 @needs_root
@@ -181,7 +176,6 @@ def test_in_another_pid_namespace(target: Path) -> None:
     with running("unshare", "-p", "-f", "--kill-child", target) as popen:
         child = Path(f"/proc/{popen.pid}/task/{popen.pid}/children").read_text()
         with Process(int(child)) as process:
-            assert process.namespace_pid == 1
             assert process.foreign_namespaces() == ["pid"]
             assert names(process.pid) == NAMES
 

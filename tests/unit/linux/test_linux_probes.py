@@ -23,7 +23,6 @@ from rbtrace_py.linux.probes import (
     StateReader,
     find_probes,
     image_signature,
-    probe_state,
     probes_of_file,
     scan_probes,
 )
@@ -170,6 +169,11 @@ def poke(process: Process, probe: Probe, offset: int, data: bytes) -> None:
         if mapping.key == probe.binary.key and address is not None and writable:
             assert os.pwrite(fd, data, address) == len(data)
     os.close(fd)
+
+
+def probe_state(process: Process, probe: Probe) -> ProbeState:
+    with StateReader(process) as reader:
+        return reader.state(probe)
 
 
 @pytest.mark.parametrize("site", [0, 1, 2])

@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 
 from rbtrace_py.errors import BadElf, NoSuchTarget, NotPermitted
@@ -50,10 +50,6 @@ class OpenBinary:
     def fd_path(self) -> str:
         """A path to the file for as long as this is open, for us only."""
         return f"/proc/self/fd/{self.fd}"
-
-    def set_image(self, is_image: bool) -> None:
-        """Note whether the file turned out to be one of the gem's images."""
-        self.binary = replace(self.binary, is_image=is_image)
 
     def close(self) -> None:
         """Close the file; may be called twice."""

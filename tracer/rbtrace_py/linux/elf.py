@@ -66,7 +66,7 @@ class Budget:
     """
 
     headers: int = 500_000
-    notes: int = 400_000
+    notes: int = 200_000
     bytes: int = 64 << 20
 
 
