@@ -44,6 +44,7 @@ CASES = {
   "P.fire { [1, \"x\"] }" => 'PROBE.fire { [1, "x"] }',
   "Ruby method that yields" => "RUBY.measure { }",
   "C method that yields" => "EMPTY.measure { }",
+  "C method, yield and ensure" => "EMPTY.ensure { }",
   "S.measure { }" => "SPAN.measure { }",
   "Tracepoint.span(:name) { }" => "Tracepoint.span(:bench_named_span) { }"
 }.freeze
@@ -57,6 +58,8 @@ RATIOS = [
   ["P.fire { [1, \"x\"] }", "empty C method { }", 1.2],
   ["S.measure { }", "C method that yields", 1.5],
   ["S.measure { }", "Ruby method that yields", 1.5],
+  ["S.measure { }", "C method, yield and ensure", nil],
+  ["C method, yield and ensure", "Ruby method that yields", nil],
   ["Tracepoint.span(:name) { }", "C method that yields", nil]
 ].freeze
 

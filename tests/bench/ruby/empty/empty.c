@@ -14,6 +14,15 @@ static VALUE yielding(int argc, VALUE *argv, VALUE self) {
   return rb_yield_values(0);
 }
 
+static VALUE yield(VALUE unused) { return rb_yield_values(0); }
+
+static VALUE nothing(VALUE unused) { return Qnil; }
+
+/* What a span cannot do without: the block's end is seen however it ends. */
+static VALUE ensuring(int argc, VALUE *argv, VALUE self) {
+  return rb_ensure(yield, Qnil, nothing, Qnil);
+}
+
 /* The static probe bench:site without operands, as <sys/sdt.h> would make it. */
 static VALUE trap(int argc, VALUE *argv, VALUE self) {
   __asm__ volatile("990: nop\n"
@@ -46,6 +55,7 @@ void Init_empty(void) {
   rb_define_method(class, "call", empty, -1);
   rb_define_method(class, "call2", empty2, 2);
   rb_define_method(class, "measure", yielding, -1);
+  rb_define_method(class, "ensure", ensuring, -1);
   rb_define_method(class, "trap", trap, -1);
   rb_define_singleton_method(class, "call", empty, -1);
 }
