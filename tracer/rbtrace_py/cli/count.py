@@ -15,12 +15,7 @@ from rbtrace_py.session.targets import Targets
 
 @click.command("count", options_metavar="[OPTIONS]")
 @o.takes_target
-@o.event_options
-@o.filter_option
-@o.wait_option
-@o.yes_option
-@o.interval_option
-@o.limit_options
+@o.grouping_options
 @o.json_option
 @o.output_option
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:

@@ -16,12 +16,7 @@ from rbtrace_py.session.targets import Targets
 
 @click.command("latency", options_metavar="[OPTIONS]")
 @o.takes_target
-@o.event_options
-@o.filter_option
-@o.wait_option
-@o.yes_option
-@o.interval_option
-@o.limit_options
+@o.grouping_options
 @o.unit_option
 @click.option(
     "--hlog",

@@ -83,6 +83,12 @@ wait_option = click.option(
     "--wait", is_flag=True, help="Wait for a probe that is not there yet."
 )
 
+yes_option = click.option(
+    "--yes",
+    is_flag=True,
+    help="Attach without asking, also where that can harm the target.",
+)
+
 limit_options = _chain(
     click.option(
         "-d", "--duration", type=Seconds(), help="End after so long (10, 500ms, 2m)."
@@ -96,18 +102,22 @@ interval_option = click.option(
     "-i", "--interval", type=Seconds(), help="Report every so often, what came in it."
 )
 
+grouping_options = _chain(
+    event_options,
+    filter_option,
+    wait_option,
+    yes_option,
+    interval_option,
+    limit_options,
+)
+"""Of every command that ends with groups, in the order of --help."""
+
 unit_option = click.option(
     "--unit",
     type=click.Choice(["auto", "ns", "us", "ms", "s"]),
     default="auto",
     show_default=True,
     help="Unit of times.",
-)
-
-yes_option = click.option(
-    "--yes",
-    is_flag=True,
-    help="Attach without asking, also where that can harm the target.",
 )
 
 json_option = click.option(

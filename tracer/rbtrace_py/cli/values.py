@@ -16,12 +16,7 @@ from rbtrace_py.session.values import ValuesOf
 
 @click.command("values", options_metavar="[OPTIONS]")
 @o.takes_target
-@o.event_options
-@o.filter_option
-@o.wait_option
-@o.yes_option
-@o.interval_option
-@o.limit_options
+@o.grouping_options
 @o.json_option
 @o.output_option
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:

@@ -13,9 +13,9 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 
 from rbtrace_py.errors import BadElf, NoSuchTarget, NotPermitted
+from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.maps import Mapping, mappings
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.procfs import read_file
@@ -37,7 +37,7 @@ class MappedFile:
         return tuple(m for m in self.mappings if m.is_executable)
 
 
-class OpenBinary:
+class OpenBinary(Closing):
     """A file held open for reading; uprobes are attached through ``fd_path``."""
 
     def __init__(self, fd: int, file: MappedFile) -> None:
@@ -56,17 +56,6 @@ class OpenBinary:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-
-    def __enter__(self) -> OpenBinary:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def group_files(all_mappings: list[Mapping]) -> list[MappedFile]:

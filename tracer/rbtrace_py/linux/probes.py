@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 
 from rbtrace_py.errors import BadElf, RbtraceError
 from rbtrace_py.linux import notes as elf_notes
@@ -17,6 +16,7 @@ from rbtrace_py.linux.binaries import (
     mapped_files,
     open_mapped,
 )
+from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.elf import Budget, ElfFile, pread
 from rbtrace_py.linux.maps import mappings
 from rbtrace_py.linux.notes import ImageNote, Notes, StapsdtNote, image_signature
@@ -257,7 +257,7 @@ def _float_type(read: list[Location]) -> OperandType:
     return OperandType.FLOAT if is_float else OperandType.UNKNOWN
 
 
-class StateReader:
+class StateReader(Closing):
     """Tells of the probes of one process whether they are being traced.
 
     Reads its memory through ``/proc/PID/mem`` and compares sites with the file.
@@ -355,17 +355,6 @@ class StateReader:
         if self._memory is not None:
             os.close(self._memory)
             self._memory = None
-
-    def __enter__(self) -> StateReader:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _any(values: Iterable[bool | None]) -> bool | None:

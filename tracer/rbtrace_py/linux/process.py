@@ -9,9 +9,9 @@ import select
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
 
 from rbtrace_py.errors import NoSuchTarget, NotPermitted, RbtraceError, UsageError
+from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.kernel import effective_capabilities
 from rbtrace_py.linux.procfs import read_file
 from rbtrace_py.linux.text import safe_text
@@ -48,7 +48,7 @@ class Candidate:
     cmdline: str
 
 
-class Process:
+class Process(Closing):
     """A user-space process, by its pid and start time.
 
     Holds a descriptor of ``/proc/PID``, through which all reads go: they fail
@@ -234,17 +234,6 @@ class Process:
             if fd is not None and fd >= 0:
                 os.close(fd)
         self._pidfd, self._directory = None, -1
-
-    def __enter__(self) -> Process:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"Process({self.pid}, {self.comm!r})"

@@ -1,0 +1,30 @@
+"""Things that hold a descriptor and are closed when a block ends."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import TypeVar
+
+Self = TypeVar("Self", bound="Closing")
+
+
+class Closing(ABC):
+    """Usable in ``with``; leaving closes it. Closing twice does nothing."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what is held."""
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
