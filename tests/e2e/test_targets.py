@@ -221,3 +221,40 @@ def test_the_first_line_of_a_process_is_waited_for(start):
     target = start("late.rb")
     target.tell("fire first 2")
     assert read_line(target.process.stdout) == "done 0"
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("raise ImportError('libbcc.so.0 is missing')", "libbcc.so.0 is missing"),
+        ("", "is not the BPF Compiler Collection"),
+    ],
+)
+def test_without_bcc(start, root, tmp_path, module, said):
+    """It is missing, or it is the other package of that name."""
+    target = start("late.rb")
+    (tmp_path / "bcc.py").write_text(module)
+    env = {"PYTHONPATH": f"{tmp_path}:{ROOT}/tracer", "RBTRACE_CACHE_DIR": ""}
+    out, err, code = run("count", target.pid, "late:first", env=env)
+    assert (out, code) == ("", 1)
+    assert said in " ".join(err.split())
+    assert "python3-bpfcc" in err
+    assert target.step("enabled") == "done [false]"
+
+
+@pytest.mark.parametrize(
+    ("taken", "said"),
+    [("-all", "CAP_SYS_PTRACE"), ("-sys_admin,-bpf,-perfmon", "CAP_BPF")],
+)
+def test_root_without_its_rights(start, root, taken, said):
+    """As in a container: uid 0, and the kernel refuses."""
+    target = start("late.rb")
+    bare = ["setpriv", f"--bounding-set={taken}", f"--inh-caps={taken}"]
+    words = [sys.executable, "-c", MAIN, "count", str(target.pid), "late:first"]
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}/tracer"}
+    done = subprocess.run(
+        [*bare, *words], capture_output=True, text=True, timeout=60, env=env
+    )
+    assert (done.stdout, done.returncode) == ("", 3)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
