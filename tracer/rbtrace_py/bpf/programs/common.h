@@ -186,14 +186,19 @@ struct text64 {
 };
 BPF_TABLE("array", u32, struct text64, strings, 1);
 
-static __always_inline bool same_text(u64 pointer, u32 number, u32 prefix) {
-  struct text64 text = {};
+/*
+ * `text` is the caller's, one for all comparisons of a filter: the compiler
+ * would give each its own, and there are 512 bytes of stack.
+ */
+static __always_inline bool same_text(struct text64 *text, u64 pointer,
+                                      u32 number, u32 prefix) {
   struct text64 *wanted = strings.lookup(&number);
   u64 difference = 0;
   int length;
   if (!wanted || !pointer)
     return false;
-  length = bpf_probe_read_user_str(&text, sizeof text, (void *)pointer);
+  __builtin_memset(text, 0, sizeof *text);
+  length = bpf_probe_read_user_str(text, sizeof *text, (void *)pointer);
   if (length < 0)
     return false;
   if (prefix) {
@@ -204,24 +209,27 @@ static __always_inline bool same_text(u64 pointer, u32 number, u32 prefix) {
       mask |= (mask & 0x7f7f7f7f7f7f7f7fULL) + 0x7f7f7f7f7f7f7f7fULL;
       mask = (mask & 0x8080808080808080ULL) >> 7;
       mask = mask * 255;
-      difference |= (text.words[i] ^ wanted->words[i]) & mask;
+      difference |= (text->words[i] ^ wanted->words[i]) & mask;
     }
   } else {
     /* A text cut at the buffer's end is longer than any constant. */
 #pragma unroll
     for (int i = 0; i < 8; i++)
-      difference |= text.words[i] ^ wanted->words[i];
-    if (length == sizeof text) {
+      difference |= text->words[i] ^ wanted->words[i];
+    if (length == sizeof *text) {
       u8 beyond = 1;
-      bpf_probe_read_user(&beyond, 1, (void *)(pointer + sizeof text - 1));
+      bpf_probe_read_user(&beyond, 1, (void *)(pointer + sizeof *text - 1));
       if (beyond)
         return false;
     }
   }
   return difference == 0;
 }
-#define STREQ(i, k) same_text(SLOT(i), k, 0)
-#define STRPREFIX(i, k) same_text(SLOT(i), k, 1)
+#define STREQ(i, k) same_text(&scratch, SLOT(i), k, 0)
+#define STRPREFIX(i, k) same_text(&scratch, SLOT(i), k, 1)
+#define FILTER_SCRATCH struct text64 scratch
+#else
+#define FILTER_SCRATCH
 #endif
 
 #ifndef FILTER

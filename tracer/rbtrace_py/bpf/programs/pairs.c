@@ -70,6 +70,7 @@ int on_hit(struct pt_regs *ctx) {
   /* First, for the same reason. */
   u64 now = bpf_ktime_get_ns();
   u64 slots[SLOTS + 1];
+  FILTER_SCRATCH;
   if (!open || open->depth == 0) {
     count_one(COUNTER_NO_BEGIN);
     return 0;

@@ -39,6 +39,7 @@ int on_hit(struct pt_regs *ctx) {
   u32 number = site_number(ctx);
   struct site *site = sites.lookup(&number);
   u64 slots[SLOTS + 1];
+  FILTER_SCRATCH;
   u64 id = bpf_get_current_pid_tgid();
   u32 first, texts = 0;
   u16 unreadable = 0, read = 0, cut = 0;

@@ -11,6 +11,7 @@ int on_hit(struct pt_regs *ctx) {
   u32 number = site_number(ctx);
   struct site *site = sites.lookup(&number);
   u64 slots[SLOTS + 1];
+  FILTER_SCRATCH;
   u64 value = 0;
   if (!site || !is_watched())
     return 0;
