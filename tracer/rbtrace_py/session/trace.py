@@ -110,9 +110,8 @@ class Trace(Session):
             record
         )
         probe = self._engines[0].wanted[site].probe
-        slots = self._echo + len(self.filter.operands)
-        raw = struct.unpack_from(f"<{slots}Q", record, _HEADER.size)
-        at = _HEADER.size + 8 * (slots + 1)
+        raw = struct.unpack_from(f"<{self._echo}Q", record, _HEADER.size)
+        at = _HEADER.size + 8 * (self._echo + 1)
         values: list[Value] = []
         truncated = []
         for index, operand in enumerate(probe.operands[: self._echo]):

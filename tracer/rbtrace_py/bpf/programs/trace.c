@@ -18,21 +18,24 @@ struct record {
   u16 cut;        /* a bit an operand: its text goes on */
   u16 pad[3];
   char comm[16];
-  u64 values[SLOTS + 1];
+  u64 values[FILTER_BASE + 1];
   char text[TEXTS + 1][TEXT];
 };
 
 BPF_RINGBUF_OUTPUT(ring, 1);
 
-/*
- * What the filter asks for is told apart from the operands' bits, on which
- * nothing may depend: the verifier would try every combination of them.
- */
-static __always_inline void mark_unreadable(int i, u16 *bits, bool *unknown) {
-  if (i >= FILTER_BASE)
-    *unknown = true;
+/* One slot: an operand, the process or the thread. */
+static __always_inline bool read_slot(struct pt_regs *ctx, struct site *site,
+                                      int i, u64 *ret) {
+  u8 kind = site->slots[i].kind;
+  *ret = 0;
+  if (kind == 4)
+    *ret = PID;
+  else if (kind == 5)
+    *ret = TID;
   else
-    *bits |= 1 << i;
+    return read_operand(ctx, &site->slots[i], i, ret);
+  return true;
 }
 
 int on_hit(struct pt_regs *ctx) {
@@ -43,43 +46,44 @@ int on_hit(struct pt_regs *ctx) {
   u64 id = bpf_get_current_pid_tgid();
   u32 first, texts = 0;
   u16 unreadable = 0, read = 0, cut = 0;
-  bool unknown = false;
   struct record *record;
   if (!site || !is_watched())
     return 0;
+  /*
+   * The filter before the operands: what does not pass costs less, and the
+   * verifier does not try the filter with every combination of operands that
+   * cannot be read.
+   */
 #pragma unroll
-  for (int i = 0; i < SLOTS; i++) {
-    slots[i] = 0;
-    if (i < site->bulk_first || i >= site->bulk_first + site->bulk_count) {
-      u8 kind = site->slots[i].kind;
-      if (kind == 4)
-        slots[i] = id >> 32;
-      else if (kind == 5)
-        slots[i] = (u32)id;
-      else if (!read_operand(ctx, &site->slots[i], i, &slots[i]))
-        mark_unreadable(i, &unreadable, &unknown);
+  for (int i = FILTER_BASE; i < SLOTS; i++) {
+    if (!read_slot(ctx, site, i, &slots[i])) {
+      count_one(COUNTER_UNREADABLE);
+      return 0;
     }
-  }
-#if SLOTS > 6
-  if (site->bulk_count) {
-    /* Stack operands in one read: a read each costs more than all the rest. */
-    first = site->bulk_first;
-    u64 size = site->bulk_count * 8;
-    u64 where = read_register(ctx, site->slots[6].reg) + site->slots[6].value;
-    if (size > (SLOTS - 6) * 8)
-      size = (SLOTS - 6) * 8;
-    if (first != 6 || bpf_probe_read_user(&slots[6], size, (void *)where))
-      unreadable |= 0xffc0 & ((1 << FILTER_BASE) - 1);
-  }
-#endif
-  if (unknown) {
-    count_one(COUNTER_UNREADABLE);
-    return 0;
   }
   if (!(FILTER)) {
     count_one(COUNTER_FILTERED);
     return 0;
   }
+#pragma unroll
+  for (int i = 0; i < FILTER_BASE; i++) {
+    slots[i] = 0;
+    if (i < site->bulk_first || i >= site->bulk_first + site->bulk_count)
+      if (!read_slot(ctx, site, i, &slots[i]))
+        unreadable |= 1 << i;
+  }
+#if FILTER_BASE > 6
+  if (site->bulk_count) {
+    /* Stack operands in one read: a read each costs more than all the rest. */
+    first = site->bulk_first;
+    u64 size = site->bulk_count * 8;
+    u64 where = read_register(ctx, site->slots[6].reg) + site->slots[6].value;
+    if (size > (FILTER_BASE - 6) * 8)
+      size = (FILTER_BASE - 6) * 8;
+    if (first != 6 || bpf_probe_read_user(&slots[6], size, (void *)where))
+      unreadable |= 0xffc0;
+  }
+#endif
   record = ring.ringbuf_reserve(sizeof(struct record));
   if (!record) {
     count_one(COUNTER_LOST);
@@ -91,11 +95,11 @@ int on_hit(struct pt_regs *ctx) {
   record->site = number;
   bpf_get_current_comm(record->comm, sizeof record->comm);
 #pragma unroll
-  for (int i = 0; i < SLOTS; i++)
+  for (int i = 0; i < FILTER_BASE; i++)
     record->values[i] = slots[i];
 #if TEXTS
 #pragma unroll
-  for (int i = 0; i < SLOTS; i++) {
+  for (int i = 0; i < FILTER_BASE; i++) {
     if (site->slots[i].pad[0] && slots[i] && texts < TEXTS) {
       int length = bpf_probe_read_user_str(record->text[texts], TEXT,
                                            (void *)slots[i]);
