@@ -58,3 +58,21 @@ class BadElf(RbtraceError):
 
 class BpfError(RbtraceError):
     """The kernel refused a map, a program or an attachment."""
+
+
+class UnreadableMemory(RbtraceError):
+    """Memory of a target that cannot be read: not mapped (any more), or a lie."""
+
+
+class NotRuby(RbtraceError):
+    """A process or a core file without a Ruby in it."""
+
+    exit_code = 4
+
+
+class UnknownRuby(RbtraceError):
+    """A Ruby whose structures are not known well enough to be read."""
+
+
+class BadRecording(RbtraceError):
+    """A file that is no recording, or one of a newer version."""

@@ -1,0 +1,231 @@
+"""What differs between Rubies, as data: where fields are, and how things are encoded.
+
+The walker knows no version. What it needs of a Ruby stands in a ``Layout``: offsets
+in bytes, and traits. An absent field is None, never 0. A layout comes from the table
+of its minor version (``layouts/``), from DWARF, or from calibration; ``origins`` says
+which gave what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Origin(str, Enum):
+    """Where an offset came from."""
+
+    TABLE = "table"
+    DWARF = "DWARF"
+    CALIBRATED = "calibrated"
+    MINED = "mined"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One offset, in bytes, and the CRuby member it belongs to.
+
+    ``member`` is ``structure.member[.member…]`` as the headers of that version have
+    it, so that the same words find it in DWARF.
+    """
+
+    offset: int
+    member: str
+
+
+class LineTable(str, Enum):
+    """How an iseq says which instruction is on which line."""
+
+    POSITION_IN_ENTRY = "position in entry"  # up to 2.4
+    POSITIONS_ARRAY = "positions array"  # 2.5
+    SUCCINCT = "succinct index"  # 2.6 and later
+
+
+class ThreadList(str, Enum):
+    """How a VM, or from 3.0 a ractor, holds its threads."""
+
+    ST_TABLE = "st_table"  # 2.1
+    LIST = "list_head"  # 2.2 and later
+
+
+class ClassPath(str, Enum):
+    """Where a class keeps its name, and a singleton class whom it belongs to."""
+
+    IVAR_TABLE = "ivar table"  # up to 3.1
+    FIRST_IVAR = "first ivar"  # 3.2
+    EXTENSION = "class extension"  # 3.3 and later
+
+
+class StringStyle(str, Enum):
+    """How an RString holds its bytes."""
+
+    LENGTH_IN_FLAGS = "length in flags"  # up to 3.1
+    LENGTH_FIRST = "length first"  # 3.2 and later
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What of a Ruby is no offset. Bits are numbered from 0."""
+
+    line_table: LineTable
+    thread_list: ThreadList
+    class_path: ClassPath
+    string_style: StringStyle
+    has_ractors: bool
+    flags_in_ep: bool
+    """Frame type in ``ep[0]`` (2.4 and later), not in the control frame."""
+    method_in_ep: bool
+    """Method entry or cref in ``ep[-2]`` (``ep[-1]`` up to 2.3)."""
+    first_line_is_fixnum: bool
+    native_id_is_tid: bool
+    """A kernel thread id (3.1 and later), not a pthread_t."""
+    qnil: int
+    singleton_bit: int
+    frame_magic_mask: int
+    frame_magics: Mapping[str, int]
+    """``METHOD BLOCK CLASS TOP CFUNC IFUNC EVAL RESCUE DUMMY`` (``PROC``,
+    ``LAMBDA`` where a version has them)."""
+    local_flag: int | None
+    """VM_ENV_FLAG_LOCAL in ``ep[0]``."""
+    iseq_imemo: int | None
+    ment_imemo: int | None
+    svar_imemo: int | None
+    symbol_shift: int
+    """ID_SCOPE_SHIFT: what to shift an ID by for its serial number."""
+    last_operator_id: int
+    """tLAST_OP_ID: up to here an ID is its own serial number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """Offsets in bytes from the beginning of the structure a name begins with.
+
+    ec: rb_execution_context_t (up to 2.4 the thread itself), cfp:
+    rb_control_frame_t, th: rb_thread_t, nt: rb_native_thread, vm: rb_vm_t, ractor:
+    rb_ractor_t, iseq: rb_iseq_t, body: rb_iseq_constant_body (up to 2.2 the iseq
+    itself), line: iseq_insn_info_entry, me: rb_method_entry_t, def:
+    rb_method_definition_t, class: RClass, ext: rb_classext_t, symbols: the global
+    symbol table, fiber: rb_fiber_t, objspace: rb_objspace. ``…_size`` without a
+    structure's member is the size of the structure.
+    """
+
+    ec_vm_stack: int
+    ec_vm_stack_size: int
+    """In words."""
+    ec_cfp: int
+    ec_thread: int | None
+    ec_fiber: int | None
+
+    cfp_size: int
+    cfp_pc: int
+    cfp_sp: int
+    cfp_iseq: int
+    cfp_self: int
+    cfp_ep: int
+    cfp_flag: int | None
+    """Frame type, up to 2.3."""
+    cfp_me: int | None
+    """Method entry, up to 2.2."""
+    cfp_class: int | None
+
+    th_ec: int | None
+    th_vm: int
+    th_self: int | None
+    th_name: int | None
+    th_status: int
+    """The byte whose two low bits are the status, from 2.1 on; up to 2.4 an int."""
+    th_native_id: int | None
+    """thread_id, a pthread_t, or from 3.1 a kernel thread id, in the thread itself."""
+    th_native_thread: int | None
+    nt_tid: int | None
+    th_list_node: int | None
+    th_ractor: int | None
+    th_root_fiber: int | None
+
+    vm_threads: int | None
+    vm_main_thread: int | None
+    vm_running_thread: int | None
+    vm_ractors: int | None
+    vm_main_ractor: int | None
+    vm_objspace: int | None
+
+    ractor_threads: int | None
+    ractor_running_ec: int | None
+    ractor_main_thread: int | None
+    ractor_list_node: int | None
+
+    iseq_body: int | None
+    body_type: int
+    body_size: int
+    """iseq_size, in words."""
+    body_encoded: int
+    body_path: int
+    """pathobj, from 2.5 on; before that path."""
+    body_real_path: int | None
+    body_base_label: int
+    body_label: int
+    body_first_line: int
+    body_lines: int
+    """insns_info.body, or insn_info_table up to 2.4."""
+    body_line_positions: int | None
+    body_line_count: int
+    body_line_index: int | None
+    body_parent: int | None
+    body_local: int | None
+
+    line_size: int
+    line_number: int
+    line_position: int | None
+
+    me_flags: int | None
+    me_defined_class: int | None
+    me_def: int | None
+    me_called_id: int | None
+    me_owner: int | None
+    def_type: int | None
+    def_body: int | None
+    def_original_id: int | None
+
+    class_ext: int | None
+    """Of the pointer to the extension; None where it follows the class."""
+    ext_ivars: int | None
+    """iv_tbl, up to 3.1, from the extension."""
+    class_first_ivar: int | None
+    """Of the pointer to the instance variables, 3.2, from the class."""
+    class_path: int | None
+    """Of the name's VALUE, 3.3 and later, from the class."""
+    class_attached: int | None
+    """Of the attached object's VALUE, 3.3 and later, from the class."""
+
+    symbols_last_id: int
+    symbols_ids: int
+
+    fiber_prev: int | None
+    fiber_ec: int | None
+    fiber_status: int | None
+
+    objspace_flags: int | None
+    objspace_gc_bit: int | None
+    """Number of the bit ``during_gc`` in the word at ``objspace_flags``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The layout of a minor version as its file in ``layouts/`` has it."""
+
+    version: tuple[int, int]
+    traits: Traits
+    fields: Mapping[str, Field]
+    """By name of ``Offsets``; an absent field is absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the walker needs to know of one Ruby."""
+
+    version: str
+    """As the target has it: ``3.1.2``."""
+    traits: Traits
+    offsets: Offsets
+    origins: Mapping[str, Origin] = field(default_factory=dict)
