@@ -61,8 +61,7 @@ class KeyKind(IntEnum):
     """``struct key`` kinds."""
 
     KEY = 0
-    OTHER = 1
-    NO_TEXT = 2
+    NO_TEXT = 1
 
 
 class SlotKind(IntEnum):

@@ -110,7 +110,8 @@ class Family:
 class Engine:
     """See the module.
 
-    source, functions, maps, flags, prelude: as for ``bpf.program.Program``
+    source, functions, maps, flags, prelude, shared: as for
+        ``bpf.program.Program``
     family: None when there is one process and there will be no other: then
         the kernel is asked to attach to that one only
     """
@@ -124,6 +125,7 @@ class Engine:
         maps: Mapping[str, MapSpec],
         flags: Mapping[str, int],
         prelude: str = "",
+        shared: Mapping[str, Map] | None = None,
     ) -> None:
         self._attacher = attacher
         self._family = family
@@ -133,7 +135,9 @@ class Engine:
         self.refused: dict[Probe, str] = {}
         self._tracepoints: list[RawTracepoint] = []
         self.wanted: list[Wanted] = []
-        shared = {} if family is None else {"watched": family.watched}
+        shared = dict(shared or {})
+        if family is not None:
+            shared["watched"] = family.watched
         every = {
             "sites": MapSpec(sys_.MAP_TYPE_ARRAY, 4, SITE_SIZE, MAX_SITES),
             "counters": counters_map(),

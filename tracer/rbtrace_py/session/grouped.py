@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rbtrace_py.aggregate.results import Result
 from rbtrace_py.bpf.abi import By, Values
 from rbtrace_py.bpf.attach import Attacher
-from rbtrace_py.bpf.maps import MapSpec
+from rbtrace_py.bpf.maps import Map, MapSpec
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model import Operand, Probe
 from rbtrace_py.session import select
@@ -28,14 +28,12 @@ class Recipe:
     """A program of ``programs/`` that records, beyond what all of them share.
 
     own_slots: slots the program names itself; the key's and the filter's follow
-    series: those it records, by number; more may come
     """
 
     source: str
     values: Values
     own_slots: int
     flags: Mapping[str, int]
-    series: Mapping[str, int]
     functions: tuple[str, ...] = ("on_hit",)
     maps: Mapping[str, MapSpec] | None = None
 
@@ -51,7 +49,8 @@ class Grouped(Session):
         super().__init__(targets, words, options)
         self._by = By.NOTHING
         self._key_operands: dict[int, Operand | None] = {}
-        self._recorders: list[Recorder] = []
+        self._recorder: Recorder | None = None
+        self._recorded: dict[str, Map] = {}
         self._most_series = MAX_SERIES
 
     @abstractmethod
@@ -63,7 +62,7 @@ class Grouped(Session):
         return self.options.by
 
     def snapshot(self) -> Result:
-        groups = [group for r in self._recorders for group in r.groups()]
+        groups = self._recorder.groups() if self._recorder is not None else []
         return Result(
             self.command,
             self.targets.pids,
@@ -94,8 +93,8 @@ class Grouped(Session):
             )
         self._by = kind
         self._key_operands[number] = operand
-        for recorder in self._recorders:
-            recorder.reserve_other(number)
+        if self._recorder is not None:
+            self._recorder.reserve_other(number)
 
     def with_key_and_filter(
         self, probe: Probe, own: Sequence[SlotPlan]
@@ -105,7 +104,11 @@ class Grouped(Session):
         return (*own, *key, *self.filter.slots(probe))
 
     def make_recording(self, attacher: Attacher, recipe: Recipe) -> Engine:
-        """Make an engine that records, and add it to the session's."""
+        """Make an engine that records, and add it to the session's.
+
+        A session's engines record into the same maps: ``--max-keys`` counts
+        the keys of them all.
+        """
         shape = self._shape(recipe.values)
         keys = int(self._by is not By.NOTHING)
         flags = {
@@ -115,7 +118,9 @@ class Grouped(Session):
             **shape.flags(),
             **recipe.flags,
         }
-        maps = {**shape.maps(), **self.filter.maps(), **(recipe.maps or {})}
+        maps = {**self.filter.maps(), **(recipe.maps or {})}
+        if not self._recorded:
+            maps.update(shape.maps())
         engine = Engine(
             attacher,
             self._family,
@@ -124,15 +129,17 @@ class Grouped(Session):
             maps,
             flags,
             self.filter.prelude(),
+            self._recorded,
         )
         self._engines.append(engine)
         self.filter.fill(engine.program)
-        recorder = Recorder(
-            engine.program, shape, recipe.series, self._key_operands.get
-        )
-        for number in recipe.series.values():
-            recorder.reserve_other(number)
-        self._recorders.append(recorder)
+        if self._recorder is None:
+            self._recorded = {name: engine.program.maps[name] for name in shape.maps()}
+            self._recorder = Recorder(
+                self._recorded, shape, self.series, self._key_operands.get
+            )
+            for number in self.series.values():
+                self._recorder.reserve_other(number)
         return engine
 
     def _shape(self, values: Values) -> Shape:

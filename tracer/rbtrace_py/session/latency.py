@@ -42,8 +42,6 @@ class Latency(Grouped):
         self._meanings: dict[str, tuple[Pair, ...]] = {}
         self._spans: list[str] = []
         self._kinds: list[str] = []
-        self._span_series: dict[str, int] = {}
-        self._pair_series: dict[str, int] = {}
         self._pair_engine: Engine | None = None
 
     # -------------------------------------------------------------- selecting
@@ -133,7 +131,6 @@ class Latency(Grouped):
                 )
             self.filter.check(probe)
             self.settle_series(pair.series, probe)
-            self._pair_series[pair.series] = self.series[pair.series]
         self._pairs.setdefault(pair, len(self._pairs))
 
     def _plan_spans(self, word: str, probes: Sequence[Probe]) -> None:
@@ -141,7 +138,6 @@ class Latency(Grouped):
             self.filter.check(probe)
             name = select.series_name(probe)
             self.settle_series(name, probe)
-            self._span_series[name] = self.series[name]
             if word not in self._spans:
                 self._spans.append(word)
 
@@ -154,7 +150,7 @@ class Latency(Grouped):
     def make_engines(self, attacher: Attacher) -> None:
         if self._spans or not self._pairs:
             slots = {"VALUE_SLOT": 0, "OUTCOME_SLOT": 1}
-            recipe = Recipe("values.c", Values.DURATION, 2, slots, self._span_series)
+            recipe = Recipe("values.c", Values.DURATION, 2, slots)
             self.make_recording(attacher, recipe)
             self._kinds.append("spans")
         if self._pairs:
@@ -173,7 +169,6 @@ class Latency(Grouped):
             Values.DURATION,
             0,
             {"DEPTH": PAIR_DEPTH, "PAIRS": len(self._pairs)},
-            self._pair_series,
             ("on_hit", "on_thread_exit"),
             {"threads": threads, "nothing": nothing},
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rbtrace_py.aggregate.histogram import (
     Distribution,
@@ -15,17 +15,22 @@ from rbtrace_py.aggregate.histogram import (
 from rbtrace_py.aggregate.results import Group, Key
 from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.abi import BUCKETS, KEY_TEXT, By, KeyKind, Values
-from rbtrace_py.bpf.maps import MapSpec
-from rbtrace_py.bpf.program import Program
+from rbtrace_py.bpf.maps import Map, MapSpec
 from rbtrace_py.model import NIL_BOOL, NIL_FLOAT_BITS, NIL_INTEGER, Operand, OperandType
 
 DENSE_SERIES = 8
 """Up to so many series get a whole histogram each (270 KB)."""
 
+_GROUP = struct.Struct("<QQQq")
 _BUCKETS_A_KEY = 256
 _MOST_BUCKETS = 1 << 22
+_MOST_KEYS_READY = 1 << 14
+"""Up to so many groups there is memory for all of them from the start."""
 
 UNREADABLE_KEY = "(unreadable)"
+
+Cells = dict[tuple[int, int], dict[int, int]]
+"""Buckets of every group, by what the group is known by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,8 @@ class Shape:
 
     dense: as many series as ``series``, a whole histogram each; else groups
         and buckets as they are seen
-    max_keys: groups kept, beside one a series for the rest
+    max_keys: groups with a key that are kept, of all series together; beside
+        them each series has one for the rest
     """
 
     values: Values
@@ -61,8 +67,15 @@ class Shape:
             return made
         key_size = 8 + (KEY_TEXT if self.by is By.TEXT else 8)
         lazily = sys_.F_NO_PREALLOC
-        groups = self.max_keys + self.series
-        made["groups"] = MapSpec(hash_, key_size, 32, groups, lazily)
+        groups = self.series if self.by is By.NOTHING else self.max_keys
+        ready = groups <= _MOST_KEYS_READY
+        made["groups"] = MapSpec(
+            hash_, key_size, _GROUP.size, groups, 0 if ready else lazily
+        )
+        if self.by is not By.NOTHING:
+            made["others"] = MapSpec(
+                array, 4, _GROUP.size, self.series, sys_.F_MMAPABLE
+            )
         if self.values:
             cells = min(self.max_keys * _BUCKETS_A_KEY + BUCKETS, _MOST_BUCKETS)
             made["buckets"] = MapSpec(hash_, 16, 8, cells, lazily)
@@ -70,34 +83,32 @@ class Shape:
 
 
 class Recorder:
-    """The recorded groups of one program.
+    """The recorded groups of a session's programs.
 
+    maps: those of ``Shape.maps``, which the programs share
     series: numbers of the series by name; more may come
     key_operand: the ``--by`` operand of a series
     """
 
     def __init__(
         self,
-        program: Program,
+        maps: Mapping[str, Map],
         shape: Shape,
         series: Mapping[str, int],
         key_operand: Callable[[int], Operand | None],
     ) -> None:
-        self._maps = program.maps
+        self._maps = maps
         self._shape = shape
         self._series = series
         self._key_operand = key_operand
 
     def reserve_other(self, series: int) -> None:
-        """Make the row for what comes after ``--max-keys`` while there is room."""
+        """Ready the row of a series for what comes after ``--max-keys``."""
         if self._shape.by is By.NOTHING:
             return
-        groups = self._maps["groups"]
-        key = struct.pack("<II", series, KeyKind.OTHER).ljust(
-            groups.spec.key_size, b"\0"
-        )
         # No group of the kernel's is born as late as this.
-        groups.put(key, struct.pack("<QQQQ", (1 << 63) + series, 0, 0, 0))
+        fresh = _GROUP.pack((1 << 63) + series, 0, 0, 0)
+        self._maps["others"].put(series.to_bytes(4, "little"), fresh)
 
     def groups(self) -> list[Group]:
         """A snapshot; in the order of the series, then as the kernel has them."""
@@ -122,36 +133,38 @@ class Recorder:
         cells = self._cells()
         names = {number: name for name, number in self._series.items()}
         for key, value in self._maps["groups"].items():
-            born, cpu, count, total = struct.unpack("<QQQq", value)
             series, kind = struct.unpack_from("<II", key)
-            distribution = self._distribution(cells.get((born, cpu), {}))
-            if distribution is not None:
-                # The group was read later and may be ahead of its buckets.
-                count = distribution.count
-            if self._shape.values is Values.FLOAT:
-                total = 0  # the kernel cannot add doubles
             if self._shape.by is By.NOTHING:
-                yield Group(names.pop(series), None, count, total, distribution)
-            elif count:
+                yield self._group(names.pop(series), value, cells)
+                continue
+            group = self._group(names[series], value, cells)
+            if group.count:
                 found, cut = self._key(series, kind, key[8:])
-                is_other = kind == KeyKind.OTHER
-                yield Group(
-                    names[series],
-                    found,
-                    count,
-                    total,
-                    distribution,
-                    is_other,
-                    cut,
-                    key[4:],
-                )
+                yield replace(group, key=found, truncated=cut, raw=key[4:])
         if self._shape.by is By.NOTHING:
             for name in names.values():
                 yield Group(name, None, 0, 0, self._distribution({}))
+            return
+        others = self._maps["others"].view()
+        for series, name in names.items():
+            value = others[_GROUP.size * series : _GROUP.size * (series + 1)]
+            group = self._group(name, value, cells)
+            if group.count:
+                yield replace(group, is_other=True)
 
-    def _cells(self) -> dict[tuple[int, int], dict[int, int]]:
-        """Buckets of every group, by what the group is known by."""
-        cells: dict[tuple[int, int], dict[int, int]] = {}
+    def _group(self, name: str, value: bytes, cells: Cells) -> Group:
+        """Of a ``struct group``, without its key."""
+        born, cpu, count, total = _GROUP.unpack(value)
+        distribution = self._distribution(cells.get((born, cpu), {}))
+        if distribution is not None:
+            # The group was read later and may be ahead of its buckets.
+            count = distribution.count
+        if self._shape.values is Values.FLOAT:
+            total = 0  # the kernel cannot add doubles
+        return Group(name, None, count, total, distribution)
+
+    def _cells(self) -> Cells:
+        cells: Cells = {}
         if self._shape.values:
             for key, value in self._maps["buckets"].items():
                 born, cpu, place = struct.unpack("<QII", key)
@@ -168,8 +181,6 @@ class Recorder:
         return None
 
     def _key(self, series: int, kind: int, raw: bytes) -> tuple[Key, bool]:
-        if kind == KeyKind.OTHER or self._shape.by is By.NOTHING:
-            return None, False
         if self._shape.by is By.TEXT:
             if kind == KeyKind.NO_TEXT:
                 return (UNREADABLE_KEY if raw[0] else None), False

@@ -19,7 +19,7 @@ BPF_TABLE("array", u32, u64, histogram, 1);
 
 struct key {
   u32 series;
-  u32 kind; /* 0 a key, 1 everything beyond --max-keys, 2 nil or unreadable */
+  u32 kind; /* 0 a key, 1 a text that is nil or unreadable */
 #if BY == 2
   u64 text[TEXT / 8];
 #else
@@ -41,6 +41,10 @@ struct bucket {
 };
 
 BPF_TABLE("hash", struct key, struct group, groups, 1);
+#if BY
+/* Of each series, everything beyond --max-keys; the loader gives them a `born`. */
+BPF_TABLE("array", u32, struct group, others, 1);
+#endif
 #if VALUES
 BPF_TABLE("hash", struct bucket, u64, buckets, 1);
 #endif
@@ -96,7 +100,7 @@ static __always_inline void fill_key(struct key *key, u64 *slots) {
   if (pointer)
     length = bpf_probe_read_user_str(key->text, TEXT, (void *)pointer);
   if (length < 0) {
-    key->kind = 2;
+    key->kind = 1;
     key->text[0] = pointer != 0; /* nil, or a pointer that leads nowhere */
   } else if (length == TEXT) {
     /* Cut, unless it fits to the byte: the last byte says so. */
@@ -128,15 +132,13 @@ static __always_inline void record(u32 series, u64 value, u64 *slots) {
   key.series = series;
   fill_key(&key, slots);
   group = group_of(&key);
+#if BY
+  if (!group)
+    group = others.lookup(&series);
+#endif
   if (!group) {
-    struct key other = {};
-    other.series = series;
-    other.kind = 1;
-    group = groups.lookup(&other);
-    if (!group) {
-      count_one(COUNTER_NO_ROOM);
-      return;
-    }
+    count_one(COUNTER_NO_ROOM);
+    return;
   }
 #if !VALUES
   __sync_fetch_and_add(&group->count, 1);
