@@ -100,14 +100,16 @@ class Slot:
 
 
 _OPERAND = struct.Struct("<BBBBBBBxq")
-_SITE = struct.Struct("<IIBB6x")
+_SITE = struct.Struct("<IIBB?5x")
 SITE_SIZE = _SITE.size + MAX_SLOTS * _OPERAND.size
 
 
-def pack_site(series: int, slots: Sequence[Slot], role: int = 0) -> bytes:
-    """``struct site``: 208 bytes."""
+def pack_site(
+    series: int, slots: Sequence[Slot], role: int = 0, is_off: bool = False
+) -> bytes:
+    """``struct site``."""
     packed = b"".join(slot.pack() for slot in slots)
-    return _SITE.pack(series, role, *_bulk(slots)) + packed.ljust(
+    return _SITE.pack(series, role, *_bulk(slots), is_off) + packed.ljust(
         MAX_SLOTS * _OPERAND.size, b"\0"
     )
 

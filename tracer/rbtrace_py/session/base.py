@@ -316,10 +316,12 @@ class Session(ABC):
 
     def detach(self) -> None:
         """Stop counting; the answer can still be read."""
+        if self._ended_ns is None:
+            for engine in self._engines:
+                engine.silence()
+            self._ended_ns = time.time_ns()
         for engine in self._engines:
             engine.detach()
-        if self._ended_ns is None:
-            self._ended_ns = time.time_ns()
 
     def close(self) -> None:
         with ExitStack() as stack:

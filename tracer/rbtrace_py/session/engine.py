@@ -135,6 +135,7 @@ class Engine:
         self.refused: dict[Probe, str] = {}
         self._tracepoints: list[RawTracepoint] = []
         self.wanted: list[Wanted] = []
+        self._sites: list[tuple[Wanted, Site]] = []
         shared = dict(shared or {})
         if family is not None:
             shared["watched"] = family.watched
@@ -234,11 +235,15 @@ class Engine:
                 )
             self._numbers[key] = number
             self.wanted.append(want)
-            slots = [slot.at(site) for slot in want.slots]
-            self.program.maps["sites"].put(
-                _u32(number), pack_site(want.series, slots, want.role)
-            )
+            self._sites.append((want, site))
+            self._put_site(number)
         return Point(site.offset, site.semaphore_offset, number)
+
+    def _put_site(self, number: int, is_off: bool = False) -> None:
+        want, site = self._sites[number]
+        slots = [slot.at(site) for slot in want.slots]
+        packed = pack_site(want.series, slots, want.role, is_off)
+        self.program.maps["sites"].put(_u32(number), packed)
 
     def follow_thread_exits(self) -> None:
         self._tracepoints.append(
@@ -250,6 +255,11 @@ class Engine:
 
     def missed(self) -> int:
         return self.program.missed()
+
+    def silence(self) -> None:
+        """Count no more, at once: detaching may take the kernel a while."""
+        for number in range(len(self._sites)):
+            self._put_site(number, is_off=True)
 
     def detach(self) -> None:
         """Take the program off every site; what it recorded stays."""

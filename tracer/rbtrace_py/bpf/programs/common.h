@@ -33,7 +33,8 @@ struct site {
   u32 role; /* see pairs.c */
   u8 bulk_first; /* slots from here on stand in memory one behind the other */
   u8 bulk_count;
-  u8 pad[6];
+  u8 is_off; /* its hits count no more: the session is over */
+  u8 pad[5];
   struct operand slots[MAX_SLOTS];
 };
 
@@ -70,6 +71,11 @@ static __always_inline bool is_watched(void) {
 #else
   return true;
 #endif
+}
+
+/* Is this a hit of ours? */
+static __always_inline bool is_counted(struct site *site) {
+  return site && !site->is_off && is_watched();
 }
 
 /*

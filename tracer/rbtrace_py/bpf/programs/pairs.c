@@ -48,7 +48,7 @@ int on_hit(struct pt_regs *ctx) {
   struct site *site = sites.lookup(&number);
   struct beginnings *open;
   u64 depth, started;
-  if (!site || !is_watched())
+  if (!is_counted(site))
     return 0;
   bool begins = !(site->role & 1);
   open = thread_of(site->role >> 1, begins);

@@ -47,7 +47,7 @@ int on_hit(struct pt_regs *ctx) {
   u32 first, texts = 0;
   u16 unreadable = 0, read = 0, cut = 0;
   struct record *record;
-  if (!site || !is_watched())
+  if (!is_counted(site))
     return 0;
   /*
    * The filter before the operands: what does not pass costs less, and the

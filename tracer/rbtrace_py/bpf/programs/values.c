@@ -13,7 +13,7 @@ int on_hit(struct pt_regs *ctx) {
   u64 slots[SLOTS + 1];
   FILTER_SCRATCH;
   u64 value = 0;
-  if (!site || !is_watched())
+  if (!is_counted(site))
     return 0;
   if (!read_slots(ctx, site, slots)) {
     count_one(COUNTER_UNREADABLE);

@@ -1,0 +1,66 @@
+"""When a session ends, and what it says about that."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from conftest import TARGETS, Target
+from rbtrace_py.session.count import Count
+from rbtrace_py.session.latency import Latency
+from rbtrace_py.session.targets import Targets
+
+INTEGER = 1
+
+
+@pytest.fixture
+def crafted(root):
+    target = Target("/usr/bin/python3", str(TARGETS / "crafted.py"))
+    yield target
+    target.close()
+
+
+def tell(target, *words):
+    assert target.step(json.dumps(words)) == "done"
+
+
+def define(target, name, *operands, role=0):
+    tell(target, "define", "made", name, role, operands)
+
+
+@pytest.mark.parametrize("attach", ["multi", "perf"])
+def test_time_to_detach_is_not_measured(crafted, trace, attach):
+    """Detaching 20 perf uprobes takes seconds."""
+    for number in range(20):
+        define(crafted, f"event{number}", ["id", INTEGER, 0])
+    env = {"RBTRACE_ATTACH": attach}
+    tracer = trace("count", crafted.pid, "made:*", "--json", env=env)
+    tell(crafted, "fire", "event7", [1], 23)
+    asked = time.time_ns()
+    out, err, code = tracer.finish()
+    gone = time.time_ns()
+    assert code == 0, err
+    document = json.loads(out)
+    assert document["count"] == 23
+    if attach == "perf":
+        assert document["ended_ns"] - asked < (gone - asked) / 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "counted"), [(Count, "made:*", 6), (Latency, "begin..end", 3)]
+)
+def test_what_comes_after_the_end_is_not_counted(crafted, kind, word, counted):
+    for name in ("begin", "end"):
+        define(crafted, name, ["id", INTEGER, 0])
+    targets = Targets.from_pids([crafted.pid])
+    with kind(targets, [word]) as session:
+        for times in (3, 4):
+            for _ in range(times):
+                tell(crafted, "fire", "begin", [1], 1)
+                tell(crafted, "fire", "end", [1], 1)
+            for engine in session._engines:
+                engine.silence()
+        assert session.snapshot().count == counted
+    targets.close()
