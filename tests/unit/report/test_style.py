@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 
 import pytest
 
-from rbtrace_py.report.style import ASCII, PLAIN, Style
+from rbtrace_py.report.style import ASCII, PLAIN, Style, can_move
 
 
 class Terminal(io.TextIOWrapper):
@@ -24,6 +25,26 @@ def test_colour_on_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Style.for_stream(Terminal("utf-8"), colour=False) == PLAIN
     monkeypatch.setenv("NO_COLOR", "1")
     assert Style.for_stream(Terminal("utf-8")) == PLAIN
+
+
+def test_no_colour_where_lines_are_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "dumb")
+    assert not can_move(Terminal("utf-8"))
+    assert Style.for_stream(Terminal("utf-8")) == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("columns", "width"), [(200, 80), (80, 80), (40, 40), (3, 20), (0, 80)]
+)
+def test_width_of_a_terminal(
+    columns: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = os.terminal_size((columns, 24))
+    monkeypatch.setattr("os.get_terminal_size", lambda _: size)
+    monkeypatch.setattr(Terminal, "fileno", lambda _: 1)
+    assert Style.for_stream(Terminal("utf-8")).width == width
+    assert Style.for_stream(io.TextIOWrapper(io.BytesIO(), "utf-8")).width == 80
 
 
 def test_ascii_where_the_encoding_is_not_unicode() -> None:

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from rbtrace_py.aggregate.results import Result
-from rbtrace_py.cli.output import Output, Ticker, attached, create, opened
+from rbtrace_py.cli.output import (
+    Output,
+    attached,
+    create,
+    enter,
+    opened,
+    subject,
+    ticker_for,
+)
 from rbtrace_py.cli.stop import Stop
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.hlog import HlogWriter
@@ -35,12 +43,12 @@ def answer(session: Grouped, limits: Limits, rendering: Rendering) -> int:
     """Attach, let it count, and render the answer; the exit code."""
     with ExitStack() as stack:
         # Only what could be attached may overwrite a file.
-        stack.enter_context(session)
+        enter(stack, session)
         output = stack.enter_context(opened(rendering.output))
         hlog = _hlog(stack, session, rendering.hlog)
         stop = stack.enter_context(Stop())
         attached(session)
-        ticker = Ticker(f"measuring {', '.join(session.series)[:30]}")
+        ticker = ticker_for(session, f"measuring {subject(session)}")
 
         def interval(result: Result) -> None:
             ticker.clear()
@@ -50,7 +58,7 @@ def answer(session: Grouped, limits: Limits, rendering: Rendering) -> int:
 
         wanted = interval if limits.interval else None
         whole = run(session, limits, wanted, ticker, stop.is_asked)
-        ticker.clear()
+        ticker.end()
         if not limits.interval:
             if hlog is not None:
                 hlog.write(whole)

@@ -13,7 +13,14 @@ import click
 from rbtrace_py.aggregate.events import Event
 from rbtrace_py.cli import options as o
 from rbtrace_py.cli.answer import TOO_MUCH_LOST, need_words
-from rbtrace_py.cli.output import Output, attached, opened
+from rbtrace_py.cli.output import (
+    Output,
+    attached,
+    enter,
+    opened,
+    subject,
+    ticker_for,
+)
 from rbtrace_py.cli.stop import Stop
 from rbtrace_py.report.events import FIELDS, Template, event_line
 from rbtrace_py.report.json import dumps, event_document, trace_end_document
@@ -26,6 +33,9 @@ from rbtrace_py.session.targets import Targets
 from rbtrace_py.session.trace import Trace
 
 Line = Callable[[Event], str]
+
+QUIET_SECONDS = 1.0
+"""Without an event, before a terminal is told that we wait for one."""
 
 
 @click.command("trace", options_metavar="[OPTIONS]")
@@ -67,7 +77,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     need_words(words, "a probe")
     session = Trace(targets, words, o.options_of(values))
     with ExitStack() as stack:
-        stack.enter_context(session)
+        enter(stack, session)
         output = stack.enter_context(opened(values["output"]))
         line = _line(session, output, values)
         stop = stack.enter_context(Stop())
@@ -90,16 +100,27 @@ def _line(session: Trace, output: Output, values: dict[str, Any]) -> Line:
 def _print(
     session: Trace, limits: Limits, output: Output, line: Line, stop: Stop
 ) -> int:
-    """Print events until it is over; how many there were."""
+    """Print events until it is over; how many there were.
+
+    Where none has come for a while, a line on the terminal says so.
+    """
     shown = 0
+    waiting = ticker_for(
+        session, f"waiting for {subject(session)}", "stops", QUIET_SECONDS
+    )
+    last = time.monotonic()
     for event in _events(session, limits, stop):
         if event is None:
             output.stream.flush()
+            waiting(time.monotonic() - last)
             continue
+        waiting.clear()
         output.stream.write(line(event) + "\n")
+        last = time.monotonic()
         shown += 1
         if shown == limits.count:
             break
+    waiting.end()
     session.detach()
     output.stream.flush()
     return shown

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 WIDTH = 80
+_NARROWEST = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,9 @@ class Style:
         """What suits ``stream``. ``colour`` None: as the terminal is."""
         encoding = (stream.encoding or "ascii").lower().replace("-", "")
         if colour is None:
-            colour = stream.isatty() and not os.environ.get("NO_COLOR")
-        return cls(colour=colour, ascii=ascii_only or not encoding.startswith("utf"))
+            colour = can_move(stream) and not os.environ.get("NO_COLOR")
+        is_ascii = ascii_only or not encoding.startswith("utf")
+        return cls(colour=colour, ascii=is_ascii, width=_columns(stream))
 
     def bold(self, text: str) -> str:
         return self._paint("1", text)
@@ -56,6 +58,23 @@ class Style:
 
     def _paint(self, code: str, text: str) -> str:
         return f"\x1b[{code}m{text}\x1b[m" if self.colour and text else text
+
+
+def can_move(stream: TextIO) -> bool:
+    """Is it a terminal that understands more than lines?"""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _columns(stream: TextIO) -> int:
+    """Of a terminal that is narrower than a report; else a report's."""
+    if not stream.isatty():
+        return WIDTH
+    try:
+        found = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        return WIDTH
+    # A terminal that does not know its size says 0.
+    return min(max(found, _NARROWEST), WIDTH) if found else WIDTH
 
 
 PLAIN = Style()

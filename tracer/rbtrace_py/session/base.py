@@ -65,6 +65,8 @@ class Session(ABC):
 
     Use it as a context manager: entering attaches, leaving detaches.
     ``refresh`` keeps up with a set that grows, about every REFRESH_SECONDS.
+    ``on_wait``, if set before, gets the seconds so far while entering waits for
+    a probe, many times a second.
 
     Raises NoSuchProbe, NoSuchTarget, NotPermitted, BpfError, UsageError.
     """
@@ -84,6 +86,7 @@ class Session(ABC):
         self.not_traced = 0
         self.started_ns = 0
         self.notes: list[str] = []
+        self.on_wait: Callable[[float], None] | None = None
         self._cache = ProbeCache()
         self._watcher = Watcher()
         self._made = time.monotonic()
@@ -197,6 +200,8 @@ class Session(ABC):
             except NoSuchProbe:
                 if not (self.options.wait or self._is_ours) or self._is_too_late():
                     raise
+            if self.on_wait is not None:
+                self.on_wait(time.monotonic() - self._made)
             time.sleep(0.02)
             self.targets.refresh()
 

@@ -1,0 +1,118 @@
+"""``rbtrace-py`` on a terminal of a given size, and what it wrote there."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MAIN = "from rbtrace_py.cli.main import main; main()"
+TIMEOUT = 60
+
+
+class Terminal:
+    """A process whose three streams, or those named, are a terminal of its own.
+
+    Its session's too: closing the terminal is a SIGHUP, ``type("\\x03")`` a SIGINT.
+    """
+
+    def __init__(
+        self,
+        *words: object,
+        columns: int = 80,
+        rows: int = 24,
+        env: dict[str, str] | None = None,
+        **streams: int,
+    ) -> None:
+        self.master, slave = pty.openpty()
+        size = struct.pack("HHHH", rows, columns, 0, 0)
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, size)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", MAIN, *map(str, words)],
+            **{"stdin": slave, "stdout": slave, "stderr": slave, **streams},
+            preexec_fn=_own_terminal,  # noqa: PLW1509 - no threads here
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT / "tracer"),
+                "TERM": "xterm",
+                "NO_COLOR": "",
+                "PYTHONUTF8": "1",
+                **(env or {}),
+            },
+        )
+        os.close(slave)
+        self.said = ""
+
+    def read_until(self, pattern: str) -> str:
+        """Read until what was said matches; all that was said so far."""
+        end = time.monotonic() + TIMEOUT
+        while not re.search(pattern, self.said):
+            assert time.monotonic() < end, self.said
+            if not self._read(1.0) and self.process.poll() is not None:
+                assert re.search(pattern, self.said), self.said
+        return self.said
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def finish(self) -> tuple[str, int]:
+        """Wait for the end: all that was said, and the exit code."""
+        while self._read(TIMEOUT):
+            pass
+        return self.said, self.process.wait(TIMEOUT)
+
+    def hang_up(self) -> int:
+        """Close the terminal; the exit code."""
+        os.close(self.master)
+        self.master = -1
+        return self.process.wait(TIMEOUT)
+
+    def _read(self, seconds: float) -> bool:
+        ready, _, _ = select.select([self.master], [], [], seconds)
+        if not ready:
+            return False
+        try:
+            data = os.read(self.master, 65536)
+        except OSError:  # EIO: nobody has the other end any more
+            return False
+        self.said += data.decode("utf-8", "replace")
+        return bool(data)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(TIMEOUT)
+        if self.master >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self.master)
+
+
+def _own_terminal() -> None:
+    os.setsid()
+    # The descriptor that is a terminal, whichever streams are something else.
+    for number in (0, 1, 2):
+        if os.isatty(number):
+            fcntl.ioctl(number, termios.TIOCSCTTY, 0)
+            return
+
+
+def screen(said: str) -> list[str]:
+    """The lines as they stand in the end, of what only rewrites whole lines."""
+    plain = re.sub(r"\x1b\[\d*m", "", said)
+    lines = [line.rpartition("\r\x1b[2K")[2] for line in plain.split("\r\n")]
+    return [line.lstrip("\r") for line in lines]
+
+
+def status_lines(said: str) -> list[str]:
+    """Each text that the status line has had."""
+    return re.findall(r"\x1b\[2K([^\r\n\x1b^]+)(?=\^C|\r\x1b)", said)

@@ -1,0 +1,93 @@
+"""What a person sees on a terminal, wide, narrow and dumb."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from terminal import Terminal, screen, status_lines
+
+from rbtrace_py.report.text import width
+
+
+@pytest.fixture
+def terminal(root) -> Iterator[Callable[..., Terminal]]:
+    """Start ``rbtrace-py`` with these words on a terminal; killed after the test."""
+    started: list[Terminal] = []
+
+    def begin(*words, **rest) -> Terminal:
+        started.append(Terminal(*words, **rest))
+        return started[-1]
+
+    yield begin
+    for each in started:
+        each.close()
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_waiting_for_a_probe_is_shown(start, terminal, columns):
+    target = start("late.rb")
+    seen = terminal("count", target.pid, "late:later", "--wait", columns=columns)
+    seen.read_until("waiting for late:.*Ctrl-C stops")
+    seen.type("\x03")
+    said, code = seen.finish()
+    assert code == 130
+    assert [line for line in screen(said) if line] == ["rbtrace-py: interrupted"]
+    assert all(width(line) < columns for line in status_lines(said))
+    if columns == 80:
+        where = f"late:later in pid {target.pid}"
+        assert f"waiting for {where} · 1 s, Ctrl-C stops" in status_lines(said)
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_a_quiet_trace_says_so_until_something_comes(start, terminal, columns):
+    target = start("late.rb")
+    seen = terminal("trace", target.pid, "late:first", columns=columns)
+    seen.read_until("waiting for late:")
+    target.step("fire first 2")
+    seen.read_until("(?s)late:first.*late:first")
+    seen.type("\x03")
+    said, code = seen.finish()
+    assert code == 0
+    assert all(width(line) < columns for line in status_lines(said))
+    lines = screen(said)
+    assert [line for line in lines if "waiting" in line] == []
+    assert [line.split()[2] for line in lines[:2]] == ["late:first"] * 2
+    assert lines[2] == "2 events"
+
+
+def test_measuring_is_shown(start, terminal):
+    target = start("late.rb")
+    seen = terminal("count", target.pid, "late:first", columns=40)
+    seen.read_until("measuring")
+    target.step("fire first 2")
+    seen.type("\x03")
+    said, code = seen.finish()
+    assert code == 0
+    assert all(width(line) < 40 for line in status_lines(said))
+    assert all(width(line) <= 40 for line in screen(said)), screen(said)
+    assert "measuring" not in "".join(screen(said))
+
+
+@pytest.mark.parametrize("env", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
+def test_no_colour(start, terminal, env):
+    target = start("late.rb")
+    words = ("late:first", "-d", "0.5")
+    said, code = terminal("count", target.pid, *words, env=env).finish()
+    assert code == 0
+    assert "\x1b[1m" not in said
+    assert ("\x1b" not in said) is ("TERM" in env)
+
+
+def test_colour(start, terminal):
+    target = start("late.rb")
+    said, code = terminal("count", target.pid, "late:first", "-d", "0.1").finish()
+    assert code == 0
+    assert "\x1b[1mlate:first\x1b[m" in said
+
+
+def test_a_command_of_ours_has_the_terminal_for_itself(root, terminal):
+    seen = terminal("count", "no_such_probe", "--", "sleep", "1.5")
+    said, code = seen.finish()
+    assert code == 4
+    assert status_lines(said) == []
