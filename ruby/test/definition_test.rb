@@ -106,6 +106,24 @@ class DefinitionTest < Minitest::Test
     assert_raises(ArgumentError) { Tracepoint.define(unique, {}, prov: :a) }
   end
 
+  # Ruby takes operands without braces for keywords.
+  def test_operands_without_their_braces
+    name = unique.to_sym
+    {
+      -> { Tracepoint.define(name, count: Integer) } => "define(:#{name}, {count: Integer})",
+      -> { Tracepoint.define(name, "a" => String, ok: :bool, provider: :shop) } =>
+        "define(:#{name}, {a: String, ok: :bool}, provider: :shop)",
+      -> { Tracepoint.define_span(name, id: Float) } => "define_span(:#{name}, {id: Float})"
+    }.each do |call, right|
+      error = assert_raises(ArgumentError, &call)
+      assert_match(/\Aunknown keyword: \S+; operands stand in braces: Tracepoint\.#{Regexp.escape(right)}\z/, error.message)
+    end
+    [-> { Tracepoint.define(name, prov: :a) }, -> { Tracepoint.define(name, {}, count: Integer) }].each do |call|
+      assert_match(/\Aunknown keyword: :\w+\z/, assert_raises(ArgumentError, &call).message)
+    end
+    assert_empty Tracepoint.probes.select { |probe| probe.name == name }
+  end
+
   def test_most_operands
     assert_equal 12, Tracepoint.define(unique, [Integer] * 12).operands.size
     error = assert_raises(Tracepoint::DefinitionError) { Tracepoint.define(unique, [Integer] * 13) }

@@ -41,18 +41,66 @@ class FallbackTest < Minitest::Test
     RUBY
   end
 
-  # A checkout where nothing was built.
+  # A checkout where nothing was built says so, once, and how to build it.
   def test_missing_extension
+    without_extension do |dir, lib|
+      rakefile = File.join(dir, "gem/Rakefile")
+      FileUtils.mkdir_p(File.dirname(rakefile))
+      FileUtils.touch(rakefile)
+      remedy = "`rake -f #{rakefile} compile` builds it for this Ruby"
+      [[], ["-w"]].each { |options| assert_warns(/cannot load such file -- .+; #{Regexp.escape(remedy)}/, lib, *options) }
+      assert_equal ABSENT, load_from(lib, "-W0")
+      assert_equal ABSENT, load_from(lib, "-w", env: OFF)
+    end
+  end
+
+  def test_missing_extension_of_an_installed_gem
+    without_extension { |_, lib| assert_warns(/cannot load such file -- .+; `gem pristine tracepoint-usdt` builds it, given .+/, lib) }
+  end
+
+  def test_an_extension_that_does_not_load
+    without_extension do |_, lib|
+      abi = "#{RbConfig::CONFIG["ruby_version"]}-#{RbConfig::CONFIG["arch"]}"
+      native = File.join(lib, "tracepoint/native", abi, "native.#{RbConfig::CONFIG["DLEXT"]}")
+      FileUtils.mkdir_p(File.dirname(native))
+      File.write(native, "no library")
+      assert_warns(/.*#{Regexp.escape(native)}.*; .+/, lib)
+    end
+  end
+
+  # Where there is nothing to build, it is no news.
+  def test_no_warning_where_it_cannot_be_built
+    without_extension do |_, lib|
+      elsewhere = ["-rrbconfig", "-e", 'RbConfig::CONFIG["host_os"] = "darwin22"']
+      assert_equal ABSENT, load_from(lib, *elsewhere)
+      assert_warns(/cannot load such file -- [^;]+/, lib, "-w", *elsewhere)
+    end
+  end
+
+  private
+
+  ABSENT = "false\nfalse\n"
+  private_constant :ABSENT
+
+  def without_extension
     Dir.mktmpdir do |dir|
-      lib = File.join(dir, "lib")
+      dir = File.realpath(dir)
+      lib = File.join(dir, "ruby/lib")
+      FileUtils.mkdir_p(File.dirname(lib))
       FileUtils.cp_r(LIB, lib)
       FileUtils.rm_rf(File.join(lib, "tracepoint/native"))
-      script = 'require "tracepoint"; p Tracepoint.supported?, Tracepoint.fire(:x, 1)'
-      wanted = { "TRACEPOINT_NATIVE" => nil }
-      quiet, = Open3.capture2e(wanted, RbConfig.ruby, "-I#{lib}", "-e", script)
-      loud, = Open3.capture2e(wanted, RbConfig.ruby, "-w", "-I#{lib}", "-e", script)
-      assert_equal "false\nfalse\n", quiet
-      assert_match(/\A.*tracepoint: no extension, so no probes: .+\nfalse\nfalse\n\z/, loud)
+      yield dir, lib
     end
+  end
+
+  def load_from(lib, *options, env: {})
+    script = 'require "tracepoint"; p Tracepoint.supported?, Tracepoint.fire(:x, 1)'
+    output, = Open3.capture2e({ "TRACEPOINT_NATIVE" => nil, "RUBYOPT" => nil }.merge(env), RbConfig.ruby,
+                              "-I#{lib}", *options, "-e", script)
+    output
+  end
+
+  def assert_warns(reason, lib, *options)
+    assert_match(/\Atracepoint: no extension, so no probes: #{reason}\n#{ABSENT}\z/, load_from(lib, *options))
   end
 end

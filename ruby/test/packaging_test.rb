@@ -29,14 +29,18 @@ class PackagingTest < Minitest::Test
     check run_in(@dir, RbConfig.ruby, "-w", "-e", "require 'tracepoint-usdt'; #{CHECK}")
   end
 
-  # No C compiler: the gem installs and is a no-op.
+  # No C compiler: the gem installs, is a no-op, and says how that is mended.
   def test_installed_without_a_compiler
     file = build_gem
+    compiler = @env
     @env = @env.merge("PATH" => bare_path)
     run_in(@dir, tool("gem"), "install", "--local", "--no-document", "--force", file)
-    output = run_in(@dir, RbConfig.ruby, "-w", "-e", "require 'tracepoint'; #{CHECK}")
-    assert_match(/no extension, so no probes/, output)
+    output = run_in(@dir, RbConfig.ruby, "-e", "require 'tracepoint'; #{CHECK}")
+    assert_match(/no extension, so no probes.*; `gem pristine tracepoint-usdt` builds it/, output)
     assert_match(/^\[false, false\]$/, output)
+    @env = compiler
+    run_in(@dir, tool("gem"), "pristine", "tracepoint-usdt")
+    check run_in(@dir, RbConfig.ruby, "-w", "-e", "require 'tracepoint'; #{CHECK}")
   end
 
   def test_contents

@@ -15,7 +15,7 @@ module Tracepoint
     #   @return [Probe]
     #   @raise [DefinitionError]
     def define(name, *rest)
-      operands, provider = Definition.parameters(rest)
+      operands, provider = Definition.parameters(:define, name, rest)
       Definition.event(name, operands, provider)
     end
 
@@ -26,7 +26,7 @@ module Tracepoint
     #   @return [Span]
     #   @raise [DefinitionError]
     def define_span(name, *rest)
-      operands, provider = Definition.parameters(rest)
+      operands, provider = Definition.parameters(:define_span, name, rest)
       Definition.span(name, operands, provider)
     end
 
@@ -48,14 +48,32 @@ module Tracepoint
     module_function
 
     # @return [Array(Operands, provider)]
-    def parameters(rest)
+    def parameters(method, name, rest)
       options = rest.last.is_a?(Hash) && Hash.ruby2_keywords_hash?(rest.last) ? rest.pop : {}
-      unknown = options.keys - [:provider]
-      raise ArgumentError, "unknown keyword: #{unknown.first.inspect}" unless unknown.empty?
+      check_options(method, name, options, rest)
       raise ArgumentError, "wrong number of arguments (given #{rest.size + 1}, expected 1..2)" if rest.size > 1
 
       [Operands.declared(rest.fetch(0, {})), options[:provider]]
     end
+
+    # Operands without their braces arrive as keywords.
+    def check_options(method, name, options, rest)
+      operands = options.reject { |keyword, _| keyword == :provider }
+      return if operands.empty?
+
+      message = "unknown keyword: #{operands.keys.first.inspect}"
+      if rest.empty? && operands.each_value.all? { |type| type.is_a?(Module) || Operands::TYPES.key?(type) }
+        provider = ", provider: #{options[:provider].inspect}" if options.key?(:provider)
+        message += "; operands stand in braces: Tracepoint.#{method}(#{name.inspect}, {#{listed(operands)}}#{provider})"
+      end
+      raise ArgumentError, message
+    end
+    private_class_method :check_options
+
+    def listed(operands)
+      operands.map { |operand, type| "#{operand}: #{type.inspect}" }.join(", ")
+    end
+    private_class_method :listed
 
     def event(name, operands, provider)
       provider, name = Names.split(name, provider)

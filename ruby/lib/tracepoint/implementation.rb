@@ -14,8 +14,22 @@ module Tracepoint
       native
       true
     rescue LoadError => e
-      warn "tracepoint: no extension, so no probes: #{e.message}" if $VERBOSE
+      # Where there could be probes, to go without is not what was wanted.
+      warn "tracepoint: no extension, so no probes: #{e.message}#{"; #{remedy}" if buildable?}" if $VERBOSE || buildable?
       fallback
+    end
+
+    # Whether extconf.rb would build it here.
+    def buildable?
+      RUBY_ENGINE == "ruby" && RbConfig::CONFIG["host_os"].include?("linux") &&
+        %w[x86_64 aarch64].include?(RbConfig::CONFIG["host_cpu"])
+    end
+
+    def remedy
+      rakefile = File.expand_path("../../../gem/Rakefile", __dir__)
+      return "`rake -f #{rakefile} compile` builds it for this Ruby" if File.exist?(rakefile)
+
+      "`gem pristine tracepoint-usdt` builds it, given a C compiler, make and Ruby's headers"
     end
 
     # A checkout keeps one for each Ruby that was built in it; an installed gem
