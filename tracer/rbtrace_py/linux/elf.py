@@ -17,7 +17,9 @@ from rbtrace_py.errors import BadElf
 
 EM_X86_64 = 62
 EM_AARCH64 = 183
+ET_CORE = 4
 PT_LOAD = 1
+PT_NOTE = 4
 PF_X = 1
 PF_W = 2
 SHT_NOBITS = 8
@@ -25,6 +27,8 @@ SHF_COMPRESSED = 0x800
 
 _MAX_SECTIONS = 100_000
 _MAX_SEGMENTS = 10_000
+_MAX_CORE_SEGMENTS = 200_000
+"""A core has one for each mapping; vm.max_map_count is 65,530 by default."""
 _MAX_NAMES = 8 << 20
 _MAX_NAME = 256
 _PN_XNUM = 0xFFFF
@@ -46,16 +50,19 @@ class Section:
     address: int
     offset: int
     size: int
+    link: int = 0
+    entry_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A PT_LOAD ``Elf64_Phdr`` with bytes in the file; all numbers in bytes."""
+    """A PT_LOAD or PT_NOTE ``Elf64_Phdr``; all numbers in bytes."""
 
     flags: int
     offset: int
     address: int
     file_size: int
+    memory_size: int = 0
 
 
 @dataclass(slots=True)
@@ -73,11 +80,16 @@ class Budget:
 class ElfFile:
     """Headers of the ELF file open as ``fd``, which stays the caller's.
 
-    Raises BadElf if it is none, is not ELF64 little-endian, or lies, or if its
-    headers are more than ``budget`` has left.
+    ``segments`` are the PT_LOADs that have bytes in the file, ``loads`` all of them,
+    both by address; ``note_segments`` the PT_NOTEs. Raises BadElf if it is none, is
+    not ELF64 little-endian, or lies, or if its headers are more than ``budget`` has
+    left. Of a core (``is_core``) the sections are left alone: they say nothing, and
+    stand where a truncated one has been cut.
     """
 
-    def __init__(self, fd: int, budget: Budget | None = None) -> None:
+    def __init__(
+        self, fd: int, budget: Budget | None = None, is_core: bool = False
+    ) -> None:
         self._fd = fd
         self.budget = budget if budget is not None else Budget()
         header = self._header()
@@ -94,9 +106,13 @@ class ElfFile:
             names = first[6]
         self._section_count = section_count
         table = _Table("program", header[5], header[9], _SEGMENT.size)
-        self.segments = tuple(self._read_segments(table, segment_count))
+        most = _MAX_CORE_SEGMENTS if is_core else _MAX_SEGMENTS
+        headers = self._read_segments(table, segment_count, most)
+        self.loads = tuple(_by_address(headers, PT_LOAD))
+        self.note_segments = tuple(one for kind, one in headers if kind == PT_NOTE)
+        self.segments = tuple(one for one in self.loads if one.file_size > 0)
         self._starts = [segment.address for segment in self.segments]
-        self.sections = tuple(self._read_sections(names))
+        self.sections = () if is_core else tuple(self._read_sections(names))
 
     @property
     def size(self) -> int:
@@ -123,17 +139,17 @@ class ElfFile:
             raise BadElf("the section headers begin beyond the file's end")
         return _SECTION.unpack(self.read(offset, _SECTION.size))
 
-    def _read_segments(self, table: _Table, count: int) -> list[Segment]:
-        """By address, as the file should have them but need not."""
-        data = self._read_table(table, count, _MAX_SEGMENTS)
-        segments = [
-            Segment(flags, offset, address, size)
-            for kind, flags, offset, address, _, size, _, _ in _SEGMENT.iter_unpack(
-                data
+    def _read_segments(
+        self, table: _Table, count: int, most: int
+    ) -> list[tuple[int, Segment]]:
+        """All headers in the file's order, with their types."""
+        data = self._read_table(table, count, most)
+        return [
+            (kind, Segment(flags, offset, address, size, memory))
+            for kind, flags, offset, address, _, size, memory, _ in (
+                _SEGMENT.iter_unpack(data)
             )
-            if kind == PT_LOAD and size > 0
         ]
-        return sorted(segments, key=lambda segment: segment.address)
 
     def _read_sections(self, names_index: int) -> Iterator[Section]:
         if self._section_table.offset == 0:
@@ -191,10 +207,21 @@ class ElfFile:
         if section.type == SHT_NOBITS:
             return b""
         if section.flags & SHF_COMPRESSED:
-            raise BadElf("a compressed section of notes")
+            raise BadElf("a compressed section")
         if section.offset + section.size > self.size:
             raise BadElf("a section reaches beyond the file's end")
         return self.read(section.offset, min(section.size, limit))
+
+    def read_address(self, address: int, size: int) -> bytes:
+        """Return the ``size`` bytes that the file has for a virtual address.
+
+        Raises BadElf where it has none, as in .bss, or they are in two segments.
+        """
+        offset = self.file_offset(address, 0)
+        last = self.file_offset(address + max(size, 1) - 1, 0)
+        if offset is None or last is None or last - offset != max(size, 1) - 1:
+            raise BadElf(f"the file has no {size} bytes at address {address:#x}")
+        return self.read(offset, size)
 
     def file_offset(self, address: int, flags: int) -> int | None:
         """Return the file offset of a virtual address, or None.
@@ -225,7 +252,14 @@ class _Table:
 
 
 def _section(index: int, name: bytes, row: tuple[int, ...]) -> Section:
-    return Section(index, name, row[1], row[2], row[3], row[4], row[5])
+    kind, flags, address, offset, size, link, _, _, entry_size = row[1:]
+    return Section(index, name, kind, flags, address, offset, size, link, entry_size)
+
+
+def _by_address(headers: list[tuple[int, Segment]], kind: int) -> list[Segment]:
+    """Those of one type, by address, as the file should have them but need not."""
+    found = [one for its, one in headers if its == kind]
+    return sorted(found, key=lambda segment: segment.address)
 
 
 def name_at(names: bytes, offset: int) -> bytes:

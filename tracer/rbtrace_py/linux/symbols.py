@@ -1,0 +1,278 @@
+"""What an ELF file says of its addresses: symbols, relocations, identity, place.
+
+Of files that are a target's: tables are read within bounds, and names are looked for
+in the raw bytes, so that a table of 10,000 symbols costs what its two reads cost.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+from rbtrace_py.errors import BadElf
+from rbtrace_py.linux.elf import PF_X, ElfFile, Section, name_at
+from rbtrace_py.linux.maps import Mapping
+
+SHT_SYMTAB = 2
+SHT_RELA = 4
+SHT_DYNSYM = 11
+STT_TLS = 6
+NT_GNU_BUILD_ID = 3
+
+_MAX_TABLE = 32 << 20
+"""Bytes of one table or its names; a Ruby with debug symbols has about 2 MB."""
+_MAX_CANDIDATES = 16
+"""Places of a name, and symbols of a place, that are looked at."""
+_MAX_BUILD_ID = 64
+_MAX_NOTES = 1 << 16
+_PAGE = 4096
+
+_SYMBOL = struct.Struct("<IBBHQQ")
+_RELA = struct.Struct("<QQq")
+_NOTE = struct.Struct("<III")
+
+_RELATIVE = frozenset({8, 1027})
+"""R_X86_64_RELATIVE, R_AARCH64_RELATIVE: base + addend."""
+_BY_NAME = frozenset({1, 6, 7, 257, 1025, 1026})
+"""…_64, GLOB_DAT, JUMP_SLOT; ABS64 and the same: a symbol's address + addend."""
+
+
+class Symbol(NamedTuple):
+    """A defined symbol; address and size in bytes, as in the file."""
+
+    name: str
+    address: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Relocation:
+    """What the loader writes into a word: ``symbol``'s address, or the base where
+    that is None, plus ``addend``."""
+
+    symbol: str | None
+    addend: int
+
+
+@dataclass(frozen=True, slots=True)
+class DebugLink:
+    """File name of the debug file, and the CRC-32 of its contents."""
+
+    name: bytes
+    crc: int
+
+
+class SymbolTable:
+    """Symbols of ``.symtab`` and ``.dynsym`` by name, read when first asked for.
+
+    The file stays the caller's and must stay open meanwhile. ``find`` raises BadElf
+    where a table lies.
+    """
+
+    def __init__(self, elf: ElfFile) -> None:
+        self.elf = elf
+        self._tables: list[_Table] | None = None
+        self._slots: dict[int, tuple[array[int], bytes]] = {}
+
+    @classmethod
+    def open(cls, fd: int) -> SymbolTable:
+        """Of the file open as ``fd``; raises BadElf."""
+        return cls(ElfFile(fd))
+
+    def find(self, name: str) -> Symbol | None:
+        """A symbol defined in the file, not a thread-local one; None if there is none.
+
+        ``.dynsym`` is asked first, and a global symbol goes before a local one.
+        """
+        if not name or len(name) > 256:
+            return None
+        for table in self._read_tables():
+            found = table.find(name)
+            if found is not None:
+                return found
+        return None
+
+    def _read_tables(self) -> list[_Table]:
+        if self._tables is None:
+            sections = self.elf.sections
+            wanted = [s for s in sections if s.type in (SHT_DYNSYM, SHT_SYMTAB)][:4]
+            wanted.sort(key=lambda section: section.type, reverse=True)
+            self._tables = [_Table(self.elf, section) for section in wanted]
+        return self._tables
+
+    def relocation(self, address: int) -> Relocation | None:
+        """What is written at ``address``, as at a slot of the GOT, or None."""
+        for section in self._relocations():
+            if section.index not in self._slots:
+                data = _table_bytes(self.elf, section, _RELA.size)
+                # Every third word of 8 bytes: r_offset of an Elf64_Rela.
+                self._slots[section.index] = (array("Q", data)[::3], data)
+            addresses, data = self._slots[section.index]
+            for row in _rows_with(addresses, address):
+                _, info, addend = _RELA.unpack_from(data, row * _RELA.size)
+                return self._relocation(section, info, addend)
+        return None
+
+    def _relocations(self) -> Iterator[Section]:
+        sections = (s for s in self.elf.sections if s.type == SHT_RELA)
+        yield from islice(sections, 8)
+
+    def _relocation(self, section: Section, info: int, addend: int) -> Relocation:
+        kind, number = info & 0xFFFFFFFF, info >> 32
+        if kind in _RELATIVE:
+            return Relocation(None, addend)
+        if kind not in _BY_NAME:
+            raise BadElf(f"a relocation of type {kind} where an address is")
+        for table in self._read_tables():
+            if table.index == section.link:
+                return Relocation(table.name(number), addend)
+        raise BadElf("relocations without a symbol table")
+
+
+class _Table:
+    """One symbol table and its names, as they stand in the file."""
+
+    def __init__(self, elf: ElfFile, section: Section) -> None:
+        self.index = section.index
+        self._data = _table_bytes(elf, section, _SYMBOL.size)
+        if not 0 < section.link < len(elf.sections):
+            raise BadElf(f"names of symbols are in section {section.link}")
+        self._names = _table_bytes(elf, elf.sections[section.link], 1)
+        # Every sixth word of 4 bytes: st_name of an Elf64_Sym.
+        self._name_offsets = array("I", self._data)[::6]
+
+    def find(self, name: str) -> Symbol | None:
+        """Linkers share tails: ``b"main\\0"`` may stand in the end of another name."""
+        best: Symbol | None = None
+        for offset in _occurrences(self._names, name.encode() + b"\0"):
+            for row in _rows_with(self._name_offsets, offset):
+                fields = _SYMBOL.unpack_from(self._data, row * _SYMBOL.size)
+                _, info, _, section, address, size = fields
+                if section == 0 or info & 15 == STT_TLS:
+                    continue
+                symbol = Symbol(name, address, size)
+                if info >> 4:  # STB_LOCAL is 0
+                    return symbol
+                best = best or symbol
+        return best
+
+    def name(self, number: int) -> str:
+        """Name of the symbol of that number; raises BadElf."""
+        if not 0 <= number < len(self._name_offsets):
+            raise BadElf(f"symbol {number} of {len(self._name_offsets)}")
+        raw = name_at(self._names, self._name_offsets[number])
+        return raw.decode("utf-8", "replace")
+
+
+def _table_bytes(elf: ElfFile, section: Section, entry: int) -> bytes:
+    """A whole table; raises BadElf where it is none, or too large."""
+    if section.size > _MAX_TABLE:
+        raise BadElf(f"a table of {section.size} bytes; at most {_MAX_TABLE} are read")
+    if entry > 1 and section.entry_size != entry:
+        raise BadElf(f"a table with entries of {section.entry_size} bytes")
+    data = elf.data(section, _MAX_TABLE)
+    return data[: len(data) - len(data) % entry]
+
+
+def _occurrences(data: bytes, wanted: bytes) -> Iterator[int]:
+    at = -1
+    for _ in range(_MAX_CANDIDATES):
+        at = data.find(wanted, at + 1)
+        if at < 0:
+            return
+        yield at
+
+
+def _rows_with(values: array[int], wanted: int) -> Iterator[int]:
+    """Places at which ``wanted`` stands."""
+    place = -1
+    for _ in range(_MAX_CANDIDATES):
+        try:
+            place = values.index(wanted, place + 1)
+        except ValueError:
+            return
+        yield place
+
+
+def build_id(elf: ElfFile) -> bytes | None:
+    """The GNU build-id (NT_GNU_BUILD_ID), None where the file has none.
+
+    Taken from its section, or the PT_NOTE segments of a file without sections.
+    """
+    for section in elf.named(b".note.gnu.build-id")[:4]:
+        found = build_id_in(elf.data(section, _MAX_NOTES))
+        if found is not None:
+            return found
+    for segment in elf.note_segments[:16]:
+        try:
+            data = elf.read(segment.offset, min(segment.file_size, _MAX_NOTES))
+        except BadElf:
+            continue
+        found = build_id_in(data)
+        if found is not None:
+            return found
+    return None
+
+
+def build_id_in(notes: bytes) -> bytes | None:
+    """The build-id among the notes of a segment or a section."""
+    for owner, kind, body in iterate_notes(notes):
+        if owner == b"GNU" and kind == NT_GNU_BUILD_ID:
+            return body if 0 < len(body) <= _MAX_BUILD_ID else None
+    return None
+
+
+def iterate_notes(
+    data: bytes, limit: int = 1 << 20
+) -> Iterator[tuple[bytes, int, bytes]]:
+    """Owner without its NUL, type and description of each ``Elf64_Nhdr``.
+
+    Ends where one does not fit into ``data``.
+    """
+    at = 0
+    for _ in range(limit):
+        if at + _NOTE.size > len(data):
+            return
+        name_size, size, kind = _NOTE.unpack_from(data, at)
+        start = at + _NOTE.size
+        body_at = start + (name_size + 3 & ~3)
+        if body_at + size > len(data):
+            return
+        owner = data[start : start + name_size].rstrip(b"\0")
+        yield owner, kind, data[body_at : body_at + size]
+        at = body_at + (size + 3 & ~3)
+
+
+def debug_link(elf: ElfFile) -> DebugLink | None:
+    """What ``.gnu_debuglink`` says, None where there is none or it makes no sense."""
+    for section in elf.named(b".gnu_debuglink")[:1]:
+        data = elf.data(section, 4096)
+        name = name_at(data, 0)
+        at = len(name) + 4 & ~3
+        # A name, never a path: it is looked for in directories of ours.
+        is_name = name not in (b"", b".", b"..") and b"/" not in name
+        if is_name and at + 4 <= len(data):
+            return DebugLink(name, int.from_bytes(data[at : at + 4], "little"))
+    return None
+
+
+def load_bias(elf: ElfFile, mappings: Sequence[Mapping]) -> int | None:
+    """What to add to an address of the file for that in the process, or None.
+
+    ``mappings`` are those of the file. One that is executed from is believed first:
+    pages at the edge of two segments are mapped twice, but not executable twice.
+    """
+    for mapping in sorted(mappings, key=lambda m: (not m.is_executable, m.start)):
+        flags = PF_X if mapping.is_executable else 0
+        for segment in elf.segments:
+            start = segment.offset & -_PAGE
+            is_in = start <= mapping.offset < segment.offset + segment.file_size
+            if is_in and segment.flags & flags == flags:
+                # The loader rounds both down to a page, which takes off the same.
+                of_file = segment.address - segment.offset + mapping.offset
+                return mapping.start - of_file
+    return None
