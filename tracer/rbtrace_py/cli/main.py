@@ -7,12 +7,15 @@ import os
 import signal
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from rbtrace_py import __version__
+from rbtrace_py.cli.stop import is_ignored
 from rbtrace_py.errors import FilterError, RbtraceError, UsageError
 
 COMMANDS = {
@@ -28,6 +31,27 @@ COMMANDS = {
 
 
 WITHOUT_TARGET = ("doctor", "completion")
+
+INTERRUPTED = 130
+
+
+class Unread(Exception):
+    """Whoever read our output has seen enough."""
+
+
+class Interrupted(Exception):
+    """Ctrl-C, or a signal that means the same, before there was a result."""
+
+
+@contextmanager
+def _our_own_ends() -> Iterator[None]:
+    """What click would make an exit code or a blank line of is ours to handle."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise Unread from error
+    except KeyboardInterrupt as error:
+        raise Interrupted from error
 
 
 class Verbs(click.Group):
@@ -51,6 +75,14 @@ class Verbs(click.Group):
         if name in WITHOUT_TARGET and (ctx.obj or {}).get("command"):
             raise UsageError(f"{name} takes no command after --")
         return name, command, rest
+
+    def make_context(self, *arguments: Any, **rest: Any) -> click.Context:
+        with _our_own_ends():
+            return super().make_context(*arguments, **rest)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _our_own_ends():
+            return super().invoke(ctx)
 
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter
@@ -92,38 +124,74 @@ def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Entry point; exits with the code of DESIGN's contract."""
-    open_closed_streams()
-    words, command = split_command(sys.argv[1:] if arguments is None else arguments)
-    signal.signal(signal.SIGTERM, _interrupt)
     try:
-        result = cli.main(
-            words,
-            prog_name="rbtrace-py",
-            standalone_mode=False,
-            obj={"command": command},
+        open_closed_streams()
+        code = _run(sys.argv[1:] if arguments is None else arguments)
+        _flush()
+    except BaseException as error:
+        # From here on an impatient second Ctrl-C changes nothing.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        code = _code_of(error)
+        drop_output()
+    sys.exit(code)
+
+
+def _run(arguments: list[str]) -> int:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if not is_ignored(number):
+            signal.signal(number, _interrupt)
+    words, command = split_command(arguments)
+    if "--" in arguments and not command:
+        raise UsageError(
+            "no command after --",
+            "it is the program to start and look at: -- ruby a.rb",
         )
+    result = cli.main(
+        words,
+        prog_name="rbtrace-py",
+        standalone_mode=False,
+        obj={"command": command},
+    )
+    return result if isinstance(result, int) else 0
+
+
+def _flush() -> None:
+    """What was printed has to get there before we say that all went well."""
+    try:
         sys.stdout.flush()
-        sys.exit(result if isinstance(result, int) else 0)
-    except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("rbtrace-py: interrupted", err=True)
-        sys.exit(130)
-    except RbtraceError as error:
-        show_error(error)
-        sys.exit(error.exit_code)
     except BrokenPipeError:
-        # Whoever read our output has seen enough.
-        drop_output()
-        sys.exit(0)
+        raise
     except OSError as error:
-        place = f" {error.filename}" if error.filename else ""
-        show_error(RbtraceError(f"{error.strerror or error}{place}"))
-        drop_output()
-        sys.exit(RbtraceError.exit_code)
+        raise RbtraceError(f"cannot write standard output: {error.strerror}") from error
+
+
+def _code_of(error: BaseException) -> int:
+    """Say what ended the command, where there is something to say; its exit code."""
+    try:
+        return _said(error)
+    except OSError:
+        # Standard error is gone, as of a terminal that hung up.
+        return RbtraceError.exit_code
+
+
+def _said(error: BaseException) -> int:
+    if isinstance(error, (Unread, BrokenPipeError)):
+        return 0
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, click.ClickException):
+        error.show()
+        return error.exit_code
+    if isinstance(error, (click.Abort, Interrupted, KeyboardInterrupt)):
+        click.echo("rbtrace-py: interrupted", err=True)
+        return INTERRUPTED
+    if isinstance(error, OSError):
+        place = f": {error.filename}" if error.filename else ""
+        error = RbtraceError(f"{error.strerror or error}{place}")
+    if not isinstance(error, RbtraceError):
+        raise error
+    show_error(error)
+    return error.exit_code
 
 
 def open_closed_streams() -> None:
@@ -136,8 +204,12 @@ def open_closed_streams() -> None:
 
 
 def drop_output() -> None:
-    """What is still buffered cannot be written: let it go without a word."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """What is still buffered and cannot be written: let it go without a word."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def show_error(error: RbtraceError) -> None:
@@ -163,5 +235,5 @@ def wrapped(line: str, margin: str) -> str:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """SIGTERM ends as Ctrl-C does: with the result."""
+    """SIGTERM and SIGHUP end as Ctrl-C does."""
     raise KeyboardInterrupt

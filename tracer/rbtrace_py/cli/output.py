@@ -8,26 +8,44 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.report.status import status_line
 from rbtrace_py.report.style import Style, can_move
-from rbtrace_py.session.base import Session
+
+if TYPE_CHECKING:
+    from rbtrace_py.session.base import Session
 
 
 class Output:
-    """A stream and how to write on it; every line is flushed when it is done."""
+    """A stream and how to write on it; every line is flushed when it is done.
 
-    def __init__(self, stream: TextIO) -> None:
+    Raises RbtraceError, which names it, where it cannot be written to, as on a
+    full disk; BrokenPipeError where nobody reads it any more.
+    """
+
+    def __init__(self, stream: TextIO, name: str = "standard output") -> None:
         self.stream = stream
+        self.name = name
         self.style = Style.for_stream(stream)
 
     def lines(self, lines: Iterable[str]) -> None:
         for line in lines:
-            self.stream.write(line + "\n")
-        self.stream.flush()
+            self.write(line + "\n")
+        self.flush()
+
+    def write(self, text: str) -> None:
+        try:
+            self.stream.write(text)
+        except OSError as error:
+            raise cannot_write(self.name, error) from error
+
+    def flush(self) -> None:
+        try:
+            self.stream.flush()
+        except OSError as error:
+            raise cannot_write(self.name, error) from error
 
 
 @contextmanager
@@ -40,15 +58,35 @@ def opened(path: str | None) -> Iterator[Output]:
         yield Output(sys.stdout)
         return
     with create(path, "utf-8") as file:
-        yield Output(file)
+        yield Output(file, path)
 
 
 def create(path: str, encoding: str) -> TextIO:
-    """Open a file of the user's for writing; RbtraceError if it cannot be."""
+    """Open a file of the user's for writing.
+
+    Raises RbtraceError, with its name, if it cannot be, and so does whatever
+    writes to it or closes it.
+    """
     try:
-        return Path(path).open("w", encoding=encoding, errors="replace")
+        raw = _UserFile(path, "w")
     except OSError as error:
-        raise RbtraceError(f"cannot write {path}: {error.strerror}") from error
+        raise cannot_write(path, error) from error
+    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors="replace")
+
+
+class _UserFile(io.FileIO):
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise cannot_write(str(self.name), error) from error
+
+
+def cannot_write(name: str, error: OSError) -> Exception:
+    """What to raise for an error of writing."""
+    if isinstance(error, BrokenPipeError):
+        return error
+    return RbtraceError(f"cannot write {name}: {error.strerror}")
 
 
 _CLEAR = "\r\x1b[2K"
@@ -89,8 +127,7 @@ class Ticker:
         line = status_line(
             self._what, seconds, self._ending, Style.for_stream(sys.stderr)
         )
-        sys.stderr.write(f"{_CLEAR}{line}")
-        sys.stderr.flush()
+        self._write(f"{_CLEAR}{line}")
 
     def mute(self) -> None:
         """Say nothing from now on."""
@@ -99,9 +136,16 @@ class Ticker:
 
     def clear(self) -> None:
         if self._shown:
-            sys.stderr.write(_CLEAR)
-            sys.stderr.flush()
+            self._write(_CLEAR)
             self._shown = False
+
+    def _write(self, text: str) -> None:
+        try:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+        except OSError:
+            # The terminal hung up; the result may still go to a file.
+            self._on = False
 
     def end(self) -> None:
         """Clear the line for what comes last, of a ^C that was typed there too."""

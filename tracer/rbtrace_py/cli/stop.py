@@ -1,10 +1,19 @@
-"""Ctrl-C and SIGTERM, as a wish to end with the result."""
+"""Ctrl-C, SIGTERM and a terminal that hangs up: a wish to end with the result."""
 
 from __future__ import annotations
 
 import signal
 from types import FrameType
 from typing import Any
+
+
+def is_ignored(number: int) -> bool:
+    """Were we started so that hanging up does not matter, as by nohup?
+
+    SIGINT is not asked about: shells ignore it for what runs in the
+    background, and yet somebody who sends it means it.
+    """
+    return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
 
 
 class Stop:
@@ -18,8 +27,9 @@ class Stop:
         return self._asked
 
     def __enter__(self) -> Stop:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._ask)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if not is_ignored(number):
+                self._before[number] = signal.signal(number, self._ask)
         return self
 
     def __exit__(self, *exception: object) -> None:

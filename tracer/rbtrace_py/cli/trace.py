@@ -83,8 +83,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
         stop = stack.enter_context(Stop())
         attached(session)
         shown = _print(session, o.limits_of(values), output, line, stop)
-        counters = session.result_counters()
-    return _end(shown, counters, output, values["as_json"])
+        return _end(shown, session.result_counters(), output, values["as_json"])
 
 
 def _line(session: Trace, output: Output, values: dict[str, Any]) -> Line:
@@ -111,18 +110,18 @@ def _print(
     last = time.monotonic()
     for event in _events(session, limits, stop):
         if event is None:
-            output.stream.flush()
+            output.flush()
             waiting(time.monotonic() - last)
             continue
         waiting.clear()
-        output.stream.write(line(event) + "\n")
+        output.write(line(event) + "\n")
         last = time.monotonic()
         shown += 1
         if shown == limits.count:
             break
     waiting.end()
     session.detach()
-    output.stream.flush()
+    output.flush()
     return shown
 
 
@@ -150,7 +149,7 @@ def _end(shown: int, counters: dict[str, int], output: Output, as_json: bool) ->
     """What was not shown, to standard error or as the last JSON line."""
     rest = {name: number for name, number in counters.items() if name != "seen"}
     if as_json:
-        click.echo(dumps(trace_end_document(shown, rest)), file=output.stream)
+        output.lines([dumps(trace_end_document(shown, rest))])
     else:
         events = "1 event" if shown == 1 else f"{whole(shown)} events"
         click.echo(events, err=True)
