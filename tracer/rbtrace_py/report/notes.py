@@ -50,6 +50,10 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "1 probe could not be traced and is not here",
         "{} probes could not be traced and are not here",
     ),
+    "no_operand": (
+        "1 probe has no such operand and was not traced",
+        "{} probes have no such operand and were not traced",
+    ),
     "lost": (
         "1 event was lost: the buffer was full",
         "{} events were lost: the buffer was full",

@@ -60,6 +60,10 @@ class Options:
     ring_size: int = 1 << 22
 
 
+class NoOperand(UsageError):
+    """A probe without an operand that was asked for."""
+
+
 class Session(ABC):
     """A question about probes, asked of a set of processes.
 
@@ -91,6 +95,7 @@ class Session(ABC):
         self._watcher = Watcher()
         self._made = time.monotonic()
         self._unfit: set[str] = set()
+        self._lacking: dict[str, list[str]] = {}
         self._has_executed = False
         self._family: Family | None = None
         self._engines: list[Engine] = []
@@ -150,9 +155,19 @@ class Session(ABC):
                 "without uprobe_multi (Linux 6.10) detaching takes about a tenth of a"
                 " second a site"
             )
-        if self._family is not None and not self._family.is_immediate:
+        is_immediate = self._family is not None and self._family.is_immediate
+        if self.targets.follow and not is_immediate:
             self.notes.append(
                 "without BTF children are found up to 100 ms after they began"
+            )
+        if self._lacking:
+            names = {name for lack in self._lacking.values() for name in lack}
+            what = f"no operand {' or '.join(sorted(names))} and"
+            number = len(self._lacking)
+            self.notes.append(
+                f"1 probe has {what} is not traced"
+                if number == 1
+                else f"{number} probes have {what} are not traced"
             )
 
     def _check_attached(self, probes: Mapping[int, Sequence[Probe]]) -> None:
@@ -286,6 +301,8 @@ class Session(ABC):
         for probe in _unique(probes):
             try:
                 self.plan([probe])
+            except NoOperand:
+                self._lacking[probe.full_name] = self.missing_operands(probe)
             except RbtraceError:
                 unfit.add(probe.full_name)
         self.not_traced += len(unfit - self._unfit)
@@ -373,33 +390,37 @@ class Session(ABC):
         return self.series.setdefault(name, len(self.series))
 
     def pick(self, word: str, probes: Sequence[Probe]) -> list[Probe]:
-        """The probes a word means that have the operands asked for.
+        """The probes a word means that have the operands asked for."""
+        return self.fitting(select.pick(word, probes))
 
-        Of a glob those without them are passed over; else that is an error.
+    def fitting(self, probes: Sequence[Probe]) -> list[Probe]:
+        """Those that have the operands asked for."""
+        return [probe for probe in probes if not self.missing_operands(probe)]
+
+    def check_operands(self, word: str, found: Sequence[Probe]) -> None:
+        """Of a glob probes without an operand are passed over and counted.
+
+        Raises NoOperand if there are no others, or the word is no glob.
         """
-        found = select.pick(word, probes)
-        fit = [probe for probe in found if not self.missing_operands(probe)]
-        if fit or not found:
-            if len(fit) < len(found) and not select.is_glob(word):
-                self._no_operand(next(p for p in found if p not in fit))
-            return fit
-        return self._no_operand(found[0])
+        lacking = {p: self.missing_operands(p) for p in found}
+        lacking = {p: names for p, names in lacking.items() if names}
+        if lacking and (len(lacking) == len(found) or not select.is_glob(word)):
+            raise _no_operand(word, lacking)
+        self._lacking.update((p.full_name, names) for p, names in lacking.items())
 
     def picked(self, probes: Sequence[Probe]) -> list[Probe]:
         """Of all words, each probe once."""
         return list(dict.fromkeys(p for w in self.words for p in self.pick(w, probes)))
 
+    def check_words(self, probes: Sequence[Probe]) -> None:
+        """``check_operands`` of all words."""
+        for word in self.words:
+            self.check_operands(word, select.pick(word, probes))
+
     def missing_operands(self, probe: Probe) -> list[str]:
         names = [self.options.by] if self.options.by else []
         names += self.filter.operands
         return [n for n in names if probe.operand(n) is None and n not in SPECIAL]
-
-    def _no_operand(self, probe: Probe) -> list[Probe]:
-        name = self.missing_operands(probe)[0]
-        raise UsageError(
-            f"{probe.full_name} has no operand {name}",
-            f"it is {probe.signature}",
-        )
 
     def counters(self, *which: Counter) -> dict[str, int]:
         """The engines' counters by their names in a result, and the common ones."""
@@ -417,7 +438,21 @@ class Session(ABC):
             found["no_room"] += self._family.no_room
         found["late_probes"] = self.late_probes
         found["not_traced"] = self.not_traced
+        found["no_operand"] = len(self._lacking)
         return found
+
+
+def _no_operand(word: str, lacking: Mapping[Probe, Sequence[str]]) -> NoOperand:
+    probe, names = next(iter(lacking.items()))
+    everywhere = [n for n in names if all(n in lack for lack in lacking.values())]
+    if len(lacking) > 1 and everywhere and select.is_glob(word):
+        return NoOperand(
+            f"none of the {len(lacking)} probes {word} has an operand {everywhere[0]}",
+            "`rbtrace-py probes PID` shows those they have",
+        )
+    return NoOperand(
+        f"{probe.full_name} has no operand {names[0]}", f"it is {probe.signature}"
+    )
 
 
 def _unique(probes: Mapping[int, Sequence[Probe]]) -> list[Probe]:

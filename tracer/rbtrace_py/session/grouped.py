@@ -158,6 +158,7 @@ class Picking(Grouped):
 
     def plan(self, probes: Sequence[Probe]) -> None:
         self.filter.settle([p for w in self.words for p in select.pick(w, probes)])
+        self.check_words(probes)
         for probe in self.picked(probes):
             self.filter.check(probe)
             self.settle_series(self.series_name(probe), probe)

@@ -123,6 +123,7 @@ class Latency(Grouped):
         if pair not in self._pairs and len(self._pairs) >= MAX_PAIRS:
             raise UsageError(f"more than {MAX_PAIRS} pairs at once")
         begins = select.pick(pair.begin, probes)
+        self.check_operands(pair.end, select.pick(pair.end, probes))
         for probe in self.pick(pair.end, probes):
             if probe in begins:
                 raise UsageError(
@@ -134,6 +135,7 @@ class Latency(Grouped):
         self._pairs.setdefault(pair, len(self._pairs))
 
     def _plan_spans(self, word: str, probes: Sequence[Probe]) -> None:
+        self.check_operands(word, self._spans_of(word, probes))
         for probe in self._picked_spans(word, probes):
             self.filter.check(probe)
             name = select.series_name(probe)
@@ -142,8 +144,7 @@ class Latency(Grouped):
                 self._spans.append(word)
 
     def _picked_spans(self, word: str, probes: Sequence[Probe]) -> list[Probe]:
-        spans = self._spans_of(word, probes)
-        return [p for p in self.pick(word, probes) if p in spans] if spans else []
+        return self.fitting(self._spans_of(word, probes))
 
     # --------------------------------------------------------------- programs
 

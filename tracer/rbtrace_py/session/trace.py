@@ -43,6 +43,7 @@ class Trace(Session):
 
     def plan(self, probes: Sequence[Probe]) -> None:
         self.filter.settle([p for w in self.words for p in select.pick(w, probes)])
+        self.check_words(probes)
         for probe in self.picked(probes):
             self.filter.check(probe)
         if self._engines:

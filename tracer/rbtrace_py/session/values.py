@@ -50,6 +50,7 @@ class ValuesOf(Picking):
         return missing
 
     def plan(self, probes: Sequence[Probe]) -> None:
+        self.check_words(probes)
         for probe in self.picked(probes):
             self._settle_type(probe)
         if self.is_counted and self.options.by not in (None, self.argument):
