@@ -76,3 +76,7 @@ class UnknownRuby(RbtraceError):
 
 class BadRecording(RbtraceError):
     """A file that is no recording, or one of a newer version."""
+
+
+class VmNotStarted(NotRuby):
+    """A Ruby that is still starting: it has no VM yet, but may soon have one."""

@@ -1,0 +1,202 @@
+"""The two addresses that everything in a VM is reached from.
+
+The VM's structure, by its pointer's symbol or through the code of an exported
+function; and the table of symbols (method names), by its symbol or by its shape.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rbtrace_py.errors import UnknownRuby, UnreadableMemory, VmNotStarted
+from rbtrace_py.linux.memory import Memory
+from rbtrace_py.rubyvm.detect import Ruby
+from rbtrace_py.rubyvm.flow import Chain, follow
+
+_WORD = struct.Struct("<Q")
+_LOWEST = 0x10000
+_HIGHEST = 1 << 47
+
+VM_POINTERS = ("ruby_current_vm_ptr", "ruby_current_vm")
+"""``rb_vm_t *``: since 2.5, and before."""
+
+SYMBOL_TABLES = ("ruby_global_symbols", "global_symbols")
+"""``rb_symbols_t``, static (symbol.c): since 2.7, and before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """An address in the process, and how it was found, for people to read."""
+
+    address: int
+    origin: str
+
+
+def is_pointer(value: int) -> bool:
+    """May it be the address of a structure in user space?"""
+    return _LOWEST <= value < _HIGHEST and value % 8 == 0
+
+
+def read_word(memory: Memory, address: int) -> int:
+    """Return the 8 bytes at ``address``; raises UnreadableMemory."""
+    return int(_WORD.unpack(memory.read(address, 8))[0])
+
+
+def find_vm(memory: Memory, ruby: Ruby) -> Root:
+    """Return the address of the process's ``rb_vm_t``.
+
+    Raises VmNotStarted if the pointer to it is still null, UnknownRuby if the
+    pointer cannot be found or is none, UnreadableMemory.
+    """
+    pointer = find_vm_pointer(memory, ruby)
+    address = read_word(memory, pointer.address)
+    if address == 0:
+        raise VmNotStarted(
+            f"the Ruby in {ruby.path} has not made its VM yet", "try again"
+        )
+    if not is_pointer(address):
+        raise UnknownRuby(
+            f"the pointer to the VM, from {pointer.origin}, is {address:#x}",
+            "give its address with --symbol, or use a Ruby with symbols",
+        )
+    return Root(address, pointer.origin)
+
+
+def find_vm_pointer(memory: Memory, ruby: Ruby) -> Root:
+    """Return where the pointer to the VM is kept; raises UnknownRuby."""
+    for name in VM_POINTERS:
+        address = ruby.address(name)
+        if address is not None:
+            return Root(address, name)
+    pointer = _pointer_in_code(memory, ruby)
+    if pointer is None:
+        raise UnknownRuby(
+            f"{ruby.path} is stripped, and the pointer to the VM was not found",
+            "install its debug symbols",
+        )
+    return Root(pointer, "the code of ruby_vm_at_exit")
+
+
+def _pointer_in_code(memory: Memory, ruby: Ruby) -> int | None:
+    """``ruby_vm_at_exit`` (vm.c) begins with ``rb_vm_t *vm = GET_VM()``.
+
+    Its first load from an absolute address is of that pointer (3.3 and later,
+    where it is hidden), or of a slot of the GOT that holds the pointer's address.
+    Then ``vm->at_exit`` is read, at an offset that is not 0.
+    """
+    function = ruby.address("ruby_vm_at_exit")
+    if function is None:
+        return None
+    for chain in follow(ruby.code, function).loads:
+        if isinstance(chain.root, int) and chain.loads[-1] > 0:
+            return _pointer_of(memory, chain)
+    return None
+
+
+def _pointer_of(memory: Memory, chain: Chain) -> int | None:
+    """Where the pointer is that the chain loads at its beginning."""
+    assert isinstance(chain.root, int)
+    if len(chain.loads) == 2:
+        return chain.root
+    if chain.loads[:2] == (0, 0) and len(chain.loads) == 3:
+        return read_word(memory, chain.root)
+    return None
+
+
+def find_symbols(memory: Memory, ruby: Ruby) -> Root | None:
+    """Return the address of the table of symbols, or None where it is not found."""
+    for name in SYMBOL_TABLES:
+        address = ruby.address(name)
+        if address is not None:
+            return Root(address, name)
+    for address in _candidates(memory, ruby):
+        if _resolves(memory, address):
+            return Root(address, "its shape in .bss")
+    return None
+
+
+def _candidates(memory: Memory, ruby: Ruby) -> Iterator[int]:
+    """Addresses where {u32 last_id, pointer, object} might stand.
+
+    A VM that has started knows some 3,000 symbols or more.
+    """
+    for start, size in ruby.data:
+        try:
+            data = memory.read(start, size - size % 8)
+        except UnreadableMemory:
+            continue
+        words = memoryview(data).cast("Q")
+        for index in range(len(words) - 2):
+            word = words[index]
+            if (
+                500 <= word & 0xFFFFFFFF < 1 << 28
+                and (word < 1 << 32)
+                and is_pointer(words[index + 1])
+                and is_pointer(words[index + 2])
+            ):
+                yield start + 8 * index
+
+
+_UNIT = 512
+"""ID_ENTRY_UNIT (symbol.c): serial numbers in each array of the table."""
+
+_T_ARRAY = 7
+_T_STRING = 5
+_EMBEDDED_ARRAY = 1 << 13
+
+KNOWN_IDS = {33: b"!", 43: b"+", 47: b"/", 60: b"<", 126: b"~"}
+"""Operators have the code of their character for an ID, in each version."""
+
+
+def _resolves(memory: Memory, address: int) -> bool:
+    """Do the names of known operators stand in it?"""
+    try:
+        ids = read_word(memory, address + 16)
+        arrays = read_array(memory, ids, 1)
+        if not arrays:
+            return False
+        entries = read_array(memory, arrays[0], 2 * _UNIT)
+        return all(
+            2 * serial < len(entries) and _is_string(memory, entries[2 * serial], name)
+            for serial, name in KNOWN_IDS.items()
+        )
+    except UnreadableMemory:
+        return False
+
+
+def read_array(memory: Memory, value: int, most: int) -> list[int]:
+    """Return the first VALUEs of an Array, at most ``most``; [] if it is none.
+
+    struct RArray {flags, klass, {len, capa, ptr} or the elements themselves}.
+    """
+    if not is_pointer(value):
+        return []
+    flags, _, length, _, pointer = struct.unpack("<5Q", memory.read(value, 40))
+    if flags & 0x1F != _T_ARRAY:
+        return []
+    if flags & _EMBEDDED_ARRAY:
+        count, pointer = flags >> 15 & 0x7F, value + 16
+    else:
+        count = length
+    count = min(count, most)
+    if count <= 0 or not is_pointer(pointer):
+        return []
+    return list(memoryview(memory.read(pointer, 8 * count)).cast("Q"))
+
+
+def _is_string(memory: Memory, value: int, text: bytes) -> bool:
+    """Is it a String of that text, embedded, in any version's way?
+
+    The bytes follow the object's head, from 3.2 after 8 bytes of length.
+    """
+    if not is_pointer(value):
+        return False
+    data = memory.read(value, 40)
+    if data[0] & 0x1F != _T_STRING:
+        return False
+    return data[16 : 17 + len(text)] == text + b"\0" or (
+        data[16:24] == _WORD.pack(len(text))
+        and data[24 : 25 + len(text)] == text + b"\0"
+    )
