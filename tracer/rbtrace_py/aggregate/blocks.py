@@ -1,0 +1,179 @@
+"""Blocks of a recording: typed, compressed, each with its length and check sum.
+
+docs/formats.md has the layout byte by byte. Here is only what is the same for every
+block; what they hold is the business of ``tables``.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from typing import BinaryIO
+
+from rbtrace_py.errors import BadRecording
+
+MAGIC = b"\x89RBTREC\n"
+MAJOR = 1
+MINOR = 0
+_FILE_HEADER = struct.Struct("<8sHHI")
+_BLOCK_HEADER = struct.Struct("<4sBBHIII")
+_BLOCK_MARK = b"rblk"
+_COMPRESSED = 1
+
+MAX_BLOCK = 1 << 24
+"""Bytes of a block before compression."""
+
+
+class BlockType(IntEnum):
+    """What is in a block. Readers leave out those they do not know."""
+
+    META = 1
+    STRINGS = 2
+    FRAMES = 3
+    STACKS = 4
+    THREADS = 5
+    SAMPLES = 6
+    LOSSES = 7
+    EVENTS = 8
+    CALLS = 9
+    END = 10
+
+
+class Damaged(Exception):
+    """A block that is not whole, or not what it should be."""
+
+
+def file_header() -> bytes:
+    return _FILE_HEADER.pack(MAGIC, MAJOR, MINOR, 0)
+
+
+def check_file_header(data: bytes, name: str) -> None:
+    """BadRecording if ``data``, the beginning of a file, is not ours to read."""
+    if len(data) < _FILE_HEADER.size or not data.startswith(MAGIC):
+        raise BadRecording(
+            f"{name} is no recording", "rbtrace-py record makes recordings"
+        )
+    _, major, minor, _ = _FILE_HEADER.unpack_from(data)
+    if major != MAJOR:
+        raise BadRecording(
+            f"{name} is of version {major}.{minor}; this rbtrace-py reads version"
+            f" {MAJOR}",
+            "a newer rbtrace-py reads it" if major > MAJOR else "",
+        )
+
+
+FILE_HEADER_SIZE = _FILE_HEADER.size
+
+
+def block(kind: int, payload: bytes) -> bytes:
+    """A block as it stands in a file; ValueError if it is too large for one."""
+    if len(payload) > MAX_BLOCK:
+        raise ValueError(f"a block of {len(payload)} bytes")
+    stored, flags = payload, 0
+    # What is this short mostly grows.
+    if len(payload) > 64:
+        packed = zlib.compress(payload, 1)
+        if len(packed) < len(payload):
+            stored, flags = packed, _COMPRESSED
+    head = (_BLOCK_MARK, kind, flags, 0, len(stored), len(payload))
+    check = zlib.crc32(stored, zlib.crc32(_BLOCK_HEADER.pack(*head, 0)))
+    return _BLOCK_HEADER.pack(*head, check) + stored
+
+
+def blocks(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Type and payload of each block, from where ``file`` stands.
+
+    Ends at the end of the file; Damaged at a block that is not whole.
+    """
+    while head := file.read(_BLOCK_HEADER.size):
+        yield _block(head, file)
+
+
+def _block(head: bytes, file: BinaryIO) -> tuple[int, bytes]:
+    if len(head) < _BLOCK_HEADER.size:
+        raise Damaged("the last block is cut")
+    mark, kind, flags, zero, stored_size, size, check = _BLOCK_HEADER.unpack(head)
+    if mark != _BLOCK_MARK or max(stored_size, size) > MAX_BLOCK:
+        raise Damaged("something that is no block")
+    stored = file.read(stored_size)
+    if len(stored) < stored_size:
+        raise Damaged("the last block is cut")
+    bare = _BLOCK_HEADER.pack(mark, kind, flags, zero, stored_size, size, 0)
+    if zlib.crc32(stored, zlib.crc32(bare)) != check:
+        raise Damaged("a check sum is wrong")
+    return kind, _payload(stored, flags, size)
+
+
+def _payload(stored: bytes, flags: int, size: int) -> bytes:
+    if flags & ~_COMPRESSED:
+        raise Damaged("a block with unknown flags")
+    payload = _inflated(stored, size) if flags & _COMPRESSED else stored
+    if len(payload) != size:
+        raise Damaged("a block of another size than it says")
+    return payload
+
+
+def _inflated(stored: bytes, size: int) -> bytes:
+    """Never more than ``size`` bytes, however much is packed in there."""
+    unpacker = zlib.decompressobj()
+    try:
+        payload = unpacker.decompress(stored, size + 1)
+    except zlib.error as error:
+        raise Damaged("a block that cannot be unpacked") from error
+    return payload if unpacker.eof else b""
+
+
+def pack_columns(typecodes: str, columns: Sequence[Iterable[int]]) -> bytes:
+    """A count, then each column as little-endian integers of its ``array`` type.
+
+    Numbers that do not fit become the nearest that does.
+    """
+    packed = [
+        _column(code, values) for code, values in zip(typecodes, columns, strict=True)
+    ]
+    return struct.pack("<I", len(packed[0])) + b"".join(map(_bytes, packed))
+
+
+def _column(typecode: str, values: Iterable[int]) -> array[int]:
+    if isinstance(values, array):
+        return values
+    values = list(values)
+    try:
+        return array(typecode, values)
+    except OverflowError:
+        bits = array(typecode).itemsize * 8
+        low, high = (-(1 << bits - 1), (1 << bits - 1) - 1)
+        if typecode.isupper():
+            low, high = 0, (1 << bits) - 1
+        return array(typecode, [min(max(value, low), high) for value in values])
+
+
+def _bytes(column: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        column = array(column.typecode, column)
+        column.byteswap()
+    return column.tobytes()
+
+
+def unpack_columns(typecodes: str, payload: bytes) -> tuple[list[array[int]], bytes]:
+    """The columns of ``pack_columns``, and what follows them; Damaged."""
+    if len(payload) < 4:
+        raise Damaged("a table without a count")
+    count = int.from_bytes(payload[:4], "little")
+    at = 4
+    columns = []
+    for code in typecodes:
+        column = array(code)
+        end = at + count * column.itemsize
+        if end > len(payload):
+            raise Damaged("a table that is cut")
+        column.frombytes(payload[at:end])
+        if sys.byteorder == "big":
+            column.byteswap()
+        columns.append(column)
+        at = end
+    return columns, payload[at:]

@@ -1,0 +1,117 @@
+"""What a recording says of itself, and what was lost: the blocks that are JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+
+from rbtrace_py.aggregate.blocks import Damaged
+from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.aggregate.tables import printable
+
+_MAX_JSON = 1 << 20
+_MAX_TEXT = 4096
+_MAX_NUMBER = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What a section of a recording says of itself.
+
+    unit: of the samples' weights, ``samples`` or ``ns``
+    rate: rounds a second that were asked for
+    mode: ``cpu`` or ``wall``; engine: what read the stacks
+    command: of the target, where it is known; rubies: the versions of Ruby
+    tool: what made it, with its version
+    """
+
+    started_ns: int = 0
+    unit: str = "samples"
+    rate: float = 0.0
+    mode: str = ""
+    engine: str = ""
+    pids: tuple[int, ...] = ()
+    command: str = ""
+    rubies: tuple[str, ...] = ()
+    tool: str = ""
+
+
+LOSSES = ("rounds", "late", "failed")
+"""Counters that the samples themselves do not tell."""
+
+
+def encode_meta(meta: Meta) -> bytes:
+    return _dumps(asdict(meta))
+
+
+def decode_meta(payload: bytes) -> Meta:
+    """What is missing or of another type is as in an empty ``Meta``; Damaged."""
+    document = _loads(payload)
+    found = {}
+    for field in fields(Meta):
+        default = field.default
+        value = _checked(document.get(field.name), default, field.name)
+        found[field.name] = default if value is None else value
+    return Meta(**found)  # type: ignore[arg-type]
+
+
+def _checked(value: object, default: object, name: str) -> object:
+    if isinstance(default, str):
+        return printable(value[:_MAX_TEXT]) if isinstance(value, str) else None
+    if isinstance(default, float) and isinstance(value, float):
+        return value if 0 <= value < _MAX_NUMBER else None
+    if isinstance(default, float):
+        number = _count(value)
+        return None if number is None else float(number)
+    if isinstance(default, int):
+        return _count(value)
+    if not isinstance(value, list):
+        return None
+    if name == "pids":
+        return tuple(pid for pid in map(_count, value) if pid is not None)
+    return tuple(printable(v[:_MAX_TEXT]) for v in value if isinstance(v, str))
+
+
+def encode_losses(now: Statistics, before: Statistics) -> bytes:
+    """Counters since ``before``, and until when they hold."""
+    counters = {name: getattr(now, name) - getattr(before, name) for name in LOSSES}
+    return _dumps({"ended_ns": now.ended_ns, "counters": counters})
+
+
+def decode_losses(payload: bytes) -> Statistics:
+    """As much of the statistics as a LOSSES block has; Damaged."""
+    document = _loads(payload)
+    counters = document.get("counters")
+    found = Statistics()
+    if isinstance(counters, dict):
+        for name in LOSSES:
+            setattr(found, name, _count(counters.get(name)) or 0)
+    found.ended_ns = _count(document.get("ended_ns")) or 0
+    return found
+
+
+def _count(value: object) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value < _MAX_NUMBER else None
+
+
+def _dumps(document: dict[str, object]) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode("ascii")
+
+
+def _loads(payload: bytes) -> dict[str, object]:
+    if len(payload) > _MAX_JSON:
+        raise Damaged("a description that is too long")
+    try:
+        document = json.loads(payload, parse_int=_integer)
+    except (ValueError, RecursionError):
+        raise Damaged("a description that is no JSON") from None
+    if not isinstance(document, dict):
+        raise Damaged("a description of another kind")
+    return document
+
+
+def _integer(digits: str) -> int:
+    # Some Pythons need minutes for a number of a million digits.
+    return int(digits) if len(digits) < 24 else -1

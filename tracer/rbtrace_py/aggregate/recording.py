@@ -1,0 +1,303 @@
+"""Recordings: samples in a file that can be read however the writing ended.
+
+A file is a header and blocks (``blocks``). A META block begins a section; in it follow
+tables of what samples refer to (``tables``), the samples, and what was lost, again and
+again. Each flush is one write of whole blocks. docs/formats.md has it byte by byte.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import stat
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from rbtrace_py.aggregate.blocks import (
+    FILE_HEADER_SIZE,
+    BlockType,
+    Damaged,
+    block,
+    blocks,
+    check_file_header,
+    file_header,
+    pack_columns,
+    unpack_columns,
+)
+from rbtrace_py.aggregate.meta import (
+    Meta,
+    decode_losses,
+    decode_meta,
+    encode_losses,
+    encode_meta,
+)
+from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.aggregate.stacktree import MAX_NODES
+from rbtrace_py.aggregate.tables import TablesReader, TablesWriter
+from rbtrace_py.errors import BadRecording
+from rbtrace_py.model import Sample, SampleFlags, Stack, ThreadState
+
+SAMPLE_COLUMNS = "qIIBBQQ"
+"""Time since the last one, thread, stack, state, flags, weight, fiber."""
+
+FLUSH_NS = 1_000_000_000
+FLUSH_SAMPLES = 1 << 16
+_KNOWN_STACKS = 1 << 14
+
+Path_ = str | os.PathLike[str]
+
+
+class RecordingWriter:
+    """Writes samples to a file, a second's worth at a time.
+
+    statistics: the sampler's own; ``rounds``, ``late``, ``failed`` and ``ended_ns``
+        are written with each flush as they stand then
+
+    A file that is there is replaced, or with ``append`` gets another section.
+    BadRecording if somebody else is writing to it, or if it is not a recording of the
+    same unit to append to; OSError if it cannot be written at all.
+    """
+
+    def __init__(
+        self,
+        path: Path_,
+        meta: Meta,
+        statistics: Statistics | None = None,
+        append: bool = False,
+        max_nodes: int = MAX_NODES,
+    ) -> None:
+        self.statistics = statistics or Statistics(meta.unit, meta.rate)
+        self._meta = meta
+        self._max_nodes = max_nodes
+        self._rows: list[tuple[int, int, int, int, int, int, int]] = []
+        self._flush_at = 0
+        self._losses = b""
+        self._file = _open(path, meta, append)
+        self._begin_section()
+
+    def __enter__(self) -> RecordingWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def add(self, sample: Sample) -> None:
+        """Write a sample, at the latest with the first one a second later."""
+        time_ns, thread, state, stack, weight, flags, fiber = sample
+        node = self._nodes.get(stack)
+        if node is None:
+            node = self._number(stack)
+        number = self._tables.thread(thread)
+        self._rows.append((time_ns, number, node, state, flags, weight, fiber))
+        if time_ns >= self._flush_at or len(self._rows) >= FLUSH_SAMPLES:
+            self.flush()
+            self._flush_at = time_ns + FLUSH_NS
+
+    def flush(self) -> None:
+        """Write all there is, in one go: after it a killed writer loses nothing."""
+        written = self._tables.blocks()
+        if self._rows:
+            written.append(block(BlockType.SAMPLES, _pack_samples(self._rows)))
+            self._rows = []
+        losses = encode_losses(self.statistics, self._before)
+        if losses != self._losses:
+            self._losses = losses
+            written.append(block(BlockType.LOSSES, losses))
+        _write(self._file, b"".join(written))
+        if self._tables.is_full:
+            self._begin_section()
+
+    def close(self) -> None:
+        """Write the rest, and that this is the end."""
+        if self._file.closed:
+            return
+        try:
+            self.flush()
+            _write(self._file, block(BlockType.END, b""))
+        finally:
+            self._file.close()
+
+    def _begin_section(self) -> None:
+        """Tables are bounded: when they are full they begin anew."""
+        self._tables = TablesWriter(self._max_nodes)
+        self._nodes: dict[Stack, int] = {}
+        self._before = self.statistics.copy()
+        self._losses = b""
+        _write(self._file, block(BlockType.META, encode_meta(self._meta)))
+
+    def _number(self, stack: Stack) -> int:
+        node = self._tables.stack(stack)
+        if node is None:
+            self.flush()
+            self._begin_section()
+            node = self._tables.stack(stack) or 0
+        if len(self._nodes) >= _KNOWN_STACKS:
+            self._nodes.clear()
+        self._nodes[stack] = node
+        return node
+
+
+def _open(path: Path_, meta: Meta, append: bool) -> io.FileIO:
+    """The file, locked, with a header, standing where the next section begins."""
+    way = os.O_RDWR if append else os.O_WRONLY
+    fd = os.open(path, way | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    file = io.FileIO(fd, "r+" if append else "w")
+    try:
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            _lock(file, path)
+            file.truncate(_end(file, str(path), meta) if append else 0)
+            file.seek(0, os.SEEK_END)
+        if not append or not file.tell():
+            _write(file, file_header())
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _lock(file: io.FileIO, path: Path_) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise BadRecording(f"{path} is being written by another rbtrace-py") from None
+
+
+def _end(file: io.FileIO, name: str, meta: Meta) -> int:
+    """Where the last whole block ends: what was cut behind it is overwritten."""
+    if not os.fstat(file.fileno()).st_size:
+        return 0
+    buffered = io.BufferedReader(file)
+    try:
+        check_file_header(buffered.read(FILE_HEADER_SIZE), name)
+        end = FILE_HEADER_SIZE
+        try:
+            for kind, payload in blocks(buffered):
+                if kind == BlockType.META and decode_meta(payload).unit != meta.unit:
+                    raise BadRecording(f"{name} counts in another unit")
+                end = buffered.tell()
+        except Damaged:
+            pass
+        return end
+    finally:
+        buffered.detach()
+
+
+def _write(file: io.FileIO, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) or 0 :]
+
+
+def _pack_samples(rows: list[tuple[int, int, int, int, int, int, int]]) -> bytes:
+    times, *others = zip(*rows, strict=True)
+    steps = [after - before for before, after in zip((0, *times), times, strict=False)]
+    return pack_columns(SAMPLE_COLUMNS, [steps, *others])
+
+
+class Recording:
+    """A recording to read: iterate for its samples, as often as wanted.
+
+    meta: of the first section
+    statistics: what the sampler said of its work, as far as it has been read
+    sections: how many were begun
+    damage: why reading ended early; empty if it did not
+    is_complete: was the last section closed, and nothing damaged?
+
+    BadRecording if it is none, or one of a newer major version. What is damaged or
+    cut behind the first whole blocks is no error: what stands before it is read.
+    """
+
+    def __init__(self, path: Path_) -> None:
+        self._path = Path(path)
+        self.statistics = Statistics()
+        self.sections = 0
+        self.damage = ""
+        self.is_complete = False
+        with self._path.open("rb") as file:
+            self.meta = self._first_meta(file)
+        self._forget()
+
+    def __iter__(self) -> Iterator[Sample]:
+        self._forget()
+        with self._path.open("rb") as file:
+            check_file_header(file.read(FILE_HEADER_SIZE), str(self._path))
+            try:
+                yield from self._samples(file)
+            except Damaged as damaged:
+                self.damage = str(damaged)
+                self.is_complete = False
+
+    def _first_meta(self, file: BinaryIO) -> Meta:
+        check_file_header(file.read(FILE_HEADER_SIZE), str(self._path))
+        try:
+            for kind, payload in blocks(file):
+                if kind == BlockType.META:
+                    return decode_meta(payload)
+        except Damaged:
+            pass
+        return Meta()
+
+    def _forget(self) -> None:
+        meta = self.meta
+        self.statistics = Statistics(meta.unit, meta.rate, meta.started_ns)
+        self.sections = 0
+        self.damage = ""
+        self.is_complete = False
+
+    def _samples(self, file: BinaryIO) -> Iterator[Sample]:
+        tables = TablesReader()
+        earlier = Statistics()
+        for kind, payload in blocks(file):
+            self.is_complete = kind == BlockType.END
+            if kind == BlockType.SAMPLES:
+                yield from self._unpacked(payload, tables)
+            elif kind == BlockType.LOSSES:
+                self._tell(earlier.plus(decode_losses(payload)))
+            elif kind == BlockType.META:
+                decode_meta(payload)
+                tables = TablesReader()
+                earlier = self.statistics.copy()
+                self.sections += 1
+            else:
+                tables.add(kind, payload)
+
+    def _tell(self, found: Statistics) -> None:
+        own = self.statistics
+        own.rounds, own.late, own.failed = found.rounds, found.late, found.failed
+        own.ended_ns = max(own.ended_ns, found.ended_ns)
+
+    def _unpacked(self, payload: bytes, tables: TablesReader) -> Iterator[Sample]:
+        columns, _ = unpack_columns(SAMPLE_COLUMNS, payload)
+        steps, *others = columns
+        own = self.statistics
+        for time_ns, thread, stack, state, flags, weight, fiber in zip(
+            accumulate(steps), *others, strict=True
+        ):
+            own.samples += 1
+            own.ended_ns = max(own.ended_ns, time_ns)
+            known = SampleFlags.CLEAN
+            if flags & _KNOWN_FLAGS:
+                known = SampleFlags(flags & _KNOWN_FLAGS)
+                own.flag(known)
+            yield Sample(
+                time_ns,
+                tables.thread(thread),
+                _STATES.get(state, ThreadState.UNKNOWN),
+                tables.stack(stack),
+                weight,
+                known,
+                fiber,
+            )
+
+
+_STATES = {int(state): state for state in ThreadState}
+_KNOWN_FLAGS = int(SampleFlags.TRIMMED | SampleFlags.TRUNCATED)

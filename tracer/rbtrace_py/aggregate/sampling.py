@@ -1,0 +1,95 @@
+"""What a sampler says of its own work: how much it read, and how well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from rbtrace_py.model import SampleFlags
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Counted while samples are taken; every report of samples shows it.
+
+    unit: of the samples' weights, ``samples`` or ``ns``
+    rate: rounds a second that were asked for, 0 where nothing was
+    started_ns, ended_ns: CLOCK_REALTIME; 0 where not known
+    rounds: how often the threads were looked at
+    late: rounds that began later than they should have, by more than half a period
+    samples: all that were added, whole or not; of them
+    trimmed, truncated: those with that flag (a sample may have both)
+    unclean: those with any flag
+    failed: stacks that could not be read, and are in no count
+    other: weight that is in ``(other)``, as there was no room for more stacks
+    """
+
+    unit: str = "samples"
+    rate: float = 0.0
+    started_ns: int = 0
+    ended_ns: int = 0
+    rounds: int = 0
+    late: int = 0
+    samples: int = 0
+    trimmed: int = 0
+    truncated: int = 0
+    unclean: int = 0
+    failed: int = 0
+    other: int = 0
+
+    @property
+    def clean(self) -> int:
+        return self.samples - self.unclean
+
+    @property
+    def duration_ns(self) -> int:
+        return max(self.ended_ns - self.started_ns, 0)
+
+    @property
+    def achieved_rate(self) -> float:
+        """Rounds a second; 0 where that is not known."""
+        return self.rounds * 1e9 / self.duration_ns if self.duration_ns else 0.0
+
+    @property
+    def loss(self) -> float:
+        """The part of all stacks looked at that could not be read, 0 to 1."""
+        tried = self.samples + self.failed
+        return self.failed / tried if tried else 0.0
+
+    def flag(self, flags: SampleFlags) -> None:
+        """Count what is not whole about a sample."""
+        self.unclean += bool(flags)
+        self.trimmed += bool(flags & SampleFlags.TRIMMED)
+        self.truncated += bool(flags & SampleFlags.TRUNCATED)
+
+    def copy(self) -> Statistics:
+        return replace(self)
+
+    def minus(self, older: Statistics) -> Statistics:
+        """What came since ``older``, a copy made before."""
+        found = replace(self, started_ns=older.ended_ns or older.started_ns)
+        for name in COUNTERS:
+            setattr(found, name, getattr(self, name) - getattr(older, name))
+        return found
+
+    def plus(self, other: Statistics) -> Statistics:
+        """Of two measurements together."""
+        found = replace(
+            self,
+            unit=self.unit or other.unit,
+            rate=self.rate or other.rate,
+            started_ns=min(
+                filter(None, (self.started_ns, other.started_ns)), default=0
+            ),
+            ended_ns=max(self.ended_ns, other.ended_ns),
+        )
+        for name in COUNTERS:
+            setattr(found, name, getattr(self, name) + getattr(other, name))
+        return found
+
+
+COUNTERS = tuple(
+    field.name
+    for field in fields(Statistics)
+    if field.name not in ("unit", "rate", "started_ns", "ended_ns")
+)
+"""Fields that add up."""

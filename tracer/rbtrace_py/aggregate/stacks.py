@@ -1,0 +1,260 @@
+"""Stack counts: how much weight each stack of each thread and state has.
+
+Adding is on the sampler's path, so it compares by identity alone. What was added is
+merged by value now and then, and what does not fit then is one stack, ``(other)``:
+memory is bounded however long it goes on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.aggregate.stacktree import MAX_NODES, ROOT, StackTree
+from rbtrace_py.model import (
+    Frame,
+    FrameKind,
+    RubyThread,
+    Sample,
+    SampleFlags,
+    Stack,
+    ThreadState,
+)
+
+OTHER = Frame(FrameKind.MARKER, "(other)", "(other)", "", None)
+"""The only frame of the stack of all that there was no room for."""
+
+MAX_ROWS = 1 << 18
+MAX_THREADS = 1 << 13
+_RECENT = 2048
+_CLEAN = SampleFlags.CLEAN
+
+
+class Row(NamedTuple):
+    """One stack of one thread in one state, and its weight."""
+
+    thread: RubyThread
+    state: ThreadState
+    frames: tuple[Frame, ...]
+    weight: int
+
+
+class Share(NamedTuple):
+    """A method, or a line of one, and the weight that is its.
+
+    frame: as it was first seen (of a method, its line is any of its lines)
+    own: weight of the stacks it was the innermost frame of
+    total: weight of the stacks it was in, however often
+    """
+
+    frame: Frame
+    own: int
+    total: int
+
+
+class StackCounts:
+    """Weights by thread, state and stack.
+
+    by_thread: keep threads apart; else only their processes
+    """
+
+    def __init__(
+        self,
+        statistics: Statistics | None = None,
+        by_thread: bool = True,
+        max_rows: int = MAX_ROWS,
+        max_threads: int = MAX_THREADS,
+        max_nodes: int = MAX_NODES,
+    ) -> None:
+        self.statistics = statistics or Statistics()
+        self.by_thread = by_thread
+        self._max_rows = max_rows
+        self._max_threads = max_threads
+        self._tree = StackTree(max_nodes + 1)
+        self._other = self._tree.node((OTHER,))
+        self._recent: list[dict[tuple[RubyThread, Stack], int]] = [
+            {} for _ in ThreadState
+        ]
+        self._threads: dict[tuple[object, ...], RubyThread] = {}
+        self._rows: dict[tuple[RubyThread, int, int], int] = {}
+
+    def add(self, sample: Sample) -> None:
+        """Count one sample."""
+        _, thread, state, stack, weight, flags, _ = sample
+        recent = self._recent[state]
+        key = (thread, stack)
+        recent[key] = recent.get(key, 0) + weight
+        statistics = self.statistics
+        statistics.samples += 1
+        # The truth of an IntFlag is asked in Python, its identity is not.
+        if flags is not _CLEAN:
+            statistics.flag(flags)
+        if len(recent) > _RECENT:
+            self._merge()
+
+    def add_all(self, samples: Iterable[Sample]) -> StackCounts:
+        for sample in samples:
+            self.add(sample)
+        return self
+
+    def _merge(self) -> None:
+        """Bring what was added by identity to where it is known by value."""
+        for state, recent in enumerate(self._recent):
+            for (thread, stack), weight in recent.items():
+                self._put(thread, state, stack.frames, weight)
+            recent.clear()
+
+    def _put(
+        self, thread: RubyThread, state: int, frames: tuple[Frame, ...], weight: int
+    ) -> None:
+        thread = self._thread(thread)
+        full = len(self._rows) >= self._max_rows
+        node = self._tree.node(frames)
+        if node is None or (full and (thread, state, node) not in self._rows):
+            node = self._other or ROOT
+            self.statistics.other += weight
+        key = (thread, state, node)
+        self._rows[key] = self._rows.get(key, 0) + weight
+
+    def _thread(self, thread: RubyThread) -> RubyThread:
+        """The one object that stands for all equal threads."""
+        key: tuple[object, ...] = (thread.pid,)
+        if self.by_thread:
+            key = (thread.pid, thread.tid, thread.address, thread.name, thread.ractor)
+        known = self._threads.get(key)
+        if known is None:
+            if not self.by_thread:
+                known = RubyThread(thread.pid, None, 0, "")
+            elif len(self._threads) < self._max_threads:
+                known = thread
+            else:
+                key = (thread.pid,)
+                known = self._threads.get(key) or RubyThread(
+                    thread.pid, None, 0, OTHER.name
+                )
+            self._threads[key] = known
+        return known
+
+    @property
+    def weight(self) -> int:
+        """Of all stacks, ``(other)`` too."""
+        self._merge()
+        return sum(self._rows.values())
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        self._merge()
+        return len(self._rows)
+
+    def rows(self) -> Iterator[Row]:
+        """Every row with a weight, in the order in which they were first seen."""
+        self._merge()
+        frames: dict[int, tuple[Frame, ...]] = {}
+        for (thread, state, node), weight in self._rows.items():
+            if not weight:
+                continue
+            if node not in frames:
+                frames[node] = self._tree.stack(node).frames
+            yield Row(thread, ThreadState(state), frames[node], weight)
+
+    def where(self, wanted: Callable[[RubyThread, ThreadState], bool]) -> StackCounts:
+        """Only the rows of the threads and states that ``wanted`` takes.
+
+        The statistics remain those of the whole.
+        """
+        self._merge()
+        found = self._like()
+        found._rows = {
+            key: weight
+            for key, weight in self._rows.items()
+            if wanted(key[0], ThreadState(key[1]))
+        }
+        return found
+
+    def snapshot(self) -> StackCounts:
+        """These counts as they are now; a tree that only grows is shared."""
+        self._merge()
+        found = self._like()
+        found._rows = dict(self._rows)
+        return found
+
+    def minus(self, older: StackCounts) -> StackCounts:
+        """What came since ``older``, a snapshot of these counts."""
+        self._merge()
+        found = self._like()
+        before = older._rows
+        found.statistics = self.statistics.minus(older.statistics)
+        found._rows = {
+            key: difference
+            for key, weight in self._rows.items()
+            if (difference := weight - before.get(key, 0))
+        }
+        return found
+
+    def merge(self, other: StackCounts) -> None:
+        """Add the counts of another measurement."""
+        self._merge()
+        for thread, state, frames, weight in other.rows():
+            self._put(thread, state, frames, weight)
+        self.statistics = self.statistics.plus(other.statistics)
+
+    def _like(self) -> StackCounts:
+        found = StackCounts(
+            self.statistics.copy(), self.by_thread, self._max_rows, self._max_threads
+        )
+        found._tree = self._tree
+        found._other = self._other
+        found._threads = self._threads
+        return found
+
+    def by_method(self) -> list[Share]:
+        """Self and total of each method, the largest self first.
+
+        C functions are one whoever calls them.
+        """
+        return self._shares(_method)
+
+    def by_line(self) -> list[Share]:
+        """Self and total of each line of each method, the largest self first."""
+        return self._shares(lambda frame: frame)
+
+    def _shares(self, name: Callable[[Frame], object]) -> list[Share]:
+        weights = self._by_node()
+        keys: dict[object, int] = {}
+        frames: list[Frame] = []
+        numbers = []
+        for frame in self._tree.frames:
+            key = keys.setdefault(name(frame), len(frames))
+            if key == len(frames):
+                frames.append(frame)
+            numbers.append(key)
+        own: Counter[int] = Counter()
+        total: Counter[int] = Counter()
+        for node, weight in weights.items():
+            path = [numbers[number] for number in self._tree.path(node)]
+            if path:
+                own[path[0]] += weight
+            for key in set(path):
+                total[key] += weight
+        found = [Share(frames[key], own[key], total[key]) for key in total]
+        return sorted(found, key=_largest_first)
+
+    def _by_node(self) -> Counter[int]:
+        self._merge()
+        weights: Counter[int] = Counter()
+        for (_, _, node), weight in self._rows.items():
+            weights[node] += weight
+        return weights
+
+
+def _method(frame: Frame) -> object:
+    if frame.kind is FrameKind.C:
+        return (frame.kind, frame.name)
+    return (frame.kind, frame.name, frame.path)
+
+
+def _largest_first(share: Share) -> tuple[object, ...]:
+    frame = share.frame
+    return (-share.own, -share.total, frame.name, frame.path, frame.line or 0)

@@ -1,0 +1,21 @@
+"""Folded stacks: ``root;…;leaf weight``, as flame graph tools read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rbtrace_py.aggregate.stacks import StackCounts
+from rbtrace_py.report.folding import Folding, fold
+
+
+def folded_lines(counts: StackCounts, folding: Folding | None = None) -> Iterator[str]:
+    """A line a row, in the order of their texts."""
+    folded = fold(counts, folding or Folding())
+    texts = [label.text for label in folded.labels]
+    # Labels of other kinds may have the same text.
+    lines: dict[str, int] = {}
+    for row, weight in folded.stacks.items():
+        line = ";".join(texts[number] for number in row) or "(empty)"
+        lines[line] = lines.get(line, 0) + weight
+    for line in sorted(lines):
+        yield f"{line} {lines[line]}"

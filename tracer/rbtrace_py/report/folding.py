@@ -1,0 +1,155 @@
+"""Stacks as rows of labels: what folded text, flame graphs and the rest are made of.
+
+The text of a frame is a contract (docs/formats.md): ``Class#method path``, or with
+lines ``Class#method path:line``. It does not change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rbtrace_py.aggregate.stacks import StackCounts
+from rbtrace_py.model import Frame, FrameKind, RubyThread, ThreadState
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """How stacks become rows.
+
+    lines: is a method on another line another frame?
+    threads, states: are they the outermost frames?
+    reverse: does the innermost frame come first?
+    """
+
+    lines: bool = False
+    threads: bool = False
+    states: bool = False
+    reverse: bool = False
+
+
+class Label(NamedTuple):
+    """One frame of a row.
+
+    name: what is short; text: what is whole, and unique to it
+    kind: what it is; None of a thread, a process or a state
+    """
+
+    name: str
+    text: str
+    kind: FrameKind | None
+
+
+@dataclass(slots=True)
+class Folded:
+    """Rows of numbers of labels, the root first, and their weights."""
+
+    labels: list[Label] = field(default_factory=list)
+    stacks: dict[tuple[int, ...], int] = field(default_factory=dict)
+
+    @property
+    def weight(self) -> int:
+        return sum(self.stacks.values())
+
+
+def fold(counts: StackCounts, folding: Folding) -> Folded:
+    """The rows of all that was counted, equal ones together."""
+    found = Folded()
+    labels = Labels(found.labels, folding)
+    rows = list(counts.rows())
+    several = len({row.thread.pid for row in rows}) > 1
+    seen: dict[int, tuple[int, ...]] = {}
+    for thread, state, frames, weight in rows:
+        # One object stands for all equal stacks of the same counts.
+        inner = seen.get(id(frames))
+        if inner is None:
+            inner = seen[id(frames)] = labels.of_frames(frames)
+        key = labels.of_thread(thread, state, several) + inner
+        found.stacks[key] = found.stacks.get(key, 0) + weight
+    return found
+
+
+class Labels:
+    """Numbers labels as they are first used."""
+
+    def __init__(self, labels: list[Label], folding: Folding) -> None:
+        self._labels = labels
+        self._folding = folding
+        self._numbers: dict[Label, int] = {}
+        self._frames: dict[int, int] = {}
+        self._kept: list[Frame] = []
+        self._leading: dict[tuple[RubyThread, ThreadState], tuple[int, ...]] = {}
+
+    def of_frames(self, frames: tuple[Frame, ...]) -> tuple[int, ...]:
+        """The row of a stack without what leads it."""
+        known = self._frames
+        row = tuple(
+            known[id(frame)] if id(frame) in known else self._frame(frame)
+            for frame in frames
+        )
+        return row[::-1] if self._folding.reverse else row
+
+    def of_thread(
+        self, thread: RubyThread, state: ThreadState, several: bool
+    ) -> tuple[int, ...]:
+        """What leads the rows of a thread; its process where there are ``several``."""
+        key = (thread, state)
+        if key not in self._leading:
+            texts = []
+            if self._folding.threads:
+                texts = [f"[pid {thread.pid}]"] * several + [thread_text(thread)]
+            if self._folding.states:
+                texts.append(state_text(state))
+            leading = tuple(self._number(Label(text, text, None)) for text in texts)
+            self._leading[key] = leading
+        return self._leading[key]
+
+    def _frame(self, frame: Frame) -> int:
+        text = frame_text(frame, self._folding.lines)
+        number = self._number(Label(clean(frame.name), text, frame.kind))
+        # Kept, so that no other frame gets its id.
+        self._kept.append(frame)
+        self._frames[id(frame)] = number
+        return number
+
+    def _number(self, label: Label) -> int:
+        number = self._numbers.get(label)
+        if number is None:
+            number = self._numbers[label] = len(self._labels)
+            self._labels.append(label)
+        return number
+
+
+def frame_text(frame: Frame, lines: bool = False) -> str:
+    """``Class#method path:line`` with lines, else ``Class#method path``.
+
+    A line that is not known is ``?``; a frame without a path is its name.
+    """
+    name = clean(frame.name)
+    if not frame.path:
+        return name
+    if not lines:
+        return f"{name} {clean(frame.path)}"
+    return f"{name} {clean(frame.path)}:{'?' if frame.line is None else frame.line}"
+
+
+def thread_text(thread: RubyThread) -> str:
+    """``[worker 1, tid 4213]``."""
+    name = clean(thread.name) if thread.name else _nameless(thread)
+    return f"[{name}]" if thread.tid is None else f"[{name}, tid {thread.tid}]"
+
+
+def _nameless(thread: RubyThread) -> str:
+    return "main" if thread.is_main else "thread"
+
+
+def state_text(state: ThreadState) -> str:
+    """``[running]``."""
+    return f"[{state.name.lower()}]"
+
+
+def clean(text: str) -> str:
+    """``;`` is ``,`` and what is not printable ``?``; nothing at all ``(unknown)``."""
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else "?" for c in text)
+    return text.replace(";", ",") or "(unknown)"
