@@ -90,6 +90,11 @@ class Operand:
     signed: bool = False
     size: int = 8
 
+    @property
+    def is_duration(self) -> bool:
+        """Is it nanoseconds, of a span?"""
+        return self.role is OperandRole.DURATION and self.type is OperandType.INTEGER
+
 
 @dataclass(frozen=True, slots=True)
 class Site:

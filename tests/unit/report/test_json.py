@@ -94,6 +94,7 @@ DOCUMENTS = [
             Group("shop:checkout", "tea", 7),
             counters={"unreadable": 1},
             by="sku",
+            operand="sku",
         )
     ),
     document(result("count", Group("shop:checkout", None, 42))),

@@ -254,6 +254,29 @@ shop:checkout                                                   18 in 3.0 s  6/s
     )
 
 
+def test_values_say_whose_they_are_and_show_times() -> None:
+    values = SignedHistogram.from_values([5_000_000] * 4)
+    group = Group(SERIES, None, 4, 20_000_000, values)
+    found = replace(result([group], "values"), unit="ns", operand="duration_ns")
+    lines = list(values_report(found, PLAIN))
+    assert lines[0].startswith("shop:checkout duration_ns  ")
+    assert lines[2].split() == [
+        "min",
+        "5.00",
+        "ms",
+        "p50",
+        "5.00",
+        "ms",
+        "p90",
+        "5.00",
+        "ms",
+        "p99",
+        "5.00",
+        "ms",
+    ]
+    assert "20.0 ms" in "".join(lines)
+
+
 def test_values() -> None:
     values = SignedHistogram.from_values(range(-20, 40))
     group = Group(SERIES, None, 60, 0, values)

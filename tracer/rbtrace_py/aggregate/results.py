@@ -61,7 +61,9 @@ class Result:
 
     command: latency, count, values
     by: name of the ``--by`` operand, or None
-    unit: ns for latencies, none for counts, the operand's type for values
+    unit: ns for latencies and durations, none for counts, the operand's type for
+        other values
+    operand: whose values these are, or None
     started_ns, ended_ns: wall clock, integer nanoseconds since the epoch
     counters: everything seen but not in the groups, by name, in the order a
         report shows them; names are documented in docs/formats.md
@@ -76,6 +78,7 @@ class Result:
     counters: dict[str, int] = field(default_factory=dict)
     by: str | None = None
     unit: str = ""
+    operand: str | None = None
 
     @property
     def count(self) -> int:

@@ -74,18 +74,22 @@ class SlotKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One value a site hands to a program: an operand, the pid or the tid."""
+    """One value a site hands to a program: an operand, the pid or the tid.
+
+    is_duration: a span's, which is nil if the span began before it was traced
+    """
 
     location: Location | None = None
     special: SlotKind | None = None
     is_text: bool = False
+    is_duration: bool = False
 
     def pack(self) -> bytes:
         if self.special is not None:
-            return _OPERAND.pack(int(self.special), 0, 0, 0, 8, 0, 0, 0)
+            return _OPERAND.pack(int(self.special), 0, 0, 0, 8, 0, 0, 0, 0)
         where = self.location
         if where is None or where.is_float:
-            return _OPERAND.pack(int(SlotKind.MISSING), 0, 0, 0, 8, 0, 0, 0)
+            return _OPERAND.pack(int(SlotKind.MISSING), 0, 0, 0, 8, 0, 0, 0, 0)
         index = 0 if where.index is None else where.index + 1
         return _OPERAND.pack(
             int(where.kind),
@@ -95,11 +99,12 @@ class Slot:
             where.size,
             where.signed,
             self.is_text,
+            self.is_duration,
             (where.value & MASK) - ((where.value & SIGN) << 1),
         )
 
 
-_OPERAND = struct.Struct("<BBBBBBBxq")
+_OPERAND = struct.Struct("<BBBBBBBBq")
 _SITE = struct.Struct("<IIBB?5x")
 SITE_SIZE = _SITE.size + MAX_SLOTS * _OPERAND.size
 

@@ -39,6 +39,7 @@ def document(result: Result) -> Document:
         **_head(result.command),
         "pids": list(result.pids),
         "series": list(result.series),
+        **({"operand": result.operand} if result.command == "values" else {}),
         "by": result.by,
         "unit": result.unit,
         "started_ns": result.started_ns,

@@ -33,8 +33,9 @@ def latency_report(
 
 def values_report(result: Result, style: Style, sort: Sort = "count") -> Iterator[str]:
     """As ``latency_report``, of numbers; of texts and bools the top values."""
+    notation = times(style) if result.unit == "ns" else NUMBERS
     for series in result.series:
-        yield from _series(result, series, NUMBERS, sort, style)
+        yield from _series(result, series, notation, sort, style)
     yield from note_lines(result, style)
 
 
@@ -69,7 +70,8 @@ def _series(
     result: Result, series: str, notation: Notation, sort: Sort, style: Style
 ) -> Iterator[str]:
     groups = [group for group in result.groups if group.series == series]
-    yield _header(result, series, groups, style)
+    title = f"{series} {result.operand}" if result.operand else series
+    yield _header(result, title, groups, style)
     yield ""
     if not any(group.count for group in groups):
         return

@@ -42,6 +42,7 @@ class Grouped(Session):
     """See the module. ``snapshot`` is the answer so far."""
 
     unit = ""
+    operand: str | None = None
 
     def __init__(
         self, targets: Targets, words: Sequence[str], options: Options | None = None
@@ -73,6 +74,7 @@ class Grouped(Session):
             self.result_counters(),
             self.by_name,
             self.unit,
+            self.operand,
         )
 
     def settle_series(self, name: str, probe: Probe) -> None:

@@ -18,6 +18,7 @@ class SlotPlan:
     operand: int | None = None
     special: SlotKind | None = None
     is_text: bool = False
+    is_duration: bool = False
 
     def at(self, site: Site) -> Slot:
         """The slot as it is filled at one site."""
@@ -26,15 +27,23 @@ class SlotPlan:
         assert self.operand is not None
         locations = site.locations
         place = locations[self.operand] if self.operand < len(locations) else None
-        return Slot(place, is_text=self.is_text)
+        return Slot(place, is_text=self.is_text, is_duration=self.is_duration)
 
 
 def operand_slot(probe: Probe, name: str) -> SlotPlan:
-    """The slot of an operand by name, or of ``pid`` or ``tid``."""
+    """The slot of an operand by name, or of ``pid`` or ``tid``.
+
+    A duration that is not known is nil in it.
+    """
     index = probe.operand(name)
     if index is None:
         return SlotPlan(special=SPECIAL[name])
-    return SlotPlan(operand=index, is_text=probe.operands[index].type.is_text)
+    operand = probe.operands[index]
+    return SlotPlan(
+        operand=index,
+        is_text=operand.type.is_text,
+        is_duration=operand.is_duration and operand.size == 8,
+    )
 
 
 def operand_of(probe: Probe, name: str) -> Operand | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rbtrace_py.aggregate.events import UNREADABLE, Event, Value
 from rbtrace_py.bpf import syscall as sys_
@@ -92,7 +93,7 @@ class Trace(Session):
         if not self.filter.is_set:
             return tuple(echo)
         empty = [SlotPlan(operand=MAX_SLOTS)] * (self._echo - len(echo))
-        plain = [SlotPlan(p.operand, p.special) for p in self.filter.slots(probe)]
+        plain = [replace(slot, is_text=False) for slot in self.filter.slots(probe)]
         return (*echo, *empty, *plain)
 
     def events(self, seconds: float) -> Iterator[Event]:

@@ -11,7 +11,7 @@ from rbtrace_py.model import OperandType, Probe
 from rbtrace_py.session.base import Options
 from rbtrace_py.session.engine import Wanted
 from rbtrace_py.session.grouped import Picking, Recipe
-from rbtrace_py.session.slots import SlotPlan
+from rbtrace_py.session.slots import SlotPlan, operand_slot
 from rbtrace_py.session.targets import Targets
 
 
@@ -32,8 +32,9 @@ class ValuesOf(Picking):
         options: Options | None = None,
     ) -> None:
         super().__init__(targets, words, options)
-        self.argument = argument
+        self.operand = self.argument = argument
         self._type: OperandType | None = None
+        self._is_duration = False
 
     @property
     def is_counted(self) -> bool:
@@ -63,15 +64,18 @@ class ValuesOf(Picking):
     def _settle_type(self, probe: Probe) -> None:
         index = probe.operand(self.argument)
         assert index is not None
-        found = probe.operands[index].type
+        operand = probe.operands[index]
+        found, is_duration = operand.type, operand.is_duration
         if self._type is None:
-            self._type = found
+            self._type, self._is_duration = found, is_duration
             self.unit = found.name.lower() if found else "integer"
-        elif found is not self._type:
+        elif found is not self._type or is_duration is not self._is_duration:
             raise UsageError(
                 f"{self.argument} is of another type in {probe.full_name}",
                 "name fewer probes",
             )
+        if is_duration:
+            self.unit = "ns"
 
     def make_engines(self, attacher: Attacher) -> None:
         if self.is_counted:
@@ -95,7 +99,8 @@ class ValuesOf(Picking):
     def _own_slots(self, probe: Probe) -> list[SlotPlan]:
         if self.is_counted:
             return []
-        return [SlotPlan(operand=probe.operand(self.argument))]
+        return [operand_slot(probe, self.argument)]
 
     def result_counters(self) -> dict[str, int]:
-        return self.counters(Counter.NIL)
+        missing = Counter.RUNNING_AT_ATTACH if self._is_duration else Counter.NIL
+        return self.counters(missing)

@@ -24,7 +24,8 @@ struct operand {
   u8 shift; /* of the index */
   u8 size;
   u8 is_signed;
-  u8 pad[2];
+  u8 is_text;     /* see trace.c */
+  u8 is_duration; /* -1 is nil here: see read_slot */
   s64 value; /* constant or displacement */
 };
 
@@ -245,22 +246,39 @@ static __always_inline bool same_text(struct text64 *text, u64 pointer,
 #define PID (bpf_get_current_pid_tgid() >> 32)
 #define TID (bpf_get_current_pid_tgid() & 0xffffffff)
 
+#define NIL_INTEGER 0x8000000000000000ULL
+
 /*
- * The slots a program asked for, in order. A slot may name the process or
- * the thread instead of an operand (kinds 4 and 5).
+ * One slot, `i` being a constant: an operand, or the process or the thread
+ * (kinds 4 and 5). False when it could not be read.
+ *
+ * The duration of a span that began before anyone traced it is not known. The
+ * gem says -1 then; who asked for the flag gets nil.
  */
+static __always_inline bool read_slot(struct pt_regs *ctx, struct site *site,
+                                      int i, u64 *ret) {
+  const struct operand *operand = &site->slots[i];
+  u8 kind = operand->kind;
+  bool is_read = true;
+  *ret = 0;
+  if (kind == 4)
+    *ret = PID;
+  else if (kind == 5)
+    *ret = TID;
+  else
+    is_read = read_operand(ctx, operand, i, ret);
+  if (*ret == -1ULL && operand->is_duration)
+    *ret = NIL_INTEGER;
+  return is_read;
+}
+
+/* The slots a program asked for, in order. */
 static __always_inline bool read_slots(struct pt_regs *ctx, struct site *site,
                                        u64 *slots) {
   bool whole = true;
 #pragma unroll
   for (int i = 0; i < SLOTS; i++) {
-    u8 kind = site->slots[i].kind;
-    slots[i] = 0;
-    if (kind == 4)
-      slots[i] = PID;
-    else if (kind == 5)
-      slots[i] = TID;
-    else if (!read_operand(ctx, &site->slots[i], i, &slots[i]))
+    if (!read_slot(ctx, site, i, &slots[i]))
       whole = false;
   }
   return whole;

@@ -24,20 +24,6 @@ struct record {
 
 BPF_RINGBUF_OUTPUT(ring, 1);
 
-/* One slot: an operand, the process or the thread. */
-static __always_inline bool read_slot(struct pt_regs *ctx, struct site *site,
-                                      int i, u64 *ret) {
-  u8 kind = site->slots[i].kind;
-  *ret = 0;
-  if (kind == 4)
-    *ret = PID;
-  else if (kind == 5)
-    *ret = TID;
-  else
-    return read_operand(ctx, &site->slots[i], i, ret);
-  return true;
-}
-
 int on_hit(struct pt_regs *ctx) {
   u32 number = site_number(ctx);
   struct site *site = sites.lookup(&number);
@@ -100,7 +86,7 @@ int on_hit(struct pt_regs *ctx) {
 #if TEXTS
 #pragma unroll
   for (int i = 0; i < FILTER_BASE; i++) {
-    if (site->slots[i].pad[0] && slots[i] && texts < TEXTS) {
+    if (site->slots[i].is_text && slots[i] && texts < TEXTS) {
       int length = bpf_probe_read_user_str(record->text[texts], TEXT,
                                            (void *)slots[i]);
       u8 beyond = 0;

@@ -40,8 +40,9 @@ int on_hit(struct pt_regs *ctx) {
   else if (slots[OUTCOME_SLOT] == 2)
     count_one(COUNTER_THROWN);
 #elif VALUES == 2
-  if (value == 0x8000000000000000ULL && site->slots[VALUE_SLOT].size == 8) {
-    count_one(COUNTER_NIL);
+  if (value == NIL_INTEGER && site->slots[VALUE_SLOT].size == 8) {
+    count_one(site->slots[VALUE_SLOT].is_duration ? COUNTER_RUNNING_AT_ATTACH
+                                                  : COUNTER_NIL);
     return 0;
   }
 #elif VALUES == 3
