@@ -123,10 +123,17 @@ class FireTest < Minitest::Test
       assert_equal 1, counting(:dropped) { assert_equal false, probe.fire { raise "no" } }
       assert_equal 1, counting(:dropped) { assert_equal false, probe.fire { [1, 2] } }
       assert_equal 1, counting(:dropped) { assert_equal false, probe.fire { [] } }
+      [NotImplementedError, LoadError, SystemStackError].each do |error|
+        assert_equal 1, counting(:dropped) { assert_equal false, probe.fire { raise error } }
+      end
+      endless = -> { endless.call + 1 }
+      assert_equal 1, counting(:dropped) { assert_equal false, probe.fire { endless.call } }
       assert_nil $!
       assert_equal 0, tap.hits
+      assert_equal true, probe.fire(1)
       strictly do
         assert_raises(RuntimeError) { probe.fire { raise "no" } }
+        assert_raises(NotImplementedError) { probe.fire { raise NotImplementedError } }
         assert_raises(ArgumentError) { probe.fire { [1, 2] } }
       end
     end
@@ -137,8 +144,9 @@ class FireTest < Minitest::Test
     tapping(probe) do |tap|
       assert_equal 5, catch(:out) { probe.fire { throw :out, 5 } }
       assert_equal 6, probe.fire { break 6 }
-      assert_raises(NotImplementedError) { probe.fire { raise NotImplementedError } }
       assert_raises(SystemExit) { probe.fire { exit } }
+      assert_raises(Interrupt) { probe.fire { raise Interrupt } }
+      assert_raises(NoMemoryError) { probe.fire { raise NoMemoryError } }
       reached = false
       thread = Thread.new do
         probe.fire { Thread.current.kill }

@@ -69,15 +69,17 @@ static VALUE block_raised(VALUE unused, VALUE error) {
 
 /*
  * A block that works out the arguments must not break the program only while
- * someone looks, so a StandardError costs the event and nothing else. What
- * leaves the block in another way was meant to: throw, break, return, exit,
- * Interrupt and Thread#kill go through.
+ * someone looks, so an error costs the event and nothing else; that holds for
+ * NotImplementedError and LoadError, which are ScriptErrors, and for a stack
+ * that is full. What leaves the block in another way was meant to: throw,
+ * break, return, exit, Interrupt and Thread#kill go through. So does
+ * NoMemoryError.
  */
 static VALUE values_of_block(bool strict) {
   if (strict)
     return call_block(Qnil);
   return rb_rescue2(call_block, Qnil, block_raised, Qnil, rb_eStandardError,
-                    (VALUE)0);
+                    rb_eScriptError, rb_eSysStackError, (VALUE)0);
 }
 
 static VALUE fire_block(const tp_entry *entry) {

@@ -41,9 +41,9 @@ module Tracepoint
     #   Fire it, if someone traces it.
     #   @yieldreturn [Array] the arguments, run only while someone traces it and
     #     only if none are given; for one operand the value alone will do, and
-    #     for none any value. A block that raises a StandardError or returns
-    #     the wrong number costs the event (`Tracepoint.stats[:dropped]`), not
-    #     the program.
+    #     for none any value. A block that raises an error (StandardError,
+    #     ScriptError, SystemStackError) or returns the wrong number costs the
+    #     event (`Tracepoint.stats[:dropped]`), not the program.
     #   @return [Boolean] whether it fired
     #   @raise [ArgumentError] wrong number of arguments, traced or not
   end
