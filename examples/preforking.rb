@@ -9,7 +9,7 @@
 #   prefork:job(worker)         a span, defined before the fork, run by all four
 #
 # ruby -Iruby/lib examples/preforking.rb [--wait] [--count N]
-# sudo rbtrace-py count PID,PID,PID,PID 'prefork:*'
+# sudo rbtrace-py count PID 'prefork:*' --subprocesses     (the parent's PID)
 require "tracepoint"
 require_relative "handshake"
 
