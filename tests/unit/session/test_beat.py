@@ -1,0 +1,72 @@
+"""The sampler's rhythm, by a clock that only sleeping and work move."""
+
+from __future__ import annotations
+
+from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.session.beat import Beat
+
+SECOND = 1_000_000_000
+MS = 1_000_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.now += round(seconds * 1e9)
+
+
+def rounds(rate: float, work: int, until: int) -> tuple[list[int], Statistics]:
+    """When each round began, of rounds that take ``work`` ns."""
+    clock, statistics = Clock(), Statistics()
+    beat = Beat(rate, statistics, clock, clock.sleep)
+    begun = []
+    while beat.wait(until):
+        begun.append(clock.now)
+        clock.now += work
+    return begun, statistics
+
+
+def test_one_round_in_each_period() -> None:
+    begun, statistics = rounds(100, 0, SECOND)
+    periods = [moment // (10 * MS) for moment in begun]
+    assert sorted(set(periods)) == periods
+    assert set(range(100)) - set(periods) <= {99}
+    assert statistics.rounds == len(begun)
+    assert statistics.late == 0
+
+
+def test_rounds_are_at_no_fixed_place_of_their_period() -> None:
+    begun, _ = rounds(100, 0, 10 * SECOND)
+    places = [moment % (10 * MS) for moment in begun]
+    for tenth in range(10):
+        share = sum(place // MS == tenth for place in places) / len(places)
+        assert 0.05 < share < 0.15
+
+
+def test_what_is_too_slow_is_counted_and_not_made_up_for() -> None:
+    begun, statistics = rounds(1000, 5 * MS, SECOND)
+    assert 190 < len(begun) <= 201
+    assert statistics.rounds == len(begun)
+    assert 700 < statistics.late <= 1000
+    assert all(b - a >= 5 * MS for a, b in zip(begun, begun[1:], strict=False))
+
+
+def test_the_end_comes_even_if_a_round_is_due() -> None:
+    clock, statistics = Clock(), Statistics()
+    beat = Beat(1, statistics, clock, clock.sleep)
+    assert not beat.wait(0)
+    assert statistics.rounds == 0
+
+
+def test_a_round_that_was_not_waited_for_still_comes() -> None:
+    clock, statistics = Clock(), Statistics()
+    beat = Beat(1, statistics, clock, clock.sleep)
+    while not beat.wait(clock.now + MS):
+        assert clock.now <= SECOND
+    assert statistics.rounds == 1
