@@ -17,6 +17,8 @@ import click
 from rbtrace_py import __version__
 from rbtrace_py.cli.stop import is_ignored
 from rbtrace_py.errors import FilterError, RbtraceError, UsageError
+from rbtrace_py.report.pointer import pointed
+from rbtrace_py.report.style import Style
 
 COMMANDS = {
     "probes": "List the USDT probes of a process.",
@@ -214,18 +216,20 @@ def drop_output() -> None:
 
 def show_error(error: RbtraceError) -> None:
     """What is wrong and what to do, to standard error."""
-    click.echo(wrapped(f"rbtrace-py: {error}", ""), err=True)
+    style = Style.for_stream(sys.stderr)
+    click.echo(wrapped(f"rbtrace-py: {error}", "", style), err=True)
     if isinstance(error, FilterError):
-        click.echo(f"  {error.text}\n  {' ' * error.position}^", err=True)
+        for line in pointed(error.text, error.position, style):
+            click.echo(line, err=True)
     for line in error.hint.splitlines():
-        click.echo(wrapped(line, "  "), err=True)
+        click.echo(wrapped(line, "  ", style), err=True)
 
 
-def wrapped(line: str, margin: str) -> str:
-    """A line broken between words so that it fits a terminal of 80 columns."""
+def wrapped(line: str, margin: str, style: Style) -> str:
+    """A line broken between words so that it fits."""
     return textwrap.fill(
         line,
-        79,
+        style.width - 1,
         initial_indent=margin,
         subsequent_indent=margin + "  ",
         break_long_words=False,
