@@ -47,9 +47,13 @@ class NoSuchTarget(RbtraceError):
 
 
 class NoSuchProbe(RbtraceError):
-    """No probe of that name in the targets."""
+    """No probe of that name, ``word``, in the targets."""
 
     exit_code = 4
+
+    def __init__(self, message: str, hint: str = "", word: str = "") -> None:
+        super().__init__(message, hint)
+        self.word = word
 
 
 class BadElf(RbtraceError):

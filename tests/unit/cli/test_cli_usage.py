@@ -40,6 +40,10 @@ PID = str(os.getpid())
         (("doctor", f"{PID},1"), "one process at a time"),
         (("count", "--ps", "(", "x"), "in the regular expression '('"),
         (("count", "--ps", "x", "y", "--", "true"), "do not go together"),
+        (("count", "12", "y", "--ps", "x"), "--ps stands instead of a PID: 12 is one"),
+        (("probes", "12,13", "--", "true"), "-- COMMAND stands instead of a PID"),
+        (("count", "x", "--"), "no command after --"),
+        (("--",), "no command after --"),
         (("count", "y", "--", "/no/such/program"), "cannot run /no/such/program"),
     ],
 )

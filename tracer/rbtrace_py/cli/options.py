@@ -11,13 +11,18 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from rbtrace_py.errors import NoSuchTarget, UsageError
+from rbtrace_py.errors import NoSuchProbe, NoSuchTarget, UsageError
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.text import cut
 from rbtrace_py.session.base import Options
+from rbtrace_py.session.hazards import NotAgreed
+from rbtrace_py.session.hints import explain
 from rbtrace_py.session.run import Limits
 from rbtrace_py.session.targets import Targets, parse_pids
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+_PIDS = re.compile(r"\d+(,\d+)*")
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -153,8 +158,12 @@ def _ask(text: str) -> bool:
     """A person's yes on the terminal; without one it is a no."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    click.echo(textwrap.fill(f"{text}.", 79), err=True)
-    return click.confirm("Attach nevertheless?", err=True)
+    columns = Style.for_stream(sys.stderr).width - 1
+    click.echo(textwrap.fill(f"{text}.", columns), err=True)
+    if not click.confirm("Attach nevertheless?", err=True):
+        # What it is about stands above.
+        raise NotAgreed("nothing was attached")
+    return True
 
 
 def limits_of(values: dict[str, Any]) -> Limits:
@@ -177,6 +186,12 @@ def takes_target(function: Command) -> Command:
         command = (ctx.obj or {}).get("command")
         if command and ps is not None:
             raise UsageError("--ps and -- COMMAND do not go together")
+        if words and _PIDS.fullmatch(words[0]) and (command or ps is not None):
+            other = "-- COMMAND" if command else "--ps"
+            raise UsageError(
+                f"{other} stands instead of a PID: {words[0]} is one too many",
+                "a probe of such a name is written PROVIDER:NAME",
+            )
         if command:
             targets = Targets.from_command(command, subprocesses)
         elif ps is not None:
@@ -188,6 +203,9 @@ def takes_target(function: Command) -> Command:
             words = words[1:]
         try:
             return ctx.invoke(function, targets=targets, words=words, **values)
+        except NoSuchProbe as error:
+            explain(error, targets.processes.values())
+            raise
         finally:
             targets.close()
 
@@ -210,7 +228,9 @@ def _choose(regex: str) -> int:
         raise NoSuchTarget(f"no process matches {regex!r}")
     if len(found) == 1:
         return found[0].pid
-    listing = [f"{c.pid:>8}  {c.cmdline[:68]}" for c in found]
+    style = Style.for_stream(sys.stderr)
+    room = style.width - 14
+    listing = [f"{c.pid:>8}  {cut(c.cmdline, room, style)}" for c in found]
     if not sys.stdin.isatty():
         raise UsageError(f"{len(found)} processes match {regex!r}", "\n".join(listing))
     click.echo("\n".join(listing), err=True)

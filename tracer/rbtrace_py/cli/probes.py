@@ -10,6 +10,7 @@ from rbtrace_py.cli import options as o
 from rbtrace_py.cli.output import opened
 from rbtrace_py.report.json import dumps, probes_document
 from rbtrace_py.report.probes import probe_lines
+from rbtrace_py.session.hints import without_gem
 from rbtrace_py.session.listing import list_probes
 from rbtrace_py.session.targets import Targets
 
@@ -38,5 +39,8 @@ def command(
             output.lines([dumps(probes_document(targets.pids, listing.probes))])
         else:
             output.lines(probe_lines(listing.probes, output.style))
+    if not listing.probes:
+        for hint in filter(None, map(without_gem, targets.processes.values())):
+            click.echo(f"rbtrace-py: {hint}", err=True)
     for problem in listing.problems:
         click.echo(f"rbtrace-py: {problem}", err=True)

@@ -9,7 +9,7 @@ from rbtrace_py.bpf.abi import PAIR_DEPTH, THREADS, Counter, Values
 from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.bpf.maps import MapSpec
 from rbtrace_py.errors import UsageError
-from rbtrace_py.model import Probe
+from rbtrace_py.model import Probe, ProbeRole
 from rbtrace_py.session import select
 from rbtrace_py.session.base import Options
 from rbtrace_py.session.engine import Engine, Wanted
@@ -77,6 +77,11 @@ class Latency(Grouped):
 
     @staticmethod
     def _no_span(probe: Probe) -> UsageError:
+        if probe.role is ProbeRole.SPAN_BEGIN and probe.span_name:
+            return UsageError(
+                f"{probe.full_name} is where a span begins, and has no duration",
+                f"the span is called {probe.provider}:{probe.span_name}",
+            )
         return UsageError(
             f"{probe.full_name} is not a span: it has no duration",
             "name a pair of probes, BEGIN..END, or define a span in the program:"

@@ -103,11 +103,8 @@ def unknown_probe(word: str, probes: Sequence[Probe]) -> NoSuchProbe:
     elif names:
         hint = "`rbtrace-py probes PID` lists what there is"
     else:
-        hint = (
-            "the process has no USDT probes at all; does it use the gem yet?"
-            " --wait waits for the probe to be defined"
-        )
-    return NoSuchProbe(f"no probe matches {word}", hint)
+        hint = "the process has no USDT probes at all"
+    return NoSuchProbe(f"no probe matches {word}", hint, word)
 
 
 def parse_pair(word: str) -> Pair | None:

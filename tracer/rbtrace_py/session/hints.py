@@ -1,0 +1,53 @@
+"""Why a process may not have the probe that was named, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rbtrace_py.errors import NoSuchProbe, RbtraceError
+from rbtrace_py.linux.binaries import mapped_files
+from rbtrace_py.linux.probes import scan_probes
+from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.ruby_probes import PROVIDER, is_ruby_binary
+
+_EXTENSION = "native.so"
+_GEM = "tracepoint"
+
+
+def explain(error: NoSuchProbe, processes: Iterable[Process]) -> None:
+    """Add to the error's hint what is the matter with the first of the processes
+    in which the gem has no probes, unless one of Ruby's own was meant or some
+    other process has them.
+    """
+    if error.word.rpartition(":")[0] == PROVIDER:
+        return
+    hints = [without_gem(process) for process in processes]
+    if hints and all(hints):
+        error.hint = "\n".join(filter(None, (hints[0], error.hint)))
+
+
+def without_gem(process: Process) -> str:
+    """What to do about a process without probes of the gem; empty if it has some."""
+    try:
+        if any(probe.binary.is_image for probe in scan_probes(process).probes):
+            return ""
+        paths = [file.binary.path for file in mapped_files(process)]
+        who = f"process {process.pid} ({process.comm})"
+    except (RbtraceError, OSError):
+        return ""
+    if not any(map(is_ruby_binary, paths)):
+        return f"{who} is not Ruby: it has mapped no Ruby interpreter"
+    if not any(map(_is_extension, paths)):
+        return (
+            f"{who} is Ruby, but has not loaded the gem: add tracepoint-usdt to its"
+            ' Gemfile, define a probe (`require "tracepoint"`), and start it again'
+        )
+    return (
+        f"{who} has loaded the gem, but has defined no probe so far: see"
+        " `Tracepoint.define`; --wait waits until it does"
+    )
+
+
+def _is_extension(path: str) -> bool:
+    folder, _, name = path.rpartition("/")
+    return name == _EXTENSION and _GEM in folder
