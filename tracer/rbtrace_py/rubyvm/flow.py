@@ -7,7 +7,7 @@ Such a chain names two members of two structures, and costs microseconds to find
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rbtrace_py.rubyvm.x86 import (
     CALLER_SAVED,
@@ -47,26 +47,18 @@ class Chain:
     shift: int = 0
 
 
-@dataclass(slots=True)
-class Flow:
-    """Everything that was loaded, in order, and what the function returns."""
-
-    loads: list[Chain] = field(default_factory=list)
-    returns: list[Chain] = field(default_factory=list)
-
-
 State = dict[int, Chain]
 ReadCode = Callable[[int, int], bytes]
 """(address, size) -> up to that many bytes of code."""
 
 
-def follow(read_code: ReadCode, address: int, size: int = 512) -> Flow:
-    """Follow the function at ``address`` on all its ways, but into no call.
+def follow(read_code: ReadCode, address: int, size: int = 512) -> Iterator[Chain]:
+    """Yield what the function at ``address`` loads, on all its ways, in no call.
 
-    What is not understood ends a way; what it loaded before counts.
+    A value that was loaded and then shifted comes again. What is not understood
+    ends a way; what it loaded before counts.
     """
     code = read_code(address, size)
-    flow = Flow()
     state: State = {RDI: Chain("argument"), RSI: Chain("second")}
     ways: list[tuple[int, State]] = [(address, state)]
     seen: set[int] = set()
@@ -75,10 +67,14 @@ def follow(read_code: ReadCode, address: int, size: int = 512) -> Flow:
         at, state = ways.pop()
         for instruction in _straight(code, address, at, seen):
             left -= 1
-            ways.extend(_step(flow, state, instruction))
+            target = instruction.target
+            if instruction.op in (Op.JUMP, Op.BRANCH) and target is not None:
+                ways.append((target, dict(state)))
+            chain = _step(state, instruction)
+            if chain is not None:
+                yield chain
             if left <= 0:
-                return flow
-    return flow
+                return
 
 
 def _straight(
@@ -97,42 +93,33 @@ def _straight(
         at += instruction.size
 
 
-def _step(
-    flow: Flow, state: State, instruction: Instruction
-) -> Iterator[tuple[int, State]]:
-    """Change ``state`` as the instruction does; where else it may go on."""
-    op = instruction.op
-    if op is Op.RETURN:
-        if RAX in state:
-            flow.returns.append(state[RAX])
-    elif op is Op.CALL:
-        for register in CALLER_SAVED:
-            state.pop(register, None)
+def _step(state: State, instruction: Instruction) -> Chain | None:
+    """Change ``state`` as the instruction does; what it loads or shifts."""
+    register = instruction.register
+    if instruction.op is Op.CALL:
+        for changed in CALLER_SAVED:
+            state.pop(changed, None)
         state[RAX] = Chain("result")
-    elif op in (Op.JUMP, Op.BRANCH):
-        if instruction.target is not None:
-            yield instruction.target, dict(state)
-    elif instruction.register is not None and instruction.register != RSP:
-        value = _value(flow, state, instruction)
-        if value is None:
-            state.pop(instruction.register, None)
-        else:
-            state[instruction.register] = value
+    if register is None or register == RSP:
+        return None
+    value = _value(state, instruction, state.pop(register, None))
+    if value is not None:
+        state[register] = value
+    news = instruction.op in (Op.LOAD, Op.SHIFT_RIGHT)
+    return value if news else None
 
 
-def _value(flow: Flow, state: State, instruction: Instruction) -> Chain | None:
+def _value(
+    state: State, instruction: Instruction, before: Chain | None
+) -> Chain | None:
     """What the instruction's register holds after it, None if not known."""
     op, place = instruction.op, instruction.place
-    before = state.get(instruction.register) if instruction.register else None
-    if instruction.register == RAX:
-        before = state.get(RAX)
-    if op is Op.MOVE:
-        return state.get(instruction.source or 0)
+    source = instruction.source
+    if op is Op.MOVE and source is not None:
+        return before if source == instruction.register else state.get(source)
     if op is Op.LOAD and place is not None:
-        chain = _load(state, place, instruction.width)
-        if chain is not None:
-            flow.loads.append(chain)
-        return chain
+        base = before if place.base == instruction.register else None
+        return _load(base or state.get(place.base or 0), place, instruction.width)
     if op is Op.ADDRESS and place is not None:
         known = place.base is None and not place.indexed
         return Chain(place.displacement) if known else None
@@ -143,8 +130,8 @@ def _value(flow: Flow, state: State, instruction: Instruction) -> Chain | None:
     return None
 
 
-def _load(state: State, place: Place, width: int) -> Chain | None:
-    """What lies at ``place``."""
+def _load(base: Chain | None, place: Place, width: int) -> Chain | None:
+    """What lies at ``place``, whose base register holds ``base``."""
     if place.indexed:
         return None
     if place.segment is Segment.THREAD:
@@ -152,7 +139,6 @@ def _load(state: State, place: Place, width: int) -> Chain | None:
         return Chain("thread") if is_pointer else Chain("thread", (0,), width)
     if place.base is None:
         return Chain(place.displacement, (0,), width)
-    base = state.get(place.base)
     if base is None or base.shift or len(base.loads) >= _MOST_LOADS:
         return None
     return Chain(base.root, (*base.loads, place.displacement), width)

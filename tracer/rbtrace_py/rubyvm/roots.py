@@ -89,7 +89,7 @@ def _pointer_in_code(memory: Memory, ruby: Ruby) -> int | None:
     function = ruby.address("ruby_vm_at_exit")
     if function is None:
         return None
-    for chain in follow(ruby.code, function).loads:
+    for chain in follow(ruby.code, function):
         if isinstance(chain.root, int) and chain.loads[-1] > 0:
             return _pointer_of(memory, chain)
     return None

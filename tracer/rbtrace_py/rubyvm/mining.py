@@ -1,0 +1,200 @@
+"""A cross-check of a layout: what the code of exported getters loads.
+
+``rb_iseq_label`` is compiled to two loads, and their offsets are those of two members.
+So each attach can ask the binary itself whether a table is right for it, which costs
+about a millisecond. A getter that a compiler made in another way says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from rbtrace_py.errors import BadElf
+from rbtrace_py.rubyvm.detect import Ruby
+from rbtrace_py.rubyvm.flow import Chain, follow
+from rbtrace_py.rubyvm.layout import Offsets
+
+EC = "ec"
+"""Root of chains: the execution context, wherever the function has it from."""
+GLOBAL = "global"
+"""A pointer in .bss, loaded directly or through the GOT."""
+CALLED = "called"
+"""The result of a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Getter:
+    """A function that loads the members ``fields``, one from the other.
+
+    skipped: loads between the root and the first of them
+    """
+
+    function: str
+    root: str
+    fields: tuple[str, ...]
+    skipped: int = 0
+
+
+GETTERS = (
+    Getter("rb_iseq_label", "argument", ("iseq_body", "body_label")),
+    Getter("rb_iseq_base_label", "argument", ("iseq_body", "body_base_label")),
+    Getter("rb_iseq_path", "argument", ("iseq_body", "body_path")),
+    Getter("rb_iseq_first_lineno", "argument", ("iseq_body", "body_first_line")),
+    Getter("rb_iseq_type", "argument", ("iseq_body", "body_type")),
+    Getter(
+        "rb_iseq_method_name",
+        "argument",
+        ("iseq_body", "body_local", "iseq_body", "body_base_label"),
+    ),
+    Getter("rb_iseq_original_iseq", "argument", ("iseq_body", "body_size")),
+    Getter("rb_thread_current", EC, ("ec_thread", "th_self")),
+    Getter("rb_thread_main", GLOBAL, ("ractor_main_thread", "th_self")),
+    Getter("rb_thread_main", EC, ("ec_thread", "th_vm", "vm_main_thread", "th_self")),
+    Getter("rb_current_receiver", EC, ("ec_cfp", "cfp_self")),
+    Getter("rb_fiber_current", EC, ("ec_fiber",)),
+    Getter("rb_frame_this_func", CALLED, ("me_def", "def_original_id")),
+    Getter("rb_frame_callee", CALLED, ("me_called_id",)),
+    Getter("rb_frame_method_id_and_class", CALLED, ("me_owner",)),
+    # Of struct METHOD, whose member ``me`` is the first load.
+    Getter("rb_method_iseq", CALLED, ("me_def", "def_type"), skipped=1),
+    Getter("rb_method_iseq", CALLED, ("me_def", "def_body"), skipped=1),
+    Getter("rb_during_gc", GLOBAL, ("vm_objspace", "objspace_flags")),
+)
+
+INDEX_GETTER = Getter(
+    "rb_iseq_insns_info_encode_positions",
+    "argument",
+    ("iseq_body", "body_line_positions"),
+)
+"""Long, so it is read only by who needs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """A getter that loads something else than a layout says."""
+
+    function: str
+    fields: tuple[str, ...]
+    expected: tuple[int, ...]
+    found: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.function} reads {_offsets(self.found)} where the layout has"
+            f" {_offsets(self.expected)} ({', '.join(self.fields)})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Mined:
+    """What the getters say to a layout: fields that agree, and who disagrees."""
+
+    agreed: frozenset[str]
+    disagreements: tuple[Disagreement, ...]
+
+
+def cross_check(ruby: Ruby, offsets: Offsets) -> Mined:
+    """Compare ``offsets`` with what the getters of the binary load."""
+    agreed: set[str] = set()
+    disagreements = []
+    differing: dict[str, list[Disagreement]] = {}
+    for getter in GETTERS:
+        expected = _expected(getter, offsets)
+        if expected is None:
+            continue
+        verdict = _ask(ruby, getter, expected)
+        if verdict is True:
+            agreed.update(getter.fields)
+        elif verdict is not None:
+            differing.setdefault(getter.function, []).append(verdict)
+    for function, found in differing.items():
+        # Of several shapes that one function may have, one that agrees is enough.
+        if not any(g.function == function and set(g.fields) <= agreed for g in GETTERS):
+            disagreements += found
+    return Mined(frozenset(agreed), tuple(disagreements))
+
+
+def _expected(getter: Getter, offsets: Offsets) -> tuple[int, ...] | None:
+    values = [getattr(offsets, name) for name in getter.fields]
+    if None in values:
+        return None
+    if getter.fields[-1] == "objspace_flags":
+        if offsets.objspace_gc_bit is None:
+            return None
+        values[-1] = 8 * values[-1] + offsets.objspace_gc_bit
+    return tuple(values)
+
+
+def _ask(
+    ruby: Ruby, getter: Getter, expected: tuple[int, ...]
+) -> Disagreement | bool | None:
+    """True if the getter loads ``expected``; None if it says nothing."""
+    first: tuple[int, ...] | None = None
+    for found in found_by(ruby, getter):
+        if found == expected:
+            return True
+        first = first or found
+    if first is None:
+        return None
+    return Disagreement(getter.function, getter.fields, expected, first)
+
+
+def found_by(ruby: Ruby, getter: Getter) -> Iterator[tuple[int, ...]]:
+    """Yield the offsets that might be those of the getter's fields."""
+    with suppress(BadElf):
+        address = ruby.address(getter.function)
+        if address is None:
+            return
+        wants_bit = getter.fields[-1] == "objspace_flags"
+        for chain in follow(ruby.code, address):
+            lead = _lead(getter, chain)
+            # A flag is loaded, then its bit is shifted down.
+            if lead is not None and bool(chain.shift) == wants_bit:
+                loads = chain.loads[lead:]
+                if len(loads) == len(getter.fields):
+                    yield (
+                        (*loads[:-1], 8 * loads[-1] + chain.shift)
+                        if (wants_bit)
+                        else loads
+                    )
+
+
+def _lead(getter: Getter, chain: Chain) -> int | None:
+    """How many loads come before those of the fields, None if it is another root."""
+    count = len(chain.loads) - len(getter.fields)
+    if getter.root == "argument":
+        return getter.skipped if chain.root == "argument" else None
+    if getter.root == CALLED:
+        return getter.skipped if chain.root == "result" else None
+    if getter.root == GLOBAL:
+        is_root = isinstance(chain.root, int)
+        return count if is_root and count in (1, 2) and _zeros(chain, count) else None
+    # From a global pointer up to 2.7; then local to the thread, through a call.
+    if isinstance(chain.root, int):
+        return count if count in (1, 2) and _zeros(chain, count) else None
+    return 1 if chain.root in ("result", "thread") else None
+
+
+def _zeros(chain: Chain, count: int) -> bool:
+    return not any(chain.loads[:count])
+
+
+def _offsets(values: tuple[int, ...]) -> str:
+    return " then ".join(map(str, values))
+
+
+def mine_flag(ruby: Ruby) -> Mapping[str, int]:
+    """Return where ``during_gc`` is: vm_objspace, objspace_flags, objspace_gc_bit.
+
+    Empty where ``rb_during_gc`` does not say.
+    """
+    getter = next(g for g in GETTERS if g.function == "rb_during_gc")
+    for objspace, bit in found_by(ruby, getter):
+        return {
+            "vm_objspace": objspace,
+            "objspace_flags": bit // 32 * 4,
+            "objspace_gc_bit": bit % 32,
+        }
+    return {}
