@@ -48,6 +48,9 @@ NIL_INTEGER = -(1 << 63)
 NIL_FLOAT_BITS = 0x7FF8726274726163
 NIL_BOOL = 2
 
+OUTCOMES = {0: "returned", 1: "raised", 2: "thrown"}
+"""How a span ended, by what its outcome operand holds."""
+
 DURATION_UNTRACED = -1
 """Duration of a span that began before anyone traced it."""
 

@@ -12,7 +12,15 @@ import pytest
 from rbtrace_py.aggregate.events import UNREADABLE, Event
 from rbtrace_py.aggregate.histogram import FloatHistogram, Histogram
 from rbtrace_py.aggregate.results import Group, Result
-from rbtrace_py.model import Binary, Operand, OperandType, Probe, ProbeRole, Site
+from rbtrace_py.model import (
+    Binary,
+    Operand,
+    OperandRole,
+    OperandType,
+    Probe,
+    ProbeRole,
+    Site,
+)
 from rbtrace_py.report.json import (
     Document,
     doctor_document,
@@ -178,6 +186,14 @@ def test_a_second_argument_of_one_name() -> None:
     probe = Probe("a", "b", IMAGE, (), (ID, ID, ID))
     event = Event(0, 1, 1, "c", probe, (1, 2, 3), (False,) * 3)
     assert event_document(event)["arguments"] == {"id": 1, "id#2": 2, "id#3": 3}
+
+
+def test_outcomes_are_named_beside_their_numbers() -> None:
+    outcome = OperandRole.OUTCOME
+    groups = [Group("s", key, 1, key_role=outcome) for key in (1, 7)]
+    named, other = document(result("count", *groups, by="outcome"))["groups"]  # type: ignore[misc]
+    assert (named["key"], named["key_name"]) == (1, "raised")
+    assert (other["key"], "key_name" in other) == (7, False)
 
 
 def test_floats_in_no_bucket() -> None:

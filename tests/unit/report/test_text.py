@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rbtrace_py.aggregate.results import Group
+from rbtrace_py.model import OperandRole
 from rbtrace_py.report.style import ASCII, PLAIN
 from rbtrace_py.report.text import (
     cut,
@@ -109,6 +110,14 @@ def test_symbols_that_end_with_a_newline_are_quoted() -> None:
 )
 def test_key_label(group: Group, shown: str) -> None:
     assert key_label(group, PLAIN) == shown
+
+
+def test_outcomes_are_named() -> None:
+    outcome = OperandRole.OUTCOME
+    groups = [Group("s", key, 1, key_role=outcome) for key in (0, 1, 2, 3, None)]
+    shown = [key_label(group, PLAIN) for group in groups]
+    assert shown == ["returned", "raised", "thrown", "3", "nil"]
+    assert key_label(Group("s", 1, 1), PLAIN) == "1"
 
 
 def test_cut_by_columns() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from rbtrace_py.aggregate.histogram import Distribution
+from rbtrace_py.model import OUTCOMES, OperandRole
 
 Key = int | float | bool | str | None
 """A value of ``--by``. None: nil, or, in an ungrouped result, no key at all."""
@@ -22,7 +23,8 @@ class Group:
     latency), ``distribution`` the values where the command keeps them.
     ``is_other`` marks the row that holds what came after ``--max-keys``.
     ``truncated`` marks a text key that was cut to the string size. ``raw`` is
-    the key's bytes, by which a row is known in the next snapshot.
+    the key's bytes, by which a row is known in the next snapshot. ``key_role``
+    is what the operand is for whose value the key is.
     """
 
     series: str
@@ -33,6 +35,14 @@ class Group:
     is_other: bool = False
     truncated: bool = False
     raw: bytes = b""
+    key_role: OperandRole = OperandRole.ARGUMENT
+
+    @property
+    def key_name(self) -> str | None:
+        """What a key is called that is a number for something: an outcome."""
+        if self.key_role is OperandRole.OUTCOME and type(self.key) is int:
+            return OUTCOMES.get(self.key)
+        return None
 
     @property
     def identity(self) -> tuple[str, bytes, bool]:

@@ -10,6 +10,7 @@ from rbtrace_py.aggregate.events import Event, Unreadable, Value
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model import (
     DURATION_UNTRACED,
+    OUTCOMES,
     Operand,
     OperandRole,
     OperandType,
@@ -23,7 +24,6 @@ from rbtrace_py.report.units import Unit
 FIELDS = ("time", "pid", "tid", "comm", "probe", "provider", "arguments")
 """Names that a template can always use."""
 
-_OUTCOMES = {0: "returned", 1: "raised", 2: "thrown"}
 _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]|[^{}]+")
 
 
@@ -64,7 +64,7 @@ def value_text(
     if type(value) is int and operand.role is OperandRole.DURATION:
         return _duration(value, style, unit)
     if type(value) is int and operand.role is OperandRole.OUTCOME:
-        return _OUTCOMES.get(value, str(value))
+        return OUTCOMES.get(value, str(value))
     return scalar(value)
 
 

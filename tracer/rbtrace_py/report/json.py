@@ -129,6 +129,8 @@ def _group(command: str, group: Group) -> Document:
         "truncated": group.truncated,
         "count": group.count,
     }
+    if group.key_name is not None:
+        found["key_name"] = group.key_name
     if command != "count" and group.distribution is not None:
         found["total"] = group.total
         found.update(_distribution(group.distribution))

@@ -62,6 +62,8 @@ def key_label(group: Group, style: Style) -> str:
     if group.is_other:
         return "(other)"
     key = group.key
+    if group.key_name is not None:
+        return group.key_name
     if isinstance(key, str):
         return label(key, style) + (ellipsis(style) if group.truncated else "")
     return scalar(key)

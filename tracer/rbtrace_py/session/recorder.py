@@ -16,7 +16,14 @@ from rbtrace_py.aggregate.results import Group, Key
 from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.abi import BUCKETS, KEY_TEXT, By, KeyKind, Values
 from rbtrace_py.bpf.maps import Map, MapSpec
-from rbtrace_py.model import NIL_BOOL, NIL_FLOAT_BITS, NIL_INTEGER, Operand, OperandType
+from rbtrace_py.model import (
+    NIL_BOOL,
+    NIL_FLOAT_BITS,
+    NIL_INTEGER,
+    Operand,
+    OperandRole,
+    OperandType,
+)
 
 DENSE_SERIES = 8
 """Up to so many series get a whole histogram each (270 KB)."""
@@ -140,7 +147,13 @@ class Recorder:
             group = self._group(names[series], value, cells)
             if group.count:
                 found, cut = self._key(series, kind, key[8:])
-                yield replace(group, key=found, truncated=cut, raw=key[4:])
+                yield replace(
+                    group,
+                    key=found,
+                    truncated=cut,
+                    raw=key[4:],
+                    key_role=self._key_role(series),
+                )
         if self._shape.by is By.NOTHING:
             for name in names.values():
                 yield Group(name, None, 0, 0, self._distribution({}))
@@ -179,6 +192,10 @@ class Recorder:
         if self._shape.values is Values.FLOAT:
             return FloatHistogram(counts)
         return None
+
+    def _key_role(self, series: int) -> OperandRole:
+        operand = self._key_operand(series)
+        return operand.role if operand is not None else OperandRole.ARGUMENT
 
     def _key(self, series: int, kind: int, raw: bytes) -> tuple[Key, bool]:
         if self._shape.by is By.TEXT:
