@@ -95,6 +95,13 @@ class Traits:
     """ID_SCOPE_SHIFT: what to shift an ID by for its serial number."""
     last_operator_id: int
     """tLAST_OP_ID: up to here an ID is its own serial number."""
+    old_tables: bool = False
+    """st_table as a hash of linked entries (2.3 and earlier)."""
+    qualified_labels: bool = False
+    """A label has the class, and a ``rescue`` or ``ensure`` stands for the method it
+    is in, whose own frame is not shown (3.4 and later)."""
+    internal_as_c: bool = False
+    """Frames of ``<internal:…>`` have their caller's path and line (4.0)."""
 
 
 @dataclass(frozen=True, slots=True)
