@@ -11,6 +11,7 @@ import pytest
 
 from rbtrace_py.aggregate.events import UNREADABLE, Event
 from rbtrace_py.aggregate.histogram import FloatHistogram, Histogram
+from rbtrace_py.aggregate.listed import Listed
 from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.model import (
     Binary,
@@ -108,7 +109,7 @@ DOCUMENTS = [
     document(result("count", Group("shop:checkout", None, 42))),
     event_document(EVENT),
     trace_end_document(1234, {"filtered": 5, "lost": 2}),
-    probes_document([4211], [(BEGIN, False)]),
+    probes_document([4211], [Listed(BEGIN, False, (4211,))]),
     doctor_document(
         4211,
         [
@@ -205,6 +206,8 @@ def test_floats_in_no_bucket() -> None:
 
 
 def test_a_traced_state_that_is_unknown() -> None:
-    (listed,) = json.loads(dumps(probes_document([1], [(CHECKOUT, None)])))["probes"]
+    (listed,) = json.loads(dumps(probes_document([1], [Listed(CHECKOUT, None)])))[
+        "probes"
+    ]
     assert listed["traced"] is None
     assert listed["span"] is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from rbtrace_py.aggregate.listed import Listed
 from rbtrace_py.model import (
     Binary,
     Operand,
@@ -47,7 +48,13 @@ ARRAY = Probe(
 )
 EVIL = Probe("evil\x1b[2J", "a\u202eb", IMAGE, (SITE,), (Operand("x\ny"),))
 
-LISTED = [(END, True), (BEGIN, False), (MARK, False), (ARRAY, None), (EVIL, False)]
+LISTED = [
+    Listed(END, True),
+    Listed(BEGIN, False),
+    Listed(MARK, False),
+    Listed(ARRAY, None),
+    Listed(EVIL, False),
+]
 EXPECTED = r"""
 evil\e[2J  /memfd:rbtrace (deleted)
     a\u{202E}b(x\ny: u64)                                                 1 site
@@ -101,18 +108,32 @@ def test_probes_in_ascii() -> None:
     assert lines == EXPECTED.strip("\n").replace("●", "*")
 
 
+def test_probes_of_several_processes() -> None:
+    listed = [Listed(END, False, (7, 8, 9)), Listed(BEGIN, True, (8,))]
+    assert (
+        "\n".join(probe_lines(listed, PLAIN))
+        == """\
+shop  /memfd:rbtrace (deleted)
+  ● checkout__begin(id: Integer, sku: String)                1 site in 1 process
+    checkout__end(duration_ns: Integer, outcome: Integer,  1 site in 3 processes
+            id: Integer, sku: String, status: Symbol)
+
+2 probes in 3 processes, 1 traced now (●)"""
+    )
+
+
 def test_no_probes() -> None:
     assert list(probe_lines([], PLAIN)) == ["no probes"]
 
 
 def test_one_probe() -> None:
-    assert list(probe_lines([(MARK, False)], PLAIN))[-1] == "1 probe"
+    assert list(probe_lines([Listed(MARK, False)], PLAIN))[-1] == "1 probe"
 
 
 def test_long_names_are_cut() -> None:
     operands = tuple(Operand("o" * 255) for _ in range(3))
     probe = Probe("p" * 200, "n" * 200, Binary(1, 1, "f" * 300), (SITE,), operands)
-    for line in probe_lines([(probe, True)], PLAIN):
+    for line in probe_lines([Listed(probe, True)], PLAIN):
         assert width(line) <= 80
 
 

@@ -78,6 +78,12 @@ def test_line() -> None:
     )
 
 
+def test_line_with_its_process() -> None:
+    assert event_line(EVENT, PLAIN, with_pid=True).startswith(
+        "22:13:20.123456       4211/4213 shop:checkout id: 42"
+    )
+
+
 def test_line_of_a_span() -> None:
     assert event_line(PAID, PLAIN) == (
         "22:13:20.123456    4213 shop:pay__end "

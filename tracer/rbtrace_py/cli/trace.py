@@ -64,6 +64,8 @@ QUIET_SECONDS = 1.0
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     """Print every event of probes: time, thread, probe, arguments.
 
+    With several processes a thread is PID/TID.
+
     Events that come faster than they can be written are lost, counted, and
     shown at the end; then the exit code is 5 if more were lost than shown.
 
@@ -93,7 +95,8 @@ def _line(session: Trace, output: Output, values: dict[str, Any]) -> Line:
     if values["template"] is not None:
         template = Template(values["template"], session.probes)
         return lambda event: template.line(event, style, unit)
-    return lambda event: event_line(event, style, unit)
+    several = not session.targets.is_single
+    return lambda event: event_line(event, style, unit, several)
 
 
 def _print(

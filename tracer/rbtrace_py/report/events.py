@@ -27,9 +27,15 @@ FIELDS = ("time", "pid", "tid", "comm", "probe", "provider", "arguments")
 _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]|[^{}]+")
 
 
-def event_line(event: Event, style: Style, unit: Unit = "auto") -> str:
-    """``12:34:56.789012    4711 shop:checkout id: 42, sku: "abc"``."""
-    start = f"{style.dim(clock(event.time_ns))} {event.tid:7}"
+def event_line(
+    event: Event, style: Style, unit: Unit = "auto", with_pid: bool = False
+) -> str:
+    """``12:34:56.789012    4711 shop:checkout id: 42, sku: "abc"``.
+
+    The number is the thread's; ``with_pid`` makes it ``4710/4711``.
+    """
+    thread = f"{event.pid}/{event.tid}".rjust(15) if with_pid else f"{event.tid:7}"
+    start = f"{style.dim(clock(event.time_ns))} {thread}"
     probe = style.bold(escape(event.probe.full_name, style))
     return f"{start} {probe} {arguments(event, style, unit)}".rstrip()
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rbtrace_py.aggregate.checks import Check
 from rbtrace_py.aggregate.events import Event, Unreadable, Value
 from rbtrace_py.aggregate.histogram import Distribution
+from rbtrace_py.aggregate.listed import Listed
 from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.model import Operand, OperandRole, Probe
 from rbtrace_py.report.notes import lost
@@ -51,14 +52,12 @@ def document(result: Result) -> Document:
     }
 
 
-def probes_document(
-    pids: Sequence[int], probes: Sequence[tuple[Probe, bool | None]]
-) -> Document:
+def probes_document(pids: Sequence[int], probes: Sequence[Listed]) -> Document:
     """Of ``probes``; a traced state of None is one that could not be read."""
     return {
         **_head("probes"),
         "pids": list(pids),
-        "probes": [_probe(probe, traced) for probe, traced in probes],
+        "probes": [_probe(listed) for listed in probes],
     }
 
 
@@ -148,7 +147,8 @@ def _distribution(values: Distribution) -> Document:
     }
 
 
-def _probe(probe: Probe, traced: bool | None) -> Document:
+def _probe(listed: Listed) -> Document:
+    probe, traced, pids = listed
     return {
         "provider": probe.provider,
         "name": probe.name,
@@ -156,6 +156,7 @@ def _probe(probe: Probe, traced: bool | None) -> Document:
         "span": probe.span_name,
         "file": probe.binary.path,
         "sites": len(probe.sites),
+        "pids": list(pids),
         "traced": traced,
         "arguments": [_operand(operand) for operand in probe.operands],
     }

@@ -5,46 +5,55 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from rbtrace_py.model import Operand, Probe, describe_operand
+from rbtrace_py.aggregate.listed import Listed
+from rbtrace_py.model import Operand, describe_operand
 from rbtrace_py.report import units
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import cut, escape, width
 
-Listed = tuple[Probe, bool | None]
-"""A probe, and whether someone traces it (None: that could not be read)."""
-
 
 def probe_lines(probes: Sequence[Listed], style: Style) -> Iterator[str]:
-    """By provider and file, a probe a line with its arguments wrapped below."""
+    """By provider and file, a probe a line with its arguments wrapped below.
+
+    Where there are several processes each says in how many of them it is.
+    """
     if not probes:
         yield "no probes"
         return
-    ordered = sorted(probes, key=lambda listed: (_place(listed), listed[0].name))
+    ordered = sorted(probes, key=lambda listed: (_place(listed), listed.probe.name))
+    several = len(_pids(probes)) > 1
     for number, (place, listed) in enumerate(groupby(ordered, key=_place)):
         if number:
             yield ""
-        yield from _provider(*place, list(listed), style)
+        yield from _provider(*place, list(listed), several, style)
     yield ""
     yield _legend(probes, style)
 
 
 def _place(listed: Listed) -> tuple[str, str]:
-    probe = listed[0]
+    probe = listed.probe
     return probe.provider, probe.binary.path
 
 
 def _provider(
-    provider: str, path: str, listed: Sequence[Listed], style: Style
+    provider: str, path: str, listed: Sequence[Listed], several: bool, style: Style
 ) -> Iterator[str]:
     name = cut(escape(provider, style), style.width // 2, style)
     file = cut(escape(path, style), style.width - width(name) - 2, style)
     yield f"{style.bold(name)}  {style.dim(file)}"
-    for probe, traced in listed:
-        yield from _probe(probe, traced, style)
+    for each in listed:
+        yield from _probe(each, several, style)
 
 
-def _probe(probe: Probe, traced: bool | None, style: Style) -> Iterator[str]:
-    sites = _sites(len(probe.sites))
+def _pids(probes: Sequence[Listed]) -> set[int]:
+    return {pid for listed in probes for pid in listed.pids}
+
+
+def _probe(listed: Listed, several: bool, style: Style) -> Iterator[str]:
+    probe, traced, pids = listed
+    sites = _number(len(probe.sites), "site", "sites")
+    if several:
+        sites += f" in {_number(len(pids), 'process', 'processes')}"
     room = style.width - 4 - len(sites) - 2
     name = cut(escape(probe.name, style), room // 2, style)
     operands = [_operand(each, room // 2 - 2, style) for each in probe.operands]
@@ -75,8 +84,8 @@ def _wrap(name: str, operands: Sequence[str], room: int) -> list[str]:
     return lines
 
 
-def _sites(number: int) -> str:
-    return "1 site" if number == 1 else f"{units.whole(number)} sites"
+def _number(number: int, one: str, more: str) -> str:
+    return f"1 {one}" if number == 1 else f"{units.whole(number)} {more}"
 
 
 def _mark(traced: bool | None, style: Style) -> str:
@@ -86,12 +95,14 @@ def _mark(traced: bool | None, style: Style) -> str:
 
 
 def _legend(probes: Sequence[Listed], style: Style) -> str:
-    total = len(probes)
-    words = "1 probe" if total == 1 else f"{units.whole(total)} probes"
-    traced = sum(state is True for _, state in probes)
+    words = _number(len(probes), "probe", "probes")
+    processes = len(_pids(probes))
+    if processes > 1:
+        words += f" in {units.whole(processes)} processes"
+    traced = sum(listed.traced is True for listed in probes)
     if traced:
         words += f", {units.whole(traced)} traced now ({_mark(True, style)})"
-    unknown = sum(state is None for _, state in probes)
+    unknown = sum(listed.traced is None for listed in probes)
     if unknown:
         words += f", of {units.whole(unknown)} that could not be read (?)"
     return words

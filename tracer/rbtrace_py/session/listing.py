@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rbtrace_py.aggregate.listed import Listed
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.probes import ProbeCache, StateReader, scan_probes
 from rbtrace_py.linux.process import Process
@@ -15,35 +17,53 @@ from rbtrace_py.session.targets import Targets
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """probes: with their state (None: could not be read), a file's once
+    """probes: equal ones of several processes once, as of a file that they share
+        or of the images that each has of its own
 
     problems: why some files' probes are not among them
     """
 
-    probes: list[tuple[Probe, bool | None]]
+    probes: list[Listed]
     problems: list[str]
 
 
 def list_probes(targets: Targets, words: Sequence[str] = ()) -> Listing:
-    """Look into every target; of several the first that knows a state tells.
+    """Look into every target.
 
     words: names or globs to choose by; raises NoSuchProbe for one that means
     nothing.
     """
     cache = ProbeCache()
-    found: dict[tuple[object, ...], tuple[Probe, bool | None]] = {}
+    found: dict[tuple[object, ...], Listed] = {}
     problems: dict[str, None] = {}
     for process in targets.processes.values():
         scan = scan_probes(process, cache)
         problems.update((f"{p.path}: {p.text}", None) for p in scan.problems)
+        seen: Counter[tuple[object, ...]] = Counter()
         for probe, traced in _states(process, _chosen(scan.probes, words)):
-            key = (probe.binary.key, probe.full_name)
-            if key not in found or (traced and not found[key][1]):
-                found[key] = (probe, traced)
+            look = _look(probe)
+            # Two in one process that look alike are two.
+            key = (*look, seen[look])
+            seen[look] += 1
+            known = found.get(key, Listed(probe, traced))
+            # What one process tells goes before what another does not.
+            is_traced = known.traced or (known.traced if traced is None else traced)
+            found[key] = Listed(known.probe, is_traced, (*known.pids, process.pid))
     for word in words:
-        if not any(select.matches(word, probe) for probe, _ in found.values()):
+        if not any(select.matches(word, listed.probe) for listed in found.values()):
             raise select.unknown_probe(word, _all(targets, cache))
     return Listing(list(found.values()), list(problems))
+
+
+def _look(probe: Probe) -> tuple[object, ...]:
+    """By which probes of several processes are one to a person."""
+    return (
+        probe.full_name,
+        probe.binary.path,
+        probe.operands,
+        probe.role,
+        len(probe.sites),
+    )
 
 
 def _chosen(probes: Sequence[Probe], words: Sequence[str]) -> list[Probe]:
