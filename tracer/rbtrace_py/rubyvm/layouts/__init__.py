@@ -1,0 +1,97 @@
+"""The layouts that are known: a file a minor version, by its structures' own words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields as fields_of
+from importlib import import_module
+
+from rbtrace_py.errors import UnknownRuby
+from rbtrace_py.rubyvm.layout import Field, Layout, Offsets, Origin, Table
+
+VERSIONS = ((2, 7), (3, 0), (3, 1), (3, 2), (3, 3), (3, 4))
+"""Those that have a file, ascending."""
+
+_VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?(?!\d)", re.ASCII)
+
+
+def parse(version: str) -> tuple[int, int, int]:
+    """Return ``(3, 1, 2)`` of ``3.1.2``; the last is 0 where there is none.
+
+    Raises UnknownRuby if it is no version.
+    """
+    match = _VERSION.match(version)
+    if match is None:
+        raise UnknownRuby(
+            f"{version[:40]!r} is no version of Ruby",
+            "a version is given as --ruby-version 3.3.8",
+        )
+    return int(match[1]), int(match[2]), int(match[3] or 0)
+
+
+def table_for(version: str) -> Table:
+    """Return the table of ``version`` (``3.1.2``), its patch release considered.
+
+    Raises UnknownRuby if its minor version has no file; the hint names the nearest.
+    """
+    major, minor, teeny = parse(version)
+    if (major, minor) not in VERSIONS:
+        raise _unknown(version, (major, minor))
+    module = import_module(f"{__name__}.ruby_{major}_{minor}")
+    fields: dict[str, Field] = dict(module.FIELDS)
+    for first, changed in getattr(module, "CHANGES", {}).items():
+        if teeny >= first:
+            fields.update(changed)
+    return Table((major, minor), module.TRAITS, fields)
+
+
+def _unknown(version: str, minor: tuple[int, int]) -> UnknownRuby:
+    near = "{}.{}".format(*nearest(minor))
+    return UnknownRuby(
+        f"Ruby {version} is not among the versions that are known",
+        f"the nearest is {near}: --ruby-version {near} reads it as one, which is right"
+        " only where its structures did not change",
+    )
+
+
+def nearest(minor: tuple[int, int]) -> tuple[int, int]:
+    """Return the known minor version next to ``minor``; of two, the later.
+
+    A major version counts as much as ten minor ones.
+    """
+    wanted = 10 * minor[0] + minor[1]
+    return min(
+        VERSIONS,
+        key=lambda known: (
+            abs(10 * known[0] + known[1] - wanted),
+            -known[0],
+            -known[1],
+        ),
+    )
+
+
+def layout_from(
+    table: Table,
+    version: str,
+    found: Mapping[str, Field] | None = None,
+    origin: Origin = Origin.DWARF,
+) -> Layout:
+    """Return the layout of a Ruby of ``version`` by its table.
+
+    ``found``: fields from a better source, named ``origin``, which replace the
+    table's; what it lacks is the table's.
+    """
+    better = found or {}
+    offsets: dict[str, int | None] = {}
+    origins: dict[str, Origin] = {}
+    for name in OFFSETS:
+        field = better.get(name) or table.fields.get(name)
+        offsets[name] = None if field is None else field.offset
+        if field is not None:
+            origins[name] = origin if name in better else Origin.TABLE
+    return Layout(version, table.traits, Offsets(**offsets), origins)  # type: ignore[arg-type]
+
+
+OFFSETS = tuple(field.name for field in fields_of(Offsets))
+"""The names an ``Offsets`` has."""
