@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from rbtrace_py.aggregate.histogram import Histogram, bucket_bounds
+import base64
+import zlib
+from collections import Counter
+
+from rbtrace_py.aggregate.histogram import Histogram, bucket_bounds, bucket_index
 
 HIGHEST = 3_600_000_000_000
 """Values that any HdrHistogram log of ours can hold: an hour in nanoseconds."""
+
+_HEADER_SIZE = 8
+_MAX_UNPACKED = 1 << 24
 
 
 def encode(histogram: Histogram) -> str:
@@ -17,3 +24,35 @@ def encode(histogram: Histogram) -> str:
         encoder.record_value(bucket_bounds(index)[0], count)
     encoded: bytes = encoder.encode()
     return encoded.decode("ascii")
+
+
+def decode(text: str) -> Histogram:
+    """The histogram of a line of an HdrHistogram log; ValueError if it is none.
+
+    One of other digits than ours is as exact as it was; its values are taken for
+    the lowest of their buckets.
+    """
+    from hdrh.histogram import HdrHistogram
+
+    _check_size(text)
+    try:
+        decoder = HdrHistogram.decode(text.encode("ascii"))
+    except Exception as error:  # the library raises what it likes
+        raise ValueError(f"no histogram: {error}") from error
+    counts: Counter[int] = Counter()
+    for item in decoder.get_recorded_iterator():
+        lowest = decoder.get_lowest_equivalent_value(item.value_iterated_to)
+        counts[bucket_index(lowest)] += item.count_at_value_iterated_to
+    return Histogram(counts)
+
+
+def _check_size(text: str) -> None:
+    """The library unpacks whatever is packed; so look before how much that is."""
+    try:
+        packed = base64.b64decode(text, validate=True)[_HEADER_SIZE:]
+        unpacker = zlib.decompressobj()
+        unpacker.decompress(packed, _MAX_UNPACKED)
+    except (ValueError, zlib.error) as error:
+        raise ValueError(f"no histogram: {error}") from error
+    if not unpacker.eof:
+        raise ValueError("no histogram: it is cut, or too large")

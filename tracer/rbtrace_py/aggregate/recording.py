@@ -19,6 +19,7 @@ from typing import BinaryIO
 
 from rbtrace_py.aggregate.blocks import (
     FILE_HEADER_SIZE,
+    MAGIC,
     BlockType,
     Damaged,
     block,
@@ -47,6 +48,9 @@ SAMPLE_COLUMNS = "qIIBBQQ"
 FLUSH_NS = 1_000_000_000
 FLUSH_SAMPLES = 1 << 16
 _KNOWN_STACKS = 1 << 14
+
+EXTENSION = ".rbrec"
+"""Of the names that recordings get by themselves."""
 
 Path_ = str | os.PathLike[str]
 
@@ -201,6 +205,12 @@ def _pack_samples(rows: list[tuple[int, int, int, int, int, int, int]]) -> bytes
     times, *others = zip(*rows, strict=True)
     steps = [after - before for before, after in zip((0, *times), times, strict=False)]
     return pack_columns(SAMPLE_COLUMNS, [steps, *others])
+
+
+def is_recording(path: Path_) -> bool:
+    """Does a file begin as a recording of any version? OSError if not readable."""
+    with Path(path).open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
 
 
 class Recording:

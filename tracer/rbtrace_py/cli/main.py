@@ -26,13 +26,14 @@ COMMANDS = {
     "latency": "Measure how long spans or pairs of probes take.",
     "trace": "Print every event of probes.",
     "values": "Show how the values of an operand are distributed.",
+    "report": "Show what is in a recording, or what changed between two.",
     "doctor": "Say what this machine and a target allow, and what is missing.",
     "completion": "Print the completion script of a shell.",
 }
 """Every verb with its line in the overview; each is a module of this package."""
 
 
-WITHOUT_TARGET = ("doctor", "completion")
+WITHOUT_TARGET = ("report", "doctor", "completion")
 
 INTERRUPTED = 130
 

@@ -7,6 +7,7 @@ lines ``Class#method path:line``. It does not change.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from posixpath import basename
 from typing import NamedTuple
 
 from rbtrace_py.aggregate.stacks import StackCounts
@@ -131,6 +132,15 @@ def frame_text(frame: Frame, lines: bool = False) -> str:
     if not lines:
         return f"{name} {clean(frame.path)}"
     return f"{name} {clean(frame.path)}:{'?' if frame.line is None else frame.line}"
+
+
+def short_path(text: str) -> str:
+    """The text of a frame with the name of its file alone.
+
+    A release of a program mostly has another folder.
+    """
+    name, space, path = text.rpartition(" ")
+    return f"{name}{space}{basename(path)}" if "/" in path else text
 
 
 def thread_text(thread: RubyThread) -> str:

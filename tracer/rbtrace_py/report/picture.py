@@ -110,21 +110,30 @@ def _grid(cells: Sequence[tuple[str, str]], style: Style) -> Iterator[str]:
 
 
 def _bars(found: Sequence[Row], notation: Notation, style: Style) -> Iterator[str]:
-    labels = _labels(found, notation, style)
+    labels = row_labels(found, notation, style)
     counts = [units.whole(row.count) for row in found]
     label_width = max(map(width, labels))
     count_width = max(len("count"), *map(len, counts))
-    fixed = len(_INDENT) + label_width + 2 + 2 + count_width + 2 * _SHARE_WIDTH
-    longest = max(min(style.width - fixed, _LONGEST_BAR), _SHORTEST_BAR)
-    heading = f"{'count'.rjust(count_width)}{_share('%')}{_share('sum %')}"
+    fixed = len(_INDENT) + label_width + 2 + 2 + count_width
+    headings = [_share("%"), _share("sum %")]
+    while headings and style.width - fixed - _width_of(headings) < _SHORTEST_BAR:
+        headings.pop()
+    room = style.width - fixed - _width_of(headings)
+    longest = max(min(room, _LONGEST_BAR), _SHORTEST_BAR)
+    heading = f"{'count'.rjust(count_width)}{''.join(headings)}"
     yield f"{_INDENT}{' ' * (label_width + 2 + longest + 2)}{style.dim(heading)}"
     most = max(row.count for row in found)
-    bars = [pad(_bar(row.count, most, longest, style), longest) for row in found]
+    bars = [pad(bar(row.count, most, longest, style), longest) for row in found]
     for label, bar, count, shares in zip(
         labels, bars, counts, _shares(found), strict=True
     ):
         start = f"{_INDENT}{style.dim(pad_left(label, label_width))}"
-        yield f"{start}  {style.cyan(bar)}  {count.rjust(count_width)}{shares}"
+        shown = shares[: _width_of(headings)]
+        yield f"{start}  {style.cyan(bar)}  {count.rjust(count_width)}{shown}"
+
+
+def _width_of(columns: Sequence[str]) -> int:
+    return sum(map(len, columns))
 
 
 def _shares(found: Sequence[Row]) -> Iterator[str]:
@@ -140,7 +149,7 @@ def _share(text: str) -> str:
     return text.rjust(_SHARE_WIDTH)
 
 
-def _labels(found: Sequence[Row], notation: Notation, style: Style) -> list[str]:
+def row_labels(found: Sequence[Row], notation: Notation, style: Style) -> list[str]:
     if len(found) == 1 and found[0].high is None:
         return [notation.value(found[0].low)]
     dash = style.pick("–", "-")
@@ -155,7 +164,7 @@ def _labels(found: Sequence[Row], notation: Notation, style: Style) -> list[str]
     ]
 
 
-def _bar(part: int, most: int, columns: int, style: Style) -> str:
+def bar(part: int, most: int, columns: int, style: Style) -> str:
     """A bar of up to so many columns; what is there is never without a mark."""
     if not part:
         return ""

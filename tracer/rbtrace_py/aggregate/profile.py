@@ -1,0 +1,35 @@
+"""What a report of samples is made of: the counts, and where kept, the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from rbtrace_py.aggregate.meta import Meta
+from rbtrace_py.aggregate.stacks import StackCounts
+from rbtrace_py.model import Sample, Stack
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Counted samples.
+
+    samples: gives them in the order in which they were taken, each time it is called
+    """
+
+    counts: StackCounts
+    meta: Meta = field(default_factory=Meta)
+    samples: Callable[[], Iterable[Sample]] | None = None
+
+    @property
+    def unit(self) -> str:
+        """Of weights: ``samples`` or ``ns``."""
+        return self.counts.statistics.unit
+
+    def stream(self) -> Iterator[Sample]:
+        """The samples; where they were not kept, one without a time for each row."""
+        if self.samples is not None:
+            yield from self.samples()
+            return
+        for thread, state, frames, weight in self.counts.rows():
+            yield Sample(0, thread, state, Stack(frames), weight)

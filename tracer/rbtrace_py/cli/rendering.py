@@ -1,0 +1,106 @@
+"""``--format`` and what goes with it, for every command that has samples."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+import click
+
+from rbtrace_py.aggregate.profile import Profile
+from rbtrace_py.errors import RbtraceError
+from rbtrace_py.report.asked import ReportOptions
+from rbtrace_py.report.folding import Folding
+from rbtrace_py.report.formats import FORMATS
+from rbtrace_py.report.style import Style
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def format_option(default: str | None) -> Callable[[Command], Command]:
+    """``--format``; with a default of None the command finds one."""
+    return click.option(
+        "--format",
+        "format_",
+        type=click.Choice(list(FORMATS)),
+        default=default,
+        show_default=default is not None,
+        help="How to write it.",
+    )
+
+
+lines_option = click.option(
+    "--lines", is_flag=True, help="Tell lines of a method apart."
+)
+threads_option = click.option("--threads", is_flag=True, help="Tell threads apart.")
+states_option = click.option(
+    "--states", is_flag=True, help="Tell running, waiting and sleeping apart."
+)
+reverse_option = click.option(
+    "--reverse", is_flag=True, help="The innermost frame first."
+)
+title_option = click.option("--title", default="", help="What stands above it.")
+
+
+def options_of(values: dict[str, Any], stream: BinaryIO | None = None) -> ReportOptions:
+    """What a report is asked for; ``stream`` is where its text goes."""
+    folding = Folding(
+        lines=bool(values.get("lines")),
+        threads=bool(values.get("threads")),
+        states=bool(values.get("states")),
+        reverse=bool(values.get("reverse")),
+    )
+    # A file holds UTF-8 and no colours.
+    is_screen = stream is not None and stream is sys.stdout.buffer
+    style = Style.for_stream(sys.stdout) if is_screen else Style()
+    return ReportOptions(folding, values.get("title") or "", style)
+
+
+def render(
+    profile: Profile, name: str, values: dict[str, Any], stem: str, inputs: Any = ()
+) -> None:
+    """Write a profile as ``--format`` and ``-o`` say.
+
+    stem: name without extension of the file for formats that are no text
+    inputs: files that must not be written over
+    """
+    chosen = FORMATS[name]
+    own_name = "" if chosen.is_text else stem + chosen.extension
+    with destination(values.get("output"), own_name, inputs) as file:
+        chosen.render(profile, options_of(values, file), file)
+
+
+@contextmanager
+def destination(
+    output: str | None, own_name: str, inputs: Iterable[str] = ()
+) -> Iterator[BinaryIO]:
+    """Where bytes go: ``-o``, ``own_name``, or standard output for neither.
+
+    Who did not name the file is told its name. RbtraceError if it cannot be written.
+    """
+    path = output or own_name
+    if not path or path == "-":
+        sys.stdout.flush()
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    for taken in inputs:
+        if os.path.exists(path) and os.path.samefile(path, taken):
+            raise RbtraceError(f"{path} would be written over", "name another with -o")
+    with _create(path) as file:
+        yield file
+    if not output:
+        click.echo(f"rbtrace-py: wrote {path}", err=True)
+
+
+def _create(path: str) -> BinaryIO:
+    try:
+        return Path(path).open("wb")
+    except OSError as error:
+        raise RbtraceError(
+            f"cannot write {path}: {error.strerror}", "name another file with -o"
+        ) from error

@@ -1,0 +1,139 @@
+"""``report``: what is in a recording, or between two."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rbtrace_py.cli import options as o
+from rbtrace_py.cli import rendering as r
+from rbtrace_py.errors import UsageError
+from rbtrace_py.model import ThreadState
+from rbtrace_py.report.diff import diff_lines
+from rbtrace_py.report.flamegraph import difference_pieces
+from rbtrace_py.report.latency_diff import latency_diff_lines
+from rbtrace_py.session.report import (
+    Filters,
+    is_recording,
+    open_recorded,
+    read_latencies,
+)
+
+_STATES = {state.name.lower(): state for state in ThreadState}
+
+
+@click.command("report", options_metavar="[OPTIONS]")
+@click.argument(
+    "files", nargs=-1, required=True, metavar="FILE", type=click.Path(dir_okay=False)
+)
+@r.format_option(None)
+@click.option("--diff", is_flag=True, help="Compare two files, before and after.")
+@click.option(
+    "--thread", "thread", metavar="REGEX", help="Only threads whose name matches."
+)
+@click.option(
+    "--state",
+    "states_",
+    type=click.Choice(list(_STATES)),
+    multiple=True,
+    help="Only threads that were in this state; may be given again.",
+)
+@click.option(
+    "--pid", "pids", type=int, multiple=True, help="Only this process; likewise."
+)
+@r.lines_option
+@r.threads_option
+@r.states_option
+@r.reverse_option
+@r.title_option
+@o.output_option
+def command(files: tuple[str, ...], diff: bool, **values: Any) -> int:
+    """Show what is in a recording, or what changed between two.
+
+    Without --format it is a summary by method. flamegraph, speedscope, pprof
+    and callgrind are written to a file beside the recording unless -o names one
+    (- is standard output).
+
+    --diff takes two recordings, or two results of latency, of its --json or
+    --hlog: methods whose share grew or shrank (with --format flamegraph a red
+    and blue one), or percentiles and histograms.
+
+    \b
+    Examples:
+      rbtrace-py report shop.rbrec
+      rbtrace-py report shop.rbrec --format flamegraph --threads
+      rbtrace-py report shop.rbrec --format folded --thread 'puma' | head
+      rbtrace-py report --diff before.rbrec after.rbrec
+      rbtrace-py report --diff monday.hlog tuesday.hlog
+    """
+    filters = Filters(
+        values["thread"] or "",
+        frozenset(_STATES[name] for name in values["states_"]),
+        frozenset(values["pids"]),
+    )
+    if diff:
+        _compare(files, filters, values)
+    else:
+        _show(files, filters, values)
+    return 0
+
+
+def _show(files: tuple[str, ...], filters: Filters, values: dict[str, Any]) -> None:
+    if len(files) != 1:
+        raise UsageError(f"{len(files)} files", "report one, or two with --diff")
+    recorded = open_recorded(files[0], filters)
+    _say(recorded.notes)
+    name = values["format_"] or "summary"
+    r.render(recorded.profile, name, values, _stem(files[0]), files)
+
+
+def _compare(files: tuple[str, ...], filters: Filters, values: dict[str, Any]) -> None:
+    if len(files) != 2:
+        raise UsageError("--diff takes two files, before and after")
+    name = values["format_"]
+    if all(map(is_recording, files)):
+        _compare_stacks(files, filters, values, name)
+        return
+    if name or filters.are_set:
+        raise UsageError("two results of latency take no --format and no filters")
+    before, after = map(read_latencies, files)
+    with r.destination(values["output"], "", files) as file:
+        style = r.options_of(values, file).style
+        _write(file, latency_diff_lines(before, after, style))
+
+
+def _compare_stacks(
+    files: tuple[str, ...], filters: Filters, values: dict[str, Any], name: str | None
+) -> None:
+    if name not in (None, "flamegraph"):
+        raise UsageError(f"--diff has no format {name}", "a table, or flamegraph")
+    both = [open_recorded(path, filters) for path in files]
+    for recorded in both:
+        _say(recorded.notes)
+    before, after = (recorded.profile.counts for recorded in both)
+    if before.statistics.unit != after.statistics.unit:
+        raise UsageError("the recordings count in different units")
+    own_name = f"{_stem(files[1])}.diff.svg" if name else ""
+    with r.destination(values["output"], own_name, files) as file:
+        asked = r.options_of(values, file)
+        if name:
+            pieces = difference_pieces(before, after, asked.folding, asked.title)
+            file.writelines(piece.encode("utf-8", "replace") for piece in pieces)
+        else:
+            _write(file, diff_lines(before, after, asked.folding, asked.style))
+
+
+def _write(file: Any, lines: Any) -> None:
+    file.writelines(f"{line}\n".encode("utf-8", "replace") for line in lines)
+
+
+def _say(notes: tuple[str, ...]) -> None:
+    for note in notes:
+        click.echo(f"rbtrace-py: {note}", err=True)
+
+
+def _stem(path: str) -> str:
+    """The file's name and place without its extension."""
+    return str(Path(path).with_suffix(""))

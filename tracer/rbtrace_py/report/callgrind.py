@@ -1,0 +1,123 @@
+"""Callgrind's format: what lines cost, and what calls cost with all they call.
+
+A sampler does not see calls, only that a method was in another: the number of calls
+is that of the samples. Calls of what is called again further in are left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from rbtrace_py import __version__
+from rbtrace_py.aggregate.profile import Profile
+from rbtrace_py.aggregate.stacks import StackCounts
+from rbtrace_py.model import Frame, FrameKind
+from rbtrace_py.report.asked import ReportOptions
+from rbtrace_py.report.folding import clean
+
+Function = tuple[str, str]
+"""File and name."""
+
+Place = tuple[Function, int]
+"""A line of a function; 0 where it is not known."""
+
+_UNKNOWN_FILE = "???"
+
+
+def callgrind_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
+    """Functions in the order of their files and names."""
+    costs = _Costs(profile.counts)
+    event = "ns" if profile.unit == "ns" else "Samples"
+    yield "# callgrind format"
+    yield "version: 1"
+    yield f"creator: rbtrace-py {__version__}"
+    yield f"cmd: {clean(options.title or profile.meta.command or 'ruby')}"
+    yield "positions: line"
+    yield f"events: {event}"
+    yield f"summary: {profile.counts.weight}"
+    names = _Names()
+    for function in sorted(costs.functions):
+        yield ""
+        yield from _function(function, costs, names)
+    yield ""
+    yield f"totals: {profile.counts.weight}"
+
+
+class _Costs:
+    """Own costs by line, and costs of calls with all that they call.
+
+    functions: of each its own lines and the lines that call
+    """
+
+    def __init__(self, counts: StackCounts) -> None:
+        self.own: dict[Function, Counter[int]] = {}
+        self.calls: dict[Function, Counter[tuple[int, Function, int]]] = {}
+        known: dict[Frame, Place] = {}
+        for row in counts.rows():
+            if not row.frames:
+                continue
+            path = [
+                known[frame]
+                if frame in known
+                else known.setdefault(frame, place(frame))
+                for frame in row.frames
+            ]
+            function, line = path[-1]
+            self.own.setdefault(function, Counter())[line] += row.weight
+            for caller, at, callee, to in _calls(path):
+                calls = self.calls.setdefault(caller, Counter())
+                calls[at, callee, to] += row.weight
+
+    @property
+    def functions(self) -> set[Function]:
+        return self.own.keys() | self.calls.keys()
+
+
+def _calls(path: list[Place]) -> Iterator[tuple[Function, int, Function, int]]:
+    """From which line of what a stack goes on to what.
+
+    A function goes on from its innermost frame alone: what a function costs with
+    what it calls is then right however it recurs. The line of what is called is not
+    known, 0 stands for it.
+    """
+    seen = {path[-1][0]}
+    for (caller, at), (callee, _) in zip(path[-2::-1], path[:0:-1], strict=True):
+        if caller not in seen:
+            seen.add(caller)
+            yield caller, at, callee, 0
+
+
+def place(frame: Frame) -> Place:
+    """The function of a frame, and the line; a C function has neither file nor line."""
+    if frame.kind is FrameKind.C or not frame.path:
+        return (_UNKNOWN_FILE, clean(frame.name)), 0
+    return (clean(frame.path), clean(frame.name)), frame.line or 0
+
+
+class _Names:
+    """Names in short: ``(1) name`` when first used, then ``(1)``."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], int] = {}
+
+    def __call__(self, kind: str, name: str) -> str:
+        number = self._known.get((kind, name))
+        if number is not None:
+            return f"({number})"
+        self._known[kind, name] = len(self._known) + 1
+        return f"({len(self._known)}) {name}"
+
+
+def _function(function: Function, costs: _Costs, names: _Names) -> Iterator[str]:
+    file, name = function
+    yield f"fl={names('file', file)}"
+    yield f"fn={names('function', name)}"
+    for line, cost in sorted(costs.own.get(function, Counter()).items()):
+        yield f"{line} {cost}"
+    calls = costs.calls.get(function, Counter())
+    for (line, callee, to), cost in sorted(calls.items()):
+        yield f"cfi={names('file', callee[0])}"
+        yield f"cfn={names('function', callee[1])}"
+        yield f"calls={cost} {to}"
+        yield f"{line} {cost}"

@@ -1,0 +1,93 @@
+"""The formats that ``--format`` takes, for every command that has samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from rbtrace_py.aggregate.profile import Profile
+from rbtrace_py.errors import UsageError
+from rbtrace_py.report.asked import ReportOptions
+from rbtrace_py.report.callgrind import callgrind_lines
+from rbtrace_py.report.flamegraph import flamegraph_pieces
+from rbtrace_py.report.folded import folded_lines
+from rbtrace_py.report.json import dumps
+from rbtrace_py.report.pprof import pprof_bytes
+from rbtrace_py.report.readable import readable_lines
+from rbtrace_py.report.speedscope import speedscope_pieces
+from rbtrace_py.report.stacks_json import stacks_document
+from rbtrace_py.report.summary import summary_by_line_lines, summary_lines
+
+Render = Callable[[Profile, ReportOptions, BinaryIO], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One way to write samples down.
+
+    extension: of a file of it, with the dot
+    is_text: is it for reading on a terminal, so that it goes to standard output
+        unless a file is named? Else it goes to a file by itself.
+    render: writes the whole of it, text as UTF-8
+    """
+
+    name: str
+    extension: str
+    is_text: bool
+    render: Render
+
+
+def _lines(make: Callable[[Profile, ReportOptions], Iterator[str]]) -> Render:
+    def render(profile: Profile, options: ReportOptions, file: BinaryIO) -> None:
+        _write(file, (f"{line}\n" for line in make(profile, options)))
+
+    return render
+
+
+def _pieces(make: Callable[[Profile, ReportOptions], Iterator[str]]) -> Render:
+    def render(profile: Profile, options: ReportOptions, file: BinaryIO) -> None:
+        _write(file, make(profile, options))
+
+    return render
+
+
+def _write(file: BinaryIO, texts: Iterable[str]) -> None:
+    for text in texts:
+        file.write(text.encode("utf-8", "replace"))
+
+
+def _pprof(profile: Profile, options: ReportOptions, file: BinaryIO) -> None:
+    file.write(pprof_bytes(profile, options))
+
+
+def _folded(profile: Profile, options: ReportOptions) -> Iterator[str]:
+    return folded_lines(profile.counts, options.folding)
+
+
+def _json(profile: Profile, options: ReportOptions) -> Iterator[str]:
+    yield dumps(stacks_document(profile))
+
+
+FORMATS = {
+    format_.name: format_
+    for format_ in (
+        Format("folded", ".folded", True, _lines(_folded)),
+        Format("flamegraph", ".svg", False, _pieces(flamegraph_pieces)),
+        Format("speedscope", ".speedscope.json", False, _pieces(speedscope_pieces)),
+        Format("pprof", ".pb.gz", False, _pprof),
+        Format("callgrind", ".callgrind", False, _lines(callgrind_lines)),
+        Format("summary", ".txt", True, _lines(summary_lines)),
+        Format("summary-by-line", ".txt", True, _lines(summary_by_line_lines)),
+        Format("readable", ".txt", True, _lines(readable_lines)),
+        Format("json", ".json", True, _lines(_json)),
+    )
+}
+"""By name, in the order of ``--help``."""
+
+
+def format_named(name: str) -> Format:
+    """UsageError if there is none."""
+    if name not in FORMATS:
+        raise UsageError(f"no format {name!r}", f"there are {', '.join(FORMATS)}")
+    return FORMATS[name]

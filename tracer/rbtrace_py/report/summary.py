@@ -1,0 +1,44 @@
+"""Summaries: what of everything is a method's own, and what passes through it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rbtrace_py.aggregate.profile import Profile
+from rbtrace_py.aggregate.stacks import Share
+from rbtrace_py.model import Frame, FrameKind
+from rbtrace_py.report.amounts import percent, statistics_lines
+from rbtrace_py.report.asked import ReportOptions
+from rbtrace_py.report.folding import clean, frame_text
+
+
+def summary_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
+    """``% self  % total  name`` by method."""
+    yield from _lines(profile, profile.counts.by_method(), options, lines=False)
+
+
+def summary_by_line_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
+    """``% self  % total  name`` by line."""
+    yield from _lines(profile, profile.counts.by_line(), options, lines=True)
+
+
+def _lines(
+    profile: Profile, shares: Sequence[Share], options: ReportOptions, lines: bool
+) -> Iterator[str]:
+    style = options.style
+    if options.title:
+        yield style.bold(clean(options.title))
+    everything = profile.counts.weight
+    yield style.dim("% self  % total  name")
+    for frame, own, total in shares:
+        columns = f"{percent(own, everything):>6}  {percent(total, everything):>7}"
+        yield f"{columns}  {share_text(frame, lines)}"
+    yield ""
+    yield from statistics_lines(profile.counts.statistics, style)
+
+
+def share_text(frame: Frame, lines: bool) -> str:
+    """As in folded stacks; but a C function has no path: it has many callers."""
+    if frame.kind is FrameKind.C and not lines:
+        return clean(frame.name)
+    return frame_text(frame, lines)
