@@ -1,0 +1,141 @@
+"""From a process to what a walker needs: where its VM is, and a layout it can trust.
+
+A layout is taken from DWARF where there is some, else from the table of the version;
+either is checked against the binary itself and against the VM as it stands in memory.
+Where that does not fit, the binary is run to learn the layout from it (calibration).
+What cannot be trusted is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from rbtrace_py.errors import RbtraceError, UnknownRuby
+from rbtrace_py.linux.memory import Memory, ProcessMemory
+from rbtrace_py.linux.process import Process
+from rbtrace_py.rubyvm.detect import Ruby, Version, find_ruby, forced_version
+from rbtrace_py.rubyvm.layout import Layout, Origin
+from rbtrace_py.rubyvm.layouts import layout_from, table_for
+from rbtrace_py.rubyvm.mining import cross_check
+from rbtrace_py.rubyvm.roots import Root, find_symbols, find_vm
+
+SOURCES = (Origin.DWARF, Origin.TABLE, Origin.CALIBRATED)
+"""Where a layout may come from, the first that can be trusted counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A Ruby that can be walked.
+
+    version: of the layout; how it was learnt is beside it
+    path, build_id: of the file the VM is in; base: what it was moved by
+    vm: address of rb_vm_t; symbols: of the table of symbols, None where not found
+    agreed: fields that the binary's own code confirms
+    notes: what a user should know, a line each
+    """
+
+    version: Version
+    path: str
+    build_id: str
+    base: int
+    vm: Root
+    symbols: Root | None
+    layout: Layout
+    agreed: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def vm_address(self) -> int:
+        """Address of ``rb_vm_t``."""
+        return self.vm.address
+
+    @property
+    def symbols_address(self) -> int | None:
+        """Address of the table of symbols; without it C functions have no names."""
+        return None if self.symbols is None else self.symbols.address
+
+
+def attach(
+    process: Process,
+    ruby_version: str | None = None,
+    sources: Sequence[Origin] = SOURCES,
+    memory: Memory | None = None,
+) -> Attached:
+    """Find the Ruby of ``process``, its roots and its layout.
+
+    ruby_version: instead of what the binary says. Raises NotRuby (VmNotStarted while
+    it starts), UnknownRuby, NotPermitted, NoSuchTarget, UnreadableMemory.
+    """
+    memory = ProcessMemory(process.pid) if memory is None else memory
+    with closing(find_ruby(process)) as ruby:
+        version = forced_version(ruby_version) if ruby_version else ruby.version
+        vm = find_vm(memory, ruby)
+        symbols = find_symbols(memory, ruby)
+        layout, agreed, notes = _Search(process, ruby, version, memory, vm).find(
+            sources
+        )
+        return Attached(
+            version,
+            ruby.path,
+            ruby.build_id,
+            ruby.bias,
+            vm,
+            symbols,
+            layout,
+            agreed,
+            (*notes, *_notes(symbols)),
+        )
+
+
+def _notes(symbols: Root | None) -> list[str]:
+    if symbols is None:
+        return ["the table of symbols was not found: C functions have no names"]
+    return []
+
+
+class _Search:
+    """For a layout that can be trusted."""
+
+    def __init__(
+        self, process: Process, ruby: Ruby, version: Version, memory: Memory, vm: Root
+    ) -> None:
+        self.process = process
+        self.ruby = ruby
+        self.version = version
+        self.memory = memory
+        self.vm = vm
+        self.complaints: list[str] = []
+
+    def find(
+        self, sources: Sequence[Origin]
+    ) -> tuple[Layout, frozenset[str], list[str]]:
+        """The first layout that agrees with the binary; raises UnknownRuby."""
+        hint = ""
+        for source in SOURCES:
+            if source not in sources:
+                continue
+            try:
+                layout = self._from(source)
+            except RbtraceError as error:
+                self.complaints.append(f"{source.value}: {error}")
+                hint = error.hint or hint
+                continue
+            if layout is None:
+                continue
+            mined = cross_check(self.ruby, layout.offsets)
+            if not mined.disagreements:
+                return layout, mined.agreed, self.complaints
+            self.complaints += [f"{source.value}: {d}" for d in mined.disagreements]
+        raise UnknownRuby(
+            f"the structures of the Ruby {self.version.text} in {self.ruby.path} are"
+            f" not known: {'; '.join(self.complaints) or 'no source was asked'}",
+            hint or "install its debug symbols, or say --ruby-version",
+        )
+
+    def _from(self, source: Origin) -> Layout | None:
+        """The layout as ``source`` has it, None where that has nothing."""
+        if source is Origin.TABLE:
+            return layout_from(table_for(self.version.text), self.version.text)
+        return None
