@@ -124,12 +124,12 @@ def _bars(found: Sequence[Row], notation: Notation, style: Style) -> Iterator[st
     yield f"{_INDENT}{' ' * (label_width + 2 + longest + 2)}{style.dim(heading)}"
     most = max(row.count for row in found)
     bars = [pad(bar(row.count, most, longest, style), longest) for row in found]
-    for label, bar, count, shares in zip(
+    for label, drawn, count, shares in zip(
         labels, bars, counts, _shares(found), strict=True
     ):
         start = f"{_INDENT}{style.dim(pad_left(label, label_width))}"
         shown = shares[: _width_of(headings)]
-        yield f"{start}  {style.cyan(bar)}  {count.rjust(count_width)}{shown}"
+        yield f"{start}  {style.cyan(drawn)}  {count.rjust(count_width)}{shown}"
 
 
 def _width_of(columns: Sequence[str]) -> int:
