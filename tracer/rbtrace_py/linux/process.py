@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rbtrace_py.errors import NoSuchTarget, NotPermitted, RbtraceError, UsageError
 from rbtrace_py.linux.closing import Closing
-from rbtrace_py.linux.kernel import effective_capabilities
+from rbtrace_py.linux.permission import explain_denied
 from rbtrace_py.linux.procfs import read_file
 from rbtrace_py.linux.text import safe_text
 
@@ -246,12 +246,7 @@ def gone(pid: int) -> NoSuchTarget:
 
 def not_permitted(pid: int, doing: str) -> NotPermitted:
     """The error for a process that we may not look at."""
-    message = f"not allowed to read {doing} of process {pid}"
-    if "CAP_SYS_PTRACE" in effective_capabilities():
-        return NotPermitted(message, "a security module or a sandbox forbids it")
-    if os.geteuid() == 0:
-        return NotPermitted(message, "this root lacks CAP_SYS_PTRACE: a container's?")
-    return NotPermitted(message, "run as root, or with CAP_SYS_PTRACE")
+    return explain_denied(pid, doing)
 
 
 def _open_directory(pid: int) -> int:

@@ -1,0 +1,437 @@
+"""Processes stopped for a moment: all threads, no trace left, whoever dies."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from linux_targets import compile_c, running
+
+from rbtrace_py.errors import NoSuchTarget, NotPermitted, RbtraceError
+from rbtrace_py.linux.process import Process, parse_stat
+from rbtrace_py.linux.ptrace import paused
+
+ROOT = Path(__file__).resolve().parents[3]
+
+SOURCE = """
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+/* Shared with the test: how often each thread went round, signals that came. */
+static volatile unsigned long *count;
+static void on_signal(int number) { __atomic_add_fetch(&count[8], 1, 5); }
+static void *spin(void *index) { for (;;) count[(long)index]++; }
+static void *nap(void *index) { for (;;) { usleep(500); count[(long)index]++; } }
+static void *leaf(void *unused) { return unused; }
+static void *spawn(void *index) {
+  for (;;) {
+    pthread_t thread;
+    if (!pthread_create(&thread, NULL, leaf, NULL)) pthread_join(thread, NULL);
+    count[(long)index]++;
+  }
+}
+int main(int argc, char **argv) {
+  pthread_t thread;
+  FILE *file = fopen(argv[1], "r+");
+  count = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file), 0);
+  signal(SIGUSR1, on_signal);
+  for (long i = 2; i < argc; i++) {
+    void *(*work)(void *) = *argv[i] == 's' ? spin : *argv[i] == 'n' ? nap : spawn;
+    pthread_create(&thread, NULL, work, (void *)(i - 2));
+  }
+  puts("ready");
+  fflush(stdout);
+  int c;
+  while ((c = getchar()) != EOF) if (c == 'q') return 42;
+  return 0;
+}
+"""
+
+
+class Counts:
+    """What the program counts."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.write_bytes(bytes(4096))
+
+    def read(self) -> tuple[int, ...]:
+        return struct.unpack_from("9Q", self.path.read_bytes())
+
+    def wait_for_more(self, *threads: int) -> None:
+        """Return once each of these has gone on."""
+        before = self.read()
+        end = time.monotonic() + 30
+        while any(self.read()[i] == before[i] for i in threads):
+            assert time.monotonic() < end, f"{threads} do not go on"
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ptrace")
+    (folder / "program.c").write_text(SOURCE)
+    return compile_c(folder / "program.c", folder / "program", "-pthread")
+
+
+@pytest.fixture
+def counts(tmp_path: Path) -> Counts:
+    return Counts(tmp_path / "counts")
+
+
+def state(pid: int, tid: int) -> str:
+    return parse_stat(Path(f"/proc/{pid}/task/{tid}/stat").read_bytes()).state
+
+
+def states(pid: int) -> set[str]:
+    found = set()
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found.add(state(pid, int(tid)))
+    return found
+
+
+def is_traced(pid: int) -> bool:
+    return "TracerPid:\t0\n" not in Path(f"/proc/{pid}/status").read_text()
+
+
+def test_all_threads_stop_and_go_on(program: Path, counts: Counts) -> None:
+    with running(program, counts.path, *"snsn") as target:
+        counts.wait_for_more(0, 1, 2, 3)
+        with Process(target.pid) as process:
+            for _ in range(20):
+                began = time.monotonic_ns()
+                with paused(process) as pause:
+                    assert states(target.pid) == {"t"}
+                    before = counts.read()
+                    time.sleep(0.002)
+                    assert counts.read() == before
+                assert 2_000_000 <= pause.stopped_ns <= time.monotonic_ns() - began
+                assert pause.threads == 5
+                assert not pause.is_expired
+                assert not is_traced(target.pid)
+            counts.wait_for_more(0, 1, 2, 3)
+
+
+def test_threads_that_are_born_meanwhile(program: Path, counts: Counts) -> None:
+    with running(program, counts.path, *"pps") as target:
+        counts.wait_for_more(0, 1, 2)
+        with Process(target.pid) as process:
+            for _ in range(30):
+                with paused(process, 10):
+                    assert states(target.pid) <= {"t", "Z", "X"}
+                    before = counts.read()
+                    time.sleep(0.001)
+                    assert counts.read() == before
+        counts.wait_for_more(0, 1, 2)
+
+
+def test_signals_are_passed_on(program: Path, counts: Counts) -> None:
+    """One at a time, as equal ones that wait become one."""
+    with running(program, counts.path, "n") as target:
+        counts.wait_for_more(0)
+        with Process(target.pid) as process:
+            for number in range(1, 101):
+                if number % 2:
+                    with paused(process):
+                        target.send_signal(signal.SIGUSR1)
+                else:
+                    target.send_signal(signal.SIGUSR1)
+                    with paused(process):
+                        pass
+                end = time.monotonic() + 30
+                while counts.read()[8] < number:
+                    assert time.monotonic() < end, "a signal was lost"
+        assert counts.read()[8] == 100
+
+
+def test_one_that_is_stopped_stays_so(program: Path, counts: Counts) -> None:
+    with running(program, counts.path, *"sn") as target:
+        counts.wait_for_more(0, 1)
+        target.send_signal(signal.SIGSTOP)
+        os.waitpid(target.pid, os.WUNTRACED)
+        with Process(target.pid) as process:
+            for _ in range(5):
+                with paused(process):
+                    assert states(target.pid) == {"t"}
+                end = time.monotonic() + 30
+                while states(target.pid) != {"T"}:
+                    assert time.monotonic() < end
+        target.send_signal(signal.SIGCONT)
+        counts.wait_for_more(0, 1)
+
+
+def test_one_that_is_stopped_meanwhile(program: Path, counts: Counts) -> None:
+    with running(program, counts.path, *"sn") as target:
+        counts.wait_for_more(0, 1)
+        with Process(target.pid) as process:
+            with paused(process):
+                target.send_signal(signal.SIGSTOP)
+            os.waitpid(target.pid, os.WUNTRACED)
+            assert states(target.pid) == {"T"}
+            target.send_signal(signal.SIGCONT)
+        counts.wait_for_more(0, 1)
+
+
+def test_it_is_let_go_when_time_is_up(program: Path, counts: Counts) -> None:
+    with running(program, counts.path, "s") as target, Process(target.pid) as process:
+        with paused(process, 0.05) as pause:
+            counts.wait_for_more(0)
+        assert pause.is_expired
+        assert 50_000_000 <= pause.stopped_ns < 5_000_000_000
+        assert not is_traced(target.pid)
+
+
+def test_an_error_in_the_block(program: Path, counts: Counts) -> None:
+    with running(program, counts.path, "s") as target, Process(target.pid) as process:
+        with pytest.raises(KeyError), paused(process):
+            raise KeyError("ours")
+        assert not is_traced(target.pid)
+        counts.wait_for_more(0)
+
+
+def test_killed_while_it_is_paused(program: Path, counts: Counts) -> None:
+    """Its parent, which we are, still learns how it ended."""
+    with running(program, counts.path, *"sn") as target:
+        with Process(target.pid) as process, paused(process, 10):
+            target.kill()
+        assert target.wait(30) == -signal.SIGKILL
+
+
+def test_it_ends_by_itself(program: Path, counts: Counts) -> None:
+    """However often it is paused on its way out, its exit code is its own."""
+    for _ in range(10):
+        with running(program, counts.path, *"sp") as target:
+            assert target.stdin
+            with Process(target.pid) as process:
+                target.stdin.write("q")
+                target.stdin.flush()
+                while process.alive():
+                    try:
+                        with paused(process, 10):
+                            pass
+                    except NoSuchTarget:
+                        break
+            assert target.wait(30) == 42
+
+
+def test_one_that_has_ended(program: Path, counts: Counts) -> None:
+    with running(program, counts.path, "s") as target:
+        process = Process(target.pid)
+        target.kill()
+        target.wait()
+        with pytest.raises(NoSuchTarget), paused(process):
+            pass
+        process.close()
+
+
+PAUSE = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.ptrace import paused
+with Process(int(sys.argv[2])) as process:
+    while True:
+        with paused(process, 60):
+            print("paused", flush=True)
+            time.sleep(float(sys.argv[3]))
+"""
+
+
+@pytest.fixture
+def pauser() -> Iterator[list[subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def start_pauser(pid: int, seconds: float) -> subprocess.Popen[str]:
+    """A process that has paused ``pid``, when this returns."""
+    command = [sys.executable, "-c", PAUSE, str(ROOT / "tracer"), str(pid)]
+    process = subprocess.Popen(
+        [*command, str(seconds)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "paused\n"
+    return process
+
+
+def test_one_that_is_traced_already(
+    program: Path, counts: Counts, pauser: list[subprocess.Popen[str]]
+) -> None:
+    with running(program, counts.path, "s") as target, Process(target.pid) as process:
+        other = start_pauser(target.pid, 60)
+        pauser.append(other)
+        with pytest.raises(NotPermitted) as caught, paused(process):
+            pass
+        assert f"is traced by process {other.pid} (" in str(caught.value)
+        other.kill()
+        other.wait()
+        counts.wait_for_more(0)
+        with paused(process):
+            assert states(target.pid) == {"t"}
+
+
+def test_it_lives_on_when_we_are_killed(
+    program: Path, counts: Counts, pauser: list[subprocess.Popen[str]]
+) -> None:
+    """Fifty times: while it is paused, or anywhere on the way in or out."""
+    with running(program, counts.path, *"snp") as target:
+        for number in range(50):
+            killed = start_pauser(target.pid, 60 if number % 2 else 0)
+            pauser.append(killed)
+            if not number % 2:
+                time.sleep(number * 0.0001)
+            killed.kill()
+            killed.wait()
+            assert not is_traced(target.pid)
+            counts.wait_for_more(0, 1, 2)
+            assert "t" not in states(target.pid)
+
+
+def test_a_thread_that_does_not_stop(
+    program: Path, counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that waits for a disk: the others are let go, and it too."""
+    from rbtrace_py.linux import ptrace
+
+    with running(program, counts.path, *"sn") as target, Process(target.pid) as process:
+        real = ptrace._ptrace
+
+        def but_one(request: int, tid: int, data: int) -> int:
+            if request == ptrace._PTRACE_INTERRUPT and tid == target.pid:
+                return 0
+            return real(request, tid, data)
+
+        monkeypatch.setattr(ptrace, "_ptrace", but_one)
+        with (
+            pytest.raises(RbtraceError, match="did not stop within"),
+            paused(process, 0.05),
+        ):
+            pass
+        end = time.monotonic() + 30
+        while is_traced(target.pid):
+            assert time.monotonic() < end
+        counts.wait_for_more(0, 1)
+
+
+def test_no_thread_of_ours_is_left(program: Path, counts: Counts) -> None:
+    before = threading.active_count()
+    with running(program, counts.path, "s") as target, Process(target.pid) as process:
+        for _ in range(5):
+            with paused(process):
+                pass
+    assert threading.active_count() == before
+
+
+# ------------------------------------------------------------------ permission
+
+
+def as_user(code: str, *arguments: object) -> str:
+    """Run Python as nobody, without rights; what it printed."""
+
+    def drop() -> None:
+        os.setgroups([])
+        os.setresgid(65534, 65534, 65534)
+        os.setresuid(65534, 65534, 65534)
+        # exec makes it undumpable if the interpreter is only readable to root.
+        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
+
+    command = [sys.executable, "-c", code, str(ROOT / "tracer"), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=drop)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+EXPLAIN = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from rbtrace_py.linux.permission import explain_denied
+error = explain_denied(int(sys.argv[2]), "the memory")
+print(error, "|", error.hint)
+"""
+
+
+@pytest.fixture
+def root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become another")
+
+
+def test_of_another_user(root: None, program: Path, counts: Counts) -> None:
+    with running(program, counts.path, "n") as target:
+        text = as_user(EXPLAIN, target.pid)
+    assert "it belongs to user root | run as root" in text
+
+
+def test_not_dumpable(root: None) -> None:
+    code = (
+        "import ctypes, os, sys; ctypes.CDLL(None).prctl(4, 0, 0, 0, 0);"
+        "print('ready', flush=True); sys.stdin.read()"
+    )
+
+    def drop() -> None:
+        os.setgroups([])
+        os.setresgid(65534, 65534, 65534)
+        os.setresuid(65534, 65534, 65534)
+
+    with running(sys.executable, "-c", code, preexec_fn=drop) as target:
+        text = as_user(EXPLAIN, target.pid)
+    assert "not dumpable" in text
+
+
+@pytest.mark.parametrize(
+    ("scope", "text"),
+    [(0, "security module"), (1, "children only"), (2, "without CAP_SYS_PTRACE")],
+)
+def test_yama(scope: int, text: str) -> None:
+    """The file may not be there on this kernel: what it says is put in its place."""
+    from rbtrace_py.linux import permission
+
+    own = permission.credentials(os.getpid())
+    reason, hint = permission._why_without(own, own, scope)
+    assert text in reason
+    assert "CAP_SYS_PTRACE" in hint
+
+
+def test_yama_forbids_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rbtrace_py.linux import permission
+
+    monkeypatch.setattr(permission, "read_int", lambda path: 3)
+    error = permission.explain_denied(os.getpid(), "the memory")
+    assert "ptrace_scope = 3" in str(error)
+
+
+def test_root_without_the_capability(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rbtrace_py.linux import permission
+
+    monkeypatch.setattr(permission, "effective_capabilities", frozenset)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(permission, "read_int", lambda path: 0)
+    error = permission.explain_denied(os.getpid(), "the memory")
+    assert "lacks CAP_SYS_PTRACE" in str(error)
+    assert "--cap-add SYS_PTRACE" in error.hint
+
+
+def test_of_one_that_has_ended() -> None:
+    from rbtrace_py.linux.permission import explain_denied
+
+    child = subprocess.Popen(["true"])
+    child.wait()
+    assert str(child.pid) in str(explain_denied(child.pid, "the memory"))

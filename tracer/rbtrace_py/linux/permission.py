@@ -1,0 +1,149 @@
+"""Which knob it is that keeps us from looking into a process.
+
+The kernel says only "no". It asks, in this order (``__ptrace_may_access``,
+kernel/ptrace.c): are all its user and group ids ours, or have we CAP_SYS_PTRACE in its
+user namespace; is it dumpable; do we have all its capabilities; do the security modules
+(Yama among them) agree. The same is asked here of what ``/proc`` shows.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rbtrace_py.errors import NotPermitted
+from rbtrace_py.linux.kernel import effective_capabilities
+from rbtrace_py.linux.procfs import read_int, read_text
+
+if TYPE_CHECKING:
+    from rbtrace_py.linux.process import Process
+
+_AS_ROOT = "run as root, or with CAP_SYS_PTRACE"
+_YAMA = "/proc/sys/kernel/yama/ptrace_scope"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What the check asks about a process; None and empty where it is hidden.
+
+    ids: real, effective and saved user ids, then those of its groups
+    """
+
+    ids: tuple[int, ...]
+    capabilities: int
+    user_namespace: int | None
+    is_dumpable: bool
+
+
+def explain_ptrace_denied(process: Process) -> NotPermitted:
+    """The error for a process whose memory we may not read, with the reason."""
+    return explain_denied(process.pid, "the memory")
+
+
+def explain_denied(pid: int, what: str) -> NotPermitted:
+    """The same for ``what`` of a process; nothing raises if it has ended."""
+    reason, hint = _why(pid)
+    message = f"not allowed to read {what} of process {pid}"
+    return NotPermitted(f"{message}: {reason}" if reason else message, hint)
+
+
+def _why(pid: int) -> tuple[str, str]:
+    """Reason and advice."""
+    own, its = credentials(os.getpid()), credentials(pid)
+    scope = read_int(_YAMA) or 0
+    if scope >= 3:
+        return (
+            "Yama forbids it to everybody (kernel.yama.ptrace_scope = 3)",
+            "only a reboot changes that",
+        )
+    if "CAP_SYS_PTRACE" in effective_capabilities():
+        return _why_with_capability(own, its)
+    if os.geteuid() == 0:
+        return (
+            "this root lacks CAP_SYS_PTRACE",
+            "give it to the container: docker run --cap-add SYS_PTRACE",
+        )
+    return _why_without(own, its, scope)
+
+
+def _why_with_capability(own: Credentials, its: Credentials) -> tuple[str, str]:
+    if its.user_namespace is None or own.user_namespace != its.user_namespace:
+        return (
+            "it is in a user namespace in which CAP_SYS_PTRACE does not count",
+            "run where the process's own namespace was made, or on the host",
+        )
+    return "a security module or a sandbox (seccomp) forbids it", "see dmesg"
+
+
+def _why_without(own: Credentials, its: Credentials, scope: int) -> tuple[str, str]:
+    if len(set(its.ids[:3])) > 1 or len(set(its.ids[3:])) > 1:
+        return "it has changed its user or group ids", _AS_ROOT
+    if its.ids and its.ids[0] != own.ids[0]:
+        user = _name(its.ids[0])
+        return f"it belongs to user {user}", f"run as {user}, or as root"
+    if its.ids and its.ids[3:] != own.ids[3:]:
+        return "its group is not yours", _AS_ROOT
+    if not its.is_dumpable:
+        return (
+            "it is not dumpable (it was set-uid, or has called PR_SET_DUMPABLE)",
+            _AS_ROOT,
+        )
+    if its.capabilities & ~own.capabilities:
+        return "it has capabilities that you have not", _AS_ROOT
+    if scope == 2:
+        return (
+            "Yama forbids it without CAP_SYS_PTRACE (kernel.yama.ptrace_scope = 2)",
+            _AS_ROOT,
+        )
+    if scope == 1:
+        return (
+            "Yama allows it for children only (kernel.yama.ptrace_scope = 1)",
+            f"{_AS_ROOT}; or start the program with `-- COMMAND`; or"
+            " sysctl kernel.yama.ptrace_scope=0",
+        )
+    return "a security module or a sandbox (seccomp) forbids it", _AS_ROOT
+
+
+def credentials(pid: int) -> Credentials:
+    """Read them; of a process that is gone, or hidden, nothing is known."""
+    status = read_text(f"/proc/{pid}/status") or ""
+    return Credentials(
+        ids=_ids(status, "Uid") + _ids(status, "Gid"),
+        capabilities=_permitted(status),
+        user_namespace=_user_namespace(pid),
+        is_dumpable=_is_dumpable(pid, _ids(status, "Uid")),
+    )
+
+
+def _ids(status: str, name: str) -> tuple[int, ...]:
+    match = re.search(rf"^{name}:\s*(\d+)\s+(\d+)\s+(\d+)", status, re.MULTILINE)
+    return tuple(map(int, match.groups())) if match else ()
+
+
+def _permitted(status: str) -> int:
+    match = re.search(r"^CapPrm:\s*([0-9a-fA-F]+)", status, re.MULTILINE)
+    return int(match[1], 16) if match else 0
+
+
+def _user_namespace(pid: int) -> int | None:
+    with suppress(OSError):
+        return os.stat(f"/proc/{pid}/ns/user").st_ino
+    return None
+
+
+def _is_dumpable(pid: int, uids: tuple[int, ...]) -> bool:
+    """The kernel gives the files of one that is not to root (task_dump_owner)."""
+    with suppress(OSError):
+        return not uids or os.stat(f"/proc/{pid}/environ").st_uid == uids[1]
+    return True
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
