@@ -152,6 +152,33 @@ shop:checkout                                                         0 in 3.0 s
     )
 
 
+@pytest.mark.parametrize("columns", [80, 60, 50, 45, 40])
+def test_a_narrow_terminal(columns: int) -> None:
+    style = Style(width=columns)
+    groups = [Group("shop:checkout", key, h.count, 10**9, h) for key, h in NARROW]
+    for by in (None, "sku"):
+        shown = groups if by else [replace(groups[0], key=None)]
+        whole = Result(
+            "latency",
+            (1,),
+            ("shop:checkout",),
+            0,
+            10**10,
+            tuple(shown),
+            {"raised": 3, "lost": 2},
+            by=by,
+            unit="ns",
+        )
+        for line in latency_report(whole, style):
+            assert width(line) <= columns, line
+
+
+NARROW = [
+    ("tea", Histogram.from_values(range(1_000_000, 20_000_000, 50_000))),
+    ("a key that is long", Histogram.from_values([5_000_000] * 1000)),
+]
+
+
 def test_huge_counts() -> None:
     keys = Histogram.from_values([1000, 1500]).keys
     values = Histogram(dict.fromkeys(keys, SECOND))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rbtrace_py.aggregate.checks import Check
 from rbtrace_py.report.style import Style
-from rbtrace_py.report.text import escape, pad, width
+from rbtrace_py.report.text import escape, pad, width, wrap
 
 _MARKS = {"ok": ("✓", "ok"), "warn": ("!", "!"), "fail": ("✗", "X")}
 
@@ -23,14 +23,14 @@ def _check(check: Check, names: int, style: Style) -> Iterator[str]:
     marks = style.pick("✓", "ok")
     margin = len(marks) + 1 + names + 2
     room = style.width - margin
-    detail = list(_wrap(escape(check.text, style), room))
+    detail = list(wrap(escape(check.text, style), room))
     start = f"{_mark(check, style)} {name}  "
     yield (start + (detail[0] if detail else "")).rstrip()
     for line in detail[1:]:
         yield " " * margin + line
     arrow = style.pick("→", "->")
     indent = len(arrow) + 1
-    for number, line in enumerate(_wrap(escape(check.advice, style), room - indent)):
+    for number, line in enumerate(wrap(escape(check.advice, style), room - indent)):
         lead = f"{arrow} " if not number else " " * indent
         yield " " * margin + style.bold(lead + line)
 
@@ -40,16 +40,3 @@ def _mark(check: Check, style: Style) -> str:
     mark = mark.ljust(len(style.pick("✓", "ok")))
     colour = {"ok": style.green, "warn": style.yellow, "fail": style.red}
     return colour[check.status](mark)
-
-
-def _wrap(text: str, room: int) -> Iterator[str]:
-    """Lines of words; a word longer than a line stays whole."""
-    line = ""
-    for word in text.split():
-        if line and width(line) + 1 + width(word) > room:
-            yield line
-            line = word
-        else:
-            line = f"{line} {word}" if line else word
-    if line:
-        yield line

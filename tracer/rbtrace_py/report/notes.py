@@ -7,12 +7,12 @@ be it nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from rbtrace_py.aggregate.results import Result
 from rbtrace_py.report import units
 from rbtrace_py.report.style import Style
-from rbtrace_py.report.text import escape
+from rbtrace_py.report.text import escape, wrap
 
 LOSSES = ("lost", "kernel_missed", "no_room", "too_deep", "unreadable")
 """Counters of what should be in a result and is not."""
@@ -92,12 +92,18 @@ def counter_lines(counters: Mapping[str, int], style: Style) -> Iterator[str]:
     """As ``note_lines``, of counters alone."""
     for name, number in counters.items():
         if number > 0 and name not in LOSSES:
-            yield f"  {style.dim(sentence(name, number, style))}"
+            yield from _note(sentence(name, number, style), style.dim, style)
     for name in LOSSES:
         if counters.get(name, 0) > 0:
-            yield f"  {style.red(sentence(name, counters[name], style))}"
+            yield from _note(sentence(name, counters[name], style), style.red, style)
     if not lost(counters):
-        yield f"  {style.dim('nothing was lost')}"
+        yield from _note("nothing was lost", style.dim, style)
+
+
+def _note(text: str, paint: Callable[[str], str], style: Style) -> Iterator[str]:
+    """A sentence, in as many lines as a narrow terminal makes of it."""
+    for number, line in enumerate(wrap(text, style.width - 4)):
+        yield f"  {'  ' if number else ''}{paint(line)}"
 
 
 def sentence(name: str, number: int, style: Style) -> str:

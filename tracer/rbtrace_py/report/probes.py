@@ -11,6 +11,9 @@ from rbtrace_py.report import units
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import cut, escape, width
 
+_MARGIN = 8
+"""Columns that arguments are indented by, at most."""
+
 
 def probe_lines(probes: Sequence[Listed], style: Style) -> Iterator[str]:
     """By provider and file, a probe a line with its arguments wrapped below.
@@ -56,7 +59,7 @@ def _probe(listed: Listed, several: bool, style: Style) -> Iterator[str]:
         sites += f" in {_number(len(pids), 'process', 'processes')}"
     room = style.width - 4 - len(sites) - 2
     name = cut(escape(probe.name, style), room // 2, style)
-    operands = [_operand(each, room // 2 - 2, style) for each in probe.operands]
+    operands = [_operand(each, room - _MARGIN - 1, style) for each in probe.operands]
     lines = _wrap(name, operands, room)
     gap = max(style.width - 4 - width(lines[0]) - len(sites), 2)
     yield f"  {_mark(traced, style)} {lines[0]}{' ' * gap}{style.dim(sites)}"
@@ -73,14 +76,14 @@ def _wrap(name: str, operands: Sequence[str], room: int) -> list[str]:
     if not operands:
         return [name]
     start = f"{name}("
-    margin = " " * min(width(start), 8)
-    words = [f"{each}," for each in operands[:-1]] + [f"{operands[-1]})"]
-    lines = [start + words[0]]
-    for word in words[1:]:
-        if width(lines[-1]) + 1 + width(word) <= room:
-            lines[-1] += f" {word}"
+    margin = " " * min(width(start), _MARGIN)
+    lines, gap = [start], ""
+    for word in [*(f"{each}," for each in operands[:-1]), f"{operands[-1]})"]:
+        if width(lines[-1]) + len(gap) + width(word) <= room:
+            lines[-1] += gap + word
         else:
             lines.append(margin + word)
+        gap = " "
     return lines
 
 

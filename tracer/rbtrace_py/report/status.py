@@ -12,11 +12,10 @@ _SHORTEST = 12
 def status_line(what: str, seconds: float, ending: str, style: Style) -> str:
     """``waiting for shop:checkout in pid 123 · 12 s, Ctrl-C stops``.
 
-    One column less than there are, since some terminals go to the next line
-    when the last is written. Where there is no room for all, what goes on is
-    cut before the time is.
+    A few columns are left for the ``^C`` that a terminal shows there. Where there
+    is no room for all, what goes on is cut before the time is.
     """
-    what, room = escape(what, style), style.width - 1
+    what, room = escape(what, style), style.width - 1 - len("^C")
     time = f" {style.pick('·', '-')} {elapsed(seconds)}"
     hint = f", Ctrl-C {ending}"
     if room < min(width(what), _SHORTEST) + len(time) + len(hint):

@@ -40,14 +40,29 @@ def table(
         max(len(column.heading), *(len(row[place]) for row in cells))
         for place, column in enumerate(columns)
     ]
-    room = style.width - len(_INDENT) - sum(len(_GAP) + size for size in widths)
+    kept = _fitting(widths, style)
+    columns, widths = columns[:kept], widths[:kept]
+    room = _room(widths, style)
     heading = cut(escape(heading, style), max(room, _SHORTEST_KEY), style)
     labels = [cut(label(group), max(room, _SHORTEST_KEY), style) for group in groups]
     first = max(map(width, [heading, *labels]))
     headings = [column.heading for column in columns]
     yield style.dim(_line(heading, first, headings, widths))
     for name, row in zip(labels, cells, strict=True):
-        yield _line(name, first, row, widths)
+        yield _line(name, first, row[:kept], widths)
+
+
+def _room(widths: Sequence[int], style: Style) -> int:
+    """Columns that are left for the first."""
+    return style.width - len(_INDENT) - sum(len(_GAP) + size for size in widths)
+
+
+def _fitting(widths: Sequence[int], style: Style) -> int:
+    """How many columns a terminal has room for; the last ones go first."""
+    kept = len(widths)
+    while kept > 1 and _room(widths[:kept], style) < _SHORTEST_KEY:
+        kept -= 1
+    return kept
 
 
 def _line(name: str, first: int, row: Sequence[str], widths: Sequence[int]) -> str:

@@ -106,6 +106,19 @@ def cut(text: str, columns: int, style: Style) -> str:
     return ("".join(kept) + mark)[: max(columns, 0)]
 
 
+def wrap(text: str, room: int) -> Iterator[str]:
+    """Lines of words; a word longer than a line stays whole."""
+    line = ""
+    for word in text.split():
+        if line and width(line) + 1 + width(word) > room:
+            yield line
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+    if line:
+        yield line
+
+
 def pad(text: str, columns: int) -> str:
     """``text`` with spaces up to so many columns."""
     return text + " " * (columns - width(text))
