@@ -64,3 +64,30 @@ def test_what_comes_after_the_end_is_not_counted(crafted, kind, word, counted):
                 engine.silence()
         assert session.snapshot().count == counted
     targets.close()
+
+
+@pytest.mark.parametrize("command", ["count", "trace"])
+def test_children_that_did_not_join(start, trace, command):
+    """Nothing was counted, and it may have happened in one of three children."""
+    target = start("preforking.rb")
+    pid = target.pid
+    document = trace(command, pid, "fork:parent_after", "--json").finish()[0]
+    assert json.loads(document)["counters"]["not_followed"] == 3
+    shown = trace(command, pid, "fork:parent_after").finish()
+    assert "the target has 3 child processes, which were not traced" in "".join(
+        map(str, shown)
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "fires"), [([], True), (["--subprocesses"], False), ([], None)]
+)
+def test_no_word_of_children_where_it_is_no_help(start, trace, words, fires):
+    """Something was counted, they joined, or there are none."""
+    target = start("preforking.rb", *([] if fires is not None else ["--late"]))
+    tracer = trace("count", target.pid, "parent_after", *words, "--json")
+    if fires:
+        target.step()
+    document = json.loads(tracer.finish()[0])
+    assert document["count"] == (10 if fires else 0)
+    assert "not_followed" not in document["counters"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 
@@ -20,6 +21,7 @@ from conftest import (
     if_ruby_has,
     run,
 )
+from rbtrace_py.bpf import compiler
 
 INTEGER, STRING = 1, 2
 
@@ -291,6 +293,21 @@ def test_a_damaged_cache_is_made_anew(start, trace, tmp_path):
         (entry,) = (tmp_path / "programs").iterdir()
         if damage is not None:
             entry.write_bytes(damage)
+
+
+def test_a_cache_that_cannot_be_written_is_left_as_it_was(tmp_path, monkeypatch):
+    """As on a full disk: what was begun is taken away."""
+    monkeypatch.setenv("RBTRACE_CACHE_DIR", str(tmp_path))
+    compiled = compiler.Compiled({"on_hit": (bytes(80_000), ())})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        compiler._store("a", compiled)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.name for path in tmp_path.rglob("*")] == ["programs"]
+    compiler._store("a", compiled)
+    assert compiler._load("a") == compiled
 
 
 def test_a_target_that_executes_another_program(start, trace):

@@ -11,7 +11,7 @@ import pytest
 from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogReader
 
-from conftest import TARGETS, Target, answer, by_key
+from conftest import TARGETS, Target, answer, by_key, run
 
 INTEGER, STRING, FLOAT, BOOL = 1, 2, 4, 5
 SPAN_END = [["duration_ns", INTEGER, 1], ["outcome", INTEGER, 2], ["id", INTEGER, 0]]
@@ -185,6 +185,43 @@ def test_twelve_operands_are_all_read(crafted, trace):
     lines = [json.loads(line) for line in tracer.finish()[0].splitlines()]
     assert lines[0]["arguments"] == {f"o{n}": 100 + n for n in range(12)}
     assert len(lines) == 2
+
+
+def test_a_filter_of_many_operands(crafted, trace):
+    """There are 16 places at a hit; trace takes those of what it shows."""
+    names = [f"n{number}" for number in range(12)]
+    crafted.define("event", [[name, INTEGER, 0] for name in names])
+    twelve = " and ".join(f"{name} == {i}" for i, name in enumerate(names))
+    four = " and ".join(f"{name} == {i}" for i, name in enumerate(names[:4]))
+    tracers = [
+        trace("trace", crafted.pid, "event", "--filter", four, "--json"),
+        trace("count", crafted.pid, "event", "--filter", twelve, "--json"),
+    ]
+    crafted.fire("event", *range(12), times=3)
+    crafted.fire("event", *range(1, 13), times=2)
+    for tracer in tracers:
+        document = json.loads(tracer.finish()[0].splitlines()[-1])
+        assert (document["count"], document["counters"]["filtered"]) == (3, 2)
+    _, err, code = run("trace", crafted.pid, "event", "--filter", f"{four} and n4 == 4")
+    assert code == 2
+    assert "the filter names 5 operands, and trace has room for 4" in err
+    assert "beside 12 that are shown" in err
+
+
+def test_a_filter_and_a_key_of_all_operands(crafted, trace):
+    """Of a span of ten arguments: as many operands as there may be, and a few."""
+    names = [f"n{number}" for number in range(10)]
+    operands = [*SPAN_END[:2], *([name, INTEGER, 0] for name in names)]
+    crafted.define("work__end", operands, role=2)
+    ten = " and ".join(f"{name} == {i}" for i, name in enumerate(names))
+    every = f"{ten} and outcome == 0 and duration_ns == 7 and pid > 0"
+    words = ["latency", crafted.pid, "work", "--by", "n3", "--json"]
+    tracer = trace(*words, "--filter", every)
+    crafted.fire("work__end", 7, 0, *range(10), times=3)
+    assert by_key(answer(tracer)) == {3: 3}
+    _, err, code = run(*words, "--filter", f"{every} and tid > 0")
+    assert code == 2
+    assert "the filter names 14 operands, and there is room for 13" in err
 
 
 def test_a_template(crafted, trace):

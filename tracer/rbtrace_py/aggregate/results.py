@@ -61,7 +61,7 @@ class Group:
         )
 
 
-GAUGES = ("open_begins",)
+GAUGES = ("open_begins", "not_followed")
 """Counters that say how it is now, and are not subtracted."""
 
 

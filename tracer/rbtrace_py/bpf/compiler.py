@@ -264,15 +264,16 @@ def _store(key: str, compiled: Compiled) -> None:
         name: (code.hex(), places)
         for name, (code, places) in compiled.functions.items()
     }
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=place, prefix=".new-", delete=False
-        ) as file:
-            json.dump(document, file)
-        os.replace(file.name, place / key)
+    with contextlib.suppress(OSError):  # a cache that cannot be written costs time
+        file, new = tempfile.mkstemp(dir=place, prefix=".new-")
+        try:
+            with open(file, "w") as stream:
+                json.dump(document, stream)
+            os.replace(new, place / key)
+        except BaseException:
+            os.unlink(new)
+            raise
         _evict(place)
-    except OSError:
-        return  # a cache that cannot be written only costs time
 
 
 def _evict(place: Path) -> None:

@@ -50,6 +50,10 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "1 probe could not be traced and is not here",
         "{} probes could not be traced and are not here",
     ),
+    "not_followed": (
+        "the target has 1 child process, which was not traced: see --subprocesses",
+        "the target has {} child processes, which were not traced: see --subprocesses",
+    ),
     "no_operand": (
         "1 probe has no such operand and was not traced",
         "{} probes have no such operand and were not traced",

@@ -28,7 +28,7 @@ from rbtrace_py.session.engine import (
     Wanted,
 )
 from rbtrace_py.session.kernel_filter import KernelFilter
-from rbtrace_py.session.slots import SPECIAL
+from rbtrace_py.session.slots import DURATION_NAME, SPECIAL
 from rbtrace_py.session.targets import Targets
 from rbtrace_py.session.watch import Watcher
 
@@ -96,6 +96,8 @@ class Session(ABC):
         self._made = time.monotonic()
         self._unfit: set[str] = set()
         self._lacking: dict[str, list[str]] = {}
+        self._strangers: set[int] = set()
+        self._durations = {DURATION_NAME}
         self._has_executed = False
         self._family: Family | None = None
         self._engines: list[Engine] = []
@@ -126,6 +128,8 @@ class Session(ABC):
         attacher = choose_attacher()
         if not self.targets.is_single:
             self._family = Family(self.targets)
+        found = [o for p in _unique(probes) for o in p.operands if o.is_duration]
+        self._durations.update(operand.name for operand in found)
         self._ask(_unique(probes))
         probes = self._agreed(probes)
         self.plan(_unique(probes))
@@ -136,6 +140,7 @@ class Session(ABC):
             self.late_probes += attached
         self._check_attached(probes)
         self.started_ns = time.time_ns()
+        self._strangers = self.targets.strangers()
         self._note(attacher)
 
     def _attach_first(self, probes: Mapping[int, Sequence[Probe]]) -> int:
@@ -342,6 +347,7 @@ class Session(ABC):
             for engine in self._engines:
                 engine.silence()
             self._ended_ns = time.time_ns()
+            self._strangers |= self.targets.strangers()
         for engine in self._engines:
             engine.detach()
 
@@ -385,6 +391,10 @@ class Session(ABC):
         """What engine number ``engine`` attaches to of a process's probes."""
 
     # ------------------------------------------------------------------- shared
+
+    def durations_flag(self, names: Sequence[str]) -> int:
+        """DURATIONS of a program whose slots hold the operands of these names."""
+        return sum(1 << i for i, name in enumerate(names) if name in self._durations)
 
     def series_number(self, name: str) -> int:
         return self.series.setdefault(name, len(self.series))
@@ -440,6 +450,14 @@ class Session(ABC):
         found["not_traced"] = self.not_traced
         found["no_operand"] = len(self._lacking)
         return found
+
+    def children_hint(
+        self, counted: int, counters: Mapping[str, int]
+    ) -> dict[str, int]:
+        """A counter for those who saw nothing, perhaps as it went on elsewhere."""
+        if counted or counters.get("filtered") or not self._strangers:
+            return {}
+        return {"not_followed": len(self._strangers)}
 
 
 def _no_operand(word: str, lacking: Mapping[Probe, Sequence[str]]) -> NoOperand:

@@ -17,7 +17,7 @@ class Count(Picking):
     command = "count"
 
     def make_engines(self, attacher: Attacher) -> None:
-        recipe = Recipe("values.c", Values.NONE, 0, {})
+        recipe = Recipe("values.c", Values.NONE, (), {})
         self.make_recording(attacher, recipe)
 
     def wanted(self, engine: int, probes: Sequence[Probe]) -> list[Wanted]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rbtrace_py.aggregate.results import Result
-from rbtrace_py.bpf.abi import By, Values
+from rbtrace_py.bpf.abi import MAX_SLOTS, By, Values
 from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.bpf.maps import Map, MapSpec
 from rbtrace_py.errors import UsageError
@@ -27,12 +27,13 @@ MAX_SERIES = MAX_SITES
 class Recipe:
     """A program of ``programs/`` that records, beyond what all of them share.
 
-    own_slots: slots the program names itself; the key's and the filter's follow
+    own: operands of the slots the program names itself, empty if they are taken
+        as they are; the key's and the filter's follow
     """
 
     source: str
     values: Values
-    own_slots: int
+    own: tuple[str, ...]
     flags: Mapping[str, int]
     functions: tuple[str, ...] = ("on_hit",)
     maps: Mapping[str, MapSpec] | None = None
@@ -64,6 +65,9 @@ class Grouped(Session):
 
     def snapshot(self) -> Result:
         groups = self._recorder.groups() if self._recorder is not None else []
+        counters = self.result_counters()
+        counted = sum(group.count for group in groups)
+        counters.update(self.children_hint(counted, counters))
         return Result(
             self.command,
             self.targets.pids,
@@ -71,7 +75,7 @@ class Grouped(Session):
             self.started_ns,
             self.ended_ns,
             tuple(groups),
-            self.result_counters(),
+            counters,
             self.by_name,
             self.unit,
             self.operand,
@@ -112,14 +116,22 @@ class Grouped(Session):
         the keys of them all.
         """
         shape = self._shape(recipe.values)
-        keys = int(self._by is not By.NOTHING)
+        keys = () if self.by_name is None else (self.by_name,)
+        names = (*recipe.own, *keys, *self.filter.operands)
         flags = {
-            "SLOTS": recipe.own_slots + keys + len(self.filter.operands),
-            "KEY_SLOT": recipe.own_slots,
-            "FILTER_BASE": recipe.own_slots + keys,
+            "SLOTS": len(names),
+            "KEY_SLOT": len(recipe.own),
+            "FILTER_BASE": len(recipe.own) + len(keys),
+            "DURATIONS": self.durations_flag(names),
             **shape.flags(),
             **recipe.flags,
         }
+        if flags["SLOTS"] > MAX_SLOTS:
+            room = MAX_SLOTS - flags["FILTER_BASE"]
+            raise UsageError(
+                f"the filter names {len(self.filter.operands)} operands, and there is"
+                f" room for {room}"
+            )
         maps = {**self.filter.maps(), **(recipe.maps or {})}
         if not self._recorded:
             maps.update(shape.maps())

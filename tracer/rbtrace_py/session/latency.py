@@ -91,7 +91,10 @@ class Latency(Grouped):
     def named(self, probes: Sequence[Probe]) -> list[Probe]:
         pairs = [pair for word in self.words for pair in self._pairs_of(word, probes)]
         names = [name for pair in pairs for name in (pair.begin, pair.end)]
-        return [p for name in names for p in select.pick(name, probes)]
+        found = [p for name in names for p in select.pick(name, probes)]
+        words = [w for w in self.words if not self._pairs_of(w, probes)]
+        spans = [w for w in words if not select.is_glob(w)]
+        return found + [p for w in spans for p in self._spans_of(w, probes)]
 
     def _pairs_of(self, word: str, probes: Sequence[Probe]) -> tuple[Pair, ...]:
         if word in self._meanings:
@@ -156,7 +159,7 @@ class Latency(Grouped):
     def make_engines(self, attacher: Attacher) -> None:
         if self._spans or not self._pairs:
             slots = {"VALUE_SLOT": 0, "OUTCOME_SLOT": 1}
-            recipe = Recipe("values.c", Values.DURATION, 2, slots)
+            recipe = Recipe("values.c", Values.DURATION, ("", ""), slots)
             self.make_recording(attacher, recipe)
             self._kinds.append("spans")
         if self._pairs:
@@ -173,7 +176,7 @@ class Latency(Grouped):
         return Recipe(
             "pairs.c",
             Values.DURATION,
-            0,
+            (),
             {"DEPTH": PAIR_DEPTH, "PAIRS": len(self._pairs)},
             ("on_hit", "on_thread_exit"),
             {"threads": threads, "nothing": nothing},

@@ -11,6 +11,10 @@ SPECIAL = {"pid": SlotKind.PID, "tid": SlotKind.TID}
 """Names that every event has; an operand of the same name goes before them."""
 
 
+DURATION_NAME = "duration_ns"
+"""What the gem calls it: probes that come later may have one."""
+
+
 @dataclass(frozen=True, slots=True)
 class SlotPlan:
     """What a slot holds, whichever site: an operand by index, or a special."""

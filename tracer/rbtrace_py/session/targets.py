@@ -104,6 +104,13 @@ class Targets:
             waiting += _children_of(pid)
         return fresh
 
+    def strangers(self) -> set[int]:
+        """Pids of children that are none of the targets, and will not be."""
+        if self.follow:
+            return set()
+        found = {c for pid in list(self.processes) for c in _children_of(pid)}
+        return found.difference(self.seen)
+
     def close(self) -> None:
         """Let go of all; a program we started is told to end."""
         for process in self.processes.values():

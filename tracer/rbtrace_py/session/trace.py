@@ -58,13 +58,17 @@ class Trace(Session):
             self._echo = self._texts = MAX_OPERANDS
         if self._echo + len(self.filter.operands) > MAX_SLOTS:
             raise UsageError(
-                f"the filter names more than {MAX_SLOTS - self._echo} operands"
+                f"the filter names {len(self.filter.operands)} operands, and trace has"
+                f" room for {MAX_SLOTS - self._echo}",
+                f"beside {self._echo} that are shown"
+                + (", as many as a probe may have" if self.may_grow else ""),
             )
 
     def make_engines(self, attacher: Attacher) -> None:
         flags = {
             "SLOTS": self._echo + len(self.filter.operands),
             "FILTER_BASE": self._echo,
+            "DURATIONS": self.durations_flag(("",) * self._echo + self.filter.operands),
             "TEXTS": self._texts,
             "TEXT": self.options.string_size,
         }
@@ -151,7 +155,7 @@ class Trace(Session):
         """``seen`` events written, and what was not (docs/formats.md)."""
         found = self.counters(Counter.SEEN, Counter.LOST)
         found.pop("no_room")
-        return found
+        return {**found, **self.children_hint(found["seen"], found)}
 
     def close(self) -> None:
         if self._ring is not None:

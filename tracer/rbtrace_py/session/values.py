@@ -79,11 +79,11 @@ class ValuesOf(Picking):
 
     def make_engines(self, attacher: Attacher) -> None:
         if self.is_counted:
-            recipe = Recipe("values.c", Values.NONE, 0, {})
+            recipe = Recipe("values.c", Values.NONE, (), {})
         else:
             is_float = self._type is OperandType.FLOAT
             kind = Values.FLOAT if is_float else Values.INTEGER
-            recipe = Recipe("values.c", kind, 1, {"VALUE_SLOT": 0})
+            recipe = Recipe("values.c", kind, (self.argument,), {"VALUE_SLOT": 0})
         self.make_recording(attacher, recipe)
 
     def wanted(self, engine: int, probes: Sequence[Probe]) -> list[Wanted]:

@@ -10,6 +10,7 @@
  *   TEXT         bytes of a string that are read, with its NUL
  *   COUNTER_*    places in `counters`
  *   FILTER_BASE  the slot of the filter's first operand
+ *   DURATIONS    a bit a slot that may hold a span's duration
  * FILTER is the one generated text: a C expression over SLOT(i) (filters.py).
  */
 #include <uapi/linux/ptrace.h>
@@ -251,25 +252,36 @@ static __always_inline bool same_text(struct text64 *text, u64 pointer,
 /*
  * One slot, `i` being a constant: an operand, or the process or the thread
  * (kinds 4 and 5). False when it could not be read.
- *
- * The duration of a span that began before anyone traced it is not known. The
- * gem says -1 then; who asked for the flag gets nil.
  */
 static __always_inline bool read_slot(struct pt_regs *ctx, struct site *site,
                                       int i, u64 *ret) {
-  const struct operand *operand = &site->slots[i];
-  u8 kind = operand->kind;
-  bool is_read = true;
+  u8 kind = site->slots[i].kind;
   *ret = 0;
   if (kind == 4)
     *ret = PID;
   else if (kind == 5)
     *ret = TID;
   else
-    is_read = read_operand(ctx, operand, i, ret);
-  if (*ret == -1ULL && operand->is_duration)
-    *ret = NIL_INTEGER;
-  return is_read;
+    return read_operand(ctx, &site->slots[i], i, ret);
+  return true;
+}
+
+/*
+ * The duration of a span that began before anyone traced it is not known. The
+ * gem says -1 then; a slot's flag makes it nil. Once all slots are read, and
+ * without a branch: the verifier walks every way through every slot.
+ */
+static __always_inline void know_durations(struct site *site, u64 *slots) {
+#pragma unroll
+  for (int i = 0; i < SLOTS; i++) {
+    if (DURATIONS >> i & 1) {
+      u64 other = slots[i] + 1; /* 0 for -1 */
+      other |= -other;
+      asm volatile("" : "+r"(other)); /* the compiler would make a branch of it */
+      u64 unknown = (u64)site->slots[i].is_duration & ~(other >> 63);
+      slots[i] ^= (slots[i] ^ NIL_INTEGER) & -unknown;
+    }
+  }
 }
 
 /* The slots a program asked for, in order. */
@@ -281,5 +293,6 @@ static __always_inline bool read_slots(struct pt_regs *ctx, struct site *site,
     if (!read_slot(ctx, site, i, &slots[i]))
       whole = false;
   }
+  know_durations(site, slots);
   return whole;
 }

@@ -47,6 +47,7 @@ int on_hit(struct pt_regs *ctx) {
       return 0;
     }
   }
+  know_durations(site, slots);
   if (!(FILTER)) {
     count_one(COUNTER_FILTERED);
     return 0;
