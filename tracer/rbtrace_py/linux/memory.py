@@ -5,8 +5,33 @@ A walker that knows only ``Memory`` works on a process, a core file and a record
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import os
+import struct
+import zlib
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Protocol
+
+from rbtrace_py.errors import (
+    BadRecording,
+    NoSuchTarget,
+    NotPermitted,
+    RbtraceError,
+    UnreadableMemory,
+)
+from rbtrace_py.linux.kernel import effective_capabilities
+from rbtrace_py.linux.procfs import read_file
+
+LARGEST_READ = 1 << 26
+"""Bytes of one read or gather at most: a size that is beyond it is a lie."""
+
+_MOST_RANGES = 1024
+"""IOV_MAX of Linux (include/uapi/linux/uio.h)."""
+
+_MAGIC = b"rbmemory1\n"
+_RUN = struct.Struct("<QI")
 
 
 class Memory(Protocol):
@@ -23,3 +48,239 @@ class Memory(Protocol):
         changed meanwhile.
         """
         ...
+
+
+class ProcessMemory:
+    """Memory of a running process, read with process_vm_readv(2).
+
+    Nothing is allocated for a read but its result: the vectors and the buffer are
+    kept. So one object serves one thread. Raises NotPermitted with the reason,
+    NoSuchTarget once the process is gone, UnreadableMemory for what is not mapped.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._remote = ctypes.create_string_buffer(16 * _MOST_RANGES)
+        self._remote_address = ctypes.addressof(self._remote)
+        self._local = ctypes.create_string_buffer(16)
+        self._local_address = ctypes.addressof(self._local)
+        self._packers = [struct.Struct(f"={2 * n}Q") for n in range(33)]
+        self._reserve(1 << 16)
+
+    def _reserve(self, size: int) -> None:
+        if size > LARGEST_READ:
+            raise UnreadableMemory(f"{size} bytes at once are more than is read")
+        self._room = 1 << max(16, (size - 1).bit_length())
+        self._buffer = ctypes.create_string_buffer(self._room)
+        self._view = memoryview(self._buffer).cast("B")
+        self._address = ctypes.addressof(self._buffer)
+        self._set_local = struct.Struct("=2Q").pack_into
+
+    def read(self, address: int, size: int) -> bytes:
+        """Return exactly ``size`` bytes at ``address``."""
+        return self.gather(((address, size),))[0]
+
+    def gather(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Return the bytes of each (address, size); at most 1024 of them."""
+        words: list[int] = []
+        total = 0
+        for pair in ranges:
+            words += pair
+            total += pair[1]
+        count = len(ranges)
+        if total > self._room:
+            self._reserve(total)
+        try:
+            self._pack(count, words)
+        except (struct.error, IndexError):
+            raise UnreadableMemory("an address or a size that cannot be") from None
+        self._set_local(self._local, 0, self._address, total)
+        got = _process_vm_readv(
+            self.pid, self._local_address, 1, self._remote_address, count, 0
+        )
+        if got != total:
+            raise self._error(ctypes.get_errno() if got < 0 else errno.EFAULT, ranges)
+        view, start, found = self._view, 0, []
+        for _, size in ranges:
+            end = start + size
+            found.append(bytes(view[start:end]))
+            start = end
+        return found
+
+    def _pack(self, count: int, words: list[int]) -> None:
+        if count < len(self._packers):
+            self._packers[count].pack_into(self._remote, 0, *words)
+        elif count <= _MOST_RANGES:
+            struct.pack_into(f"={2 * count}Q", self._remote, 0, *words)
+        else:
+            raise IndexError(count)
+
+    def _error(self, code: int, ranges: Sequence[tuple[int, int]]) -> RbtraceError:
+        if code == errno.ESRCH:
+            return NoSuchTarget(f"process {self.pid} has ended")
+        if code in (errno.EPERM, errno.EACCES):
+            return _not_permitted(self.pid)
+        if code == errno.ENOSYS:
+            return NotPermitted(
+                "process_vm_readv is not there", "a sandbox or the kernel forbids it"
+            )
+        places = ", ".join(f"{size} bytes at {at:#x}" for at, size in ranges[:4])
+        return UnreadableMemory(f"process {self.pid}: cannot read {places}")
+
+
+def _load() -> ctypes._NamedFuncPointer:
+    libc = ctypes.CDLL(None, use_errno=True)
+    function = libc.process_vm_readv
+    pointer, number = ctypes.c_void_p, ctypes.c_ulong
+    function.argtypes = [ctypes.c_int, pointer, number, pointer, number, number]
+    function.restype = ctypes.c_ssize_t
+    return function
+
+
+_process_vm_readv = _load()
+
+
+def _not_permitted(pid: int) -> NotPermitted:
+    """Say which knob it is: another's process, Yama, a missing capability."""
+    message = f"not allowed to read the memory of process {pid}"
+    if "CAP_SYS_PTRACE" in effective_capabilities():
+        return NotPermitted(message, "a security module or a sandbox forbids it")
+    if os.geteuid() == 0:
+        return NotPermitted(message, "this root lacks CAP_SYS_PTRACE: a container's?")
+    if _owner(pid) not in (os.geteuid(), None):
+        return NotPermitted(
+            message,
+            f"it belongs to user {_owner(pid)}: run as that user, as root or with"
+            " CAP_SYS_PTRACE",
+        )
+    scope = _ptrace_scope()
+    if scope:
+        return NotPermitted(
+            message,
+            f"Yama forbids it (kernel.yama.ptrace_scope = {scope}): run as root or"
+            " with CAP_SYS_PTRACE, or start the program with `-- COMMAND`",
+        )
+    return NotPermitted(message, "run as root, or with CAP_SYS_PTRACE")
+
+
+def _owner(pid: int) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None
+
+
+def _ptrace_scope() -> int:
+    try:
+        return int(read_file("/proc/sys/kernel/yama/ptrace_scope", 16))
+    except (OSError, ValueError):
+        return 0
+
+
+class RecordingMemory:
+    """Passes reads on to ``inner`` and keeps what they gave, to be replayed.
+
+    Of a place that is read again the last bytes are kept.
+    """
+
+    def __init__(self, inner: Memory) -> None:
+        self._inner = inner
+        self._pages: dict[int, bytearray] = {}
+        self._known: dict[int, bytearray] = {}
+
+    def read(self, address: int, size: int) -> bytes:
+        """Read from the inner memory, and keep it."""
+        data = self._inner.read(address, size)
+        self._keep(address, data)
+        return data
+
+    def gather(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Gather from the inner memory, and keep it."""
+        found = self._inner.gather(ranges)
+        for (address, _), data in zip(ranges, found, strict=True):
+            self._keep(address, data)
+        return found
+
+    def _keep(self, address: int, data: bytes) -> None:
+        place = 0
+        while place < len(data):
+            page, into = divmod(address + place, 4096)
+            size = min(4096 - into, len(data) - place)
+            page_bytes = self._pages.setdefault(page, bytearray(4096))
+            page_bytes[into : into + size] = data[place : place + size]
+            known = self._known.setdefault(page, bytearray(4096))
+            known[into : into + size] = b"\1" * size
+            place += size
+
+    def dump(self) -> bytes:
+        """Return all that was read, compressed, for ReplayMemory."""
+        body = bytearray()
+        for address, data in self._runs():
+            body += _RUN.pack(address, len(data)) + data
+        return _MAGIC + zlib.compress(bytes(body), 9)
+
+    def _runs(self) -> list[tuple[int, bytes]]:
+        runs: list[tuple[int, bytes]] = []
+        for page in sorted(self._pages):
+            data, known = self._pages[page], self._known[page]
+            start = known.find(1)
+            while start >= 0:
+                end = known.find(0, start)
+                end = 4096 if end < 0 else end
+                _append(runs, page * 4096 + start, bytes(data[start:end]))
+                start = known.find(1, end)
+        return runs
+
+
+def _append(runs: list[tuple[int, bytes]], address: int, data: bytes) -> None:
+    """Append a run, joined to the one before where they touch."""
+    if runs and runs[-1][0] + len(runs[-1][1]) == address:
+        runs[-1] = (runs[-1][0], runs[-1][1] + data)
+    else:
+        runs.append((address, data))
+
+
+class ReplayMemory:
+    """What a RecordingMemory kept. Raises BadRecording if ``data`` is not that."""
+
+    def __init__(self, data: bytes) -> None:
+        if not data.startswith(_MAGIC):
+            raise BadRecording("no recording of memory")
+        try:
+            unpacker = zlib.decompressobj()
+            body = unpacker.decompress(data[len(_MAGIC) :], LARGEST_READ)
+        except zlib.error as error:
+            raise BadRecording(f"a damaged recording of memory: {error}") from None
+        if not unpacker.eof:
+            raise BadRecording("a recording of memory that was cut, or is too large")
+        self._runs = dict(_parse(body))
+        self._starts = sorted(self._runs)
+
+    def read(self, address: int, size: int) -> bytes:
+        """Return bytes that were read when it was recorded."""
+        place = bisect_right(self._starts, address) - 1
+        if place >= 0 and 0 <= size:
+            start = self._starts[place]
+            found = self._runs[start][address - start : address - start + size]
+            if len(found) == size:
+                return found
+        raise UnreadableMemory(f"{size} bytes at {address:#x} were not recorded")
+
+    def gather(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Return what was read at each of the ranges."""
+        return [self.read(address, size) for address, size in ranges]
+
+
+def _parse(body: bytes) -> list[tuple[int, bytes]]:
+    runs = []
+    place = 0
+    while place < len(body):
+        if place + _RUN.size > len(body):
+            raise BadRecording("a recording of memory that was cut")
+        address, size = _RUN.unpack_from(body, place)
+        place += _RUN.size
+        if place + size > len(body):
+            raise BadRecording("a recording of memory that was cut")
+        runs.append((address, body[place : place + size]))
+        place += size
+    return runs

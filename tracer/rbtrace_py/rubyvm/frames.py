@@ -1,0 +1,203 @@
+"""Frames of all stacks seen, as a tree, so that a stack walked before costs little.
+
+A node is a control frame upon those below it. The key of a child is what was read of
+the frame, raw: iseq, pc, method entry, flags. So the checks of a frame, its names and
+its line are worked out once for each place of a program.
+"""
+
+from __future__ import annotations
+
+from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.model import Frame, FrameKind, Stack
+from rbtrace_py.rubyvm.iseqs import Iseq, Iseqs
+from rbtrace_py.rubyvm.names import Method, Names
+from rbtrace_py.rubyvm.values import Values
+
+_MOST_NODES = 1 << 17
+_MOST_HELD = 1 << 22
+"""References to frames that the stacks kept may have together."""
+
+_HIDDEN = ("IFUNC", "DUMMY")
+_SVAR_METHOD = 8
+"""``vm_svar.cref_or_me`` (internal/imemo.h)."""
+
+GC_FRAME = Frame(FrameKind.GC, "(garbage collection)", "(garbage collection)", "", None)
+
+
+class Node:
+    """One frame upon another; ``below`` is the next one that is shown.
+
+    ``ruby`` is the node that C functions upon this one have path and line of,
+    ``is_fresh`` that the frame has not run an instruction, so cannot have called.
+    """
+
+    __slots__ = ("below", "frame", "gc_stack", "is_fresh", "ruby", "stack")
+
+    def __init__(self, below: Node | None, frame: Frame | None) -> None:
+        self.below = below
+        self.frame = frame
+        self.ruby: Node | None = below.ruby if below else None
+        self.is_fresh = False
+        self.stack: Stack | None = None
+        self.gc_stack: Stack | None = None
+
+
+class FrameTree:
+    """Makes nodes of raw frames; bounded: beyond that it begins anew.
+
+    ``generation`` grows when it does, and nodes of before are no more to be used.
+    """
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+        self._iseqs = Iseqs(values)
+        self._names = Names(values, self._iseqs)
+        traits = values.traits
+        self._mask = traits.frame_magic_mask
+        magics = traits.frame_magics
+        self._c_magic = magics["CFUNC"]
+        self._hidden = frozenset(magics[name] for name in _HIDDEN if name in magics)
+        self._magics = frozenset(magics.values())
+        self._entries: dict[int, int] = {}
+        self.generation = 0
+        self._start()
+
+    def _start(self) -> None:
+        self.generation += 1
+        self.root = Node(None, None)
+        self.nodes: dict[tuple[Node, int, int, int, int], Node] = {}
+        self._held = 0
+
+    def revalidate(self) -> None:
+        """Check that what was read is still there; begin anew if it is not.
+
+        Iseqs and method entries are collected, and others come at their addresses.
+        """
+        self._entries.clear()
+        stale = self._iseqs.revalidate()
+        if self._names.revalidate() or stale:
+            self._start()
+
+    def trim(self) -> None:
+        """Begin anew if there is too much; to be called between walks."""
+        if len(self.nodes) > _MOST_NODES or self._held > _MOST_HELD:
+            self._start()
+
+    def child(
+        self, node: Node, iseq: int, pc: int, method: int, flags: int
+    ) -> Node | None:
+        """Return the node of a frame upon ``node``, None if there is no such frame.
+
+        A frame that is not shown is the node that it stands on. Only what could be
+        read in full is kept.
+        """
+        try:
+            made = self._make(node, iseq, pc, method, flags)
+        except UnreadableMemory:
+            return None
+        if made is not None:
+            self.nodes[node, iseq, pc, method, flags] = made
+        return made
+
+    def _make(
+        self, node: Node, iseq: int, pc: int, method: int, flags: int
+    ) -> Node | None:
+        magic = flags & self._mask
+        if flags >> 32 or magic not in self._magics or node.is_fresh:
+            return None
+        if magic in self._hidden:
+            return node
+        if magic == self._c_magic:
+            return self._c_node(node, method) if iseq == 0 else None
+        found = self._iseqs.get(iseq)
+        if found is None or not found.holds(pc):
+            return None
+        return self._ruby_node(node, found, pc, self._method(method))
+
+    def _c_node(self, node: Node, word: int) -> Node | None:
+        method = self._method(word)
+        if method is None:
+            return None
+        name, label = self._names.c_frame(method)
+        return self._like_c(node, name, label)
+
+    def _like_c(self, node: Node, name: str, label: str) -> Node:
+        caller = node.ruby.frame if node.ruby else None
+        path, line = (caller.path, caller.line) if caller else ("", None)
+        return Node(node, Frame(FrameKind.C, name, label, path, line))
+
+    def _ruby_node(
+        self, node: Node, iseq: Iseq, pc: int, method: Method | None
+    ) -> Node:
+        name, label = self._names.iseq_frame(iseq, method)
+        if iseq.is_internal and self._values.traits.internal_as_c:
+            made = self._like_c(node, name, label)
+        else:
+            line = iseq.line(self._values, pc)
+            below = self._below(node, iseq)
+            made = Node(below, Frame(FrameKind.RUBY, name, label, iseq.path, line))
+            made.ruby = made
+        made.is_fresh = pc == iseq.begin
+        return made
+
+    def _below(self, node: Node, iseq: Iseq) -> Node:
+        """What a frame stands on: where a ``rescue`` hides its method, what that
+        stands on."""
+        is_hiding = iseq.is_handler and self._values.traits.qualified_labels
+        if is_hiding and node.ruby is node and node.below is not None:
+            return node.below
+        return node
+
+    def _method(self, word: int) -> Method | None:
+        """Return the method a frame's environment names, through its svar if any."""
+        entry = self.entry(word)
+        return self._names.method(entry) if entry else None
+
+    def entry(self, word: int) -> int:
+        """Return the address of the method entry that ``ep[-2]`` means, or 0.
+
+        It may be a cref instead, or an svar that holds either (check_method_entry
+        of vm_insnhelper.c).
+        """
+        known = self._entries.get(word)
+        if known is None:
+            known = self._find_entry(word)
+            if len(self._entries) >= _MOST_NODES:
+                self._entries.clear()
+            self._entries[word] = known
+        return known
+
+    def _find_entry(self, word: int) -> int:
+        traits = self._values.traits
+        try:
+            if traits.svar_imemo is not None:
+                if self._values.imemo_kind(word) == traits.svar_imemo:
+                    word = self._values.u64(word + _SVAR_METHOD)
+                if self._values.imemo_kind(word) != traits.ment_imemo:
+                    return 0
+            return word if self._names.method(word) is not None else 0
+        except UnreadableMemory:
+            return 0
+
+    def stack(self, node: Node, is_collecting: bool = False) -> Stack:
+        """Return the frames up to ``node``, with the collector upon them if so."""
+        if is_collecting:
+            if node.gc_stack is None:
+                node.gc_stack = Stack((*self.stack(node).frames, GC_FRAME))
+                self._held += len(node.gc_stack.frames)
+            return node.gc_stack
+        if node.stack is None:
+            node.stack = Stack(_frames(node))
+            self._held += len(node.stack.frames)
+        return node.stack
+
+
+def _frames(node: Node) -> tuple[Frame, ...]:
+    found: list[Frame] = []
+    place: Node | None = node
+    while place is not None:
+        if place.frame is not None:
+            found.append(place.frame)
+        place = place.below
+    found.reverse()
+    return tuple(found)

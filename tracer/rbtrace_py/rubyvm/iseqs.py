@@ -1,0 +1,210 @@
+"""What is known of an instruction sequence (``rb_iseq_t``): its names, path and lines."""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+
+from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.rubyvm.layout import Offsets
+from rbtrace_py.rubyvm.lines import LineFields, Lines, read_lines
+from rbtrace_py.rubyvm.values import T_IMEMO, Values
+
+_MOST_WORDS = 1 << 24
+_MOST_PARENTS = 64
+_INTERNAL = "<internal:"
+
+
+class IseqKind(IntEnum):
+    """``enum iseq_type`` (vm_core.h), the same since 2.1 up to EVAL and MAIN."""
+
+    TOP = 0
+    METHOD = 1
+    BLOCK = 2
+    CLASS = 3
+    RESCUE = 4
+    ENSURE = 5
+    EVAL = 6
+    MAIN = 7
+    PLAIN = 8
+
+
+class Iseq:
+    """One iseq. ``begin`` and ``end`` are the addresses of its instructions."""
+
+    __slots__ = (
+        "_fields",
+        "_lines",
+        "address",
+        "base_label",
+        "begin",
+        "end",
+        "fingerprint",
+        "kind",
+        "label",
+        "local",
+        "parent",
+        "path",
+    )
+
+    def __init__(
+        self, address: int, kind: int, code: tuple[int, int], fingerprint: bytes
+    ) -> None:
+        self.address = address
+        self.kind = kind
+        self.begin, self.end = code
+        self.fingerprint = fingerprint
+        self.path = self.label = self.base_label = ""
+        self.local = self.parent = 0
+        self._fields: LineFields | None = None
+        self._lines: Lines | None = None
+
+    @property
+    def is_internal(self) -> bool:
+        """Was it compiled into Ruby itself (``<internal:kernel>``)?"""
+        return self.path.startswith(_INTERNAL)
+
+    @property
+    def is_handler(self) -> bool:
+        """Is it the body of a ``rescue`` or an ``ensure``?"""
+        return self.kind in (IseqKind.RESCUE, IseqKind.ENSURE)
+
+    def holds(self, pc: int) -> bool:
+        """Can a frame of it have this pc?"""
+        return self.begin <= pc <= self.end and pc & 7 == 0
+
+    def line(self, values: Values, pc: int) -> int | None:
+        """Return the line a frame with this pc is on, None if not known.
+
+        The pc is that of the next instruction (calc_lineno of vm_backtrace.c).
+        """
+        if self._lines is None:
+            if self._fields is None:
+                return None
+            self._lines = read_lines(values.memory, values.layout, self._fields)
+        return self._lines.at(max((pc - self.begin) // 8 - 1, 0))
+
+
+class Iseqs:
+    """Reads iseqs by address, and keeps them; at most ``most``."""
+
+    def __init__(self, values: Values, most: int = 1 << 15) -> None:
+        self._values = values
+        self._offsets = values.offsets
+        self._span = _span(values.offsets)
+        self._most = most
+        self._known: dict[int, Iseq] = {}
+
+    def get(self, address: int) -> Iseq | None:
+        """Return the iseq at ``address``, None if there is none."""
+        known = self._known.get(address)
+        return known if known is not None else self._load(address)
+
+    def revalidate(self) -> bool:
+        """Read again what tells iseqs apart; return whether one was replaced.
+
+        They are collected as garbage, and others come to be at their addresses.
+        """
+        gone = [address for address, iseq in self._known.items() if self._gone(iseq)]
+        for address in gone:
+            del self._known[address]
+        return bool(gone)
+
+    def _gone(self, iseq: Iseq) -> bool:
+        try:
+            return self._fingerprint(iseq.address) != iseq.fingerprint
+        except UnreadableMemory:
+            return True
+
+    def _fingerprint(self, address: int) -> bytes:
+        """The body's address and its first part; b"" if it is no iseq."""
+        offsets = self._offsets
+        if not self._values.is_object(address):
+            return b""
+        if offsets.iseq_body is None:
+            return self._values.memory.read(address, self._span)
+        head = self._values.memory.read(address, offsets.iseq_body + 8)
+        if not self._is_iseq(head):
+            return b""
+        body = head[offsets.iseq_body :]
+        place = int.from_bytes(body, "little")
+        return body + self._values.memory.read(place, self._span)
+
+    def _is_iseq(self, head: bytes) -> bool:
+        kind = self._values.traits.iseq_imemo
+        flags = int.from_bytes(head[:8], "little")
+        return kind is None or (flags & 0x1F == T_IMEMO and flags >> 12 & 0xF == kind)
+
+    def _load(self, address: int) -> Iseq | None:
+        offsets, values = self._offsets, self._values
+        data = self._fingerprint(address)
+        body = data if offsets.iseq_body is None else data[8:]
+        if not body:
+            return None
+        kind, size = _u32(body, offsets.body_type), _u32(body, offsets.body_size)
+        begin = _u64(body, offsets.body_encoded)
+        if not 0 < size <= _MOST_WORDS or begin & 7 or begin < 4096:
+            return None
+        iseq = Iseq(address, kind, (begin, begin + 8 * size), data)
+        iseq.label = values.string(_u64(body, offsets.body_label)) or ""
+        iseq.base_label = values.string(_u64(body, offsets.body_base_label)) or ""
+        iseq.path = self._path(_u64(body, offsets.body_path))
+        iseq.parent = _optional(body, offsets.body_parent)
+        iseq.local = _optional(body, offsets.body_local)
+        iseq._fields = self._line_fields(body, size)
+        if len(self._known) >= self._most:
+            self._known.clear()
+        self._known[address] = iseq
+        return iseq
+
+    def _path(self, value: int) -> str:
+        """``pathobj`` is a String, or from 2.5 on an Array of path and real path."""
+        text = self._values.string(value)
+        if text is None:
+            first = self._values.element(value, 0)
+            text = None if first is None else self._values.string(first)
+        return text or ""
+
+    def _line_fields(self, body: bytes, size: int) -> LineFields:
+        offsets = self._offsets
+        return LineFields(
+            entries=_u64(body, offsets.body_lines),
+            positions=_optional(body, offsets.body_line_positions),
+            count=_u32(body, offsets.body_line_count),
+            index=_optional(body, offsets.body_line_index),
+            size=size,
+        )
+
+    def local_kind(self, iseq: Iseq) -> int | None:
+        """Return the kind of the iseq whose local variables it shares."""
+        local = self.get(iseq.local) if iseq.local else iseq
+        return None if local is None else local.kind
+
+    def method_of(self, iseq: Iseq) -> Iseq:
+        """Return the first iseq outside that is no ``rescue`` or ``ensure``."""
+        for _ in range(_MOST_PARENTS):
+            outer = self.get(iseq.parent) if iseq.is_handler and iseq.parent else None
+            if outer is None:
+                return iseq
+            iseq = outer
+        return iseq
+
+
+def _span(offsets: Offsets) -> int:
+    """How much of a body is read: up to the last field that is used."""
+    names = [name for name in Offsets.__slots__ if name.startswith("body_")]
+    return max(getattr(offsets, name) or 0 for name in names) + 8
+
+
+def _u32(data: bytes, offset: int) -> int:
+    value: int = struct.unpack_from("=I", data, offset)[0]
+    return value
+
+
+def _u64(data: bytes, offset: int) -> int:
+    value: int = struct.unpack_from("=Q", data, offset)[0]
+    return value
+
+
+def _optional(data: bytes, offset: int | None) -> int:
+    return 0 if offset is None else _u64(data, offset)

@@ -1,0 +1,145 @@
+"""Which line an instruction is on.
+
+An iseq has a table of (line, …) entries, each good from an instruction's position on.
+Where the positions are differs: in the entries (up to 2.4), in an array beside them
+(2.5), or in a succinct bit vector (2.6 and later, ``succ_index_table`` of iseq.c).
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from rbtrace_py.linux.memory import Memory
+from rbtrace_py.rubyvm.layout import Layout, LineTable
+
+_MOST_ENTRIES = 1 << 18
+_LAST_LINE = 1 << 30
+
+_IMMEDIATE_WORDS = 6
+_IMMEDIATE_ENTRIES = 9
+_IMMEDIATE_POSITIONS = _IMMEDIATE_WORDS * _IMMEDIATE_ENTRIES
+"""IMMEDIATE_TABLE_SIZE: positions whose rank stands in 7 bits of a word."""
+
+_BLOCK = struct.Struct("=IxxxxQ8Q")
+"""``succ_dict_block``: rank, nine-bit ranks of its words, 512 bits."""
+_BLOCK_POSITIONS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines of an iseq, and the positions from which each is good, ascending."""
+
+    positions: tuple[int, ...]
+    lines: tuple[int, ...]
+
+    def at(self, position: int) -> int | None:
+        """Return the line of the instruction at ``position``, None if not known."""
+        index = bisect_right(self.positions, position) - 1
+        if index < 0:
+            return None
+        line = self.lines[index]
+        return line if 0 < line < _LAST_LINE else None
+
+
+EMPTY = Lines((), ())
+
+
+@dataclass(frozen=True, slots=True)
+class LineFields:
+    """Where an iseq's body says its lines are; ``size`` is its count of words."""
+
+    entries: int
+    positions: int | None
+    count: int
+    index: int | None
+    size: int
+
+
+def read_lines(memory: Memory, layout: Layout, fields: LineFields) -> Lines:
+    """Read a whole table. Raises UnreadableMemory; a table that lies is EMPTY."""
+    offsets = layout.offsets
+    if not 0 < fields.count <= min(_MOST_ENTRIES, fields.size):
+        return EMPTY
+    stride = offsets.line_size
+    data = memory.read(fields.entries, fields.count * stride)
+    lines = _column(data, stride, offsets.line_number)
+    positions = _positions(memory, layout, fields, data)
+    if positions is None or len(positions) != len(lines) or not _ascend(positions):
+        return EMPTY
+    return Lines(positions, lines)
+
+
+def _column(data: bytes, stride: int, offset: int) -> tuple[int, ...]:
+    """Return the 4-byte numbers at ``offset`` of each entry."""
+    words = memoryview(data[: len(data) // 4 * 4]).cast("I")
+    return tuple(words[offset // 4 :: stride // 4].tolist())
+
+
+def _positions(
+    memory: Memory, layout: Layout, fields: LineFields, entries: bytes
+) -> tuple[int, ...] | None:
+    kind, offsets = layout.traits.line_table, layout.offsets
+    if kind is LineTable.POSITION_IN_ENTRY and offsets.line_position is not None:
+        return _column(entries, offsets.line_size, offsets.line_position)
+    if fields.positions:
+        data = memory.read(fields.positions, 4 * fields.count)
+        return tuple(memoryview(data).cast("I").tolist())
+    if kind is LineTable.SUCCINCT and fields.index:
+        return _succinct(memory, fields.index, fields.count, fields.size)
+    if fields.count == 1:
+        return (0,)
+    return None
+
+
+def _succinct(
+    memory: Memory, address: int, count: int, size: int
+) -> tuple[int, ...] | None:
+    """Return the positions that a ``succ_index_table`` holds.
+
+    A position below 54 is where the rank in the immediate part grows; above, each
+    set bit of a block is one. Ranks of blocks are not needed to read all of it.
+    """
+    words = struct.unpack(
+        f"={_IMMEDIATE_WORDS}Q", memory.read(address, 8 * _IMMEDIATE_WORDS)
+    )
+    found = _immediate(words)
+    if len(found) < count and size > _IMMEDIATE_POSITIONS:
+        blocks = -(-(size + 1 - _IMMEDIATE_POSITIONS) // _BLOCK_POSITIONS)
+        start = address + 8 * _IMMEDIATE_WORDS
+        for block in range(blocks):
+            data = memory.read(start + block * _BLOCK.size, _BLOCK.size)
+            base = _IMMEDIATE_POSITIONS + block * _BLOCK_POSITIONS
+            found += _bits(data, base, count - len(found))
+            if len(found) == count:
+                break
+    return tuple(found) if len(found) == count else None
+
+
+def _immediate(words: tuple[int, ...]) -> list[int]:
+    found: list[int] = []
+    for position in range(_IMMEDIATE_POSITIONS):
+        word, place = divmod(position, _IMMEDIATE_ENTRIES)
+        rank = words[word] >> (7 * place) & 0x7F
+        if rank > len(found):
+            found.append(position)
+    return found
+
+
+def _bits(data: bytes, base: int, most: int) -> list[int]:
+    """Return the positions of a block's bits, of which ``base`` is the first."""
+    found: list[int] = []
+    for place, word in enumerate(_BLOCK.unpack(data)[2:]):
+        bits = word
+        while bits and len(found) < most:
+            low = bits & -bits
+            found.append(base + 64 * place + low.bit_length() - 1)
+            bits ^= low
+    return found
+
+
+def _ascend(positions: tuple[int, ...]) -> bool:
+    return all(
+        one < other for one, other in zip(positions, positions[1:], strict=False)
+    )

@@ -1,0 +1,280 @@
+"""Qualified names: of classes, of method entries, of frames.
+
+As Ruby 3.4 writes them (gen_method_name of vm_backtrace.c): ``Class#method`` and
+``Class.method``. Where it leaves the class out because it has no name of its own, ours
+says what it is: ``#<Class:0x…>#method``.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.rubyvm.iseqs import Iseq, IseqKind, Iseqs
+from rbtrace_py.rubyvm.layout import ClassPath
+from rbtrace_py.rubyvm.values import T_CLASS, T_MODULE, Values
+
+_CACHED = 1 << 15
+_LONGEST_NAME = 1024
+_CLASS_PATHS = ("__classpath__", "__tmp_classpath__")
+_ATTACHED = "__attached__"
+_REFINED, _DEFINED_AT = "__refined_class__", "__defined_at__"
+_MOST_NESTED = 8
+
+_ISEQ_METHOD, _BMETHOD, _ALIAS = 0, 4, 6
+"""``rb_method_type_t`` (method.h)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method entry: whose it is, and what it is called.
+
+    ``prefix`` is ``Class#`` or ``Class.``, ``is_named`` whether that class has a name
+    of its own, ``raw`` the entry's bytes, which tell if it is still the same.
+    """
+
+    prefix: str
+    name: str
+    is_named: bool
+    raw: bytes
+
+
+NO_METHOD = Method("", "", False, b"")
+
+
+class Names:
+    """Names of method entries and frames; what was read is kept, bounded."""
+
+    def __init__(self, values: Values, iseqs: Iseqs) -> None:
+        self._values = values
+        self._iseqs = iseqs
+        self._methods: dict[int, Method] = {}
+        self._shows_owner = values.traits.qualified_labels
+
+    def method(self, address: int) -> Method | None:
+        """Return what the method entry at ``address`` is, None if it is none."""
+        known = self._methods.get(address)
+        if known is not None:
+            return known
+        found = self._load(address)
+        if found is not None:
+            if len(self._methods) >= _CACHED:
+                self._methods.clear()
+            self._methods[address] = found
+        return found
+
+    def revalidate(self) -> bool:
+        """Read method entries again; return whether one was replaced."""
+        gone = [
+            address
+            for address, method in self._methods.items()
+            if self._read(address) != method.raw
+        ]
+        for address in gone:
+            del self._methods[address]
+        return bool(gone)
+
+    def iseq_frame(self, iseq: Iseq, method: Method | None) -> tuple[str, str]:
+        """Return the qualified name and the label of a Ruby frame."""
+        named = self._iseqs.method_of(iseq) if self._shows_owner else iseq
+        is_method = self._iseqs.local_kind(named) == IseqKind.METHOD
+        if method is None or not is_method:
+            return named.label, named.label
+        name = _with_prefix(named, method.prefix)
+        is_shown = self._shows_owner and method.is_named
+        return name, name if is_shown else named.label
+
+    def c_frame(self, method: Method) -> tuple[str, str]:
+        """Return the qualified name and the label of a C function's frame."""
+        name = method.prefix + method.name
+        is_shown = self._shows_owner and method.is_named
+        return name, name if is_shown else method.name
+
+    def _read(self, address: int) -> bytes:
+        """The entry's fields that are used, b"" if there is no method entry."""
+        offsets, values = self._values.offsets, self._values
+        try:
+            if not values.is_object(address):
+                return b""
+            kind = self._values.traits.ment_imemo
+            if kind is not None and values.imemo_kind(address) != kind:
+                return b""
+            ends = (offsets.me_def, offsets.me_called_id, offsets.me_owner)
+            size = max(end or 0 for end in ends) + 8
+            return values.memory.read(address + 8, size - 8)
+        except UnreadableMemory:
+            return b""
+
+    def _load(self, address: int) -> Method | None:
+        raw = self._read(address)
+        if not raw:
+            return None
+        data = bytes(8) + raw
+        try:
+            number = self._original_id(_field(data, self._values.offsets.me_def))
+            if number is None:
+                number = _field(data, self._values.offsets.me_called_id)
+            name = self._values.id_name(number)
+            prefix, is_named = self._owner(data)
+        except UnreadableMemory:
+            return None
+        return Method(prefix, name or "?", is_named, raw)
+
+    def _original_id(self, definition: int) -> int | None:
+        offset = self._values.offsets.def_original_id
+        if offset is None or definition < 4096:
+            return None
+        return self._values.u64(definition + offset)
+
+    def _owner(self, entry: bytes) -> tuple[str, bool]:
+        offsets = self._values.offsets
+        for offset in (offsets.me_owner, offsets.me_defined_class):
+            klass = 0 if offset is None else _field(entry, offset)
+            if klass:
+                return self.class_prefix(klass)
+        return "", False
+
+    def class_prefix(self, klass: int) -> tuple[str, bool]:
+        """Return what stands before a method's name, and whether Ruby shows it."""
+        values = self._values
+        flags = values.u64(klass) if values.is_object(klass) else 0
+        kind = flags & 0x1F
+        if kind not in (T_CLASS, T_MODULE):
+            return "", False
+        if kind == T_CLASS and flags >> values.traits.singleton_bit & 1:
+            return self._singleton_prefix(klass)
+        name, is_own = self.class_name(klass)
+        return f"{name}#", is_own
+
+    def _singleton_prefix(self, klass: int) -> tuple[str, bool]:
+        attached = self._attached(klass)
+        if attached is None:
+            return f"#<Class:0x{klass:016x}>#", False
+        if self._values.type_of(attached) in (T_CLASS, T_MODULE):
+            name, is_own = self.class_name(attached)
+            return f"{name}.", is_own
+        return f"{self._object_name(attached)}.", False
+
+    def _object_name(self, value: int) -> str:
+        """``#<Order:0x…>``, as Object#to_s writes it."""
+        klass = self._values.u64(value + 8)
+        for _ in range(_MOST_NESTED):
+            flags = self._values.u64(klass)
+            if not flags >> self._values.traits.singleton_bit & 1:
+                break
+            klass = self._values.u64(klass + 16)
+        return f"#<{self.class_name(klass)[0]}:0x{value:016x}>"
+
+    def class_name(self, klass: int, depth: int = 0) -> tuple[str, bool]:
+        """Return a class's or module's name, and whether it is its own."""
+        values = self._values
+        kind = values.type_of(klass)
+        if kind not in (T_CLASS, T_MODULE):
+            return "?", False
+        path = self._class_path(klass)
+        if path:
+            return path, not path.startswith("#<")
+        if depth < _MOST_NESTED and kind == T_CLASS:
+            flags = values.u64(klass)
+            if flags >> values.traits.singleton_bit & 1:
+                return self._singleton_name(klass, depth), False
+        if kind == T_MODULE:
+            refinement = self._refinement(klass, depth)
+            if refinement:
+                return refinement, False
+        word = "Class" if kind == T_CLASS else "Module"
+        return f"#<{word}:0x{klass:016x}>", False
+
+    def _singleton_name(self, klass: int, depth: int) -> str:
+        attached = self._attached(klass)
+        if attached is None:
+            return f"#<Class:0x{klass:016x}>"
+        if self._values.type_of(attached) in (T_CLASS, T_MODULE):
+            return f"#<Class:{self.class_name(attached, depth + 1)[0]}>"
+        return f"#<Class:{self._object_name(attached)}>"
+
+    def _refinement(self, module: int, depth: int) -> str | None:
+        """``#<refinement:String@Shouting>``, where its two variables are found."""
+        found = self._ivars(module, (_REFINED, _DEFINED_AT))
+        if depth >= _MOST_NESTED or len(found) != 2:
+            return None
+        refined, place = (
+            self.class_name(found[name], depth + 1)[0]
+            for name in (_REFINED, _DEFINED_AT)
+        )
+        return f"#<refinement:{refined}@{place}>"
+
+    def _class_path(self, klass: int) -> str | None:
+        style, offsets = self._values.traits.class_path, self._values.offsets
+        if style is ClassPath.EXTENSION and offsets.class_path is not None:
+            value = self._values.u64(klass + offsets.class_path)
+        elif style is ClassPath.FIRST_IVAR:
+            value = self._first_ivar(klass)
+        else:
+            found = self._ivars(klass, _CLASS_PATHS)
+            value = next((found[name] for name in _CLASS_PATHS if name in found), 0)
+        return self._values.string(value, _LONGEST_NAME)
+
+    def _attached(self, klass: int) -> int | None:
+        style, offsets = self._values.traits.class_path, self._values.offsets
+        if style is ClassPath.EXTENSION and offsets.class_attached is not None:
+            value = self._values.u64(klass + offsets.class_attached)
+        elif style is ClassPath.FIRST_IVAR:
+            value = self._first_ivar(klass)
+        else:
+            value = self._ivars(klass, (_ATTACHED,)).get(_ATTACHED, 0)
+        return value if self._values.is_object(value) else None
+
+    def _first_ivar(self, klass: int) -> int:
+        offset = self._values.offsets.class_first_ivar
+        place = 0 if offset is None else self._values.u64(klass + offset)
+        return self._values.u64(place) if place else 0
+
+    def _ivars(self, klass: int, names: tuple[str, ...]) -> dict[str, int]:
+        """Those of a class's instance variables that are called so.
+
+        From its iv_tbl (up to 3.1); later ones stand in an array whose shape says
+        what is where, of which only a refinement's first two are known.
+        """
+        values, offsets = self._values, self._values.offsets
+        if values.traits.class_path is not ClassPath.IVAR_TABLE:
+            return self._refinement_ivars(klass) if _REFINED in names else {}
+        if offsets.ext_ivars is None:
+            return {}
+        extension = klass
+        if offsets.class_ext is not None:
+            extension = values.u64(klass + offsets.class_ext)
+        table = values.u64(extension + offsets.ext_ivars) if extension else 0
+        if not table:
+            return {}
+        rows = ((values.id_name(key), value) for key, value in values.st_table(table))
+        return {name: value for name, value in rows if name in names}
+
+    def _refinement_ivars(self, module: int) -> dict[str, int]:
+        """rb_refinement_new's variables are set in this order (eval.c, 3.2 …)."""
+        offset = self._values.offsets.class_first_ivar
+        place = 0 if offset is None else self._values.u64(module + offset)
+        if not place:
+            return {}
+        refined, defined_at = struct.unpack("=2Q", self._values.memory.read(place, 16))
+        classes = (T_CLASS, T_MODULE)
+        for value in (refined, defined_at):
+            if self._values.type_of(value) not in classes:
+                return {}
+        return {_REFINED: refined, _DEFINED_AT: defined_at}
+
+
+def _field(data: bytes, offset: int | None) -> int:
+    if offset is None:
+        return 0
+    value: int = struct.unpack_from("=Q", data, offset)[0]
+    return value
+
+
+def _with_prefix(iseq: Iseq, prefix: str) -> str:
+    """``block in total`` with ``Order#`` before the method's own name."""
+    base = iseq.base_label
+    if base and iseq.label.endswith(base):
+        return iseq.label[: len(iseq.label) - len(base)] + prefix + base
+    return prefix + iseq.label

@@ -1,0 +1,228 @@
+"""The threads of a VM: where they are, who they are, what they are doing."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.model import ThreadState
+from rbtrace_py.rubyvm.layout import ThreadList
+from rbtrace_py.rubyvm.values import Values
+
+MOST_THREADS = 1 << 14
+MOST_RACTORS = 1 << 10
+
+_PTHREAD_TIDS = (0x2D0, 0x30)
+"""Where ``struct pthread`` has the kernel's id: glibc's, musl's (x86-64)."""
+_LARGEST_TID = 1 << 22
+"""PID_MAX_LIMIT of Linux (include/linux/threads.h)."""
+
+_DATA_POINTER = 32
+"""``RTypedData.data``: what a Thread object of 2.1 points to."""
+
+_STATES = {0: ThreadState.RUNNING, 1: ThreadState.SLEEPING, 2: ThreadState.SLEEPING}
+"""enum rb_thread_status: runnable, stopped, stopped for ever; killed is left out."""
+
+
+class VmThread(NamedTuple):
+    """One thread as it was found; addresses are those of its structures.
+
+    ``tid`` is the id the target's own namespace gives it, None where there is none
+    or it cannot be told. ``ec`` is of the fiber it runs, which ``fiber`` is (0 where
+    not known), ``running`` the address of the word that names its ractor's (or the
+    VM's) running thread or EC.
+    """
+
+    address: int
+    tid: int | None
+    name: str
+    state: ThreadState
+    ec: int
+    fiber: int
+    ractor: int = 1
+    is_main: bool = False
+    running: int = 0
+
+
+class Threads:
+    """Lists the threads of the VM at ``vm``.
+
+    is_tid: whether the kernel has a thread of that id in the target, to tell a
+    ``pthread_t`` that was understood from one that was not; None: not known
+    """
+
+    def __init__(
+        self,
+        values: Values,
+        vm: int,
+        is_tid: Callable[[int], bool] | None = None,
+    ) -> None:
+        self._values = values
+        self._offsets = values.offsets
+        self._vm = vm
+        self._is_tid = is_tid
+        self._has_running_ec = values.traits.has_ractors
+
+    def all(self) -> list[VmThread]:
+        """Return all threads of all ractors, the main one first.
+
+        A list that changes while it is read may lack those that came or went.
+        Raises UnreadableMemory if the VM itself is not where it should be.
+        """
+        found: dict[int, VmThread] = {}
+        for address, ractor, main, running in self._addresses():
+            if address not in found and len(found) < MOST_THREADS:
+                thread = self._thread(address, ractor, address == main, running)
+                if thread is not None:
+                    found[address] = thread
+        return sorted(found.values(), key=lambda thread: not thread.is_main)
+
+    def _addresses(self) -> Iterator[tuple[int, int, int, int]]:
+        """Address of each thread, number of its ractor, main thread, running word."""
+        main = self._main_thread()
+        if not self._values.traits.has_ractors:
+            running = self._place(self._vm, self._offsets.vm_running_thread)
+            for address in self._vm_threads(main):
+                yield address, 1, main, running
+            return
+        for number, ractor in enumerate(self._ractors(), 1):
+            running = self._place(ractor, self._offsets.ractor_running_ec)
+            head = self._place(ractor, self._offsets.ractor_threads)
+            node = self._offsets.th_list_node or 0
+            for address in self._list(head, node, MOST_THREADS):
+                yield address, number, main, running
+
+    def _place(self, base: int, offset: int | None) -> int:
+        return 0 if offset is None else base + offset
+
+    def _main_thread(self) -> int:
+        place = self._place(self._vm, self._offsets.vm_main_thread)
+        return self._values.u64(place) if place else 0
+
+    def _ractors(self) -> list[int]:
+        """Addresses of the ractors, the main one first."""
+        offsets = self._offsets
+        main = self._place(self._vm, offsets.vm_main_ractor)
+        found = [self._values.u64(main)] if main else []
+        if offsets.vm_ractors is not None and offsets.ractor_list_node is not None:
+            head = self._vm + offsets.vm_ractors
+            found += self._list(head, offsets.ractor_list_node, MOST_RACTORS)
+        return [ractor for ractor in dict.fromkeys(found) if ractor > 4096]
+
+    def _vm_threads(self, main: int) -> list[int]:
+        """Threads of a VM without ractors."""
+        offsets = self._offsets
+        if offsets.vm_threads is None:
+            return [main] if main else []
+        place = self._vm + offsets.vm_threads
+        if self._values.traits.thread_list is ThreadList.ST_TABLE:
+            found = list(self._table_threads(self._values.u64(place)))
+        else:
+            found = list(self._list(place, offsets.th_list_node or 0, MOST_THREADS))
+        return [*([main] if main and main not in found else []), *found]
+
+    def _table_threads(self, table: int) -> Iterator[int]:
+        """2.1: ``living_threads`` has the Thread objects as its keys."""
+        for value, _ in self._values.st_table(table):
+            if self._values.is_object(value):
+                yield self._values.u64(value + _DATA_POINTER)
+
+    def _list(self, head: int, node: int, most: int) -> Iterator[int]:
+        """Walk a list_head (ccan/list): its nodes are within the structures."""
+        seen = 0
+        place = self._values.u64(head)
+        while place != head and place > 4096 and place & 7 == 0 and seen < most:
+            yield place - node
+            seen += 1
+            try:
+                place = self._values.u64(place)
+            except UnreadableMemory:
+                return
+
+    def _thread(
+        self, address: int, ractor: int, is_main: bool, running: int
+    ) -> VmThread | None:
+        try:
+            ec = self.ec_of(address)
+            return VmThread(
+                address=address,
+                tid=self._tid(address),
+                name=self._name(address),
+                state=self._state(address, ec, running),
+                ec=ec,
+                fiber=self._fiber(ec),
+                ractor=ractor,
+                is_main=is_main,
+                running=running,
+            )
+        except UnreadableMemory:
+            return None
+
+    def ec_of(self, address: int) -> int:
+        """Return the execution context a thread has now (up to 2.4 the thread)."""
+        offset = self._offsets.th_ec
+        return address if offset is None else self._values.u64(address + offset)
+
+    def _fiber(self, ec: int) -> int:
+        offset = self._offsets.ec_fiber
+        return self._values.u64(ec + offset) if offset is not None and ec else 0
+
+    def _name(self, address: int) -> str:
+        offset = self._offsets.th_name
+        if offset is None:
+            return ""
+        value = self._values.u64(address + offset)
+        return self._values.string(value, 256) or ""
+
+    def _state(self, address: int, ec: int, running: int) -> ThreadState:
+        status = self._values.memory.read(address + self._offsets.th_status, 1)[0]
+        now = self._values.u64(running) if running else None
+        return self.state(status, address, ec, now)
+
+    def state(
+        self, status: int, address: int, ec: int, running: int | None
+    ) -> ThreadState:
+        """Make a state of the status byte and of who runs (None: not known).
+
+        A runnable thread that is not the one that holds the lock waits for it.
+        """
+        state = _STATES.get(status & 3, ThreadState.UNKNOWN)
+        if state is not ThreadState.RUNNING or running is None:
+            return state
+        ours = ec if self._has_running_ec else address
+        return state if running == ours else ThreadState.WAITING
+
+    def _tid(self, address: int) -> int | None:
+        offsets, values = self._offsets, self._values
+        if offsets.th_native_thread is not None and offsets.nt_tid is not None:
+            native = values.u64(address + offsets.th_native_thread)
+            return self._plausible(values.u32(native + offsets.nt_tid)) if native else None
+        if offsets.th_native_id is None:
+            return None
+        place = address + offsets.th_native_id
+        if values.traits.native_id_is_tid:
+            return self._plausible(values.u32(place))
+        return self._tid_of_pthread(values.u64(place))
+
+    def _tid_of_pthread(self, pthread: int) -> int | None:
+        for offset in _PTHREAD_TIDS if pthread > 4096 else ():
+            try:
+                tid = self._plausible(self._values.u32(pthread + offset))
+            except UnreadableMemory:
+                continue
+            if tid is not None:
+                return tid
+        return None
+
+    def _plausible(self, tid: int) -> int | None:
+        if not 0 < tid <= _LARGEST_TID:
+            return None
+        return tid if self._is_tid is None or self._is_tid(tid) else None
+
+
+def status_bytes(data: bytes, offset: int) -> int:
+    """Return the status byte within a thread's bytes."""
+    value: int = struct.unpack_from("=B", data, offset)[0]
+    return value

@@ -1,0 +1,210 @@
+"""Ruby's values in a target's memory: strings, symbols, arrays, tables, class names.
+
+The target is not trusted: whatever is read is checked, and its sizes are bounded.
+Texts come out safe to show. What cannot be made sense of is None, not a guess.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.linux.memory import Memory
+from rbtrace_py.linux.text import safe_text
+from rbtrace_py.rubyvm.layout import Layout, StringStyle
+
+T_OBJECT, T_CLASS, T_MODULE, T_STRING = 0x01, 0x02, 0x03, 0x05
+T_ARRAY, T_SYMBOL, T_IMEMO, T_ICLASS = 0x07, 0x14, 0x1A, 0x1C
+_TYPE_MASK = 0x1F
+"""RUBY_T_MASK (include/ruby/internal/value_type.h)."""
+
+_IMEMO_SHIFT = 12
+_IMEMO_MASK = 0x0F
+"""imemo_type: FL_USHIFT and IMEMO_MASK (internal/imemo.h)."""
+
+_NOEMBED = 1 << 13
+"""RSTRING_NOEMBED: FL_USER1."""
+_ARRAY_EMBEDDED = 1 << 13
+"""RARRAY_EMBED_FLAG: FL_USER1."""
+
+_LONGEST_TEXT = 4096
+_LONGEST_ARRAY = 1 << 22
+_LARGEST_TABLE = 1 << 16
+
+_IDS_PER_ARRAY = 512
+"""ID_ENTRY_UNIT (symbol.c); an entry is the string and the symbol."""
+_IDS_CACHED = 1 << 16
+
+_U32 = struct.Struct("=I")
+_U64 = struct.Struct("=Q")
+_DELETED_HASH = (1 << 64) - 1
+"""RESERVED_HASH_VAL: an entry of an st_table that was deleted (st.c)."""
+
+
+class Values:
+    """Reads values by address.
+
+    Raises UnreadableMemory where there is no memory, as the walk over a structure
+    that changes meanwhile may find; NoSuchTarget once the process is gone.
+    """
+
+    def __init__(self, memory: Memory, layout: Layout, symbols: int | None) -> None:
+        self.memory = memory
+        self.layout = layout
+        self.traits = layout.traits
+        self.offsets = layout.offsets
+        self._symbols = symbols
+        self._names: dict[int, str] = {}
+        self._is_old = layout.traits.old_tables
+
+    def u64(self, address: int) -> int:
+        """Return the word at ``address``."""
+        value: int = _U64.unpack(self.memory.read(address, 8))[0]
+        return value
+
+    def u32(self, address: int) -> int:
+        """Return the 4-byte unsigned number at ``address``."""
+        value: int = _U32.unpack(self.memory.read(address, 4))[0]
+        return value
+
+    def is_object(self, value: int) -> bool:
+        """Is ``value`` a pointer to an object, by its form (special_const_p)?"""
+        return value & 7 == 0 and value > 0x1000 and value != self.traits.qnil
+
+    def type_of(self, value: int) -> int | None:
+        """Return T_STRING and the like, None for what is no object."""
+        return self.u64(value) & _TYPE_MASK if self.is_object(value) else None
+
+    def imemo_kind(self, value: int) -> int | None:
+        """Return the imemo's kind (``ment`` …), None for what is no imemo."""
+        if not self.is_object(value):
+            return None
+        flags = self.u64(value)
+        if flags & _TYPE_MASK != T_IMEMO:
+            return None
+        return flags >> _IMEMO_SHIFT & _IMEMO_MASK
+
+    def string(self, value: int, limit: int = _LONGEST_TEXT) -> str | None:
+        """Return a String's safe text, cut at ``limit`` bytes."""
+        data = self.string_bytes(value, limit)
+        return None if data is None else safe_text(data, limit)
+
+    def string_bytes(self, value: int, limit: int = _LONGEST_TEXT) -> bytes | None:
+        """Return a String's bytes, cut at ``limit``; None for what is no String."""
+        if not self.is_object(value):
+            return None
+        flags, _, word, pointer = struct.unpack("=4Q", self.memory.read(value, 32))
+        if flags & _TYPE_MASK != T_STRING:
+            return None
+        old = self.traits.string_style is StringStyle.LENGTH_IN_FLAGS
+        length, place = word, pointer
+        if not flags & _NOEMBED:
+            length = flags >> 14 & 31 if old else word
+            place = value + (16 if old else 24)
+        return self.memory.read(place, min(length, limit)) if length else b""
+
+    def array(self, value: int) -> tuple[int, int] | None:
+        """Return where an Array's elements are and how many; None for no Array."""
+        if not self.is_object(value):
+            return None
+        flags, _, length, _, pointer = struct.unpack(
+            "=5Q", self.memory.read(value, 40)
+        )
+        if flags & _TYPE_MASK != T_ARRAY:
+            return None
+        if flags & _ARRAY_EMBEDDED:
+            return (value + 16, flags >> 15 & 0x7F)
+        return (pointer, length) if length <= _LONGEST_ARRAY else None
+
+    def element(self, value: int, index: int) -> int | None:
+        """Return an Array's element, None beyond its end."""
+        found = self.array(value)
+        if found is None or not 0 <= index < found[1]:
+            return None
+        return self.u64(found[0] + 8 * index)
+
+    def id_name(self, number: int) -> str | None:
+        """Return the text of an ID, from the global symbol table."""
+        known = self._names.get(number)
+        if known is not None:
+            return known
+        value = self._id_string(number)
+        name = None if value is None else self.string(value)
+        if name is not None:
+            if len(self._names) >= _IDS_CACHED:
+                self._names.clear()
+            self._names[number] = name
+        return name
+
+    def _id_string(self, number: int) -> int | None:
+        if self._symbols is None:
+            return None
+        serial = number
+        if number > self.traits.last_operator_id:
+            serial = number >> self.traits.symbol_shift
+        place = self._symbols
+        if not 0 < serial <= self.u32(place + self.offsets.symbols_last_id):
+            return None
+        arrays = self.u64(place + self.offsets.symbols_ids)
+        entries = self.element(arrays, serial // _IDS_PER_ARRAY)
+        if entries is None:
+            return None
+        return self.element(entries, serial % _IDS_PER_ARRAY * 2)
+
+    def st_table(self, address: int) -> Iterator[tuple[int, int]]:
+        """Yield keys and values of an st_table; nothing if it says over 65,536."""
+        return self._old_table(address) if self._is_old else self._table(address)
+
+    def _table(self, address: int) -> Iterator[tuple[int, int]]:
+        """``struct st_table`` of 2.4 or later: entries from start to bound."""
+        start, bound, entries = struct.unpack(
+            "=3Q", self.memory.read(address + 32, 24)
+        )
+        count = bound - start
+        if not 0 < count <= _LARGEST_TABLE:
+            return
+        data = self.memory.read(entries + 24 * start, 24 * count)
+        for hashed, key, value in struct.iter_unpack("=3Q", data):
+            if hashed != _DELETED_HASH:
+                yield key, value
+
+    def _old_table(self, address: int) -> Iterator[tuple[int, int]]:
+        """``struct st_table`` of 2.1 to 2.3: packed rows, or a list of entries."""
+        count, first, second, third = struct.unpack(
+            "=4Q", self.memory.read(address + 16, 32)
+        )
+        total = count >> 1
+        if not 0 < total <= _LARGEST_TABLE:
+            return
+        if count & 1:
+            data = self.memory.read(second if first == 0 else first, 24 * total)
+            for key, value, _ in _packed_rows(data):
+                yield key, value
+            return
+        entry = third if third else second
+        for _ in range(total):
+            if entry == 0:
+                return
+            key, value, entry = self._old_entry(entry)
+            yield key, value
+
+    def _old_entry(self, address: int) -> tuple[int, int, int]:
+        """One st_table_entry: hash, key, record, next, fore, back (2.1 and 2.2)."""
+        _, key, value, _, fore, _ = struct.unpack(
+            "=6Q", self.memory.read(address, 48)
+        )
+        return key, value, fore
+
+    def text_or_none(self, value: int) -> str | None:
+        """Return a String's text, None where memory is not (or no longer) there."""
+        try:
+            return self.string(value)
+        except UnreadableMemory:
+            return None
+
+
+def _packed_rows(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Rows of a packed st_table: hash, key, value; as (key, value, hash)."""
+    for hashed, key, value in struct.iter_unpack("=3Q", data):
+        yield key, value, hashed

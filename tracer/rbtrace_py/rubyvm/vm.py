@@ -1,0 +1,222 @@
+"""A Ruby VM in a memory: its threads, and what each is doing.
+
+What is read is a running program, which does not wait. A sample is clean, trimmed
+(what is certain of it, and so flagged), or none at all; the counts are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.linux.memory import Memory
+from rbtrace_py.model import SampleFlags, Stack, ThreadState
+from rbtrace_py.rubyvm.frames import FrameTree
+from rbtrace_py.rubyvm.layout import Layout
+from rbtrace_py.rubyvm.threads import Threads, VmThread
+from rbtrace_py.rubyvm.unwinder import Reading, Track, Unwinder
+from rbtrace_py.rubyvm.values import Values
+
+_TRIES = 24
+"""How often a stack is read anew, at most, until it is clean."""
+_LOOKS = 8
+"""How often what to read is found out anew, at most, for one try."""
+_MOST_TRACKS = 1 << 12
+_GATHERED_AT_ONCE = 64
+"""Threads whose stacks are taken with one system call."""
+
+
+class HasAddress(Protocol):
+    """A thread, by the address of its ``rb_thread_t``."""
+
+    @property
+    def address(self) -> int: ...
+
+
+class Walked(NamedTuple):
+    """What a thread was doing when it was looked at.
+
+    fiber: address of the fiber's structure, 0 where not known
+    """
+
+    stack: Stack
+    flags: SampleFlags
+    fiber: int
+    state: ThreadState
+
+
+@dataclass
+class Counts:
+    """How samples came out; ``retried`` counts further tries, not samples."""
+
+    clean: int = 0
+    trimmed: int = 0
+    failed: int = 0
+    retried: int = 0
+
+
+class RubyVM:
+    """A VM whose structure ``rb_vm_t`` is at ``vm``.
+
+    symbols: address of the global symbol table, None if not known: C functions have
+    no names then
+    is_tid: whether the target has a kernel thread of that id
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        layout: Layout,
+        vm: int,
+        symbols: int | None = None,
+        is_tid: Callable[[int], bool] | None = None,
+    ) -> None:
+        self.memory = memory
+        self.layout = layout
+        self.vm = vm
+        self.counts = Counts()
+        self.values = Values(memory, layout, symbols)
+        self._threads = Threads(self.values, vm, is_tid)
+        self._tree = FrameTree(self.values)
+        self._unwinder = Unwinder(memory, layout, self._tree)
+        self._tracks: dict[int, Track] = {}
+        self._collecting = self._find_collecting()
+
+    def _find_collecting(self) -> tuple[int, int] | None:
+        """Where the word is that tells of a collection, and its bit's mask."""
+        offsets = self.layout.offsets
+        if offsets.vm_objspace is None or offsets.objspace_flags is None:
+            return None
+        if offsets.objspace_gc_bit is None:
+            return None
+        try:
+            objspace = self.values.u64(self.vm + offsets.vm_objspace)
+        except UnreadableMemory:
+            return None
+        mask = 1 << offsets.objspace_gc_bit
+        return (objspace + offsets.objspace_flags, mask) if objspace > 4096 else None
+
+    def threads(self) -> list[VmThread]:
+        """Return all threads of all ractors, the main one first.
+
+        Raises UnreadableMemory if the VM is not there (not yet, or not any more).
+        """
+        found = self._threads.all()
+        for thread in found:
+            track = self._tracks.get(thread.address)
+            if track is None:
+                self._tracks[thread.address] = Track(thread.address, thread.running)
+            elif track.running != thread.running:
+                self._tracks[thread.address] = Track(thread.address, thread.running)
+        self._forget(found)
+        return found
+
+    def _forget(self, found: list[VmThread]) -> None:
+        if len(self._tracks) > len(found):
+            alive = {thread.address for thread in found}
+            for address in [one for one in self._tracks if one not in alive]:
+                del self._tracks[address]
+
+    def revalidate(self) -> None:
+        """Check what was read of the program's code; to be called every second."""
+        self._tree.revalidate()
+
+    def sample(self, thread: HasAddress) -> Walked | None:
+        """Return what a thread is doing, None if that could not be read.
+
+        Raises NoSuchTarget once the process is gone.
+        """
+        self._tree.trim()
+        return self._sample(self._track(thread.address))
+
+    def _track(self, address: int) -> Track:
+        track = self._tracks.get(address)
+        if track is None:
+            if len(self._tracks) >= _MOST_TRACKS:
+                self._tracks.clear()
+            track = self._tracks[address] = Track(address, 0)
+        return track
+
+    def sample_all(self, threads: Iterable[HasAddress]) -> list[Walked | None]:
+        """Return what each of ``threads`` is doing, as sample does.
+
+        Their stacks are gathered together, so that many threads cost little more
+        than the reading; those that are not clean at once are read again alone.
+        """
+        self._tree.trim()
+        tracks = [self._track(thread.address) for thread in threads]
+        found: list[Walked | None] = []
+        for start in range(0, len(tracks), _GATHERED_AT_ONCE):
+            found += self._sample_some(tracks[start : start + _GATHERED_AT_ONCE])
+        return found
+
+    def _sample_some(self, tracks: list[Track]) -> list[Walked | None]:
+        unwinder = self._unwinder
+        wanted = [unwinder.ranges(track, self._collecting) for track in tracks]
+        try:
+            parts = self.memory.gather([pair for ranges in wanted for pair in ranges])
+        except UnreadableMemory:
+            return [self._sample(track) for track in tracks]
+        found: list[Walked | None] = []
+        start = 0
+        for track, ranges in zip(tracks, wanted, strict=True):
+            end = start + len(ranges)
+            found.append(self._sample(track, parts[start:end]))
+            start = end
+        return found
+
+    def _sample(self, track: Track, parts: list[bytes] | None = None) -> Walked | None:
+        """Read until clean, or take the best of all tries; count it."""
+        best: Reading | None = None
+        for attempt in range(_TRIES):
+            reading = self._read(track, parts)
+            parts = None
+            if reading is None:
+                continue
+            if reading.is_clean:
+                self.counts.clean += 1
+                self.counts.retried += attempt
+                return self._walked(reading, SampleFlags.CLEAN)
+            if best is None or reading.depth >= best.depth:
+                best = reading
+        self.counts.retried += _TRIES - 1
+        if best is None or best.depth == 0:
+            self.counts.failed += 1
+            return None
+        self.counts.trimmed += 1
+        return self._walked(best, SampleFlags.TRIMMED)
+
+    def _read(self, track: Track, parts: list[bytes] | None) -> Reading | None:
+        """Read once, finding out on the way what there is to read."""
+        unwinder = self._unwinder
+        for _ in range(_LOOKS):
+            try:
+                if parts is None:
+                    parts = self.memory.gather(
+                        unwinder.ranges(track, self._collecting)
+                    )
+                reading = unwinder.read(track, parts)
+            except UnreadableMemory:
+                track.leave()
+                return None
+            parts = None
+            if reading is not None:
+                return reading
+        return None
+
+    def _walked(self, reading: Reading, flags: SampleFlags) -> Walked:
+        state = self._threads.state(
+            reading.status, reading.track.thread, reading.ec, reading.running
+        )
+        collecting = self._collecting
+        is_collecting = (
+            collecting is not None
+            and reading.flags & collecting[1] != 0
+            and state is ThreadState.RUNNING
+        )
+        if reading.is_truncated:
+            flags |= SampleFlags.TRUNCATED
+        stack = self._tree.stack(reading.node, is_collecting)
+        return Walked(stack, flags, reading.fiber, state)
