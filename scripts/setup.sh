@@ -17,7 +17,14 @@ TEST_PACKAGES=(
   ruby-minitest rake rake-compiler bundler rubocop shellcheck
   libc6-dbg valgrind gdb bpftrace bpfcc-tools elfutils
   strace procps file util-linux mmdebstrap debootstrap zsh fish
+  chromium fonts-dejavu-core
+  protobuf-compiler golang-github-google-pprof-dev libdevel-nytprof-perl
 )
+# A reader of ours that is in no distribution; npm's own checks are not enough to
+# know that it is the one that was looked at.
+SPEEDSCOPE=1.25.0
+SPEEDSCOPE_SHA256=2831f1e0d26df914b477e522d78b8485511495a6af81a0b88158f8b48f9e0d03
+SPEEDSCOPE_DIR=${XDG_CACHE_HOME:-$HOME/.cache}/rbtrace-py/speedscope
 
 with_tests=no
 case ${1-} in
@@ -137,6 +144,26 @@ pip_install() {
   "$VENV/bin/python" -m pip install --disable-pip-version-check -e "${REPO}[dev]"
 }
 
+setup_speedscope() {
+  local new=$SPEEDSCOPE_DIR.new
+  [ ! -d "$SPEEDSCOPE_DIR/package" ] || return 0
+  if ! have npm; then
+    warn "no npm: the test that opens speedscope will be skipped"
+    return 0
+  fi
+  rm -rf "$new"
+  mkdir -p "$new"
+  if (cd "$new" && quietly npm pack --silent "speedscope@$SPEEDSCOPE") \
+    && echo "$SPEEDSCOPE_SHA256  $new/speedscope-$SPEEDSCOPE.tgz" | sha256sum --check --quiet \
+    && tar -xzf "$new/speedscope-$SPEEDSCOPE.tgz" -C "$new"; then
+    rm -rf "$SPEEDSCOPE_DIR"
+    mv "$new" "$SPEEDSCOPE_DIR"
+  else
+    rm -rf "$new"
+    warn "could not get speedscope: the test that opens it will be skipped"
+  fi
+}
+
 setup_native() {
   if ! have gcc || ! have make; then
     warn "no C compiler: the C library and the gem's extension are not built"
@@ -185,6 +212,7 @@ flock 9
 setup_packages
 setup_venv
 setup_native
+[ $with_tests = no ] || setup_speedscope
 setup_tracefs
 give_to_owner
 say "ready: .venv/bin/rbtrace-py"

@@ -211,10 +211,7 @@
     if (text) group.append(make('text', {x: pad + x + 3, y: y + row - 5}, text));
     group.addEventListener('click', () => { zoom(one); });
     group.addEventListener('mouseover', () => { details.textContent = about(one); });
-    group.addEventListener('focus', () => {
-      state.focus = one;
-      details.textContent = about(one);
-    });
+    group.addEventListener('focus', () => { attend(one); });
     if (one === (state.focus || state.zoom)) group.setAttribute('tabindex', 0);
     one.drawn = group;
     return group;
@@ -222,10 +219,15 @@
 
   // --- what one can do
 
-  function zoom(one) {
-    state.zoom = state.focus = one;
-    draw();
+  function attend(one) {
+    state.focus = one;
     details.textContent = about(one);
+  }
+
+  function zoom(one) {
+    state.zoom = one;
+    attend(one);
+    draw();
     one.drawn.focus();
   }
 
@@ -286,6 +288,7 @@
     if (!shown(next)) return;
     one.drawn.setAttribute('tabindex', -1);
     next.drawn.setAttribute('tabindex', 0);
+    attend(next);
     next.drawn.focus();
   }
 
