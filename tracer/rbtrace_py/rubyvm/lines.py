@@ -101,10 +101,10 @@ def _succinct(
     A position below 54 is where the rank in the immediate part grows; above, each
     set bit of a block is one. Ranks of blocks are not needed to read all of it.
     """
-    words = struct.unpack(
-        f"={_IMMEDIATE_WORDS}Q", memory.read(address, 8 * _IMMEDIATE_WORDS)
-    )
-    found = _immediate(words)
+    positions = min(size, _IMMEDIATE_POSITIONS)
+    words = -(-positions // _IMMEDIATE_ENTRIES)
+    data = memory.read(address, 8 * words)
+    found = _immediate(struct.unpack(f"={words}Q", data), count)
     if len(found) < count and size > _IMMEDIATE_POSITIONS:
         blocks = -(-(size + 1 - _IMMEDIATE_POSITIONS) // _BLOCK_POSITIONS)
         start = address + 8 * _IMMEDIATE_WORDS
@@ -117,13 +117,13 @@ def _succinct(
     return tuple(found) if len(found) == count else None
 
 
-def _immediate(words: tuple[int, ...]) -> list[int]:
+def _immediate(words: tuple[int, ...], most: int) -> list[int]:
+    """Return the positions in the immediate part, as long as the iseq needs it."""
     found: list[int] = []
-    for position in range(_IMMEDIATE_POSITIONS):
-        word, place = divmod(position, _IMMEDIATE_ENTRIES)
-        rank = words[word] >> (7 * place) & 0x7F
-        if rank > len(found):
-            found.append(position)
+    for place, word in enumerate(words):
+        for entry in range(_IMMEDIATE_ENTRIES):
+            if len(found) < most and word >> (7 * entry) & 0x7F > len(found):
+                found.append(place * _IMMEDIATE_ENTRIES + entry)
     return found
 
 
