@@ -28,7 +28,7 @@ def terminal(root) -> Iterator[Callable[..., Terminal]]:
 def test_waiting_for_a_probe_is_shown(start, terminal, columns):
     target = start("late.rb")
     seen = terminal("count", target.pid, "late:later", "--wait", columns=columns)
-    seen.read_until("waiting for late:.*Ctrl-C stops")
+    seen.read_until("waiting for late.*Ctrl-C stops")
     seen.type("\x03")
     said, code = seen.finish()
     assert code == 130
@@ -43,7 +43,7 @@ def test_waiting_for_a_probe_is_shown(start, terminal, columns):
 def test_a_quiet_trace_says_so_until_something_comes(start, terminal, columns):
     target = start("late.rb")
     seen = terminal("trace", target.pid, "late:first", columns=columns)
-    seen.read_until("waiting for late:")
+    seen.read_until("waiting for late")
     target.step("fire first 2")
     seen.read_until("(?s)late:first.*late:first")
     seen.type("\x03")
