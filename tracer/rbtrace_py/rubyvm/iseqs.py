@@ -29,6 +29,9 @@ class IseqKind(IntEnum):
     PLAIN = 8
 
 
+_SHOWN_AS_OUTER = (IseqKind.RESCUE, IseqKind.ENSURE, IseqKind.EVAL)
+
+
 class Iseq:
     """One iseq. ``begin`` and ``end`` are the addresses of its instructions."""
 
@@ -180,14 +183,29 @@ class Iseqs:
         local = self.get(iseq.local) if iseq.local else iseq
         return None if local is None else local.kind
 
-    def method_of(self, iseq: Iseq) -> Iseq:
-        """Return the first iseq outside that is no ``rescue`` or ``ensure``."""
+    def shown_for(self, iseq: Iseq) -> tuple[Iseq, int]:
+        """Return the iseq whose label 3.4 shows for a frame, and how many blocks
+        deep the frame is in it (calculate_iseq_label of vm_backtrace.c)."""
         for _ in range(_MOST_PARENTS):
-            outer = self.get(iseq.parent) if iseq.is_handler and iseq.parent else None
-            if outer is None:
-                return iseq
+            outer = self.get(iseq.parent) if iseq.parent else None
+            if iseq.kind not in _SHOWN_AS_OUTER or outer is None:
+                break
             iseq = outer
-        return iseq
+        if iseq.kind not in (IseqKind.BLOCK, IseqKind.PLAIN) or not iseq.parent:
+            return iseq, 0
+        return self._out_of_blocks(iseq)
+
+    def _out_of_blocks(self, iseq: Iseq) -> tuple[Iseq, int]:
+        local, level = iseq.local, 0
+        for _ in range(_MOST_PARENTS):
+            if iseq.address == local or not iseq.parent:
+                break
+            level += iseq.kind == IseqKind.BLOCK
+            outer = self.get(iseq.parent)
+            if outer is None:
+                break
+            iseq = outer
+        return iseq, max(level, 1)
 
 
 def _span(offsets: Offsets) -> int:

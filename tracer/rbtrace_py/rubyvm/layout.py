@@ -199,7 +199,7 @@ class Offsets:
     ext_ivars: int | None
     """iv_tbl, up to 3.1, from the extension."""
     class_first_ivar: int | None
-    """Of the pointer to the instance variables, 3.2, from the class."""
+    """Of the pointer to the instance variables, 3.2 and later, from the class."""
     class_path: int | None
     """Of the name's VALUE, 3.3 and later, from the class."""
     class_attached: int | None

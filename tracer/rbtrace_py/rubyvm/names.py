@@ -22,8 +22,7 @@ _ATTACHED = "__attached__"
 _REFINED, _DEFINED_AT = "__refined_class__", "__defined_at__"
 _MOST_NESTED = 8
 
-_ISEQ_METHOD, _BMETHOD, _ALIAS = 0, 4, 6
-"""``rb_method_type_t`` (method.h)."""
+_BLOCKS = {0: "", 1: "block in "}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +76,21 @@ class Names:
 
     def iseq_frame(self, iseq: Iseq, method: Method | None) -> tuple[str, str]:
         """Return the qualified name and the label of a Ruby frame."""
-        named = self._iseqs.method_of(iseq) if self._shows_owner else iseq
-        is_method = self._iseqs.local_kind(named) == IseqKind.METHOD
+        if self._shows_owner:
+            return self._shown_frame(iseq, method)
+        is_method = self._iseqs.local_kind(iseq) == IseqKind.METHOD
         if method is None or not is_method:
-            return named.label, named.label
-        name = _with_prefix(named, method.prefix)
-        is_shown = self._shows_owner and method.is_named
-        return name, name if is_shown else named.label
+            return iseq.label, iseq.label
+        return _with_prefix(iseq, method.prefix), iseq.label
+
+    def _shown_frame(self, iseq: Iseq, method: Method | None) -> tuple[str, str]:
+        """As 3.4 has it: where in its blocks, then the method with its class."""
+        shown, level = self._iseqs.shown_for(iseq)
+        blocks = _BLOCKS.get(level, f"block ({level} levels) in ")
+        if method is None or shown.kind != IseqKind.METHOD:
+            return blocks + shown.label, blocks + shown.label
+        name = blocks + method.prefix + shown.label
+        return name, name if method.is_named else blocks + shown.label
 
     def c_frame(self, method: Method) -> tuple[str, str]:
         """Return the qualified name and the label of a C function's frame."""

@@ -103,6 +103,7 @@ FIELDS: Mapping[str, Field] = {
     "def_body": Field(8, "rb_method_definition_t.body"),
     "def_original_id": Field(32, "rb_method_definition_t.original_id"),
     # Class
+    "class_first_ivar": Field(32, "sizeof RClass + rb_classext_t.iv_ptr"),
     "class_path": Field(152, "RClass_and_rb_classext_t.classext.classpath"),
     "class_attached": Field(
         128, "RClass_and_rb_classext_t.classext.as.singleton_class.attached_object"
