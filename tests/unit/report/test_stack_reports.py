@@ -1,0 +1,421 @@
+"""Reports of samples, whole outputs."""
+
+from __future__ import annotations
+
+import json
+import re
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rbtrace_py.aggregate.meta import Meta
+from rbtrace_py.aggregate.profile import Profile
+from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.aggregate.stacks import StackCounts
+from rbtrace_py.errors import UsageError
+from rbtrace_py.model import (
+    Frame,
+    FrameKind,
+    RubyThread,
+    Sample,
+    SampleFlags,
+    Stack,
+    ThreadState,
+)
+from rbtrace_py.report.amounts import statistics_lines
+from rbtrace_py.report.asked import ReportOptions
+from rbtrace_py.report.diff import diff_lines
+from rbtrace_py.report.flamecolours import colour
+from rbtrace_py.report.flametree import build, tree_of
+from rbtrace_py.report.folded import folded_lines
+from rbtrace_py.report.folding import Folding, Label, fold, frame_text
+from rbtrace_py.report.formats import FORMATS, format_named
+from rbtrace_py.report.pprof import varint
+from rbtrace_py.report.style import PLAIN
+from sample_makers import MAIN, OTHER_PROCESS, START, WORKER, sample, shop, stack
+
+FORMATS_PAGE = Path(__file__).resolve().parents[3] / "docs" / "formats.md"
+
+
+def counted(*samples: Sample) -> StackCounts:
+    return StackCounts().add_all(samples)
+
+
+def rendered(name: str, profile: Profile, folding: Folding | None = None) -> str:
+    file = BytesIO()
+    FORMATS[name].render(profile, ReportOptions(folding or Folding()), file)
+    return file.getvalue().decode()
+
+
+# ------------------------------------------------------------------- folded
+
+
+def test_folded_is_a_contract() -> None:
+    counts = StackCounts().add_all(shop(4))
+    main, serve = "<main> /app/shop.rb", "Shop#serve /app/shop.rb"
+    fib = "fib /app/fib.rb"
+    assert list(folded_lines(counts)) == [
+        f"{main};(garbage collection) 1",
+        f"{main};Kernel#sleep /app/shop.rb 4",
+        f"{main};{serve};Array#sum /app/shop.rb 1",
+        f"{main};{serve};Order#total /app/order.rb 10",
+        f"{fib} 1",
+        f"{fib};{fib} 1",
+        f"{fib};{fib};{fib} 1",
+        f"{fib};{fib};{fib};{fib} 1",
+    ]
+
+
+def test_folded_with_lines_threads_and_states() -> None:
+    counts = StackCounts().add_all(shop(2))
+    main = "<main> /app/shop.rb:30"
+    serve = "Shop#serve /app/shop.rb"
+    total = "Order#total /app/order.rb:9"
+    folding = Folding(lines=True, threads=True, states=True)
+    assert list(folded_lines(counts, folding)) == [
+        f"[pid 4211];[main, tid 4211];[running];{main};{serve}:5;{total} 1",
+        f"[pid 4211];[main, tid 4211];[running];{main};{serve}:6;"
+        "Array#sum /app/shop.rb:6 1",
+        "[pid 4211];[worker 1, tid 4213];[running];fib /app/fib.rb:1 1",
+        "[pid 4211];[worker 1, tid 4213];[running];fib /app/fib.rb:1;"
+        "fib /app/fib.rb:2 1",
+        f"[pid 4211];[worker 1, tid 4213];[waiting];{main};{serve}:5;{total} 4",
+        f"[pid 4300];[thread];[sleeping];{main};Kernel#sleep /app/shop.rb:30 2",
+    ]
+
+
+def test_folded_of_one_process_does_not_name_it() -> None:
+    counts = counted(sample("a"), sample("a", thread=WORKER))
+    assert list(folded_lines(counts, Folding(threads=True))) == [
+        "[main, tid 4211];a 1",
+        "[worker 1, tid 4213];a 1",
+    ]
+
+
+def test_folded_in_reverse() -> None:
+    counts = counted(sample("a", "b", "c"))
+    folding = Folding(threads=True, reverse=True)
+    assert list(folded_lines(counts, folding)) == ["[main, tid 4211];c;b;a 1"]
+
+
+def test_folded_of_nothing() -> None:
+    assert list(folded_lines(StackCounts())) == []
+    empty = sample("a")._replace(stack=Stack(()))
+    assert list(folded_lines(counted(empty))) == ["(empty) 1"]
+
+
+@pytest.mark.parametrize(
+    ("frame", "text"),
+    [
+        (Frame(FrameKind.RUBY, "A#b", "b", "/x.rb", 3), "A#b /x.rb:3"),
+        (Frame(FrameKind.RUBY, "A#b", "b", "/x.rb", None), "A#b /x.rb:?"),
+        (Frame(FrameKind.RUBY, "A#b", "b", "/x.rb", 0), "A#b /x.rb:0"),
+        (Frame(FrameKind.GC, "(gc)", "", "", None), "(gc)"),
+        (Frame(FrameKind.RUBY, "", "", "(eval):1", 2), "(unknown) (eval):1:2"),
+        (Frame(FrameKind.RUBY, "a;b\n", "", "/c;\x1b.rb", 2), "a,b? /c,?.rb:2"),
+    ],
+)
+def test_text_of_a_frame(frame: Frame, text: str) -> None:
+    assert frame_text(frame, lines=True) == text
+
+
+@given(st.lists(st.lists(st.text(max_size=6), min_size=1, max_size=4), max_size=6))
+def test_any_names_make_lines_that_can_be_taken_apart(rows: list[list[str]]) -> None:
+    frames = [
+        Stack(tuple(Frame(FrameKind.RUBY, n, n, n, 1) for n in names)) for names in rows
+    ]
+    counts = counted(*(sample("x")._replace(stack=one) for one in frames))
+    lines = list(folded_lines(counts, Folding(lines=True)))
+    assert lines == sorted(set(lines))
+    total = 0
+    for line in lines:
+        found = re.fullmatch(r"([^;\n]+(?:;[^;\n]+)*) (\d+)", line)
+        assert found, line
+        assert line.isprintable()
+        total += int(found[2])
+    assert total == len(rows)
+
+
+# ------------------------------------------------------------------ summary
+
+
+def test_summary() -> None:
+    statistics = Statistics(
+        rate=100.0, started_ns=START, ended_ns=START + 10**10, rounds=990, late=1
+    )
+    counts = StackCounts(statistics).add_all(shop(4))
+    statistics.failed = 2
+    assert rendered("summary", Profile(counts)) == (
+        "% self  % total  name\n"
+        " 50.00    50.00  Order#total /app/order.rb\n"
+        " 20.00    20.00  Kernel#sleep\n"
+        " 20.00    20.00  fib /app/fib.rb\n"
+        "  5.00     5.00  (garbage collection)\n"
+        "  5.00     5.00  Array#sum\n"
+        "  0.00    80.00  <main> /app/shop.rb\n"
+        "  0.00    55.00  Shop#serve /app/shop.rb\n"
+        "\n"
+        "  16 samples in 10.0 s, 99.0 of 100 rounds a second\n"
+        "  2 lack their innermost frames, which changed while they were read\n"
+        "  4 are deeper than what is read, and lack their outermost frames\n"
+        "  1 rounds were late (0.1 %)\n"
+        "  2 stacks could not be read (11.1 %)\n"
+    )
+
+
+def test_summary_by_line() -> None:
+    counts = counted(*shop(1), sample("a@/a.rb", "a@/a.rb:7"))
+    text = rendered("summary-by-line", Profile(counts))
+    assert text.splitlines()[1:4] == [
+        " 50.00    50.00  Order#total /app/order.rb:9",
+        " 16.67    16.67  Kernel#sleep /app/shop.rb:30",
+        " 16.67    16.67  a /a.rb:7",
+    ]
+    assert "  0.00    16.67  a /a.rb:?\n" in text
+
+
+def test_statistics_say_that_nothing_was_lost() -> None:
+    assert list(statistics_lines(Statistics(samples=1, other=3))) == [
+        "  1 sample",
+        "  3 samples of rare stacks are in (other)",
+        "  nothing was lost",
+    ]
+
+
+# ----------------------------------------------------------------- readable
+
+
+def test_readable() -> None:
+    samples = [
+        sample("<main>@/a.rb:2", "c!Kernel#sleep@/a.rb:2", state=ThreadState.SLEEPING),
+        sample(
+            "f@/a.rb",
+            at=1,
+            thread=WORKER,
+            weight=3,
+            flags=SampleFlags.TRIMMED | SampleFlags.TRUNCATED,
+        ),
+    ]
+    profile = Profile(counted(*samples), samples=lambda: samples)
+    assert rendered("readable", profile) == (
+        "2023-11-14 22:13:20.000000 pid 4211 [main, tid 4211] sleeping\n"
+        "    Kernel#sleep /a.rb:2\n"
+        "    <main> /a.rb:2\n"
+        "\n"
+        "2023-11-14 22:13:20.010000 pid 4211 [worker 1, tid 4213] running"
+        " (3 samples)\n"
+        "    (innermost frames missing)\n"
+        "    f /a.rb:?\n"
+        "    (outermost frames missing)\n"
+        "\n"
+        "  2 samples\n"
+        "  1 lack their innermost frames, which changed while they were read\n"
+        "  1 are deeper than what is read, and lack their outermost frames\n"
+        "  nothing was lost\n"
+    )
+
+
+def test_readable_of_counts_alone() -> None:
+    text = rendered("readable", Profile(counted(sample("a"), sample("a"))))
+    assert text.startswith("pid 4211 [main, tid 4211] running (2 samples)\n    a\n\n")
+
+
+# --------------------------------------------------------------------- json
+
+
+def test_json_is_what_its_page_says() -> None:
+    page = FORMATS_PAGE.read_text()
+    blocks = re.findall(r"^```json\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (example,) = (b for b in map(json.loads, blocks) if b["schema"].endswith("stacks"))
+    statistics = Statistics(
+        rate=99.0, started_ns=START, ended_ns=START + 10**10, rounds=990
+    )
+    counts = StackCounts(statistics)
+    one = sample("Shop#serve@/app/shop.rb:5")
+    for _ in range(990):
+        counts.add(one)
+    meta = Meta(pids=(4211,), mode="wall", engine="memory")
+    assert json.loads(rendered("json", Profile(counts, meta))) == example
+
+
+# --------------------------------------------------------------------- diff
+
+
+def test_diff() -> None:
+    before = counted(
+        sample("main@/v1/a.rb", "slow@/v1/a.rb", weight=60),
+        sample("main@/v1/a.rb", "gone@/v1/a.rb", weight=40),
+    )
+    after = counted(
+        sample("main@/v2/a.rb", "slow@/v2/a.rb", weight=15),
+        sample("main@/v2/a.rb", "new@/v2/a.rb", weight=5),
+    )
+    assert list(diff_lines(before, after, Folding(), PLAIN)) == [
+        "before → after: 100 samples → 20 samples",
+        "",
+        "% before   % after   change  methods, self",
+        "   40.00      0.00   -40.00  gone a.rb",
+        "    0.00     25.00   +25.00  new a.rb",
+        "   60.00     75.00   +15.00  slow a.rb",
+        "",
+        "% before   % after   change  methods, total",
+        "   40.00      0.00   -40.00  gone a.rb",
+        "    0.00     25.00   +25.00  new a.rb",
+        "   60.00     75.00   +15.00  slow a.rb",
+        "",
+        "% before   % after   change  stacks",
+        "   40.00      0.00   -40.00  main a.rb;gone a.rb",
+        "    0.00     25.00   +25.00  main a.rb;new a.rb",
+        "   60.00     75.00   +15.00  main a.rb;slow a.rb",
+    ]
+
+
+def test_diff_of_the_same_and_of_nothing() -> None:
+    counts = counted(*shop(3))
+    lines = list(diff_lines(counts, counts, Folding(lines=True), PLAIN))
+    assert lines.count("  the same") == 3
+    lines = list(diff_lines(StackCounts(), counts, Folding(), PLAIN))
+    assert "    0.00     53.33   +53.33  Order#total order.rb" in lines
+
+
+def test_rows_of_a_diff_are_bounded() -> None:
+    deep = counted(sample(*[f"method{n}@/a.rb" for n in range(500)]))
+    many = counted(*(sample(f"m{n}") for n in range(200)))
+    lines = list(diff_lines(deep, many, Folding(), PLAIN))
+    assert max(map(len, lines)) < 200
+    assert "  and 171 smaller changes" in lines
+    (longest,) = (line for line in lines if "…" in line)
+    assert longest.endswith("method498 a.rb;method499 a.rb")
+
+
+# -------------------------------------------------------------- flame trees
+
+
+def test_tree_is_sorted_and_its_weights_add_up() -> None:
+    tree = tree_of(fold(counted(*shop(8)), Folding()))
+    for node, _ in tree.preorder():
+        assert sum(child.weights[0] for child in node.children) <= node.weights[0]
+        names = [tree.labels[child.label].text for child in node.children]
+        assert names == sorted(names)
+    assert tree.totals == (40,)
+
+
+def test_what_is_too_much_is_gathered_and_counted() -> None:
+    labels = [Label(f"n{n:03}", f"n{n:03}", FrameKind.RUBY) for n in range(200)]
+    rows = {(0, n): (n + 1,) for n in range(1, 200)}
+    tree = build(rows, labels, 1, max_nodes=50)
+    nodes = [node for node, _ in tree.preorder()]
+    gathered = [node for node in nodes if node.gathered]
+    assert len(nodes) <= 52
+    assert sum(node.gathered for node in gathered) == tree.narrow == 200 - 50
+    assert sum(n.weights[0] for n in tree.root.children[0].children) == sum(
+        weight for (weight,) in rows.values()
+    )
+
+
+def test_colours_are_stable_and_tell_kinds() -> None:
+    one = Label("A#b", "A#b /x.rb:1", FrameKind.RUBY)
+    assert colour(one) == colour(one._replace(text="A#b /y.rb:9"))
+    kinds = {colour(one._replace(kind=kind)) for kind in FrameKind}
+    assert len(kinds) == len(FrameKind)
+
+
+# ----------------------------------------------------------- all the formats
+
+
+def test_the_names_of_formats() -> None:
+    assert list(FORMATS) == [
+        "folded",
+        "flamegraph",
+        "speedscope",
+        "pprof",
+        "callgrind",
+        "summary",
+        "summary-by-line",
+        "readable",
+        "json",
+    ]
+    with pytest.raises(UsageError, match="no format 'svg'"):
+        format_named("svg")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("unit", ["samples", "ns"])
+def test_every_format_takes_nothing_and_anything(name: str, unit: str) -> None:
+    wild = RubyThread(1, 2, 3, "\udc80;\x1b[2J<&\"'", is_main=True)
+    frames = tuple(
+        Frame(kind, "\udc80\udcff<&>]]>;\x00'\"", "\n", "\u202e/;\t", 2**31)
+        for kind in FrameKind
+    )
+    one = sample("a", thread=wild, weight=2**62)._replace(stack=Stack(frames))
+    for samples in ([], [one], [one._replace(stack=Stack(()))], list(shop(2))):
+        counts = StackCounts(Statistics(unit=unit, rate=99.0)).add_all(samples)
+        for kept in (None, samples):
+            source = None if kept is None else kept.__iter__
+            file = BytesIO()
+            FORMATS[name].render(
+                Profile(counts, Meta(command="\x1b]0;x\x07"), source),
+                ReportOptions(Folding(True, True, True)),
+                file,
+            )
+            data = file.getvalue()
+            if name != "pprof":
+                assert b"\x1b" not in data
+                assert b"\x00" not in data
+                data.decode()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_same_samples_give_the_same_bytes(name: str) -> None:
+    files = []
+    for _ in range(2):
+        file = BytesIO()
+        counts = StackCounts(Statistics(rate=99.0)).add_all(shop(9))
+        FORMATS[name].render(Profile(counts), ReportOptions(), file)
+        files.append(file.getvalue())
+    assert files[0] == files[1]
+
+
+def test_threads_of_speedscope() -> None:
+    samples = [
+        sample("a@/x.rb:1", "c!b@/x.rb:1"),
+        sample("a@/x.rb:2", thread=OTHER_PROCESS),
+        sample("a@/x.rb:2", thread=MAIN),
+    ]
+    profile = Profile(counted(*samples), samples=lambda: samples)
+    document = json.loads(rendered("speedscope", profile))
+    assert document["shared"]["frames"] == [
+        {"name": "a", "file": "/x.rb"},
+        {"name": "b", "file": "(C)"},
+    ]
+    assert [
+        (p["name"], p["unit"], p["samples"], p["weights"], p["endValue"])
+        for p in document["profiles"]
+    ] == [
+        ("[pid 4211] [main, tid 4211]", "none", [[0, 1], [0]], [1, 1], 2),
+        ("[pid 4300] [thread]", "none", [[0]], [1], 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "data"),
+    [
+        (0, b"\0"),
+        (127, b"\x7f"),
+        (128, b"\x80\x01"),
+        (300, b"\xac\x02"),
+        (2**64 - 1, b"\xff" * 9 + b"\x01"),
+        (-1, b"\xff" * 9 + b"\x01"),
+    ],
+)
+def test_varints(number: int, data: bytes) -> None:
+    assert varint(number) == data
+
+
+def test_a_stack_of_the_makers() -> None:
+    assert stack("c!A#b@/x.rb:3").frames == (
+        Frame(FrameKind.C, "A#b", "b", "/x.rb", 3),
+    )
