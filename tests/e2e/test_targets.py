@@ -23,6 +23,7 @@ from conftest import (
     read_line,
     run,
 )
+from rbtrace_py.session.filters import check_syntax
 
 UNSHARE = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
@@ -258,3 +259,45 @@ def test_root_without_its_rights(start, root, taken, said):
     assert (done.stdout, done.returncode) == ("", 3)
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "code"),
+    [
+        (["count", "tick", "--filter", "id > "], "expected a name or a constant", 2),
+        (["count", "tick", "--filter", "id > 3 and (n == 1"], "never closed", 2),
+        (["latency", "a..b*"], "a pair is of two names", 2),
+        (["latency"], "a span or a pair of probes is missing", 2),
+        (["values", "tick"], "a probe and one of its operands", 2),
+    ],
+)
+def test_a_command_is_not_started_in_vain(root, tmp_path, words, said, code):
+    sign = tmp_path / "started"
+    _, err, status = run(*words, "--", "touch", sign)
+    assert (status, sign.exists()) == (code, False)
+    assert said in err
+
+
+def test_a_command_is_not_started_without_rights(root, tmp_path):
+    sign = tmp_path / "started"
+    taken = "-sys_admin,-bpf,-perfmon"
+    bare = ["setpriv", f"--bounding-set={taken}", f"--inh-caps={taken}"]
+    words = [sys.executable, "-c", MAIN, "count", "tick", "--", "touch", str(sign)]
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}/tracer"}
+    done = subprocess.run(
+        [*bare, *words], capture_output=True, text=True, timeout=60, env=env
+    )
+    assert (done.stdout, done.returncode, sign.exists()) == ("", 3, False)
+    assert "CAP_BPF" in done.stderr
+
+
+def test_a_command_that_is_not_there(root):
+    _, err, code = run("count", "tick", "--", "/no/such/program")
+    assert (code, "cannot run /no/such/program" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "text", ["id > 10", "gift", "not (a == nil or b ^= 'x')", "3 < n and t_ns > 5ms"]
+)
+def test_a_filter_of_unknown_operands_may_be_right(text):
+    check_syntax(text)

@@ -26,6 +26,12 @@ def probe_features() -> dict[str, bool]:
     }
 
 
+def check_rights() -> None:
+    """Raise NotPermitted or BpfError unless maps can be made and programs loaded."""
+    Map("rights", MapSpec(sys_.MAP_TYPE_ARRAY, 4, 8, 1)).close()
+    os.close(sys_.load_program(sys_.PROG_TYPE_KPROBE, _RETURN_0, 0, "rights"))
+
+
 def _loads() -> bool:
     try:
         os.close(sys_.load_program(sys_.PROG_TYPE_KPROBE, _RETURN_0, 0, "feature"))

@@ -165,9 +165,12 @@ def enter(stack: ExitStack, session: Session) -> None:
 
 def subject(session: Session) -> str:
     """``shop:checkout in pid 123``: what a session is about."""
+    words = ", ".join(session.words)
+    if session.targets.command is not None:
+        return f"{words} in {session.targets.command[0]}"
     pids = session.targets.pids
     where = f"pid {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes"
-    return f"{', '.join(session.words)} in {where}"
+    return f"{words} in {where}"
 
 
 def ticker_for(

@@ -11,6 +11,7 @@ from types import TracebackType
 
 from rbtrace_py.bpf.abi import Counter
 from rbtrace_py.bpf.attach import Attacher, choose_attacher
+from rbtrace_py.bpf.features import check_rights
 from rbtrace_py.errors import (
     BpfError,
     NoSuchProbe,
@@ -27,6 +28,7 @@ from rbtrace_py.session.engine import (
     Family,
     Wanted,
 )
+from rbtrace_py.session.filters import check_syntax
 from rbtrace_py.session.kernel_filter import KernelFilter
 from rbtrace_py.session.slots import DURATION_NAME, SPECIAL
 from rbtrace_py.session.targets import Targets
@@ -124,8 +126,10 @@ class Session(ABC):
         self.close()
 
     def _start(self) -> None:
-        probes = self._scan_until_there()
         attacher = choose_attacher()
+        if self._is_ours:
+            self.check_before()
+        probes = self._scan_until_there()
         if not self.targets.is_single:
             self._family = Family(self.targets)
         found = [o for p in _unique(probes) for o in p.operands if o.is_duration]
@@ -373,6 +377,15 @@ class Session(ABC):
         for word in self.words:
             if not select.pick(word, probes):
                 raise select.unknown_probe(word, probes)
+
+    def check_before(self) -> None:
+        """Before a program of ours starts: what would fail whatever it does.
+
+        Raises NotPermitted, BpfError, FilterError.
+        """
+        check_rights()
+        if self.options.filter is not None:
+            check_syntax(self.options.filter)
 
     @abstractmethod
     def plan(self, probes: Sequence[Probe]) -> None:

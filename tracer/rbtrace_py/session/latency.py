@@ -64,6 +64,11 @@ class Latency(Grouped):
                     " for other probes name a pair: BEGIN..END",
                 )
 
+    def check_before(self) -> None:
+        super().check_before()
+        for word in self.words:
+            select.parse_pair(word)
+
     @staticmethod
     def _unknown(word: str, name: str, probes: Sequence[Probe]) -> Exception:
         error = select.unknown_probe(name, probes)

@@ -6,28 +6,33 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.linux.process import Process, children
 
 
-@dataclass(slots=True)
 class Targets:
     """Processes by pid.
 
     follow: do children join (``--subprocesses``)?
-    command: a process of ours, started for the session
+    command: the words of a program of ours, which starts when first looked at
     is_single: one process was named, and there will be no other
-    ended: pids that ended and that nobody has asked about yet
     """
 
-    processes: dict[int, Process]
-    follow: bool = False
-    command: subprocess.Popen[bytes] | None = None
-    is_single: bool = False
-    ended: list[int] = field(default_factory=list)
-    seen: list[int] = field(default_factory=list)
+    def __init__(
+        self,
+        processes: dict[int, Process],
+        follow: bool = False,
+        command: Sequence[str] | None = None,
+        is_single: bool = False,
+    ) -> None:
+        self._processes = processes
+        self.follow = follow
+        self.command = command
+        self.is_single = is_single
+        self._started: subprocess.Popen[bytes] | None = None
+        self._ended: list[int] = []
+        self._seen: list[int] = []
 
     @classmethod
     def from_pids(cls, pids: Sequence[int], follow: bool = False) -> Targets:
@@ -45,43 +50,58 @@ class Targets:
 
     @classmethod
     def from_command(cls, words: Sequence[str], follow: bool = False) -> Targets:
-        """Start a program, as the user who called sudo, and look at it."""
+        """A program that is started once somebody looks at its process.
+
+        So what can be found wrong without it is found before it has done
+        anything.
+        """
+        return cls({}, follow, words, is_single=not follow)
+
+    @property
+    def processes(self) -> dict[int, Process]:
+        self._begin()
+        return self._processes
+
+    def _begin(self) -> None:
+        """Start the program, as the user who called sudo.
+
+        Raises UsageError if it cannot be.
+        """
+        if self.command is None or self._started is not None:
+            return
         try:
-            started = _popen_as_caller(words)
+            self._started = _popen_as_caller(self.command)
         except OSError as error:
-            raise UsageError(f"cannot run {words[0]}: {error.strerror}") from error
-        targets = cls({}, follow, started, is_single=not follow)
-        try:
-            targets._add(Process(started.pid))
-        except BaseException:
-            targets.close()
-            raise
-        return targets
+            raise UsageError(
+                f"cannot run {self.command[0]}: {error.strerror}"
+            ) from error
+        self._add(Process(self._started.pid))
 
     def _add(self, process: Process) -> None:
-        if process.pid not in self.processes:
-            self.processes[process.pid] = process
-            self.seen.append(process.pid)
+        if process.pid not in self._processes:
+            self._processes[process.pid] = process
+            self._seen.append(process.pid)
 
     @property
     def pids(self) -> tuple[int, ...]:
         """All that were ever looked at, in the order they came."""
-        return tuple(self.seen)
+        self._begin()
+        return tuple(self._seen)
 
     def alive(self) -> list[Process]:
         """Those that still run; the others are let go."""
         for pid, process in list(self.processes.items()):
-            if self.command is not None and pid == self.command.pid:
-                self.command.poll()  # a zombie of ours would count as alive
+            if self._started is not None and pid == self._started.pid:
+                self._started.poll()  # a zombie of ours would count as alive
             if not process.alive():
                 process.close()
                 del self.processes[pid]
-                self.ended.append(pid)
+                self._ended.append(pid)
         return list(self.processes.values())
 
     def take_ended(self) -> list[int]:
         """The pids that ended since this was last asked."""
-        ended, self.ended = self.ended, []
+        ended, self._ended = self._ended, []
         return ended
 
     def refresh(self, known: Sequence[int] = ()) -> list[Process]:
@@ -109,20 +129,20 @@ class Targets:
         if self.follow:
             return set()
         found = {c for pid in list(self.processes) for c in _children_of(pid)}
-        return found.difference(self.seen)
+        return found.difference(self._seen)
 
     def close(self) -> None:
         """Let go of all; a program we started is told to end."""
-        for process in self.processes.values():
+        for process in self._processes.values():
             process.close()
-        self.processes.clear()
-        if self.command is not None and self.command.poll() is None:
-            self.command.send_signal(signal.SIGTERM)
+        self._processes.clear()
+        if self._started is not None and self._started.poll() is None:
+            self._started.send_signal(signal.SIGTERM)
             try:
-                self.command.wait(5)
+                self._started.wait(5)
             except subprocess.TimeoutExpired:
-                self.command.kill()
-                self.command.wait()
+                self._started.kill()
+                self._started.wait()
 
 
 def _children_of(pid: int) -> list[int]:

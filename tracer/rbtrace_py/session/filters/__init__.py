@@ -18,7 +18,11 @@ from rbtrace_py.session.filters.ccode import (
     float_order,
 )
 from rbtrace_py.session.filters.lexer import MAX_STRING
-from rbtrace_py.session.filters.parser import PSEUDO_OPERANDS, parse_filter
+from rbtrace_py.session.filters.parser import (
+    PSEUDO_OPERANDS,
+    check_syntax,
+    parse_filter,
+)
 from rbtrace_py.session.filters.tree import And, Comparison, Filter, Kind, Not, Or
 
 __all__ = [
@@ -31,6 +35,7 @@ __all__ = [
     "Kind",
     "Not",
     "Or",
+    "check_syntax",
     "compile_filter",
     "float_order",
     "parse_filter",

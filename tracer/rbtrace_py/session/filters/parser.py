@@ -34,11 +34,20 @@ def parse_filter(text: str, operands: Mapping[str, OperandType | Operand]) -> Fi
     operands: what may be named, beside ``PSEUDO_OPERANDS``. For an operand of
     unknown type an ``Operand`` says if it is signed; a bare type does not.
     """
-    if len(text) > MAX_TEXT:
-        raise FilterError(f"a filter has at most {MAX_TEXT} characters", text, MAX_TEXT)
     kinds = dict.fromkeys(PSEUDO_OPERANDS, Kind.RAW_UNSIGNED)
     kinds.update((name, _kind_of(operand)) for name, operand in operands.items())
-    return _Parser(text, kinds).parse()
+    return _Parser(_bounded(text), kinds).parse()
+
+
+def check_syntax(text: str) -> None:
+    """Raise the FilterError that ``text`` is whatever operands there are."""
+    _SyntaxParser(_bounded(text), {}).parse()
+
+
+def _bounded(text: str) -> str:
+    if len(text) > MAX_TEXT:
+        raise FilterError(f"a filter has at most {MAX_TEXT} characters", text, MAX_TEXT)
+    return text
 
 
 def _kind_of(operand: OperandType | Operand) -> Kind:
@@ -248,6 +257,16 @@ class _Parser:
 
     def _mismatch(self, name: Token, kind: Kind, literal: Token) -> FilterError:
         return self._fail(f"{name.text} is {kind.value}", literal)
+
+
+class _SyntaxParser(_Parser):
+    """Any name may be an operand, of whatever type suits."""
+
+    def _kind(self, name: Token) -> Kind:
+        return Kind.BOOL
+
+    def _typed(self, name: Token, sign: Token, literal: Token, op: str) -> Comparison:
+        return Comparison(name.text, Kind.BOOL, op, None)
 
 
 def _is_name(token: Token) -> bool:
