@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -11,6 +12,7 @@ import sys
 import tracemalloc
 import zlib
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -190,6 +192,88 @@ def test_numbers_and_texts_that_do_not_fit(path: Path) -> None:
     assert len(read.path) == 1 << 16
     assert found.weight == 2**64 - 1
     assert found.fiber == 0
+
+
+# -------------------------------------------------- as docs/formats.md says
+
+
+def read_by_the_page(data: bytes) -> tuple[dict[str, object], list[Plain]]:
+    """META and samples, by a reader made of nothing but the page's tables."""
+    assert data[:16] == b"\x89RBTREC\n" + bytes([1, 0, 0, 0, 0, 0, 0, 0])
+    at = 16
+    meta: dict[str, object] = {}
+    strings: list[str] = []
+    frames: list[tuple[int, ...]] = []
+    stacks: list[list[int]] = [[]]
+    threads: list[tuple[int, ...]] = []
+    samples: list[Plain] = []
+    while at < len(data):
+        head = data[at : at + 20]
+        mark, kind, flags, zero, stored, size, check = struct.unpack("<4sBBHIII", head)
+        payload = data[at + 20 : at + 20 + stored]
+        at += 20 + stored
+        assert (mark, zero) == (b"rblk", 0)
+        assert check == zlib.crc32(head[:16] + bytes(4) + payload)
+        if flags & 1:
+            payload = zlib.decompress(payload)
+        assert len(payload) == size
+        if kind == 1:
+            meta = json.loads(payload)
+        elif kind == 2:
+            ((lengths,), rest) = columns("I", payload)
+            for length in lengths:
+                strings.append(rest[:length].decode())
+                rest = rest[length:]
+        elif kind == 3:
+            frames.extend(zip(*columns("BIIII", payload)[0], strict=True))
+        elif kind == 4:
+            for back, leaf in zip(*columns("II", payload)[0], strict=True):
+                stacks.append([*stacks[len(stacks) - back], leaf])
+        elif kind == 5:
+            threads.extend(zip(*columns("IIQIIB", payload)[0], strict=True))
+        elif kind == 6:
+            time = 0
+            for row in zip(*columns("qIIBBQQ", payload)[0], strict=True):
+                time += row[0]
+                pid, tid, _, name, _, _ = threads[row[1]]
+                texts = [
+                    (strings[n], strings[p], line - 1 if line else None)
+                    for _, n, _, p, line in (frames[f] for f in stacks[row[2]])
+                ]
+                samples.append((time, pid, tid, strings[name], texts, *row[3:]))
+    assert kind == 10
+    return meta, samples
+
+
+def columns(types: str, payload: bytes) -> tuple[list[tuple[int, ...]], bytes]:
+    (count,) = struct.unpack("<I", payload[:4])
+    at = 4
+    found = []
+    for code in types:
+        form = f"<{count}{code}"
+        found.append(struct.unpack_from(form, payload, at))
+        at += struct.calcsize(form)
+    return found, payload[at:]
+
+
+def test_a_reader_made_of_the_page(path: Path) -> None:
+    write(path, shop(300))
+    meta, samples = read_by_the_page(path.read_bytes())
+    assert meta == json.loads(json.dumps(asdict(META)))
+    assert samples == [
+        (
+            s.time_ns,
+            s.thread.pid,
+            s.thread.tid or 0,
+            s.thread.name,
+            [(f.name, f.path, f.line) for f in s.stack.frames],
+            s.state,
+            s.flags,
+            s.weight,
+            s.fiber,
+        )
+        for s in shop(300)
+    ]
 
 
 # ------------------------------------------------------------------- cuts

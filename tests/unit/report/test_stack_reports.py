@@ -160,8 +160,8 @@ def test_summary() -> None:
         "\n"
         "  16 samples in 10.0 s, 99.0 of 100 rounds a second\n"
         "  2 lack their innermost frames, which changed while they were read\n"
-        "  4 are deeper than what is read, and lack their outermost frames\n"
-        "  1 rounds were late (0.1 %)\n"
+        "  4 lack their outermost frames, beyond the depth that is read\n"
+        "  1 round was late (0.1 %)\n"
         "  2 stacks could not be read (11.1 %)\n"
     )
 
@@ -212,8 +212,8 @@ def test_readable() -> None:
         "    (outermost frames missing)\n"
         "\n"
         "  2 samples\n"
-        "  1 lack their innermost frames, which changed while they were read\n"
-        "  1 are deeper than what is read, and lack their outermost frames\n"
+        "  1 lacks its innermost frames, which changed while they were read\n"
+        "  1 lacks its outermost frames, beyond the depth that is read\n"
         "  nothing was lost\n"
     )
 

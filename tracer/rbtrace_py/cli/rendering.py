@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -55,7 +56,7 @@ def options_of(values: dict[str, Any], stream: BinaryIO | None = None) -> Report
         reverse=bool(values.get("reverse")),
     )
     # A file holds UTF-8 and no colours.
-    is_screen = stream is not None and stream is sys.stdout.buffer
+    is_screen = stream is not None and stream is _bytes_of(sys.stdout)
     style = Style.for_stream(sys.stdout) if is_screen else Style()
     return ReportOptions(folding, values.get("title") or "", style)
 
@@ -84,9 +85,8 @@ def destination(
     """
     path = output or own_name
     if not path or path == "-":
-        sys.stdout.flush()
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
+        with _standard_output() as stream:
+            yield stream
         return
     for taken in inputs:
         if os.path.exists(path) and os.path.samefile(path, taken):
@@ -95,6 +95,24 @@ def destination(
         yield file
     if not output:
         click.echo(f"rbtrace-py: wrote {path}", err=True)
+
+
+@contextmanager
+def _standard_output() -> Iterator[BinaryIO]:
+    sys.stdout.flush()
+    stream = _bytes_of(sys.stdout)
+    if stream is not None:
+        yield stream
+        stream.flush()
+        return
+    # Somebody's own stream of text has no bytes below it.
+    kept = io.BytesIO()
+    yield kept
+    sys.stdout.write(kept.getvalue().decode("utf-8", "replace"))
+
+
+def _bytes_of(stream: Any) -> BinaryIO | None:
+    return getattr(stream, "buffer", None)
 
 
 def _create(path: str) -> BinaryIO:

@@ -26,7 +26,7 @@ _STATES = {state.name.lower(): state for state in ThreadState}
 
 @click.command("report", options_metavar="[OPTIONS]")
 @click.argument(
-    "files", nargs=-1, required=True, metavar="FILE", type=click.Path(dir_okay=False)
+    "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(dir_okay=False)
 )
 @r.format_option(None)
 @click.option("--diff", is_flag=True, help="Compare two files, before and after.")

@@ -24,32 +24,32 @@ def percent(part: float, whole: float) -> str:
 def statistics_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
     """How much was sampled and how well; the last line says what was lost."""
     yield f"  {_head(own)}"
-    for number, words in (
-        (
-            own.trimmed,
-            "lack their innermost frames, which changed while they were read",
-        ),
-        (
-            own.truncated,
-            "are deeper than what is read, and lack their outermost frames",
-        ),
-    ):
-        if number:
-            yield f"  {style.dim(f'{units.whole(number)} {words}')}"
+    if own.trimmed:
+        text = _many(own.trimmed, "lacks its", "lack their")
+        text += " innermost frames, which changed while they were read"
+        yield f"  {style.dim(text)}"
+    if own.truncated:
+        text = _many(own.truncated, "lacks its", "lack their")
+        text += " outermost frames, beyond the depth that is read"
+        yield f"  {style.dim(text)}"
     if own.other:
         text = f"{amount(own.other, own.unit, style)} of rare stacks are in (other)"
         yield f"  {style.dim(text)}"
     if own.late:
         part = units.share(own.late, max(own.rounds, own.late))
-        text = f"{units.whole(own.late)} rounds were late ({part} %)"
+        text = f"{_many(own.late, 'round was', 'rounds were')} late ({part} %)"
         yield f"  {style.yellow(text)}"
     if own.failed:
         tried = own.samples + own.failed
         part = units.share(own.failed, tried)
-        text = f"{units.whole(own.failed)} stacks could not be read ({part} %)"
+        text = f"{_many(own.failed, 'stack', 'stacks')} could not be read ({part} %)"
         yield f"  {style.red(text)}"
     else:
         yield f"  {style.dim('nothing was lost')}"
+
+
+def _many(number: int, one: str, more: str) -> str:
+    return f"{units.whole(number)} {one if number == 1 else more}"
 
 
 def _head(own: Statistics) -> str:
@@ -59,3 +59,13 @@ def _head(own: Statistics) -> str:
     if own.achieved_rate and own.rate:
         text += f", {own.achieved_rate:.1f} of {own.rate:g} rounds a second"
     return text
+
+
+def progress(own: Statistics) -> str:
+    """``1,234 samples, 99/s, 2 late, 1 failed``: while it goes on."""
+    parts = [amount(own.samples, "samples"), f"{own.achieved_rate:.0f}/s"]
+    if own.late:
+        parts.append(f"{units.whole(own.late)} late")
+    if own.failed:
+        parts.append(f"{units.whole(own.failed)} failed")
+    return ", ".join(parts)

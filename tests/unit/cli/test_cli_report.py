@@ -1,0 +1,200 @@
+"""``report`` as it is typed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from rbtrace_py.aggregate.histogram import Histogram
+from rbtrace_py.aggregate.meta import Meta
+from rbtrace_py.aggregate.recording import RecordingWriter
+from rbtrace_py.aggregate.results import Group, Result
+from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.report.hlog import HlogWriter
+from sample_makers import START, shop
+
+ROOT = Path(__file__).resolve().parents[3]
+COMMAND = "from rbtrace_py.cli.main import main; main()"
+
+
+def report(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", COMMAND, "report", *words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tracer"), "COLUMNS": "80"},
+        timeout=60,
+    )
+
+
+def record(path: Path, rounds: int, unit: str = "samples") -> None:
+    statistics = Statistics(unit, 100.0)
+    meta = Meta(START, unit, 100.0, "wall", "memory", (4211, 4300), "ruby shop.rb")
+    with RecordingWriter(path, meta, statistics) as writer:
+        for sample in shop(rounds):
+            writer.add(sample)
+        statistics.rounds, statistics.failed = rounds, 3
+        statistics.ended_ns = START + rounds * 10**7
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    record(tmp_path / "one.rbrec", 40)
+    record(tmp_path / "two.rbrec", 7)
+    return tmp_path
+
+
+def test_a_summary(folder: Path) -> None:
+    done = report("one.rbrec", folder=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "% self  % total  name"
+    assert lines[1] == " 50.00    50.00  Order#total /app/order.rb"
+    assert lines[-4] == "  160 samples in 0.4 s, 100.0 of 100 rounds a second"
+    assert lines[-1] == "  3 stacks could not be read (1.8 %)"
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("flamegraph", "one.svg"),
+        ("speedscope", "one.speedscope.json"),
+        ("pprof", "one.pb.gz"),
+        ("callgrind", "one.callgrind"),
+    ],
+)
+def test_files_named_after_the_recording(folder: Path, name: str, file: str) -> None:
+    done = report("one.rbrec", "--format", name, "--title", "Tea", folder=folder)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"rbtrace-py: wrote {file}\n"
+    data = (folder / file).read_bytes()
+    if name == "pprof":
+        data = gzip.decompress(data)
+    assert b"Tea" in data
+
+
+def test_output(folder: Path) -> None:
+    done = report("one.rbrec", "--format", "folded", "-o", "x", folder=folder)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (folder / "x").read_text().count("\n") == 11
+    done = report("one.rbrec", "--format", "flamegraph", "-o", "-", folder=folder)
+    assert done.stdout.startswith("<svg ")
+    assert not (folder / "one.svg").exists()
+
+
+def test_the_recording_is_not_written_over(folder: Path) -> None:
+    before = (folder / "one.rbrec").read_bytes()
+    done = report("one.rbrec", "-o", "./one.rbrec", folder=folder)
+    assert done.returncode == 1
+    assert "would be written over" in done.stderr
+    assert (folder / "one.rbrec").read_bytes() == before
+
+
+def test_filters(folder: Path) -> None:
+    def weight(*words: str) -> int:
+        done = report("one.rbrec", "--format", "json", *words, folder=folder)
+        found = json.loads(done.stdout)["weight"]
+        assert isinstance(found, int)
+        return found
+
+    assert weight() == 200
+    assert weight("--pid", "4300") == 40
+    assert weight("--pid", "4300", "--pid", "4211") == 200
+    assert weight("--thread", "^work") == 120
+    assert weight("--thread", "^main$") == 40
+    assert weight("--state", "waiting") == 80
+    assert weight("--state", "waiting", "--state", "sleeping") == 120
+    assert weight("--thread", "work", "--state", "running") == 40
+    assert weight("--thread", "nobody") == 0
+
+
+def test_folding(folder: Path) -> None:
+    words = ("--format", "folded", "--thread", "main", "--lines", "--threads")
+    done = report("two.rbrec", *words, "--states", "--reverse", folder=folder)
+    assert done.stdout.splitlines()[0] == (
+        "[main, tid 4211];[running];(garbage collection);<main> /app/shop.rb:31 1"
+    )
+
+
+def test_readable_is_in_order(folder: Path) -> None:
+    done = report("two.rbrec", "--format", "readable", "--pid", "4300", folder=folder)
+    times = [line.split()[1] for line in done.stdout.splitlines() if line[:4] == "2023"]
+    assert times == [f"22:13:20.0{n}0000" for n in range(7)]
+
+
+def test_a_cut_recording_is_said(folder: Path) -> None:
+    data = (folder / "one.rbrec").read_bytes()
+    (folder / "cut.rbrec").write_bytes(data[:-30])
+    done = report("cut.rbrec", folder=folder)
+    assert done.returncode == 0
+    assert "cut.rbrec is not whole (the last block is cut)" in done.stderr
+    # All but the block that says it is the end.
+    (folder / "cut.rbrec").write_bytes(data[:-20])
+    done = report("cut.rbrec", folder=folder)
+    assert "cut.rbrec was not closed" in done.stderr
+
+
+def test_diff_of_recordings(folder: Path) -> None:
+    done = report("--diff", "one.rbrec", "two.rbrec", folder=folder)
+    assert done.returncode == 0
+    assert done.stdout.startswith("before → after: 200 samples → 35 samples\n")
+    assert "   50.00     51.43    +1.43  Order#total order.rb\n" in done.stdout
+    done = report(
+        "--diff", "one.rbrec", "two.rbrec", "--format", "flamegraph", folder=folder
+    )
+    assert done.stderr == "rbtrace-py: wrote two.diff.svg\n"
+    assert "+1.43)" in (folder / "two.diff.svg").read_text()
+
+
+def test_diff_of_latencies(folder: Path) -> None:
+    for name, value in (("a.hlog", 10**6), ("b.hlog", 2 * 10**6)):
+        histogram = Histogram.from_values([value] * 5)
+        group = Group("shop:pay", None, 5, 0, histogram)
+        file = StringIO()
+        HlogWriter(file, 0).write(Result("latency", (), ("shop:pay",), 0, 1, (group,)))
+        (folder / name).write_text(file.getvalue())
+    done = report("--diff", "a.hlog", "b.hlog", folder=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "  p50        1.00 ms     2.00 ms    +100.0 %\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("no.rbrec",), 1, "No such file or directory"),
+        (("text",), 1, "text is no recording"),
+        (("new.rbrec",), 1, "new.rbrec is of version 9.0"),
+        (("one.rbrec", "two.rbrec"), 2, "report one, or two with --diff"),
+        (("--diff", "one.rbrec"), 2, "--diff takes two files"),
+        (("--diff", "one.rbrec", "text"), 1, "no recording, and no result of latency"),
+        (("--diff", "text", "text"), 1, "text is no recording, and no result"),
+        (("--diff", "one.rbrec", "ns.rbrec"), 2, "different units"),
+        (
+            ("--diff", "one.rbrec", "two.rbrec", "--format", "pprof"),
+            2,
+            "--diff has no format pprof",
+        ),
+        (("one.rbrec", "--thread", "("), 2, "--thread '('"),
+        (("one.rbrec", "--format", "png"), 2, "'png' is not one of"),
+        (("one.rbrec", "-o", "no/such/folder"), 1, "cannot write no/such/folder"),
+        ((), 2, "Missing argument 'FILE...'"),
+    ],
+)
+def test_mistakes(folder: Path, words: tuple[str, ...], code: int, said: str) -> None:
+    (folder / "text").write_text("words\n")
+    record(folder / "ns.rbrec", 2, "ns")
+    data = bytearray((folder / "one.rbrec").read_bytes())
+    data[8] = 9
+    (folder / "new.rbrec").write_bytes(data)
+    done = report(*words, folder=folder)
+    assert done.returncode == code, done.stderr
+    assert said in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
