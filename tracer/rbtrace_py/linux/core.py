@@ -45,12 +45,14 @@ class CoreFile(Closing):
 
     notes: threads, mapped files, the program
     is_truncated: less is there than its headers say
+    filled: open files that fill gaps, by the path they were mapped as
     Raises BadElf if it is none, RbtraceError or NotPermitted if it cannot be read.
     """
 
     def __init__(self, path: str, limit: int = LARGEST) -> None:
         self.path = path
         self._files: list[int] = []
+        self.filled: dict[bytes, int] = {}
         fd, cut = open_unpacked(path, limit)
         self._files.append(fd)
         try:
@@ -178,6 +180,8 @@ class CoreFile(Closing):
         Raises BadElf if it is another build, or no ELF file; RbtraceError or
         NotPermitted if it cannot be read.
         """
+        if path in self.filled:
+            return
         if len(self._files) >= _MAX_FILES:
             raise RbtraceError("too many mapped files")
         fd, _ = open_unpacked(os.fsdecode(file), 0)
@@ -187,6 +191,7 @@ class CoreFile(Closing):
         mapped = [one for one in self.notes.files if one.path == path]
         self._pieces += self._gaps(mapped, fd, size)
         self._index()
+        self.filled[path] = fd
 
     def _check_same(self, path: bytes, elf: ElfFile, shown: str) -> None:
         expected, found = self.build_id_of(path), build_id(elf)

@@ -1,0 +1,123 @@
+"""``dump``: what every thread is doing right now, or was in a core file."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+from rbtrace_py.aggregate.dump import Dump
+from rbtrace_py.cli import options as o
+from rbtrace_py.cli.output import opened
+from rbtrace_py.errors import NoSuchTarget, NotRuby, RbtraceError, UsageError
+from rbtrace_py.report.dump import dump_document, dump_lines
+from rbtrace_py.report.json import dumps
+from rbtrace_py.session.cores import CoreOptions, dump_core, parse_symbol
+from rbtrace_py.session.dump import DumpOptions, dump
+from rbtrace_py.session.targets import Targets
+
+_PIDS = re.compile(r"-?[\d,]+")
+
+
+@click.command("dump", options_metavar="[OPTIONS]")
+@click.argument("words", nargs=-1, metavar="PID|CORE")
+@o.target_options
+@click.option("--fibers", is_flag=True, help="Suspended fibers too.")
+@o.pause_option
+@click.option(
+    "--lines/--no-lines", default=True, show_default=True, help="With line numbers."
+)
+@o.ruby_version_option
+@click.option(
+    "--exe",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Of a core: the program, or its libruby.",
+)
+@click.option(
+    "--symbol",
+    "symbols",
+    multiple=True,
+    metavar="NAME=ADDRESS",
+    help="Of a core: where a symbol is that the program lacks; repeatable.",
+)
+@o.json_option
+@o.output_option
+@click.pass_context
+def command(ctx: click.Context, /, words: tuple[str, ...], **values: Any) -> int:
+    """Print the stack of every thread of a Ruby process, once.
+
+    The process goes on meanwhile, unless --pause is given: then it is stopped
+    for the time the stacks are read, some milliseconds.
+
+    A core file, gzipped or not, can be read as well. The program it is of is
+    taken from where it was, or from --exe; without it, addresses must be given
+    with --symbol: ruby_current_vm_ptr, ruby_current_execution_context_ptr,
+    ruby_current_thread (pointers), ruby_global_symbols or global_symbols.
+
+    \b
+    Examples:
+      rbtrace-py dump 1234
+      rbtrace-py dump 1234 --fibers --json
+      rbtrace-py dump core.1234 --exe /usr/lib/libruby-3.1.so.3.1
+    """
+    if (ctx.obj or {}).get("command"):
+        raise UsageError(
+            "dump looks at what runs already, not at a command",
+            "start it, and give its PID; `stacks -- COMMAND` samples a command",
+        )
+    is_core = bool(words) and values["ps"] is None and not _PIDS.fullmatch(words[0])
+    dumps_ = _cores(words, values) if is_core else _processes(words=words, **values)
+    with opened(values["output"]) as output:
+        if values["as_json"]:
+            output.lines([dumps(dump_document(dumps_))])
+        else:
+            for number, one in enumerate(dumps_):
+                output.lines([""] if number else [])
+                output.lines(dump_lines(one, output.style, values["lines"]))
+    return int(bool(dumps_) and all(_is_lost(one) for one in dumps_))
+
+
+def _is_lost(one: Dump) -> bool:
+    """Was nothing of it to be read?"""
+    return all(thread.stack is None for thread in one.threads)
+
+
+def _cores(words: tuple[str, ...], values: dict[str, Any]) -> list[Dump]:
+    if values["pause"] or values["subprocesses"]:
+        raise UsageError("--pause and --subprocesses are for processes")
+    options = CoreOptions(
+        exe=values["exe"],
+        ruby_version=values["ruby_version"],
+        symbols=dict(map(parse_symbol, values["symbols"])),
+        fibers=values["fibers"],
+    )
+    return [dump_core(path, options) for path in words]
+
+
+def _dump_targets(
+    targets: Targets, words: tuple[str, ...], **values: Any
+) -> list[Dump]:
+    if values["exe"] or values["symbols"]:
+        raise UsageError("--exe and --symbol are for core files")
+    if words:
+        raise UsageError(f"{words[0]!r} is one word too many")
+    options = DumpOptions(values["fibers"], values["pause"], values["ruby_version"])
+    processes = targets.alive()
+    found: list[Dump] = []
+    missed: list[RbtraceError] = []
+    for process in processes:
+        try:
+            found.append(dump(process, options))
+        except (NotRuby, NoSuchTarget) as error:
+            # Of several, one may have ended; a child may be a program of any kind.
+            missed.append(error)
+    if not found:
+        raise missed[0] if missed else NoSuchTarget("the process has ended")
+    for problem in missed:
+        click.echo(f"rbtrace-py: {problem}", err=True)
+    return found
+
+
+_processes = o.takes_target(_dump_targets)

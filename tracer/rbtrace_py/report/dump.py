@@ -1,0 +1,233 @@
+"""``dump``: threads and their stacks, the innermost frame first."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+
+from rbtrace_py.aggregate.dump import Dump, DumpedFiber, DumpedThread
+from rbtrace_py.model import Frame, FrameKind, SampleFlags, Stack, ThreadState
+from rbtrace_py.report.json import VERSION, Document
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.text import cut, ellipsis, escape, width, wrap
+from rbtrace_py.report.units import duration
+
+_INDENT = "    "
+_KERNEL_STATES = {
+    "D": "in the kernel",
+    "T": "stopped",
+    "t": "stopped by a debugger",
+    "Z": "ended",
+    "X": "ended",
+}
+
+
+def dump_lines(dump: Dump, style: Style, lines: bool = True) -> Iterator[str]:
+    """A heading, and a paragraph for each thread; ``lines``: with line numbers."""
+    yield from _wrapped(_heading(dump), style, style.bold)
+    yield from _wrapped(_when(dump, style), style, style.dim)
+    for note in dump.notes:
+        yield from _wrapped(f"({escape(note, style)})", style, style.yellow)
+    for thread in dump.threads:
+        yield ""
+        yield from _thread(thread, style, lines)
+
+
+def _wrapped(text: str, style: Style, paint: Callable[[str], str]) -> Iterator[str]:
+    for line in wrap(text, style.width):
+        yield paint(cut(line, style.width, style))
+
+
+def _heading(dump: Dump) -> str:
+    where = f"process {dump.pid}" if dump.pid else "a process"
+    if dump.core is not None:
+        where = f"core of {where}"
+    return f"Ruby {dump.ruby_version}, {where}: {dump.command or '(no command line)'}"
+
+
+def _when(dump: Dump, style: Style) -> str:
+    count = len(dump.threads)
+    words = [f"{count} thread{'' if count == 1 else 's'}"]
+    if dump.core is not None:
+        words.insert(0, dump.core)
+        words.append(_signal(dump.signal))
+    if dump.time_ns is not None:
+        clock = datetime.fromtimestamp(dump.time_ns / 1e9)
+        words.insert(0, f"{clock:%Y-%m-%d %H:%M:%S}")
+    if dump.stopped_ns is not None:
+        words.append(f"stopped for {duration(dump.stopped_ns, style)}")
+    if dump.failed:
+        words.append(f"{dump.failed} could not be read")
+    return ", ".join(word for word in words if word)
+
+
+def _signal(number: int) -> str:
+    if number == 0:
+        return ""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _thread(thread: DumpedThread, style: Style, lines: bool) -> Iterator[str]:
+    paint = _PAINTS.get(thread.state, Style.bold)
+    name = cut(escape(thread_name(thread), style), max(style.width - 40, 20), style)
+    rest = ", ".join(_facts(thread))
+    yield f"{style.bold(name)} {paint(style, rest)}"
+    yield from _stack(thread.stack, thread.flags, style, lines)
+    for fiber in thread.fibers:
+        yield from _fiber(fiber, style, lines)
+
+
+_PAINTS = {
+    ThreadState.RUNNING: Style.green,
+    ThreadState.WAITING: Style.yellow,
+    ThreadState.SLEEPING: Style.dim,
+}
+
+
+def thread_name(thread: DumpedThread) -> str:
+    """``"worker"``; the main thread of Ruby has no name of its own."""
+    name = thread.thread.name or ("main" if thread.thread.is_main else "")
+    return f'"{name}"' if name else "thread"
+
+
+def _facts(thread: DumpedThread) -> Iterator[str]:
+    known = thread.thread
+    yield f"tid {known.tid}" if known.tid is not None else "no kernel thread known"
+    if known.ractor != 1:
+        yield f"ractor {known.ractor}"
+    if thread.kernel_state in _KERNEL_STATES:
+        yield _KERNEL_STATES[thread.kernel_state]
+        return
+    if thread.state is not ThreadState.UNKNOWN:
+        yield _STATES[thread.state]
+    if thread.on_cpu:
+        yield "on a CPU"
+
+
+_STATES = {
+    ThreadState.RUNNING: "running",
+    ThreadState.WAITING: "waiting for the lock",
+    ThreadState.SLEEPING: "sleeping",
+}
+
+
+def _fiber(fiber: DumpedFiber, style: Style, lines: bool) -> Iterator[str]:
+    yield f"  {style.cyan(f'suspended fiber {fiber.address:#x}')}"
+    yield from _stack(fiber.stack, fiber.flags, style, lines)
+
+
+def _stack(
+    stack: Stack | None, flags: SampleFlags, style: Style, lines: bool
+) -> Iterator[str]:
+    if stack is None:
+        yield _INDENT + style.red("(its stack could not be read)")
+        return
+    if flags & SampleFlags.TRIMMED:
+        yield _INDENT + style.yellow("(innermost frames missing)")
+    if not stack.frames:
+        yield _INDENT + style.dim("(no Ruby frames)")
+    for frame in reversed(stack.frames):
+        yield from _frame(frame, style, lines)
+    if flags & SampleFlags.TRUNCATED:
+        yield _INDENT + style.yellow("(outermost frames missing)")
+
+
+def _frame(frame: Frame, style: Style, lines: bool) -> Iterator[str]:
+    """Name and place; the place on a line of its own where both do not fit."""
+    name = escape(frame.name, style)
+    place = escape(_place(frame, lines), style)
+    if not place:
+        yield _INDENT + cut(name, style.width - len(_INDENT), style)
+        return
+    if len(_INDENT) + width(name) + 2 + width(place) <= style.width:
+        yield f"{_INDENT}{name}  {style.dim(place)}"
+        return
+    yield _INDENT + cut(name, style.width - len(_INDENT), style)
+    room = style.width - 2 * len(_INDENT)
+    yield 2 * _INDENT + style.dim(cut_left(place, room, style))
+
+
+def cut_left(text: str, columns: int, style: Style) -> str:
+    """The end of a text in at most so many columns: of a path, what tells most."""
+    if width(text) <= columns:
+        return text
+    mark = ellipsis(style)
+    while text and width(text) > columns - len(mark):
+        text = text[1:]
+    return mark + text
+
+
+def _place(frame: Frame, lines: bool) -> str:
+    """``path:line``; a C function is where it is called."""
+    line = "?" if frame.line is None else str(frame.line)
+    where = f"{frame.path}:{line}" if frame.path and lines else frame.path
+    return f"{where} (C)".strip() if frame.kind is FrameKind.C else where
+
+
+# ----------------------------------------------------------------------- JSON
+
+
+def dump_document(dumps: Sequence[Dump]) -> Document:
+    """All processes in one document; frames are innermost first."""
+    return {
+        "schema": "rbtrace-py/dump",
+        "version": VERSION,
+        "processes": [_process(dump) for dump in dumps],
+    }
+
+
+def _process(dump: Dump) -> Document:
+    return {
+        "pid": dump.pid or None,
+        "core": dump.core,
+        "command": dump.command,
+        "ruby_version": dump.ruby_version,
+        "time_ns": dump.time_ns,
+        "stopped_ns": dump.stopped_ns,
+        "signal": dump.signal or None,
+        "failed": dump.failed,
+        "notes": list(dump.notes),
+        "threads": [_thread_document(thread) for thread in dump.threads],
+    }
+
+
+def _thread_document(thread: DumpedThread) -> Document:
+    return {
+        "tid": thread.thread.tid,
+        "name": thread.thread.name,
+        "main": thread.thread.is_main,
+        "ractor": thread.thread.ractor,
+        "address": thread.thread.address,
+        "state": thread.state.name.lower(),
+        "on_cpu": thread.on_cpu,
+        "kernel_state": thread.kernel_state or None,
+        "fiber": thread.fiber or None,
+        **_stack_document(thread.stack, thread.flags),
+        "fibers": [
+            {"address": fiber.address, **_stack_document(fiber.stack, fiber.flags)}
+            for fiber in thread.fibers
+        ],
+    }
+
+
+def _stack_document(stack: Stack | None, flags: SampleFlags) -> Document:
+    frames = None if stack is None else [_frame_document(f) for f in stack.frames[::-1]]
+    return {
+        "trimmed": bool(flags & SampleFlags.TRIMMED),
+        "truncated": bool(flags & SampleFlags.TRUNCATED),
+        "frames": frames,
+    }
+
+
+def _frame_document(frame: Frame) -> Document:
+    return {
+        "kind": frame.kind.name.lower(),
+        "name": frame.name,
+        "label": frame.label,
+        "path": frame.path or None,
+        "line": frame.line,
+    }

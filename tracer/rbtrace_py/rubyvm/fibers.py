@@ -1,0 +1,239 @@
+"""Fibers that no thread runs: found by their objects in memory, walked by their EC.
+
+A VM has no list of its fibers. But each is the data of a Fiber object, and all of
+those name the same type: so memory is looked through for the address of that type,
+which the object of a fiber that a thread runs tells.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.linux.memory import Memory
+from rbtrace_py.rubyvm.threads import VmThread
+from rbtrace_py.rubyvm.vm import RubyVM, Walked
+
+MOST_FIBERS = 1 << 14
+MOST_BYTES = 16 << 30
+"""Bytes of memory that are looked through at most."""
+_CHUNK = 1 << 22
+_MOST_PREVIOUS = 1 << 10
+
+_T_DATA = 0x0C
+_TYPE, _DATA = 16, 32
+"""Offsets of type and data in ``struct RTypedData`` (rtypeddata.h), up to 3.4."""
+_CONT_SELF = (16, 8)
+"""Of ``rb_context_t.self`` (cont.c): behind type, argc and, since 2.7, kw_splat."""
+_FIBER_EMBEDS = 3
+"""``typed_flag``: 1 is typed data, 2 that it is embedded (3.3 and later)."""
+
+
+class FiberStatus(IntEnum):
+    """``enum fiber_status`` (cont.c)."""
+
+    CREATED = 0
+    RESUMED = 1
+    SUSPENDED = 2
+    TERMINATED = 3
+
+
+class Fiber(NamedTuple):
+    """A fiber with a stack that its thread, an ``rb_thread_t``, does not run now."""
+
+    address: int
+    ec: int
+    thread: int
+    status: FiberStatus
+
+
+class Fibers:
+    """Finds and walks them.
+
+    symbols: address of the global symbol table, as the VM was given it
+    regions: (address, size) of writable memory
+    """
+
+    def __init__(
+        self,
+        vm: RubyVM,
+        symbols: int | None,
+        regions: Sequence[tuple[int, int]],
+    ) -> None:
+        self._vm = vm
+        self._symbols = symbols
+        self._values = vm.values
+        self._offsets = vm.layout.offsets
+        self._regions = regions
+
+    @property
+    def can_be_read(self) -> bool:
+        """Does the layout say where a fiber has what?"""
+        offsets = self._offsets
+        needed = (offsets.fiber_ec, offsets.fiber_status, offsets.ec_thread)
+        return None not in needed and offsets.th_ec is not None
+
+    def find(self, threads: Sequence[VmThread]) -> list[Fiber]:
+        """The suspended fibers of these threads, by address; [] if none is found."""
+        if not self.can_be_read:
+            return []
+        found: dict[int, Fiber] = {}
+        current = {thread.fiber for thread in threads}
+        known = {thread.address for thread in threads}
+        for address in self._addresses(threads):
+            if address in current or address in found:
+                continue
+            fiber = self._fiber(address)
+            if fiber is not None and fiber.thread in known:
+                found[address] = fiber
+            if len(found) >= MOST_FIBERS:
+                break
+        return sorted(found.values())
+
+    def _addresses(self, threads: Sequence[VmThread]) -> Iterator[int]:
+        """Those that others were resumed from, then those found in memory."""
+        kinds = set()
+        for thread in threads:
+            for fiber in self._chain(thread.fiber):
+                yield fiber
+                found = self._object_of(fiber)
+                if found is not None:
+                    kinds.add(found[1])
+        for kind in sorted(kinds)[:4]:
+            yield from self._data_of(kind)
+
+    def _chain(self, fiber: int) -> Iterator[int]:
+        """A thread's fiber, who resumed it (``fiber.prev``), and so on."""
+        seen: set[int] = set()
+        while fiber > 4096 and fiber not in seen and len(seen) < _MOST_PREVIOUS:
+            seen.add(fiber)
+            yield fiber
+            if self._offsets.fiber_prev is None:
+                return
+            try:
+                fiber = self._values.u64(fiber + self._offsets.fiber_prev)
+            except UnreadableMemory:
+                return
+
+    def _object_of(self, fiber: int) -> tuple[int, int] | None:
+        """The Fiber object that a fiber is the data of, and its type's address.
+
+        A thread's first fiber has none until it has resumed another.
+        """
+        for offset in _CONT_SELF:
+            try:
+                value = self._values.u64(fiber + offset)
+                if self._values.is_object(value):
+                    data = self._values.memory.read(value, 40)
+                    kind = _type_of(data, fiber)
+                    if kind is not None:
+                        return value, kind
+            except UnreadableMemory:
+                continue
+        return None
+
+    def _data_of(self, kind: int) -> Iterator[int]:
+        """Data of all typed objects of that type in the regions."""
+        pattern = struct.pack("<Q", kind)
+        for data in self._chunks():
+            at = data.find(pattern)
+            while at >= 0:
+                if at % 8 == 0 and at >= _TYPE and at - _TYPE + 40 <= len(data):
+                    item = data[at - _TYPE : at - _TYPE + 40]
+                    address = struct.unpack_from("<Q", item, _DATA)[0]
+                    if _type_of(item, address) == kind:
+                        yield address
+                at = data.find(pattern, at + 8 - at % 8)
+
+    def _chunks(self) -> Iterator[bytes]:
+        """The regions in pieces that overlap by an object."""
+        left = MOST_BYTES
+        for start, size in self._regions:
+            for place in range(start, start + size, _CHUNK):
+                part = min(_CHUNK + 64, start + size - place)
+                left -= part
+                if left < 0:
+                    return
+                try:
+                    yield self._values.memory.read(place, part)
+                except UnreadableMemory:
+                    continue
+
+    def _fiber(self, address: int) -> Fiber | None:
+        """None if it has no stack: not begun, or ended."""
+        offsets, values = self._offsets, self._values
+        assert offsets.fiber_status is not None
+        assert offsets.fiber_ec is not None
+        assert offsets.ec_thread is not None
+        try:
+            # A bit field of two bits in an unsigned int.
+            status = FiberStatus(values.u32(address + offsets.fiber_status) & 3)
+            ec = address + offsets.fiber_ec
+            thread = values.u64(ec + offsets.ec_thread)
+        except UnreadableMemory:
+            return None
+        if status not in (FiberStatus.RESUMED, FiberStatus.SUSPENDED):
+            return None
+        return Fiber(address, ec, thread, status)
+
+    def walk(self, fibers: Iterable[Fiber]) -> list[Walked | None]:
+        """The stack of each, None where it could not be read."""
+        return [self._walk(fiber) for fiber in fibers]
+
+    def _walk(self, fiber: Fiber) -> Walked | None:
+        try:
+            memory = _AsThread(self._vm.memory, self._vm.layout.offsets.th_ec, fiber)
+        except UnreadableMemory:
+            return None
+        vm = self._vm
+        reader = RubyVM(memory, vm.layout, vm.vm, self._symbols)
+        return reader.sample(_Address(_AsThread.ADDRESS))
+
+
+class _Address(NamedTuple):
+    address: int
+
+
+class _AsThread:
+    """Memory with a thread more: one that runs ``fiber``.
+
+    It is the fiber's own thread but for the EC, and stands where nothing is.
+    """
+
+    ADDRESS = 1 << 63
+    _SIZE = 2048
+
+    def __init__(self, memory: Memory, th_ec: int | None, fiber: Fiber) -> None:
+        assert th_ec is not None
+        self._memory = memory
+        data = bytearray(memory.read(fiber.thread, self._SIZE))
+        data[th_ec : th_ec + 8] = fiber.ec.to_bytes(8, "little")
+        self._thread = bytes(data)
+
+    def read(self, address: int, size: int) -> bytes:
+        return self.gather([(address, size)])[0]
+
+    def gather(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        others = [pair for pair in ranges if pair[0] < self.ADDRESS]
+        found = iter(self._memory.gather(others) if others else ())
+        return [
+            next(found) if at < self.ADDRESS else self._own(at, size)
+            for at, size in ranges
+        ]
+
+    def _own(self, address: int, size: int) -> bytes:
+        start = address - self.ADDRESS
+        data = self._thread[start : start + size]
+        if len(data) != size:
+            raise UnreadableMemory("beyond the end of a thread")
+        return data
+
+
+def _type_of(data: bytes, address: int) -> int | None:
+    """Address of the type, if this is a typed object whose data is at ``address``."""
+    flags, _, kind, typed, its = struct.unpack("<5Q", data)
+    is_typed = flags & 0x1F == _T_DATA and typed & ~_FIBER_EMBEDS == 0 and typed & 1
+    return kind if is_typed and its == address and kind > 4096 else None

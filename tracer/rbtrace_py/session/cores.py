@@ -1,0 +1,298 @@
+"""A core file as a Ruby VM: its roots by symbols, from the program or the user."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from rbtrace_py.aggregate.dump import Dump, DumpedThread
+from rbtrace_py.errors import (
+    BadElf,
+    NotRuby,
+    RbtraceError,
+    UnknownRuby,
+    UnreadableMemory,
+    UsageError,
+)
+from rbtrace_py.linux.binaries import MappedFile, OpenBinary
+from rbtrace_py.linux.closing import Closing
+from rbtrace_py.linux.core import CoreFile
+from rbtrace_py.linux.elf import ElfFile
+from rbtrace_py.linux.symbols import build_id
+from rbtrace_py.linux.text import safe_text
+from rbtrace_py.model import Binary, SampleFlags
+from rbtrace_py.rubyvm.detect import Ruby, Version, forced_version
+from rbtrace_py.rubyvm.fibers import Fibers
+from rbtrace_py.rubyvm.layout import Layout, Offsets
+from rbtrace_py.rubyvm.layouts import layout_from, table_for
+from rbtrace_py.rubyvm.mining import cross_check
+from rbtrace_py.rubyvm.roots import find_symbols, find_vm, is_pointer, read_word
+from rbtrace_py.rubyvm.vm import RubyVM
+from rbtrace_py.session.dump import read_stacks, ruby_thread, writable
+
+VM_SYMBOLS = ("ruby_current_vm_ptr", "ruby_current_vm")
+EC_SYMBOLS = ("ruby_current_execution_context_ptr", "ruby_current_ec")
+THREAD_SYMBOLS = ("ruby_current_thread",)
+TABLE_SYMBOLS = ("ruby_global_symbols", "global_symbols")
+SYMBOLS = (*VM_SYMBOLS, *EC_SYMBOLS, *THREAD_SYMBOLS, *TABLE_SYMBOLS)
+"""What ``--symbol`` takes: pointers to the VM, an execution context, a thread (until
+2.4); and the table of symbols itself."""
+
+_IN_PATH = re.compile(
+    rb"libruby(?:-\d\.\d)?\.so\.(\d\.\d{1,2}\.\d{1,2})$"
+    rb"|/(?:ruby-)?(\d\.\d{1,2}\.\d{1,2})(?:-\w+)?/(?:bin/ruby|lib/libruby)"
+    rb"|/lib/(?:[\w-]+/)?ruby/(?:vendor_ruby/|site_ruby/|gems/)?(\d\.\d{1,2}\.\d{1,2})/"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CoreOptions:
+    """exe: the program, or its libruby; symbols: addresses by name of SYMBOLS."""
+
+    exe: str | None = None
+    ruby_version: str | None = None
+    symbols: Mapping[str, int] = field(default_factory=dict)
+    fibers: bool = False
+
+
+def parse_symbol(text: str) -> tuple[str, int]:
+    """``NAME=ADDRESS`` of ``--symbol``, in hex with 0x; raises UsageError."""
+    name, _, address = text.partition("=")
+    if name not in SYMBOLS:
+        raise UsageError(
+            f"--symbol {name!r} is not known", f"it takes {', '.join(SYMBOLS)}"
+        )
+    try:
+        return name, int(address, 0)
+    except ValueError:
+        raise UsageError(
+            f"--symbol {text!r}: {address!r} is no address",
+            "write it as NAME=0x7f0dc0c83c58",
+        ) from None
+
+
+def dump_core(path: str, options: CoreOptions | None = None) -> Dump:
+    """Read all threads of a core file, gzipped or not.
+
+    Raises BadElf, NotRuby, UnknownRuby, UsageError, UnreadableMemory, and what opening
+    files raises.
+    """
+    with CoreFile(path) as core, CoreRuby(core, options or CoreOptions()) as ruby:
+        return ruby.dump()
+
+
+class CoreRuby(Closing):
+    """The Ruby of ``core``, which stays the caller's; raises as dump_core does."""
+
+    def __init__(self, core: CoreFile, options: CoreOptions) -> None:
+        self.core = core
+        self.options = options
+        self.notes: list[str] = []
+        self._tids = {thread.tid for thread in core.notes.threads}
+        self._fill()
+        self._ruby = self._find_ruby()
+        try:
+            self.version = self._version()
+            self.layout = self._layout()
+            symbols = self._symbols()
+            self._table = symbols
+            is_tid = self._tids.__contains__ if self._tids else None
+            self.vm = RubyVM(core, self.layout, self._vm(), symbols, is_tid)
+        except BaseException:
+            self.close()
+            raise
+        if core.is_truncated:
+            self.notes.append("the core file has been cut short: memory is missing")
+
+    def close(self) -> None:
+        """Close the program; may be called twice."""
+        if self._ruby is not None:
+            self._ruby.close()
+
+    # ---------------------------------------------------------------- program
+
+    def _fill(self) -> None:
+        """Take what the core lacks from files, if they are the very same."""
+        core = self.core
+        if self.options.exe is not None:
+            core.fill_from(self._path_of(self.options.exe), self.options.exe)
+        for path in core.paths():
+            if b"ruby" in path.rsplit(b"/", 1)[-1] and os.path.isfile(path):
+                with suppress(RbtraceError):
+                    core.fill_from(path, path)
+
+    def _path_of(self, exe: str) -> bytes:
+        """Which of the mapped files ``exe`` is: by build-id, else by its name."""
+        core, wanted = self.core, None
+        paths = core.paths()
+        with suppress(OSError), open(exe, "rb") as file:
+            wanted = build_id(ElfFile(file.fileno()))
+        for path in paths:
+            if wanted is not None and core.build_id_of(path) == wanted:
+                return path
+        name = os.fsencode(os.path.basename(exe))
+        for path in paths:
+            if path.rsplit(b"/", 1)[-1] == name:
+                return path
+        raise UsageError(
+            f"{exe} is not the program of this core file, nor a library of it",
+            "it has mapped: " + ", ".join(map(safe_text, _likely(paths))),
+        )
+
+    def _find_ruby(self) -> Ruby | None:
+        """The file with the VM in it, among those that fill the core."""
+        mappings = self.core.mappings
+        for path, fd in self.core.filled.items():
+            own = tuple(one for one in mappings if one.path == path)
+            binary = Binary(own[0].device, own[0].inode, own[0].shown_path)
+            file = OpenBinary(os.dup(fd), MappedFile(binary, own))
+            try:
+                ruby = Ruby(file, ElfFile(file.fd), mappings)
+                if ruby.address("ruby_version") and ruby.address("rb_cObject"):
+                    return ruby
+            except RbtraceError:
+                pass
+            file.close()
+        return None
+
+    def _version(self) -> Version:
+        if self.options.ruby_version is not None:
+            return forced_version(self.options.ruby_version)
+        if self._ruby is not None:
+            return self._ruby.version
+        for path in self.core.paths():
+            match = _IN_PATH.search(path)
+            if match:
+                text = next(filter(None, match.groups())).decode("ascii")
+                return Version(text, "file name")
+        if not any(b"ruby" in path for path in self.core.paths()):
+            raise NotRuby(f"{self.core.path} is of no Ruby, or does not tell")
+        raise UnknownRuby(
+            "which Ruby the core file is of is not known",
+            "say it with --ruby-version, or give the program with --exe",
+        )
+
+    def _layout(self) -> Layout:
+        """From the table; checked against the program, if that is there."""
+        version = self.version.text
+        layout = layout_from(table_for(version), version)
+        if self._ruby is None:
+            self.notes.append(
+                f"read as Ruby {version} ({self.version.origin}), which was not"
+                " verified: the program is not there (--exe FILE)"
+            )
+            return layout
+        wrong = cross_check(self._ruby, layout.offsets).disagreements
+        if wrong:
+            raise UnknownRuby(
+                f"{self._ruby.path} is no Ruby {version} as it is known:"
+                f" {'; '.join(map(str, wrong))}",
+                "say another with --ruby-version",
+            )
+        return layout
+
+    # ------------------------------------------------------------------ roots
+
+    def _given(self, names: tuple[str, ...]) -> int | None:
+        given = self.options.symbols
+        return next((given[name] for name in names if name in given), None)
+
+    def _symbols(self) -> int | None:
+        given = self._given(TABLE_SYMBOLS)
+        if given is not None:
+            return given
+        root = None if self._ruby is None else find_symbols(self.core, self._ruby)
+        if root is not None:
+            return root.address
+        self.notes.append(
+            "the table of symbols is not known: C functions have no names"
+            " (--symbol ruby_global_symbols=ADDRESS)"
+        )
+        return None
+
+    def _vm(self) -> int:
+        """Address of ``rb_vm_t``, by what was given or by the program."""
+        offsets = self.layout.offsets
+        pointer = self._given(VM_SYMBOLS)
+        if pointer is not None:
+            return self._pointed(pointer)
+        pointer = self._given(EC_SYMBOLS)
+        if pointer is not None:
+            return self._vm_of(self._thread_of(self._pointed(pointer), offsets))
+        pointer = self._given(THREAD_SYMBOLS)
+        if pointer is not None:
+            return self._vm_of(self._pointed(pointer))
+        if self._ruby is None:
+            raise UnknownRuby(
+                "where the VM is in the core file is not known",
+                "give the program with --exe FILE, or the address with --symbol"
+                " ruby_current_vm_ptr=ADDRESS",
+            )
+        return find_vm(self.core, self._ruby).address
+
+    def _thread_of(self, ec: int, offsets: Offsets) -> int:
+        if offsets.ec_thread is None:
+            return ec  # up to 2.4 it is the thread
+        return self._pointed(ec + offsets.ec_thread)
+
+    def _vm_of(self, thread: int) -> int:
+        return self._pointed(thread + self.layout.offsets.th_vm)
+
+    def _pointed(self, address: int) -> int:
+        """The pointer at ``address``; raises UnknownRuby if there is none."""
+        try:
+            value = read_word(self.core, address)
+        except UnreadableMemory as error:
+            raise UnknownRuby(str(error), "is the address right?") from error
+        if not is_pointer(value):
+            raise UnknownRuby(
+                f"at {address:#x} of the core file there is no pointer ({value:#x})",
+                "is the address right, and the version?",
+            )
+        return value
+
+    # ------------------------------------------------------------------- dump
+
+    def dump(self) -> Dump:
+        """Read all threads."""
+        core = self.core
+        fibers = None
+        if self.options.fibers:
+            fibers = Fibers(self.vm, self._table, writable(core.mappings))
+        stacks = read_stacks(self.vm, fibers)
+        pid = core.notes.pid or 0
+        threads = tuple(
+            DumpedThread(
+                thread=ruby_thread(pid, one.tid, one),
+                state=one.state if walked is None else walked.state,
+                on_cpu=None,
+                kernel_state="",
+                stack=None if walked is None else walked.stack,
+                flags=SampleFlags.CLEAN if walked is None else walked.flags,
+                fiber=one.fiber if walked is None else walked.fiber,
+                fibers=stacks.fibers_of(one),
+            )
+            for one, walked in stacks.threads
+        )
+        if not threads:
+            raise BadElf(
+                f"{core.path}: no Ruby thread was found",
+                "is the address right, and the version?",
+            )
+        return Dump(
+            pid=pid,
+            command=core.notes.command or core.notes.comm,
+            ruby_version=self.version.text,
+            threads=threads,
+            core=safe_text(os.fsencode(core.path)),
+            signal=core.notes.signal,
+            notes=(*self.notes, *stacks.notes),
+        )
+
+
+def _likely(paths: list[bytes]) -> list[bytes]:
+    """Those that may be a Ruby, or else the first ones."""
+    return [path for path in paths if b"ruby" in path.rsplit(b"/", 1)[-1]] or paths[:3]
