@@ -32,6 +32,13 @@ class IseqKind(IntEnum):
 _SHOWN_AS_OUTER = (IseqKind.RESCUE, IseqKind.ENSURE, IseqKind.EVAL)
 
 
+_CONSTANT_LABELS = {
+    IseqKind.TOP: "<top (required)>",
+    IseqKind.MAIN: "<main>",
+}
+"""rb_iseq_new_top and rb_iseq_new_main (iseq.c)."""
+
+
 class Iseq:
     """One iseq. ``begin`` and ``end`` are the addresses of its instructions."""
 
@@ -139,7 +146,7 @@ class Iseqs:
         return kind is None or (flags & 0x1F == T_IMEMO and flags >> 12 & 0xF == kind)
 
     def _load(self, address: int) -> Iseq | None:
-        offsets, values = self._offsets, self._values
+        offsets = self._offsets
         data = self._fingerprint(address)
         body = data if offsets.iseq_body is None else data[8:]
         if not body:
@@ -149,16 +156,40 @@ class Iseqs:
         if not 0 < size <= _MOST_WORDS or begin & 7 or begin < 4096:
             return None
         iseq = Iseq(address, kind, (begin, begin + 8 * size), data)
-        iseq.label = values.string(_u64(body, offsets.body_label)) or ""
-        iseq.base_label = values.string(_u64(body, offsets.body_base_label)) or ""
+        iseq.label = self._label(body)
         iseq.path = self._path(_u64(body, offsets.body_path))
         iseq.parent = _optional(body, offsets.body_parent)
         iseq.local = _optional(body, offsets.body_local)
+        iseq.base_label = self._base_label(body, iseq)
         iseq._fields = self._line_fields(body, size)
         if len(self._known) >= self._most:
             self._known.clear()
         self._known[address] = iseq
         return iseq
+
+    def _label(self, body: bytes) -> str:
+        """Those of Ruby's own are constants of the program, which a core may lack."""
+        try:
+            return self._values.string(_u64(body, self._offsets.body_label)) or ""
+        except UnreadableMemory:
+            kind = _u32(body, self._offsets.body_type)
+            if kind not in _CONSTANT_LABELS:
+                raise
+            return _CONSTANT_LABELS[IseqKind(kind)]
+
+    def _base_label(self, body: bytes, iseq: Iseq) -> str:
+        """The label of the local iseq (iseq_location_setup of iseq.c)."""
+        try:
+            value = _u64(body, self._offsets.body_base_label)
+            return self._values.string(value) or ""
+        except UnreadableMemory:
+            if iseq.local in (0, iseq.address):
+                return iseq.label
+            data = self._fingerprint(iseq.local)
+            local = data if self._offsets.iseq_body is None else data[8:]
+            if not local:
+                raise
+            return self._label(local)
 
     def _path(self, value: int) -> str:
         """``pathobj`` is a String, or from 2.5 on an Array of path and real path."""
