@@ -72,9 +72,22 @@ def test_memory_is_bounded_and_what_has_no_room_is_other(
     for number in range(1000):
         counts.add(sample("a", f"b{number}"))
     assert counts.weight == 1000
-    assert counts.statistics.other == 980
-    assert len(counts) == 21
-    assert weights(counts)[(OTHER.name,)] == 980
+    assert counts.statistics.other == 960
+    assert len(counts) == 41
+    assert weights(counts)[(OTHER.name,)] == 960
+
+
+def test_threads_are_forgotten_before_stacks() -> None:
+    """A server with a thread a request: who it was is lost, what it did is not."""
+    counts = StackCounts(max_rows=20)
+    for number in range(1000):
+        thread = RubyThread(1, number, number, "")
+        counts.add(sample("a", f"b{number % 10}", thread=thread))
+    assert len(counts) == 30
+    assert weights(counts) == {("a", f"b{n}"): 100 for n in range(10)}
+    assert counts.statistics.other == 0
+    names = {row.thread.name for row in counts.rows()}
+    assert names == {"", "(other)"}
 
 
 def test_a_full_tree_still_counts_what_it_knows() -> None:

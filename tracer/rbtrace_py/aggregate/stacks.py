@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
 from typing import NamedTuple
 
 from rbtrace_py.aggregate.sampling import Statistics
@@ -73,7 +74,7 @@ class StackCounts:
         self._max_rows = max_rows
         self._max_threads = max_threads
         self._tree = StackTree(max_nodes + 1)
-        self._other = self._tree.node((OTHER,))
+        self._other = self._tree.node((OTHER,)) or ROOT
         self._recent: list[dict[tuple[RubyThread, Stack], int]] = [
             {} for _ in ThreadState
         ]
@@ -109,33 +110,44 @@ class StackCounts:
     def _put(
         self, thread: RubyThread, state: int, frames: tuple[Frame, ...], weight: int
     ) -> None:
-        thread = self._thread(thread)
-        full = len(self._rows) >= self._max_rows
-        node = self._tree.node(frames)
-        if node is None or (full and (thread, state, node) not in self._rows):
-            node = self._other or ROOT
+        key = self._key(self._thread(thread), state, self._tree.node(frames))
+        if key[2] == self._other and frames != (OTHER,):
             self.statistics.other += weight
-        key = (thread, state, node)
         self._rows[key] = self._rows.get(key, 0) + weight
+
+    def _key(
+        self, thread: RubyThread, state: int, node: int | None
+    ) -> tuple[RubyThread, int, int]:
+        """The row that a stack belongs to.
+
+        When there are many rows new ones forget the thread, and when there are twice
+        as many also the stack.
+        """
+        if node is not None:
+            key = (thread, state, node)
+            if key in self._rows or len(self._rows) < self._max_rows:
+                return key
+            key = (self._other_thread(thread.pid), state, node)
+            if key in self._rows or len(self._rows) < 2 * self._max_rows:
+                return key
+        return (self._other_thread(thread.pid), state, self._other)
 
     def _thread(self, thread: RubyThread) -> RubyThread:
         """The one object that stands for all equal threads."""
-        key: tuple[object, ...] = (thread.pid,)
-        if self.by_thread:
-            key = (thread.pid, thread.tid, thread.address, thread.name, thread.ractor)
-        known = self._threads.get(key)
-        if known is None:
-            if not self.by_thread:
-                known = RubyThread(thread.pid, None, 0, "")
-            elif len(self._threads) < self._max_threads:
-                known = thread
-            else:
-                key = (thread.pid,)
-                known = self._threads.get(key) or RubyThread(
-                    thread.pid, None, 0, OTHER.name
-                )
-            self._threads[key] = known
-        return known
+        if not self.by_thread:
+            return self._known((thread.pid,), RubyThread(thread.pid, None, 0, ""))
+        key = (thread.pid, thread.tid, thread.address, thread.name, thread.ractor)
+        if key not in self._threads and len(self._threads) >= self._max_threads:
+            return self._other_thread(thread.pid)
+        return self._known(key, thread)
+
+    def _other_thread(self, pid: int) -> RubyThread:
+        if not self.by_thread:
+            return self._known((pid,), RubyThread(pid, None, 0, ""))
+        return self._known((pid,), RubyThread(pid, None, 0, OTHER.name))
+
+    def _known(self, key: tuple[object, ...], thread: RubyThread) -> RubyThread:
+        return self._threads.setdefault(key, thread)
 
     @property
     def weight(self) -> int:
@@ -148,16 +160,26 @@ class StackCounts:
         self._merge()
         return len(self._rows)
 
-    def rows(self) -> Iterator[Row]:
-        """Every row with a weight, in the order in which they were first seen."""
+    @property
+    def pids(self) -> set[int]:
+        """Of the processes that have rows."""
         self._merge()
-        frames: dict[int, tuple[Frame, ...]] = {}
-        for (thread, state, node), weight in self._rows.items():
-            if not weight:
-                continue
-            if node not in frames:
-                frames[node] = self._tree.stack(node).frames
-            yield Row(thread, ThreadState(state), frames[node], weight)
+        return {thread.pid for thread, _, _ in self._rows}
+
+    def rows(self) -> Iterator[Row]:
+        """Every row with a weight, in the order in which stacks were first seen.
+
+        Equal stacks come one after the other, with one object for their frames.
+        """
+        self._merge()
+        frames: tuple[Frame, ...] = ()
+        last = -1
+        for key in sorted(self._rows, key=itemgetter(2)):
+            thread, state, node = key
+            if node != last:
+                last, frames = node, self._tree.stack(node).frames
+            if weight := self._rows[key]:
+                yield Row(thread, ThreadState(state), frames, weight)
 
     def where(self, wanted: Callable[[RubyThread, ThreadState], bool]) -> StackCounts:
         """Only the rows of the threads and states that ``wanted`` takes.

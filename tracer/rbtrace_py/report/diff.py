@@ -126,4 +126,4 @@ def _innermost(text: str) -> str:
     if len(text) <= _LONGEST:
         return text
     start = text.find(";", len(text) - _LONGEST)
-    return f"…{text[start if start >= 0 else text.rfind(';'):]}"
+    return f"…{text[start if start >= 0 else text.rfind(';') :]}"

@@ -57,14 +57,12 @@ def fold(counts: StackCounts, folding: Folding) -> Folded:
     """The rows of all that was counted, equal ones together."""
     found = Folded()
     labels = Labels(found.labels, folding)
-    rows = list(counts.rows())
-    several = len({row.thread.pid for row in rows}) > 1
-    seen: dict[int, tuple[int, ...]] = {}
-    for thread, state, frames, weight in rows:
-        # One object stands for all equal stacks of the same counts.
-        inner = seen.get(id(frames))
-        if inner is None:
-            inner = seen[id(frames)] = labels.of_frames(frames)
+    several = len(counts.pids) > 1
+    last: tuple[Frame, ...] | None = None
+    inner: tuple[int, ...] = ()
+    for thread, state, frames, weight in counts.rows():
+        if frames is not last:
+            last, inner = frames, labels.of_frames(frames)
         key = labels.of_thread(thread, state, several) + inner
         found.stacks[key] = found.stacks.get(key, 0) + weight
     return found
