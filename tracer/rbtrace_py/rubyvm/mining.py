@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from rbtrace_py.errors import BadElf
 from rbtrace_py.rubyvm.detect import Ruby
 from rbtrace_py.rubyvm.flow import Chain, follow
-from rbtrace_py.rubyvm.layout import Offsets
+from rbtrace_py.rubyvm.layout import Layout, Offsets, Origin
 
 EC = "ec"
 """Root of chains: the execution context, wherever the function has it from."""
@@ -62,6 +63,8 @@ GETTERS = (
     Getter("rb_method_iseq", CALLED, ("me_def", "def_body"), skipped=1),
     Getter("rb_during_gc", GLOBAL, ("vm_objspace", "objspace_flags")),
 )
+
+_FIBER_GETTER = Getter("rb_fiber_alive_p", CALLED, ("fiber_status",))
 
 INDEX_GETTER = Getter(
     "rb_iseq_insns_info_encode_positions",
@@ -129,7 +132,7 @@ def _expected(getter: Getter, offsets: Offsets) -> tuple[int, ...] | None:
 
 def _ask(
     ruby: Ruby, getter: Getter, expected: tuple[int, ...]
-) -> Disagreement | bool | None:
+) -> Disagreement | Literal[True] | None:
     """True if the getter loads ``expected``; None if it says nothing."""
     first: tuple[int, ...] | None = None
     for found in found_by(ruby, getter):
@@ -198,3 +201,27 @@ def mine_flag(ruby: Ruby) -> Mapping[str, int]:
             "objspace_gc_bit": bit % 32,
         }
     return {}
+
+
+def refine(ruby: Ruby, layout: Layout) -> Layout:
+    """Correct what depends on how a Ruby was configured, not only on its version.
+
+    ``rb_fiber_t`` has a jmp_buf within, of 40 or of 200 bytes: what stands after it is
+    moved by what ``rb_fiber_alive_p`` says.
+    """
+    known = layout.offsets.fiber_status
+    if known is None:
+        return layout
+    loads = [loads[0] for loads in found_by(ruby, _FIBER_GETTER)]
+    if known in loads:
+        return layout
+    for status in loads:
+        if not 256 <= status < 1024 or status % 8:
+            continue
+        moved = {"fiber_status": status}
+        if layout.offsets.fiber_prev is not None:
+            moved["fiber_prev"] = layout.offsets.fiber_prev + status - known
+        origins = {**layout.origins, **dict.fromkeys(moved, Origin.MINED)}
+        offsets = replace(layout.offsets, **moved)
+        return replace(layout, offsets=offsets, origins=origins)
+    return layout
