@@ -247,6 +247,10 @@ static __always_inline bool same_text(struct text64 *text, u64 pointer,
 #define PID (bpf_get_current_pid_tgid() >> 32)
 #define TID (bpf_get_current_pid_tgid() & 0xffffffff)
 
+#ifndef DURATIONS
+#define DURATIONS 0
+#endif
+
 #define NIL_INTEGER 0x8000000000000000ULL
 
 /*
