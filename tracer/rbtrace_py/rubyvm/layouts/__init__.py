@@ -10,7 +10,11 @@ from importlib import import_module
 from rbtrace_py.errors import UnknownRuby
 from rbtrace_py.rubyvm.layout import Field, Layout, Offsets, Origin, Table
 
-VERSIONS = ((2, 7), (3, 0), (3, 1), (3, 2), (3, 3), (3, 4))
+VERSIONS = (
+    *((2, minor) for minor in range(1, 8)),
+    *((3, minor) for minor in range(5)),
+    (4, 0),
+)
 """Those that have a file, ascending."""
 
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?(?!\d)", re.ASCII)

@@ -1,7 +1,8 @@
 """Ruby 3.1, x86-64.
 
-Verified: DWARF of 3.1.2 as compiled from its release; the walked fields on Debian's
-running 3.1.2.
+Verified: DWARF of 3.1.0, 3.1.2 and 3.1.7 as compiled from their releases. They differ
+from 3.1.5 on in what follows ``rb_vm_t.loaded_features_realpath_map``, which is new
+there. The fields of a walk also on Debian's running 3.1.2.
 """
 
 from __future__ import annotations
@@ -115,3 +116,11 @@ FIELDS: Mapping[str, Field] = {
     "objspace_flags": Field(16, "rb_objspace_t.flags"),
     "objspace_gc_bit": Field(5, "rb_objspace_t.flags.during_gc"),
 }
+
+CHANGES: Mapping[int, Mapping[str, Field]] = {
+    # ``rb_vm_t.loaded_features_realpath_map`` came before.
+    5: {
+        "vm_objspace": Field(1112, "rb_vm_t.objspace"),
+    },
+}
+"""By the patch release from which on they hold."""

@@ -1,7 +1,8 @@
 """Ruby 3.2, x86-64.
 
-Verified: DWARF of 3.2.3 as compiled from its release; the walked fields on a running
-3.2.9.
+Verified: DWARF of 3.2.0, 3.2.2, 3.2.3, 3.2.7 and 3.2.11 as compiled from their releases.
+They differ in what follows members of ``rb_vm_t`` that were new in 3.2.3 and 3.2.7. The
+fields of a walk also on a running 3.2.9.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ FIELDS: Mapping[str, Field] = {
     "vm_main_thread": Field(40, "rb_vm_t.ractor.main_thread"),
     "vm_ractors": Field(8, "rb_vm_t.ractor.set"),
     "vm_main_ractor": Field(32, "rb_vm_t.ractor.main_ractor"),
-    "vm_objspace": Field(1136, "rb_vm_t.objspace"),
+    "vm_objspace": Field(1128, "rb_vm_t.objspace"),
     # Ractor
     "ractor_threads": Field(304, "rb_ractor_t.threads.set"),
     "ractor_running_ec": Field(520, "rb_ractor_t.threads.running_ec"),
@@ -115,3 +116,15 @@ FIELDS: Mapping[str, Field] = {
     "objspace_flags": Field(16, "rb_objspace_t.flags"),
     "objspace_gc_bit": Field(5, "rb_objspace_t.flags.during_gc"),
 }
+
+CHANGES: Mapping[int, Mapping[str, Field]] = {
+    # ``rb_vm_t.loaded_features_realpath_map`` came before.
+    3: {
+        "vm_objspace": Field(1136, "rb_vm_t.objspace"),
+    },
+    # ``rb_vm_t.inserting_constant_cache_id`` came before.
+    7: {
+        "vm_objspace": Field(1144, "rb_vm_t.objspace"),
+    },
+}
+"""By the patch release from which on they hold."""
