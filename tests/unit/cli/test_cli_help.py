@@ -12,19 +12,23 @@ from rbtrace_py.cli.main import COMMANDS
 
 EVERY = [(), *((name,) for name in COMMANDS)]
 EVENT_COMMANDS = ["count", "latency", "trace", "values"]
-TARGETED = ["probes", *EVENT_COMMANDS]
+SAMPLERS = ["stacks", "record"]
+TARGETED = ["probes", *EVENT_COMMANDS, *SAMPLERS, "dump"]
 SHARED = {
     "--filter": EVENT_COMMANDS,
     "--wait": EVENT_COMMANDS,
-    "--duration": EVENT_COMMANDS,
-    "--count": EVENT_COMMANDS,
+    "--duration": [*EVENT_COMMANDS, *SAMPLERS],
+    "--count": [*EVENT_COMMANDS, *SAMPLERS],
     "--by": ["count", "latency", "values"],
     "--max-keys": ["count", "latency", "values"],
-    "--interval": ["count", "latency", "values"],
+    "--interval": ["count", "latency", "values", "stacks"],
+    "--rate": SAMPLERS,
+    "--mode": SAMPLERS,
+    "--format": [*SAMPLERS, "report"],
     "--ps": TARGETED,
     "--subprocesses": TARGETED,
-    "--json": [*TARGETED, "doctor"],
-    "--output": [*TARGETED, "doctor"],
+    "--json": ["probes", *EVENT_COMMANDS, "dump", "doctor"],
+    "--output": [*TARGETED, "doctor", "report"],
 }
 
 
@@ -67,7 +71,7 @@ def test_a_shared_option_is_explained_in_the_same_words(say: Callable) -> None:
         command = cli.get_command(None, name)  # type: ignore[arg-type]
         assert command is not None
         for parameter in command.params:
-            if parameter.name in ("words", "pid", "shell"):
+            if parameter.name in ("words", "pid", "shell", "lines"):
                 continue
             helps.setdefault(str(parameter.name), set()).add(
                 getattr(parameter, "help", None)

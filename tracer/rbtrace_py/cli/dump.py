@@ -26,12 +26,12 @@ _PIDS = re.compile(r"-?[\d,]+")
 @click.option("--fibers", is_flag=True, help="Suspended fibers too.")
 @o.pause_option
 @click.option(
-    "--lines/--no-lines", default=True, show_default=True, help="With line numbers."
+    "--lines/--no-lines", default=True, show_default=True, help="Line numbers."
 )
 @o.ruby_version_option
 @click.option(
     "--exe",
-    type=click.Path(exists=True, dir_okay=False),
+    type=click.Path(dir_okay=False),
     metavar="FILE",
     help="Of a core: the program, or its libruby.",
 )

@@ -26,6 +26,9 @@ COMMANDS = {
     "latency": "Measure how long spans or pairs of probes take.",
     "trace": "Print every event of probes.",
     "values": "Show how the values of an operand are distributed.",
+    "dump": "Print the stack of every thread, once; also of a core file.",
+    "stacks": "Sample stacks, and print them folded or in another format.",
+    "record": "Record stacks to a file.",
     "report": "Show what is in a recording, or what changed between two.",
     "doctor": "Say what this machine and a target allow, and what is missing.",
     "completion": "Print the completion script of a shell.",
@@ -111,6 +114,7 @@ def cli() -> None:
       rbtrace-py latency 1234 checkout        a histogram, at Ctrl-C
       rbtrace-py count 1234 'shop:*' -i 1     events each second
       rbtrace-py trace 1234 shop:order        every event as it happens
+      rbtrace-py stacks 1234                  where the time goes, at Ctrl-C
 
     Exit codes: 0 done, 1 failed, 2 usage, 3 not permitted, 4 no such target or
     probe, 5 too much was lost.

@@ -45,7 +45,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         return seconds
 
 
-def _chain(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
+def chain(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
     def decorate(function: Command) -> Command:
         for decorator in reversed(decorators):
             function = decorator(function)
@@ -54,7 +54,7 @@ def _chain(*decorators: Callable[[Command], Command]) -> Callable[[Command], Com
     return decorate
 
 
-target_options = _chain(
+target_options = chain(
     click.option(
         "--ps",
         metavar="REGEX",
@@ -66,7 +66,7 @@ target_options = _chain(
     ),
 )
 
-event_options = _chain(
+event_options = chain(
     click.option("--by", metavar="ARG", help="Group by an operand, or by pid or tid."),
     click.option(
         "--max-keys",
@@ -94,7 +94,7 @@ yes_option = click.option(
     help="Attach without asking, also where that can harm the target.",
 )
 
-limit_options = _chain(
+limit_options = chain(
     click.option(
         "-d", "--duration", type=Seconds(), help="End after so long (10, 500ms, 2m)."
     ),
@@ -107,7 +107,7 @@ interval_option = click.option(
     "-i", "--interval", type=Seconds(), help="Report every so often, what came in it."
 )
 
-grouping_options = _chain(
+grouping_options = chain(
     event_options,
     filter_option,
     wait_option,
@@ -123,6 +123,16 @@ unit_option = click.option(
     default="auto",
     show_default=True,
     help="Unit of times.",
+)
+
+pause_option = click.option(
+    "--pause", is_flag=True, help="Stop the target while its stacks are read."
+)
+
+ruby_version_option = click.option(
+    "--ruby-version",
+    metavar="VERSION",
+    help="Read it as this Ruby, whatever it says it is.",
 )
 
 json_option = click.option(

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.report.status import status_line
@@ -16,6 +16,12 @@ from rbtrace_py.report.style import Style, can_move
 
 if TYPE_CHECKING:
     from rbtrace_py.session.base import Session
+
+
+class HasNotes(Protocol):
+    """What is worth saying once it is attached, a line each."""
+
+    notes: list[str]
 
 
 class Output:
@@ -129,6 +135,11 @@ class Ticker:
         )
         self._write(f"{_CLEAR}{line}")
 
+    def say(self, what: str, seconds: float) -> None:
+        """The same with something new that goes on."""
+        self._what = what
+        self(seconds)
+
     def mute(self) -> None:
         """Say nothing from now on."""
         self.clear()
@@ -183,7 +194,7 @@ def ticker_for(
     return ticker
 
 
-def attached(session: Session) -> None:
+def attached(session: HasNotes) -> None:
     """Say what is worth saying once a session is attached.
 
     A program that drives this one learns of it on the descriptor that

@@ -30,7 +30,8 @@ def format_option(default: str | None) -> Callable[[Command], Command]:
         type=click.Choice(list(FORMATS)),
         default=default,
         show_default=default is not None,
-        help="How to write it.",
+        metavar="FORMAT",
+        help=f"{', '.join(list(FORMATS)[:-1])} or {list(FORMATS)[-1]}.",
     )
 
 

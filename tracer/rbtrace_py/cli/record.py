@@ -1,0 +1,107 @@
+"""``record``: samples into a file, to be looked at later in any way."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import click
+
+from rbtrace_py.aggregate.profile import Profile
+from rbtrace_py.aggregate.recording import EXTENSION, RecordingWriter
+from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.aggregate.stacks import StackCounts
+from rbtrace_py.cli import options as o
+from rbtrace_py.cli import rendering as r
+from rbtrace_py.cli import sampling as s
+from rbtrace_py.cli.output import cannot_write
+from rbtrace_py.errors import UsageError
+from rbtrace_py.model import Sample
+from rbtrace_py.session.sampling import Add, Sampling
+from rbtrace_py.session.targets import Targets
+
+
+@click.command("record", options_metavar="[OPTIONS]")
+@o.takes_target
+@s.sampling_options("wall")
+@r.format_option(None)
+@r.lines_option
+@r.threads_option
+@r.states_option
+@r.reverse_option
+@r.title_option
+@click.option("-a", "--append", is_flag=True, help="Add to a recording that is there.")
+@o.limit_options
+@s.loss_options
+@o.output_option
+def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
+    """Record the Ruby stacks of a running process to a file.
+
+    Every sample is kept, with its time, thread and state; `rbtrace-py report`
+    makes any format of it. With --format that is made at once instead. A
+    recording is whole up to its last second however the command ends.
+
+    \b
+    Examples:
+      rbtrace-py record 1234                        until Ctrl-C
+      rbtrace-py record 1234 -d 30 -o shop.rbrec
+      rbtrace-py record 1234 -d 30 --format flamegraph
+      sudo rbtrace-py record -- bundle exec rake    runs as who called sudo
+      rbtrace-py report shop.rbrec --format speedscope
+    """
+    if words:
+        raise UsageError(f"record takes no {words[0]!r}", "name the file with -o")
+    if values["format_"] and values["append"]:
+        raise UsageError("--append is for recordings, not for a --format")
+    with ExitStack() as stack:
+        if values["format_"]:
+            return _report(stack, targets, values)
+        return _record(stack, targets, values)
+
+
+def _record(stack: ExitStack, targets: Targets, values: dict[str, Any]) -> int:
+    path = values["output"] or s.name_now(targets) + EXTENSION
+
+    def sink(sampling: Sampling) -> Add:
+        try:
+            writer = RecordingWriter(
+                path, sampling.meta, sampling.statistics, values["append"]
+            )
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        return _counted(stack.enter_context(writer), sampling.statistics)
+
+    try:
+        sampling = s.sample(stack, targets, values, sink)
+        stack.close()
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    if not values["silent"]:
+        click.echo(f"rbtrace-py: wrote {path}", err=True)
+    return s.sum_up(sampling, values)
+
+
+def _counted(writer: RecordingWriter, statistics: Statistics) -> Add:
+    write = writer.add
+
+    def add(sample: Sample) -> None:
+        write(sample)
+        statistics.samples += 1
+        if sample.flags:
+            statistics.flag(sample.flags)
+
+    return add
+
+
+def _report(stack: ExitStack, targets: Targets, values: dict[str, Any]) -> int:
+    """As ``--format`` says, at once."""
+    found: list[StackCounts] = []
+
+    def sink(sampling: Sampling) -> Add:
+        found.append(StackCounts(sampling.statistics))
+        return found[0].add
+
+    sampling = s.sample(stack, targets, values, sink)
+    profile = Profile(found[0], sampling.meta)
+    r.render(profile, values["format_"], values, s.name_now(targets))
+    return s.sum_up(sampling, values)

@@ -1,0 +1,171 @@
+"""What the commands that sample share: options, and how one goes on."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+import click
+
+from rbtrace_py.cli import options as o
+from rbtrace_py.cli.output import Ticker, attached
+from rbtrace_py.cli.stop import Stop
+from rbtrace_py.report.amounts import progress, statistics_lines
+from rbtrace_py.report.style import Style
+from rbtrace_py.session.rubies import Mode
+from rbtrace_py.session.run import Limits
+from rbtrace_py.session.sampling import (
+    MAX_RATE,
+    Add,
+    Sampling,
+    SamplingOptions,
+    run,
+)
+from rbtrace_py.session.targets import Targets
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+TOO_MUCH_LOST = 5
+
+
+def sampling_options(mode: str) -> Callable[[Command], Command]:
+    """Options of every command that samples; ``mode`` is the default one."""
+    return o.chain(
+        click.option(
+            "-r",
+            "--rate",
+            type=click.FloatRange(0, MAX_RATE, min_open=True),
+            default=99.0,
+            show_default=True,
+            help="Looks a second.",
+        ),
+        click.option(
+            "--mode",
+            type=click.Choice([mode.value for mode in Mode]),
+            default=mode,
+            show_default=True,
+            help="Threads on a CPU, or all of them with their states.",
+        ),
+        click.option(
+            "--no-idle", is_flag=True, help="In mode wall, leave out who sleeps."
+        ),
+        click.option(
+            "--engine",
+            type=click.Choice(["auto", "memory"]),
+            default="auto",
+            show_default=True,
+            help="How stacks are read: memory is from outside, without BPF.",
+        ),
+        o.pause_option,
+        o.ruby_version_option,
+    )
+
+
+loss_options = o.chain(
+    click.option(
+        "--max-loss",
+        type=click.FloatRange(0, 100),
+        default=5.0,
+        show_default=True,
+        metavar="PERCENT",
+        help="Exit with 5 if more stacks than this could not be read.",
+    ),
+    click.option("--silent", is_flag=True, help="No progress, and no sum at the end."),
+)
+
+
+def options_of(values: dict[str, Any]) -> SamplingOptions:
+    return SamplingOptions(
+        rate=values["rate"],
+        mode=Mode(values["mode"]),
+        idle=not values["no_idle"],
+        pause=values["pause"],
+        ruby_version=values["ruby_version"],
+        wait_seconds=values.get("duration"),
+    )
+
+
+def sample(
+    stack: ExitStack,
+    targets: Targets,
+    values: dict[str, Any],
+    sink: Callable[[Sampling], Add],
+    on_interval: Callable[[], None] | None = None,
+) -> Sampling:
+    """Attach, and sample until it is to end.
+
+    sink: makes, of the attached sampling, what takes the samples
+    """
+    stop = stack.enter_context(Stop())
+    sampling = Sampling(targets, options_of(values))
+    ticker = _ticker(targets, values)
+    sampling.stop, sampling.on_wait = stop.is_asked, ticker
+    stack.enter_context(sampling)
+    add = sink(sampling)
+    if not values["silent"]:
+        _warn(sampling)
+    attached(sampling)
+    limits = Limits(values.get("duration"), values.get("count"), values.get("interval"))
+
+    def tick(seconds: float) -> None:
+        ticker.say(f"{_where(targets)}: {progress(sampling.statistics)}", seconds)
+
+    def interval() -> None:
+        ticker.clear()
+        if on_interval is not None:
+            on_interval()
+
+    run(
+        sampling,
+        add,
+        limits,
+        interval if on_interval is not None else None,
+        tick,
+        stop.is_asked,
+    )
+    ticker.end()
+    return sampling
+
+
+def _ticker(targets: Targets, values: dict[str, Any]) -> Ticker:
+    ticker = Ticker(f"waiting for Ruby in {_where(targets)}", "ends it", quiet=0.3)
+    if values["silent"] or targets.command is not None:
+        ticker.mute()
+    return ticker
+
+
+def _where(targets: Targets) -> str:
+    pids = targets.pids
+    return f"pid {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes"
+
+
+def _warn(sampling: Sampling) -> None:
+    if sampling.options.pause:
+        click.echo(
+            "rbtrace-py: the target is stopped each time its stacks are read", err=True
+        )
+
+
+def sum_up(sampling: Sampling, values: dict[str, Any]) -> int:
+    """Say how well it went; the exit code."""
+    statistics = sampling.statistics
+    if not values["silent"]:
+        style = Style.for_stream(sys.stderr)
+        for line in statistics_lines(statistics, style):
+            click.echo(f"rbtrace-py: {line.strip()}", err=True)
+        if sampling.options.pause:
+            click.echo(
+                f"rbtrace-py: targets were stopped for {sampling.stopped_ns / 1e6:.1f}"
+                " ms in all",
+                err=True,
+            )
+    return TOO_MUCH_LOST if 100 * statistics.loss > values["max_loss"] else 0
+
+
+def name_now(targets: Targets) -> str:
+    """``rbtrace-1234-20260131-101500``: for files that nobody named."""
+    clock = time.strftime("%Y%m%d-%H%M%S")
+    return f"rbtrace-{targets.pids[0]}-{clock}"

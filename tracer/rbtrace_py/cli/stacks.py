@@ -1,0 +1,86 @@
+"""``stacks``: where is the time going?"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import click
+
+from rbtrace_py.aggregate.profile import Profile
+from rbtrace_py.aggregate.stacks import StackCounts
+from rbtrace_py.cli import options as o
+from rbtrace_py.cli import rendering as r
+from rbtrace_py.cli import sampling as s
+from rbtrace_py.errors import UsageError
+from rbtrace_py.session.sampling import Add, Sampling
+from rbtrace_py.session.targets import Targets
+
+
+@click.command("stacks", options_metavar="[OPTIONS]")
+@o.takes_target
+@s.sampling_options("cpu")
+@r.format_option("folded")
+@r.lines_option
+@r.threads_option
+@r.states_option
+@r.reverse_option
+@r.title_option
+@o.interval_option
+@o.limit_options
+@s.loss_options
+@o.output_option
+def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
+    """Sample the Ruby stacks of a running process and print them, folded.
+
+    Reads the target's memory from outside: no gem, no BPF, and the target is
+    not stopped. Ctrl-C ends it and prints what was seen. --count is of samples.
+
+    \b
+    Examples:
+      rbtrace-py stacks 1234                        at Ctrl-C: a line a stack
+      rbtrace-py stacks 1234 -d 10 --format summary
+      rbtrace-py stacks 1234 --mode wall --threads --no-idle
+      rbtrace-py stacks 1234 -d 30 --format flamegraph -o shop.svg
+      rbtrace-py stacks --subprocesses --ps 'puma.*cluster' -d 10
+      rbtrace-py stacks -- ruby script.rb
+    """
+    if words:
+        raise UsageError(f"stacks takes no {words[0]!r}", "see --format for reports")
+    if values["mode"] == "wall":
+        values["states"] = True
+    with ExitStack() as stack:
+        counting = _Counting(targets, values)
+        wanted = counting.interval if values["interval"] else None
+        sampling = s.sample(stack, targets, values, counting.sink, wanted)
+        if not values["interval"]:
+            counting.render()
+        return s.sum_up(sampling, values)
+
+
+class _Counting:
+    """Counts samples, and renders them when it is time."""
+
+    def __init__(self, targets: Targets, values: dict[str, Any]) -> None:
+        self._values = values
+        self._stem = s.name_now(targets)
+        self._before: StackCounts | None = None
+
+    def sink(self, sampling: Sampling) -> Add:
+        self._sampling = sampling
+        self._counts = StackCounts(sampling.statistics)
+        return self._counts.add
+
+    def interval(self) -> None:
+        """Render what came since the last one."""
+        counts = self._counts
+        self._render(counts if self._before is None else counts.minus(self._before))
+        self._before = counts.snapshot()
+
+    def render(self) -> None:
+        """Render all there is."""
+        self._render(self._counts)
+
+    def _render(self, counts: StackCounts) -> None:
+        profile = Profile(counts, self._sampling.meta)
+        r.render(profile, self._values["format_"], self._values, self._stem)

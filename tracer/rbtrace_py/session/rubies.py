@@ -1,0 +1,204 @@
+"""A Ruby process whose stacks are read: its VM, its memory, its threads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from enum import Enum
+
+from rbtrace_py.errors import RbtraceError, UnreadableMemory
+from rbtrace_py.linux.closing import Closing
+from rbtrace_py.linux.memory import ProcessMemory
+from rbtrace_py.linux.process import Process, parse_status
+from rbtrace_py.linux.ptrace import Pause, paused
+from rbtrace_py.linux.tasks import Tasks
+from rbtrace_py.model import RubyThread, Sample, ThreadState
+from rbtrace_py.rubyvm.attach import attach
+from rbtrace_py.rubyvm.threads import VmThread
+from rbtrace_py.rubyvm.vm import RubyVM, Walked
+
+_LOOKS_BETWEEN_CHECKS = 10
+"""What was read of the target's code is checked anew at every so manieth refresh."""
+
+
+class Mode(str, Enum):
+    """Which threads a sampler looks at."""
+
+    CPU = "cpu"
+    """Those that are on a CPU, or ready to be."""
+    WALL = "wall"
+    """All, each with its state."""
+
+
+class RubyProcess(Closing):
+    """One process; ``process`` is the caller's.
+
+    version, notes: of its Ruby, and what a user should know of it
+    broken_looks: refreshes in a row between which nothing could be read
+    stopped_ns: how long it was stopped for our sake
+
+    Raises what ``rubyvm.attach`` raises.
+    """
+
+    def __init__(self, process: Process, ruby_version: str | None = None) -> None:
+        self.process = process
+        self.broken_looks = 0
+        self.stopped_ns = 0
+        attached = attach(process, ruby_version)
+        self.version = attached.layout.version
+        self.notes = attached.notes
+        self._tids = Tids(process)
+        self.vm = RubyVM(
+            ProcessMemory(process.pid),
+            attached.layout,
+            attached.vm_address,
+            attached.symbols_address,
+            self._tids.is_known,
+        )
+        self._tasks = Tasks(process)
+        self._threads: list[VmThread] = []
+        self._known: dict[VmThread, RubyThread] = {}
+        self._looks = 0
+        self._failed = self._lost = self._read = 0
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take in threads that came, let go of those that went."""
+        self._tids.refresh()
+        self._tasks.refresh()
+        self._looks += 1
+        if self._looks % _LOOKS_BETWEEN_CHECKS == 0:
+            self.vm.revalidate()
+        is_broken = self._lost > 0 and self._read == 0
+        self._lost = self._read = 0
+        try:
+            self._threads = self.vm.threads()
+        except UnreadableMemory:
+            is_broken = True
+        self.broken_looks = self.broken_looks + 1 if is_broken else 0
+        self._name_threads()
+
+    def _name_threads(self) -> None:
+        """One RubyThread for each thread as long as it is the same one."""
+        same = {_identity(old): thread for old, thread in self._known.items()}
+        self._known = {
+            thread: same.get(_identity(thread)) or self._named(thread)
+            for thread in self._threads
+        }
+
+    def _named(self, thread: VmThread) -> RubyThread:
+        return RubyThread(
+            self.process.pid,
+            self._tids.ours(thread.tid),
+            thread.address,
+            thread.name,
+            thread.ractor,
+            thread.is_main,
+        )
+
+    @property
+    def threads(self) -> list[RubyThread]:
+        """All of them, the main one first."""
+        return list(self._known.values())
+
+    def samples(self, mode: Mode, pause: bool = False) -> Iterator[Sample]:
+        """Look at the threads once. Raises NoSuchTarget if the process has ended."""
+        known = self._known
+        running = self._tasks.running(
+            thread.tid for thread in known.values() if thread.tid is not None
+        )
+        if mode is Mode.CPU:
+            wanted = [one for one, thread in known.items() if thread.tid in running]
+            if not wanted:
+                return
+        else:
+            wanted = list(known)
+        with self._stopped(pause) as pausing:
+            walks = self._walk(wanted)
+        if pausing is not None:
+            self.stopped_ns += pausing.stopped_ns
+        now = time.time_ns()
+        for one, walked in zip(wanted, walks, strict=True):
+            if walked is None:
+                self._lost += 1
+                self._failed += 1
+                continue
+            self._read += 1
+            thread = known[one]
+            state = _state(walked.state, thread.tid in running, thread.tid is None)
+            yield Sample(
+                now, thread, state, walked.stack, 1, walked.flags, walked.fiber
+            )
+
+    def _walk(self, wanted: list[VmThread]) -> list[Walked | None]:
+        if len(wanted) == 1:
+            return [self.vm.sample(wanted[0])]
+        return self.vm.sample_all(wanted)
+
+    def _stopped(self, pause: bool) -> AbstractContextManager[Pause | None]:
+        return paused(self.process) if pause else nullcontext()
+
+    def take_failed(self) -> int:
+        """How many stacks could not be read since this was last asked."""
+        failed, self._failed = self._failed, 0
+        return failed
+
+    def close(self) -> None:
+        """Give back descriptors; may be called twice."""
+        self._tasks.close()
+
+
+def _identity(thread: VmThread) -> tuple[object, ...]:
+    return (thread.address, thread.tid, thread.name, thread.ractor)
+
+
+def _state(state: ThreadState, is_on_cpu: bool, has_no_task: bool) -> ThreadState:
+    """What the VM says of a thread, with what the kernel says of it."""
+    if is_on_cpu:
+        return ThreadState.RUNNING
+    if state is ThreadState.RUNNING and not has_no_task:
+        # It holds the lock, and yet it is asleep: in a call that keeps the lock.
+        return ThreadState.SLEEPING
+    return state
+
+
+class Tids:
+    """Kernel thread ids as the target's own pid namespace and as ours has them."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._is_foreign = "pid" in process.foreign_namespaces()
+        self._ours: dict[int, int] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take in what threads there are."""
+        try:
+            tids = self._process.threads()
+        except RbtraceError:
+            tids = []
+        if not self._is_foreign:
+            self._ours = {tid: tid for tid in tids}
+            return
+        known = {ours: its for its, ours in self._ours.items()}
+        self._ours = {known.get(tid) or self._in_its(tid): tid for tid in tids}
+
+    def _in_its(self, tid: int) -> int:
+        """The id that the target's namespace gives to ``tid``: the last of NSpid."""
+        try:
+            status = parse_status(self._process.read(f"task/{tid}/status"))
+        except RbtraceError:
+            return 0
+        words = status.get("NSpid", "").split()
+        return int(words[-1]) if words and words[-1].isdigit() else tid
+
+    def is_known(self, tid: int) -> bool:
+        """Has the target a thread of this id, in its own namespace?"""
+        if tid not in self._ours:
+            self.refresh()
+        return tid in self._ours
+
+    def ours(self, tid: int | None) -> int | None:
+        """The id that our namespace gives to it."""
+        return None if tid is None else self._ours.get(tid)

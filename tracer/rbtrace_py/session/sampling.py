@@ -1,0 +1,311 @@
+"""Sampling: the stacks of a set of processes, again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rbtrace_py.aggregate.meta import Meta
+from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.errors import (
+    NoSuchTarget,
+    NotRuby,
+    RbtraceError,
+    UsageError,
+    VmNotStarted,
+)
+from rbtrace_py.linux.closing import Closing
+from rbtrace_py.linux.process import Process
+from rbtrace_py.model import Sample, ThreadState
+from rbtrace_py.session.beat import Beat
+from rbtrace_py.session.rubies import Mode, RubyProcess
+from rbtrace_py.session.run import Limits
+from rbtrace_py.session.targets import Targets
+
+LOOK_SECONDS = 0.1
+"""How often threads, children, ends and the wish to stop are looked for."""
+
+_START_SECONDS = 0.002
+"""How often a program of ours that is starting is looked at."""
+
+_BROKEN_LOOKS = 10
+"""Looks in a row without one stack that was read, after which a process is attached
+anew: it may run another program now."""
+
+MAX_RATE = 100_000.0
+TOO_LATE = 0.05
+"""Part of the rounds that may come late before it is worth a warning."""
+
+Add = Callable[[Sample], object]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingOptions:
+    """What the commands that sample share.
+
+    rate: rounds a second
+    idle: in mode wall, also threads that sleep
+    pause: stop the target while its stacks are read
+    ruby_version: instead of what the target says of itself
+    wait_seconds: how long to wait for a program of ours to become a Ruby; None: always
+    """
+
+    rate: float = 99.0
+    mode: Mode = Mode.CPU
+    idle: bool = True
+    pause: bool = False
+    ruby_version: str | None = None
+    wait_seconds: float | None = None
+
+
+class Sampling(Closing):
+    """See the module. Use it as a context manager: entering attaches.
+
+    statistics: how well it goes
+    notes: what a user should know, a line each
+    stopped_ns: how long targets were stopped, with ``pause``
+
+    Raises NoSuchTarget, NotPermitted, NotRuby, UnknownRuby, UsageError.
+    """
+
+    def __init__(
+        self, targets: Targets, options: SamplingOptions | None = None
+    ) -> None:
+        self.targets = targets
+        self.options = options or SamplingOptions()
+        if not 0 < self.options.rate <= MAX_RATE:
+            raise UsageError(f"a rate of {self.options.rate:g} is not possible")
+        self.statistics = Statistics(rate=self.options.rate)
+        self.notes: list[str] = []
+        self.on_wait: Callable[[float], None] | None = None
+        self.stop: Callable[[], bool] = lambda: False
+        self._rubies: dict[int, RubyProcess] = {}
+        self._strangers: set[tuple[int, int]] = set()
+        self._versions: dict[str, None] = {}
+        self._stopped_ns = 0
+
+    def __enter__(self) -> Sampling:
+        try:
+            self._attach_first()
+        except BaseException:
+            self.close()
+            raise
+        self.statistics.started_ns = self.statistics.ended_ns = time.time_ns()
+        return self
+
+    # -------------------------------------------------------------- attaching
+
+    def _attach_first(self) -> None:
+        if self.targets.command is not None:
+            self._wait_for_ruby()
+            return
+        processes = self.targets.alive()
+        for process in processes:
+            try:
+                self._attach(process)
+            except NotRuby as error:
+                if len(processes) == 1 or not self.targets.follow:
+                    raise
+                self._strangers.add(process.identity)
+                self.notes.append(str(error))
+        if not self._rubies:
+            raise NoSuchTarget("none of the processes is a Ruby")
+
+    def _wait_for_ruby(self) -> None:
+        """A program of ours has just begun: wait until it has a VM."""
+        start = time.monotonic()
+        limit = self.options.wait_seconds
+        while True:
+            error = self._attach_any()
+            if error is None:
+                return
+            waited = time.monotonic() - start
+            if not self.targets.alive() or self.stop():
+                raise error
+            if limit is not None and waited >= limit:
+                raise error
+            if self.on_wait is not None:
+                self.on_wait(waited)
+            time.sleep(_START_SECONDS)
+
+    def _attach_any(self) -> RbtraceError | None:
+        """Attach to what has become a Ruby; else say why there is none."""
+        self.targets.refresh()
+        found: RbtraceError = NoSuchTarget("the program has ended")
+        for process in self.targets.alive():
+            try:
+                self._attach(process)
+            except (NotRuby, NoSuchTarget) as error:
+                found = error
+        return None if self._rubies else found
+
+    def _attach(self, process: Process) -> None:
+        old = self._rubies.pop(process.pid, None)
+        if old is not None:
+            self._let_go(old)
+        ruby = RubyProcess(process, self.options.ruby_version)
+        self._rubies[process.pid] = ruby
+        self._versions[ruby.version] = None
+        for note in ruby.notes:
+            if note not in self.notes:
+                self.notes.append(note)
+
+    def _let_go(self, ruby: RubyProcess) -> None:
+        self.statistics.failed += ruby.take_failed()
+        self._stopped_ns += ruby.stopped_ns
+        ruby.close()
+
+    # --------------------------------------------------------------- sampling
+
+    @property
+    def is_over(self) -> bool:
+        """Have all targets ended, and will there be no other?"""
+        return not self._rubies and not self.targets.alive()
+
+    @property
+    def stopped_ns(self) -> int:
+        return self._stopped_ns + sum(r.stopped_ns for r in self._rubies.values())
+
+    @property
+    def meta(self) -> Meta:
+        """For a recording of this."""
+        return Meta(
+            started_ns=self.statistics.started_ns,
+            unit=self.statistics.unit,
+            rate=self.options.rate,
+            mode=self.options.mode.value,
+            engine="memory",
+            pids=self.targets.pids,
+            command=self.command,
+            rubies=tuple(self._versions),
+        )
+
+    @property
+    def command(self) -> str:
+        """The command line of the first target that still runs."""
+        for process in self.targets.processes.values():
+            return " ".join(process.cmdline)
+        return ""
+
+    def round(self, add: Add) -> None:
+        """Look once at every process."""
+        mode, pause = self.options.mode, self.options.pause
+        for pid, ruby in list(self._rubies.items()):
+            try:
+                if mode is Mode.WALL and not self.options.idle:
+                    for sample in ruby.samples(mode, pause):
+                        if sample.state is not ThreadState.SLEEPING:
+                            add(sample)
+                else:
+                    for sample in ruby.samples(mode, pause):
+                        add(sample)
+            except NoSuchTarget:
+                self._let_go(self._rubies.pop(pid))
+
+    def look(self) -> None:
+        """Keep up with what comes and goes; every LOOK_SECONDS."""
+        alive = {process.pid: process for process in self.targets.alive()}
+        for pid in self._rubies.keys() - alive.keys():
+            self._let_go(self._rubies.pop(pid))
+        self.targets.refresh()
+        for pid, process in list(self.targets.processes.items()):
+            self._keep_up(pid, process)
+        self.statistics.ended_ns = time.time_ns()
+
+    def _keep_up(self, pid: int, process: Process) -> None:
+        ruby = self._rubies.get(pid)
+        try:
+            if ruby is None:
+                if process.identity not in self._strangers:
+                    self._attach(process)
+            elif ruby.broken_looks >= _BROKEN_LOOKS:
+                self._attach(process)
+            else:
+                ruby.refresh()
+                self.statistics.failed += ruby.take_failed()
+        except VmNotStarted:
+            return
+        except NoSuchTarget:
+            if ruby is not None and self._rubies.get(pid) is ruby:
+                self._let_go(self._rubies.pop(pid))
+        except RbtraceError as error:
+            self._give_up(process, error)
+
+    def _give_up(self, process: Process, error: RbtraceError) -> None:
+        """A child that is no Ruby, or a Ruby that became something else."""
+        ruby = self._rubies.pop(process.pid, None)
+        if ruby is not None:
+            self._let_go(ruby)
+        if self.targets.command is None:
+            self._strangers.add(process.identity)
+        if not isinstance(error, NotRuby):
+            self.notes.append(f"process {process.pid} is left out: {error}")
+
+    def close(self) -> None:
+        """Let go of all; may be called twice. The targets stay the caller's."""
+        for ruby in self._rubies.values():
+            self._let_go(ruby)
+        self._rubies.clear()
+
+
+def run(
+    sampling: Sampling,
+    add: Add,
+    limits: Limits,
+    on_interval: Callable[[], None] | None = None,
+    on_tick: Callable[[float], None] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Sample with an entered session until a limit, all targets' end, or ``stop``.
+
+    add: gets each sample; on_interval: called where an interval ends, the last,
+    shorter one too; on_tick: gets the seconds since the start, ten times a second
+    """
+    beat = Beat(sampling.options.rate, sampling.statistics)
+    clock = time.monotonic_ns
+    start = clock()
+    end = _after(start, limits.duration)
+    interval = _after(0, limits.interval)
+    due = start + interval if interval else None
+    step = int(LOOK_SECONDS * 1e9)
+    look = start + step
+    while not stop() and not sampling.is_over:
+        until = min(at for at in (look, end, due) if at is not None)
+        while beat.wait(until):
+            sampling.round(add)
+            if limits.count and sampling.statistics.samples >= limits.count:
+                break
+        now = clock()
+        if now >= look:
+            sampling.look()
+            look = now + step
+            if on_tick is not None:
+                on_tick((now - start) / 1e9)
+        if end is not None and now >= end:
+            break
+        if limits.count and sampling.statistics.samples >= limits.count:
+            break
+        if due is not None and now >= due:
+            due += interval or 0
+            sampling.statistics.ended_ns = time.time_ns()
+            if on_interval is not None:
+                on_interval()
+    sampling.look()
+    if on_interval is not None and limits.interval:
+        on_interval()
+
+
+def _after(start: int, seconds: float | None) -> int | None:
+    return None if seconds is None else start + int(seconds * 1e9)
+
+
+def warnings(statistics: Statistics, rate: float) -> Sequence[str]:
+    """What is to be said of how well it went."""
+    found = []
+    if statistics.late > TOO_LATE * (statistics.rounds + statistics.late):
+        found.append(
+            f"the rate of {rate:g}/s was not kept: {statistics.achieved_rate:.0f}/s"
+            " were reached"
+        )
+    return found
