@@ -8,17 +8,21 @@ What cannot be trusted is refused.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from rbtrace_py.errors import RbtraceError, UnknownRuby
+from rbtrace_py.errors import NotPermitted, UnknownRuby
 from rbtrace_py.linux.memory import Memory, ProcessMemory
 from rbtrace_py.linux.process import Process
+from rbtrace_py.rubyvm.calibration import calibrate
+from rbtrace_py.rubyvm.checks import complaint
 from rbtrace_py.rubyvm.detect import Ruby, Version, find_ruby, forced_version
+from rbtrace_py.rubyvm.dwarf import fields_from_dwarf
 from rbtrace_py.rubyvm.layout import Layout, Origin
-from rbtrace_py.rubyvm.layouts import layout_from, table_for
-from rbtrace_py.rubyvm.mining import cross_check
+from rbtrace_py.rubyvm.layouts import VERSIONS, layout_from, nearest, table_for
+from rbtrace_py.rubyvm.mining import cross_check, refine
 from rbtrace_py.rubyvm.roots import Root, find_symbols, find_vm
 
 SOURCES = (Origin.DWARF, Origin.TABLE, Origin.CALIBRATED)
@@ -107,10 +111,11 @@ class _Search:
         self.memory = memory
         self.vm = vm
         self.complaints: list[str] = []
+        self.notes: list[str] = []
 
     def find(
         self, sources: Sequence[Origin]
-    ) -> tuple[Layout, frozenset[str], list[str]]:
+    ) -> tuple[Layout, frozenset[str], tuple[str, ...]]:
         """The first layout that agrees with the binary; raises UnknownRuby."""
         hint = ""
         for source in SOURCES:
@@ -118,24 +123,67 @@ class _Search:
                 continue
             try:
                 layout = self._from(source)
-            except RbtraceError as error:
+            except (UnknownRuby, NotPermitted) as error:
                 self.complaints.append(f"{source.value}: {error}")
                 hint = error.hint or hint
                 continue
             if layout is None:
                 continue
-            mined = cross_check(self.ruby, layout.offsets)
-            if not mined.disagreements:
-                return layout, mined.agreed, self.complaints
-            self.complaints += [f"{source.value}: {d}" for d in mined.disagreements]
+            layout = refine(self.ruby, layout)
+            agreed, objections = self._check(layout)
+            if not objections:
+                return layout, agreed, (*self.notes, *self.complaints)
+            self.complaints += [f"{source.value}: {text}" for text in objections]
+        reasons = "; ".join(self.complaints) or "no source of its layout was asked"
         raise UnknownRuby(
             f"the structures of the Ruby {self.version.text} in {self.ruby.path} are"
-            f" not known: {'; '.join(self.complaints) or 'no source was asked'}",
+            f" not known: {reasons}",
             hint or "install its debug symbols, or say --ruby-version",
         )
+
+    def _check(self, layout: Layout) -> tuple[frozenset[str], list[str]]:
+        """The fields that the binary's code confirms, and what contradicts them."""
+        mined = cross_check(self.ruby, layout.offsets)
+        objections = [str(one) for one in mined.disagreements]
+        if not objections:
+            reason = complaint(self.memory, layout, self.vm.address)
+            if reason:
+                objections.append(f"in the target's memory, {reason}")
+        return mined.agreed, objections
 
     def _from(self, source: Origin) -> Layout | None:
         """The layout as ``source`` has it, None where that has nothing."""
         if source is Origin.TABLE:
             return layout_from(table_for(self.version.text), self.version.text)
-        return None
+        if source is Origin.CALIBRATED:
+            return calibrate(self.process, self.ruby, self.version)
+        return self._from_dwarf()
+
+    def _from_dwarf(self) -> Layout | None:
+        """By DWARF alone if the version has no table: then all that is needed."""
+        minor = self.version.minor
+        is_known = minor in VERSIONS
+        table = table_for("{}.{}".format(*(minor if is_known else nearest(minor))))
+        if is_known:
+            table = table_for(self.version.text)
+        found = fields_from_dwarf(
+            self.ruby.elf,
+            self.ruby.file.fd,
+            self._path_in_root(),
+            (os.fsencode(f"/proc/{self.process.pid}/root"), b""),
+            table,
+        )
+        if found is None:
+            return None
+        if not is_known:
+            missing = table.fields.keys() - found.fields.keys()
+            if missing:
+                raise UnknownRuby(f"{found.path} lacks {', '.join(sorted(missing))}")
+        self.notes.append(f"DWARF: {found.path}")
+        return layout_from(table, self.version.text, found.fields)
+
+    def _path_in_root(self) -> bytes:
+        """Of the file with the VM; maps show it with a chroot's own path before it."""
+        path = self.ruby.file.file.executable[0].raw_path
+        root = os.fsencode(self.process.readlink("root") or "/").rstrip(b"/")
+        return path.removeprefix(root) if path.startswith(root + b"/") else path

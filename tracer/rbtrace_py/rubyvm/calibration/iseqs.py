@@ -70,6 +70,7 @@ class IseqSearch:
         self._numbers()
         self._parents()
         self._line_table()
+        self._call_data()
         return self.result
 
     def _addresses(self) -> tuple[dict[str, int], int]:
@@ -280,3 +281,20 @@ class IseqSearch:
             if not {at for at, _ in self.given.places[f"lines_{n}"]} <= numbers:
                 return False
         return True
+
+    def _call_data(self) -> None:
+        """Call sites in the code's order (2.7 and later); earlier ones have none."""
+        ids = [symbol >> 8 for symbol in self.given.named("call_")]
+        for offset, table in self.view.pointers(self.bodies["calls"], _BODY // 8):
+            for size in range(8, 128, 8):
+                sites = [table + i * size for i in range(len(ids))]
+                words = [self.view.word(site) for site in sites]
+                packed = [word >> 32 if word & 1 else 0 for word in words]
+                mid = offset_where(
+                    size, 8, sites, lambda i, at: self.view.word(at) == ids[i]
+                )
+                if packed == ids or mid is not None:
+                    self.result.found.update(body_call_data=offset, call_size=size)
+                    if mid is not None:
+                        self.result.found["call_mid"] = mid
+                    return

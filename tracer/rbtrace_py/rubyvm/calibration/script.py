@@ -29,6 +29,9 @@ class RbtraceHost
   end
   def original(hosts, left) [4, in_module(hosts, left)] end
   alias aliased original
+  def calls(x)
+    x.rbtrace_first; x.rbtrace_second; x.rbtrace_third; x.rbtrace_fourth
+  end
   def nested
     outer = proc { proc { 1 } }
     [outer, outer.call]
@@ -62,6 +65,8 @@ outer, inner = host.nested
   given("symbol_" + name, name.to_sym)
 end
 given("symbol_aliased", :aliased)
+given("iseq_calls", iseq_class.of(RbtraceHost.instance_method(:calls)))
+%w(first second third fourth).each { |name| given("call_" + name, :"rbtrace_#{name}") }
 given("method_aliased", host.method(:aliased))
 given("method_reader", host.method(:reader))
 given("method_writer", host.method(:writer=))
