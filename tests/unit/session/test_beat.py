@@ -49,6 +49,12 @@ def test_rounds_are_at_no_fixed_place_of_their_period() -> None:
         assert 0.05 < share < 0.15
 
 
+def test_work_that_ends_in_the_next_period_costs_it_no_round() -> None:
+    begun, statistics = rounds(100, 4 * MS, SECOND)
+    assert len(begun) >= 97
+    assert statistics.late < 20
+
+
 def test_what_is_too_slow_is_counted_and_not_made_up_for() -> None:
     begun, statistics = rounds(1000, 5 * MS, SECOND)
     assert 190 < len(begun) <= 201

@@ -49,7 +49,8 @@ class Beat:
         return True
 
     def _begin(self, now: int) -> None:
-        missed = (now - self._start) // self._period
+        # The period that we are in now may still have its own round.
+        missed = max(0, (now - self._start) // self._period - 1)
         if (now - self._due) * 2 > self._period:
             self._statistics.late += max(1, missed)
         self._statistics.rounds += 1
