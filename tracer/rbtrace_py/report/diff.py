@@ -18,6 +18,7 @@ from rbtrace_py.report.amounts import amount
 from rbtrace_py.report.folding import Folding, fold, short_path
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.summary import share_text
+from rbtrace_py.report.text import ellipsis
 
 MAX_ROWS = 30
 """Rows of each table; how many more there are is said."""
@@ -45,10 +46,11 @@ def diff_lines(
     before: StackCounts, after: StackCounts, folding: Folding, style: Style
 ) -> Iterator[str]:
     """Methods (or with lines, their lines) by self and by total, then stacks."""
-    both = " → ".join(
+    arrow = style.pick("→", "->")
+    both = f" {arrow} ".join(
         amount(counts.weight, counts.statistics.unit) for counts in (before, after)
     )
-    yield style.bold(f"before → after: {both}")
+    yield style.bold(f"before {arrow} after: {both}")
     what = "lines" if folding.lines else "methods"
     shares = [_shares(counts, folding.lines) for counts in (before, after)]
     own = [{text: s.own for text, s in side.items()} for side in shares]
@@ -118,12 +120,12 @@ def _row(change: Change, style: Style) -> str:
     paint = style.red if change.by > 0 else style.green
     by = paint(f"{100 * change.by:+7.2f}")
     columns = f"{100 * change.before:8.2f}  {100 * change.after:8.2f}  {by}"
-    return f"{columns}  {_innermost(change.text)}"
+    return f"{columns}  {_innermost(change.text, style)}"
 
 
-def _innermost(text: str) -> str:
+def _innermost(text: str, style: Style) -> str:
     """As many of a stack's frames as fit, at least one."""
     if len(text) <= _LONGEST:
         return text
     start = text.find(";", len(text) - _LONGEST)
-    return f"…{text[start if start >= 0 else text.rfind(';') :]}"
+    return f"{ellipsis(style)}{text[start if start >= 0 else text.rfind(';') :]}"
