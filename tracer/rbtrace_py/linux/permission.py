@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rbtrace_py.linux.process import Process
 
 _AS_ROOT = "run as root, or with CAP_SYS_PTRACE"
+_FIRST_USER_NAMESPACE = 0xEFFFFFFD
+"""Its inode: PROC_USER_INIT_INO (include/linux/proc_ns.h)."""
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 
 
@@ -61,7 +63,7 @@ def _why(pid: int) -> tuple[str, str]:
             "only a reboot changes that",
         )
     if "CAP_SYS_PTRACE" in effective_capabilities():
-        return _why_with_capability(own, its)
+        return _why_with_capability(own)
     if os.geteuid() == 0:
         return (
             "this root lacks CAP_SYS_PTRACE",
@@ -70,11 +72,13 @@ def _why(pid: int) -> tuple[str, str]:
     return _why_without(own, its, scope)
 
 
-def _why_with_capability(own: Credentials, its: Credentials) -> tuple[str, str]:
-    if its.user_namespace is None or own.user_namespace != its.user_namespace:
+def _why_with_capability(own: Credentials) -> tuple[str, str]:
+    """The capability counts in our user namespace, and in those made in it."""
+    if own.user_namespace != _FIRST_USER_NAMESPACE:
         return (
-            "it is in a user namespace in which CAP_SYS_PTRACE does not count",
-            "run where the process's own namespace was made, or on the host",
+            "it may be outside of our user namespace, where CAP_SYS_PTRACE does not"
+            " count",
+            "run on the host, or in the container of the process",
         )
     return "a security module or a sandbox (seccomp) forbids it", "see dmesg"
 

@@ -25,13 +25,14 @@ _KERNEL_STATES = {
 
 def dump_lines(dump: Dump, style: Style, lines: bool = True) -> Iterator[str]:
     """A heading, and a paragraph for each thread; ``lines``: with line numbers."""
+    frames = _Frames(style, lines)
     yield from _wrapped(_heading(dump), style, style.bold)
     yield from _wrapped(_when(dump, style), style, style.dim)
     for note in dump.notes:
-        yield from _wrapped(f"({escape(note, style)})", style, style.yellow)
+        yield from _wrapped(f"({_shown(note, style)})", style, style.yellow)
     for thread in dump.threads:
         yield ""
-        yield from _thread(thread, style, lines)
+        yield from _thread(thread, frames, style)
 
 
 def _wrapped(text: str, style: Style, paint: Callable[[str], str]) -> Iterator[str]:
@@ -71,14 +72,14 @@ def _signal(number: int) -> str:
         return f"signal {number}"
 
 
-def _thread(thread: DumpedThread, style: Style, lines: bool) -> Iterator[str]:
+def _thread(thread: DumpedThread, frames: _Frames, style: Style) -> Iterator[str]:
     paint = _PAINTS.get(thread.state, Style.bold)
-    name = cut(escape(thread_name(thread), style), max(style.width - 40, 20), style)
+    name = cut(_shown(thread_name(thread), style), max(style.width - 40, 20), style)
     rest = ", ".join(_facts(thread))
     yield f"{style.bold(name)} {paint(style, rest)}"
-    yield from _stack(thread.stack, thread.flags, style, lines)
+    yield from _stack(thread.stack, thread.flags, frames, style)
     for fiber in thread.fibers:
-        yield from _fiber(fiber, style, lines)
+        yield from _fiber(fiber, frames, style)
 
 
 _PAINTS = {
@@ -86,6 +87,11 @@ _PAINTS = {
     ThreadState.WAITING: Style.yellow,
     ThreadState.SLEEPING: Style.dim,
 }
+
+
+def _shown(text: str, style: Style) -> str:
+    """Texts of a dump are safe already, but may not be ASCII."""
+    return escape(text, style) if style.ascii and not text.isascii() else text
 
 
 def thread_name(thread: DumpedThread) -> str:
@@ -115,13 +121,13 @@ _STATES = {
 }
 
 
-def _fiber(fiber: DumpedFiber, style: Style, lines: bool) -> Iterator[str]:
+def _fiber(fiber: DumpedFiber, frames: _Frames, style: Style) -> Iterator[str]:
     yield f"  {style.cyan(f'suspended fiber {fiber.address:#x}')}"
-    yield from _stack(fiber.stack, fiber.flags, style, lines)
+    yield from _stack(fiber.stack, fiber.flags, frames, style)
 
 
 def _stack(
-    stack: Stack | None, flags: SampleFlags, style: Style, lines: bool
+    stack: Stack | None, flags: SampleFlags, frames: _Frames, style: Style
 ) -> Iterator[str]:
     if stack is None:
         yield _INDENT + style.red("(its stack could not be read)")
@@ -131,15 +137,31 @@ def _stack(
     if not stack.frames:
         yield _INDENT + style.dim("(no Ruby frames)")
     for frame in reversed(stack.frames):
-        yield from _frame(frame, style, lines)
+        yield from frames.lines(frame)
     if flags & SampleFlags.TRUNCATED:
         yield _INDENT + style.yellow("(outermost frames missing)")
 
 
+class _Frames:
+    """Lines of frames; threads mostly share those they stand on."""
+
+    def __init__(self, style: Style, with_lines: bool) -> None:
+        self._style, self._with_lines = style, with_lines
+        self._known: dict[int, tuple[Frame, list[str]]] = {}
+
+    def lines(self, frame: Frame) -> list[str]:
+        known = self._known.get(id(frame))
+        if known is None:
+            lines = list(_frame(frame, self._style, self._with_lines))
+            # Kept with the frame, whose id stays its own that way.
+            known = self._known[id(frame)] = (frame, lines)
+        return known[1]
+
+
 def _frame(frame: Frame, style: Style, lines: bool) -> Iterator[str]:
     """Name and place; the place on a line of its own where both do not fit."""
-    name = escape(frame.name, style)
-    place = escape(_place(frame, lines), style)
+    name = _shown(frame.name, style)
+    place = _shown(_place(frame, lines), style)
     if not place:
         yield _INDENT + cut(name, style.width - len(_INDENT), style)
         return

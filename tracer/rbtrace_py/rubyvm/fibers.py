@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
+from itertools import islice
 from typing import NamedTuple
 
 from rbtrace_py.errors import UnreadableMemory
@@ -18,6 +19,8 @@ from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.vm import RubyVM, Walked
 
 MOST_FIBERS = 1 << 14
+_MOST_CANDIDATES = 1 << 18
+"""Places of the type's address that are looked at; most are fibers."""
 MOST_BYTES = 16 << 30
 """Bytes of memory that are looked through at most."""
 _CHUNK = 1 << 22
@@ -137,15 +140,19 @@ class Fibers:
 
     def _data_of(self, kind: int) -> Iterator[int]:
         """Data of all typed objects of that type in the regions."""
+        for item in islice(self._items_with(kind), _MOST_CANDIDATES):
+            address = struct.unpack_from("<Q", item, _DATA)[0]
+            if _type_of(item, address) == kind:
+                yield address
+
+    def _items_with(self, kind: int) -> Iterator[bytes]:
+        """What might be a typed object of that type: 40 bytes each."""
         pattern = struct.pack("<Q", kind)
         for data in self._chunks():
             at = data.find(pattern)
             while at >= 0:
                 if at % 8 == 0 and at >= _TYPE and at - _TYPE + 40 <= len(data):
-                    item = data[at - _TYPE : at - _TYPE + 40]
-                    address = struct.unpack_from("<Q", item, _DATA)[0]
-                    if _type_of(item, address) == kind:
-                        yield address
+                    yield data[at - _TYPE : at - _TYPE + 40]
                 at = data.find(pattern, at + 8 - at % 8)
 
     def _chunks(self) -> Iterator[bytes]:

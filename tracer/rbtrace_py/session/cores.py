@@ -23,6 +23,7 @@ from rbtrace_py.linux.core import CoreFile
 from rbtrace_py.linux.elf import ElfFile
 from rbtrace_py.linux.symbols import build_id
 from rbtrace_py.linux.text import safe_text
+from rbtrace_py.linux.unpack import open_unpacked
 from rbtrace_py.model import Binary, SampleFlags
 from rbtrace_py.rubyvm.detect import Ruby, Version, forced_version
 from rbtrace_py.rubyvm.fibers import Fibers
@@ -128,8 +129,11 @@ class CoreRuby(Closing):
         """Which of the mapped files ``exe`` is: by build-id, else by its name."""
         core, wanted = self.core, None
         paths = core.paths()
-        with suppress(OSError), open(exe, "rb") as file:
-            wanted = build_id(ElfFile(file.fileno()))
+        fd, _ = open_unpacked(exe, 0)
+        try:
+            wanted = build_id(ElfFile(fd))
+        finally:
+            os.close(fd)
         for path in paths:
             if wanted is not None and core.build_id_of(path) == wanted:
                 return path

@@ -12,6 +12,7 @@ from rbtrace_py.linux.maps import Mapping, mappings
 from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ptrace import Pause, paused
+from rbtrace_py.linux.resident import resident
 from rbtrace_py.linux.tasks import Tasks
 from rbtrace_py.model import RubyThread, SampleFlags, ThreadState
 from rbtrace_py.rubyvm.attach import Attached, attach
@@ -102,7 +103,8 @@ def _pausing(process: Process, wanted: bool) -> AbstractContextManager[Pause | N
 
 
 def _fibers(process: Process, vm: RubyVM, attached: Attached) -> Fibers:
-    return Fibers(vm, attached.symbols_address, writable(mappings(process)))
+    regions = resident(process, writable(mappings(process)))
+    return Fibers(vm, attached.symbols_address, regions)
 
 
 def writable(all_mappings: Sequence[Mapping]) -> list[tuple[int, int]]:
