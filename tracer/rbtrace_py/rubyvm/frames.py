@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.model import Frame, FrameKind, Stack
-from rbtrace_py.rubyvm.iseqs import Iseq, Iseqs
+from rbtrace_py.rubyvm.calls import CallSites
+from rbtrace_py.rubyvm.iseqs import Iseq, IseqKind, Iseqs
 from rbtrace_py.rubyvm.names import Method, Names
 from rbtrace_py.rubyvm.values import Values
 
@@ -28,16 +29,30 @@ class Node:
     """One frame upon another; ``below`` is the next one that is shown.
 
     ``ruby`` is the node that C functions upon this one have path and line of,
-    ``is_fresh`` that the frame has not run an instruction, so cannot have called.
+    ``is_fresh`` that the frame has not run an instruction, so cannot have called,
+    ``is_sure`` that the frame below can have called it.
     """
 
-    __slots__ = ("below", "frame", "gc_stack", "is_fresh", "ruby", "stack")
+    __slots__ = (
+        "below",
+        "frame",
+        "gc_stack",
+        "is_fresh",
+        "is_sure",
+        "iseq",
+        "pc",
+        "ruby",
+        "stack",
+    )
 
     def __init__(self, below: Node | None, frame: Frame | None) -> None:
         self.below = below
         self.frame = frame
         self.ruby: Node | None = below.ruby if below else None
+        self.iseq: Iseq | None = None
+        self.pc = 0
         self.is_fresh = False
+        self.is_sure = True
         self.stack: Stack | None = None
         self.gc_stack: Stack | None = None
 
@@ -58,6 +73,9 @@ class FrameTree:
         self._c_magic = magics["CFUNC"]
         self._hidden = frozenset(magics[name] for name in _HIDDEN if name in magics)
         self._magics = frozenset(magics.values())
+        self._block_magic = magics["BLOCK"]
+        self.block_magic, self.magic_mask = self._block_magic, self._mask
+        self.calls = CallSites(values)
         self._entries: dict[int, int] = {}
         self.generation = 0
         self._start()
@@ -74,6 +92,7 @@ class FrameTree:
         Iseqs and method entries are collected, and others come at their addresses.
         """
         self._entries.clear()
+        self.calls.clear()
         stale = self._iseqs.revalidate()
         if self._names.revalidate() or stale:
             self._start()
@@ -88,8 +107,7 @@ class FrameTree:
     ) -> Node | None:
         """Return the node of a frame upon ``node``, None if there is no such frame.
 
-        A frame that is not shown is the node that it stands on. Only what could be
-        read in full is kept.
+        Only what could be read in full is kept.
         """
         try:
             made = self._make(node, iseq, pc, method, flags)
@@ -106,20 +124,66 @@ class FrameTree:
         if flags >> 32 or magic not in self._magics or node.is_fresh:
             return None
         if magic in self._hidden:
-            return node
+            return Node(node, None)
         if magic == self._c_magic:
             return self._c_node(node, method) if iseq == 0 else None
         found = self._iseqs.get(iseq)
         if found is None or not found.holds(pc):
             return None
-        return self._ruby_node(node, found, pc, self._method(method))
+        entry = self._method(method)
+        made = self._ruby_node(node, found, pc, entry)
+        is_block = magic == self._block_magic
+        made.is_sure = self._is_its_code(found, entry) and self._can_stand(
+            node, found, entry, is_block
+        )
+        return made
+
+    def _is_its_code(self, iseq: Iseq, entry: Method | None) -> bool:
+        """Is the iseq of the method that the environment names, or within it?
+
+        Frames and environments are not read at the same moment.
+        """
+        if entry is None or not entry.iseq:
+            return True
+        if self._iseqs.local_kind(iseq) != IseqKind.METHOD:
+            return True
+        return entry.iseq == (iseq.local or iseq.address)
+
+    def _can_stand(
+        self, node: Node, iseq: Iseq, entry: Method | None, is_block: bool
+    ) -> bool:
+        """Can the Ruby frame ``node`` have called a Ruby frame of ``iseq``?"""
+        if node.iseq is None or not self.calls.is_known:
+            return True
+        site = self.calls.before(node.iseq, node.pc)
+        if is_block and self.calls.can_yield(site):
+            return True
+        if iseq.is_handler or iseq.kind == IseqKind.CLASS:
+            return iseq.parent == node.iseq.address
+        return entry is not None and self.calls.can_call(
+            site, entry.called, entry.name
+        )
+
+    def gives_block(self, node: Node, block: int) -> bool:
+        """Does the call that ``node`` is in give the block whose iseq is ``block``?
+
+        Asked of blocks whose outer frame has its variables on the stack still: once
+        a Proc is made of a block, those are elsewhere.
+        """
+        if node.iseq is None or not self.calls.is_known:
+            return True
+        return self.calls.before(node.iseq, node.pc).block == block
 
     def _c_node(self, node: Node, word: int) -> Node | None:
         method = self._method(word)
         if method is None:
             return None
         name, label = self._names.c_frame(method)
-        return self._like_c(node, name, label)
+        made = self._like_c(node, name, label)
+        if node.iseq is not None and self.calls.is_known:
+            site = self.calls.before(node.iseq, node.pc)
+            made.is_sure = self.calls.can_call(site, method.called, method.name)
+        return made
 
     def _like_c(self, node: Node, name: str, label: str) -> Node:
         caller = node.ruby.frame if node.ruby else None
@@ -137,6 +201,7 @@ class FrameTree:
             below = self._below(node, iseq)
             made = Node(below, Frame(FrameKind.RUBY, name, label, iseq.path, line))
             made.ruby = made
+        made.iseq, made.pc = iseq, pc
         made.is_fresh = pc == iseq.begin
         return made
 

@@ -48,6 +48,7 @@ class Iseq:
         "address",
         "base_label",
         "begin",
+        "call_data",
         "end",
         "fingerprint",
         "kind",
@@ -65,7 +66,7 @@ class Iseq:
         self.begin, self.end = code
         self.fingerprint = fingerprint
         self.path = self.label = self.base_label = ""
-        self.local = self.parent = 0
+        self.local = self.parent = self.call_data = 0
         self._fields: LineFields | None = None
         self._lines: Lines | None = None
 
@@ -161,6 +162,7 @@ class Iseqs:
         iseq.parent = _optional(body, offsets.body_parent)
         iseq.local = _optional(body, offsets.body_local)
         iseq.base_label = self._base_label(body, iseq)
+        iseq.call_data = _optional(body, offsets.body_call_data)
         iseq._fields = self._line_fields(body, size)
         if len(self._known) >= self._most:
             self._known.clear()

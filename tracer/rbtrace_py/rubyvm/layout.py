@@ -113,8 +113,8 @@ class Offsets:
     rb_ractor_t, iseq: rb_iseq_t, body: rb_iseq_constant_body (up to 2.2 the iseq
     itself), line: iseq_insn_info_entry, me: rb_method_entry_t, def:
     rb_method_definition_t, class: RClass, ext: rb_classext_t, symbols: the global
-    symbol table, fiber: rb_fiber_t, objspace: rb_objspace. ``…_size`` without a
-    structure's member is the size of the structure.
+    symbol table, fiber: rb_fiber_t, call: rb_call_data, objspace: rb_objspace.
+    ``…_size`` without a structure's member is the size of the structure.
     """
 
     ec_vm_stack: int
@@ -215,6 +215,13 @@ class Offsets:
     objspace_flags: int | None
     objspace_gc_bit: int | None
     """Number of the bit ``during_gc`` in the word at ``objspace_flags``."""
+
+    body_call_data: int | None = None
+    """Of the pointer to the call sites' data (2.7 and later)."""
+    call_size: int | None = None
+    call_mid: int | None = None
+    """Of the method's ID within a call site's data, 2.7; later a ``ci`` comes first,
+    which is packed into its word or an object."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,9 @@ _ATTACHED = "__attached__"
 _REFINED, _DEFINED_AT = "__refined_class__", "__defined_at__"
 _MOST_NESTED = 8
 
+_BY_ISEQ = 0
+"""VM_METHOD_TYPE_ISEQ, of the four bits of ``def.type`` (method.h)."""
+
 _BLOCKS = {0: "", 1: "block in "}
 
 
@@ -30,16 +33,18 @@ class Method:
     """A method entry: whose it is, and what it is called.
 
     ``prefix`` is ``Class#`` or ``Class.``, ``is_named`` whether that class has a name
-    of its own, ``raw`` the entry's bytes, which tell if it is still the same.
+    of its own, ``raw`` the entry's bytes, which tell if it is still the same,
+    ``called`` the ID it is called by (an alias's), ``iseq`` the address of its code,
+    0 where that is no iseq.
     """
 
+    iseq: int
+
+    called: int
     prefix: str
     name: str
     is_named: bool
     raw: bytes
-
-
-NO_METHOD = Method("", "", False, b"")
 
 
 class Names:
@@ -119,20 +124,30 @@ class Names:
             return None
         data = bytes(8) + raw
         try:
-            number = self._original_id(_field(data, self._values.offsets.me_def))
+            definition = _field(data, self._values.offsets.me_def)
+            number = self._original_id(definition)
             if number is None:
                 number = _field(data, self._values.offsets.me_called_id)
             name = self._values.id_name(number)
+            called = _field(data, self._values.offsets.me_called_id)
             prefix, is_named = self._owner(data)
         except UnreadableMemory:
             return None
-        return Method(prefix, name or "?", is_named, raw)
+        return Method(self._iseq(definition), called, prefix, name or "?", is_named, raw)
 
     def _original_id(self, definition: int) -> int | None:
         offset = self._values.offsets.def_original_id
         if offset is None or definition < 4096:
             return None
         return self._values.u64(definition + offset)
+
+    def _iseq(self, definition: int) -> int:
+        offsets, values = self._values.offsets, self._values
+        if offsets.def_type is None or offsets.def_body is None or definition < 4096:
+            return 0
+        if values.memory.read(definition + offsets.def_type, 1)[0] & 0xF != _BY_ISEQ:
+            return 0
+        return values.u64(definition + offsets.def_body)
 
     def _owner(self, entry: bytes) -> tuple[str, bool]:
         offsets = self._values.offsets

@@ -198,7 +198,9 @@ class Threads:
         offsets, values = self._offsets, self._values
         if offsets.th_native_thread is not None and offsets.nt_tid is not None:
             native = values.u64(address + offsets.th_native_thread)
-            return self._plausible(values.u32(native + offsets.nt_tid)) if native else None
+            return (
+                self._plausible(values.u32(native + offsets.nt_tid)) if native else None
+            )
         if offsets.th_native_id is None:
             return None
         place = address + offsets.th_native_id

@@ -38,6 +38,7 @@ class Track:
     __slots__ = (
         "c_words",
         "ec",
+        "eps",
         "floors",
         "frames",
         "frames_at",
@@ -50,6 +51,7 @@ class Track:
         "running",
         "sps",
         "thread",
+        "unsure",
         "values_at",
         "values_size",
     )
@@ -72,7 +74,9 @@ class Track:
         """Forget what was on its stack."""
         self.frames = b""
         self.nodes: list[Node] = []
+        self.eps: list[int] = []
         self.floors: list[int] = []
+        self.unsure: list[int] = []
         self.sps: list[int] = []
         self.c_words: list[tuple[int, int, int]] = []
 
@@ -91,15 +95,17 @@ class Snapshot(NamedTuple):
 class Reading(NamedTuple):
     """A stack as it was read once.
 
-    ``depth`` control frames are good, of which ``node`` is the newest. ``status`` is
-    the thread's status byte, ``running`` who holds the lock (None: not known),
+    ``depth`` control frames are good, of ``nodes``, which the next reading changes. ``status`` is
+    the thread's status byte, ``unsure`` are frames that those below them should not
+    have called, ``is_whole`` says that nothing else is wrong, ``running`` who holds the lock (None: not known),
     ``flags`` the collector's word.
     """
 
     track: Track
-    node: Node
+    nodes: list[Node]
     depth: int
-    is_clean: bool
+    is_whole: bool
+    unsure: tuple[int, ...]
     is_truncated: bool
     ec: int
     fiber: int
@@ -128,10 +134,14 @@ class Unwinder:
         self._size_word = (offsets.ec_vm_stack_size - self._ec_at) // 8
         self._cfp_word = (offsets.ec_cfp - self._ec_at) // 8
         self._fiber_word = None if fiber is None else (fiber - self._ec_at) // 8
-        used = [offsets.th_status] if offsets.th_ec is None else [
-            offsets.th_status,
-            offsets.th_ec,
-        ]
+        used = (
+            [offsets.th_status]
+            if offsets.th_ec is None
+            else [
+                offsets.th_status,
+                offsets.th_ec,
+            ]
+        )
         self._th_at, self._th_size = min(used), 8 + max(used) - min(used)
         self._status_at = offsets.th_status - self._th_at
 
@@ -180,16 +190,17 @@ class Unwinder:
         if is_short:
             return None
         count = len(snapshot.frames) // self._size
-        is_clean = depth == count and snapshot.before == snapshot.after
-        if not is_clean:
+        is_whole = depth == count and snapshot.before == snapshot.after
+        if not is_whole:
             certain = (track.high - max(snapshot.before, snapshot.after)) // self._size
             depth = min(depth, certain)
         words = memoryview(parts[3]).cast("Q")
         return Reading(
             track=track,
-            node=track.nodes[depth - 1] if depth else self.tree.root,
+            nodes=track.nodes,
             depth=depth,
-            is_clean=is_clean,
+            is_whole=is_whole,
+            unsure=tuple(track.unsure),
             is_truncated=False,
             ec=ec,
             fiber=words[self._fiber_word] if self._fiber_word is not None else 0,
@@ -263,6 +274,9 @@ class Unwinder:
             track.generation = tree.generation
         kept = self._kept(track, snapshot, count)
         del track.nodes[kept:], track.floors[kept:], track.sps[kept:]
+        del track.eps[kept:]
+        while track.unsure and track.unsure[-1] >= kept:
+            track.unsure.pop()
         while track.c_words and track.c_words[-1][0] >= kept:
             track.c_words.pop()
         track.frames = snapshot.frames
@@ -304,7 +318,8 @@ class Unwinder:
         node = nodes[-1] if nodes else self.tree.root
         floor = floors[-1] if floors else low
         below = track.sps[-1] if track.sps else 0
-        local = self._local
+        local, mask, block = self._local, self.tree.magic_mask, self.tree.block_magic
+        eps_known = track.eps
         for index in range(len(pcs) - 1, -1, -1):
             ep, iseq = eps[index], iseqs[index]
             if low <= ep < track.high:
@@ -314,7 +329,11 @@ class Unwinder:
                 if place >= top:
                     self._widen_values(track, ep, sps[0])
                     return len(nodes), True
-                flags, link, method = values[place], values[place - 1], values[place - 2]
+                flags, link, method = (
+                    values[place],
+                    values[place - 1],
+                    values[place - 2],
+                )
                 floor = ep
             else:
                 found = self._heap_words(track, snapshot, ep)
@@ -328,14 +347,29 @@ class Unwinder:
             child = known.get(key) or self.tree.child(*key)
             if child is None:
                 return len(nodes), False
+            if not child.is_sure or (
+                flags & mask == block and not self._gives(track, link & ~3, iseq)
+            ):
+                track.unsure.append(len(nodes))
             if iseq == 0 and place >= 0:
                 track.c_words.append((len(nodes), place - 2, values[place - 2]))
             node = child
             below = sps[index]
             nodes.append(node)
+            eps_known.append(ep)
             floors.append(floor)
             track.sps.append(below)
         return len(nodes), False
+
+    def _gives(self, track: Track, outer: int, block: int) -> bool:
+        """Is the frame whose ep is ``outer`` in a call that gives this block?"""
+        if not track.low <= outer < track.high:
+            return True
+        eps = track.eps
+        for index in range(len(eps) - 1, -1, -1):
+            if eps[index] == outer:
+                return self.tree.gives_block(track.nodes[index], block)
+        return False
 
     def _widen_values(self, track: Track, ep: int, sp: int) -> None:
         end = max(ep + 8, sp if ep <= sp < track.frames_at else 0) + _MARGIN_VALUES
@@ -375,7 +409,11 @@ class Unwinder:
                 if not 2 <= place < len(snapshot.values):
                     return 0
                 values = snapshot.values
-                method, link, flags = values[place - 2], values[place - 1], values[place]
+                method, link, flags = (
+                    values[place - 2],
+                    values[place - 1],
+                    values[place],
+                )
             else:
                 found = self._heap_words(track, snapshot, ep)
                 if found is None:

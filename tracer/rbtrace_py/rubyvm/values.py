@@ -108,9 +108,7 @@ class Values:
         """Return where an Array's elements are and how many; None for no Array."""
         if not self.is_object(value):
             return None
-        flags, _, length, _, pointer = struct.unpack(
-            "=5Q", self.memory.read(value, 40)
-        )
+        flags, _, length, _, pointer = struct.unpack("=5Q", self.memory.read(value, 40))
         if flags & _TYPE_MASK != T_ARRAY:
             return None
         if flags & _ARRAY_EMBEDDED:
@@ -158,9 +156,7 @@ class Values:
 
     def _table(self, address: int) -> Iterator[tuple[int, int]]:
         """``struct st_table`` of 2.4 or later: entries from start to bound."""
-        start, bound, entries = struct.unpack(
-            "=3Q", self.memory.read(address + 32, 24)
-        )
+        start, bound, entries = struct.unpack("=3Q", self.memory.read(address + 32, 24))
         count = bound - start
         if not 0 < count <= _LARGEST_TABLE:
             return
@@ -191,9 +187,7 @@ class Values:
 
     def _old_entry(self, address: int) -> tuple[int, int, int]:
         """One st_table_entry: hash, key, record, next, fore, back (2.1 and 2.2)."""
-        _, key, value, _, fore, _ = struct.unpack(
-            "=6Q", self.memory.read(address, 48)
-        )
+        _, key, value, _, fore, _ = struct.unpack("=6Q", self.memory.read(address, 48))
         return key, value, fore
 
     def text_or_none(self, value: int) -> str | None:

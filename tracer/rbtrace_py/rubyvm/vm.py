@@ -13,7 +13,8 @@ from typing import NamedTuple, Protocol
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.memory import Memory
 from rbtrace_py.model import SampleFlags, Stack, ThreadState
-from rbtrace_py.rubyvm.frames import FrameTree
+from rbtrace_py.rubyvm.frames import FrameTree, Node
+from rbtrace_py.rubyvm.iseqs import Iseq
 from rbtrace_py.rubyvm.layout import Layout
 from rbtrace_py.rubyvm.threads import Threads, VmThread
 from rbtrace_py.rubyvm.unwinder import Reading, Track, Unwinder
@@ -23,6 +24,8 @@ _TRIES = 24
 """How often a stack is read anew, at most, until it is clean."""
 _LOOKS = 8
 """How often what to read is found out anew, at most, for one try."""
+_BELIEVED = 4
+"""Instructions at which a frame that looks impossible must be seen."""
 _MOST_TRACKS = 1 << 12
 _GATHERED_AT_ONCE = 64
 """Threads whose stacks are taken with one system call."""
@@ -55,6 +58,58 @@ class Counts:
     trimmed: int = 0
     failed: int = 0
     retried: int = 0
+
+
+class _Best:
+    """The longest of the stacks that were read, up to where they are certain."""
+
+    def __init__(self, root: Node) -> None:
+        self.reading: Reading | None = None
+        self.node = root
+        self.depth = 0
+
+    def consider(self, reading: Reading) -> None:
+        depth = min((reading.depth, *reading.unsure[:1]))
+        if depth > self.depth:
+            self.reading, self.depth = reading, depth
+            self.node = reading.nodes[depth - 1]
+
+
+class _Doubt:
+    """About frames that those below them should not have called.
+
+    Some may all the same: a trap's handler or a finalizer runs upon any instruction.
+    A thread that sleeps or waits is at rest, so what it shows is so. One that runs may
+    have been put aside by the kernel in the middle of a call, and show the same wrong
+    thing for long: its frame is believed once it was seen at several instructions,
+    as only a frame that is alive moves on.
+    """
+
+    def __init__(self) -> None:
+        self._below: Node | None = None
+        self._iseq: Iseq | None = None
+        self._nodes: list[Node] | None = None
+        self._seen: set[Node] = set()
+
+    def is_over(self, reading: Reading, state: ThreadState) -> bool:
+        """Is what ``reading`` shows to be believed, after those before it?"""
+        nodes = [reading.nodes[index] for index in reading.unsure]
+        if state in (ThreadState.SLEEPING, ThreadState.WAITING):
+            is_same = nodes == self._nodes
+            self._nodes = nodes
+            return is_same
+        return all(
+            self._has_moved(reading, index) for index in reading.unsure[:1]
+        ) and len(nodes) == 1
+
+    def _has_moved(self, reading: Reading, index: int) -> bool:
+        node = reading.nodes[index]
+        below = reading.nodes[index - 1] if index else None
+        if below is not self._below or node.iseq is not self._iseq:
+            self._below, self._iseq = below, node.iseq
+            self._seen.clear()
+        self._seen.add(node)
+        return node.iseq is not None and len(self._seen) >= _BELIEVED
 
 
 class RubyVM:
@@ -169,24 +224,27 @@ class RubyVM:
 
     def _sample(self, track: Track, parts: list[bytes] | None = None) -> Walked | None:
         """Read until clean, or take the best of all tries; count it."""
-        best: Reading | None = None
+        best = _Best(self._tree.root)
+        doubt = _Doubt()
         for attempt in range(_TRIES):
             reading = self._read(track, parts)
             parts = None
             if reading is None:
                 continue
-            if reading.is_clean:
+            if reading.is_whole and (
+                not reading.unsure or doubt.is_over(reading, self._state(reading))
+            ):
                 self.counts.clean += 1
                 self.counts.retried += attempt
-                return self._walked(reading, SampleFlags.CLEAN)
-            if best is None or reading.depth >= best.depth:
-                best = reading
+                node = reading.nodes[-1] if reading.nodes else self._tree.root
+                return self._walked(reading, node, SampleFlags.CLEAN)
+            best.consider(reading)
         self.counts.retried += _TRIES - 1
-        if best is None or best.depth == 0:
+        if best.reading is None or best.depth == 0:
             self.counts.failed += 1
             return None
         self.counts.trimmed += 1
-        return self._walked(best, SampleFlags.TRIMMED)
+        return self._walked(best.reading, best.node, SampleFlags.TRIMMED)
 
     def _read(self, track: Track, parts: list[bytes] | None) -> Reading | None:
         """Read once, finding out on the way what there is to read."""
@@ -194,9 +252,7 @@ class RubyVM:
         for _ in range(_LOOKS):
             try:
                 if parts is None:
-                    parts = self.memory.gather(
-                        unwinder.ranges(track, self._collecting)
-                    )
+                    parts = self.memory.gather(unwinder.ranges(track, self._collecting))
                 reading = unwinder.read(track, parts)
             except UnreadableMemory:
                 track.leave()
@@ -206,10 +262,13 @@ class RubyVM:
                 return reading
         return None
 
-    def _walked(self, reading: Reading, flags: SampleFlags) -> Walked:
-        state = self._threads.state(
+    def _state(self, reading: Reading) -> ThreadState:
+        return self._threads.state(
             reading.status, reading.track.thread, reading.ec, reading.running
         )
+
+    def _walked(self, reading: Reading, node: Node, flags: SampleFlags) -> Walked:
+        state = self._state(reading)
         collecting = self._collecting
         is_collecting = (
             collecting is not None
@@ -218,5 +277,5 @@ class RubyVM:
         )
         if reading.is_truncated:
             flags |= SampleFlags.TRUNCATED
-        stack = self._tree.stack(reading.node, is_collecting)
+        stack = self._tree.stack(node, is_collecting)
         return Walked(stack, flags, reading.fiber, state)

@@ -42,6 +42,7 @@ TRAITS = Traits(
     svar_imemo=None,
     symbol_shift=3,
     last_operator_id=164,
+    old_tables=True,
 )
 
 FIELDS: Mapping[str, Field] = {

@@ -39,6 +39,7 @@ TRAITS = Traits(
     svar_imemo=None,
     symbol_shift=4,
     last_operator_id=166,
+    old_tables=True,
 )
 
 FIELDS: Mapping[str, Field] = {

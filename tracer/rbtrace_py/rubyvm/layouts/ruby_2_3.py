@@ -38,6 +38,7 @@ TRAITS = Traits(
     svar_imemo=2,
     symbol_shift=4,
     last_operator_id=168,
+    old_tables=True,
 )
 
 FIELDS: Mapping[str, Field] = {

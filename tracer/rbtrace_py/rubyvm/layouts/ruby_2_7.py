@@ -1,7 +1,8 @@
 """Ruby 2.7, x86-64.
 
 Verified: DWARF of 2.7.0, 2.7.4 and 2.7.8 as compiled from their releases; they agree.
-The fields of a walk also on Debian's running 2.7.4.
+The fields of a walk also on Debian's running 2.7.4, and what its
+rb_mjit_min_header has.
 """
 
 from __future__ import annotations
@@ -83,6 +84,9 @@ FIELDS: Mapping[str, Field] = {
     "body_line_index": Field(144, "rb_iseq_constant_body.insns_info.succ_index_table"),
     "body_parent": Field(168, "rb_iseq_constant_body.parent_iseq"),
     "body_local": Field(176, "rb_iseq_constant_body.local_iseq"),
+    "body_call_data": Field(192, "rb_iseq_constant_body.call_data"),
+    "call_size": Field(80, "sizeof rb_call_data"),
+    "call_mid": Field(64, "rb_call_data.ci.mid"),
     # Line table
     "line_size": Field(8, "sizeof iseq_insn_info_entry"),
     "line_number": Field(0, "iseq_insn_info_entry.line_no"),

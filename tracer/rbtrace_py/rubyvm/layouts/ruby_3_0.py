@@ -89,6 +89,8 @@ FIELDS: Mapping[str, Field] = {
     "body_line_index": Field(144, "rb_iseq_constant_body.insns_info.succ_index_table"),
     "body_parent": Field(168, "rb_iseq_constant_body.parent_iseq"),
     "body_local": Field(176, "rb_iseq_constant_body.local_iseq"),
+    "body_call_data": Field(192, "rb_iseq_constant_body.call_data"),
+    "call_size": Field(16, "sizeof rb_call_data"),
     # Line table
     "line_size": Field(8, "sizeof iseq_insn_info_entry"),
     "line_number": Field(0, "iseq_insn_info_entry.line_no"),

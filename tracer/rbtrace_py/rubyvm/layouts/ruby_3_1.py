@@ -2,7 +2,8 @@
 
 Verified: DWARF of 3.1.0, 3.1.2 and 3.1.7 as compiled from their releases. They differ
 from 3.1.5 on in what follows ``rb_vm_t.loaded_features_realpath_map``, which is new
-there. The fields of a walk also on Debian's running 3.1.2.
+there. The fields of a walk also on Debian's running 3.1.2, and what its
+rb_mjit_min_header has.
 """
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ FIELDS: Mapping[str, Field] = {
     "body_line_index": Field(144, "rb_iseq_constant_body.insns_info.succ_index_table"),
     "body_parent": Field(168, "rb_iseq_constant_body.parent_iseq"),
     "body_local": Field(176, "rb_iseq_constant_body.local_iseq"),
+    "body_call_data": Field(192, "rb_iseq_constant_body.call_data"),
+    "call_size": Field(16, "sizeof rb_call_data"),
     # Line table
     "line_size": Field(12, "sizeof iseq_insn_info_entry"),
     "line_number": Field(0, "iseq_insn_info_entry.line_no"),

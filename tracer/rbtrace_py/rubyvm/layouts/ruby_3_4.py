@@ -38,6 +38,7 @@ TRAITS = Traits(
     svar_imemo=2,
     symbol_shift=4,
     last_operator_id=170,
+    qualified_labels=True,
 )
 
 FIELDS: Mapping[str, Field] = {
@@ -90,6 +91,8 @@ FIELDS: Mapping[str, Field] = {
     "body_line_index": Field(136, "rb_iseq_constant_body.insns_info.succ_index_table"),
     "body_parent": Field(160, "rb_iseq_constant_body.parent_iseq"),
     "body_local": Field(168, "rb_iseq_constant_body.local_iseq"),
+    "body_call_data": Field(184, "rb_iseq_constant_body.call_data"),
+    "call_size": Field(16, "sizeof rb_call_data"),
     # Line table
     "line_size": Field(12, "sizeof iseq_insn_info_entry"),
     "line_number": Field(0, "iseq_insn_info_entry.line_no"),
@@ -103,6 +106,7 @@ FIELDS: Mapping[str, Field] = {
     "def_body": Field(8, "rb_method_definition_t.body"),
     "def_original_id": Field(32, "rb_method_definition_t.original_id"),
     # Class
+    "class_first_ivar": Field(32, "sizeof RClass + rb_classext_t.iv_ptr"),
     "class_path": Field(152, "RClass_and_rb_classext_t.classext.classpath"),
     "class_attached": Field(
         128, "RClass_and_rb_classext_t.classext.as.singleton_class.attached_object"

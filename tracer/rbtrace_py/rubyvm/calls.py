@@ -1,0 +1,109 @@
+"""Which calls an instruction can make: whether two frames can stand on one another.
+
+A stack is read while it changes. Then a frame may be seen upon another that never
+called it: an old one, not overwritten yet, upon a new one. Its caller's pc gives it
+away: the instruction before it must be a call, of that method or of that block.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.rubyvm.iseqs import Iseq
+from rbtrace_py.rubyvm.values import T_IMEMO, Values
+
+_CACHED = 1 << 16
+_CALLINFO_MID = 16
+"""``rb_callinfo.mid`` after flags and kwarg (vm_callinfo.h, 3.0 and later)."""
+_PACKED_MID_SHIFT = 32
+"""CI_EMBED_ID_SHFT: in a packed ci the ID is the upper half."""
+
+_INDIRECT = frozenset(
+    ("send", "__send__", "call", "()", "yield", "===", "[]", "new", "!=", "!~")
+)
+"""Methods that run another one without a frame of their own."""
+
+
+class Site(NamedTuple):
+    """The instruction before a pc.
+
+    mid: ID of the method it calls, 0 if it names none (``yield``, ``super``), None if
+    it is no call; block: the iseq of the block given to it, if any
+    """
+
+    mid: int | None
+    block: int
+
+
+_NO_CALL = Site(None, 0)
+
+
+class CallSites:
+    """Reads instructions by address, and keeps what they call; bounded."""
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+        offsets = values.offsets
+        self._mid = offsets.call_mid
+        self._size = offsets.call_size or 0
+        self.is_known = offsets.body_call_data is not None and self._size > 0
+        self._sites: dict[int, Site] = {}
+
+    def clear(self) -> None:
+        """Forget all, as code may have been replaced."""
+        self._sites.clear()
+
+    def before(self, iseq: Iseq, pc: int) -> Site:
+        """Return the instruction of ``iseq`` that ends at ``pc``."""
+        known = self._sites.get(pc)
+        if known is None:
+            if len(self._sites) >= _CACHED:
+                self._sites.clear()
+            known = self._sites[pc] = self._read(iseq, pc)
+        return known
+
+    def _read(self, iseq: Iseq, pc: int) -> Site:
+        """A call is ``[insn][call data]`` or ``[insn][call data][block]``."""
+        if pc - 16 < iseq.begin:
+            return _NO_CALL
+        try:
+            first, second = struct.unpack("=2Q", self._values.memory.read(pc - 16, 16))
+            if self._is_call_data(iseq, second):
+                return Site(self._method_id(second), 0)
+            if self._is_call_data(iseq, first):
+                return Site(self._method_id(first), second)
+        except UnreadableMemory:
+            return _NO_CALL
+        return _NO_CALL
+
+    def _is_call_data(self, iseq: Iseq, word: int) -> bool:
+        words = (iseq.end - iseq.begin) // 8
+        return 0 <= word - iseq.call_data < words * self._size
+
+    def _method_id(self, data: int) -> int | None:
+        values = self._values
+        if self._mid is not None:
+            return values.u64(data + self._mid)
+        info = values.u64(data)
+        if info & 1:
+            return info >> _PACKED_MID_SHIFT
+        if values.type_of(info) != T_IMEMO:
+            return None
+        return values.u64(info + _CALLINFO_MID)
+
+    def can_call(self, site: Site, number: int, name: str) -> bool:
+        """Can this instruction have called the method ``name`` (its ID ``number``)?"""
+        if not site.mid:
+            return site.mid == 0
+        if site.mid == number or name == "method_missing":
+            return True
+        called = self._values.id_name(site.mid)
+        return called == name or called in _INDIRECT
+
+    def can_yield(self, site: Site) -> bool:
+        """Can this instruction have run a block?"""
+        if not site.mid:
+            return site.mid == 0
+        return self._values.id_name(site.mid) in _INDIRECT
