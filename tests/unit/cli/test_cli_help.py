@@ -13,7 +13,7 @@ from rbtrace_py.cli.main import COMMANDS
 EVERY = [(), *((name,) for name in COMMANDS)]
 EVENT_COMMANDS = ["count", "latency", "trace", "values"]
 SAMPLERS = ["stacks", "record"]
-TARGETED = ["probes", *EVENT_COMMANDS, *SAMPLERS, "dump"]
+TARGETED = ["probes", *EVENT_COMMANDS, *SAMPLERS, "dump", "layout"]
 SHARED = {
     "--filter": EVENT_COMMANDS,
     "--wait": EVENT_COMMANDS,
@@ -27,7 +27,7 @@ SHARED = {
     "--format": [*SAMPLERS, "report"],
     "--ps": TARGETED,
     "--subprocesses": TARGETED,
-    "--json": ["probes", *EVENT_COMMANDS, "dump", "doctor"],
+    "--json": ["probes", *EVENT_COMMANDS, "dump", "layout", "doctor"],
     "--output": [*TARGETED, "doctor", "report"],
 }
 

@@ -66,20 +66,23 @@ def attach(
     ruby_version: str | None = None,
     sources: Sequence[Origin] = SOURCES,
     memory: Memory | None = None,
+    use_cache: bool = True,
 ) -> Attached:
     """Find the Ruby of ``process``, its roots and its layout.
 
-    ruby_version: instead of what the binary says. Raises NotRuby (VmNotStarted while
-    it starts), UnknownRuby, NotPermitted, NoSuchTarget, UnreadableMemory.
+    ruby_version: instead of what the binary says
+    use_cache: believe what an earlier calibration found
+
+    Raises NotRuby (VmNotStarted while it starts), UnknownRuby, NotPermitted,
+    NoSuchTarget, UnreadableMemory.
     """
     memory = ProcessMemory(process.pid) if memory is None else memory
     with closing(find_ruby(process)) as ruby:
         version = forced_version(ruby_version) if ruby_version else ruby.version
         vm = find_vm(memory, ruby)
         symbols = find_symbols(memory, ruby)
-        layout, agreed, notes = _Search(process, ruby, version, memory, vm).find(
-            sources
-        )
+        search = _Search(process, ruby, version, memory, vm, use_cache)
+        layout, agreed, notes = search.find(sources)
         return Attached(
             version,
             ruby.path,
@@ -103,13 +106,20 @@ class _Search:
     """For a layout that can be trusted."""
 
     def __init__(
-        self, process: Process, ruby: Ruby, version: Version, memory: Memory, vm: Root
+        self,
+        process: Process,
+        ruby: Ruby,
+        version: Version,
+        memory: Memory,
+        vm: Root,
+        use_cache: bool,
     ) -> None:
         self.process = process
         self.ruby = ruby
         self.version = version
         self.memory = memory
         self.vm = vm
+        self.use_cache = use_cache
         self.complaints: list[str] = []
         self.notes: list[str] = []
 
@@ -156,7 +166,7 @@ class _Search:
         if source is Origin.TABLE:
             return layout_from(table_for(self.version.text), self.version.text)
         if source is Origin.CALIBRATED:
-            return calibrate(self.process, self.ruby, self.version)
+            return calibrate(self.process, self.ruby, self.version, self.use_cache)
         return self._from_dwarf()
 
     def _from_dwarf(self) -> Layout | None:

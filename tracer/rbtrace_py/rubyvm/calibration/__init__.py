@@ -40,13 +40,15 @@ _ARGUMENTS = ("ruby", "--disable-gems", "-W0", "-e", SCRIPT)
 _RUBY_NAME = re.compile(r"ruby[-\d.]*")
 
 
-def calibrate(process: Process, ruby: Ruby, version: Version) -> Layout:
+def calibrate(
+    process: Process, ruby: Ruby, version: Version, use_cache: bool = True
+) -> Layout:
     """Return the layout of the Ruby of ``process``, from the cache or by running it.
 
     Raises UnknownRuby if something was not found, NotPermitted if it may not be run.
     """
     key = key_of(process, ruby, version)
-    layout = None if key is None else load(key)
+    layout = None if key is None or not use_cache else load(key)
     if layout is None:
         layout = run(process, ruby, version)
         if key is not None:

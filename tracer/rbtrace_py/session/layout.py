@@ -1,0 +1,92 @@
+"""What is known of the Ruby in a process, and where that came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from enum import Enum
+
+from rbtrace_py.aggregate.described import Described, Offset
+from rbtrace_py.errors import UnknownRuby
+from rbtrace_py.linux.process import Process
+from rbtrace_py.rubyvm.attach import SOURCES, Attached, attach
+from rbtrace_py.rubyvm.layout import Field, Offsets, Origin, Traits
+from rbtrace_py.rubyvm.layouts import table_for
+
+SOURCES_BY_NAME = {
+    "dwarf": Origin.DWARF,
+    "table": Origin.TABLE,
+    "calibration": Origin.CALIBRATED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutOptions:
+    """source: the only one to ask; calibrate: run the binary now, kept or not."""
+
+    ruby_version: str | None = None
+    source: str | None = None
+    calibrate: bool = False
+
+
+def describe(process: Process, options: LayoutOptions) -> Described:
+    """Attach to ``process`` and say how; raises as ``rubyvm.attach.attach`` does."""
+    attached = attach(
+        process,
+        options.ruby_version,
+        _sources(options),
+        use_cache=not options.calibrate,
+    )
+    symbols = attached.symbols
+    return Described(
+        pid=process.pid,
+        ruby_version=attached.version.text,
+        version_origin=attached.version.origin,
+        file=attached.path,
+        build_id=attached.build_id,
+        base=attached.base,
+        vm=attached.vm.address,
+        vm_origin=attached.vm.origin,
+        symbols=None if symbols is None else symbols.address,
+        symbols_origin="" if symbols is None else symbols.origin,
+        traits=_traits(attached.layout.traits),
+        offsets=tuple(_offsets(attached)),
+        notes=attached.notes,
+    )
+
+
+def _sources(options: LayoutOptions) -> Sequence[Origin]:
+    if options.calibrate:
+        return (Origin.CALIBRATED,)
+    if options.source is not None:
+        return (SOURCES_BY_NAME[options.source],)
+    return SOURCES
+
+
+def _traits(traits: Traits) -> Mapping[str, object]:
+    found: dict[str, object] = {}
+    for field in fields(Traits):
+        value = getattr(traits, field.name)
+        if isinstance(value, Mapping):
+            value = dict(value)
+        found[field.name] = value.value if isinstance(value, Enum) else value
+    return found
+
+
+def _offsets(attached: Attached) -> list[Offset]:
+    layout = attached.layout
+    words: Mapping[str, Field] = {}
+    with suppress(UnknownRuby):
+        words = table_for(attached.version.text).fields
+    found = []
+    for field in fields(Offsets):
+        name = field.name
+        value = getattr(layout.offsets, name)
+        if value is not None:
+            member = words[name].member if name in words else ""
+            origin = layout.origins.get(name)
+            source = "" if origin is None else origin.value
+            is_confirmed = name in attached.agreed
+            found.append(Offset(name, member, value, source, is_confirmed))
+    return found
