@@ -8,7 +8,7 @@ another after a deployment.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from posixpath import basename
 from typing import NamedTuple
 
@@ -52,20 +52,29 @@ def diff_lines(
     )
     yield style.bold(f"before {arrow} after: {both}")
     what = "lines" if folding.lines else "methods"
-    shares = [_shares(counts, folding.lines) for counts in (before, after)]
-    own = [{text: s.own for text, s in side.items()} for side in shares]
-    total = [{text: s.total for text, s in side.items()} for side in shares]
-    stacks = [_stacks(counts, folding) for counts in (before, after)]
+    old, new = (_shares(counts, folding.lines) for counts in (before, after))
     weights = (before.weight, after.weight)
-    yield from _table(f"{what}, self", changes(*own, *weights), style)
-    yield from _table(f"{what}, total", changes(*total, *weights), style)
-    yield from _table("stacks", changes(*stacks, *weights), style)
+    found = changes(_own(old), _own(new), weights)
+    yield from _table(f"{what}, self", found, style)
+    found = changes(_totals(old), _totals(new), weights)
+    yield from _table(f"{what}, total", found, style)
+    found = changes(_stacks(before, folding), _stacks(after, folding), weights)
+    yield from _table("stacks", found, style)
+
+
+def _own(shares: dict[str, Share]) -> dict[str, int]:
+    return {text: share.own for text, share in shares.items()}
+
+
+def _totals(shares: dict[str, Share]) -> dict[str, int]:
+    return {text: share.total for text, share in shares.items()}
 
 
 def changes(
-    before: dict[str, int], after: dict[str, int], weight: int, new_weight: int
+    before: Mapping[str, int], after: Mapping[str, int], weights: tuple[int, int]
 ) -> list[Change]:
-    """What has another share, the greatest change first."""
+    """What has another share of its ``weights``, the greatest change first."""
+    weight, new_weight = weights
     found = [
         Change(
             text,
