@@ -42,7 +42,8 @@ def table_for(version: str) -> Table:
     major, minor, teeny = parse(version)
     if (major, minor) not in VERSIONS:
         raise _unknown(version, (major, minor))
-    module = import_module(f"{__name__}.ruby_{major}_{minor}")
+    name = f"ruby_{major}_{minor}"
+    module = import_module(f"rbtrace_py.rubyvm.layouts.{name}")
     fields: dict[str, Field] = dict(module.FIELDS)
     for first, changed in getattr(module, "CHANGES", {}).items():
         if teeny >= first:

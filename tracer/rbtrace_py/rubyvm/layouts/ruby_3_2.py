@@ -1,8 +1,8 @@
 """Ruby 3.2, x86-64.
 
-Verified: DWARF of 3.2.0, 3.2.2, 3.2.3, 3.2.7 and 3.2.11 as compiled from their releases.
-They differ in what follows members of ``rb_vm_t`` that were new in 3.2.3 and 3.2.7. The
-fields of a walk also on a running 3.2.9.
+Verified: DWARF of 3.2.0, 3.2.2, 3.2.3, 3.2.7 and 3.2.11 as compiled from their
+releases. They differ in what follows members of ``rb_vm_t`` that were new in 3.2.3 and
+3.2.7. The fields of a walk also on a running 3.2.9.
 """
 
 from __future__ import annotations
@@ -91,6 +91,8 @@ FIELDS: Mapping[str, Field] = {
     "body_line_index": Field(136, "rb_iseq_constant_body.insns_info.succ_index_table"),
     "body_parent": Field(160, "rb_iseq_constant_body.parent_iseq"),
     "body_local": Field(168, "rb_iseq_constant_body.local_iseq"),
+    "body_call_data": Field(184, "rb_iseq_constant_body.call_data"),
+    "call_size": Field(16, "sizeof rb_call_data"),
     # Line table
     "line_size": Field(12, "sizeof iseq_insn_info_entry"),
     "line_number": Field(0, "iseq_insn_info_entry.line_no"),
