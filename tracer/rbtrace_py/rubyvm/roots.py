@@ -7,7 +7,7 @@ function; and the table of symbols (method names), by its symbol or by its shape
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rbtrace_py.errors import UnknownRuby, UnreadableMemory, VmNotStarted
@@ -111,18 +111,25 @@ def find_symbols(memory: Memory, ruby: Ruby) -> Root | None:
         address = ruby.address(name)
         if address is not None:
             return Root(address, name)
-    for address in _candidates(memory, ruby):
+    return symbols_by_shape(memory, ruby.data)
+
+
+def symbols_by_shape(
+    memory: Memory, regions: Sequence[tuple[int, int]]
+) -> Root | None:
+    """Look for the table of symbols in (address, size) of .data and .bss."""
+    for address in _candidates(memory, regions):
         if _resolves(memory, address):
             return Root(address, "its shape in .bss")
     return None
 
 
-def _candidates(memory: Memory, ruby: Ruby) -> Iterator[int]:
+def _candidates(memory: Memory, regions: Sequence[tuple[int, int]]) -> Iterator[int]:
     """Addresses where {u32 last_id, pointer, object} might stand.
 
     A VM that has started knows some 3,000 symbols or more.
     """
-    for start, size in ruby.data:
+    for start, size in regions:
         try:
             data = memory.read(start, size - size % 8)
         except UnreadableMemory:

@@ -16,11 +16,12 @@ from rbtrace_py.model import SampleFlags, Stack, ThreadState
 from rbtrace_py.rubyvm.frames import FrameTree, Node
 from rbtrace_py.rubyvm.iseqs import Iseq
 from rbtrace_py.rubyvm.layout import Layout
+from rbtrace_py.rubyvm.oldframes import OldUnwinder
 from rbtrace_py.rubyvm.threads import Threads, VmThread
 from rbtrace_py.rubyvm.unwinder import Reading, Track, Unwinder
 from rbtrace_py.rubyvm.values import Values
 
-_TRIES = 24
+_TRIES = 40
 """How often a stack is read anew, at most, until it is clean."""
 _LOOKS = 8
 """How often what to read is found out anew, at most, for one try."""
@@ -135,7 +136,8 @@ class RubyVM:
         self.values = Values(memory, layout, symbols)
         self._threads = Threads(self.values, vm, is_tid)
         self._tree = FrameTree(self.values)
-        self._unwinder = Unwinder(memory, layout, self._tree)
+        kind = Unwinder if layout.traits.flags_in_ep else OldUnwinder
+        self._unwinder = kind(memory, layout, self._tree)
         self._tracks: dict[int, Track] = {}
         self._collecting = self._find_collecting()
 

@@ -30,7 +30,13 @@ from rbtrace_py.rubyvm.fibers import Fibers
 from rbtrace_py.rubyvm.layout import Layout, Offsets
 from rbtrace_py.rubyvm.layouts import layout_from, table_for
 from rbtrace_py.rubyvm.mining import cross_check
-from rbtrace_py.rubyvm.roots import find_symbols, find_vm, is_pointer, read_word
+from rbtrace_py.rubyvm.roots import (
+    find_symbols,
+    find_vm,
+    is_pointer,
+    read_word,
+    symbols_by_shape,
+)
 from rbtrace_py.rubyvm.vm import RubyVM
 from rbtrace_py.session.dump import read_stacks, ruby_thread, writable
 
@@ -41,6 +47,8 @@ TABLE_SYMBOLS = ("ruby_global_symbols", "global_symbols")
 SYMBOLS = (*VM_SYMBOLS, *EC_SYMBOLS, *THREAD_SYMBOLS, *TABLE_SYMBOLS)
 """What ``--symbol`` takes: pointers to the VM, an execution context, a thread (until
 2.4); and the table of symbols itself."""
+
+_MOST_DATA = 4 << 20
 
 _IN_PATH = re.compile(
     rb"libruby(?:-\d\.\d)?\.so\.(\d\.\d{1,2}\.\d{1,2})$"
@@ -208,7 +216,10 @@ class CoreRuby(Closing):
         given = self._given(TABLE_SYMBOLS)
         if given is not None:
             return given
-        root = None if self._ruby is None else find_symbols(self.core, self._ruby)
+        if self._ruby is not None:
+            root = find_symbols(self.core, self._ruby)
+        else:
+            root = symbols_by_shape(self.core, _data_of_ruby(self.core))
         if root is not None:
             return root.address
         self.notes.append(
@@ -300,3 +311,16 @@ class CoreRuby(Closing):
 def _likely(paths: list[bytes]) -> list[bytes]:
     """Those that may be a Ruby, or else the first ones."""
     return [path for path in paths if b"ruby" in path.rsplit(b"/", 1)[-1]] or paths[:3]
+
+
+def _data_of_ruby(core: CoreFile) -> list[tuple[int, int]]:
+    """Writable memory of files called ruby, and what adjoins it: .data and .bss."""
+    found: list[tuple[int, int]] = []
+    end = 0
+    for one in core.mappings:
+        is_ruby = b"ruby" in one.path.rsplit(b"/", 1)[-1]
+        follows = one.start == end and not one.path
+        if one.is_writable and (is_ruby or follows):
+            found.append((one.start, min(one.end - one.start, _MOST_DATA)))
+            end = one.end if is_ruby else 0
+    return found
