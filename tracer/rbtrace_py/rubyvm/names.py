@@ -18,6 +18,11 @@ from rbtrace_py.rubyvm.values import T_CLASS, T_MODULE, Values
 _CACHED = 1 << 15
 _LONGEST_NAME = 1024
 _CLASS_PATHS = ("__classpath__", "__tmp_classpath__")
+_CLASS_ID = "__classid__"
+"""Up to 2.6: of a class whose path nobody has asked for, the constant's name as a
+Symbol (``rb_name_class`` of variable.c)."""
+_STATIC_SYMBOL = 0x0C
+"""RUBY_SYMBOL_FLAG; the ID is above the lowest 8 bits."""
 _ATTACHED = "__attached__"
 _REFINED, _DEFINED_AT = "__refined_class__", "__defined_at__"
 _MOST_NESTED = 8
@@ -234,8 +239,11 @@ class Names:
         elif style is ClassPath.FIRST_IVAR:
             value = self._first_ivar(klass)
         else:
-            found = self._ivars(klass, _CLASS_PATHS)
+            found = self._ivars(klass, (*_CLASS_PATHS, _CLASS_ID))
             value = next((found[name] for name in _CLASS_PATHS if name in found), 0)
+            symbol = found.get(_CLASS_ID, 0)
+            if not value and symbol & 0xFF == _STATIC_SYMBOL:
+                return self._values.id_name(symbol >> 8)
         return self._values.string(value, _LONGEST_NAME)
 
     def _attached(self, klass: int) -> int | None:

@@ -124,6 +124,31 @@ def symbols_by_shape(
     return None
 
 
+def old_symbols_by_shape(
+    memory: Memory, regions: Sequence[tuple[int, int]]
+) -> Root | None:
+    """The same of 2.1 (parse.c): {last_id, sym_id, id_str}, two st_tables.
+
+    Both have an entry for each symbol, so that their sizes are equal.
+    """
+    for address in _candidates(memory, regions):
+        try:
+            tables = [read_word(memory, address + offset) for offset in (8, 16)]
+            sizes = {_table_size(memory, table) for table in tables}
+        except UnreadableMemory:
+            continue
+        if len(sizes) == 1 and min(sizes) >= 500:
+            return Root(address, "its shape in .bss")
+    return None
+
+
+def _table_size(memory: Memory, table: int) -> int:
+    """``st_table.num_entries``, a field of 63 bits (st.h of 2.1); 0 if it is none."""
+    bins, packed = struct.unpack("<QQ", memory.read(table + 8, 16))
+    entries = int(packed) >> 1
+    return entries if 0 < bins < 1 << 28 and entries < 1 << 28 else 0
+
+
 def _candidates(memory: Memory, regions: Sequence[tuple[int, int]]) -> Iterator[int]:
     """Addresses where {u32 last_id, pointer, object} might stand.
 

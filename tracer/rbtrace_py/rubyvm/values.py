@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.memory import Memory
 from rbtrace_py.linux.text import safe_text
-from rbtrace_py.rubyvm.layout import Layout, StringStyle
+from rbtrace_py.rubyvm.layout import Layout, StringStyle, ThreadList
 
 T_OBJECT, T_CLASS, T_MODULE, T_STRING = 0x01, 0x02, 0x03, 0x05
 T_ARRAY, T_SYMBOL, T_IMEMO, T_ICLASS = 0x07, 0x14, 0x1A, 0x1C
@@ -56,6 +56,7 @@ class Values:
         self.offsets = layout.offsets
         self._symbols = symbols
         self._names: dict[int, str] = {}
+        self._strings: dict[int, int] | None = None
         self._is_old = layout.traits.old_tables
 
     def u64(self, address: int) -> int:
@@ -138,6 +139,8 @@ class Values:
     def _id_string(self, number: int) -> int | None:
         if self._symbols is None:
             return None
+        if self.traits.thread_list is ThreadList.ST_TABLE:
+            return self._string_of_id(number)
         serial = number
         if number > self.traits.last_operator_id:
             serial = number >> self.traits.symbol_shift
@@ -149,6 +152,13 @@ class Values:
         if entries is None:
             return None
         return self.element(entries, serial % _IDS_PER_ARRAY * 2)
+
+    def _string_of_id(self, number: int) -> int | None:
+        """2.1: ``global_symbols.id_str`` is an st_table (parse.c)."""
+        if self._strings is None:
+            place = (self._symbols or 0) + self.offsets.symbols_ids
+            self._strings = dict(self.st_table(self.u64(place)))
+        return self._strings.get(number)
 
     def st_table(self, address: int) -> Iterator[tuple[int, int]]:
         """Yield keys and values of an st_table; nothing if it says over 65,536."""
@@ -167,8 +177,8 @@ class Values:
 
     def _old_table(self, address: int) -> Iterator[tuple[int, int]]:
         """``struct st_table`` of 2.1 to 2.3: packed rows, or a list of entries."""
-        count, first, second, third = struct.unpack(
-            "=4Q", self.memory.read(address + 16, 32)
+        count, first, second = struct.unpack(
+            "=3Q", self.memory.read(address + 16, 24)
         )
         total = count >> 1
         if not 0 < total <= _LARGEST_TABLE:
@@ -178,17 +188,16 @@ class Values:
             for key, value, _ in _packed_rows(data):
                 yield key, value
             return
-        entry = third if third else second
+        # bins, head, tail in 2.1; from 2.2 on bins and a list_head of nodes that
+        # are within the entries, behind hash, key, record and next.
+        is_plain = self.traits.thread_list is ThreadList.ST_TABLE
+        entry = second
         for _ in range(total):
-            if entry == 0:
+            if entry in (0, address + 32):
                 return
-            key, value, entry = self._old_entry(entry)
+            start = entry if is_plain else entry - 32
+            _, key, value, _, entry = struct.unpack("=5Q", self.memory.read(start, 40))
             yield key, value
-
-    def _old_entry(self, address: int) -> tuple[int, int, int]:
-        """One st_table_entry: hash, key, record, next, fore, back (2.1 and 2.2)."""
-        _, key, value, _, fore, _ = struct.unpack("=6Q", self.memory.read(address, 48))
-        return key, value, fore
 
     def text_or_none(self, value: int) -> str | None:
         """Return a String's text, None where memory is not (or no longer) there."""

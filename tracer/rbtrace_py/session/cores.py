@@ -34,6 +34,7 @@ from rbtrace_py.rubyvm.roots import (
     find_symbols,
     find_vm,
     is_pointer,
+    old_symbols_by_shape,
     read_word,
     symbols_by_shape,
 )
@@ -219,7 +220,9 @@ class CoreRuby(Closing):
         if self._ruby is not None:
             root = find_symbols(self.core, self._ruby)
         else:
-            root = symbols_by_shape(self.core, _data_of_ruby(self.core))
+            is_old = self.layout.traits.old_tables
+            search = old_symbols_by_shape if is_old else symbols_by_shape
+            root = search(self.core, _data_of_ruby(self.core))
         if root is not None:
             return root.address
         self.notes.append(
