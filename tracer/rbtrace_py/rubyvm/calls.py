@@ -11,7 +11,7 @@ import struct
 from typing import NamedTuple
 
 from rbtrace_py.errors import UnreadableMemory
-from rbtrace_py.rubyvm.iseqs import Iseq
+from rbtrace_py.rubyvm.iseqs import Iseq, Iseqs
 from rbtrace_py.rubyvm.values import T_IMEMO, Values
 
 _CACHED = 1 << 16
@@ -43,8 +43,9 @@ _NO_CALL = Site(None, 0)
 class CallSites:
     """Reads instructions by address, and keeps what they call; bounded."""
 
-    def __init__(self, values: Values) -> None:
+    def __init__(self, values: Values, iseqs: Iseqs) -> None:
         self._values = values
+        self._iseqs = iseqs
         offsets = values.offsets
         self._mid = offsets.call_mid
         self._size = offsets.call_size or 0
@@ -65,14 +66,17 @@ class CallSites:
         return known
 
     def _read(self, iseq: Iseq, pc: int) -> Site:
-        """A call is ``[insn][call data]`` or ``[insn][call data][block]``."""
+        """A call is ``[insn][call data]`` or ``[insn][call data][block]``.
+
+        What looks like the second may be a call and an instruction after it.
+        """
         if pc - 16 < iseq.begin:
             return _NO_CALL
         try:
             first, second = struct.unpack("=2Q", self._values.memory.read(pc - 16, 16))
             if self._is_call_data(iseq, second):
                 return Site(self._method_id(second), 0)
-            if self._is_call_data(iseq, first):
+            if self._is_call_data(iseq, first) and self._is_block(second):
                 return Site(self._method_id(first), second)
         except UnreadableMemory:
             return _NO_CALL
@@ -81,6 +85,9 @@ class CallSites:
     def _is_call_data(self, iseq: Iseq, word: int) -> bool:
         words = (iseq.end - iseq.begin) // 8
         return 0 <= word - iseq.call_data < words * self._size
+
+    def _is_block(self, word: int) -> bool:
+        return word == 0 or self._iseqs.get(word) is not None
 
     def _method_id(self, data: int) -> int | None:
         values = self._values

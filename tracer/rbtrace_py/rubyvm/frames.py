@@ -75,7 +75,7 @@ class FrameTree:
         self._magics = frozenset(magics.values())
         self._block_magic = magics["BLOCK"]
         self.block_magic, self.magic_mask = self._block_magic, self._mask
-        self.calls = CallSites(values)
+        self.calls = CallSites(values, self._iseqs)
         self._entries: dict[int, int] = {}
         self.generation = 0
         self._start()
@@ -160,9 +160,7 @@ class FrameTree:
             return True
         if iseq.is_handler or iseq.kind == IseqKind.CLASS:
             return iseq.parent == node.iseq.address
-        return entry is not None and self.calls.can_call(
-            site, entry.called, entry.name
-        )
+        return entry is not None and self.calls.can_call(site, entry.called, entry.name)
 
     def gives_block(self, node: Node, block: int) -> bool:
         """Does the call that ``node`` is in give the block whose iseq is ``block``?

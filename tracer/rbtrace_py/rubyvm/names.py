@@ -138,7 +138,9 @@ class Names:
             prefix, is_named = self._owner(data)
         except UnreadableMemory:
             return None
-        return Method(self._iseq(definition), called, prefix, name or "?", is_named, raw)
+        return Method(
+            self._iseq(definition), called, prefix, name or "?", is_named, raw
+        )
 
     def _original_id(self, definition: int) -> int | None:
         offset = self._values.offsets.def_original_id

@@ -177,9 +177,7 @@ class Values:
 
     def _old_table(self, address: int) -> Iterator[tuple[int, int]]:
         """``struct st_table`` of 2.1 to 2.3: packed rows, or a list of entries."""
-        count, first, second = struct.unpack(
-            "=3Q", self.memory.read(address + 16, 24)
-        )
+        count, first, second = struct.unpack("=3Q", self.memory.read(address + 16, 24))
         total = count >> 1
         if not 0 < total <= _LARGEST_TABLE:
             return

@@ -82,26 +82,28 @@ class _Doubt:
     Some may all the same: a trap's handler or a finalizer runs upon any instruction.
     A thread that sleeps or waits is at rest, so what it shows is so. One that runs may
     have been put aside by the kernel in the middle of a call, and show the same wrong
-    thing for long: its frame is believed once it was seen at several instructions,
-    as only a frame that is alive moves on.
+    thing for long: its frame is believed once it was seen at several instructions in
+    readings that follow each other, as only a frame that is alive moves on.
     """
 
     def __init__(self) -> None:
         self._below: Node | None = None
         self._iseq: Iseq | None = None
         self._nodes: list[Node] | None = None
-        self._seen: set[Node] = set()
+        self._seen: set[int] = set()
 
     def is_over(self, reading: Reading, state: ThreadState) -> bool:
-        """Is what ``reading`` shows to be believed, after those before it?"""
+        """Is what ``reading`` shows to be believed, after those before it?
+
+        To be asked of every reading, as one that differs is evidence too.
+        """
         nodes = [reading.nodes[index] for index in reading.unsure]
         if state in (ThreadState.SLEEPING, ThreadState.WAITING):
             is_same = nodes == self._nodes
             self._nodes = nodes
             return is_same
-        return all(
-            self._has_moved(reading, index) for index in reading.unsure[:1]
-        ) and len(nodes) == 1
+        self._nodes = None
+        return len(nodes) == 1 and self._has_moved(reading, reading.unsure[0])
 
     def _has_moved(self, reading: Reading, index: int) -> bool:
         node = reading.nodes[index]
@@ -109,7 +111,7 @@ class _Doubt:
         if below is not self._below or node.iseq is not self._iseq:
             self._below, self._iseq = below, node.iseq
             self._seen.clear()
-        self._seen.add(node)
+        self._seen.add(node.pc)
         return node.iseq is not None and len(self._seen) >= _BELIEVED
 
 
@@ -233,9 +235,8 @@ class RubyVM:
             parts = None
             if reading is None:
                 continue
-            if reading.is_whole and (
-                not reading.unsure or doubt.is_over(reading, self._state(reading))
-            ):
+            is_sure = not reading.unsure or doubt.is_over(reading, self._state(reading))
+            if reading.is_whole and is_sure:
                 self.counts.clean += 1
                 self.counts.retried += attempt
                 node = reading.nodes[-1] if reading.nodes else self._tree.root

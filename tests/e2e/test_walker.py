@@ -1,0 +1,247 @@
+"""The walker against what Ruby itself says of its stacks, on every Ruby there is."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import rubies
+from conftest import times
+
+from rbtrace_py.linux.memory import ProcessMemory, RecordingMemory, ReplayMemory
+from rbtrace_py.model import Frame, FrameKind, SampleFlags, ThreadState
+from rbtrace_py.rubyvm.vm import RubyVM, Walked
+
+UNNAMED = re.compile(r"#<.+>[#.]")
+"""What stands before a method whose class has no name of its own: Ruby shows none."""
+
+
+class Zoo:
+    """The parked threads of stack_zoo.rb: Ruby's own view, and the walker's."""
+
+    def __init__(self, process: rubies.Running) -> None:
+        self.process = process
+        self.truth: dict[str, Any] = json.loads(process.ready.removeprefix("ready "))
+        self.vm = process.vm()
+        self.threads = {thread.name: thread for thread in self.vm.threads()}
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.truth["stacks"])
+
+    @property
+    def has_qualified_labels(self) -> bool:
+        return self.vm.layout.traits.qualified_labels
+
+    def walk(self, name: str) -> Walked:
+        walked = self.vm.sample(self.threads[name])
+        assert walked is not None
+        return walked
+
+
+@pytest.fixture(scope="module", params=rubies.NAMES)
+def zoo(request: pytest.FixtureRequest) -> Iterator[Zoo]:
+    with rubies.running(request.param, "stack_zoo.rb") as process:
+        yield Zoo(process)
+
+
+def seen(walked: Walked) -> list[list[Any]]:
+    """Path, line, label of each frame, the newest first, as Ruby says it.
+
+    Where a C function has no caller, as at the root of an Enumerator's fiber, Ruby
+    has no path and line 0; ours are empty and unknown.
+    """
+    return [
+        [frame.path or None, frame.line if frame.path else 0, frame.label]
+        for frame in reversed(walked.stack.frames)
+    ]
+
+
+def test_every_frame_is_as_ruby_says(zoo: Zoo) -> None:
+    found = {name: seen(zoo.walk(name)) for name in zoo.names}
+    assert found == zoo.truth["stacks"]
+
+
+def test_several_at_once_are_the_same(zoo: Zoo) -> None:
+    threads = [zoo.threads[name] for name in zoo.names]
+    walked = zoo.vm.sample_all(threads)
+    found = {
+        thread.name: seen(one)
+        for thread, one in zip(threads, walked, strict=True)
+        if one is not None
+    }
+    assert found == zoo.truth["stacks"]
+
+
+def test_what_is_parked_is_clean_at_once(zoo: Zoo) -> None:
+    flags = {zoo.walk(name).flags for name in zoo.names}
+    assert flags == {SampleFlags.CLEAN}
+    counts = zoo.vm.counts
+    assert (counts.trimmed, counts.failed, counts.retried) == (0, 0, 0)
+
+
+def test_states_and_fibers(zoo: Zoo) -> None:
+    walked = [zoo.walk(name) for name in zoo.names]
+    assert {one.state for one in walked} == {ThreadState.SLEEPING}
+    assert len({one.fiber for one in walked}) == len(walked)
+
+
+def test_names_are_labels_where_ruby_qualifies_them(zoo: Zoo) -> None:
+    """3.4's labels have the class; ours too where it has no name of its own."""
+    if not zoo.has_qualified_labels:
+        return
+    frames = [frame for name in zoo.names for frame in zoo.walk(name).stack.frames]
+    others = {frame for frame in frames if frame.name != frame.label}
+    assert {frame.label for frame in others} == {
+        "anonymous",
+        "anonymous_class_method",
+        "its_own",
+        "evaluated_singleton",
+        "shout",
+    }
+    assert all(UNNAMED.sub("", frame.name) == frame.label for frame in others)
+
+
+def test_names_are_those_of_the_methods_owner(zoo: Zoo) -> None:
+    owners: dict[str, str] = zoo.truth["owners"]
+    found: dict[str, set[str]] = {}
+    for name in zoo.names:
+        if name in ("enumerator", "inherited"):
+            continue  # methods of these names that are others'
+        for frame in zoo.walk(name).stack.frames:
+            method = re.sub(r".*(?:[#.]| in )", "", frame.label)
+            if method in owners:
+                found.setdefault(method, set()).add(own_name(frame))
+    anonymous = f"#<Class:{zoo.truth['anonymous']}>#anonymous"
+    expected = {name: {owners[name]} for name in found} | {"anonymous": {anonymous}}
+    assert found == expected
+    assert len(found) >= 25
+
+
+def own_name(frame: Frame) -> str:
+    """``Animal#blocks`` of ``block (2 levels) in Animal#blocks``."""
+    return frame.name.rpartition(" in ")[2]
+
+
+def test_names_of_what_belongs_to_one_object(zoo: Zoo) -> None:
+    newest = zoo.walk("object's own").stack.frames[-3]
+    assert newest.name == f"#<Animal:{zoo.truth['object']}>.its_own"
+    newest = zoo.walk("anonymous class method").stack.frames[-3]
+    anonymous = zoo.truth["anonymous"]
+    assert newest.name == f"#<Class:{anonymous}>.anonymous_class_method"
+    newest = zoo.walk("refinement").stack.frames[-3]
+    assert newest.name == "#<refinement:String@Shouting>#shout"
+
+
+def test_a_method_is_named_by_who_defined_it(zoo: Zoo) -> None:
+    names = [frame.name for frame in zoo.walk("inherited").stack.frames]
+    assert names[-4:-1] == ["Puppy#plain", "Animal#plain", "Object#park"]
+
+
+def test_kinds(zoo: Zoo) -> None:
+    """From 3.3 on Queue#pop is Ruby, in what 3.3 calls <internal:thread_sync>."""
+    frames = zoo.walk("c functions").stack.frames[:-1]
+    kinds = {frame.name: frame.kind for frame in frames}
+    assert kinds.pop("Enumerable#sort_by", FrameKind.C) is FrameKind.C
+    assert kinds.pop("Array#each") is FrameKind.C
+    assert set(kinds.values()) == {FrameKind.RUBY}
+
+
+def test_threads_have_the_kernels_ids(zoo: Zoo) -> None:
+    tasks = set(map(int, os.listdir(f"/proc/{zoo.process.pid}/task")))
+    tids = [thread.tid for thread in zoo.threads.values()]
+    assert len(set(tids)) == len(tids) == len(zoo.names) + 1
+    assert set(tids) <= tasks
+    main = next(thread for thread in zoo.threads.values() if thread.is_main)
+    assert main.tid == zoo.process.pid
+
+
+def test_threads_ids_are_those_ruby_knows(zoo: Zoo) -> None:
+    """Thread#native_thread_id is there from 3.1 on."""
+    found = [zoo.threads[name].tid for name in zoo.names]
+    known = [tid for tid in zoo.truth["tids"] if tid is not None]
+    assert known in (found, [])
+
+
+def test_what_was_read_is_enough_to_read_it_again(zoo: Zoo) -> None:
+    attached = zoo.process.attach()
+    memory = RecordingMemory(ProcessMemory(zoo.process.pid))
+
+    def stacks(vm: RubyVM) -> list[list[list[Any]]]:
+        walked = [vm.sample(thread) for thread in vm.threads()[:6]]
+        return [seen(one) for one in walked if one is not None]
+
+    roots = (attached.vm_address, attached.symbols_address)
+    live = stacks(RubyVM(memory, attached.layout, *roots))
+    data = memory.dump()
+    assert len(data) < 40_000
+    assert stacks(RubyVM(ReplayMemory(data), attached.layout, *roots)) == live
+
+
+def test_what_is_kept_is_still_right_after_it_was_checked(zoo: Zoo) -> None:
+    before = {name: seen(zoo.walk(name)) for name in zoo.names}
+    zoo.vm.revalidate()
+    assert {name: seen(zoo.walk(name)) for name in zoo.names} == before
+
+
+LEVELS = 12
+TAG = re.compile(r"(block in )?(?:Object#)?t(\d+)_(\d)")
+NEXT = {2: "Object#again", 3: "Array#each"}
+"""What a level's methods call, where it is not the next level's (stack_tags.rb)."""
+
+
+def contradiction(frames: tuple[Frame, ...]) -> str | None:
+    """Say which two frames of stack_tags.rb cannot stand on one another, if any."""
+    below: tuple[int, int, int | None] | None = None
+    last = ""
+    for frame in frames:
+        match = TAG.fullmatch(frame.name)
+        if below and not (match and match[1]) and last:
+            expected = NEXT.get(below[0] % 4)
+            if expected and frame.name != expected:
+                return f"{frame.name} upon {last}"
+        last = ""
+        if not match:
+            continue
+        tag = (int(match[2]), int(match[3]), frame.line)
+        if below is not None and not may_follow(below, tag, bool(match[1])):
+            return f"{tag} upon {below}"
+        below = tag
+        last = "" if match[1] else frame.name
+    return None
+
+
+def may_follow(
+    below: tuple[int, int, int | None], tag: tuple[int, int, int | None], is_block: bool
+) -> bool:
+    if below[2] is None:
+        return False  # only the newest frame can be upon no line
+    if is_block:
+        return tag[:2] == below[:2] and tag[2] in (below[2], None)
+    site = below[2] - 100 * (below[0] + 1) - 10 * below[1]
+    callee = (below[1] + site) % 4
+    return 0 <= site <= 2 and tag[:2] == (below[0] + 1, callee)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", rubies.NAMES)
+def test_no_stack_is_wrong_and_not_flagged(name: str) -> None:
+    """The target never rests, on another CPU; its frames tell what belongs together."""
+    with rubies.running(name, "stack_tags.rb", str(LEVELS)) as process:
+        os.sched_setaffinity(process.pid, {0})
+        vm = process.vm()
+        thread = vm.threads()[0]
+        wrong = []
+        for _ in range(times(100_000)):
+            walked = vm.sample(thread)
+            if walked is not None and not walked.flags:
+                wrong += filter(None, [contradiction(walked.stack.frames)])
+        assert wrong == []
+        counts = vm.counts
+        total = counts.clean + counts.trimmed + counts.failed
+        # how many depends on who else has the machine; bench says it of a quiet one
+        assert counts.clean > total / 2
