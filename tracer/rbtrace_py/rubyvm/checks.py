@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.memory import Memory
-from rbtrace_py.rubyvm.layout import Layout
+from rbtrace_py.rubyvm.layout import Layout, ThreadList
 from rbtrace_py.rubyvm.roots import is_pointer, read_word
 
 _TRIES = 5
+_LONGEST_LIST = 4096
 _LARGEST_STACK = 1 << 24
 """Words of a VM stack; RUBY_THREAD_VM_STACK_SIZE is 128 k words."""
 
@@ -69,7 +70,7 @@ class _Checks:
             self.need(own == ractor, "the main thread is in another ractor")
             self._list(ractor, offsets.ractor_threads, main)
             self._list_of_ractors(vm, ractor)
-        elif offsets.vm_threads is not None:
+        elif self.layout.traits.thread_list is ThreadList.LIST:
             self._list(vm, offsets.vm_threads, main)
         self._context(main)
 
@@ -87,14 +88,17 @@ class _Checks:
         self._on_list(vm + head, ractor + node, "the main ractor is on no list")
 
     def _on_list(self, head: int, wanted: int, otherwise: str) -> None:
-        """The first made comes first, unless it has been moved; few are looked at."""
-        at = self.word(head)
-        for _ in range(4096):
+        """struct list_head {next, prev}: each points back to where we came from.
+
+        What was made first stands first, so that few are looked at.
+        """
+        before, at = head, self.word(head)
+        for _ in range(_LONGEST_LIST):
+            if at == head or self.word(at + 8) != before:
+                break
             if at == wanted:
                 return
-            if at == head:
-                break
-            at = self.word(at)
+            before, at = at, self.word(at)
         raise _Wrong(otherwise)
 
     def _context(self, thread: int) -> None:

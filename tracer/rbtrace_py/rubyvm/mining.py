@@ -30,12 +30,16 @@ class Getter:
     """A function that loads the members ``fields``, one from the other.
 
     skipped: loads between the root and the first of them
+    then: loads after the last of them, the same in each version
+    width: bytes of the last load, where that tells it from others
     """
 
     function: str
     root: str
     fields: tuple[str, ...]
     skipped: int = 0
+    then: tuple[int, ...] = ()
+    width: int | None = None
 
 
 GETTERS = (
@@ -54,13 +58,14 @@ GETTERS = (
     Getter("rb_thread_main", GLOBAL, ("ractor_main_thread", "th_self")),
     Getter("rb_thread_main", EC, ("ec_thread", "th_vm", "vm_main_thread", "th_self")),
     Getter("rb_current_receiver", EC, ("ec_cfp", "cfp_self")),
-    Getter("rb_fiber_current", EC, ("ec_fiber",)),
+    # Of rb_fiber_t, whose first member has ``self`` behind two words.
+    Getter("rb_fiber_current", EC, ("ec_fiber",), then=(16,)),
     Getter("rb_frame_this_func", CALLED, ("me_def", "def_original_id")),
     Getter("rb_frame_callee", CALLED, ("me_called_id",)),
     Getter("rb_frame_method_id_and_class", CALLED, ("me_owner",)),
     # Of struct METHOD, whose member ``me`` is the first load.
-    Getter("rb_method_iseq", CALLED, ("me_def", "def_type"), skipped=1),
-    Getter("rb_method_iseq", CALLED, ("me_def", "def_body"), skipped=1),
+    Getter("rb_method_iseq", CALLED, ("me_def", "def_type"), skipped=1, width=1),
+    Getter("rb_method_iseq", CALLED, ("me_def", "def_body"), skipped=1, width=8),
     Getter("rb_during_gc", GLOBAL, ("vm_objspace", "objspace_flags")),
 )
 
@@ -154,36 +159,40 @@ def found_by(ruby: Ruby, getter: Getter) -> Iterator[tuple[int, ...]]:
             return
         wants_bit = getter.fields[-1] == "objspace_flags"
         for chain in follow(ruby.code, address):
-            lead = _lead(getter, chain)
             # A flag is loaded, then its bit is shifted down.
-            if lead is not None and bool(chain.shift) == wants_bit:
-                loads = chain.loads[lead:]
-                if len(loads) == len(getter.fields):
-                    yield (
-                        (*loads[:-1], 8 * loads[-1] + chain.shift)
-                        if (wants_bit)
-                        else loads
-                    )
+            if bool(chain.shift) == wants_bit:
+                loads = _of_fields(getter, chain)
+                if loads is not None and wants_bit:
+                    loads = (*loads[:-1], 8 * loads[-1] + chain.shift)
+                if loads is not None:
+                    yield loads
 
 
-def _lead(getter: Getter, chain: Chain) -> int | None:
-    """How many loads come before those of the fields, None if it is another root."""
-    count = len(chain.loads) - len(getter.fields)
+def _of_fields(getter: Getter, chain: Chain) -> tuple[int, ...] | None:
+    """The part of a chain that is of the getter's fields, None if it has no such."""
+    end = len(chain.loads) - len(getter.then)
+    begin = end - len(getter.fields)
+    if begin < 0 or chain.loads[end:] != getter.then:
+        return None
+    if getter.width not in (None, chain.width):
+        return None
+    if not _is_lead(getter, chain, begin):
+        return None
+    return chain.loads[begin:end]
+
+
+def _is_lead(getter: Getter, chain: Chain, count: int) -> bool:
+    """Are the first ``count`` loads what leads to the getter's fields?"""
+    is_global = isinstance(chain.root, int)
+    is_pointer = is_global and count in (1, 2) and not any(chain.loads[:count])
     if getter.root == "argument":
-        return getter.skipped if chain.root == "argument" else None
+        return chain.root == "argument" and count == getter.skipped
     if getter.root == CALLED:
-        return getter.skipped if chain.root == "result" else None
+        return chain.root == "result" and count == getter.skipped
     if getter.root == GLOBAL:
-        is_root = isinstance(chain.root, int)
-        return count if is_root and count in (1, 2) and _zeros(chain, count) else None
+        return is_pointer
     # From a global pointer up to 2.7; then local to the thread, through a call.
-    if isinstance(chain.root, int):
-        return count if count in (1, 2) and _zeros(chain, count) else None
-    return 1 if chain.root in ("result", "thread") else None
-
-
-def _zeros(chain: Chain, count: int) -> bool:
-    return not any(chain.loads[:count])
+    return is_pointer or (chain.root in ("result", "thread") and count == 1)
 
 
 def _offsets(values: tuple[int, ...]) -> str:

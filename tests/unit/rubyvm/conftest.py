@@ -1,0 +1,36 @@
+"""One process of each Ruby, for all tests that only look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rbtrace_py.linux.process import Process
+from rubies import Target, command
+
+_TARGETS: dict[str, Any] = {}
+
+
+@pytest.fixture
+def ruby(request: pytest.FixtureRequest, root: None) -> Iterator[Process]:
+    """A waiting process of the Ruby that the test is parametrised with."""
+    name = request.param
+    if name not in _TARGETS:
+        _TARGETS[name] = Target(*command(name))
+    with Process(_TARGETS[name].pid) as process:
+        yield process
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ended() -> Iterator[None]:
+    yield
+    while _TARGETS:
+        _TARGETS.popitem()[1].close()
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test learns no other one knows."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -1,0 +1,295 @@
+"""Which Ruby it is, where its VM is, and whether a layout is right for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rbtrace_py.errors import NotRuby, UnknownRuby, UsageError, VmNotStarted
+from rbtrace_py.linux.memory import ProcessMemory
+from rbtrace_py.linux.process import Process, descendants
+from rbtrace_py.rubyvm import attach as attaching
+from rbtrace_py.rubyvm import roots
+from rbtrace_py.rubyvm.attach import attach
+from rbtrace_py.rubyvm.checks import complaint
+from rbtrace_py.rubyvm.detect import find_ruby, forced_version
+from rbtrace_py.rubyvm.layout import Layout, Origin
+from rbtrace_py.rubyvm.layouts import layout_from, table_for
+from rbtrace_py.rubyvm.mining import cross_check, refine
+from rubies import WAITING, Target, command, each_ruby, own_ruby
+
+Start = Callable[..., Any]
+
+STATIC = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+const char ruby_version[] = "3.1.7";
+void *rb_cObject;
+static struct { long pad[40]; void *at_exit; } vm;
+__attribute__((visibility("hidden"))) void *current;
+void ruby_vm_at_exit(void (*function)(void)) {
+    void **one = malloc(16);
+    one[0] = function;
+    one[1] = ((void **)current)[40];
+    ((void **)current)[40] = one;
+}
+int main(int argc, char **argv) {
+    if (argc > 1) current = &vm;
+    printf("ready %lx\n", (unsigned long)current);
+    fflush(stdout);
+    getchar();
+}
+"""
+
+
+@pytest.fixture
+def started(root: None) -> Iterator[Start]:
+    """Start processes that end with the test."""
+    targets: list[Any] = []
+
+    def begin(*words: str, env: dict[str, str] | None = None) -> Any:
+        targets.append(Target(*words, env=env))
+        return targets[-1]
+
+    yield begin
+    for target in targets:
+        target.close()
+
+
+@each_ruby
+def test_what_it_is(ruby: Process) -> None:
+    with closing(find_ruby(ruby)) as found:
+        memory = ProcessMemory(ruby.pid)
+        address = found.address("ruby_version")
+        assert address is not None
+        said = memory.read(address, 16).split(b"\0")[0].decode()
+        assert (found.version.text, found.version.origin) == (said, "ruby_version")
+        assert len(bytes.fromhex(found.build_id)) == 20
+        assert "libruby" in found.path
+        # Code in the file and in memory is the same where no probe is.
+        label = found.address("rb_iseq_label")
+        assert label is not None
+        assert found.code(label, 12) == memory.read(label, 12)
+
+
+@each_ruby
+def test_the_roots(ruby: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pointer's symbol and the code tell the same VM; known IDs resolve."""
+    memory = ProcessMemory(ruby.pid)
+    with closing(find_ruby(ruby)) as found:
+        first = roots.find_vm(memory, found)
+        monkeypatch.setattr(roots, "VM_POINTERS", ())
+        second = roots.find_vm(memory, found)
+        assert second.origin == "the code of ruby_vm_at_exit"
+        assert first.address == second.address
+        symbols = roots.find_symbols(memory, found)
+        assert symbols is not None
+        assert 500 < roots.read_word(memory, symbols.address) & 0xFFFFFFFF < 100_000
+
+
+@each_ruby
+def test_the_code_agrees_with_the_table(ruby: Process) -> None:
+    with closing(find_ruby(ruby)) as found:
+        layout = refine(found, _table(found.version.text))
+        mined = cross_check(found, layout.offsets)
+        assert mined.disagreements == ()
+        assert len(mined.agreed) >= 22
+        vm = roots.find_vm(ProcessMemory(ruby.pid), found).address
+        assert complaint(ProcessMemory(ruby.pid), layout, vm) == ""
+
+
+@each_ruby
+def test_each_wrong_offset_is_noticed(ruby: Process) -> None:
+    """Of those that getters load, and of those that lead from thing to thing."""
+    memory = ProcessMemory(ruby.pid)
+    with closing(find_ruby(ruby)) as found:
+        layout = refine(found, _table(found.version.text))
+        vm = roots.find_vm(memory, found).address
+        agreed = cross_check(found, layout.offsets).agreed
+        linked = {"th_vm", "th_ec", "vm_main_thread", "ec_vm_stack", "ec_vm_stack_size"}
+        linked |= {"th_list_node", "ec_thread"}
+        linked |= {"vm_ractors"} if layout.traits.has_ractors else {"vm_threads"}
+        # A method's type stands for its whole first word.
+        for name in (agreed | linked) - {"objspace_gc_bit"}:
+            value = getattr(layout.offsets, name)
+            wrong = replace(
+                layout, offsets=replace(layout.offsets, **{name: value + 8})
+            )
+            mined = cross_check(found, wrong.offsets).disagreements
+            assert mined or complaint(memory, wrong, vm), name
+
+
+@each_ruby
+def test_attach(ruby: Process) -> None:
+    attached = attach(ruby, sources=(Origin.TABLE,))
+    assert attached.notes == ()
+    assert attached.symbols_address
+    assert set(attached.layout.origins.values()) <= {Origin.TABLE, Origin.MINED}
+
+
+def _table(version: str) -> Layout:
+    return layout_from(table_for(version), version)
+
+
+@pytest.mark.parametrize("ruby", ["3.3"], indirect=True)
+def test_a_table_that_is_wrong_is_refused(
+    ruby: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(*arguments: object) -> Layout:
+        layout = layout_from(*arguments)  # type: ignore[arg-type]
+        offsets = replace(layout.offsets, body_label=layout.offsets.body_label + 8)
+        return replace(layout, offsets=offsets)
+
+    monkeypatch.setattr(attaching, "layout_from", wrong)
+    with pytest.raises(UnknownRuby, match="rb_iseq_label reads 16 then 80") as caught:
+        attach(ruby, sources=(Origin.TABLE,))
+    assert caught.value.hint
+    attached = attach(ruby)
+    right = refine_of(ruby)
+    assert attached.layout.offsets.body_label == right.offsets.body_label
+    assert attached.layout.origins["body_label"] is Origin.CALIBRATED
+    assert any("rb_iseq_label" in note for note in attached.notes)
+
+
+def refine_of(process: Process) -> Layout:
+    with closing(find_ruby(process)) as found:
+        return refine(found, _table(found.version.text))
+
+
+def test_not_ruby(started: Start) -> None:
+    target = started("sh", "-c", "echo ready; read line")
+    with Process(target.pid) as process, pytest.raises(NotRuby) as caught:
+        attach(process)
+    assert caught.value.exit_code == 4
+
+
+def test_a_forced_version(started: Start) -> None:
+    target = started(*command("here"))
+    with Process(target.pid) as process:
+        assert attach(process, "3.1").version.text == "3.1.0"
+        with pytest.raises(UnknownRuby, match=r"Ruby 9\.9\.9"):
+            attach(process, "9.9.9", sources=(Origin.TABLE,))
+        with pytest.raises(UsageError, match="no version"):
+            attach(process, "banana")
+
+
+@pytest.mark.parametrize(
+    ("text", "version"), [("3.3", "3.3.0"), ("ruby-3.3.8", "3.3.8"), ("2.7.4", "2.7.4")]
+)
+def test_versions_are_read(text: str, version: str) -> None:
+    assert forced_version(text).text == version
+
+
+@pytest.mark.parametrize("text", ["", "3", "3.x", "3.3.8.1", "33.3", "../3.3"])
+def test_no_versions(text: str) -> None:
+    with pytest.raises(UsageError):
+        forced_version(text)
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Callable[[str, str], list[str]]:
+    """This machine's Ruby in a directory of its own, under names of the test's."""
+
+    def copy(program_name: str, library_name: str) -> list[str]:
+        program, library = own_ruby()
+        shutil.copy(program, tmp_path / program_name)
+        shutil.copy(library, tmp_path / library_name)
+        preload = f"LD_PRELOAD={tmp_path / library_name}"
+        words = [str(tmp_path / program_name), "--disable-gems", "-e", WAITING]
+        return ["env", preload, *words]
+
+    return copy
+
+
+def test_files_called_otherwise(
+    started: Start, copied: Callable[[str, str], list[str]]
+) -> None:
+    target = started(*copied("app", "libapp.so"))
+    with Process(target.pid) as process:
+        attached = attach(process)
+        assert attached.path.endswith("/libapp.so")
+        with pytest.raises(UnknownRuby, match="app is not Ruby's own program"):
+            attach(process, sources=(Origin.CALIBRATED,))
+
+
+@pytest.mark.parametrize("change", ["deleted", "replaced"])
+def test_files_that_are_gone(
+    started: Start,
+    copied: Callable[[str, str], list[str]],
+    tmp_path: Path,
+    change: str,
+) -> None:
+    target = started(*copied("ruby3", "libruby.so"))
+    for name in ("ruby3", "libruby.so"):
+        (tmp_path / name).unlink()
+        if change == "replaced":
+            (tmp_path / name).write_bytes(b"something else")
+    with Process(target.pid) as process:
+        right = attach(process)
+        learnt = attach(process, sources=(Origin.CALIBRATED,))
+        assert right.path.endswith("libruby.so (deleted)")
+        assert learnt.layout.offsets.body_label == right.layout.offsets.body_label
+
+
+def test_other_namespaces(started: Start, tmp_path: Path) -> None:
+    """Where our paths and pids mean something else, and the files are not ours."""
+    program, library = own_ruby()
+    script = (
+        f"mount -t tmpfs none {tmp_path} && cp {program} {tmp_path}/ruby &&"
+        f" cp {library} {tmp_path}/{library.name} &&"
+        f" exec env LD_PRELOAD={tmp_path}/{library.name} {tmp_path}/ruby"
+        f" --disable-gems -e '{WAITING}'"
+    )
+    words = ("unshare", "--mount", "--pid", "--fork", "--net", "--ipc")
+    target = started(*words, "sh", "-c", script)
+    pid = descendants(target.pid)[-1]
+    with Process(pid) as process:
+        assert {"mnt", "pid"} <= set(process.foreign_namespaces())
+        right = attach(process)
+        assert right.path == f"{tmp_path}/{library.name}"
+        learnt = attach(process, sources=(Origin.CALIBRATED,))
+        assert learnt.layout.offsets.th_status == right.layout.offsets.th_status
+
+
+@pytest.mark.parametrize("flags", [["-no-pie"], ["-pie", "-fPIE"], ["-pie", "-fPIC"]])
+def test_linked_statically(started: Start, tmp_path: Path, flags: list[str]) -> None:
+    """A program that has the VM within: its hidden pointer is in its code alone."""
+    source = tmp_path / "ruby.c"
+    source.write_text(STATIC)
+    words = [
+        "gcc",
+        "-O2",
+        "-rdynamic",
+        *flags,
+        str(source),
+        "-o",
+        str(tmp_path / "app"),
+    ]
+    subprocess.run(words, check=True)
+    subprocess.run(["strip", str(tmp_path / "app")], check=True)
+    target = started(str(tmp_path / "app"), "vm")
+    with Process(target.pid) as process, closing(find_ruby(process)) as found:
+        assert found.version.text == "3.1.7"
+        vm = roots.find_vm(ProcessMemory(target.pid), found)
+        assert vm.address == int(target.ready.split()[1], 16)
+    target = started(str(tmp_path / "app"))
+    with Process(target.pid) as process, pytest.raises(VmNotStarted):
+        attach(process)
+
+
+def test_a_process_that_ended(started: Start) -> None:
+    target = started(*command("here"))
+    with Process(target.pid) as process:
+        os.kill(target.pid, 9)
+        target.process.wait()
+        with pytest.raises(Exception, match="has ended"):
+            attach(process)
