@@ -32,6 +32,7 @@ class Getter:
     skipped: loads between the root and the first of them
     then: loads after the last of them, the same in each version
     width: bytes of the last load, where that tells it from others
+    unless: a field which only versions have that made the getter otherwise
     """
 
     function: str
@@ -40,6 +41,7 @@ class Getter:
     skipped: int = 0
     then: tuple[int, ...] = ()
     width: int | None = None
+    unless: str = ""
 
 
 GETTERS = (
@@ -56,7 +58,12 @@ GETTERS = (
     Getter("rb_iseq_original_iseq", "argument", ("iseq_body", "body_size")),
     Getter("rb_thread_current", EC, ("ec_thread", "th_self")),
     Getter("rb_thread_main", GLOBAL, ("ractor_main_thread", "th_self")),
-    Getter("rb_thread_main", EC, ("ec_thread", "th_vm", "vm_main_thread", "th_self")),
+    Getter(
+        "rb_thread_main",
+        EC,
+        ("ec_thread", "th_vm", "vm_main_thread", "th_self"),
+        unless="th_ractor",
+    ),
     Getter("rb_current_receiver", EC, ("ec_cfp", "cfp_self")),
     # Of rb_fiber_t, whose first member has ``self`` behind two words.
     Getter("rb_fiber_current", EC, ("ec_fiber",), then=(16,)),
@@ -107,7 +114,6 @@ def cross_check(ruby: Ruby, offsets: Offsets) -> Mined:
     """Compare ``offsets`` with what the getters of the binary load."""
     agreed: set[str] = set()
     disagreements = []
-    differing: dict[str, list[Disagreement]] = {}
     for getter in GETTERS:
         expected = _expected(getter, offsets)
         if expected is None:
@@ -118,15 +124,13 @@ def cross_check(ruby: Ruby, offsets: Offsets) -> Mined:
             if getter.fields[-1] == "objspace_flags":
                 agreed.add("objspace_gc_bit")
         elif verdict is not None:
-            differing.setdefault(getter.function, []).append(verdict)
-    for function, found in differing.items():
-        # Of several shapes that one function may have, one that agrees is enough.
-        if not any(g.function == function and set(g.fields) <= agreed for g in GETTERS):
-            disagreements += found
+            disagreements.append(verdict)
     return Mined(frozenset(agreed), tuple(disagreements))
 
 
 def _expected(getter: Getter, offsets: Offsets) -> tuple[int, ...] | None:
+    if getter.unless and getattr(offsets, getter.unless) is not None:
+        return None
     values = [getattr(offsets, name) for name in getter.fields]
     if None in values:
         return None
