@@ -15,6 +15,8 @@ class Beat:
     Random, since a program that does something as regularly would be seen at it
     always or never. A round that begins more than half a period late counts as late,
     and so does each period that is over before its round could begin.
+
+    began: when the last round did, by the clock
     """
 
     def __init__(
@@ -29,7 +31,7 @@ class Beat:
         self._clock = clock
         self._sleep = sleep
         self._random = random.Random().random
-        self._start = clock()
+        self._start = self.began = clock()
         self._due = self._moment()
 
     def wait(self, until: int) -> bool:
@@ -49,6 +51,7 @@ class Beat:
         return True
 
     def _begin(self, now: int) -> None:
+        self.began = now
         # The period that we are in now may still have its own round.
         missed = max(0, (now - self._start) // self._period - 1)
         if (now - self._due) * 2 > self._period:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from enum import Enum
 
 from rbtrace_py.errors import RbtraceError, UnreadableMemory
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.process import Process, parse_status
-from rbtrace_py.linux.ptrace import Pause, paused
+from rbtrace_py.linux.ptrace import paused
 from rbtrace_py.linux.tasks import Tasks
 from rbtrace_py.model import RubyThread, Sample, ThreadState
 from rbtrace_py.rubyvm.attach import attach
@@ -19,7 +18,10 @@ from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.vm import RubyVM, Walked
 
 _LOOKS_BETWEEN_CHECKS = 10
-"""What was read of the target's code is checked anew at every so manieth refresh."""
+"""What was read of the target's code is checked anew at every so manieth look."""
+
+_SECONDS_BETWEEN_LISTS = 1.0
+"""How often all threads are listed anew where nothing tells of a change."""
 
 
 class Mode(str, Enum):
@@ -31,11 +33,15 @@ class Mode(str, Enum):
     """All, each with its state."""
 
 
+_Known = tuple[VmThread, RubyThread]
+"""A thread as the VM's list had it, and as it is shown."""
+
+
 class RubyProcess(Closing):
     """One process; ``process`` is the caller's.
 
     version, notes: of its Ruby, and what a user should know of it
-    broken_looks: refreshes in a row between which nothing could be read
+    broken_looks: looks in a row between which nothing could be read
     stopped_ns: how long it was stopped for our sake
 
     Raises what ``rubyvm.attach`` raises.
@@ -57,35 +63,57 @@ class RubyProcess(Closing):
             self._tids.is_known,
         )
         self._tasks = Tasks(process)
-        self._threads: list[VmThread] = []
-        self._known: dict[VmThread, RubyThread] = {}
+        self._threads: list[_Known] = []
+        self._by_tid: dict[int, _Known] = {}
+        self._listing: list[int] = []
+        self._listed_ns = 0
         self._looks = 0
         self._failed = self._lost = self._read = 0
-        self.refresh()
+        self.look()
 
-    def refresh(self) -> None:
-        """Take in threads that came, let go of those that went."""
-        self._tids.refresh()
-        self._tasks.refresh()
+    def look(self) -> None:
+        """Take in threads that came, let go of those that went.
+
+        To be called some times a second. The VM's list is read where the kernel's
+        differs from the last one, where a stack could not be read, and each second.
+        """
         self._looks += 1
         if self._looks % _LOOKS_BETWEEN_CHECKS == 0:
             self.vm.revalidate()
         is_broken = self._lost > 0 and self._read == 0
+        is_doubtful = self._lost > 0 or self.broken_looks > 0
         self._lost = self._read = 0
-        try:
-            self._threads = self.vm.threads()
-        except UnreadableMemory:
-            is_broken = True
+        listing = self._tasks.refresh()
+        now = time.monotonic_ns()
+        if (
+            is_doubtful
+            or listing != self._listing
+            or now - self._listed_ns >= _SECONDS_BETWEEN_LISTS * 1e9
+        ):
+            self._listing, self._listed_ns = listing, now
+            self._tids.take(listing)
+            is_broken |= not self._list_threads()
         self.broken_looks = self.broken_looks + 1 if is_broken else 0
-        self._name_threads()
 
-    def _name_threads(self) -> None:
-        """One RubyThread for each thread as long as it is the same one."""
-        same = {_identity(old): thread for old, thread in self._known.items()}
-        self._known = {
-            thread: same.get(_identity(thread)) or self._named(thread)
-            for thread in self._threads
+    def _list_threads(self) -> bool:
+        """Read the VM's list of threads; False if it is not there.
+
+        Each has one RubyThread as long as it is the same one.
+        """
+        try:
+            found = self.vm.threads()
+        except UnreadableMemory:
+            return False
+        same = {_identity(old): thread for old, thread in self._threads}
+        self._threads = [
+            (one, same.get(_identity(one)) or self._named(one)) for one in found
+        ]
+        self._by_tid = {
+            thread.tid: (one, thread)
+            for one, thread in self._threads
+            if thread.tid is not None
         }
+        return True
 
     def _named(self, thread: VmThread) -> RubyThread:
         return RubyThread(
@@ -100,44 +128,45 @@ class RubyProcess(Closing):
     @property
     def threads(self) -> list[RubyThread]:
         """All of them, the main one first."""
-        return list(self._known.values())
+        return [thread for _, thread in self._threads]
 
-    def samples(self, mode: Mode, pause: bool = False) -> Iterator[Sample]:
+    def cpu_ns(self, thread: RubyThread) -> int | None:
+        """CPU time that a thread has used; None where it is not known."""
+        return None if thread.tid is None else self._tasks.cpu_ns(thread.tid)
+
+    def samples(self, mode: Mode, pause: bool = False) -> list[Sample]:
         """Look at the threads once. Raises NoSuchTarget if the process has ended."""
-        known = self._known
-        running = self._tasks.running(
-            thread.tid for thread in known.values() if thread.tid is not None
-        )
-        if mode is Mode.CPU:
-            wanted = [one for one, thread in known.items() if thread.tid in running]
-            if not wanted:
-                return
+        by_tid = self._by_tid
+        running = self._tasks.running(by_tid)
+        if mode is Mode.WALL:
+            wanted = self._threads
+        elif running:
+            wanted = [by_tid[tid] for tid in running]
         else:
-            wanted = list(known)
-        with self._stopped(pause) as pausing:
-            walks = self._walk(wanted)
-        if pausing is not None:
+            return []
+        if pause:
+            with paused(self.process) as pausing:
+                walks = self._walk(wanted)
             self.stopped_ns += pausing.stopped_ns
+        else:
+            walks = self._walk(wanted)
         now = time.time_ns()
-        for one, walked in zip(wanted, walks, strict=True):
+        found = []
+        for (_, thread), walked in zip(wanted, walks, strict=True):
             if walked is None:
                 self._lost += 1
                 self._failed += 1
                 continue
-            self._read += 1
-            thread = known[one]
-            state = _state(walked.state, thread.tid in running, thread.tid is None)
-            yield Sample(
-                now, thread, state, walked.stack, 1, walked.flags, walked.fiber
-            )
+            stack, flags, fiber, state = walked
+            state = _state(state, thread.tid in running, thread.tid is None)
+            found.append(Sample(now, thread, state, stack, 1, flags, fiber))
+        self._read += len(found)
+        return found
 
-    def _walk(self, wanted: list[VmThread]) -> list[Walked | None]:
+    def _walk(self, wanted: list[_Known]) -> list[Walked | None]:
         if len(wanted) == 1:
-            return [self.vm.sample(wanted[0])]
-        return self.vm.sample_all(wanted)
-
-    def _stopped(self, pause: bool) -> AbstractContextManager[Pause | None]:
-        return paused(self.process) if pause else nullcontext()
+            return [self.vm.sample(wanted[0][0])]
+        return self.vm.sample_all([one for one, _ in wanted])
 
     def take_failed(self) -> int:
         """How many stacks could not be read since this was last asked."""
@@ -178,6 +207,10 @@ class Tids:
             tids = self._process.threads()
         except RbtraceError:
             tids = []
+        self.take(tids)
+
+    def take(self, tids: Sequence[int]) -> None:
+        """Take over a list of threads, by the ids of our namespace."""
         if not self._is_foreign:
             self._ours = {tid: tid for tid in tids}
             return

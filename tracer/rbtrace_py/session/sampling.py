@@ -164,6 +164,11 @@ class Sampling(Closing):
         return not self._rubies and not self.targets.alive()
 
     @property
+    def rubies(self) -> tuple[RubyProcess, ...]:
+        """The processes that are looked at now."""
+        return tuple(self._rubies.values())
+
+    @property
     def stopped_ns(self) -> int:
         return self._stopped_ns + sum(r.stopped_ns for r in self._rubies.values())
 
@@ -190,15 +195,13 @@ class Sampling(Closing):
 
     def round(self, add: Add) -> None:
         """Look once at every process."""
-        mode, pause = self.options.mode, self.options.pause
+        options = self.options
+        mode, pause = options.mode, options.pause
+        idle = options.idle or mode is Mode.CPU
         for pid, ruby in list(self._rubies.items()):
             try:
-                if mode is Mode.WALL and not self.options.idle:
-                    for sample in ruby.samples(mode, pause):
-                        if sample.state is not ThreadState.SLEEPING:
-                            add(sample)
-                else:
-                    for sample in ruby.samples(mode, pause):
+                for sample in ruby.samples(mode, pause):
+                    if idle or sample.state is not ThreadState.SLEEPING:
                         add(sample)
             except NoSuchTarget:
                 self._let_go(self._rubies.pop(pid))
@@ -222,7 +225,7 @@ class Sampling(Closing):
             elif ruby.broken_looks >= _BROKEN_LOOKS:
                 self._attach(process)
             else:
-                ruby.refresh()
+                ruby.look()
                 self.statistics.failed += ruby.take_failed()
         except VmNotStarted:
             return
@@ -271,10 +274,13 @@ def run(
     step = int(LOOK_SECONDS * 1e9)
     look = start + step
     while not stop() and not sampling.is_over:
-        until = min(at for at in (look, end, due) if at is not None)
+        # A look goes with a round, if one comes soon, so as not to wake up twice.
+        until = min(at for at in (look + step // 2, end, due) if at is not None)
         while beat.wait(until):
             sampling.round(add)
             if limits.count and sampling.statistics.samples >= limits.count:
+                break
+            if beat.began >= look:
                 break
         now = clock()
         if now >= look:

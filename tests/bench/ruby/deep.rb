@@ -1,0 +1,39 @@
+# frozen_string_literal: true
+
+# Burns CPU in a loop DEPTH frames deep; at each line on standard input answers with
+# how many turns it has made, and the monotonic clock in ns.
+#
+#   deep.rb DEPTH
+
+$stdout.sync = true
+DEPTH = Integer(ARGV.fetch(0))
+TURNS = 20_000
+
+def leaf(number)
+  number * 3 % 7
+end
+
+def burn
+  count = 0
+  loop do
+    index = 0
+    while index < TURNS
+      leaf(index)
+      index += 1
+    end
+    count += TURNS
+    next unless $stdin.wait_readable(0)
+    break unless $stdin.gets
+
+    puts "#{count} #{Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond)}"
+  end
+end
+
+# <main>, burn, loop (and in some Rubies the block it calls) and leaf stand beside it.
+def down(left)
+  left.positive? ? down(left - 1) : burn
+end
+
+require "io/wait"
+puts "ready"
+down(DEPTH - 5)
