@@ -30,6 +30,8 @@ LARGEST_READ = 1 << 26
 _MOST_RANGES = 1024
 """IOV_MAX of Linux (include/uapi/linux/uio.h)."""
 
+_MOST_PLANS = 1 << 10
+
 _MAGIC = b"rbmemory1\n"
 _RUN = struct.Struct("<QI")
 
@@ -50,70 +52,80 @@ class Memory(Protocol):
         ...
 
 
+class _Plan:
+    """One system call, ready to be made: its vectors, and how to cut what it gives."""
+
+    __slots__ = ("cut", "local", "local_at", "ranges", "remote", "remote_at", "total")
+
+    def __init__(self, ranges: Sequence[tuple[int, int]], buffer: int) -> None:
+        words = [word for pair in ranges for word in pair]
+        self.ranges = list(ranges)
+        self.total = sum(pair[1] for pair in ranges)
+        try:
+            self.remote = ctypes.create_string_buffer(
+                struct.pack(f"={len(words)}Q", *words)
+            )
+            self.cut = struct.Struct("".join(f"{pair[1]}s" for pair in ranges))
+        except struct.error:
+            raise UnreadableMemory("an address or a size that cannot be") from None
+        self.local = ctypes.create_string_buffer(struct.pack("=2Q", buffer, self.total))
+        self.remote_at = ctypes.addressof(self.remote)
+        self.local_at = ctypes.addressof(self.local)
+
+
 class ProcessMemory:
     """Memory of a running process, read with process_vm_readv(2).
 
-    Nothing is allocated for a read but its result: the vectors and the buffer are
-    kept. So one object serves one thread. Raises NotPermitted with the reason,
-    NoSuchTarget once the process is gone, UnreadableMemory for what is not mapped.
+    Nothing is made for a read of ranges that were read before but its result: so one
+    object serves one thread. Raises NotPermitted with the reason, NoSuchTarget once
+    the process is gone, UnreadableMemory for what is not mapped.
     """
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._remote = ctypes.create_string_buffer(16 * _MOST_RANGES)
-        self._remote_address = ctypes.addressof(self._remote)
-        self._local = ctypes.create_string_buffer(16)
-        self._local_address = ctypes.addressof(self._local)
-        self._packers = [struct.Struct(f"={2 * n}Q") for n in range(33)]
+        self._room = 0
         self._reserve(1 << 16)
 
     def _reserve(self, size: int) -> None:
-        if size > LARGEST_READ:
-            raise UnreadableMemory(f"{size} bytes at once are more than is read")
-        self._room = 1 << max(16, (size - 1).bit_length())
+        self._room = 1 << (size - 1).bit_length()
         self._buffer = ctypes.create_string_buffer(self._room)
-        self._view = memoryview(self._buffer).cast("B")
-        self._address = ctypes.addressof(self._buffer)
-        self._set_local = struct.Struct("=2Q").pack_into
+        self._plans: dict[int, _Plan] = {}
 
     def read(self, address: int, size: int) -> bytes:
         """Return exactly ``size`` bytes at ``address``."""
-        return self.gather(((address, size),))[0]
+        return self._run(self._plan(((address, size),)))[0]
 
     def gather(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return the bytes of each (address, size); at most 1024 of them."""
-        words: list[int] = []
-        total = 0
-        for pair in ranges:
-            words += pair
-            total += pair[1]
-        count = len(ranges)
-        if total > self._room:
-            self._reserve(total)
-        try:
-            self._pack(count, words)
-        except (struct.error, IndexError):
-            raise UnreadableMemory("an address or a size that cannot be") from None
-        self._set_local(self._local, 0, self._address, total)
-        got = _process_vm_readv(
-            self.pid, self._local_address, 1, self._remote_address, count, 0
-        )
-        if got != total:
-            raise self._error(ctypes.get_errno() if got < 0 else errno.EFAULT, ranges)
-        view, start, found = self._view, 0, []
-        for _, size in ranges:
-            end = start + size
-            found.append(bytes(view[start:end]))
-            start = end
-        return found
+        """Return the bytes of each (address, size); at most 1024 of them.
 
-    def _pack(self, count: int, words: list[int]) -> None:
-        if count < len(self._packers):
-            self._packers[count].pack_into(self._remote, 0, *words)
-        elif count <= _MOST_RANGES:
-            struct.pack_into(f"={2 * count}Q", self._remote, 0, *words)
-        else:
-            raise IndexError(count)
+        It is fastest where it is given the same list again.
+        """
+        plan = self._plans.get(id(ranges))
+        if plan is None or plan.ranges != ranges:
+            plan = self._plan(ranges)
+            if isinstance(ranges, list):
+                if len(self._plans) >= _MOST_PLANS:
+                    self._plans.clear()
+                self._plans[id(ranges)] = plan
+        return self._run(plan)
+
+    def _plan(self, ranges: Sequence[tuple[int, int]]) -> _Plan:
+        if len(ranges) > _MOST_RANGES:
+            raise UnreadableMemory(f"{len(ranges)} places at once")
+        size = sum(pair[1] for pair in ranges)
+        if not 0 <= size <= LARGEST_READ:
+            raise UnreadableMemory(f"{size} bytes at once are more than is read")
+        if size > self._room:
+            self._reserve(size)
+        return _Plan(ranges, ctypes.addressof(self._buffer))
+
+    def _run(self, plan: _Plan) -> list[bytes]:
+        count = len(plan.ranges)
+        got = _process_vm_readv(self.pid, plan.local_at, 1, plan.remote_at, count, 0)
+        if got != plan.total:
+            code = ctypes.get_errno() if got < 0 else errno.EFAULT
+            raise self._error(code, plan.ranges)
+        return list(plan.cut.unpack_from(self._buffer))
 
     def _error(self, code: int, ranges: Sequence[tuple[int, int]]) -> RbtraceError:
         if code == errno.ESRCH:

@@ -9,7 +9,7 @@ the frame pointer before and after, and whatever cannot be so is found and read 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.memory import Memory
@@ -47,6 +47,7 @@ class Track:
         "high",
         "low",
         "nodes",
+        "parts",
         "ranges",
         "running",
         "sps",
@@ -54,6 +55,7 @@ class Track:
         "unsure",
         "values_at",
         "values_size",
+        "walked",
     )
 
     def __init__(self, thread: int, running: int) -> None:
@@ -72,6 +74,8 @@ class Track:
 
     def forget(self) -> None:
         """Forget what was on its stack."""
+        self.parts: list[bytes] = []
+        self.walked: Any = None
         self.frames = b""
         self.nodes: list[Node] = []
         self.eps: list[int] = []

@@ -64,16 +64,16 @@ class Counts:
 class _Best:
     """The longest of the stacks that were read, up to where they are certain."""
 
-    def __init__(self, root: Node) -> None:
+    def __init__(self) -> None:
         self.reading: Reading | None = None
-        self.node = root
+        self.newest: list[Node] = []
         self.depth = 0
 
     def consider(self, reading: Reading) -> None:
         depth = min((reading.depth, *reading.unsure[:1]))
         if depth > self.depth:
             self.reading, self.depth = reading, depth
-            self.node = reading.nodes[depth - 1]
+            self.newest = reading.nodes[depth - 1 : depth]
 
 
 class _Doubt:
@@ -165,9 +165,7 @@ class RubyVM:
         found = self._threads.all()
         for thread in found:
             track = self._tracks.get(thread.address)
-            if track is None:
-                self._tracks[thread.address] = Track(thread.address, thread.running)
-            elif track.running != thread.running:
+            if track is None or track.running != thread.running:
                 self._tracks[thread.address] = Track(thread.address, thread.running)
         self._forget(found)
         return found
@@ -227,27 +225,47 @@ class RubyVM:
         return found
 
     def _sample(self, track: Track, parts: list[bytes] | None = None) -> Walked | None:
+        """Read once, and be content if that is clean, as most are; count it."""
+        if parts is None:
+            try:
+                parts = self.memory.gather(
+                    self._unwinder.ranges(track, self._collecting)
+                )
+            except UnreadableMemory:
+                track.leave()
+                return self._insist(track, None)
+        if parts == track.parts and track.generation == self._tree.generation:
+            self.counts.clean += 1
+            return track.walked
+        reading = self._read(track, parts)
+        if reading is not None and reading.is_whole and not reading.unsure:
+            self.counts.clean += 1
+            walked = self._walked(reading, reading.nodes[-1:], SampleFlags.CLEAN)
+            track.parts, track.walked = parts, walked
+            return walked
+        return self._insist(track, reading)
+
+    def _insist(self, track: Track, reading: Reading | None) -> Walked | None:
         """Read until clean, or take the best of all tries; count it."""
-        best = _Best(self._tree.root)
+        best = _Best()
         doubt = _Doubt()
         for attempt in range(_TRIES):
-            reading = self._read(track, parts)
-            parts = None
+            if attempt:
+                reading = self._read(track, None)
             if reading is None:
                 continue
             is_sure = not reading.unsure or doubt.is_over(reading, self._state(reading))
             if reading.is_whole and is_sure:
                 self.counts.clean += 1
                 self.counts.retried += attempt
-                node = reading.nodes[-1] if reading.nodes else self._tree.root
-                return self._walked(reading, node, SampleFlags.CLEAN)
+                return self._walked(reading, reading.nodes[-1:], SampleFlags.CLEAN)
             best.consider(reading)
         self.counts.retried += _TRIES - 1
-        if best.reading is None or best.depth == 0:
+        if best.reading is None:
             self.counts.failed += 1
             return None
         self.counts.trimmed += 1
-        return self._walked(best.reading, best.node, SampleFlags.TRIMMED)
+        return self._walked(best.reading, best.newest, SampleFlags.TRIMMED)
 
     def _read(self, track: Track, parts: list[bytes] | None) -> Reading | None:
         """Read once, finding out on the way what there is to read."""
@@ -270,7 +288,9 @@ class RubyVM:
             reading.status, reading.track.thread, reading.ec, reading.running
         )
 
-    def _walked(self, reading: Reading, node: Node, flags: SampleFlags) -> Walked:
+    def _walked(
+        self, reading: Reading, newest: list[Node], flags: SampleFlags
+    ) -> Walked:
         state = self._state(reading)
         collecting = self._collecting
         is_collecting = (
@@ -280,5 +300,7 @@ class RubyVM:
         )
         if reading.is_truncated:
             flags |= SampleFlags.TRUNCATED
-        stack = self._tree.stack(node, is_collecting)
+        stack = self._tree.stack(
+            newest[0] if newest else self._tree.root, is_collecting
+        )
         return Walked(stack, flags, reading.fiber, state)
