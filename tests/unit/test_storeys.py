@@ -31,7 +31,7 @@ BELOW: dict[str, set[str]] = {
 GROUND = {"model", "errors"}
 """What every storey may import; these two import nothing of the package."""
 
-OUTSIDE = {"bcc": "bpf", "hdrh": "aggregate", "click": "cli"}
+OUTSIDE = {"bcc": "bpf", "hdrh": "aggregate", "click": "cli", "elftools": "rubyvm"}
 """Libraries, and the storey that alone may know them."""
 
 STREAMS = {"stdout", "stderr"}

@@ -1,0 +1,103 @@
+"""What was worked out about a file, kept for the next time.
+
+A key is made of the file's contents, never of its name or its build-id, which can be
+forged. Whatever is wrong with the cache, nothing is found in it: it is never an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_LARGEST = 1 << 20
+"""Bytes of an entry that are read."""
+
+_BLOCK = 1 << 20
+
+
+def content_hash(fd: int, limit: int) -> str | None:
+    """Return the SHA-256 of a file's contents in hex; None beyond ``limit`` bytes.
+
+    Leaves the descriptor's position alone. Raises OSError.
+    """
+    digest = hashlib.sha256()
+    offset = 0
+    while block := os.pread(fd, _BLOCK, offset):
+        digest.update(block)
+        offset += len(block)
+        if offset > limit:
+            return None
+    return digest.hexdigest()
+
+
+def load(kind: str, key: str) -> Any:
+    """Return what ``store`` was given, None if there is nothing that is ours."""
+    place = _directory(kind)
+    if place is None:
+        return None
+    try:
+        with open(place / f"{key}.json", "rb", opener=_open_no_link) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or not _only_ours(status):
+                return None
+            return json.loads(file.read(_LARGEST))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def store(kind: str, key: str, value: object) -> None:
+    """Keep a JSON value; where that cannot be done, do nothing."""
+    place = _directory(kind)
+    if place is None:
+        return
+    with suppress(OSError):
+        fd, name = tempfile.mkstemp(dir=place)
+        try:
+            with open(fd, "w", encoding="ascii") as file:
+                json.dump(value, file)
+            os.replace(name, place / f"{key}.json")
+        except BaseException:
+            os.unlink(name)
+            raise
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def _directory(kind: str) -> Path | None:
+    """``$XDG_CACHE_HOME/rbtrace-py/KIND`` if it and what it is in are ours alone.
+
+    With sudo the home may be another user's, who could turn it into a link to
+    anywhere, or write into it what we would believe: then there is no cache.
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if not os.path.isabs(home):
+        return None
+    place = Path(home)
+    try:
+        if place.parent.stat().st_uid == os.geteuid():
+            place.mkdir(exist_ok=True, mode=0o700)
+        for name in ("rbtrace-py", kind):
+            if not _only_ours(place.lstat()):
+                return None
+            place = place / name
+            place.mkdir(exist_ok=True, mode=0o700)
+        return place if _only_ours(place.lstat()) else None
+    except OSError:
+        return None
+
+
+def _only_ours(status: os.stat_result) -> bool:
+    """Ours, not a link, and nobody else can write to it."""
+    return (
+        not stat.S_ISLNK(status.st_mode)
+        and status.st_uid == os.geteuid()
+        and not status.st_mode & 0o022
+    )

@@ -1,0 +1,143 @@
+"""The file with a binary's DWARF: itself, or a separate one that is found and checked.
+
+Where distributions put debug files is a convention of gdb's: by build-id under
+``/usr/lib/debug/.build-id``, or by the name in ``.gnu_debuglink`` beside the binary, in
+``.debug`` there, or under ``/usr/lib/debug``.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import stat
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rbtrace_py.errors import BadElf
+from rbtrace_py.linux.elf import SHT_NOBITS, ElfFile
+from rbtrace_py.linux.symbols import build_id, debug_link
+from rbtrace_py.linux.text import safe_text
+
+LARGEST = 1 << 30
+"""Bytes of a file that is read for its DWARF; a Ruby with all of it has 50 MB."""
+
+_DEBUG = b"/usr/lib/debug"
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class DebugFile:
+    """A file with DWARF, open; ``path`` is safe to show."""
+
+    fd: int
+    path: str
+
+
+@contextmanager
+def debug_file(
+    elf: ElfFile, fd: int, path: bytes, roots: Iterable[bytes]
+) -> Iterator[DebugFile | None]:
+    """Open the file that has the DWARF of ``elf``; None if there is none.
+
+    fd: that of ``elf``; path: where it is in the target's root; roots: directories to
+    be looked in as if they were ``/``, in that order
+    """
+    if has_dwarf(elf):
+        yield DebugFile(fd, safe_text(path))
+        return
+    found = _separate(elf, path, roots)
+    try:
+        yield found
+    finally:
+        if found is not None:
+            os.close(found.fd)
+
+
+def has_dwarf(elf: ElfFile) -> bool:
+    """Whether ``.debug_info`` is in the file itself, not only its header."""
+    for name in (b".debug_info", b".zdebug_info"):
+        if any(s.type != SHT_NOBITS and s.size > 0 for s in elf.named(name)):
+            return elf.size <= LARGEST
+    return False
+
+
+def _separate(elf: ElfFile, path: bytes, roots: Iterable[bytes]) -> DebugFile | None:
+    identity, link = build_id(elf), debug_link(elf)
+    for root in roots:
+        if identity is not None and len(identity) > 1:
+            found = _open(root + _by_build_id(identity), identity, None)
+            if found is not None:
+                return found
+        if link is not None:
+            for place in _by_link(path, link.name):
+                found = _open(root + place, None, link.crc)
+                if found is not None:
+                    return found
+    return None
+
+
+def _by_build_id(identity: bytes) -> bytes:
+    digits = identity.hex().encode()
+    return b"%s/.build-id/%s/%s.debug" % (_DEBUG, digits[:2], digits[2:])
+
+
+def _by_link(path: bytes, name: bytes) -> Iterator[bytes]:
+    directory = posixpath.dirname(posixpath.normpath(path))
+    if directory.startswith(b"/"):
+        yield posixpath.join(directory, name)
+        yield posixpath.join(directory, b".debug", name)
+        yield _DEBUG + posixpath.join(directory, name)
+
+
+def _open(path: bytes, identity: bytes | None, crc: int | None) -> DebugFile | None:
+    """Open a debug file if it is the one with that build-id, or that CRC-32."""
+    fd = _open_regular(path)
+    if fd is None:
+        return None
+    try:
+        if _belongs(fd, identity, crc):
+            found = DebugFile(fd, safe_text(path))
+            fd = -1
+            return found
+    except (BadElf, OSError):
+        return None
+    finally:
+        if fd >= 0:
+            os.close(fd)
+    return None
+
+
+def _belongs(fd: int, identity: bytes | None, crc: int | None) -> bool:
+    elf = ElfFile(fd)
+    if not has_dwarf(elf):
+        return False
+    if identity is not None:
+        return build_id(elf) == identity
+    return crc == _crc(fd, elf.size)
+
+
+def _open_regular(path: bytes) -> int | None:
+    """Taken by name only at first: opening a FIFO waits, opening a device acts."""
+    try:
+        handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return None
+        return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
+
+
+def _crc(fd: int, size: int) -> int:
+    """CRC-32 of the first ``size`` bytes, which are at most LARGEST."""
+    value, offset = 0, 0
+    while offset < size and (block := os.pread(fd, _BLOCK, offset)):
+        value = zlib.crc32(block, value)
+        offset += len(block)
+    return value

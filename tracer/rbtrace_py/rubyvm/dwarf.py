@@ -1,0 +1,171 @@
+"""Offsets out of DWARF, by the words that the table cites.
+
+The DWARF is a target's, or lies in its root: it is read by ``dwarf_worker.py``, a
+process with little memory and little time, and what comes out is checked. Whatever goes
+wrong, there is no answer, and the table stands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rbtrace_py.errors import BadElf
+from rbtrace_py.linux import cache
+from rbtrace_py.linux.elf import ElfFile
+from rbtrace_py.rubyvm.debugfiles import LARGEST, DebugFile, debug_file
+from rbtrace_py.rubyvm.layout import Field, Table
+
+UNITS = ("vm.c", "cont.c", "symbol.c", "gc.c", "default.c", "parse.c", "parse.y")
+"""Source files whose units define what is looked up, the one with most of it first.
+
+``default.c`` has the collector of 3.4 and later where it is compiled on its own; the
+parser has the symbols of 2.1.
+"""
+
+_MEMORY = 1 << 30
+"""Bytes of the worker, with Python itself and the sections of DWARF."""
+_SECONDS = 10
+"""Of CPU, and twice that by the clock; vm.c alone takes 0.4 s."""
+_LARGEST_OFFSET = 1 << 16
+_KIND = "dwarf"
+
+_Found = Mapping[str, tuple[int, int]]
+"""Bit offset and size in bits (0: no bit field) by member."""
+
+
+@dataclass(frozen=True, slots=True)
+class FromDwarf:
+    """Fields by their names in ``Offsets``, and the file that says so."""
+
+    fields: Mapping[str, Field]
+    path: str
+
+
+def fields_from_dwarf(
+    elf: ElfFile, fd: int, path: bytes, roots: Iterable[bytes], table: Table
+) -> FromDwarf | None:
+    """Return what DWARF says of the table's fields; None if there is no DWARF.
+
+    fd: of the binary, which ``elf`` is the reader of
+    path: where the binary is, in the target's root
+    roots: what to look for separate debug files in (``/proc/PID/root``, ``b""``)
+
+    Never raises for what is in a file.
+    """
+    try:
+        with debug_file(elf, fd, path, roots) as found:
+            if found is None:
+                return None
+            members = _look_up(found, sorted(_members(table)))
+            fields = _fields(table, members)
+            return FromDwarf(fields, found.path) if fields else None
+    except (BadElf, OSError):
+        return None
+
+
+def _members(table: Table) -> set[str]:
+    """What is asked for."""
+    return {field.member for field in table.fields.values()}
+
+
+def _fields(table: Table, members: _Found) -> dict[str, Field]:
+    fields: dict[str, Field] = {}
+    for name, known in table.fields.items():
+        offset = _offset(name, known.member, members, table)
+        if offset is not None and 0 <= offset < _LARGEST_OFFSET:
+            fields[name] = Field(offset, known.member)
+    return fields
+
+
+def _offset(name: str, member: str, members: _Found, table: Table) -> int | None:
+    """In bytes; of ``objspace_gc_bit`` in bits from the word with the flags.
+
+    A bit field that does not begin a byte cannot be told as an offset in bytes.
+    """
+    if member not in members:
+        return None
+    bit, _ = members[member]
+    if name == "objspace_gc_bit":
+        flags = table.fields.get("objspace_flags")
+        if flags is None or flags.member not in members:
+            return None
+        return bit - members[flags.member][0]
+    return bit // 8 if bit % 8 == 0 else None
+
+
+def _look_up(file: DebugFile, members: list[str]) -> _Found:
+    key = _key(file, members)
+    known = None if key is None else _checked(cache.load(_KIND, key))
+    if known is not None:
+        return known
+    found = _checked(_ask(file.fd, members))
+    if key is not None and found:
+        cache.store(_KIND, key, found)
+    return found or {}
+
+
+def _key(file: DebugFile, members: list[str]) -> str | None:
+    contents = cache.content_hash(file.fd, LARGEST)
+    if contents is None:
+        return None
+    words = hashlib.sha256("\n".join([*UNITS, *members]).encode())
+    return f"{contents}-{words.hexdigest()[:16]}"
+
+
+def _checked(answer: object) -> _Found | None:
+    """The answer if it is one: pairs of numbers of a sensible size by member."""
+    if not isinstance(answer, dict):
+        return None
+    found: dict[str, tuple[int, int]] = {}
+    for member, pair in answer.items():
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            return None
+        if not all(type(n) is int and 0 <= n < 8 * _LARGEST_OFFSET for n in pair):
+            return None
+        found[str(member)] = (pair[0], pair[1])
+    return found
+
+
+def _ask(fd: int, members: list[str]) -> object:
+    """Run the worker on a file; None if it gave no answer in time."""
+    path = _pyelftools()
+    if path is None or not sys.executable:
+        return None
+    request = {
+        "fd": fd,
+        "members": members,
+        "units": UNITS,
+        "memory": _MEMORY,
+        "seconds": _SECONDS,
+        "path": path,
+    }
+    worker = Path(__file__).with_name("dwarf_worker.py")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", str(worker)],
+            check=False,
+            input=json.dumps(request).encode(),
+            capture_output=True,
+            pass_fds=[fd],
+            timeout=2 * _SECONDS,
+            cwd="/",
+        )
+        return json.loads(done.stdout) if done.returncode == 0 else None
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+
+
+def _pyelftools() -> str | None:
+    """The directory the worker, which takes no PYTHONPATH, imports pyelftools from."""
+    spec = importlib.util.find_spec("elftools")
+    if spec is None or spec.origin is None:
+        return None
+    return os.path.dirname(os.path.dirname(os.path.abspath(spec.origin)))
