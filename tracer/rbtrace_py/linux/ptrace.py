@@ -28,8 +28,6 @@ _PTRACE_INTERRUPT = 0x4207
 _WALL = 0x40000000
 """include/uapi/linux/ptrace.h and wait.h."""
 
-_ROUNDS = 100
-"""How often new threads are looked for while the others are being stopped."""
 _PEEK = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT | _WALL
 
 
@@ -111,18 +109,26 @@ class _Tracer(threading.Thread):
     def _stop_all(self) -> None:
         """Seize and stop until no thread is left that is not: they may make more."""
         self._deadline = time.monotonic() + self._limit
-        for _ in range(_ROUNDS):
+        while time.monotonic() < self._deadline:
             fresh = [t for t in self._process.threads() if t not in self._held]
             seized = [tid for tid in fresh if self._seize(tid)]
             if not seized and self._held:
                 return
-            if not seized and not self._process.alive():
-                raise gone(self._process.pid)
+            if not seized:
+                # All that are left are on their way out.
+                if not self._process.alive():
+                    raise gone(self._process.pid)
+                time.sleep(0.0001)
+                continue
             self._since = self._since or time.monotonic_ns()
             for tid in seized:
                 _ptrace(_PTRACE_INTERRUPT, tid, 0)
             self._wait_for(seized)
-        raise RbtraceError(f"process {self._process.pid} makes threads without end")
+        raise RbtraceError(
+            f"process {self._process.pid} could not be stopped"
+            f" within {self._limit:g} s",
+            "it makes threads without end, or is about to end",
+        )
 
     def _seize(self, tid: int) -> bool:
         """False if it has ended."""
