@@ -9,7 +9,7 @@ import pytest
 
 from rbtrace_py.cli.main import cli, split_command
 from rbtrace_py.cli.options import Seconds, limits_of, options_of
-from rbtrace_py.session.run import Limits
+from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.targets import Targets, parse_pids
 
 

@@ -24,7 +24,8 @@ from rbtrace_py.report.json import document, dumps
 from rbtrace_py.report.notes import lost
 from rbtrace_py.report.style import Style
 from rbtrace_py.session.grouped import Grouped
-from rbtrace_py.session.run import Limits, run
+from rbtrace_py.session.limits import Limits
+from rbtrace_py.session.run import run
 
 TOO_MUCH_LOST = 5
 

@@ -7,18 +7,21 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from rbtrace_py.errors import NoSuchProbe, NoSuchTarget, UsageError
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import cut
-from rbtrace_py.session.base import Options
-from rbtrace_py.session.hazards import NotAgreed
-from rbtrace_py.session.hints import explain
-from rbtrace_py.session.run import Limits
+from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.targets import Targets, parse_pids
+
+if TYPE_CHECKING:
+    from rbtrace_py.session.base import Options
+
+# What only commands with probes need is imported where it is: it is most of what
+# the others would start up with.
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -149,6 +152,8 @@ output_option = click.option(
 
 def options_of(values: dict[str, Any]) -> Options:
     """The sessions' options out of a command's."""
+    from rbtrace_py.session.base import Options
+
     return Options(
         by=values.get("by"),
         filter=values.get("filter_"),
@@ -171,6 +176,8 @@ def _ask(text: str) -> bool:
     columns = Style.for_stream(sys.stderr).width - 1
     click.echo(textwrap.fill(f"{text}.", columns), err=True)
     if not click.confirm("Attach nevertheless?", err=True):
+        from rbtrace_py.session.hazards import NotAgreed
+
         # What it is about stands above.
         raise NotAgreed("nothing was attached")
     return True
@@ -214,6 +221,8 @@ def takes_target(function: Command) -> Command:
         try:
             return ctx.invoke(function, targets=targets, words=words, **values)
         except NoSuchProbe as error:
+            from rbtrace_py.session.hints import explain
+
             explain(error, targets.processes.values())
             raise
         finally:

@@ -15,8 +15,8 @@ from rbtrace_py.cli.output import Ticker, attached
 from rbtrace_py.cli.stop import Stop
 from rbtrace_py.report.amounts import progress, statistics_lines
 from rbtrace_py.report.style import Style
+from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.rubies import Mode
-from rbtrace_py.session.run import Limits
 from rbtrace_py.session.sampling import (
     MAX_RATE,
     Add,
@@ -94,10 +94,12 @@ def sample(
     values: dict[str, Any],
     sink: Callable[[Sampling], Add],
     on_interval: Callable[[], None] | None = None,
+    goes_on: Callable[[], bool] = lambda: True,
 ) -> Sampling:
     """Attach, and sample until it is to end.
 
     sink: makes, of the attached sampling, what takes the samples
+    goes_on: is asked ten times a second whether it shall
     """
     stop = stack.enter_context(Stop())
     sampling = Sampling(targets, options_of(values))
@@ -112,6 +114,8 @@ def sample(
 
     def tick(seconds: float) -> None:
         ticker.say(f"{_where(targets)}: {progress(sampling.statistics)}", seconds)
+        if not goes_on():
+            stop.ask()
 
     def interval() -> None:
         ticker.clear()

@@ -26,6 +26,10 @@ class Stop:
     def is_asked(self) -> bool:
         return self._asked
 
+    def ask(self) -> None:
+        """Somebody wishes it otherwise than by a signal."""
+        self._asked = True
+
     def __enter__(self) -> Stop:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if not is_ignored(number):

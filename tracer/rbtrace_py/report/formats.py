@@ -9,15 +9,6 @@ from typing import BinaryIO
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.asked import ReportOptions
-from rbtrace_py.report.callgrind import callgrind_lines
-from rbtrace_py.report.flamegraph import flamegraph_pieces
-from rbtrace_py.report.folded import folded_lines
-from rbtrace_py.report.json import dumps
-from rbtrace_py.report.pprof import pprof_bytes
-from rbtrace_py.report.readable import readable_lines
-from rbtrace_py.report.speedscope import speedscope_pieces
-from rbtrace_py.report.stacks_json import stacks_document
-from rbtrace_py.report.summary import summary_by_line_lines, summary_lines
 
 Render = Callable[[Profile, ReportOptions, BinaryIO], None]
 
@@ -57,15 +48,58 @@ def _write(file: BinaryIO, texts: Iterable[str]) -> None:
         file.write(text.encode("utf-8", "replace"))
 
 
-def _pprof(profile: Profile, options: ReportOptions, file: BinaryIO) -> None:
-    file.write(pprof_bytes(profile, options))
-
-
 def _folded(profile: Profile, options: ReportOptions) -> Iterator[str]:
+    from rbtrace_py.report.folded import folded_lines
+
     return folded_lines(profile.counts, options.folding)
 
 
+def _flamegraph(profile: Profile, options: ReportOptions) -> Iterator[str]:
+    from rbtrace_py.report.flamegraph import flamegraph_pieces
+
+    return flamegraph_pieces(profile, options)
+
+
+def _speedscope(profile: Profile, options: ReportOptions) -> Iterator[str]:
+    from rbtrace_py.report.speedscope import speedscope_pieces
+
+    return speedscope_pieces(profile, options)
+
+
+def _pprof(profile: Profile, options: ReportOptions, file: BinaryIO) -> None:
+    from rbtrace_py.report.pprof import pprof_bytes
+
+    file.write(pprof_bytes(profile, options))
+
+
+def _callgrind(profile: Profile, options: ReportOptions) -> Iterator[str]:
+    from rbtrace_py.report.callgrind import callgrind_lines
+
+    return callgrind_lines(profile, options)
+
+
+def _summary(profile: Profile, options: ReportOptions) -> Iterator[str]:
+    from rbtrace_py.report.summary import summary_lines
+
+    return summary_lines(profile, options)
+
+
+def _summary_by_line(profile: Profile, options: ReportOptions) -> Iterator[str]:
+    from rbtrace_py.report.summary import summary_by_line_lines
+
+    return summary_by_line_lines(profile, options)
+
+
+def _readable(profile: Profile, options: ReportOptions) -> Iterator[str]:
+    from rbtrace_py.report.readable import readable_lines
+
+    return readable_lines(profile, options)
+
+
 def _json(profile: Profile, options: ReportOptions) -> Iterator[str]:
+    from rbtrace_py.report.json import dumps
+    from rbtrace_py.report.stacks_json import stacks_document
+
     yield dumps(stacks_document(profile))
 
 
@@ -73,13 +107,13 @@ FORMATS = {
     format_.name: format_
     for format_ in (
         Format("folded", ".folded", True, _lines(_folded)),
-        Format("flamegraph", ".svg", False, _pieces(flamegraph_pieces)),
-        Format("speedscope", ".speedscope.json", False, _pieces(speedscope_pieces)),
+        Format("flamegraph", ".svg", False, _pieces(_flamegraph)),
+        Format("speedscope", ".speedscope.json", False, _pieces(_speedscope)),
         Format("pprof", ".pb.gz", False, _pprof),
-        Format("callgrind", ".callgrind", False, _lines(callgrind_lines)),
-        Format("summary", ".txt", True, _lines(summary_lines)),
-        Format("summary-by-line", ".txt", True, _lines(summary_by_line_lines)),
-        Format("readable", ".txt", True, _lines(readable_lines)),
+        Format("callgrind", ".callgrind", False, _lines(_callgrind)),
+        Format("summary", ".txt", True, _lines(_summary)),
+        Format("summary-by-line", ".txt", True, _lines(_summary_by_line)),
+        Format("readable", ".txt", True, _lines(_readable)),
         Format("json", ".json", True, _lines(_json)),
     )
 }

@@ -10,9 +10,12 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from rbtrace_py.aggregate.results import Group
 from rbtrace_py.report.style import Style
+
+if TYPE_CHECKING:
+    from rbtrace_py.aggregate.results import Group
 
 _NAMED = {
     "\a": r"\a",

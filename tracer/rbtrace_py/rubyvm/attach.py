@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from rbtrace_py.errors import NotPermitted, UnknownRuby
 from rbtrace_py.linux.memory import Memory, ProcessMemory
 from rbtrace_py.linux.process import Process
-from rbtrace_py.rubyvm.calibration import calibrate
 from rbtrace_py.rubyvm.checks import complaint
 from rbtrace_py.rubyvm.detect import Ruby, Version, find_ruby, forced_version
 from rbtrace_py.rubyvm.dwarf import fields_from_dwarf
@@ -166,6 +165,8 @@ class _Search:
         if source is Origin.TABLE:
             return layout_from(table_for(self.version.text), self.version.text)
         if source is Origin.CALIBRATED:
+            from rbtrace_py.rubyvm.calibration import calibrate
+
             return calibrate(self.process, self.ruby, self.version, self.use_cache)
         return self._from_dwarf()
 

@@ -4,27 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from rbtrace_py.aggregate.results import Result
 from rbtrace_py.session.base import REFRESH_SECONDS
 from rbtrace_py.session.grouped import Grouped
+from rbtrace_py.session.limits import Limits
 
 _COUNT_SECONDS = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """When to end, whichever comes first; None: when stopped.
-
-    duration: seconds
-    count: events; it ends soon after so many were seen
-    interval: seconds between snapshots
-    """
-
-    duration: float | None = None
-    count: int | None = None
-    interval: float | None = None
 
 
 def run(

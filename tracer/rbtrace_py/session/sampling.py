@@ -19,8 +19,8 @@ from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model import Sample, ThreadState
 from rbtrace_py.session.beat import Beat
+from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.rubies import Mode, RubyProcess
-from rbtrace_py.session.run import Limits
 from rbtrace_py.session.targets import Targets
 
 LOOK_SECONDS = 0.1

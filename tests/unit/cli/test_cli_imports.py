@@ -1,0 +1,41 @@
+"""What a command imports is most of its start-up: each only what it uses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from conftest import ROOT
+
+HEAVY = (
+    "bcc",
+    "elftools",
+    "hdrh",
+    "http",
+    "rich",
+    "rbtrace_py.bpf.compiler",
+    "rbtrace_py.report.flamegraph",
+    "rbtrace_py.rubyvm.calibration",
+    "rbtrace_py.session.base",
+    "rbtrace_py.session.filters",
+)
+
+
+@pytest.mark.parametrize("command", ["stacks", "record", "dump"])
+def test_the_stacks_of_a_ruby_need_nothing_heavy(command: str) -> None:
+    code = (
+        "import sys\n"
+        "import rbtrace_py.cli.main\n"
+        f"import rbtrace_py.cli.{command}\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(ROOT / "tracer")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(HEAVY) & set(done.stdout.split()) == set()

@@ -1,0 +1,19 @@
+"""When a session is to end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When to end, whichever comes first; None: when stopped.
+
+    duration: seconds
+    count: events; it ends soon after so many were seen
+    interval: seconds between snapshots
+    """
+
+    duration: float | None = None
+    count: int | None = None
+    interval: float | None = None
