@@ -7,8 +7,8 @@ of the program, as the starter's pid namespace has it, or what went wrong.
 namespaces: [[descriptor, CLONE_NEW…], …], to be joined in that order
 root: descriptor of the directory to be the root, or null
 program: descriptor of the file to run; keep: descriptors it inherits
-uid, gid, groups: whom to be, as the joined user namespace numbers them; groups may be
-null where they may not be set
+uid, gid: whom to be, as the joined user namespace numbers them
+groups: the same, as the starter's numbers them; null where they may not be set
 limits: {number of the rlimit: value}
 """
 
@@ -146,10 +146,9 @@ def _drop_bounding_set() -> None:
 
 def _become(config: dict[str, Any]) -> None:
     """Another user, without capabilities, for good."""
-    uid, gid, groups = config["uid"], config["gid"], config["groups"]
-    if groups is not None:
+    uid, gid = config["uid"], config["gid"]
+    if config["groups"] is not None:
         _drop_bounding_set()
-        os.setgroups(groups)
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
     if os.getresuid() != (uid,) * 3 or os.getresgid() != (gid,) * 3:
@@ -195,6 +194,9 @@ def _run(config: dict[str, Any], null: int) -> NoReturn:
 def main(config: dict[str, Any]) -> None:
     """Join, fork (a pid namespace is entered by children only), report, wait."""
     null = os.open(os.devnull, os.O_RDWR)
+    if config["groups"] is not None:
+        # Before a user namespace is joined: in there it may be forbidden for good.
+        os.setgroups(config["groups"])
     for fd, kind in config["namespaces"]:
         _check(_libc.setns(fd, kind), "setns")
     if config["root"] is not None:

@@ -55,9 +55,9 @@ _LONGEST_LINE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whom to be, as the target's user namespace numbers them.
+    """Whom to be; uid and gid as the target's user namespace numbers them.
 
-    groups: None where we may not set any, and have none that it has not
+    groups: as ours does; None where we may not set any, and have none that it has not
     """
 
     uid: int
@@ -148,11 +148,8 @@ def whom_to_be(process: Process) -> Identity:
         if not capabilities & _SETUID or not capabilities & _SETGID:
             raise _refusal(process, "it is root without the right to be anyone else")
         return Identity(_NOBODY, _NOBODY, ())
-    inner = [_mapped(process, "gid", group) for group in groups]
     return Identity(
-        _mapped(process, "uid", uids[0]),
-        _mapped(process, "gid", gids[0]),
-        tuple(inner),
+        _mapped(process, "uid", uids[0]), _mapped(process, "gid", gids[0]), groups
     )
 
 
