@@ -37,8 +37,8 @@ class Field:
 class LineTable(str, Enum):
     """How an iseq says which instruction is on which line."""
 
-    POSITION_IN_ENTRY = "position in entry"  # up to 2.4
-    POSITIONS_ARRAY = "positions array"  # 2.5
+    POSITION_IN_ENTRY = "position in entry"  # up to 2.5
+    POSITIONS_ARRAY = "positions array"  # with VM_INSN_INFO_TABLE_IMPL other than 2
     SUCCINCT = "succinct index"  # 2.6 and later
 
 
@@ -174,7 +174,7 @@ class Offsets:
     body_label: int
     body_first_line: int
     body_lines: int
-    """insns_info.body, or insn_info_table up to 2.4."""
+    """insns_info.body; insns_info in 2.5, line_info_table before."""
     body_line_positions: int | None
     body_line_count: int
     body_line_index: int | None
