@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, TARGETS, Target
 
+from conftest import ROOT, TARGETS, Target
 from rbtrace_py.linux.memory import Memory, ProcessMemory
 from rbtrace_py.linux.process import Process
 from rbtrace_py.rubyvm.attach import Attached, attach

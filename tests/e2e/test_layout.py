@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from conftest import Target, run
 
 PROGRAM = "$stdout.sync = true; puts :ready; $stdin.gets"

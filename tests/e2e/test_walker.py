@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 import rubies
 from conftest import times
-
 from rbtrace_py.linux.memory import ProcessMemory, RecordingMemory, ReplayMemory
 from rbtrace_py.model import Frame, FrameKind, SampleFlags, ThreadState
 from rbtrace_py.rubyvm.vm import RubyVM, Walked

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from ruby_processes import Target, command
 
 from rbtrace_py.linux.process import Process
-from rubies import Target, command
 
 _TARGETS: dict[str, Any] = {}
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ruby_processes import WAITING, Target, command, each_ruby, own_ruby
 
 from rbtrace_py.errors import NotRuby, UnknownRuby, UsageError, VmNotStarted
 from rbtrace_py.linux.memory import ProcessMemory
@@ -24,7 +25,6 @@ from rbtrace_py.rubyvm.detect import find_ruby, forced_version
 from rbtrace_py.rubyvm.layout import Layout, Origin
 from rbtrace_py.rubyvm.layouts import layout_from, table_for
 from rbtrace_py.rubyvm.mining import cross_check, refine
-from rubies import WAITING, Target, command, each_ruby, own_ruby
 
 Start = Callable[..., Any]
 
