@@ -1,8 +1,10 @@
-"""The Rubies that tests run: Debian's, in chroots that scripts/rubies.sh has built."""
+"""The Rubies that tests run: this machine's, and Debian's in chroots of rubies.sh."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,14 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT, TARGETS, Target
+from processes import ROOT, TARGETS, Target
 from rbtrace_py.linux.memory import Memory, ProcessMemory
 from rbtrace_py.linux.process import Process
 from rbtrace_py.rubyvm.attach import Attached, attach
 from rbtrace_py.rubyvm.vm import RubyVM
 
 NAMES = ("2.7", "3.1", "3.3", "3.4")
+HERE = "here"
+"""The name of this machine's own Ruby."""
 SCRIPT = ROOT / "scripts" / "rubies.sh"
+WAITING = "$stdout.sync = true; puts :ready; $stdin.gets"
+USER = 12345
+"""A user id that nobody has."""
+
+each_ruby = pytest.mark.parametrize("ruby", [HERE, *NAMES], indirect=True)
 
 
 def directory() -> Path:
@@ -31,6 +40,32 @@ def need(name: str) -> None:
         pytest.skip(f"no chroot of Ruby {name}: `scripts/rubies.sh build {name}`")
     if os.geteuid() != 0:
         pytest.skip("a chroot needs root")
+
+
+def command(name: str, program: str = WAITING) -> list[str]:
+    """The words that run ``program`` in the Ruby called ``name``."""
+    words = ["ruby", "--disable-gems", "-e", program]
+    if name == HERE:
+        return words
+    need(name)
+    return ["chroot", str(directory() / name), *words]
+
+
+def as_user(
+    words: list[str], uid: int = USER, groups: str = "--clear-groups"
+) -> list[str]:
+    """The same as another user."""
+    return ["setpriv", f"--reuid={uid}", f"--regid={uid}", groups, *words]
+
+
+def own_ruby() -> tuple[Path, Path]:
+    """The program and the library of this machine's Ruby."""
+    program = Path(shutil.which("ruby") or "").resolve()
+    listing = subprocess.run(["ldd", program], capture_output=True, text=True).stdout
+    words = [line.split() for line in listing.splitlines() if "libruby" in line]
+    if not words:
+        pytest.skip("this Ruby has no libruby")
+    return program, Path(words[0][2]).resolve()
 
 
 @dataclass

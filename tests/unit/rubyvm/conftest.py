@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from ruby_processes import Target, command
 
+from processes import Target
 from rbtrace_py.linux.process import Process
+from rubies import command
 
 _TARGETS: dict[str, Any] = {}
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruby_processes import WAITING, Target, command, each_ruby, own_ruby
 
+from processes import Target
 from rbtrace_py.errors import NotRuby, UnknownRuby, UsageError, VmNotStarted
 from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.process import Process, descendants
@@ -25,6 +25,7 @@ from rbtrace_py.rubyvm.detect import find_ruby, forced_version
 from rbtrace_py.rubyvm.layout import Layout, Origin
 from rbtrace_py.rubyvm.layouts import layout_from, table_for
 from rbtrace_py.rubyvm.mining import cross_check, refine
+from rubies import WAITING, command, each_ruby, own_ruby
 
 Start = Callable[..., Any]
 

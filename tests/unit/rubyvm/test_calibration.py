@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruby_processes import Target, as_user, command, each_ruby
 
+from processes import Target
 from rbtrace_py.errors import NotPermitted, RbtraceError, UnknownRuby
 from rbtrace_py.linux.process import Process
 from rbtrace_py.rubyvm import calibration
@@ -22,6 +22,7 @@ from rbtrace_py.rubyvm.detect import find_ruby
 from rbtrace_py.rubyvm.layout import Layout, Origin, Traits
 from rbtrace_py.rubyvm.layouts import layout_from, table_for
 from rbtrace_py.rubyvm.mining import refine
+from rubies import as_user, command, each_ruby
 
 
 def table_of(process: Process) -> Layout:

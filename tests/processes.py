@@ -1,0 +1,89 @@
+"""Programs that tests start: targets that wait for a word, and the command itself.
+
+A module of its own, as each folder has a ``conftest``, and only one can be imported by
+that name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGETS = ROOT / "tests" / "targets"
+LIB = ROOT / "ruby" / "lib"
+TIMEOUT = 60
+MAIN = "from rbtrace_py.cli.main import main; main()"
+
+
+def is_soak() -> bool:
+    return os.environ.get("RBTRACE_SOAK", "") not in ("", "0")
+
+
+def times(full: int) -> int:
+    """How often to do what takes long: all in a soak, a twentieth in a test."""
+    return full if is_soak() else max(1, full // 20)
+
+
+def read_line(stream: Any, timeout: float = TIMEOUT) -> str:
+    """A line of a process, which must come in time; empty when it has ended.
+
+    Read byte by byte, so that what follows is left for the next to read.
+    """
+    line = b""
+    while not line.endswith(b"\n"):
+        ready, _, _ = select.select([stream], [], [], timeout)
+        assert ready, "the process said nothing in time"
+        byte = os.read(stream.fileno(), 1)
+        if not byte:
+            break
+        line += byte
+    return line.decode(errors="replace").strip()
+
+
+class Target:
+    """A process that does a step when told."""
+
+    def __init__(self, *command: str, env: dict[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            env={**os.environ, **(env or {})},
+            start_new_session=True,
+        )
+        self.ready = read_line(self.process.stdout)
+        assert self.ready.startswith("ready"), self.ready
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def step(self, word: str = "") -> str:
+        """Tell it to do a step and wait until it has; what it answered."""
+        assert self.process.stdin
+        self.process.stdin.write(word + "\n")
+        self.process.stdin.flush()
+        return read_line(self.process.stdout)
+
+    def tell(self, word: str = "") -> None:
+        """Tell it without waiting."""
+        assert self.process.stdin
+        self.process.stdin.write(word + "\n")
+        self.process.stdin.flush()
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(TIMEOUT)
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
