@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import os
 import struct
 import zlib
 from bisect import bisect_right
@@ -21,8 +20,7 @@ from rbtrace_py.errors import (
     RbtraceError,
     UnreadableMemory,
 )
-from rbtrace_py.linux.kernel import effective_capabilities
-from rbtrace_py.linux.procfs import read_file
+from rbtrace_py.linux.permission import explain_denied
 
 LARGEST_READ = 1 << 26
 """Bytes of one read or gather at most: a size that is beyond it is a lie."""
@@ -113,7 +111,7 @@ class ProcessMemory:
         if len(ranges) > _MOST_RANGES:
             raise UnreadableMemory(f"{len(ranges)} places at once")
         size = sum(pair[1] for pair in ranges)
-        if not 0 <= size <= LARGEST_READ:
+        if size > LARGEST_READ or size < 0:
             raise UnreadableMemory(f"{size} bytes at once are more than is read")
         if size > self._room:
             self._reserve(size)
@@ -131,7 +129,7 @@ class ProcessMemory:
         if code == errno.ESRCH:
             return NoSuchTarget(f"process {self.pid} has ended")
         if code in (errno.EPERM, errno.EACCES):
-            return _not_permitted(self.pid)
+            return explain_denied(self.pid, "the memory")
         if code == errno.ENOSYS:
             return NotPermitted(
                 "process_vm_readv is not there", "a sandbox or the kernel forbids it"
@@ -150,43 +148,6 @@ def _load() -> ctypes._NamedFuncPointer:
 
 
 _process_vm_readv = _load()
-
-
-def _not_permitted(pid: int) -> NotPermitted:
-    """Say which knob it is: another's process, Yama, a missing capability."""
-    message = f"not allowed to read the memory of process {pid}"
-    if "CAP_SYS_PTRACE" in effective_capabilities():
-        return NotPermitted(message, "a security module or a sandbox forbids it")
-    if os.geteuid() == 0:
-        return NotPermitted(message, "this root lacks CAP_SYS_PTRACE: a container's?")
-    if _owner(pid) not in (os.geteuid(), None):
-        return NotPermitted(
-            message,
-            f"it belongs to user {_owner(pid)}: run as that user, as root or with"
-            " CAP_SYS_PTRACE",
-        )
-    scope = _ptrace_scope()
-    if scope:
-        return NotPermitted(
-            message,
-            f"Yama forbids it (kernel.yama.ptrace_scope = {scope}): run as root or"
-            " with CAP_SYS_PTRACE, or start the program with `-- COMMAND`",
-        )
-    return NotPermitted(message, "run as root, or with CAP_SYS_PTRACE")
-
-
-def _owner(pid: int) -> int | None:
-    try:
-        return os.stat(f"/proc/{pid}").st_uid
-    except OSError:
-        return None
-
-
-def _ptrace_scope() -> int:
-    try:
-        return int(read_file("/proc/sys/kernel/yama/ptrace_scope", 16))
-    except (OSError, ValueError):
-        return 0
 
 
 class RecordingMemory:
@@ -271,7 +232,7 @@ class ReplayMemory:
     def read(self, address: int, size: int) -> bytes:
         """Return bytes that were read when it was recorded."""
         place = bisect_right(self._starts, address) - 1
-        if place >= 0 and 0 <= size:
+        if place >= 0 and size >= 0:
             start = self._starts[place]
             found = self._runs[start][address - start : address - start + size]
             if len(found) == size:
