@@ -29,14 +29,14 @@ USER = 12345
 each_ruby = pytest.mark.parametrize("ruby", [HERE, *NAMES], indirect=True)
 
 
-def directory() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(os.environ.get("RBTRACE_RUBIES_DIR") or f"{cache}/rbtrace-py/rubies")
+_CACHE = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+DIRECTORY = Path(os.environ.get("RBTRACE_RUBIES_DIR") or f"{_CACHE}/rbtrace-py/rubies")
+"""Of the chroots, as it is before a test has a cache of its own."""
 
 
 def need(name: str) -> None:
     """Skip where the chroot is not there."""
-    if not (directory() / name / "usr" / "bin" / "ruby").exists():
+    if not (DIRECTORY / name / "usr" / "bin" / "ruby").exists():
         pytest.skip(f"no chroot of Ruby {name}: `scripts/rubies.sh build {name}`")
     if os.geteuid() != 0:
         pytest.skip("a chroot needs root")
@@ -48,7 +48,7 @@ def command(name: str, program: str = WAITING) -> list[str]:
     if name == HERE:
         return words
     need(name)
-    return ["chroot", str(directory() / name), *words]
+    return ["chroot", str(DIRECTORY / name), *words]
 
 
 def as_user(

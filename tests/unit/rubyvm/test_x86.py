@@ -15,13 +15,13 @@ from rbtrace_py.linux.symbols import SymbolTable
 from rbtrace_py.rubyvm.flow import Chain, follow
 from rbtrace_py.rubyvm.mining import GETTERS, INDEX_GETTER
 from rbtrace_py.rubyvm.x86 import LONGEST, RAX, RBP, Op, Place, decode
-from rubies import directory, own_ruby
+from rubies import DIRECTORY, own_ruby
 
 LINE = re.compile(r"^\s+([0-9a-f]+):\t((?:[0-9a-f]{2} )+)\s*\t?(.*)$", re.MULTILINE)
 
 
 def libraries() -> list[Path]:
-    found = directory().glob("*/usr/lib/x86_64-linux-gnu/libruby-*.so.*.*.*")
+    found = DIRECTORY.glob("*/usr/lib/x86_64-linux-gnu/libruby-*.so.*.*.*")
     return [own_ruby()[1], *sorted(found)]
 
 
