@@ -35,8 +35,7 @@ class Terminal:
         **streams: int,
     ) -> None:
         self.master, slave = pty.openpty()
-        size = struct.pack("HHHH", rows, columns, 0, 0)
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, size)
+        self.resize(columns, rows)
         self.process = subprocess.Popen(
             [sys.executable, "-c", MAIN, *map(str, words)],
             **{"stdin": slave, "stdout": slave, "stderr": slave, **streams},
@@ -64,6 +63,10 @@ class Terminal:
 
     def type(self, text: str) -> None:
         os.write(self.master, text.encode())
+
+    def resize(self, columns: int, rows: int) -> None:
+        size = struct.pack("HHHH", rows, columns, 0, 0)
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, size)
 
     def finish(self) -> tuple[str, int]:
         """Wait for the end: all that was said, and the exit code."""

@@ -13,22 +13,23 @@ from rbtrace_py.cli.main import COMMANDS
 EVERY = [(), *((name,) for name in COMMANDS)]
 EVENT_COMMANDS = ["count", "latency", "trace", "values"]
 SAMPLERS = ["stacks", "record"]
-TARGETED = ["probes", *EVENT_COMMANDS, *SAMPLERS, "dump", "layout"]
+SAMPLING = [*SAMPLERS, "top"]
+TARGETED = ["probes", *EVENT_COMMANDS, *SAMPLING, "dump", "layout"]
 SHARED = {
     "--filter": EVENT_COMMANDS,
     "--wait": EVENT_COMMANDS,
-    "--duration": [*EVENT_COMMANDS, *SAMPLERS],
-    "--count": [*EVENT_COMMANDS, *SAMPLERS],
+    "--duration": [*EVENT_COMMANDS, *SAMPLING],
+    "--count": [*EVENT_COMMANDS, *SAMPLING],
     "--by": ["count", "latency", "values"],
     "--max-keys": ["count", "latency", "values"],
-    "--interval": ["count", "latency", "values", "stacks"],
-    "--rate": SAMPLERS,
-    "--mode": SAMPLERS,
+    "--interval": ["count", "latency", "values", "stacks", "top"],
+    "--rate": SAMPLING,
+    "--mode": SAMPLING,
     "--format": [*SAMPLERS, "report"],
     "--ps": TARGETED,
     "--subprocesses": TARGETED,
     "--json": ["probes", *EVENT_COMMANDS, "dump", "layout", "doctor"],
-    "--output": [*TARGETED, "doctor", "report"],
+    "--output": [*(name for name in TARGETED if name != "top"), "doctor", "report"],
 }
 
 

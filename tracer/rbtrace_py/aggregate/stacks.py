@@ -236,7 +236,7 @@ class StackCounts:
 
         C functions are one whoever calls them.
         """
-        return self._shares(_method)
+        return self._shares(method_key)
 
     def by_line(self) -> list[Share]:
         """Self and total of each line of each method, the largest self first."""
@@ -271,7 +271,8 @@ class StackCounts:
         return weights
 
 
-def _method(frame: Frame) -> object:
+def method_key(frame: Frame) -> object:
+    """What tells methods apart: C functions are one whoever calls them."""
     if frame.kind is FrameKind.C:
         return (frame.kind, frame.name)
     return (frame.kind, frame.name, frame.path)

@@ -27,6 +27,7 @@ COMMANDS = {
     "trace": "Print every event of probes.",
     "values": "Show how the values of an operand are distributed.",
     "dump": "Print the stack of every thread, once; also of a core file.",
+    "top": "Watch which methods and threads are busy, live.",
     "stacks": "Sample stacks, and print them folded or in another format.",
     "record": "Record stacks to a file.",
     "report": "Show what is in a recording, or what changed between two.",

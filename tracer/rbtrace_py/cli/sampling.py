@@ -95,11 +95,13 @@ def sample(
     sink: Callable[[Sampling], Add],
     on_interval: Callable[[], None] | None = None,
     goes_on: Callable[[], bool] = lambda: True,
+    at_end: Callable[[], None] = lambda: None,
 ) -> Sampling:
     """Attach, and sample until it is to end.
 
     sink: makes, of the attached sampling, what takes the samples
     goes_on: is asked ten times a second whether it shall
+    at_end: is called before anything is said of how it went
     """
     stop = stack.enter_context(Stop())
     sampling = Sampling(targets, options_of(values))
@@ -110,6 +112,7 @@ def sample(
     if not values["silent"]:
         _warn(sampling)
     attached(sampling)
+    said = len(sampling.notes)
     limits = Limits(values.get("duration"), values.get("count"), values.get("interval"))
 
     def tick(seconds: float) -> None:
@@ -131,6 +134,9 @@ def sample(
         stop.is_asked,
     )
     ticker.end()
+    at_end()
+    for note in sampling.notes[said:]:
+        click.echo(f"rbtrace-py: {note}", err=True)
     return sampling
 
 

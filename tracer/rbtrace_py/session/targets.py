@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
+from typing import TypedDict
 
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.linux.process import Process, children
@@ -17,6 +18,8 @@ class Targets:
     follow: do children join (``--subprocesses``)?
     command: the words of a program of ours, which starts when first looked at
     is_single: one process was named, and there will be no other
+    output: descriptor that our program writes to, and reads nothing; None: it has
+        our own streams
     """
 
     def __init__(
@@ -30,6 +33,7 @@ class Targets:
         self.follow = follow
         self.command = command
         self.is_single = is_single
+        self.output: int | None = None
         self._started: subprocess.Popen[bytes] | None = None
         self._ended: list[int] = []
         self._seen: list[int] = []
@@ -70,7 +74,7 @@ class Targets:
         if self.command is None or self._started is not None:
             return
         try:
-            self._started = _popen_as_caller(self.command)
+            self._started = _popen_as_caller(self.command, self.output)
         except OSError as error:
             raise UsageError(
                 f"cannot run {self.command[0]}: {error.strerror}"
@@ -152,15 +156,28 @@ def _children_of(pid: int) -> list[int]:
         return []
 
 
-def _popen_as_caller(words: Sequence[str]) -> subprocess.Popen[bytes]:
+class _Streams(TypedDict, total=False):
+    stdin: int
+    stdout: int
+    stderr: int
+
+
+def _popen_as_caller(
+    words: Sequence[str], output: int | None
+) -> subprocess.Popen[bytes]:
     """Start as who called sudo, if somebody did: root's work ends here."""
+    streams: _Streams = {}
+    if output is not None:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
     user, group = os.environ.get("SUDO_UID"), os.environ.get("SUDO_GID")
     if os.geteuid() != 0 or not user or not group:
-        return subprocess.Popen(words)
+        return subprocess.Popen(words, **streams)
     name, extra = os.environ.get("SUDO_USER", ""), [int(group)]
     if name:
         extra = os.getgrouplist(name, int(group))
-    return subprocess.Popen(words, user=int(user), group=int(group), extra_groups=extra)
+    return subprocess.Popen(
+        words, user=int(user), group=int(group), extra_groups=extra, **streams
+    )
 
 
 def parse_pids(text: str) -> list[int]:

@@ -1,0 +1,198 @@
+"""``top``: which methods and threads are busy, as it changes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import click
+
+from rbtrace_py.aggregate.top import Picture
+from rbtrace_py.cli import options as o
+from rbtrace_py.cli import sampling as s
+from rbtrace_py.cli.kept import Kept
+from rbtrace_py.cli.keys import Screen
+from rbtrace_py.cli.output import opened
+from rbtrace_py.errors import UsageError
+from rbtrace_py.linux.closing import Closing
+from rbtrace_py.report.amounts import statistics_lines
+from rbtrace_py.report.style import Style, can_move
+from rbtrace_py.report.top import Look, plain_lines, screen_lines, whole_lines
+from rbtrace_py.session.sampling import Add, Sampling
+from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.top import Top
+
+_RECENT_SECONDS = 5.0
+"""What a screen calls lately; of longer intervals the last one."""
+
+
+@click.command("top", options_metavar="[OPTIONS]")
+@o.takes_target
+@s.sampling_options("cpu")
+@click.option("--rows", type=click.IntRange(1), help="Methods at most.")
+@o.interval_option
+@o.limit_options
+def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
+    """Show, live, which methods and threads of a Ruby process are busy.
+
+    Samples as `stacks` does. A method's self is the part of the samples that it
+    was the innermost method of, its total the part of those it was in. ? tells
+    the keys. Without a terminal each interval (1 s) is some lines.
+
+    \b
+    Examples:
+      rbtrace-py top 1234
+      rbtrace-py top 1234 --mode wall --no-idle     also who waits for the lock
+      rbtrace-py top --subprocesses --ps 'puma.*cluster'
+      rbtrace-py top 1234 -i 5 --rows 20 | tee top.txt
+      rbtrace-py top -- ruby script.rb
+    """
+    if words:
+        raise UsageError(f"top takes no {words[0]!r}", "its options are all it takes")
+    values["interval"] = values["interval"] or 1.0
+    values["silent"] = True
+    with ExitStack() as stack:
+        shown = _shown(targets, values)
+        stack.enter_context(shown)
+        sampling = s.sample(
+            stack,
+            targets,
+            values,
+            shown.sink,
+            shown.interval,
+            shown.goes_on,
+            shown.leave,
+        )
+        shown.end(sampling)
+    return 0
+
+
+def _shown(targets: Targets, values: dict[str, Any]) -> _Lines:
+    make = _Live if can_move(sys.stdout) else _Lines
+    return make(targets, values)
+
+
+class _Lines(Closing):
+    """Each interval as lines, where there is no screen."""
+
+    def __init__(self, targets: Targets, values: dict[str, Any]) -> None:
+        self._seconds: float = values["interval"]
+        self._look = Look(rows=values["rows"])
+        self._picture: Picture | None = None
+
+    def sink(self, sampling: Sampling) -> Add:
+        self._top = Top(sampling, self._kept_intervals())
+        return self._top.add
+
+    def _kept_intervals(self) -> int:
+        """How many intervals are lately."""
+        return 1
+
+    def interval(self) -> None:
+        """Show what came in one."""
+        self._picture = self._top.end_interval()
+        clock = datetime.now().strftime("%H:%M:%S")
+        with opened(None) as output:
+            lines = plain_lines(self._picture, self._look, clock, output.style)
+            output.lines(lines)
+
+    def goes_on(self) -> bool:
+        return True
+
+    def leave(self) -> None:
+        """Show no more."""
+
+    def end(self, sampling: Sampling) -> None:
+        """Say how it went."""
+        style = Style.for_stream(sys.stderr)
+        if sampling.is_over:
+            click.echo("rbtrace-py: the target has ended", err=True)
+        for line in statistics_lines(sampling.statistics, style):
+            click.echo(f"rbtrace-py: {line.strip()}", err=True)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class _Live(_Lines):
+    """A screen that is drawn anew each interval, and for each key."""
+
+    def __init__(self, targets: Targets, values: dict[str, Any]) -> None:
+        super().__init__(targets, values)
+        self._held = ExitStack()
+        self._screen: Screen | None = None
+        self._size = (0, 0)
+        self._kept: Kept | None = None
+        if targets.command is not None:
+            self._kept = self._held.enter_context(Kept())
+            targets.output = self._kept.fd
+        self._keys: dict[str, Callable[[], Look | None]] = {
+            "s": lambda: replace(self._look, by_total=False),
+            "t": lambda: replace(self._look, by_total=True),
+            "l": lambda: replace(self._look, lines=not self._look.lines),
+            "T": lambda: replace(self._look, threads=not self._look.threads),
+            "r": lambda: replace(self._look, reverse=not self._look.reverse),
+            " ": lambda: replace(self._look, is_held=not self._look.is_held),
+            "?": lambda: replace(self._look, help=not self._look.help),
+            "h": lambda: replace(self._look, help=not self._look.help),
+            "c": self._clear,
+        }
+
+    def _kept_intervals(self) -> int:
+        return max(1, round(_RECENT_SECONDS / self._seconds))
+
+    def interval(self) -> None:
+        """Draw what there is by now."""
+        picture = self._top.end_interval()
+        if self._picture is None or not self._look.is_held:
+            self._picture = picture
+        self._draw()
+
+    def goes_on(self) -> bool:
+        """Do what keys say; False for q."""
+        if self._screen is None:
+            # Only now: what is to be said of attaching stays on the first screen.
+            self._screen = self._held.enter_context(Screen())
+            self.interval()
+        if self._kept is not None:
+            self._kept.bound()
+        keys = self._screen.keys()
+        for key in keys:
+            if key in "qQ\x04":
+                return False
+            look = self._keys.get(key, lambda: None)()
+            self._look = look or self._look
+        if keys or self._screen.size != self._size:
+            self._draw()
+        return True
+
+    def _clear(self) -> None:
+        self._top.clear()
+        self._picture = self._top.end_interval()
+
+    def _draw(self) -> None:
+        if self._screen is None or self._picture is None:
+            return
+        columns, rows = self._size = self._screen.size
+        style = Style.for_stream(sys.stdout)
+        lines = screen_lines(self._picture, self._look, columns, rows, style)
+        self._screen.show(lines)
+
+    def leave(self) -> None:
+        """Give the terminal back, and leave on it what was seen in all."""
+        picture = self._top.end_interval()
+        if self._screen is not None:
+            self._screen.close()
+            self._screen = None
+        if self._kept is not None:
+            self._kept.tell()
+        with opened(None) as output:
+            output.lines(whole_lines(picture, self._look, output.style))
+
+    def close(self) -> None:
+        """Give the terminal back; may be called twice."""
+        self._held.close()
