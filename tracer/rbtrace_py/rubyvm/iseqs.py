@@ -1,4 +1,4 @@
-"""What is known of an instruction sequence (``rb_iseq_t``): its names, path and lines."""
+"""What is known of an iseq (``rb_iseq_t``): its names, path and lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import IntEnum
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.rubyvm.layout import Offsets
 from rbtrace_py.rubyvm.lines import LineFields, Lines, read_lines
-from rbtrace_py.rubyvm.values import T_IMEMO, Values
+from rbtrace_py.rubyvm.values import LONGEST_NAME, T_IMEMO, Values
 
 _MOST_WORDS = 1 << 24
 _MOST_PARENTS = 64
@@ -172,7 +172,8 @@ class Iseqs:
     def _label(self, body: bytes) -> str:
         """Those of Ruby's own are constants of the program, which a core may lack."""
         try:
-            return self._values.string(_u64(body, self._offsets.body_label)) or ""
+            value = _u64(body, self._offsets.body_label)
+            return self._values.string(value, LONGEST_NAME) or ""
         except UnreadableMemory:
             kind = _u32(body, self._offsets.body_type)
             if kind not in _CONSTANT_LABELS:
@@ -183,7 +184,7 @@ class Iseqs:
         """The label of the local iseq (iseq_location_setup of iseq.c)."""
         try:
             value = _u64(body, self._offsets.body_base_label)
-            return self._values.string(value) or ""
+            return self._values.string(value, LONGEST_NAME) or ""
         except UnreadableMemory:
             if iseq.local in (0, iseq.address):
                 return iseq.label

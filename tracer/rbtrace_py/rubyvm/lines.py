@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rbtrace_py.linux.memory import Memory
 from rbtrace_py.rubyvm.layout import Layout, LineTable
@@ -140,6 +141,4 @@ def _bits(data: bytes, base: int, most: int) -> list[int]:
 
 
 def _ascend(positions: tuple[int, ...]) -> bool:
-    return all(
-        one < other for one, other in zip(positions, positions[1:], strict=False)
-    )
+    return all(one < other for one, other in pairwise(positions))

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.rubyvm.iseqs import Iseq, IseqKind, Iseqs
 from rbtrace_py.rubyvm.layout import ClassPath
-from rbtrace_py.rubyvm.values import T_CLASS, T_MODULE, Values
+from rbtrace_py.rubyvm.values import LONGEST_NAME, T_CLASS, T_MODULE, Values
 
 _CACHED = 1 << 15
-_LONGEST_NAME = 1024
 _CLASS_PATHS = ("__classpath__", "__tmp_classpath__")
 _CLASS_ID = "__classid__"
 """Up to 2.6: of a class whose path nobody has asked for, the constant's name as a
@@ -246,7 +245,7 @@ class Names:
             symbol = found.get(_CLASS_ID, 0)
             if not value and symbol & 0xFF == _STATIC_SYMBOL:
                 return self._values.id_name(symbol >> 8)
-        return self._values.string(value, _LONGEST_NAME)
+        return self._values.string(value, LONGEST_NAME)
 
     def _attached(self, klass: int) -> int | None:
         style, offsets = self._values.traits.class_path, self._values.offsets

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from rbtrace_py.errors import UnreadableMemory
-from rbtrace_py.linux.memory import Memory
+from rbtrace_py.linux.memory import LARGEST_READ, Memory
 from rbtrace_py.rubyvm.frames import FrameTree, Node
 from rbtrace_py.rubyvm.layout import Layout
 
@@ -42,6 +42,7 @@ class Track:
         "floors",
         "frames",
         "frames_at",
+        "frames_end",
         "generation",
         "heap",
         "high",
@@ -67,10 +68,16 @@ class Track:
     def leave(self) -> None:
         """Forget where its stack is."""
         self.ec = self.low = self.high = 0
-        self.frames_at = self.values_at = self.values_size = 0
+        self.frames_at = self.frames_end = 0
+        self.values_at = self.values_size = 0
         self.heap: tuple[int, ...] = ()
         self.ranges: list[tuple[int, int]] | None = None
         self.forget()
+
+    @property
+    def is_truncated(self) -> bool:
+        """Are its oldest frames left out?"""
+        return self.frames_end < self.high
 
     def forget(self) -> None:
         """Forget what was on its stack."""
@@ -99,10 +106,10 @@ class Snapshot(NamedTuple):
 class Reading(NamedTuple):
     """A stack as it was read once.
 
-    ``depth`` control frames are good, of ``nodes``, which the next reading changes. ``status`` is
-    the thread's status byte, ``unsure`` are frames that those below them should not
-    have called, ``is_whole`` says that nothing else is wrong, ``running`` who holds the lock (None: not known),
-    ``flags`` the collector's word.
+    ``depth`` control frames are good, of ``nodes``, which the next reading changes.
+    ``unsure`` are frames that those below them should not have called, ``is_whole``
+    says that nothing else is wrong. ``status`` is the thread's status byte,
+    ``running`` who holds the lock (None: not known), ``flags`` the collector's word.
     """
 
     track: Track
@@ -170,7 +177,7 @@ class Unwinder:
         ec = track.ec
         found = [(ec + self._ec_at, self._ec_size)]
         if track.high:
-            found.append((track.frames_at, track.high - track.frames_at))
+            found.append((track.frames_at, track.frames_end - track.frames_at))
             found.append((track.values_at, track.values_size))
             found += [(ep - 16, 24) for ep in track.heap]
         found.append((ec + self._offsets.ec_cfp, 8))
@@ -196,7 +203,8 @@ class Unwinder:
         count = len(snapshot.frames) // self._size
         is_whole = depth == count and snapshot.before == snapshot.after
         if not is_whole:
-            certain = (track.high - max(snapshot.before, snapshot.after)) // self._size
+            certain = track.frames_end - max(snapshot.before, snapshot.after)
+            certain = max(certain // self._size, 0)
             depth = min(depth, certain)
         words = memoryview(parts[3]).cast("Q")
         return Reading(
@@ -205,7 +213,7 @@ class Unwinder:
             depth=depth,
             is_whole=is_whole,
             unsure=tuple(track.unsure),
-            is_truncated=False,
+            is_truncated=track.is_truncated,
             ec=ec,
             fiber=words[self._fiber_word] if self._fiber_word is not None else 0,
             status=parts[2][self._status_at],
@@ -234,7 +242,7 @@ class Unwinder:
             return None
         if not low <= before <= high or (high - before) % self._size:
             raise UnreadableMemory("a frame pointer that is not in its stack")
-        if before < track.frames_at:
+        if not track.frames_at <= before <= track.frames_end:
             self._widen_frames(track, before)
             return None
         frames = parts[1][before - track.frames_at :]
@@ -257,6 +265,7 @@ class Unwinder:
     def _widen_frames(self, track: Track, cfp: int) -> None:
         at_least = track.low + (track.high - track.low) % self._size
         track.frames_at = max(cfp - _MARGIN_FRAMES * self._size, at_least)
+        track.frames_end = min(cfp + MOST_FRAMES * self._size, track.high)
         track.ranges = None
 
     def _narrow(self, track: Track, cfp: int) -> None:
@@ -264,6 +273,8 @@ class Unwinder:
         spare = cfp - track.frames_at
         if spare > 8 * _MARGIN_FRAMES * self._size + (track.high - cfp):
             self._widen_frames(track, cfp)
+            track.values_at = track.low
+            track.values_size = min(_MARGIN_VALUES, track.high - track.low) // 8 * 8
 
     def _walk(self, track: Track, snapshot: Snapshot) -> tuple[int, bool]:
         """Make the nodes of a snapshot; how many are good, and if it is worth while
@@ -273,7 +284,7 @@ class Unwinder:
         method entries of C functions, which those do not show.
         """
         tree, size, count = self.tree, self._words, len(snapshot.frames) // self._size
-        if track.generation != tree.generation:
+        if track.generation != tree.generation or track.is_truncated:
             track.forget()
             track.generation = tree.generation
         kept = self._kept(track, snapshot, count)
@@ -316,7 +327,7 @@ class Unwinder:
         iseqs = new[offsets.cfp_iseq // 8 :: words].tolist()
         eps = new[offsets.cfp_ep // 8 :: words].tolist()
         nodes, floors, known = track.nodes, track.floors, self.tree.nodes
-        low, high, start = track.low, track.frames_at, track.values_at
+        low, start = track.low, track.values_at
         values = snapshot.values
         top = len(values)
         node = nodes[-1] if nodes else self.tree.root
@@ -330,9 +341,8 @@ class Unwinder:
                 if ep <= floor or ep < below or ep >= sps[index]:
                     return len(nodes), False
                 place = (ep - start) >> 3
-                if place >= top:
-                    self._widen_values(track, ep, sps[0])
-                    return len(nodes), True
+                if not 2 <= place < top:
+                    return len(nodes), self._need_values(track, ep, sps[0])
                 flags, link, method = (
                     values[place],
                     values[place - 1],
@@ -367,7 +377,7 @@ class Unwinder:
 
     def _gives(self, track: Track, outer: int, block: int) -> bool:
         """Is the frame whose ep is ``outer`` in a call that gives this block?"""
-        if not track.low <= outer < track.high:
+        if not track.low <= outer < track.high or track.is_truncated:
             return True
         eps = track.eps
         for index in range(len(eps) - 1, -1, -1):
@@ -375,9 +385,24 @@ class Unwinder:
                 return self.tree.gives_block(track.nodes[index], block)
         return False
 
+    def _need_values(self, track: Track, ep: int, sp: int) -> bool:
+        """See that the words of ``ep`` are read next time; False if they cannot be.
+
+        Those of the oldest frame are the first. Where frames are left out, all
+        values below are too.
+        """
+        if ep - 16 < track.low:
+            return False
+        if track.is_truncated and not track.nodes:
+            track.values_at, track.values_size = ep - 16, 24
+        elif ep - 16 < track.values_at:
+            return False
+        self._widen_values(track, ep, sp)
+        return track.values_size <= LARGEST_READ // 2
+
     def _widen_values(self, track: Track, ep: int, sp: int) -> None:
         end = max(ep + 8, sp if ep <= sp < track.frames_at else 0) + _MARGIN_VALUES
-        end = min(end + (end - track.low) // 8, track.high)
+        end = min(end + (end - track.values_at) // 8, track.high)
         track.values_size = (end - track.values_at) // 8 * 8
         track.ranges = None
 

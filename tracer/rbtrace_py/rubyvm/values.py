@@ -29,6 +29,8 @@ _ARRAY_EMBEDDED = 1 << 13
 """RARRAY_EMBED_FLAG: FL_USER1."""
 
 _LONGEST_TEXT = 4096
+LONGEST_NAME = 1024
+"""Bytes of a class's or a method's name."""
 _LONGEST_ARRAY = 1 << 22
 _LARGEST_TABLE = 1 << 16
 
@@ -129,7 +131,7 @@ class Values:
         if known is not None:
             return known
         value = self._id_string(number)
-        name = None if value is None else self.string(value)
+        name = None if value is None else self.string(value, LONGEST_NAME)
         if name is not None:
             if len(self._names) >= _IDS_CACHED:
                 self._names.clear()

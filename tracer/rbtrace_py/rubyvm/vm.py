@@ -236,7 +236,8 @@ class RubyVM:
                 return self._insist(track, None)
         if parts == track.parts and track.generation == self._tree.generation:
             self.counts.clean += 1
-            return track.walked
+            walked: Walked | None = track.walked
+            return walked
         reading = self._read(track, parts)
         if reading is not None and reading.is_whole and not reading.unsure:
             self.counts.clean += 1

@@ -1,0 +1,91 @@
+"""The walker on memory that lies: no crash, no hang, errors of ours or no stack."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.linux.memory import ReplayMemory
+from rbtrace_py.rubyvm.layouts import layout_from, table_for
+from rbtrace_py.rubyvm.vm import RubyVM
+
+IMAGES = 25_000 if os.environ.get("RBTRACE_SOAK") else 250
+"""Of each Ruby; a soak tries 100,000 together."""
+
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "walker"
+
+
+class Damaged:
+    """A recording of which some words are others, and some places are none.
+
+    A word is replaced by one that the target might choose: a pointer to something
+    else that is there, a huge or a small number, one bit changed.
+    """
+
+    def __init__(self, inner: ReplayMemory, chance: random.Random, rate: float) -> None:
+        self._inner = inner
+        self._chance = chance
+        self._rate = rate
+        self._pointers = [0x1000]
+        self.reads = 0
+
+    def read(self, address: int, size: int) -> bytes:
+        self.reads += 1
+        assert 0 <= size <= 1 << 30
+        chance = self._chance
+        try:
+            data = bytearray(self._inner.read(address, size))
+        except UnreadableMemory:
+            if size > 4096 or chance.random() > 0.5:
+                raise
+            data = bytearray(chance.randbytes(size))
+        for place in range(0, size - 7, 8):
+            if chance.random() < self._rate:
+                data[place : place + 8] = self._word(data[place : place + 8])
+        self._pointers.append(address)
+        del self._pointers[:-50]
+        return bytes(data)
+
+    def _word(self, old: bytes) -> bytes:
+        chance, value = self._chance, int.from_bytes(old, "little")
+        values = [
+            chance.choice(self._pointers) & (1 << 64) - 1,
+            chance.getrandbits(64),
+            chance.choice([0, 1, 8, 64, 4096, 1 << 20, (1 << 63) - 1, (1 << 64) - 1]),
+            value ^ 1 << chance.randrange(64),
+            value + 8 & (1 << 64) - 1,
+        ]
+        return chance.choice(values).to_bytes(8, "little")
+
+    def gather(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return [self.read(address, size) for address, size in ranges]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["2.7", "3.1", "3.3", "3.4"])
+def test_damaged_images(name: str) -> None:
+    about = json.loads((FIXTURES / f"{name}.json").read_text())
+    replay = ReplayMemory((FIXTURES / f"{name}.memory").read_bytes())
+    layout = layout_from(table_for(about["version"]), about["version"])
+    chance = random.Random(name)
+    for _ in range(IMAGES):
+        rate = chance.choice([0.0005, 0.002, 0.01, 0.1, 0.5])
+        memory = Damaged(replay, chance, rate)
+        try:
+            vm = RubyVM(memory, layout, about["vm"], about["symbols"])
+            threads = vm.threads()
+            for walked in vm.sample_all(threads[:4]):
+                if walked is not None:
+                    assert all(
+                        len(frame.name) < 20_000 for frame in walked.stack.frames
+                    )
+            vm.revalidate()
+        except UnreadableMemory:
+            pass
+        assert memory.reads < 200_000
