@@ -1,4 +1,10 @@
-"""The layouts that are known: a file a minor version, by its structures' own words."""
+"""The layouts that are known: a file a minor version, by its structures' own words.
+
+From 2.7 on one thing depends on how a Ruby was configured: what lies behind a
+``rb_jmpbuf_t``, which is 40 bytes with ``__builtin_setjmp`` and 200 without. The tables
+are for the former, as gcc has it by default; Debian's 3.3 and 3.4 are the latter. It
+moves ``fiber_prev`` and ``fiber_status``, and in 2.7 and 3.0 also ``th_name``.
+"""
 
 from __future__ import annotations
 
