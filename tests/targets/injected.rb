@@ -1,0 +1,95 @@
+# A program of many kinds: says "ready PID", works, is told to end by a line, and then
+# says "right" if all that it computed meanwhile came out as the first time.
+#
+#   injected.rb KIND
+$stdout.sync = true
+$stop = false
+$main = Thread.current
+
+def listen
+  Thread.new do
+    $stdin.gets
+    $stop = true
+    $main.wakeup if $main.alive?
+  end
+end
+
+# Do the same over and over; each result must equal the first.
+def repeat
+  first = yield
+  listen
+  puts "ready #{$$}"
+  wrong = 0
+  (wrong += 1 if yield != first) until $stop
+  puts(wrong.zero? ? "right" : "wrong #{wrong}")
+end
+
+def floats
+  sum = 0.0
+  2000.times { |i| sum = Math.sqrt((sum * 1.0000001) + (i / 3.0)) + (sum / 7.0) }
+  sum
+end
+
+def still
+  puts "ready #{$$}"
+  yield
+  puts "right"
+end
+
+case ARGV[0]
+when "ruby" then repeat { floats }
+when "bignum"
+  a, b = 7**9001, 3**17001
+  repeat { 20.times.map { |i| ((a + i) * b % 1_000_003) + ((b + i).to_s.size) } }
+when "malloc"
+  repeat { (1..200).map { |i| ("x" * (i * 37)).dup.concat("y" * i).hash & 0 | i }.sum }
+when "gc" then repeat { GC.start(full_mark: false) || Array.new(1000) { |i| i.to_s }.size }
+when "sleep"
+  listen
+  still { sleep(1000) until $stop }
+when "gets" then still { $stdin.gets }
+when "select" then still { IO.select([$stdin]) }
+when "mutex"
+  mutex = Mutex.new
+  held = Queue.new
+  Thread.new do
+    mutex.synchronize do
+      held << true
+      $stdin.gets
+    end
+  end
+  held.pop
+  still { mutex.lock }
+when "queue"
+  queue = Queue.new
+  Thread.new { queue << $stdin.gets }
+  still { queue.pop }
+when "threads"
+  10.times { |i| Thread.new { i.even? ? loop { floats } : loop { sleep 0.001 } } }
+  repeat { floats }
+when "trap"
+  %w[INT TERM HUP USR1 USR2].each { |name| trap(name) { nil } }
+  listen
+  still { sleep(1000) until $stop }
+when "forked"
+  read, write = IO.pipe
+  child = fork do
+    write.close
+    listen
+    puts "ready #{$$}"
+    floats until $stop
+    puts "right"
+  end
+  read.close
+  Process.wait(child)
+when "timed"
+  # Told what to wait for; says how many milliseconds it took.
+  puts "ready #{$$}"
+  $stdin.gets
+  began = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+  puts "sleeping"
+  sleep Float(ARGV[1])
+  took = Process.clock_gettime(Process::CLOCK_MONOTONIC) - began
+  puts "took #{(took * 1000).round}"
+else raise ARGV.inspect
+end

@@ -1,0 +1,100 @@
+"""Targets of code put into them, and how that code says that it ran."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from conftest import TARGETS, Target
+from rubies import SCRIPT, need
+
+from rbtrace_py.agent.inject import Injection, inject
+from rbtrace_py.linux.process import Process
+from rbtrace_py.session.injection import ruby_addresses
+
+PROGRAM = str(TARGETS / "injected.rb")
+
+
+@dataclass
+class Injected:
+    """A target of injected.rb; ``pid`` is the one it names."""
+
+    target: Target
+    pid: int
+
+    def end(self) -> str:
+        """Tell it to end; what it says."""
+        return self.target.step()
+
+
+@contextlib.contextmanager
+def injected(*words: str, ruby: str = "") -> Iterator[Injected]:
+    """injected.rb in the machine's Ruby, or in the chroot of that name."""
+    command = ["ruby", PROGRAM, *words]
+    if ruby:
+        need(ruby)
+        command = [str(SCRIPT), "run", ruby, *command]
+    target = Target(*command)
+    try:
+        yield Injected(target, int(target.ready.split()[1]))
+    finally:
+        target.close()
+
+
+class Bell:
+    """A FIFO that the code writes to, as the agent would answer on its socket."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "bell"
+        os.mkfifo(self.path)
+        self.path.chmod(0o666)
+        self._fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+        self.rings = 0
+
+    @property
+    def code(self) -> bytes:
+        open_it = f'::File.open("{self.path}", ::File::WRONLY | ::File::NONBLOCK)'
+        return f'::Thread.start {{ {open_it} {{ |f| f.write("!") }} }}'.encode()
+
+    def has_rung(self) -> bool:
+        """Has it since it was last asked?"""
+        with contextlib.suppress(BlockingIOError):
+            rings = len(os.read(self._fd, 100))
+            self.rings += rings
+            return rings > 0
+        return False
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+@pytest.fixture
+def bell(root: None) -> Iterator[Bell]:
+    """In /tmp, which the chroots share."""
+    with TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        made = Bell(Path(folder))
+        yield made
+        made.close()
+
+
+def ring(pid: int, bell: Bell, limit: float = 30.0) -> Injection:
+    """Have the process ring once."""
+    with Process(pid) as process:
+        ruby = ruby_addresses(process)
+        return inject(process, ruby, bell.code, bell.has_rung, limit)
+
+
+def state(pid: int) -> dict[str, int]:
+    """What must not change: signals blocked, ignored, caught; who traces."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    pairs = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    found = {name: int(pairs[name], 16) for name in ("SigBlk", "SigIgn", "SigCgt")}
+    # glibc catches 33 from the first thread on.
+    found["SigCgt"] &= (1 << 31) - 1
+    return {**found, "TracerPid": int(pairs["TracerPid"])}

@@ -1,0 +1,39 @@
+"""Code put into processes that never loaded us."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import times
+from injecting import Bell, bell, injected, ring, state
+from rubies import NAMES
+
+__all__ = ["bell"]
+
+KINDS = (
+    "ruby",
+    "bignum",
+    "malloc",
+    "gc",
+    "sleep",
+    "gets",
+    "select",
+    "mutex",
+    "queue",
+    "threads",
+    "trap",
+    "forked",
+)
+
+
+@pytest.mark.parametrize("ruby", NAMES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_code_runs_and_the_program_goes_on(
+    kind: str, ruby: str, bell: Bell
+) -> None:
+    with injected(kind, ruby=ruby) as target:
+        before = state(target.pid)
+        for _ in range(times(60)):
+            injection = ring(target.pid, bell)
+            assert injection.attempts >= 1
+            assert state(target.pid) == before
+        assert target.end() == "right"

@@ -1,0 +1,1 @@
+"""Source: our hand inside a Ruby process, and how it is put there."""

@@ -1,0 +1,87 @@
+"""Processes into which nothing is put, as that could harm them: asked beforehand.
+
+Nothing here touches the process.
+"""
+
+from __future__ import annotations
+
+import platform
+
+from rbtrace_py.agent.addresses import RubyAddresses
+from rbtrace_py.errors import NotPermitted, RbtraceError, VmNotStarted
+from rbtrace_py.linux.memfile import MemoryFile
+from rbtrace_py.linux.process import Process, gone, parse_stat, parse_status
+from rbtrace_py.linux.procfs import read_file
+
+_EM_X86_64 = 62
+_LOAD_IT = "or load the agent in the program itself: ruby -rtracepoint/agent"
+
+
+class Refused(RbtraceError):
+    """It cannot be done without a risk for the process, which was not touched."""
+
+
+def refuse(process: Process, why: str, hint: str = "") -> Refused:
+    """The error, with the advice that always holds."""
+    text = f"nothing is put into process {process.pid}: {why}"
+    return Refused(text, f"{hint}; {_LOAD_IT}" if hint else _LOAD_IT[3:])
+
+
+def check(process: Process, ruby: RubyAddresses) -> None:
+    """Raise unless code may be put into ``process``.
+
+    Refused (its text says why), VmNotStarted, NotPermitted, NoSuchTarget.
+    """
+    _check_machine(process)
+    _check_ruby(process, ruby)
+    check_state(process)
+    MemoryFile(process).close()
+
+
+def check_state(process: Process) -> None:
+    """What may change from one moment to the next."""
+    state = parse_stat(process.read(f"task/{process.pid}/stat")).state
+    status = parse_status(process.read(f"task/{process.pid}/status"))
+    if status.get("TracerPid", "0") != "0":
+        raise NotPermitted(
+            f"process {process.pid} is traced by process {status['TracerPid']}",
+            "a process has one tracer at a time: end that one first",
+        )
+    if state in "ZX":
+        raise _without_main_thread(process)
+    if state in "Tt":
+        raise refuse(process, "it is stopped", f"continue it: kill -CONT {process.pid}")
+    if status.get("Seccomp", "0") != "0":
+        raise refuse(
+            process, "a filter of system calls (seccomp) may kill it for what we do"
+        )
+    if "shstk" in status.get("x86_Thread_features", "").split():
+        raise refuse(process, "it has a shadow stack, which forbids such calls")
+
+
+def _without_main_thread(process: Process) -> RbtraceError:
+    if not process.alive():
+        return gone(process.pid)
+    return refuse(process, "its main thread has ended")
+
+
+def _check_machine(process: Process) -> None:
+    header = read_file(f"/proc/{process.pid}/exe", 20)
+    is_here = platform.machine() == "x86_64"
+    # e_ident[EI_CLASS] is ELFCLASS64, e_machine; also false of x32.
+    if not is_here or header[4] != 2 or header[18] != _EM_X86_64:
+        raise refuse(process, "that is done on x86-64 only, with 64-bit programs")
+
+
+def _check_ruby(process: Process, ruby: RubyAddresses) -> None:
+    if ruby.vm == 0:
+        raise VmNotStarted(
+            f"the Ruby in process {process.pid} has not made its VM yet", "try again"
+        )
+    has_jobs = ruby.register_one or (ruby.preregister and ruby.trigger)
+    if not ruby.eval_string or not has_jobs:
+        raise refuse(
+            process,
+            "its Ruby does not export rb_eval_string and postponed jobs",
+            "use a Ruby whose libruby was not stripped of its dynamic symbols",
+        )

@@ -1,0 +1,204 @@
+"""One thread of another process, seized: its stops, registers and signal mask.
+
+All of it must be done by the one thread of ours that seized it; when that ends, in
+whatever way, the kernel lets the other go on as it is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rbtrace_py.errors import NoSuchTarget, RbtraceError
+from rbtrace_py.linux.process import Process, gone, parse_stat
+from rbtrace_py.linux.ptrace import _refused as explain_refusal
+from rbtrace_py.linux.sigframe import REGISTERS_SIZE, Registers
+
+_CONT, _DETACH, _SYSCALL = 7, 17, 24
+_GETREGS, _SETREGS = 12, 13
+_GETREGSET, _SETREGSET = 0x4204, 0x4205
+_SEIZE, _INTERRUPT = 0x4206, 0x4207
+_GETSIGMASK, _SETSIGMASK = 0x420A, 0x420B
+_GET_RSEQ = 0x420F
+"""Requests of include/uapi/linux/ptrace.h."""
+
+_NT_X86_XSTATE = 0x202
+_TRACESYSGOOD, _TRACEEXEC = 1, 1 << 4
+_WALL = 0x40000000
+_LARGEST_XSTATE = 1 << 16
+
+_IN_CALL = 0x80
+_EVENT_EXEC, _EVENT_STOP = 4, 128
+
+_SPIN = 0.001
+"""Seconds in which it is asked without a rest: most stops come within 50 µs."""
+
+
+class Stop(NamedTuple):
+    """Why it stands: ``signal`` on its way to it, or an event of ptrace."""
+
+    signal: int
+    event: int
+
+    @property
+    def is_interrupt(self) -> bool:
+        """By PTRACE_INTERRUPT, or with its process by a signal that stops."""
+        return self.event == _EVENT_STOP
+
+    @property
+    def is_call(self) -> bool:
+        """At the beginning or the end of a system call."""
+        return self.event == 0 and bool(self.signal & _IN_CALL)
+
+    @property
+    def is_exec(self) -> bool:
+        """It runs another program now."""
+        return self.event == _EVENT_EXEC
+
+    @property
+    def is_delivery(self) -> bool:
+        """It gets a signal, unless it goes on without."""
+        return self.event == 0 and not self.signal & _IN_CALL
+
+
+class Tracee:
+    """The main thread of ``process``, seized: nothing has happened to it yet.
+
+    Raises NotPermitted, also where another traces it, or NoSuchTarget. Every method
+    raises NoSuchTarget once it has ended.
+    """
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self.tid = process.pid
+        code = _ptrace(_SEIZE, self.tid, 0, _TRACESYSGOOD | _TRACEEXEC)
+        if code:
+            raise explain_refusal(process, self.tid)
+
+    def interrupt(self) -> None:
+        """Ask it to stop, wherever it is; it does so soon, or wakes up to do it."""
+        self._do(_INTERRUPT, 0, 0)
+
+    def wait(self, deadline: float) -> Stop | None:
+        """Its next stop, None if there was none until then (``time.monotonic``)."""
+        spin = time.monotonic() + _SPIN
+        while True:
+            stop = self._poll()
+            if stop is not None:
+                return stop
+            now = time.monotonic()
+            if now > deadline:
+                return None
+            if now > spin:
+                self._check_alive()
+                time.sleep(0.0001)
+
+    def _poll(self) -> Stop | None:
+        """WEXITED is not asked for: its end is for its parent to collect."""
+        try:
+            found = os.waitid(os.P_PID, self.tid, os.WSTOPPED | os.WNOHANG | _WALL)
+        except ChildProcessError:
+            raise gone(self.tid) from None
+        if found is None:
+            return None
+        return Stop(found.si_status & 0xFF, found.si_status >> 8)
+
+    def _check_alive(self) -> None:
+        state = parse_stat(self._process.read(f"task/{self.tid}/stat")).state
+        if state in "ZX":
+            raise gone(self.tid)
+
+    def go_on(self, signal: int = 0) -> None:
+        """Let it run; ``signal`` is what it gets, of a stop that brought one."""
+        self._do(_CONT, 0, signal)
+
+    def go_on_to_call(self, signal: int = 0) -> None:
+        """The same, to the next beginning or end of a system call."""
+        self._do(_SYSCALL, 0, signal)
+
+    def detach(self, signal: int = 0) -> None:
+        """Let go of it; it must have stopped."""
+        self._do(_DETACH, 0, signal)
+
+    def registers(self) -> Registers:
+        """Its general registers; it must have stopped, as for all that follow."""
+        buffer = ctypes.create_string_buffer(REGISTERS_SIZE)
+        self._do(_GETREGS, 0, ctypes.addressof(buffer))
+        return Registers.unpack(buffer.raw)
+
+    def set_registers(self, registers: Registers) -> None:
+        """All at once."""
+        buffer = ctypes.create_string_buffer(registers.pack(), REGISTERS_SIZE)
+        self._do(_SETREGS, 0, ctypes.addressof(buffer))
+
+    def xstate(self) -> bytes:
+        """Its x87, vector and further registers, as XSAVE lays them out."""
+        buffer = ctypes.create_string_buffer(_LARGEST_XSTATE)
+        vector = _vector(buffer)
+        self._do(_GETREGSET, _NT_X86_XSTATE, ctypes.addressof(vector))
+        return buffer.raw[: struct.unpack("=QQ", vector.raw)[1]]
+
+    def set_xstate(self, xstate: bytes) -> None:
+        """Put back what ``xstate`` gave."""
+        vector = _vector(ctypes.create_string_buffer(xstate, len(xstate)))
+        self._do(_SETREGSET, _NT_X86_XSTATE, ctypes.addressof(vector))
+
+    def mask(self) -> int:
+        """The signals that it blocks: bit 0 is signal 1."""
+        buffer = ctypes.create_string_buffer(8)
+        self._do(_GETSIGMASK, 8, ctypes.addressof(buffer))
+        return int.from_bytes(buffer.raw, "little")
+
+    def set_mask(self, mask: int) -> None:
+        """Block these; those that were blocked and wait are delivered."""
+        buffer = ctypes.create_string_buffer(mask.to_bytes(8, "little"), 8)
+        self._do(_SETSIGMASK, 8, ctypes.addressof(buffer))
+
+    def rseq_area(self) -> int | None:
+        """Address of its ``struct rseq``; 0: it has none; None: the kernel is older
+        than 5.13 and does not say."""
+        buffer = ctypes.create_string_buffer(24)
+        code = _ptrace(_GET_RSEQ, self.tid, 24, ctypes.addressof(buffer))
+        return None if code else int.from_bytes(buffer.raw[:8], "little")
+
+    def _do(self, request: int, address: int, data: int) -> None:
+        code = _ptrace(request, self.tid, address, data)
+        if code == errno.ESRCH:
+            raise self._lost()
+        if code:
+            text = f"process {self.tid}: ptrace {request:#x}: {os.strerror(code)}"
+            raise RbtraceError(text)
+
+    def _lost(self) -> NoSuchTarget:
+        """It has ended, or was killed while it stood."""
+        return gone(self.tid)
+
+
+def _vector(buffer: ctypes.Array[ctypes.c_char]) -> ctypes.Array[ctypes.c_char]:
+    """A ``struct iovec`` of the buffer, which it keeps."""
+    words = struct.pack("=QQ", ctypes.addressof(buffer), len(buffer))
+    vector = ctypes.create_string_buffer(words, 16)
+    vector.kept = buffer  # type: ignore[attr-defined]
+    return vector
+
+
+def _load() -> Callable[[int, int, int, int], int]:
+    function = ctypes.CDLL(None, use_errno=True).ptrace
+    function.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+    function.restype = ctypes.c_long
+    return function
+
+
+_libc_ptrace = _load()
+
+
+def _ptrace(request: int, tid: int, address: int, data: int) -> int:
+    """0, or the errno."""
+    if _libc_ptrace(request, tid, address, data) == -1:
+        return ctypes.get_errno()
+    return 0

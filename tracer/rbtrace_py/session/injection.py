@@ -1,0 +1,35 @@
+"""Where the functions are that code is put into a Ruby process with."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from rbtrace_py.agent.addresses import RubyAddresses
+from rbtrace_py.errors import VmNotStarted
+from rbtrace_py.linux.memory import ProcessMemory
+from rbtrace_py.linux.process import Process
+from rbtrace_py.rubyvm.detect import Ruby, find_ruby
+from rbtrace_py.rubyvm.roots import find_vm
+
+
+def ruby_addresses(process: Process) -> RubyAddresses:
+    """Those of the Ruby that ``process`` runs.
+
+    Raises NotRuby, UnknownRuby, NotPermitted, NoSuchTarget, UnreadableMemory.
+    """
+    with closing(find_ruby(process)) as ruby:
+        return RubyAddresses(
+            vm=_vm(process, ruby),
+            eval_string=ruby.address("rb_eval_string"),
+            register_one=ruby.address("rb_postponed_job_register_one"),
+            preregister=ruby.address("rb_postponed_job_preregister"),
+            trigger=ruby.address("rb_postponed_job_trigger"),
+            code=tuple((m.start, m.end) for m in ruby.file.file.executable),
+        )
+
+
+def _vm(process: Process, ruby: Ruby) -> int:
+    try:
+        return find_vm(ProcessMemory(process.pid), ruby).address
+    except VmNotStarted:
+        return 0
