@@ -15,6 +15,8 @@ NAME = PACKAGE.name
 
 # What a storey may import beside itself and the ground floor.
 BELOW: dict[str, set[str]] = {
+    "": {"library"},
+    "library": {"report", "session", "aggregate", "linux"},
     "cli": {
         "report", "session", "aggregate", "bpf", "agent", "rubyvm", "linux"
     },
@@ -31,7 +33,13 @@ BELOW: dict[str, set[str]] = {
 GROUND = {"model", "errors"}
 """What every storey may import; these two import nothing of the package."""
 
-OUTSIDE = {"bcc": "bpf", "hdrh": "aggregate", "click": "cli", "elftools": "rubyvm"}
+OUTSIDE = {
+    "bcc": "bpf",
+    "hdrh": "aggregate",
+    "click": "cli",
+    "elftools": "rubyvm",
+    "rich": "report",
+}
 """Libraries, and the storey that alone may know them."""
 
 STREAMS = {"stdout", "stderr"}
@@ -152,7 +160,7 @@ def test_a_library_is_known_to_one_storey(library: str) -> None:
     assert {module.storey for module in users} == {OUTSIDE[library]}
 
 
-@pytest.mark.parametrize("library", ["bcc", "hdrh"])
+@pytest.mark.parametrize("library", ["bcc", "hdrh", "rich"])
 def test_a_library_is_imported_by_one_module(library: str) -> None:
     assert len(_users(library)) == 1
 
