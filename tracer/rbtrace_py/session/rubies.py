@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from enum import Enum
 
-from rbtrace_py.errors import RbtraceError, UnreadableMemory
+from rbtrace_py.errors import RbtraceError, UnreadableMemory, VmNotStarted
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.process import Process, parse_status
@@ -22,6 +23,9 @@ _LOOKS_BETWEEN_CHECKS = 10
 
 _SECONDS_BETWEEN_LISTS = 1.0
 """How often all threads are listed anew where nothing tells of a change."""
+
+_YOUNG_SECONDS = 2.0
+"""Age of a process whose Ruby may not have made all that we look for."""
 
 
 class Mode(str, Enum):
@@ -44,7 +48,8 @@ class RubyProcess(Closing):
     broken_looks: looks in a row between which nothing could be read
     stopped_ns: how long it was stopped for our sake
 
-    Raises what ``rubyvm.attach`` raises.
+    Raises what ``rubyvm.attach`` raises; VmNotStarted, too, if its Ruby is so young
+    that not everything is there.
     """
 
     def __init__(self, process: Process, ruby_version: str | None = None) -> None:
@@ -52,6 +57,9 @@ class RubyProcess(Closing):
         self.broken_looks = 0
         self.stopped_ns = 0
         attached = attach(process, ruby_version)
+        if attached.symbols is None and _age(process) < _YOUNG_SECONDS:
+            # Names that are missing now would be missing for good.
+            raise VmNotStarted(f"the Ruby of process {process.pid} is still starting")
         self.version = attached.layout.version
         self.notes = attached.notes
         self._tids = Tids(process)
@@ -118,12 +126,23 @@ class RubyProcess(Closing):
     def _named(self, thread: VmThread) -> RubyThread:
         return RubyThread(
             self.process.pid,
-            self._tids.ours(thread.tid),
+            self._tid(thread),
             thread.address,
             thread.name,
             thread.ractor,
             thread.is_main,
         )
+
+    def _tid(self, thread: VmThread) -> int | None:
+        """The kernel's thread, None if there is none or it is not known.
+
+        In a child of fork some Rubies (3.1 among them) still have the parent's id of
+        the main thread, which is the one that forked, and so the child's first.
+        """
+        tid = self._tids.ours(thread.tid)
+        if tid is None and thread.is_main and self.process.pid in self._listing:
+            return self.process.pid
+        return tid
 
     @property
     def threads(self) -> list[RubyThread]:
@@ -158,7 +177,11 @@ class RubyProcess(Closing):
                 self._failed += 1
                 continue
             stack, flags, fiber, state = walked
-            state = _state(state, thread.tid in running, thread.tid is None)
+            tid = thread.tid
+            if state is ThreadState.RUNNING and tid is not None and tid not in running:
+                # It may have been given the lock after the kernel was asked.
+                running |= self._tasks.running((tid,))
+            state = _state(state, tid in running, tid is None)
             found.append(Sample(now, thread, state, stack, 1, flags, fiber))
         self._read += len(found)
         return found
@@ -176,6 +199,12 @@ class RubyProcess(Closing):
     def close(self) -> None:
         """Give back descriptors; may be called twice."""
         self._tasks.close()
+
+
+def _age(process: Process) -> float:
+    """Seconds since it was started, by the clock that its start time is told in."""
+    started = process.start_time / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started
 
 
 def _identity(thread: VmThread) -> tuple[object, ...]:

@@ -29,10 +29,14 @@ LOOK_SECONDS = 0.1
 _START_SECONDS = 0.002
 """How often a program of ours that is starting is looked at."""
 
-_BROKEN_LOOKS = 10
+_YOUNG_SECONDS = 2.0
+"""How long a VM that is there, but not ready, may take."""
+
+_BROKEN_LOOKS = 3
 """Looks in a row without one stack that was read, after which a process is attached
 anew: it may run another program now."""
 
+_MOST_NOTES = 100
 MAX_RATE = 100_000.0
 TOO_LATE = 0.05
 """Part of the rounds that may come late before it is worth a warning."""
@@ -103,7 +107,7 @@ class Sampling(Closing):
         processes = self.targets.alive()
         for process in processes:
             try:
-                self._attach(process)
+                self._attach_young(process)
             except NotRuby as error:
                 if len(processes) == 1 or not self.targets.follow:
                     raise
@@ -111,6 +115,18 @@ class Sampling(Closing):
                 self.notes.append(str(error))
         if not self._rubies:
             raise NoSuchTarget("none of the processes is a Ruby")
+
+    def _attach_young(self, process: Process) -> None:
+        """Attach to a process that may just have begun."""
+        end = time.monotonic() + _YOUNG_SECONDS
+        while True:
+            try:
+                self._attach(process)
+                return
+            except VmNotStarted:
+                if self.stop() or time.monotonic() >= end:
+                    raise
+            time.sleep(_START_SECONDS)
 
     def _wait_for_ruby(self) -> None:
         """A program of ours has just begun: wait until it has a VM."""
@@ -160,8 +176,13 @@ class Sampling(Closing):
 
     @property
     def is_over(self) -> bool:
-        """Have all targets ended, and will there be no other?"""
-        return not self._rubies and not self.targets.alive()
+        """Is no Ruby left, and will there be no other?"""
+        if self._rubies:
+            return False
+        alive = self.targets.alive()
+        if self.targets.command is not None or self.targets.follow:
+            return not alive
+        return all(process.identity in self._strangers for process in alive)
 
     @property
     def rubies(self) -> tuple[RubyProcess, ...]:
@@ -211,6 +232,8 @@ class Sampling(Closing):
         alive = {process.pid: process for process in self.targets.alive()}
         for pid in self._rubies.keys() - alive.keys():
             self._let_go(self._rubies.pop(pid))
+        if len(self._strangers) > len(alive):
+            self._strangers &= {process.identity for process in alive.values()}
         self.targets.refresh()
         for pid, process in list(self.targets.processes.items()):
             self._keep_up(pid, process)
@@ -233,16 +256,20 @@ class Sampling(Closing):
             if ruby is not None and self._rubies.get(pid) is ruby:
                 self._let_go(self._rubies.pop(pid))
         except RbtraceError as error:
-            self._give_up(process, error)
+            self._give_up(process, error, was_ruby=ruby is not None)
 
-    def _give_up(self, process: Process, error: RbtraceError) -> None:
+    def _give_up(self, process: Process, error: RbtraceError, was_ruby: bool) -> None:
         """A child that is no Ruby, or a Ruby that became something else."""
         ruby = self._rubies.pop(process.pid, None)
         if ruby is not None:
             self._let_go(ruby)
         if self.targets.command is None:
             self._strangers.add(process.identity)
-        if not isinstance(error, NotRuby):
+        # Children run all kinds of programs, which is nothing to speak of.
+        is_worth_it = was_ruby and not self.targets.follow
+        if (is_worth_it or not isinstance(error, NotRuby)) and (
+            len(self.notes) < _MOST_NOTES
+        ):
             self.notes.append(f"process {process.pid} is left out: {error}")
 
     def close(self) -> None:

@@ -1,0 +1,366 @@
+"""Targets of ``stacks`` and ``record``: commands, families, and what goes wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import LIB, ROOT, TARGETS, Target, Tracer, run
+from rubies import need
+
+STATES = str(TARGETS / "states.rb")
+TURNING = str(TARGETS / "turning.rb")
+FIRST = f"<main> {TURNING};First.stand {TURNING};IO#gets {TURNING}"
+SECOND = FIRST.replace("First", "Second")
+CHILD = f"Child.stand {TURNING};IO#gets {TURNING}"
+NOBODY = 65534
+START = Callable[..., Target]
+TRACE = Callable[..., Tracer]
+
+
+def folded(text: str) -> Counter[str]:
+    pairs = [line.rsplit(" ", 1) for line in text.splitlines() if line]
+    found: Counter[str] = Counter()
+    for stack, weight in pairs:
+        found[stack] += int(weight)
+    return found
+
+
+def until(tracer: Tracer, said: str) -> None:
+    """Read the intervals of a tracer until one has it."""
+    assert tracer.process.stdout
+    for line in tracer.process.stdout:
+        if said in line:
+            return
+    raise AssertionError(f"it ended without {said!r}")
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
+def wait_for_state(pid: int, wanted: str) -> None:
+    end = time.monotonic() + 30
+    while state_of(pid) != wanted:
+        assert time.monotonic() < end, state_of(pid)
+
+
+# ------------------------------------------------------------------- commands
+
+
+def test_a_command_is_sampled_from_its_beginning(root: None, tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    script = "def work = 3_000_000.times { |n| n * 2 }\nwork\nputs :worked"
+    words = ["stacks", "-r", 500, "-o", path, "--", "ruby", "-e", script]
+    out, err, code = run(*words)
+    assert (out, code) == ("worked\n", 0), err
+    stacks = folded(path.read_text())
+    mine = sum(weight for stack, weight in stacks.items() if "Object#work" in stack)
+    assert mine > 10
+
+
+def test_a_command_behind_a_shell(root: None, tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    script = "def work = 3_000_000.times { |n| n * 2 }\nwork"
+    words = ["stacks", "-r", 500, "-o", path, "--", "sh", "-c"]
+    _, err, code = run(*words, f"sleep 0.2; exec ruby -e '{script}'")
+    assert code == 0, err
+    assert "Object#work" in path.read_text()
+
+
+def test_a_command_behind_a_shell_that_stays(root: None, tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    script = "def work = 3_000_000.times { |n| n * 2 }\nwork"
+    words = ["stacks", "--subprocesses", "-r", 500, "-o", path, "--", "sh", "-c"]
+    _, err, code = run(*words, f"ruby -e '{script}'; true")
+    assert code == 0, err
+    assert "Object#work" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (["true"], 4),
+        (["sh", "-c", "exit 3"], 4),
+        (["ruby", "-e", "exit!"], (0, 4)),
+        (["/nonexistent"], 2),
+    ],
+)
+def test_a_command_without_a_stack(root: None, command: list[str], expected) -> None:
+    out, err, code = run("stacks", "--", *command)
+    allowed = expected if isinstance(expected, tuple) else (expected,)
+    assert code in allowed, err
+    assert "Traceback" not in err
+    assert (code == 0) or err.startswith("rbtrace-py: "), err
+
+
+def test_a_command_that_never_is_a_ruby(root: None) -> None:
+    start = time.monotonic()
+    out, err, code = run("stacks", "-d", "0.5", "--", "sleep", "100")
+    assert (out, code) == ("", 4), err
+    assert "Ruby" in err
+    assert time.monotonic() - start < 20
+
+
+def test_a_command_runs_as_who_called_sudo(root: None, tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    tmp_path.chmod(0o755)
+    env = {"SUDO_UID": str(NOBODY), "SUDO_GID": str(NOBODY), "SUDO_USER": "nobody"}
+    script = "puts Process.uid, Process.gid; Thread.new { sleep }; 4e6.to_i.times {}"
+    words = ["stacks", "-r", 500, "-o", path, "--", "ruby", "-e", script]
+    out, err, code = run(*words, env=env)
+    assert code == 0, err
+    assert out.split() == [str(NOBODY)] * 2
+    assert "Integer#times" in path.read_text()
+
+
+def test_a_command_is_ended_with_the_session(root: None) -> None:
+    script = "$stdout.sync = true; puts Process.pid; sleep"
+    out, err, code = run(
+        "record", "-d", "0.3", "-o", "/dev/null", "--", "ruby", "-e", script
+    )
+    assert code == 0, err
+    assert not Path(f"/proc/{out.strip()}").exists()
+
+
+# ------------------------------------------------------------------- families
+
+
+def test_children_join(start: START, root: None) -> None:
+    """A parent and three children, each of which stands still."""
+    target = start("turning.rb", "3")
+    out, err, code = run(
+        "stacks", target.pid, "--subprocesses", "--mode", "wall", "-n", 40
+    )
+    stacks = folded(out)
+    assert code == 0, err
+    assert sum(stacks.values()) == 40
+    assert sum(w for s, w in stacks.items() if CHILD in s) == 30
+    assert sum(w for s, w in stacks.items() if FIRST in s) == 10
+
+
+def test_children_that_are_made_later_join(start: START, trace: TRACE) -> None:
+    target = start("turning.rb", "0")
+    words = ["--subprocesses", "--mode", "wall", "-i", "0.1", "--threads"]
+    tracer = trace("stacks", target.pid, *words)
+    pids = [target.step("fork").split()[1] for _ in range(3)]
+    for pid in pids:
+        until(tracer, f"[pid {pid}];[main, tid {pid}];[sleeping];")
+    _, err, code = tracer.finish()
+    assert code == 0, err
+
+
+def test_children_on_a_cpu_are_seen_there(start: START, root: None) -> None:
+    """Also where the child's VM has the parent's id of the only thread."""
+    target = start("turning.rb", "0")
+    pid = target.step("burn").split()[1]
+    out, err, code = run("stacks", pid, "-n", 20, "--threads")
+    assert code == 0, err
+    assert {line.split(";")[0] for line in out.splitlines()} == {f"[main, tid {pid}]"}
+    assert all("Child.burn" in line for line in out.splitlines())
+
+
+def test_children_do_not_join_uncalled(start: START, root: None) -> None:
+    target = start("turning.rb", "3")
+    out, _, code = run("stacks", target.pid, "--mode", "wall", "-n", 5)
+    assert (set(folded(out)), code) == ({f"[sleeping];{FIRST}"}, 0)
+
+
+# ------------------------------------------------------------ what targets do
+
+
+def test_a_target_that_ends(start: START, trace: TRACE) -> None:
+    target = start("turning.rb")
+    tracer = trace("stacks", target.pid, "--mode", "wall", "-r", 200)
+    target.tell("exit")
+    out, err, code = tracer.result()
+    assert (set(folded(out)) <= {f"[sleeping];{FIRST}"}, code) == (True, 0), err
+
+
+def test_a_target_that_becomes_another_ruby(start: START, trace: TRACE) -> None:
+    target = start("turning.rb")
+    words = ["--mode", "wall", "-i", "0.1", "-r", 100, "--max-loss", 100]
+    tracer = trace("stacks", target.pid, *words)
+    until(tracer, "First.stand")
+    assert target.step("again") == "done again"
+    until(tracer, "Second.stand")
+    out, err, code = tracer.finish()
+    assert (set(folded(out)) - {f"[sleeping];{SECOND}"}, code) == (set(), 0), err
+
+
+def test_a_target_that_becomes_another_program(start: START, trace: TRACE) -> None:
+    target = start("turning.rb")
+    words = ["--mode", "wall", "-r", 200, "--max-loss", 0]
+    tracer = trace("stacks", target.pid, *words)
+    target.tell("program")
+    out, err, code = tracer.result()
+    assert set(folded(out)) <= {f"[sleeping];{FIRST}"}
+    assert code == 5, err
+    assert f"process {target.pid} is left out" in err
+    assert "could not be read" in err
+
+
+def test_a_target_that_forks_goes_on(start: START, trace: TRACE) -> None:
+    target = start("turning.rb")
+    tracer = trace("stacks", target.pid, "--mode", "wall", "-i", "0.1")
+    target.step("fork")
+    until(tracer, "First.stand")
+    out, err, code = tracer.finish()
+    assert code == 0, err
+    assert "Child" not in out
+
+
+@pytest.mark.parametrize("more", [[], ["--pause"]])
+def test_a_stopped_target_is_read_and_stays_stopped(
+    start: START, root: None, more: list[str]
+) -> None:
+    target = start("turning.rb")
+    wait_for_state(target.pid, "S")
+    os.kill(target.pid, signal.SIGSTOP)
+    wait_for_state(target.pid, "T")
+    out, err, code = run("stacks", target.pid, "--mode", "wall", "-n", 5, *more)
+    # After each stop of ours a thread is awake for a moment, to stop again.
+    stacks = folded(out.replace("[running]", "[sleeping]"))
+    assert (stacks, code) == ({f"[sleeping];{FIRST}": 5}, 0), err
+    assert state_of(target.pid) == "T"
+    os.kill(target.pid, signal.SIGCONT)
+    assert target.step("") == "done"
+
+
+# ----------------------------------------------------------- what cannot be
+
+
+def test_a_process_that_is_no_ruby(root: None) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        try:
+            for command in ("stacks", "record"):
+                out, err, code = run(command, process.pid, "-d", "1")
+                assert (out, code) == ("", 4), err
+                assert "Ruby" in err
+        finally:
+            process.kill()
+
+
+def test_one_of_several_is_no_ruby(start: START, root: None) -> None:
+    target = start("turning.rb")
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        try:
+            pids = f"{process.pid},{target.pid}"
+            out, err, code = run("stacks", pids, "--mode", "wall", "-n", 2)
+            assert code == 4, err
+            assert str(process.pid) in err
+        finally:
+            process.kill()
+
+
+UNPRIVILEGED = """
+import importlib, os, pkgutil, sys
+import rbtrace_py
+for module in pkgutil.walk_packages(rbtrace_py.__path__, "rbtrace_py."):
+    if "bpf" not in module.name and "worker" not in module.name:
+        importlib.import_module(module.name)
+os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
+from rbtrace_py.cli.main import main
+main()
+"""
+
+
+def run_as_nobody(*words: object) -> tuple[str, str, int]:
+    """``rbtrace-py`` without rights, its modules read while it had them."""
+    done = subprocess.run(
+        [sys.executable, "-c", UNPRIVILEGED, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tracer")},
+    )
+    return done.stdout, done.stderr, done.returncode
+
+
+def test_a_process_of_somebody_else(start: START, root: None) -> None:
+    target = start("turning.rb")
+    for command in ("stacks", "record"):
+        out, err, code = run_as_nobody(command, target.pid, "-d", "1")
+        assert (out, code) == ("", 3), err
+        assert "not allowed" in err
+        assert "root" in err
+        assert "Traceback" not in err
+
+
+SCRIPT = """
+$stdout.sync = true
+class Mine
+  def self.stand = $stdin.gets
+end
+puts "ready"
+Mine.stand
+"""
+
+
+def test_a_process_of_ones_own(root: None) -> None:
+    command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    target = Target(*command, "ruby", "-e", SCRIPT)
+    try:
+        words = ["--mode", "wall", "-n", 3]
+        out, err, code = run_as_nobody("stacks", target.pid, *words)
+        assert (folded(out), code) == (
+            {"[sleeping];<main> -e;Mine.stand -e;IO#gets -e": 3},
+            0,
+        ), err
+    finally:
+        target.close()
+
+
+# ---------------------------------------------------------------- namespaces
+
+
+@pytest.fixture
+def enclosed(root: None) -> Iterator[Target]:
+    """A Ruby in pid and mount namespaces of its own."""
+    words = ["unshare", "--pid", "--mount-proc", "--fork", "ruby", STATES, "0"]
+    target = Target(*words)
+    yield target
+    target.close()
+
+
+def test_a_pid_namespace(enclosed: Target) -> None:
+    inner = int(enclosed.ready.split()[1])
+    children = Path(f"/proc/{enclosed.pid}/task/{enclosed.pid}/children")
+    (pid,) = map(int, children.read_text().split())
+    assert inner != pid
+    out, err, code = run("stacks", pid, "--mode", "wall", "--threads", "-n", 30)
+    assert code == 0, err
+    assert sorted(folded(out).values()) == [10, 10, 10]
+    tids = {int(tid) for tid in re.findall(r"tid (\d+)", out)}
+    assert tids <= {int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()}
+    assert pid in tids
+
+
+@pytest.mark.parametrize("name", ["2.7", "3.1", "3.3", "3.4"])
+def test_another_root(name: str, root: None) -> None:
+    need(name)
+    script = str(ROOT / "scripts" / "rubies.sh")
+    target = Target(script, "run", name, "ruby", f"-I{LIB}", STATES, "1")
+    try:
+        pid = target.ready.split()[1]
+        words = ["--mode", "wall", "--threads", "-n", 40, "--lines"]
+        out, err, code = run("stacks", pid, *words)
+        assert code == 0, err
+        stacks = folded(re.sub(r", tid \d+", "", out))
+        nap = f"Work.nap {STATES}:16;Kernel#sleep {STATES}:16"
+        slept = [w for s, w in stacks.items() if s.endswith(nap)]
+        burnt = [w for s, w in stacks.items() if f"Work.burn {STATES}:12" in s]
+        assert slept == [10]
+        assert sum(burnt) == 10
+    finally:
+        target.close()

@@ -1,0 +1,38 @@
+# frozen_string_literal: true
+
+# Threads in every state: BURNERS (2) that share the lock, one asleep, one in
+# IO.select; the main thread waits for a line. "go" makes it answer "done".
+#
+#   states.rb [BURNERS]
+$stdout.sync = true
+
+class Work
+  def self.burn
+    count = 0
+    count += 1 while true
+  end
+
+  def self.nap
+    sleep
+  end
+
+  def self.watch(stream)
+    IO.select([stream])
+  end
+end
+
+def wait
+  puts "done" while $stdin.gets
+end
+
+def named(name, &block)
+  Thread.new(&block).tap { |thread| thread.name = name }
+end
+
+never, held = IO.pipe
+sleepers = [named("napping") { Work.nap }, named("watching") { Work.watch(never) }]
+Thread.pass until sleepers.all? { |thread| thread.status == "sleep" }
+ARGV.fetch(0, 2).to_i.times { |n| named("burner #{n}") { Work.burn } }
+puts "ready #{Process.pid}"
+wait
+held.close

@@ -1,0 +1,61 @@
+# frozen_string_literal: true
+
+# Stands still, and becomes something else when told:
+#
+#   again     this program anew, where Second.stand takes the place of First.stand
+#   program   /bin/sleep
+#   fork      one more child, which stands still in Child.stand; says its pid
+#   burn      the same, but it burns CPU in Child.burn
+#   exit      nothing
+require "io/wait"
+
+$stdout.sync = true
+
+class Child
+  def self.stand(stream)
+    stream.gets
+  end
+
+  def self.burn(stream)
+    nil until stream.wait_readable(0)
+  end
+end
+
+def forked(how = :stand)
+  read, write = IO.pipe
+  pid = fork do
+    write.close
+    Child.public_send(how, read)
+    exit!
+  end
+  read.close
+  (@held ||= []) << write # its end is the child's
+  pid
+end
+
+def turn(word)
+  case word
+  when "again" then exec("ruby", __FILE__, "again")
+  when "program" then exec("/bin/sleep", "1000")
+  when "fork" then puts "done #{forked}"
+  when "burn" then puts "done #{forked(:burn)}"
+  when "exit" then exit!
+  else puts "done"
+  end
+end
+
+class First
+  def self.stand
+    turn($stdin.gets&.strip || "exit") while true
+  end
+end
+
+class Second
+  def self.stand
+    turn($stdin.gets&.strip || "exit") while true
+  end
+end
+
+again = ARGV.delete("again")
+puts again ? "done again" : "ready #{ARGV.fetch(0, 0).to_i.times.map { forked }.join(" ")}"
+(again ? Second : First).stand
