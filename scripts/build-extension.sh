@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compiles the gem's extension for the Ruby on PATH, into the folder of its ABI
-# (where `ruby -Iruby/lib -rtracepoint` finds it).
+# (where `ruby -Iruby/lib -rtracepoint` finds it), and the agent's hook.
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -9,4 +9,5 @@ if [ ! -f "$build" ]; then
   warn "no $build"
   exit 0
 fi
-exec ruby "$build"
+ruby "$build"
+exec ruby "$REPO/ext/agent/build.rb"

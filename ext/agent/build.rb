@@ -1,0 +1,38 @@
+# frozen_string_literal: true
+
+# Builds the agent's hook into ruby/lib, where agent.rb finds it in a checkout:
+# one object for every Ruby of an architecture. Quick when nothing has changed.
+
+require "fileutils"
+require "rbconfig"
+require "shellwords"
+
+here = __dir__
+source = File.join(here, "agent.c")
+target = File.expand_path("../../ruby/lib/tracepoint/native/agent-#{RbConfig::CONFIG["arch"]}/agent_hook.so", here)
+
+unless RUBY_ENGINE == "ruby" && RbConfig::CONFIG["host_os"].include?("linux") &&
+       %w[x86_64 aarch64].include?(RbConfig::CONFIG["host_cpu"])
+  puts "nothing to build here: the agent has no method events"
+  exit
+end
+
+compiler = (ENV["CC"] || RbConfig::CONFIG["CC"]).shellsplit
+flags = %w[-std=gnu11 -O2 -g -fPIC -shared -nostdlib -fvisibility=hidden -fno-stack-protector
+           -Wall -Wextra -Wno-strict-prototypes]
+flags << "-Werror" if ENV["TRACEPOINT_WERROR"] == "1" || File.directory?(File.join(here, "../../.git"))
+command = [*compiler, *ENV["CFLAGS"].to_s.shellsplit, *flags]
+stamp = "#{target}.made"
+
+FileUtils.mkdir_p(File.dirname(target))
+File.open("#{target}.lock", File::CREAT | File::RDWR) do |lock|
+  lock.flock(File::LOCK_EX)
+  exit if File.exist?(target) && File.exist?(stamp) && File.read(stamp) == command.join(" ") &&
+          File.mtime(stamp) > [source, __FILE__].map { |path| File.mtime(path) }.max
+
+  # Renamed into place: a process that has the old one mapped keeps it.
+  system(*command, "-o", "#{target}.new", source) || abort("tracepoint: the agent's hook did not build")
+  File.rename("#{target}.new", target)
+  File.write(stamp, command.join(" "))
+  puts "built #{target}"
+end

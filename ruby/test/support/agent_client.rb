@@ -1,0 +1,241 @@
+# frozen_string_literal: true
+
+require "socket"
+
+# A tracer in Ruby, written from docs/agent.md: what the agent is tested with.
+class AgentClient
+  REQUEST = 1
+  DATA = 2
+  REPLY = 3
+  ERROR = 4
+  EVENT = 5
+  CANCEL = 6
+
+  class Refused < StandardError
+    attr_reader :reply
+
+    def initialize(reply)
+      super("#{reply["code"]}: #{reply["message"]}")
+      @reply = reply
+    end
+
+    def code
+      reply["code"]
+    end
+  end
+
+  attr_reader :socket, :channels, :events, :hello
+
+  def initialize(path, greet: true)
+    @socket = UNIXSocket.new(path)
+    @events = []
+    @number = 0
+    @hello = call("hello", magic: "rbtrace-agent", versions: [1]) if greet
+  end
+
+  def peer_pid
+    @socket.getsockopt(:SOCKET, :PEERCRED).unpack1("i")
+  end
+
+  def close
+    @socket.close
+  end
+
+  # The reply; raises what was refused. What came in channels is in #channels.
+  def call(command, **arguments)
+    send_request(command, **arguments)
+    answer
+  end
+
+  def send_request(command, **arguments)
+    body = encode({ command: command }.merge(arguments))
+    @number += 1
+    return frame(REQUEST, 0, @number, body) if body.bytesize <= 65_536
+
+    (0...body.bytesize).step(65_536) { |at| frame(DATA, 0, @number, body.byteslice(at, 65_536)) }
+    frame(REQUEST, 1, @number, "")
+  end
+
+  def cancel
+    frame(CANCEL, 0, @number, "")
+  end
+
+  def frame(type, flags, request, payload)
+    @socket.write([payload.bytesize, type, flags, 0, request].pack("VCCvV") + payload)
+  end
+
+  def answer
+    @channels = Hash.new { |channels, channel| channels[channel] = String.new(encoding: "BINARY") }
+    loop do
+      type, flags, request, payload = read_frame
+      next @channels[flags] << payload if type == DATA
+
+      map = decode(flags == 1 ? @channels.delete(0) : payload)
+      next @events << map if type == EVENT
+      raise Refused, map if type == ERROR
+      raise "of another request" unless request == @number
+
+      return map
+    end
+  end
+
+  # What is left of a connection that the agent ended.
+  def last_event
+    answer
+  rescue EOFError, Errno::ECONNRESET
+    @events.last
+  end
+
+  # The reply to arm, and what it brought.
+  def arm(**arguments)
+    @files = []
+    reply = call("arm", **arguments)
+    AgentMemory.new(*@files, reply)
+  end
+
+  def read_frame
+    head, _, _, *controls = @socket.recvmsg(12, 0, 256, scm_rights: true)
+    raise EOFError if head.nil? || head.empty?
+
+    controls.each { |control| @files = control.unix_rights if control.cmsg_is?(:SOCKET, :RIGHTS) }
+    head << @socket.readpartial(12 - head.bytesize) while head.bytesize < 12
+    length, type, flags, zero, request = head.unpack("VCCvV")
+    raise "a head that is none" unless zero.zero? && length <= 65_536
+
+    [type, flags, request, length.zero? ? "" : @socket.read(length)]
+  end
+
+  def encode(value)
+    case value
+    when nil then "n"
+    when true then "t"
+    when false then "f"
+    when Integer then ["i", value].pack("aq<")
+    when Float then ["d", value].pack("aE")
+    when String then ["s", value.bytesize, value.b].pack("aVa*")
+    when Array then ["a", value.size].pack("aV") + value.map { |item| encode(item) }.join
+    when Hash
+      ["m", value.size].pack("aV") + value.map { |key, item| [key.to_s.bytesize, key.to_s].pack("Va*") + encode(item) }.join
+    end.b
+  end
+
+  def decode(bytes)
+    io = StringIO.new(bytes)
+    value = decode_from(io)
+    raise "bytes are left" unless io.eof?
+
+    value
+  end
+
+  def decode_from(io)
+    number = -> { io.read(4).unpack1("V") }
+    text = -> { (io.read(number.call) || "").force_encoding("UTF-8") }
+    case io.read(1)
+    when "n" then nil
+    when "t" then true
+    when "f" then false
+    when "i" then io.read(8).unpack1("q<")
+    when "d" then io.read(8).unpack1("E")
+    when "s" then text.call
+    when "b" then text.call.b
+    when "a" then Array.new(number.call) { decode_from(io) }
+    when "m" then Array.new(number.call) { [text.call, decode_from(io)] }.to_h
+    end
+  end
+end
+
+# The shared memory, read as docs/agent.md has it.
+class AgentMemory
+  Record = Struct.new(:time, :method, :depth, :kind, :flags)
+  KINDS = %i[none entry return c_entry c_return lost gc_begin gc_end raise object cpu stack place thread].freeze
+  COUNTERS = %i[no_stream no_method too_deep orphans abandoned no_block].freeze
+
+  attr_reader :reply, :data, :control
+
+  def initialize(data, control, reply)
+    @data = data
+    @control = control
+    @reply = reply
+    raise "not the magic" unless @data.pread(8, 0) == "RBTRAGT1"
+
+    @tails = Hash.new(0)
+  end
+
+  def close
+    [@data, @control].each(&:close)
+  end
+
+  def u32(at)
+    @data.pread(4, at).unpack1("L<")
+  end
+
+  def u64(at)
+    @data.pread(8, at).unpack1("Q<")
+  end
+
+  def state
+    u32(192)
+  end
+
+  def conditions
+    u32(208)
+  end
+
+  def counters
+    COUNTERS.each_with_index.to_h { |name, i| [name, u64(216 + 8 * i)] }
+  end
+
+  def dropped
+    Array.new(u32(204)) { |s| u64(u64(128) + 64 * s + 16) }.sum
+  end
+
+  def ns(ticks)
+    ticks * u64(40) >> 32
+  end
+
+  def methods_seen
+    u32(196)
+  end
+
+  def method_record(index)
+    at = u64(80) + 128 * index
+    words = %i[entries calls total self sum max].zip(@data.pread(48, at + 64).unpack("Q<6")).to_h
+    words.merge(kind: u32(at + 16), selected: u32(at + 20))
+  end
+
+  # Bucket => count
+  def histogram(index)
+    (0...528).each_with_object({}) do |i, found|
+      block = u32(u64(96) + 4 * (528 * index + i))
+      next if block.zero?
+
+      @data.pread(512, u64(112) + 512 * block).unpack("Q<64").each_with_index do |count, j|
+        found[64 * i + j] = count if count.positive?
+      end
+    end
+  end
+
+  def streams
+    u32(204)
+  end
+
+  # New records of a stream; says so to the agent.
+  def read(stream)
+    records = u32(152)
+    ring = u64(144) + stream * records * 16
+    tail = @tails[stream]
+    published = u64(u64(128) + 64 * stream)
+    found = (tail...published).map do |n|
+      time, method, depth, kind, flags = @data.pread(16, ring + 16 * (n % records)).unpack("Q<L<S<CC")
+      Record.new(time, method, depth, KINDS.fetch(kind), flags)
+    end
+    @tails[stream] = published
+    @control.pwrite([published].pack("Q<"), 64 * (stream + 1))
+    found
+  end
+
+  # Of all streams, by stream; those with method events only.
+  def read_all
+    Array.new(streams) { |stream| read(stream) }.reject { |records| records.all? { |r| %i[stack place thread].include?(r.kind) } }
+  end
+end
