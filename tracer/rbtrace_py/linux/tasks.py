@@ -75,15 +75,16 @@ class Tasks(Closing):
     """Threads of ``process``, which stays the caller's.
 
     Threads are taken in when they are asked about, and let go when they are gone.
-    Descriptors are held for as many as RLIMIT_NOFILE leaves room for; the others'
-    files are opened each time. Nothing raises because a thread, or all, have ended.
+    Descriptors are held as long as there are enough left of RLIMIT_NOFILE for all
+    else that we do; the files of further threads are opened each time. Nothing raises
+    because a thread, or all, have ended.
     """
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._tasks: dict[int, _Task] = {}
         self._has_schedstat = _has_schedstat()
-        self._room = _room_for_tasks()
+        self._highest = _highest_descriptor()
 
     def refresh(self) -> list[int]:
         """Let go of threads that ended; the ids of all there are, ascending."""
@@ -96,7 +97,10 @@ class Tasks(Closing):
         return tids
 
     def running(self, tids: Iterable[int]) -> set[int]:
-        """Those that are on a CPU, or ready to be."""
+        """Those that are on a CPU, or ready to be.
+
+        Where ``schedstat`` is asked, one that was woken counts from when it gets a CPU.
+        """
         found = set()
         for tid in tids:
             task = self._tasks.get(tid) or self._take(tid)
@@ -179,11 +183,14 @@ class Tasks(Closing):
 
     def _take(self, tid: int) -> _Task | None:
         """Begin to hold a thread; None if there is none of that id."""
-        if len(self._tasks) >= self._room:
-            return _Task(None, None)
         stat_fd = self._open(tid, "stat")
         if stat_fd is None:
             return None
+        # The kernel gives the lowest number that is free: so it tells how many are
+        # in use, whoever opened them.
+        if stat_fd > self._highest:
+            os.close(stat_fd)
+            return _Task(None, None)
         schedstat_fd = self._open(tid, "schedstat") if self._has_schedstat else None
         task = self._tasks[tid] = _Task(stat_fd, schedstat_fd)
         return task
@@ -223,13 +230,9 @@ def _has_schedstat() -> bool:
         return False
 
 
-def _room_for_tasks() -> int:
-    """For how many threads two descriptors each may be held."""
+def _highest_descriptor() -> int:
+    """The number up to which descriptors are held for threads."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         soft = 1 << 20
-    try:
-        used = len(os.listdir("/proc/self/fd"))
-    except OSError:
-        used = 0
-    return max(0, (soft - used - _SPARE_DESCRIPTORS) // 2)
+    return soft - _SPARE_DESCRIPTORS
