@@ -100,6 +100,16 @@ def test_a_full_tree_still_counts_what_it_knows() -> None:
     }
 
 
+def test_frames_are_bounded_as_stacks_are() -> None:
+    """A program that makes code without end has ever new ones."""
+    tree = StackTree(max_nodes=3)
+    assert tree.node([frame("a"), frame("b"), frame("c")]) == 3
+    for number in range(100):
+        assert tree.node([frame("a"), frame(f"eval {number}")]) is None
+    assert tree.node([frame("a"), frame("b")]) == 2
+    assert [one.name for one in tree.frames] == ["a", "b", "c"]
+
+
 def test_threads_are_bounded() -> None:
     counts = StackCounts(max_threads=2)
     counts.add_all(sample("a", thread=RubyThread(1, n, n, "")) for n in range(50))

@@ -51,7 +51,9 @@ class StackTree:
         children = self._children
         for frame in frames:
             known = identities.get(id(frame))
-            number = self.number(frame) if known is None else known[0]
+            number = self._number(frame) if known is None else known[0]
+            if number is None:
+                return None
             key = at << 32 | number
             child = children.get(key)
             if child is None:
@@ -61,10 +63,12 @@ class StackTree:
             at = child
         return at
 
-    def number(self, frame: Frame) -> int:
-        """The number of a frame, a new one if it is seen for the first time."""
+    def _number(self, frame: Frame) -> int | None:
+        """The number of a frame; None of a new one where no node has room for it."""
         number = self._numbers.get(frame)
         if number is None:
+            if len(self.parents) >= self._max_nodes:
+                return None
             number = self._numbers[frame] = len(self.frames)
             self.frames.append(frame)
         if len(self._identities) >= _MAX_IDENTITIES:
