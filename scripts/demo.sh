@@ -25,6 +25,18 @@ show() {
   "$@"
 }
 
+# The same for folded stacks, without their paths; of long lines the middle is left out.
+show_stacks() {
+  local line paths='s/ [^ ;]*\.rb//g'
+  printf "\n$ %s | sed '%s'\n" "$(printable "$@")" "$paths"
+  "$@" | sed "$paths" | while IFS= read -r line; do
+    if [ ${#line} -gt 79 ]; then
+      line="${line:0:19} … ${line: -57}"
+    fi
+    printf '%s\n' "$line"
+  done
+}
+
 # As one would type it: quoted only where the shell needs it.
 printable() {
   local word line=
@@ -71,3 +83,22 @@ show rbtrace-py count "$shop" 'shop:*' --duration 2
 show rbtrace-py trace "$shop" 'shop:*' --count 10
 show rbtrace-py latency "$shop" checkout --duration 3
 show rbtrace-py latency "$shop" checkout --by sku --duration 3
+
+# What follows reads the shop's memory, with no probe and no BPF.
+made=$(mktemp -d -t rbtrace-demo.XXXXXX)
+chmod 755 "$made"
+printf '\n$ cd %s\n' "$made"
+cd "$made"
+show rbtrace-py record "$shop" --duration 3 --silent -o shop.rbrec
+show rbtrace-py report shop.rbrec --format summary
+show rbtrace-py report shop.rbrec --format flamegraph -o shop.svg
+show_stacks rbtrace-py report shop.rbrec --format folded
+
+cat <<MESSAGE
+
+These are the shop's stacks, folded (long lines lack their middle). The same as
+a flame graph, for a browser:
+
+  $made/shop.svg
+
+MESSAGE

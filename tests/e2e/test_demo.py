@@ -1,0 +1,48 @@
+"""``make demo``'s script, whole, and what it leaves."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+
+
+@pytest.fixture
+def demo(root, tmp_path) -> str:
+    if not (ROOT / ".venv" / "bin" / "rbtrace-py").exists():
+        pytest.skip("make setup makes what the demo runs")
+    done = subprocess.run(
+        [str(ROOT / "scripts" / "demo.sh")],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        start_new_session=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_demo(demo, tmp_path):
+    """It ends with the shop's stacks and their flame graph, in 80 columns."""
+    parts = re.split(r"^\$ ", demo, flags=re.MULTILINE)
+    verbs = [re.match(r"rbtrace-py (\w+)", part) for part in parts]
+    assert [verb[1] for verb in verbs if verb] == [
+        *("probes", "count", "trace", "latency", "latency"),
+        *("record", "report", "report", "report"),
+    ]
+    lines = parts[-1].splitlines()
+    assert [
+        line for line in demo.partition("$ cd ")[2].splitlines() if len(line) > 80
+    ] == []
+    stacks = [line for line in lines if re.search(r";Kernel#sleep \d+$", line)]
+    assert stacks
+    assert any(line.startswith("<main>;Shop.serve;Array#map;") for line in lines)
+    (picture,) = [line.strip() for line in lines if line.endswith(".svg")]
+    assert Path(picture).parent.parent == tmp_path
+    assert "Shop::Till#checkout" in Path(picture).read_text()
