@@ -1,35 +1,85 @@
-# Three methods that burn 50, 30 and 20 % of the CPU by the thread's own clock, and
-# three threads that sleep; ends when its standard input does.
-def burn(seconds)
-  till = now + seconds
-  nil while now < till
-end
+# frozen_string_literal: true
 
-def now
-  Process.clock_gettime(Process::CLOCK_THREAD_CPUTIME_ID)
-end
+# Three methods that burn half, three tenths and two tenths of the CPU, by the
+# thread's own CPU clock, in turns of a few milliseconds. At "go SECONDS" it does so
+# for that much CPU time and answers with JSON: what each has really burned, in ns.
+#
+#   shares.rb              for a sampler from outside
+#   shares.rb stackprof    stackprof samples each "go"; its counts are in the answer
+require "json"
 
-def half
-  burn(0.025)
-end
-
-def third
-  burn(0.015)
-end
-
-def fifth
-  burn(0.01)
-end
-
-3.times { |n| Thread.new { sleep }.name = "idle #{n}" }
-$stdout.sync = true
-worker = Thread.new do
-  loop do
-    half
-    third
-    fifth
+module Clock
+  def self.now
+    Process.clock_gettime(Process::CLOCK_THREAD_CPUTIME_ID, :nanosecond)
   end
 end
-worker.name = "burner"
-puts "ready"
-$stdin.read
+
+class Shares
+  TURN = 10_000_000
+
+  def initialize
+    @burned = {"half" => 0, "third" => 0, "fifth" => 0}
+  end
+
+  attr_reader :burned
+
+  def half
+    spin { |index| index * 3 + 1 }
+  end
+
+  def third
+    spin { |index| index ^ 5 }
+  end
+
+  def fifth
+    spin { |index| index - 7 }
+  end
+
+  # Work between two looks at the clock, so that nearly all of it is in the block.
+  def spin
+    sum = 0
+    index = 0
+    while index < 10_000
+      sum += yield(index)
+      index += 1
+    end
+    sum
+  end
+
+  def burn(name, amount)
+    start = Clock.now
+    case name
+    when "half" then half while Clock.now - start < amount
+    when "third" then third while Clock.now - start < amount
+    else fifth while Clock.now - start < amount
+    end
+    @burned[name] += Clock.now - start
+  end
+
+  def run(seconds)
+    turns = (seconds * 1e9 / TURN).ceil
+    turns.times do
+      burn("half", TURN * 5 / 10)
+      burn("third", TURN * 3 / 10)
+      burn("fifth", TURN * 2 / 10)
+    end
+    @burned
+  end
+end
+
+# Samples by method, as stackprof has them: :frames holds totals.
+def stackprof(seconds)
+  shares = Shares.new
+  profile = StackProf.run(mode: :cpu, interval: 2004) { shares.run(seconds) }
+  totals = profile[:frames].values.to_h { |frame| [frame[:name], frame[:total_samples]] }
+  shares.burned.merge("stackprof" => totals.slice("Shares#half", "Shares#third", "Shares#fifth"))
+end
+
+is_profiled = ARGV.first == "stackprof"
+require "stackprof" if is_profiled
+$stdout.sync = true
+puts "ready #{Process.pid}"
+while (line = $stdin.gets)
+  seconds = Float(line.split[1])
+  puts JSON.generate(is_profiled ? stackprof(seconds) : Shares.new.run(seconds))
+end

@@ -1,0 +1,77 @@
+"""Shares of CPU as ``stacks`` finds them, against what the target itself measured."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from conftest import ROOT, TARGETS, Target, Tracer
+from rubies import need
+
+SOURCE = str(TARGETS / "shares.rb")
+METHODS = ("half", "third", "fifth")
+SECONDS = 8
+RATE = 499
+TRACE = Callable[..., Tracer]
+
+
+def has_stackprof() -> bool:
+    """Debian's ruby-stackprof, for Debian's Ruby."""
+    command = ["ruby", "-e", "require 'stackprof'"]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
+def in_percent(weights: dict[str, int]) -> dict[str, float]:
+    whole = sum(weights.values())
+    return {name: 100 * weight / whole for name, weight in weights.items()}
+
+
+def sampled(trace: TRACE, target: Target) -> tuple[dict[str, float], dict[str, Any]]:
+    """Percent of each method's stacks, and what the target says it burned."""
+    pid = target.ready.split()[1]
+    tracer = trace("stacks", pid, "-r", RATE)
+    answer: dict[str, Any] = json.loads(target.step(f"go {SECONDS}"))
+    out, err, code = tracer.finish()
+    assert code == 0, err
+    found = dict.fromkeys(METHODS, 0)
+    for line in out.splitlines():
+        stack, weight = line.rsplit(" ", 1)
+        inside = [name for name in METHODS if f";Shares#{name} " in stack]
+        for name in inside:
+            found[name] += int(weight)
+    # What is in no method, such as reading the clock, is next to nothing.
+    whole = sum(int(line.rsplit(" ", 1)[1]) for line in out.splitlines())
+    assert sum(found.values()) > 0.95 * whole
+    assert sum(found.values()) > 0.5 * SECONDS * RATE
+    return in_percent(found), answer
+
+
+@pytest.mark.parametrize("ruby", ["2.7", "3.1", "3.3", "3.4"])
+def test_shares_are_as_burned(ruby: str, trace: TRACE) -> None:
+    need(ruby)
+    script = str(ROOT / "scripts" / "rubies.sh")
+    target = Target(script, "run", ruby, "ruby", SOURCE)
+    try:
+        found, burned = sampled(trace, target)
+    finally:
+        target.close()
+    for name, share in in_percent(burned).items():
+        assert found[name] == pytest.approx(share, abs=2), (found, burned)
+
+
+def test_shares_are_as_stackprof_has_them(trace: TRACE) -> None:
+    if not has_stackprof():
+        pytest.skip("no stackprof for this Ruby (make setup-test installs it)")
+    outside, inside = Target("ruby", SOURCE), Target("ruby", SOURCE, "stackprof")
+    try:
+        found, _ = sampled(trace, outside)
+        theirs = json.loads(inside.step(f"go {SECONDS}"))["stackprof"]
+    finally:
+        outside.close()
+        inside.close()
+    for name, share in in_percent(theirs).items():
+        assert found[name.split("#")[1]] == pytest.approx(share, abs=3), (found, theirs)
