@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tracer"))
 import exact
 import hits
 import scale
+import stacks
 import startup
 from table import Ratio, Row, ns, plain, text
 
@@ -63,6 +64,15 @@ def parts(quick: bool) -> dict[str, tuple[str, Callable[[], list[Row]]]]:
             lambda: [*scale.ten_thousand(few), *scale.attach_many(few)],
         ),
         "startup": ("Start-up", lambda: startup.measure(few)),
+        "stacks": (
+            "Stacks: what a sample costs",
+            lambda: stacks.cost(1 if quick else 7, 2 if quick else 4),
+        ),
+        "stacks-start": ("Stacks: start-up", lambda: stacks.start(few)),
+        "stacks-memory": (
+            "Stacks: memory",
+            lambda: stacks.memory(100_000 if quick else 3_600_000),
+        ),
     }
 
 
