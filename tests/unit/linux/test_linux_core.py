@@ -242,6 +242,21 @@ def test_more_files_than_there_are(write: Callable[[bytes], str]) -> None:
         assert core.notes.malformed == 1
 
 
+def test_very_many_files_and_segments(write: Callable[[bytes], str]) -> None:
+    """Looking through one for each of the other would take hours."""
+    places = [PAGE * (16 + 2 * number) for number in range(60_000)]
+    files = [(at, at + PAGE, 0, b"/lib/%d" % at) for at in places]
+    made = Core(
+        files_note(files), [(at, b"", PAGE, 5 + at // PAGE % 4) for at in places]
+    )
+    with CoreFile(write(made.build())) as core:
+        found = core.mappings
+        assert len(found) == 60_000
+        assert {mapping.perms for mapping in found[::2]} == {"r-xp"}
+        assert {mapping.perms for mapping in found[1::2]} == {"rwxp"}
+        assert [core.build_id_of(path) for path in core.paths()] == [None] * 60_000
+
+
 # ---------------------------------------------------------------- real files
 
 

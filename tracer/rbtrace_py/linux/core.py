@@ -11,6 +11,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from rbtrace_py.errors import BadElf, RbtraceError, UnreadableMemory
 from rbtrace_py.linux.closing import Closing
@@ -19,7 +20,7 @@ from rbtrace_py.linux.elf import ET_CORE, PF_W, PF_X, ElfFile, Segment, pread
 from rbtrace_py.linux.maps import Mapping
 from rbtrace_py.linux.symbols import build_id, build_id_in
 from rbtrace_py.linux.text import safe_text
-from rbtrace_py.linux.unpack import LARGEST, open_unpacked
+from rbtrace_py.linux.unpack import LARGEST, open_regular, open_unpacked
 
 _MAX_NOTES = 128 << 20
 """Bytes of notes; a thread has about 4 kB."""
@@ -65,6 +66,7 @@ class CoreFile(Closing):
         elf = _core_headers(fd, self.path)
         self.machine = elf.machine
         self.loads = elf.loads
+        self._load_starts = [load.address for load in elf.loads]
         size = elf.size
         needed = [s.offset + s.file_size for s in (*elf.segments, *elf.note_segments)]
         self.is_truncated = cut or max(needed, default=0) > size
@@ -114,8 +116,8 @@ class CoreFile(Closing):
 
     # ----------------------------------------------------------------- files
 
-    @property
-    def mappings(self) -> list[Mapping]:
+    @cached_property
+    def mappings(self) -> Sequence[Mapping]:
         """What was mapped, by address, as ``/proc/PID/maps`` would tell.
 
         Files are told apart by a number of ours for an inode.
@@ -138,8 +140,10 @@ class CoreFile(Closing):
 
     def _perms(self, address: int) -> str:
         """Code that gcore left out has no segment, and is not written to."""
-        for load in self.loads:
-            if load.address <= address < load.address + max(load.memory_size, 1):
+        place = bisect_right(self._load_starts, address) - 1
+        if place >= 0:
+            load = self.loads[place]
+            if address < load.address + max(load.memory_size, 1):
                 return _perms(load.flags)
         return "r-xp"
 
@@ -149,10 +153,17 @@ class CoreFile(Closing):
 
     def build_id_of(self, path: bytes) -> bytes | None:
         """The build-id that the mapped file has in the core's memory, or None."""
+        file = self._beginnings.get(path)
+        return None if file is None else self._build_id_at(file.start, file.end)
+
+    @cached_property
+    def _beginnings(self) -> dict[bytes, CoreMapping]:
+        """Of each path the first mapping of the file's beginning."""
+        found: dict[bytes, CoreMapping] = {}
         for file in self.notes.files:
-            if file.path == path and file.offset == 0:
-                return self._build_id_at(file.start, file.end)
-        return None
+            if file.offset == 0:
+                found.setdefault(file.path, file)
+        return found
 
     def _build_id_at(self, start: int, end: int) -> bytes | None:
         """From the first page of a file, which the kernel puts into every core."""
@@ -184,7 +195,7 @@ class CoreFile(Closing):
             return
         if len(self._files) >= _MAX_FILES:
             raise RbtraceError("too many mapped files")
-        fd, _ = open_unpacked(os.fsdecode(file), 0)
+        fd = open_regular(os.fsdecode(file))
         self._files.append(fd)
         self._check_same(path, ElfFile(fd), safe_text(os.fsencode(file)))
         size = os.fstat(fd).st_size

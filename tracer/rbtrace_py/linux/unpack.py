@@ -30,7 +30,7 @@ def open_unpacked(path: str, limit: int = LARGEST) -> tuple[int, bool]:
     room. Raises BadElf (damaged, or more than ``limit``), NotPermitted, RbtraceError
     (no such file, no room); the caller closes the descriptor.
     """
-    fd = _open(path)
+    fd = open_regular(path)
     try:
         head = os.pread(fd, 8, 0)
         for magic, command in _OTHERS.items():
@@ -49,8 +49,11 @@ def open_unpacked(path: str, limit: int = LARGEST) -> tuple[int, bool]:
     return unpacked
 
 
-def _open(path: str) -> int:
-    """Only a regular file: opening a FIFO would wait."""
+def open_regular(path: str) -> int:
+    """Open a regular file only, as opening a FIFO would wait.
+
+    Raises NotPermitted, RbtraceError; the caller closes the descriptor.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except PermissionError as error:

@@ -23,7 +23,7 @@ from rbtrace_py.linux.core import CoreFile
 from rbtrace_py.linux.elf import ElfFile
 from rbtrace_py.linux.symbols import build_id
 from rbtrace_py.linux.text import safe_text
-from rbtrace_py.linux.unpack import open_unpacked
+from rbtrace_py.linux.unpack import open_regular
 from rbtrace_py.model import Binary, SampleFlags
 from rbtrace_py.rubyvm.detect import Ruby, Version, forced_version
 from rbtrace_py.rubyvm.fibers import Fibers
@@ -138,9 +138,11 @@ class CoreRuby(Closing):
         """Which of the mapped files ``exe`` is: by build-id, else by its name."""
         core, wanted = self.core, None
         paths = core.paths()
-        fd, _ = open_unpacked(exe, 0)
+        fd = open_regular(exe)
         try:
             wanted = build_id(ElfFile(fd))
+        except BadElf as error:
+            raise BadElf(f"{exe}: {error}", error.hint) from error
         finally:
             os.close(fd)
         for path in paths:
