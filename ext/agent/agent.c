@@ -322,7 +322,7 @@ struct state {
   uint32_t stacks;
   uint32_t to_verify;
   uint32_t gc_method;
-  int has_offsets, sites;
+  int has_offsets, sites, selecting;
   struct stream *current;
   hook_function hook;
   int data_fd, control_fd;
@@ -705,8 +705,7 @@ static int is_selected(VALUE owner, uint64_t id, uint32_t kind) {
 }
 
 ALWAYS_INLINE uint64_t hash_of(VALUE owner, uint64_t id_and_kind) {
-  return ((owner >> 3) ^ (id_and_kind * 0x9e3779b97f4a7c15)) * 0xd6e8feb86659fd93 >>
-         state.keys_shift;
+  return (owner + (id_and_kind << 5)) * 0x9e3779b97f4a7c15 >> state.keys_shift;
 }
 
 static const struct key no_room = {0, 0, 0, 1};
@@ -1045,14 +1044,15 @@ ALWAYS_INLINE void on_event(const struct trace_arg *arg, int mode) {
   case EVENT_RETURN:
     if (likely(!arg->klass && s->depth && s->calls[s->depth - 1].key == (uint64_t)arg->cfp))
       leave(s, mode);
-    else
+    else if (!state.selecting || s->depth)
       leave_other(s, arg, mode, 0);
     break;
   case EVENT_C_CALL:
     enter(s, arg, mode, 1);
     break;
   case EVENT_C_RETURN:
-    leave_other(s, arg, mode, 1);
+    if (!state.selecting || s->depth)
+      leave_other(s, arg, mode, 1);
     break;
   case EVENT_RAISE:
     raised(s, arg, mode);
@@ -1119,8 +1119,16 @@ static void gc_event(struct stream *s, int begins) {
     site_gc_end(s->ec, (int64_t)ns_of(duration));
 }
 
+/* 0 for what Ruby keeps to itself; an imemo has something else in that place. */
+static VALUE class_of_new(VALUE object) {
+  if (!is_object(object) || type_of(object) >= TYPE_IMEMO)
+    return 0;
+  VALUE klass = ((const struct basic *)object)->klass;
+  return is_object(klass) && type_of(klass) == TYPE_CLASS ? klass : 0;
+}
+
 static void object_event(struct stream *s, VALUE object) {
-  VALUE owner = is_object(object) ? ((const struct basic *)object)->klass : 0;
+  VALUE owner = class_of_new(object);
   const struct key *method = key_of(owner, 0, KIND_OBJECT);
   if (state.config.mode == MODE_TABLE)
     ADD(state.methods[method->method].entries, 1);
@@ -1406,6 +1414,7 @@ static int prepare(const char *packed, size_t size) {
   state.methods_used = state.blocks_used = 1;
   state.has_offsets = (int)config->has_offsets;
   state.to_verify = 256;
+  state.selecting = (config->flags & FLAG_SELECT) != 0;
   state.sites = config->mode == MODE_SITES || (config->flags & FLAG_SITES);
   if (config->flags & FLAG_GC)
     state.gc_method = key_of(0, 0, KIND_GC)->method;

@@ -1,0 +1,403 @@
+# frozen_string_literal: true
+
+require "test_helper"
+require "support/agent_target"
+
+# Call trees of known programs, through the ring.
+class AgentCallsTest < Minitest::Test
+  include TestHelper
+  include AgentHelper
+
+  # One tree, with Ruby's own answer for class and method and with the offsets.
+  def assert_tree(expected, program, **arming)
+    assert_equal [expected], trees(program, **arming)
+    assert_equal 0, @status["orphans"] + @status["abandoned"]
+    assert_equal [expected], trees(program, offsets: OFFSETS, **arming)
+    assert_equal 0, @status["conditions"]
+  end
+
+
+  def test_recursion
+    assert_tree <<~TREE, <<~RUBY
+      Object#fib
+        Object#fib
+          Object#fib
+          Object#fib
+        Object#fib
+    TREE
+      def fib(n); n < 2 ? n : fib(n - 1) + fib(n - 2); end
+      STEP = -> { fib(3) }
+    RUBY
+  end
+
+  def test_exceptions
+    assert_tree <<~TREE, <<~RUBY
+      Object#rescuing
+        Object#middle
+          Object#raising
+        Object#after
+      Object#ensuring
+        Object#thrower
+        Object#after
+      Object#after
+    TREE
+      def after; end
+      def raising; raise "x"; end
+      def middle; raising; after; end
+      def rescuing; middle; rescue RuntimeError; after; end
+      def thrower; throw :out; end
+      def ensuring; thrower; ensure after; end
+      STEP = -> { rescuing; catch(:out) { ensuring }; after }
+    RUBY
+  end
+
+  def test_returns_and_breaks_from_blocks
+    assert_tree <<~TREE, <<~RUBY
+      Object#breaking
+        Object#yielding
+          Object#leaf
+        Object#leaf
+      Object#returning
+        Object#yielding
+          Object#leaf
+      Object#nexting
+        Object#yielding
+        Object#leaf
+    TREE
+      def leaf; end
+      def yielding; yield; yield; end
+      def breaking; yielding { leaf; break }; leaf; end
+      def returning; yielding { leaf; return 1 }; leaf; end
+      def nexting; yielding { next }; leaf; end
+      STEP = -> { breaking; returning; nexting }
+    RUBY
+  end
+
+  def test_define_method
+    assert_tree <<~TREE, <<~RUBY
+      Made#outer
+        Made#inner
+        Made#plain
+          Made#inner
+      Made#raises
+        Made#inner
+      Made#plain
+        Made#inner
+    TREE
+      class Made
+        define_method(:inner) { |n = 1| n }
+        def plain; inner; end
+        define_method(:outer) { inner; plain }
+        define_method(:raises) { inner; raise "x" }
+      end
+      made = Made.new
+      STEP = -> { made.outer; begin; made.raises; rescue RuntimeError; end; made.plain }
+    RUBY
+  end
+
+  def test_method_missing_and_respond_to_missing
+    assert_tree <<~TREE, <<~RUBY
+      Ghost#method_missing
+        Ghost#real
+      Ghost#respond_to_missing?
+    TREE
+      class Ghost
+        def real; end
+        def method_missing(name, *); name == :gone ? real : super; end
+        def respond_to_missing?(name, all = false); name == :gone || super; end
+      end
+      ghost = Ghost.new
+      STEP = -> { ghost.gone; ghost.respond_to?(:gone) }
+    RUBY
+  end
+
+  def test_refinements
+    assert_tree <<~TREE, <<~RUBY
+      Shouting::User.run
+        #<refinement:String@Shouting>#shout
+          Object#leaf
+    TREE
+      def leaf; end
+      module Shouting
+        refine(String) { def shout; leaf; upcase; end }
+        using self
+        module User; def self.run; "a".shout; end; end
+      end
+      STEP = -> { Shouting::User.run }
+    RUBY
+  end
+
+  def test_modules_singletons_aliases_and_super
+    assert_tree <<~TREE, <<~RUBY
+      Child#hello
+        Mixed#hello
+          Parent#hello
+      Child.create
+        Parent.create
+      Tools.help
+      #<Object:0x…>.own
+      Child#hello
+        Mixed#hello
+          Parent#hello
+      Space::Deep#work
+    TREE
+      class Parent; def hello; end; def self.create; end; end
+      module Mixed; def hello; super; end; end
+      class Child < Parent
+        include Mixed
+        def hello; super; end
+        alias hi hello
+        class << self; def create; super; end; end
+      end
+      module Tools; def self.help; end; end
+      module Space; class Deep; def work; end; end; end
+      object = Object.new
+      def object.own; end
+      child, deep = Child.new, Space::Deep.new
+      STEP = -> { child.hello; Child.create; Tools.help; object.own; child.hi; deep.work }
+    RUBY
+  end
+
+  def test_procs_methods_and_send
+    assert_tree <<~TREE, <<~RUBY
+      Object#by_method
+        Object#leaf
+      Object#leaf
+      Object#leaf
+      Object#in_eval
+    TREE
+      def leaf; end
+      def by_method; method(:leaf).call; end
+      def in_eval; end
+      STEP = -> { by_method; send(:leaf); method(:leaf).to_proc.call; eval("in_eval") }
+    RUBY
+  end
+
+  def test_c_methods_on_request
+    program = <<~RUBY
+      def work; [3, 1].sort_by { |x| neg(x) }; end
+      def neg(x); Integer.sqrt(x); end
+      def failing; Integer.sqrt("x"); rescue TypeError; leaf; end
+      def leaf; end
+      STEP = -> { work; failing }
+    RUBY
+    assert_tree "Object#work\n  Object#neg\n  Object#neg\nObject#failing\n  Object#leaf\n", program
+    text = trees(program, c_calls: true).first.gsub(/^ *(Kernel|IO|Exception|TypeError|Class|Module)\b.*\n/, "")
+    wanted = <<~TREE
+      Object#work
+        Enumerable#sort_by
+          Array#each
+            Object#neg
+              Integer.sqrt
+            Object#neg
+              Integer.sqrt
+      Object#failing
+        Integer.sqrt
+        Object#leaf
+    TREE
+    assert_includes text, wanted
+    assert_equal 0, @status["abandoned"]
+  end
+
+  def test_deep_recursion
+    found = trees("def deep(n); deep(n - 1) if n > 0; end\nSTEP = -> { deep(5000) }", ring_records: 16_384).first
+    assert_equal 5001, found.lines.size
+  end
+
+  def test_ten_threads
+    program = <<~RUBY
+      def leaf(n); end
+      def inner(n); leaf(n); end
+      def outer(n); 50.times { inner(n) }; sleep 0.001; inner(n); end
+      STEP = -> { Array.new(10) { |i| Thread.new { outer(i) } }.each(&:join) }
+    RUBY
+    expected = "Object#outer\n#{"  Object#inner\n    Object#leaf\n" * 51}"
+    assert_equal [expected] * 10, trees(program)
+    assert_equal [expected] * 10, trees(program, offsets: OFFSETS)
+  end
+
+  def test_fibers
+    program = <<~RUBY
+      def leaf; end
+      def produce; leaf; Fiber.yield(1); leaf; Fiber.yield(2); leaf; end
+      def consume
+        fibers = Array.new(3) { Fiber.new { produce } }
+        3.times { fibers.each { |fiber| fiber.resume; leaf } }
+      end
+      STEP = -> { consume }
+    RUBY
+    fiber = "Object#produce\n#{"  Object#leaf\n" * 3}"
+    assert_equal ["Object#consume\n#{"  Object#leaf\n" * 9}", fiber, fiber, fiber], trees(program)
+  end
+
+  # A fiber's place in memory is another's before long; what was open in one
+  # that was dropped is nobody's parent.
+  def test_many_fibers_in_few_streams
+    program = <<~RUBY
+      def leaf; end
+      def endless; loop { leaf; Fiber.yield }; end
+      def once; leaf; end
+      def dropped; fiber = Fiber.new { endless }; fiber.resume; nil; end
+      STEP = -> { 300.times { |i| dropped; Fiber.new { once }.resume; GC.start if i % 50 == 0 } }
+    RUBY
+    target = target(program)
+    client = connect(target)
+    memory = client.arm(mode: "ring", max_streams: 4)
+    target.step
+    names = names_of(client)
+    calls = memory.read_all.flatten.select { |record| record.kind == :entry }
+    calls.select! { |record| names[record.method] }
+    tally = calls.group_by { |record| names[record.method] }.transform_values(&:size)
+    assert_equal({ "Object#dropped" => 300, "Object#endless" => 300, "Object#leaf" => 600, "Object#once" => 300 }, tally)
+    status = client.call("status")
+    assert_equal 0, status["no_stream"]
+    assert_operator status["abandoned"], :>=, 296
+  end
+
+  def test_ractors
+    skip "no ractors before 3.0" if RUBY_VERSION < "3.0"
+    program = <<~RUBY
+      Warning[:experimental] = false
+      def leaf; end
+      def outside; leaf; end
+      STEP = -> {
+        ractor = Ractor.new { 200.times { outside }; Ractor.receive }
+        100.times { outside }
+        ractor.send(nil)
+        ractor.respond_to?(:value) ? ractor.value : ractor.take
+      }
+    RUBY
+    found = trees(program)
+    # Hooks are a ractor's own: the main one's are seen, and exact.
+    assert_equal ["Object#outside\n  Object#leaf\n" * 100], found.map { |text| text.gsub(/^ *(Ractor|Warning|Kernel).*\n/, "") }
+  end
+
+  def test_selection
+    program = <<~RUBY
+      class First; def work; other; end; def other; end; def self.work; end; end
+      class Second; def work; end; end
+      STEP = -> {
+        First.new.work; First.work; Second.new.work
+        eval("class Later; def work; end; end") unless defined?(Later)
+        Later.new.work
+      }
+    RUBY
+    select = lambda { |*selectors| trees(program, select: selectors, offsets: OFFSETS).first.to_s.split("\n") }
+    assert_equal %w[First#work], select[{ owner: "First", kind: "instance", name: "work" }]
+    assert_equal %w[First.work], select[{ owner: "First", kind: "singleton", name: nil }]
+    assert_equal %w[First#work First.work Second#work Later#work], select[{ owner: nil, kind: nil, name: "work" }]
+    assert_equal ["First#work", "  First#other", "First.work", "Later#work"],
+                 select[{ owner: "First", kind: nil, name: nil }, { owner: "Later", kind: nil, name: nil }]
+    assert_empty select[{ owner: "Firs", kind: nil, name: nil }, { owner: "First2", kind: nil, name: nil }]
+  end
+
+  # Whatever the offsets are said to be, the names are Ruby's.
+  def test_wrong_offsets_are_given_up
+    program = "def leaf; end\nSTEP = -> { leaf }"
+    assert_equal ["Object#leaf\n"], trees(program, offsets: OFFSETS.merge(def_original_id: 24))
+    assert_equal 1, @status["conditions"]
+  end
+
+  def test_calls_that_began_before
+    target = target(<<~RUBY)
+      def leaf; end
+      def waiting; puts "inside"; gets; leaf; end
+      STEP = -> { waiting; leaf }
+    RUBY
+    client = connect(target)
+    target.begin_step
+    assert_equal "inside\n", target.io.gets
+    memory = client.arm(mode: "ring")
+    target.io.puts
+    target.end_step
+    names = names_of(client)
+    kinds = memory.read_all.first.reject { |r| %i[stack place thread].include?(r.kind) }
+                  .map { |record| [names[record.method], record.kind, record.depth, record.flags] }
+    leaf = [["Object#leaf", :entry, 0, 0], ["Object#leaf", :return, 0, 0]]
+    assert_equal [*leaf, ["Object#waiting", :return, 0, 1], *leaf], kinds
+    assert_equal 1, client.call("status")["orphans"]
+  end
+
+  def test_a_full_ring_counts_what_it_drops
+    target = target("def leaf; end\ndef work; i = 0; leaf while (i += 1) <= 1000; end\nSTEP = -> { work }")
+    client = connect(target)
+    memory = client.arm(mode: "ring", ring_records: 256)
+    target.step
+    first = memory.read_all.first
+    target.step
+    second = memory.read_all.first
+    assert_equal 256, first.size
+    lost = second.find { |record| record.kind == :lost }
+    assert_equal 3 + 2002 - 256, lost.method
+    assert_equal 256, second.size
+    client.call("disarm")
+    assert_equal lost.method + (2002 - 255), memory.dropped
+    # After the loss: at depth 0 again.
+    assert_equal [:lost, :entry, 0], [second[0].kind, second[1].kind, second[1].depth]
+  end
+
+  def test_gc_raise_and_objects
+    target = target(<<~RUBY)
+      class Mine; end
+      class Oops < StandardError; end
+      def work; Mine.new; Mine.new; begin; raise Oops; rescue Oops; end; GC.start; end
+      STEP = -> { work }
+    RUBY
+    client = connect(target)
+    memory = client.arm(mode: "ring", gc: true, raise: true, objects: true)
+    target.step
+    names = names_of(client)
+    records = memory.read_all.flatten
+    of = ->(kind) { records.select { |record| record.kind == kind } }
+    assert_equal ["Oops#"], of[:raise].map { |record| names[record.method] }
+    assert_equal 2, (of[:object].count { |record| names[record.method] == "Mine#" })
+    assert_operator of[:gc_begin].size, :>=, 1
+    assert_equal of[:gc_begin].size, of[:gc_end].size
+    assert_equal %i[entry return], (records.select { |r| names[r.method] == "Object#work" }.map(&:kind))
+  end
+
+  def test_slow_calls_only
+    program = <<~RUBY
+      def fast; end
+      def slow; fast; sleep 0.03; fast; end
+      def around; fast; 3.times { fast }; slow; fast; end
+      STEP = -> { 500.times { fast }; around; fast }
+    RUBY
+    slow = "Object#around\n  Object#slow\n"
+    assert_equal [slow], trees(program, mode: "slow", threshold_ns: 20_000_000, ring_records: 256)
+    assert_equal 0, @status["orphans"]
+    whole = "Object#around\n#{"  Object#fast\n" * 4}  Object#slow\n#{"    Object#fast\n" * 2}  Object#fast\n"
+    assert_equal [whole], trees(program, mode: "slow", threshold_ns: 20_000_000, whole: true)
+    assert_empty trees(program, mode: "slow", threshold_ns: 20_000_000, cpu: true)
+  end
+
+  # A call that never returns must not keep what was slow in it.
+  def test_slow_calls_are_published_before_the_outermost_returns
+    target = target("def slow; sleep 0.02; end\ndef main; slow; puts 'inside'; gets; end\nSTEP = -> { main }")
+    client = connect(target)
+    memory = client.arm(mode: "slow", threshold_ns: 10_000_000)
+    target.begin_step
+    assert_equal "inside\n", target.io.gets
+    assert_equal %i[entry entry return], (memory.read_all.first.map(&:kind) - %i[stack place thread])
+    target.io.puts
+    target.end_step
+    assert_equal %i[return], memory.read_all.first.map(&:kind)
+  end
+
+  def test_slow_by_cpu_time
+    program = <<~RUBY
+      def sleeping; sleep 0.1; end
+      def busy; stop = Process.clock_gettime(Process::CLOCK_THREAD_CPUTIME_ID) + 0.06
+        nil while Process.clock_gettime(Process::CLOCK_THREAD_CPUTIME_ID) < stop; end
+      STEP = -> { sleeping; busy }
+    RUBY
+    target = target(program)
+    client = connect(target)
+    memory = client.arm(mode: "slow", threshold_ns: 50_000_000, cpu: true)
+    target.step
+    records = memory.read_all.first.reject { |r| %i[stack place thread].include?(r.kind) }
+    assert_equal %i[entry return cpu], records.map(&:kind)
+    assert_equal "Object#busy", names_of(client)[records[0].method]
+    assert_includes 55_000_000..90_000_000, records[2].time
+  end
+end

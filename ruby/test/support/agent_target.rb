@@ -1,0 +1,141 @@
+# frozen_string_literal: true
+
+require_relative "agent_client"
+require "stringio"
+
+# A Ruby with the agent in it, that does one thing each time it is told to.
+class AgentTarget
+  LIB = File.expand_path("../../lib", __dir__)
+  LOOP = <<~RUBY
+    $stdout.sync = true
+    puts "ready \#{Tracepoint::Agent.path}"
+    while gets
+      STEP.call
+      puts "done"
+    end
+  RUBY
+
+  attr_reader :io, :path
+
+  # program: text that sets STEP to a Proc
+  def initialize(program = "STEP = -> {}", env: {}, options: [], user: nil)
+    source = "#{user ? "Process::UID.change_privilege(#{user});" : ""} require 'tracepoint/agent'\n#{program}\n#{LOOP}"
+    @io = IO.popen([env, RbConfig.ruby, "-w", "-I#{LIB}", *options, "-e", source, { err: %i[child out] }], "r+")
+    line = @io.gets.to_s
+    raise "the target did not start: #{line}#{@io.read}" unless line.start_with?("ready ")
+
+    @path = line.split[1]
+  end
+
+  def pid
+    @io.pid
+  end
+
+  def step
+    begin_step
+    end_step
+  end
+
+  def begin_step
+    @io.puts
+  end
+
+  def end_step
+    line = @io.gets
+    raise "the target said #{line.inspect}#{@io.read}" unless line == "done\n"
+  end
+
+  def connect(**options)
+    AgentClient.new(@path, **options)
+  end
+
+  # Ends it; what it still said.
+  def close
+    @io.close_write
+    @io.read
+  ensure
+    @io.close unless @io.closed?
+  end
+
+  def kill
+    Process.kill(:KILL, pid)
+    @io.close
+  rescue Errno::ESRCH
+    nil
+  end
+end
+
+# What several tests of the agent need.
+module AgentHelper
+  # Offsets of the Rubies that the tests run in; the tracer has them from its
+  # layouts.
+  OFFSETS = { cfp_ep: 32, me_owner: 32, me_def: 16, def_original_id: 32, ment_imemo: 6, svar_imemo: 2, local_flag: 2,
+              ec_thread: RUBY_VERSION < "3.1" ? 56 : 48 }.freeze
+
+  def setup
+    super
+    hook = Dir[File.join(AgentTarget::LIB, "tracepoint/native/agent-*/agent_hook.so")]
+    skip "the agent's hook is not built" if hook.empty?
+    @open = []
+  end
+
+  def teardown
+    @open&.each { |thing| thing.close unless thing.is_a?(AgentClient) && thing.socket.closed? }
+    super
+  end
+
+  def target(program = "STEP = -> {}", **options)
+    AgentTarget.new(program, **options).tap { |target| @open << target }
+  end
+
+  def connect(target, **options)
+    target.connect(**options).tap { |client| @open.unshift(client) }
+  end
+
+  def eventually(seconds = 10)
+    deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + seconds
+    until (found = yield)
+      flunk "not within #{seconds} s" if Process.clock_gettime(Process::CLOCK_MONOTONIC) > deadline
+      sleep 0.01
+    end
+    found
+  end
+
+  # Numbers of methods to names, as in `String#gsub`, `Dir.pwd`.
+  def names_of(client)
+    methods = client.call("names")["methods"].reject { |entry| entry["path"].to_s.start_with?("<internal:") }
+    methods.to_h do |entry|
+      [entry["index"], "#{entry["owner"]}#{entry["singleton"] ? "." : "#"}#{entry["name"]}"]
+    end
+  end
+
+  # The calls that one step makes, a text for each stream: a line a call,
+  # indented. Methods that some Rubies have in Ruby (Integer#times) are left out.
+  def trees(program, **arming)
+    target = target(program)
+    client = connect(target)
+    memory = client.arm(mode: "ring", **arming)
+    target.step
+    names = names_of(client)
+    found = memory.read_all.map { |records| tree(records, names) }
+    @status = client.call("disarm")
+    found.reject(&:empty?)
+  end
+
+  def tree(records, names)
+    open = []
+    records.each_with_object(+"") do |record, text|
+      case record.kind
+      when :entry, :c_entry
+        assert_equal open.size, record.depth
+        text << "  " * open.count { |method| names[method] } << names[record.method] << "\n" if names[record.method]
+        open.push(record.method)
+      when :return, :c_return
+        next if record.flags == 1
+
+        assert_equal open.size - 1, record.depth
+        assert_equal open.pop, record.method, text
+      end
+    end
+  end
+end
