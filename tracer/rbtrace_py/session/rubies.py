@@ -159,10 +159,12 @@ class RubyProcess(Closing):
         running = self._tasks.running(by_tid)
         if mode is Mode.WALL:
             wanted = self._threads
-        elif running:
-            wanted = [by_tid[tid] for tid in running]
-        else:
+        elif not running:
             return []
+        elif len(running) == 1 and not pause:
+            return self._only(by_tid[running.pop()])
+        else:
+            wanted = [by_tid[tid] for tid in running]
         if pause:
             with paused(self.process) as pausing:
                 walks = self._walk(wanted)
@@ -185,6 +187,19 @@ class RubyProcess(Closing):
             found.append(Sample(now, thread, state, stack, 1, flags, fiber))
         self._read += len(found)
         return found
+
+    def _only(self, known: _Known) -> list[Sample]:
+        """Look at the one thread that is on a CPU: the short way."""
+        one, thread = known
+        walked = self.vm.sample(one)
+        if walked is None:
+            self._lost += 1
+            self._failed += 1
+            return []
+        self._read += 1
+        stack, flags, fiber, _ = walked
+        state = ThreadState.RUNNING
+        return [Sample(time.time_ns(), thread, state, stack, 1, flags, fiber)]
 
     def _walk(self, wanted: list[_Known]) -> list[Walked | None]:
         if len(wanted) == 1:

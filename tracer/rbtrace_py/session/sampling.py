@@ -219,13 +219,16 @@ class Sampling(Closing):
         options = self.options
         mode, pause = options.mode, options.pause
         idle = options.idle or mode is Mode.CPU
-        for pid, ruby in list(self._rubies.items()):
+        ended = None
+        for pid, ruby in self._rubies.items():
             try:
                 for sample in ruby.samples(mode, pause):
                     if idle or sample.state is not ThreadState.SLEEPING:
                         add(sample)
             except NoSuchTarget:
-                self._let_go(self._rubies.pop(pid))
+                ended = pid
+        if ended is not None:  # others that have ended are so the next time, too
+            self._let_go(self._rubies.pop(ended))
 
     def look(self) -> None:
         """Keep up with what comes and goes; every LOOK_SECONDS."""
