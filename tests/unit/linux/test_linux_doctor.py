@@ -9,8 +9,17 @@ from pathlib import Path
 import pytest
 from linux_targets import running
 
-from rbtrace_py.errors import BpfError
+from rbtrace_py.errors import (
+    BpfError,
+    NotPermitted,
+    NotRuby,
+    RbtraceError,
+    UnknownRuby,
+    UnreadableMemory,
+)
 from rbtrace_py.linux.kernel import Kernel, read_kernel
+from rbtrace_py.linux.process import Process
+from rbtrace_py.rubyvm.layout import Origin
 from rbtrace_py.session import doctor
 from rbtrace_py.session.doctor import Check, Status, checks
 
@@ -39,7 +48,8 @@ def by_name(found: list[Check]) -> dict[str, Check]:
 
 def test_the_machine() -> None:
     found = by_name(checks())
-    assert {"kernel", "rights", "BTF", "bcc", "tracefs", "Yama"} <= set(found)
+    names = {"kernel", "rights", "BTF", "bcc", "tracefs", "Yama", "stacks"}
+    assert names <= set(found)
     for check in found.values():
         assert check.text
         assert (check.status is Status.OK) != bool(check.advice), check
@@ -52,6 +62,7 @@ def test_a_program(target: Path) -> None:
     assert found["files"].status is Status.OK
     assert found["memory"].status is Status.OK
     assert found["Ruby"].status is Status.WARN
+    assert found["Ruby stacks"].status is Status.WARN
     assert found["gem"].status is Status.WARN
 
 
@@ -61,6 +72,9 @@ def test_a_ruby() -> None:
     with running("ruby", "-e", script) as popen:
         found = by_name(checks(popen.pid))
     assert "Ruby" not in found
+    stacks = found["Ruby stacks"]
+    assert stacks.status is Status.OK
+    assert " and verified: " in stacks.text
     assert found["Ruby's probes"].status in (Status.OK, Status.WARN)
 
 
@@ -101,6 +115,60 @@ def test_knobs(kernel: Kernel) -> None:
     locked = replace(kernel, lockdown="confidentiality")
     assert doctor._lockdown(locked).status is Status.FAIL
     assert doctor._tracefs(replace(kernel, tracefs=None)).status is Status.WARN
+
+
+@pytest.mark.parametrize(
+    ("scope", "text"),
+    [
+        (None, f"of processes of user {os.geteuid()} (no CAP_SYS_PTRACE)"),
+        (0, f"of processes of user {os.geteuid()} (no CAP_SYS_PTRACE)"),
+        (1, "only of programs that are started with `-- COMMAND` (no CAP_SYS_PTRACE)"),
+        (2, "of no process: Yama forbids it (no CAP_SYS_PTRACE)"),
+        (3, "of no process: see Yama"),
+    ],
+)
+def test_whose_stacks(kernel: Kernel, scope: int | None, text: str) -> None:
+    check = doctor._reading(replace(kernel, yama=scope), NONE)
+    assert (check.status, check.text) == (Status.WARN, text)
+    assert check.advice
+    root = doctor._reading(replace(kernel, yama=scope), ALL)
+    assert (root.status is Status.OK) is (scope != 3)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnknownRuby("not known", "do this"),
+        UnknownRuby("not known"),
+        NotRuby("no Ruby"),
+        NotPermitted("no"),
+        UnreadableMemory("gone"),
+    ],
+)
+def test_a_ruby_that_cannot_be_read(
+    error: RbtraceError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(doctor, "attach", refuse)
+    with Process(os.getpid()) as process:
+        check = doctor._stacks(process)
+    assert (check.status, check.text) == (Status.WARN, str(error))
+    assert check.advice
+
+
+def test_a_doctor_runs_no_program_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def refuse(process: Process, sources: object) -> None:
+        asked.append(sources)
+        raise NotRuby("no Ruby")
+
+    monkeypatch.setattr(doctor, "attach", refuse)
+    with Process(os.getpid()) as process:
+        doctor._stacks(process)
+    assert asked == [[Origin.DWARF, Origin.TABLE]]
 
 
 def test_bpf_without_rights(kernel: Kernel) -> None:

@@ -88,7 +88,8 @@ def _why_without(own: Credentials, its: Credentials, scope: int) -> tuple[str, s
         return "it has changed its user or group ids", _AS_ROOT
     if its.ids and its.ids[0] != own.ids[0]:
         user = _name(its.ids[0])
-        return f"it belongs to user {user}", f"run as {user}, or as root"
+        hint = f"run as {user}, or as root" if its.ids[0] else "run as root"
+        return f"it belongs to user {user}", hint
     if its.ids and its.ids[3:] != own.ids[3:]:
         return "its group is not yours", _AS_ROOT
     if not its.is_dumpable:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from rbtrace_py.bpf.features import probe_features
-from rbtrace_py.errors import RbtraceError
+from rbtrace_py.errors import NotPermitted, NotRuby, RbtraceError, UnknownRuby
 from rbtrace_py.linux.binaries import mapped_files
 from rbtrace_py.linux.btf import Btf
 from rbtrace_py.linux.kernel import (
@@ -20,6 +20,8 @@ from rbtrace_py.linux.kernel import (
 from rbtrace_py.linux.probes import Scan, StateReader, scan_probes
 from rbtrace_py.linux.process import Process, host_pid_namespace
 from rbtrace_py.linux.ruby_probes import PROVIDER, is_ruby_binary
+from rbtrace_py.rubyvm.attach import SOURCES, Attached, attach
+from rbtrace_py.rubyvm.layout import Origin
 
 _OLDEST_KERNEL = (5, 8)
 """The ring buffer map, which every command that shows events uses."""
@@ -67,6 +69,7 @@ def machine_checks() -> Iterator[Check]:
     yield _tracefs(kernel)
     yield _perf_events(kernel, capabilities)
     yield _yama(kernel, capabilities)
+    yield _reading(kernel, capabilities)
     yield _lockdown(kernel)
     yield _pid_namespace()
 
@@ -224,6 +227,30 @@ def _yama(kernel: Kernel, capabilities: frozenset[str]) -> Check:
     return Check("Yama", Status.WARN, text, advice)
 
 
+def _reading(kernel: Kernel, capabilities: frozenset[str]) -> Check:
+    """Whose stacks may be read (dump, top, stacks, record): this takes no BPF."""
+    name, scope = "stacks", kernel.yama or 0
+    if scope < 3 and "CAP_SYS_PTRACE" in capabilities:
+        return Check(name, Status.OK, "of any process, by CAP_SYS_PTRACE")
+    if scope >= 3:
+        return Check(name, Status.WARN, "of no process: see Yama", _AS_PTRACER[3])
+    whose = (
+        f"of processes of user {os.geteuid()}",
+        "only of programs that are started with `-- COMMAND`",
+        "of no process: Yama forbids it",
+    )[scope]
+    return Check(name, Status.WARN, f"{whose} (no CAP_SYS_PTRACE)", _AS_PTRACER[scope])
+
+
+_AS_PTRACER = {
+    0: "run as root, or with CAP_SYS_PTRACE, for those of other users",
+    1: "run as root, or with CAP_SYS_PTRACE, for others",
+    2: "run as root, or with CAP_SYS_PTRACE",
+    3: "only a reboot with a lower kernel.yama.ptrace_scope changes that",
+}
+"""What to do, by the scope of Yama."""
+
+
 def _lockdown(kernel: Kernel) -> Check:
     mode = kernel.lockdown
     if mode == "confidentiality":
@@ -261,6 +288,7 @@ def _process(process: Process) -> Iterator[Check]:
     scan = scan_probes(process)
     yield _files(scan)
     yield _memory(process)
+    yield _stacks(process)
     yield _ruby(process, scan)
     yield _gem(scan)
 
@@ -295,6 +323,44 @@ def _memory(process: Process) -> Check:
         "not readable: whether a probe is traced now cannot be told",
         "run as root, or with CAP_SYS_PTRACE; see Yama above",
     )
+
+
+def _stacks(process: Process) -> Check:
+    """Is its Ruby known, and is what is known of it confirmed by the binary?"""
+    name = "Ruby stacks"
+    own = [source for source in SOURCES if source is not Origin.CALIBRATED]
+    try:
+        # A doctor runs no program of others; attaching might, to learn of it.
+        attached = attach(process, sources=own)
+    except UnknownRuby as error:
+        advice = "dump, top and stacks try to learn it by running this Ruby once"
+        hint = f"{advice} (`rbtrace-py layout PID --calibrate` too). Or {error.hint}"
+        return Check(name, Status.WARN, str(error), hint if error.hint else advice)
+    except NotRuby as error:
+        return Check(name, Status.WARN, str(error), "they are read of Ruby alone")
+    except NotPermitted as error:
+        return Check(name, Status.WARN, str(error), error.hint or "run as root")
+    except RbtraceError as error:
+        return Check(name, Status.WARN, str(error), error.hint or "try it again")
+    return _known_ruby(name, attached)
+
+
+def _known_ruby(name: str, attached: Attached) -> Check:
+    origins = set(attached.layout.origins.values())
+    source = Origin.DWARF if Origin.DWARF in origins else Origin.TABLE
+    known = f"Ruby {attached.version.text}, its layout is known from {_SOURCES[source]}"
+    if attached.symbols is None:
+        text = f"{known}; its symbols were not found: C functions have no names"
+        return Check(name, Status.WARN, text, "`rbtrace-py layout PID` shows more")
+    if not attached.agreed:
+        text = f"{known}, checked in memory, but not by the binary's own code"
+        return Check(name, Status.WARN, text, "`rbtrace-py layout PID` shows more")
+    count = len(attached.agreed)
+    text = f"{known} and verified: {count} offsets by the binary's code, and in memory"
+    return Check(name, Status.OK, text)
+
+
+_SOURCES = {Origin.DWARF: "its debug symbols", Origin.TABLE: "our table"}
 
 
 def _ruby(process: Process, scan: Scan) -> Check:
