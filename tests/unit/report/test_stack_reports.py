@@ -31,7 +31,7 @@ from rbtrace_py.report.diff import diff_lines
 from rbtrace_py.report.flamecolours import colour
 from rbtrace_py.report.flametree import build, tree_of
 from rbtrace_py.report.folded import folded_lines
-from rbtrace_py.report.folding import Folding, Label, fold, frame_text
+from rbtrace_py.report.folding import Folding, Label, fold, frame_text, portable_label
 from rbtrace_py.report.formats import FORMATS, format_named
 from rbtrace_py.report.pprof import varint
 from rbtrace_py.report.style import PLAIN
@@ -48,6 +48,21 @@ def rendered(name: str, profile: Profile, folding: Folding | None = None) -> str
     file = BytesIO()
     FORMATS[name].render(profile, ReportOptions(folding or Folding()), file)
     return file.getvalue().decode()
+
+
+def test_labels_of_another_release() -> None:
+    """Only a path is made short, and all of it."""
+    worker = RubyThread(1, 2, 3, "redis://one/0")
+    folded = fold(
+        counted(sample("Integer#/", "<main>@/my app/v 1/shop.rb:3", thread=worker)),
+        Folding(lines=True, threads=True),
+    )
+    (row,) = folded.stacks
+    assert [portable_label(folded.labels[number]).text for number in row] == [
+        "[redis://one/0, tid 2]",
+        "Integer#/",
+        "<main> shop.rb:3",
+    ]
 
 
 # ------------------------------------------------------------------- folded

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from rbtrace_py.aggregate.stacks import Share, StackCounts
 from rbtrace_py.model import Frame
 from rbtrace_py.report.amounts import amount
-from rbtrace_py.report.folding import Folding, fold, short_path
+from rbtrace_py.report.folding import Folding, fold, portable_label
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.summary import share_text
 from rbtrace_py.report.text import ellipsis
@@ -107,7 +107,7 @@ def portable(frame: Frame) -> Frame:
 def _stacks(counts: StackCounts, folding: Folding) -> dict[str, int]:
     """Weights by folded text, with the names of files alone."""
     folded = fold(counts, folding)
-    names = [short_path(label.text) for label in folded.labels]
+    names = [portable_label(label).text for label in folded.labels]
     found: Counter[str] = Counter()
     for row, weight in folded.stacks.items():
         found[";".join(names[number] for number in row)] += weight

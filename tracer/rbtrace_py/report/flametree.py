@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
 
-from rbtrace_py.report.folding import Folded, Label, short_path
+from rbtrace_py.report.folding import Folded, Label, portable_label
 
 MAX_NODES = 50_000
 """Nodes of a graph: what a browser draws without a pause."""
@@ -80,7 +80,7 @@ def difference_of(
     for column, folded in enumerate((before, after)):
         known = []
         for long in folded.labels:
-            label = long._replace(text=short_path(long.text))
+            label = portable_label(long)
             known.append(numbers.setdefault(label, len(numbers)))
             if len(labels) < len(numbers):
                 labels.append(label)

@@ -132,13 +132,15 @@ def frame_text(frame: Frame, lines: bool = False) -> str:
     return f"{name} {clean(frame.path)}:{'?' if frame.line is None else frame.line}"
 
 
-def short_path(text: str) -> str:
-    """The text of a frame with the name of its file alone.
+def portable_label(label: Label) -> Label:
+    """A frame with the name of its file alone, as it is known in another release.
 
     A release of a program mostly has another folder.
     """
-    name, space, path = text.rpartition(" ")
-    return f"{name}{space}{basename(path)}" if "/" in path else text
+    path = label.text.removeprefix(f"{label.name} ")
+    if label.kind is None or path == label.text:
+        return label
+    return label._replace(text=f"{label.name} {basename(path)}")
 
 
 def thread_text(thread: RubyThread) -> str:
