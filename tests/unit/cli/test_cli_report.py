@@ -198,3 +198,10 @@ def test_mistakes(folder: Path, words: tuple[str, ...], code: int, said: str) ->
     assert done.returncode == code, done.stderr
     assert said in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("format_", ["flamegraph", "pprof", "folded"])
+def test_a_full_disk(folder: Path, format_: str) -> None:
+    done = report("one.rbrec", "--format", format_, "-o", "/dev/full", folder=folder)
+    said = "rbtrace-py: cannot write /dev/full: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, said)

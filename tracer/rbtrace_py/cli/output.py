@@ -68,16 +68,20 @@ def opened(path: str | None) -> Iterator[Output]:
 
 
 def create(path: str, encoding: str) -> TextIO:
+    """Open a file of the user's for writing text; raises as create_bytes does."""
+    return io.TextIOWrapper(create_bytes(path), encoding, errors="replace")
+
+
+def create_bytes(path: str) -> io.BufferedWriter:
     """Open a file of the user's for writing.
 
     Raises RbtraceError, with its name, if it cannot be, and so does whatever
     writes to it or closes it.
     """
     try:
-        raw = _UserFile(path, "w")
+        return io.BufferedWriter(_UserFile(path, "w"))
     except OSError as error:
         raise cannot_write(path, error) from error
-    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors="replace")
 
 
 class _UserFile(io.FileIO):

@@ -7,12 +7,12 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import click
 
 from rbtrace_py.aggregate.profile import Profile
+from rbtrace_py.cli.output import cannot_write, create_bytes
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.report.asked import ReportOptions
 from rbtrace_py.report.folding import Folding
@@ -92,7 +92,7 @@ def destination(
     for taken in inputs:
         if os.path.exists(path) and os.path.samefile(path, taken):
             raise RbtraceError(f"{path} would be written over", "name another with -o")
-    with _create(path) as file:
+    with create_bytes(path) as file:
         yield file
     if not output:
         click.echo(f"rbtrace-py: wrote {path}", err=True)
@@ -103,8 +103,13 @@ def _standard_output() -> Iterator[BinaryIO]:
     sys.stdout.flush()
     stream = _bytes_of(sys.stdout)
     if stream is not None:
-        yield stream
-        stream.flush()
+        try:
+            yield stream
+            stream.flush()
+        except OSError as error:
+            if error.filename is not None:
+                raise  # of a file that was to be read
+            raise cannot_write("standard output", error) from error
         return
     # Somebody's own stream of text has no bytes below it.
     kept = io.BytesIO()
@@ -114,12 +119,3 @@ def _standard_output() -> Iterator[BinaryIO]:
 
 def _bytes_of(stream: Any) -> BinaryIO | None:
     return getattr(stream, "buffer", None)
-
-
-def _create(path: str) -> BinaryIO:
-    try:
-        return Path(path).open("wb")
-    except OSError as error:
-        raise RbtraceError(
-            f"cannot write {path}: {error.strerror}", "name another file with -o"
-        ) from error
