@@ -111,7 +111,7 @@ except NotPermitted as error:
     )
     assert said.stdout == (
         f"not allowed to read the memory of process {os.getpid()}: it belongs to user"
-        " root | run as root, or as root\n"
+        " root | run as root\n"
     ), said.stderr
     assert NotPermitted.exit_code == 3
 
