@@ -365,3 +365,43 @@ def test_another_root(name: str, root: None) -> None:
         assert sum(burnt) == 10
     finally:
         target.close()
+
+
+# ------------------------------------------------------------------- threads
+
+MAKING = """
+$stdout.sync = true
+threads = []
+puts "ready"
+while (line = $stdin.gets)
+  verb, name = line.split
+  case verb
+  when "make"
+    threads << Thread.new { sleep }
+    threads.last.name = name
+  when "end" then threads.pop.kill.join
+  when "rename" then threads.last.name = name
+  end
+  puts "done"
+end
+"""
+
+
+def test_threads_that_come_and_go(root: None, trace: TRACE) -> None:
+    """One that ended may leave its kernel thread to the next one."""
+    target = Target("ruby", "-e", MAKING)
+    try:
+        words = ["--mode", "wall", "--threads", "-i", "0.1"]
+        tracer = trace("stacks", target.pid, *words)
+        for number in range(3):
+            target.step(f"make late{number}")
+            until(tracer, f"[late{number}, tid ")
+            target.step("end")
+        target.step("make first")
+        until(tracer, "[first, tid ")
+        target.step("rename second")
+        until(tracer, "[second, tid ")
+        _, err, code = tracer.finish()
+        assert code == 0, err
+    finally:
+        target.close()
