@@ -82,6 +82,22 @@ when "forked"
   end
   read.close
   Process.wait(child)
+when "registers"
+  # ARGV[1] is registers.S as a library. Its turns are made without Ruby's lock, so
+  # that the code can run in another thread meanwhile.
+  require "fiddle"
+  turn = Fiddle::Function.new(
+    Fiddle.dlopen(ARGV[1])["turn"], [Fiddle::TYPE_VOIDP] * 2 + [Fiddle::TYPE_LONG, Fiddle::TYPE_VOIDP],
+    Fiddle::TYPE_VOID
+  )
+  before = Array.new(256) { |i| (i + 1) * 0x0123456789ABCD }.pack("Q*")
+  Thread.new { loop { sleep 0.001 } }
+  repeat do
+    # The rounding modes towards zero; no exception unmasked.
+    after, other = "\0" * 2048, [0, 0, 0x7F80, 0x0F7F].pack("L4") + ("\0" * 240)
+    turn.call(before, after, 1_000_000, other)
+    [after, other]
+  end
 when "timed"
   # Told what to wait for; says how many milliseconds it took.
   puts "ready #{$$}"

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from conftest import TARGETS, Target
-from rubies import SCRIPT, need
 
+from conftest import TARGETS, Target
 from rbtrace_py.agent.inject import Injection, inject
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.injection import ruby_addresses
+from rubies import SCRIPT, need
 
 PROGRAM = str(TARGETS / "injected.rb")
 
@@ -98,3 +100,22 @@ def state(pid: int) -> dict[str, int]:
     # glibc catches 33 from the first thread on.
     found["SigCgt"] &= (1 << 31) - 1
     return {**found, "TracerPid": int(pairs["TracerPid"])}
+
+
+def build_registers(folder: Path) -> Path:
+    """registers.S as a library without a C library, for any of the Rubies."""
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc")
+    output = folder / "registers.so"
+    flags = ["-shared", "-nostdlib", "-fPIC"]
+    source = str(TARGETS / "registers.S")
+    command = ["gcc", *flags, *_vector_flags(), source, "-o", str(output)]
+    subprocess.run(command, check=True)
+    return output
+
+
+def _vector_flags() -> list[str]:
+    words = Path("/proc/cpuinfo").read_text().split()
+    if "avx512f" in words:
+        return ["-mavx512f"]
+    return ["-mavx"] if "avx" in words else []

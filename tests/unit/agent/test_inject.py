@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from conftest import times
 from injecting import Bell, bell, injected, ring, state
+
+from conftest import times
 from rubies import NAMES
 
 __all__ = ["bell"]

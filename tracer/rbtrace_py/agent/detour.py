@@ -1,17 +1,18 @@
 """A stopped thread led through functions of its process, and back where it was.
 
-Behind each function that it is led to stands, on its own stack, a signal frame: the
-function returns into ``rt_sigreturn``, which takes from it either the next call or,
-in the last, everything that the thread had. So one change of registers sends it the
-whole way, and it comes back whether we live to see it or not. If we do, we meet it at
-its last ``rt_sigreturn`` and put back what no frame holds: that it was in a system
-call, for the kernel to start again with what time was left.
+Behind each function that it is led to stands, on its own stack, a signal frame with
+everything that the thread had: the function returns into ``rt_sigreturn``, which puts
+all that back. So one change of registers sends it the whole way, and it comes back
+whether we live to see it or not. If we do, we meet it at the beginning of that call and
+lead it on to the next function; or home, by putting back what no frame holds: that it
+was in a system call, for the kernel to take up again with what time was left.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux import sigframe
@@ -23,15 +24,10 @@ from rbtrace_py.linux.restart import as_if_not_stopped, without_kernel
 from rbtrace_py.linux.sigframe import SIGRETURN, Registers
 from rbtrace_py.linux.tracee import Stop, Tracee
 
-Call = tuple[int, tuple[int, ...]]
-"""A function's address and its arguments, six at most."""
-
 _USER_CODE = 0x33
 """``__USER_CS``: 64-bit code."""
 _ROOM = 40 << 10
 """Bytes of stack that must be there: frames, vector registers, and the functions."""
-_SLOT = 16 * ((8 + sigframe.FRAME_SIZE + 15) // 16)
-"""A return address and the frame behind it."""
 _STOPPING = frozenset({19, 20, 21, 22})
 _FAULTS = frozenset({4, 5, 7, 8, 11, 31})
 """SIGILL, TRAP, BUS, FPE, SEGV, SYS."""
@@ -56,6 +52,7 @@ class Detour:
 
     restore: address of code that makes ``rt_sigreturn``
     at: told of each step; for tests, which kill us there
+    stopped_ns: for how long it was kept, when that is over
     """
 
     def __init__(
@@ -73,7 +70,10 @@ class Detour:
         self._restore = restore
         self._deadline = deadline
         self._at = at
+        self._reader = ProcessMemory(process.pid)
         self._is_away = False
+        self._since = 0
+        self.stopped_ns = 0
 
     # ------------------------------------------------------------------- there
 
@@ -83,6 +83,7 @@ class Detour:
         Raises Busy where it cannot be led away, Stopped, RbtraceError in time if it
         does not stop; it goes on then as if nothing had been.
         """
+        self._since = time.monotonic_ns()
         self._tracee.interrupt()
         self._at("interrupted")
         stop = self._await_interrupt()
@@ -115,11 +116,15 @@ class Detour:
         """Raise Busy unless it can be led away from where it is."""
         registers = self._registers
         if registers.cs != _USER_CODE:
-            raise Busy("it is in 32-bit code")
+            raise self._busy("it is in 32-bit code")
         if self._is_in_rseq(registers.rip):
-            raise Busy("it is in a restartable sequence")
+            raise self._busy("it is in a restartable sequence (rseq)")
         if not self._has_room(sigframe.below(registers)):
-            raise Busy("there is no room on its stack")
+            raise self._busy("there is no room on its stack")
+
+    def _busy(self, why: str) -> Busy:
+        text = f"process {self._tracee.tid} could not be led away: {why}"
+        return Busy(text, "try again")
 
     def _is_in_rseq(self, rip: int) -> bool:
         """``struct rseq_cs`` of the section: flags, start, length, where to go."""
@@ -135,7 +140,7 @@ class Detour:
     def _has_room(self, top: int) -> bool:
         """Guard pages cannot be read; the main stack grows where it is touched."""
         try:
-            ProcessMemory(self._tracee.tid).read(top - _ROOM, _ROOM)
+            self._reader.read(top - _ROOM, _ROOM)
         except RbtraceError:
             place = (m for m in mappings(self._process) if m.start <= top < m.end)
             return any(mapping.path == b"[stack]" for mapping in place)
@@ -151,44 +156,29 @@ class Detour:
         """What is there now."""
         return self._memory.read(address, size)
 
-    def run(self, calls: Sequence[Call]) -> None:
-        """Lead it through ``calls``; what they return is lost.
+    def run(self, function: int, *arguments: int) -> None:
+        """Lead it through a function; what that returns is lost.
 
         It stands when this comes back: for another ``run``, or ``finish``.
         """
         # Below what an earlier run may still need to find its way back.
-        base = self._floor & -16
-        first = base - _SLOT * len(calls)
-        self._floor = first - 8
-        self._memory.write(first - 8, self._way(calls, first))
+        frame_at = (self._floor & -16) - sigframe.FRAME_SIZE
+        top = self._floor = frame_at - 8
+        home = without_kernel(self._registers)
+        frame = sigframe.frame(home, self._mask, self._vectors)
+        self._memory.write(top, struct.pack("<Q", self._restore) + frame)
         self._at("written")
-        start = self._registers.calling(*calls[0], first - 8)
-        self._tracee.set_registers(start)
+        self._tracee.set_registers(self._registers.calling(function, arguments, top))
         self._is_away = True
         self._at("sent")
-        # After, not before: it is the way that puts the mask back.
+        # After, not before: it is the frame that puts the mask back.
         self._tracee.set_mask(_BLOCKED)
         self._at("masked")
-        self._follow(base - _SLOT)
+        self._follow(frame_at)
         self._at("returning")
 
-    def _way(self, calls: Sequence[Call], first: int) -> bytes:
-        """Return addresses and frames, to stand 8 below ``first``."""
-        way = b""
-        for index in range(1, len(calls) + 1):
-            if index < len(calls):
-                top = first + _SLOT * index - 8
-                registers = self._registers.calling(*calls[index], top)
-                frame = sigframe.frame(registers, _BLOCKED, 0)
-            else:
-                home = without_kernel(self._registers)
-                frame = sigframe.frame(home, self._mask, self._vectors)
-            slot = struct.pack("<Q", self._restore) + frame
-            way += slot.ljust(_SLOT, b"\0")
-        return way
-
-    def _follow(self, last: int) -> None:
-        """Watch it up to the ``rt_sigreturn`` whose frame is at ``last``."""
+    def _follow(self, frame_at: int) -> None:
+        """Watch it up to the ``rt_sigreturn`` whose frame is there."""
         signal = 0
         while True:
             self._tracee.go_on_to_call(signal)
@@ -201,13 +191,13 @@ class Detour:
             elif stop.is_call:
                 self._at("call")
                 registers = self._tracee.registers()
-                if registers.orig_rax == SIGRETURN and registers.rsp == last:
+                if registers.orig_rax == SIGRETURN and registers.rsp == frame_at:
                     return
 
     def _rescue(self, signal: int) -> None:
         """A function of its own went wrong: take it out of there."""
         self._restore_all(as_if_not_stopped(self._registers))
-        self._tracee.detach()
+        self._detach()
         raise RbtraceError(
             f"process {self._tracee.tid}: signal {signal} in a call of Ruby's own",
             "its Ruby is not as it should be; the process was put back as it was",
@@ -249,6 +239,11 @@ class Detour:
     def _let_go(self) -> None:
         self._tracee.set_registers(as_if_not_stopped(self._registers))
         self._at("restored")
+        self._detach()
+
+    def _detach(self) -> None:
+        # Before, as it may be it that gets the CPU then.
+        self.stopped_ns = time.monotonic_ns() - self._since
         self._tracee.detach()
 
     def _wait(self) -> Stop:

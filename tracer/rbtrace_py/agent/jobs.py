@@ -7,6 +7,7 @@ what it returns.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.memory import Memory
@@ -22,20 +23,37 @@ _JOB = struct.Struct("<QQ")
 _LOWEST, _HIGHEST = 1 << 16, 1 << 47
 
 
-def find_handle(memory: Memory, vm: int, function: int, data: int) -> int | None:
-    """The number of the job that calls ``function(data)``; None if it has none."""
-    wanted = _JOB.pack(function, data)
-    for word in _words(memory, vm):
-        if not _LOWEST <= word < _HIGHEST or word % 8:
-            continue
-        try:
-            table = memory.read(word, _JOBS * _JOB.size)
-        except RbtraceError:
-            continue
-        for number in range(_JOBS):
-            if table[number * _JOB.size :][: _JOB.size] == wanted:
-                return number
-    return None
+def find_handle(
+    memory: Memory, vm: int, job: tuple[int, int], is_code: Callable[[int], bool]
+) -> int | None:
+    """The number of ``job``, a function and its data; None if it has none.
+
+    None too where two places could be the table, as a wrong number crashes Ruby.
+    """
+    found: set[int] = set()
+    for word in set(_words(memory, vm)):
+        number = _number_in(memory, word, job, is_code)
+        if number is not None:
+            found.add(number)
+    return found.pop() if len(found) == 1 else None
+
+
+def _number_in(
+    memory: Memory, table: int, job: tuple[int, int], is_code: Callable[[int], bool]
+) -> int | None:
+    """Jobs are numbered from 0 without a gap, and never taken out."""
+    if not _LOWEST <= table < _HIGHEST or table % 8:
+        return None
+    try:
+        data = memory.read(table, _JOBS * _JOB.size)
+    except RbtraceError:
+        return None
+    jobs = list(_JOB.iter_unpack(data))
+    functions = [function for function, _ in jobs]
+    used = next((i for i, f in enumerate(functions) if f == 0), _JOBS)
+    if any(functions[used:]) or not all(map(is_code, functions[:used])):
+        return None
+    return jobs.index(job) if job in jobs else None
 
 
 def _words(memory: Memory, vm: int) -> list[int]:

@@ -8,6 +8,9 @@ from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process, gone
 
+_ENDING = 0.05
+"""Seconds in which one whose memory is gone will have ended."""
+
 
 class MemoryFile(Closing):
     """Read and write while it runs. What is written goes through the protection of
@@ -41,7 +44,8 @@ class MemoryFile(Closing):
             raise self._error("write", address, len(data))
 
     def _error(self, doing: str, address: int, size: int) -> Exception:
-        if not self._process.alive():
+        # Of one that is killed the memory goes first.
+        if self._process.wait(_ENDING):
             return gone(self._process.pid)
         place = f"{size} bytes at {address:#x}"
         return UnreadableMemory(f"process {self._process.pid}: cannot {doing} {place}")

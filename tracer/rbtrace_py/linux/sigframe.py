@@ -93,7 +93,8 @@ class Registers(NamedTuple):
     def calling(self, function: int, arguments: tuple[int, ...], top: int) -> Registers:
         """As at the first instruction of ``function``.
 
-        top: where the return address stands: 8 below a multiple of 16
+        arguments: six at most; top: where the return address stands, 8 below a
+        multiple of 16
         """
         changed = dict(zip(_ARGUMENTS, arguments, strict=False))
         return self._replace(

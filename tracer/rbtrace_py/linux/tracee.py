@@ -94,7 +94,9 @@ class Tracee:
             now = time.monotonic()
             if now > deadline:
                 return None
-            if now > spin:
+            if now < spin:
+                os.sched_yield()  # it may need this very CPU
+            else:
                 self._check_alive()
                 time.sleep(0.0001)
 

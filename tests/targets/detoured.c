@@ -1,0 +1,95 @@
+/* Sits in one system call after another, and says how each of them ended.
+
+   detoured KIND [MILLISECONDS]: says "ready", waits for a line, then makes calls of that
+   kind and says "RESULT ERRNO MILLISECONDS" of each; a second line ends it.
+
+   Signals with handlers: SIGUSR1 without SA_RESTART, SIGRTMIN with. The last thing that
+   it says is how often each came. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile int usr1, rtmin;
+static int word, quiet[2];
+
+static void on_signal(int number) {
+  if (number == SIGUSR1)
+    usr1++;
+  else
+    rtmin++;
+}
+
+static long now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static long call(const char *kind, long ms) {
+  struct timespec time = {ms / 1000, ms % 1000 * 1000000};
+  struct pollfd fd = {quiet[0], POLLIN, 0};
+  struct epoll_event event = {EPOLLIN, {0}};
+  char byte;
+  if (!strcmp(kind, "nanosleep")) return nanosleep(&time, NULL);
+  if (!strcmp(kind, "poll")) return poll(&fd, 1, (int)ms);
+  if (!strcmp(kind, "futex"))
+    return syscall(SYS_futex, &word, FUTEX_WAIT, 0, &time, NULL, 0);
+  if (!strcmp(kind, "read")) return read(0, &byte, 1);
+  if (!strcmp(kind, "epoll")) {
+    int set = epoll_create1(0);
+    event.data.fd = 0;
+    epoll_ctl(set, EPOLL_CTL_ADD, 0, &event);
+    return epoll_wait(set, &event, 1, (int)ms);
+  }
+  if (!strcmp(kind, "pause")) return pause();
+  abort();
+}
+
+int main(int argc, char **argv) {
+  struct sigaction action = {.sa_handler = on_signal};
+  char line[64];
+  sigaction(SIGUSR1, &action, NULL);
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGRTMIN, &action, NULL);
+  if (pipe(quiet)) return 1;
+  setvbuf(stdin, NULL, _IONBF, 0);
+  setvbuf(stdout, NULL, _IOLBF, 0);
+  puts("ready");
+  if (!fgets(line, sizeof line, stdin)) return 1;
+  if (!strcmp(argv[1], "spin")) {
+    /* Ends when it is sent SIGUSR1. */
+    double sum = 0, again = 0;
+    long rounds = 0, wrong = 0;
+    while (!usr1 || !rounds) {
+      sum = 1;
+      for (int i = 1; i < 10000; i++) sum = sum * 1.0001 + 1.0 / i;
+      if (rounds++ && sum != again) wrong++;
+      again = sum;
+    }
+    printf("wrong %ld\n", wrong);
+  } else {
+    long began = now();
+    puts("calling");
+    errno = 0;
+    long result = call(argv[1], argc > 2 ? atol(argv[2]) : -1);
+    int error = errno;
+    long took = now() - began;
+    /* The rest of the line that ended it. */
+    int was_told = !strcmp(argv[1], "read") || !strcmp(argv[1], "epoll");
+    if (was_told && result > 0 && !fgets(line, sizeof line, stdin)) return 1;
+    printf("%ld %d %ld\n", result, error, took);
+  }
+  if (!fgets(line, sizeof line, stdin)) return 1;
+  printf("signals %d %d\n", usr1, rtmin);
+  return 0;
+}

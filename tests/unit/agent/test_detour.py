@@ -1,0 +1,329 @@
+"""A thread led away and back: its registers, system calls and signals as before."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from conftest import TARGETS, TIMEOUT, Target, read_line, times
+from rbtrace_py.agent.addresses import Landing, find_landing
+from rbtrace_py.agent.detour import Busy, Detour, Late
+from rbtrace_py.errors import NoSuchTarget, NotPermitted, RbtraceError
+from rbtrace_py.linux.memfile import MemoryFile
+from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.tracee import Tracee
+
+pytestmark = pytest.mark.usefixtures("root")
+DONE = threading.Event()
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> str:
+    output = tmp_path_factory.mktemp("detour") / "detoured"
+    source = str(TARGETS / "detoured.c")
+    subprocess.run(["gcc", "-O1", "-Wall", source, "-o", str(output)], check=True)
+    return str(output)
+
+
+@contextmanager
+def calling(program: str, *words: object) -> Iterator[Target]:
+    """The program, in the call that it is to make."""
+    target = Target(program, *map(str, words))
+    try:
+        if words[0] == "spin":
+            target.tell()
+        else:
+            assert target.step() == "calling"
+            wait_until_asleep(target.pid)
+        yield target
+    finally:
+        target.close()
+
+
+def letter(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
+def wait_until_asleep(pid: int) -> None:
+    end = time.monotonic() + TIMEOUT
+    while letter(pid) != "S":
+        assert time.monotonic() < end
+
+
+def in_a_thread(work: Callable[[], None]) -> None:
+    """As ptrace wants; what it raises is raised here."""
+    errors: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=guarded)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+def landing_of(process: Process) -> Landing:
+    landing = find_landing(process)
+    assert landing
+    return landing
+
+
+def detour(
+    pid: int, at: Callable[[str], None] = lambda step: None, runs: int = 1
+) -> Sequence[int]:
+    """Lead it through sigaction; the handlers of SIGUSR1 and SIGRTMIN that it told."""
+    found: list[int] = []
+    with Process(pid) as process, MemoryFile(process) as memory:
+        landing = landing_of(process)
+        assert landing.sigaction
+
+        def work() -> None:
+            deadline = time.monotonic() + 10
+            tracee = Tracee(process)
+            led = Detour(process, tracee, memory, landing.restore, deadline, at)
+            led.stop()
+            place = led.reserve(160)
+            for number in (signal.SIGUSR1, signal.SIGRTMIN):
+                for _ in range(runs):
+                    led.run(landing.sigaction or 0, number, 0, place)
+                found.append(int.from_bytes(led.read(place, 8), "little"))
+            led.finish()
+
+        in_a_thread(work)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["nanosleep", "poll", "futex"])
+def test_a_call_with_a_time_limit_takes_as_long(kind: str, program: str) -> None:
+    with calling(program, kind, 700) as target:
+        for _ in range(20):
+            first, second = detour(target.pid)
+            assert first == second > 0
+        result, error, took = map(int, read_line(target.process.stdout).split())
+        ends = {"nanosleep": (0, 0), "poll": (0, 0), "futex": (-1, errno.ETIMEDOUT)}
+        assert (result, error) == ends[kind]
+        assert 700 <= took < 1200
+        assert target.step() == "signals 0 0"
+
+
+@pytest.mark.parametrize("kind", ["read", "epoll"])
+def test_a_call_without_one_goes_on(kind: str, program: str) -> None:
+    with calling(program, kind) as target:
+        for runs in (1, 2, 3):
+            detour(target.pid, runs=runs)
+            wait_until_asleep(target.pid)
+        result, error, _ = map(int, target.step("x").split())
+        assert (result, error) == (1, 0)
+
+
+def test_a_stop_alone_leaves_no_trace_either(program: str) -> None:
+    """As when it is found to be busy."""
+    with calling(program, "epoll") as target, Process(target.pid) as process:
+        with MemoryFile(process) as memory:
+
+            def work() -> None:
+                deadline = time.monotonic() + 10
+                led = Detour(
+                    process, Tracee(process), memory, 0, deadline, lambda step: None
+                )
+                led.stop()
+                led.finish()
+
+            in_a_thread(work)
+        wait_until_asleep(target.pid)
+        assert target.step("x").split()[:2] == ["1", "0"]
+
+
+@pytest.mark.parametrize("kind", ["read", "epoll", "nanosleep", "poll", "pause"])
+def test_a_signal_that_comes_meanwhile_ends_the_call(kind: str, program: str) -> None:
+    """Its handler runs once, and the call ends with EINTR, as without us."""
+    for step in ("interrupted", "saved", "masked", "call", "mask restored", "restored"):
+        with calling(program, kind, 60000) as target:
+            sent: list[str] = []
+
+            def at(name: str, step: str = step, sent: list[str] = sent) -> None:
+                if name == step and not sent:
+                    sent.append(name)
+                    os.kill(target.pid, signal.SIGUSR1)
+
+            detour(target.pid, at)
+            assert sent == [step]
+            result, error, _ = map(int, read_line(target.process.stdout).split())
+            assert (result, error) == (-1, errno.EINTR), step
+            assert target.step() == "signals 1 0"
+
+
+def test_signals_at_every_step_are_all_handled(program: str) -> None:
+    """Of a kind that is queued, and after which the call goes on."""
+    steps: list[str] = []
+    with calling(program, "read") as target:
+
+        def at(name: str) -> None:
+            steps.append(name)
+            os.kill(target.pid, signal.SIGRTMIN)
+
+        for _ in range(times(100)):
+            detour(target.pid, at)
+        assert target.step("x").split()[:2] == ["1", "0"]
+        assert target.step() == f"signals 0 {len(steps)}"
+        assert len(set(steps)) >= 15
+
+
+def test_signals_at_every_step_of_one_that_computes(program: str) -> None:
+    steps: list[str] = []
+    with calling(program, "spin") as target:
+
+        def at(name: str) -> None:
+            steps.append(name)
+            os.kill(target.pid, signal.SIGRTMIN)
+
+        for _ in range(times(100)):
+            detour(target.pid, at)
+        os.kill(target.pid, signal.SIGUSR1)
+        assert read_line(target.process.stdout) == "wrong 0"
+        assert target.step() == f"signals 1 {len(steps)}"
+
+
+@pytest.mark.parametrize(
+    "step", ["stopped", "saved", "sent", "masked", "call", "going back"]
+)
+def test_stopped_on_the_way(step: str, program: str) -> None:
+    """It comes back first, and stands then, as whoever stopped it wants."""
+    with calling(program, "read") as target:
+
+        def at(name: str) -> None:
+            if name == step and DONE not in seen:
+                seen.append(DONE)
+                os.kill(target.pid, signal.SIGSTOP)
+
+        seen: list[threading.Event] = []
+        detour(target.pid, at)
+        end = time.monotonic() + TIMEOUT
+        while letter(target.pid) != "T":
+            assert time.monotonic() < end
+        os.kill(target.pid, signal.SIGCONT)
+        assert target.step("x").split()[:2] == ["1", "0"]
+        assert target.step() == "signals 0 0"
+
+
+def test_killed_on_the_way(program: str) -> None:
+    steps: list[str] = []
+    with calling(program, "spin") as target:
+        detour(target.pid, steps.append)
+    for step in sorted(set(steps) - {"detached"}):
+        with calling(program, "spin") as target:
+
+            def at(name: str, step: str = step, pid: int = target.pid) -> None:
+                if name == step:
+                    os.kill(pid, signal.SIGKILL)
+
+            with pytest.raises(RbtraceError) as caught:
+                detour(target.pid, at)
+            assert isinstance(caught.value, NoSuchTarget), step
+            assert target.process.wait(TIMEOUT) == -signal.SIGKILL
+
+
+def test_a_function_that_crashes(program: str) -> None:
+    """It is taken out of there; its own handlers are not asked."""
+    with calling(program, "read") as target, Process(target.pid) as process:
+        with MemoryFile(process) as memory:
+            landing = landing_of(process)
+
+            def work() -> None:
+                deadline = time.monotonic() + 10
+                tracee = Tracee(process)
+                led = Detour(
+                    process, tracee, memory, landing.restore, deadline, lambda s: None
+                )
+                led.stop()
+                led.run(0x10)
+
+            with pytest.raises(RbtraceError, match="signal 11"):
+                in_a_thread(work)
+        wait_until_asleep(target.pid)
+        assert target.step("x").split()[:2] == ["1", "0"]
+
+
+def test_a_function_that_does_not_end(program: str) -> None:
+    """It is let go and comes back by itself when it does."""
+    with calling(program, "read") as target, Process(target.pid) as process:
+        with MemoryFile(process) as memory:
+            landing = landing_of(process)
+            with open(f"/proc/{target.pid}/maps") as maps:
+                assert "libc" in maps.read()
+
+            def work() -> None:
+                deadline = time.monotonic() + 0.3
+                tracee = Tracee(process)
+                led = Detour(
+                    process, tracee, memory, landing.restore, deadline, lambda s: None
+                )
+                led.stop()
+                led.run(pause_of(process))
+
+            with pytest.raises(Late):
+                in_a_thread(work)
+        end = time.monotonic() + TIMEOUT
+        while f"TracerPid:\t{os.getpid()}" in status(target.pid):
+            assert time.monotonic() < end
+        # All signals are blocked in the call: only the end of it helps. There is none
+        # for pause but these, which it handles by restarting what it was in.
+        assert "SigBlk:\t0000000000000000" not in status(target.pid)
+
+
+def status(pid: int) -> str:
+    return Path(f"/proc/{pid}/status").read_text()
+
+
+def pause_of(process: Process) -> int:
+    from rbtrace_py.linux.binaries import group_files, open_mapped
+    from rbtrace_py.linux.maps import mappings
+    from rbtrace_py.linux.symbols import SymbolTable, load_bias
+
+    for file in group_files(mappings(process)):
+        if "libc.so" in file.binary.path or "libc-" in file.binary.path:
+            with open_mapped(process, file) as opened:
+                table = SymbolTable.open(opened.fd)
+                symbol = table.find("pause")
+                bias = load_bias(table.elf, file.mappings)
+                assert symbol
+                assert bias is not None
+                return symbol.address + bias
+    raise AssertionError("no C library")
+
+
+def test_one_that_is_traced_already(program: str) -> None:
+    with calling(program, "read") as target, Process(target.pid) as process:
+        held, let_go = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            Tracee(process)
+            held.set()
+            let_go.wait()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait()
+        with pytest.raises(NotPermitted, match="traced by"):
+            in_a_thread(lambda: Tracee(process) and None)
+        let_go.set()
+        thread.join()
+
+
+def test_a_place_without_room(program: str) -> None:
+    """Its stack pointer may be anywhere: then it is left alone."""
+    assert issubclass(Busy, RbtraceError)

@@ -1,0 +1,156 @@
+"""One attempt to have a text evaluated: stop, register it, wake who sleeps, let go."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from rbtrace_py.agent.addresses import Landing, RubyAddresses
+from rbtrace_py.agent.detour import Detour
+from rbtrace_py.agent.jobs import find_handle
+from rbtrace_py.agent.refusal import check_state, refuse
+from rbtrace_py.agent.text import Text
+from rbtrace_py.linux.maps import mappings
+from rbtrace_py.linux.memfile import MemoryFile
+from rbtrace_py.linux.memory import ProcessMemory
+from rbtrace_py.linux.process import Process, parse_status
+from rbtrace_py.linux.tracee import Tracee
+
+Step = Callable[[str], None]
+
+_LONGEST = 1.0
+"""Seconds that the process may be kept waiting; then it goes on without us."""
+
+_ASKED = (2, 15, 1, 14, 10, 12)
+"""Signals that Ruby handles unless told otherwise: INT, TERM, HUP, ALRM, USR1, USR2."""
+_MOST_ASKED = 3
+_MEANINGLESS = (16, 30, 29)
+"""STKFLT, PWR, IO: Ruby's handler notes one, its main thread wakes up to look, and
+nothing comes of it unless the program traps it (``rb_signal_exec``, signal.c)."""
+_SIGACTION_SIZE = 160
+"""``struct sigaction`` of the C library is 152 bytes; the handler stands first."""
+
+
+class Attempts:
+    """Attempts with one text, which is written at the first and stays for all.
+
+    Each must be made by a thread that is not used for another.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        ruby: RubyAddresses,
+        landing: Landing,
+        memory: MemoryFile,
+        code: bytes,
+        at: Step,
+    ) -> None:
+        self._process = process
+        self._ruby = ruby
+        self._landing = landing
+        self._memory = memory
+        self._code = code
+        self._at = at
+        self._text: Text | None = None
+        self._handler: int | None = None
+        self._is_handler_known = False
+        self.stops: list[int] = []
+
+    def attempt(self) -> None:
+        """Have the text evaluated at Ruby's next safe moment.
+
+        Raises Busy, Late, Stopped (see ``detour``), Refused, NotPermitted,
+        NoSuchTarget, NoRoom.
+        """
+        if self._ruby.register_one:
+            self._lead(self._register_one, is_waking=True)
+            return
+        number = self._number()
+        if number is None:
+            self._lead(self._preregister, is_waking=False)
+            number = self._number()
+        if number is None:
+            raise refuse(self._process, "its Ruby has no room for a postponed job")
+        trigger = self._ruby.trigger or 0
+        self._lead(lambda text: (trigger, number), is_waking=True)
+
+    def blank(self) -> None:
+        """The text shall not be evaluated any more; it is empty for one that waits."""
+        if self._text is not None:
+            self._text.blank()
+            self._at("blanked")
+
+    def _register_one(self, text: int) -> tuple[int, ...]:
+        """Once only, as long as it waits: the same function is not taken twice."""
+        return (self._ruby.register_one or 0, 0, self._ruby.eval_string or 0, text)
+
+    def _preregister(self, text: int) -> tuple[int, ...]:
+        return (self._ruby.preregister or 0, 0, self._ruby.eval_string or 0, text)
+
+    def _number(self) -> int | None:
+        """That of a job which evaluates the text."""
+        if self._text is None:
+            return None
+        memory = ProcessMemory(self._process.pid)
+        code = [m for m in mappings(self._process) if m.is_executable]
+        return find_handle(
+            memory,
+            self._ruby.vm,
+            (self._ruby.eval_string or 0, self._text.address),
+            lambda address: any(m.start <= address < m.end for m in code),
+        )
+
+    def _lead(self, job: Callable[[int], tuple[int, ...]], is_waking: bool) -> None:
+        check_state(self._process)
+        caught = self._caught()
+        deadline = time.monotonic() + _LONGEST
+        tracee = Tracee(self._process)
+        self._at("seized")
+        if self._text is None:
+            self._text = Text(self._memory, self._landing.rooms, self._code)
+            self._at("text")
+        restore = self._landing.restore
+        detour = Detour(
+            self._process, tracee, self._memory, restore, deadline, self._at
+        )
+        detour.stop()
+        detour.run(*job(self._text.address))
+        if is_waking:
+            self._wake(detour, caught)
+        detour.finish()
+        self.stops.append(detour.stopped_ns)
+
+    def _wake(self, detour: Detour, caught: set[int]) -> None:
+        """Call Ruby's own handler, if it is known for sure."""
+        if not self._is_handler_known:
+            self._handler = self._find_handler(detour, caught)
+            self._is_handler_known = True
+        signal = next((s for s in _MEANINGLESS if s not in caught), None)
+        if self._handler is not None and signal is not None:
+            detour.run(self._handler, signal, 0, 0)
+
+    def _caught(self) -> set[int]:
+        """Signals with a handler."""
+        status = parse_status(self._process.read("status"))
+        caught = int(status.get("SigCgt", "0"), 16)
+        return {number for number in range(1, 65) if caught >> number - 1 & 1}
+
+    def _find_handler(self, detour: Detour, caught: set[int]) -> int | None:
+        """The handler that most signals share, if it is in Ruby itself."""
+        sigaction = self._landing.sigaction
+        asked = [s for s in _ASKED if s in caught][:_MOST_ASKED]
+        if sigaction is None or len(asked) < 2:
+            return None
+        place = detour.reserve(_SIGACTION_SIZE)
+        found: list[int] = []
+        for signal in asked:
+            detour.run(sigaction, signal, 0, place)
+            found += struct.unpack("<Q", detour.read(place, 8))
+            # Two that agree are enough.
+            if len(set(found)) < len(found):
+                break
+        handler, count = Counter(found).most_common(1)[0]
+        return handler if count >= 2 and self._ruby.is_code(handler) else None
