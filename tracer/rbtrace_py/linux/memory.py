@@ -229,6 +229,11 @@ class ReplayMemory:
         self._runs = dict(_parse(body))
         self._starts = sorted(self._runs)
 
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """(address, size) of each piece that was read, by address."""
+        return [(start, len(self._runs[start])) for start in self._starts]
+
     def read(self, address: int, size: int) -> bytes:
         """Return bytes that were read when it was recorded."""
         place = bisect_right(self._starts, address) - 1

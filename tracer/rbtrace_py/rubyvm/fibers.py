@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from itertools import islice
+from time import monotonic
 from typing import NamedTuple
 
 from rbtrace_py.errors import UnreadableMemory
@@ -25,6 +26,10 @@ MOST_BYTES = 16 << 30
 """Bytes of memory that are looked through at most."""
 _CHUNK = 1 << 22
 _MOST_PREVIOUS = 1 << 10
+_MOST_RESUMED = 1 << 16
+"""Fibers of all threads together that others were resumed from."""
+MOST_SECONDS = 20.0
+"""How long fibers are walked; there may be many, each made to need long."""
 
 _T_DATA = 0x0C
 _TYPE, _DATA = 16, 32
@@ -99,14 +104,21 @@ class Fibers:
     def _addresses(self, threads: Sequence[VmThread]) -> Iterator[int]:
         """Those that others were resumed from, then those found in memory."""
         kinds = set()
+        left = _MOST_RESUMED
         for thread in threads:
-            for fiber in self._chain(thread.fiber):
+            for fiber in islice(self._chain(thread.fiber), left):
+                left -= 1
                 yield fiber
                 found = self._object_of(fiber)
                 if found is not None:
                     kinds.add(found[1])
+        left = _MOST_CANDIDATES
         for kind in sorted(kinds)[:4]:
-            yield from self._data_of(kind)
+            for item in islice(self._items_with(kind), left):
+                left -= 1
+                address = struct.unpack_from("<Q", item, _DATA)[0]
+                if _type_of(item, address) == kind:
+                    yield address
 
     def _chain(self, fiber: int) -> Iterator[int]:
         """A thread's fiber, who resumed it (``fiber.prev``), and so on."""
@@ -137,13 +149,6 @@ class Fibers:
             except UnreadableMemory:
                 continue
         return None
-
-    def _data_of(self, kind: int) -> Iterator[int]:
-        """Data of all typed objects of that type in the regions."""
-        for item in islice(self._items_with(kind), _MOST_CANDIDATES):
-            address = struct.unpack_from("<Q", item, _DATA)[0]
-            if _type_of(item, address) == kind:
-                yield address
 
     def _items_with(self, kind: int) -> Iterator[bytes]:
         """What might be a typed object of that type: 40 bytes each."""
@@ -188,7 +193,8 @@ class Fibers:
 
     def walk(self, fibers: Iterable[Fiber]) -> list[Walked | None]:
         """The stack of each, None where it could not be read."""
-        return [self._walk(fiber) for fiber in fibers]
+        end = monotonic() + MOST_SECONDS
+        return [self._walk(one) if monotonic() < end else None for one in fibers]
 
     def _walk(self, fiber: Fiber) -> Walked | None:
         try:

@@ -7,6 +7,8 @@ its line are worked out once for each place of a program.
 
 from __future__ import annotations
 
+from time import monotonic
+
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.model import Frame, FrameKind, Stack
 from rbtrace_py.rubyvm.calls import CallSites
@@ -17,6 +19,12 @@ from rbtrace_py.rubyvm.values import Values
 _MOST_NODES = 1 << 17
 _MOST_HELD = 1 << 22
 """References to frames that the stacks kept may have together."""
+
+_MOST_TEXT = 1 << 26
+"""Characters of names and paths that nodes may have together."""
+MOST_SECONDS = 10.0
+"""How long new frames are made, and stacks read anew, for one look at all threads; a
+target may have been made to need for ever."""
 
 _HIDDEN = ("IFUNC", "DUMMY")
 _SVAR_METHOD = 8
@@ -77,11 +85,13 @@ class FrameTree:
         self.block_magic, self.magic_mask = self._block_magic, self._mask
         self.calls = CallSites(values, self._iseqs)
         self._entries: dict[int, int] = {}
+        self._until: float | None = None
         self.generation = 0
         self._start()
 
     def _start(self) -> None:
         self.generation += 1
+        self._text = 0
         self.root = Node(None, None)
         self.nodes: dict[tuple[Node, int, int, int, int], Node] = {}
         self._held = 0
@@ -98,9 +108,21 @@ class FrameTree:
             self._start()
 
     def trim(self) -> None:
-        """Begin anew if there is too much; to be called between walks."""
-        if len(self.nodes) > _MOST_NODES or self._held > _MOST_HELD:
+        """Begin anew if there is too much; to be called before a look."""
+        self._until = None
+        if (
+            len(self.nodes) > _MOST_NODES
+            or self._held > _MOST_HELD
+            or self._text > _MOST_TEXT
+        ):
             self._start()
+
+    def is_late(self) -> bool:
+        """Has this look taken longer than any honest target makes it?"""
+        now = monotonic()
+        if self._until is None:
+            self._until = now + MOST_SECONDS
+        return now > self._until
 
     def child(
         self, node: Node, iseq: int, pc: int, method: int, flags: int
@@ -109,12 +131,17 @@ class FrameTree:
 
         Only what could be read in full is kept.
         """
+        if self._text > _MOST_TEXT or self.is_late():
+            return None
         try:
             made = self._make(node, iseq, pc, method, flags)
         except UnreadableMemory:
             return None
         if made is not None:
             self.nodes[node, iseq, pc, method, flags] = made
+            frame = made.frame
+            if frame is not None:
+                self._text += len(frame.name) + len(frame.label) + len(frame.path)
         return made
 
     def _make(
@@ -195,7 +222,7 @@ class FrameTree:
         if iseq.is_internal and self._values.traits.internal_as_c:
             made = self._like_c(node, name, label)
         else:
-            line = iseq.line(self._values, pc)
+            line = self._iseqs.line(iseq, pc)
             below = self._below(node, iseq)
             made = Node(below, Frame(FrameKind.RUBY, name, label, iseq.path, line))
             made.ruby = made

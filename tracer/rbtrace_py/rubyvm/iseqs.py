@@ -12,6 +12,10 @@ from rbtrace_py.rubyvm.values import LONGEST_NAME, T_IMEMO, Values
 
 _MOST_WORDS = 1 << 24
 _MOST_PARENTS = 64
+_TEXT_CACHED = 1 << 25
+"""Characters of the names and paths of all iseqs together."""
+_LINES_CACHED = 1 << 21
+"""Entries of all tables of lines together."""
 _INTERNAL = "<internal:"
 
 
@@ -80,6 +84,20 @@ class Iseq:
         """Is it the body of a ``rescue`` or an ``ensure``?"""
         return self.kind in (IseqKind.RESCUE, IseqKind.ENSURE)
 
+    @property
+    def has_lines(self) -> bool:
+        """Has its table of lines been read?"""
+        return self._lines is not None
+
+    @property
+    def line_count(self) -> int:
+        """How many entries of its table of lines are kept."""
+        return 0 if self._lines is None else len(self._lines.lines)
+
+    def forget_lines(self) -> None:
+        """They can be read again."""
+        self._lines = None
+
     def holds(self, pc: int) -> bool:
         """Can a frame of it have this pc?"""
         return self.begin <= pc <= self.end and pc & 7 == 0
@@ -105,6 +123,23 @@ class Iseqs:
         self._span = _span(values.offsets)
         self._most = most
         self._known: dict[int, Iseq] = {}
+        self._text = self._lines = 0
+
+    def line(self, iseq: Iseq, pc: int) -> int | None:
+        """Return the line a frame with this pc is on, None if not known."""
+        is_new = not iseq.has_lines
+        line = iseq.line(self._values, pc)
+        if is_new:
+            self._lines += iseq.line_count
+            if self._lines > _LINES_CACHED:
+                self._forget_lines()
+                iseq.forget_lines()
+        return line
+
+    def _forget_lines(self) -> None:
+        for iseq in self._known.values():
+            iseq.forget_lines()
+        self._lines = 0
 
     def get(self, address: int) -> Iseq | None:
         """Return the iseq at ``address``, None if there is none."""
@@ -164,8 +199,11 @@ class Iseqs:
         iseq.base_label = self._base_label(body, iseq)
         iseq.call_data = _optional(body, offsets.body_call_data)
         iseq._fields = self._line_fields(body, size)
-        if len(self._known) >= self._most:
+        self._text += len(iseq.label) + len(iseq.path) + len(iseq.base_label)
+        if len(self._known) >= self._most or self._text > _TEXT_CACHED:
+            self._forget_lines()
             self._known.clear()
+            self._text = 0
         self._known[address] = iseq
         return iseq
 

@@ -25,6 +25,12 @@ _STATIC_SYMBOL = 0x0C
 _ATTACHED = "__attached__"
 _REFINED, _DEFINED_AT = "__refined_class__", "__defined_at__"
 _MOST_NESTED = 8
+_MOST_REFINED = 2
+"""As each has two names in it."""
+_MOST_IVARS = 1 << 12
+"""Instance variables of a class, up to 3.1; no class has so many."""
+_TEXT_CACHED = 1 << 24
+"""Characters of the names of all methods together."""
 
 _BY_ISEQ = 0
 """VM_METHOD_TYPE_ISEQ, of the four bits of ``def.type`` (method.h)."""
@@ -58,6 +64,7 @@ class Names:
         self._values = values
         self._iseqs = iseqs
         self._methods: dict[int, Method] = {}
+        self._text = 0
         self._shows_owner = values.traits.qualified_labels
 
     def method(self, address: int) -> Method | None:
@@ -67,8 +74,10 @@ class Names:
             return known
         found = self._load(address)
         if found is not None:
-            if len(self._methods) >= _CACHED:
+            self._text += len(found.prefix) + len(found.name)
+            if len(self._methods) >= _CACHED or self._text > _TEXT_CACHED:
                 self._methods.clear()
+                self._text = 0
             self._methods[address] = found
         return found
 
@@ -182,9 +191,9 @@ class Names:
         if self._values.type_of(attached) in (T_CLASS, T_MODULE):
             name, is_own = self.class_name(attached)
             return f"{name}.", is_own
-        return f"{self._object_name(attached)}.", False
+        return f"{self._object_name(attached, 0)}.", False
 
-    def _object_name(self, value: int) -> str:
+    def _object_name(self, value: int, depth: int) -> str:
         """``#<Order:0x…>``, as Object#to_s writes it."""
         klass = self._values.u64(value + 8)
         for _ in range(_MOST_NESTED):
@@ -192,7 +201,7 @@ class Names:
             if not flags >> self._values.traits.singleton_bit & 1:
                 break
             klass = self._values.u64(klass + 16)
-        return f"#<{self.class_name(klass)[0]}:0x{value:016x}>"
+        return f"#<{self.class_name(klass, depth + 1)[0]}:0x{value:016x}>"
 
     def class_name(self, klass: int, depth: int = 0) -> tuple[str, bool]:
         """Return a class's or module's name, and whether it is its own."""
@@ -220,12 +229,14 @@ class Names:
             return f"#<Class:0x{klass:016x}>"
         if self._values.type_of(attached) in (T_CLASS, T_MODULE):
             return f"#<Class:{self.class_name(attached, depth + 1)[0]}>"
-        return f"#<Class:{self._object_name(attached)}>"
+        return f"#<Class:{self._object_name(attached, depth)}>"
 
     def _refinement(self, module: int, depth: int) -> str | None:
         """``#<refinement:String@Shouting>``, where its two variables are found."""
+        if depth > _MOST_REFINED:
+            return None
         found = self._ivars(module, (_REFINED, _DEFINED_AT))
-        if depth >= _MOST_NESTED or len(found) != 2:
+        if len(found) != 2:
             return None
         refined, place = (
             self.class_name(found[name], depth + 1)[0]
@@ -279,7 +290,10 @@ class Names:
         table = values.u64(extension + offsets.ext_ivars) if extension else 0
         if not table:
             return {}
-        rows = ((values.id_name(key), value) for key, value in values.st_table(table))
+        rows = (
+            (values.id_name(key), value)
+            for key, value in values.st_table(table, _MOST_IVARS)
+        )
         return {name: value for name, value in rows if name in names}
 
     def _refinement_ivars(self, module: int) -> dict[str, int]:

@@ -87,11 +87,13 @@ class Threads:
             for address in self._vm_threads(main):
                 yield address, 1, main, running
             return
+        left = MOST_THREADS
         for number, ractor in enumerate(self._ractors(), 1):
             running = self._place(ractor, self._offsets.ractor_running_ec)
             head = self._place(ractor, self._offsets.ractor_threads)
             node = self._offsets.th_list_node or 0
-            for address in self._list(head, node, MOST_THREADS):
+            for address in self._list(head, node, left):
+                left -= 1
                 yield address, number, main, running
 
     def _place(self, base: int, offset: int | None) -> int:

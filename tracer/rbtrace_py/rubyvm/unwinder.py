@@ -237,7 +237,7 @@ class Unwinder:
         before = words[self._cfp_word]
         after = int.from_bytes(parts[-1], "little")
         high = low + 8 * size
-        if low != track.low or high != track.high:
+        if low != track.low or high != track.high or len(parts) < 4:
             self._move(track, low, high, before)
             return None
         if not low <= before <= high or (high - before) % self._size:

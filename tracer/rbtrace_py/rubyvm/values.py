@@ -37,6 +37,8 @@ _LARGEST_TABLE = 1 << 16
 _IDS_PER_ARRAY = 512
 """ID_ENTRY_UNIT (symbol.c); an entry is the string and the symbol."""
 _IDS_CACHED = 1 << 16
+_TEXT_CACHED = 1 << 24
+"""Characters of all names together."""
 
 _U32 = struct.Struct("=I")
 _U64 = struct.Struct("=Q")
@@ -58,6 +60,7 @@ class Values:
         self.offsets = layout.offsets
         self._symbols = symbols
         self._names: dict[int, str] = {}
+        self._text = 0
         self._strings: dict[int, int] | None = None
         self._is_old = layout.traits.old_tables
 
@@ -133,8 +136,10 @@ class Values:
         value = self._id_string(number)
         name = None if value is None else self.string(value, LONGEST_NAME)
         if name is not None:
-            if len(self._names) >= _IDS_CACHED:
+            self._text += len(name)
+            if len(self._names) >= _IDS_CACHED or self._text > _TEXT_CACHED:
                 self._names.clear()
+                self._text = len(name)
             self._names[number] = name
         return name
 
@@ -162,26 +167,30 @@ class Values:
             self._strings = dict(self.st_table(self.u64(place)))
         return self._strings.get(number)
 
-    def st_table(self, address: int) -> Iterator[tuple[int, int]]:
-        """Yield keys and values of an st_table; nothing if it says over 65,536."""
-        return self._old_table(address) if self._is_old else self._table(address)
+    def st_table(
+        self, address: int, most: int = _LARGEST_TABLE
+    ) -> Iterator[tuple[int, int]]:
+        """Yield keys and values of an st_table; nothing if it says it has more."""
+        if self._is_old:
+            return self._old_table(address, most)
+        return self._table(address, most)
 
-    def _table(self, address: int) -> Iterator[tuple[int, int]]:
+    def _table(self, address: int, most: int) -> Iterator[tuple[int, int]]:
         """``struct st_table`` of 2.4 or later: entries from start to bound."""
         start, bound, entries = struct.unpack("=3Q", self.memory.read(address + 32, 24))
         count = bound - start
-        if not 0 < count <= _LARGEST_TABLE:
+        if not 0 < count <= most:
             return
         data = self.memory.read(entries + 24 * start, 24 * count)
         for hashed, key, value in struct.iter_unpack("=3Q", data):
             if hashed != _DELETED_HASH:
                 yield key, value
 
-    def _old_table(self, address: int) -> Iterator[tuple[int, int]]:
+    def _old_table(self, address: int, most: int) -> Iterator[tuple[int, int]]:
         """``struct st_table`` of 2.1 to 2.3: packed rows, or a list of entries."""
         count, first, second = struct.unpack("=3Q", self.memory.read(address + 16, 24))
         total = count >> 1
-        if not 0 < total <= _LARGEST_TABLE:
+        if not 0 < total <= most:
             return
         if count & 1:
             data = self.memory.read(second if first == 0 else first, 24 * total)

@@ -23,11 +23,15 @@ from rbtrace_py.rubyvm.values import Values
 
 _TRIES = 40
 """How often a stack is read anew, at most, until it is clean."""
+_UNREADABLE = 8
+"""How often in a row it may be unreadable: what is torn is not for long."""
 _LOOKS = 8
 """How often what to read is found out anew, at most, for one try."""
 _BELIEVED = 4
 """Instructions at which a frame that looks impossible must be seen."""
 _MOST_TRACKS = 1 << 12
+_MOST_KEPT = 1 << 28
+"""Bytes of stacks that are kept to compare the next ones with."""
 _GATHERED_AT_ONCE = 64
 """Threads whose stacks are taken with one system call."""
 
@@ -141,6 +145,7 @@ class RubyVM:
         kind = Unwinder if layout.traits.flags_in_ep else OldUnwinder
         self._unwinder = kind(memory, layout, self._tree)
         self._tracks: dict[int, Track] = {}
+        self._kept = 0
         self._collecting = self._find_collecting()
 
     def _find_collecting(self) -> tuple[int, int] | None:
@@ -210,6 +215,9 @@ class RubyVM:
         return found
 
     def _sample_some(self, tracks: list[Track]) -> list[Walked | None]:
+        if self._tree.is_late():
+            self.counts.failed += len(tracks)
+            return [None] * len(tracks)
         unwinder = self._unwinder
         wanted = [unwinder.ranges(track, self._collecting) for track in tracks]
         try:
@@ -250,18 +258,24 @@ class RubyVM:
         """Read until clean, or take the best of all tries; count it."""
         best = _Best()
         doubt = _Doubt()
-        for attempt in range(_TRIES):
+        unreadable = attempt = 0
+        while attempt < _TRIES and unreadable < _UNREADABLE:
             if attempt:
+                if self._tree.is_late():
+                    break
                 reading = self._read(track, None)
+            attempt += 1
             if reading is None:
+                unreadable += 1
                 continue
+            unreadable = 0
             is_sure = not reading.unsure or doubt.is_over(reading, self._state(reading))
             if reading.is_whole and is_sure:
                 self.counts.clean += 1
-                self.counts.retried += attempt
+                self.counts.retried += attempt - 1
                 return self._walked(reading, reading.nodes[-1:], SampleFlags.CLEAN)
             best.consider(reading)
-        self.counts.retried += _TRIES - 1
+        self.counts.retried += attempt - 1
         if best.reading is None:
             self.counts.failed += 1
             return None
@@ -281,8 +295,18 @@ class RubyVM:
                 return None
             parts = None
             if reading is not None:
+                self._keep(track)
                 return reading
         return None
+
+    def _keep(self, track: Track) -> None:
+        """See to it that what tracks keep stays bounded, however many there are."""
+        self._kept += track.frames_end - track.frames_at + track.values_size
+        if self._kept > _MOST_KEPT:
+            for other in self._tracks.values():
+                if other is not track:
+                    other.leave()
+            self._kept = 0
 
     def _state(self, reading: Reading) -> ThreadState:
         return self._threads.state(

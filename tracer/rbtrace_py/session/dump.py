@@ -121,9 +121,11 @@ def read_stacks(vm: RubyVM, fibers: Fibers | None) -> Stacks:
     found = vm.threads()
     walks: list[Walked | None] = list(vm.sample_all(found))
     for _ in range(_TRIES):
-        for place, walked in enumerate(walks):
-            if walked is None:
-                walks[place] = vm.sample(found[place])
+        lost = [place for place, walked in enumerate(walks) if walked is None]
+        for place, walked in zip(
+            lost, vm.sample_all([found[place] for place in lost]), strict=True
+        ):
+            walks[place] = walked
     stacks = Stacks(list(zip(found, walks, strict=True)), {})
     if fibers is not None:
         if not fibers.can_be_read:
