@@ -26,7 +26,7 @@ from rbtrace_py.aggregate.recording import Recording, RecordingWriter
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.tables import MAX_DEPTH
 from rbtrace_py.errors import BadRecording
-from rbtrace_py.model import Frame, FrameKind, Sample, Stack
+from rbtrace_py.model import Frame, FrameKind, Sample, SampleFlags, Stack
 from sample_makers import MAIN, START, frame, sample, shop
 
 META = Meta(
@@ -175,11 +175,27 @@ def test_full_tables_begin_a_new_section(path: Path) -> None:
     assert recording.sections > 5
 
 
+def test_a_clock_that_is_set_back(path: Path) -> None:
+    """What was sampled after it is in the file as soon as ever."""
+    writer = RecordingWriter(path, META)
+    for at in (200, 0, 1, 2, 150):
+        writer.add(sample("a", at=at))
+    # As if it was killed now: what came in the last second is missing.
+    assert [s.time_ns for s in Recording(path)] == [
+        START + 10_000_000 * at for at in (200, 0, 1, 2, 150)
+    ]
+    writer.add(sample("a", at=151))
+    assert len(list(Recording(path))) == 5
+    writer.close()
+    assert len(list(Recording(path))) == 6
+
+
 def test_a_stack_deeper_than_is_kept(path: Path) -> None:
     deep = Stack(tuple(frame(f"f{n}") for n in range(MAX_DEPTH + 3)))
     write(path, [sample("a")._replace(stack=deep)])
     (found,) = Recording(path)
     assert found.stack.frames == deep.frames[3:]
+    assert found.flags == SampleFlags.TRUNCATED
 
 
 def test_numbers_and_texts_that_do_not_fit(path: Path) -> None:

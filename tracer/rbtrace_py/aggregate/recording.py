@@ -38,7 +38,7 @@ from rbtrace_py.aggregate.meta import (
 )
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacktree import MAX_NODES
-from rbtrace_py.aggregate.tables import TablesReader, TablesWriter
+from rbtrace_py.aggregate.tables import MAX_DEPTH, TablesReader, TablesWriter
 from rbtrace_py.errors import BadRecording
 from rbtrace_py.model import Sample, SampleFlags, Stack, ThreadState
 
@@ -95,14 +95,20 @@ class RecordingWriter:
         self.close()
 
     def add(self, sample: Sample) -> None:
-        """Write a sample, at the latest with the first one a second later."""
+        """Write a sample, at the latest with the first one a second later.
+
+        By the time that samples say, which may be set back.
+        """
         time_ns, thread, state, stack, weight, flags, fiber = sample
         node = self._nodes.get(stack)
         if node is None:
             node = self._number(stack)
         number = self._tables.thread(thread)
+        if len(stack.frames) > MAX_DEPTH:
+            flags |= SampleFlags.TRUNCATED
         self._rows.append((time_ns, number, node, state, flags, weight, fiber))
-        if time_ns >= self._flush_at or len(self._rows) >= FLUSH_SAMPLES:
+        is_near = self._flush_at - FLUSH_NS <= time_ns < self._flush_at
+        if not is_near or len(self._rows) >= FLUSH_SAMPLES:
             self.flush()
             self._flush_at = time_ns + FLUSH_NS
 
