@@ -144,6 +144,27 @@ def test_a_memory_that_makes_no_sense() -> None:
         Strings(View(Fake()), given)
 
 
+class Endless:
+    """A memory in which every word is a pointer to another."""
+
+    def read(self, address: int, size: int) -> bytes:
+        return (address + 0x10).to_bytes(8, "little") * (size // 8) + bytes(size % 8)
+
+    def gather(self, ranges: Any) -> list[bytes]:
+        return [self.read(*pair) for pair in ranges]
+
+
+def follow_from(view: View, at: int, size: int, step: int) -> None:
+    while view.read(at, size):
+        at += step
+
+
+@pytest.mark.parametrize(("size", "step"), [(8, 16), (1 << 20, 16), (8, 0)])
+def test_a_memory_without_end(size: int, step: int) -> None:
+    with pytest.raises(UnknownRuby, match="no end"):
+        follow_from(View(Endless()), 0x10000, size, step)
+
+
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:

@@ -12,6 +12,9 @@ from rbtrace_py.rubyvm.roots import is_pointer, read_array
 
 _U64 = struct.Struct("<Q")
 _MOST_VALUES = 1000
+_MOST_READS = 1 << 20
+"""Of one search; a Ruby takes some 25,000, and 50 kB."""
+_MOST_BYTES = 1 << 26
 
 Found = dict[str, int]
 """Offsets by name of ``Offsets``."""
@@ -74,17 +77,26 @@ def failed(what: str) -> UnknownRuby:
 
 
 class View:
-    """A memory that holds still, read in words."""
+    """A memory that holds still, read in words.
+
+    It is that of a target's program, which may be made to lead on and on: so what is
+    read of it is bounded. Raises UnknownRuby beyond that.
+    """
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
         self._kept: dict[tuple[int, int], bytes] = {}
+        self._reads, self._bytes = _MOST_READS, _MOST_BYTES
 
     def read(self, address: int, size: int) -> bytes:
         """Return up to ``size`` bytes, fewer (or none) where it cannot be read."""
         key = (address, size)
+        self._reads -= 1
         if key not in self._kept:
             self._kept[key] = self._fetch(address, size)
+            self._bytes -= len(self._kept[key])
+        if min(self._reads, self._bytes) < 0:
+            raise failed("there is no end to what it leads to")
         return self._kept[key]
 
     def _fetch(self, address: int, size: int) -> bytes:
