@@ -10,7 +10,7 @@ import click
 from rbtrace_py.aggregate.dump import Dump
 from rbtrace_py.cli import options as o
 from rbtrace_py.cli.output import opened
-from rbtrace_py.errors import NoSuchTarget, NotRuby, RbtraceError, UsageError
+from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.report.dump import dump_document, dump_lines
 from rbtrace_py.report.json import dumps
 from rbtrace_py.session.cores import CoreOptions, dump_core, parse_symbol
@@ -110,8 +110,11 @@ def _dump_targets(
     for process in processes:
         try:
             found.append(dump(process, options))
-        except (NotRuby, NoSuchTarget) as error:
-            # Of several, one may have ended; a child may be a program of any kind.
+        except UsageError:
+            raise
+        except RbtraceError as error:
+            # Of several, one may have ended; a child may be a program of any kind,
+            # or another user's.
             missed.append(error)
     if not found:
         raise missed[0] if missed else NoSuchTarget("the process has ended")
