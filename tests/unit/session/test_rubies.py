@@ -1,0 +1,92 @@
+"""How a Ruby process is kept up with: little work where nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from conftest import Target
+from rbtrace_py.linux.process import Process
+from rbtrace_py.model import ThreadState
+from rbtrace_py.rubyvm.threads import VmThread
+from rbtrace_py.session import rubies
+from rbtrace_py.session.rubies import Mode, RubyProcess
+
+Start = Callable[..., Target]
+
+
+@pytest.fixture
+def ruby(start: Start, root: None) -> RubyProcess:
+    return RubyProcess(Process(start("states.rb", "0").pid))
+
+
+@pytest.fixture
+def listed(ruby: RubyProcess, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many threads each reading of the VM's list gave."""
+    found: list[int] = []
+    threads = ruby.vm.threads
+
+    def counted() -> list[VmThread]:
+        answer = threads()
+        found.append(len(answer))
+        return answer
+
+    monkeypatch.setattr(ruby.vm, "threads", counted)
+    return found
+
+
+def test_a_look_where_nothing_changed_reads_no_list(
+    ruby: RubyProcess, listed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rubies, "_SECONDS_BETWEEN_LISTS", 1e9)
+    for _ in range(5):
+        ruby.look()
+    assert listed == []
+
+
+def test_the_list_is_read_in_any_case_now_and_then(
+    ruby: RubyProcess, listed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rubies, "_SECONDS_BETWEEN_LISTS", 0)
+    ruby.look()
+    assert listed == [3]
+
+
+def test_a_stack_that_could_not_be_read_has_the_list_read(
+    ruby: RubyProcess, listed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rubies, "_SECONDS_BETWEEN_LISTS", 1e9)
+    monkeypatch.setattr(ruby.vm, "sample_all", lambda threads: [None] * len(threads))
+    assert ruby.samples(Mode.WALL) == []
+    ruby.look()
+    assert listed == [3]
+    assert ruby.broken_looks == 1
+    assert ruby.take_failed() == 3
+    monkeypatch.undo()
+    ruby.look()
+    assert ruby.broken_looks == 0
+
+
+def test_a_thread_stays_the_same_object(ruby: RubyProcess) -> None:
+    before = ruby.threads
+    ruby.samples(Mode.WALL)
+    ruby._listed_ns = 0
+    ruby.look()
+    assert [id(thread) for thread in ruby.threads] == [id(t) for t in before]
+
+
+@pytest.mark.parametrize(
+    ("vm", "is_on_cpu", "has_no_task", "expected"),
+    [
+        (ThreadState.SLEEPING, True, False, ThreadState.RUNNING),
+        (ThreadState.WAITING, False, False, ThreadState.WAITING),
+        (ThreadState.RUNNING, False, False, ThreadState.SLEEPING),
+        (ThreadState.RUNNING, False, True, ThreadState.RUNNING),
+        (ThreadState.SLEEPING, False, False, ThreadState.SLEEPING),
+    ],
+)
+def test_states(
+    vm: ThreadState, is_on_cpu: bool, has_no_task: bool, expected: ThreadState
+) -> None:
+    assert rubies._state(vm, is_on_cpu, has_no_task) is expected
