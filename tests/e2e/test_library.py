@@ -19,7 +19,7 @@ SHARES = {"half": 50, "third": 30, "fifth": 20}
 
 @pytest.fixture
 def target(start):
-    return start("shares.rb")
+    return start("burning.rb")
 
 
 @pytest.mark.parametrize("code", EXAMPLES, ids=range(len(EXAMPLES)))

@@ -110,7 +110,7 @@ def sample(
     stack.enter_context(sampling)
     add = sink(sampling)
     if not values["silent"]:
-        _warn(sampling)
+        warn(sampling)
     attached(sampling)
     said = len(sampling.notes)
     limits = Limits(values.get("duration"), values.get("count"), values.get("interval"))
@@ -152,7 +152,8 @@ def _where(targets: Targets) -> str:
     return f"pid {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes"
 
 
-def _warn(sampling: Sampling) -> None:
+def warn(sampling: Sampling) -> None:
+    """Say what a user should know before it begins."""
     if sampling.options.pause:
         click.echo(
             "rbtrace-py: the target is stopped each time its stacks are read", err=True
@@ -161,18 +162,20 @@ def _warn(sampling: Sampling) -> None:
 
 def sum_up(sampling: Sampling, values: dict[str, Any]) -> int:
     """Say how well it went; the exit code."""
-    statistics = sampling.statistics
     if not values["silent"]:
-        style = Style.for_stream(sys.stderr)
-        for line in statistics_lines(statistics, style):
-            click.echo(f"rbtrace-py: {line.strip()}", err=True)
-        if sampling.options.pause:
-            click.echo(
-                f"rbtrace-py: targets were stopped for {sampling.stopped_ns / 1e6:.1f}"
-                " ms in all",
-                err=True,
-            )
-    return TOO_MUCH_LOST if 100 * statistics.loss > values["max_loss"] else 0
+        tell(sampling)
+    too_much = 100 * sampling.statistics.loss > values["max_loss"]
+    return TOO_MUCH_LOST if too_much else 0
+
+
+def tell(sampling: Sampling) -> None:
+    """Say how well it went."""
+    style = Style.for_stream(sys.stderr)
+    for line in statistics_lines(sampling.statistics, style):
+        click.echo(f"rbtrace-py: {line.strip()}", err=True)
+    if sampling.options.pause:
+        stopped = f"{sampling.stopped_ns / 1e6:.1f} ms"
+        click.echo(f"rbtrace-py: targets were stopped for {stopped} in all", err=True)
 
 
 def name_now(targets: Targets) -> str:

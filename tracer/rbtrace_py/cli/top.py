@@ -19,7 +19,6 @@ from rbtrace_py.cli.keys import Screen
 from rbtrace_py.cli.output import opened
 from rbtrace_py.errors import UsageError
 from rbtrace_py.linux.closing import Closing
-from rbtrace_py.report.amounts import statistics_lines
 from rbtrace_py.report.style import Style, can_move
 from rbtrace_py.report.top import Look, plain_lines, screen_lines, whole_lines
 from rbtrace_py.session.sampling import Add, Sampling
@@ -85,6 +84,7 @@ class _Lines(Closing):
         self._picture: Picture | None = None
 
     def sink(self, sampling: Sampling) -> Add:
+        s.warn(sampling)
         self._top = Top(sampling, self._kept_intervals())
         return self._top.add
 
@@ -108,11 +108,9 @@ class _Lines(Closing):
 
     def end(self, sampling: Sampling) -> None:
         """Say how it went."""
-        style = Style.for_stream(sys.stderr)
         if sampling.is_over:
             click.echo("rbtrace-py: the target has ended", err=True)
-        for line in statistics_lines(sampling.statistics, style):
-            click.echo(f"rbtrace-py: {line.strip()}", err=True)
+        s.tell(sampling)
 
     def close(self) -> None:
         """Nothing is held."""
