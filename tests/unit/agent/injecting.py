@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from conftest import TARGETS, Target
+from processes import TARGETS, Target
 from rbtrace_py.agent.inject import Injection, inject
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.injection import ruby_addresses

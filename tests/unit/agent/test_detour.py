@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import TARGETS, TIMEOUT, Target, read_line, times
+from processes import TARGETS, TIMEOUT, Target, read_line, times
 from rbtrace_py.agent.addresses import Landing, find_landing
 from rbtrace_py.agent.detour import Busy, Detour, Late
 from rbtrace_py.errors import NoSuchTarget, NotPermitted, RbtraceError

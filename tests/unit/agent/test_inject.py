@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from injecting import Bell, bell, injected, ring, state
 
-from conftest import times
+from processes import times
 from rubies import NAMES
 
 __all__ = ["bell"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from injecting import Bell, Injected, bell, build_registers, injected, ring, state
 
-from conftest import is_soak
+from processes import is_soak
 from rubies import NAMES
 
 __all__ = ["bell"]

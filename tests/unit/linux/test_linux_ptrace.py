@@ -312,14 +312,14 @@ def test_a_thread_that_does_not_stop(
     from rbtrace_py.linux import ptrace
 
     with running(program, counts.path, *"sn") as target, Process(target.pid) as process:
-        real = ptrace._ptrace
+        real = ptrace.ptrace
 
-        def but_one(request: int, tid: int, data: int) -> int:
+        def but_one(request: int, tid: int, address: int, data: int) -> int:
             if request == ptrace._PTRACE_INTERRUPT and tid == target.pid:
                 return 0
-            return real(request, tid, data)
+            return real(request, tid, address, data)
 
-        monkeypatch.setattr(ptrace, "_ptrace", but_one)
+        monkeypatch.setattr(ptrace, "ptrace", but_one)
         with (
             pytest.raises(RbtraceError, match="did not stop within"),
             paused(process, 0.05),

@@ -17,6 +17,8 @@ from rbtrace_py.linux.symbols import SymbolTable, load_bias
 _MOST_CODE = 64 << 20
 _PAGE = 4096
 _PF_W = 2
+_AMPLE = 1024
+"""Bytes of room with which no more is looked for."""
 _LIBC = ("libc.", "libc-", "ld-musl-")
 """How files of C libraries are called."""
 
@@ -50,7 +52,8 @@ class Landing:
 
     restore: code that makes ``rt_sigreturn``, as a signal handler returns to
     sigaction: the C library's, None where it is not found
-    rooms: (address, size) of zeroed writable memory that belongs to nobody
+    rooms: (address, size) of zeroed writable memory that belongs to nobody, the
+        largest first
     """
 
     restore: int
@@ -75,9 +78,12 @@ def find_landing(process: Process) -> Landing | None:
             if _name(file).startswith(_LIBC):
                 symbol = SymbolTable(elf).find("sigaction")
                 sigaction = symbol and bias + symbol.address
-        if restore and sigaction and rooms:
+        if restore and sigaction and any(size >= _AMPLE for _, size in rooms):
             break
-    return None if restore is None else Landing(restore, sigaction, tuple(rooms))
+    if restore is None:
+        return None
+    rooms.sort(key=lambda room: room[1], reverse=True)
+    return Landing(restore, sigaction, tuple(rooms))
 
 
 def _name(file: MappedFile) -> str:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import platform
 
 from rbtrace_py.agent.addresses import RubyAddresses
-from rbtrace_py.errors import NotPermitted, RbtraceError, VmNotStarted
+from rbtrace_py.errors import RbtraceError, VmNotStarted
 from rbtrace_py.linux.memfile import MemoryFile
 from rbtrace_py.linux.process import Process, gone, parse_stat, parse_status
 from rbtrace_py.linux.procfs import read_file
+from rbtrace_py.linux.ptrace import seize_refused
 
 _EM_X86_64 = 62
 _LOAD_IT = "or load the agent in the program itself: ruby -rtracepoint/agent"
@@ -43,10 +44,7 @@ def check_state(process: Process) -> None:
     state = parse_stat(process.read(f"task/{process.pid}/stat")).state
     status = parse_status(process.read(f"task/{process.pid}/status"))
     if status.get("TracerPid", "0") != "0":
-        raise NotPermitted(
-            f"process {process.pid} is traced by process {status['TracerPid']}",
-            "a process has one tracer at a time: end that one first",
-        )
+        raise seize_refused(process, process.pid)
     if state in "ZX":
         raise _without_main_thread(process)
     if state in "Tt":

@@ -25,10 +25,10 @@ from rbtrace_py.linux.text import safe_text
 _PTRACE_DETACH = 17
 _PTRACE_SEIZE = 0x4206
 _PTRACE_INTERRUPT = 0x4207
-_WALL = 0x40000000
+WALL = 0x40000000
 """include/uapi/linux/ptrace.h and wait.h."""
 
-_PEEK = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT | _WALL
+_PEEK = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT | WALL
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class _Tracer(threading.Thread):
                 continue
             self._since = self._since or time.monotonic_ns()
             for tid in seized:
-                _ptrace(_PTRACE_INTERRUPT, tid, 0)
+                ptrace(_PTRACE_INTERRUPT, tid, 0, 0)
             self._wait_for(seized)
         raise RbtraceError(
             f"process {self._process.pid} could not be stopped"
@@ -132,7 +132,7 @@ class _Tracer(threading.Thread):
 
     def _seize(self, tid: int) -> bool:
         """False if it has ended."""
-        code = _ptrace(_PTRACE_SEIZE, tid, 0)
+        code = ptrace(_PTRACE_SEIZE, tid, 0, 0)
         if code == 0:
             self._held[tid] = _Held()
             return True
@@ -140,7 +140,7 @@ class _Tracer(threading.Thread):
             return False
         if self._has_ended(tid):
             return False
-        raise _refused(self._process, tid)
+        raise seize_refused(self._process, tid)
 
     def _has_ended(self, tid: int) -> bool:
         """A dead thread that is not yet collected cannot be seized either."""
@@ -175,7 +175,7 @@ class _Tracer(threading.Thread):
         if found.si_code not in (os.CLD_TRAPPED, os.CLD_STOPPED):
             self._bury(tid)
             return True
-        _, status = os.waitpid(tid, _WALL | os.WNOHANG)
+        _, status = os.waitpid(tid, WALL | os.WNOHANG)
         held = self._held[tid]
         held.is_stopped = True
         # No event: it is about to get a signal, which it shall have.
@@ -186,7 +186,7 @@ class _Tracer(threading.Thread):
         """A thread that ended is ours to collect, but not a child's exit code."""
         del self._held[tid]
         if tid != self._process.pid or not self._is_our_child():
-            os.waitpid(tid, _WALL | os.WNOHANG)
+            os.waitpid(tid, WALL | os.WNOHANG)
 
     def _is_our_child(self) -> bool:
         try:
@@ -199,7 +199,7 @@ class _Tracer(threading.Thread):
     def _release(self) -> None:
         """Let go of what has stopped; the end of this thread does the others."""
         for tid, held in list(self._held.items()):
-            if held.is_stopped and _ptrace(_PTRACE_DETACH, tid, held.signal):
+            if held.is_stopped and ptrace(_PTRACE_DETACH, tid, 0, held.signal):
                 self._collect(tid)
         if self._since:
             self.pause.stopped_ns = time.monotonic_ns() - self._since
@@ -214,8 +214,8 @@ class _Tracer(threading.Thread):
             self._bury(tid)
 
 
-def _refused(process: Process, tid: int) -> RbtraceError:
-    """Somebody else traces it, or we may not."""
+def seize_refused(process: Process, tid: int) -> RbtraceError:
+    """Why PTRACE_SEIZE failed: somebody else traces it, or we may not."""
     try:
         status = parse_status(process.read(f"task/{tid}/status"))
     except NoSuchTarget:
@@ -230,7 +230,7 @@ def _refused(process: Process, tid: int) -> RbtraceError:
         name += f" ({safe_text(found['Name'].encode())})"
     return NotPermitted(
         f"process {process.pid} is traced by {name}",
-        "a process has one tracer at a time: end that one, or go without --pause",
+        "a process has one tracer at a time: end that one first",
     )
 
 
@@ -249,8 +249,8 @@ def _load() -> ctypes._NamedFuncPointer:
 _libc_ptrace = _load()
 
 
-def _ptrace(request: int, tid: int, data: int) -> int:
+def ptrace(request: int, tid: int, address: int, data: int) -> int:
     """0, or the errno."""
-    if _libc_ptrace(request, tid, None, data) == -1:
+    if _libc_ptrace(request, tid, address, data) == -1:
         return ctypes.get_errno()
     return 0

@@ -11,12 +11,11 @@ import errno
 import os
 import struct
 import time
-from collections.abc import Callable
 from typing import NamedTuple
 
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
 from rbtrace_py.linux.process import Process, gone, parse_stat
-from rbtrace_py.linux.ptrace import _refused as explain_refusal
+from rbtrace_py.linux.ptrace import WALL, ptrace, seize_refused
 from rbtrace_py.linux.sigframe import REGISTERS_SIZE, Registers
 
 _CONT, _DETACH, _SYSCALL = 7, 17, 24
@@ -29,7 +28,6 @@ _GET_RSEQ = 0x420F
 
 _NT_X86_XSTATE = 0x202
 _TRACESYSGOOD, _TRACEEXEC = 1, 1 << 4
-_WALL = 0x40000000
 _LARGEST_XSTATE = 1 << 16
 
 _IN_CALL = 0x80
@@ -76,9 +74,9 @@ class Tracee:
     def __init__(self, process: Process) -> None:
         self._process = process
         self.tid = process.pid
-        code = _ptrace(_SEIZE, self.tid, 0, _TRACESYSGOOD | _TRACEEXEC)
+        code = ptrace(_SEIZE, self.tid, 0, _TRACESYSGOOD | _TRACEEXEC)
         if code:
-            raise explain_refusal(process, self.tid)
+            raise seize_refused(process, self.tid)
 
     def interrupt(self) -> None:
         """Ask it to stop, wherever it is; it does so soon, or wakes up to do it."""
@@ -103,7 +101,7 @@ class Tracee:
     def _poll(self) -> Stop | None:
         """WEXITED is not asked for: its end is for its parent to collect."""
         try:
-            found = os.waitid(os.P_PID, self.tid, os.WSTOPPED | os.WNOHANG | _WALL)
+            found = os.waitid(os.P_PID, self.tid, os.WSTOPPED | os.WNOHANG | WALL)
         except ChildProcessError:
             raise gone(self.tid) from None
         if found is None:
@@ -165,11 +163,11 @@ class Tracee:
         """Address of its ``struct rseq``; 0: it has none; None: the kernel is older
         than 5.13 and does not say."""
         buffer = ctypes.create_string_buffer(24)
-        code = _ptrace(_GET_RSEQ, self.tid, 24, ctypes.addressof(buffer))
+        code = ptrace(_GET_RSEQ, self.tid, 24, ctypes.addressof(buffer))
         return None if code else int.from_bytes(buffer.raw[:8], "little")
 
     def _do(self, request: int, address: int, data: int) -> None:
-        code = _ptrace(request, self.tid, address, data)
+        code = ptrace(request, self.tid, address, data)
         if code == errno.ESRCH:
             raise self._lost()
         if code:
@@ -187,20 +185,3 @@ def _vector(buffer: ctypes.Array[ctypes.c_char]) -> ctypes.Array[ctypes.c_char]:
     vector = ctypes.create_string_buffer(words, 16)
     vector.kept = buffer  # type: ignore[attr-defined]
     return vector
-
-
-def _load() -> Callable[[int, int, int, int], int]:
-    function = ctypes.CDLL(None, use_errno=True).ptrace
-    function.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
-    function.restype = ctypes.c_long
-    return function
-
-
-_libc_ptrace = _load()
-
-
-def _ptrace(request: int, tid: int, address: int, data: int) -> int:
-    """0, or the errno."""
-    if _libc_ptrace(request, tid, address, data) == -1:
-        return ctypes.get_errno()
-    return 0
