@@ -190,6 +190,19 @@ def test_a_clock_that_is_set_back(path: Path) -> None:
     assert len(list(Recording(path))) == 6
 
 
+def test_the_last_sample_before_a_long_silence(path: Path) -> None:
+    writer = RecordingWriter(path, META)
+    for at in (0, 1):
+        writer.add(sample("a", at=at))
+    writer.flush_if_due(START + 10**9 - 1)
+    assert len(list(Recording(path))) == 1
+    writer.flush_if_due(START + 10**9)
+    assert len(list(Recording(path))) == 2
+    size = path.stat().st_size
+    writer.flush_if_due(START + 3 * 10**9)
+    assert path.stat().st_size == size
+
+
 def test_a_stack_deeper_than_is_kept(path: Path) -> None:
     deep = Stack(tuple(frame(f"f{n}") for n in range(MAX_DEPTH + 3)))
     write(path, [sample("a")._replace(stack=deep)])

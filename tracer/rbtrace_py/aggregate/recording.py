@@ -95,10 +95,7 @@ class RecordingWriter:
         self.close()
 
     def add(self, sample: Sample) -> None:
-        """Write a sample, at the latest with the first one a second later.
-
-        By the time that samples say, which may be set back.
-        """
+        """Write a sample, at the latest with the first one a second later."""
         time_ns, thread, state, stack, weight, flags, fiber = sample
         node = self._nodes.get(stack)
         if node is None:
@@ -107,8 +104,16 @@ class RecordingWriter:
         if len(stack.frames) > MAX_DEPTH:
             flags |= SampleFlags.TRUNCATED
         self._rows.append((time_ns, number, node, state, flags, weight, fiber))
-        is_near = self._flush_at - FLUSH_NS <= time_ns < self._flush_at
-        if not is_near or len(self._rows) >= FLUSH_SAMPLES:
+        if len(self._rows) >= FLUSH_SAMPLES:
+            self._flush_at = 0
+        self.flush_if_due(time_ns)
+
+    def flush_if_due(self, time_ns: int) -> None:
+        """Flush if the last time was a second ago; to be called as time goes by.
+
+        time_ns: CLOCK_REALTIME, which may have been set back
+        """
+        if not self._flush_at - FLUSH_NS <= time_ns < self._flush_at:
             self.flush()
             self._flush_at = time_ns + FLUSH_NS
 

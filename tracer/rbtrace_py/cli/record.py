@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from typing import Any
 
@@ -61,6 +62,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
 
 def _record(stack: ExitStack, targets: Targets, values: dict[str, Any]) -> int:
     path = values["output"] or s.name_now(targets) + EXTENSION
+    writers: list[RecordingWriter] = []
 
     def sink(sampling: Sampling) -> Add:
         try:
@@ -69,10 +71,17 @@ def _record(stack: ExitStack, targets: Targets, values: dict[str, Any]) -> int:
             )
         except OSError as error:
             raise cannot_write(path, error) from error
-        return _counted(stack.enter_context(writer), sampling.statistics)
+        writers.append(stack.enter_context(writer))
+        return _counted(writer, sampling.statistics)
+
+    def goes_on() -> bool:
+        # The next sample of a program that has fallen asleep may be long in coming.
+        for writer in writers:
+            writer.flush_if_due(time.time_ns())
+        return True
 
     try:
-        sampling = s.sample(stack, targets, values, sink)
+        sampling = s.sample(stack, targets, values, sink, goes_on=goes_on)
         stack.close()
     except OSError as error:
         raise cannot_write(path, error) from error
