@@ -14,7 +14,9 @@ EVERY = [(), *((name,) for name in COMMANDS)]
 EVENT_COMMANDS = ["count", "latency", "trace", "values"]
 SAMPLERS = ["stacks", "record"]
 SAMPLING = [*SAMPLERS, "top"]
-TARGETED = ["probes", *EVENT_COMMANDS, *SAMPLING, "dump", "layout"]
+INSIDE = ["eval"]
+TARGETED = ["probes", *EVENT_COMMANDS, *SAMPLING, "dump", "layout", *INSIDE]
+NO_OUTPUT = ["top", "eval"]
 SHARED = {
     "--filter": EVENT_COMMANDS,
     "--wait": EVENT_COMMANDS,
@@ -28,8 +30,13 @@ SHARED = {
     "--format": [*SAMPLERS, "report"],
     "--ps": TARGETED,
     "--subprocesses": TARGETED,
-    "--json": ["probes", *EVENT_COMMANDS, "dump", "layout", "doctor"],
-    "--output": [*(name for name in TARGETED if name != "top"), "doctor", "report"],
+    "--json": ["probes", *EVENT_COMMANDS, "dump", "layout", "doctor", *INSIDE],
+    "--timeout": ["eval"],
+    "--output": [
+        *(name for name in TARGETED if name not in NO_OUTPUT),
+        "doctor",
+        "report",
+    ],
 }
 
 

@@ -31,6 +31,7 @@ COMMANDS = {
     "stacks": "Sample stacks, and print them folded or in another format.",
     "record": "Record stacks to a file.",
     "report": "Show what is in a recording, or what changed between two.",
+    "eval": "Run Ruby code in a process that has the agent.",
     "layout": "Show which Ruby it is, and where its offsets came from.",
     "doctor": "Say what this machine and a target allow, and what is missing.",
     "completion": "Print the completion script of a shell.",

@@ -150,6 +150,25 @@ output_option = click.option(
 )
 
 
+def time_limit_option(default: float, most: float) -> Callable[[Command], Command]:
+    """``--timeout`` of what runs in the process; in seconds."""
+
+    def check(ctx: click.Context, parameter: click.Parameter, value: float) -> float:
+        if value > most:
+            raise click.BadParameter(f"at most {most:g} s", ctx, parameter)
+        return value
+
+    return click.option(
+        "--timeout",
+        "time_limit",
+        type=Seconds(),
+        default=default,
+        show_default=f"{default:g}s",
+        callback=check,
+        help="How long it may take in the process; then it is ended.",
+    )
+
+
 def options_of(values: dict[str, Any]) -> Options:
     """The sessions' options out of a command's."""
     from rbtrace_py.session.base import Options

@@ -1,0 +1,266 @@
+"""``eval``: code in a process that loaded the agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import rubies
+from conftest import MAIN, ROOT, TARGETS, TIMEOUT, Target, run
+from rubies import NAMES, USER
+
+Start = Callable[..., Target]
+
+
+@pytest.fixture
+def target(start: Start) -> Target:
+    return start("agent.rb")
+
+
+def test_a_value(target: Target) -> None:
+    out, err, code = run("eval", target.pid, "ANSWER + 1")
+    assert (out, err, code) == (">> ANSWER + 1\n=> 43\n", "", 0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_ruby(name: str) -> None:
+    with rubies.running(name, "agent.rb") as target:
+        out, err, code = run("eval", target.pid, "puts RUBY_VERSION[0, 3]; :é")
+    assert (err, code) == ("", 0)
+    assert out.splitlines()[1:] == [name, "=> :é"]
+
+
+def test_what_it_prints(target: Target) -> None:
+    words = '$stdout.print "a\\xff"; $stderr.puts "b"; warn "c"; $stdout.flush; nil'
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN, "eval", str(target.pid), words],
+        capture_output=True,
+        timeout=TIMEOUT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tracer")},
+    )
+    assert done.stdout.partition(b"\n")[2] == b"a\xff\n=> nil\n"
+    assert (done.stderr, done.returncode) == (b"b\nc\n", 0)
+    assert target.step("on") == "done on"
+
+
+def test_an_error(target: Target) -> None:
+    code = 'def raises\n  raise ArgumentError, "no \\e[31m"\nend\nraises\n'
+    out, err, status = run("eval", target.pid, code)
+    assert (out, status) == (f">> {code}", 1)
+    first, *callers = err.splitlines()
+    assert first.startswith("(rbtrace):2:in ")
+    assert first.endswith(": no \\e[31m (ArgumentError)")
+    assert callers[0].startswith("  from (rbtrace):4:in ")
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("exit 3", "exit (SystemExit)"),
+        ("1 +", "(SyntaxError)"),
+        ("throw :nobody", "(UncaughtThrowError)"),
+        ("BasicObject.new", "(NoMethodError)"),
+    ],
+)
+def test_what_has_no_value(code: str, text: str, target: Target) -> None:
+    _, err, status = run("eval", target.pid, code)
+    assert text in err
+    assert status == 1
+    assert target.step("on") == "done on"
+
+
+def test_from_a_file(target: Target, tmp_path: Path) -> None:
+    path = tmp_path / "code.rb"
+    path.write_text("# encoding: utf-8\n[__FILE__, __LINE__]\n")
+    out, _, code = run("eval", target.pid, "-f", path)
+    assert out.splitlines()[-1] == f'=> ["{path}", 2]'
+    assert code == 0
+    path.write_bytes(b"\xff")
+    _, err, code = run("eval", target.pid, "-f", path)
+    assert "is not UTF-8" in err
+    assert code == 2
+    _, err, code = run("eval", target.pid, "-f", tmp_path / "none")
+    assert "none" in err
+    assert code == 2
+
+
+@pytest.mark.parametrize("words", [[], ["-f", "-"]])
+def test_from_standard_input(words: list[str], target: Target) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN, "eval", str(target.pid), *words],
+        input="1 + 2\n",
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tracer")},
+    )
+    assert (done.stdout, done.returncode) == (">> 1 + 2\n=> 3\n", 0)
+
+
+def test_json(target: Target) -> None:
+    words = '$stdout.puts 1; $stderr.print "é"; ANSWER'
+    out, err, code = run("eval", target.pid, words, "--json")
+    document = json.loads(out)
+    assert document.pop("time_ns") > 0
+    assert document == {
+        "schema": "rbtrace-py/eval",
+        "version": 1,
+        "pid": target.pid,
+        "code": words,
+        "value": "42",
+        "class": "Integer",
+        "error": None,
+        "stdout": "1\n",
+        "stderr": "é",
+    }
+    assert (err, code) == ("", 0)
+
+
+def test_json_of_an_error(target: Target) -> None:
+    out, err, code = run("eval", target.pid, 'raise "no"', "--json")
+    document = json.loads(out)
+    assert (document["value"], document["class"]) == (None, None)
+    assert document["error"]["class"] == "RuntimeError"
+    assert document["error"]["message"] == "no"
+    assert document["error"]["backtrace"][0].startswith("(rbtrace):1")
+    assert (err, code) == ("", 1)
+
+
+def test_of_any_size(target: Target, tmp_path: Path) -> None:
+    size = 4_000_000
+    out, _, code = run("eval", target.pid, f'$stdout.print "b" * {size}; "a" * {size}')
+    lines = out.splitlines()[1:]
+    assert lines == ["b" * size, f'=> "{"a" * size}"']
+    assert code == 0
+    path = tmp_path / "long.rb"
+    path.write_text(f"#{'x' * 3_000_000}\n{'1 +' * 300} 1")
+    out, _, code = run("eval", target.pid, "-f", path)
+    assert out.endswith("\n=> 301\n")
+    path.write_text("#" * (16 << 20))
+    _, err, code = run("eval", target.pid, "-f", path)
+    assert "too long for the agent" in err
+    assert code == 2
+
+
+def test_a_time_limit(target: Target) -> None:
+    words = ("eval", target.pid, "$stdout.puts 1; loop { }", "--timeout", "300ms")
+    out, err, code = run(*words)
+    assert out.splitlines()[1:] == ["1"]
+    assert "the time limit passed" in err
+    assert code == 1
+    assert target.step("on") == "done on"
+
+
+def test_ctrl_c_ends_the_code(target: Target) -> None:
+    code = "begin; $stdout.puts :on; sleep; ensure; ENDED = 1; end"
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAIN, "eval", str(target.pid), code, "--timeout", "1h"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tracer")},
+    )
+    assert process.stdout
+    assert process.stdout.readline().startswith(">> ")
+    assert process.stdout.readline() == "on\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=TIMEOUT)
+    assert (err, process.returncode) == ("rbtrace-py: interrupted\n", 130)
+    waiting = "Thread.pass until defined?(ENDED); ENDED"
+    assert run("eval", target.pid, waiting)[0].endswith("=> 1\n")
+
+
+def test_a_process_that_ends_meanwhile(target: Target) -> None:
+    _, err, code = run("eval", target.pid, "Process.kill(:KILL, $$); sleep")
+    assert err == f"rbtrace-py: process {target.pid} has ended\n"
+    assert code == 4
+
+
+def test_a_terminal_is_not_steered(target: Target) -> None:
+    words = '$stdout.print "a\\e[2Jb\\tc\\n"; Class.new { def inspect = "\\e[2J" }.new'
+    main, side = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAIN, "eval", str(target.pid), words],
+        stdout=side,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT / "tracer"),
+            "NO_COLOR": "1",
+            "PYTHONUTF8": "1",
+        },
+    )
+    os.close(side)
+    written = bytearray()
+
+    def read() -> None:
+        try:
+            while data := os.read(main, 4096):
+                written.extend(data)
+        except OSError:
+            return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert process.wait(TIMEOUT) == 0
+    reader.join(TIMEOUT)
+    os.close(main)
+    lines = bytes(written).replace(b"\r", b"").splitlines()[1:]
+    assert b"\x1b" not in written
+    assert lines[0].startswith(b"a\\e[2Jb")
+    assert lines[1] == b"=> \\e[2J"
+
+
+def test_without_an_agent() -> None:
+    target = Target(sys.executable, "-c", "print('ready', flush=True); input()")
+    try:
+        _, err, code = run("eval", target.pid, "1")
+    finally:
+        target.close()
+    assert err.startswith(f"rbtrace-py: there is no agent in process {target.pid}\n")
+    assert "RUBYOPT=-rtracepoint/agent" in err
+    assert code == 4
+
+
+def test_of_several_users(root: None) -> None:
+    """Root asks any process; another user none but the own ones."""
+    ruby = ["ruby", str(TARGETS / "agent.rb")]
+    target = Target(*rubies.as_user(ruby))
+    other = Target(*ruby)
+    try:
+        assert run("eval", target.pid, "Process.uid")[0].endswith(f"=> {USER}\n")
+        words = [sys.executable, "-c", MAIN, "eval", str(other.pid), "1"]
+        env = {**os.environ, "PYTHONPATH": str(ROOT / "tracer")}
+        done = subprocess.run(
+            rubies.as_user(words),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            env=env,
+        )
+    finally:
+        target.close()
+        other.close()
+    assert "belongs to user root" in " ".join(done.stderr.split())
+    assert done.returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["1", "2"], "one word too many"),
+        (["1", "-f", "x"], "do not go together"),
+        (["1", "--timeout", "2h"], "at most 3600 s"),
+    ],
+)
+def test_usage(words: list[str], text: str, target: Target) -> None:
+    _, err, code = run("eval", target.pid, *words)
+    assert text in err
+    assert code == 2

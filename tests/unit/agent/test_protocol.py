@@ -1,0 +1,278 @@
+"""Frames and values of the agent, and an agent that sends what it likes."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from processes import times
+from rbtrace_py.agent import client, protocol
+from rbtrace_py.agent.client import Agent, AgentError
+from rbtrace_py.agent.protocol import BrokenAgent, Channel, decode_map, encode
+from rbtrace_py.errors import RbtraceError, UsageError
+
+HELLO = {"version": 1, "pid": 7}
+REQUEST, DATA, REPLY, ERROR, EVENT, CANCEL = range(1, 7)
+SEED = 20_260_101
+
+
+class Alive:
+    """A process that lives on, whatever its agent does."""
+
+    pid = 7
+
+    def alive(self) -> bool:
+        return True
+
+    def wait(self, timeout: float) -> bool:
+        return False
+
+    def read(self, name: str) -> bytes:
+        return b"7 (ruby) S" + b" 0" * 49
+
+
+def frame(kind: int, body: bytes, request: int = 2, flags: int = 0) -> bytes:
+    return struct.pack("<IBBHI", len(body), kind, flags, 0, request) + body
+
+
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """Call an agent: it says hello and ``data``, and hangs up unless it ``stays``."""
+
+    def call(
+        data: bytes, stays: bool = False, seconds: float = 10, **rest: Any
+    ) -> protocol.Map:
+        ours, its = socket.socketpair()
+        monkeypatch.setattr(client, "connect", lambda process: ours)
+        with its, ours:
+            its.sendall(frame(REPLY, encode(HELLO), request=1) + data)
+            if not stays:
+                its.shutdown(socket.SHUT_WR)
+            with Agent(Alive()) as agent:  # type: ignore[arg-type]
+                return agent.call("memory", {}, seconds, **rest)
+
+    return call
+
+
+VALUES = [
+    None,
+    True,
+    False,
+    0,
+    -(1 << 63),
+    (1 << 63) - 1,
+    1.5,
+    "",
+    "Grüße\0",
+    b"\xff\0",
+    [],
+    [1, ["a", None]],
+    {},
+    {"a": {"b": [1, 2.5]}, "": b""},
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_a_value_comes_back(value: Any) -> None:
+    assert decode_map(encode({"it": value})) == {"it": value}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"n",
+        encode([{}]),
+        encode({}) + b"n",
+        b"m" + struct.pack("<I", 1),
+        b"m" + struct.pack("<I", 0xFFFFFFFF),
+        b"m" + struct.pack("<II", 1, 0xFFFFFFFF) + b"a",
+        b"m" + struct.pack("<I", 2) + 2 * (struct.pack("<I", 1) + b"kn"),
+        b"m" + struct.pack("<II", 1, 1) + b"\xffn",
+        encode({"a": "\x7f"}).replace(b"\x7f", b"\xff"),
+        encode({"a": None})[:-1] + b"x",
+        encode({"a": None})[:-1] + b"a\xff\xff\xff\xff",
+        encode({"a": None})[:-1] + b"i1234567",
+        encode({"a": None})[:-1] + 16 * b"a\x01\0\0\0" + b"n",
+    ],
+)
+def test_what_is_no_map(data: bytes) -> None:
+    with pytest.raises(BrokenAgent):
+        decode_map(data)
+
+
+def test_16_levels_are_a_map() -> None:
+    value = encode({"a": None})[:-1] + 14 * b"a\x01\0\0\0" + b"n"
+    assert list(decode_map(value)) == ["a"]
+
+
+def test_too_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MAX_VALUES", 100)
+    assert len(decode_map(encode({"a": [None] * 98}))["a"]) == 98
+    with pytest.raises(BrokenAgent):
+        decode_map(encode({"a": [None] * 99}))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        (0, 0, 0, 0, 2),
+        (0, REQUEST, 0, 0, 2),
+        (0, CANCEL, 0, 0, 2),
+        (0, 7, 0, 0, 2),
+        (65_537, REPLY, 0, 0, 2),
+        (0xFFFFFFFF, DATA, 1, 0, 2),
+        (0, REPLY, 2, 0, 2),
+        (0, DATA, 4, 0, 2),
+        (1, REPLY, 1, 0, 2),
+        (0, REPLY, 0, 1, 2),
+    ],
+)
+def test_what_is_no_frame(head: tuple[int, ...], ask: Ask) -> None:
+    with pytest.raises(BrokenAgent):
+        ask(struct.pack("<IBBHI", *head) + bytes(64))
+
+
+def test_an_answer(ask: Ask) -> None:
+    event = frame(EVENT, encode({"event": "exit"}), request=0)
+    assert ask(event + frame(REPLY, encode({"rss": 1}))) == {"rss": 1}
+
+
+def test_a_long_answer_and_what_comes_between(ask: Ask) -> None:
+    body = encode({"it": "x" * 100_000})
+    halves = [frame(DATA, body[:60_000]), frame(DATA, body[60_000:])]
+    between = frame(DATA, encode({"event": "exit"}), 0) + frame(EVENT, b"", 0, 1)
+    got: list[bytes] = []
+    found = ask(
+        halves[0]
+        + frame(DATA, b"out", flags=Channel.STDOUT)
+        + between
+        + halves[1]
+        + frame(REPLY, b"", flags=1),
+        sinks={Channel.STDOUT: got.append},
+    )
+    assert found == {"it": "x" * 100_000}
+    assert got == [b"out"]
+
+
+def test_an_answer_without_end(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MAX_REPLY", 100)
+    with pytest.raises(BrokenAgent, match="longer than 100 bytes"):
+        ask(frame(DATA, bytes(60)) * 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (frame(REPLY, encode({}), request=3), "another request"),
+        (frame(REPLY, encode({}), request=0), "another request"),
+        (frame(DATA, b"", request=0, flags=1), "another request"),
+        (frame(DATA, b"x", flags=Channel.FILE), "nobody asked"),
+        (b"", "hung up"),
+        (frame(REPLY, encode({}))[:-1], "hung up"),
+        (frame(REPLY, b"i"), "cut short"),
+    ],
+)
+def test_what_is_no_answer(data: bytes, text: str, ask: Ask) -> None:
+    with pytest.raises(BrokenAgent, match=text):
+        ask(data)
+
+
+@pytest.mark.parametrize("request_", [0, 2])
+def test_a_refusal(request_: int, ask: Ask) -> None:
+    reply = {"code": "busy", "message": "so \x1b[31m", "pid": 3}
+    with pytest.raises(AgentError) as caught:
+        ask(frame(ERROR, encode(reply), request_))
+    assert (caught.value.code, caught.value.reply) == ("busy", reply)
+    assert str(caught.value) == "process 7: so \\x1b[31m"
+
+
+def test_silence_has_an_end(ask: Ask) -> None:
+    with pytest.raises(BrokenAgent, match="does not answer"):
+        ask(b"", stays=True, seconds=0.05)
+
+
+def test_a_frame_that_never_ends(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "FRAME_SECONDS", 0.05)
+    with pytest.raises(BrokenAgent, match="does not answer"):
+        ask(frame(REPLY, b"abc")[:-1], stays=True)
+
+
+def test_another_version(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(HELLO, "version", 2)
+    with pytest.raises(BrokenAgent, match="version"):
+        ask(b"")
+
+
+def test_a_request_that_is_too_long() -> None:
+    most = protocol.MAX_REQUEST - len(encode({"code": ""}))
+    assert protocol.pack_request(1, {"code": "a" * most})
+    with pytest.raises(UsageError):
+        protocol.pack_request(1, {"code": "a" * (most + 1)})
+
+
+def test_100_000_malformed_messages(ask: Ask) -> None:
+    """Each is refused, or is by chance an answer; nothing else happens."""
+    source = random.Random(SEED)
+    refused = 0
+    sinks = {channel: len for channel in Channel if channel is not Channel.MAP}
+    for _ in range(times(100_000)):
+        try:
+            found = ask(malformed(source), sinks=sinks)
+            assert isinstance(found, dict)
+        except RbtraceError:
+            refused += 1
+    assert refused > times(100_000) * 3 // 4
+
+
+def malformed(source: random.Random) -> bytes:
+    kinds = (_noise, _bad_body, _bad_body, _flipped, _flipped, _cut, _shuffled)
+    return source.choice(kinds)(source)
+
+
+def _noise(source: random.Random) -> bytes:
+    return source.randbytes(source.randrange(64))
+
+
+def _bad_body(source: random.Random) -> bytes:
+    """A good head, and values of any kind in any order."""
+    body = b"m" + bytes(source.choices(b"ntfidsbam\0\1\2\xff", k=source.randrange(90)))
+    return frame(source.randrange(2, 6), body, source.randrange(4))
+
+
+def _good(source: random.Random) -> list[bytes]:
+    body = encode({"threads": [{"name": "a", "backtrace": ["b"] * 3}], "n": 1.5})
+    at = source.randrange(len(body))
+    return [
+        frame(EVENT, encode({"event": "exit"}), 0),
+        frame(DATA, b"text", flags=source.randrange(4)),
+        frame(DATA, body[:at]),
+        frame(DATA, body[at:]),
+        frame(REPLY, b"", flags=1),
+    ]
+
+
+def _flipped(source: random.Random) -> bytes:
+    data = bytearray(b"".join(_good(source)))
+    for _ in range(source.randrange(1, 6)):
+        data[source.randrange(len(data))] ^= 1 << source.randrange(8)
+    return bytes(data)
+
+
+def _cut(source: random.Random) -> bytes:
+    data = b"".join(_good(source))
+    return data[: source.randrange(len(data))]
+
+
+def _shuffled(source: random.Random) -> bytes:
+    frames = _good(source)
+    source.shuffle(frames)
+    return b"".join(frames[1:])

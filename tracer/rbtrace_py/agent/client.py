@@ -1,0 +1,194 @@
+"""A connection to the agent in a process: requests, and what comes back.
+
+Neither waits for ever: a request has a time, and so has a frame that has begun.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from rbtrace_py.agent import protocol
+from rbtrace_py.agent.place import connect
+from rbtrace_py.agent.protocol import BrokenAgent, Channel, FrameType, Head, Map
+from rbtrace_py.errors import NotPermitted, RbtraceError
+from rbtrace_py.linux.closing import Closing
+from rbtrace_py.linux.process import Process, gone, parse_stat
+from rbtrace_py.linux.text import safe_text
+
+Sinks = Mapping[Channel, Callable[[bytes], None]]
+"""Who gets the bytes of a channel; a channel that is not there must not be used."""
+
+FRAME_SECONDS = 10
+HELLO_SECONDS = 10
+_MESSAGE_LIMIT = 4096
+
+
+class AgentError(RbtraceError):
+    """The agent did not do it: ``code`` as docs/agent.md lists them, and the rest."""
+
+    def __init__(self, pid: int, reply: Map) -> None:
+        self.code = str(reply.get("code"))
+        self.reply = reply
+        message = str(reply.get("message")).encode()
+        super().__init__(f"process {pid}: {safe_text(message, _MESSAGE_LIMIT)}")
+
+
+class _Ended(Exception):
+    """The other end closed the connection."""
+
+
+class Agent(Closing):
+    """The agent of ``process``; ``hello`` is what it said of itself.
+
+    Raises NoAgent, NotPermitted, AgentError, BrokenAgent, NoSuchTarget.
+    """
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._number = 0
+        self._socket = connect(process)
+        try:
+            self.hello = self._greet()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def call(
+        self,
+        command: str,
+        arguments: Map | None = None,
+        seconds: float = HELLO_SECONDS,
+        sinks: Sinks | None = None,
+    ) -> Map:
+        """The reply to ``command``; its data go to ``sinks`` as they come.
+
+        seconds: how long it may take. Raises AgentError if it is refused,
+        BrokenAgent if there is no answer, NoSuchTarget if the process ended.
+        """
+        try:
+            return self._call(command, arguments or {}, seconds, sinks or {})
+        except _Ended:
+            raise self._ended() from None
+
+    def _greet(self) -> Map:
+        arguments = {"magic": protocol.MAGIC, "versions": [protocol.VERSION]}
+        try:
+            hello = self._call("hello", arguments, HELLO_SECONDS, {})
+        except _Ended:
+            if not self._process.alive():
+                raise gone(self._process.pid) from None
+            raise NotPermitted(
+                f"the agent in process {self._process.pid} hung up",
+                "it answers to its own user and to root, as its user namespace"
+                " sees them",
+            ) from None
+        if hello.get("version") != protocol.VERSION:
+            raise BrokenAgent("the agent speaks a version of the protocol of its own")
+        return hello
+
+    def _call(self, command: str, arguments: Map, seconds: float, sinks: Sinks) -> Map:
+        self._number += 1
+        data = protocol.pack_request(self._number, {"command": command, **arguments})
+        deadline = time.monotonic() + seconds
+        self._send(data, deadline)
+        return self._answer(deadline, sinks)
+
+    def _answer(self, deadline: float, sinks: Sinks) -> Map:
+        long = {self._number: bytearray(), 0: bytearray()}
+        while True:
+            head, payload = self._frame(deadline)
+            is_error = head.type is FrameType.ERROR
+            of_nobody = is_error or head.type is FrameType.EVENT or _is_map(head)
+            if head.request != self._number and not (of_nobody and head.request == 0):
+                raise BrokenAgent("the agent sent an answer to another request")
+            if head.type is FrameType.DATA:
+                self._take(head, payload, long[head.request], sinks)
+                continue
+            found = protocol.decode_map(long[head.request] if head.flags else payload)
+            long[head.request].clear()
+            if is_error:
+                raise AgentError(self._process.pid, found)
+            if head.type is FrameType.REPLY:
+                return found
+
+    def _take(self, head: Head, payload: bytes, long: bytearray, sinks: Sinks) -> None:
+        channel = Channel(head.flags)
+        if channel is Channel.MAP:
+            if len(long) + len(payload) > protocol.MAX_REPLY:
+                raise BrokenAgent(
+                    f"the answer is longer than {protocol.MAX_REPLY} bytes",
+                    "let the process write it to a file",
+                )
+            long += payload
+            return
+        if channel not in sinks:
+            raise BrokenAgent("the agent sent data that nobody asked for")
+        sinks[channel](payload)
+
+    def _frame(self, deadline: float) -> tuple[Head, bytes]:
+        first = self._receive(protocol.HEAD_SIZE, deadline)
+        ends = min(deadline, time.monotonic() + FRAME_SECONDS)
+        first += self._receive_all(protocol.HEAD_SIZE - len(first), ends)
+        head = protocol.parse_head(first)
+        return head, self._receive_all(head.length, ends)
+
+    def _receive_all(self, size: int, deadline: float) -> bytes:
+        pieces = []
+        while size:
+            pieces.append(self._receive(size, deadline))
+            size -= len(pieces[-1])
+        return b"".join(pieces)
+
+    def _receive(self, size: int, deadline: float) -> bytes:
+        """At least a byte, at most ``size``."""
+        self._wait_until(deadline)
+        try:
+            data = self._socket.recv(size)
+        except TimeoutError:
+            raise self._silent() from None
+        except ConnectionError:
+            raise _Ended from None
+        if not data:
+            raise _Ended
+        return data
+
+    def _send(self, data: bytes, deadline: float) -> None:
+        self._wait_until(deadline)
+        try:
+            self._socket.sendall(data)
+        except TimeoutError:
+            raise self._silent() from None
+        except ConnectionError:
+            # What it said before it hung up can still be read.
+            return
+
+    def _wait_until(self, deadline: float) -> None:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise self._silent()
+        self._socket.settimeout(left)
+
+    def _silent(self) -> RbtraceError:
+        process = self._process
+        if not process.alive():
+            return gone(process.pid)
+        if parse_stat(process.read("stat")).state in "Tt":
+            hint = f"it is stopped; continue it: kill -CONT {process.pid}"
+        else:
+            hint = "it may be in a C function that keeps Ruby's lock (GVL); try again"
+        return BrokenAgent(f"the agent in process {process.pid} does not answer", hint)
+
+    def _ended(self) -> RbtraceError:
+        process = self._process
+        # It closes its descriptors before it is a zombie.
+        if process.wait(0.2):
+            return gone(process.pid)
+        return BrokenAgent(f"the agent in process {process.pid} hung up")
+
+
+def _is_map(head: Head) -> bool:
+    return head.type is FrameType.DATA and head.flags == Channel.MAP

@@ -1,0 +1,148 @@
+"""The agent's socket of a process: where it is, and whether it is the process's own.
+
+docs/agent.md, "The socket's place" and "Who may do what".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+from collections.abc import Iterator
+from itertools import islice
+
+from rbtrace_py.errors import NoSuchTarget, RbtraceError
+from rbtrace_py.linux.process import Process, gone, parse_status
+from rbtrace_py.linux.text import safe_text
+
+_BASES = ("/tmp", "/dev/shm")
+_VARIABLE = b"TRACEPOINT_AGENT_DIR="
+_CREDENTIALS = struct.Struct("3i")
+_MOST_NAMES = 4096
+_TIMEOUT = struct.Struct("ll")
+CONNECT_SECONDS = 5
+HOW_TO_LOAD = (
+    'load it in the program (require "tracepoint/agent", of the gem tracepoint-usdt),'
+    " or start it with RUBYOPT=-rtracepoint/agent"
+)
+
+
+class NoAgent(NoSuchTarget):
+    """No agent in the process, or none that may be talked to."""
+
+
+def connect(process: Process) -> socket.socket:
+    """A connection to the agent in ``process``, which the kernel says is its.
+
+    Raises NoAgent, NoSuchTarget if the process is gone, NotPermitted.
+    """
+    reasons: list[str] = []
+    for directory in _directories(process):
+        for connection in _connections(process, directory, reasons):
+            if process.alive():
+                return connection
+            connection.close()
+            raise gone(process.pid)
+    if not process.alive():
+        raise gone(process.pid)
+    why = f": {reasons[0]}" if reasons else ""
+    raise NoAgent(f"there is no agent in process {process.pid}{why}", HOW_TO_LOAD)
+
+
+def _connections(
+    process: Process, directory: str, reasons: list[str]
+) -> Iterator[socket.socket]:
+    """Those of a directory that are the process's own; ``reasons`` why others not."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = process.open(directory, flags)
+    except RbtraceError:
+        return
+    try:
+        for name in _names(process, fd):
+            connection = _connect(f"/proc/self/fd/{fd}/{name}", reasons)
+            if connection is not None:
+                problem = _foreign(process, connection)
+                if problem is None:
+                    yield connection
+                    return
+                connection.close()
+                reasons.append(problem)
+    finally:
+        os.close(fd)
+
+
+def _directories(process: Process) -> Iterator[str]:
+    """By preference, below /proc/PID."""
+    asked = _environment(process)
+    if asked:
+        # A relative one was in the working directory of that time.
+        root = "root" if asked.startswith("/") else "cwd/"
+        yield f"{root}{asked}"
+    yield from (f"root{base}/rbtrace-agent-{_inner_uid(process)}" for base in _BASES)
+
+
+def _environment(process: Process) -> str:
+    """TRACEPOINT_AGENT_DIR, as the process was started with."""
+    try:
+        words = process.read("environ").split(b"\0")
+    except RbtraceError:
+        return ""
+    found = (word[len(_VARIABLE) :] for word in words if word.startswith(_VARIABLE))
+    return os.fsdecode(next(found, b""))
+
+
+def _inner_uid(process: Process) -> int:
+    """The effective user id as the process sees it; ours where that is unknown."""
+    uid = process.uid
+    for line in process.read("uid_map").splitlines():
+        inner, outer, count = map(int, line.split())
+        if outer <= uid < outer + count:
+            return inner + uid - outer
+    return uid
+
+
+def _names(process: Process, directory: int) -> Iterator[str]:
+    """The name by the rule first; a time namespace has other start times."""
+    inner = parse_status(process.read("status")).get("NSpid", "").split()
+    pid = inner[-1] if inner and inner[-1].isdigit() else str(process.pid)
+    name = f"{pid}-{process.start_time}.sock"
+    yield name
+    pattern = re.compile(rf"{pid}-\d+\.sock", re.ASCII)
+    with os.scandir(directory) as entries:
+        for entry in islice(entries, _MOST_NAMES):
+            if entry.name != name and pattern.fullmatch(entry.name):
+                yield entry.name
+
+
+def _connect(path: str, reasons: list[str]) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        # Blocking: a queue that is full is waited for only so (unix_stream_connect).
+        wait = _TIMEOUT.pack(CONNECT_SECONDS, 0)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
+        connection.connect(path)
+        return connection
+    except FileNotFoundError:
+        pass
+    except ConnectionRefusedError:
+        reasons.append("its socket is there, but nobody listens")
+    except BlockingIOError:
+        reasons.append("its socket does not take a connection; too many wait already")
+    except OSError as error:
+        reasons.append(f"its socket cannot be used: {safe_text(str(error).encode())}")
+    connection.close()
+    return None
+
+
+def _foreign(process: Process, connection: socket.socket) -> str | None:
+    """Why the other end is not the process, or None if it is (SO_PEERCRED)."""
+    size = _CREDENTIALS.size
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    pid, uid, _ = _CREDENTIALS.unpack(found)
+    if pid != process.pid:
+        return f"who listens on its socket is process {pid}"
+    if uid != process.uid:
+        return f"its socket is of user {uid}, whom it is no more"
+    return None

@@ -1,0 +1,211 @@
+"""The agent's frames and values as bytes (docs/agent.md), version 1.
+
+What the agent sends is hostile until it has been through here: every length and number
+is checked against what there is, and all of it has bounds.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from rbtrace_py.errors import RbtraceError, UsageError
+
+Value = None | bool | int | float | str | bytes | Sequence[Any] | Mapping[str, Any]
+Map = dict[str, Any]
+
+VERSION = 1
+MAGIC = "rbtrace-agent"
+MAX_PAYLOAD = 65_536
+MAX_REQUEST = 16 << 20
+"""Bytes of a request's map; the agent takes no more."""
+MAX_REPLY = 1 << 30
+"""Bytes of a map from the agent; our own bound, as it is put together in memory."""
+MAX_VALUES = 1 << 22
+"""Values in a map from the agent; ours too: a byte of it can take fifty in Python."""
+_DEPTH = 16
+_HEAD = struct.Struct("<IBBHI")
+HEAD_SIZE = _HEAD.size
+_U32 = struct.Struct("<I")
+_I64 = struct.Struct("<q")
+_DOUBLE = struct.Struct("<d")
+
+
+class BrokenAgent(RbtraceError):
+    """The agent sends what is no answer, or nothing; the connection is of no use."""
+
+
+class FrameType(IntEnum):
+    """What a frame is."""
+
+    REQUEST = 1
+    DATA = 2
+    REPLY = 3
+    ERROR = 4
+    EVENT = 5
+    CANCEL = 6
+
+
+class Channel(IntEnum):
+    """What the bytes of a DATA frame belong to."""
+
+    MAP = 0
+    STDOUT = 1
+    STDERR = 2
+    FILE = 3
+
+
+_FROM_AGENT = (FrameType.DATA, FrameType.REPLY, FrameType.ERROR, FrameType.EVENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The 12 bytes before a payload of ``length`` bytes.
+
+    flags: of DATA the channel; else 1 where the map came in DATA frames
+    """
+
+    length: int
+    type: FrameType
+    flags: int
+    request: int
+
+
+def parse_head(data: bytes) -> Head:
+    """What an agent may send; raises BrokenAgent for all else."""
+    length, kind, flags, zero, request = _HEAD.unpack(data)
+    if kind not in _FROM_AGENT or zero:
+        raise BrokenAgent("the agent sent what is no frame")
+    if length > MAX_PAYLOAD:
+        raise BrokenAgent(f"the agent sent a frame of {length} bytes")
+    if flags > (Channel.FILE if kind == FrameType.DATA else 1):
+        raise BrokenAgent("the agent sent a frame with unknown flags")
+    if length and flags and kind != FrameType.DATA:
+        raise BrokenAgent("the agent sent a frame with two payloads")
+    return Head(length, FrameType(kind), flags, request)
+
+
+def pack_request(number: int, arguments: Map) -> bytes:
+    """The frames of a request; raises UsageError if it is too long."""
+    body = encode(arguments)
+    if len(body) > MAX_REQUEST:
+        raise UsageError(
+            f"a request of {len(body)} bytes is too long for the agent",
+            f"it takes {MAX_REQUEST} bytes; let the process load a file",
+        )
+    if len(body) <= MAX_PAYLOAD:
+        return _frame(FrameType.REQUEST, 0, number, body)
+    pieces = [body[at : at + MAX_PAYLOAD] for at in range(0, len(body), MAX_PAYLOAD)]
+    frames = [_frame(FrameType.DATA, Channel.MAP, number, piece) for piece in pieces]
+    return b"".join([*frames, _frame(FrameType.REQUEST, 1, number, b"")])
+
+
+def _frame(kind: FrameType, flags: int, number: int, payload: bytes) -> bytes:
+    return _HEAD.pack(len(payload), kind, flags, 0, number) + payload
+
+
+def encode(value: Value) -> bytes:
+    """A value as bytes; text that is not UTF-8 (surrogates) becomes ``?``."""
+    if value is None:
+        return b"n"
+    if isinstance(value, bool):
+        return b"t" if value else b"f"
+    if isinstance(value, int):
+        return b"i" + _I64.pack(value)
+    if isinstance(value, float):
+        return b"d" + _DOUBLE.pack(value)
+    if isinstance(value, str):
+        return b"s" + _sized(value.encode("utf-8", "replace"))
+    if isinstance(value, bytes):
+        return b"b" + _sized(value)
+    if isinstance(value, Mapping):
+        pairs = (_sized(key.encode()) + encode(item) for key, item in value.items())
+        return b"m" + _U32.pack(len(value)) + b"".join(pairs)
+    return b"a" + _U32.pack(len(value)) + b"".join(map(encode, value))
+
+
+def _sized(data: bytes) -> bytes:
+    return _U32.pack(len(data)) + data
+
+
+def decode_map(data: bytes | bytearray) -> Map:
+    """The one map that ``data`` is; raises BrokenAgent."""
+    reader = _Reader(memoryview(data))
+    value = reader.value(1)
+    if not isinstance(value, dict) or not reader.is_done():
+        raise BrokenAgent("the agent sent what is not exactly one map")
+    return value
+
+
+class _Reader:
+    """Takes values from bytes that may be anything."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._at = 0
+        self._left = MAX_VALUES
+
+    def is_done(self) -> bool:
+        return self._at == len(self._data)
+
+    def value(self, depth: int) -> Any:
+        """The next value; ``depth`` is 1 for the outermost."""
+        self._left -= 1
+        if depth > _DEPTH or self._left < 0:
+            raise BrokenAgent("the agent sent a map that is too deep or too large")
+        match bytes(self._take(1)):
+            case b"n":
+                return None
+            case b"t":
+                return True
+            case b"f":
+                return False
+            case b"i":
+                return _I64.unpack(self._take(8))[0]
+            case b"d":
+                return _DOUBLE.unpack(self._take(8))[0]
+            case b"s":
+                return self._text()
+            case b"b":
+                return bytes(self._take(self._length()))
+            case b"a":
+                return [self.value(depth + 1) for _ in range(self._number(1))]
+            case b"m":
+                return self._map(depth)
+        raise BrokenAgent("the agent sent a value of no known type")
+
+    def _map(self, depth: int) -> Map:
+        pairs: Map = {}
+        for _ in range(self._number(5)):
+            key = self._text()
+            if key in pairs:
+                raise BrokenAgent("the agent sent a map with a key twice")
+            pairs[key] = self.value(depth + 1)
+        return pairs
+
+    def _text(self) -> str:
+        try:
+            return str(self._take(self._length()), "utf-8")
+        except UnicodeDecodeError:
+            raise BrokenAgent("the agent sent text that is not UTF-8") from None
+
+    def _number(self, least: int) -> int:
+        """How many things follow that take ``least`` bytes each at least."""
+        number = self._length()
+        if number * least > len(self._data) - self._at:
+            raise BrokenAgent("the agent sent a value that is cut short")
+        return number
+
+    def _length(self) -> int:
+        number: int = _U32.unpack(self._take(4))[0]
+        return number
+
+    def _take(self, size: int) -> memoryview:
+        end = self._at + size
+        if end > len(self._data):
+            raise BrokenAgent("the agent sent a value that is cut short")
+        self._at, start = end, self._at
+        return self._data[start:end]

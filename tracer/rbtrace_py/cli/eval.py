@@ -1,0 +1,177 @@
+"""``eval``: Ruby code, run in a process that has the agent."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+from collections.abc import Callable
+from typing import Any, TextIO
+
+import click
+
+from rbtrace_py.aggregate.inside import Evaluated
+from rbtrace_py.cli import options as o
+from rbtrace_py.cli.output import Output, cannot_write, opened
+from rbtrace_py.errors import RbtraceError, UsageError
+from rbtrace_py.linux.process import Process
+from rbtrace_py.report.inside import eval_document, raised_lines, shown, value_lines
+from rbtrace_py.report.json import dumps
+from rbtrace_py.report.style import Style
+from rbtrace_py.session import inside
+from rbtrace_py.session.targets import Targets
+
+_MOST_KEPT = 64 << 20
+"""Bytes of output that go into one JSON document."""
+
+
+@click.command("eval", options_metavar="[OPTIONS]")
+@o.takes_target
+@click.option(
+    "-f",
+    "--file",
+    "code_file",
+    type=click.Path(allow_dash=True, dir_okay=False),
+    help="Take the code from a file; - is standard input.",
+)
+@o.time_limit_option(inside.EVAL_SECONDS, inside.MOST_SECONDS)
+@o.json_option
+def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
+    """Run Ruby code in a process, and print its value.
+
+    PID CODE: the code is run at top level, in a thread of its own. What it
+    prints is printed here. Without CODE it is read from standard input. The
+    exit code is 1 if it raises.
+
+    The process must have loaded the agent: require "tracepoint/agent" in it, or
+    RUBYOPT=-rtracepoint/agent around it. It answers to its own user and root.
+
+    \b
+    Examples:
+      rbtrace-py eval 1234 'ObjectSpace.count_objects[:T_STRING]'
+      rbtrace-py eval 1234 'puts Thread.list.size' --json
+      rbtrace-py eval 1234 -f fix.rb --timeout 1m
+      echo 'GC.start' | rbtrace-py eval 1234
+    """
+    if targets.command is not None:
+        raise UsageError("eval is for what runs already, not for a command")
+    code, name = _code(words, values["code_file"])
+    one = _document if values["as_json"] else _conversation
+    found = inside.processes(targets)
+    results = []
+    for process in found:
+        if len(found) > 1 and not values["as_json"]:
+            click.echo(f"rbtrace-py: process {process.pid}", err=True)
+        results.append(one(process, code, name, values["time_limit"]))
+    return int(not all(results))
+
+
+def _code(words: tuple[str, ...], path: str | None) -> tuple[str, str | None]:
+    """The code, and its file's name if it has one."""
+    if words and path is not None:
+        raise UsageError("CODE and --file do not go together")
+    if len(words) > 1:
+        raise UsageError(
+            f"{words[1]!r} is one word too many", "put the code into quotes"
+        )
+    if words:
+        return words[0], None
+    if path is None and sys.stdin.isatty():
+        raise UsageError("the code is missing", "give CODE, --file, or standard input")
+    is_file = path not in (None, "-")
+    return _read(path or "-"), path if is_file else None
+
+
+def _read(path: str) -> str:
+    try:
+        with click.open_file(path, "rb") as file:
+            return str(file.read(), "utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise UsageError(f"the code in {path} is not UTF-8") from None
+
+
+def _conversation(
+    process: Process, code: str, name: str | None, seconds: float
+) -> bool:
+    """``>> code``, what it prints, ``=> value``; whether there was one."""
+    with opened(None) as output:
+        lines = code.rstrip("\n")
+        output.lines([f"{output.style.dim('>>')} {shown(lines, output.style)}"])
+        out = _Passed(output)
+        err = _Passed(Output(sys.stderr, "standard error"))
+        try:
+            found = inside.evaluate(process, code, out, err, name, seconds)
+        finally:
+            out.end()
+            err.end()
+        if isinstance(found, Evaluated):
+            output.lines(value_lines(found, output.style))
+            return True
+    style = Style.for_stream(sys.stderr)
+    for line in raised_lines(found, style):
+        click.echo(line, err=True)
+    return False
+
+
+def _document(process: Process, code: str, name: str | None, seconds: float) -> bool:
+    out, err = _Kept(), _Kept()
+    found = inside.evaluate(process, code, out, err, name, seconds)
+    with opened(None) as output:
+        document = eval_document(process.pid, code, found, out.text, err.text)
+        output.lines([dumps(document)])
+    return isinstance(found, Evaluated)
+
+
+class _Kept:
+    """Output that becomes part of a document."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def __call__(self, data: bytes) -> None:
+        if len(self._data) + len(data) > _MOST_KEPT:
+            raise RbtraceError(
+                f"the code printed more than {_MOST_KEPT} bytes",
+                "without --json output of any length is passed on",
+            )
+        self._data += data
+
+    @property
+    def text(self) -> str:
+        return self._data.decode("utf-8", "surrogateescape")
+
+
+class _Passed:
+    """Output that is passed on as it comes: bytes to a file, text to a terminal."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._last = b"\n"
+        self._write = self._text if output.stream.isatty() else self._bytes_to
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+
+    def __call__(self, data: bytes) -> None:
+        if data:
+            self._last = data[-1:]
+            self._write(data)
+            self._output.flush()
+
+    def end(self) -> None:
+        """What follows begins a line."""
+        if self._last != b"\n":
+            self(b"\n")
+
+    def _text(self, data: bytes) -> None:
+        text = self._decoder.decode(data)
+        self._output.write(shown(text, self._output.style))
+
+    def _bytes_to(self, data: bytes) -> None:
+        try:
+            _binary(self._output.stream)(data)
+        except OSError as error:
+            raise cannot_write(self._output.name, error) from error
+
+
+def _binary(stream: TextIO) -> Callable[[bytes], Any]:
+    return stream.buffer.write

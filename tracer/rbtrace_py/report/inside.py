@@ -1,0 +1,171 @@
+"""What a process says of itself: values, backtraces, memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from rbtrace_py.aggregate.inside import (
+    Evaluated,
+    MemoryUse,
+    Raised,
+    RubyThread,
+    Scalar,
+)
+from rbtrace_py.report.json import VERSION, Document
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.text import cut, escape, pad, pad_left
+from rbtrace_py.report.units import share, whole
+
+_SPECIAL = re.compile(r"[^\\\n\t]?[^\x20-\x7e\n\t]+")
+_MARGIN = "  "
+
+
+def shown(text: str, style: Style) -> str:
+    """Text of a process as it is, but for what would steer a terminal."""
+    return _SPECIAL.sub(lambda found: escape(found[0], style), text)
+
+
+def value_lines(found: Evaluated, style: Style) -> Iterator[str]:
+    """``=> 42``"""
+    yield f"{style.dim('=>')} {shown(found.value, style)}"
+
+
+def raised_lines(found: Raised, style: Style) -> Iterator[str]:
+    """As Ruby tells of an error: place, message and class, the callers."""
+    place, callers = found.backtrace[:1], found.backtrace[1:]
+    first, *others = found.message.split("\n")
+    what = style.red(f"{shown(first, style)} ({shown(found.class_name, style)})")
+    yield ": ".join([*(shown(line, style) for line in place), what])
+    yield from (shown(line, style) for line in others)
+    yield from (f"{_MARGIN}from {shown(line, style)}" for line in callers)
+
+
+def backtrace_lines(
+    pid: int, threads: Sequence[RubyThread], style: Style
+) -> Iterator[str]:
+    """A heading, and a paragraph for each thread, the innermost call first."""
+    count = len(threads)
+    yield style.bold(f"process {pid}, {count} thread{'' if count == 1 else 's'}")
+    for thread in threads:
+        yield ""
+        yield style.bold(cut(_heading(thread, style), style.width, style))
+        lines = thread.backtrace or ("(no Ruby code)",)
+        yield from (f"{_MARGIN}{shown(line, style)}" for line in lines)
+
+
+def _heading(thread: RubyThread, style: Style) -> str:
+    """``thread 1234 "worker", sleep``"""
+    words = ["thread"]
+    if thread.native_id is not None:
+        words.append(str(thread.native_id))
+    if thread.name is not None:
+        words.append(f'"{escape(thread.name, style)}"')
+    marks = [thread.status or "ended"]
+    if thread.is_main:
+        marks.insert(0, "main")
+    return f"{' '.join(words)}, {', '.join(escape(mark, style) for mark in marks)}"
+
+
+def memory_lines(pid: int, found: MemoryUse, style: Style) -> Iterator[str]:
+    """Three tables: what the kernel says, the objects, ``GC.stat``."""
+    sizes = {"resident": found.rss, "proportional": found.pss, "swapped": found.swap}
+    yield from _table(f"process {pid}", _sizes(sizes), style)
+    yield ""
+    yield from _table("objects", _objects(found.objects), style)
+    yield ""
+    stat = [(name, _cell(value), "") for name, value in found.gc.items()]
+    yield from _table("GC.stat", stat, style)
+
+
+Row = tuple[str, str, str]
+
+
+def _sizes(sizes: Mapping[str, int | None]) -> list[Row]:
+    return [
+        (name, whole(size), f"bytes, {size / (1 << 20):.1f} MiB")
+        for name, size in sizes.items()
+        if size is not None
+    ]
+
+
+def _objects(objects: Mapping[str, Scalar]) -> list[Row]:
+    """The most frequent type first; TOTAL is of slots, the free ones too."""
+    numbers = {name: n for name, n in objects.items() if isinstance(n, int)}
+    total = numbers.pop("TOTAL", 0)
+    rows = sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
+    table = [(name, whole(n), f"{share(n, total)} %") for name, n in rows if total]
+    return [*table, ("TOTAL", whole(total), "")]
+
+
+def _cell(value: Scalar) -> str:
+    return whole(value) if type(value) is int else str(value)
+
+
+def _table(heading: str, rows: Sequence[Row], style: Style) -> Iterator[str]:
+    yield style.bold(heading)
+    safe = [[escape(cell, style) for cell in row] for row in rows]
+    names = max((len(name) for name, *_ in safe), default=0)
+    numbers = max((len(number) for _, number, _ in safe), default=0)
+    for name, number, rest in safe:
+        line = f"{_MARGIN}{pad(name, names)}  {pad_left(number, numbers)}  {rest}"
+        yield cut(line.rstrip(), style.width, style)
+
+
+def eval_document(
+    pid: int, code: str, found: Evaluated | Raised, out: str, err: str
+) -> Document:
+    """JSON of ``eval``; ``error`` is None where there is a value."""
+    value = found if isinstance(found, Evaluated) else None
+    return {
+        **_head("eval", pid),
+        "code": code,
+        "value": value and value.value,
+        "class": value and value.class_name,
+        "time_ns": value and value.time_ns,
+        "error": _error(found) if isinstance(found, Raised) else None,
+        "stdout": out,
+        "stderr": err,
+    }
+
+
+def _error(found: Raised) -> Document:
+    return {
+        "class": found.class_name,
+        "message": found.message,
+        "backtrace": list(found.backtrace),
+    }
+
+
+def backtraces_document(pid: int, threads: Sequence[RubyThread]) -> Document:
+    """JSON of ``backtraces``."""
+    return {
+        **_head("backtraces", pid),
+        "threads": [
+            {
+                "native_id": thread.native_id,
+                "name": thread.name,
+                "status": thread.status,
+                "main": thread.is_main,
+                "agent": thread.is_agent,
+                "backtrace": list(thread.backtrace),
+            }
+            for thread in threads
+        ],
+    }
+
+
+def memory_document(pid: int, found: MemoryUse) -> Document:
+    """JSON of ``memory``; sizes in bytes, None where unknown."""
+    return {
+        **_head("memory", pid),
+        "rss": found.rss,
+        "pss": found.pss,
+        "swap": found.swap,
+        "objects": dict(found.objects),
+        "gc": dict(found.gc),
+    }
+
+
+def _head(command: str, pid: int) -> Document:
+    return {"schema": f"rbtrace-py/{command}", "version": VERSION, "pid": pid}
