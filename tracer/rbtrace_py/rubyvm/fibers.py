@@ -26,7 +26,7 @@ MOST_BYTES = 16 << 30
 """Bytes of memory that are looked through at most."""
 _CHUNK = 1 << 22
 _MOST_PREVIOUS = 1 << 10
-_MOST_RESUMED = 1 << 16
+_MOST_RESUMED = 1 << 14
 """Fibers of all threads together that others were resumed from."""
 MOST_SECONDS = 20.0
 """How long fibers are walked; there may be many, each made to need long."""
