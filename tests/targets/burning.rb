@@ -21,7 +21,7 @@ def fifth
   burn(0.01)
 end
 
-3.times { |n| Thread.new { sleep }.name = "idle #{n}" }
+idle = Array.new(3) { |n| Thread.new { sleep }.tap { |thread| thread.name = "idle #{n}" } }
 $stdout.sync = true
 worker = Thread.new do
   loop do
@@ -31,5 +31,6 @@ worker = Thread.new do
   end
 end
 worker.name = "burner"
+Thread.pass until idle.all?(&:stop?)
 puts "ready"
 $stdin.read

@@ -192,6 +192,18 @@ def test_summary_by_line() -> None:
     assert "  0.00    16.67  a /a.rb:?\n" in text
 
 
+def test_a_summary_has_eighty_columns() -> None:
+    """Of a long path the end is there; a name is never cut."""
+    path = f"/srv/{'very/' * 20}long/till.rb"
+    frames = (f"Till#checkout@{path}:7", f"Till#{'x' * 80}@{path}:8")
+    lines = rendered("summary-by-line", Profile(counted(sample(*frames)))).splitlines()
+    short, long = sorted(lines[1:3], key=len)
+    assert len(short) == 80
+    assert short.startswith("  0.00   100.00  Till#checkout …")
+    assert short.endswith("very/long/till.rb:7")
+    assert long == f"100.00   100.00  Till#{'x' * 80} …/long/till.rb:8"
+
+
 def test_statistics_say_that_nothing_was_lost() -> None:
     assert list(statistics_lines(Statistics(samples=1, other=3))) == [
         "  1 sample",

@@ -10,7 +10,7 @@ from rbtrace_py.aggregate.dump import Dump, DumpedFiber, DumpedThread
 from rbtrace_py.model import Frame, FrameKind, SampleFlags, Stack, ThreadState
 from rbtrace_py.report.json import VERSION, Document
 from rbtrace_py.report.style import Style
-from rbtrace_py.report.text import cut, ellipsis, escape, width, wrap
+from rbtrace_py.report.text import cut, cut_left, escape, width, wrap
 from rbtrace_py.report.units import duration
 
 _INDENT = "    "
@@ -171,16 +171,6 @@ def _frame(frame: Frame, style: Style, lines: bool) -> Iterator[str]:
     yield _INDENT + cut(name, style.width - len(_INDENT), style)
     room = style.width - 2 * len(_INDENT)
     yield 2 * _INDENT + style.dim(cut_left(place, room, style))
-
-
-def cut_left(text: str, columns: int, style: Style) -> str:
-    """The end of a text in at most so many columns: of a path, what tells most."""
-    if width(text) <= columns:
-        return text
-    mark = ellipsis(style)
-    while text and width(text) > columns - len(mark):
-        text = text[1:]
-    return mark + text
 
 
 def _place(frame: Frame, lines: bool) -> str:

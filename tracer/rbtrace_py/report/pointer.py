@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rbtrace_py.report.style import Style
-from rbtrace_py.report.text import cut, ellipsis, escape, width
+from rbtrace_py.report.text import cut, cut_left, escape, width
 
 _INDENT = "  "
 
@@ -16,19 +16,7 @@ def pointed(text: str, position: int, style: Style) -> tuple[str, str]:
     left, right = escape(text[:position], style), escape(text[position:], style)
     room = style.width - 1 - len(_INDENT)
     # As much of what follows as there is, up to half: the caret needs a column.
-    left = _cut_left(left, room - max(min(width(right), room // 2), 1), style)
+    left = cut_left(left, room - max(min(width(right), room // 2), 1), style)
     line = left + cut(right, room - width(left), style)
     return _INDENT + line, f"{_INDENT}{' ' * width(left)}^"
 
-
-def _cut_left(text: str, columns: int, style: Style) -> str:
-    """The end of an escaped text, an ellipsis where it was cut."""
-    if width(text) <= columns:
-        return text
-    mark = ellipsis(style)
-    place = len(text)
-    room = columns - len(mark)
-    while place and width(text[place - 1]) <= room:
-        place -= 1
-        room -= width(text[place])
-    return mark + text[place:]

@@ -10,6 +10,11 @@ from rbtrace_py.model import Frame, FrameKind
 from rbtrace_py.report.amounts import percent, statistics_lines
 from rbtrace_py.report.asked import ReportOptions
 from rbtrace_py.report.folding import clean, frame_text
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.text import cut_left, width
+
+_SHORTEST_PLACE = 16
+"""Columns that are left of a path, however long the name is."""
 
 
 def summary_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
@@ -31,10 +36,21 @@ def _lines(
     everything = profile.counts.weight
     yield style.dim("% self  % total  name")
     for frame, own, total in shares:
-        columns = f"{percent(own, everything):>6}  {percent(total, everything):>7}"
-        yield f"{columns}  {share_text(frame, lines)}"
+        columns = f"{percent(own, everything):>6}  {percent(total, everything):>7}  "
+        yield columns + _fitted(frame, lines, style.width - len(columns), style)
     yield ""
     yield from statistics_lines(profile.counts.statistics, style)
+
+
+def _fitted(frame: Frame, lines: bool, room: int, style: Style) -> str:
+    """In ``room`` columns if the name alone fits: of a long path the end is kept."""
+    text = share_text(frame, lines)
+    name = clean(frame.name)
+    place = text[len(name) + 1 :]
+    if not place or width(text) <= room:
+        return text
+    left = max(room - width(name) - 1, _SHORTEST_PLACE)
+    return f"{name} {cut_left(place, left, style)}"
 
 
 def share_text(frame: Frame, lines: bool) -> str:

@@ -109,6 +109,19 @@ def cut(text: str, columns: int, style: Style) -> str:
     return ("".join(kept) + mark)[: max(columns, 0)]
 
 
+def cut_left(text: str, columns: int, style: Style) -> str:
+    """The end of an escaped text in so many columns: of a path, what tells most."""
+    if width(text) <= columns:
+        return text
+    mark = ellipsis(style)
+    place = len(text)
+    room = columns - len(mark)
+    while place and width(text[place - 1]) <= room:
+        place -= 1
+        room -= width(text[place])
+    return mark + text[place:]
+
+
 def wrap(text: str, room: int) -> Iterator[str]:
     """Lines of words; a word longer than a line stays whole."""
     line = ""
