@@ -15,7 +15,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tracer"))
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "tracer"))
 
 import exact
 import hits
@@ -69,6 +70,10 @@ def parts(quick: bool) -> dict[str, tuple[str, Callable[[], list[Row]]]]:
             lambda: stacks.cost(1 if quick else 7, 2 if quick else 4),
         ),
         "stacks-start": ("Stacks: start-up", lambda: stacks.start(few)),
+        "stacks-torn": (
+            "Stacks: torn reads",
+            lambda: stacks.torn(20_000 if quick else 100_000),
+        ),
         "stacks-memory": (
             "Stacks: memory",
             lambda: stacks.memory(100_000 if quick else 3_600_000),

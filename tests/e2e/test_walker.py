@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import rubies
+import tags
 from conftest import times
 from rbtrace_py.linux.memory import ProcessMemory, RecordingMemory, ReplayMemory
 from rbtrace_py.model import Frame, FrameKind, SampleFlags, ThreadState
@@ -188,50 +189,11 @@ def test_what_is_kept_is_still_right_after_it_was_checked(zoo: Zoo) -> None:
     assert {name: seen(zoo.walk(name)) for name in zoo.names} == before
 
 
-LEVELS = 12
-TAG = re.compile(r"(block in )?(?:Object#)?t(\d+)_(\d)")
-NEXT = {2: "Object#again", 3: "Array#each"}
-"""What a level's methods call, where it is not the next level's (stack_tags.rb)."""
-
-
-def contradiction(frames: tuple[Frame, ...]) -> str | None:
-    """Say which two frames of stack_tags.rb cannot stand on one another, if any."""
-    below: tuple[int, int, int | None] | None = None
-    last = ""
-    for frame in frames:
-        match = TAG.fullmatch(frame.name)
-        if below and not (match and match[1]) and last:
-            expected = NEXT.get(below[0] % 4)
-            if expected and frame.name != expected:
-                return f"{frame.name} upon {last}"
-        last = ""
-        if not match:
-            continue
-        tag = (int(match[2]), int(match[3]), frame.line)
-        if below is not None and not may_follow(below, tag, bool(match[1])):
-            return f"{tag} upon {below}"
-        below = tag
-        last = "" if match[1] else frame.name
-    return None
-
-
-def may_follow(
-    below: tuple[int, int, int | None], tag: tuple[int, int, int | None], is_block: bool
-) -> bool:
-    if below[2] is None:
-        return False  # only the newest frame can be upon no line
-    if is_block:
-        return tag[:2] == below[:2] and tag[2] in (below[2], None)
-    site = below[2] - 100 * (below[0] + 1) - 10 * below[1]
-    callee = (below[1] + site) % 4
-    return 0 <= site <= 2 and tag[:2] == (below[0] + 1, callee)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", rubies.NAMES)
 def test_no_stack_is_wrong_and_not_flagged(name: str) -> None:
     """The target never rests, on another CPU; its frames tell what belongs together."""
-    with rubies.running(name, "stack_tags.rb", str(LEVELS)) as process:
+    with rubies.running(name, "stack_tags.rb", str(tags.LEVELS)) as process:
         os.sched_setaffinity(process.pid, {0})
         vm = process.vm()
         thread = vm.threads()[0]
@@ -239,7 +201,7 @@ def test_no_stack_is_wrong_and_not_flagged(name: str) -> None:
         for _ in range(times(100_000)):
             walked = vm.sample(thread)
             if walked is not None and not walked.flags:
-                wrong += filter(None, [contradiction(walked.stack.frames)])
+                wrong += filter(None, [tags.contradiction(walked.stack.frames)])
         assert wrong == []
         counts = vm.counts
         total = counts.clean + counts.trimmed + counts.failed
