@@ -15,8 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 static volatile int usr1, rtmin;
@@ -52,7 +54,44 @@ static long call(const char *kind, long ms) {
     return epoll_wait(set, &event, 1, (int)ms);
   }
   if (!strcmp(kind, "pause")) return pause();
+  if (!strcmp(kind, "vfork")) {
+    /* The parent cannot be stopped until the child has ended. */
+    pid_t child = vfork();
+    if (child == 0) {
+      nanosleep(&time, NULL);
+      _exit(0);
+    }
+    return child > 0;
+  }
   abort();
+}
+
+/* Ends when it is sent SIGUSR1. */
+static void spin(void) {
+  double sum = 0, again = 0;
+  long rounds = 0, wrong = 0;
+  while (!usr1 || !rounds) {
+    sum = 1;
+    for (int i = 1; i < 10000; i++) sum = sum * 1.0001 + 1.0 / i;
+    if (rounds++ && sum != again) wrong++;
+    again = sum;
+  }
+  printf("wrong %ld\n", wrong);
+}
+
+/* On a stack that ends 16 kB below, at a page that nobody may touch. */
+static void spin_tightly(void) {
+  static ucontext_t home, there;
+  size_t size = 16 << 10;
+  char *memory = mmap(NULL, size + 4096, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  mprotect(memory, 4096, PROT_NONE);
+  getcontext(&there);
+  there.uc_stack.ss_sp = memory + 4096;
+  there.uc_stack.ss_size = size;
+  there.uc_link = &home;
+  makecontext(&there, spin, 0);
+  swapcontext(&home, &there);
 }
 
 int main(int argc, char **argv) {
@@ -67,16 +106,10 @@ int main(int argc, char **argv) {
   puts("ready");
   if (!fgets(line, sizeof line, stdin)) return 1;
   if (!strcmp(argv[1], "spin")) {
-    /* Ends when it is sent SIGUSR1. */
-    double sum = 0, again = 0;
-    long rounds = 0, wrong = 0;
-    while (!usr1 || !rounds) {
-      sum = 1;
-      for (int i = 1; i < 10000; i++) sum = sum * 1.0001 + 1.0 / i;
-      if (rounds++ && sum != again) wrong++;
-      again = sum;
-    }
-    printf("wrong %ld\n", wrong);
+    if (argc > 2)
+      spin_tightly();
+    else
+      spin();
   } else {
     long began = now();
     puts("calling");

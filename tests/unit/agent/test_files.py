@@ -1,0 +1,254 @@
+"""Files in a target's root: whose they are, how long, and whom they cannot fool."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from injecting import Bell, bell, injected
+
+from processes import TIMEOUT, read_line
+from rbtrace_py.agent.files import NoPlace, placed
+from rbtrace_py.agent.inject import inject
+from rbtrace_py.errors import NoSuchTarget, NotPermitted
+from rbtrace_py.linux.process import Process
+from rbtrace_py.session.injection import ruby_addresses
+
+__all__ = ["bell"]
+pytestmark = pytest.mark.usefixtures("root")
+
+NOBODY = 65534
+IN_ROOT = """
+import os, sys
+root, user = sys.argv[1], int(sys.argv[2])
+os.chroot(root)
+os.chdir("/")
+os.setgroups([])
+os.setresgid(user, user, user)
+os.setresuid(user, user, user)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+"""A process in a root that is a mere directory, as a user."""
+
+
+@contextmanager
+def in_root(root: Path, user: int = NOBODY) -> Iterator[Process]:
+    command = [sys.executable, "-c", IN_ROOT, str(root), str(user)]
+    target = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert read_line(target.stdout) == "ready"
+        with Process(target.pid) as process:
+            yield process
+    finally:
+        target.kill()
+        target.communicate()
+
+
+@pytest.fixture
+def a_root(tmp_path: Path) -> Path:
+    """With a /tmp as everybody has it, reachable for everybody."""
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder != Path("/tmp") and folder.is_relative_to("/tmp"):
+            folder.chmod(folder.stat().st_mode | 0o011)
+    root = tmp_path / "root"
+    (root / "tmp").mkdir(parents=True)
+    root.chmod(0o755)
+    (root / "tmp").chmod(0o1777)
+    return root
+
+
+def everything(root: Path) -> set[str]:
+    """Paths below it; what goes away meanwhile is passed over."""
+    return {
+        os.path.relpath(os.path.join(folder, name), root)
+        for folder, folders, files in os.walk(root)
+        for name in (*folders, *files)
+    }
+
+
+def test_private_and_gone_afterwards(a_root: Path) -> None:
+    files = {"agent.rb": b"1\n", "agent.so": bytes(3 << 20)}
+    with in_root(a_root) as process:
+        with placed(process, files) as path:
+            assert path.startswith("/tmp/.rbtrace-")
+            folder = a_root / path.lstrip("/")
+            assert sorted(os.listdir(folder)) == sorted(files)
+            for found, mode in ((folder, 0o700), *((folder / n, 0o600) for n in files)):
+                status = found.lstat()
+                assert (status.st_uid, status.st_gid) == (NOBODY, NOBODY)
+                assert stat.S_IMODE(status.st_mode) == mode
+            for name, data in files.items():
+                assert (folder / name).read_bytes() == data
+        assert everything(a_root) == {"tmp"}
+
+
+def test_two_at_once(a_root: Path) -> None:
+    with (
+        in_root(a_root) as process,
+        placed(process, {"a": b"1"}) as one,
+        placed(process, {"a": b"2"}) as two,
+    ):
+        assert one != two
+    assert everything(a_root) == {"tmp"}
+
+
+def test_what_the_target_removed_already(a_root: Path) -> None:
+    with in_root(a_root) as process:
+        with placed(process, {"a": b"1", "b": b"2"}) as path:
+            (a_root / path.lstrip("/") / "a").unlink()
+        assert everything(a_root) == {"tmp"}
+
+
+def test_an_error_in_the_block(a_root: Path) -> None:
+    with in_root(a_root) as process:
+        with pytest.raises(KeyError), placed(process, {"a": b"1"}):
+            raise KeyError
+        assert everything(a_root) == {"tmp"}
+
+
+def test_a_link_that_leads_out_of_the_root(a_root: Path) -> None:
+    """``/tmp`` is a link: it is followed, but in the target's root."""
+    (a_root / "tmp").rmdir()
+    (a_root / "tmp").symlink_to("/etc")
+    (a_root / "etc").mkdir()
+    (a_root / "etc").chmod(0o1777)
+    before = set(os.listdir("/etc"))
+    with in_root(a_root) as process:
+        with placed(process, {"a": b"1"}) as path:
+            assert (a_root / "etc" / Path(path).name / "a").read_bytes() == b"1"
+            assert set(os.listdir("/etc")) == before
+        assert everything(a_root) == {"tmp", "etc"}
+
+
+@pytest.mark.parametrize(
+    "kind", ["fifo", "file", "loop", "parent", "shared", "foreign"]
+)
+def test_a_root_that_is_hostile(kind: str, a_root: Path) -> None:
+    """Where none of the places will do, it is said, and nothing is made."""
+    place = a_root / "tmp"
+    place.rmdir()
+    if kind == "fifo":
+        os.mkfifo(place, 0o666)
+    elif kind == "file":
+        place.touch(0o666)
+    elif kind == "loop":
+        place.symlink_to("/tmp")
+    elif kind == "parent":
+        # Out of the root there is nothing; this is the root again.
+        place.symlink_to("../../../..")
+    elif kind == "shared":
+        place.mkdir()
+        place.chmod(0o777)
+    else:
+        place.mkdir()
+        os.chown(place, 1234, 1234)
+        place.chmod(0o1777)
+    before = everything(a_root)
+    with in_root(a_root) as process:
+        with pytest.raises(NoPlace) as caught, placed(process, {"a": b"1"}):
+            pass
+        assert caught.value.hint
+    assert everything(a_root) == before
+
+
+def test_another_place_where_the_first_will_not_do(a_root: Path) -> None:
+    (a_root / "tmp").chmod(0o755)
+    (a_root / "var" / "tmp").mkdir(parents=True)
+    (a_root / "var" / "tmp").chmod(0o1777)
+    with in_root(a_root) as process, placed(process, {"a": b"1"}) as path:
+        assert path.startswith("/var/tmp/")
+
+
+def test_a_target_of_root(a_root: Path) -> None:
+    with in_root(a_root, 0) as process, placed(process, {"a": b"1"}) as path:
+        assert (a_root / path.lstrip("/") / "a").lstat().st_uid == 0
+    assert everything(a_root) == {"tmp"}
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from rbtrace_py.agent.files import placed
+from rbtrace_py.linux.process import Process
+with Process(int(sys.argv[2])) as process, placed(process, {"a": b"1"}) as path:
+    print(path, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_removed_also_when_we_are_killed(a_root: Path) -> None:
+    tracer = str(Path(__file__).resolve().parents[3] / "tracer")
+    with in_root(a_root) as process:
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, tracer, str(process.pid)],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+        )
+        assert done.returncode == -signal.SIGKILL
+        assert done.stdout.startswith("/tmp/.rbtrace-")
+        end = time.monotonic() + TIMEOUT
+        while everything(a_root) != {"tmp"}:
+            assert time.monotonic() < end
+
+
+def test_anothers_target_without_root(a_root: Path) -> None:
+    """Asked by a user who may not."""
+    script = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).resolve().parents[3] / "tracer")!r})
+from rbtrace_py.agent.files import placed
+from rbtrace_py.errors import NotPermitted
+from rbtrace_py.linux.process import Process
+process = Process(int(sys.argv[1]))
+os.setresuid(1234, 1234, 1234)
+try:
+    with placed(process, {{"a": b"1"}}):
+        pass
+except NotPermitted as error:
+    print(error.exit_code, bool(error.hint))
+"""
+    with in_root(a_root) as process:
+        command = [sys.executable, "-c", script, str(process.pid)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+        assert done.stdout == "3 True\n", done.stderr
+
+
+def test_names_are_names(a_root: Path) -> None:
+    with in_root(a_root) as process:
+        for name in ("", ".", "..", "a/b", "/etc/passwd"):
+            with (
+                pytest.raises(ValueError, match="no name"),
+                placed(process, {name: b""}),
+            ):
+                pass
+
+
+def test_one_that_has_ended(a_root: Path) -> None:
+    with in_root(a_root) as process:
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.wait(TIMEOUT)
+        with pytest.raises((NoSuchTarget, NotPermitted)), placed(process, {}):
+            pass
+
+
+@pytest.mark.parametrize("ruby", ["2.7", "3.4"])
+def test_loaded_by_a_ruby_in_another_mount_namespace(ruby: str, bell: Bell) -> None:
+    """The whole way: the file, the code that loads it, and its answer."""
+    source = bell.code.replace(b"::Thread.start", b"::Thread.new")
+    with injected("ruby", ruby=ruby) as target, Process(target.pid) as process:
+        with placed(process, {"agent.rb": source}) as path:
+            code = f'::Thread.start {{ ::Kernel.load "{path}/agent.rb" }}'.encode()
+            inject(process, ruby_addresses(process), code, bell.has_rung, 30)
+        found = Path(f"/proc/{target.pid}/root{path}")
+        assert not found.exists()
+        assert target.end() == "right"

@@ -1,0 +1,112 @@
+"""Files for a process to load, in its own root: private, its user's, soon gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+from rbtrace_py.agent.keeper import Owner, keep
+from rbtrace_py.errors import NotPermitted, RbtraceError
+from rbtrace_py.linux.process import Process, gone, parse_status
+
+_ANSWER_SECONDS = 10.0
+_REMOVE_SECONDS = 2.0
+_LONGEST_ANSWER = 4096
+
+
+class NoPlace(RbtraceError):
+    """Nowhere in the target's root can files be put."""
+
+
+@contextmanager
+def placed(process: Process, files: Mapping[str, bytes]) -> Iterator[str]:
+    """Make a new directory with ``files`` (contents by name) for ``process``.
+
+    Gives its path as the process sees it; the directory, 0700, and the files, 0600,
+    belong to its user. They are removed when the block ends or we do, even by SIGKILL.
+    Raises NoPlace, NotPermitted, NoSuchTarget.
+    """
+    for name in files:
+        if name in ("", ".", "..") or "/" in name or "\0" in name:
+            raise ValueError(f"{name!r} is no name of a file")
+    owner = _owner(process)
+    if os.geteuid() not in (0, owner.uid):
+        raise NotPermitted(
+            f"process {process.pid} belongs to user {owner.uid}",
+            "run as that user, or as root",
+        )
+    root = process.open("root", os.O_PATH | os.O_DIRECTORY)
+    try:
+        child, answer, hold = _start(root, owner, files)
+    finally:
+        os.close(root)
+    try:
+        yield _read_answer(process, answer)
+    finally:
+        os.close(answer)
+        os.close(hold)
+        _collect(child)
+
+
+def _owner(process: Process) -> Owner:
+    """Effective ids, with which a process opens files."""
+    status = parse_status(process.read("status"))
+    try:
+        return Owner(
+            uid=int(status["Uid"].split()[1]),
+            gid=int(status["Gid"].split()[1]),
+            groups=tuple(int(word) for word in status["Groups"].split()),
+        )
+    except (KeyError, ValueError, IndexError):
+        raise gone(process.pid) from None
+
+
+def _start(root: int, owner: Owner, files: Mapping[str, bytes]) -> tuple[int, int, int]:
+    """The keeper's pid, where to read its answer, and what to close to end it."""
+    answer, answer_end = os.pipe2(os.O_CLOEXEC)
+    hold_end, hold = os.pipe2(os.O_CLOEXEC)
+    child = os.fork()
+    if child == 0:
+        keep(root, owner, files, answer_end, hold_end)
+    os.close(answer_end)
+    os.close(hold_end)
+    return child, answer, hold
+
+
+def _read_answer(process: Process, answer: int) -> str:
+    """A file system of the target's may let the keeper wait for ever."""
+    text, deadline = b"", time.monotonic() + _ANSWER_SECONDS
+    while len(text) < _LONGEST_ANSWER:
+        left = max(0.0, deadline - time.monotonic())
+        if not select.select([answer], [], [], left)[0]:
+            raise NoPlace(f"the file system of process {process.pid} does not answer")
+        data = os.read(answer, _LONGEST_ANSWER)
+        if not data:
+            break
+        text += data
+    said = json.loads(text or b'{"error": "the keeper of the files has ended"}')
+    if "path" not in said:
+        raise NoPlace(
+            f"no place for files in process {process.pid}'s root ({said['error']})",
+            "give it a /tmp that its user may write to and execute from",
+        )
+    return str(said["path"])
+
+
+def _collect(child: int) -> None:
+    """It removes what it made, and ends; one that hangs is killed."""
+    deadline = time.monotonic() + _REMOVE_SECONDS
+    pause = 0.0002
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        if time.monotonic() > deadline:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return
+        time.sleep(pause)
+        pause = min(2 * pause, 0.01)

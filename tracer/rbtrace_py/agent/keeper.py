@@ -1,0 +1,169 @@
+"""A process of ours that makes files for a target, as the target's user, and removes
+them when we let go of it or end, in whatever way.
+
+It has no more rights than that user, so that nothing in a root that belongs to the
+target (links, other's directories) can make it do what the user could not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import secrets
+import signal
+import stat
+import struct
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NoReturn
+
+from rbtrace_py.linux.inroot import open_directory_in_root
+
+PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run")
+"""Directories of the target's root, the first that will do is taken."""
+
+_CAPABILITY_VERSION_3 = 0x20080522
+_PR_SET_NO_NEW_PRIVS = 38
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whom to be, as our user namespace numbers them; groups beside gid."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+
+
+def keep(
+    root: int, owner: Owner, files: Mapping[str, bytes], answer: int, hold: int
+) -> NoReturn:
+    """Make ``files``, say where on ``answer``, remove them at the end of ``hold``.
+
+    root: descriptor of the target's root; ``answer`` and ``hold`` are of pipes.
+    What is said is JSON: {"path": …} or {"error": …}. To be called in a child of ours.
+    """
+    try:
+        _leave_us({root, answer, hold})
+        _become(owner)
+        with _Directory(root, owner, files) as made:
+            os.write(answer, json.dumps({"path": made.path}).encode())
+            os.close(answer)
+            while os.read(hold, 4096):
+                pass
+    except OSError as error:
+        said = {"error": error.strerror or str(error)}
+        with suppress(OSError):
+            os.write(answer, json.dumps(said).encode())
+        os._exit(1)
+    finally:
+        os._exit(0)
+
+
+def _leave_us(kept: set[int]) -> None:
+    """Nothing of ours stays open, and no Ctrl-C ends it before its time."""
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    # Standard output may be a pipe whose end somebody waits for.
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    before = 3
+    for fd in sorted(fd for fd in kept if fd > 2):
+        os.closerange(before, fd)
+        before = fd + 1
+    os.closerange(before, os.sysconf("SC_OPEN_MAX"))
+    os.umask(0o077)
+    os.chdir("/")
+
+
+def _become(owner: Owner) -> None:
+    """Only root can become another; without capabilities, whoever it is then."""
+    if os.geteuid() == 0:
+        os.setgroups(owner.groups)
+        os.setresgid(owner.gid, owner.gid, owner.gid)
+        os.setresuid(owner.uid, owner.uid, owner.uid)
+    if os.getresuid() != (owner.uid,) * 3:
+        raise PermissionError(1, f"not allowed to become user {owner.uid}")
+    if _libc.capset(struct.pack("<Ii", _CAPABILITY_VERSION_3, 0), bytes(24)):
+        raise PermissionError(1, "cannot give up capabilities")
+    _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+class _Directory:
+    """A new directory with the files in it, gone when the block ends."""
+
+    def __init__(self, root: int, owner: Owner, files: Mapping[str, bytes]) -> None:
+        self._root = root
+        self._owner = owner
+        self._files = files
+        self._made: list[str] = []
+        self._name = f".rbtrace-{secrets.token_hex(8)}"
+        self._place = self._fd = -1
+        self.path = ""
+
+    def __enter__(self) -> _Directory:
+        problems: list[str] = []
+        for place in PLACES:
+            try:
+                self._make_in(place)
+            except OSError as error:
+                problems.append(f"{place}: {error.strerror}")
+                self._remove()
+            else:
+                self.path = f"{place}/{self._name}"
+                return self
+        raise OSError(0, "; ".join(problems))
+
+    def _make_in(self, place: str) -> None:
+        self._place = open_directory_in_root(self._root, place)
+        _check_place(self._root, self._place, self._owner.uid)
+        os.mkdir(self._name, 0o700, dir_fd=self._place)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._fd = os.open(self._name, flags, dir_fd=self._place)
+        for name, data in self._files.items():
+            self._write(name, data)
+
+    def _write(self, name: str, data: bytes) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(name, flags, 0o600, dir_fd=self._fd)
+        try:
+            self._made.append(name)
+            left = memoryview(data)
+            while left:
+                left = left[os.write(fd, left) :]
+        finally:
+            os.close(fd)
+
+    def _remove(self) -> None:
+        for name in self._made:
+            with suppress(OSError):
+                os.unlink(name, dir_fd=self._fd)
+        self._made.clear()
+        if self._fd >= 0:
+            with suppress(OSError):
+                os.rmdir(self._name, dir_fd=self._place)
+            os.close(self._fd)
+        if self._place >= 0:
+            os.close(self._place)
+        self._place = self._fd = -1
+
+    def __exit__(self, *_: object) -> None:
+        self._remove()
+
+
+def _check_place(root: int, place: int, uid: int) -> None:
+    """Nobody but the target's user, or its root, may move what is made there."""
+    status = os.fstat(place)
+    trusted: Sequence[int] = (0, uid, os.stat(".", dir_fd=root).st_uid)
+    if status.st_uid not in trusted:
+        raise PermissionError(1, f"it belongs to user {status.st_uid}")
+    if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
+        raise PermissionError(1, "others may change it, and it is not sticky")
+    flags = os.fstatvfs(place).f_flag
+    if flags & os.ST_NOEXEC:
+        raise PermissionError(1, "mounted noexec")

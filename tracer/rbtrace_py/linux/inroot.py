@@ -1,0 +1,59 @@
+"""Paths of a process, resolved in its root and never out of it."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+
+_OPENAT2 = 437
+_RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x02, 0x10
+"""include/uapi/linux/openat2.h."""
+_TRIES = 8
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def open_directory_in_root(root: int, path: str) -> int:
+    """Open the directory ``path`` by name only (O_PATH); raises OSError.
+
+    root: descriptor of the root that ``path``, and every link on it, is taken in.
+    Before Linux 5.6 a path with a link on it is refused (ELOOP or ENOTDIR).
+    """
+    for _ in range(_TRIES):
+        try:
+            return _openat2(root, path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            # EPERM is what an old filter of system calls says of a new one.
+            if error.errno in (errno.ENOSYS, errno.EPERM):
+                return _walk(root, path)
+            # Somebody renames directories meanwhile.
+            if error.errno != errno.EAGAIN:
+                raise
+    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def _openat2(root: int, path: str, flags: int) -> int:
+    """``struct open_how``: flags, mode, resolve."""
+    how = struct.pack("=QQQ", flags, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
+    name = os.fsencode(path)
+    fd = _libc.syscall(_OPENAT2, root, name, how, ctypes.c_size_t(len(how)))
+    if fd < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return int(fd)
+
+
+def _walk(root: int, path: str) -> int:
+    """One name after the other, none of which may be a link or ``..``."""
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    found = os.open(".", flags, dir_fd=root)
+    for name in path.strip("/").split("/"):
+        try:
+            if name == "..":
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            inner = os.open(name or ".", flags, dir_fd=found)
+        finally:
+            os.close(found)
+        found = inner
+    return found
