@@ -5,6 +5,9 @@ Neither waits for ever: a request has a time, and so has a frame that has begun.
 
 from __future__ import annotations
 
+import array
+import os
+import socket
 import time
 from collections.abc import Callable, Mapping
 
@@ -22,6 +25,10 @@ Sinks = Mapping[Channel, Callable[[bytes], None]]
 FRAME_SECONDS = 10
 HELLO_SECONDS = 10
 _MESSAGE_LIMIT = 4096
+_MOST_FILES = 2
+"""Descriptors that come with a reply: of ``arm``."""
+_MOST_EVENTS = 16
+_FILES_ROOM = socket.CMSG_SPACE(_MOST_FILES * array.array("i").itemsize)
 
 
 class AgentError(RbtraceError):
@@ -41,12 +48,16 @@ class _Ended(Exception):
 class Agent(Closing):
     """The agent of ``process``; ``hello`` is what it said of itself.
 
+    events: what it said unasked, in order
+
     Raises NoAgent, NotPermitted, AgentError, BrokenAgent, NoSuchTarget.
     """
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._number = 0
+        self._files: list[int] = []
+        self.events: list[Map] = []
         self._socket = connect(process)
         try:
             self.hello = self._greet()
@@ -56,6 +67,25 @@ class Agent(Closing):
 
     def close(self) -> None:
         self._socket.close()
+        for fd in self.take_files():
+            os.close(fd)
+
+    def fileno(self) -> int:
+        """To wait for what it says unasked."""
+        return self._socket.fileno()
+
+    def take_files(self) -> list[int]:
+        """The descriptors that came with the last reply; they are the caller's now."""
+        files, self._files = self._files, []
+        return files
+
+    def listen(self) -> bool:
+        """Take the event that has come, waiting for all of it; False: it hung up."""
+        try:
+            self._answer(time.monotonic() + FRAME_SECONDS, {}, until_event=True)
+        except _Ended:
+            return False
+        return True
 
     def call(
         self,
@@ -72,7 +102,7 @@ class Agent(Closing):
         try:
             return self._call(command, arguments or {}, seconds, sinks or {})
         except _Ended:
-            raise self._ended() from None
+            raise self.ended() from None
 
     def _greet(self) -> Map:
         arguments = {"magic": protocol.MAGIC, "versions": [protocol.VERSION]}
@@ -97,7 +127,8 @@ class Agent(Closing):
         self._send(data, deadline)
         return self._answer(deadline, sinks)
 
-    def _answer(self, deadline: float, sinks: Sinks) -> Map:
+    def _answer(self, deadline: float, sinks: Sinks, until_event: bool = False) -> Map:
+        """The reply that is due, or the next event if no request is under way."""
         long = {self._number: bytearray(), 0: bytearray()}
         while True:
             head, payload = self._frame(deadline)
@@ -112,8 +143,15 @@ class Agent(Closing):
             long[head.request].clear()
             if is_error:
                 raise AgentError(self._process.pid, found)
-            if head.type is FrameType.REPLY:
+            if head.type is FrameType.EVENT:
+                self._hear(found)
+            if (head.type is FrameType.EVENT) is until_event:
                 return found
+
+    def _hear(self, event: Map) -> None:
+        if len(self.events) == _MOST_EVENTS:
+            raise BrokenAgent("the agent goes on sending events")
+        self.events.append(event)
 
     def _take(self, head: Head, payload: bytes, long: bytearray, sinks: Sinks) -> None:
         channel = Channel(head.flags)
@@ -147,13 +185,26 @@ class Agent(Closing):
         """At least a byte, at most ``size``."""
         self._wait_until(deadline)
         try:
-            data = self._socket.recv(size)
+            data = self._receive_with_files(size)
         except TimeoutError:
             raise self._silent() from None
         except ConnectionError:
             raise _Ended from None
         if not data:
             raise _Ended
+        return data
+
+    def _receive_with_files(self, size: int) -> bytes:
+        data, controls, _, _ = self._socket.recvmsg(
+            size, _FILES_ROOM, socket.MSG_CMSG_CLOEXEC
+        )
+        for level, kind, rights in controls:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                files = array.array("i")
+                files.frombytes(rights[: len(rights) // 4 * 4])
+                self._files += files
+        if len(self._files) > _MOST_FILES:
+            raise BrokenAgent("the agent sent files that nobody asked for")
         return data
 
     def _send(self, data: bytes, deadline: float) -> None:
@@ -182,7 +233,8 @@ class Agent(Closing):
             hint = "it may be in a C function that keeps Ruby's lock (GVL); try again"
         return BrokenAgent(f"the agent in process {process.pid} does not answer", hint)
 
-    def _ended(self) -> RbtraceError:
+    def ended(self) -> RbtraceError:
+        """Why it hung up: NoSuchTarget if the process has ended."""
         process = self._process
         # It closes its descriptors before it is a zombie.
         if process.wait(0.2):

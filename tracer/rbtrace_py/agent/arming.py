@@ -1,0 +1,310 @@
+"""Having the agent's hook registered: what it is to see, names, its clock, the end.
+
+``Armed`` holds the connection. When that ends, however it ends, the agent takes the
+hook out; the memory stays readable until ``close``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from rbtrace_py.agent.client import Agent
+from rbtrace_py.agent.protocol import BrokenAgent, Map
+from rbtrace_py.agent.shared import (
+    ClockPair,
+    Counters,
+    Header,
+    Mode,
+    SharedMemory,
+    TicksOf,
+)
+from rbtrace_py.errors import RbtraceError
+from rbtrace_py.linux.closing import Closing
+from rbtrace_py.linux.process import Process
+from rbtrace_py.model import UNKNOWN_METHOD, CalledMethod, MethodKind
+
+ARM_SECONDS = 30
+NAMES_AT_ONCE = 4096
+MAX_TEXT = 1024
+"""Characters of a name or path that are kept."""
+MAX_NS = (1 << 63) - 1
+_SCALES = (0.01, 100_000)
+"""Nanoseconds that a tick may take: of 100 GHz down to 10 kHz."""
+
+
+class Unsupported(RbtraceError):
+    """The agent has no hook for this Ruby or machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Methods that are defined in ``owner`` (None: anywhere) and called ``name`` (any).
+
+    kind: ``instance``, ``singleton``, None: both
+    """
+
+    owner: str | None = None
+    kind: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class What:
+    """What is to be seen, and what becomes of it (docs/agent.md, "arm").
+
+    threshold_ns, cpu, whole: of mode SLOW; cpu: it is of the thread's CPU time
+    select: of which methods; none: of every one
+    offsets: of CRuby's structures, by docs/agent.md's names; None: Ruby is asked
+    """
+
+    mode: Mode
+    methods: bool = True
+    c_calls: bool = False
+    gc: bool = False
+    exceptions: bool = False
+    objects: bool = False
+    sites: bool = False
+    threshold_ns: int = 0
+    cpu: bool = False
+    whole: bool = False
+    select: Sequence[Selector] = ()
+    histograms: bool = True
+    max_methods: int = 16_384
+    max_streams: int = 128
+    ring_records: int = 262_144
+    offsets: dict[str, int] | None = None
+
+    def arguments(self) -> Map:
+        """As the agent is told."""
+        found: Map = {
+            "mode": self.mode.name.lower(),
+            "methods": self.methods,
+            "c_calls": self.c_calls,
+            "gc": self.gc,
+            "raise": self.exceptions,
+            "objects": self.objects,
+            "sites": self.sites,
+            "select": [
+                {"owner": each.owner, "kind": each.kind, "name": each.name}
+                for each in self.select
+            ],
+            "histograms": self.histograms,
+            "max_methods": self.max_methods,
+            "max_streams": self.max_streams,
+            "ring_records": self.ring_records,
+        }
+        if self.mode is Mode.SLOW:
+            slow = {"threshold_ns": self.threshold_ns}
+            found |= {**slow, "cpu": self.cpu, "whole": self.whole}
+        if self.offsets is not None:
+            found["offsets"] = self.offsets
+        return found
+
+
+class Scale:
+    """Ticks of the hook's clock as nanoseconds, by two pairs read some time apart."""
+
+    def __init__(self, header: Header, now: ClockPair) -> None:
+        """Between when the agent was loaded and ``now``; raises BrokenAgent."""
+        self._zero = header.armed
+        self._ns = now.ns - header.loaded.ns
+        self._ticks = now.ticks - header.loaded.ticks
+        if header.clock is TicksOf.MONOTONIC:
+            self._ns = self._ticks = 1
+        least, most = _SCALES
+        if self._ticks <= 0 or not least < self._ns / self._ticks < most:
+            raise BrokenAgent("the agent's clock does not go forward as a clock does")
+
+    def to_ns(self, ticks: int) -> int:
+        """CLOCK_MONOTONIC at ``ticks``, in the target's time namespace."""
+        since = (ticks - self._zero.ticks) * self._ns // self._ticks
+        return min(max(self._zero.ns + since, 0), MAX_NS)
+
+    def duration(self, ticks: int) -> int:
+        """So many ticks, in nanoseconds."""
+        return min(max(ticks, 0) * self._ns // self._ticks, MAX_NS)
+
+
+class Armed(Closing):
+    """A process's hook, registered.
+
+    shared: the memory it writes to
+    scale: its ticks as nanoseconds
+    overhead: what stays when it is disarmed, in the agent's words
+    ractors: how many there are; only the main one is seen
+    ended: why there is no more to come: NoSuchTarget if the process has ended, or
+        another error; None while it goes on
+    wall_offset: CLOCK_REALTIME less what ``scale.to_ns`` says, in nanoseconds
+
+    Raises what Agent does; Unsupported; AgentError (``busy``: it is armed already).
+    """
+
+    def __init__(self, process: Process, what: What) -> None:
+        self._process = process
+        self._names: list[CalledMethod] = []
+        self.ended: RbtraceError | None = None
+        self.shared: Any = None
+        self._agent = Agent(process)
+        try:
+            self._arm(what)
+        except BaseException:
+            self.close()
+            raise
+
+    def _arm(self, what: What) -> None:
+        hello = self._agent.hello
+        if hello.get("native") is not True:
+            raise Unsupported(
+                f"the agent in process {self._process.pid} cannot see methods:"
+                f" {_text(hello.get('native_reason')) or 'it has no hook'}"
+            )
+        reply = self._agent.call("arm", what.arguments(), ARM_SECONDS)
+        files = self._agent.take_files()
+        if len(files) != 2:
+            raise BrokenAgent("the agent armed, but sent no memory")
+        self.shared = SharedMemory(*files)
+        if self.shared.header.mode is not what.mode:
+            raise BrokenAgent("the agent armed something else than it was asked for")
+        self.overhead = tuple(_texts(reply.get("overhead")))
+        self.ractors = _integer(reply.get("ractors"))
+        before = time.time_ns()
+        pair = self.clock()
+        self.scale = Scale(self.shared.header, pair)
+        if self._process.namespace("time") == _own_time_namespace():
+            self.wall_offset = time.time_ns() - time.monotonic_ns()
+        else:
+            self.wall_offset = (before + time.time_ns()) // 2 - pair.ns
+
+    def close(self) -> None:
+        """End the connection, which takes the hook out, and let the memory go."""
+        self._agent.close()
+        if self.shared is not None:
+            self.shared.close()
+
+    def fileno(self) -> int:
+        """Readable when ``listen`` has something to hear, as of the process's end."""
+        return self._agent.fileno()
+
+    def listen(self) -> None:
+        """Hear what the agent says unasked; ``ended`` is set when it hung up."""
+        try:
+            if not self._agent.listen():
+                self.ended = self._agent.ended()
+        except RbtraceError as error:
+            self.ended = error
+        self._take_events()
+
+    def clock(self) -> ClockPair:
+        """The hook's clock, now."""
+        reply = self._agent.call("clock")
+        return ClockPair(_integer(reply.get("ticks")), _integer(reply.get("ns")))
+
+    def threads(self) -> dict[int, str]:
+        """Names of its threads that have one, by kernel thread id; "" for others.
+
+        Without the agent's own, and empty before Ruby 3.1, which has no such ids.
+        """
+        found = {}
+        for thread in _maps(self._agent.call("threads").get("threads")):
+            number = thread.get("native_id")
+            if isinstance(number, int) and thread.get("agent") is not True:
+                found[number] = _text(thread.get("name")) or ""
+        return found
+
+    def method(self, index: int) -> CalledMethod:
+        """What a number in a record means; asks the agent for those not yet known."""
+        if index >= len(self._names) and self.ended is None:
+            self.learn()
+        return self._names[index] if index < len(self._names) else UNKNOWN_METHOD
+
+    def learn(self) -> None:
+        """Ask for the names of all methods seen so far; sets ``ended`` if it cannot."""
+        try:
+            last = self.shared.counters().methods
+            while len(self._names) < last:
+                asked = {"from": len(self._names), "count": NAMES_AT_ONCE}
+                if not self._take_names(self._agent.call("names", asked)):
+                    break
+        except RbtraceError as error:
+            self.ended = error
+        self._take_events()
+
+    def disarm(self) -> bool:
+        """Have the hook taken out; False: it is, but the agent did not say so."""
+        if self.ended is not None:
+            return False
+        try:
+            self._agent.call("disarm")
+        except RbtraceError as error:
+            self.ended = error
+            return False
+        return True
+
+    def counters(self) -> Counters:
+        """As the memory has them, also when all has ended."""
+        found: Counters = self.shared.counters()
+        return found
+
+    def _take_events(self) -> None:
+        for event in self._agent.events:
+            if event.get("event") == "exit":
+                with suppress(BrokenAgent):
+                    self._take_names(event)
+        self._agent.events.clear()
+
+    def _take_names(self, reply: Map) -> bool:
+        """Append those that follow the ones known; whether there were any."""
+        capacity = self.shared.header.methods.capacity
+        before = len(self._names)
+        for found in _maps(reply.get("methods")):
+            if found.get("index") == len(self._names) < capacity:
+                self._names.append(_method(found))
+        return len(self._names) > before
+
+
+def _own_time_namespace() -> int | None:
+    try:
+        return os.stat("/proc/self/ns/time").st_ino
+    except OSError:
+        return None
+
+
+def _method(found: Map) -> CalledMethod:
+    kind = found.get("kind")
+    if not isinstance(kind, int) or not 0 <= kind <= max(MethodKind):
+        raise BrokenAgent(f"the agent names a method of kind {kind!r}")
+    line = found.get("line")
+    return CalledMethod(
+        MethodKind(kind),
+        _text(found.get("owner")),
+        found.get("singleton") is True,
+        _text(found.get("name")),
+        _text(found.get("path")),
+        line if isinstance(line, int) else None,
+    )
+
+
+def _maps(found: Any) -> list[Map]:
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        raise BrokenAgent("the agent's answer has no array of maps")
+    return found
+
+
+def _text(found: Any) -> str | None:
+    return found[:MAX_TEXT] if isinstance(found, str) else None
+
+
+def _texts(found: Any) -> list[str]:
+    items = found if isinstance(found, list) else []
+    return [item[:MAX_TEXT] for item in items[:MAX_TEXT] if isinstance(item, str)]
+
+
+def _integer(found: Any) -> int:
+    if not isinstance(found, int):
+        raise BrokenAgent("the agent's answer lacks a number")
+    return found

@@ -1,0 +1,427 @@
+"""The memory that the agent's hook writes to, mapped (docs/agent.md, "Shared memory").
+
+The target can write anything there at any time. So each number is read once, and
+checked before it is used; what it says of places has to lie in the file, which the
+kernel has sealed against being cut. Times are ticks of the hook's clock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+
+from rbtrace_py.agent.protocol import BrokenAgent
+from rbtrace_py.linux.closing import Closing
+from rbtrace_py.model import CALL_RECORD_SIZE, CallRecord
+
+HEADER_SIZE = 4096
+MAX_SIZE = 16 << 30
+"""Bytes of ``data``; the agent makes none larger."""
+BUCKETS = 33_792
+"""Of a histogram: HdrHistogram(1 ns, 3600 s, 3 digits)."""
+BLOCK_COUNTERS = 64
+BLOCKS_A_METHOD = BUCKETS // BLOCK_COUNTERS
+
+_MAGIC = b"RBTRAGT1"
+_CONTROL_MAGIC = b"RBTRCTL1"
+_VERSION = 1
+_LINE = 64
+_F_GET_SEALS = 1034
+_SHRINK, _GROW = 2, 4
+_FIXED = struct.Struct("<8sIIQIIIIQQQQQQIIQIIQIIQIIQIIQ")
+_COUNTERS = struct.Struct("<IIIIIIQQQQQQ")
+_COUNTERS_AT = 192
+_METHOD = struct.Struct("<QQII40xQQQQQQ16x")
+_STREAM = struct.Struct("<QQQQQII16x")
+_BLOCK = struct.Struct(f"<{BLOCK_COUNTERS}Q")
+_BLOCK_ENTRY = 4
+
+
+class Mode(IntEnum):
+    """What the hook does with an event."""
+
+    EMPTY = 0
+    RING = 1
+    TABLE = 2
+    SLOW = 3
+    SITES = 4
+
+
+class Flag(IntFlag):
+    """What it was armed with."""
+
+    METHODS = 1
+    C_CALLS = 2
+    GC = 4
+    RAISE = 8
+    OBJECTS = 16
+    SITES = 32
+    CPU = 64
+    WHOLE = 128
+    SELECT = 256
+    HISTOGRAMS = 512
+
+
+class TicksOf(IntEnum):
+    """What ticks are of."""
+
+    MONOTONIC = 0
+    TSC = 1
+    CNTVCT = 2
+
+
+class Condition(IntFlag):
+    """What went wrong since arming."""
+
+    NO_OFFSETS = 1
+    METHODS_FULL = 2
+    BLOCKS_FULL = 4
+    STREAMS_FULL = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ClockPair:
+    """``ticks``, and ``ns`` of CLOCK_MONOTONIC in the target's time namespace."""
+
+    ticks: int
+    ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """``capacity`` things of ``size`` bytes from ``offset``; 0 if there are none."""
+
+    offset: int
+    capacity: int
+    size: int
+
+    def place(self, index: int) -> int:
+        """Where one is; raises BrokenAgent for one that is not there."""
+        if not 0 <= index < self.capacity:
+            raise BrokenAgent(f"the agent's memory has no number {index}")
+        return self.offset + index * self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What does not change after arming.
+
+    size: bytes of the file
+    pid: as the process sees it
+    mult: ns = ticks * mult >> 32, measured when it was armed
+    loaded, armed: the clock when the agent was loaded, and when it was armed
+    ring_records: of each stream, a power of two; 0: no rings
+    """
+
+    size: int
+    pid: int
+    mode: Mode
+    flags: Flag
+    clock: TicksOf
+    mult: int
+    loaded: ClockPair
+    armed: ClockPair
+    methods: Region
+    directory: Region
+    blocks: Region
+    streams: Region
+    rings: Region
+    ring_records: int
+    threshold_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What changes; the numbers of methods and blocks include number 0.
+
+    no_stream: events dropped for want of memory for a stream
+    no_method: calls of methods that found no room, counted as number 0's
+    too_deep: calls left out, more than 16,384 deep
+    orphans: returns of calls that began before arming
+    abandoned: calls that never returned
+    no_block: durations that are in no histogram
+    """
+
+    is_armed: bool
+    methods: int
+    blocks: int
+    streams: int
+    conditions: Condition
+    no_stream: int
+    no_method: int
+    too_deep: int
+    orphans: int
+    abandoned: int
+    no_block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method that was seen; from ``entries`` on table mode's, times in ticks.
+
+    owner: VALUE of its class or module, id: ID of its original name; 0: none
+    kind: 0 no room, 1 Ruby method, 2 C method, 3 gc, 4 raise, 5 object
+    calls: that returned
+    total: inside it, of recursive calls the outermost; self: less what was called
+    sum: of all calls, one by one
+    """
+
+    index: int
+    owner: int
+    id: int
+    kind: int
+    is_selected: bool
+    entries: int
+    calls: int
+    total: int
+    self: int
+    sum: int
+    max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The events of one stack of Ruby's, a thread's or a fiber's.
+
+    published: records that are complete, since the beginning
+    written: with those that may yet be taken back (slow)
+    dropped: events that did not fit
+    ec: rb_execution_context_t it is now of; thread: rb_thread_t, or 0
+    tid: kernel thread id as the target's pid namespace has it
+    stack: number of the stack
+    """
+
+    index: int
+    published: int
+    written: int
+    dropped: int
+    ec: int
+    thread: int
+    tid: int
+    stack: int
+
+
+class SharedMemory(Closing):
+    """``data`` mapped for reading and ``control`` for writing.
+
+    Takes over both descriptors, and closes them. Raises BrokenAgent for files that
+    could be cut, and whatever in them is not as docs/agent.md has it; so does each
+    method.
+    """
+
+    def __init__(self, data: int, control: int) -> None:
+        self._data = self._control = None
+        try:
+            self._data = _map(data, MAX_SIZE, mmap.PROT_READ)
+            writing = mmap.PROT_READ | mmap.PROT_WRITE
+            self._control = _map(control, MAX_SIZE, writing)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(data)
+            os.close(control)
+        try:
+            self.header = _parse_header(self._data[:HEADER_SIZE], len(self._data))
+            self._check_control()
+        except BaseException:
+            self.close()
+            raise
+        # Of 8 bytes each, which are loaded and stored whole.
+        self._words = memoryview(self._data)[: len(self._data) & ~7].cast("Q")
+        self._tails = memoryview(self._control)[: len(self._control) & ~7].cast("Q")
+
+    def close(self) -> None:
+        for view in ("_words", "_tails"):
+            if hasattr(self, view):
+                getattr(self, view).release()
+        for memory in (self._data, self._control):
+            if memory is not None:
+                memory.close()
+        self._data = self._control = None
+
+    def counters(self) -> Counters:
+        """As they are now."""
+        at = _COUNTERS_AT
+        found = _COUNTERS.unpack(self._read(at, _COUNTERS.size))
+        state, methods, blocks, streams, conditions, _, *rest = found
+        header = self.header
+        for name, number, most in (
+            ("methods", methods, header.methods.capacity),
+            ("blocks", blocks, max(header.blocks.capacity, 1)),
+            ("streams", streams, header.streams.capacity),
+        ):
+            if number > most:
+                raise BrokenAgent(f"the agent's memory says {number} {name} of {most}")
+        known = Condition(conditions & 15)
+        return Counters(state == 1, methods, blocks, streams, known, *rest)
+
+    def methods(self, first: int, last: int) -> list[Method]:
+        """Those numbered ``first`` up to, but without, ``last``."""
+        return [self._method(index) for index in range(first, last)]
+
+    def streams(self) -> list[Stream]:
+        """All that were used, as they are now."""
+        return [self._stream(index) for index in range(self.counters().streams)]
+
+    def published(self, stream: int) -> int:
+        """How many records of a stream are complete."""
+        return self._words[self.header.streams.place(stream) // 8]
+
+    def records(self, stream: int, first: int, count: int) -> list[CallRecord]:
+        """``count`` records of a stream, from number ``first`` since the beginning."""
+        if not 0 <= count <= self.header.ring_records:
+            raise BrokenAgent(f"a ring of the agent's does not hold {count} records")
+        start = self.header.rings.place(stream)
+        size = self.header.rings.size // self.header.ring_records
+        at = first & (self.header.ring_records - 1)
+        before = min(count, self.header.ring_records - at)
+        data = self._read(start + at * size, before * size)
+        data += self._read(start, (count - before) * size)
+        return list(struct.iter_unpack(f"<QIHBB{size - CALL_RECORD_SIZE}x", data))
+
+    def set_tail(self, stream: int, tail: int) -> None:
+        """Records before number ``tail`` were read, and may be written over."""
+        self.header.streams.place(stream)
+        self._tails[_LINE // 8 * (stream + 1)] = tail
+
+    def histogram(self, method: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """First bucket and 64 counts of each block that the method has."""
+        directory = self.header.directory
+        if directory.capacity == 0:
+            return
+        entries = self._read(directory.place(method), BLOCKS_A_METHOD * _BLOCK_ENTRY)
+        used = self.counters().blocks
+        for place, (block,) in enumerate(struct.iter_unpack("<I", entries)):
+            if block >= used:
+                # It is entered before it is counted, if we look in between.
+                used = self.counters().blocks
+            if block >= used:
+                raise BrokenAgent(f"the agent's memory has no block {block}")
+            if block:
+                counts = self._read(self.header.blocks.place(block), _BLOCK.size)
+                yield place * BLOCK_COUNTERS, _BLOCK.unpack(counts)
+
+    def _method(self, index: int) -> Method:
+        at = self.header.methods.place(index)
+        owner, id_, kind, selected, *times = _METHOD.unpack(
+            self._read(at, _METHOD.size)
+        )
+        return Method(index, owner, id_, kind, selected == 1, *times)
+
+    def _stream(self, index: int) -> Stream:
+        at = self.header.streams.place(index)
+        return Stream(index, *_STREAM.unpack(self._read(at, _STREAM.size)))
+
+    def _read(self, at: int, size: int) -> bytes:
+        """A copy, which does not change while it is looked at."""
+        assert self._data is not None, "it was closed"
+        data: bytes = self._data[at : at + size]
+        if len(data) != size:
+            raise BrokenAgent(f"the agent's memory ends before {at + size}")
+        return data
+
+    def _check_control(self) -> None:
+        assert self._control is not None
+        magic, version, tails = struct.unpack("<8sII", self._control[:16])
+        streams = self.header.streams.capacity
+        if magic != _CONTROL_MAGIC or version != _VERSION or tails < streams:
+            raise BrokenAgent("the agent's second file is not its control")
+        if len(self._control) < _LINE * (streams + 1):
+            raise BrokenAgent("the agent's control is too short for its streams")
+
+
+def _map(fd: int, most: int, access: int) -> mmap.mmap:
+    """A file of memory, which nobody can cut while we read it (SIGBUS)."""
+    try:
+        seals = fcntl.fcntl(fd, _F_GET_SEALS)
+        if seals & (_SHRINK | _GROW) != _SHRINK | _GROW:
+            raise BrokenAgent("the agent's memory is not sealed")
+        # Of huge pages there may be too few when one is looked at.
+        if os.fstatvfs(fd).f_bsize != mmap.PAGESIZE:
+            raise BrokenAgent("the agent's memory is not of ordinary pages")
+        size = os.fstat(fd).st_size
+        if not _LINE <= size <= most:
+            raise BrokenAgent(f"the agent's memory has {size} bytes")
+        return mmap.mmap(fd, size, mmap.MAP_SHARED, access)
+    except OSError as error:
+        raise BrokenAgent(
+            f"the agent's memory cannot be mapped: {error.strerror}"
+        ) from error
+
+
+def _parse_header(data: bytes, size: int) -> Header:
+    if len(data) < HEADER_SIZE or data[:8] != _MAGIC:
+        raise BrokenAgent("the agent's memory does not begin as it should")
+    (
+        _, version, header_size, said, pid, mode, flags, clock, mult,
+        ticks0, ns0, ticks1, ns1,
+        methods_at, methods, method_size,
+        directory_at, directory_entries, directory_entry_size,
+        blocks_at, blocks, block_size,
+        streams_at, streams, stream_size,
+        rings_at, ring_records, record_size,
+        threshold,
+    ) = _FIXED.unpack_from(data)  # fmt: skip
+    if version != _VERSION:
+        raise BrokenAgent(f"the agent's memory has a layout of version {version}")
+    if header_size < HEADER_SIZE or said != size:
+        raise BrokenAgent("the agent's memory has not the size that it says")
+    if mode > max(Mode) or clock > max(TicksOf):
+        raise BrokenAgent("the agent's memory is of an unknown mode or clock")
+    if ring_records & (ring_records - 1):
+        raise BrokenAgent(f"a ring of the agent's has {ring_records} records")
+    if rings_at and record_size % 8:
+        raise BrokenAgent("the agent's memory has records that are not aligned")
+    if directory_at and (directory_entries, directory_entry_size) != (
+        BLOCKS_A_METHOD,
+        _BLOCK_ENTRY,
+    ):
+        raise BrokenAgent("the agent's memory has histograms of another kind")
+
+    def region(name: str, offset: int, capacity: int, size_: int, least: int) -> Region:
+        return _region(
+            name, Region(offset, capacity, size_), least, (header_size, size)
+        )
+
+    entries = BLOCKS_A_METHOD * _BLOCK_ENTRY
+    ring = ring_records * record_size
+    return Header(
+        size,
+        pid,
+        Mode(mode),
+        Flag(flags & 1023),
+        TicksOf(clock),
+        mult,
+        ClockPair(ticks0, ns0),
+        ClockPair(ticks1, ns1),
+        region("methods", methods_at, methods, method_size, _METHOD.size),
+        region("directory", directory_at, methods, entries, entries),
+        region("blocks", blocks_at, blocks, block_size, _BLOCK.size),
+        region("streams", streams_at, streams, stream_size, _STREAM.size),
+        region("rings", rings_at, streams, ring, ring_records * CALL_RECORD_SIZE),
+        ring_records if rings_at else 0,
+        threshold,
+    )
+
+
+def _region(name: str, found: Region, least: int, limits: tuple[int, int]) -> Region:
+    """It, if it lies within ``limits`` and its things are large enough."""
+    if found.offset == 0:
+        return Region(0, 0, 0)
+    start, end = limits
+    if (
+        found.capacity == 0
+        or found.size < max(least, 1)
+        or found.size % 8
+        or found.offset % 8
+        or found.offset < start
+        or found.offset + found.capacity * found.size > end
+    ):
+        raise BrokenAgent(f"the agent's memory has no room for its {name}")
+    return found
