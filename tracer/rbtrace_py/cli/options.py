@@ -150,6 +150,14 @@ output_option = click.option(
 )
 
 
+attach_option = click.option(
+    "--attach",
+    "attaches",
+    is_flag=True,
+    help="Put the agent into the process if it is not there (`attach --help`).",
+)
+
+
 def time_limit_option(default: float, most: float) -> Callable[[Command], Command]:
     """``--timeout`` of what runs in the process; in seconds."""
 
@@ -200,6 +208,13 @@ def _ask(text: str) -> bool:
         # What it is about stands above.
         raise NotAgreed("nothing was attached")
     return True
+
+
+def say(text: str) -> None:
+    """What is about to be done, in a line to standard error."""
+    columns = Style.for_stream(sys.stderr).width - 1
+    lines = textwrap.wrap(f"rbtrace-py: {text}", columns, subsequent_indent="  ")
+    click.echo("\n".join(lines), err=True)
 
 
 def limits_of(values: dict[str, Any]) -> Limits:

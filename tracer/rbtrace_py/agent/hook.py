@@ -1,0 +1,114 @@
+"""The agent's hook on method events, built from its source for this machine.
+
+One shared object serves every Ruby of an architecture. It is built when it is first
+needed, and kept in the user's cache.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rbtrace_py.errors import RbtraceError
+from rbtrace_py.linux import cache
+from rbtrace_py.linux.text import safe_text
+
+SOURCE = Path(__file__).parent / "source" / "agent.c"
+
+_FLAGS = ["-std=gnu11", "-O2", "-fPIC", "-shared", "-nostdlib", "-fvisibility=hidden"]
+_FLAGS += ["-fno-stack-protector", "-x", "c"]
+"""As in ext/agent/build.rb. Nothing is linked: what it calls is in the process."""
+_COMPILERS = ("cc", "gcc", "clang")
+_SECONDS = 60
+_KIND = "agent"
+_MOST_SAID = 400
+_ELF = b"\x7fELF"
+
+
+class NotBuilt(RbtraceError):
+    """There is no compiler, or it could not build the hook."""
+
+
+def hook() -> bytes:
+    """The shared object; raises NotBuilt, which says what is missing."""
+    source = _source()
+    words = [platform.machine(), *_FLAGS]
+    key = hashlib.sha256("\0".join(words).encode() + source).hexdigest()
+    kept = _kept(key)
+    if kept is None:
+        kept = _build(_compiler(), source)
+        cache.store(_KIND, key, base64.b64encode(kept).decode())
+    return kept
+
+
+def _source() -> bytes:
+    try:
+        return SOURCE.read_bytes()
+    except OSError as error:
+        raise NotBuilt(
+            f"the agent's source is missing: {SOURCE}: {error.strerror}",
+            "install rbtrace-py again",
+        ) from error
+
+
+def _kept(key: str) -> bytes | None:
+    found = cache.load(_KIND, key)
+    if not isinstance(found, str):
+        return None
+    try:
+        data = base64.b64decode(found, validate=True)
+    except ValueError:
+        return None
+    return data if data.startswith(_ELF) else None
+
+
+def _compiler() -> list[str]:
+    """``$CC`` if that is set, else the first that there is."""
+    asked = shlex.split(os.environ.get("CC", ""))
+    names = asked[:1] or _COMPILERS
+    if found := next(filter(None, map(shutil.which, names)), None):
+        return [found, *asked[1:]]
+    what = f"no C compiler {asked[0]} (CC)" if asked else "no C compiler"
+    raise NotBuilt(
+        f"{what} here, to build the agent's hook with",
+        "apt-get install gcc libc6-dev, once; or --no-hook: without method events",
+    )
+
+
+def _build(compiler: list[str], source: bytes) -> bytes:
+    with TemporaryDirectory(prefix="rbtrace-py-") as folder:
+        output = Path(folder) / "agent_hook.so"
+        try:
+            done = subprocess.run(
+                [*compiler, *_FLAGS, "-o", str(output), "-"],
+                input=source,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=_SECONDS,
+                check=False,
+                env={**os.environ, "LC_ALL": "C"},
+            )
+            if done.returncode == 0:
+                return output.read_bytes()
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise _not_built(compiler, str(error).encode()) from error
+    raise _not_built(compiler, done.stderr)
+
+
+def _not_built(compiler: list[str], said: bytes) -> NotBuilt:
+    """The first line that says error, or simply the first."""
+    lines = said.splitlines() or [b"no reason given"]
+    line = next((line for line in lines if b"error" in line.lower()), lines[0])
+    return NotBuilt(
+        f"{compiler[0]} could not build the agent's hook:"
+        f" {safe_text(line.strip(), _MOST_SAID)}",
+        "it needs the C library's headers: apt-get install gcc libc6-dev;"
+        " or --no-hook: without method events",
+    )

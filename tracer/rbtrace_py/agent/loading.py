@@ -1,0 +1,219 @@
+"""The agent put into a process: its files, the code that loads them, its answer."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rbtrace_py.agent.addresses import RubyAddresses
+from rbtrace_py.agent.attempt import Step
+from rbtrace_py.agent.client import Agent
+from rbtrace_py.agent.files import placed
+from rbtrace_py.agent.inject import Injection, NotAcknowledged, inject
+from rbtrace_py.agent.place import NoAgent
+from rbtrace_py.agent.refusal import refuse
+from rbtrace_py.errors import NoSuchTarget, RbtraceError
+from rbtrace_py.linux.inroot import open_directory_in_root
+from rbtrace_py.linux.process import Process, gone
+from rbtrace_py.linux.text import safe_text
+
+_HERE = Path(__file__).parent
+_FILES = {"load.rb": _HERE / "load.rb", "agent.rb": _HERE / "source" / "agent.rb"}
+_SAID, _ONCE = "said", "once"
+_DONE = "done"
+_MOST_SAID = 2048
+_SLOWEST_POLL = 0.02
+
+_CODE = (
+    '::Thread.start("%s/load.rb"){|path|begin;'
+    '::RubyVM::InstructionSequence.compile(::File.binread(path).force_encoding("UTF-8"),'
+    "path,path).eval;rescue ::Exception;end}"
+)
+"""Run where a trap's handler would be: there a thread may be begun, and little else.
+Whatever happens in it is not to reach the program."""
+
+
+class NotLoaded(RbtraceError):
+    """The process began to load the agent, and could not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """hello: what the agent said of itself; answer_ns: from the beginning to that."""
+
+    injection: Injection
+    hello: dict[str, object]
+    answer_ns: int
+
+
+def load_agent(
+    process: Process,
+    ruby: RubyAddresses,
+    hook: bytes | None,
+    limit: float,
+    at: Step = lambda step: None,
+) -> Loaded:
+    """Have ``process`` load the agent, or begin again one that was stopped.
+
+    hook: the shared object; None: method events are done without
+    limit: seconds in all; at: told of each step
+
+    Raises what ``inject`` and ``placed`` do, NotLoaded, NotAcknowledged.
+    """
+    began = time.monotonic_ns()
+    deadline = time.monotonic() + limit
+    check_can_talk(process)
+    with placed(process, _files(hook)) as folder:
+        at("placed")
+        said = _Said(process, folder)
+        code = (_CODE % folder).encode()
+        injection = inject(process, ruby, code, said.has_begun, limit, at)
+        at("acknowledged")
+        said.await_end(deadline)
+        at("loaded")
+        hello = _greet(process, deadline)
+        at("answered")
+    return Loaded(injection, hello, time.monotonic_ns() - began)
+
+
+def check_can_talk(process: Process) -> None:
+    """Raise Refused where the agent would take us for a stranger.
+
+    It answers to its own user and to root, as its user namespace has them
+    (docs/agent.md, "Who may do what").
+    """
+    us = os.geteuid()
+    if us == process.uid:
+        return
+    for line in process.read("uid_map").splitlines():
+        inner, outer, count = map(int, line.split())
+        if outer <= us < outer + count and inner + us - outer == 0:
+            return
+    raise refuse(
+        process,
+        "it is in a user namespace in which we are neither root nor its user",
+        f"enter that: nsenter -t {process.pid} -U rbtrace-py …",
+    )
+
+
+@contextmanager
+def alone(process: Process, deadline: float) -> Iterator[None]:
+    """One tracer at a time puts the agent into a process; raises RbtraceError."""
+    directory = process.open(".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        while not _locked(directory):
+            if time.monotonic() > deadline:
+                raise RbtraceError(
+                    f"another tracer is attaching to process {process.pid}", "try again"
+                )
+            time.sleep(_SLOWEST_POLL)
+        yield
+    finally:
+        os.close(directory)
+
+
+def _locked(directory: int) -> bool:
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _files(hook: bytes | None) -> dict[str, bytes]:
+    try:
+        files = {name: path.read_bytes() for name, path in _FILES.items()}
+    except OSError as error:
+        raise RbtraceError(
+            f"a file of the agent is missing: {error.filename}: {error.strerror}",
+            "install rbtrace-py again",
+        ) from error
+    if hook is not None:
+        files["agent_hook.so"] = hook
+    return {**files, _SAID: b"", _ONCE: b""}
+
+
+def _greet(process: Process, deadline: float) -> dict[str, object]:
+    """Ask it who it is. Its socket is there by now."""
+    while True:
+        try:
+            with Agent(process) as agent:
+                return dict(agent.hello)
+        except NoAgent:
+            if time.monotonic() > deadline:
+                raise
+        _pause(process, _SLOWEST_POLL)
+
+
+class _Said:
+    """What load.rb has written to its file, which the process could have replaced."""
+
+    def __init__(self, process: Process, folder: str) -> None:
+        self._process = process
+        self._folder = folder
+
+    def has_begun(self) -> bool:
+        """Has one of its threads taken it up?"""
+        return bool(self._lines())
+
+    def await_end(self, deadline: float) -> None:
+        """Wait until it has come to its end; raises NotLoaded if that was an error."""
+        pause = 0.0005
+        while len(lines := self._lines()) < 2:
+            if time.monotonic() > deadline:
+                raise NotAcknowledged(
+                    f"process {self._process.pid} began to load the agent, but did not"
+                    " get through with it in time",
+                    "it may still come up, without method events: ask"
+                    f" `rbtrace-py memory {self._process.pid}`",
+                )
+            _pause(self._process, pause)
+            pause = min(2 * pause, _SLOWEST_POLL)
+        if lines[1] != _DONE:
+            raise NotLoaded(
+                f"process {self._process.pid} could not load the agent: {lines[1]}"
+            )
+
+    def _lines(self) -> list[str]:
+        """``begun``, and then how it ended, as far as they are there."""
+        try:
+            data = self._read()
+        except (OSError, NoSuchTarget):
+            return []
+        begun, newline, end = data.partition(b"\n")
+        whole = [begun] if newline else []
+        if end.endswith(b"\n"):
+            whole.append(end[:-1])
+        return [safe_text(line, _MOST_SAID) for line in whole]
+
+    def _read(self) -> bytes:
+        root = self._process.open("root", os.O_PATH | os.O_DIRECTORY)
+        try:
+            folder = open_directory_in_root(root, self._folder)
+        finally:
+            os.close(root)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            fd = os.open(_SAID, flags, dir_fd=folder)
+        finally:
+            os.close(folder)
+        try:
+            status = os.fstat(fd)
+            # Another file of ours, or root's, must not be had read by a link to it.
+            is_its = status.st_uid == self._process.uid and status.st_nlink == 1
+            if not stat.S_ISREG(status.st_mode) or not is_its:
+                return b""
+            return os.pread(fd, _MOST_SAID, 0)
+        finally:
+            os.close(fd)
+
+
+def _pause(process: Process, seconds: float) -> None:
+    if process.wait(max(seconds, 0.001)):
+        raise gone(process.pid)

@@ -1,0 +1,60 @@
+"""``attach``: the agent put into a process that never loaded it."""
+
+from __future__ import annotations
+
+import click
+
+from rbtrace_py.cli import options as o
+from rbtrace_py.cli.each import each
+from rbtrace_py.cli.output import opened
+from rbtrace_py.linux.process import Process
+from rbtrace_py.report.attached import attached_document, attached_lines
+from rbtrace_py.report.json import dumps
+from rbtrace_py.session import attaching
+from rbtrace_py.session.targets import Targets
+
+
+@click.command("attach", options_metavar="[OPTIONS]")
+@o.takes_target
+@o.time_limit_option(attaching.ATTACH_SECONDS, attaching.MOST_SECONDS)
+@click.option(
+    "--no-hook",
+    is_flag=True,
+    help="Without method events; needs no C compiler here.",
+)
+@o.json_option
+def command(
+    targets: Targets,
+    words: tuple[str, ...],
+    time_limit: float,
+    no_hook: bool,
+    as_json: bool,
+) -> int:
+    """Put the agent into a Ruby process that did not load it.
+
+    The main thread is stopped for about a millisecond, and led through a
+    function of Ruby's that has a line of code run at the next safe moment: a
+    new thread, which loads the agent from files that are gone a moment later.
+    The process then has what `require "tracepoint/agent"` gives: a sleeping
+    thread and a socket for its own user and root. Programs that Ruby forks
+    later have it too. It stays until the process ends, or until `detach`.
+
+    Nothing is done to a process that this could harm: one that is traced or
+    stopped, under a filter of system calls (seccomp), or not on x86-64.
+
+    \b
+    Examples:
+      rbtrace-py attach 1234
+      rbtrace-py attach 1234 --subprocesses     workers too
+      rbtrace-py attach --ps puma --json
+    """
+
+    def one(process: Process) -> None:
+        found = attaching.attach(process, o.say, time_limit, not no_hook)
+        with opened(None) as output:
+            if as_json:
+                output.lines([dumps(attached_document(found))])
+            else:
+                output.lines(attached_lines(found, output.style))
+
+    return each("attach", targets, words, one)

@@ -1,0 +1,50 @@
+"""``detach``: the agent in a process taken out of service."""
+
+from __future__ import annotations
+
+import click
+
+from rbtrace_py.cli import options as o
+from rbtrace_py.cli.each import each
+from rbtrace_py.cli.output import opened
+from rbtrace_py.linux.process import Process
+from rbtrace_py.report.attached import detached_document, detached_lines
+from rbtrace_py.report.json import dumps
+from rbtrace_py.session import attaching
+from rbtrace_py.session.targets import Targets
+
+
+@click.command("detach", options_metavar="[OPTIONS]")
+@o.takes_target
+@o.time_limit_option(attaching.DETACH_SECONDS, attaching.MOST_SECONDS)
+@click.option(
+    "--yes", is_flag=True, help="Also where that ends the work of another tracer."
+)
+@o.json_option
+def command(
+    targets: Targets,
+    words: tuple[str, ...],
+    time_limit: float,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Take the agent in a process out of service.
+
+    Its socket and its threads go, and what was armed through it. Its code
+    stays in the process, asleep; `attach` begins it again.
+
+    \b
+    Examples:
+      rbtrace-py detach 1234
+      rbtrace-py detach 1234 --subprocesses
+    """
+
+    def one(process: Process) -> None:
+        found = attaching.detach(process, yes, time_limit)
+        with opened(None) as output:
+            if as_json:
+                output.lines([dumps(detached_document(found))])
+            else:
+                output.lines(detached_lines(found, output.style))
+
+    return each("detach", targets, words, one)

@@ -1,0 +1,39 @@
+"""Commands that do the same with each of several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rbtrace_py.cli.main import show_error
+from rbtrace_py.errors import RbtraceError, UsageError
+from rbtrace_py.linux.process import Process
+from rbtrace_py.session.inside import processes
+from rbtrace_py.session.targets import Targets
+
+
+def each(
+    name: str,
+    targets: Targets,
+    words: tuple[str, ...],
+    work: Callable[[Process], None],
+) -> int:
+    """Do ``work`` with every target, also after one with which that failed.
+
+    Returns the exit code: of the worst of the errors, which were shown. A single
+    target's is raised.
+    """
+    if targets.command is not None:
+        raise UsageError(f"{name} is for what runs already, not for a command")
+    if words:
+        raise UsageError(f"{words[0]!r} is one word too many")
+    found = processes(targets)
+    codes = [0]
+    for process in found:
+        try:
+            work(process)
+        except RbtraceError as error:
+            if len(found) == 1:
+                raise
+            show_error(error)
+            codes.append(error.exit_code)
+    return max(codes)
