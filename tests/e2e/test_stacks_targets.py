@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -10,11 +11,15 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from conftest import LIB, ROOT, TARGETS, Target, Tracer, run
+from rbtrace_py.errors import NotPermitted
+from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.ptrace import paused
 from rubies import need
 
 STATES = str(TARGETS / "states.rb")
@@ -160,6 +165,18 @@ def test_children_that_are_made_later_join(start: START, trace: TRACE) -> None:
     assert code == 0, err
 
 
+def test_a_child_that_becomes_a_ruby_joins(start: START, trace: TRACE) -> None:
+    target = start("turning.rb", "0")
+    pid = target.step("shell").split()[1]
+    words = ["--subprocesses", "--mode", "wall", "-i", "0.1", "--max-loss", 100]
+    tracer = trace("stacks", target.pid, *words, "--threads")
+    assert target.step("go") == "done"
+    until(tracer, f"[pid {pid}];[main, tid {pid}];[sleeping];{SECOND}")
+    _, err, code = tracer.finish()
+    assert code == 0, err
+    assert f"process {pid} (sh) runs no Ruby" in err
+
+
 def test_children_on_a_cpu_are_seen_there(start: START, root: None) -> None:
     """Also where the child's VM has the parent's id of the only thread."""
     target = start("turning.rb", "0")
@@ -218,6 +235,39 @@ def test_a_target_that_forks_goes_on(start: START, trace: TRACE) -> None:
     out, err, code = tracer.finish()
     assert code == 0, err
     assert "Child" not in out
+
+
+def test_a_target_that_cannot_be_stopped_for_a_while(
+    start: START, trace: TRACE
+) -> None:
+    """What was seen before is not lost, and what comes later is seen."""
+    target = start("turning.rb")
+    words = ["--mode", "wall", "--pause", "-i", "0.1", "--max-loss", 0]
+    tracer = trace("stacks", target.pid, *words, "--format", "json")
+    assert tracer.process.stdout
+    documents = map(json.loads, tracer.process.stdout)
+    assert any(document["weight"] for document in documents)
+    with Process(target.pid) as process, ours_alone(process):
+        assert any(document["lost"] for document in documents)
+    assert any(document["weight"] for document in documents)
+    _, err, code = tracer.finish()
+    assert code == 5, err
+    assert f"{target.pid} could not be read at times: process {target.pid} is" in err
+    assert re.search("stacks? could not be read", " ".join(err.split()))
+
+
+@contextmanager
+def ours_alone(process: Process) -> Iterator[None]:
+    """Trace it ourselves, in a moment in which nobody else does."""
+    end = time.monotonic() + 30
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(paused(process, 60))
+                break
+            except NotPermitted:
+                assert time.monotonic() < end
+        yield
 
 
 @pytest.mark.parametrize("more", [[], ["--pause"]])

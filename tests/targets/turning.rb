@@ -6,6 +6,8 @@
 #   program   /bin/sleep
 #   fork      one more child, which stands still in Child.stand; says its pid
 #   burn      the same, but it burns CPU in Child.burn
+#   shell     one more child, a shell; says its pid
+#   go        the shell becomes this program anew
 #   exit      nothing
 require "io/wait"
 
@@ -33,12 +35,26 @@ def forked(how = :stand)
   pid
 end
 
+def shell
+  read, @shell = IO.pipe
+  words = ["sh", "-c", 'read _ && exec ruby "$0" again', __FILE__]
+  pid = spawn(*words, in: read, out: File::NULL)
+  read.close
+  pid
+end
+
+def go
+  @shell.puts
+end
+
 def turn(word)
   case word
   when "again" then exec("ruby", __FILE__, "again")
   when "program" then exec("/bin/sleep", "1000")
   when "fork" then puts "done #{forked}"
   when "burn" then puts "done #{forked(:burn)}"
+  when "shell" then puts "done #{shell}"
+  when "go" then puts "done #{go}"
   when "exit" then exit!
   else puts "done"
   end

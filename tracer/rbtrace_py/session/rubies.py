@@ -7,7 +7,12 @@ import time
 from collections.abc import Sequence
 from enum import Enum
 
-from rbtrace_py.errors import RbtraceError, UnreadableMemory, VmNotStarted
+from rbtrace_py.errors import (
+    NoSuchTarget,
+    RbtraceError,
+    UnreadableMemory,
+    VmNotStarted,
+)
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.process import Process, parse_status
@@ -154,7 +159,11 @@ class RubyProcess(Closing):
         return None if thread.tid is None else self._tasks.cpu_ns(thread.tid)
 
     def samples(self, mode: Mode, pause: bool = False) -> list[Sample]:
-        """Look at the threads once. Raises NoSuchTarget if the process has ended."""
+        """Look at the threads once.
+
+        Raises NoSuchTarget if the process has ended; NotPermitted and RbtraceError if
+        it may not be read, or does not stop, which counts as failed.
+        """
         by_tid = self._by_tid
         running = self._tasks.running(by_tid)
         if mode is Mode.WALL:
@@ -165,12 +174,14 @@ class RubyProcess(Closing):
             return self._only(by_tid[running.pop()])
         else:
             wanted = [by_tid[tid] for tid in running]
-        if pause:
-            with paused(self.process) as pausing:
-                walks = self._walk(wanted)
-            self.stopped_ns += pausing.stopped_ns
-        else:
-            walks = self._walk(wanted)
+        try:
+            walks = self._walk_paused(wanted) if pause else self._walk(wanted)
+        except NoSuchTarget:
+            raise
+        except RbtraceError:
+            self._lost += len(wanted)
+            self._failed += len(wanted)
+            raise
         now = time.time_ns()
         found = []
         for (_, thread), walked in zip(wanted, walks, strict=True):
@@ -200,6 +211,12 @@ class RubyProcess(Closing):
         stack, flags, fiber, _ = walked
         state = ThreadState.RUNNING
         return [Sample(time.time_ns(), thread, state, stack, 1, flags, fiber)]
+
+    def _walk_paused(self, wanted: list[_Known]) -> list[Walked | None]:
+        with paused(self.process) as pausing:
+            walks = self._walk(wanted)
+        self.stopped_ns += pausing.stopped_ns
+        return walks
 
     def _walk(self, wanted: list[_Known]) -> list[Walked | None]:
         if len(wanted) == 1:

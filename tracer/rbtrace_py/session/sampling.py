@@ -21,6 +21,7 @@ from rbtrace_py.model import Sample, ThreadState
 from rbtrace_py.session.beat import Beat
 from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.rubies import Mode, RubyProcess
+from rbtrace_py.session.strangers import Strangers
 from rbtrace_py.session.targets import Targets
 
 LOOK_SECONDS = 0.1
@@ -85,7 +86,7 @@ class Sampling(Closing):
         self.on_wait: Callable[[float], None] | None = None
         self.stop: Callable[[], bool] = lambda: False
         self._rubies: dict[int, RubyProcess] = {}
-        self._strangers: set[tuple[int, int]] = set()
+        self._strangers = Strangers()
         self._versions: dict[str, None] = {}
         self._stopped_ns = 0
 
@@ -111,8 +112,8 @@ class Sampling(Closing):
             except NotRuby as error:
                 if len(processes) == 1 or not self.targets.follow:
                     raise
-                self._strangers.add(process.identity)
-                self.notes.append(str(error))
+                self._strangers.add(process)
+                self._note(str(error))
         if not self._rubies:
             raise NoSuchTarget("none of the processes is a Ruby")
 
@@ -164,8 +165,7 @@ class Sampling(Closing):
         self._rubies[process.pid] = ruby
         self._versions[ruby.version] = None
         for note in ruby.notes:
-            if note not in self.notes:
-                self.notes.append(note)
+            self._note(note)
 
     def _let_go(self, ruby: RubyProcess) -> None:
         self.statistics.failed += ruby.take_failed()
@@ -182,7 +182,7 @@ class Sampling(Closing):
         alive = self.targets.alive()
         if self.targets.command is not None or self.targets.follow:
             return not alive
-        return all(process.identity in self._strangers for process in alive)
+        return all(process in self._strangers for process in alive)
 
     @property
     def rubies(self) -> tuple[RubyProcess, ...]:
@@ -215,7 +215,10 @@ class Sampling(Closing):
         return ""
 
     def round(self, add: Add) -> None:
-        """Look once at every process."""
+        """Look once at every process.
+
+        Raises what ``rubies.RubyProcess.samples`` does if nothing was seen before.
+        """
         options = self.options
         mode, pause = options.mode, options.pause
         idle = options.idle or mode is Mode.CPU
@@ -227,6 +230,11 @@ class Sampling(Closing):
                         add(sample)
             except NoSuchTarget:
                 ended = pid
+            except RbtraceError as error:
+                if not self.statistics.samples:
+                    raise
+                # What was seen is not thrown away, and the next time all may be well.
+                self._note(f"process {pid} could not be read at times: {error}")
         if ended is not None:  # others that have ended are so the next time, too
             self._let_go(self._rubies.pop(ended))
 
@@ -235,8 +243,7 @@ class Sampling(Closing):
         alive = {process.pid: process for process in self.targets.alive()}
         for pid in self._rubies.keys() - alive.keys():
             self._let_go(self._rubies.pop(pid))
-        if len(self._strangers) > len(alive):
-            self._strangers &= {process.identity for process in alive.values()}
+        self._strangers.keep(alive.values())
         self.targets.refresh()
         for pid, process in list(self.targets.processes.items()):
             self._keep_up(pid, process)
@@ -246,7 +253,7 @@ class Sampling(Closing):
         ruby = self._rubies.get(pid)
         try:
             if ruby is None:
-                if process.identity not in self._strangers:
+                if self._strangers.is_due(process):
                     self._attach(process)
             elif ruby.broken_looks >= _BROKEN_LOOKS:
                 self._attach(process)
@@ -266,14 +273,16 @@ class Sampling(Closing):
         ruby = self._rubies.pop(process.pid, None)
         if ruby is not None:
             self._let_go(ruby)
-        if self.targets.command is None:
-            self._strangers.add(process.identity)
+        is_no_ruby = isinstance(error, NotRuby)
+        self._strangers.add(process, may_become=is_no_ruby)
         # Children run all kinds of programs, which is nothing to speak of.
-        is_worth_it = was_ruby and not self.targets.follow
-        if (is_worth_it or not isinstance(error, NotRuby)) and (
-            len(self.notes) < _MOST_NOTES
-        ):
-            self.notes.append(f"process {process.pid} is left out: {error}")
+        if not is_no_ruby or (was_ruby and not self.targets.follow):
+            self._note(f"process {process.pid} is left out: {error}")
+
+    def _note(self, text: str) -> None:
+        """Say it once."""
+        if text not in self.notes and len(self.notes) < _MOST_NOTES:
+            self.notes.append(text)
 
     def close(self) -> None:
         """Let go of all; may be called twice. The targets stay the caller's."""

@@ -1,0 +1,12 @@
+# frozen_string_literal: true
+
+# A thread with frames, a path and a name that would act on a terminal or in a format.
+BAD = "e\e[31m\e]0;owned\a;x\u202Ey\r\n z<&>\"'%s{}]]>"
+GATE = Queue.new
+eval("def evil\u202Emethod() GATE.pop end", nil, "/tmp/#{BAD}.rb", 5)
+thread = Thread.new { send("evil\u202Emethod") }
+thread.name = BAD
+Thread.pass until thread.status == "sleep"
+$stdout.sync = true
+puts "ready"
+$stdin.gets

@@ -1,0 +1,20 @@
+# frozen_string_literal: true
+
+# Works, and after so many milliseconds does what it is told: exit, exec, fork, kill;
+# or, told storm, starts threads that live for a moment, without end.
+what, wait = ARGV
+
+def work
+  (1..50).sum { |number| number * number }
+end
+
+$stdout.sync = true
+puts "ready"
+loop { Array.new(20) { Thread.new { work } }.each(&:join) } if what == "storm"
+till = Process.clock_gettime(Process::CLOCK_MONOTONIC) + wait.to_i / 1000.0
+work while Process.clock_gettime(Process::CLOCK_MONOTONIC) < till
+case what
+when "exec" then exec("sleep", "30")
+when "fork" then fork { sleep 30 } && exit!(0)
+when "kill" then Process.kill(:KILL, Process.pid)
+end

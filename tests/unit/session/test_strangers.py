@@ -1,0 +1,75 @@
+"""When a process that is no Ruby is looked at again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import cast
+
+from rbtrace_py.linux.process import Process
+from rbtrace_py.session.strangers import Strangers
+
+
+@dataclass
+class Made:
+    """As much of a process as is asked for."""
+
+    pid: int
+    exe: str = "/bin/sh"
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        return (self.pid, 0)
+
+
+def made(pid: int) -> Process:
+    return cast(Process, Made(pid))
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_ever_more_seldom() -> None:
+    clock, process = Clock(), made(1)
+    strangers, looks = Strangers(clock), []
+    while clock.now < 60:
+        if strangers.is_due(process):
+            looks.append(clock.now)
+            strangers.add(process)
+        clock.now += 1 / 128  # no rounding: the waits are exact
+    waits = [then - now for now, then in pairwise(looks)]
+    assert waits == sorted(waits)
+    assert waits[0] < 0.1
+    assert 5 <= waits[-1] < 5.1
+    assert len(looks) < 25
+
+
+def test_at_once_where_it_runs_another_program() -> None:
+    strangers, process = Strangers(Clock()), made(1)
+    for may_become in (True, False):
+        strangers.add(process, may_become)
+        assert not strangers.is_due(process)
+        process.exe += "x"  # type: ignore[misc]
+        assert strangers.is_due(process)
+        assert process in strangers
+
+
+def test_never_where_it_is_of_no_use() -> None:
+    clock = Clock()
+    strangers, process = Strangers(clock), made(1)
+    strangers.add(process, may_become=False)
+    clock.now = 1e9
+    assert not strangers.is_due(process)
+
+
+def test_those_that_ended_are_forgotten() -> None:
+    strangers = Strangers(Clock())
+    for pid in (1, 2):
+        strangers.add(made(pid))
+    strangers.keep([made(2)])
+    assert made(1) not in strangers
+    assert made(2) in strangers
