@@ -61,7 +61,7 @@ class Group:
         )
 
 
-GAUGES = ("open_begins", "not_followed")
+GAUGES = ("open_begins", "running", "not_followed", "without_agent")
 """Counters that say how it is now, and are not subtracted."""
 
 

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol
 
 from rbtrace_py.aggregate.results import Result
 from rbtrace_py.cli.output import (
+    Asking,
     Output,
     attached,
     create,
@@ -23,11 +25,16 @@ from rbtrace_py.report.hlog import HlogWriter
 from rbtrace_py.report.json import document, dumps
 from rbtrace_py.report.notes import lost
 from rbtrace_py.report.style import Style
-from rbtrace_py.session.grouped import Grouped
 from rbtrace_py.session.limits import Limits
-from rbtrace_py.session.run import run
+from rbtrace_py.session.run import Counting, run
 
 TOO_MUCH_LOST = 5
+
+
+class Answering(Asking, Counting, Protocol):
+    """A session that ends with groups."""
+
+    started_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,7 @@ class Rendering:
     hlog: str | None = None
 
 
-def answer(session: Grouped, limits: Limits, rendering: Rendering) -> int:
+def answer(session: Answering, limits: Limits, rendering: Rendering) -> int:
     """Attach, let it count, and render the answer; the exit code."""
     with ExitStack() as stack:
         # Only what could be attached may overwrite a file.
@@ -87,7 +94,7 @@ def _interval_lines(
     return [style.bold(clock), *rendering.report(result, style)]
 
 
-def _hlog(stack: ExitStack, session: Grouped, path: str | None) -> HlogWriter | None:
+def _hlog(stack: ExitStack, session: Answering, path: str | None) -> HlogWriter | None:
     if path is None:
         return None
     file = stack.enter_context(create(path, "ascii"))

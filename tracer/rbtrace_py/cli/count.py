@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from rbtrace_py.cli import methods as m
 from rbtrace_py.cli import options as o
 from rbtrace_py.cli.answer import Rendering, answer, need_words
 from rbtrace_py.report.results import count_report
@@ -16,19 +17,33 @@ from rbtrace_py.session.targets import Targets
 @click.command("count", options_metavar="[OPTIONS]")
 @o.takes_target
 @o.grouping_options
+@m.selecting_options
+@m.via_option
+@m.top_option
 @o.json_option
 @o.output_option
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     """Count how often probes fire, in the kernel: nothing is lost at any rate.
+
+    method, object, raise and gc are counted by the agent's hook inside the
+    process, where it has loaded the agent: calls, objects made, exceptions and
+    collections, --by class, method or pid.
 
     \b
     Examples:
       rbtrace-py count 1234 checkout
       rbtrace-py count 1234 'shop:*' --interval 1
       rbtrace-py count 1234 order --by sku --duration 10
+      rbtrace-py count 1234 object --by class --interval 1
+      rbtrace-py count 1234 method --by class --duration 10
       rbtrace-py count 1234 ruby:cmethod__entry --by method
     """
-    need_words(words, "a probe")
-    session = Count(targets, words, o.options_of(values))
+    if not values["selectors"]:
+        need_words(words, "a probe")
+    source = m.source_of("count", targets, words, values)
+    if source.is_agent:
+        return m.count(targets, source, values)
+    session = Count(targets, source.words, o.options_of(values))
+    session.notes += source.notes
     rendering = Rendering(count_report, values["as_json"], values["output"])
     return answer(session, o.limits_of(values), rendering)

@@ -6,7 +6,7 @@ import io
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
@@ -15,13 +15,24 @@ from rbtrace_py.report.status import status_line
 from rbtrace_py.report.style import Style, can_move
 
 if TYPE_CHECKING:
-    from rbtrace_py.session.base import Session
+    from rbtrace_py.session.targets import Targets
 
 
 class HasNotes(Protocol):
     """What is worth saying once it is attached, a line each."""
 
     notes: list[str]
+
+
+class Asking(HasNotes, Protocol):
+    """A session that is entered to attach it."""
+
+    words: tuple[str, ...]
+    targets: Targets
+    on_wait: Callable[[float], None] | None
+
+    def __enter__(self) -> Any: ...
+    def __exit__(self, *exception: Any) -> None: ...
 
 
 class Output:
@@ -55,31 +66,31 @@ class Output:
 
 
 @contextmanager
-def opened(path: str | None) -> Iterator[Output]:
-    """Standard output, or the file of ``-o``."""
+def opened(path: str | None, append: bool = False) -> Iterator[Output]:
+    """Standard output, or the file of ``-o``; append: behind what is in it."""
     if path is None or path == "-":
         # Bytes of a target that are no text must not end the report.
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")
         yield Output(sys.stdout)
         return
-    with create(path, "utf-8") as file:
+    with create(path, "utf-8", append) as file:
         yield Output(file, path)
 
 
-def create(path: str, encoding: str) -> TextIO:
+def create(path: str, encoding: str, append: bool = False) -> TextIO:
     """Open a file of the user's for writing text; raises as create_bytes does."""
-    return io.TextIOWrapper(create_bytes(path), encoding, errors="replace")
+    return io.TextIOWrapper(create_bytes(path, append), encoding, errors="replace")
 
 
-def create_bytes(path: str) -> io.BufferedWriter:
-    """Open a file of the user's for writing.
+def create_bytes(path: str, append: bool = False) -> io.BufferedWriter:
+    """Open a file of the user's for writing; append: keep what is in it.
 
     Raises RbtraceError, with its name, if it cannot be, and so does whatever
     writes to it or closes it.
     """
     try:
-        return io.BufferedWriter(_UserFile(path, "w"))
+        return io.BufferedWriter(_UserFile(path, "a" if append else "w"))
     except OSError as error:
         raise cannot_write(path, error) from error
 
@@ -168,7 +179,7 @@ class Ticker:
         self.clear()
 
 
-def enter(stack: ExitStack, session: Session) -> None:
+def enter(stack: ExitStack, session: Asking) -> None:
     """Attach, with a line about it while that has to wait for a probe."""
     ticker = ticker_for(session, f"waiting for {subject(session)}", "stops", quiet=1.0)
     session.on_wait = ticker
@@ -178,7 +189,7 @@ def enter(stack: ExitStack, session: Session) -> None:
         ticker.clear()
 
 
-def subject(session: Session) -> str:
+def subject(session: Asking) -> str:
     """``shop:checkout in pid 123``: what a session is about."""
     words = ", ".join(session.words)
     if session.targets.command is not None:
@@ -189,7 +200,7 @@ def subject(session: Session) -> str:
 
 
 def ticker_for(
-    session: Session, what: str, ending: str = "shows the result", quiet: float = 0.0
+    session: Asking, what: str, ending: str = "shows the result", quiet: float = 0.0
 ) -> Ticker:
     """None that is seen where a program of ours writes to the terminal itself."""
     ticker = Ticker(what, ending, quiet)

@@ -27,8 +27,7 @@ from rbtrace_py.report.json import dumps, event_document, trace_end_document
 from rbtrace_py.report.notes import counter_lines
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.units import whole
-from rbtrace_py.session.base import REFRESH_SECONDS
-from rbtrace_py.session.limits import Limits
+from rbtrace_py.session.limits import REFRESH_SECONDS, Limits
 from rbtrace_py.session.targets import Targets
 from rbtrace_py.session.trace import Trace
 

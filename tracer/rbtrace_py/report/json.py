@@ -14,8 +14,9 @@ from rbtrace_py.aggregate.checks import Check
 from rbtrace_py.aggregate.events import Event, Unreadable, Value
 from rbtrace_py.aggregate.histogram import Distribution
 from rbtrace_py.aggregate.listed import Listed
+from rbtrace_py.aggregate.methods import MethodGroup
 from rbtrace_py.aggregate.results import Group, Result
-from rbtrace_py.model import Operand, OperandRole, Probe
+from rbtrace_py.model import MethodKind, Operand, OperandRole, Probe
 from rbtrace_py.report.notes import lost
 from rbtrace_py.report.text import replace_undecodable
 
@@ -133,6 +134,28 @@ def _group(command: str, group: Group) -> Document:
     if command != "count" and group.distribution is not None:
         found["total"] = group.total
         found.update(_distribution(group.distribution))
+    if isinstance(group, MethodGroup):
+        found.update(_method_group(command, group))
+    return found
+
+
+def _method_group(command: str, group: MethodGroup) -> Document:
+    found: Document = {}
+    if command != "count":
+        found = {
+            "entries": group.entries,
+            "self": group.own,
+            "sum": group.summed,
+            "max": group.highest,
+        }
+    method = group.method
+    if method is not None and method.name:
+        found["class"] = method.owner
+        found["method"] = method.name
+        found["singleton"] = method.is_singleton
+        found["c"] = method.kind is MethodKind.C
+        found["path"] = method.path or None
+        found["line"] = method.line
     return found
 
 

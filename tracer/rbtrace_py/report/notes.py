@@ -14,7 +14,15 @@ from rbtrace_py.report import units
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import escape, wrap
 
-LOSSES = ("lost", "kernel_missed", "no_room", "too_deep", "unreadable")
+LOSSES = (
+    "lost",
+    "kernel_missed",
+    "no_room",
+    "too_deep",
+    "unreadable",
+    "no_stream",
+    "no_block",
+)
 """Counters of what should be in a result and is not."""
 
 _SENTENCES: dict[str, tuple[str, str]] = {
@@ -32,6 +40,19 @@ _SENTENCES: dict[str, tuple[str, str]] = {
     ),
     "no_begin": ("1 end had no begin", "{} ends had no begin"),
     "open_begins": ("1 begin has no end yet", "{} begins have no end yet"),
+    "running": ("1 call has not returned yet", "{} calls have not returned yet"),
+    "abandoned": (
+        "1 call never returned: its fiber was dropped",
+        "{} calls never returned: their fibers were dropped",
+    ),
+    "no_method": (
+        "1 was of a method for which there was no room: see (no room)",
+        "{} were of methods for which there was no room: see (no room)",
+    ),
+    "without_agent": (
+        "1 process has no agent and is not here",
+        "{} processes have no agent and are not here",
+    ),
     "beyond_range": ("1 was beyond the range", "{} were beyond the range"),
     "negative": (
         "1 was negative: the clock went backwards",
@@ -74,6 +95,14 @@ _SENTENCES: dict[str, tuple[str, str]] = {
     "unreadable": (
         "1 was lost: an argument could not be read",
         "{} were lost: an argument could not be read",
+    ),
+    "no_stream": (
+        "1 event was lost: there was no memory for its thread",
+        "{} events were lost: there was no memory for their threads",
+    ),
+    "no_block": (
+        "1 is in no distribution: there was no room (its time is in the sums)",
+        "{} are in no distribution: there was no room (their times are in the sums)",
     ),
 }
 

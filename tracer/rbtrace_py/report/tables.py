@@ -33,6 +33,7 @@ def table(
     label: Callable[[Group], str],
     columns: Sequence[Column],
     style: Style,
+    shorten: Callable[[str, int, Style], str] = cut,
 ) -> Iterator[str]:
     """A heading line and a line a group, the first column cut to fit."""
     cells = [[column.cell(group) for column in columns] for group in groups]
@@ -44,7 +45,9 @@ def table(
     columns, widths = columns[:kept], widths[:kept]
     room = _room(widths, style)
     heading = cut(escape(heading, style), max(room, _SHORTEST_KEY), style)
-    labels = [cut(label(group), max(room, _SHORTEST_KEY), style) for group in groups]
+    labels = [
+        shorten(label(group), max(room, _SHORTEST_KEY), style) for group in groups
+    ]
     first = max(map(width, [heading, *labels]))
     headings = [column.heading for column in columns]
     yield style.dim(_line(heading, first, headings, widths))

@@ -34,9 +34,6 @@ from rbtrace_py.session.slots import DURATION_NAME, SPECIAL
 from rbtrace_py.session.targets import Targets
 from rbtrace_py.session.watch import Watcher
 
-REFRESH_SECONDS = 0.1
-"""How often a session that may grow looks for what is new."""
-
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -70,7 +67,8 @@ class Session(ABC):
     """A question about probes, asked of a set of processes.
 
     Use it as a context manager: entering attaches, leaving detaches.
-    ``refresh`` keeps up with a set that grows, about every REFRESH_SECONDS.
+    ``refresh`` keeps up with a set that grows, about every
+    ``limits.REFRESH_SECONDS``.
     ``on_wait``, if set before, gets the seconds so far while entering waits for
     a probe, many times a second.
 

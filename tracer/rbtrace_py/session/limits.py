@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+REFRESH_SECONDS = 0.1
+"""How often a session that may grow looks for what is new."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

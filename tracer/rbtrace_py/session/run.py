@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from rbtrace_py.aggregate.results import Result
-from rbtrace_py.session.base import REFRESH_SECONDS
-from rbtrace_py.session.grouped import Grouped
-from rbtrace_py.session.limits import Limits
+from rbtrace_py.session.limits import REFRESH_SECONDS, Limits
 
 _COUNT_SECONDS = 0.05
 
 
+class Counting(Protocol):
+    """What ``run`` asks of a session, whatever counts for it."""
+
+    @property
+    def is_over(self) -> bool: ...
+    def wait(self, seconds: float) -> None: ...
+    def refresh(self) -> None: ...
+    def detach(self) -> None: ...
+    def snapshot(self) -> Result: ...
+
+
 def run(
-    session: Grouped,
+    session: Counting,
     limits: Limits,
     on_interval: Callable[[Result], None] | None = None,
     on_tick: Callable[[float], None] | None = None,
@@ -41,7 +51,7 @@ def run(
 
 
 def _ticks(
-    session: Grouped, limits: Limits, stop: Callable[[], bool]
+    session: Counting, limits: Limits, stop: Callable[[], bool]
 ) -> Iterator[float | None]:
     """Yield the time, and None where an interval ends, until it is over."""
     start = time.monotonic()
@@ -68,7 +78,7 @@ def _ticks(
 
 
 def _report_interval(
-    session: Grouped,
+    session: Counting,
     before: Result | None,
     on_interval: Callable[[Result], None] | None,
 ) -> Result:

@@ -1,0 +1,115 @@
+"""The hook's tables: as they should be, and as a hostile process writes them."""
+
+from __future__ import annotations
+
+import random
+import struct
+from contextlib import suppress
+
+import agent_memory as made
+import pytest
+from agent_memory import make_data, memory_of
+
+from processes import times
+from rbtrace_py.agent.arming import Scale
+from rbtrace_py.agent.protocol import BrokenAgent
+from rbtrace_py.agent.shared import ClockPair, Mode, SharedMemory
+from rbtrace_py.agent.tables import Counted, read_tables
+from rbtrace_py.model import MethodKind
+
+SEED = 20_260_103
+HOSTILE = (0, 1, 5, 255, 1 << 31, (1 << 32) - 1, 1 << 63, (1 << 64) - 1)
+
+
+def scale_of(memory: SharedMemory) -> Scale:
+    """Two ticks a nanosecond."""
+    return Scale(memory.header, ClockPair(41_000, 20_500))
+
+
+def rows(data: bytearray, is_timed: bool = True) -> list[Counted]:
+    with memory_of(data) as memory:
+        return read_tables(memory, scale_of(memory), is_timed)
+
+
+def test_rows_are_in_nanoseconds() -> None:
+    buckets = {192 + place: place for place in range(1, 64)}
+    first, second = rows(make_data(Mode.TABLE))
+    assert first == Counted(1, MethodKind.RUBY, 1, 2, 1, 2, 2, 3, buckets)
+    assert second == Counted(2, MethodKind.C, 2, 3, 2, 2, 3, 3)
+
+
+def test_counts_alone() -> None:
+    found = rows(make_data(Mode.TABLE), is_timed=False)
+    assert found == [Counted(1, 1, 1), Counted(2, 2, 2)]
+
+
+def test_what_was_not_called_is_no_row() -> None:
+    data = make_data(Mode.TABLE)
+    struct.pack_into("<6Q", data, _method(1) + 64, *[0] * 6)
+    assert [row.index for row in rows(data)] == [2]
+
+
+def test_a_kind_that_nobody_knows_is_passed_over() -> None:
+    data = make_data(Mode.TABLE)
+    struct.pack_into("<I", data, _method(1) + 16, 6)
+    assert [row.index for row in rows(data)] == [2]
+
+
+def test_numbers_have_bounds() -> None:
+    data = make_data(Mode.TABLE)
+    struct.pack_into("<6Q", data, _method(1) + 64, *[(1 << 64) - 1] * 6)
+    most = (1 << 63) - 1
+    row = rows(data)[0]
+    assert (row.entries, row.calls, row.total, row.longest) == (most,) * 4
+
+
+@pytest.mark.parametrize("block", [2, 8, 1 << 31, (1 << 32) - 1])
+def test_a_block_that_is_not_there(block: int) -> None:
+    data = make_data(Mode.TABLE)
+    struct.pack_into("<I", data, made.DIRECTORY_AT + made.DIRECTORY_SIZE, block)
+    with pytest.raises(BrokenAgent, match="no block"):
+        rows(data)
+
+
+def test_more_histograms_than_there_are_blocks() -> None:
+    """What they may cost us is bounded by what is there."""
+    data = make_data(Mode.TABLE)
+    at = made.DIRECTORY_AT + made.DIRECTORY_SIZE
+    struct.pack_into("<528I", data, at, *[1] * 528)
+    with pytest.raises(BrokenAgent, match="more histograms than blocks"):
+        rows(data)
+
+
+def test_without_histograms() -> None:
+    data = make_data(Mode.TABLE)
+    struct.pack_into("<QII", data, 96, 0, 0, 0)
+    struct.pack_into("<QII", data, 112, 0, 0, 0)
+    struct.pack_into("<I", data, made.COUNTERS_AT + 8, 0)
+    assert [row.buckets for row in rows(data)] == [{}, {}]
+
+
+def test_hostile_tables() -> None:
+    """Whatever stands there is refused, or a number within bounds."""
+    random_ = random.Random(SEED)
+    for _ in range(times(20_000)):
+        data = make_data(Mode.TABLE)
+        for _ in range(random_.randrange(1, 6)):
+            at = random_.randrange(0, made.BLOCKS_AT, 4)
+            value = random_.choice(HOSTILE)
+            struct.pack_into("<I", data, at, value & 0xFFFFFFFF)
+        with suppress(BrokenAgent):
+            for row in rows(data):
+                _check(row)
+
+
+def _check(row: Counted) -> None:
+    assert MethodKind(row.kind) or row.kind == 0
+    assert max(row.entries, row.calls) > 0
+    times_ = (row.entries, row.calls, row.total, row.own, row.summed, row.longest)
+    assert all(0 <= number < 1 << 63 for number in times_)
+    assert all(0 <= bucket < 33_792 for bucket in row.buckets)
+    assert all(0 < count < 1 << 63 for count in row.buckets.values())
+
+
+def _method(index: int) -> int:
+    return made.METHODS_AT + index * made.METHOD_SIZE

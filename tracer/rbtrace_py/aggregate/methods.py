@@ -1,0 +1,143 @@
+"""What a hook in a process counted of methods: rows, and groups made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from rbtrace_py.aggregate.histogram import Histogram
+from rbtrace_py.aggregate.results import Group, Key
+from rbtrace_py.model import CalledMethod, MethodKind
+
+METHODS = (MethodKind.NO_ROOM, MethodKind.RUBY, MethodKind.C)
+"""Kinds that are calls of methods; of the first nobody knows which."""
+
+_NAMED = {MethodKind.NO_ROOM: "(no room)", MethodKind.GC: "(garbage collection)"}
+
+
+@dataclass(frozen=True, slots=True)
+class MethodRow:
+    """What was counted of one method in one process; times in nanoseconds.
+
+    entries: calls that began; calls: that returned
+    total: inside it, recursive calls counted once; own: less those below it
+    summed: of all calls, one by one; longest: of them
+    """
+
+    pid: int
+    method: CalledMethod
+    entries: int
+    calls: int = 0
+    total: int = 0
+    own: int = 0
+    summed: int = 0
+    longest: int = 0
+    histogram: Histogram = field(default_factory=lambda: Histogram({}))
+
+
+@dataclass(frozen=True, slots=True)
+class MethodGroup(Group):
+    """A group of rows; ``count`` is of calls that returned, or, counted, that began.
+
+    own, summed, entries: as of a row
+    longest: nanoseconds, exactly; None of an interval, where it is not known
+    method: where it is of one only
+    """
+
+    own: int = 0
+    summed: int = 0
+    entries: int = 0
+    longest: int | None = None
+    method: CalledMethod | None = None
+
+    def minus(self, older: Group) -> MethodGroup:
+        # Not super(): a dataclass with slots is another class than it was.
+        found = Group.minus(self, older)
+        assert isinstance(found, MethodGroup)
+        assert isinstance(older, MethodGroup)
+        return replace(
+            found,
+            own=self.own - older.own,
+            summed=self.summed - older.summed,
+            entries=self.entries - older.entries,
+            longest=None,
+        )
+
+    def plus(self, other: MethodGroup) -> MethodGroup:
+        """Both together; of another method it is of none."""
+        mine, others = self.distribution, other.distribution
+        return replace(
+            self,
+            count=self.count + other.count,
+            total=self.total + other.total,
+            distribution=mine.merge(others) if mine and others else mine,
+            own=self.own + other.own,
+            summed=self.summed + other.summed,
+            entries=self.entries + other.entries,
+            longest=max(self.longest or 0, other.longest or 0),
+            method=self.method if self.method == other.method else None,
+        )
+
+    @property
+    def highest(self) -> int:
+        """The longest call, exactly where that is known."""
+        if self.longest is not None or self.distribution is None:
+            return self.longest or 0
+        return int(self.distribution.max)
+
+
+def group_rows(
+    rows: Iterable[MethodRow],
+    series: Mapping[MethodKind, str],
+    by: str | None,
+    is_timed: bool,
+) -> list[MethodGroup]:
+    """Rows by ``by`` (method, class, pid, or None: all of a series).
+
+    series: names of the series that a kind belongs to; others are left out
+    is_timed: is it about durations? Else only entries count.
+    """
+    found: dict[tuple[str, bytes], MethodGroup] = {}
+    for row in rows:
+        name = series.get(row.method.kind)
+        if name is None or not row.entries:
+            continue
+        group = _group(row, name, by, is_timed)
+        place = (name, group.raw)
+        found[place] = found[place].plus(group) if place in found else group
+    return list(found.values())
+
+
+def _group(row: MethodRow, series: str, by: str | None, is_timed: bool) -> MethodGroup:
+    key, raw = _key(row, by)
+    method = row.method if by == "method" else None
+    if not is_timed:
+        return MethodGroup(
+            series, key, row.entries, raw=raw, entries=row.entries, method=method
+        )
+    # Only of one method does it mean something that recursion counts once.
+    total = row.total if by == "method" else row.summed
+    return MethodGroup(
+        series, key, row.calls, total, row.histogram, raw=raw,
+        own=row.own, summed=row.summed, entries=row.entries,
+        longest=row.longest, method=method,
+    )  # fmt: skip
+
+
+def _key(row: MethodRow, by: str | None) -> tuple[Key, bytes]:
+    """The key, and the bytes by which it is known in the next snapshot."""
+    method = row.method
+    if by is None:
+        return None, b""
+    if by == "pid":
+        return row.pid, str(row.pid).encode()
+    key = _NAMED.get(method.kind) or _name(method, by)
+    parts = [method.kind.name, key]
+    if by == "method":
+        # Methods of one name may be two, as of a class that was removed.
+        parts += [method.path or "", str(method.line)]
+    return key, "\0".join(parts).encode("utf-8", "surrogateescape")
+
+
+def _name(method: CalledMethod, by: str) -> str:
+    return method.full_name if by == "method" else method.owner or "(unknown)"

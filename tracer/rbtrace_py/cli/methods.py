@@ -1,0 +1,139 @@
+"""What commands share that may ask the agent's hook: options, and who answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import click
+
+from rbtrace_py.agent.arming import Selector
+from rbtrace_py.cli import options as o
+from rbtrace_py.cli.answer import Rendering, answer
+from rbtrace_py.errors import UsageError
+from rbtrace_py.report.methods import SORTS, TOP, counts_report, methods_report
+from rbtrace_py.session.methods import MethodOptions, Methods
+from rbtrace_py.session.sources import Source, choose
+from rbtrace_py.session.targets import Targets
+
+_OWNER = re.compile(r"(?:::)?[^\W\d]\w*(?:::[^\W\d]\w*)*")
+_NAME = re.compile(r"[^\s#.,;()\[\]{}]+|\[\]=?|`")
+
+selecting_options = o.chain(
+    click.option(
+        "-m",
+        "--method",
+        "selectors",
+        multiple=True,
+        metavar="SELECTOR",
+        help="Only such methods: total, Order#total, Order.find, Order#, Order.;"
+        " may be repeated.",
+    ),
+    click.option(
+        "--c-calls",
+        is_flag=True,
+        help="Methods written in C too; the process stays slower afterwards.",
+    ),
+)
+
+via_option = click.option(
+    "--via",
+    type=click.Choice(["auto", "agent", "probes"]),
+    default="auto",
+    show_default=True,
+    help="Who tells of methods, gc, raise and objects: the agent's hook, or Ruby's"
+    " own probes.",
+)
+
+top_option = click.option(
+    "--top",
+    type=click.IntRange(1),
+    default=TOP,
+    show_default=True,
+    help="Rows of a table of methods or classes.",
+)
+
+sort_option = click.option(
+    "--sort",
+    type=click.Choice(SORTS),
+    default="total",
+    show_default=True,
+    help="Order of a table of methods.",
+)
+
+
+def source_of(
+    command: str, targets: Targets, words: tuple[str, ...], values: dict[str, Any]
+) -> Source:
+    """Who answers; ``-m`` alone means the word ``method``."""
+    if values.get("selectors") and "method" not in words:
+        words = (*words, "method")
+    waits = bool(values.get("wait"))
+    return choose(targets, command, words, values["via"], waits)
+
+
+def latency(targets: Targets, source: Source, values: dict[str, Any]) -> int:
+    """``latency`` of what the hooks time; the exit code."""
+    report = partial(
+        methods_report,
+        unit=values["unit"],
+        sort=values["sort"],
+        top=values["top"],
+        pictures=bool(values["selectors"]),
+    )
+    return _ask("latency", targets, source, values, report)
+
+
+def count(targets: Targets, source: Source, values: dict[str, Any]) -> int:
+    """``count`` of what the hooks see; the exit code."""
+    report = partial(counts_report, top=values["top"])
+    return _ask("count", targets, source, values, report)
+
+
+def _ask(
+    command: str,
+    targets: Targets,
+    source: Source,
+    values: dict[str, Any],
+    report: Callable[..., Any],
+) -> int:
+    if values["filter_"] is not None:
+        raise UsageError(
+            "the agent's hook takes no --filter", "-m chooses methods; --by groups them"
+        )
+    by = values["by"]
+    if by is None and command == "latency" and "method" in source.words:
+        by = "method"
+    session = Methods(targets, command, source.words, _options(by, values))
+    rendering = Rendering(
+        report, values["as_json"], values["output"], values.get("hlog")
+    )
+    return answer(session, o.limits_of(values), rendering)
+
+
+def _options(by: str | None, values: dict[str, Any]) -> MethodOptions:
+    common = o.options_of(values)
+    return MethodOptions(
+        by=by,
+        select=[selector(text) for text in values["selectors"]],
+        c_calls=values["c_calls"],
+        wait=common.wait,
+        wait_seconds=common.wait_seconds,
+        agree=common.agree,
+    )
+
+
+def selector(text: str) -> Selector:
+    """``total``, ``Order#total``, ``Order.find``, ``Order#``, ``Order.``."""
+    for mark, kind in (("#", "instance"), (".", "singleton")):
+        owner, found, name = text.partition(mark)
+        if found and _OWNER.fullmatch(owner) and (not name or _NAME.fullmatch(name)):
+            return Selector(owner.removeprefix("::"), kind, name or None)
+    if not _NAME.fullmatch(text):
+        raise UsageError(
+            f"{text!r} is no selector of methods",
+            "it is one of NAME, Class#name, Class.name, Class#, Class.",
+        )
+    return Selector(name=text)

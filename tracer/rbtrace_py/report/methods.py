@@ -1,0 +1,168 @@
+"""Tables of methods as a profiler has them, and counts of methods and objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rbtrace_py.aggregate.methods import MethodGroup
+from rbtrace_py.aggregate.results import Group, Result
+from rbtrace_py.report import units
+from rbtrace_py.report.notes import note_lines
+from rbtrace_py.report.picture import Notation, header, picture, times
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.tables import Column, count_columns, rate_column, table
+from rbtrace_py.report.text import cut_left, escape, key_label
+from rbtrace_py.report.units import Unit
+
+SORTS = ("total", "self", "calls", "p50", "p99", "max")
+TOP = 30
+_PICTURES = 3
+"""Up to so many rows get a picture each before the table."""
+
+
+def methods_report(
+    result: Result,
+    style: Style,
+    unit: Unit = "auto",
+    sort: str = "total",
+    top: int = TOP,
+    pictures: bool = False,
+) -> Iterator[str]:
+    """A table a series, of what has no key a picture; then what is not in them.
+
+    pictures: of single rows too, where there are few
+    top: rows of a table
+    """
+    notation = times(style, unit)
+    for series in result.series:
+        groups = _of(result, series)
+        yield _header(result, series, groups, style)
+        yield ""
+        yield from _pictures(groups, notation, style, pictures)
+        keyed = [group for group in groups if result.by and group.count]
+        if keyed:
+            rows = sorted(keyed, key=lambda group: (*_order(group, sort), _name(group)))
+            columns = _time_columns(notation)
+            yield from _rows(rows, columns, result.by or "", style, top)
+    yield from note_lines(result, style)
+
+
+def counts_report(result: Result, style: Style, top: int = TOP) -> Iterator[str]:
+    """Counts and rates: one table of all series, or with ``--by`` a table each."""
+    if result.by is None:
+        seen = {group.series: group for group in result.groups}
+        groups = [seen.get(name, Group(name, None, 0)) for name in result.series]
+        title = "all" if len(groups) > 1 else result.series[0]
+        yield _header(result, title, groups, style)
+        yield ""
+        columns = [*count_columns(groups), rate_column(result)]
+        yield from table(groups, "", lambda g: escape(g.series, style), columns, style)
+        yield ""
+    else:
+        for series in result.series:
+            yield from _count_table(result, series, style, top)
+    yield from note_lines(result, style)
+
+
+def _count_table(result: Result, series: str, style: Style, top: int) -> Iterator[str]:
+    groups = _of(result, series)
+    yield _header(result, series, groups, style)
+    yield ""
+    if any(group.count for group in groups):
+        rows = sorted(groups, key=lambda group: (-group.count, _name(group)))
+        columns = [*count_columns(rows), rate_column(result)]
+        yield from _rows(rows, columns, result.by or "", style, top)
+
+
+def _rows(
+    rows: Sequence[Group], columns: Sequence[Column], by: str, style: Style, top: int
+) -> Iterator[str]:
+    """The first ones, how many more there are, and an empty line."""
+
+    def label(group: Group) -> str:
+        return key_label(group, style)
+
+    # The end of a method's name says more than the beginning of its module's.
+    yield from table(rows[:top], by, label, columns, style, cut_left)
+    if len(rows) > top:
+        more = units.whole(len(rows) - top)
+        yield style.dim(f"  and {more} more (--top shows more of them)")
+    yield ""
+
+
+def _of(result: Result, series: str) -> list[Group]:
+    return [group for group in result.groups if group.series == series]
+
+
+def _header(result: Result, title: str, groups: Sequence[Group], style: Style) -> str:
+    seen = sum(group.count for group in groups)
+    elapsed = result.ended_ns - result.started_ns
+    return header(escape(title, style), seen, elapsed, style)
+
+
+def _pictures(
+    groups: Sequence[Group], notation: Notation, style: Style, pictures: bool
+) -> Iterator[str]:
+    full = [g for g in groups if g.distribution is not None and g.distribution.count]
+    few = pictures and len(full) <= _PICTURES
+    for group in full:
+        if group.key is not None and not few:
+            continue
+        assert group.distribution is not None
+        if len(full) > 1:
+            yield style.bold(key_label(group, style))
+        summed = group.summed if isinstance(group, MethodGroup) else group.total
+        yield from picture(group.distribution, summed, notation, style)
+        yield ""
+
+
+def _time_columns(notation: Notation) -> list[Column]:
+    def heading(name: str) -> str:
+        return f"{name} {notation.unit}".rstrip()
+
+    def own(group: Group) -> str:
+        return notation.cell(group.own if isinstance(group, MethodGroup) else 0)
+
+    def percentile(wanted: float) -> Column:
+        def cell(group: Group) -> str:
+            values = group.distribution
+            if values is None or not values.count:
+                return "-"
+            # A bucket's end may lie beyond the longest call.
+            found = values.percentile(wanted)
+            return notation.cell(min(found, _highest(group) or found))
+
+        return Column(heading(f"p{wanted:g}"), cell)
+
+    return [
+        Column("calls", lambda group: units.whole(group.count)),
+        Column(heading("total"), lambda group: notation.cell(group.total)),
+        Column(heading("self"), own),
+        percentile(50),
+        percentile(99),
+        Column(heading("max"), lambda group: notation.cell(_highest(group))),
+    ]
+
+
+def _highest(group: Group) -> int:
+    return group.highest if isinstance(group, MethodGroup) else 0
+
+
+def _order(group: Group, sort: str) -> tuple[float, int]:
+    """Largest first, by what was asked for, then by the total."""
+    values = group.distribution
+    if sort == "self":
+        size: float = group.own if isinstance(group, MethodGroup) else 0
+    elif sort == "calls":
+        size = group.count
+    elif sort == "max":
+        size = _highest(group)
+    elif sort == "total" or values is None:
+        size = group.total
+    else:
+        size = values.percentile(float(sort.removeprefix("p")))
+    return -size, -group.total
+
+
+def _name(group: Group) -> str:
+    return str(group.key)

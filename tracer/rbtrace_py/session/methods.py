@@ -1,0 +1,359 @@
+"""What the agent's hook counts: methods, allocations, exceptions, collections.
+
+The hook keeps tables in memory that we map (mode table), so nothing is shipped for
+an event, and nothing is lost at any rate.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+
+from rbtrace_py.agent.arming import Armed, Selector, What
+from rbtrace_py.agent.client import Agent
+from rbtrace_py.agent.place import HOW_TO_LOAD, NoAgent
+from rbtrace_py.agent.shared import Counters, Mode
+from rbtrace_py.agent.tables import Counted, read_tables
+from rbtrace_py.aggregate.histogram import Histogram
+from rbtrace_py.aggregate.methods import METHODS, MethodRow, group_rows
+from rbtrace_py.aggregate.results import Result
+from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
+from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.text import safe_text
+from rbtrace_py.model import UNKNOWN_METHOD, CalledMethod, MethodKind
+from rbtrace_py.session.hazards import NotAgreed
+from rbtrace_py.session.targets import Targets
+
+KINDS: Mapping[str, tuple[MethodKind, ...]] = {
+    "method": METHODS,
+    "gc": (MethodKind.GC,),
+    "raise": (MethodKind.RAISE,),
+    "object": (MethodKind.OBJECT,),
+}
+"""Words for what the hook sees, and what it calls that."""
+
+BY = ("method", "class", "pid")
+_JOIN_SECONDS = 5.0
+"""So long a child is asked for its agent, which it makes after the fork."""
+_RETRY_SECONDS = 0.02
+_LEARN_SECONDS = 1.0
+_NAME = 512
+"""Bytes of a name that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class MethodOptions:
+    """What is asked of the hooks.
+
+    by: ``method``, ``class`` or ``pid``; None: one group a word
+    select: of which methods; none: of every one
+    c_calls: methods written in C too; the process stays slower afterwards
+    wait: for an agent that is not there yet, and wait_seconds: for how long
+    agree: asked before something is done that cannot be undone, with what it is
+    """
+
+    by: str | None = None
+    select: Sequence[Selector] = ()
+    c_calls: bool = False
+    wait: bool = False
+    wait_seconds: float | None = None
+    agree: Callable[[str], bool] | None = None
+
+
+class Methods:
+    """A question about what Ruby calls, asked of the agents in a set of processes.
+
+    command: ``latency`` or ``count``; words: of KINDS
+    Entering arms the hooks, leaving disarms them; ``snapshot`` is the answer so far,
+    also after the processes have ended. Raises NoAgent, NoSuchTarget, NotPermitted,
+    AgentError, Unsupported, NotAgreed, BrokenAgent, UsageError.
+    """
+
+    def __init__(
+        self,
+        targets: Targets,
+        command: str,
+        words: Sequence[str],
+        options: MethodOptions | None = None,
+    ) -> None:
+        self.targets = targets
+        self.command = command
+        self.words = tuple(dict.fromkeys(words))
+        self.options = options or MethodOptions()
+        self.notes: list[str] = []
+        self.on_wait: Callable[[float], None] | None = None
+        self.started_ns = 0
+        self._ended_ns: int | None = None
+        self._hooks: dict[int, _Hook] = {}
+        self._without: dict[int, float] = {}
+        self._strangers: set[int] = set()
+        self._check()
+
+    def _check(self) -> None:
+        by = self.options.by
+        if by is not None and by not in BY:
+            raise UsageError(
+                f"{', '.join(self.words)} cannot be grouped by {by}",
+                f"--by takes {', '.join(BY[:-1])} or {BY[-1]} here",
+            )
+        if self.command == "latency":
+            timeless = [word for word in self.words if word in ("raise", "object")]
+            if timeless:
+                raise UsageError(
+                    f"{timeless[0]} takes no time",
+                    f"`rbtrace-py count PID {timeless[0]}`",
+                )
+
+    # ------------------------------------------------------------- life cycle
+
+    def __enter__(self) -> Methods:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        processes = self._those_with_agents()
+        self._agree(processes)
+        for process in processes:
+            self._hooks[process.pid] = _Hook(process, self._what())
+        self.started_ns = time.time_ns()
+        self._strangers = self.targets.strangers()
+        self._note()
+
+    def _those_with_agents(self) -> list[Process]:
+        """The targets, all of which have an agent; waits if that was asked for."""
+        began = time.monotonic()
+        while True:
+            processes = self.targets.alive()
+            if not processes:
+                raise NoSuchTarget(
+                    "the target ended before it had an agent", HOW_TO_LOAD
+                )
+            try:
+                for process in processes:
+                    Agent(process).close()
+                return processes
+            except NoAgent:
+                waited = time.monotonic() - began
+                if not self._waits(waited):
+                    raise
+            if self.on_wait is not None:
+                self.on_wait(waited)
+            time.sleep(_RETRY_SECONDS)
+            self.targets.refresh()
+
+    def _waits(self, waited: float) -> bool:
+        limit = self.options.wait_seconds
+        wants = self.options.wait or self.targets.command is not None
+        return wants and (limit is None or waited < limit)
+
+    def _agree(self, processes: Iterable[Process]) -> None:
+        """What cannot be undone needs a yes."""
+        if "method" not in self.words:
+            return
+        jits = set()
+        for process in processes:
+            with Agent(process) as agent:
+                jits.add(agent.hello.get("jit"))
+        compiled = sorted(jit for jit in jits if isinstance(jit, str))
+        agree = self.options.agree
+        if not compiled:
+            return
+        text = (
+            f"tracing methods throws away what {safe_text(compiled[0].encode(), 16)}"
+            " compiled, for good: until the process is started again it stays slower"
+        )
+        if agree is None or not agree(text):
+            raise NotAgreed(text, "--yes does it nevertheless")
+
+    def _what(self) -> What:
+        return What(
+            Mode.TABLE,
+            methods="method" in self.words,
+            c_calls="method" in self.words and self.options.c_calls,
+            gc="gc" in self.words,
+            exceptions="raise" in self.words,
+            objects="object" in self.words,
+            select=self.options.select,
+            histograms=self.command == "latency",
+        )
+
+    def _note(self) -> None:
+        """Which source it is, and what a user should know before the answer."""
+        self.notes.append(f"{', '.join(self.words)}: counted by the agent's hook")
+        for pid, hook in self._hooks.items():
+            if hook.ractors > 1:
+                self.notes.append(
+                    f"process {pid} has {hook.ractors} Ractors; only the main one is"
+                    " seen"
+                )
+            self.notes += [f"process {pid}: {text}" for text in hook.overhead]
+
+    # ------------------------------------------------------------- as it goes on
+
+    def refresh(self) -> None:
+        """Hear what agents say; take in children."""
+        for hook in self._hooks.values():
+            hook.listen()
+            hook.learn()
+        alive = self.targets.alive()
+        fresh = self.targets.refresh()
+        now = time.monotonic()
+        self._without.update(dict.fromkeys((p.pid for p in fresh), now))
+        for process in (*alive, *fresh):
+            since = self._without.get(process.pid)
+            if since is not None and now - since < _JOIN_SECONDS:
+                self._join(process)
+
+    def _join(self, process: Process) -> None:
+        try:
+            self._hooks[process.pid] = _Hook(process, self._what())
+        except RbtraceError:
+            return
+        del self._without[process.pid]
+
+    @property
+    def is_over(self) -> bool:
+        """Have all targets ended, or their agents?"""
+        return not any(hook.is_live for hook in self._hooks.values())
+
+    def wait(self, seconds: float) -> None:
+        """Until an agent has something to say, or so long."""
+        live = [hook for hook in self._hooks.values() if hook.is_live]
+        if live:
+            select.select(live, [], [], seconds)
+        else:
+            time.sleep(min(seconds, _RETRY_SECONDS))
+
+    def detach(self) -> None:
+        """Have the hooks taken out; the answer can still be read."""
+        if self._ended_ns is None:
+            for hook in self._hooks.values():
+                hook.disarm()
+            self._ended_ns = time.time_ns()
+            self._strangers |= self.targets.strangers()
+
+    def close(self) -> None:
+        for hook in self._hooks.values():
+            hook.close()
+        self._hooks.clear()
+
+    # ----------------------------------------------------------------- answer
+
+    def snapshot(self) -> Result:
+        is_timed = self.command == "latency"
+        rows = [row for hook in self._hooks.values() for row in hook.rows(is_timed)]
+        series = {kind: word for word in self.words for kind in KINDS[word]}
+        groups = group_rows(rows, series, self.options.by, is_timed)
+        counters = self._counters(rows, sum(group.count for group in groups))
+        return Result(
+            self.command,
+            self.targets.pids,
+            self.words,
+            self.started_ns,
+            self._ended_ns or time.time_ns(),
+            tuple(groups),
+            counters,
+            self.options.by,
+            "ns" if is_timed else "",
+        )
+
+    def _counters(self, rows: Sequence[MethodRow], counted: int) -> dict[str, int]:
+        found = [hook.counters() for hook in self._hooks.values()]
+        names = ["no_method", "too_deep", "no_stream"]
+        counters = {}
+        if self.command == "latency":
+            names += ["abandoned", "no_block"]
+            counters["running"] = sum(row.entries - row.calls for row in rows)
+            counters["running_at_attach"] = sum(each.orphans for each in found)
+        for name in names:
+            counters[name] = sum(getattr(each, name) for each in found)
+        if self.command == "latency":
+            counters["running"] -= counters["abandoned"]
+        counters["without_agent"] = len(self._without)
+        if not counted and self._strangers:
+            counters["not_followed"] = len(self._strangers)
+        return counters
+
+
+class _Hook:
+    """One process's."""
+
+    def __init__(self, process: Process, what: What) -> None:
+        self._pid = process.pid
+        self._learnt = time.monotonic()
+        self._armed = Armed(process, what)
+        self.ractors = self._armed.ractors
+        self.overhead = [safe_text(t.encode(), _NAME) for t in self._armed.overhead]
+
+    @property
+    def is_live(self) -> bool:
+        """Can it still say something?"""
+        return self._armed.ended is None
+
+    def fileno(self) -> int:
+        return self._armed.fileno()
+
+    def listen(self) -> None:
+        """Hear what it has said, of the end of its process too."""
+        while self.is_live and select.select([self], [], [], 0)[0]:
+            self._armed.listen()
+
+    def learn(self) -> None:
+        """Ask now and then for names: of one that is killed they are lost."""
+        now = time.monotonic()
+        if self.is_live and now - self._learnt >= _LEARN_SECONDS:
+            self._learnt = now
+            self._armed.learn()
+
+    def rows(self, is_timed: bool) -> list[MethodRow]:
+        """As they are now."""
+        counted = read_tables(self._armed.shared, self._armed.scale, is_timed)
+        return [self._row(each) for each in counted]
+
+    def _row(self, counted: Counted) -> MethodRow:
+        return MethodRow(
+            self._pid,
+            self._method(counted),
+            counted.entries,
+            counted.calls,
+            counted.total,
+            counted.own,
+            counted.summed,
+            counted.longest,
+            Histogram(counted.buckets),
+        )
+
+    def _method(self, counted: Counted) -> CalledMethod:
+        found = self._armed.method(counted.index)
+        if found is UNKNOWN_METHOD:
+            # Seen so late, or so near its process's end, that nobody could say.
+            return CalledMethod(MethodKind(counted.kind), None, False, None)
+        return found
+
+    def counters(self) -> Counters:
+        return self._armed.counters()
+
+    def disarm(self) -> None:
+        with suppress(RbtraceError):
+            self.listen()
+            self._armed.learn()
+        self._armed.disarm()
+
+    def close(self) -> None:
+        self._armed.close()

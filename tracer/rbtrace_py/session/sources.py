@@ -1,0 +1,170 @@
+"""Who tells of methods, collections, exceptions and objects: the agent, or Ruby.
+
+The agent's hook sees more and costs less, where it was loaded. Ruby's own probes are
+there without it where Ruby was built with them; those of methods are silent since
+Ruby 2.5 until something in the process asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rbtrace_py.agent.place import HOW_TO_LOAD, NoAgent, connect
+from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
+from rbtrace_py.linux.probes import find_probes
+from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.ruby_probes import PROVIDER
+from rbtrace_py.model import Probe
+from rbtrace_py.session import select
+from rbtrace_py.session.methods import KINDS
+from rbtrace_py.session.targets import Targets
+
+HOOK_PROVIDER = "rbtrace"
+"""Of the agent's own static probes, which are no user's."""
+
+_ENTRY, _RETURN = "ruby:method__entry", "ruby:method__return"
+PROBES: dict[tuple[str, str], str] = {
+    ("latency", "method"): f"{_ENTRY}..{_RETURN}",
+    ("latency", "gc"): ":gc",
+    ("count", "method"): _ENTRY,
+    ("count", "gc"): "ruby:gc__mark__begin",
+    ("count", "raise"): "ruby:raise",
+    ("count", "object"): "ruby:object__create",
+    ("trace", "raise"): "ruby:raise",
+}
+"""What Ruby's own probes have for a word of a command."""
+
+HOW_TO_ATTACH = f"{HOW_TO_LOAD}; or put it in: rbtrace-py attach PID"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Who answers.
+
+    is_agent: the hooks; else probes
+    words: for it
+    notes: what to tell a user about the choice
+    """
+
+    is_agent: bool
+    words: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def choose(
+    targets: Targets,
+    command: str,
+    words: Sequence[str],
+    via: str = "auto",
+    waits: bool = False,
+) -> Source:
+    """Who answers ``words`` of ``command``; via: ``agent``, ``probes`` or ``auto``.
+
+    waits: for an agent that is not there yet, where nobody else tells
+    Raises UsageError for words that take both, NoAgent where there is nobody.
+    """
+    ours = [word for word in words if _is_ours(word, command, targets)]
+    names = tuple(word.removeprefix(":") for word in ours)
+    if not ours:
+        return _probes_alone(words, via)
+    if len(ours) < len(words):
+        if via == "probes" or (via == "auto" and _can_do_without(names)):
+            return _from_probes(command, words, ours)
+        other = next(word for word in words if word not in ours)
+        raise UsageError(
+            f"{ours[0]} is the agent's to tell, {other} is a probe",
+            "ask for them in two commands",
+        )
+    # Only who needs the agent waits for it.
+    waits = (waits or targets.command is not None) and not _can_do_without(names)
+    if via == "agent" or (via == "auto" and (waits or _all_have_agents(targets))):
+        return Source(True, names)
+    source = _from_probes(command, words, ours)
+    if via == "auto":
+        _check_probes(targets, names, source.words)
+    return source
+
+
+def _is_ours(word: str, command: str, targets: Targets) -> bool:
+    """Is it one of our words, and no user's probe?"""
+    name = word.removeprefix(":")
+    if name not in KINDS or (command == "trace" and name != "raise"):
+        return False
+    if word.startswith(":") or targets.command is not None:
+        return True
+    return not any(
+        select.pick(name, _users_probes(process)) for process in targets.alive()
+    )
+
+
+def _users_probes(process: Process) -> list[Probe]:
+    builtin = (PROVIDER, HOOK_PROVIDER)
+    try:
+        return [p for p in find_probes(process) if p.provider not in builtin]
+    except NoSuchTarget:
+        return []
+
+
+def _probes_alone(words: Sequence[str], via: str) -> Source:
+    if via == "agent":
+        raise UsageError(
+            "none of these is the agent's to tell",
+            f"it tells of {', '.join(KINDS)}; probes are the kernel's",
+        )
+    return Source(False, tuple(words))
+
+
+def _from_probes(command: str, words: Sequence[str], ours: Sequence[str]) -> Source:
+    """The words with ours replaced by what Ruby's own probes have."""
+    found = []
+    for word in words:
+        probe = PROBES.get((command, word.removeprefix(":")))
+        if word in ours and probe is None:
+            raise UsageError(f"Ruby has no probes for {command} {word}")
+        found.append(probe if word in ours and probe else word)
+    names = ", ".join(word.removeprefix(":") for word in ours)
+    return Source(False, tuple(found), (f"{names}: from Ruby's own probes",))
+
+
+def _can_do_without(names: Sequence[str]) -> bool:
+    """Have Ruby's probes as much to say of it?"""
+    return not {"method", "object"} & set(names)
+
+
+def _all_have_agents(targets: Targets) -> bool:
+    # A program of ours has not begun, and is not begun for this.
+    return targets.command is None and all(map(_has_agent, targets.alive()))
+
+
+def _has_agent(process: Process) -> bool:
+    try:
+        connect(process).close()
+    except RbtraceError:
+        return False
+    return True
+
+
+def _check_probes(targets: Targets, names: Sequence[str], words: Sequence[str]) -> None:
+    """Without the agent: raise NoAgent where Ruby's probes are no help either."""
+    if targets.command is not None:
+        return
+    for process in targets.alive():
+        if _has_agent(process):
+            continue
+        found = [p for p in find_probes(process) if p.provider == PROVIDER]
+        wanted = [end for word in words for end in word.split("..")]
+        has_all = all(select.pick(w, found) for w in wanted if w.startswith(PROVIDER))
+        if "gc" in names and not select.pick("ruby:gc__mark__begin", found):
+            has_all = False
+        if not has_all:
+            why = "its Ruby was built without probes of its own"
+        elif "method" in names:
+            why = "Ruby's own method probes say nothing by themselves since Ruby 2.5"
+        else:
+            continue
+        raise NoAgent(
+            f"nobody tells of {names[0]} in process {process.pid}: it has no agent,"
+            f" and {why}",
+            HOW_TO_ATTACH,
+        )
