@@ -335,6 +335,8 @@ class CalledMethod:
         """``String#gsub``, ``Process.pid``; of an exception or object its class."""
         if self.kind is MethodKind.GC:
             return "garbage_collect"
+        if self is NO_ROOM_METHOD:
+            return "(no room)"
         if self.name is None:
             return self.owner or "(unknown)"
         if self.owner is None:
@@ -342,4 +344,6 @@ class CalledMethod:
         return f"{self.owner}{'.' if self.is_singleton else '#'}{self.name}"
 
 
+NO_ROOM_METHOD = CalledMethod(MethodKind.NO_ROOM, None, False, "")
+"""All for which there was no room."""
 UNKNOWN_METHOD = CalledMethod(MethodKind.NO_ROOM, None, False, None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,12 @@ from rbtrace_py.agent.shared import (
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process
-from rbtrace_py.model import UNKNOWN_METHOD, CalledMethod, MethodKind
+from rbtrace_py.model import (
+    NO_ROOM_METHOD,
+    UNKNOWN_METHOD,
+    CalledMethod,
+    MethodKind,
+)
 
 ARM_SECONDS = 30
 NAMES_AT_ONCE = 4096
@@ -144,26 +149,34 @@ class Armed(Closing):
     Raises what Agent does; Unsupported; AgentError (``busy``: it is armed already).
     """
 
-    def __init__(self, process: Process, what: What) -> None:
+    def __init__(
+        self,
+        process: Process,
+        what: What,
+        before: Callable[[Map], None] = lambda hello: None,
+        seconds: float = ARM_SECONDS,
+    ) -> None:
+        """before: gets the agent's hello, and may raise; seconds: that it may take."""
         self._process = process
         self._names: list[CalledMethod] = []
         self.ended: RbtraceError | None = None
         self.shared: Any = None
         self._agent = Agent(process)
         try:
-            self._arm(what)
+            before(self._agent.hello)
+            self._arm(what, seconds)
         except BaseException:
             self.close()
             raise
 
-    def _arm(self, what: What) -> None:
+    def _arm(self, what: What, seconds: float) -> None:
         hello = self._agent.hello
         if hello.get("native") is not True:
             raise Unsupported(
                 f"the agent in process {self._process.pid} cannot see methods:"
                 f" {_text(hello.get('native_reason')) or 'it has no hook'}"
             )
-        reply = self._agent.call("arm", what.arguments(), ARM_SECONDS)
+        reply = self._agent.call("arm", what.arguments(), seconds)
         files = self._agent.take_files()
         if len(files) != 2:
             raise BrokenAgent("the agent armed, but sent no memory")
@@ -278,6 +291,8 @@ def _method(found: Map) -> CalledMethod:
     kind = found.get("kind")
     if not isinstance(kind, int) or not 0 <= kind <= max(MethodKind):
         raise BrokenAgent(f"the agent names a method of kind {kind!r}")
+    if kind == MethodKind.NO_ROOM:
+        return NO_ROOM_METHOD
     line = found.get("line")
     return CalledMethod(
         MethodKind(kind),

@@ -25,6 +25,7 @@ COMMANDS = {
     "count": "Count how often probes fire.",
     "latency": "Measure how long spans or pairs of probes take.",
     "trace": "Print every event of probes.",
+    "calls": "Print every method call as it happens, nested (agent).",
     "values": "Show how the values of an operand are distributed.",
     "dump": "Print the stack of every thread, once; also of a core file.",
     "top": "Watch which methods and threads are busy, live.",

@@ -1,0 +1,87 @@
+"""Words and files that choose methods."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rbtrace_py.agent.arming import Selector
+from rbtrace_py.errors import UsageError
+from rbtrace_py.session.method_sets import METHOD_SETS
+from rbtrace_py.session.selectors import MOST, parse_selector, selectors_of
+
+
+@pytest.mark.parametrize(
+    ("word", "owner", "kind", "name"),
+    [
+        ("sleep", None, None, "sleep"),
+        ("Integer", None, None, "Integer"),
+        ("String#gsub", "String", "instance", "gsub"),
+        ("Process.pid", "Process", "singleton", "pid"),
+        ("Dir.", "Dir", "singleton", None),
+        ("Kernel#", "Kernel", "instance", None),
+        ("A::B_1.save!", "A::B_1", "singleton", "save!"),
+        ("Array#[]=", "Array", "instance", "[]="),
+        ("Kernel#`", "Kernel", "instance", "`"),
+        ("Foo.<=>", "Foo", "singleton", "<=>"),
+        ("Integer#-@", "Integer", "instance", "-@"),
+        ("=~", None, None, "=~"),
+        ("Été#naïf?", "Été", "instance", "naïf?"),
+        ("name=", None, None, "name="),
+    ],
+)
+def test_forms(word: str, owner: str | None, kind: str | None, name: str) -> None:
+    assert parse_selector(word) == Selector(owner, kind, name)
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["", "a b", "1x", "#x", ".x", "Foo#.", "A::B", "A:B#c", "x\n", "#", "x" * 1025],
+)
+def test_what_selects_nothing(word: str) -> None:
+    with pytest.raises(UsageError, match="selects no method") as raised:
+        parse_selector(word)
+    assert raised.value.hint
+
+
+@pytest.mark.parametrize("word", ["gsub(self)", "String#gsub(@a)", "x(__source__)"])
+def test_expressions_are_refused(word: str) -> None:
+    with pytest.raises(UsageError, match="expression") as raised:
+        parse_selector(word)
+    assert word.partition("(")[0] in raised.value.hint
+
+
+def test_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "my.tracer"
+    path.write_text("# mine\nString#gsub # slow\n\n  sleep  \nString#gsub\n")
+    assert selectors_of(["puts"], [str(path)]) == [
+        Selector(None, None, "puts"),
+        Selector("String", "instance", "gsub"),
+        Selector(None, None, "sleep"),
+    ]
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with pytest.raises(UsageError, match="No such file") as raised:
+        selectors_of([], [str(path)])
+    assert "sidekiq" in raised.value.hint
+    path.write_bytes(b"\xff\n")
+    with pytest.raises(UsageError, match="not UTF-8"):
+        selectors_of([], [str(path)])
+    path.write_text("# nothing\n")
+    with pytest.raises(UsageError, match="selects no method"):
+        selectors_of([], [str(path)])
+    path.write_text("a\nb c\n")
+    with pytest.raises(UsageError, match=r"a, line 2: 'b c'"):
+        selectors_of([], [str(path)])
+    path.write_text("\n".join(f"a{n}" for n in range(MOST + 1)))
+    with pytest.raises(UsageError, match="too many"):
+        selectors_of([], [str(path)])
+
+
+@pytest.mark.parametrize("name", sorted(METHOD_SETS))
+def test_sets(name: str) -> None:
+    found = selectors_of([], [name])
+    assert len(found) == len(METHOD_SETS[name]) > 5

@@ -1,0 +1,222 @@
+"""Calls and returns of each stack, put together (docs/agent.md, "Records").
+
+Takes records as the agent's hook writes them and makes events of them. Times are in
+whatever unit the records have; what was lost, or never returned, is said where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from rbtrace_py.model import CALL_ORPHAN, CalledMethod, CallKind, CallRecord
+
+MAX_DEPTH = 16_384
+"""Calls around a call; the hook records none that are deeper."""
+_MAX_THREADS = 65_536
+
+
+@dataclass(slots=True, eq=False)
+class CallStack:
+    """A stack of Ruby's: of a thread, or of a fiber.
+
+    number: of the stack, 0 while it is not known; tid: kernel thread id, its own
+    fiber: 1 for the first stack seen of a thread, 2 for the next …
+    ec, thread: addresses of its execution context and thread, 0 if unknown
+    open: calls that have not returned, outermost first
+    """
+
+    number: int = 0
+    tid: int = 0
+    fiber: int = 1
+    ec: int = 0
+    thread: int = 0
+    open: list[Open] = field(default_factory=list)
+    gc_since: int | None = None
+
+
+@dataclass(slots=True)
+class Open:
+    """A call of ``method`` (its number) that has not returned; is_leaf: so far."""
+
+    method: int
+    depth: int
+    start: int
+    is_c: bool
+    is_leaf: bool = True
+
+
+class Happened(IntEnum):
+    """What an event tells."""
+
+    ENTERED = 1
+    RETURNED = 2
+    """``start`` is None if the call began before there was a hook."""
+    ENDED = 3
+    """No return was seen: it was lost, or the stack has gone."""
+    LOST = 4
+    """``count`` events are missing here."""
+    COLLECTED = 5
+    """Garbage, from ``start`` (None if unknown) to ``time``."""
+    RAISED = 6
+    MADE = 7
+
+
+@dataclass(slots=True)
+class CallEvent:
+    """``depth``: how many recorded calls are around it.
+
+    method: number of the method; of RAISED and MADE its class's
+    cpu_ns: CPU time of a call, where that was asked for
+    """
+
+    what: Happened
+    stack: CallStack
+    time: int
+    method: int = 0
+    depth: int = 0
+    start: int | None = None
+    is_c: bool = False
+    is_leaf: bool = True
+    count: int = 0
+    cpu_ns: int | None = None
+
+    @property
+    def duration(self) -> int | None:
+        """In the unit of the records' times; never less than 0."""
+        return None if self.start is None else max(self.time - self.start, 0)
+
+
+@dataclass(slots=True)
+class Told:
+    """An event of process ``pid`` as it is reported; times are CLOCK_REALTIME in ns."""
+
+    pid: int
+    event: CallEvent
+    method: CalledMethod
+
+
+class CallNesting:
+    """The stacks of a process, by stream."""
+
+    def __init__(self, has_cpu: bool = False) -> None:
+        """has_cpu: each return is followed by a record of its CPU time."""
+        self._stacks: dict[int, CallStack] = {}
+        self._returned: dict[int, CallEvent] = {}
+        self._fibers: dict[int, int] = {}
+        self._has_cpu = has_cpu
+
+    @property
+    def stacks(self) -> list[CallStack]:
+        """Those that are there now."""
+        return list(self._stacks.values())
+
+    def feed(self, stream: int, record: CallRecord) -> Iterator[CallEvent]:
+        """The events that a record of a stream brings."""
+        time, method, depth, kind, _ = record
+        stack = self._stacks.get(stream)
+        if stack is None:
+            stack = self._stacks[stream] = CallStack()
+        if stream in self._returned:
+            event = self._returned.pop(stream)
+            if kind == CallKind.CPU:
+                event.cpu_ns = time
+                yield event
+                return
+            yield event
+        if depth > MAX_DEPTH:
+            return
+        if kind in (CallKind.ENTRY, CallKind.C_ENTRY):
+            yield from self._enter(stack, time, method, depth, kind == CallKind.C_ENTRY)
+        elif kind in (CallKind.RETURN, CallKind.C_RETURN):
+            yield from self._leave(stream, stack, record)
+        elif kind == CallKind.STACK:
+            yield from _end(stack, 0, time)
+            self._stacks[stream] = CallStack(method)
+        elif kind == CallKind.PLACE:
+            stack.ec, stack.tid = time, method
+            stack.fiber = self._number_of(method)
+        elif kind == CallKind.THREAD:
+            stack.thread = time
+        else:
+            yield from _apart(stack, record)
+
+    def finish(self, time: int) -> Iterator[CallEvent]:
+        """No more comes: what is open ends without a return, each stack's apart."""
+        yield from self._returned.values()
+        self._returned.clear()
+        for stack in self._stacks.values():
+            yield from _end(stack, 0, time)
+
+    def _enter(
+        self, stack: CallStack, time: int, method: int, depth: int, is_c: bool
+    ) -> Iterator[CallEvent]:
+        if stack.open:
+            if stack.open[-1].depth >= depth:
+                yield from _end(stack, depth, time)
+            if stack.open:
+                stack.open[-1].is_leaf = False
+        stack.open.append(Open(method, depth, time, is_c))
+        yield CallEvent(Happened.ENTERED, stack, time, method, depth, time, is_c)
+
+    def _leave(
+        self, stream: int, stack: CallStack, record: CallRecord
+    ) -> Iterator[CallEvent]:
+        time, method, depth, kind, flags = record
+        is_c = kind == CallKind.C_RETURN
+        event = CallEvent(Happened.RETURNED, stack, time, method, depth, None, is_c)
+        if not flags & CALL_ORPHAN:
+            if stack.open and stack.open[-1].depth > depth:
+                yield from _end(stack, depth + 1, time)
+            if stack.open and (last := stack.open[-1]).depth == depth:
+                if last.method == method:
+                    stack.open.pop()
+                    event.start, event.is_leaf = last.start, last.is_leaf
+                else:
+                    yield from _end(stack, depth, time)
+        if self._has_cpu:
+            self._returned[stream] = event
+        else:
+            yield event
+
+    def _number_of(self, tid: int) -> int:
+        if len(self._fibers) >= _MAX_THREADS:
+            self._fibers.clear()
+        number = self._fibers[tid] = self._fibers.get(tid, 0) + 1
+        return number
+
+
+def _end(stack: CallStack, depth: int, time: int) -> Iterator[CallEvent]:
+    """Calls of at least this depth did not return; innermost first."""
+    while stack.open and stack.open[-1].depth >= depth:
+        call = stack.open.pop()
+        yield CallEvent(
+            Happened.ENDED,
+            stack,
+            time,
+            call.method,
+            call.depth,
+            call.start,
+            call.is_c,
+            call.is_leaf,
+        )
+
+
+def _apart(stack: CallStack, record: CallRecord) -> Iterator[CallEvent]:
+    """What is no call: a loss, garbage collection, exceptions, objects."""
+    time, method, depth, kind, _ = record
+    depth = min(depth, len(stack.open))
+    if kind == CallKind.LOST:
+        yield CallEvent(Happened.LOST, stack, time, 0, depth, count=method)
+    elif kind == CallKind.GC_BEGIN:
+        stack.gc_since = time
+    elif kind == CallKind.GC_END:
+        since, stack.gc_since = stack.gc_since, None
+        if stack.open:
+            stack.open[-1].is_leaf = False
+        yield CallEvent(Happened.COLLECTED, stack, time, method, depth, since)
+    elif kind == CallKind.RAISE:
+        yield CallEvent(Happened.RAISED, stack, time, method, depth)
+    elif kind == CallKind.OBJECT:
+        yield CallEvent(Happened.MADE, stack, time, method, depth)

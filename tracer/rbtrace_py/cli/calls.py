@@ -1,0 +1,323 @@
+"""``calls``: every method call as it happens, nested and timed."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import click
+
+from rbtrace_py.aggregate.calls import Happened, Told
+from rbtrace_py.cli import options as o
+from rbtrace_py.cli.answer import TOO_MUCH_LOST
+from rbtrace_py.cli.methods import selecting_options
+from rbtrace_py.cli.output import Output, Ticker, attached, opened
+from rbtrace_py.cli.stop import Stop
+from rbtrace_py.errors import UsageError
+from rbtrace_py.report.calls import (
+    CallLines,
+    CallsForm,
+    call_document,
+    calls_end_document,
+)
+from rbtrace_py.report.json import dumps
+from rbtrace_py.report.notes import counter_lines
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.units import whole
+from rbtrace_py.session.calls import LOOK_SECONDS, Calls, CallsEnd, CallsOptions
+from rbtrace_py.session.limits import Limits
+from rbtrace_py.session.method_sets import METHOD_SETS
+from rbtrace_py.session.selectors import selectors_of
+from rbtrace_py.session.targets import Targets
+
+SLOW_MS = 250
+QUIET_SECONDS = 1.0
+_SHOWN = (Happened.RETURNED, Happened.ENDED)
+
+
+@click.command("calls", options_metavar="[OPTIONS]")
+@o.takes_target
+@selecting_options
+@click.option(
+    "-c",
+    "--config",
+    "sets",
+    multiple=True,
+    metavar="NAME|FILE",
+    help="Only methods of a set, or of a file with a selector a line: "
+    + ", ".join(sorted(METHOD_SETS))
+    + ".",
+)
+@click.option(
+    "-s",
+    "--slow",
+    "slow_ms",
+    type=click.FloatRange(0, min_open=True),
+    is_flag=False,
+    flag_value=str(SLOW_MS),
+    metavar="MS",
+    help=f"Only calls that take so many ms or more ({SLOW_MS} if none is given).",
+)
+@click.option(
+    "--slowcpu",
+    "slowcpu_ms",
+    type=click.FloatRange(0, min_open=True),
+    is_flag=False,
+    flag_value=str(SLOW_MS),
+    metavar="MS",
+    help="The same of the time that the call's thread was on a CPU.",
+)
+@click.option(
+    "--slow-methods",
+    multiple=True,
+    metavar="SELECTOR",
+    help="What --slow watches; as -m, and --slow if that is not given.",
+)
+@click.option("--gc", is_flag=True, help="Garbage collections too.")
+@click.option("--by-thread", is_flag=True, help="Group lines by thread.")
+@click.option("-t", "--start-time", is_flag=True, help="Show when each call began.")
+@click.option("-n", "--no-duration", is_flag=True, help="Hide how long calls took.")
+@click.option(
+    "-r",
+    "--prefix",
+    "indent",
+    type=click.IntRange(0, 16),
+    default=2,
+    show_default=True,
+    help="Spaces that nested calls are indented by.",
+)
+@o.output_option
+@click.option("-a", "--append", "appends", is_flag=True, help="Append to FILE of -o.")
+@click.option(
+    "-d", "--duration", type=o.Seconds(), help="End after so long (10, 500ms, 2m)."
+)
+@click.option("--count", type=click.IntRange(1), help="End after so many events.")
+@click.option(
+    "--wait", "waits", is_flag=True, help="Wait for an agent that is not there yet."
+)
+@click.option(
+    "--timeout",
+    type=o.Seconds(),
+    default=10.0,
+    show_default="10s",
+    help="How long the process may take to begin.",
+)
+@o.yes_option
+@o.json_option
+def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
+    """Print every method call of a process, nested and timed.
+
+    PID SELECTOR…: with -m, what follows selects methods too. A call with others
+    in it is printed when it begins, and again with its time when it ends.
+
+    The process must have loaded the agent: require "tracepoint/agent" in it, or
+    RUBYOPT=-rtracepoint/agent around it. Nothing is hooked before this command
+    runs, and nothing after it. Calls that come faster than they can be written
+    are lost, and shown where they were lost; then the exit code is 5 if more
+    were lost than shown. With several threads their number stands in front; of
+    a thread's second fiber it is NUMBER.2. Of several processes -o writes
+    FILE.PID each.
+
+    \b
+    Examples:
+      rbtrace-py calls 1234
+      rbtrace-py calls 1234 -m String#gsub 'Dir.' --count 20
+      rbtrace-py calls 1234 --slow 100 -c puma -o slow.log
+      rbtrace-py calls 1234 --c-calls --yes --gc -t
+      rbtrace-py calls 1234 --json --duration 10
+    """
+    session = Calls(targets, _options(words, values))
+    with ExitStack() as stack:
+        stack.callback(session.close)
+        stop = stack.enter_context(Stop())
+        session.start(stop.is_asked)
+        writers = _Writers(session, stack, values)
+        attached(session)
+        limits = Limits(values["duration"], values["count"], None)
+        shown = _print(session, limits, writers, stop)
+        return _end(shown, session.ends(), writers, values["as_json"])
+
+
+def _options(words: tuple[str, ...], values: dict[str, Any]) -> CallsOptions:
+    if words and not (values["selectors"] or values["slow_methods"]):
+        raise UsageError(
+            f"{words[0]!r} is one word too many",
+            f"a selector stands after -m: -m {words[0]}",
+        )
+    if values["appends"] and values["output"] is None:
+        raise UsageError("--append is for the file of -o")
+    slow, cpu = values["slow_ms"], values["slowcpu_ms"]
+    if slow and cpu:
+        raise UsageError("--slow and --slowcpu do not go together")
+    if values["slow_methods"] and not (slow or cpu):
+        slow = SLOW_MS
+    milliseconds = slow or cpu
+    return CallsOptions(
+        select=selectors_of(
+            [*values["selectors"], *values["slow_methods"], *words], values["sets"]
+        ),
+        c_calls=values["c_calls"],
+        gc=values["gc"],
+        slow_ns=max(1, round(milliseconds * 1e6)) if milliseconds else None,
+        cpu=cpu is not None,
+        agree=_agree_always if values["yes"] else _ask,
+        wait=values["waits"],
+        seconds=values["timeout"],
+    )
+
+
+def _agree_always(text: str) -> bool:
+    return True
+
+
+def _ask(text: str) -> bool:
+    """A person's yes on the terminal; without one it is a no."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    columns = Style.for_stream(sys.stderr).width - 1
+    click.echo(textwrap.fill(f"{text}.", columns), err=True)
+    return click.confirm("Do it?", err=True)
+
+
+class _Writers:
+    """Where lines go: one place, or a file a process."""
+
+    def __init__(
+        self, session: Calls, stack: ExitStack, values: dict[str, Any]
+    ) -> None:
+        self._session = session
+        self._stack = stack
+        self._values = values
+        self._path = values["output"]
+        self._is_split = self._path is not None and not session.targets.is_single
+        self._names = session.threads()
+        self._outputs: dict[int, tuple[Output, Callable[[Told], list[str]]]] = {}
+        self._lines: list[CallLines] = []
+        if not self._is_split:
+            self._to(0)
+
+    def write(self, told: Told) -> None:
+        output, lines = self._to(told.pid if self._is_split else 0)
+        for line in lines(told):
+            output.write(line + "\n")
+
+    def flush(self) -> None:
+        for output, _ in self._outputs.values():
+            output.flush()
+
+    def end(self) -> None:
+        """What waited for its end."""
+        for (output, _), lines in zip(
+            self._outputs.values(), self._lines, strict=False
+        ):
+            output.lines(lines.end())
+        self.flush()
+
+    def last_words(self, document: dict[str, object]) -> None:
+        """A JSON document of the whole, behind the lines; in each file."""
+        for output, _ in self._outputs.values():
+            output.lines([dumps(document)])
+
+    def _to(self, pid: int) -> tuple[Output, Callable[[Told], list[str]]]:
+        if pid not in self._outputs:
+            path = f"{self._path}.{pid}" if pid else self._path
+            append = self._values["appends"]
+            output = self._stack.enter_context(opened(path, append))
+            self._outputs[pid] = (output, self._maker(output))
+        return self._outputs[pid]
+
+    def _maker(self, output: Output) -> Callable[[Told], list[str]]:
+        if self._values["as_json"]:
+            return self._documents
+        lines = CallLines(self._form(), output.style)
+        self._lines.append(lines)
+        return lines.lines
+
+    def _documents(self, told: Told) -> list[str]:
+        document = call_document(told, self._names)
+        return [] if document is None else [dumps(document)]
+
+    def _form(self) -> CallsForm:
+        values = self._values
+        return CallsForm(
+            times=values["start_time"],
+            durations=not values["no_duration"],
+            indent=values["indent"],
+            on_return=bool(self._session.options.slow_ns),
+            by_thread=values["by_thread"],
+            column=len(self._names) > 1,
+            with_pid=not self._is_split and not self._session.targets.is_single,
+            names=self._names,
+        )
+
+
+def _print(session: Calls, limits: Limits, writers: _Writers, stop: Stop) -> int:
+    """Print calls until it is over; how many there were.
+
+    Where none has come for a while, a line on the terminal says so.
+    """
+    shown = 0
+    pids = ", ".join(map(str, session.pids))
+    waiting = Ticker(f"waiting for calls in pid {pids}", "stops", QUIET_SECONDS)
+    last = time.monotonic()
+    for told in _told(session, limits, stop):
+        if told is None:
+            writers.flush()
+            waiting(time.monotonic() - last)
+            continue
+        waiting.clear()
+        writers.write(told)
+        last = time.monotonic()
+        if told.event.what in _SHOWN and told.event.start is not None:
+            shown += 1
+            if shown == limits.count:
+                break
+    waiting.end()
+    if shown != limits.count:
+        for told in session.finish():
+            writers.write(told)
+            shown += told.event.what in _SHOWN and told.event.start is not None
+    else:
+        for _ in session.finish():
+            pass
+    writers.end()
+    return shown
+
+
+def _told(session: Calls, limits: Limits, stop: Stop) -> Iterator[Told | None]:
+    """Events as they come; None where nothing more is there at the moment."""
+    start = time.monotonic()
+    while not stop.is_asked() and not session.is_over:
+        yield from session.events(LOOK_SECONDS)
+        yield None
+        if limits.duration is not None and time.monotonic() - start >= limits.duration:
+            break
+
+
+def _end(shown: int, ends: list[CallsEnd], writers: _Writers, as_json: bool) -> int:
+    """How many, what was not shown, and what stays in the target."""
+    counters: Counter[str] = Counter()
+    stays: list[str] = []
+    for end in ends:
+        counters.update(end.counters)
+        stays += [f"process {end.pid}: {text}" for text in end.stays]
+    if as_json:
+        writers.last_words(calls_end_document(shown, counters, stays))
+    else:
+        style = Style.for_stream(sys.stderr)
+        calls = "1 call" if shown == 1 else f"{whole(shown)} calls"
+        click.echo(calls, err=True)
+        for line in counter_lines(counters, style):
+            click.echo(line, err=True)
+        for text in stays:
+            click.echo(f"  it stays so: {text}", err=True)
+    for end in ends:
+        if end.problem is not None:
+            raise end.problem
+    lost = counters["lost"] + counters["no_stream"]
+    return TOO_MUCH_LOST if lost > shown else 0

@@ -1,0 +1,299 @@
+"""Every call of processes that have the agent, as it happens."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rbtrace_py.agent.arming import Armed, Selector, What
+from rbtrace_py.agent.place import HOW_TO_LOAD, NoAgent
+from rbtrace_py.agent.protocol import Map
+from rbtrace_py.agent.ring import Ring
+from rbtrace_py.agent.shared import Mode
+from rbtrace_py.aggregate.calls import CallEvent, CallNesting, Happened, Told
+from rbtrace_py.errors import NoSuchTarget, RbtraceError
+from rbtrace_py.linux.closing import Closing
+from rbtrace_py.linux.process import Process
+from rbtrace_py.model import UNKNOWN_METHOD
+from rbtrace_py.session.hazards import NotAgreed
+from rbtrace_py.session.targets import Targets
+
+LOOK_SECONDS = 0.02
+"""Between two looks at rings in which there was nothing."""
+JOIN_SECONDS = 0.25
+"""Between two looks for processes that join."""
+
+C_CALLS_STAY = (
+    "To see calls of C methods leaves the process slower until it ends, also when"
+    " nobody looks any more: loops of tiny methods take twice as long, a web"
+    " application's requests some percent"
+)
+COMPILED_GOES = (
+    "To see calls throws away what {} has compiled in the process, which stays slower"
+    " afterwards"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CallsOptions:
+    """What is to be seen.
+
+    slow_ns: only calls that take at least so long; cpu: of the thread's CPU time
+    agree: asked before something is done that cannot be undone
+    wait: for an agent that is not there yet; seconds: that arming may take
+    """
+
+    select: Sequence[Selector] = ()
+    methods: bool = True
+    c_calls: bool = False
+    gc: bool = False
+    slow_ns: int | None = None
+    cpu: bool = False
+    agree: Callable[[str], bool] = lambda text: False
+    wait: bool = False
+    seconds: float = 10.0
+
+    def what(self) -> What:
+        """As the hook is armed."""
+        return What(
+            mode=Mode.RING if self.slow_ns is None else Mode.SLOW,
+            methods=self.methods,
+            c_calls=self.c_calls,
+            gc=self.gc,
+            threshold_ns=self.slow_ns or 0,
+            cpu=self.cpu,
+            select=self.select,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CallsEnd:
+    """What is to be said of a process when it is over.
+
+    counters: by docs/formats.md's names; 0 where there is nothing to say
+    stays: what is not as it was before, in words
+    problem: why it ended, if nobody wished it; None also for a process that ended
+    """
+
+    pid: int
+    counters: dict[str, int]
+    stays: tuple[str, ...]
+    problem: RbtraceError | None
+
+
+class Calls(Closing):
+    """A session: ``start``, ``events`` until it is over, ``finish``.
+
+    notes: what is worth saying once it has started, a line each
+    """
+
+    def __init__(self, targets: Targets, options: CallsOptions) -> None:
+        self.targets = targets
+        self.options = options
+        self.notes: list[str] = []
+        self._traced: dict[int, _Traced] = {}
+        self._joining: dict[int, Process] = {}
+        self._ended: list[CallsEnd] = []
+        self._agreed = False
+        self._looked = 0.0
+
+    def start(self, stop: Callable[[], bool] = lambda: False) -> None:
+        """Have the hooks registered; waits for agents where that was asked for.
+
+        Raises NoAgent and whatever Armed does; NotAgreed.
+        """
+        for process in self.targets.alive():
+            self._joining[process.pid] = process
+        waits = self.options.wait or self.targets.command is not None
+        while self._joining and not stop():
+            for process in list(self._joining.values()):
+                self._try(process, waits)
+            if self._joining:
+                time.sleep(LOOK_SECONDS)
+        if not self._traced and not stop():
+            raise NoSuchTarget("the process has ended, and never loaded the agent")
+
+    def threads(self) -> dict[int, str]:
+        """Names of the threads of all, by kernel thread id; "" for those without."""
+        found: dict[int, str] = {}
+        for traced in self._traced.values():
+            found |= traced.threads
+        return found
+
+    @property
+    def pids(self) -> list[int]:
+        return list(self._traced)
+
+    @property
+    def is_over(self) -> bool:
+        """Has every process ended, or let go of us?"""
+        return not self._traced and not self._joining
+
+    def events(self, seconds: float) -> Iterator[Told]:
+        """What has come; if there is nothing, waits at most ``seconds`` for it."""
+        is_quiet = True
+        for traced in list(self._traced.values()):
+            for told in traced.step():
+                is_quiet = False
+                yield told
+        if is_quiet:
+            self._wait(min(seconds, LOOK_SECONDS))
+            for pid, traced in list(self._traced.items()):
+                if traced.armed.ended is not None:
+                    yield from self._end(pid)
+        self._join()
+
+    def finish(self) -> Iterator[Told]:
+        """Take the hooks out; what had happened by then, and what was still open."""
+        for pid in list(self._traced):
+            yield from self._end(pid)
+
+    def ends(self) -> list[CallsEnd]:
+        """Of each process that is over, what is to be said."""
+        return list(self._ended)
+
+    def close(self) -> None:
+        for traced in self._traced.values():
+            traced.armed.close()
+        self._traced.clear()
+
+    def _try(self, process: Process, waits: bool) -> None:
+        try:
+            what, seconds = self.options.what(), self.options.seconds
+            armed = Armed(process, what, self._before, seconds)
+        except NoAgent as error:
+            if not waits:
+                raise
+            if not process.alive():
+                del self._joining[process.pid]
+                raise NoSuchTarget(str(error), HOW_TO_LOAD) from error
+            return
+        except NoSuchTarget:
+            del self._joining[process.pid]
+            if not waits:
+                raise
+            return
+        del self._joining[process.pid]
+        self._traced[process.pid] = _Traced(process.pid, armed, self.options.cpu)
+        if armed.ractors > 1:
+            self.notes.append(
+                f"process {process.pid} has {armed.ractors} Ractors;"
+                " only the main one's calls are seen"
+            )
+
+    def _before(self, hello: Map) -> None:
+        """Say what cannot be undone, before it is done; raises NotAgreed."""
+        if self._agreed:
+            return
+        texts = []
+        if self.options.c_calls:
+            texts.append(C_CALLS_STAY)
+        jit = hello.get("jit")
+        if isinstance(jit, str) and (self.options.methods or self.options.c_calls):
+            texts.append(COMPILED_GOES.format(jit[:8].upper()))
+        for text in texts:
+            if not self.options.agree(text):
+                raise NotAgreed(text, "--yes does it nevertheless")
+        self._agreed = True
+
+    def _join(self) -> None:
+        """Children of the targets, once they have an agent of their own."""
+        now = time.monotonic()
+        if not self.targets.follow or now - self._looked < JOIN_SECONDS:
+            return
+        self._looked = now
+        self.targets.alive()
+        for process in self.targets.refresh():
+            self._joining[process.pid] = process
+        for process in list(self._joining.values()):
+            try:
+                self._try(process, waits=True)
+            except RbtraceError:
+                self._joining.pop(process.pid, None)
+
+    def _wait(self, seconds: float) -> None:
+        waiting = [traced.armed for traced in self._traced.values()]
+        ready, _, _ = select.select(waiting, [], [], max(seconds, 0.0))
+        for armed in ready:
+            armed.listen()
+
+    def _end(self, pid: int) -> Iterator[Told]:
+        traced = self._traced[pid]
+        try:
+            yield from traced.finish()
+        finally:
+            self._ended.append(traced.end())
+            traced.armed.close()
+            del self._traced[pid]
+
+
+class _Traced:
+    """A process whose hook is registered."""
+
+    def __init__(self, pid: int, armed: Armed, has_cpu: bool) -> None:
+        self.pid = pid
+        self.armed = armed
+        self.threads = armed.threads()
+        self._ring = Ring(armed.shared)
+        self._nesting = CallNesting(has_cpu)
+        self._last = armed.shared.header.armed.ticks
+
+    def step(self, until: int | None = None) -> Iterator[Told]:
+        for when, stream, record in self._ring.step():
+            if until is not None and when > until:
+                continue
+            self._last = when
+            for event in self._nesting.feed(stream, record):
+                yield self._told(event)
+
+    def finish(self) -> Iterator[Told]:
+        until = self._stop()
+        # A process that lies might go on for ever.
+        left = self._ring.waiting()
+        while left > 0:
+            before = self._ring.count
+            yield from self.step(until)
+            if self._ring.count == before:
+                break
+            left -= self._ring.count - before
+        for event in self._nesting.finish(self._last):
+            yield self._told(event)
+
+    def end(self) -> CallsEnd:
+        found = self.armed.counters()
+        counters = {
+            "running_at_attach": found.orphans,
+            "abandoned": found.abandoned,
+            "no_method": found.no_method,
+            "lost": self._ring.dropped(),
+            "no_stream": found.no_stream,
+            "too_deep": found.too_deep,
+        }
+        problem = self.armed.ended
+        if isinstance(problem, NoSuchTarget):
+            return CallsEnd(self.pid, counters, (), None)
+        return CallsEnd(self.pid, counters, self.armed.overhead, problem)
+
+    def _stop(self) -> int | None:
+        """Take the hook out; what is later (ticks) has perhaps no names any more."""
+        if self.armed.ended is not None:
+            return None
+        try:
+            until = self.armed.clock().ticks
+        except RbtraceError as error:
+            self.armed.ended = error
+            return None
+        self.armed.learn()
+        return until if self.armed.disarm() else None
+
+    def _told(self, event: CallEvent) -> Told:
+        """With names, and CLOCK_REALTIME for ticks."""
+        armed, offset = self.armed, self.armed.wall_offset
+        event.time = armed.scale.to_ns(event.time) + offset
+        if event.start is not None:
+            event.start = armed.scale.to_ns(event.start) + offset
+        known = event.what is not Happened.LOST
+        method = armed.method(event.method) if known else UNKNOWN_METHOD
+        return Told(self.pid, event, method)
