@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,13 @@ from typing import Any
 import pytest
 
 from processes import Target
-from rbtrace_py.errors import NotRuby, UnknownRuby, UsageError, VmNotStarted
+from rbtrace_py.errors import (
+    NotRuby,
+    UnknownRuby,
+    UnreadableMemory,
+    UsageError,
+    VmNotStarted,
+)
 from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.process import Process, descendants
 from rbtrace_py.rubyvm import attach as attaching
@@ -105,7 +111,7 @@ def test_the_code_agrees_with_the_table(ruby: Process) -> None:
         assert mined.disagreements == ()
         assert len(mined.agreed) >= 22
         vm = roots.find_vm(ProcessMemory(ruby.pid), found).address
-        assert complaint(ProcessMemory(ruby.pid), layout, vm) == ""
+        assert complaint(ProcessMemory(ruby.pid), layout, vm) is None
 
 
 @each_ruby
@@ -127,6 +133,52 @@ def test_each_wrong_offset_is_noticed(ruby: Process) -> None:
             )
             mined = cross_check(found, wrong.offsets).disagreements
             assert mined or complaint(memory, wrong, vm), name
+
+
+class Empty:
+    """A process's memory in which one word is still zero, or is not there at all."""
+
+    def __init__(self, pid: int, address: int, is_there: bool = True) -> None:
+        self._memory = ProcessMemory(pid)
+        self._address, self._is_there = address, is_there
+
+    def read(self, address: int, size: int) -> bytes:
+        data = bytearray(self._memory.read(address, size))
+        place = self._address - address
+        if 0 <= place <= size - 8:
+            if not self._is_there:
+                raise UnreadableMemory("nothing is mapped there yet")
+            data[place : place + 8] = bytes(8)
+        return bytes(data)
+
+    def gather(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return [self.read(*pair) for pair in ranges]
+
+
+@pytest.mark.parametrize("seconds", [0.1, 3600])
+@each_ruby
+def test_a_vm_that_is_still_being_made(
+    ruby: Process, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no reason to learn another layout, nor to say that it is not known."""
+    monkeypatch.setattr(Process, "age", seconds)
+    memory, found = ProcessMemory(ruby.pid), attach(ruby, sources=(Origin.TABLE,))
+    offsets, vm = found.layout.offsets, found.vm_address
+    assert offsets.vm_main_thread is not None
+    assert offsets.th_vm is not None
+    assert offsets.ec_vm_stack is not None
+    main = roots.read_word(memory, vm + offsets.vm_main_thread)
+    words = [vm + offsets.vm_main_thread, main + offsets.th_vm]
+    if offsets.th_ec is not None:
+        ec = roots.read_word(memory, main + offsets.th_ec)
+        words += [main + offsets.th_ec, ec + offsets.ec_vm_stack]
+    for word in words:
+        with pytest.raises(VmNotStarted, match="still making"):
+            attach(ruby, sources=(Origin.TABLE,), memory=Empty(ruby.pid, word))
+    with closing(find_ruby(ruby)) as file:
+        pointer = roots.find_vm_pointer(memory, file).address
+    with pytest.raises(VmNotStarted, match="still being loaded"):
+        attach(ruby, memory=Empty(ruby.pid, pointer, is_there=False))
 
 
 @each_ruby

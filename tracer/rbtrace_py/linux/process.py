@@ -7,6 +7,7 @@ import os
 import re
 import select
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -168,6 +169,12 @@ class Process(Closing):
     def identity(self) -> tuple[int, int]:
         """The pid and the start time: never the same for two processes."""
         return (self.pid, self.start_time)
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was started, by the clock that its start time is told in."""
+        started = self.start_time / os.sysconf("SC_CLK_TCK")
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - started
 
     @property
     def cmdline(self) -> list[str]:

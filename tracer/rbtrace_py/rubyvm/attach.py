@@ -13,7 +13,12 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from rbtrace_py.errors import NotPermitted, UnknownRuby
+from rbtrace_py.errors import (
+    NotPermitted,
+    UnknownRuby,
+    UnreadableMemory,
+    VmNotStarted,
+)
 from rbtrace_py.linux.memory import Memory, ProcessMemory
 from rbtrace_py.linux.process import Process
 from rbtrace_py.rubyvm.checks import complaint
@@ -26,6 +31,9 @@ from rbtrace_py.rubyvm.roots import Root, find_symbols, find_vm
 
 SOURCES = (Origin.DWARF, Origin.TABLE, Origin.CALIBRATED)
 """Where a layout may come from, the first that can be trusted counts."""
+
+_YOUNG_SECONDS = 2.0
+"""A process that is younger need not be learnt from: it may still be starting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,7 @@ def attach(
     memory = ProcessMemory(process.pid) if memory is None else memory
     with closing(find_ruby(process)) as ruby:
         version = forced_version(ruby_version) if ruby_version else ruby.version
-        vm = find_vm(memory, ruby)
+        vm = _started(memory, ruby)
         symbols = find_symbols(memory, ruby)
         search = _Search(process, ruby, version, memory, vm, use_cache)
         layout, agreed, notes = search.find(sources)
@@ -93,6 +101,16 @@ def attach(
             agreed,
             (*notes, *_notes(symbols)),
         )
+
+
+def _started(memory: Memory, ruby: Ruby) -> Root:
+    try:
+        return find_vm(memory, ruby)
+    except UnreadableMemory as error:
+        # The file is mapped, and its data are not yet where the loader will put them.
+        raise VmNotStarted(
+            f"the Ruby in {ruby.path} is still being loaded: {error}", "try again"
+        ) from error
 
 
 def _notes(symbols: Root | None) -> list[str]:
@@ -120,6 +138,7 @@ class _Search:
         self.vm = vm
         self.use_cache = use_cache
         self.complaints: list[str] = []
+        self.is_unmade = True
         self.notes: list[str] = []
 
     def find(
@@ -135,6 +154,7 @@ class _Search:
             except (UnknownRuby, NotPermitted) as error:
                 self.complaints.append(f"{source.value}: {error}")
                 hint = error.hint or hint
+                self.is_unmade = False
                 continue
             if layout is None:
                 continue
@@ -143,6 +163,8 @@ class _Search:
             if not objections:
                 return layout, agreed, (*self.notes, *self.complaints)
             self.complaints += [f"{source.value}: {text}" for text in objections]
+        if self.complaints and self.is_unmade:
+            raise self._not_started()
         reasons = "; ".join(self.complaints) or "no source of its layout was asked"
         raise UnknownRuby(
             f"the structures of the Ruby {self.version.text} in {self.ruby.path} are"
@@ -151,14 +173,28 @@ class _Search:
         )
 
     def _check(self, layout: Layout) -> tuple[frozenset[str], list[str]]:
-        """The fields that the binary's code confirms, and what contradicts them."""
+        """The fields that the binary's code confirms, and what contradicts them.
+
+        Raises VmNotStarted of a process that has just begun and lacks a part of it.
+        """
         mined = cross_check(self.ruby, layout.offsets)
         objections = [str(one) for one in mined.disagreements]
         if not objections:
-            reason = complaint(self.memory, layout, self.vm.address)
-            if reason:
-                objections.append(f"in the target's memory, {reason}")
+            found = complaint(self.memory, layout, self.vm.address)
+            if found is None:
+                return mined.agreed, []
+            objections.append(f"in the target's memory, {found.reason}")
+            self.is_unmade &= found.is_unmade
+            if found.is_unmade and self.process.age < _YOUNG_SECONDS:
+                raise self._not_started()
+        else:
+            self.is_unmade = False
         return mined.agreed, objections
+
+    def _not_started(self) -> VmNotStarted:
+        return VmNotStarted(
+            f"the Ruby in {self.ruby.path} is still making its VM", "try again"
+        )
 
     def _from(self, source: Origin) -> Layout | None:
         """The layout as ``source`` has it, None where that has nothing."""

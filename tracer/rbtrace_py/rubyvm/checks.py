@@ -7,12 +7,15 @@ well, so a check that fails is repeated before it counts.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.memory import Memory
 from rbtrace_py.rubyvm.layout import Layout, ThreadList
 from rbtrace_py.rubyvm.roots import is_pointer, read_word
 
 _TRIES = 5
+_PAGE = 4096
 _LONGEST_LIST = 4096
 _LARGEST_STACK = 1 << 24
 """Words of a VM stack; RUBY_THREAD_VM_STACK_SIZE is 128 k words."""
@@ -22,19 +25,31 @@ class _Wrong(Exception):
     """What the layout says is not so."""
 
 
-def complaint(memory: Memory, layout: Layout, vm: int) -> str:
-    """Return what contradicts the layout in the VM at ``vm``, "" if nothing does."""
-    reason = ""
+class _Unmade(_Wrong):
+    """It is not so, but the place is empty, as it is before the VM has made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """What contradicts a layout; ``is_unmade``: it is that something is not there."""
+
+    reason: str
+    is_unmade: bool = False
+
+
+def complaint(memory: Memory, layout: Layout, vm: int) -> Complaint | None:
+    """Return what contradicts the layout in the VM at ``vm``, None if nothing does."""
+    found = None
     for _ in range(_TRIES):
         try:
             _Checks(memory, layout).vm(vm)
         except _Wrong as wrong:
-            reason = str(wrong)
+            found = Complaint(str(wrong), isinstance(wrong, _Unmade))
         except UnreadableMemory as error:
-            reason = f"it leads to memory that is not there ({error})"
+            found = Complaint(f"it leads to memory that is not there ({error})")
         else:
-            return ""
-    return reason
+            return None
+    return found
 
 
 class _Checks:
@@ -44,6 +59,8 @@ class _Checks:
         self.offsets = layout.offsets
 
     def word(self, address: int) -> int:
+        if 0 <= address < _PAGE:
+            raise _Unmade("a pointer is null")
         if not is_pointer(address & -8):
             raise _Wrong(f"{address:#x} is no address")
         return read_word(self.memory, address)
@@ -58,16 +75,20 @@ class _Checks:
         if not what:
             raise _Wrong(otherwise)
 
+    def same(self, found: int, wanted: int, otherwise: str) -> None:
+        if found != wanted:
+            raise _Wrong(otherwise) if found else _Unmade(otherwise)
+
     def vm(self, vm: int) -> None:
         offsets = self.offsets
         if offsets.vm_main_thread is None:
             return
         main = self.at(vm, offsets.vm_main_thread)
-        self.need(self.at(main, offsets.th_vm) == vm, "the main thread has another VM")
+        self.same(self.at(main, offsets.th_vm), vm, "the main thread has another VM")
         if self.layout.traits.has_ractors:
             ractor = self.at(vm, offsets.vm_main_ractor)
             own = self.at(main, offsets.th_ractor)
-            self.need(own == ractor, "the main thread is in another ractor")
+            self.same(own, ractor, "the main thread is in another ractor")
             self._list(ractor, offsets.ractor_threads, main)
             self._list_of_ractors(vm, ractor)
         elif self.layout.traits.thread_list is ThreadList.LIST:
@@ -106,10 +127,12 @@ class _Checks:
         context = thread if offsets.th_ec is None else self.at(thread, offsets.th_ec)
         if offsets.ec_thread is not None:
             owner = self.at(context, offsets.ec_thread)
-            self.need(owner == thread, "the context of a thread is another's")
+            self.same(owner, thread, "the context of a thread is another's")
         stack = self.at(context, offsets.ec_vm_stack)
         size = self.at(context, offsets.ec_vm_stack_size)
         cfp = self.at(context, offsets.ec_cfp)
+        if not (stack and size and cfp):
+            raise _Unmade("the main thread has no stack")
         end = stack + 8 * size
         fits = 0 < size <= _LARGEST_STACK and stack < cfp <= end
         self.need(fits, "a frame is not on its stack")

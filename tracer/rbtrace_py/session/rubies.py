@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from enum import Enum
@@ -62,7 +61,7 @@ class RubyProcess(Closing):
         self.broken_looks = 0
         self.stopped_ns = 0
         attached = attach(process, ruby_version)
-        if attached.symbols is None and _age(process) < _YOUNG_SECONDS:
+        if attached.symbols is None and process.age < _YOUNG_SECONDS:
             # Names that are missing now would be missing for good.
             raise VmNotStarted(f"the Ruby of process {process.pid} is still starting")
         self.version = attached.layout.version
@@ -231,12 +230,6 @@ class RubyProcess(Closing):
     def close(self) -> None:
         """Give back descriptors; may be called twice."""
         self._tasks.close()
-
-
-def _age(process: Process) -> float:
-    """Seconds since it was started, by the clock that its start time is told in."""
-    started = process.start_time / os.sysconf("SC_CLK_TCK")
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - started
 
 
 def _identity(thread: VmThread) -> tuple[object, ...]:
