@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable
 
@@ -14,14 +15,15 @@ EVERY = [(), *((name,) for name in COMMANDS)]
 EVENT_COMMANDS = ["count", "latency", "trace", "values"]
 SAMPLERS = ["stacks", "record"]
 SAMPLING = [*SAMPLERS, "top"]
-INSIDE = ["eval"]
-TARGETED = ["probes", *EVENT_COMMANDS, *SAMPLING, "dump", "layout", *INSIDE]
-NO_OUTPUT = ["top", "eval"]
+INSIDE = ["eval", "backtraces", "memory", "calls"]
+DUMPS = ["heapdump"]
+TARGETED = ["probes", *EVENT_COMMANDS, *SAMPLING, "dump", "layout", *INSIDE, *DUMPS]
+NO_OUTPUT = ["top", "eval", *DUMPS]
 SHARED = {
     "--filter": EVENT_COMMANDS,
-    "--wait": EVENT_COMMANDS,
-    "--duration": [*EVENT_COMMANDS, *SAMPLING],
-    "--count": [*EVENT_COMMANDS, *SAMPLING],
+    "--wait": [*EVENT_COMMANDS, "calls"],
+    "--duration": [*EVENT_COMMANDS, *SAMPLING, "calls"],
+    "--count": [*EVENT_COMMANDS, *SAMPLING, "calls"],
     "--by": ["count", "latency", "values"],
     "--max-keys": ["count", "latency", "values"],
     "--interval": ["count", "latency", "values", "stacks", "top"],
@@ -31,7 +33,7 @@ SHARED = {
     "--ps": TARGETED,
     "--subprocesses": TARGETED,
     "--json": ["probes", *EVENT_COMMANDS, "dump", "layout", "doctor", *INSIDE],
-    "--timeout": ["eval"],
+    "--timeout": ["eval", "calls", *DUMPS],
     "--output": [
         *(name for name in TARGETED if name not in NO_OUTPUT),
         "doctor",
@@ -71,7 +73,8 @@ def options_of(say: Callable, name: str) -> str:
 
 @pytest.mark.parametrize("option", sorted(SHARED))
 def test_an_option_is_where_it_means_something(option: str, say: Callable) -> None:
-    having = [name for name in COMMANDS if option in options_of(say, name)]
+    whole = re.compile(rf"{option}(?![\w-])")
+    having = [name for name in COMMANDS if whole.search(options_of(say, name))]
     assert sorted(having) == sorted(SHARED[option])
 
 

@@ -83,7 +83,7 @@ Row = tuple[str, str, str]
 
 def _sizes(sizes: Mapping[str, int | None]) -> list[Row]:
     return [
-        (name, whole(size), f"bytes, {size / (1 << 20):.1f} MiB")
+        (name, whole(size), f"{size / (1 << 20):.1f} MiB")
         for name, size in sizes.items()
         if size is not None
     ]
@@ -105,10 +105,12 @@ def _cell(value: Scalar) -> str:
 def _table(heading: str, rows: Sequence[Row], style: Style) -> Iterator[str]:
     yield style.bold(heading)
     safe = [[escape(cell, style) for cell in row] for row in rows]
-    names = max((len(name) for name, *_ in safe), default=0)
-    numbers = max((len(number) for _, number, _ in safe), default=0)
+    names, numbers, rests = (
+        max((len(row[column]) for row in safe), default=0) for column in range(3)
+    )
     for name, number, rest in safe:
-        line = f"{_MARGIN}{pad(name, names)}  {pad_left(number, numbers)}  {rest}"
+        line = f"{_MARGIN}{pad(name, names)}  {pad_left(number, numbers)}"
+        line += f"  {pad_left(rest, rests)}"
         yield cut(line.rstrip(), style.width, style)
 
 

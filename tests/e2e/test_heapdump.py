@@ -1,0 +1,241 @@
+"""``heapdump``: every object of a process, in a file that is whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rubies
+from conftest import MAIN, ROOT, TIMEOUT, Target, run
+from rubies import HERE, NAMES
+
+Start = Callable[..., Target]
+ENV = {**os.environ, "PYTHONPATH": str(ROOT / "tracer")}
+
+
+@pytest.fixture
+def target(start: Start) -> Target:
+    return start("agent.rb")
+
+
+def objects(lines: Iterable[str]) -> list[dict[str, Any]]:
+    """Every line is JSON."""
+    return [json.loads(line) for line in lines]
+
+
+def check(found: list[dict[str, Any]]) -> None:
+    """A whole heap, which an analyser can walk: what is referred to is there."""
+    counts = Counter(one["type"] for one in found)
+    assert counts["ROOT"] >= 1
+    assert counts["STRING"] > 1000
+    assert counts["CLASS"] > 300
+    addresses = {one["address"] for one in found if "address" in one}
+    references = [to for one in found for to in one.get("references", ())]
+    assert len(references) > 10_000
+    # Ruby 2.7 has some to what it freed.
+    dangling = [to for to in references if to not in addresses]
+    assert len(dangling) * 1000 < len(references)
+
+
+def values(found: list[dict[str, Any]]) -> list[str]:
+    return [one["value"] for one in found if "value" in one]
+
+
+def test_a_file(target: Target, tmp_path: Path) -> None:
+    path = tmp_path / "heap.json"
+    path.write_text("old")
+    assert run("eval", target.pid, 'NEEDLE = ["a needle", "in it"].join(" ")')[2] == 0
+    out, err, code = run("heapdump", target.pid, path)
+    size = path.stat().st_size
+    assert (out, code) == ("", 0)
+    assert err.endswith(f": the heap of process {target.pid}, {size:,} bytes\n")
+    found = objects(path.read_text(errors="replace").splitlines())
+    check(found)
+    assert values(found).count("a needle in it") == 1
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+    assert target.step("on") == "done on"
+
+
+def test_compressed(target: Target, tmp_path: Path) -> None:
+    path = tmp_path / "heap.json.gz"
+    assert run("heapdump", target.pid, path, "--gc")[2] == 0
+    with gzip.open(path, "rt", errors="replace") as file:
+        check(objects(file))
+
+
+def test_the_name_it_has_by_itself(target: Target, tmp_path: Path) -> None:
+    words = [sys.executable, "-c", MAIN, "heapdump", str(target.pid)]
+    done = subprocess.run(
+        words, capture_output=True, timeout=TIMEOUT, env=ENV, cwd=tmp_path
+    )
+    assert done.returncode == 0
+    names = [path.name for path in tmp_path.iterdir()]
+    assert names == [f"heapdump-{target.pid}.json"]
+
+
+def test_standard_output_and_a_reader_that_has_seen_enough(target: Target) -> None:
+    out, err, code = run("heapdump", target.pid, "-")
+    check(objects(out.splitlines()))
+    assert (err, code) == ("", 0)
+    words = [sys.executable, "-c", MAIN, "heapdump", str(target.pid), "-"]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENV
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        assert process.stdout.read(1) == b"{"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(TIMEOUT) == 0
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "3.4"])
+def test_each_ruby(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "heap.json"
+    with rubies.running(name, "agent.rb") as target:
+        assert run("heapdump", target.pid, path)[2] == 0
+    check(objects(path.read_text(errors="replace").splitlines()))
+
+
+def test_several(start: Start, tmp_path: Path) -> None:
+    pids = [start("agent.rb").pid for _ in range(2)]
+    words = ",".join(map(str, pids))
+    assert run("heapdump", words, tmp_path / "a.json")[2] == 0
+    assert run("heapdump", words, tmp_path / "b.gz")[2] == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        name for pid in pids for name in (f"a.json.{pid}", f"b.{pid}.gz")
+    )
+    _, err, code = run("heapdump", words, "-")
+    assert "one process" in err
+    assert code == 2
+
+
+@pytest.fixture
+def small_disk(root: None, tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    options = ["-t", "tmpfs", "-o", "size=256k", "tmpfs", str(path)]
+    subprocess.run(["mount", *options], check=True)
+    yield path
+    subprocess.run(["umount", str(path)], check=True)
+
+
+@pytest.mark.parametrize("name", ["heap.json", "heap.json.gz"])
+def test_a_full_disk(name: str, target: Target, small_disk: Path) -> None:
+    path = small_disk / name
+    path.write_text("old")
+    out, err, code = run("heapdump", target.pid, path)
+    words = ["rbtrace-py:", "cannot", "write", f"{path}:", "No", "space", "left"]
+    assert err.split()[: len(words)] == words
+    assert (out, code) == ("", 1)
+    assert {one.name: one.read_text() for one in small_disk.iterdir()} == {name: "old"}
+    assert target.step("on") == "done on"
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "code"),
+    [
+        ("/dev/full", "cannot write /dev/full: No space left on device", 1),
+        ("/none/heap", "cannot write /none/heap: No such file or directory", 1),
+        ("/tmp", "/tmp is a directory; name a file", 2),
+    ],
+)
+def test_where_it_cannot_be_written(
+    path: str, text: str, code: int, target: Target
+) -> None:
+    assert run("heapdump", target.pid, path) == ("", f"rbtrace-py: {text}\n", code)
+
+
+def test_standard_output_that_is_full(target: Target) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", MAIN, "heapdump", str(target.pid), "-"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=TIMEOUT,
+            env=ENV,
+        )
+    assert "cannot write standard output: No space left on device" in done.stderr
+    assert done.returncode == 1
+
+
+def test_without_an_agent(tmp_path: Path) -> None:
+    target = Target(*rubies.command(HERE))
+    try:
+        _, err, code = run("heapdump", target.pid, tmp_path / "heap")
+    finally:
+        target.close()
+    assert err.startswith(f"rbtrace-py: there is no agent in process {target.pid}\n")
+    assert code == 4
+    assert list(tmp_path.iterdir()) == []
+
+
+@contextlib.contextmanager
+def dumping(target: Target, path: Path, *words: str) -> Iterator[Any]:
+    """A dump that was begun and does not get on, as nobody reads what it writes."""
+    os.mkfifo(path)
+    arguments = ["heapdump", str(target.pid), str(path), *words]
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAIN, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENV,
+    )
+    with path.open("rb") as file:
+        assert file.read(1) == b"{"
+        yield process, file
+        process.kill()
+        process.communicate(timeout=TIMEOUT)
+
+
+def test_ctrl_c_ends_it(target: Target, tmp_path: Path) -> None:
+    with dumping(target, tmp_path / "fifo") as (process, file):
+        process.send_signal(signal.SIGINT)
+        reader = threading.Thread(target=file.read)
+        reader.start()
+        _, err = process.communicate(timeout=TIMEOUT)
+        reader.join(TIMEOUT)
+    assert (err, process.returncode) == ("rbtrace-py: interrupted\n", 130)
+    # The agent serves on, and its child has gone by the time it does.
+    assert run("eval", target.pid, "1")[2] == 0
+
+
+def test_the_process_serves_on_meanwhile(target: Target, tmp_path: Path) -> None:
+    with dumping(target, tmp_path / "fifo"):
+        assert target.step("on") == "done on"
+        assert run("eval", target.pid, "6 * 7")[0].endswith("=> 42\n")
+
+
+def test_a_process_that_ends_meanwhile(target: Target, tmp_path: Path) -> None:
+    with dumping(target, tmp_path / "fifo") as (process, file):
+        os.kill(target.pid, signal.SIGKILL)
+        reader = threading.Thread(target=file.read)
+        reader.start()
+        _, err = process.communicate(timeout=TIMEOUT)
+        reader.join(TIMEOUT)
+    assert err == f"rbtrace-py: process {target.pid} has ended\n"
+    assert process.returncode == 4
+
+
+def test_a_time_limit(target: Target, tmp_path: Path) -> None:
+    path = tmp_path / "heap"
+    _, err, code = run("heapdump", target.pid, path, "--timeout", "1ms")
+    assert "the time limit passed" in err
+    assert code == 1
+    assert list(tmp_path.iterdir()) == []
