@@ -16,7 +16,6 @@ class AgentCallsTest < Minitest::Test
     assert_equal 0, @status["conditions"]
   end
 
-
   def test_recursion
     assert_tree <<~TREE, <<~RUBY
       Object#fib

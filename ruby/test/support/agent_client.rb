@@ -34,7 +34,7 @@ class AgentClient
   end
 
   def peer_pid
-    @socket.getsockopt(:SOCKET, :PEERCRED).unpack1("i")
+    @socket.getsockopt(:SOCKET, :PEERCRED).unpack("i").first
   end
 
   def close
@@ -146,7 +146,7 @@ end
 
 # The shared memory, read as docs/agent.md has it.
 class AgentMemory
-  Record = Struct.new(:time, :method, :depth, :kind, :flags)
+  Record = Struct.new(:time, :method, :depth, :kind, :flags) # rubocop:disable Lint/StructNewOverride
   KINDS = %i[none entry return c_entry c_return lost gc_begin gc_end raise object cpu stack place thread].freeze
   COUNTERS = %i[no_stream no_method too_deep orphans abandoned no_block].freeze
 

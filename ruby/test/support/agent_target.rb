@@ -20,10 +20,10 @@ class AgentTarget
   # program: text that sets STEP to a Proc
   def initialize(program = "STEP = -> {}", env: {}, options: [], user: nil)
     source = "#{user ? "Process::UID.change_privilege(#{user});" : ""} require 'tracepoint/agent'\n#{program}\n#{LOOP}"
+    env = { "HOME" => "/", **env } if user # RubyGems warns of a home that it may not read
     @io = IO.popen([env, RbConfig.ruby, "-w", "-I#{LIB}", *options, "-e", source, { err: %i[child out] }], "r+")
     line = @io.gets.to_s
-    raise "the target did not start: #{line}#{@io.read}" unless line.start_with?("ready ")
-
+    fail_with("the target did not start: #{line}") unless line.start_with?("ready ")
     @path = line.split[1]
   end
 
@@ -42,15 +42,22 @@ class AgentTarget
 
   def end_step
     line = @io.gets
-    raise "the target said #{line.inspect}#{@io.read}" unless line == "done\n"
+    fail_with("the target said #{line.inspect}") unless line == "done\n"
   end
 
-  def connect(**options)
-    AgentClient.new(@path, **options)
+  def fail_with(message)
+    Process.kill(:KILL, pid)
+    raise "#{message}#{@io.read}"
+  end
+
+  def connect(path: @path, **options)
+    AgentClient.new(path, **options)
   end
 
   # Ends it; what it still said.
   def close
+    return if @io.closed?
+
     @io.close_write
     @io.read
   ensure

@@ -1,0 +1,303 @@
+# frozen_string_literal: true
+
+require "test_helper"
+require "support/agent_target"
+
+# Where the agent is reached, by whom, and what stays of it.
+class AgentSocketTest < Minitest::Test
+  include TestHelper
+  include AgentHelper
+
+  NOBODY = 65_534
+
+  def test_place
+    target = target()
+    stat = File.read("/proc/#{target.pid}/stat").rpartition(")").last.split
+    assert_equal "/tmp/rbtrace-agent-#{Process.euid}/#{target.pid}-#{stat[19]}.sock", target.path
+    assert_equal 0o140600, File.stat(target.path).mode
+    assert_equal 0o040700, File.stat(File.dirname(target.path)).mode
+    assert_equal target.pid, connect(target).peer_pid
+  end
+
+  def test_hello
+    hello = connect(target()).hello
+    assert_equal [1, RUBY_VERSION, RUBY_DESCRIPTION, true, nil], hello.values_at("version", "ruby", "description", "native", "armed_by")
+    assert_equal [Process.euid, "-e", Tracepoint::VERSION], hello.values_at("uid", "program", "gem")
+  end
+
+  def test_gone_at_exit
+    { "exit" => "", "abort" => "abort", "raise" => "raise 'x'",
+      "a signal" => "Process.kill(:TERM, $$); sleep" }.each do |how, code|
+      target = target("STEP = -> { #{code} }")
+      assert File.socket?(target.path)
+      target.begin_step
+      target.close
+      refute File.exist?(target.path), how
+    end
+  end
+
+  def test_stale_ones_are_cleaned
+    killed = target()
+    killed.kill
+    assert File.socket?(killed.path)
+    directory = File.dirname(killed.path)
+    other = File.join(directory, "note.sock")
+    File.write(other, "")
+    living = target()
+    refute File.exist?(killed.path)
+    assert File.exist?(other)
+    target()
+    assert File.socket?(living.path)
+  ensure
+    File.unlink(other) if other && File.exist?(other)
+  end
+
+  def test_a_directory_of_its_own
+    Dir.mktmpdir do |dir|
+      File.chmod(0o700, dir)
+      target = target(env: { "TRACEPOINT_AGENT_DIR" => dir })
+      assert_equal dir, File.dirname(target.path)
+      connect(target)
+    end
+  end
+
+  # Somebody else may have made it first: a link, or open to others.
+  def test_a_directory_that_is_not_ours
+    Dir.mktmpdir do |dir|
+      open = File.join(dir, "open")
+      Dir.mkdir(open)
+      File.chmod(0o755, open)
+      private = File.join(dir, "private")
+      Dir.mkdir(private, 0o700)
+      File.symlink(private, File.join(dir, "link"))
+      File.write(File.join(dir, "file"), "")
+      %w[open link file].each do |name|
+        output = ruby("require 'tracepoint/agent'; p Tracepoint::Agent.path",
+                      env: { "TRACEPOINT_AGENT_DIR" => File.join(dir, name) })
+        assert_match(/no socket could be made in .*#{name}\nnil\n/, output)
+      end
+      assert_empty Dir.children(private)
+    end
+  end
+
+  def test_another_user_cannot_connect
+    skip "needs root" unless Process.euid.zero?
+    target = target()
+    # Even with the directory open to everyone, the agent asks who it is.
+    Dir.mktmpdir do |dir|
+      File.chmod(0o755, dir)
+      link = File.join(dir, "s")
+      File.link(target.path, link)
+      File.chmod(0o777, target.path)
+      assert_equal "EACCES", as_nobody { UNIXSocket.new(target.path) }
+      assert_equal "closed", as_nobody { UNIXSocket.new(link) }
+    end
+    assert_equal target.pid, connect(target).hello["pid"]
+  end
+
+  # Root may talk to any; its directory is the target's user's.
+  def test_root_and_a_target_of_another_user
+    skip "needs root" unless Process.euid.zero?
+    target = target(user: NOBODY)
+    assert_equal "/tmp/rbtrace-agent-#{NOBODY}", File.dirname(target.path)
+    assert_equal NOBODY, File.stat(target.path).uid
+    client = connect(target)
+    assert_equal NOBODY, client.hello["uid"]
+    assert_equal "7", client.call("eval", code: "3 + 4")["value"]
+  end
+
+  def as_nobody
+    reader, writer = IO.pipe
+    pid = fork do
+      Process::UID.change_privilege(NOBODY)
+      socket = yield
+      # Refused before a word is read or said.
+      writer.write(socket.read(1).nil? ? "closed" : "open")
+    rescue SystemCallError => e
+      writer.write(e.is_a?(Errno::ECONNRESET) ? "closed" : e.class.name.split("::").last)
+    ensure
+      exit!(0)
+    end
+    writer.close
+    Process.wait(pid)
+    reader.read
+  end
+
+  FORKS = {
+    "fork" => "pid = fork { %s }",
+    "Process.fork" => "pid = Process.fork { %s }",
+    "Kernel.fork" => "pid = Kernel.fork { %s }",
+    "fork without a block" => "pid = fork; unless pid; %s; exit; end"
+  }.freeze
+
+  FORKS.each do |how, code|
+    define_method("test_children_of_#{how.tr(" .", "__")}") { assert_child(code) }
+  end
+
+  # A child has a socket of its own, nothing armed, and what it arms is its affair.
+  def assert_child(code)
+    says = 'puts "child " + Tracepoint::Agent.path; $stdout.flush; $stdin.gets'
+    target = target("STEP = -> { #{format(code, says)}; Process.wait(pid) }")
+    client = connect(target)
+    memory = client.arm(mode: "ring")
+    target.begin_step
+    path = target.io.gets[/child (.*)/, 1]
+    refute_equal target.path, path
+    child = connect(target, path: path)
+    assert_equal [child.peer_pid, nil], child.hello.values_at("pid", "armed_by")
+    refute_equal target.pid, child.peer_pid
+    assert_equal child.peer_pid, child.arm(mode: "ring").u32(24)
+    child.close
+    target.io.puts
+    target.end_step
+    refute File.exist?(path)
+    assert_equal [1, 2], [memory.state, client.call("disarm")["state"]]
+  end
+
+  # Ruby ends such a child by _exit: the socket stays until the next agent comes.
+  def test_a_child_of_popen
+    target = target(<<~RUBY)
+      STEP = -> { IO.popen("-") { |io| io ? puts(io.gets, io.gets) : puts("child \#{Tracepoint::Agent.path}", "over") } }
+    RUBY
+    client = connect(target)
+    memory = client.arm(mode: "ring")
+    target.begin_step
+    refute_equal target.path, target.io.gets[/child (.*)/, 1]
+    assert_equal "over\n", target.io.gets
+    target.end_step
+    assert_equal [1, 2], [memory.state, client.call("disarm")["state"]]
+  end
+
+  def test_daemon
+    Dir.mktmpdir do |dir|
+      out = File.join(dir, "out")
+      stop = File.join(dir, "stop")
+      File.mkfifo(stop)
+      ruby(<<~RUBY)
+        require "tracepoint/agent"
+        Process.daemon
+        File.write("#{out}.new", Tracepoint::Agent.path)
+        File.rename("#{out}.new", "#{out}")
+        File.read("#{stop}")
+      RUBY
+      path = eventually { File.exist?(out) && File.read(out) }
+      client = AgentClient.new(path)
+      assert_equal client.hello["pid"], client.peer_pid
+      File.write(stop, "")
+      eventually { !File.exist?(path) }
+    end
+  end
+
+  # Ruby is not told of such a fork; what was armed must not be in the child's way.
+  def test_a_fork_behind_rubys_back
+    fork = RbConfig::CONFIG["host_cpu"] == "x86_64" ? [57] : [220, 17, 0, 0, 0, 0] # fork; clone
+    target = target(<<~RUBY)
+      $VERBOSE = nil # syscall warns
+      def leaf; end
+      STEP = -> {
+        leaf
+        pid = syscall(#{fork.join(", ")})
+        if pid == 0
+          i = 0
+          leaf while (i += 1) < 1000
+          exit!(7)
+        end
+        puts "status \#{Process.wait2(pid)[1].exitstatus}"
+      }
+    RUBY
+    client = connect(target)
+    memory = client.arm(mode: "ring")
+    target.begin_step
+    assert_equal "status 7\n", target.io.gets
+    target.end_step
+    names = names_of(client)
+    assert_equal 1, (memory.read_all.flatten.count { |r| r.kind == :entry && names[r.method] == "Object#leaf" })
+  end
+
+  def test_exec_is_made_again
+    target = target("STEP = -> { exec(#{RbConfig.ruby.dump}, '-e', '$stdout.sync = true; puts Tracepoint::Agent.path; gets') }",
+                    env: { "RUBYOPT" => "-I#{AgentTarget::LIB} -rtracepoint/agent" })
+    target.begin_step
+    assert_equal target.path, target.io.gets.chomp
+    assert_equal target.pid, connect(target).peer_pid
+  end
+
+  def test_stop
+    target = target("STEP = -> { Tracepoint::Agent.stop; p Tracepoint::Agent.path, Thread.list.size }")
+    client = connect(target)
+    target.begin_step
+    assert_equal %w[nil], [target.io.gets.chomp]
+    target.io.gets
+    target.end_step
+    refute File.exist?(target.path)
+    assert_raises(EOFError, Errno::ECONNRESET, Errno::EPIPE) { client.call("clock") }
+    target = target()
+    client = connect(target)
+    client.send_request("stop")
+    eventually { !File.exist?(target.path) }
+    target.step
+  end
+
+  def test_exit_tells_who_armed
+    target = target("def leaf; end\nSTEP = -> { leaf; exit }")
+    client = connect(target)
+    memory = client.arm(mode: "table")
+    target.begin_step
+    event = client.last_event
+    assert_equal "exit", event["event"]
+    leaf = event["methods"].find { |entry| entry["name"] == "leaf" }
+    assert_equal 1, memory.method_record(leaf["index"])[:calls]
+    assert_equal [2, 2], [memory.state, event["status"]["state"]]
+  end
+
+  # No hook, no file, no thread but the one that waits.
+  def test_what_is_armed_goes_with_the_tracer
+    target = target("def leaf; end\nSTEP = -> { leaf }")
+    watcher = connect(target)
+    reader, writer = IO.pipe
+    pid = fork do
+      AgentClient.new(target.path).arm(mode: "ring", gc: true)
+      writer.puts "armed"
+      sleep
+    end
+    assert_equal "armed\n", reader.gets
+    assert_equal pid, armed_by(target)
+    error = assert_raises(AgentClient::Refused) { watcher.arm(mode: "ring") }
+    assert_equal ["busy", pid], [error.code, error.reply["pid"]]
+    Process.kill(:KILL, pid)
+    Process.wait(pid)
+    eventually { armed_by(target).nil? }
+    assert_equal "[]", watcher.call("eval", code: 'File.readlines("/proc/self/maps").grep(/memfd:rbtrace/)')["value"]
+    assert_equal "[]", watcher.call("eval", code: 'Dir["/proc/self/fd/*"].map { |f| File.readlink(f) rescue "" }.grep(/memfd/)')["value"]
+    assert_equal 1, watcher.arm(mode: "ring").state
+  end
+
+  def armed_by(target)
+    client = target.connect
+    client.hello["armed_by"]
+  ensure
+    client&.close
+  end
+
+  def test_memory_is_sealed
+    memory = connect(target()).arm(mode: "ring", ring_records: 256)
+    seals = [memory.data, memory.control].map { |io| io.fcntl(1034) & ~0x20 } # some kernels add F_SEAL_EXEC
+    assert_equal [0x1 | 0x2 | 0x4 | 0x10, 0x1 | 0x2 | 0x4], seals if memory.reply["sealed"]
+    file = "/proc/self/fd/#{memory.data.fileno}"
+    assert_raises(Errno::EPERM) { File.truncate(file, 0) }
+    assert_raises(Errno::EPERM) { memory.data.pwrite("x", 0) } if memory.reply["sealed"]
+    assert_equal memory.reply["size"], File.size(file)
+  end
+
+  # A reader that lies about what it has read changes nothing but what it gets.
+  def test_a_lying_reader
+    target = target("def leaf; end\nSTEP = -> { i = 0; leaf while (i += 1) <= 2000 }")
+    client = connect(target)
+    memory = client.arm(mode: "ring", ring_records: 256)
+    [0, 1, 255, 1 << 40, (1 << 64) - 1, 300, 5].each do |tail|
+      (1..8).each { |slot| memory.control.pwrite([tail].pack("Q<"), 64 * slot) }
+      target.step
+    end
+    assert_equal 1, client.call("status")["state"]
+  end
+end
