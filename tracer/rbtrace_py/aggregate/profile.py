@@ -23,7 +23,7 @@ class Profile:
 
     @property
     def unit(self) -> str:
-        """Of weights: ``samples`` or ``ns``."""
+        """Of weights: ``samples``, ``calls`` or ``ns``."""
         return self.counts.statistics.unit
 
     def stream(self) -> Iterator[Sample]:

@@ -11,7 +11,8 @@ from rbtrace_py.model import SampleFlags
 class Statistics:
     """Counted while samples are taken; every report of samples shows it.
 
-    unit: of the samples' weights, ``samples`` or ``ns``
+    unit: of the samples' weights, ``samples``, ``calls`` or ``ns``
+    counted: what they are, ``samples`` or ``calls``
     rate: rounds a second that were asked for, 0 where nothing was
     started_ns, ended_ns: CLOCK_REALTIME; 0 where not known
     rounds: how often the threads were looked at
@@ -19,7 +20,7 @@ class Statistics:
     samples: all that were added, whole or not; of them
     trimmed, truncated: those with that flag (a sample may have both)
     unclean: those with any flag
-    failed: stacks that could not be read, and are in no count
+    failed: stacks that could not be read, and are in no count; of calls events lost
     other: weight that is in ``(other)``, as there was no room for more stacks
     """
 
@@ -35,6 +36,7 @@ class Statistics:
     unclean: int = 0
     failed: int = 0
     other: int = 0
+    counted: str = "samples"
 
     @property
     def clean(self) -> int:
@@ -90,6 +92,6 @@ class Statistics:
 COUNTERS = tuple(
     field.name
     for field in fields(Statistics)
-    if field.name not in ("unit", "rate", "started_ns", "ended_ns")
+    if field.name not in ("unit", "counted", "rate", "started_ns", "ended_ns")
 )
 """Fields that add up."""

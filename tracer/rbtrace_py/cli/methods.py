@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import click
 
-from rbtrace_py.agent.arming import Selector
 from rbtrace_py.cli import options as o
 from rbtrace_py.cli.answer import Rendering, answer
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.methods import SORTS, TOP, counts_report, methods_report
 from rbtrace_py.session.methods import MethodOptions, Methods
+from rbtrace_py.session.selectors import selectors_of
 from rbtrace_py.session.sources import Source, choose
 from rbtrace_py.session.targets import Targets
-
-_OWNER = re.compile(r"(?:::)?[^\W\d]\w*(?:::[^\W\d]\w*)*")
-_NAME = re.compile(r"[^\s#.,;()\[\]{}]+|\[\]=?|`")
 
 selecting_options = o.chain(
     click.option(
@@ -117,23 +113,9 @@ def _options(by: str | None, values: dict[str, Any]) -> MethodOptions:
     common = o.options_of(values)
     return MethodOptions(
         by=by,
-        select=[selector(text) for text in values["selectors"]],
+        select=selectors_of(values["selectors"], ()),
         c_calls=values["c_calls"],
         wait=common.wait,
         wait_seconds=common.wait_seconds,
         agree=common.agree,
     )
-
-
-def selector(text: str) -> Selector:
-    """``total``, ``Order#total``, ``Order.find``, ``Order#``, ``Order.``."""
-    for mark, kind in (("#", "instance"), (".", "singleton")):
-        owner, found, name = text.partition(mark)
-        if found and _OWNER.fullmatch(owner) and (not name or _NAME.fullmatch(name)):
-            return Selector(owner.removeprefix("::"), kind, name or None)
-    if not _NAME.fullmatch(text):
-        raise UsageError(
-            f"{text!r} is no selector of methods",
-            "it is one of NAME, Class#name, Class.name, Class#, Class.",
-        )
-    return Selector(name=text)

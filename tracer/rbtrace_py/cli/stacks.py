@@ -9,9 +9,11 @@ import click
 
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.stacks import StackCounts
+from rbtrace_py.cli import methods as m
 from rbtrace_py.cli import options as o
 from rbtrace_py.cli import rendering as r
 from rbtrace_py.cli import sampling as s
+from rbtrace_py.cli.callstacks import fold_calls
 from rbtrace_py.errors import UsageError
 from rbtrace_py.session.sampling import Add, Sampling
 from rbtrace_py.session.targets import Targets
@@ -29,12 +31,27 @@ from rbtrace_py.session.targets import Targets
 @o.interval_option
 @o.limit_options
 @s.loss_options
+@click.option(
+    "--calls", is_flag=True, help="Every call, by the agent's hook, instead of samples."
+)
+@click.option(
+    "--weight",
+    type=click.Choice(["time", "calls"]),
+    default="time",
+    show_default=True,
+    help="Of --calls: a stack's own time in ns, or how often it was called.",
+)
+@m.selecting_options
+@o.yes_option
 @o.output_option
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     """Sample the Ruby stacks of a running process and print them, folded.
 
     Reads the target's memory from outside: no gem, no BPF, and the target is
     not stopped. Ctrl-C ends it and prints what was seen. --count is of samples.
+
+    --calls asks the agent in the process for every entry and return instead:
+    call trees with exact counts and times, in the same formats.
 
     \b
     Examples:
@@ -43,10 +60,15 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
       rbtrace-py stacks 1234 --mode wall --threads --no-idle
       rbtrace-py stacks 1234 -d 30 --format flamegraph -o shop.svg
       rbtrace-py stacks --subprocesses --ps 'puma.*cluster' -d 10
+      rbtrace-py stacks 1234 --calls -m 'Order#' -d 10 --weight calls
       rbtrace-py stacks -- ruby script.rb
     """
     if words:
         raise UsageError(f"stacks takes no {words[0]!r}", "see --format for reports")
+    if values["calls"]:
+        return fold_calls(targets, values, s.name_now(targets))
+    if values["selectors"] or values["c_calls"]:
+        raise UsageError("-m and --c-calls are for --calls")
     if values["mode"] == "wall":
         values["states"] = True
     with ExitStack() as stack:

@@ -13,7 +13,9 @@ def amount(weight: int, unit: str, style: Style = PLAIN) -> str:
     """``1,234 samples``, or a time."""
     if unit == "ns":
         return units.duration(weight, style)
-    return f"{units.whole(weight)} {'sample' if weight == 1 else 'samples'}"
+    # A file may say anything.
+    one = "call" if unit == "calls" else "sample"
+    return f"{units.whole(weight)} {one}{'' if weight == 1 else 's'}"
 
 
 def percent(part: float, whole: float) -> str:
@@ -39,7 +41,10 @@ def statistics_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
         part = units.share(own.late, max(own.rounds, own.late))
         text = f"{_many(own.late, 'round was', 'rounds were')} late ({part} %)"
         yield f"  {style.yellow(text)}"
-    if own.failed:
+    if own.failed and own.counted == "calls":
+        text = _many(own.failed, "event was lost", "events were lost")
+        yield f"  {style.red(text)}"
+    elif own.failed:
         tried = own.samples + own.failed
         part = units.share(own.failed, tried)
         text = f"{_many(own.failed, 'stack', 'stacks')} could not be read ({part} %)"
@@ -53,7 +58,7 @@ def _many(number: int, one: str, more: str) -> str:
 
 
 def _head(own: Statistics) -> str:
-    text = amount(own.samples, "samples")
+    text = amount(own.samples, own.counted)
     if own.duration_ns:
         text += f" in {units.span(own.duration_ns)}"
     if own.achieved_rate and own.rate:

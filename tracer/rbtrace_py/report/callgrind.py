@@ -28,7 +28,7 @@ _UNKNOWN_FILE = "???"
 def callgrind_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
     """Functions in the order of their files and names."""
     costs = _Costs(profile.counts)
-    event = "ns" if profile.unit == "ns" else "Samples"
+    event = {"ns": "ns", "calls": "Calls"}.get(profile.unit, "Samples")
     yield "# callgrind format"
     yield "version: 1"
     yield f"creator: rbtrace-py {__version__}"

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 
 from rbtrace_py.agent.arming import Armed, Selector, What
-from rbtrace_py.agent.client import Agent
 from rbtrace_py.agent.place import HOW_TO_LOAD, NoAgent
+from rbtrace_py.agent.protocol import Map
 from rbtrace_py.agent.shared import Counters, Mode
 from rbtrace_py.agent.tables import Counted, read_tables
 from rbtrace_py.aggregate.histogram import Histogram
@@ -25,6 +25,7 @@ from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.text import safe_text
 from rbtrace_py.model import UNKNOWN_METHOD, CalledMethod, MethodKind
+from rbtrace_py.session.calls import C_CALLS_STAY, COMPILED_GOES
 from rbtrace_py.session.hazards import NotAgreed
 from rbtrace_py.session.targets import Targets
 
@@ -88,6 +89,7 @@ class Methods:
         self.on_wait: Callable[[float], None] | None = None
         self.started_ns = 0
         self._ended_ns: int | None = None
+        self._is_agreed = False
         self._hooks: dict[int, _Hook] = {}
         self._without: dict[int, float] = {}
         self._strangers: set[int] = set()
@@ -127,59 +129,52 @@ class Methods:
         self.close()
 
     def _start(self) -> None:
-        processes = self._those_with_agents()
-        self._agree(processes)
-        for process in processes:
-            self._hooks[process.pid] = _Hook(process, self._what())
+        """Arm all; waits for agents if that was asked for."""
+        began = time.monotonic()
+        while not self._has_armed(time.monotonic() - began):
+            if self.on_wait is not None:
+                self.on_wait(time.monotonic() - began)
+            time.sleep(_RETRY_SECONDS)
+            self.targets.refresh()
         self.started_ns = time.time_ns()
         self._strangers = self.targets.strangers()
         self._note()
 
-    def _those_with_agents(self) -> list[Process]:
-        """The targets, all of which have an agent; waits if that was asked for."""
-        began = time.monotonic()
-        while True:
-            processes = self.targets.alive()
-            if not processes:
-                raise NoSuchTarget(
-                    "the target ended before it had an agent", HOW_TO_LOAD
-                )
-            try:
-                for process in processes:
-                    Agent(process).close()
-                return processes
-            except NoAgent:
-                waited = time.monotonic() - began
-                if not self._waits(waited):
-                    raise
-            if self.on_wait is not None:
-                self.on_wait(waited)
-            time.sleep(_RETRY_SECONDS)
-            self.targets.refresh()
+    def _has_armed(self, waited: float) -> bool:
+        processes = self.targets.alive()
+        if not processes:
+            raise NoSuchTarget("the target ended before it had an agent", HOW_TO_LOAD)
+        try:
+            for process in processes:
+                if process.pid not in self._hooks:
+                    self._arm(process)
+        except NoAgent:
+            if not self._waits(waited):
+                raise
+            return False
+        return True
+
+    def _arm(self, process: Process) -> None:
+        self._hooks[process.pid] = _Hook(process, self._what(), self._before)
 
     def _waits(self, waited: float) -> bool:
         limit = self.options.wait_seconds
         wants = self.options.wait or self.targets.command is not None
         return wants and (limit is None or waited < limit)
 
-    def _agree(self, processes: Iterable[Process]) -> None:
-        """What cannot be undone needs a yes."""
-        if "method" not in self.words:
+    def _before(self, hello: Map) -> None:
+        """What cannot be undone needs a yes; raises NotAgreed."""
+        if "method" not in self.words or self._is_agreed:
             return
-        jits = set()
-        for process in processes:
-            with Agent(process) as agent:
-                jits.add(agent.hello.get("jit"))
-        compiled = sorted(jit for jit in jits if isinstance(jit, str))
+        texts = [C_CALLS_STAY] if self.options.c_calls else []
+        jit = hello.get("jit")
+        if isinstance(jit, str):
+            texts.append(COMPILED_GOES.format(safe_text(jit.upper().encode(), 8)))
         agree = self.options.agree
-        if not compiled:
-            return
-        text = (
-            f"tracing methods throws away what {safe_text(compiled[0].encode(), 16)}"
-            " compiled, for good: until the process is started again it stays slower"
-        )
-        if agree is None or not agree(text):
-            raise NotAgreed(text, "--yes does it nevertheless")
+        for text in texts:
+            if agree is None or not agree(text):
+                raise NotAgreed(text, "--yes does it nevertheless")
+        self._is_agreed = True
 
     def _what(self) -> What:
         return What(
@@ -222,7 +217,7 @@ class Methods:
 
     def _join(self, process: Process) -> None:
         try:
-            self._hooks[process.pid] = _Hook(process, self._what())
+            self._arm(process)
         except RbtraceError:
             return
         del self._without[process.pid]
@@ -294,10 +289,12 @@ class Methods:
 class _Hook:
     """One process's."""
 
-    def __init__(self, process: Process, what: What) -> None:
+    def __init__(
+        self, process: Process, what: What, before: Callable[[Map], None]
+    ) -> None:
         self._pid = process.pid
         self._learnt = time.monotonic()
-        self._armed = Armed(process, what)
+        self._armed = Armed(process, what, before)
         self.ractors = self._armed.ractors
         self.overhead = [safe_text(t.encode(), _NAME) for t in self._armed.overhead]
 

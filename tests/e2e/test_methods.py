@@ -1,0 +1,437 @@
+"""Methods, allocations, exceptions and collections, counted by the agent's hook."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rubies
+from conftest import TARGETS, Target, Tracer, answer, has_ruby_probes, run
+from rubies import NAMES
+
+Start = Callable[..., Target]
+Trace = Callable[..., Tracer]
+
+FIB_15 = 1973
+"""Calls of a recursive fib(15)."""
+FIB_5 = 15
+
+
+@pytest.fixture
+def target(start: Start) -> Target:
+    return start("methods.rb")
+
+
+def step(target: Target, word: str) -> dict[str, list[int]]:
+    """Have it done; what the program itself measured, in nanoseconds."""
+    done, *words = target.step(word).split()
+    assert done == "done"
+    pairs = (pair.partition("=") for pair in words)
+    return {name: [int(time) for time in times.split(",")] for name, _, times in pairs}
+
+
+def groups(document: Any) -> dict[str, Any]:
+    return {group["key"]: group for group in document["groups"]}
+
+
+def counted(document: Any) -> dict[str, int]:
+    return {key: group["count"] for key, group in groups(document).items()}
+
+
+# ------------------------------------------------------------------ exactness
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_counts_and_times(name: str, trace: Trace) -> None:
+    """Counts exactly, and times as the program's own clock has them."""
+    with rubies.running(name, "methods.rb") as running:
+        tracer = trace("latency", running.pid, "method", "--json")
+        own = step(running.target, "orders")
+        for word in ("fib", "raise", "threads", "fibers", "late"):
+            step(running.target, word)
+        document = answer(tracer)
+    found = groups(document)
+    expected = {
+        "Order#total": 10,
+        "Order#lines": 20,
+        "Order.find": 20,
+        "Work.fib": FIB_15 + 8 * 50 * FIB_5 + 20 * FIB_5,
+        "Work.attempt": 30,
+        "Work.refuse": 30,
+        "Late#run": 7,
+    }
+    assert {key: found[key]["count"] for key in expected} == expected
+    assert {key: found[key]["entries"] for key in expected} == expected
+    assert document["lost"] == 0
+    assert document["counters"]["abandoned"] == 0
+    _check_times(found, own)
+
+
+def _check_times(found: dict[str, Any], own: dict[str, list[int]]) -> None:
+    """Of leaf methods of some milliseconds: within 5 %, and what they were called in.
+
+    Of the median, as a call in which the machine did something else in between is
+    measured differently by whoever stands further out.
+    """
+    for key, name in (("Order#lines", "lines"), ("Order.find", "find")):
+        group, times = found[key], own[name]
+        median = statistics.median_low(times)
+        assert group["percentiles"]["50"] == pytest.approx(median, rel=0.05)
+        assert sum(times) <= group["sum"] * 1.01
+        assert max(times) <= group["max"] * 1.01
+        assert sum(count for _, _, count in group["buckets"]) == len(times)
+    whole = own["all"][0] * 1.01
+    assert found["Order#total"]["total"] + found["Order.find"]["total"] <= whole
+    assert found["Order#lines"]["total"] <= found["Order#total"]["total"]
+    # What it spends in others is not its own.
+    assert found["Order#total"]["self"] <= found["Order#total"]["total"] / 2
+
+
+def test_recursion_is_counted_once(target: Target, trace: Trace) -> None:
+    tracer = trace("latency", target.pid, "-m", "Work.nest", "--json")
+    own = step(target, "nest")
+    group = groups(answer(tracer))["Work.nest"]
+    assert group["count"] == 5
+    assert group["total"] <= own["all"][0] * 1.01
+    assert group["total"] == pytest.approx(group["max"], rel=0.01)
+    assert group["self"] == pytest.approx(group["total"], rel=0.01)
+    # The inner ones slept at least 4 + 3 + 2 + 1 times 3 ms.
+    assert group["sum"] >= group["total"] + 30_000_000
+    assert (group["class"], group["method"], group["singleton"]) == (
+        "Work", "nest", True,
+    )  # fmt: skip
+    assert group["path"].endswith("targets/methods.rb")
+    assert isinstance(group["line"], int)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_objects_exceptions_and_collections(name: str, trace: Trace) -> None:
+    with rubies.running(name, "methods.rb") as running:
+        words = ("object", "raise", "gc", "method")
+        tracer = trace("count", running.pid, *words, "--by", "class", "--json")
+        for word in ("items", "raise", "gc"):
+            step(running.target, word)
+        found = counted(answer(tracer))
+        tracer = trace("latency", running.pid, "gc", "--via", "agent", "--json")
+        own = step(running.target, "gc")
+        (gc,) = answer(tracer)["groups"]
+    assert found["Work::Item"] == 500
+    assert found["Work::Refused"] >= 30
+    assert found["(garbage collection)"] >= 5
+    assert found["Work"] == 1 + 30 + 30
+    assert gc["count"] >= 5
+    assert 0 < gc["total"] <= own["all"][0] * 1.01
+
+
+# ------------------------------------------------------------------ choosing
+
+
+def test_selectors(target: Target, trace: Trace) -> None:
+    tracer = trace(
+        "count", target.pid, "-m", "refuse", "-m", "Order.", "--by", "method", "--json"
+    )
+    for word in ("orders", "raise", "fib"):
+        step(target, word)
+    found = counted(answer(tracer))
+    assert found == {"Work.refuse": 30, "Order.find": 20, "Order.timed": 20}
+
+
+def test_what_is_no_selector(target: Target) -> None:
+    _, err, code = run("latency", target.pid, "-m", "Order.x.y")
+    assert code == 2
+    assert "'Order.x.y' selects no method" in err
+
+
+def test_c_methods_are_asked_for(target: Target, trace: Trace) -> None:
+    words = ("count", target.pid, "-m", "Process.clock_gettime", "--json")
+    tracer = trace(*words)
+    step(target, "items")
+    assert answer(tracer)["count"] == 0
+    _, err, code = run(*words, "--c-calls")
+    assert code == 1
+    assert "--yes does it nevertheless" in err
+    tracer = trace(*words, "--c-calls", "--yes")
+    step(target, "none")
+    out, err, code = tracer.finish()
+    assert (json.loads(out)["count"], code) == (2, 0)
+    assert "calls of C methods stay slower" in err
+
+
+def test_what_cannot_be_grouped(target: Target) -> None:
+    _, err, code = run("latency", target.pid, "method", "--by", "sku")
+    assert (code, "cannot be grouped by sku" in err) == (2, True)
+    _, err, code = run("count", target.pid, "method", "--filter", "pid > 1")
+    assert (code, "takes no --filter" in err) == (2, True)
+    _, err, code = run("latency", target.pid, "object")
+    assert (code, "object takes no time" in err) == (2, True)
+    _, err, code = run("count", target.pid, "method", "shop:checkout")
+    assert (code, "ask for them in two commands" in err) == (2, True)
+
+
+def test_a_probe_of_that_name_goes_before(start: Start, trace: Trace) -> None:
+    target = start("named.rb")
+    tracer = trace("count", target.pid, "method", "--json")
+    target.step("")
+    document = answer(tracer)
+    assert (document["series"], document["count"]) == (["ruby_app:method"], 3)
+    tracer = trace("count", target.pid, ":method", "--json")
+    target.step("")
+    document = answer(tracer)
+    assert (document["series"], document["count"] >= 1) == (["method"], True)
+
+
+# ------------------------------------------------------------------- sources
+
+
+def test_it_says_who_tells(target: Target, trace: Trace) -> None:
+    tracer = trace("count", target.pid, "gc")
+    assert "gc: counted by the agent's hook" in tracer.finish()[1]
+    if has_ruby_probes():
+        tracer = trace("count", target.pid, "raise", "--via", "probes", "--json")
+        step(target, "raise")
+        out, err, _ = tracer.finish()
+        assert json.loads(out)["count"] == 30
+        assert "raise: from Ruby's own probes" in err
+
+
+def test_without_an_agent(start: Start, trace: Trace) -> None:
+    target = start("methods.rb", "bare")
+    _, err, code = run("latency", target.pid, "method")
+    assert code == 4
+    assert "nobody tells of method" in err
+    assert "has no agent" in err
+    assert "rbtrace-py attach" in err
+    if has_ruby_probes():
+        assert "say nothing by themselves since Ruby 2.5" in err
+        tracer = trace("count", target.pid, "raise", "--by", "class", "--json")
+        step(target, "raise")
+        out, err, _ = tracer.finish()
+        assert counted(json.loads(out)) == {"Work::Refused": 30}
+        assert "raise: from Ruby's own probes" in err
+
+
+def test_without_an_agent_nor_probes(root: None) -> None:
+    with rubies.running("3.3", "methods.rb", "bare") as running:
+        for command in ("latency", "count"):
+            _, err, code = run(command, running.pid, "gc")
+            assert code == 4
+            said = " ".join(err.split())
+            assert "has no agent, and its Ruby was built without probes" in said
+
+
+# ------------------------------------------------------------------- reports
+
+
+def test_a_table(target: Target, trace: Trace) -> None:
+    tracer = trace("latency", target.pid, "method", "--sort", "calls", "--top", "2")
+    step(target, "raise")
+    step(target, "fib")
+    out, err, code = tracer.finish()
+    assert (code, err) == (0, "rbtrace-py: method: counted by the agent's hook\n")
+    lines = out.splitlines()
+    heading = ["method", "calls", "total", "self", "p50", "p99", "max"]
+    assert lines[2].split() == heading
+    assert lines[3].split()[:2] == ["Work.fib", "1,973"]
+    assert lines[4].split()[:2] == ["Work.attempt", "30"]
+    assert lines[5] == "  and 2 more (--top shows more of them)"
+    assert lines[-1] == "  nothing was lost"
+    assert max(map(len, lines)) <= 80
+
+
+def test_one_method_has_a_picture(target: Target, trace: Trace, tmp_path: Path) -> None:
+    hlog = tmp_path / "out.hlog"
+    tracer = trace("latency", target.pid, "-m", "Order.find", "--hlog", hlog)
+    step(target, "orders")
+    out, _, _ = tracer.finish()
+    assert "p99.9" in out
+    assert "Order.find     20" in out
+    assert "\nTag=method/Order.find," in hlog.read_text()
+
+
+def test_intervals_add_up(target: Target, trace: Trace) -> None:
+    tracer = trace(
+        "count", target.pid, "object", "--by", "class", "-i", "100ms", "--json"
+    )
+    for _ in range(3):
+        step(target, "items")
+    out, _, code = tracer.finish()
+    assert code == 0
+    documents = [json.loads(line) for line in out.splitlines()]
+    found = [counted(document).get("Work::Item", 0) for document in documents]
+    assert sum(found) == 1500
+    ends = [document["ended_ns"] for document in documents]
+    assert [document["started_ns"] for document in documents[1:]] == ends[:-1]
+
+
+def test_it_ends_after_so_long(target: Target) -> None:
+    words = ("-m", "Work.fib", "--duration", "100ms", "--json")
+    out, _, code = run("count", target.pid, *words)
+    assert (json.loads(out)["count"], code) == (0, 0)
+
+
+def test_it_ends_after_so_many(target: Target, trace: Trace) -> None:
+    tracer = trace("count", target.pid, "method", "--count", "1000", "--json")
+    step(target, "fib")
+    out, _, code = tracer.result()
+    assert (json.loads(out)["count"] >= FIB_15, code) == (True, 0)
+
+
+# -------------------------------------------------------------------- endings
+
+
+def test_a_process_that_ends(target: Target, trace: Trace) -> None:
+    tracer = trace("latency", target.pid, "method", "--json")
+    step(target, "raise")
+    target.tell("the end")
+    out, _, code = tracer.result()
+    found = counted(json.loads(out))
+    assert (found["Work.refuse"], code) == (30, 0)
+
+
+def test_a_process_that_is_killed(target: Target, trace: Trace) -> None:
+    tracer = trace("count", target.pid, "method", "--by", "method", "--json")
+    step(target, "raise")
+    target.process.kill()
+    out, _, code = tracer.result()
+    # Who was not asked for a name before has none.
+    assert (json.loads(out)["count"] >= 60, code) == (True, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_stays_armed(number: int, target: Target, trace: Trace) -> None:
+    tracer = trace("latency", target.pid, "method", "--json")
+    step(target, "fib")
+    tracer.finish(number)
+    again = trace("count", target.pid, "method", "--json")
+    step(target, "fib")
+    assert answer(again)["count"] >= FIB_15
+
+
+def test_only_one_at_a_time(target: Target, trace: Trace) -> None:
+    trace("latency", target.pid, "method")
+    _, err, code = run("count", target.pid, "object")
+    assert (code, "armed by process" in err) == (1, True)
+
+
+def test_several_processes(start: Start, trace: Trace) -> None:
+    targets = [start("methods.rb"), start("methods.rb")]
+    pids = ",".join(str(target.pid) for target in targets)
+    tracer = trace("count", pids, "-m", "Work.fib", "--by", "pid", "--json")
+    for target in targets:
+        step(target, "fib")
+    step(targets[0], "fib")
+    found = counted(answer(tracer))
+    assert found == {targets[0].pid: 2 * FIB_15, targets[1].pid: FIB_15}
+
+
+def test_a_command_of_ours(trace: Trace, tmp_path: Path) -> None:
+    """It is waited for until it has its agent."""
+    words = tmp_path / "words"
+    os.mkfifo(words)
+    shell = f"exec ruby {TARGETS / 'methods.rb'} < {words}"
+    target = os.open(words, os.O_RDWR)
+    tracer = trace("count", "-m", "Work.fib", "--json", "--", "sh", "-c", shell)
+    os.write(target, b"fib\nthe end\n")
+    out, err, code = tracer.result()
+    os.close(target)
+    assert code == 0, err
+    ready, done, document = out.splitlines()
+    assert (ready, done.split()[0]) == ("ready", "done")
+    assert json.loads(document)["count"] == FIB_15
+
+
+# ------------------------------------------------------------------ call trees
+
+
+OURS = ("Order", "Work.", "Object#")
+
+
+def folded(text: str) -> Counter[str]:
+    """Weights by stack, of the program's methods alone: some of Ruby's own are
+    written in Ruby in one version and in C in another."""
+    found: Counter[str] = Counter()
+    for line in text.splitlines():
+        stack, _, weight = line.rpartition(" ")
+        names = [frame.split()[0] for frame in stack.split(";")]
+        if names[-1].startswith(OURS):
+            found[";".join(n for n in names if n.startswith(OURS))] += int(weight)
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_call_trees(name: str, trace: Trace) -> None:
+    """Every path with its exact count."""
+    with rubies.running(name, "methods.rb") as running:
+        tracer = trace("stacks", running.pid, "--calls", "--weight", "calls")
+        for word in ("orders", "raise", "threads", "fibers"):
+            step(running.target, word)
+        out, err, code = tracer.finish()
+    assert code == 0, err
+    assert "calls: from the agent's hook" in err
+    expected = {
+        "Order#total": 10,
+        "Order#total;Order#lines": 20,
+        "Order#total;Order#lines;Order#timed": 20,
+        "Order.find": 20,
+        "Order.find;Order.timed": 20,
+        "Work.attempt": 30,
+        "Work.attempt;Work.refuse": 30,
+        "Object#now": 8,
+    }
+    # fib(5) has 15 calls: 1, 2, 4, 6 and 2 of them so deep.
+    for depth, count in enumerate((1, 2, 4, 6, 2), 1):
+        expected[";".join(["Work.fib"] * depth)] = count * (8 * 50 + 20)
+    assert folded(out) == expected
+
+
+def test_call_trees_in_time(target: Target, trace: Trace, tmp_path: Path) -> None:
+    output = tmp_path / "calls.json"
+    words = ("--format", "json", "-o", output, "-m", "Order.")
+    tracer = trace("stacks", target.pid, "--calls", *words)
+    own = step(target, "orders")
+    _, err, code = tracer.finish()
+    assert code == 0, err
+    document = json.loads(output.read_text())
+    assert (document["unit"], document["engine"]) == ("ns", "agent")
+    assert document["counters"]["samples"] == 40
+    names = [frame["name"] for frame in document["frames"]]
+    found = {
+        tuple(names[frame] for frame in row["frames"]): row["weight"]
+        for row in document["stacks"]
+    }
+    leaf = found.pop(("Order.find", "Order.timed"))
+    assert sum(own["find"]) <= leaf * 1.01
+    assert leaf + sum(found.values()) <= own["all"][0]
+    assert set(found) == {("Order.find",)}
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [("callgrind", "events: Calls"), ("summary", "7 calls in"), ("flamegraph", "<svg")],
+)
+def test_call_trees_in_other_formats(
+    form: str, text: str, target: Target, trace: Trace, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    words = ("--format", form, "-o", output, "--weight", "calls", "-m", "Work.nest")
+    tracer = trace("stacks", target.pid, "--calls", "-m", "Object#now", *words)
+    step(target, "nest")
+    _, err, code = tracer.finish()
+    assert code == 0, err
+    assert text in output.read_text()
+
+
+def test_call_trees_take_an_agent(start: Start) -> None:
+    target = start("methods.rb", "bare")
+    _, err, code = run("stacks", target.pid, "--calls")
+    assert (code, "there is no agent" in err) == (4, True)
+    _, err, code = run("stacks", target.pid, "-m", "Order.")
+    assert (code, "are for --calls" in err) == (2, True)
