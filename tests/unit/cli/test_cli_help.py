@@ -16,9 +16,19 @@ EVENT_COMMANDS = ["count", "latency", "trace", "values"]
 SAMPLERS = ["stacks", "record"]
 SAMPLING = [*SAMPLERS, "top"]
 INSIDE = ["eval", "backtraces", "memory", "calls"]
+ATTACHING = ["attach", "detach"]
 DUMPS = ["heapdump"]
-TARGETED = ["probes", *EVENT_COMMANDS, *SAMPLING, "dump", "layout", *INSIDE, *DUMPS]
-NO_OUTPUT = ["top", "eval", *DUMPS]
+TARGETED = [
+    "probes",
+    *EVENT_COMMANDS,
+    *SAMPLING,
+    "dump",
+    "layout",
+    *INSIDE,
+    *DUMPS,
+    *ATTACHING,
+]
+NO_OUTPUT = [*ATTACHING, "top", "eval", *DUMPS]
 SHARED = {
     "--filter": EVENT_COMMANDS,
     "--wait": [*EVENT_COMMANDS, "calls"],
@@ -32,8 +42,16 @@ SHARED = {
     "--format": [*SAMPLERS, "report"],
     "--ps": TARGETED,
     "--subprocesses": TARGETED,
-    "--json": ["probes", *EVENT_COMMANDS, "dump", "layout", "doctor", *INSIDE],
-    "--timeout": ["eval", "calls", *DUMPS],
+    "--json": [
+        "probes",
+        *EVENT_COMMANDS,
+        "dump",
+        "layout",
+        "doctor",
+        *INSIDE,
+        *ATTACHING,
+    ],
+    "--timeout": ["eval", "calls", *DUMPS, *ATTACHING],
     "--output": [
         *(name for name in TARGETED if name not in NO_OUTPUT),
         "doctor",

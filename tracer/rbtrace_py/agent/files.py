@@ -7,10 +7,10 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from rbtrace_py.agent.keeper import Owner, keep
+from rbtrace_py.agent.keeper import Files, Owner, keep
 from rbtrace_py.errors import NotPermitted, RbtraceError
 from rbtrace_py.linux.process import Process, gone, parse_status
 
@@ -24,8 +24,10 @@ class NoPlace(RbtraceError):
 
 
 @contextmanager
-def placed(process: Process, files: Mapping[str, bytes]) -> Iterator[str]:
+def placed(process: Process, files: Files) -> Iterator[str]:
     """Make a new directory with ``files`` (contents by name) for ``process``.
+
+    A file without contents (None) is not made, but removed if the process makes it.
 
     Gives its path as the process sees it; the directory, 0700, and the files, 0600,
     belong to its user. They are removed when the block ends or we do, even by SIGKILL.
@@ -66,7 +68,7 @@ def _owner(process: Process) -> Owner:
         raise gone(process.pid) from None
 
 
-def _start(root: int, owner: Owner, files: Mapping[str, bytes]) -> tuple[int, int, int]:
+def _start(root: int, owner: Owner, files: Files) -> tuple[int, int, int]:
     """The keeper's pid, where to read its answer, and what to close to end it."""
     answer, answer_end = os.pipe2(os.O_CLOEXEC)
     hold_end, hold = os.pipe2(os.O_CLOEXEC)

@@ -9,6 +9,7 @@ tells us so. Until it does, the same is done again.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +29,8 @@ __all__ = ["Injection", "NotAcknowledged", "check", "inject"]
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 2.0
 """Seconds until the next attempt: a busy thread keeps Ruby's lock for 0.1 s."""
 _BUSY_WAIT, _LATE_WAIT = 0.002, 0.2
+_URGENT = -20
+"""Nice value; only who has the right to gets it."""
 
 
 class NotAcknowledged(RbtraceError):
@@ -132,6 +135,10 @@ def _in_a_thread(attempt: Callable[[], None]) -> None:
     errors: list[BaseException] = []
 
     def work() -> None:
+        # A thread of Linux has a priority of its own. On a busy machine the process
+        # stands for as long as we wait for a processor.
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _URGENT)
         try:
             attempt()
         except BaseException as error:

@@ -24,6 +24,9 @@ from rbtrace_py.linux.inroot import open_directory_in_root
 PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 """Directories of the target's root, the first that will do is taken."""
 
+Files = Mapping[str, bytes | None]
+"""Contents by name; None: the process may make such a file."""
+
 _CAPABILITY_VERSION_3 = 0x20080522
 _PR_SET_NO_NEW_PRIVS = 38
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -38,9 +41,7 @@ class Owner:
     groups: tuple[int, ...]
 
 
-def keep(
-    root: int, owner: Owner, files: Mapping[str, bytes], answer: int, hold: int
-) -> NoReturn:
+def keep(root: int, owner: Owner, files: Files, answer: int, hold: int) -> NoReturn:
     """Make ``files``, say where on ``answer``, remove them at the end of ``hold``.
 
     root: descriptor of the target's root; ``answer`` and ``hold`` are of pipes.
@@ -97,7 +98,7 @@ def _become(owner: Owner) -> None:
 class _Directory:
     """A new directory with the files in it, gone when the block ends."""
 
-    def __init__(self, root: int, owner: Owner, files: Mapping[str, bytes]) -> None:
+    def __init__(self, root: int, owner: Owner, files: Files) -> None:
         self._root = root
         self._owner = owner
         self._files = files
@@ -128,7 +129,10 @@ class _Directory:
         for name, data in self._files.items():
             self._write(name, data)
 
-    def _write(self, name: str, data: bytes) -> None:
+    def _write(self, name: str, data: bytes | None) -> None:
+        if data is None:
+            self._made.append(name)
+            return
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(name, flags, 0o600, dir_fd=self._fd)
         try:

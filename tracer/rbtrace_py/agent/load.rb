@@ -1,39 +1,35 @@
 # frozen_string_literal: true
 
 # Begins the agent in a process that never loaded it, or again where it was taken out
-# of service. Evaluated in a thread of its own, in the folder of agent.rb; it may be
-# more than once. What comes of it is written to the file "said" there: "begun", and
-# then "done", or what went wrong.
+# of service. What follows __END__, in the file that is made of this, is the agent.
 #
-# Nothing is required or loaded by its path: what a program hooks into that (caches of
-# compiled code, reloaders) would take note of files that are gone a moment later.
-lambda do |folder|
+# Evaluated with that file's text and path, in a thread of its own; it may be more than
+# once, but only one can make the file "said" beside it. That comes to hold "done", or
+# what went wrong.
+#
+# Each file that is touched costs a wait for Ruby's lock, 0.1 s for every thread that is
+# busy: so they are few. Nothing is required or loaded by its path: what a program hooks
+# into that (caches of compiled code, reloaders) would take note of files that are gone
+# a moment later.
+lambda do |text, path|
+  said = File.open(File.join(File.dirname(path), "said"), File::WRONLY | File::CREAT | File::EXCL, 0o600)
   begin
-    # Only one can remove it.
-    File.unlink(File.join(folder, "once"))
-  rescue SystemCallError
-    next
-  end
-  said = File.open(File.join(folder, "said"), "ab")
-  said.sync = true
-  said.write("begun\n")
-  begin
-    agent = defined?(::Tracepoint::Agent) && ::Tracepoint::Agent
-    if agent
+    if defined?(::Tracepoint::Agent)
+      agent = ::Tracepoint::Agent
       agent.check_fork
-      path = agent.path
-      agent.stop unless path && File.socket?(path) && File.lstat(path).uid == Process.euid
+      socket = agent.path
+      agent.stop unless socket && File.socket?(socket) && File.lstat(socket).uid == Process.euid
       agent.start
     else
-      path = File.join(folder, "agent.rb")
-      source = File.binread(path).force_encoding(Encoding::UTF_8)
+      source = text.partition("\n__END__\n").last
       RubyVM::InstructionSequence.compile(source, path, path).eval
     end
     raise "no socket could be made" unless ::Tracepoint::Agent.path
 
-    said.write("done\n")
+    found = "done"
   rescue Exception => e # rubocop:disable Lint/RescueException -- it is told, whatever it is
-    said.write("#{e.class}: #{e.message}\n".b)
+    found = "#{e.class}: #{e.message}"
   end
+  said.syswrite("#{found}\n".b)
   said.close
-end.call(__dir__)
+end

@@ -16,6 +16,7 @@ from rbtrace_py.agent.attempt import Step
 from rbtrace_py.agent.client import Agent
 from rbtrace_py.agent.files import placed
 from rbtrace_py.agent.inject import Injection, NotAcknowledged, inject
+from rbtrace_py.agent.keeper import Files
 from rbtrace_py.agent.place import NoAgent
 from rbtrace_py.agent.refusal import refuse
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
@@ -24,16 +25,17 @@ from rbtrace_py.linux.process import Process, gone
 from rbtrace_py.linux.text import safe_text
 
 _HERE = Path(__file__).parent
-_FILES = {"load.rb": _HERE / "load.rb", "agent.rb": _HERE / "source" / "agent.rb"}
-_SAID, _ONCE = "said", "once"
+_LOADER, _AGENT = _HERE / "load.rb", _HERE / "source" / "agent.rb"
+_SAID = "said"
 _DONE = "done"
 _MOST_SAID = 2048
 _SLOWEST_POLL = 0.02
 
 _CODE = (
-    '::Thread.start("%s/load.rb"){|path|begin;'
-    '::RubyVM::InstructionSequence.compile(::File.binread(path).force_encoding("UTF-8"),'
-    "path,path).eval;rescue ::Exception;end}"
+    '::Thread.start("%s/agent.rb"){|path|begin;'
+    'text=::File.binread(path).force_encoding("UTF-8");'
+    "::RubyVM::InstructionSequence.compile(text,path,path).eval.call(text,path);"
+    "rescue ::Exception;end}"
 )
 """Run where a trap's handler would be: there a thread may be begun, and little else.
 Whatever happens in it is not to reach the program."""
@@ -52,16 +54,32 @@ class Loaded:
     answer_ns: int
 
 
+def agent_files(hook: bytes | None) -> Files:
+    """What is put there to be loaded, by name.
+
+    hook: the shared object; None: method events are done without
+    """
+    try:
+        loader = _LOADER.read_bytes() + b"__END__\n" + _AGENT.read_bytes()
+    except OSError as error:
+        raise RbtraceError(
+            f"a file of the agent is missing: {error.filename}: {error.strerror}",
+            "install rbtrace-py again",
+        ) from error
+    files = {"agent.rb": loader, _SAID: None}
+    return files if hook is None else {**files, "agent_hook.so": hook}
+
+
 def load_agent(
     process: Process,
     ruby: RubyAddresses,
-    hook: bytes | None,
+    files: Files,
     limit: float,
     at: Step = lambda step: None,
 ) -> Loaded:
     """Have ``process`` load the agent, or begin again one that was stopped.
 
-    hook: the shared object; None: method events are done without
+    files: of ``agent_files``
     limit: seconds in all; at: told of each step
 
     Raises what ``inject`` and ``placed`` do, NotLoaded, NotAcknowledged.
@@ -69,7 +87,7 @@ def load_agent(
     began = time.monotonic_ns()
     deadline = time.monotonic() + limit
     check_can_talk(process)
-    with placed(process, _files(hook)) as folder:
+    with placed(process, files) as folder:
         at("placed")
         said = _Said(process, folder)
         code = (_CODE % folder).encode()
@@ -126,19 +144,6 @@ def _locked(directory: int) -> bool:
     return True
 
 
-def _files(hook: bytes | None) -> dict[str, bytes]:
-    try:
-        files = {name: path.read_bytes() for name, path in _FILES.items()}
-    except OSError as error:
-        raise RbtraceError(
-            f"a file of the agent is missing: {error.filename}: {error.strerror}",
-            "install rbtrace-py again",
-        ) from error
-    if hook is not None:
-        files["agent_hook.so"] = hook
-    return {**files, _SAID: b"", _ONCE: b""}
-
-
 def _greet(process: Process, deadline: float) -> dict[str, object]:
     """Ask it who it is. Its socket is there by now."""
     while True:
@@ -160,39 +165,35 @@ class _Said:
 
     def has_begun(self) -> bool:
         """Has one of its threads taken it up?"""
-        return bool(self._lines())
+        return self._read() is not None
 
     def await_end(self, deadline: float) -> None:
         """Wait until it has come to its end; raises NotLoaded if that was an error."""
         pause = 0.0005
-        while len(lines := self._lines()) < 2:
+        while not (found := self._read() or b"").endswith(b"\n"):
             if time.monotonic() > deadline:
                 raise NotAcknowledged(
                     f"process {self._process.pid} began to load the agent, but did not"
                     " get through with it in time",
-                    "it may still come up, without method events: ask"
-                    f" `rbtrace-py memory {self._process.pid}`",
+                    "threads that are busy keep Ruby's lock for 0.1 s each, again and"
+                    " again: give it more --timeout",
                 )
             _pause(self._process, pause)
             pause = min(2 * pause, _SLOWEST_POLL)
-        if lines[1] != _DONE:
+        line = safe_text(found.splitlines()[0], _MOST_SAID)
+        if line != _DONE:
             raise NotLoaded(
-                f"process {self._process.pid} could not load the agent: {lines[1]}"
+                f"process {self._process.pid} could not load the agent: {line}"
             )
 
-    def _lines(self) -> list[str]:
-        """``begun``, and then how it ended, as far as they are there."""
+    def _read(self) -> bytes | None:
+        """What is in the file, None where there is no such file of the process's."""
         try:
-            data = self._read()
+            return self._read_file()
         except (OSError, NoSuchTarget):
-            return []
-        begun, newline, end = data.partition(b"\n")
-        whole = [begun] if newline else []
-        if end.endswith(b"\n"):
-            whole.append(end[:-1])
-        return [safe_text(line, _MOST_SAID) for line in whole]
+            return None
 
-    def _read(self) -> bytes:
+    def _read_file(self) -> bytes | None:
         root = self._process.open("root", os.O_PATH | os.O_DIRECTORY)
         try:
             folder = open_directory_in_root(root, self._folder)
@@ -208,7 +209,7 @@ class _Said:
             # Another file of ours, or root's, must not be had read by a link to it.
             is_its = status.st_uid == self._process.uid and status.st_nlink == 1
             if not stat.S_ISREG(status.st_mode) or not is_its:
-                return b""
+                return None
             return os.pread(fd, _MOST_SAID, 0)
         finally:
             os.close(fd)

@@ -17,9 +17,7 @@ from rbtrace_py.session.targets import Targets
 @click.command("detach", options_metavar="[OPTIONS]")
 @o.takes_target
 @o.time_limit_option(attaching.DETACH_SECONDS, attaching.MOST_SECONDS)
-@click.option(
-    "--yes", is_flag=True, help="Also where that ends the work of another tracer."
-)
+@o.yes_option
 @o.json_option
 def command(
     targets: Targets,
@@ -30,8 +28,9 @@ def command(
 ) -> int:
     """Take the agent in a process out of service.
 
-    Its socket and its threads go, and what was armed through it. Its code
-    stays in the process, asleep; `attach` begins it again.
+    Its socket and its threads go, and what was armed through it: where that
+    ends another tracer's work, --yes is needed. Its code stays in the process,
+    asleep; `attach` begins it again.
 
     \b
     Examples:

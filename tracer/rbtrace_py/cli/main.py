@@ -36,6 +36,8 @@ COMMANDS = {
     "backtraces": "Print every thread's backtrace as Ruby has it (agent).",
     "memory": "Show what is in a process's memory (agent).",
     "heapdump": "Write every object of a process to a file (agent).",
+    "attach": "Put the agent into a process that did not load it.",
+    "detach": "Take the agent in a process out of service.",
     "layout": "Show which Ruby it is, and where its offsets came from.",
     "doctor": "Say what this machine and a target allow, and what is missing.",
     "completion": "Print the completion script of a shell.",

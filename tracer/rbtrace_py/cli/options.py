@@ -94,7 +94,7 @@ wait_option = click.option(
 yes_option = click.option(
     "--yes",
     is_flag=True,
-    help="Attach without asking, also where that can harm the target.",
+    help="Without asking, also where that does harm.",
 )
 
 limit_options = chain(

@@ -10,8 +10,14 @@ from rbtrace_py.agent.attempt import Step
 from rbtrace_py.agent.client import Agent
 from rbtrace_py.agent.hook import hook
 from rbtrace_py.agent.inject import check
-from rbtrace_py.agent.loading import Loaded, alone, check_can_talk, load_agent
-from rbtrace_py.agent.place import NoAgent
+from rbtrace_py.agent.loading import (
+    Loaded,
+    agent_files,
+    alone,
+    check_can_talk,
+    load_agent,
+)
+from rbtrace_py.agent.place import NoAgent, connect
 from rbtrace_py.agent.protocol import BrokenAgent
 from rbtrace_py.aggregate.attached import Attached, Cost, Detached
 from rbtrace_py.errors import RbtraceError
@@ -19,7 +25,8 @@ from rbtrace_py.linux.process import Process, gone
 from rbtrace_py.linux.text import safe_text
 from rbtrace_py.session.injection import ruby_addresses
 
-ATTACH_SECONDS = 30.0
+ATTACH_SECONDS = 60.0
+"""Threads that are busy keep Ruby's lock for 0.1 s each, again and again."""
 DETACH_SECONDS = 10.0
 MOST_SECONDS = 3600.0
 
@@ -58,13 +65,13 @@ def attach(
         ruby = ruby_addresses(process)
         check(process, ruby)
         check_can_talk(process)
-        built = hook() if with_hook else None
+        files = agent_files(hook() if with_hook else None)
         say(
             f"process {process.pid} is stopped for about a millisecond, and gets the"
             " agent: a sleeping thread and a socket"
         )
         left = max(0.0, deadline - time.monotonic())
-        loaded = load_agent(process, ruby, built, left, at)
+        loaded = load_agent(process, ruby, files, left, at)
         return _attached(process, loaded.hello, _cost(loaded))
 
 
@@ -101,13 +108,22 @@ def detach(
 
 
 def _await_silence(process: Process, deadline: float) -> None:
-    while _hello(process) is not None:
+    while _still_listens(process):
         if time.monotonic() > deadline:
             raise BrokenAgent(
                 f"the agent in process {process.pid} was told to stop, and goes on"
             )
         if process.wait(_POLL):
             raise gone(process.pid)
+
+
+def _still_listens(process: Process) -> bool:
+    """Nothing is asked: who accepts just now may be gone before it could answer."""
+    try:
+        connect(process).close()
+    except NoAgent:
+        return False
+    return True
 
 
 def _hello(process: Process) -> Mapping[str, object] | None:
