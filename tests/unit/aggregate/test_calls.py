@@ -115,7 +115,7 @@ def test_another_stack_ends_all() -> None:
         (2, 5, 0, ENTRY, 0),
         (3, 2, 0, STACK, 0),
         (0xEC2, 70, 0, PLACE, 0),
-        (0, 0, 0, THREAD, 0),
+        (0xABC, 0, 0, THREAD, 0),
         (4, 6, 0, ENTRY, 0),
     ]
     events = [event for record in records for event in nesting.feed(0, record)]
@@ -127,7 +127,21 @@ def test_another_stack_ends_all() -> None:
     first, second = events[0].stack, events[2].stack
     assert (first.number, first.tid, first.fiber, first.ec) == (1, 70, 1, 0xEC1)
     assert (second.number, second.tid, second.fiber) == (2, 70, 2)
-    assert (first.thread, second.thread) == (0xABC, 0)
+    assert first.thread == second.thread == 0xABC
+
+
+def test_a_kernel_thread_that_serves_another_thread() -> None:
+    """Ruby keeps kernel threads for those to come: not a fiber of the first."""
+    nesting = CallNesting()
+    for number, thread in ((1, 0xABC), (2, 0xDEF)):
+        for record in (
+            (1, number, 0, STACK, 0),
+            (0xEC, 70, 0, PLACE, 0),
+            (thread, 0, 0, THREAD, 0),
+        ):
+            assert not nesting.feed(0, record)
+    (stack,) = nesting.stacks
+    assert (stack.tid, stack.fiber, stack.number) == (70, 1, 2)
 
 
 def test_streams_are_apart() -> None:

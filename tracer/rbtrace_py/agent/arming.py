@@ -186,7 +186,13 @@ class Armed(Closing):
         self.overhead = tuple(_texts(reply.get("overhead")))
         self.ractors = _integer(reply.get("ractors"))
         before = time.time_ns()
-        pair = self.clock()
+        try:
+            pair = self.clock()
+        except RbtraceError as error:
+            # It may have ended already; what it did until then can be read.
+            self.ended = error
+            self._take_events()
+            pair = self.shared.header.armed
         self.scale = Scale(self.shared.header, pair)
         if self._process.namespace("time") == _own_time_namespace():
             self.wall_offset = time.time_ns() - time.monotonic_ns()
@@ -220,10 +226,17 @@ class Armed(Closing):
     def threads(self) -> dict[int, str]:
         """Names of its threads that have one, by kernel thread id; "" for others.
 
-        Without the agent's own, and empty before Ruby 3.1, which has no such ids.
+        Without the agent's own, and empty before Ruby 3.1, which has no such ids;
+        sets ``ended`` if it cannot be asked.
         """
         found = {}
-        for thread in _maps(self._agent.call("threads").get("threads")):
+        try:
+            reply = self._agent.call("threads")
+        except RbtraceError as error:
+            self.ended = error
+            self._take_events()
+            return {}
+        for thread in _maps(reply.get("threads")):
             number = thread.get("native_id")
             if isinstance(number, int) and thread.get("agent") is not True:
                 found[number] = _text(thread.get("name")) or ""

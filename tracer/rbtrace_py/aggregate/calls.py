@@ -6,7 +6,7 @@ whatever unit the records have; what was lost, or never returned, is said where 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -63,6 +63,13 @@ class Happened(IntEnum):
     MADE = 7
 
 
+# Members of an enumeration are slow to look up.
+_ENTERED, _RETURNED = Happened.ENTERED, Happened.RETURNED
+_C_ENTRY = int(CallKind.C_ENTRY)
+_ENTRIES = (int(CallKind.ENTRY), _C_ENTRY)
+_RETURNS = (int(CallKind.RETURN), int(CallKind.C_RETURN))
+
+
 @dataclass(slots=True)
 class CallEvent:
     """``depth``: how many recorded calls are around it.
@@ -104,7 +111,7 @@ class CallNesting:
         """has_cpu: each return is followed by a record of its CPU time."""
         self._stacks: dict[int, CallStack] = {}
         self._returned: dict[int, CallEvent] = {}
-        self._fibers: dict[int, int] = {}
+        self._fibers: dict[tuple[int, int], int] = {}
         self._has_cpu = has_cpu
 
     @property
@@ -112,35 +119,26 @@ class CallNesting:
         """Those that are there now."""
         return list(self._stacks.values())
 
-    def feed(self, stream: int, record: CallRecord) -> Iterator[CallEvent]:
-        """The events that a record of a stream brings."""
+    def feed(self, stream: int, record: CallRecord) -> Sequence[CallEvent]:
+        """The events that a record of a stream brings, most often one."""
         time, method, depth, kind, _ = record
         stack = self._stacks.get(stream)
         if stack is None:
             stack = self._stacks[stream] = CallStack()
-        if stream in self._returned:
-            event = self._returned.pop(stream)
-            if kind == CallKind.CPU:
-                event.cpu_ns = time
-                yield event
-                return
-            yield event
+        if self._returned and stream in self._returned:
+            return self._with_cpu(stream, stack, record)
         if depth > MAX_DEPTH:
-            return
-        if kind in (CallKind.ENTRY, CallKind.C_ENTRY):
-            yield from self._enter(stack, time, method, depth, kind == CallKind.C_ENTRY)
-        elif kind in (CallKind.RETURN, CallKind.C_RETURN):
-            yield from self._leave(stream, stack, record)
-        elif kind == CallKind.STACK:
-            yield from _end(stack, 0, time)
-            self._stacks[stream] = CallStack(method)
-        elif kind == CallKind.PLACE:
-            stack.ec, stack.tid = time, method
-            stack.fiber = self._number_of(method)
-        elif kind == CallKind.THREAD:
-            stack.thread = time
-        else:
-            yield from _apart(stack, record)
+            return ()
+        if kind in _ENTRIES:
+            return _enter(stack, time, method, depth, kind == _C_ENTRY)
+        if kind in _RETURNS:
+            events = _leave(stack, record)
+            if self._has_cpu:
+                self._returned[stream] = events.pop()
+            return events
+        if kind in (CallKind.STACK, CallKind.PLACE, CallKind.THREAD):
+            return self._place(stream, stack, record)
+        return _apart(stack, record)
 
     def finish(self, time: int) -> Iterator[CallEvent]:
         """No more comes: what is open ends without a return, each stack's apart."""
@@ -149,74 +147,98 @@ class CallNesting:
         for stack in self._stacks.values():
             yield from _end(stack, 0, time)
 
-    def _enter(
-        self, stack: CallStack, time: int, method: int, depth: int, is_c: bool
-    ) -> Iterator[CallEvent]:
-        if stack.open:
-            if stack.open[-1].depth >= depth:
-                yield from _end(stack, depth, time)
-            if stack.open:
-                stack.open[-1].is_leaf = False
-        stack.open.append(Open(method, depth, time, is_c))
-        yield CallEvent(Happened.ENTERED, stack, time, method, depth, time, is_c)
-
-    def _leave(
+    def _with_cpu(
         self, stream: int, stack: CallStack, record: CallRecord
-    ) -> Iterator[CallEvent]:
-        time, method, depth, kind, flags = record
-        is_c = kind == CallKind.C_RETURN
-        event = CallEvent(Happened.RETURNED, stack, time, method, depth, None, is_c)
-        if not flags & CALL_ORPHAN:
-            if stack.open and stack.open[-1].depth > depth:
-                yield from _end(stack, depth + 1, time)
-            if stack.open and (last := stack.open[-1]).depth == depth:
-                if last.method == method:
-                    stack.open.pop()
-                    event.start, event.is_leaf = last.start, last.is_leaf
-                else:
-                    yield from _end(stack, depth, time)
-        if self._has_cpu:
-            self._returned[stream] = event
-        else:
-            yield event
+    ) -> Sequence[CallEvent]:
+        """A return that waited for its CPU time, and what came instead of it."""
+        event = self._returned.pop(stream)
+        if record[3] == CallKind.CPU:
+            event.cpu_ns = record[0]
+            return (event,)
+        return (event, *self.feed(stream, record))
 
-    def _number_of(self, tid: int) -> int:
+    def _place(
+        self, stream: int, stack: CallStack, record: CallRecord
+    ) -> Sequence[CallEvent]:
+        time, number, _, kind, _ = record
+        if kind == CallKind.STACK:
+            self._stacks[stream] = CallStack(number)
+            return _end(stack, 0, time)
+        if kind == CallKind.PLACE:
+            stack.ec, stack.tid = time, number
+        else:
+            stack.thread = time
+            stack.fiber = self._number_of(stack)
+        return ()
+
+    def _number_of(self, stack: CallStack) -> int:
+        """Which of its thread's stacks it is; a kernel thread may serve several."""
         if len(self._fibers) >= _MAX_THREADS:
             self._fibers.clear()
-        number = self._fibers[tid] = self._fibers.get(tid, 0) + 1
+        key = (stack.tid, stack.thread)
+        number = self._fibers[key] = self._fibers.get(key, 0) + 1
         return number
 
 
-def _end(stack: CallStack, depth: int, time: int) -> Iterator[CallEvent]:
+def _enter(
+    stack: CallStack, time: int, method: int, depth: int, is_c: bool
+) -> list[CallEvent]:
+    events: list[CallEvent] = []
+    if stack.open:
+        if stack.open[-1].depth >= depth:
+            events = _end(stack, depth, time)
+        if stack.open:
+            stack.open[-1].is_leaf = False
+    stack.open.append(Open(method, depth, time, is_c))
+    events.append(CallEvent(_ENTERED, stack, time, method, depth, time, is_c))
+    return events
+
+
+def _leave(stack: CallStack, record: CallRecord) -> list[CallEvent]:
+    time, method, depth, kind, flags = record
+    event = CallEvent(_RETURNED, stack, time, method, depth, None, kind == _RETURNS[1])
+    events: list[CallEvent] = []
+    if not flags & CALL_ORPHAN:
+        if stack.open and stack.open[-1].depth > depth:
+            events = _end(stack, depth + 1, time)
+        if stack.open and (last := stack.open[-1]).depth == depth:
+            if last.method == method:
+                stack.open.pop()
+                event.start, event.is_leaf = last.start, last.is_leaf
+            else:
+                events += _end(stack, depth, time)
+    events.append(event)
+    return events
+
+
+def _end(stack: CallStack, depth: int, time: int) -> list[CallEvent]:
     """Calls of at least this depth did not return; innermost first."""
+    events = []
     while stack.open and stack.open[-1].depth >= depth:
         call = stack.open.pop()
-        yield CallEvent(
-            Happened.ENDED,
-            stack,
-            time,
-            call.method,
-            call.depth,
-            call.start,
-            call.is_c,
-            call.is_leaf,
+        event = CallEvent(
+            Happened.ENDED, stack, time, call.method, call.depth, call.start, call.is_c
         )
+        event.is_leaf = call.is_leaf
+        events.append(event)
+    return events
 
 
-def _apart(stack: CallStack, record: CallRecord) -> Iterator[CallEvent]:
+def _apart(stack: CallStack, record: CallRecord) -> Sequence[CallEvent]:
     """What is no call: a loss, garbage collection, exceptions, objects."""
     time, method, depth, kind, _ = record
     depth = min(depth, len(stack.open))
     if kind == CallKind.LOST:
-        yield CallEvent(Happened.LOST, stack, time, 0, depth, count=method)
-    elif kind == CallKind.GC_BEGIN:
+        return (CallEvent(Happened.LOST, stack, time, 0, depth, count=method),)
+    if kind == CallKind.GC_BEGIN:
         stack.gc_since = time
     elif kind == CallKind.GC_END:
         since, stack.gc_since = stack.gc_since, None
         if stack.open:
             stack.open[-1].is_leaf = False
-        yield CallEvent(Happened.COLLECTED, stack, time, method, depth, since)
+        return (CallEvent(Happened.COLLECTED, stack, time, method, depth, since),)
     elif kind == CallKind.RAISE:
-        yield CallEvent(Happened.RAISED, stack, time, method, depth)
+        return (CallEvent(Happened.RAISED, stack, time, method, depth),)
     elif kind == CallKind.OBJECT:
-        yield CallEvent(Happened.MADE, stack, time, method, depth)
+        return (CallEvent(Happened.MADE, stack, time, method, depth),)
+    return ()

@@ -29,7 +29,13 @@ from rbtrace_py.report.json import dumps
 from rbtrace_py.report.notes import counter_lines
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.units import whole
-from rbtrace_py.session.calls import LOOK_SECONDS, Calls, CallsEnd, CallsOptions
+from rbtrace_py.session.calls import (
+    LOOK_SECONDS,
+    RING_RECORDS,
+    Calls,
+    CallsEnd,
+    CallsOptions,
+)
 from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.method_sets import METHOD_SETS
 from rbtrace_py.session.selectors import selectors_of
@@ -93,6 +99,15 @@ _SHOWN = (Happened.RETURNED, Happened.ENDED)
 )
 @o.output_option
 @click.option("-a", "--append", "appends", is_flag=True, help="Append to FILE of -o.")
+@click.option(
+    "--buffer",
+    type=click.Choice([str(1 << bits) for bits in range(10, 23)]),
+    default=str(RING_RECORDS),
+    show_default=True,
+    metavar="EVENTS",
+    help="Room of each thread and fiber for events, a power of two from 1024 on;"
+    " 16 bytes an event.",
+)
 @click.option(
     "-d", "--duration", type=o.Seconds(), help="End after so long (10, 500ms, 2m)."
 )
@@ -168,6 +183,7 @@ def _options(words: tuple[str, ...], values: dict[str, Any]) -> CallsOptions:
         agree=_agree_always if values["yes"] else _ask,
         wait=values["waits"],
         seconds=values["timeout"],
+        ring_records=int(values["buffer"]),
     )
 
 
@@ -195,7 +211,6 @@ class _Writers:
         self._values = values
         self._path = values["output"]
         self._is_split = self._path is not None and not session.targets.is_single
-        self._names = session.threads()
         self._outputs: dict[int, tuple[Output, Callable[[Told], list[str]]]] = {}
         self._lines: list[CallLines] = []
         if not self._is_split:
@@ -203,8 +218,10 @@ class _Writers:
 
     def write(self, told: Told) -> None:
         output, lines = self._to(told.pid if self._is_split else 0)
-        for line in lines(told):
-            output.write(line + "\n")
+        found = lines(told)
+        if found:
+            found.append("")
+            output.write("\n".join(found))
 
     def flush(self) -> None:
         for output, _ in self._outputs.values():
@@ -228,31 +245,32 @@ class _Writers:
             path = f"{self._path}.{pid}" if pid else self._path
             append = self._values["appends"]
             output = self._stack.enter_context(opened(path, append))
-            self._outputs[pid] = (output, self._maker(output))
+            self._outputs[pid] = (output, self._maker(output, pid))
         return self._outputs[pid]
 
-    def _maker(self, output: Output) -> Callable[[Told], list[str]]:
+    def _maker(self, output: Output, pid: int) -> Callable[[Told], list[str]]:
         if self._values["as_json"]:
             return self._documents
-        lines = CallLines(self._form(), output.style)
+        lines = CallLines(self._form(pid), output.style)
         self._lines.append(lines)
         return lines.lines
 
     def _documents(self, told: Told) -> list[str]:
-        document = call_document(told, self._names)
+        document = call_document(told, self._session.threads(told.pid))
         return [] if document is None else [dumps(document)]
 
-    def _form(self) -> CallsForm:
+    def _form(self, pid: int) -> CallsForm:
         values = self._values
+        names = self._session.threads(*([pid] if pid else []))
         return CallsForm(
             times=values["start_time"],
             durations=not values["no_duration"],
             indent=values["indent"],
             on_return=bool(self._session.options.slow_ns),
             by_thread=values["by_thread"],
-            column=len(self._names) > 1,
+            column=len(names) > 1,
             with_pid=not self._is_split and not self._session.targets.is_single,
-            names=self._names,
+            names=names,
         )
 
 

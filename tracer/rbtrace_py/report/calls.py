@@ -60,7 +60,7 @@ class CallLines:
         self._names: dict[int, tuple[CalledMethod, str]] = {}
         self._has_nested = False
         self._column = form.column
-        self._only: tuple[int, int, int] | None = None
+        self._only: tuple[int, int] | None = None
         self._headed: CallStack | None = None
 
     def lines(self, told: Told) -> list[str]:
@@ -117,6 +117,7 @@ class CallLines:
         return []
 
     def _entered(self, told: Told) -> list[str]:
+        self._see(told)
         if told.event.depth:
             self._has_nested = True
         if self._form.on_return:
@@ -158,19 +159,19 @@ class CallLines:
             start = f"{clock(began)} " if dated else " " * _CLOCK_WIDTH
         if not form.by_thread:
             start += self._label(told)
-        indent = " " * (form.indent * min(event.depth, _MOST_INDENTED))
-        return f"{start}{indent}{text}"
+        return f"{start}{' ' * (form.indent * min(event.depth, _MOST_INDENTED))}{text}"
+
+    def _see(self, told: Told) -> None:
+        """From when there are two stacks, each line says whose it is."""
+        if not self._column:
+            here = (told.pid, told.event.stack.number)
+            self._column = self._only not in (None, here)
+            self._only = here
 
     def _label(self, told: Told) -> str:
-        """The column of the thread, from when there are two."""
-        stack = told.event.stack
         if not self._column:
-            here = (told.pid, stack.tid, stack.fiber)
-            if self._only in (None, here):
-                self._only = here
-                return ""
-            self._column = True
-        label = _number(stack)
+            return ""
+        label = _number(told.event.stack)
         if self._form.with_pid:
             return f"{f'{told.pid}/{label}':>{2 * _LABEL_WIDTH}} "
         return f"{label:>{_LABEL_WIDTH}} "
@@ -221,6 +222,7 @@ def call_document(told: Told, names: Mapping[int, str]) -> Document | None:
         "time_ns": event.time if event.start is None else event.start,
         "pid": told.pid,
         "tid": event.stack.tid,
+        "stack": event.stack.number,
         "fiber": event.stack.fiber,
         "thread": names.get(event.stack.tid) or None,
         "depth": event.depth,

@@ -18,8 +18,10 @@ from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model import UNKNOWN_METHOD
 from rbtrace_py.session.hazards import NotAgreed
+from rbtrace_py.session.hook_offsets import hook_offsets
 from rbtrace_py.session.targets import Targets
 
+RING_RECORDS = 262_144
 LOOK_SECONDS = 0.02
 """Between two looks at rings in which there was nothing."""
 JOIN_SECONDS = 0.25
@@ -43,6 +45,7 @@ class CallsOptions:
     slow_ns: only calls that take at least so long; cpu: of the thread's CPU time
     agree: asked before something is done that cannot be undone
     wait: for an agent that is not there yet; seconds: that arming may take
+    ring_records: room of each stack for events, a power of two
     """
 
     select: Sequence[Selector] = ()
@@ -54,9 +57,10 @@ class CallsOptions:
     agree: Callable[[str], bool] = lambda text: False
     wait: bool = False
     seconds: float = 10.0
+    ring_records: int = RING_RECORDS
 
-    def what(self) -> What:
-        """As the hook is armed."""
+    def what(self, offsets: dict[str, int] | None) -> What:
+        """As the hook is armed; offsets: of the process's Ruby, if they are known."""
         return What(
             mode=Mode.RING if self.slow_ns is None else Mode.SLOW,
             methods=self.methods,
@@ -65,6 +69,8 @@ class CallsOptions:
             threshold_ns=self.slow_ns or 0,
             cpu=self.cpu,
             select=self.select,
+            ring_records=self.ring_records,
+            offsets=offsets,
         )
 
 
@@ -95,7 +101,9 @@ class Calls(Closing):
         self.notes: list[str] = []
         self._traced: dict[int, _Traced] = {}
         self._joining: dict[int, Process] = {}
+        self._threads: dict[int, dict[int, str]] = {}
         self._ended: list[CallsEnd] = []
+        self._offsets: dict[int, dict[str, int] | None] = {}
         self._agreed = False
         self._looked = 0.0
 
@@ -115,11 +123,14 @@ class Calls(Closing):
         if not self._traced and not stop():
             raise NoSuchTarget("the process has ended, and never loaded the agent")
 
-    def threads(self) -> dict[int, str]:
-        """Names of the threads of all, by kernel thread id; "" for those without."""
+    def threads(self, *pids: int) -> dict[int, str]:
+        """Names of processes' threads, by kernel thread id; "" for those without.
+
+        pids: of which; none: of all
+        """
         found: dict[int, str] = {}
-        for traced in self._traced.values():
-            found |= traced.threads
+        for pid in pids or self._threads:
+            found |= self._threads.get(pid, {})
         return found
 
     @property
@@ -161,8 +172,8 @@ class Calls(Closing):
 
     def _try(self, process: Process, waits: bool) -> None:
         try:
-            what, seconds = self.options.what(), self.options.seconds
-            armed = Armed(process, what, self._before, seconds)
+            what = self.options.what(self._offsets_of(process))
+            armed = Armed(process, what, self._before, self.options.seconds)
         except NoAgent as error:
             if not waits:
                 raise
@@ -177,11 +188,18 @@ class Calls(Closing):
             return
         del self._joining[process.pid]
         self._traced[process.pid] = _Traced(process.pid, armed, self.options.cpu)
+        self._threads[process.pid] = armed.threads()
         if armed.ractors > 1:
             self.notes.append(
                 f"process {process.pid} has {armed.ractors} Ractors;"
                 " only the main one's calls are seen"
             )
+
+    def _offsets_of(self, process: Process) -> dict[str, int] | None:
+        """Looked up once; a child is as its parent."""
+        if process.pid not in self._offsets:
+            self._offsets[process.pid] = hook_offsets(process)
+        return self._offsets[process.pid]
 
     def _before(self, hello: Map) -> None:
         """Say what cannot be undone, before it is done; raises NotAgreed."""
@@ -235,7 +253,6 @@ class _Traced:
     def __init__(self, pid: int, armed: Armed, has_cpu: bool) -> None:
         self.pid = pid
         self.armed = armed
-        self.threads = armed.threads()
         self._ring = Ring(armed.shared)
         self._nesting = CallNesting(has_cpu)
         self._last = armed.shared.header.armed.ticks

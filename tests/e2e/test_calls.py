@@ -1,0 +1,460 @@
+"""``calls``: known programs give exact trees, on each Ruby."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rubies
+from conftest import LIB, MAIN, ROOT, TARGETS, TIMEOUT, Target, Tracer, run
+from rubies import HERE, NAMES
+
+Start = Callable[..., Target]
+Trace = Callable[..., Tracer]
+
+TREES = """\
+Object#trees
+  Plain#factorial
+    Plain#factorial
+      Plain#factorial <>
+    Plain#factorial <>
+  Plain#factorial <>
+  Plain#yields
+    Tools.help <>
+    Plain#leaf <>
+  Plain#yields <>
+  Plain#rescues
+    Plain#fails <>
+    Plain#leaf <>
+    Plain#leaf <>
+  Plain#rescues <>
+  Plain#catches
+    Plain#throws <>
+  Plain#catches <>
+  Plain#breaks
+    Plain#yields <>
+  Plain#breaks <>
+  Plain#made
+    Plain#leaf <>
+  Plain#made <>
+  Plain#method_missing
+    Plain#leaf <>
+  Plain#method_missing <>
+  Plain#leaf <>
+  Plain.build
+    Plain#leaf <>
+  Plain.build <>
+  Child#leaf
+    Plain#leaf <>
+  Child#leaf <>
+  #<refinement:String@Louder>#shout
+    Tools.help <>
+  #<refinement:String@Louder>#shout <>
+  #<Object:0x…>.alone <>
+Object#trees <>
+
+"""
+
+
+@pytest.fixture
+def target(start: Start) -> Target:
+    return start("calls.rb")
+
+
+def masked(text: str) -> str:
+    """Without times."""
+    text = re.sub(r"<\d+\.\d{6}( cpu \d+\.\d{6})?>", "<>", text)
+    return re.sub(r"^\d\d:\d\d:\d\d\.\d{6}", "TIME", text, flags=re.MULTILINE)
+
+
+def shown(tracer: Tracer, target: Target, *steps: str) -> str:
+    """What it prints of these steps, without times."""
+    for step in steps:
+        assert target.step(step).startswith("done")
+    out, err, code = tracer.finish()
+    assert code == 0, err
+    return masked(out)
+
+
+def calls_of(out: str) -> list[Any]:
+    """The lines of ``--json``, and the last one."""
+    found = [json.loads(line) for line in out.splitlines()]
+    assert found[-1]["schema"] == "rbtrace-py/calls-end"
+    return found
+
+
+@pytest.mark.parametrize("name", [HERE, *NAMES])
+def test_trees(name: str, start: Start, trace: Trace) -> None:
+    if name == HERE:
+        target = start("calls.rb")
+        assert shown(trace("calls", target.pid), target, "trees") == TREES
+        return
+    with rubies.running(name, "calls.rb") as running:
+        tracer = trace("calls", running.pid)
+        assert shown(tracer, running.target, "trees") == TREES
+
+
+def _by_stack(events: list[Any]) -> dict[int, list[tuple[str, int]]]:
+    found: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    for event in events[:-1]:
+        assert event["event"] == "call"
+        found[event["stack"]].append((event["method"], event["depth"]))
+    return found
+
+
+def test_ten_threads(target: Target, trace: Trace) -> None:
+    tracer = trace("calls", target.pid, "--json")
+    target.step("threads")
+    out, _, code = tracer.finish()
+    events = calls_of(out)
+    expected = [
+        [("Plain#leaf", n + 1), *(("Object#in_thread", n - d) for d in range(n + 1))]
+        for n in range(10)
+    ]
+    assert sorted(_by_stack(events).values(), key=len) == expected
+    assert (events[-1]["count"], events[-1]["lost"], code) == (65, 0, 0)
+
+
+def test_fibers(target: Target, trace: Trace) -> None:
+    tracer = trace("calls", target.pid, "--json")
+    target.step("fibers")
+    events = calls_of(tracer.finish()[0])
+    fiber = [("Plain#leaf", 1), ("Object#generate", 0)]
+    found = sorted(_by_stack(events).values(), key=len)
+    assert found == [[("Object#turns", 0)], fiber, fiber]
+    assert {event["tid"] for event in events[:-1]} == {target.pid}
+    assert {event["fiber"] for event in events[:-1]} == {1, 2, 3}
+
+
+def test_fibers_in_text(target: Target, trace: Trace) -> None:
+    out = shown(trace("calls", target.pid), target, "fibers")
+    pid, second, third = (f"{target.pid}{s}".rjust(8) for s in ("", ".2", ".3"))
+    assert out == (
+        f"{second} Object#generate\n"
+        f"{second}   Plain#leaf <>\n"
+        f"{second} Object#generate <>\n\n"
+        f"{third} Object#generate\n"
+        f"{third}   Plain#leaf <>\n"
+        f"{third} Object#generate <>\n\n"
+        f"{pid} Object#turns <>\n\n"
+    )
+
+
+def test_by_thread(target: Target, trace: Trace) -> None:
+    out = shown(trace("calls", target.pid, "--by-thread"), target, "fibers", "last")
+    assert out == (
+        f"--- thread {target.pid}.2\n"
+        "Object#generate\n  Plain#leaf <>\nObject#generate <>\n\n"
+        f"--- thread {target.pid}.3\n"
+        "Object#generate\n  Plain#leaf <>\nObject#generate <>\n\n"
+        f"--- thread {target.pid}\n"
+        "Object#turns <>\n\nTiny#last <>\n\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["3.1", "3.4"])
+def test_ractors_are_said(name: str, trace: Trace) -> None:
+    with rubies.running(name, "calls.rb") as running:
+        running.target.step("ractor")
+        tracer = trace("calls", running.pid)
+        running.target.step("last")
+        out, err, code = tracer.finish()
+    assert (masked(out), code) == ("Tiny#last <>\n", 0)
+    assert "has 2 Ractors; only the main one's calls are seen" in err
+
+
+def test_c_methods(target: Target, trace: Trace) -> None:
+    words = ["-m", "upcase", "-m", "Tiny#", "String#reverse", "--c-calls", "--yes"]
+    tracer = trace("calls", target.pid, *words)
+    target.step("strings")
+    target.step("last")
+    out, err, code = tracer.finish()
+    assert masked(out) == "String#upcase <>\nString#reverse <>\nTiny#last <>\n"
+    assert "calls of C methods stay slower" in err
+    assert code == 0
+
+
+def test_what_cannot_be_undone_needs_a_yes(target: Target) -> None:
+    out, err, code = run("calls", target.pid, "--c-calls")
+    assert (out, code) == ("", 1)
+    assert "slower until it ends" in " ".join(err.split())
+    assert "--yes" in err
+    assert target.step("armed") == "done no"
+
+
+def test_selected_methods(target: Target, trace: Trace, tmp_path: Path) -> None:
+    path = tmp_path / "mine"
+    path.write_text("Plain.  # class methods\nTools.help\n")
+    tracer = trace("calls", target.pid, "-c", path, "-m", "throws", "alone")
+    assert shown(tracer, target, "trees") == (
+        "Tools.help <>\nPlain#throws <>\nPlain.build <>\nTools.help <>\n"
+        "#<Object:0x…>.alone <>\n"
+    )
+
+
+def test_slow_calls(target: Target, trace: Trace) -> None:
+    tracer = trace("calls", target.pid, "--slow", 800, "-t")
+    assert shown(tracer, target, "last", "slow", "last") == (
+        "TIME   Timed#waits <>\nTIME Timed#outer <>\n\n"
+    )
+
+
+def test_slow_methods(target: Target, trace: Trace) -> None:
+    tracer = trace("calls", target.pid, "--slow-methods", "Timed#outer")
+    assert shown(tracer, target, "slow", "waits") == "Timed#outer <>\n"
+
+
+def test_slow_cpu(target: Target, trace: Trace) -> None:
+    tracer = trace("calls", target.pid, "--slowcpu", 250, "--json")
+    for step in ("waits", "burns", "last"):
+        target.step(step)
+    (event, _) = calls_of(tracer.finish()[0])
+    assert event["method"] == "Timed#burns"
+    assert 400_000_000 <= event["cpu_ns"] <= event["duration_ns"]
+
+
+def test_garbage_collection(target: Target, trace: Trace) -> None:
+    """Ruby may collect at other times, too, and the agent's own thread."""
+    tracer = trace("calls", target.pid, "--gc", "-m", "Timed#collects", "--json")
+    target.step("collect")
+    events = calls_of(tracer.finish()[0])[:-1]
+    (call,) = [event for event in events if event["event"] == "call"]
+    assert call["method"] == "Timed#collects"
+    inside = [event for event in events if event["depth"] == 1]
+    assert inside
+    assert {event["event"] for event in inside} == {"gc"}
+    assert 0 < sum(e["duration_ns"] for e in inside) < call["duration_ns"]
+
+
+def test_garbage_collection_in_text(target: Target, trace: Trace) -> None:
+    tracer = trace("calls", target.pid, "--gc", "-m", "Timed#collects", "--by-thread")
+    text = shown(tracer, target, "collect")
+    found = re.search(r"Timed#collects\n((  garbage_collect <>\n)+)Timed#c", text)
+    assert found
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["-n"], "Timed#outer\n  Timed#quick\n  Timed#waits\nTimed#outer\n\n"),
+        (
+            ["-r", "1"],
+            "Timed#outer\n Timed#quick <>\n Timed#waits <>\nTimed#outer <>\n\n",
+        ),
+        (
+            ["-t"],
+            "TIME Timed#outer\nTIME   Timed#quick <>\nTIME   Timed#waits <>\n"
+            "                Timed#outer <>\n\n",
+        ),
+    ],
+)
+def test_form(words: list[str], expected: str, target: Target, trace: Trace) -> None:
+    assert shown(trace("calls", target.pid, *words), target, "slow") == expected
+
+
+def test_json(target: Target, trace: Trace) -> None:
+    tracer = trace("calls", target.pid, "--json")
+    target.step("last")
+    event, end = calls_of(tracer.finish()[0])
+    assert event.pop("time_ns") > 1_700_000_000 * 10**9
+    assert event.pop("duration_ns") >= 0
+    assert event.pop("line") > 1
+    assert event.pop("stack") > 0
+    assert event == {
+        "schema": "rbtrace-py/calls",
+        "version": 1,
+        "event": "call",
+        "pid": target.pid,
+        "tid": target.pid,
+        "fiber": 1,
+        "thread": None,
+        "depth": 0,
+        "cpu_ns": None,
+        "method": "Tiny#last",
+        "is_c": False,
+        "path": str(TARGETS / "calls.rb"),
+    }
+    assert (end["count"], end["lost"], end["stays"]) == (1, 0, [])
+
+
+def test_files(start: Start, trace: Trace, tmp_path: Path) -> None:
+    one, two = start("calls.rb"), start("calls.rb")
+    path = tmp_path / "out"
+    pids = f"{one.pid},{two.pid}"
+    for words in ([], ["-a"]):
+        tracer = trace("calls", pids, "-o", path, *words)
+        one.step("last")
+        two.step("fibers")
+        out, err, code = tracer.finish()
+        assert (out, code) == ("", 0), err
+    first = (tmp_path / f"out.{one.pid}").read_text()
+    assert masked(first) == "Tiny#last <>\n" * 2
+    second = (tmp_path / f"out.{two.pid}").read_text()
+    assert masked(second).count("Plain#leaf <>\n") == 4
+
+
+def test_several_on_one_output(start: Start, trace: Trace) -> None:
+    one, two = start("calls.rb"), start("calls.rb")
+    tracer = trace("calls", f"{one.pid},{two.pid}")
+    one.step("last")
+    two.step("last")
+    out, _, _ = tracer.finish()
+    lines = sorted(line.split() for line in masked(out).splitlines())
+    assert lines == sorted(
+        [f"{pid}/{pid}", "Tiny#last", "<>"] for pid in (one.pid, two.pid)
+    )
+
+
+def test_what_is_lost_is_shown_where_it_was(target: Target, trace: Trace) -> None:
+    """400,000 events while nobody reads."""
+    tracer = trace("calls", target.pid, "-n", "--buffer", 1024)
+    tracer.process.send_signal(signal.SIGSTOP)
+    target.step("burst")
+    tracer.process.send_signal(signal.SIGCONT)
+    # Three records tell of the stack.
+    kept = 1024 - 3
+    assert tracer.process.stdout
+    lines = [tracer.process.stdout.readline() for _ in range(kept // 2)]
+    assert set(lines) == {"Tiny#call\n"}
+    target.step("last")
+    out, err, code = tracer.finish()
+    lost = 400_000 - kept
+    # The entry of the last call that was kept came before its return was lost.
+    assert out == f"Tiny#call\n*** {lost:,} events lost\nTiny#last\n"
+    assert f"{lost:,} events were lost" in err
+    assert code == 5
+
+
+@pytest.mark.parametrize("words", [["--count", 3], ["--duration", "1ms"]])
+def test_it_ends_by_itself(words: list[object], target: Target, trace: Trace) -> None:
+    tracer = trace("calls", target.pid, *words)
+    target.tell("trees")
+    out, err, code = tracer.result()
+    assert code == 0, err
+    if words[0] == "--count":
+        assert masked(out).count("<>") == 3
+    assert target.step("armed") in ("done", "done no")
+
+
+def test_a_target_that_ends(target: Target, trace: Trace) -> None:
+    tracer = trace("calls", target.pid, "-m", "Tiny#")
+    target.step("last")
+    target.tell("exit")
+    out, err, code = tracer.result()
+    assert (masked(out), code) == ("Tiny#last <>\n", 0)
+    assert "1 call\n" in err
+
+
+def first_line(tracer: Tracer) -> str:
+    """What it has printed, so that it knows the method's name."""
+    assert tracer.process.stdout
+    return masked(tracer.process.stdout.readline())
+
+
+def test_a_target_that_is_killed(target: Target, trace: Trace) -> None:
+    tracer = trace("calls", target.pid, "--count", 100)
+    target.step("last")
+    assert first_line(tracer) == "Tiny#last <>\n"
+    target.step("last")
+    target.process.kill()
+    out, _, code = tracer.result()
+    assert (masked(out), code) == ("Tiny#last <>\n", 0)
+
+
+def test_a_target_that_becomes_another_program(target: Target, trace: Trace) -> None:
+    tracer = trace("calls", target.pid)
+    target.step("last")
+    assert first_line(tracer) == "Tiny#last <>\n"
+    target.step("last")
+    target.tell("exec")
+    out, err, code = tracer.result()
+    assert (masked(out), code) == ("Tiny#last <>\n", 1)
+    assert "hung up" in err
+
+
+def test_a_tracer_that_is_killed(target: Target, trace: Trace) -> None:
+    tracer = trace("calls", target.pid)
+    assert target.step("armed") == "done yes"
+    tracer.process.kill()
+    while target.step("armed") != "done no":
+        pass
+    assert shown(trace("calls", target.pid), target, "last") == "Tiny#last <>\n"
+
+
+def test_one_tracer_at_a_time(target: Target, trace: Trace) -> None:
+    first = trace("calls", target.pid)
+    _, err, code = run("calls", target.pid)
+    assert (f"armed by process {first.process.pid}" in err, code) == (True, 1)
+    assert shown(first, target, "last") == "Tiny#last <>\n"
+
+
+def test_an_agent_that_comes_later(start: Start, trace: Trace) -> None:
+    target = start("calls.rb", "late")
+    _, err, code = run("calls", target.pid)
+    assert ("RUBYOPT=-rtracepoint/agent" in " ".join(err.split()), code) == (True, 4)
+    tracer = trace("calls", target.pid, "--wait", "-m", "Tiny#", waits=False)
+    target.step("load")
+    out, _, code = tracer.finish()
+    assert (masked(out), code) == ("Tiny#last <>\n", 0)
+
+
+def test_a_command() -> None:
+    code = "sleep 0.001 until Tracepoint::Agent.armed_by; def called; end; called"
+    words = ["ruby", f"-I{LIB}", "-rtracepoint/agent", "-e", code]
+    out, err, status = run("calls", "-m", "called", "--", *words)
+    assert (masked(out), status) == ("Object#called <>\n", 0), err
+
+
+def test_children_join(target: Target, trace: Trace) -> None:
+    tracer = trace("calls", target.pid, "--subprocesses", "-m", "Tiny#", "--json")
+    _, child, _ = target.step("fork").split()
+    events = calls_of(tracer.finish()[0])
+    assert [(e["pid"], e["method"]) for e in events[:-1]] == [(int(child), "Tiny#last")]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["-m", "a b"], "selects no method"),
+        (["-m", "String#gsub(self)"], "expression"),
+        (["-c", "nothing"], "sidekiq"),
+        (["last"], "-m last"),
+        (["--slow", "5", "--slowcpu", "5"], "do not go together"),
+        (["--slow", "0"], "range"),
+        (["-a"], "--append"),
+    ],
+)
+def test_words_that_make_no_sense(words: list[str], text: str, target: Target) -> None:
+    out, err, code = run("calls", target.pid, *words)
+    assert (out, code) == ("", 2)
+    assert text in " ".join(err.split())
+
+
+def test_a_terminal_is_asked(target: Target) -> None:
+    """A no leaves all as it was; a yes arms."""
+    words = ["calls", str(target.pid), "--c-calls", "-m", "Tiny#", "-d", "1ms"]
+    for answer, code in (("n\n", 1), ("y\n", 0)):
+        master, slave = pty.openpty()
+        tracer = subprocess.Popen(
+            [sys.executable, "-c", MAIN, *words],
+            stdin=slave,
+            stderr=slave,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "tracer")},
+        )
+        os.close(slave)
+        os.write(master, answer.encode())
+        assert tracer.wait(TIMEOUT) == code
+        assert b"Do it?" in os.read(master, 4096)
+        os.close(master)

@@ -1,0 +1,190 @@
+# frozen_string_literal: true
+
+# A program whose calls are known: each line of input names a step.
+$LOAD_PATH.unshift File.expand_path("../../ruby/lib", __dir__)
+require "tracepoint/agent" unless ARGV.include?("late")
+
+$stdout.sync = true
+
+class Plain
+  def factorial(number)
+    number < 2 ? 1 : number * factorial(number - 1)
+  end
+
+  def yields
+    yield
+    leaf
+  end
+
+  def leaf; end
+  alias twig leaf
+
+  def fails
+    raise ArgumentError, "no"
+  end
+
+  def rescues
+    fails
+  rescue ArgumentError
+    leaf
+  ensure
+    twig
+  end
+
+  def throws
+    throw :out
+  end
+
+  def catches
+    catch(:out) { throws }
+  end
+
+  def breaks
+    yields { break }
+  end
+
+  def self.build
+    new.leaf
+  end
+
+  define_method(:made) { leaf }
+
+  def method_missing(name, *)
+    name == :ghost ? leaf : super
+  end
+
+  def respond_to_missing?(name, include_all = false)
+    name == :ghost || super
+  end
+end
+
+class Child < Plain
+  def leaf # rubocop:disable Lint/UselessMethodDefinition -- it is called
+    super
+  end
+end
+
+module Tools
+  module_function
+
+  def help; end
+end
+
+module Louder
+  refine String do
+    def shout
+      Tools.help
+    end
+  end
+end
+using Louder
+
+class Timed
+  def outer
+    quick
+    waits
+  end
+
+  def quick; end
+
+  def waits
+    sleep 1
+  end
+
+  def burns
+    finish = cpu + 0.4
+    nil while cpu < finish
+  end
+
+  def cpu
+    Process.clock_gettime(Process::CLOCK_THREAD_CPUTIME_ID)
+  end
+
+  def collects
+    GC.start
+  end
+end
+
+class Tiny
+  def call; end
+  def last; end
+end
+
+OBJECT = Object.new
+def OBJECT.alone; end
+
+def in_thread(number)
+  number < 1 ? Plain.new.leaf : in_thread(number - 1)
+end
+
+def generate(fiber)
+  Fiber.yield fiber
+  Plain.new.leaf
+end
+
+def trees
+  plain = Plain.new
+  plain.factorial(3)
+  plain.yields { Tools.help }
+  plain.rescues
+  plain.catches
+  plain.breaks
+  plain.made
+  plain.ghost
+  plain.twig
+  Plain.build
+  Child.new.leaf
+  "a".shout
+  OBJECT.alone
+end
+
+def turns
+  first = Fiber.new { generate(1) }
+  second = Fiber.new { generate(2) }
+  [first, second, first, second].map(&:resume)
+end
+
+STEPS = {
+  "trees" => -> { trees },
+  "threads" => -> { Array.new(10) { |number| Thread.new { in_thread(number) } }.each(&:join) },
+  "fibers" => -> { turns },
+  "ractor" => lambda {
+    $ractor = Ractor.new { Ractor.receive }
+  },
+  "strings" => -> { "abc".upcase.reverse },
+  "slow" => -> { Timed.new.outer },
+  "waits" => -> { Timed.new.waits },
+  "burns" => -> { Timed.new.burns },
+  "collect" => -> { Timed.new.collects },
+  "last" => -> { Tiny.new.last },
+  "burst" => lambda {
+    tiny = Tiny.new
+    left = 200_000
+    tiny.call while (left -= 1) >= 0
+  },
+  "armed" => -> { Tracepoint::Agent.armed_by ? "yes" : "no" },
+  "load" => lambda {
+    require "tracepoint/agent"
+    sleep 0.001 until Tracepoint::Agent.armed_by
+    Tiny.new.last
+  },
+  "exec" => -> { exec "sleep", "100" },
+  "fork" => lambda {
+    read, write = IO.pipe
+    child = fork do
+      sleep 0.001 until Tracepoint::Agent.armed_by
+      Tiny.new.last
+      write.puts "called"
+      sleep
+    end
+    "#{child} #{read.gets}"
+  }
+}.freeze
+
+puts "ready"
+while (line = $stdin.gets)
+  break if line == "exit\n"
+
+  said = STEPS.fetch(line.chomp).call
+  puts said.is_a?(String) ? "done #{said}" : "done"
+end
