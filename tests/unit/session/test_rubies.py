@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from conftest import Target
+import rubies as ours
+from processes import TARGETS, Target
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model import ThreadState
 from rbtrace_py.rubyvm.threads import VmThread
@@ -66,6 +67,62 @@ def test_a_stack_that_could_not_be_read_has_the_list_read(
     monkeypatch.undo()
     ruby.look()
     assert ruby.broken_looks == 0
+
+
+@pytest.fixture(params=[ours.HERE, *ours.NAMES])
+def brief(request: pytest.FixtureRequest, root: None) -> Iterator[ours.Running]:
+    """A Ruby with a main thread, and one that another takes the place of."""
+    if request.param == ours.HERE:
+        target = Target("ruby", str(TARGETS / "brief.rb"))
+        yield ours.Running(target, target.pid)
+        target.close()
+        return
+    with ours.running(request.param, "brief.rb") as running:
+        yield running
+
+
+def depths(ruby: RubyProcess) -> list[int]:
+    """Calls of deep on the stack of each thread that has any."""
+    stacks = [sample.stack.frames for sample in ruby.samples(Mode.WALL)]
+    found = [sum(frame.name == "Object#deep" for frame in frames) for frames in stacks]
+    return [depth for depth in found if depth]
+
+
+def test_threads_that_come_and_go_between_two_looks_are_sampled(
+    brief: ours.Running,
+) -> None:
+    with Process(brief.pid) as process, RubyProcess(process) as ruby:
+        seen = [depths(ruby)]
+        for _ in range(8):
+            assert brief.target.step("next") == "done"
+            ruby._listing_ns = 0  # however long it took, it is time
+            seen.append(depths(ruby))
+        assert seen == [[number] for number in range(1, 10)]
+        assert ruby.take_failed() == 0
+        assert not ruby.vm.has_other_threads()
+
+
+def test_a_thread_that_has_ended_is_no_loss(
+    brief: ours.Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Process(brief.pid) as process, RubyProcess(process) as ruby:
+        monkeypatch.setattr(ruby.vm, "has_other_threads", lambda: False)
+        assert brief.target.step("next") == "done"
+        ruby._listing_ns = 0
+        assert depths(ruby) in ([], [2])  # its memory may be the next one's
+        assert ruby.take_failed() == 0
+
+
+def test_lists_take_a_bounded_part_of_the_time(
+    ruby: RubyProcess, listed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ruby.vm, "has_other_threads", lambda: True)
+    ruby._listing_ns = 10**15
+    ruby.samples(Mode.WALL)
+    assert listed == []
+    ruby._listing_ns = 0
+    ruby.samples(Mode.WALL)
+    assert listed == [3]
 
 
 def test_a_thread_stays_the_same_object(ruby: RubyProcess) -> None:

@@ -22,6 +22,12 @@ _LARGEST_TID = 1 << 22
 _DATA_POINTER = 32
 """``RTypedData.data``: what a Thread object of 2.1 points to."""
 
+_LIST_HEAD_SIZE = 16
+_LIST_PREVIOUS = 8
+"""``struct list_head`` (ccan/list): next, and prev, which of a head is the last."""
+_MARKED_RACTORS = 64
+"""More ractors than these are looked at only now and then."""
+
 _STATES = {0: ThreadState.RUNNING, 1: ThreadState.SLEEPING, 2: ThreadState.SLEEPING}
 """enum rb_thread_status: runnable, stopped, stopped for ever; killed is left out."""
 
@@ -96,6 +102,54 @@ class Threads:
                 left -= 1
                 yield address, number, main, running
 
+    def marks(self) -> tuple[list[tuple[int, int]], list[int]]:
+        """Return places (address, size) whose bytes change when a thread joins.
+
+        They are both ends of each list, as the VM adds at the end of it, and the
+        object and the native thread of the last one, as its memory may be that of one
+        that has ended. With them come the addresses of those last ones. Up to 2.1
+        there are no such places.
+        """
+        places: list[tuple[int, int]] = []
+        newest: list[int] = []
+        node = self._offsets.th_list_node or 0
+        for head in self._heads():
+            places.append((head, _LIST_HEAD_SIZE))
+            last = self._values.u64(head + _LIST_PREVIOUS)
+            if last not in (head, 0):
+                newest.append(last - node)
+                if self._offsets.th_self is not None:
+                    places.append((last - node + self._offsets.th_self, 8))
+                places += self._native_places(last - node)
+        return places, newest
+
+    def _heads(self) -> Iterator[int]:
+        """Addresses of the heads of the lists of threads."""
+        offsets = self._offsets
+        if self._values.traits.has_ractors:
+            for ractor in self._ractors()[:_MARKED_RACTORS]:
+                yield self._place(ractor, offsets.ractor_threads)
+        elif (
+            offsets.vm_threads is not None
+            and self._values.traits.thread_list is not ThreadList.ST_TABLE
+        ):
+            yield self._vm + offsets.vm_threads
+
+    def _native_places(self, address: int) -> Iterator[tuple[int, int]]:
+        """Where it stands which native thread a thread has."""
+        offsets, values = self._offsets, self._values
+        if offsets.th_native_thread is not None and offsets.nt_tid is not None:
+            yield address + offsets.th_native_thread, 8
+            native = values.u64(address + offsets.th_native_thread)
+            if native > 4096:
+                yield native + offsets.nt_tid, 4
+        elif offsets.th_native_id is not None:
+            yield address + offsets.th_native_id, 8
+            if not values.traits.native_id_is_tid:
+                pthread = values.u64(address + offsets.th_native_id)
+                place = self._tid_place(pthread)
+                yield from [(place, 4)] if place else []
+
     def _place(self, base: int, offset: int | None) -> int:
         return 0 if offset is None else base + offset
 
@@ -167,6 +221,17 @@ class Threads:
         offset = self._offsets.th_ec
         return address if offset is None else self._values.u64(address + offset)
 
+    def has_stack(self, address: int) -> bool:
+        """Has it a VM stack? A thread that has not begun yet, or has ended, has none.
+
+        True as well where it cannot be read.
+        """
+        try:
+            ec = self.ec_of(address)
+            return self._values.u64(ec + self._offsets.ec_vm_stack) != 0
+        except UnreadableMemory:
+            return True
+
     def _fiber(self, ec: int) -> int:
         offset = self._offsets.ec_fiber
         return self._values.u64(ec + offset) if offset is not None and ec else 0
@@ -211,13 +276,17 @@ class Threads:
         return self._tid_of_pthread(values.u64(place))
 
     def _tid_of_pthread(self, pthread: int) -> int | None:
+        place = self._tid_place(pthread)
+        return self._plausible(self._values.u32(place)) if place else None
+
+    def _tid_place(self, pthread: int) -> int | None:
+        """Where a ``struct pthread`` has an id that the kernel knows."""
         for offset in _PTHREAD_TIDS if pthread > 4096 else ():
             try:
-                tid = self._plausible(self._values.u32(pthread + offset))
+                if self._plausible(self._values.u32(pthread + offset)) is not None:
+                    return pthread + offset
             except UnreadableMemory:
                 continue
-            if tid is not None:
-                return tid
         return None
 
     def _plausible(self, tid: int) -> int | None:

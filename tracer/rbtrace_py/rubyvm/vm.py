@@ -147,6 +147,8 @@ class RubyVM:
         self._tracks: dict[int, Track] = {}
         self._kept = 0
         self._collecting = self._find_collecting()
+        self._marks: list[tuple[int, int]] = []
+        self._marked: list[bytes] | None = []
 
     def _find_collecting(self) -> tuple[int, int] | None:
         """Where the word is that tells of a collection, and its bit's mask."""
@@ -173,7 +175,36 @@ class RubyVM:
             if track is None or track.running != thread.running:
                 self._tracks[thread.address] = Track(thread.address, thread.running)
         self._forget(found)
+        self._mark(found)
         return found
+
+    def _mark(self, found: list[VmThread]) -> None:
+        """Remember by what a list that is another will be known."""
+        try:
+            self._marks, newest = self._threads.marks()
+            self._marked = self.memory.gather(self._marks) if self._marks else []
+        except UnreadableMemory:
+            self._marked = None
+            return
+        if not {thread.address for thread in found}.issuperset(newest):
+            self._marked = None  # it came while the list was read
+
+    def has_other_threads(self) -> bool:
+        """Has a thread joined since ``threads`` was called? One read, of some bytes.
+
+        May be True for another change of the list, and where it cannot be read. Raises
+        NoSuchTarget once the process is gone.
+        """
+        if not self._marks:
+            return self._marked is None
+        try:
+            return self.memory.gather(self._marks) != self._marked
+        except UnreadableMemory:
+            return True
+
+    def has_stack(self, thread: HasAddress) -> bool:
+        """Has the thread begun, and not ended? True as well if that is not known."""
+        return self._threads.has_stack(thread.address)
 
     def _forget(self, found: list[VmThread]) -> None:
         if len(self._tracks) > len(found):

@@ -145,7 +145,7 @@ def _dumped(
     tasks: Tasks,
     running: set[int] | None,
 ) -> DumpedThread:
-    tid = tids.ours(thread.tid)
+    tid = tids.of(thread)
     task = None if tid is None else tasks.state(tid)
     letter = "" if task is None or running is None else task.letter
     on_cpu = None if running is None or tid is None else tid in running

@@ -28,6 +28,9 @@ _LOOKS_BETWEEN_CHECKS = 10
 _SECONDS_BETWEEN_LISTS = 1.0
 """How often all threads are listed anew where nothing tells of a change."""
 
+_LISTING_SHARE = 0.1
+"""Part of the time that goes into lists which are read because threads come and go."""
+
 _YOUNG_SECONDS = 2.0
 """Age of a process whose Ruby may not have made all that we look for."""
 
@@ -78,7 +81,7 @@ class RubyProcess(Closing):
         self._threads: list[_Known] = []
         self._by_tid: dict[int, _Known] = {}
         self._listing: list[int] = []
-        self._listed_ns = 0
+        self._listed_ns = self._listing_ns = 0
         self._looks = 0
         self._failed = self._lost = self._read = 0
         self.look()
@@ -102,7 +105,7 @@ class RubyProcess(Closing):
             or listing != self._listing
             or now - self._listed_ns >= _SECONDS_BETWEEN_LISTS * 1e9
         ):
-            self._listing, self._listed_ns = listing, now
+            self._listing = listing
             self._tids.take(listing)
             is_broken |= not self._list_threads()
         self.broken_looks = self.broken_looks + 1 if is_broken else 0
@@ -112,10 +115,14 @@ class RubyProcess(Closing):
 
         Each has one RubyThread as long as it is the same one.
         """
+        start = time.monotonic_ns()
         try:
             found = self.vm.threads()
         except UnreadableMemory:
             return False
+        finally:
+            self._listed_ns = time.monotonic_ns()
+            self._listing_ns = self._listed_ns - start
         same = {_identity(old): thread for old, thread in self._threads}
         self._threads = [
             (one, same.get(_identity(one)) or self._named(one)) for one in found
@@ -127,26 +134,20 @@ class RubyProcess(Closing):
         }
         return True
 
+    def _may_list(self) -> bool:
+        """Is it time for a list again? One of many threads takes long to read."""
+        since = time.monotonic_ns() - self._listed_ns
+        return since * _LISTING_SHARE >= self._listing_ns
+
     def _named(self, thread: VmThread) -> RubyThread:
         return RubyThread(
             self.process.pid,
-            self._tid(thread),
+            self._tids.of(thread),
             thread.address,
             thread.name,
             thread.ractor,
             thread.is_main,
         )
-
-    def _tid(self, thread: VmThread) -> int | None:
-        """The kernel's thread, None if there is none or it is not known.
-
-        In a child of fork some Rubies (3.1 among them) still have the parent's id of
-        the main thread, which is the one that forked, and so the child's first.
-        """
-        tid = self._tids.ours(thread.tid)
-        if tid is None and thread.is_main and self.process.pid in self._listing:
-            return self.process.pid
-        return tid
 
     @property
     def threads(self) -> list[RubyThread]:
@@ -163,6 +164,9 @@ class RubyProcess(Closing):
         Raises NoSuchTarget if the process has ended; NotPermitted and RbtraceError if
         it may not be read, or does not stop, which counts as failed.
         """
+        if self.vm.has_other_threads() and self._may_list():
+            # A thread may live for less than the time between two looks.
+            self._list_threads()
         by_tid = self._by_tid
         running = self._tasks.running(by_tid)
         if mode is Mode.WALL:
@@ -178,15 +182,14 @@ class RubyProcess(Closing):
         except NoSuchTarget:
             raise
         except RbtraceError:
-            self._lost += len(wanted)
-            self._failed += len(wanted)
+            self._lose(len(wanted))
             raise
         now = time.time_ns()
         found = []
-        for (_, thread), walked in zip(wanted, walks, strict=True):
+        lost = []
+        for (one, thread), walked in zip(wanted, walks, strict=True):
             if walked is None:
-                self._lost += 1
-                self._failed += 1
+                lost.append(one)
                 continue
             stack, flags, fiber, state = walked
             tid = thread.tid
@@ -196,15 +199,28 @@ class RubyProcess(Closing):
             state = _state(state, tid in running, tid is None)
             found.append(Sample(now, thread, state, stack, 1, flags, fiber))
         self._read += len(found)
+        if lost:
+            self._lose(self._alive(lost))
         return found
+
+    def _lose(self, stacks: int) -> None:
+        self._lost += stacks
+        self._failed += stacks
+
+    def _alive(self, threads: list[VmThread]) -> int:
+        """How many have begun, and not ended meanwhile: the others have no stack."""
+        begun = [thread for thread in threads if self.vm.has_stack(thread)]
+        if not begun or not self._may_list() or not self._list_threads():
+            return len(begun)
+        listed = {one.address for one, _ in self._threads}
+        return sum(thread.address in listed for thread in begun)
 
     def _only(self, known: _Known) -> list[Sample]:
         """Look at the one thread that is on a CPU: the short way."""
         one, thread = known
         walked = self.vm.sample(one)
         if walked is None:
-            self._lost += 1
-            self._failed += 1
+            self._lose(self._alive([one]))
             return []
         self._read += 1
         stack, flags, fiber, _ = walked
@@ -286,6 +302,14 @@ class Tids:
             self.refresh()
         return tid in self._ours
 
-    def ours(self, tid: int | None) -> int | None:
-        """The id that our namespace gives to it."""
-        return None if tid is None else self._ours.get(tid)
+    def of(self, thread: VmThread) -> int | None:
+        """The id that our namespace gives to it, None if it has none that is known.
+
+        In a child of fork some Rubies (3.1 among them) still have the parent's id of
+        the main thread, which is the one that forked, and so the child's first.
+        """
+        tid = None if thread.tid is None else self._ours.get(thread.tid)
+        first = self._process.pid
+        if tid is None and thread.is_main and first in self._ours.values():
+            return first
+        return tid

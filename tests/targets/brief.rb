@@ -1,0 +1,25 @@
+# frozen_string_literal: true
+
+# Has one thread besides the main one, which stands still in one call of deep more than
+# there were threads before it. A line ends it and begins the next.
+$stdout.sync = true
+
+def deep(count)
+  count.zero? ? sleep : deep(count - 1)
+end
+
+def begun(count)
+  thread = Thread.new { deep(count) }
+  thread.name = "brief #{count}"
+  Thread.pass until thread.status == 'sleep'
+  thread
+end
+
+count = 0
+thread = begun(count)
+puts 'ready'
+while $stdin.gets
+  thread.kill.join
+  thread = begun(count += 1)
+  puts 'done'
+end
