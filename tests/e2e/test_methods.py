@@ -435,3 +435,62 @@ def test_call_trees_take_an_agent(start: Start) -> None:
     assert (code, "there is no agent" in err) == (4, True)
     _, err, code = run("stacks", target.pid, "-m", "Order.")
     assert (code, "are for --calls" in err) == (2, True)
+
+
+# ------------------------------------------------------------------ exceptions
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_exceptions(name: str, trace: Trace) -> None:
+    """Each with class, message, place and backtrace."""
+    with rubies.running(name, "methods.rb") as running:
+        tracer = trace("trace", running.pid, "raise", "--backtrace", "--json")
+        step(running.target, "raise")
+        out, err, code = tracer.finish()
+        _, said, _ = run("eval", running.pid, "1")
+    assert (code, said) == (0, "")
+    assert "raise: by the agent" in err
+    *events, end = map(json.loads, out.splitlines())
+    assert (end["count"], end["lost"]) == (30, 0)
+    (arguments,) = {tuple(event["arguments"].items()) for event in events}
+    found = dict(arguments)
+    path = found["file"]
+    assert path.endswith("targets/methods.rb")
+    expected = {"class": "Work::Refused", "message": "no", "method": "refuse"}
+    assert found.items() >= expected.items()
+    innermost, caller, *_ = events[0]["backtrace"]
+    assert innermost.startswith(f"{path}:{found['line']}:in ")
+    assert "refuse" in innermost
+    assert "attempt" in caller
+
+
+def test_exceptions_for_people(target: Target, trace: Trace) -> None:
+    tracer = trace("trace", target.pid, "raise", "-n", "2")
+    step(target, "raise")
+    out, err, code = tracer.result()
+    assert (code, len(out.splitlines())) == (0, 2)
+    assert 'rbtrace:raise class: "Work::Refused", message: "no", file: ' in out
+    assert "2 events\n  nothing was lost\n" in err
+    tracer = trace("trace", target.pid, "raise", "--template", "{class} {message}")
+    step(target, "raise")
+    assert tracer.finish()[0] == '"Work::Refused" "no"\n' * 30
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_no_tracepoint_stays(number: int, target: Target, trace: Trace) -> None:
+    tracer = trace("trace", target.pid, "raise")
+    step(target, "raise")
+    tracer.finish(number)
+    code = (
+        "Thread.pass while ObjectSpace.each_object(TracePoint).any?(&:enabled?)"
+        "; Thread.list.size"
+    )
+    out, err, _ = run("eval", target.pid, code)
+    assert "=> " in out, err
+
+
+def test_what_exceptions_do_not_take(target: Target) -> None:
+    _, err, code = run("trace", target.pid, "raise", "--filter", "pid > 1")
+    assert (code, "takes no --filter" in err) == (2, True)
+    _, err, code = run("trace", target.pid, "gc__mark__begin", "--backtrace")
+    assert (code, "--backtrace is of" in err) == (2, True)

@@ -39,3 +39,10 @@ class Event:
     probe: Probe
     values: tuple[Value, ...] = ()
     truncated: tuple[bool, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseEvent(Event):
+    """An exception; ``backtrace`` as Ruby has it, if it was asked for."""
+
+    backtrace: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from rbtrace_py.aggregate.events import Event
+from rbtrace_py.cli import methods as m
 from rbtrace_py.cli import options as o
 from rbtrace_py.cli.answer import TOO_MUCH_LOST, need_words
 from rbtrace_py.cli.output import (
@@ -22,16 +23,19 @@ from rbtrace_py.cli.output import (
     ticker_for,
 )
 from rbtrace_py.cli.stop import Stop
-from rbtrace_py.report.events import FIELDS, Template, event_line
+from rbtrace_py.errors import UsageError
+from rbtrace_py.report.events import FIELDS, Template, backtrace_lines, event_line
 from rbtrace_py.report.json import dumps, event_document, trace_end_document
 from rbtrace_py.report.notes import counter_lines
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.units import whole
+from rbtrace_py.session.exceptions import ExceptionOptions, Exceptions
 from rbtrace_py.session.limits import REFRESH_SECONDS, Limits
 from rbtrace_py.session.targets import Targets
 from rbtrace_py.session.trace import Trace
 
 Line = Callable[[Event], str]
+Tracing = Trace | Exceptions
 
 QUIET_SECONDS = 1.0
 """Without an event, before a terminal is told that we wait for one."""
@@ -58,12 +62,19 @@ QUIET_SECONDS = 1.0
     show_default=True,
     help="Bytes of a text that are shown.",
 )
+@click.option(
+    "--backtrace", is_flag=True, help="Below each exception of raise where it was."
+)
+@m.via_option
 @o.json_option
 @o.output_option
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     """Print every event of probes: time, thread, probe, arguments.
 
     With several processes a thread is PID/TID.
+
+    raise is every exception with its message and place, by the agent inside the
+    process where it has loaded it; else by Ruby's own probe, without message.
 
     Events that come faster than they can be written are lost, counted, and
     shown at the end; then the exit code is 5 if more were lost than shown.
@@ -73,10 +84,11 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
       rbtrace-py trace 1234 checkout
       rbtrace-py trace 1234 'shop:*' --count 20
       rbtrace-py trace 1234 order --filter 'price > 100' --json
+      rbtrace-py trace 1234 raise --backtrace
       rbtrace-py trace 1234 order --template '{time} {tid} {id} {sku}'
     """
     need_words(words, "a probe")
-    session = Trace(targets, words, o.options_of(values))
+    session = _session(targets, words, values)
     with ExitStack() as stack:
         enter(stack, session)
         output = stack.enter_context(opened(values["output"]))
@@ -87,7 +99,28 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
         return _end(shown, session.result_counters(), output, values["as_json"])
 
 
-def _line(session: Trace, output: Output, values: dict[str, Any]) -> Line:
+def _session(
+    targets: Targets, words: tuple[str, ...], values: dict[str, Any]
+) -> Tracing:
+    source = m.source_of("trace", targets, words, values)
+    options = o.options_of(values)
+    if not source.is_agent:
+        if values["backtrace"]:
+            raise UsageError("--backtrace is of `raise`, where the agent tells")
+        session = Trace(targets, source.words, options)
+        session.notes += source.notes
+        return session
+    if values["filter_"] is not None:
+        raise UsageError("the agent takes no --filter", "--via probes does")
+    return Exceptions(
+        targets,
+        ExceptionOptions(
+            options.string_size, values["backtrace"], options.wait, options.wait_seconds
+        ),
+    )
+
+
+def _line(session: Tracing, output: Output, values: dict[str, Any]) -> Line:
     if values["as_json"]:
         return lambda event: dumps(event_document(event))
     style, unit = output.style, values["unit"]
@@ -95,11 +128,16 @@ def _line(session: Trace, output: Output, values: dict[str, Any]) -> Line:
         template = Template(values["template"], session.probes)
         return lambda event: template.line(event, style, unit)
     several = not session.targets.is_single
-    return lambda event: event_line(event, style, unit, several)
+
+    def lines(event: Event) -> str:
+        line = event_line(event, style, unit, several)
+        return "\n".join([line, *backtrace_lines(event, style)])
+
+    return lines
 
 
 def _print(
-    session: Trace, limits: Limits, output: Output, line: Line, stop: Stop
+    session: Tracing, limits: Limits, output: Output, line: Line, stop: Stop
 ) -> int:
     """Print events until it is over; how many there were.
 
@@ -127,7 +165,7 @@ def _print(
     return shown
 
 
-def _events(session: Trace, limits: Limits, stop: Stop) -> Iterator[Event | None]:
+def _events(session: Tracing, limits: Limits, stop: Stop) -> Iterator[Event | None]:
     """Events as they come; None where nothing more is there at the moment."""
     start = refreshed = time.monotonic()
     left = REFRESH_SECONDS

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
-from rbtrace_py.aggregate.events import Event, Unreadable, Value
+from rbtrace_py.aggregate.events import Event, RaiseEvent, Unreadable, Value
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model import (
     DURATION_UNTRACED,
@@ -38,6 +38,13 @@ def event_line(
     start = f"{style.dim(clock(event.time_ns))} {thread}"
     probe = style.bold(escape(event.probe.full_name, style))
     return f"{start} {probe} {arguments(event, style, unit)}".rstrip()
+
+
+def backtrace_lines(event: Event, style: Style) -> Iterator[str]:
+    """Below an exception where it was raised, the innermost first."""
+    if isinstance(event, RaiseEvent):
+        for line in event.backtrace:
+            yield f"    {escape(line, style)}"
 
 
 def clock(time_ns: int) -> str:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from rbtrace_py.aggregate.checks import Check
-from rbtrace_py.aggregate.events import Event, Unreadable, Value
+from rbtrace_py.aggregate.events import Event, RaiseEvent, Unreadable, Value
 from rbtrace_py.aggregate.histogram import Distribution
 from rbtrace_py.aggregate.listed import Listed
 from rbtrace_py.aggregate.methods import MethodGroup
@@ -77,6 +77,11 @@ def event_document(event: Event) -> Document:
         "arguments": {name: _value(value) for name, value in values},
         "truncated": cut,
         "unreadable": [name for name, v in values if isinstance(v, Unreadable)],
+        **(
+            {"backtrace": list(event.backtrace)}
+            if isinstance(event, RaiseEvent)
+            else {}
+        ),
     }
 
 
