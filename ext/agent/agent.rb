@@ -42,6 +42,7 @@ module Tracepoint
     # Values as bytes: docs/agent.md, "Values".
     module Values
       DEPTH = 16
+
       module_function
 
       def encode(value, out = String.new(encoding: Encoding::BINARY))
@@ -318,6 +319,7 @@ module Tracepoint
     module Place
       NAME = /\A(\d+)-(\d+)\.sock\z/.freeze
       MOST_CLEANED = 256
+
       module_function
 
       def name
@@ -397,6 +399,7 @@ module Tracepoint
       MODULE_METHOD = Module.instance_method(:instance_method)
       OBJECT_ID = Object.instance_method(:to_s)
       OBJECT_CLASS = Kernel.instance_method(:class)
+
       module_function
 
       def of(from, count)
@@ -432,7 +435,7 @@ module Tracepoint
       end
 
       def module?(value)
-        Module === value # rubocop:disable Style/CaseEquality
+        Module === value
       end
 
       def place(owner, name)
@@ -723,7 +726,7 @@ module Tracepoint
           (readable || []).each { |io| io == @wire.socket ? heed : pass_on(io) }
           raise Refusal.new("time", "the time limit passed") if now > @deadline
         end
-        @pipes.keys.each { |io| nil while pass_on(io) } # rubocop:disable Style/HashEachMethods
+        @pipes.keys.each { |io| nil while pass_on(io) }
       end
 
       private
@@ -804,7 +807,7 @@ module Tracepoint
           ns: Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond) - started }
       rescue NoMethodError => e
         # A BasicObject has neither class nor inspect.
-        raise unless e.name == :inspect && BasicObject === e.receiver # rubocop:disable Style/CaseEquality
+        raise unless e.name == :inspect && BasicObject === e.receiver
 
         failure(e)
       end
@@ -825,27 +828,39 @@ module Tracepoint
 
       def run(wire, request, limit)
         pipe, pipe_end = IO.pipe(binmode: true)
-        pid = Agent.fork_apart { write(pipe_end) }
-        pipe_end.close
+        why, why_end = IO.pipe
+        pid = Agent.fork_apart { write(pipe_end, why_end) }
+        [pipe_end, why_end].each(&:close)
         pump = Pump.new(wire, request, { 3 => pipe }, limit)
         pump.run { finished?(pid) }
-        raise Refusal.new("system", "the dump's process failed: #{@status.inspect}") unless @status.nil? || @status.success?
+        raise Refusal.new("system", "the dump failed: #{reason(why)}") unless @status.nil? || @status.success?
 
         { bytes: pump.bytes }
       rescue Refusal, Gone
         kill(pid)
         raise
       ensure
-        pipe&.close
+        [pipe, pipe_end, why, why_end].compact.each(&:close)
       end
 
       private
 
-      def write(pipe)
+      # In the child. Ruby 3.4 raises where a pipe that does not block is full;
+      # the numbers are F_SETFL and F_GETFL, for which Ruby has a library.
+      def write(pipe, why)
+        pipe.fcntl(4, pipe.fcntl(3) & ~File::NONBLOCK)
         require "objspace"
         GC.start if @collect
         ObjectSpace.public_send(@method, output: pipe)
         pipe.close
+      rescue Exception => e # rubocop:disable Lint/RescueException -- it is the parent's to tell
+        why.write("#{e.class}: #{e.message}".byteslice(0, 1000))
+        raise
+      end
+
+      def reason(why)
+        said = why.read_nonblock(1000, exception: false)
+        said.is_a?(String) ? said : @status.inspect
       end
 
       # The program may wait for any child, and so for this one.
@@ -898,7 +913,7 @@ module Tracepoint
 
       def argument(name, type, default)
         value = @map.fetch(name, default)
-        raise Refusal.new("argument", "#{name} is missing or not #{type}") unless type === value # rubocop:disable Style/CaseEquality
+        raise Refusal.new("argument", "#{name} is missing or not #{type}") unless type === value
 
         value
       end
