@@ -241,6 +241,9 @@ def test_children(root: None) -> None:
         processes = json.loads(out)["processes"]
         assert len(processes) == 2
         assert processes[0]["pid"] == target.pid
+        assert [one["threads"][0]["tid"] for one in processes] == [
+            one["pid"] for one in processes
+        ]
         assert "runs no Ruby" in err
     finally:
         target.close()

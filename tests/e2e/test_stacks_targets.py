@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import LIB, ROOT, TARGETS, Target, Tracer, run
+from conftest import LIB, ROOT, TARGETS, Target, Tracer, read_line, run
 from rbtrace_py.errors import NotPermitted
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ptrace import paused
@@ -129,13 +129,13 @@ def test_a_command_runs_as_who_called_sudo(root: None, tmp_path: Path) -> None:
     assert "Integer#times" in path.read_text()
 
 
-def test_a_command_is_ended_with_the_session(root: None) -> None:
+def test_a_command_is_ended_with_the_session(trace: TRACE) -> None:
     script = "$stdout.sync = true; puts Process.pid; sleep"
-    out, err, code = run(
-        "record", "-d", "0.3", "-o", "/dev/null", "--", "ruby", "-e", script
-    )
+    tracer = trace("record", "-o", "/dev/null", "--", "ruby", "-e", script)
+    pid = int(read_line(tracer.process.stdout))
+    _, err, code = tracer.finish()
     assert code == 0, err
-    assert not Path(f"/proc/{out.strip()}").exists()
+    assert not Path(f"/proc/{pid}").exists()
 
 
 # ------------------------------------------------------------------- families
