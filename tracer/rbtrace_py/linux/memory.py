@@ -30,6 +30,10 @@ _MOST_RANGES = 1024
 
 _MOST_PLANS = 1 << 10
 
+_ONE_RANGE = struct.Struct("=4Q")
+"""Two ``struct iovec`` {address, size}: where to, and where from."""
+_VECTOR_SIZE = 16
+
 _MAGIC = b"rbmemory1\n"
 _RUN = struct.Struct("<QI")
 
@@ -65,10 +69,14 @@ class _Plan:
             )
             self.cut = struct.Struct("".join(f"{pair[1]}s" for pair in ranges))
         except struct.error:
-            raise UnreadableMemory("an address or a size that cannot be") from None
+            raise _impossible() from None
         self.local = ctypes.create_string_buffer(struct.pack("=2Q", buffer, self.total))
         self.remote_at = ctypes.addressof(self.remote)
         self.local_at = ctypes.addressof(self.local)
+
+
+def _impossible() -> UnreadableMemory:
+    return UnreadableMemory("an address or a size that cannot be")
 
 
 class ProcessMemory:
@@ -82,16 +90,29 @@ class ProcessMemory:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._room = 0
+        self._vectors = ctypes.create_string_buffer(_ONE_RANGE.size)
+        self._vectors_at = ctypes.addressof(self._vectors)
         self._reserve(1 << 16)
 
     def _reserve(self, size: int) -> None:
         self._room = 1 << (size - 1).bit_length()
         self._buffer = ctypes.create_string_buffer(self._room)
+        self._buffer_at = ctypes.addressof(self._buffer)
         self._plans: dict[int, _Plan] = {}
 
     def read(self, address: int, size: int) -> bytes:
         """Return exactly ``size`` bytes at ``address``."""
-        return self._run(self._plan(((address, size),)))[0]
+        self._check(size)
+        # A list of many threads, or a name, takes many small reads, each of them once.
+        vectors, at = self._vectors, self._vectors_at
+        try:
+            _ONE_RANGE.pack_into(vectors, 0, self._buffer_at, size, address, size)
+        except struct.error:
+            raise _impossible() from None
+        got = _process_vm_readv(self.pid, at, 1, at + _VECTOR_SIZE, 1, 0)
+        if got != size:
+            raise self._error(got, ((address, size),))
+        return ctypes.string_at(self._buffer_at, size)
 
     def gather(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return the bytes of each (address, size); at most 1024 of them.
@@ -110,22 +131,24 @@ class ProcessMemory:
     def _plan(self, ranges: Sequence[tuple[int, int]]) -> _Plan:
         if len(ranges) > _MOST_RANGES:
             raise UnreadableMemory(f"{len(ranges)} places at once")
-        size = sum(pair[1] for pair in ranges)
+        self._check(sum(pair[1] for pair in ranges))
+        return _Plan(ranges, self._buffer_at)
+
+    def _check(self, size: int) -> None:
         if size > LARGEST_READ or size < 0:
             raise UnreadableMemory(f"{size} bytes at once are more than is read")
         if size > self._room:
             self._reserve(size)
-        return _Plan(ranges, ctypes.addressof(self._buffer))
 
     def _run(self, plan: _Plan) -> list[bytes]:
         count = len(plan.ranges)
         got = _process_vm_readv(self.pid, plan.local_at, 1, plan.remote_at, count, 0)
         if got != plan.total:
-            code = ctypes.get_errno() if got < 0 else errno.EFAULT
-            raise self._error(code, plan.ranges)
+            raise self._error(got, plan.ranges)
         return list(plan.cut.unpack_from(self._buffer))
 
-    def _error(self, code: int, ranges: Sequence[tuple[int, int]]) -> RbtraceError:
+    def _error(self, got: int, ranges: Sequence[tuple[int, int]]) -> RbtraceError:
+        code = ctypes.get_errno() if got < 0 else errno.EFAULT
         if code == errno.ESRCH:
             return NoSuchTarget(f"process {self.pid} has ended")
         if code in (errno.EPERM, errno.EACCES):
