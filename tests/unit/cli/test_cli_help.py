@@ -51,6 +51,7 @@ SHARED = {
         *INSIDE,
         *ATTACHING,
     ],
+    "--attach": ["eval", "backtraces", "memory", *DUMPS],
     "--timeout": ["eval", "calls", *DUMPS, *ATTACHING],
     "--output": [
         *(name for name in TARGETED if name not in NO_OUTPUT),

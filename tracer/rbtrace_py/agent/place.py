@@ -47,7 +47,10 @@ def connect(process: Process) -> socket.socket:
     if not process.alive():
         raise gone(process.pid)
     why = f": {reasons[0]}" if reasons else ""
-    raise NoAgent(f"there is no agent in process {process.pid}{why}", HOW_TO_LOAD)
+    raise NoAgent(
+        f"there is no agent in process {process.pid}{why}",
+        f"{HOW_TO_LOAD}; or put it in: rbtrace-py attach {process.pid}",
+    )
 
 
 def _connections(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from rbtrace_py.cli import options as o
+from rbtrace_py.cli.each import asked
 from rbtrace_py.cli.output import opened
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.inside import backtrace_lines, backtraces_document
@@ -16,12 +17,14 @@ from rbtrace_py.session.targets import Targets
 @click.command("backtraces", options_metavar="[OPTIONS]")
 @o.takes_target
 @click.option("--agent", is_flag=True, help="The agent's own threads too.")
+@o.attach_option
 @o.json_option
 @o.output_option
 def command(
     targets: Targets,
     words: tuple[str, ...],
     agent: bool,
+    attaches: bool,
     as_json: bool,
     output: str | None,
 ) -> None:
@@ -45,7 +48,7 @@ def command(
             for thread in inside.backtraces(process)
             if agent or not thread.is_agent
         ]
-        for process in inside.processes(targets)
+        for process in asked(targets, attaches)
     }
     with opened(output) as out:
         for number, (pid, threads) in enumerate(found.items()):

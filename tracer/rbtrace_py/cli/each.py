@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rbtrace_py.cli.main import show_error
+from rbtrace_py.cli.options import say
 from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
+from rbtrace_py.session.attaching import attach_all
 from rbtrace_py.session.inside import processes
 from rbtrace_py.session.targets import Targets
+
+
+def asked(targets: Targets, attaches: bool) -> list[Process]:
+    """The targets that live; with ``--attach`` each has the agent then."""
+    found = processes(targets)
+    if attaches:
+        attach_all(found, say)
+    return found
 
 
 def each(

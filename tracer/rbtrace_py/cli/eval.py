@@ -11,6 +11,7 @@ import click
 
 from rbtrace_py.aggregate.inside import Evaluated
 from rbtrace_py.cli import options as o
+from rbtrace_py.cli.each import asked
 from rbtrace_py.cli.output import Output, cannot_write, opened
 from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
@@ -33,6 +34,7 @@ _MOST_KEPT = 64 << 20
     type=click.Path(allow_dash=True, dir_okay=False),
     help="Take the code from a file; - is standard input.",
 )
+@o.attach_option
 @o.time_limit_option(inside.EVAL_SECONDS, inside.MOST_SECONDS)
 @o.json_option
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
@@ -43,12 +45,14 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     exit code is 1 if it raises.
 
     The process must have loaded the agent: require "tracepoint/agent" in it, or
-    RUBYOPT=-rtracepoint/agent around it. It answers to its own user and root.
+    RUBYOPT=-rtracepoint/agent around it; or --attach puts it there. It answers
+    to its own user and root.
 
     \b
     Examples:
       rbtrace-py eval 1234 'ObjectSpace.count_objects[:T_STRING]'
       rbtrace-py eval 1234 'puts Thread.list.size' --json
+      rbtrace-py eval 1234 'GC.stat(:count)' --attach
       rbtrace-py eval 1234 -f fix.rb --timeout 1m
       echo 'GC.start' | rbtrace-py eval 1234
     """
@@ -56,7 +60,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
         raise UsageError("eval is for what runs already, not for a command")
     code, name = _code(words, values["code_file"])
     one = _document if values["as_json"] else _conversation
-    found = inside.processes(targets)
+    found = asked(targets, values["attaches"])
     results = []
     for process in found:
         if len(found) > 1 and not values["as_json"]:

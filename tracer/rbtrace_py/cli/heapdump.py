@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from rbtrace_py.cli import options as o
+from rbtrace_py.cli.each import asked
 from rbtrace_py.cli.output import Output, Ticker
 from rbtrace_py.cli.whole import whole_file
 from rbtrace_py.errors import UsageError
@@ -24,6 +25,7 @@ from rbtrace_py.session.targets import Targets
 @click.command("heapdump", options_metavar="[OPTIONS]")
 @o.takes_target
 @click.option("--gc", "collect", is_flag=True, help="Collect garbage in it first.")
+@o.attach_option
 @o.time_limit_option(inside.DUMP_SECONDS, inside.MOST_SECONDS)
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> None:
     """Write every object of a Ruby process to a file, a line of JSON each.
@@ -46,7 +48,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> None:
         raise UsageError("heapdump is for what runs already, not for a command")
     if len(words) > 1:
         raise UsageError(f"{words[1]!r} is one word too many")
-    processes = inside.processes(targets)
+    processes = asked(targets, values["attaches"])
     name = words[0] if words else None
     if name == "-" and len(processes) > 1:
         raise UsageError("standard output takes the heap of one process")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from rbtrace_py.cli import options as o
+from rbtrace_py.cli.each import asked
 from rbtrace_py.cli.output import opened
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.inside import memory_document, memory_lines
@@ -15,10 +16,15 @@ from rbtrace_py.session.targets import Targets
 
 @click.command("memory", options_metavar="[OPTIONS]")
 @o.takes_target
+@o.attach_option
 @o.json_option
 @o.output_option
 def command(
-    targets: Targets, words: tuple[str, ...], as_json: bool, output: str | None
+    targets: Targets,
+    words: tuple[str, ...],
+    attaches: bool,
+    as_json: bool,
+    output: str | None,
 ) -> None:
     """Show how much memory a process uses: its own, Ruby's objects, GC.stat.
 
@@ -35,7 +41,7 @@ def command(
         raise UsageError("memory is for what runs already, not for a command")
     if words:
         raise UsageError(f"{words[0]!r} is one word too many")
-    found = {one.pid: inside.memory(one) for one in inside.processes(targets)}
+    found = {one.pid: inside.memory(one) for one in asked(targets, attaches)}
     with opened(output) as out:
         for number, (pid, use) in enumerate(found.items()):
             if as_json:
