@@ -494,3 +494,43 @@ def test_what_exceptions_do_not_take(target: Target) -> None:
     assert (code, "takes no --filter" in err) == (2, True)
     _, err, code = run("trace", target.pid, "gc__mark__begin", "--backtrace")
     assert (code, "--backtrace is of" in err) == (2, True)
+
+
+# --------------------------------------------------------- Ruby's own probes
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_method_probes_are_made_to_speak(
+    number: int, target: Target, trace: Trace
+) -> None:
+    if not has_ruby_probes():
+        pytest.skip("this Ruby has no probes")
+    words = ("--via", "probes", "--by", "method", "--json")
+    tracer = trace("latency", target.pid, "method", *words)
+    step(target, "fib")
+    out, err, _ = tracer.finish(number)
+    if number == signal.SIGINT:
+        assert counted(json.loads(out))["fib"] == FIB_15
+        assert "method: from Ruby's own probes" in err
+        assert "the agent has Ruby's method probes speak" in err
+    # Nothing of it stays.
+    code = "Thread.pass while ObjectSpace.each_object(TracePoint).any?(&:enabled?)"
+    assert run("eval", target.pid, code)[0].endswith("=> nil\n")
+    tracer = trace("count", target.pid, "ruby:*", "--json")
+    step(target, "fib")
+    assert counted_series(answer(tracer)).get("ruby:method__entry", 0) == 0
+
+
+def counted_series(document: Any) -> dict[str, int]:
+    return {group["series"]: group["count"] for group in document["groups"]}
+
+
+def test_method_probes_without_an_agent(start: Start, trace: Trace) -> None:
+    if not has_ruby_probes():
+        pytest.skip("this Ruby has no probes")
+    target = start("methods.rb", "bare")
+    tracer = trace("count", target.pid, "ruby:method__entry", "--json")
+    step(target, "fib")
+    out, err, _ = tracer.finish()
+    assert json.loads(out)["count"] == 0
+    assert "Ruby's method probes say nothing unless something asks" in err

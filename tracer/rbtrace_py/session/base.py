@@ -22,7 +22,7 @@ from rbtrace_py.errors import (
 from rbtrace_py.linux.probes import ProbeCache, find_probes
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model import Probe
-from rbtrace_py.session import hazards, select
+from rbtrace_py.session import hazards, parked, select
 from rbtrace_py.session.engine import (
     Engine,
     Family,
@@ -104,6 +104,7 @@ class Session(ABC):
         self.filter = KernelFilter(self.options.filter)
         self._is_agreed: bool | None = None
         self._ended_ns: int | None = None
+        self._parked: parked.Parked | None = None
 
     # ------------------------------------------------------------- life cycle
 
@@ -136,6 +137,7 @@ class Session(ABC):
         probes = self._agreed(probes)
         self.plan(_unique(probes))
         self.make_engines(attacher)
+        self._have_methods_speak(probes)
         attached = self._attach_first(probes)
         if self._is_ours:
             # The program ran before they could be attached to.
@@ -144,6 +146,13 @@ class Session(ABC):
         self.started_ns = time.time_ns()
         self._strangers = self.targets.strangers()
         self._note(attacher)
+
+    def _have_methods_speak(self, probes: Mapping[int, Sequence[Probe]]) -> None:
+        """Those that were named; a glob is not worth slowing a process down."""
+        if any(map(parked.is_silent, self.named(_unique(probes)))):
+            agree = self.options.agree
+            self._parked = parked.Parked(self.targets.alive(), agree)
+            self.notes += dict.fromkeys(self._parked.notes)
 
     def _attach_first(self, probes: Mapping[int, Sequence[Probe]]) -> int:
         try:
@@ -356,6 +365,8 @@ class Session(ABC):
     def close(self) -> None:
         with ExitStack() as stack:
             stack.callback(self._watcher.close)
+            if self._parked is not None:
+                stack.callback(self._parked.close)
             if self._family is not None:
                 stack.callback(self._family.close)
             for engine in self._engines:
