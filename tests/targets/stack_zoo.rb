@@ -144,7 +144,7 @@ class Animal
 end
 
 class Puppy < Animal
-  def plain
+  def plain # rubocop:disable Lint/UselessMethodDefinition
     super
   end
 end
@@ -221,7 +221,7 @@ CASES = {
   "fiber" => -> { Fiber.new { Animal.new.plain }.resume },
   "fiber in fiber" => -> { Fiber.new { Fiber.new { Animal.new.blocks }.resume }.resume },
   "enumerator" => -> { Enumerator.new { |y| y << Animal.new.plain }.next },
-  "times" => -> { 1.times { park } },
+  "times" => -> { 1.times { park } }, # rubocop:disable Lint/UselessTimes
   "hash" => -> { { a: 1 }.each_pair { |_, _| park } },
   "tap" => -> { 1.tap { park } },
   "loop" => -> { loop { park } },

@@ -19,4 +19,3 @@ def pointed(text: str, position: int, style: Style) -> tuple[str, str]:
     left = cut_left(left, room - max(min(width(right), room // 2), 1), style)
     line = left + cut(right, room - width(left), style)
     return _INDENT + line, f"{_INDENT}{' ' * width(left)}^"
-

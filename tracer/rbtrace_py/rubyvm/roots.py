@@ -114,9 +114,7 @@ def find_symbols(memory: Memory, ruby: Ruby) -> Root | None:
     return symbols_by_shape(memory, ruby.data)
 
 
-def symbols_by_shape(
-    memory: Memory, regions: Sequence[tuple[int, int]]
-) -> Root | None:
+def symbols_by_shape(memory: Memory, regions: Sequence[tuple[int, int]]) -> Root | None:
     """Look for the table of symbols in (address, size) of .data and .bss."""
     for address in _candidates(memory, regions):
         if _resolves(memory, address):
