@@ -102,6 +102,14 @@ def test_as_deep_as_a_stack_can_be() -> None:
     assert not thread["truncated"]
 
 
+def test_a_stack_as_large_as_somebody_likes() -> None:
+    words = ("env", f"RUBY_THREAD_VM_STACK_SIZE={400 << 20}", *ruby("standing.rb"))
+    with target(*words) as standing:
+        out, err, code = run("dump", standing.pid)
+    assert (err, code) == ("", 0)
+    assert "Shop#serve" in out
+
+
 # --------------------------------------------------------------------- endings
 
 

@@ -13,12 +13,11 @@ from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.memory import Memory
 from rbtrace_py.rubyvm.layout import Layout, ThreadList
 from rbtrace_py.rubyvm.roots import is_pointer, read_word
+from rbtrace_py.rubyvm.unwinder import LARGEST_STACK
 
 _TRIES = 5
 _PAGE = 4096
 _LONGEST_LIST = 4096
-_LARGEST_STACK = 1 << 24
-"""Words of a VM stack; RUBY_THREAD_VM_STACK_SIZE is 128 k words."""
 
 
 class _Wrong(Exception):
@@ -134,7 +133,7 @@ class _Checks:
         if not (stack and size and cfp):
             raise _Unmade("the main thread has no stack")
         end = stack + 8 * size
-        fits = 0 < size <= _LARGEST_STACK and stack < cfp <= end
+        fits = 0 < 8 * size <= LARGEST_STACK and stack < cfp <= end
         self.need(fits, "a frame is not on its stack")
         whole = (end - cfp) % offsets.cfp_size == 0
         self.need(whole, "the frames do not fill their part of the stack")

@@ -17,8 +17,9 @@ from rbtrace_py.rubyvm.frames import FrameTree, Node
 from rbtrace_py.rubyvm.layout import Layout
 
 MOST_FRAMES = 1 << 14
-_LARGEST_STACK = 1 << 28
-"""Bytes of a VM stack at most (RUBY_THREAD_VM_STACK_SIZE is 1 MiB if not set)."""
+LARGEST_STACK = 1 << 36
+"""Bytes of a VM stack at most: RUBY_THREAD_VM_STACK_SIZE is 1 MiB if not set, but
+those who recurse deeply ask for much. Never is a whole one read."""
 
 _MARGIN_FRAMES = 6
 _MARGIN_VALUES = 512
@@ -253,7 +254,7 @@ class Unwinder:
     def _move(self, track: Track, low: int, high: int, cfp: int) -> None:
         """Take over a stack that was not known yet."""
         size = high - low
-        if not 0 < size <= _LARGEST_STACK or low & 7 or low < 4096:
+        if not 0 < size <= LARGEST_STACK or low & 7 or low < 4096:
             raise UnreadableMemory("no VM stack")
         if not low <= cfp <= high or (high - cfp) % self._size:
             raise UnreadableMemory("a frame pointer that is not in its stack")
