@@ -437,6 +437,14 @@ def test_call_trees_take_an_agent(start: Start) -> None:
     assert (code, "are for --calls" in err) == (2, True)
 
 
+def test_the_agent_is_put_there_first(start: Start, trace: Trace) -> None:
+    target = start("methods.rb", "bare")
+    tracer = trace("count", target.pid, "-m", "Work.fib", "--attach", "--json")
+    step(target, "fib")
+    out, err, code = tracer.finish()
+    assert (json.loads(out)["count"], code) == (FIB_15, 0), err
+
+
 # ------------------------------------------------------------------ exceptions
 
 

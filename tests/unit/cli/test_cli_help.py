@@ -51,7 +51,10 @@ SHARED = {
         *INSIDE,
         *ATTACHING,
     ],
-    "--attach": ["eval", "backtraces", "memory", *DUMPS],
+    "--attach": [
+        *("eval", "backtraces", "memory", *DUMPS),
+        *("count", "latency", "trace", "stacks"),
+    ],
     "--timeout": ["eval", "calls", *DUMPS, *ATTACHING],
     "--output": [
         *(name for name in TARGETED if name not in NO_OUTPUT),

@@ -140,4 +140,6 @@ def _key(row: MethodRow, by: str | None) -> tuple[Key, bytes]:
 
 
 def _name(method: CalledMethod, by: str) -> str:
+    if method.kind is MethodKind.OBJECT and method.owner is None:
+        return "(hidden)"  # Ruby's own, of no class that a program can have
     return method.full_name if by == "method" else method.owner or "(unknown)"

@@ -18,7 +18,7 @@ from rbtrace_py.session.targets import Targets
 @o.takes_target
 @o.grouping_options
 @m.selecting_options
-@m.via_option
+@m.source_options
 @m.top_option
 @o.json_option
 @o.output_option

@@ -19,7 +19,7 @@ from rbtrace_py.session.targets import Targets
 @o.takes_target
 @o.grouping_options
 @m.selecting_options
-@m.via_option
+@m.source_options
 @m.sort_option
 @m.top_option
 @o.unit_option

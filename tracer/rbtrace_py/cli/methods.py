@@ -34,7 +34,7 @@ selecting_options = o.chain(
     ),
 )
 
-via_option = click.option(
+_via_option = click.option(
     "--via",
     type=click.Choice(["auto", "agent", "probes"]),
     default="auto",
@@ -42,6 +42,9 @@ via_option = click.option(
     help="Who tells of methods, gc, raise and objects: the agent's hook, or Ruby's"
     " own probes.",
 )
+
+source_options = o.chain(_via_option, o.attach_option)
+"""Of every command that asks the agent or the probes."""
 
 top_option = click.option(
     "--top",
@@ -66,8 +69,21 @@ def source_of(
     """Who answers; ``-m`` alone means the word ``method``."""
     if values.get("selectors") and "method" not in words:
         words = (*words, "method")
+    attach_first(targets, values)
     waits = bool(values.get("wait"))
     return choose(targets, command, words, values["via"], waits)
+
+
+def attach_first(targets: Targets, values: dict[str, Any]) -> None:
+    """With ``--attach`` every target has an agent then."""
+    if not values["attaches"]:
+        return
+    if targets.command is not None:
+        raise UsageError("--attach is for what runs already, not for a command")
+    # It takes much that only this needs.
+    from rbtrace_py.cli.each import asked
+
+    asked(targets, attaches=True)
 
 
 def latency(targets: Targets, source: Source, values: dict[str, Any]) -> int:

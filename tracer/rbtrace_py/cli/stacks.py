@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from typing import Any
 
@@ -15,12 +16,13 @@ from rbtrace_py.cli import rendering as r
 from rbtrace_py.cli import sampling as s
 from rbtrace_py.cli.callstacks import fold_calls
 from rbtrace_py.errors import UsageError
+from rbtrace_py.report.formats import FORMATS, Format
 from rbtrace_py.session.sampling import Add, Sampling
 from rbtrace_py.session.targets import Targets
 
 
 @click.command("stacks", options_metavar="[OPTIONS]")
-@o.takes_target
+@o.takes_only_target
 @s.sampling_options("cpu")
 @r.format_option("folded")
 @r.lines_option
@@ -42,6 +44,7 @@ from rbtrace_py.session.targets import Targets
     help="Of --calls: a stack's own time in ns, or how often it was called.",
 )
 @m.selecting_options
+@o.attach_option
 @o.yes_option
 @o.output_option
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
@@ -49,6 +52,8 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
 
     Reads the target's memory from outside: no gem, no BPF, and the target is
     not stopped. Ctrl-C ends it and prints what was seen. --count is of samples.
+    flamegraph, speedscope, pprof and callgrind are written to a file unless -o
+    names one (- is standard output).
 
     --calls asks the agent in the process for every entry and return instead:
     call trees with exact counts and times, in the same formats.
@@ -66,18 +71,28 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     if words:
         raise UsageError(f"stacks takes no {words[0]!r}", "see --format for reports")
     if values["calls"]:
+        m.attach_first(targets, values)
         return fold_calls(targets, values, s.name_now(targets))
-    if values["selectors"] or values["c_calls"]:
-        raise UsageError("-m and --c-calls are for --calls")
+    if values["selectors"] or values["c_calls"] or values["attaches"]:
+        raise UsageError("-m, --c-calls and --attach are for --calls")
+    if values["interval"] and values["output"] and not _format_of(values).is_text:
+        raise UsageError(
+            f"{values['format_']} takes a file for each interval", "leave -o out"
+        )
     if values["mode"] == "wall":
         values["states"] = True
     with ExitStack() as stack:
         counting = _Counting(targets, values)
         wanted = counting.interval if values["interval"] else None
         sampling = s.sample(stack, targets, values, counting.sink, wanted)
-        if not values["interval"]:
-            counting.render()
-        return s.sum_up(sampling, values)
+        if values["interval"]:
+            return s.sum_up(sampling, values)
+        counting.render()
+        return s.sum_up(sampling, values, r.says_losses(values))
+
+
+def _format_of(values: dict[str, Any]) -> Format:
+    return FORMATS[values["format_"]]
 
 
 class _Counting:
@@ -87,6 +102,7 @@ class _Counting:
         self._values = values
         self._stem = s.name_now(targets)
         self._before: StackCounts | None = None
+        self._intervals = 0
 
     def sink(self, sampling: Sampling) -> Add:
         self._sampling = sampling
@@ -94,15 +110,27 @@ class _Counting:
         return self._counts.add
 
     def interval(self) -> None:
-        """Render what came since the last one."""
-        counts = self._counts
-        self._render(counts if self._before is None else counts.minus(self._before))
+        """Render what came since the last one: below that, or to a file of its own."""
+        self._intervals += 1
+        counts, values = self._counts, self._values
+        came = counts if self._before is None else counts.minus(self._before)
+        if _format_of(values).says_losses:
+            title = f"{values['title']} {time.strftime('%H:%M:%S')}".strip()
+            values = {**values, "title": title}
+        stem = f"{self._stem}-{self._intervals}"
+        self._render(came, values, stem, append=self._intervals > 1)
         self._before = counts.snapshot()
 
     def render(self) -> None:
         """Render all there is."""
-        self._render(self._counts)
+        self._render(self._counts, self._values, self._stem)
 
-    def _render(self, counts: StackCounts) -> None:
+    def _render(
+        self,
+        counts: StackCounts,
+        values: dict[str, Any],
+        stem: str,
+        append: bool = False,
+    ) -> None:
         profile = Profile(counts, self._sampling.meta)
-        r.render(profile, self._values["format_"], self._values, self._stem)
+        r.render(profile, values["format_"], values, stem, append=append)

@@ -65,7 +65,7 @@ QUIET_SECONDS = 1.0
 @click.option(
     "--backtrace", is_flag=True, help="Below each exception of raise where it was."
 )
-@m.via_option
+@m.source_options
 @o.json_option
 @o.output_option
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:

@@ -35,8 +35,6 @@ PROBES: dict[tuple[str, str], str] = {
 }
 """What Ruby's own probes have for a word of a command."""
 
-HOW_TO_ATTACH = f"{HOW_TO_LOAD}; or put it in: rbtrace-py attach PID"
-
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -166,5 +164,5 @@ def _check_probes(targets: Targets, names: Sequence[str], words: Sequence[str]) 
         raise NoAgent(
             f"nobody tells of {names[0]} in process {process.pid}: it has no agent,"
             f" and {why}",
-            HOW_TO_ATTACH,
+            f"{HOW_TO_LOAD}; or put it in: rbtrace-py attach {process.pid}",
         )
