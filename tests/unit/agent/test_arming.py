@@ -1,0 +1,289 @@
+"""Arming, names and the end: with an agent that answers what it likes."""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_memory import file_of, make_control, make_data
+
+from rbtrace_py.agent import client
+from rbtrace_py.agent.arming import Armed, Selector, Unsupported, What
+from rbtrace_py.agent.client import AgentError
+from rbtrace_py.agent.protocol import BrokenAgent, Map, decode_map, encode
+from rbtrace_py.agent.shared import Mode
+from rbtrace_py.errors import NoSuchTarget, RbtraceError
+from rbtrace_py.model import NO_ROOM_METHOD, UNKNOWN_METHOD, CalledMethod, MethodKind
+
+REQUEST, DATA, REPLY, ERROR, EVENT, CANCEL = range(1, 7)
+HELLO = {"version": 1, "native": True}
+CLOCK = {"ticks": 1_001_000, "ns": 500_500}
+ARMED = {"overhead": ["slower"], "ractors": 2}
+
+
+class Process:
+    """One that lives until its agent hangs up."""
+
+    pid = 7
+
+    def __init__(self) -> None:
+        self.is_alive = True
+
+    def alive(self) -> bool:
+        return self.is_alive
+
+    def wait(self, timeout: float) -> bool:
+        return not self.is_alive
+
+    def namespace(self, kind: str) -> int | None:
+        return None
+
+
+class FakeAgent:
+    """Answers in a thread; ``answers`` by command: a map, ERROR, or what makes one."""
+
+    def __init__(self) -> None:
+        self.ours, self._its = socket.socketpair()
+        self.answers: dict[str, Any] = {
+            "hello": HELLO,
+            "arm": ARMED,
+            "clock": CLOCK,
+            "disarm": {},
+            "names": {"methods": []},
+            "threads": {"threads": []},
+        }
+        self.asked: list[Map] = []
+        self.files: list[int] | None = None
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def say(self, kind: int, map_: Map, request: int, files: list[int]) -> None:
+        body = encode(map_)
+        head = client.protocol._HEAD.pack(len(body), kind, 0, 0, request)
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))
+        self._its.sendmsg([head + body], [rights] if files else [])
+        for fd in files:
+            os.close(fd)
+
+    def hang_up(self) -> None:
+        with suppress(OSError):
+            self._its.shutdown(socket.SHUT_RDWR)
+
+    def _serve(self) -> None:
+        with suppress(ConnectionError):
+            while head := self._its.recv(12):
+                length, _, _, _, number = client.protocol._HEAD.unpack(head)
+                asked = decode_map(self._its.recv(length, socket.MSG_WAITALL))
+                self.asked.append(asked)
+                self._answer(asked["command"], number)
+
+    def _answer(self, command: str, number: int) -> None:
+        answer = self.answers[command]
+        if answer is None:
+            self.hang_up()
+            return
+        kind = ERROR if "code" in answer else REPLY
+        self.say(kind, answer, number, self._files() if command == "arm" else [])
+
+    def _files(self) -> list[int]:
+        if self.files is not None:
+            return self.files
+        return [file_of(make_data()), file_of(make_control())]
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAgent]:
+    made = FakeAgent()
+    monkeypatch.setattr(client, "connect", lambda process: made.ours)
+    yield made
+    made.hang_up()
+    made.thread.join(10)
+
+
+def arm(what: What | None = None, process: Any = None, **rest: Any) -> Armed:
+    return Armed(process or Process(), what or What(Mode.RING), **rest)
+
+
+def names(*methods: Map) -> Map:
+    return {"methods": list(methods)}
+
+
+def test_what_is_asked(agent: FakeAgent) -> None:
+    select = [Selector("A", "instance", None)]
+    what = What(Mode.SLOW, threshold_ns=5, cpu=True, select=select)
+    with pytest.raises(BrokenAgent, match="something else"):
+        arm(what)
+    asked = agent.asked[1]
+    assert (asked["command"], asked["mode"]) == ("arm", "slow")
+    assert (asked["threshold_ns"], asked["cpu"], asked["whole"]) == (5, True, False)
+    assert asked["select"] == [{"owner": "A", "kind": "instance", "name": None}]
+    assert "offsets" not in asked
+
+
+def test_what_it_says(agent: FakeAgent) -> None:
+    with arm() as armed:
+        assert (armed.overhead, armed.ractors) == (("slower",), 2)
+        assert armed.scale.duration(10) == 5
+        assert armed.disarm()
+    assert [asked["command"] for asked in agent.asked][2:] == ["clock", "disarm"]
+
+
+def test_before(agent: FakeAgent) -> None:
+    def refuse(hello: Map) -> None:
+        assert hello == HELLO
+        raise NoSuchTarget("no")
+
+    with pytest.raises(NoSuchTarget):
+        arm(before=refuse)
+    assert len(agent.asked) == 1
+
+
+def test_without_a_hook(agent: FakeAgent) -> None:
+    agent.answers["hello"] = {"version": 1, "native": False, "native_reason": "J\x1b"}
+    with pytest.raises(Unsupported, match="cannot see methods: J"):
+        arm()
+
+
+def test_busy(agent: FakeAgent) -> None:
+    agent.answers["arm"] = {"code": "busy", "message": "armed by process 5"}
+    with pytest.raises(AgentError, match="armed by process 5"):
+        arm()
+
+
+Damage = Callable[[FakeAgent], None]
+
+
+def _no_files(agent: FakeAgent) -> None:
+    agent.files = []
+
+
+def _one_file(agent: FakeAgent) -> None:
+    agent.files = [file_of(make_data())]
+
+
+def _many_files(agent: FakeAgent) -> None:
+    agent.files = [file_of(make_data()) for _ in range(9)]
+
+
+def _unsealed(agent: FakeAgent) -> None:
+    agent.files = [file_of(make_data(), 0), file_of(make_control())]
+
+
+def _another_mode(agent: FakeAgent) -> None:
+    agent.files = [file_of(make_data(Mode.TABLE)), file_of(make_control())]
+
+
+def _no_clock(agent: FakeAgent) -> None:
+    agent.answers["clock"] = {"ticks": 1, "ns": 1}
+
+
+def _no_number(agent: FakeAgent) -> None:
+    agent.answers["arm"] = {"ractors": "many"}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _no_files,
+        _one_file,
+        _many_files,
+        _unsealed,
+        _another_mode,
+        _no_clock,
+        _no_number,
+    ],
+)
+def test_answers_that_are_none(damage: Damage, agent: FakeAgent) -> None:
+    damage(agent)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(BrokenAgent):
+        arm()
+    # Its end of the pair is closed, and every file that came.
+    agent.thread.join(0)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
+
+
+def test_names(agent: FakeAgent) -> None:
+    a = {"index": 1, "kind": 1, "owner": "A", "singleton": True, "name": "a" * 2000}
+    b = {"index": 2, "kind": 5, "owner": None, "singleton": False, "line": "x"}
+    agent.answers["names"] = names({"index": 0, "kind": 0}, a, b)
+    with arm() as armed:
+        assert armed.method(1) == CalledMethod(MethodKind.RUBY, "A", True, "a" * 1024)
+        assert armed.method(0) is NO_ROOM_METHOD
+        assert armed.method(2).full_name == "(unknown)"
+        assert len(agent.asked) == 4
+        assert armed.method(1 << 40) is UNKNOWN_METHOD
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"methods": 5},
+        {"methods": [5]},
+        names({"index": 0, "kind": 9}),
+        names({"index": 0, "kind": None}),
+        {"code": "state", "message": "no"},
+        None,
+    ],
+)
+def test_names_that_are_none(answer: Any, agent: FakeAgent) -> None:
+    """Nothing is known of them, and that is remembered."""
+    agent.answers["names"] = answer
+    with arm() as armed:
+        assert armed.method(1) is UNKNOWN_METHOD
+        assert isinstance(armed.ended, RbtraceError)
+        assert not armed.disarm()
+
+
+def test_names_out_of_order(agent: FakeAgent) -> None:
+    agent.answers["names"] = names({"index": 5, "kind": 1}, {"index": -1, "kind": 1})
+    with arm() as armed:
+        assert armed.method(5) is UNKNOWN_METHOD
+        assert armed.ended is None
+
+
+def test_more_names_than_there_is_room_for(agent: FakeAgent) -> None:
+    many = ({"index": n, "kind": 1, "name": "a"} for n in range(100))
+    agent.answers["names"] = names(*many)
+    with arm() as armed:
+        assert armed.method(15).name == "a"
+        assert armed.method(16) is UNKNOWN_METHOD
+
+
+def test_the_end_of_the_process(agent: FakeAgent) -> None:
+    """It says goodbye with the names, and what it wrote can still be read."""
+    process = Process()
+    with arm(process=process) as armed:
+        known = names({"index": 0, "kind": 0}, {"index": 1, "kind": 1, "name": "a"})
+        agent.say(EVENT, {"event": "exit", **known}, 0, [])
+        armed.listen()
+        assert armed.ended is None
+        process.is_alive = False
+        agent.hang_up()
+        armed.listen()
+        assert isinstance(armed.ended, NoSuchTarget)
+        assert armed.method(1).name == "a"
+        assert armed.counters().methods == 3
+
+
+def test_it_hangs_up_while_armed(agent: FakeAgent) -> None:
+    agent.answers["clock"] = None
+    with arm() as armed:
+        assert isinstance(armed.ended, BrokenAgent)
+        assert armed.scale.duration(10) == 5
+
+
+def test_events_without_end(agent: FakeAgent) -> None:
+    with arm() as armed:
+        for _ in range(50):
+            agent.say(EVENT, {"event": "more"}, 0, [])
+        armed.learn()
+        assert isinstance(armed.ended, BrokenAgent)

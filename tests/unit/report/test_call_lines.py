@@ -1,0 +1,168 @@
+"""Lines of calls, from events put together by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rbtrace_py.aggregate.calls import CallNesting, Told
+from rbtrace_py.model import (
+    NO_ROOM_METHOD,
+    UNKNOWN_METHOD,
+    CalledMethod,
+    CallRecord,
+    MethodKind,
+)
+from rbtrace_py.report.calls import CallLines, CallsForm, call_document
+from rbtrace_py.report.style import ASCII, PLAIN, Style
+
+ENTRY, RETURN, C_ENTRY, C_RETURN, LOST, GC_BEGIN, GC_END = range(1, 8)
+STACK, PLACE, THREAD = 11, 12, 13
+MS = 1_000_000
+
+
+def method(name: str) -> CalledMethod:
+    return CalledMethod(MethodKind.RUBY, "A", False, name)
+
+
+METHODS = [
+    NO_ROOM_METHOD,
+    method("a"),
+    method("b"),
+    CalledMethod(MethodKind.GC, None, False, None),
+    CalledMethod(MethodKind.C, "X\x1b[2J\u202e", True, "é\n"),
+    UNKNOWN_METHOD,
+]
+TREE: list[tuple[int, CallRecord]] = [
+    (0, (0, 1, 0, ENTRY, 0)),
+    (0, (2 * MS, 2, 1, ENTRY, 0)),
+    (0, (3 * MS, 2, 1, RETURN, 0)),
+    (0, (5 * MS, 1, 0, RETURN, 0)),
+]
+
+
+def stack(stream: int, number: int, tid: int) -> list[tuple[int, CallRecord]]:
+    return [
+        (stream, (0, number, 0, STACK, 0)),
+        (stream, (0xEC, tid, 0, PLACE, 0)),
+        (stream, (0xABC, 0, 0, THREAD, 0)),
+    ]
+
+
+def lines(
+    records: Iterable[tuple[int, CallRecord]],
+    form: CallsForm | None = None,
+    style: Style = PLAIN,
+) -> list[str]:
+    nesting = CallNesting()
+    made = CallLines(form or CallsForm(), style)
+    events = [event for s, record in records for event in nesting.feed(s, record)]
+    events += nesting.finish(9 * MS)
+    found = []
+    for event in events:
+        found += made.lines(Told(4, event, METHODS[event.method]))
+    return found + made.end()
+
+
+def test_a_tree() -> None:
+    assert lines(TREE) == ["A#a", "  A#b <0.001000>", "A#a <0.005000>", ""]
+
+
+def test_a_blank_line_only_once_something_was_nested() -> None:
+    leaf = [(0, (0, 1, 0, ENTRY, 0)), (0, (1, 1, 0, RETURN, 0))]
+    assert lines(leaf + leaf) == ["A#a <0.000000>"] * 2
+    assert lines([*TREE, *leaf])[-2:] == ["A#a <0.000000>", ""]
+
+
+def test_a_call_that_goes_on_at_the_end() -> None:
+    assert lines(TREE[:3]) == ["A#a", "  A#b <0.001000>", ""]
+    assert lines(TREE[:2]) == ["A#a", "  A#b", ""]
+
+
+def test_a_loss_in_the_middle() -> None:
+    lost = (0, (2 * MS, 1234, 1, LOST, 0))
+    assert lines([TREE[0], lost, TREE[3]]) == [
+        "A#a",
+        "  *** 1,234 events lost",
+        "A#a <0.005000>",
+    ]
+    assert "*** 1 event lost" in lines([(0, (0, 1, 0, LOST, 0))])
+
+
+def test_garbage_collection() -> None:
+    gc = [(0, (1 * MS, 3, 1, GC_BEGIN, 0)), (0, (3 * MS, 3, 1, GC_END, 0))]
+    inside = [TREE[0], *gc, TREE[3]]
+    expected = ["A#a", "  garbage_collect <0.002000>", "A#a <0.005000>"]
+    assert lines(inside) == expected
+    assert lines([gc[1]]) == ["garbage_collect <?>"]
+
+
+def test_on_return() -> None:
+    assert lines(TREE, CallsForm(on_return=True)) == [
+        "  A#b <0.001000>",
+        "A#a <0.005000>",
+        "",
+    ]
+
+
+def test_two_threads() -> None:
+    records = [*stack(0, 1, 71), *stack(1, 2, 72), *TREE]
+    other = [(1, record) for _, record in TREE]
+    assert lines([*records, *other])[:5] == [
+        "A#a",
+        "  A#b <0.001000>",
+        *lines(TREE)[2:],
+        "      72 A#a",
+    ]
+    assert lines([*records, *other], CallsForm(column=True))[0] == "      71 A#a"
+    with_pid = lines(records, CallsForm(column=True, with_pid=True))
+    assert with_pid[0] == "            4/71 A#a"
+
+
+def test_by_thread() -> None:
+    """A tree comes whole, whatever others do meanwhile."""
+    mixed = [*stack(0, 1, 71), *stack(1, 2, 72)]
+    for _, record in TREE:
+        mixed += [(0, record), (1, record)]
+    form = CallsForm(by_thread=True, names={71: "wo\x1brker"})
+    tree = lines(TREE)
+    assert lines(mixed, form) == [
+        "--- thread 71 wo\\erker",
+        *tree,
+        "--- thread 72",
+        *tree,
+    ]
+    assert lines(mixed[:-2], form)[-1] == ""
+
+
+def test_deep_calls() -> None:
+    deep = [(0, (0, 1, depth, ENTRY, 0)) for depth in range(3000)]
+    found = lines(deep)
+    assert found[10] == " " * 20 + "A#a"
+    assert max(map(len, found)) < 600
+
+
+def test_names_are_escaped() -> None:
+    call = [(0, (0, 4, 0, C_ENTRY, 0)), (0, (1, 4, 0, C_RETURN, 0))]
+    assert lines(call) == ["X\\e[2J\\u{202E}.é\\n <0.000000>"]
+    assert lines(call, style=ASCII)[0].isascii()
+
+
+def test_methods_without_names() -> None:
+    for number, text in ((0, "(no room)"), (5, "(unknown)")):
+        call = [(0, (0, number, 0, ENTRY, 0)), (0, (1, number, 0, RETURN, 0))]
+        assert lines(call) == [f"{text} <0.000000>"]
+
+
+def test_a_return_of_an_earlier_call() -> None:
+    orphan = [(0, (5, 1, 0, RETURN, 1))]
+    assert lines(orphan) == []
+    (event,) = CallNesting().feed(*orphan[0])
+    assert call_document(Told(4, event, METHODS[1]), {}) is None
+
+
+def test_hostile_times() -> None:
+    """A time of day for whatever is said."""
+    far = (1 << 63) - 1
+    records = [(0, (0, 1, 0, ENTRY, 0)), (0, (far, 1, 0, RETURN, 0))]
+    (line,) = lines(records, CallsForm(times=True))
+    assert line.endswith(f"A#a <{far / 1e9:.6f}>")
