@@ -479,9 +479,12 @@ def test_exceptions_for_people(target: Target, trace: Trace) -> None:
     assert (code, len(out.splitlines())) == (0, 2)
     assert 'rbtrace:raise class: "Work::Refused", message: "no", file: ' in out
     assert "2 events\n  nothing was lost\n" in err
-    tracer = trace("trace", target.pid, "raise", "--template", "{class} {message}")
+    words = ("--template", "{class} {message}", "--backtrace")
+    tracer = trace("trace", target.pid, "raise", *words)
     step(target, "raise")
-    assert tracer.finish()[0] == '"Work::Refused" "no"\n' * 30
+    lines = tracer.finish()[0].splitlines()
+    assert lines.count('"Work::Refused" "no"') == 30
+    assert sum("refuse'" in line for line in lines) == 30
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

@@ -126,14 +126,13 @@ def _line(session: Tracing, output: Output, values: dict[str, Any]) -> Line:
     style, unit = output.style, values["unit"]
     if values["template"] is not None:
         template = Template(values["template"], session.probes)
-        return lambda event: template.line(event, style, unit)
+        return _with_backtrace(lambda e: template.line(e, style, unit), style)
     several = not session.targets.is_single
+    return _with_backtrace(lambda e: event_line(e, style, unit, several), style)
 
-    def lines(event: Event) -> str:
-        line = event_line(event, style, unit, several)
-        return "\n".join([line, *backtrace_lines(event, style)])
 
-    return lines
+def _with_backtrace(line: Line, style: Style) -> Line:
+    return lambda event: "\n".join([line(event), *backtrace_lines(event, style)])
 
 
 def _print(
