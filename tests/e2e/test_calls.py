@@ -409,6 +409,14 @@ def test_an_agent_that_comes_later(start: Start, trace: Trace) -> None:
     assert (masked(out), code) == ("Tiny#last <>\n", 0)
 
 
+def test_an_agent_that_is_put_there(start: Start, trace: Trace) -> None:
+    target = start("calls.rb", "late")
+    tracer = trace("calls", target.pid, "--attach", "-m", "Tiny#", "Timed#")
+    target.step("last")
+    out, _, code = tracer.finish()
+    assert (masked(out), code) == ("Tiny#last <>\n", 0)
+
+
 def test_a_command() -> None:
     code = "sleep 0.001 until Tracepoint::Agent.armed_by; def called; end; called"
     words = ["ruby", f"-I{LIB}", "-rtracepoint/agent", "-e", code]
@@ -456,5 +464,5 @@ def test_a_terminal_is_asked(target: Target) -> None:
         os.close(slave)
         os.write(master, answer.encode())
         assert tracer.wait(TIMEOUT) == code
-        assert b"Do it?" in os.read(master, 4096)
+        assert b"nevertheless?" in os.read(master, 4096)
         os.close(master)

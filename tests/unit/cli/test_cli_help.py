@@ -53,7 +53,7 @@ SHARED = {
     ],
     "--attach": [
         *("eval", "backtraces", "memory", *DUMPS),
-        *("count", "latency", "trace", "stacks"),
+        *("count", "latency", "trace", "stacks", "calls"),
     ],
     "--timeout": ["eval", "calls", *DUMPS, *ATTACHING],
     "--output": [

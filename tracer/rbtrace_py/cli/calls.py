@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ import click
 from rbtrace_py.aggregate.calls import Happened, Told
 from rbtrace_py.cli import options as o
 from rbtrace_py.cli.answer import TOO_MUCH_LOST
-from rbtrace_py.cli.methods import selecting_options
+from rbtrace_py.cli.methods import attach_first, selecting_options
 from rbtrace_py.cli.output import Output, Ticker, attached, opened
 from rbtrace_py.cli.stop import Stop
 from rbtrace_py.errors import UsageError
@@ -122,6 +121,7 @@ _SHOWN = (Happened.RETURNED, Happened.ENDED)
     show_default="10s",
     help="How long the process may take to begin.",
 )
+@o.attach_option
 @o.yes_option
 @o.json_option
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
@@ -131,12 +131,13 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     in it is printed when it begins, and again with its time when it ends.
 
     The process must have loaded the agent: require "tracepoint/agent" in it, or
-    RUBYOPT=-rtracepoint/agent around it. Nothing is hooked before this command
-    runs, and nothing after it. Calls that come faster than they can be written
-    are lost, and shown where they were lost; then the exit code is 5 if more
-    were lost than shown. With several threads their number stands in front; of
-    a thread's second fiber it is NUMBER.2. Of several processes -o writes
-    FILE.PID each.
+    RUBYOPT=-rtracepoint/agent around it; or --attach puts it there. Nothing is
+    hooked before this command runs, and nothing after it.
+
+    Calls that come faster than they can be written are lost, and shown where
+    they were lost; then the exit code is 5 if more were lost than shown. With
+    several threads their number stands in front; of a thread's second stack, a
+    fiber's, it is NUMBER.2. Of several processes -o writes FILE.PID each.
 
     \b
     Examples:
@@ -147,6 +148,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
       rbtrace-py calls 1234 --json --duration 10
     """
     session = Calls(targets, _options(words, values))
+    attach_first(targets, values)
     with ExitStack() as stack:
         stack.callback(session.close)
         stop = stack.enter_context(Stop())
@@ -172,6 +174,8 @@ def _options(words: tuple[str, ...], values: dict[str, Any]) -> CallsOptions:
     if values["slow_methods"] and not (slow or cpu):
         slow = SLOW_MS
     milliseconds = slow or cpu
+    agree = o.options_of(values).agree
+    assert agree is not None
     return CallsOptions(
         select=selectors_of(
             [*values["selectors"], *values["slow_methods"], *words], values["sets"]
@@ -180,24 +184,11 @@ def _options(words: tuple[str, ...], values: dict[str, Any]) -> CallsOptions:
         gc=values["gc"],
         slow_ns=max(1, round(milliseconds * 1e6)) if milliseconds else None,
         cpu=cpu is not None,
-        agree=_agree_always if values["yes"] else _ask,
+        agree=agree,
         wait=values["waits"],
         seconds=values["timeout"],
         ring_records=int(values["buffer"]),
     )
-
-
-def _agree_always(text: str) -> bool:
-    return True
-
-
-def _ask(text: str) -> bool:
-    """A person's yes on the terminal; without one it is a no."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
-    columns = Style.for_stream(sys.stderr).width - 1
-    click.echo(textwrap.fill(f"{text}.", columns), err=True)
-    return click.confirm("Do it?", err=True)
 
 
 class _Writers:
