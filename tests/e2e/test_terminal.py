@@ -91,3 +91,11 @@ def test_a_command_of_ours_has_the_terminal_for_itself(root, terminal):
     said, code = seen.finish()
     assert code == 4
     assert status_lines(said) == []
+
+
+@pytest.mark.parametrize("format_", ["summary", "readable", "folded"])
+def test_how_well_it_went_is_said_once(start, terminal, format_):
+    target = start("states.rb", "0")
+    words = ["--mode", "wall", "-n", 3, "--format", format_]
+    said, code = terminal("stacks", target.pid, *words).finish()
+    assert (said.count("nothing was lost"), code) == (1, 0), said

@@ -113,3 +113,28 @@ def test_a_file_that_cannot_be_written(say: Callable) -> None:
     said = say("probes", PID, "-o", "/proc/nowhere/file")
     assert said.code == 1
     assert said.err.startswith("rbtrace-py: cannot write /proc/nowhere/file: ")
+
+
+@pytest.mark.parametrize("command", ["stacks", "top", "probes"])
+def test_a_target_is_named_once(command: str, say: Callable) -> None:
+    said = say(command, "--ps", "ruby", str(PID))
+    assert said.code == 2
+    assert said.err.splitlines() == [
+        f"rbtrace-py: --ps stands instead of a PID: {PID} is one too many",
+        "  name the target once",
+    ]
+
+
+def test_several_match_ps_and_nobody_can_be_asked(say: Callable) -> None:
+    words = ["sleep", "97.25"]
+    started = [subprocess.Popen(words) for _ in range(2)]
+    said = say("probes", "--ps", r"^sleep 97[.]25$")
+    for process in started:
+        process.kill()
+        process.wait()
+    assert said.code == 2
+    assert said.err.splitlines() == [
+        "rbtrace-py: 2 processes match '^sleep 97[.]25$'",
+        *(f"  {pid:>8}  sleep 97.25" for pid in sorted(p.pid for p in started)),
+        "  give the PID of one, or a REGEX that only it matches",
+    ]

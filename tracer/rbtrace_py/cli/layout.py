@@ -16,7 +16,7 @@ from rbtrace_py.session.targets import Targets
 
 
 @click.command("layout", options_metavar="[OPTIONS]")
-@o.takes_target
+@o.takes_only_target
 @click.option(
     "--source",
     type=click.Choice(list(SOURCES_BY_NAME)),

@@ -221,12 +221,29 @@ def limits_of(values: dict[str, Any]) -> Limits:
     return Limits(values.get("duration"), values.get("count"), values.get("interval"))
 
 
-def takes_target(function: Command) -> Command:
+def takes(words_metavar: str) -> Callable[[Command], Command]:
     """Give a command ``targets`` and ``words``: its targets and other words.
 
     The first word is PID[,PID…] unless --ps or -- COMMAND stands for it.
+
+    words_metavar: what --help shows for all words
     """
 
+    def decorate(function: Command) -> Command:
+        decorated: Any = click.pass_context(_with_targets(function))
+        decorated = target_options(decorated)
+        argument = click.argument("words", nargs=-1, metavar=words_metavar)
+        return cast(Command, argument(decorated))
+
+    return decorate
+
+
+takes_target = takes("PID [WORD]...")
+takes_only_target = takes("PID")
+"""Of a command that does not know what to do with other words, and says so."""
+
+
+def _with_targets(function: Command) -> Callable[..., Any]:
     def wrapper(
         ctx: click.Context,
         words: tuple[str, ...],
@@ -241,7 +258,7 @@ def takes_target(function: Command) -> Command:
             other = "-- COMMAND" if command else "--ps"
             raise UsageError(
                 f"{other} stands instead of a PID: {words[0]} is one too many",
-                "a probe of such a name is written PROVIDER:NAME",
+                "name the target once",
             )
         if command:
             targets = Targets.from_command(command, subprocesses)
@@ -263,10 +280,7 @@ def takes_target(function: Command) -> Command:
             targets.close()
 
     functools.update_wrapper(wrapper, function)
-    decorated: Any = click.pass_context(wrapper)
-    decorated = target_options(decorated)
-    decorated = click.argument("words", nargs=-1, metavar="PID [WORD]...")(decorated)
-    return cast(Command, decorated)
+    return wrapper
 
 
 def _choose(regex: str) -> int:
@@ -285,6 +299,7 @@ def _choose(regex: str) -> int:
     room = style.width - 14
     listing = [f"{c.pid:>8}  {cut(c.cmdline, room, style)}" for c in found]
     if not sys.stdin.isatty():
+        listing.append("give the PID of one, or a REGEX that only it matches")
         raise UsageError(f"{len(found)} processes match {regex!r}", "\n".join(listing))
     click.echo("\n".join(listing), err=True)
     pids = [str(candidate.pid) for candidate in found]

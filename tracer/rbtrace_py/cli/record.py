@@ -23,7 +23,7 @@ from rbtrace_py.session.targets import Targets
 
 
 @click.command("record", options_metavar="[OPTIONS]")
-@o.takes_target
+@o.takes_only_target
 @s.sampling_options("wall")
 @r.format_option(None)
 @r.lines_option
@@ -113,4 +113,4 @@ def _report(stack: ExitStack, targets: Targets, values: dict[str, Any]) -> int:
     sampling = s.sample(stack, targets, values, sink)
     profile = Profile(found[0], sampling.meta)
     r.render(profile, values["format_"], values, s.name_now(targets))
-    return s.sum_up(sampling, values)
+    return s.sum_up(sampling, values, r.says_losses(values))

@@ -63,22 +63,37 @@ def options_of(values: dict[str, Any], stream: BinaryIO | None = None) -> Report
 
 
 def render(
-    profile: Profile, name: str, values: dict[str, Any], stem: str, inputs: Any = ()
+    profile: Profile,
+    name: str,
+    values: dict[str, Any],
+    stem: str,
+    inputs: Iterable[str] = (),
+    append: bool = False,
 ) -> None:
     """Write a profile as ``--format`` and ``-o`` say.
 
     stem: name without extension of the file for formats that are no text
     inputs: files that must not be written over
+    append: keep what is in the file
     """
     chosen = FORMATS[name]
     own_name = "" if chosen.is_text else stem + chosen.extension
-    with destination(values.get("output"), own_name, inputs) as file:
+    with destination(values.get("output"), own_name, inputs, append) as file:
         chosen.render(profile, options_of(values, file), file)
+
+
+def says_losses(values: dict[str, Any]) -> bool:
+    """Does the report, which is on the terminal, say itself how well it went?"""
+    is_shown = values.get("output") in (None, "-") and sys.stdout.isatty()
+    return is_shown and FORMATS[values["format_"]].says_losses
 
 
 @contextmanager
 def destination(
-    output: str | None, own_name: str, inputs: Iterable[str] = ()
+    output: str | None,
+    own_name: str,
+    inputs: Iterable[str] = (),
+    append: bool = False,
 ) -> Iterator[BinaryIO]:
     """Where bytes go: ``-o``, ``own_name``, or standard output for neither.
 
@@ -92,7 +107,7 @@ def destination(
     for taken in inputs:
         if os.path.exists(path) and os.path.samefile(path, taken):
             raise RbtraceError(f"{path} would be written over", "name another with -o")
-    with create_bytes(path) as file:
+    with create_bytes(path, append) as file:
         yield file
     if not output:
         click.echo(f"rbtrace-py: wrote {path}", err=True)

@@ -160,18 +160,19 @@ def warn(sampling: Sampling) -> None:
         )
 
 
-def sum_up(sampling: Sampling, values: dict[str, Any]) -> int:
-    """Say how well it went; the exit code."""
+def sum_up(sampling: Sampling, values: dict[str, Any], is_said: bool = False) -> int:
+    """Say how well it went, unless the report ``is_said`` to; the exit code."""
     if not values["silent"]:
-        tell(sampling)
+        tell(sampling, is_said)
     too_much = 100 * sampling.statistics.loss > values["max_loss"]
     return TOO_MUCH_LOST if too_much else 0
 
 
-def tell(sampling: Sampling) -> None:
-    """Say how well it went."""
+def tell(sampling: Sampling, is_said: bool = False) -> None:
+    """Say how well it went; ``is_said``: but for what a report says of it."""
     style = Style.for_stream(sys.stderr)
-    for line in statistics_lines(sampling.statistics, style):
+    lines = () if is_said else statistics_lines(sampling.statistics, style)
+    for line in lines:
         click.echo(f"rbtrace-py: {line.strip()}", err=True)
     if sampling.options.pause:
         stopped = f"{sampling.stopped_ns / 1e6:.1f} ms"

@@ -30,7 +30,7 @@ _RECENT_SECONDS = 5.0
 
 
 @click.command("top", options_metavar="[OPTIONS]")
-@o.takes_target
+@o.takes_only_target
 @s.sampling_options("cpu")
 @click.option("--rows", type=click.IntRange(1), help="Methods at most.")
 @o.interval_option

@@ -21,12 +21,14 @@ class Format:
     is_text: is it for reading on a terminal, so that it goes to standard output
         unless a file is named? Else it goes to a file by itself.
     render: writes the whole of it, text as UTF-8
+    says_losses: does its text end with how much was sampled and how well?
     """
 
     name: str
     extension: str
     is_text: bool
     render: Render
+    says_losses: bool = False
 
 
 def _lines(make: Callable[[Profile, ReportOptions], Iterator[str]]) -> Render:
@@ -111,9 +113,9 @@ FORMATS = {
         Format("speedscope", ".speedscope.json", False, _pieces(_speedscope)),
         Format("pprof", ".pb.gz", False, _pprof),
         Format("callgrind", ".callgrind", False, _lines(_callgrind)),
-        Format("summary", ".txt", True, _lines(_summary)),
-        Format("summary-by-line", ".txt", True, _lines(_summary_by_line)),
-        Format("readable", ".txt", True, _lines(_readable)),
+        Format("summary", ".txt", True, _lines(_summary), True),
+        Format("summary-by-line", ".txt", True, _lines(_summary_by_line), True),
+        Format("readable", ".txt", True, _lines(_readable), True),
         Format("json", ".json", True, _lines(_json)),
     )
 }

@@ -9,13 +9,15 @@ from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.model import Frame, Sample, SampleFlags
 from rbtrace_py.report.amounts import amount, statistics_lines
 from rbtrace_py.report.asked import ReportOptions
-from rbtrace_py.report.folding import frame_text, thread_text
+from rbtrace_py.report.folding import clean, frame_text, thread_text
 
 _SECOND = 1_000_000_000
 
 
 def readable_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
     """In the order in which samples were taken, in UTC; lastly the statistics."""
+    if options.title:
+        yield options.style.bold(clean(options.title))
     for sample in profile.stream():
         yield options.style.bold(_head(sample, profile.unit))
         if sample.flags & SampleFlags.TRIMMED:

@@ -66,7 +66,10 @@ class RubyProcess(Closing):
         attached = attach(process, ruby_version)
         if attached.symbols is None and process.age < _YOUNG_SECONDS:
             # Names that are missing now would be missing for good.
-            raise VmNotStarted(f"the Ruby of process {process.pid} is still starting")
+            raise VmNotStarted(
+                f"the Ruby of process {process.pid} is still starting",
+                "look again in a moment",
+            )
         self.version = attached.layout.version
         self.notes = attached.notes
         self._tids = Tids(process)

@@ -30,6 +30,9 @@ LOOK_SECONDS = 0.1
 _START_SECONDS = 0.002
 """How often a program of ours that is starting is looked at."""
 
+_STARTING_SECONDS = 10.0
+"""How long a program of ours may take to become a Ruby that is ready, at least."""
+
 _YOUNG_SECONDS = 2.0
 """How long a VM that is there, but not ready, may take."""
 
@@ -140,7 +143,7 @@ class Sampling(Closing):
             waited = time.monotonic() - start
             if not self.targets.alive() or self.stop():
                 raise error
-            if limit is not None and waited >= limit:
+            if limit is not None and waited >= _patience(limit, error):
                 raise error
             if self.on_wait is not None:
                 self.on_wait(waited)
@@ -354,3 +357,8 @@ def warnings(statistics: Statistics, rate: float) -> Sequence[str]:
             " were reached"
         )
     return found
+
+
+def _patience(limit: float, error: RbtraceError) -> float:
+    """Seconds to wait for a Ruby; one that has begun is given the time it takes."""
+    return max(limit, _STARTING_SECONDS) if isinstance(error, VmNotStarted) else limit
