@@ -108,6 +108,18 @@ def test_what_the_target_removed_already(a_root: Path) -> None:
         assert everything(a_root) == {"tmp"}
 
 
+def test_a_file_that_the_target_makes_itself(a_root: Path) -> None:
+    """It goes with the others, which a file of another name would keep from going."""
+    with in_root(a_root) as process:
+        for makes in (True, False):
+            with placed(process, {"a": b"1", "said": None}) as path:
+                folder = a_root / path.lstrip("/")
+                assert os.listdir(folder) == ["a"]
+                if makes:
+                    (folder / "said").touch()
+            assert everything(a_root) == {"tmp"}
+
+
 def test_an_error_in_the_block(a_root: Path) -> None:
     with in_root(a_root) as process:
         with pytest.raises(KeyError), placed(process, {"a": b"1"}):

@@ -116,7 +116,7 @@ def check_can_talk(process: Process) -> None:
     raise refuse(
         process,
         "it is in a user namespace in which we are neither root nor its user",
-        f"enter that: nsenter -t {process.pid} -U rbtrace-py …",
+        f"run it as its user: sudo -u '#{process.uid}' rbtrace-py …",
     )
 
 

@@ -1,0 +1,152 @@
+"""The agent put into programs of many kinds; what they compute comes out right."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from injecting import build_registers, injected, state
+
+from processes import TIMEOUT, is_soak, read_line, times
+from rbtrace_py.aggregate.inside import Evaluated
+from rbtrace_py.linux.process import Process
+from rbtrace_py.session.attaching import attach, detach
+from rbtrace_py.session.inside import evaluate
+from rubies import NAMES
+
+pytestmark = pytest.mark.usefixtures("root")
+
+KILLED = Path(__file__).with_name("killed_loading.py")
+LIMIT = 600.0
+KINDS = (
+    "ruby",
+    "bignum",
+    "malloc",
+    "gc",
+    "registers",
+    "sleep",
+    "gets",
+    "select",
+    "mutex",
+    "threads",
+    "queue",
+    "trap",
+    "forked",
+)
+PAIRS = [
+    (kind, ruby)
+    for number, kind in enumerate(KINDS)
+    for ruby in (NAMES if is_soak() else [NAMES[number % len(NAMES)]])
+]
+"""Of each kind one in a test; in a soak every kind in every Ruby, 5 times."""
+
+
+def silent(line: str) -> None:
+    pass
+
+
+def words(kind: str, folder: Path) -> list[str]:
+    if kind != "registers":
+        return [kind]
+    # The chroots see the host's /tmp.
+    return [kind, str(build_registers(folder))]
+
+
+def value(pid: int, code: str) -> str:
+    with Process(pid) as process:
+        found = evaluate(
+            process, code, lambda data: None, lambda data: None, seconds=LIMIT
+        )
+    assert isinstance(found, Evaluated), found
+    return found.value
+
+
+def folders(pid: int) -> list[str]:
+    root = Path(f"/proc/{pid}/root")
+    places = (root / name for name in ("tmp", "var/tmp", "dev/shm"))
+    return [p.name for place in places for p in place.glob(".rbtrace-*")]
+
+
+def settles(pid: int, before: dict[str, int]) -> bool:
+    """It comes back by itself, in its own time."""
+    end = time.monotonic() + TIMEOUT
+    while state(pid) != before:
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+@pytest.mark.parametrize(("kind", "ruby"), PAIRS)
+def test_attach_ask_detach(kind: str, ruby: str, tmp_path: Path) -> None:
+    with injected(*words(kind, tmp_path), ruby=ruby) as target:
+        before = state(target.pid)
+        for _ in range(times(5)):
+            with Process(target.pid) as process:
+                found = attach(process, silent, LIMIT)
+                assert found.cost is not None
+                assert found.without_hook is None
+                assert found.ruby.startswith(f"ruby {ruby}.")
+                assert state(target.pid) == before
+                pid = value(target.pid, "Process.pid")
+                assert int(pid) in (target.pid, 1)
+                assert detach(process, limit=LIMIT).tracer is None
+        assert settles(target.pid, before)
+        assert target.end() == "right"
+
+
+def test_a_sleep_is_not_cut_short() -> None:
+    with injected("timed", "1.5") as target:
+        assert target.target.step() == "sleeping"
+        with Process(target.pid) as process:
+            attach(process, silent, LIMIT)
+        took = read_line(target.target.process.stdout)
+        assert int(took.split()[1]) >= 1500
+
+
+def kill_at(step: int, pid: int) -> str:
+    """Attach and be killed at a step; its name, ``done`` beyond the last."""
+    done = subprocess.run(
+        [sys.executable, str(KILLED), str(pid), str(step)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    assert done.stdout, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("kind", "ruby"),
+    [
+        pair
+        for pair in PAIRS
+        if pair[0]
+        in (("ruby", "sleep", "gc", "select") if is_soak() else ("ruby", "gets"))
+    ],
+)
+def test_killed_at_each_step(kind: str, ruby: str) -> None:
+    """The program goes on, the files go, and who comes next can attach."""
+    with injected(kind, ruby=ruby) as target:
+        before = state(target.pid)
+        names: list[str] = []
+        stride = 1 if is_soak() else 9
+        step = random.Random(f"{kind}{ruby}").randrange(stride)
+        while (name := kill_at(step, target.pid)) != "done":
+            names.append(name)
+            assert settles(target.pid, before), name
+            end = time.monotonic() + TIMEOUT
+            while folders(target.pid):
+                assert time.monotonic() < end, name
+            with Process(target.pid) as process:
+                attach(process, silent, LIMIT)
+                assert value(target.pid, "6 * 7") == "42"
+                detach(process, limit=LIMIT)
+            step += stride
+        assert len(names) >= 27 // stride
+        assert state(target.pid) == before
+        assert target.end() == "right"
