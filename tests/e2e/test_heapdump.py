@@ -102,7 +102,7 @@ def test_standard_output_and_a_reader_that_has_seen_enough(target: Target) -> No
         assert process.wait(TIMEOUT) == 0
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "3.4"])
+@pytest.mark.parametrize("name", NAMES)
 def test_each_ruby(name: str, tmp_path: Path) -> None:
     path = tmp_path / "heap.json"
     with rubies.running(name, "agent.rb") as target:

@@ -15,9 +15,9 @@ EVERY = [(), *((name,) for name in COMMANDS)]
 EVENT_COMMANDS = ["count", "latency", "trace", "values"]
 SAMPLERS = ["stacks", "record"]
 SAMPLING = [*SAMPLERS, "top"]
-INSIDE = ["eval", "backtraces", "memory", "calls"]
+INSIDE = ["eval", "backtraces", "memory", "fork", "calls"]
 ATTACHING = ["attach", "detach"]
-DUMPS = ["heapdump"]
+DUMPS = ["heapdump", "shapesdump"]
 TARGETED = [
     "probes",
     *EVENT_COMMANDS,
@@ -25,10 +25,11 @@ TARGETED = [
     "dump",
     "layout",
     *INSIDE,
+    "console",
     *DUMPS,
     *ATTACHING,
 ]
-NO_OUTPUT = [*ATTACHING, "top", "eval", *DUMPS]
+NO_OUTPUT = [*ATTACHING, "top", "eval", "console", "fork", *DUMPS]
 SHARED = {
     "--filter": EVENT_COMMANDS,
     "--wait": [*EVENT_COMMANDS, "calls"],
@@ -52,7 +53,7 @@ SHARED = {
         *ATTACHING,
     ],
     "--attach": [
-        *("eval", "backtraces", "memory", *DUMPS),
+        *("eval", "console", "backtraces", "memory", "fork", *DUMPS),
         *("count", "latency", "trace", "stacks", "calls"),
     ],
     "--timeout": ["eval", "calls", *DUMPS, *ATTACHING],

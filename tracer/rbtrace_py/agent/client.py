@@ -6,10 +6,12 @@ Neither waits for ever: a request has a time, and so has a frame that has begun.
 from __future__ import annotations
 
 import array
+import math
 import os
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from rbtrace_py.agent import protocol
 from rbtrace_py.agent.place import connect
@@ -24,6 +26,7 @@ Sinks = Mapping[Channel, Callable[[bytes], None]]
 
 FRAME_SECONDS = 10
 HELLO_SECONDS = 10
+_SLICE_SECONDS = 0.5
 _MESSAGE_LIMIT = 4096
 _MOST_FILES = 2
 """Descriptors that come with a reply: of ``arm``."""
@@ -56,6 +59,8 @@ class Agent(Closing):
     def __init__(self, process: Process) -> None:
         self._process = process
         self._number = 0
+        self._is_sending = False
+        self._is_cancelled = False
         self._files: list[int] = []
         self.events: list[Map] = []
         self._socket = connect(process)
@@ -104,6 +109,18 @@ class Agent(Closing):
         except _Ended:
             raise self.ended() from None
 
+    def cancel(self) -> None:
+        """Ask it to give up the request under way; a signal handler may do so.
+
+        The answer is then AgentError ``cancelled``, or the reply that was on its way.
+        """
+        self._is_cancelled = True
+        if not self._is_sending:
+            # A frame that would have to wait for room is one too many already.
+            with suppress(OSError):
+                frame = protocol.pack_cancel(self._number)
+                self._socket.send(frame, socket.MSG_DONTWAIT)
+
     def _greet(self) -> Map:
         arguments = {"magic": protocol.MAGIC, "versions": [protocol.VERSION]}
         try:
@@ -124,7 +141,11 @@ class Agent(Closing):
         self._number += 1
         data = protocol.pack_request(self._number, {"command": command, **arguments})
         deadline = time.monotonic() + seconds
+        self._is_cancelled, self._is_sending = False, True
         self._send(data, deadline)
+        self._is_sending = False
+        if self._is_cancelled:
+            self.cancel()
         return self._answer(deadline, sinks)
 
     def _answer(self, deadline: float, sinks: Sinks, until_event: bool = False) -> Map:
@@ -183,16 +204,18 @@ class Agent(Closing):
 
     def _receive(self, size: int, deadline: float) -> bytes:
         """At least a byte, at most ``size``."""
-        self._wait_until(deadline)
-        try:
-            data = self._receive_with_files(size)
-        except TimeoutError:
-            raise self._silent() from None
-        except ConnectionError:
-            raise _Ended from None
-        if not data:
-            raise _Ended
-        return data
+        while True:
+            # A signal that comes just before it begins to wait does not wake it.
+            self._wait_until(deadline, _SLICE_SECONDS)
+            try:
+                data = self._receive_with_files(size)
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                raise _Ended from None
+            if not data:
+                raise _Ended
+            return data
 
     def _receive_with_files(self, size: int) -> bytes:
         data, controls, _, _ = self._socket.recvmsg(
@@ -217,11 +240,11 @@ class Agent(Closing):
             # What it said before it hung up can still be read.
             return
 
-    def _wait_until(self, deadline: float) -> None:
+    def _wait_until(self, deadline: float, most: float = math.inf) -> None:
         left = deadline - time.monotonic()
         if left <= 0:
             raise self._silent()
-        self._socket.settimeout(left)
+        self._socket.settimeout(min(left, most))
 
     def _silent(self) -> RbtraceError:
         process = self._process

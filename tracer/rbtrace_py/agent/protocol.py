@@ -103,6 +103,11 @@ def pack_request(number: int, arguments: Map) -> bytes:
     return b"".join([*frames, _frame(FrameType.REQUEST, 1, number, b"")])
 
 
+def pack_cancel(number: int) -> bytes:
+    """The frame that gives up request ``number``."""
+    return _frame(FrameType.CANCEL, 0, number, b"")
+
+
 def _frame(kind: FrameType, flags: int, number: int, payload: bytes) -> bytes:
     return _HEAD.pack(len(payload), kind, flags, 0, number) + payload
 

@@ -26,6 +26,7 @@ def each(
     targets: Targets,
     words: tuple[str, ...],
     work: Callable[[Process], None],
+    attaches: bool = False,
 ) -> int:
     """Do ``work`` with every target, also after one with which that failed.
 
@@ -36,7 +37,7 @@ def each(
         raise UsageError(f"{name} is for what runs already, not for a command")
     if words:
         raise UsageError(f"{words[0]!r} is one word too many")
-    found = processes(targets)
+    found = asked(targets, attaches)
     codes = [0]
     for process in found:
         try:

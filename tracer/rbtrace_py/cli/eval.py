@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import codecs
 import sys
-from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
 from rbtrace_py.aggregate.inside import Evaluated
 from rbtrace_py.cli import options as o
 from rbtrace_py.cli.each import asked
-from rbtrace_py.cli.output import Output, cannot_write, opened
+from rbtrace_py.cli.output import Output, opened
+from rbtrace_py.cli.passed import Passed
 from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.inside import eval_document, raised_lines, shown, value_lines
@@ -102,8 +101,8 @@ def _conversation(
     with opened(None) as output:
         lines = code.rstrip("\n")
         output.lines([f"{output.style.dim('>>')} {shown(lines, output.style)}"])
-        out = _Passed(output)
-        err = _Passed(Output(sys.stderr, "standard error"))
+        out = Passed(output)
+        err = Passed(Output(sys.stderr, "standard error"))
         try:
             found = inside.evaluate(process, code, out, err, name, seconds)
         finally:
@@ -144,38 +143,3 @@ class _Kept:
     @property
     def text(self) -> str:
         return self._data.decode("utf-8", "surrogateescape")
-
-
-class _Passed:
-    """Output that is passed on as it comes: bytes to a file, text to a terminal."""
-
-    def __init__(self, output: Output) -> None:
-        self._output = output
-        self._last = b"\n"
-        self._write = self._text if output.stream.isatty() else self._bytes_to
-        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-
-    def __call__(self, data: bytes) -> None:
-        if data:
-            self._last = data[-1:]
-            self._write(data)
-            self._output.flush()
-
-    def end(self) -> None:
-        """What follows begins a line."""
-        if self._last != b"\n":
-            self(b"\n")
-
-    def _text(self, data: bytes) -> None:
-        text = self._decoder.decode(data)
-        self._output.write(shown(text, self._output.style))
-
-    def _bytes_to(self, data: bytes) -> None:
-        try:
-            _binary(self._output.stream)(data)
-        except OSError as error:
-            raise cannot_write(self._output.name, error) from error
-
-
-def _binary(stream: TextIO) -> Callable[[bytes], Any]:
-    return stream.buffer.write

@@ -169,5 +169,17 @@ def memory_document(pid: int, found: MemoryUse) -> Document:
     }
 
 
+def fork_lines(pid: int, copy: int) -> Iterator[str]:
+    """What a copy of a process is good for, and how to be rid of it."""
+    yield f"rbtrace-py: process {copy} is a copy of {pid}, and stopped"
+    yield f"{_MARGIN}look at it  gdb -p {copy}, or gcore {copy}"
+    yield f"{_MARGIN}end it      kill -KILL {copy}"
+
+
+def fork_document(pid: int, copy: int) -> Document:
+    """JSON of ``fork``."""
+    return {**_head("fork", pid), "copy": copy}
+
+
 def _head(command: str, pid: int) -> Document:
     return {"schema": f"rbtrace-py/{command}", "version": VERSION, "pid": pid}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from rbtrace_py.agent.client import Agent, AgentError
-from rbtrace_py.agent.protocol import BrokenAgent, Channel, Map
+from rbtrace_py.agent.protocol import BrokenAgent, Channel, Map, Value
 from rbtrace_py.aggregate.inside import (
     Evaluated,
     MemoryUse,
@@ -15,7 +16,8 @@ from rbtrace_py.aggregate.inside import (
     Scalar,
 )
 from rbtrace_py.errors import NoSuchTarget
-from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.process import Process, children, parse_status
+from rbtrace_py.linux.procfs import read_file
 from rbtrace_py.session.targets import Targets
 
 Write = Callable[[bytes], None]
@@ -24,6 +26,8 @@ T = TypeVar("T")
 EVAL_SECONDS = 5.0
 DUMP_SECONDS = 600.0
 MOST_SECONDS = 3600.0
+_FORK_SECONDS = 10
+_LOOK_SECONDS = 0.01
 _GRACE = 10
 """Seconds after a time limit in which the agent still may say that it passed."""
 
@@ -49,17 +53,25 @@ def evaluate(
     out, err: get what it prints, as it does
     file: what ``__FILE__`` and backtraces name
     """
-    arguments: Map = {"code": code, "limit_ms": _milliseconds(seconds)}
-    if file is not None:
-        arguments["file"] = file
-    sinks = {Channel.STDOUT: out, Channel.STDERR: err}
     with Agent(process) as agent:
-        try:
-            reply = agent.call("eval", arguments, seconds + _GRACE, sinks)
-        except AgentError as error:
-            if error.code != "raised":
-                raise
-            return _raised(error.reply)
+        return evaluate_through(agent, code, out, err, seconds, file=file)
+
+
+def evaluate_through(
+    agent: Agent, code: str, out: Write, err: Write, seconds: float, **arguments: Value
+) -> Evaluated | Raised:
+    """The same over a connection that there is; arguments: more of the request's."""
+    request: Map = {"code": code, "limit_ms": _milliseconds(seconds)}
+    request.update(
+        (name, value) for name, value in arguments.items() if value is not None
+    )
+    sinks = {Channel.STDOUT: out, Channel.STDERR: err}
+    try:
+        reply = agent.call("eval", request, seconds + _GRACE, sinks)
+    except AgentError as error:
+        if error.code != "raised":
+            raise
+        return _raised(error.reply)
     return Evaluated(
         _field(reply, "value", str),
         _field(reply, "class", str, "BasicObject"),
@@ -93,6 +105,17 @@ def heapdump(
 
     collect: the copy collects garbage first. It takes at most ``seconds``.
     """
+    return _dump(process, "heapdump", write, collect, seconds)
+
+
+def shapesdump(process: Process, write: Write, seconds: float = DUMP_SECONDS) -> int:
+    """The same of ``ObjectSpace.dump_shapes``, which Ruby has since 3.3."""
+    return _dump(process, "shapesdump", write, False, seconds)
+
+
+def _dump(
+    process: Process, command: str, write: Write, collect: bool, seconds: float
+) -> int:
     received = 0
 
     def take(data: bytes) -> None:
@@ -103,10 +126,33 @@ def heapdump(
     arguments: Map = {"gc": collect, "limit_ms": _milliseconds(seconds)}
     with Agent(process) as agent:
         sinks = {Channel.FILE: take}
-        reply = agent.call("heapdump", arguments, seconds + _GRACE, sinks)
+        reply = agent.call(command, arguments, seconds + _GRACE, sinks)
     if _field(reply, "bytes", int) != received:
         raise BrokenAgent("the dump is not whole")
     return received
+
+
+def fork(process: Process) -> int:
+    """Make a copy of the process, which is stopped; its pid as we see it."""
+    with Agent(process) as agent:
+        inner = _field(agent.call("fork"), "pid", int)
+    deadline = time.monotonic() + _FORK_SECONDS
+    while time.monotonic() < deadline:
+        for pid in children(process.pid):
+            if _is_stopped(pid, inner):
+                return pid
+        time.sleep(_LOOK_SECONDS)
+    raise BrokenAgent(f"the copy {inner} of process {process.pid} is not there")
+
+
+def _is_stopped(pid: int, inner: int) -> bool:
+    """Is it the one with pid ``inner`` in its own pid namespace, and stopped?"""
+    try:
+        status = parse_status(read_file(f"/proc/{pid}/status"))
+    except OSError:
+        return False
+    pids = status.get("NSpid", str(pid)).split()
+    return pids[-1:] == [str(inner)] and status.get("State", "").startswith("T")
 
 
 def _milliseconds(seconds: float) -> int:

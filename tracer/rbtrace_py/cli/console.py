@@ -1,0 +1,215 @@
+"""``console``: a conversation with a process, code after code."""
+
+from __future__ import annotations
+
+import io
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+import click
+
+from rbtrace_py.aggregate.inside import Evaluated, Raised
+from rbtrace_py.cli import options as o
+from rbtrace_py.cli.each import asked
+from rbtrace_py.cli.main import Interrupted, show_error
+from rbtrace_py.cli.output import Output, opened
+from rbtrace_py.cli.passed import Passed
+from rbtrace_py.cli.stop import is_ignored
+from rbtrace_py.errors import UsageError
+from rbtrace_py.report.inside import raised_lines, shown, value_lines
+from rbtrace_py.report.text import escape
+from rbtrace_py.session.console import Console, Form, GivenUp
+from rbtrace_py.session.targets import Targets
+
+Read = Callable[[int, bool], str | None]
+"""The line of this number, None at the end; True: something goes on with it."""
+
+_LEAVING = ("exit", "quit")
+_GOES_ON = re.compile(r"(?<!\\)(\\\\)*\\\Z")
+
+
+@click.command("console", options_metavar="[OPTIONS]")
+@o.takes_target
+@o.attach_option
+def command(targets: Targets, words: tuple[str, ...], attaches: bool) -> int:
+    """Talk Ruby with a process: like irb, but its objects are the process's.
+
+    Code runs at top level, each piece in a thread of its own; local variables
+    stay until you leave, and _ is the last value. Ctrl-C ends what runs, or
+    drops what was typed; Ctrl-D, exit or quit leave. The process goes on
+    meanwhile. From a pipe it takes code, too; the exit code is 1 if some raised.
+
+    It needs the agent in the process (`eval --help` says how to load it).
+
+    \b
+    Examples:
+      rbtrace-py console 1234
+      rbtrace-py console --ps puma
+      rbtrace-py console 1234 < questions.rb
+    """
+    if targets.command is not None:
+        raise UsageError("console is for what runs already, not for a command")
+    if words:
+        raise UsageError(f"{words[0]!r} is one word too many")
+    processes = asked(targets, attaches)
+    if len(processes) > 1:
+        raise UsageError("a conversation is with one process")
+    with Console(processes[0]) as console, opened(None) as output:
+        if sys.stdin.isatty() and sys.stdout.isatty():
+            _at_terminal(console, processes[0].pid, output)
+            return 0
+        return int(not _from_pipe(console, output))
+
+
+def _from_pipe(console: Console, output: Output) -> bool:
+    """Whether all of it had a value."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+    pieces = _Pieces(console, _next_line)
+    is_fine = True
+    while (piece := pieces.next()) is not None:
+        output.lines([f"{output.style.dim('>>')} {shown(piece.code, output.style)}"])
+        found = _answer(console, piece, output)
+        if found is None:
+            break
+        is_fine = is_fine and isinstance(found, Evaluated)
+    return is_fine
+
+
+def _next_line(number: int, goes_on: bool) -> str | None:
+    line = sys.stdin.readline()
+    return line.rstrip("\n") if line else None
+
+
+def _at_terminal(console: Console, pid: int, output: Output) -> None:
+    # input() edits lines with it, and has a history of them.
+    import readline  # noqa: F401
+
+    err = Output(sys.stderr, "standard error")
+    who = f"{console.program}, process {pid}, Ruby {console.ruby}"
+    err.lines([f"rbtrace-py: {escape(who, err.style)}"])
+    err.lines(["  Ctrl-C ends what runs, Ctrl-D leaves"])
+
+    def typed(number: int, goes_on: bool) -> str | None:
+        try:
+            return input(f"{pid}:{number}{'*' if goes_on else '>'} ")
+        except EOFError:
+            output.lines([""])
+            return None
+        except UnicodeDecodeError:
+            return ""
+
+    with _signals(console):
+        _talk(console, _Pieces(console, typed), output)
+
+
+def _talk(console: Console, pieces: _Pieces, output: Output) -> None:
+    """Until one leaves; Ctrl-C drops what was typed."""
+    while True:
+        try:
+            piece = pieces.next()
+            if piece is None or _answer(console, piece, output) is None:
+                return
+        except KeyboardInterrupt:
+            output.lines([""])
+        except GivenUp as error:
+            show_error(error)
+
+
+@contextmanager
+def _signals(console: Console) -> Iterator[None]:
+    """Ctrl-C ends what runs; a second one insists, and so do other signals."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        # While it is busy a frame may be half read: nothing may be raised there
+        # but what ends the conversation.
+        if not console.is_busy:
+            raise KeyboardInterrupt
+        if console.is_cancelled:
+            raise Interrupted
+        console.cancel()
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise Interrupted
+
+    handlers = {signal.SIGINT: interrupt, signal.SIGTERM: leave, signal.SIGHUP: leave}
+    before = {
+        number: signal.signal(number, handler)
+        for number, handler in handlers.items()
+        if not is_ignored(number)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Code to be run; line: the number of its first line."""
+
+    code: str
+    form: Form
+    line: int
+
+
+class _Pieces:
+    """Code as it comes, as many lines each time as Ruby's parser needs."""
+
+    def __init__(self, console: Console, read: Read) -> None:
+        self._console = console
+        self._read = read
+        self._number = 0
+
+    def next(self) -> _Piece | None:
+        """None at the end; what was not finished by then will say so."""
+        lines: list[str] = []
+        while (line := self._read(self._number + 1, bool(lines))) is not None:
+            self._number += 1
+            lines.append(line)
+            code = "\n".join(lines)
+            if not code.strip():
+                lines.clear()
+                continue
+            form = self._form(code)
+            if form is not Form.UNFINISHED:
+                return self._piece(lines, form)
+        return self._piece(lines, Form.OTHER) if lines else None
+
+    def _form(self, code: str) -> Form:
+        # Ruby would leave out a backslash at the very end.
+        if _GOES_ON.search(code):
+            return Form.UNFINISHED
+        return self._console.form(code)
+
+    def _piece(self, lines: list[str], form: Form) -> _Piece:
+        return _Piece("\n".join(lines), form, self._number - len(lines) + 1)
+
+
+def _answer(
+    console: Console, piece: _Piece, output: Output
+) -> Evaluated | Raised | None:
+    """Run it, and show what came of it; None if it means to leave."""
+    if piece.code.strip() in _LEAVING:
+        return None
+    out = Passed(output)
+    errors = Output(sys.stderr, "standard error")
+    err = Passed(errors)
+    try:
+        found = console.evaluate(piece.code, piece.form, piece.line, out, err)
+    finally:
+        out.end()
+        err.end()
+    if isinstance(found, Evaluated):
+        output.lines(value_lines(found, output.style))
+    elif found.class_name == "SystemExit":
+        return None
+    else:
+        errors.lines(raised_lines(found, errors.style))
+    return found

@@ -1,0 +1,91 @@
+"""What commands share that write a dump of each process to a file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+from rbtrace_py.cli.each import asked
+from rbtrace_py.cli.output import Output, Ticker
+from rbtrace_py.cli.whole import Write, whole_file
+from rbtrace_py.errors import UsageError
+from rbtrace_py.linux.process import Process
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.text import escape
+from rbtrace_py.report.units import whole
+from rbtrace_py.session.targets import Targets
+
+Dump = Callable[[Process, Write], int]
+"""Writes the dump of a process; how many bytes."""
+
+
+def write_dumps(
+    name: str,
+    what: str,
+    targets: Targets,
+    words: tuple[str, ...],
+    attaches: bool,
+    dump: Dump,
+) -> None:
+    """Of each target, into the file that ``words`` name.
+
+    name: of the command, what: of that which is dumped
+    """
+    if targets.command is not None:
+        raise UsageError(f"{name} is for what runs already, not for a command")
+    if len(words) > 1:
+        raise UsageError(f"{words[1]!r} is one word too many")
+    processes = asked(targets, attaches)
+    file = words[0] if words else None
+    if file == "-" and len(processes) > 1:
+        raise UsageError(f"standard output takes the {what} of one process")
+    for process in processes:
+        if file is None:
+            path = f"{name}-{process.pid}.json"
+        else:
+            path = file if len(processes) == 1 else _numbered(file, process.pid)
+        _dump(process, path, what, dump)
+
+
+def _numbered(name: str, pid: int) -> str:
+    """The file of one process of several."""
+    stem, dot, gz = name.rpartition(".gz")
+    return f"{stem}.{pid}.gz" if dot and not gz else f"{name}.{pid}"
+
+
+def _dump(process: Process, path: str, what: str, dump: Dump) -> None:
+    with whole_file(path) as write:
+        doing = f"dumping the {what} of pid {process.pid}"
+        with _Progress(doing, write) as progress:
+            size = dump(process, progress)
+    if path != "-":
+        shown = escape(path, Style.for_stream(sys.stderr))
+        Output(sys.stderr, "standard error").lines(
+            [f"rbtrace-py: {shown}: the {what} of process {process.pid},"
+             f" {whole(size)} bytes"]
+        )  # fmt: skip
+
+
+class _Progress:
+    """Passes data on, and says on a terminal how much there was."""
+
+    def __init__(self, what: str, write: Write) -> None:
+        self._what = what
+        self._write = write
+        self._size = 0
+        self._begin = time.monotonic()
+        self._ticker = Ticker(self._what, "stops, and leaves no file")
+
+    def __enter__(self) -> _Progress:
+        self._ticker(0.0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ticker.end()
+
+    def __call__(self, data: bytes) -> None:
+        self._write(data)
+        self._size += len(data)
+        what = f"{self._what}: {self._size >> 20} MiB"
+        self._ticker.say(what, time.monotonic() - self._begin)

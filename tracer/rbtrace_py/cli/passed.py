@@ -1,0 +1,41 @@
+"""What code in a process prints, passed on as it comes."""
+
+from __future__ import annotations
+
+import codecs
+from typing import TextIO
+
+from rbtrace_py.cli.output import Output, cannot_write
+from rbtrace_py.report.inside import shown
+
+
+class Passed:
+    """Output that is passed on as it comes: bytes to a file, text to a terminal."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._last = b"\n"
+        self._write = self._text if output.stream.isatty() else self._bytes_to
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+
+    def __call__(self, data: bytes) -> None:
+        if data:
+            self._last = data[-1:]
+            self._write(data)
+            self._output.flush()
+
+    def end(self) -> None:
+        """What follows begins a line."""
+        if self._last != b"\n":
+            self(b"\n")
+
+    def _text(self, data: bytes) -> None:
+        text = self._decoder.decode(data)
+        self._output.write(shown(text, self._output.style))
+
+    def _bytes_to(self, data: bytes) -> None:
+        stream: TextIO = self._output.stream
+        try:
+            stream.buffer.write(data)
+        except OSError as error:
+            raise cannot_write(self._output.name, error) from error

@@ -1,0 +1,40 @@
+"""``shapesdump``: the shapes of a process's objects, in a file."""
+
+from __future__ import annotations
+
+import click
+
+from rbtrace_py.cli import options as o
+from rbtrace_py.cli.dumping import write_dumps
+from rbtrace_py.cli.whole import Write
+from rbtrace_py.linux.process import Process
+from rbtrace_py.session import inside
+from rbtrace_py.session.targets import Targets
+
+
+@click.command("shapesdump", options_metavar="[OPTIONS]")
+@o.takes_target
+@o.attach_option
+@o.time_limit_option(inside.DUMP_SECONDS, inside.MOST_SECONDS)
+def command(
+    targets: Targets, words: tuple[str, ...], attaches: bool, time_limit: float
+) -> None:
+    """Write every object shape of a Ruby process to a file, a line of JSON each.
+
+    PID [FILE]: as ObjectSpace.dump_shapes writes it, which Ruby has since 3.3.
+    Shapes say which instance variables objects have, in which order they were
+    set; many of one class cost speed. FILE is as of `heapdump`; without it,
+    shapesdump-PID.json.
+
+    It needs the agent in the process (`eval --help` says how to load it).
+
+    \b
+    Examples:
+      rbtrace-py shapesdump 1234
+      rbtrace-py shapesdump 1234 - | jq -r .edge_name | sort | uniq -c
+    """
+
+    def dump(process: Process, write: Write) -> int:
+        return inside.shapesdump(process, write, time_limit)
+
+    write_dumps("shapesdump", "shapes", targets, words, attaches, dump)
