@@ -95,14 +95,32 @@ def calls_of(out: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", [HERE, *NAMES])
-def test_trees(name: str, start: Start, trace: Trace) -> None:
+def test_each_ruby(name: str, start: Start, trace: Trace) -> None:
+    """Trees, ten threads, fibers and C methods, all exact."""
     if name == HERE:
         target = start("calls.rb")
-        assert shown(trace("calls", target.pid), target, "trees") == TREES
+        _check_all(target, target.pid, trace)
         return
     with rubies.running(name, "calls.rb") as running:
-        tracer = trace("calls", running.pid)
-        assert shown(tracer, running.target, "trees") == TREES
+        _check_all(running.target, running.pid, trace)
+
+
+def _check_all(target: Target, pid: int, trace: Trace) -> None:
+    assert shown(trace("calls", pid), target, "trees") == TREES
+    words = ["-m", "Object#", "Plain#", "upcase", "reverse", "--c-calls", "--yes"]
+    tracer = trace("calls", pid, *words, "--json")
+    for step in ("threads", "fibers", "strings"):
+        target.step(step)
+    events = calls_of(tracer.finish()[0])
+    threads = [
+        [("Plain#leaf", n + 1), *(("Object#in_thread", n - d) for d in range(n + 1))]
+        for n in range(10)
+    ]
+    fiber = [("Plain#leaf", 1), ("Object#generate", 0)]
+    main = [("Object#turns", 0), ("String#upcase", 0), ("String#reverse", 0)]
+    found = sorted(_by_stack(events).values())
+    assert found == sorted([*threads, fiber, fiber, main])
+    assert (events[-1]["count"], events[-1]["lost"]) == (65 + 4 + 3, 0)
 
 
 def _by_stack(events: list[Any]) -> dict[int, list[tuple[str, int]]]:
@@ -111,19 +129,6 @@ def _by_stack(events: list[Any]) -> dict[int, list[tuple[str, int]]]:
         assert event["event"] == "call"
         found[event["stack"]].append((event["method"], event["depth"]))
     return found
-
-
-def test_ten_threads(target: Target, trace: Trace) -> None:
-    tracer = trace("calls", target.pid, "--json")
-    target.step("threads")
-    out, _, code = tracer.finish()
-    events = calls_of(out)
-    expected = [
-        [("Plain#leaf", n + 1), *(("Object#in_thread", n - d) for d in range(n + 1))]
-        for n in range(10)
-    ]
-    assert sorted(_by_stack(events).values(), key=len) == expected
-    assert (events[-1]["count"], events[-1]["lost"], code) == (65, 0, 0)
 
 
 def test_fibers(target: Target, trace: Trace) -> None:

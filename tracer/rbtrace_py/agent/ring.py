@@ -13,7 +13,7 @@ from rbtrace_py.agent.protocol import BrokenAgent
 from rbtrace_py.agent.shared import SharedMemory
 from rbtrace_py.model import CallKind, CallRecord
 
-AT_ONCE = 65_536
+AT_ONCE = 16_384
 """Records that a step takes about at most, of all streams."""
 _LEAST = 512
 _TIMELESS = (CallKind.PLACE, CallKind.THREAD)
