@@ -154,7 +154,9 @@ def test_c_methods_are_asked_for(target: Target, trace: Trace) -> None:
     words = ("count", target.pid, "-m", "Process.clock_gettime", "--json")
     tracer = trace(*words)
     step(target, "items")
-    assert answer(tracer)["count"] == 0
+    out, err, _ = tracer.finish()
+    assert json.loads(out)["count"] == 0
+    assert "methods written in C take --c-calls" in err
     _, err, code = run(*words, "--c-calls")
     assert code == 1
     assert "--yes does it nevertheless" in err

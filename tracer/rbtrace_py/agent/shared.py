@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
+from itertools import compress
 
 from rbtrace_py.agent.protocol import BrokenAgent
 from rbtrace_py.linux.closing import Closing
@@ -40,6 +41,7 @@ _METHOD = struct.Struct("<QQII40xQQQQQQ16x")
 _STREAM = struct.Struct("<QQQQQII16x")
 _BLOCK = struct.Struct(f"<{BLOCK_COUNTERS}Q")
 _BLOCK_ENTRY = 4
+_DIRECTORY = struct.Struct(f"<{BLOCKS_A_METHOD}I")
 
 
 class Mode(IntEnum):
@@ -295,17 +297,19 @@ class SharedMemory(Closing):
         directory = self.header.directory
         if directory.capacity == 0:
             return
-        entries = self._read(directory.place(method), BLOCKS_A_METHOD * _BLOCK_ENTRY)
+        at = directory.place(method)
+        entries = _DIRECTORY.unpack(self._read(at, _DIRECTORY.size))
         used = self.counters().blocks
-        for place, (block,) in enumerate(struct.iter_unpack("<I", entries)):
+        # Nearly all are 0, of thousands of methods.
+        for place in compress(range(BLOCKS_A_METHOD), entries):
+            block = entries[place]
             if block >= used:
                 # It is entered before it is counted, if we look in between.
                 used = self.counters().blocks
             if block >= used:
                 raise BrokenAgent(f"the agent's memory has no block {block}")
-            if block:
-                counts = self._read(self.header.blocks.place(block), _BLOCK.size)
-                yield place * BLOCK_COUNTERS, _BLOCK.unpack(counts)
+            counts = self._read(self.header.blocks.place(block), _BLOCK.size)
+            yield place * BLOCK_COUNTERS, _BLOCK.unpack(counts)
 
     def _method(self, index: int) -> Method:
         at = self.header.methods.place(index)

@@ -42,30 +42,42 @@ class Counted:
     buckets: dict[int, int] = field(default_factory=dict)
 
 
-def read_tables(
-    memory: SharedMemory, scale: Scale, is_timed: bool = True
-) -> list[Counted]:
-    """Every method that has events, as it is now; raises BrokenAgent.
+class Tables:
+    """Reads a memory's tables again and again; what did not change is not read anew."""
 
-    is_timed: with times and histograms, which take longer to read
-    """
-    reader = _Reader(memory, scale)
-    seen = memory.counters().methods
-    rows = (m for m in memory.methods(0, seen) if m.entries or m.calls)
-    rows = (m for m in rows if m.kind in _KINDS)
-    return [reader.timed(row) if is_timed else _entered(row) for row in rows]
-
-
-class _Reader:
     def __init__(self, memory: SharedMemory, scale: Scale) -> None:
         self._memory = memory
         self._ns = scale.duration
-        # Each block belongs to one method.
-        self._blocks_left = memory.header.blocks.capacity
+        self._known: dict[int, tuple[Method, Counted]] = {}
+        self._blocks_left = 0
 
-    def timed(self, row: Method) -> Counted:
-        # The histogram is read after what it is the histogram of, so it is not
-        # behind; what is in no block is counted by the hook.
+    def read(self, is_timed: bool = True) -> list[Counted]:
+        """Every method that has events, as it is now; raises BrokenAgent.
+
+        The same object as before for one that has had no more since.
+
+        is_timed: with times and histograms, which take longer to read
+        """
+        # Each block belongs to one method.
+        self._blocks_left = self._memory.header.blocks.capacity
+        rows = self._memory.methods(0, self._memory.counters().methods)
+        return [
+            self._counted(row, is_timed)
+            for row in rows
+            if (row.entries or row.calls) and row.kind in _KINDS
+        ]
+
+    def _counted(self, row: Method, is_timed: bool) -> Counted:
+        known = self._known.get(row.index)
+        if known is not None and known[0] == row:
+            return known[1]
+        counted = self._timed(row) if is_timed else _entered(row)
+        # The hook enters a call into its histogram last.
+        if not is_timed or sum(counted.buckets.values()) == row.calls:
+            self._known[row.index] = row, counted
+        return counted
+
+    def _timed(self, row: Method) -> Counted:
         return Counted(
             row.index, row.kind, min(row.entries, _MOST), min(row.calls, _MOST),
             self._ns(row.total), self._ns(row.self), self._ns(row.sum),

@@ -95,13 +95,18 @@ class _Folding:
         own = Statistics(
             unit, started_ns=self._since_ns, ended_ns=now, counted="calls",
             samples=self._fold.calls - self._before[0],
-            failed=self._fold.lost - self._before[1],
+            failed=self._lost - self._before[1],
         )  # fmt: skip
-        self._since_ns, self._before = now, (self._fold.calls, self._fold.lost)
+        self._since_ns, self._before = now, (self._fold.calls, self._lost)
         pids = self._session.targets.pids
         meta = Meta(own.started_ns, unit, 0.0, "calls", "agent", pids, self._command)
         profile = Profile(self._fold.take(own), meta)
         r.render(profile, self._values["format_"], self._values, self._stem)
+
+    @property
+    def _lost(self) -> int:
+        """Those at the very end no record tells of."""
+        return max(self._fold.lost, _counters(self._session).get("lost", 0))
 
     @property
     def _unit(self) -> str:

@@ -122,7 +122,10 @@ def _ask(
     rendering = Rendering(
         report, values["as_json"], values["output"], values.get("hlog")
     )
-    return answer(session, o.limits_of(values), rendering)
+    code = answer(session, o.limits_of(values), rendering)
+    if session.hint:
+        click.echo(f"rbtrace-py: {session.hint}", err=True)
+    return code
 
 
 def _options(by: str | None, values: dict[str, Any]) -> MethodOptions:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from rbtrace_py.agent.arming import Armed, Selector, What
-from rbtrace_py.agent.place import HOW_TO_LOAD, NoAgent
+from rbtrace_py.agent.place import HOW_TO_LOAD, NoAgent, connect
 from rbtrace_py.agent.protocol import Map
 from rbtrace_py.agent.shared import Counters, Mode
-from rbtrace_py.agent.tables import Counted, read_tables
+from rbtrace_py.agent.tables import Counted, Tables
 from rbtrace_py.aggregate.histogram import Histogram
 from rbtrace_py.aggregate.methods import METHODS, MethodRow, group_rows
 from rbtrace_py.aggregate.results import Result
@@ -27,6 +27,7 @@ from rbtrace_py.linux.text import safe_text
 from rbtrace_py.model import UNKNOWN_METHOD, CalledMethod, MethodKind
 from rbtrace_py.session.calls import C_CALLS_STAY, COMPILED_GOES
 from rbtrace_py.session.hazards import NotAgreed
+from rbtrace_py.session.hook_offsets import hook_offsets
 from rbtrace_py.session.targets import Targets
 
 KINDS: Mapping[str, tuple[MethodKind, ...]] = {
@@ -90,6 +91,7 @@ class Methods:
         self.started_ns = 0
         self._ended_ns: int | None = None
         self._is_agreed = False
+        self._has_rows = False
         self._hooks: dict[int, _Hook] = {}
         self._without: dict[int, float] = {}
         self._strangers: set[int] = set()
@@ -155,7 +157,11 @@ class Methods:
         return True
 
     def _arm(self, process: Process) -> None:
-        self._hooks[process.pid] = _Hook(process, self._what(), self._before)
+        # Of a program that is to become Ruby nothing is known before.
+        connect(process).close()
+        offsets = hook_offsets(process) if "method" in self.words else None
+        what = self._what(offsets)
+        self._hooks[process.pid] = _Hook(process, what, self._before)
 
     def _waits(self, waited: float) -> bool:
         limit = self.options.wait_seconds
@@ -176,7 +182,7 @@ class Methods:
                 raise NotAgreed(text, "--yes does it nevertheless")
         self._is_agreed = True
 
-    def _what(self) -> What:
+    def _what(self, offsets: dict[str, int] | None) -> What:
         return What(
             Mode.TABLE,
             methods="method" in self.words,
@@ -186,6 +192,7 @@ class Methods:
             objects="object" in self.words,
             select=self.options.select,
             histograms=self.command == "latency",
+            offsets=offsets,
         )
 
     def _note(self) -> None:
@@ -254,6 +261,7 @@ class Methods:
         is_timed = self.command == "latency"
         rows = [row for hook in self._hooks.values() for row in hook.rows(is_timed)]
         series = {kind: word for word in self.words for kind in KINDS[word]}
+        self._has_rows = bool(rows)
         groups = group_rows(rows, series, self.options.by, is_timed)
         counters = self._counters(rows, sum(group.count for group in groups))
         return Result(
@@ -267,6 +275,13 @@ class Methods:
             self.options.by,
             "ns" if is_timed else "",
         )
+
+    @property
+    def hint(self) -> str:
+        """What a user may have overlooked who has got nothing; or empty."""
+        if self._has_rows or not self.options.select or self.options.c_calls:
+            return ""
+        return "no call of such a method was seen; methods written in C take --c-calls"
 
     def _counters(self, rows: Sequence[MethodRow], counted: int) -> dict[str, int]:
         found = [hook.counters() for hook in self._hooks.values()]
@@ -295,6 +310,8 @@ class _Hook:
         self._pid = process.pid
         self._learnt = time.monotonic()
         self._armed = Armed(process, what, before)
+        self._tables = Tables(self._armed.shared, self._armed.scale)
+        self._rows: dict[int, tuple[Counted, MethodRow]] = {}
         self.ractors = self._armed.ractors
         self.overhead = [safe_text(t.encode(), _NAME) for t in self._armed.overhead]
 
@@ -320,13 +337,22 @@ class _Hook:
 
     def rows(self, is_timed: bool) -> list[MethodRow]:
         """As they are now."""
-        counted = read_tables(self._armed.shared, self._armed.scale, is_timed)
-        return [self._row(each) for each in counted]
+        return [self._row(each) for each in self._tables.read(is_timed)]
 
     def _row(self, counted: Counted) -> MethodRow:
+        known = self._rows.get(counted.index)
+        if known is not None and known[0] is counted:
+            return known[1]
+        method = self._method(counted)
+        row = self._made(counted, method)
+        if method.kind is not MethodKind.NO_ROOM and method.owner is not None:
+            self._rows[counted.index] = counted, row
+        return row
+
+    def _made(self, counted: Counted, method: CalledMethod) -> MethodRow:
         return MethodRow(
             self._pid,
-            self._method(counted),
+            method,
             counted.entries,
             counted.calls,
             counted.total,
