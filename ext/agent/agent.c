@@ -660,7 +660,8 @@ static int is_singleton(VALUE owner) {
   return type_of(owner) == TYPE_CLASS && rb_class_real(owner) != owner;
 }
 
-static int has_name(VALUE module, const char *name, size_t length) {
+/* Ends there, or goes on with a character of `more`. */
+static int name_begins(VALUE module, const char *name, size_t length, const char *more) {
   VALUE text = rb_mod_name(module);
   if (!is_object(text) || type_of(text) != TYPE_STRING)
     return 0;
@@ -668,7 +669,11 @@ static int has_name(VALUE module, const char *name, size_t length) {
   for (size_t i = 0; i < length; i++)
     if (bytes[i] != name[i])
       return 0;
-  return bytes[length] == 0;
+  return bytes[length] == 0 || bytes[length] == *more;
+}
+
+static int has_name(VALUE module, const char *name, size_t length) {
+  return name_begins(module, name, length, "");
 }
 
 static int selects(const struct selector *selector, VALUE owner, ID id) {
@@ -691,8 +696,24 @@ static int selects(const struct selector *selector, VALUE owner, ID id) {
   return has_name(owner, selector->owner, selector->owner_length);
 }
 
+/* What of the agent runs in the program's own threads, around a fork say. */
+static int is_own_method(VALUE owner) {
+  static const char name[] = "Tracepoint::Agent";
+  if (!is_object(owner))
+    return 0;
+  if (is_singleton(owner))
+    owner = attached_to(owner);
+  if (!is_object(owner) || (type_of(owner) != TYPE_CLASS && type_of(owner) != TYPE_MODULE))
+    return 0;
+  return name_begins(owner, name, sizeof(name) - 1, ":");
+}
+
 static int is_selected(VALUE owner, uint64_t id, uint32_t kind) {
-  if (!(state.config.flags & FLAG_SELECT) || kind > KIND_C)
+  if (kind > KIND_C)
+    return 1;
+  if (is_own_method(owner))
+    return 0;
+  if (!(state.config.flags & FLAG_SELECT))
     return 1;
   const char *at = (const char *)state.selectors;
   for (uint32_t i = 0; i < state.config.selectors; i++) {

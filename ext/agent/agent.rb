@@ -706,6 +706,7 @@ module Tracepoint
     # waits for it, for the peer to cancel or to go, and for the time limit.
     class Pump
       SLICE = 0.1
+      SHORT = 0.001
       CHUNK = 65_536
 
       # pipes: by channel the end to read
@@ -722,7 +723,9 @@ module Tracepoint
       # Until the block says that it is done, and what it wrote was passed on.
       def run
         until yield
-          readable, = IO.select([@wire.socket, *@pipes.keys], nil, nil, [SLICE, @deadline - now].min.clamp(0, SLICE))
+          # With its pipes it ends as a rule: then it is done in a moment.
+          slice = @pipes.empty? ? SHORT : SLICE
+          readable, = IO.select([@wire.socket, *@pipes.keys], nil, nil, (@deadline - now).clamp(0, slice))
           (readable || []).each { |io| io == @wire.socket ? heed : pass_on(io) }
           raise Refusal.new("time", "the time limit passed") if now > @deadline
         end
@@ -793,6 +796,8 @@ module Tracepoint
           Redirect.around(out, err) { evaluate }
         rescue Exception => e # rubocop:disable Lint/RescueException -- SystemExit would end the program
           failure(e)
+        ensure
+          [out, err].each(&:close) # which wakes who waits
         end
         thread.report_on_exception = false
         thread

@@ -317,6 +317,22 @@ class AgentCallsTest < Minitest::Test
     assert_equal 1, client.call("status")["orphans"]
   end
 
+  # The agent's own methods, which run in the program's threads around these.
+  def test_a_fork_and_an_evaluation
+    program = "def leaf; end\nSTEP = -> { leaf; Process.wait(Process.fork { leaf; exit!(0) }); eval('leaf') }"
+    assert_tree "Object#leaf\nObject#leaf\n", program
+  end
+
+  def test_the_end
+    target = target("def leaf; end\nat_exit { leaf }\nSTEP = -> { leaf; exit }")
+    client = connect(target)
+    memory = client.arm(mode: "ring")
+    target.begin_step
+    names = client.last_event["methods"].to_h { |entry| [entry["index"], entry["name"]] }
+    entries = memory.read_all.flatten.select { |record| record.kind == :entry }
+    assert_equal %w[leaf leaf], (entries.map { |record| names[record.method] })
+  end
+
   def test_a_full_ring_counts_what_it_drops
     target = target("def leaf; end\ndef work; i = 0; leaf while (i += 1) <= 1000; end\nSTEP = -> { work }")
     client = connect(target)

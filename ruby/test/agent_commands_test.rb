@@ -8,6 +8,17 @@ class AgentCommandsTest < Minitest::Test
   include TestHelper
   include AgentHelper
 
+  def test_values_and_output
+    client = connect(target)
+    reply = client.call("eval", code: "$stdout.puts 'out'; $stderr.puts 'err'; [1, self]")
+    assert_equal ["[1, main]", "Array"], reply.values_at("value", "class")
+    assert_equal({ 1 => "out\n", 2 => "err\n" }, client.channels)
+    error = assert_raises(AgentClient::Refused) { client.call("eval", code: "exit!(3) if false; exit") }
+    assert_equal %w[raised SystemExit], [error.code, error.reply["class"]]
+    error = assert_raises(AgentClient::Refused) { client.call("eval", code: "sleep", limit_ms: 50) }
+    assert_equal "time", error.code
+  end
+
   # The child writes faster than anybody reads.
   def test_a_heap_dump_waits_for_its_reader
     client = connect(target("STEP = -> {}; KEPT = Array.new(50_000) { |i| 'text %06d' % i }"))

@@ -1,0 +1,255 @@
+"""What the agent's hook costs the program, armed, idle and afterwards.
+
+Each variant has a process of its own, and all of them take turns; times are those
+in which the program had a processor or was held up, since others run there, too.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from statistics import median
+from typing import NamedTuple
+
+from table import Ratio, Row, interleaved, ns
+
+from rbtrace_py.agent.arming import Armed, Selector, What
+from rbtrace_py.agent.shared import Mode, SharedMemory
+from rbtrace_py.linux.process import Process
+from rbtrace_py.session.hook_offsets import hook_offsets
+from targets import HERE, ROOT, Target
+
+FIB, REQUESTS = 27, 300
+FEW_FIB, FEW_REQUESTS = 12, 2
+"""For what is a thousand times slower."""
+TIMES = 3
+SPIN = 10_000
+PLAIN, IDLE, EMPTY, TABLE = "plain", "agent idle", "empty hook", "table"
+RING, SLOW, TWO, TABLE_C = "ring", "slow", "two methods", "table with C methods"
+HASH, RBTRACE = "TracePoint into a Hash", "rbtrace firehose"
+AFTER = (EMPTY, TABLE, RING, TABLE_C)
+GOALS = {
+    IDLE: (1.0, 1.0),
+    TABLE: (4.5, 1.35),
+    RING: (4.2, 1.3),
+}
+"""Of fib and of a request, against a process without the agent."""
+OVER_EMPTY = 1.5
+LESS_THAN_RBTRACE = 50
+
+WHAT: Mapping[str, What] = {
+    EMPTY: What(Mode.EMPTY),
+    TABLE: What(Mode.TABLE),
+    RING: What(Mode.RING),
+    SLOW: What(Mode.SLOW, threshold_ns=1_000_000_000),
+    TWO: What(
+        Mode.RING,
+        select=(
+            Selector("Web::Page", "singleton", "layout"),
+            Selector("Web::Request", "instance", "query"),
+        ),
+    ),
+    TABLE_C: What(Mode.TABLE, c_calls=True),
+}
+
+
+class Speed(NamedTuple):
+    """ns a call of fib, ns a request."""
+
+    fib: float
+    request: float
+
+
+class Program:
+    """methods.rb, with a library or without."""
+
+    def __init__(self, library: str | None = None, few: bool = False) -> None:
+        lib = f"-I{ROOT / 'ruby' / 'lib'}"
+        program = str(HERE / "ruby" / "methods.rb")
+        self._target = Target("ruby", lib, program, *([library] if library else []))
+        self._few = few
+        self.pid = self._target.pid
+        self.ask = self._target.ask
+        self.close = self._target.close
+
+    def speed(self) -> Speed:
+        number, count = (FEW_FIB, FEW_REQUESTS) if self._few else (FIB, REQUESTS)
+        times = 1 if self._few else TIMES
+        fib = min(int(self.ask(f"fib {number}")) for _ in range(times))
+        request = min(int(self.ask(f"request {count}")) for _ in range(times))
+        return Speed(fib / _calls(number), request)
+
+
+def _calls(number: int) -> int:
+    """How many calls one of fib(number) makes."""
+    before, found = 1, 1
+    for _ in range(number - 1):
+        before, found = found, before + found + 1
+    return found
+
+
+def cost(rounds: int) -> list[Row]:
+    """While something is armed, and in the same processes after that."""
+    with ExitStack() as stack:
+        programs = {
+            name: stack.enter_context(_running(library))
+            for name, library in _libraries().items()
+        }
+        with ExitStack() as armings:
+            for name, what in WHAT.items():
+                armings.enter_context(_armed(programs[name].pid, what))
+            programs[HASH].ask("count")
+            if RBTRACE in programs:
+                armings.enter_context(_firehose(programs[RBTRACE]))
+            while_armed = _rounds(programs, rounds)
+        del programs[HASH]
+        after = {name: programs[name] for name in (PLAIN, *AFTER)}
+        calls = int(programs[PLAIN].ask("calls"))
+        return [*_while(while_armed, calls), *_after(_rounds(after, rounds))]
+
+
+def _libraries() -> dict[str, str | None]:
+    found: dict[str, str | None] = {PLAIN: None, HASH: None}
+    if shutil.which("rbtrace"):
+        found[RBTRACE] = "rbtrace"
+    return found | dict.fromkeys((IDLE, *WHAT), "tracepoint/agent")
+
+
+@contextmanager
+def _running(library: str | None) -> Iterator[Program]:
+    program = Program(library, few=library == "rbtrace")
+    try:
+        program.speed()
+        yield program
+    finally:
+        program.close()
+
+
+@contextmanager
+def _armed(pid: int, what: What) -> Iterator[None]:
+    with Process(pid) as process:
+        armed = Armed(process, _with_offsets(what, process))
+        over = threading.Event()
+        reader = threading.Thread(target=_drain, args=(armed.shared, over))
+        reader.start()
+        try:
+            yield
+            assert not armed.counters().conditions, what
+        finally:
+            over.set()
+            reader.join()
+            armed.disarm()
+            armed.close()
+
+
+def _with_offsets(what: What, process: Process) -> What:
+    offsets = hook_offsets(process)
+    assert offsets, "the bench wants to measure what is usual"
+    fields = {name: getattr(what, name) for name in What.__dataclass_fields__}
+    return What(**{**fields, "offsets": offsets})
+
+
+def _drain(memory: SharedMemory, over: threading.Event) -> None:
+    """A reader that keeps up: what it would do with records is its own affair."""
+    while not over.wait(0.002):
+        if memory.header.ring_records:
+            for stream in range(memory.counters().streams):
+                memory.set_tail(stream, memory.published(stream))
+
+
+@contextmanager
+def _firehose(program: Program) -> Iterator[None]:
+    """rbtrace; the program runs, else rbtrace gives up after a second."""
+    with tempfile.TemporaryFile() as said:
+        words = ["rbtrace", "-p", str(program.pid), "-f"]
+        tool = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=said)
+        with suppress(OSError):
+            os.sched_setaffinity(tool.pid, {min(os.sched_getaffinity(0))})
+        try:
+            while b"attached" not in os.pread(said.fileno(), 4096, 0):
+                assert tool.poll() is None, os.pread(said.fileno(), 4096, 0)
+                program.ask(f"spin {SPIN}")
+            yield
+        finally:
+            tool.kill()
+            tool.wait()
+
+
+Found = Mapping[str, Sequence[Speed]]
+
+
+def _rounds(programs: Mapping[str, Program], rounds: int) -> Found:
+    variants: dict[str, Callable[[], Speed]] = {
+        name: program.speed for name, program in programs.items()
+    }
+    return interleaved(variants, rounds)  # type: ignore[arg-type, return-value]
+
+
+def _while(found: Found, calls: int) -> Iterator[Row]:
+    plain = found[PLAIN]
+    for name in (IDLE, *WHAT, HASH, RBTRACE):
+        if name not in found:
+            yield Row(f"{name}: fib", "", "not installed")
+            continue
+        goals = GOALS.get(name, (None, None))
+        yield _row(f"{name}: fib, a call", _fibs(found[name]), _fibs(plain), goals[0])
+        what = f"{name}: a request of {calls} calls"
+        yield _row(what, _requests(found[name]), _requests(plain), goals[1])
+    yield from _against(found)
+
+
+def _against(found: Found) -> Iterator[Row]:
+    """What the goals say of two variants' additions to the plain program."""
+    for name, other, goal in (
+        (TABLE, EMPTY, f"≤ {OVER_EMPTY:g}×"),
+        (RING, EMPTY, ""),
+        (RBTRACE, RING, f"≥ {LESS_THAN_RBTRACE}×"),
+        (HASH, TABLE, ""),
+    ):
+        if name in found:
+            added = [_added(found, each) for each in (name, other)]
+            yield Row(
+                f"{name}: fib, what a call takes longer",
+                ns(median(added[0])),
+                f"{other} {ns(median(added[1]))}",
+                Ratio.of(*added),
+                goal,
+            )
+
+
+def _added(found: Found, name: str) -> list[float]:
+    pairs = zip(_fibs(found[name]), _fibs(found[PLAIN]), strict=True)
+    return [armed - plain for armed, plain in pairs]
+
+
+def _after(found: Found) -> Iterator[Row]:
+    for name in AFTER:
+        what = f"after {name}"
+        yield _row(f"{what}: fib, a call", _fibs(found[name]), _fibs(found[PLAIN]))
+        ours, plain = _requests(found[name]), _requests(found[PLAIN])
+        yield _row(f"{what}: a request", ours, plain)
+
+
+def _row(
+    what: str, ours: Sequence[float], plain: Sequence[float], goal: float | None = None
+) -> Row:
+    return Row(
+        what,
+        ns(median(ours)),
+        f"{PLAIN} {ns(median(plain))}",
+        Ratio.of(ours, plain),
+        "" if goal is None else f"≤ {goal:g}×",
+    )
+
+
+def _fibs(speeds: Sequence[Speed]) -> list[float]:
+    return [speed.fib for speed in speeds]
+
+
+def _requests(speeds: Sequence[Speed]) -> list[float]:
+    return [speed.request for speed in speeds]
