@@ -18,6 +18,7 @@ from pathlib import Path
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "tracer"))
 
+import agent
 import attach
 import exact
 import hits
@@ -66,6 +67,7 @@ def parts(quick: bool) -> dict[str, tuple[str, Callable[[], list[Row]]]]:
             lambda: [*scale.ten_thousand(few), *scale.attach_many(few)],
         ),
         "startup": ("Start-up", lambda: startup.measure(few)),
+        "agent": ("Method events", lambda: agent.cost(3 if quick else 15)),
         "attach": ("Attach", lambda: attach.cost(3 if quick else 21)),
         "stacks": (
             "Stacks: what a sample costs",
