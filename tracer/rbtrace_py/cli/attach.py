@@ -15,7 +15,7 @@ from rbtrace_py.session.targets import Targets
 
 
 @click.command("attach", options_metavar="[OPTIONS]")
-@o.takes_target
+@o.takes_only_target
 @o.time_limit_option(attaching.ATTACH_SECONDS, attaching.MOST_SECONDS)
 @click.option(
     "--no-hook",

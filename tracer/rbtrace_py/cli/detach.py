@@ -15,7 +15,7 @@ from rbtrace_py.session.targets import Targets
 
 
 @click.command("detach", options_metavar="[OPTIONS]")
-@o.takes_target
+@o.takes_only_target
 @o.time_limit_option(attaching.DETACH_SECONDS, attaching.MOST_SECONDS)
 @o.yes_option
 @o.json_option

@@ -24,11 +24,12 @@ def attached_lines(found: Attached, style: Style) -> Iterator[str]:
 
 
 def _cost_lines(cost: Cost, style: Style) -> Iterator[str]:
-    stopped = f"stopped for {duration(cost.stopped_ns, style)}"
+    stopped = duration(cost.stopped_ns, style)
+    how = f"stopped once, for {stopped}"
     if cost.attempts > 1:
         longest = duration(cost.longest_ns, style)
-        stopped += f" in {cost.attempts} attempts, at most {longest} at once"
-    yield f"{stopped}; answer after {duration(cost.answer_ns, style)}"
+        how = f"stopped {cost.attempts} times, for {stopped}, at most {longest} at once"
+    yield f"{how}; answer after {duration(cost.answer_ns, style)}"
 
 
 def detached_lines(found: Detached, style: Style) -> Iterator[str]:

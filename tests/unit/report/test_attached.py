@@ -1,0 +1,55 @@
+"""What ``attach`` and ``detach`` print."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rbtrace_py.aggregate.attached import Attached, Cost, Detached
+from rbtrace_py.report.attached import (
+    attached_document,
+    attached_lines,
+    detached_document,
+    detached_lines,
+)
+from rbtrace_py.report.style import PLAIN
+
+COST = Cost(
+    attempts=1, stopped_ns=1_120_000, longest_ns=1_120_000, answer_ns=61 * 10**6
+)
+FOUND = Attached(pid=4711, cost=COST, ruby="ruby 3.1.2p20", without_hook=None)
+
+
+def test_one_attempt() -> None:
+    assert list(attached_lines(FOUND, PLAIN)) == [
+        "process 4711 has the agent now, and it answers",
+        "  stopped once, for 1.12 ms; answer after 61.0 ms",
+        "  ruby 3.1.2p20",
+    ]
+
+
+def test_several_attempts() -> None:
+    cost = Cost(3, 5_500_000, 4_000_000, 2 * 10**9)
+    found = dataclasses.replace(FOUND, cost=cost)
+    assert list(attached_lines(found, PLAIN))[1] == (
+        "  stopped 3 times, for 5.50 ms, at most 4.00 ms at once; answer after 2.00 s"
+    )
+
+
+def test_what_was_there_and_has_no_hook() -> None:
+    """Texts of the process do not steer the terminal."""
+    found = Attached(4711, None, "ruby \x1b[2J", "no\nhook")
+    assert list(attached_lines(found, PLAIN)) == [
+        "process 4711 has the agent already",
+        "  ruby \\e[2J",
+        "  no method events: no\\nhook",
+    ]
+    document = attached_document(found)
+    assert (document["was_there"], document["answer_ns"]) == (True, None)
+    assert document["method_events"] is False
+
+
+def test_detached() -> None:
+    assert len(list(detached_lines(Detached(4711, None), PLAIN))) == 3
+    lines = list(detached_lines(Detached(4711, 815), PLAIN))
+    assert "  process 815 was tracing through it" in lines
+    assert detached_document(Detached(4711, 815))["tracer"] == 815
