@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
 
-from rbtrace_py.aggregate import callfold
+from rbtrace_py.aggregate import callfold, recordfold
 from rbtrace_py.aggregate.callfold import DEEPER, GARBAGE, CallFold
 from rbtrace_py.aggregate.calls import CallNesting, Told
+from rbtrace_py.aggregate.recordfold import RecordFold
 from rbtrace_py.aggregate.sampling import Statistics
-from rbtrace_py.aggregate.stacks import OTHER
-from rbtrace_py.model import CALL_ORPHAN, CalledMethod, CallKind, MethodKind
+from rbtrace_py.aggregate.stacks import OTHER, StackCounts
+from rbtrace_py.model import (
+    CALL_ORPHAN,
+    CalledMethod,
+    CallKind,
+    CallRecord,
+    MethodKind,
+)
 
 KINDS = {"(": CallKind.ENTRY, ")": CallKind.RETURN, "{": CallKind.GC_BEGIN,
          "}": CallKind.GC_END, "!": CallKind.LOST, "]": CallKind.RETURN}  # fmt: skip
@@ -19,13 +28,14 @@ def method(number: int) -> CalledMethod:
     return CalledMethod(MethodKind.RUBY, "A", False, chr(number), "/a.rb", 1)
 
 
-def fold(text: str, **options: int) -> CallFold:
+Fold = CallFold | RecordFold
+
+
+def records(text: str) -> Iterator[CallRecord]:
     """``a( b( ) )``: a word a record, each a nanosecond after the one before.
 
     ``]`` is the return of a call that began before, ``!`` loses 3 events.
     """
-    found = CallFold(**options)
-    nesting = CallNesting()
     open_: list[int] = []
     for time, word in enumerate(text.split(), 100):
         kind = KINDS[word[-1]]
@@ -40,61 +50,93 @@ def fold(text: str, **options: int) -> CallFold:
             number = 3
         if word == "]":
             depth, flags = 0, CALL_ORPHAN
-        for event in nesting.feed(0, (time, number, depth, kind, flags)):
+        yield (time, number, depth, kind, flags)
+
+
+@pytest.fixture(params=["events", "records"])
+def fold(request: pytest.FixtureRequest) -> Callable[..., Fold]:
+    """Two ways that must not differ."""
+    return fold_events if request.param == "events" else fold_records
+
+
+def fold_events(text: str, **options: int) -> CallFold:
+    found = CallFold(**options)
+    nesting = CallNesting()
+    last = 0
+    for record in records(text):
+        last = record[0]
+        for event in nesting.feed(0, record):
             found.add(Told(1, event, method(event.method)))
-    for event in nesting.finish(time):
+    for event in nesting.finish(last):
         found.add(Told(1, event, method(event.method)))
     return found
 
 
-def stacks(found: CallFold, unit: str = "calls") -> dict[str, int]:
-    counts = found.take(Statistics(unit, counted="calls"))
+def fold_records(text: str, **options: int) -> RecordFold:
+    found = RecordFold(**options)
+    last = 0
+    for record in records(text):
+        last = record[0]
+        found.feed(0, record)
+    found.finish(last, method)
+    return found
+
+
+def stacks(found: Fold, unit: str = "calls") -> dict[str, int]:
+    statistics = Statistics(unit, counted="calls")
+    if isinstance(found, CallFold):
+        counts = found.take(statistics)
+    else:
+        counts = StackCounts(statistics)
+        duration = int if unit == "ns" else None
+        found.take(counts, 1, {}, method, duration)
     return {
         ";".join(frame.name.removeprefix("A#") for frame in row.frames): row.weight
         for row in counts.rows()
     }
 
 
-def test_counts_and_own_times() -> None:
+def test_counts_and_own_times(fold: Callable[..., Fold]) -> None:
     text = "a( b( ) b( c( ) ) ) a( )"
     assert stacks(fold(text)) == {"a": 2, "a;b": 2, "a;b;c": 1}
     # a: 7 - (1 + 3) and 1; b: 1 and 3 - 1.
     assert stacks(fold(text), "ns") == {"a": 4, "a;b": 3, "a;b;c": 1}
 
 
-def test_recursion() -> None:
+def test_recursion(fold: Callable[..., Fold]) -> None:
     found = fold("a( a( a( ) ) a( ) )")
     assert (found.calls, found.unreturned) == (4, 0)
     assert stacks(found) == {"a": 1, "a;a": 2, "a;a;a": 1}
 
 
-def test_collections_are_not_the_callers_time() -> None:
+def test_collections_are_not_the_callers_time(fold: Callable[..., Fold]) -> None:
     text = "a( { } ) { }"
     name = GARBAGE.name
     assert stacks(fold(text)) == {"a": 1, f"a;{name}": 1, name: 1}
     assert stacks(fold(text), "ns") == {"a": 2, f"a;{name}": 1, name: 1}
 
 
-def test_what_was_lost_or_did_not_return() -> None:
+def test_what_was_lost_or_did_not_return(fold: Callable[..., Fold]) -> None:
     found = fold("] a( ! b( )")
     assert (found.calls, found.unreturned, found.lost) == (2, 1, 3)
     assert stacks(found, "ns") == {"a": 2, "a;b": 1}
 
 
-def test_it_begins_anew() -> None:
+def test_it_begins_anew(fold: Callable[..., Fold]) -> None:
     found = fold("a( )")
     assert stacks(found) == {"a": 1}
     assert stacks(found) == {}
 
 
-def test_no_room() -> None:
+def test_no_room(fold: Callable[..., Fold]) -> None:
     found = fold("a( b( ) c( d( ) ) ) e( )", max_nodes=2)
     assert stacks(found) == {"a": 1, "a;b": 1, f"a;{OTHER.name}": 2, OTHER.name: 1}
     assert found.other == 3
 
 
-def test_very_deep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callfold, "MAX_FRAMES", 3)
+def test_very_deep(fold: Callable[..., Fold], monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (callfold, recordfold):
+        monkeypatch.setattr(module, "MAX_FRAMES", 3)
     found = fold("a( " * 6 + ") " * 6)
     last = DEEPER.name
     assert stacks(found) == {"a": 1, "a;a": 1, "a;a;a": 1, f"a;a;a;{last}": 3}

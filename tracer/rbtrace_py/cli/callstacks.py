@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from rbtrace_py.aggregate.callfold import CallFold
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import Statistics
@@ -20,7 +19,8 @@ from rbtrace_py.cli.stop import Stop
 from rbtrace_py.report.amounts import amount
 from rbtrace_py.report.notes import counter_lines, lost
 from rbtrace_py.report.style import Style
-from rbtrace_py.session.calls import Calls, CallsOptions
+from rbtrace_py.session.calls import CallsOptions
+from rbtrace_py.session.folding import FoldedCalls
 from rbtrace_py.session.limits import REFRESH_SECONDS
 from rbtrace_py.session.selectors import selectors_of
 from rbtrace_py.session.targets import Targets
@@ -40,7 +40,7 @@ def fold_calls(targets: Targets, values: dict[str, Any], stem: str) -> int:
     )
     with ExitStack() as stack:
         stop = stack.enter_context(Stop())
-        session = stack.enter_context(Calls(targets, options))
+        session = stack.enter_context(FoldedCalls(targets, options))
         session.start(stop.is_asked)
         folding = _Folding(session, values, stem)
         session.notes.append("calls: from the agent's hook")
@@ -52,11 +52,10 @@ def fold_calls(targets: Targets, values: dict[str, Any], stem: str) -> int:
 class _Folding:
     """What a session tells, folded, and rendered when it is time."""
 
-    def __init__(self, session: Calls, values: dict[str, Any], stem: str) -> None:
+    def __init__(self, session: FoldedCalls, values: dict[str, Any], stem: str) -> None:
         self._session = session
         self._values = values
         self._stem = stem
-        self._fold = CallFold(session.threads())
         self._began = time.monotonic()
         self._since_ns = time.time_ns()
         self._before = (0, 0)
@@ -70,18 +69,16 @@ class _Folding:
         interval, most = self._values["interval"], self._values["count"]
         due = self._began + interval if interval else None
         while not (stop.is_asked() or self._session.is_over or self._is_late()):
-            for told in self._session.events(REFRESH_SECONDS):
-                self._fold.add(told)
-            if most and self._fold.calls >= most:
+            self._session.look(REFRESH_SECONDS)
+            if most and self._session.calls >= most:
                 break
             now = time.monotonic()
             if due is not None and now >= due:
                 self._render()
                 due += interval
-            calls = amount(self._fold.calls, "calls")
+            calls = amount(self._session.calls, "calls")
             self._ticker.say(f"folding calls: {calls}", now - self._began)
-        for told in self._session.finish():
-            self._fold.add(told)
+        self._session.stop()
         self._ticker.end()
         self._render()
 
@@ -91,22 +88,17 @@ class _Folding:
 
     def _render(self) -> None:
         self._ticker.clear()
-        now, unit = time.time_ns(), self._unit
+        now, unit, session = time.time_ns(), self._unit, self._session
         own = Statistics(
             unit, started_ns=self._since_ns, ended_ns=now, counted="calls",
-            samples=self._fold.calls - self._before[0],
-            failed=self._lost - self._before[1],
+            samples=session.calls - self._before[0],
+            failed=session.lost - self._before[1],
         )  # fmt: skip
-        self._since_ns, self._before = now, (self._fold.calls, self._lost)
-        pids = self._session.targets.pids
+        self._since_ns, self._before = now, (session.calls, session.lost)
+        pids = session.targets.pids
         meta = Meta(own.started_ns, unit, 0.0, "calls", "agent", pids, self._command)
-        profile = Profile(self._fold.take(own), meta)
+        profile = Profile(session.take(own), meta)
         r.render(profile, self._values["format_"], self._values, self._stem)
-
-    @property
-    def _lost(self) -> int:
-        """Those at the very end no record tells of."""
-        return max(self._fold.lost, _counters(self._session).get("lost", 0))
 
     @property
     def _unit(self) -> str:
@@ -114,27 +106,19 @@ class _Folding:
 
     def end(self) -> int:
         """Say how well it went; the exit code."""
-        fold = self._fold
+        session = self._session
         counters = {
-            "not_returned": fold.unreturned,
-            "other_paths": fold.other,
-            **_counters(self._session),
+            "not_returned": session.unreturned,
+            "other_paths": session.other,
+            **session.counters(),
         }
         if not self._values["silent"]:
-            click.echo(f"rbtrace-py: {amount(fold.calls, 'calls')}", err=True)
+            click.echo(f"rbtrace-py: {amount(session.calls, 'calls')}", err=True)
             for line in counter_lines(counters, Style.for_stream(sys.stderr)):
                 click.echo(f"rbtrace-py: {line.strip()}", err=True)
         missing = lost(counters)
-        too_much = 100 * missing > self._values["max_loss"] * (fold.calls + missing)
+        too_much = 100 * missing > self._values["max_loss"] * (session.calls + missing)
         return TOO_MUCH_LOST if missing and too_much else 0
-
-
-def _counters(session: Calls) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for end in session.ends():
-        for name, number in end.counters.items():
-            found[name] = found.get(name, 0) + number
-    return found
 
 
 def _command(targets: Targets) -> str:

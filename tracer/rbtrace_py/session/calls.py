@@ -99,7 +99,7 @@ class Calls(Closing):
         self.targets = targets
         self.options = options
         self.notes: list[str] = []
-        self._traced: dict[int, _Traced] = {}
+        self._traced: dict[int, Traced] = {}
         self._joining: dict[int, Process] = {}
         self._threads: dict[int, dict[int, str]] = {}
         self._ended: list[CallsEnd] = []
@@ -187,13 +187,17 @@ class Calls(Closing):
                 raise
             return
         del self._joining[process.pid]
-        self._traced[process.pid] = _Traced(process.pid, armed, self.options.cpu)
+        self._traced[process.pid] = self.trace(process.pid, armed)
         self._threads[process.pid] = armed.threads()
         if armed.ractors > 1:
             self.notes.append(
                 f"process {process.pid} has {armed.ractors} Ractors;"
                 " only the main one's calls are seen"
             )
+
+    def trace(self, pid: int, armed: Armed) -> Traced:
+        """What makes events of a process's records."""
+        return Traced(pid, armed, self.options.cpu)
 
     def _offsets_of(self, process: Process) -> dict[str, int] | None:
         """Looked up once; a child is as its parent."""
@@ -247,7 +251,7 @@ class Calls(Closing):
             del self._traced[pid]
 
 
-class _Traced:
+class Traced:
     """A process whose hook is registered."""
 
     def __init__(self, pid: int, armed: Armed, has_cpu: bool) -> None:

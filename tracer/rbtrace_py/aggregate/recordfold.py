@@ -1,0 +1,236 @@
+"""As ``callfold``, straight from the records of the agent's hook.
+
+There may be millions of them (docs/agent.md, "Records"), so nothing is made of one but
+what is counted; methods are numbers and times are ticks until somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from rbtrace_py.aggregate.callfold import DEEPER, GARBAGE, MAX_FRAMES, frame_of
+from rbtrace_py.aggregate.calls import MAX_DEPTH
+from rbtrace_py.aggregate.stacks import OTHER, StackCounts
+from rbtrace_py.aggregate.stacktree import MAX_NODES
+from rbtrace_py.model import (
+    CALL_ORPHAN,
+    CalledMethod,
+    CallKind,
+    CallRecord,
+    Frame,
+    RubyThread,
+    Sample,
+    Stack,
+    ThreadState,
+)
+
+_MARKS = {-1: GARBAGE, -2: DEEPER, -3: OTHER}
+_GARBAGE, _DEEPER, _OTHER = _MARKS
+"""Numbers of what is no method."""
+_MAX_THREADS = 1 << 13
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """A path of calls; own: ticks in its last one, less those in others."""
+
+    method: int
+    depth: int
+    calls: int = 0
+    own: int = 0
+    below: dict[int, _Node] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A call that has not returned; below: ticks in calls from it."""
+
+    method: int
+    depth: int
+    start: int
+    node: _Node
+    below: int = 0
+
+
+@dataclass(slots=True)
+class _Calls:
+    """A stack of Ruby's; root is found when it is known whose it is."""
+
+    tid: int = 0
+    thread: int = 0
+    root: _Node | None = None
+    open: list[_Open] = field(default_factory=list)
+    gc_since: int | None = None
+
+
+class RecordFold:
+    """Counts and times by thread and path, of one process.
+
+    calls: that ended; unreturned: of them those that were not seen to return
+    other: calls on paths for which there was no room
+    lost: events that records said are missing
+    """
+
+    def __init__(self, max_nodes: int = MAX_NODES) -> None:
+        self.calls = self.unreturned = self.other = self.lost = 0
+        self._room = max_nodes
+        self._stacks: dict[int, _Calls] = {}
+        self._roots: dict[tuple[int, int], _Node] = {}
+        self._methods: dict[int, CalledMethod] = {}
+
+    def feed(self, stream: int, record: CallRecord) -> None:
+        """Take in one record of a stream; those of each in order."""
+        time, method, depth, kind, flags = record
+        stack = self._stacks.get(stream)
+        if stack is None:
+            stack = self._stacks[stream] = _Calls()
+        if kind in (CallKind.ENTRY, CallKind.C_ENTRY):
+            if depth <= MAX_DEPTH:
+                self._enter(stack, time, method, depth)
+        elif kind in (CallKind.RETURN, CallKind.C_RETURN):
+            if not flags & CALL_ORPHAN:
+                self._leave(stack, time, method, depth)
+        else:
+            self._apart(stream, stack, record)
+
+    def finish(self, time: int, name: Callable[[int], CalledMethod]) -> None:
+        """No more comes: what is open ends now; name: of a method's number."""
+        for stack in self._stacks.values():
+            self._end(stack, 0, time)
+        self._name(name)
+
+    def _enter(self, stack: _Calls, time: int, method: int, depth: int) -> None:
+        calls = stack.open
+        if calls and calls[-1].depth >= depth:
+            self._end(stack, depth, time)
+        above = calls[-1].node if calls else stack.root or self._root(stack)
+        node = above.below.get(method) or self._grow(above, method)
+        calls.append(_Open(method, depth, time, node))
+
+    def _leave(self, stack: _Calls, time: int, method: int, depth: int) -> None:
+        calls = stack.open
+        if calls and calls[-1].depth > depth:
+            self._end(stack, depth + 1, time)
+        if not calls or calls[-1].depth != depth:
+            return
+        if calls[-1].method != method:
+            self._end(stack, depth, time)
+            return
+        call = calls.pop()
+        took = max(time - call.start, 0)
+        node = call.node
+        node.calls += 1
+        node.own += max(took - call.below, 0)
+        self.calls += 1
+        if node.method == _OTHER:
+            self.other += 1
+        if calls:
+            calls[-1].below += took
+
+    def _end(self, stack: _Calls, depth: int, time: int) -> None:
+        """Calls of at least this depth did not return; innermost first."""
+        while stack.open and stack.open[-1].depth >= depth:
+            last = stack.open[-1]
+            self.unreturned += 1
+            self._leave(stack, time, last.method, last.depth)
+
+    def _apart(self, stream: int, stack: _Calls, record: CallRecord) -> None:
+        """What is no call."""
+        time, method, _, kind, _ = record
+        if kind == CallKind.LOST:
+            self.lost += method
+        elif kind == CallKind.STACK:
+            self._end(stack, 0, time)
+            self._stacks[stream] = _Calls()
+        elif kind == CallKind.PLACE:
+            stack.tid = method
+        elif kind == CallKind.THREAD:
+            stack.thread = time
+        elif kind == CallKind.GC_BEGIN:
+            stack.gc_since = time
+        elif kind == CallKind.GC_END:
+            self._collected(stack, time)
+
+    def _collected(self, stack: _Calls, time: int) -> None:
+        since, stack.gc_since = stack.gc_since, None
+        if since is None:
+            return
+        took, calls = max(time - since, 0), stack.open
+        above = calls[-1].node if calls else stack.root or self._root(stack)
+        node = above.below.get(_GARBAGE) or self._grow(above, _GARBAGE)
+        node.calls += 1
+        node.own += took
+        if calls:
+            calls[-1].below += took
+
+    def _root(self, stack: _Calls) -> _Node:
+        key = (stack.tid, stack.thread)
+        if key not in self._roots and len(self._roots) >= _MAX_THREADS:
+            key = (0, 0)
+        stack.root = self._roots.setdefault(key, _Node(0, 0))
+        return stack.root
+
+    def _grow(self, above: _Node, method: int) -> _Node:
+        if above.method in (_OTHER, _DEEPER):
+            return above
+        if self._room <= 0:
+            method = _OTHER
+        elif above.depth >= MAX_FRAMES:
+            method = _DEEPER
+        node = above.below.get(method)
+        if node is None:
+            self._room -= 1
+            node = above.below[method] = _Node(method, above.depth + 1)
+        return node
+
+    def take(
+        self,
+        counts: StackCounts,
+        pid: int,
+        names: dict[int, str],
+        name: Callable[[int], CalledMethod],
+        duration: Callable[[int], int] | None,
+    ) -> None:
+        """Add every path to ``counts``, and begin anew; calls that are open go on.
+
+        names: of threads by kernel thread id; name: of a method's number
+        duration: ticks in nanoseconds, for stacks to weigh what their own time is;
+            None: how many calls there were
+        """
+        self._name(name)
+        frames: dict[int, Frame] = dict(_MARKS)
+        for (tid, address), root in self._roots.items():
+            thread = RubyThread(pid, tid or None, address, names.get(tid, ""))
+            for path, node in self._paths(root, frames):
+                weight = duration(node.own) if duration else node.calls
+                node.own = node.calls = 0
+                if weight:
+                    sample = Sample(0, thread, ThreadState.UNKNOWN, Stack(path), weight)
+                    counts.add(sample)
+
+    def _paths(
+        self, root: _Node, frames: dict[int, Frame]
+    ) -> Iterator[tuple[tuple[Frame, ...], _Node]]:
+        """Frames from the root on, and the node, of all below; without recursion."""
+        waiting: list[tuple[tuple[Frame, ...], _Node]] = [
+            ((), node) for node in reversed(root.below.values())
+        ]
+        while waiting:
+            above, node = waiting.pop()
+            frame = frames.get(node.method)
+            if frame is None:
+                frame = frames[node.method] = frame_of(self._methods[node.method])
+            path = (*above, frame)
+            yield path, node
+            waiting += [(path, below) for below in reversed(node.below.values())]
+
+    def _name(self, name: Callable[[int], CalledMethod]) -> None:
+        """Ask now for what will not be known when its process is gone."""
+        waiting = list(self._roots.values())
+        while waiting:
+            node = waiting.pop()
+            for method, below in node.below.items():
+                if method >= 0 and method not in self._methods:
+                    self._methods[method] = name(method)
+                waiting.append(below)
