@@ -41,6 +41,7 @@ COMMANDS = {
     "fork": "Make a stopped copy of a process, for a debugger (agent).",
     "attach": "Put the agent into a process that did not load it.",
     "detach": "Take the agent in a process out of service.",
+    "rbtrace": "Take the flags of rbtrace, and do the same.",
     "layout": "Show which Ruby it is, and where its offsets came from.",
     "doctor": "Say what this machine and a target allow, and what is missing.",
     "completion": "Print the completion script of a shell.",

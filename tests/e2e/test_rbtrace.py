@@ -1,0 +1,85 @@
+"""``rbtrace``: the flags of rbtrace do what they do there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import rubies
+from conftest import LIB, Target, run
+from rubies import HERE, NAMES
+
+Start = Callable[..., Target]
+
+
+@pytest.fixture
+def target(start: Start) -> Target:
+    return start("agent.rb")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_eval_in_each_ruby(name: str) -> None:
+    with rubies.running(name, "agent.rb") as target:
+        out, err, code = run("rbtrace", "-p", target.pid, "-e", "ANSWER")
+    assert out == ">> ANSWER\n=> 42\n"
+    assert err == f"rbtrace-py: rbtrace-py eval {target.pid} ANSWER\n"
+    assert code == 0
+
+
+def test_errors_are_those_of_the_command(target: Target) -> None:
+    _, err, code = run("rbtrace", "-p", target.pid, "-e", "raise 'no'")
+    assert "no (RuntimeError)" in err
+    assert code == 1
+
+
+def test_dumps(target: Target, tmp_path: Path) -> None:
+    path = tmp_path / "heap.json"
+    assert run("rbtrace", "-p", target.pid, "-h", path)[2] == 0
+    assert path.read_bytes().startswith(b"{")
+    out, _, code = run("rbtrace", "-p", target.pid, "-b")
+    assert out.startswith(f"process {target.pid}, 2 threads\n")
+    out, _, code = run("rbtrace", "-p", target.pid, "--backtrace", "1")
+    assert (out.count("agent.rb:"), code) == (1, 0)
+    out, _, code = run("rbtrace", "-p", target.pid, "--memory")
+    assert "GC.stat" in out
+    assert code == 0
+
+
+def test_calls_of_a_program_that_is_started(tmp_path: Path) -> None:
+    path, program = tmp_path / "calls", tmp_path / "program.rb"
+    # It waits until it is looked at.
+    program.write_text(
+        "Thread.pass until Tracepoint::Agent.armed_by\n"
+        "def shout(n) = n + 1\n"
+        "def twice(n) = shout(shout(n))\n"
+        "twice(1)\n"
+    )
+    words = ("-m", "shout", "twice", "-n", "-r", "4", "-o", path)
+    env = {"RUBYOPT": f"-I{LIB}"}
+    _, err, code = run("rbtrace", *words, "--exec", "ruby", program, env=env)
+    assert code == 0, err
+    assert path.read_text().split("\n\n")[0].splitlines() == [
+        "Object#twice",
+        "    Object#shout",
+        "    Object#shout",
+        "Object#twice",
+    ]
+
+
+def test_without_an_agent() -> None:
+    target = Target(*rubies.command(HERE))
+    try:
+        _, err, code = run("rbtrace", "-p", target.pid, "-i")
+    finally:
+        target.close()
+    assert f"there is no agent in process {target.pid}" in err
+    assert code == 4
+
+
+@pytest.mark.parametrize("words", [(), ("-h",), ("--help",), ("-p", "1", "--help")])
+def test_help(words: tuple[str, ...]) -> None:
+    out, err, code = run("rbtrace", *words)
+    assert out.startswith("Usage: rbtrace-py rbtrace")
+    assert (err, code) == ("", 0 if words else 2)

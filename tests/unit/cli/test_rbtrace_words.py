@@ -1,0 +1,109 @@
+"""rbtrace's command line in our words."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from rbtrace_py.cli.rbtrace_words import translate
+from rbtrace_py.errors import UsageError
+
+C_CALLS = "methods written in C are left out; --c-calls takes them in"
+BOTH = "with --slow the methods are shown only when they are slow"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("-p 1 -f", "calls 1"),
+        ("--pid 1 2 --firehose", "calls 1,2"),
+        ("--ps puma -f", "calls --ps puma"),
+        ("-p 1 -m sleep String#gsub", "calls 1 -m sleep -m 'String#gsub'"),
+        ("-m a -m b -p 1", "calls 1 -m a -m b"),
+        ("-p 1 -f -m sleep -s", "calls 1"),
+        ("-p 1 -s", "calls 1 --slow=250"),
+        ("-p 1 --slow=100", "calls 1 --slow=100"),
+        ("-p 1 -s 100 --slow-methods A# b", "calls 1 --slow=100 --slow-methods 'A#'"
+         " --slow-methods b"),
+        ("-p 1 --slowcpu 5 --slow 9", "calls 1 --slowcpu=5"),
+        ("-p 1 --gc", "calls 1 -m garbage_collect --gc"),
+        ("-p 1 -g -m a", "calls 1 -m a --gc"),
+        ("-p 1 -c io puma", "calls 1 -c io -c puma"),
+        ("-p 1 -ftn -r 3 -o x -a", "calls 1 --start-time --no-duration --append"
+         " --output=x --prefix=3"),
+        ("-p 1 -f -u 9 --attach --yes --c-calls", "calls 1 --c-calls --timeout=9"
+         " --attach --yes"),
+        ("-p 1 -e 'GC.stat'", "eval 1 GC.stat"),
+        ("-p 1 --eval=-1 --timeout 9", "eval 1 ' -1' --timeout=9"),
+        ("-p 1 -i", "console 1"),
+        ("-p 1 --interactive irb", "console 1"),
+        ("-p 1 -b", "backtraces 1"),
+        ("-p 1 -b -1", "backtraces 1"),
+        ("-p 1 --backtrace 3", "eval 1 'puts Thread.main.backtrace.first(3)'"),
+        ("-p 1 --memory", "memory 1"),
+        ("-p 1 -y", "memory 1"),
+        ("-p 1 -h", "heapdump 1"),
+        ("-p 1 --heapdump=x.gz", "heapdump 1 x.gz"),
+        ("-p 1 --shapesdump", "shapesdump 1"),
+        ("-p 1 --fork", "fork 1"),
+        ("-p 1 -k -e 1", "fork 1"),
+    ],
+)  # fmt: skip
+def test_the_same_in_our_words(theirs: str, ours: str) -> None:
+    found = translate(shlex.split(theirs))
+    assert shlex.join(found.words) == ours
+    assert found.command == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("", "-rtracepoint/agent"), ("-w", "-w -rtracepoint/agent")],
+)
+def test_a_command_to_start(before: str, after: str) -> None:
+    words = ["-f", "--exec", "ruby", "-e", "1", "--", "-f"]
+    found = translate(words, before)
+    assert found.words == ["calls"]
+    assert found.command == ["env", f"RUBYOPT={after}", *words[2:]]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "notes"),
+    [
+        ("-p 1 -m a", [C_CALLS]),
+        ("-p 1 -m a --c-calls", []),
+        ("-p 1 -m a -s", [BOTH, C_CALLS]),
+        ("-p 1 -f -s -d", ["classes that are loaded anew are known without --devmode",
+                           C_CALLS]),
+        ("-p 1 -b 3", ["of each thread all lines are shown"]),
+        ("-p 1 -i pry", ["pry is not there; the console is our own"]),
+        ("-p 1 -e 1", []),
+    ],
+)  # fmt: skip
+def test_what_is_not_the_same_is_said(theirs: str, notes: list[str]) -> None:
+    assert translate(shlex.split(theirs)).notes == notes
+
+
+@pytest.mark.parametrize(
+    ("theirs", "text"),
+    [
+        ("-p 1", "what is to be done is missing"),
+        ("-f", "a target is missing"),
+        ("-p", "--pid needs a word"),
+        ("-p x -f", "x is no pid"),
+        ("-p 1 -z", "no option -z"),
+        ("-p 1 --none", "no option --none"),
+        ("-p 1 word -f", "word is no pid"),
+        ("word", "no option word"),
+        ("-p 1 -f word", "'word' is one word too many"),
+        ("-p 1 -e 1 2", "'2' is one word too many"),
+        ("-p 1 --backtrace many", "not a number"),
+        ("-p 1 -f --exec ruby", "instead of --pid"),
+        ("-e 1 --exec ruby", "for what runs already"),
+        ("-p 1 -- ruby", "no option --"),
+    ],
+)
+def test_what_is_refused(theirs: str, text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        translate(shlex.split(theirs))
+    assert text in str(caught.value).replace("1,word", "word")

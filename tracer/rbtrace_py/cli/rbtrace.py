@@ -1,0 +1,86 @@
+"""``rbtrace``: rbtrace's own flags, done by our commands."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+
+import click
+
+from rbtrace_py.cli.main import cli
+from rbtrace_py.cli.output import Output
+from rbtrace_py.cli.rbtrace_words import Translated, translate
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.text import escape
+
+
+@click.command(
+    "rbtrace",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    options_metavar="[RBTRACE'S OPTIONS]",
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="")
+@click.pass_context
+def command(ctx: click.Context, words: tuple[str, ...]) -> int:
+    """Take rbtrace's own flags, and do the same with our commands.
+
+    The command that does it is printed first. Of several things to do the first
+    of fork, backtraces, memory, heapdump, shapesdump, eval and console is done.
+
+    \b
+      -p PID..., --ps REGEX, --exec COMMAND...       of whom
+      -f, -m METHOD..., -c NAME|FILE..., -g (--gc)   calls
+      -s [MS], --slowcpu [MS], --slow-methods M...   calls --slow
+      -t, -n, -r N, -o FILE, -a                      calls, as there
+      -e CODE                                        eval
+      -i                                             console
+      -b (--backtraces), --backtrace N               backtraces, eval
+      -y (--memory)                                  memory
+      -h [FILE] (--heapdump), --shapesdump [FILE]    heapdump, shapesdump
+      -k (--fork)                                    fork
+      --timeout SECONDS                              as there
+
+    Our own --c-calls, --attach and --yes go with them. The process must have
+    the agent (`eval --help` says how to load it), not rbtrace's gem.
+
+    \b
+    Examples:
+      rbtrace-py rbtrace -p 1234 -f
+      rbtrace-py rbtrace -p 1234 -m String#gsub Digest. --gc -t
+      rbtrace-py rbtrace -p 1234 --slow=100 -o slow.log
+      rbtrace-py rbtrace -p 1234 -e 'GC.stat'
+      rbtrace-py rbtrace --exec ruby shop.rb
+    """
+    behind = (ctx.obj or {}).get("command") or []
+    if words in ((), ("-h",)) or "--help" in _own(words):
+        click.echo(ctx.get_help())
+        return 0 if words else 2
+    words = (*words, "--", *behind) if behind else words
+    found = translate(words, os.environ.get("RUBYOPT", ""))
+    _say(found)
+    result = cli.main(
+        found.words,
+        prog_name="rbtrace-py",
+        standalone_mode=False,
+        obj={"command": found.command},
+    )
+    return result if isinstance(result, int) else 0
+
+
+def _own(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Those that are rbtrace's, not of the command that it starts."""
+    return words[: words.index("--exec")] if "--exec" in words else words
+
+
+def _say(found: Translated) -> None:
+    style = Style.for_stream(sys.stderr)
+    behind = ["--", *found.command] if found.command else []
+    line = shlex.join(["rbtrace-py", *found.words, *behind])
+    Output(sys.stderr, "standard error").lines(
+        [
+            style.dim(f"rbtrace-py: {escape(text, style)}")
+            for text in (line, *found.notes)
+        ]
+    )

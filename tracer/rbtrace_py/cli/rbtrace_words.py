@@ -1,0 +1,244 @@
+"""rbtrace's command line: read as it reads it, and said in our commands' words.
+
+Facts about rbtrace 0.5.4 and Optimist, with which it reads its words: an option takes
+the words up to the next option, also several; a short name that was not chosen is the
+first free letter of the long one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from rbtrace_py.errors import UsageError
+
+
+class _Takes(Enum):
+    NOTHING = auto()
+    A_WORD = auto()
+    PERHAPS_A_WORD = auto()
+    WORDS = auto()
+
+
+_OPTIONS = {
+    "pid": ("p", _Takes.WORDS),
+    "ps": ("", _Takes.A_WORD),
+    "firehose": ("f", _Takes.NOTHING),
+    "slow": ("s", _Takes.PERHAPS_A_WORD),
+    "slowcpu": ("", _Takes.PERHAPS_A_WORD),
+    "slow-methods": ("l", _Takes.WORDS),
+    "methods": ("m", _Takes.WORDS),
+    "gc": ("g", _Takes.NOTHING),
+    "start-time": ("t", _Takes.NOTHING),
+    "no-duration": ("n", _Takes.NOTHING),
+    "output": ("o", _Takes.A_WORD),
+    "append": ("a", _Takes.NOTHING),
+    "prefix": ("r", _Takes.PERHAPS_A_WORD),
+    "config": ("c", _Takes.WORDS),
+    "devmode": ("d", _Takes.NOTHING),
+    "fork": ("k", _Takes.NOTHING),
+    "eval": ("e", _Takes.A_WORD),
+    "interactive": ("i", _Takes.PERHAPS_A_WORD),
+    "backtraces": ("b", _Takes.PERHAPS_A_WORD),
+    "backtrace": ("", _Takes.A_WORD),
+    "wait": ("", _Takes.PERHAPS_A_WORD),
+    "timeout": ("u", _Takes.PERHAPS_A_WORD),
+    "memory": ("y", _Takes.NOTHING),
+    "heapdump": ("h", _Takes.PERHAPS_A_WORD),
+    "shapesdump": ("", _Takes.PERHAPS_A_WORD),
+    # Ours, for what rbtrace does without a word.
+    "c-calls": ("", _Takes.NOTHING),
+    "attach": ("", _Takes.NOTHING),
+    "yes": ("", _Takes.NOTHING),
+}
+_BY_LETTER = {letter: name for name, (letter, _) in _OPTIONS.items() if letter}
+_IS_OPTION = re.compile(r"-(-|[^\d.])")
+_EXEC = "--exec"
+_AGENT = "-rtracepoint/agent"
+
+Given = Mapping[str, Sequence[str]]
+"""Options that were given, by their long names, and their words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """A command of ours; notes: what is not the same."""
+
+    words: list[str]
+    command: list[str]
+    notes: list[str]
+
+
+def translate(words: Sequence[str], rubyopt: str = "") -> Translated:
+    """Say ``words`` of rbtrace's in ours; raises UsageError.
+
+    rubyopt: that of the environment, which is kept for a program to start
+    """
+    at = words.index(_EXEC) if _EXEC in words else len(words)
+    given = _read(words[:at])
+    command = list(words[at + 1 :])
+    if command:
+        command = ["env", f"RUBYOPT={f'{rubyopt} {_AGENT}'.strip()}", *command]
+    notes: list[str] = []
+    found = next((one for name, one in _QUESTIONS.items() if name in given), None)
+    if found is None:
+        verb, rest = "calls", list(_calls(given, notes))
+    else:
+        verb, rest = found(given, notes)
+    target = _target(given, verb, bool(command or at < len(words)))
+    rest += [f"--{name}" for name in ("attach", "yes") if name in given]
+    return Translated([verb, *target, *rest], command, notes)
+
+
+def _read(words: Sequence[str]) -> dict[str, list[str]]:
+    given: dict[str, list[str]] = {}
+    left = list(words)
+    while left:
+        names, value = _names(left.pop(0))
+        for name in names[:-1]:
+            given[name] = _checked(name, [])
+        taken = [] if value is None else [value]
+        while left and value is None and not _IS_OPTION.match(left[0]):
+            taken.append(left.pop(0))
+        name = names[-1]
+        given[name] = [*given.get(name, []), *_checked(name, taken)]
+    return given
+
+
+def _names(word: str) -> tuple[list[str], str | None]:
+    """The options that a word names, and what stands behind its =."""
+    if word.startswith("--"):
+        name, equals, value = word[2:].partition("=")
+        name = name.replace("_", "-")
+        if name in _OPTIONS:
+            return [name], value if equals else None
+    elif _IS_OPTION.match(word) and all(letter in _BY_LETTER for letter in word[1:]):
+        return [_BY_LETTER[letter] for letter in word[1:]], None
+    raise UsageError(f"rbtrace has no option {word}", "see rbtrace-py rbtrace --help")
+
+
+def _checked(name: str, taken: list[str]) -> list[str]:
+    takes = _OPTIONS[name][1]
+    if not taken and takes in (_Takes.A_WORD, _Takes.WORDS):
+        raise UsageError(f"--{name} needs a word")
+    most = {_Takes.NOTHING: 0, _Takes.WORDS: len(taken)}.get(takes, 1)
+    if len(taken) > most:
+        raise UsageError(f"{taken[most]!r} is one word too many")
+    return taken
+
+
+def _target(given: Given, verb: str, is_command: bool) -> list[str]:
+    if is_command:
+        if "pid" in given or "ps" in given:
+            raise UsageError("--exec stands instead of --pid and --ps")
+        if verb != "calls":
+            raise UsageError(f"{verb} is for what runs already, not for --exec")
+        return []
+    if "pid" in given:
+        pids = ",".join(given["pid"])
+        if not re.fullmatch(r"\d+(,\d+)*", pids):
+            raise UsageError(f"{pids} is no pid")
+        return [pids]
+    if "ps" in given:
+        return ["--ps", given["ps"][0]]
+    raise UsageError("a target is missing: -p PID, --ps REGEX or --exec COMMAND")
+
+
+def _calls(given: Given, notes: list[str]) -> Iterator[str]:
+    """The options of ``calls``; raises UsageError if nothing is to be traced."""
+    tracers = ("firehose", "methods", "slow", "slowcpu", "config", "gc")
+    if not any(name in given for name in tracers):
+        raise UsageError(
+            "what is to be done is missing",
+            "as -f, -m METHOD, -s MS, -e CODE: see rbtrace-py rbtrace --help",
+        )
+    if "firehose" not in given:
+        yield from _selected(given, notes)
+    if "devmode" in given:
+        notes.append("classes that are loaded anew are known without --devmode")
+    if "c-calls" in given:
+        yield "--c-calls"
+    else:
+        notes.append("methods written in C are left out; --c-calls takes them in")
+    for name in ("gc", "start-time", "no-duration", "append"):
+        if name in given:
+            yield f"--{name}"
+    for name in ("output", "prefix", "timeout"):
+        yield from (f"--{name}={word}" for word in given.get(name, ())[:1])
+
+
+def _selected(given: Given, notes: list[str]) -> Iterator[str]:
+    slow = next((name for name in ("slowcpu", "slow") if name in given), None)
+    names = {"methods": "-m", "config": "-c"}
+    if slow is not None:
+        yield f"--{slow}={(*given[slow], '250')[0]}"
+        names["slow-methods"] = "--slow-methods"
+        if "methods" in given or "config" in given:
+            notes.append("with --slow the methods are shown only when they are slow")
+    for name, ours in names.items():
+        for word in given.get(name, ()):
+            yield from (ours, word)
+    if slow is None and not ("methods" in given or "config" in given):
+        # Nothing but collections: a method of that name is one, too.
+        yield from ("-m", "garbage_collect")
+
+
+def _fork(given: Given, notes: list[str]) -> tuple[str, list[str]]:
+    return "fork", []
+
+
+def _backtrace(given: Given, notes: list[str]) -> tuple[str, list[str]]:
+    count = given["backtrace"][0]
+    if not count.isascii() or not count.isdigit():
+        raise UsageError(f"--backtrace {count}: not a number of lines")
+    return "eval", [f"puts Thread.main.backtrace.first({count})", *_time(given)]
+
+
+def _backtraces(given: Given, notes: list[str]) -> tuple[str, list[str]]:
+    if given["backtraces"] not in ([], ["-1"], ["0"]):
+        notes.append("of each thread all lines are shown")
+    return "backtraces", []
+
+
+def _memory(given: Given, notes: list[str]) -> tuple[str, list[str]]:
+    return "memory", []
+
+
+def _heapdump(given: Given, notes: list[str]) -> tuple[str, list[str]]:
+    return "heapdump", list(given["heapdump"])
+
+
+def _shapesdump(given: Given, notes: list[str]) -> tuple[str, list[str]]:
+    return "shapesdump", list(given["shapesdump"])
+
+
+def _eval(given: Given, notes: list[str]) -> tuple[str, list[str]]:
+    code = given["eval"][0]
+    # It would be an option.
+    code = f" {code}" if code.startswith("-") else code
+    return "eval", [code, *_time(given)]
+
+
+def _console(given: Given, notes: list[str]) -> tuple[str, list[str]]:
+    if given["interactive"] not in ([], ["irb"]):
+        notes.append(f"{given['interactive'][0]} is not there; the console is our own")
+    return "console", []
+
+
+def _time(given: Given) -> list[str]:
+    return [f"--timeout={word}" for word in given.get("timeout", ())[:1]]
+
+
+_QUESTIONS = {
+    "fork": _fork,
+    "backtrace": _backtrace,
+    "backtraces": _backtraces,
+    "memory": _memory,
+    "heapdump": _heapdump,
+    "shapesdump": _shapesdump,
+    "eval": _eval,
+    "interactive": _console,
+}
+"""By rbtrace's order: the first of these that is given is what is done."""
