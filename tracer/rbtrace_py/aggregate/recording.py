@@ -131,6 +131,10 @@ class RecordingWriter:
         if self._tables.is_full:
             self._begin_section()
 
+    def write(self, blocks_: list[bytes]) -> None:
+        """Whole blocks, in one go."""
+        _write(self._file, b"".join(blocks_))
+
     def close(self) -> None:
         """Write the rest, and that this is the end."""
         if self._file.closed:

@@ -11,11 +11,14 @@ from typing import Any
 
 import click
 
+from rbtrace_py import __version__
+from rbtrace_py.aggregate.callrecording import MODE, CallsWriter
 from rbtrace_py.aggregate.calls import Happened, Told
+from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.cli import options as o
 from rbtrace_py.cli.answer import TOO_MUCH_LOST
 from rbtrace_py.cli.methods import attach_first, selecting_options
-from rbtrace_py.cli.output import Output, Ticker, attached, opened
+from rbtrace_py.cli.output import Output, Ticker, attached, cannot_write, opened
 from rbtrace_py.cli.stop import Stop
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.calls import (
@@ -99,6 +102,13 @@ _SHOWN = (Happened.RETURNED, Happened.ENDED)
 @o.output_option
 @click.option("-a", "--append", "appends", is_flag=True, help="Append to FILE of -o.")
 @click.option(
+    "--record",
+    "record_path",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, writable=True),
+    help="Print nothing, and write all to a file for `rbtrace-py report`.",
+)
+@click.option(
     "--buffer",
     type=click.Choice([str(1 << bits) for bits in range(10, 23)]),
     default=str(RING_RECORDS),
@@ -146,6 +156,8 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
       rbtrace-py calls 1234 --slow 100 -c puma -o slow.log
       rbtrace-py calls 1234 --c-calls --yes --gc -t
       rbtrace-py calls 1234 --json --duration 10
+      rbtrace-py calls 1234 -d 10 --record shop.rbrec
+      rbtrace-py report shop.rbrec --format perfetto
     """
     session = Calls(targets, _options(words, values))
     attach_first(targets, values)
@@ -153,7 +165,11 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
         stack.callback(session.close)
         stop = stack.enter_context(Stop())
         session.start(stop.is_asked)
-        writers = _Writers(session, stack, values)
+        writers: _Writers | _Recorder
+        if values["record_path"] is not None:
+            writers = _Recorder(session, stack, values["record_path"])
+        else:
+            writers = _Writers(session, stack, values)
         attached(session)
         limits = Limits(values["duration"], values["count"], None)
         shown = _print(session, limits, writers, stop)
@@ -168,6 +184,8 @@ def _options(words: tuple[str, ...], values: dict[str, Any]) -> CallsOptions:
         )
     if values["appends"] and values["output"] is None:
         raise UsageError("--append is for the file of -o")
+    if values["record_path"] is not None and (values["output"] or values["as_json"]):
+        raise UsageError("--record goes neither with -o nor with --json")
     slow, cpu = values["slow_ms"], values["slowcpu_ms"]
     if slow and cpu:
         raise UsageError("--slow and --slowcpu do not go together")
@@ -265,7 +283,55 @@ class _Writers:
         )
 
 
-def _print(session: Calls, limits: Limits, writers: _Writers, stop: Stop) -> int:
+class _Recorder:
+    """Writes all to a recording, and nothing to standard output."""
+
+    def __init__(self, session: Calls, stack: ExitStack, path: str) -> None:
+        self._path = path
+        targets = session.targets
+        command = next(iter(targets.processes.values())).cmdline
+        meta = Meta(
+            started_ns=time.time_ns(),
+            unit="ns",
+            mode=MODE,
+            engine="agent",
+            pids=tuple(targets.pids),
+            command=" ".join(command),
+            tool=f"rbtrace-py {__version__}",
+        )
+        try:
+            self._writer = CallsWriter(path, meta, session.threads())
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        stack.callback(self._writer.close)
+
+    def write(self, told: Told) -> None:
+        try:
+            self._writer.tell(told)
+        except OSError as error:
+            raise cannot_write(self._path, error) from error
+
+    def flush(self) -> None:
+        try:
+            self._writer.flush_if_due(time.time_ns())
+        except OSError as error:
+            raise cannot_write(self._path, error) from error
+
+    def end(self) -> None:
+        """Write the rest, and where it is."""
+        try:
+            self._writer.close()
+        except OSError as error:
+            raise cannot_write(self._path, error) from error
+        click.echo(f"rbtrace-py: wrote {self._path}", err=True)
+
+    def last_words(self, document: dict[str, object]) -> None:
+        """A recording has its own."""
+
+
+def _print(
+    session: Calls, limits: Limits, writers: _Writers | _Recorder, stop: Stop
+) -> int:
     """Print calls until it is over; how many there were.
 
     Where none has come for a while, a line on the terminal says so.
@@ -308,7 +374,9 @@ def _told(session: Calls, limits: Limits, stop: Stop) -> Iterator[Told | None]:
             break
 
 
-def _end(shown: int, ends: list[CallsEnd], writers: _Writers, as_json: bool) -> int:
+def _end(
+    shown: int, ends: list[CallsEnd], writers: _Writers | _Recorder, as_json: bool
+) -> int:
     """How many, what was not shown, and what stays in the target."""
     counters: Counter[str] = Counter()
     stays: list[str] = []

@@ -9,10 +9,17 @@ import click
 
 from rbtrace_py.cli import options as o
 from rbtrace_py.cli import rendering as r
+from rbtrace_py.cli.callreport import (
+    CALL_FORMATS,
+    has_calls,
+    read_folded,
+    show_calls,
+)
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model import ThreadState
 from rbtrace_py.report.diff import diff_lines
 from rbtrace_py.report.flamegraph import difference_pieces
+from rbtrace_py.report.formats import FORMATS
 from rbtrace_py.report.latency_diff import latency_diff_lines
 from rbtrace_py.session.report import (
     Filters,
@@ -28,7 +35,13 @@ _STATES = {state.name.lower(): state for state in ThreadState}
 @click.argument(
     "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(dir_okay=False)
 )
-@r.format_option(None)
+@click.option(
+    "--format",
+    "wanted",
+    type=click.Choice([*FORMATS, *CALL_FORMATS]),
+    metavar="FORMAT",
+    help=f"{', '.join(FORMATS)}; of calls also {' or '.join(CALL_FORMATS)}.",
+)
 @click.option("--diff", is_flag=True, help="Compare two files, before and after.")
 @click.option(
     "--thread", "thread", metavar="REGEX", help="Only threads whose name matches."
@@ -52,9 +65,10 @@ _STATES = {state.name.lower(): state for state in ThreadState}
 def command(files: tuple[str, ...], diff: bool, **values: Any) -> int:
     """Show what is in a recording, or what changed between two.
 
-    Without --format it is a summary by method. flamegraph, speedscope, pprof
-    and callgrind are written to a file beside the recording unless -o names one
-    (- is standard output).
+    Without --format it is a summary by method, and of `calls --record` the
+    calls. flamegraph, speedscope, pprof, callgrind, perfetto and chrome are
+    written to a file beside the recording unless -o names one (- is standard
+    output).
 
     --diff takes two recordings, or two results of latency, of its --json or
     --hlog: methods whose share grew or shrank (with --format flamegraph a red
@@ -68,6 +82,7 @@ def command(files: tuple[str, ...], diff: bool, **values: Any) -> int:
       rbtrace-py report --diff before.rbrec after.rbrec
       rbtrace-py report --diff monday.hlog tuesday.hlog
     """
+    values["format_"] = values.pop("wanted")
     filters = Filters(
         values["thread"] or "",
         frozenset(_STATES[name] for name in values["states_"]),
@@ -83,6 +98,14 @@ def command(files: tuple[str, ...], diff: bool, **values: Any) -> int:
 def _show(files: tuple[str, ...], filters: Filters, values: dict[str, Any]) -> None:
     if len(files) != 1:
         raise UsageError(f"{len(files)} files", "report one, or two with --diff")
+    if has_calls(files[0]):
+        show_calls(files[0], filters, values, _stem(files[0]))
+        return
+    if values["format_"] in CALL_FORMATS:
+        raise UsageError(
+            f"{values['format_']} is for calls, and {files[0]} has samples",
+            "rbtrace-py calls PID --record FILE",
+        )
     recorded = open_recorded(files[0], filters)
     _say(recorded.notes)
     name = values["format_"] or "summary"
@@ -109,7 +132,10 @@ def _compare_stacks(
 ) -> None:
     if name not in (None, "flamegraph"):
         raise UsageError(f"--diff has no format {name}", "a table, or flamegraph")
-    both = [open_recorded(path, filters) for path in files]
+    both = [
+        (read_folded if has_calls(path) else open_recorded)(path, filters)
+        for path in files
+    ]
     for recorded in both:
         _say(recorded.notes)
     before, after = (recorded.profile.counts for recorded in both)

@@ -70,8 +70,14 @@ class CallLines:
         return self._grouped(told)
 
     def end(self) -> list[str]:
-        """What still waited for its end."""
-        rest = []
+        """What still waited for its end, as in a recording that was cut."""
+        rest: list[str] = []
+        for stack in list(self._waiting):
+            lines = self._opened(stack)
+            if self._form.by_thread:
+                self._blocks.setdefault(stack, []).extend(lines)
+            else:
+                rest += lines
         for stack, block in self._blocks.items():
             rest += self._headline(stack) + block
         self._blocks.clear()

@@ -1,0 +1,160 @@
+"""Recordings of calls: what was written is read again, whole or in part."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from processes import times
+from rbtrace_py.aggregate import callrecording
+from rbtrace_py.aggregate.blocks import BlockType, block, file_header
+from rbtrace_py.aggregate.callrecording import MODE, CallsRecording, CallsWriter
+from rbtrace_py.aggregate.calls import CallNesting, Told
+from rbtrace_py.aggregate.meta import Meta, encode_meta
+from rbtrace_py.aggregate.recording import Recording
+from rbtrace_py.errors import BadRecording
+from rbtrace_py.model import CalledMethod, CallRecord, MethodKind
+
+ENTRY, RETURN, C_ENTRY, C_RETURN, LOST, GC_BEGIN, GC_END = range(1, 8)
+STACK, PLACE, THREAD = 11, 12, 13
+SEED = 20_260_105
+META = Meta(started_ns=1_000, unit="ns", mode=MODE, engine="agent", pids=(4,))
+METHODS = [
+    CalledMethod(MethodKind.RUBY, "A", False, "é\n", "/a b.rb", 7),
+    CalledMethod(MethodKind.C, "B", True, "c"),
+    CalledMethod(MethodKind.GC, None, False, None),
+]
+RECORDS: list[CallRecord] = [
+    (1_000, 3, 0, STACK, 0),
+    (0xEC, 70, 0, PLACE, 0),
+    (0xABC, 0, 0, THREAD, 0),
+    (2_000, 0, 0, ENTRY, 0),
+    (2_010, 1, 1, C_ENTRY, 0),
+    (2_020, 2, 2, GC_BEGIN, 0),
+    (2_030, 2, 2, GC_END, 0),
+    (2_040, 1, 1, C_RETURN, 0),
+    (2_050, 55, 1, LOST, 0),
+    (2_060, 1, 3, C_RETURN, 1),
+    (2_070, 1, 1, C_ENTRY, 0),
+]
+
+
+def happenings(records: Iterable[CallRecord] = RECORDS) -> list[Told]:
+    nesting = CallNesting()
+    events = [event for record in records for event in nesting.feed(0, record)]
+    events += nesting.finish(2_080)
+    return [Told(4, e, METHODS[e.method % 3]) for e in events]
+
+
+def write(path: Path, told: Iterable[Told]) -> None:
+    with CallsWriter(path, META, {70: "worker"}) as writer:
+        for each in told:
+            writer.tell(each)
+
+
+def plain(told: Iterable[Told]) -> list[tuple[object, ...]]:
+    return [
+        (
+            t.pid,
+            t.event.what.name,
+            t.event.time,
+            t.event.start,
+            t.event.depth,
+            t.event.count,
+            t.event.stack.tid,
+            t.event.stack.number,
+            t.event.stack.thread,
+            t.event.what.name != "LOST" and t.method.kind,
+        )
+        for t in told
+    ]
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write(path, happenings())
+    recording = CallsRecording(path)
+    for _ in range(2):
+        found = list(recording)
+        assert plain(found) == plain(happenings())
+    names = {t.method.full_name for t in found if t.event.what.name != "LOST"}
+    assert names == {"A#é\\u000a", "B.c", "garbage_collect"}
+    assert (found[0].method.path, found[0].method.line) == ("/a b.rb", 7)
+    assert recording.names == {70: "worker"}
+    own = recording.statistics
+    assert (own.samples, own.failed, own.ended_ns) == (3, 55, 2_080)
+    assert (recording.is_complete, recording.damage) == (True, "")
+    assert recording.meta == META
+
+
+def test_a_sampler_s_reader_leaves_it_out(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write(path, happenings())
+    assert list(Recording(path)) == []
+
+
+def test_in_many_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callrecording, "FLUSH_SAMPLES", 2)
+    path = tmp_path / "a"
+    write(path, happenings())
+    assert plain(CallsRecording(path)) == plain(happenings())
+
+
+def test_every_beginning_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However it ended, as much as was whole is there."""
+    monkeypatch.setattr(callrecording, "FLUSH_SAMPLES", 3)
+    path = tmp_path / "a"
+    write(path, happenings())
+    data, expected = path.read_bytes(), plain(happenings())
+    seen = set()
+    for size in range(16, len(data)):
+        path.write_bytes(data[:size])
+        recording = CallsRecording(path)
+        found = plain(recording)
+        assert found == expected[: len(found)]
+        assert not recording.is_complete
+        seen.add(len(found))
+    # The first one is written at once.
+    assert seen == {0, 1, 4, 7, 9}
+
+
+def test_damage(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write(path, happenings())
+    data = path.read_bytes()
+    chance = random.Random(SEED)
+    for _ in range(times(4_000)):
+        changed = bytearray(data)
+        for _ in range(chance.randint(1, 4)):
+            changed[chance.randrange(16, len(data))] = chance.randrange(256)
+        path.write_bytes(changed)
+        found = plain(CallsRecording(path))
+        assert found == plain(happenings())[: len(found)]
+
+
+def test_anything_in_its_blocks(tmp_path: Path) -> None:
+    """Blocks that are whole, and full of anything."""
+    chance = random.Random(SEED)
+    path = tmp_path / "a"
+    for _ in range(times(10_000)):
+        count = chance.randrange(1, 4)
+        payload = struct.pack("<I", count) + chance.randbytes(
+            count * (8 + 4 + 4 + 4 + 1 + 2 + 8)
+        )
+        head = [file_header(), block(BlockType.META, encode_meta(META))]
+        path.write_bytes(b"".join([*head, block(BlockType.CALLS, payload)]))
+        recording = CallsRecording(path)
+        assert list(recording) == []
+
+
+def test_what_is_no_recording(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"no")
+    with pytest.raises(BadRecording):
+        CallsRecording(path)

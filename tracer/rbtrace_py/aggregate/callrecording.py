@@ -1,0 +1,230 @@
+"""Recordings of calls: every entry and return, in a file of blocks (``recording``).
+
+They share the tables of recordings of samples. A method is a stack of one frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+
+from rbtrace_py.aggregate.blocks import (
+    FILE_HEADER_SIZE,
+    BlockType,
+    Damaged,
+    block,
+    blocks,
+    check_file_header,
+    pack_columns,
+    unpack_columns,
+)
+from rbtrace_py.aggregate.callfold import GARBAGE, frame_of
+from rbtrace_py.aggregate.calls import CallEvent, CallStack, Happened, Told
+from rbtrace_py.aggregate.meta import Meta, decode_losses
+from rbtrace_py.aggregate.recording import (
+    FLUSH_SAMPLES,
+    Path_,
+    Recording,
+    RecordingWriter,
+)
+from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.aggregate.tables import TablesReader
+from rbtrace_py.model import (
+    UNKNOWN_METHOD,
+    CalledMethod,
+    FrameKind,
+    MethodKind,
+    RubyThread,
+    Stack,
+)
+
+MODE = "calls"
+"""Of META of such a recording."""
+CALL_COLUMNS = "qIIIBHQ"
+"""Time since the last one, thread, Ruby stack, method (number of a stack of one frame),
+what, depth, and how long it took or how many were lost, plus 1; 0: unknown."""
+_NO_METHOD = (Happened.LOST,)
+_KNOWN = {int(what): what for what in Happened}
+_MOST_STACKS = 1 << 16
+_MOST_TIME = (1 << 62) - 1
+
+
+class CallsWriter(RecordingWriter):
+    """Writes events to a file, a second's worth at a time; closing writes the rest.
+
+    names: of threads by kernel thread id
+
+    Raises as RecordingWriter.
+    """
+
+    def __init__(self, path: Path_, meta: Meta, names: dict[int, str]) -> None:
+        self._calls: list[tuple[int, ...]] = []
+        self._names = names
+        self._threads: dict[CallStack, RubyThread] = {}
+        super().__init__(path, meta, Statistics("ns", counted="calls"))
+
+    def tell(self, told: Told) -> None:
+        """Write an event, at the latest with the first one a second later."""
+        event = told.event
+        method = 0
+        if event.what not in _NO_METHOD:
+            method = self._method(told.method)
+        value = event.duration if event.what is not Happened.LOST else event.count
+        self._calls.append(
+            (
+                event.time,
+                self._tables.thread(self._thread(told)),
+                event.stack.number,
+                method,
+                event.what,
+                event.depth,
+                0 if value is None else value + 1,
+            )
+        )
+        if event.what is Happened.LOST:
+            self.statistics.failed += event.count
+        self.statistics.ended_ns = max(self.statistics.ended_ns, event.time)
+        if len(self._calls) >= FLUSH_SAMPLES:
+            self._flush_at = 0
+        self.flush_if_due(event.time)
+
+    def flush(self) -> None:
+        if self._calls:
+            rows, self._calls = self._calls, []
+            times, *others = zip(*rows, strict=True)
+            steps = [b - a for a, b in zip((0, *times), times, strict=False)]
+            payload = pack_columns(CALL_COLUMNS, [steps, *others])
+            self.write([*self._tables.blocks(), block(BlockType.CALLS, payload)])
+        super().flush()
+
+    def _method(self, method: CalledMethod) -> int:
+        frame = GARBAGE if method.kind is MethodKind.GC else frame_of(method)
+        stack = Stack((frame,))
+        node = self._nodes.get(stack)
+        return self._number(stack) if node is None else node
+
+    def _thread(self, told: Told) -> RubyThread:
+        stack = told.event.stack
+        found = self._threads.get(stack)
+        if found is None:
+            if len(self._threads) >= _MOST_STACKS:
+                self._threads.clear()
+            name = self._names.get(stack.tid, "")
+            found = RubyThread(told.pid, stack.tid or None, stack.thread, name)
+            self._threads[stack] = found
+        return found
+
+
+class CallsRecording:
+    """A recording of calls to read: iterate for its events, as often as wanted.
+
+    meta: of the first section; names: of threads by kernel thread id
+    statistics: how many calls ended, and how many events were lost (``failed``)
+    damage, is_complete: as Recording has them
+
+    BadRecording if it is none.
+    """
+
+    def __init__(self, path: Path_) -> None:
+        self._path = Path(path)
+        self.meta = Recording(path).meta
+        self._forget()
+
+    def _forget(self) -> None:
+        started = self.meta.started_ns
+        self.statistics = Statistics("ns", started_ns=started, counted="calls")
+        self.names: dict[int, str] = {}
+        self.damage = ""
+        self.is_complete = False
+
+    def __iter__(self) -> Iterator[Told]:
+        self._forget()
+        with self._path.open("rb") as file:
+            check_file_header(file.read(FILE_HEADER_SIZE), str(self._path))
+            reader = _Section(self)
+            try:
+                for kind, payload in blocks(file):
+                    self.is_complete = kind == BlockType.END
+                    if kind == BlockType.META:
+                        reader = _Section(self)
+                    elif kind == BlockType.CALLS:
+                        yield from reader.events(payload)
+                    elif kind == BlockType.LOSSES:
+                        reader.lost(decode_losses(payload))
+                    else:
+                        reader.tables.add(kind, payload)
+            except Damaged as damaged:
+                self.damage = str(damaged)
+                self.is_complete = False
+
+
+class _Section:
+    def __init__(self, recording: CallsRecording) -> None:
+        self.tables = TablesReader()
+        self._recording = recording
+        self._before = recording.statistics.failed
+        self._stacks: dict[tuple[int, int], CallStack] = {}
+        self._fibers: dict[int, int] = {}
+        self._methods: dict[int, CalledMethod] = {}
+
+    def lost(self, found: Statistics) -> None:
+        own = self._recording.statistics
+        own.failed = self._before + found.failed
+        own.ended_ns = max(own.ended_ns, found.ended_ns)
+
+    def events(self, payload: bytes) -> Iterator[Told]:
+        columns, _ = unpack_columns(CALL_COLUMNS, payload)
+        steps, *others = columns
+        times = (min(max(time, 0), _MOST_TIME) for time in accumulate(steps))
+        for time, thread, number, method, kind, depth, value in zip(
+            times, *others, strict=True
+        ):
+            what = _KNOWN.get(kind)
+            if what is None:
+                continue
+            event = CallEvent(what, self._stack(thread, number), time, depth=depth)
+            if what is Happened.LOST:
+                event.count = max(value - 1, 0)
+            elif value:
+                event.start = max(time - (value - 1), 0)
+            self._count(event)
+            known = UNKNOWN_METHOD if not method else self._method(method)
+            yield Told(self.tables.thread(thread).pid, event, known)
+
+    def _count(self, event: CallEvent) -> None:
+        own = self._recording.statistics
+        own.ended_ns = max(own.ended_ns, event.time)
+        if event.what in (Happened.RETURNED, Happened.ENDED):
+            own.samples += event.start is not None
+
+    def _stack(self, thread: int, number: int) -> CallStack:
+        found = self._stacks.get((thread, number))
+        if found is None:
+            known = self.tables.thread(thread)
+            tid = known.tid or 0
+            self._recording.names[tid] = known.name
+            if len(self._stacks) >= _MOST_STACKS:
+                self._stacks.clear()
+                self._fibers.clear()
+            fiber = self._fibers[thread] = self._fibers.get(thread, 0) + 1
+            found = CallStack(number, tid, fiber, thread=known.address)
+            self._stacks[thread, number] = found
+        return found
+
+    def _method(self, number: int) -> CalledMethod:
+        found = self._methods.get(number)
+        if found is None:
+            stack = self.tables.stack(number)
+            if len(stack.frames) != 1:
+                raise Damaged("a call of what is no method")
+            (frame,) = stack.frames
+            kind = _METHOD_KINDS.get(frame.kind, MethodKind.RUBY)
+            found = CalledMethod(
+                kind, None, False, frame.name, frame.path or None, frame.line
+            )
+            self._methods[number] = found
+        return found
+
+
+_METHOD_KINDS = {FrameKind.C: MethodKind.C, FrameKind.GC: MethodKind.GC}

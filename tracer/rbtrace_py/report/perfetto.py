@@ -1,0 +1,106 @@
+"""Calls as a trace of Perfetto's: slices on a track for each of Ruby's stacks.
+
+The messages are written by hand, as in ``pprof``. Field numbers are those of Perfetto's
+published ``trace_packet.proto``, ``track_event.proto`` and ``track_descriptor.proto``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from rbtrace_py.aggregate.calls import Happened, Told
+from rbtrace_py.report.pprof import bytes_field, number_field
+from rbtrace_py.report.tracks import Tracks, track_name
+
+_PACKET = 1
+_TIMESTAMP, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _TRACK = 8, 10, 11, 12, 13, 60
+_CLEARED, _NEEDS = 1, 2
+_BEGIN, _END, _INSTANT = 1, 2, 3
+_TYPE, _NAME_ID, _TRACK_ID, _NAME = 9, 10, 11, 23
+_SEQUENCE_NUMBER = 1
+
+
+def perfetto_pieces(calls: Iterable[Told], names: Mapping[int, str]) -> Iterator[bytes]:
+    """The file, in pieces; ``names`` of threads may grow meanwhile."""
+    writer = _Writer(names)
+    yield _packet(number_field(_FLAGS, _CLEARED))
+    for told in calls:
+        yield from writer.packets(told)
+    yield from writer.end()
+
+
+class _Writer:
+    """open: how many slices of each track have no end yet."""
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self._names = names
+        self._tracks = Tracks()
+        self._processes: set[int] = set()
+        self._texts: dict[str, int] = {}
+        self._open: dict[int, int] = {}
+        self._last: dict[int, int] = {}
+
+    def packets(self, told: Told) -> Iterator[bytes]:
+        event = told.event
+        track, is_new = self._tracks.of(told)
+        if is_new:
+            yield from self._described(told, track)
+        # Time does not go back within a track.
+        self._last[track] = time = max(event.time, self._last.get(track, 0))
+        name = told.method.full_name
+        if event.what is Happened.ENTERED:
+            self._open[track] = self._open.get(track, 0) + 1
+            yield self._slice(time, track, _BEGIN, name)
+        elif event.what in (Happened.RETURNED, Happened.ENDED):
+            if event.start is not None and self._open.get(track):
+                self._open[track] -= 1
+                yield self._slice(time, track, _END)
+        elif event.what is Happened.COLLECTED and event.start is not None:
+            yield self._slice(min(event.start, time), track, _BEGIN, name)
+            yield self._slice(time, track, _END)
+        elif event.what is Happened.LOST:
+            text = f"{event.count} events lost"
+            message = number_field(_TYPE, _INSTANT) + number_field(_TRACK_ID, track)
+            message += bytes_field(_NAME, text.encode())
+            yield _packet(number_field(_TIMESTAMP, time) + bytes_field(_EVENT, message))
+
+    def end(self) -> Iterator[bytes]:
+        """Calls that go on end with the trace."""
+        for track, count in self._open.items():
+            for _ in range(count):
+                yield self._slice(self._last[track], track, _END)
+
+    def _described(self, told: Told, track: int) -> Iterator[bytes]:
+        process = _process_uuid(told.pid)
+        if told.pid not in self._processes:
+            self._processes.add(told.pid)
+            pid = number_field(1, told.pid)
+            message = number_field(1, process) + bytes_field(3, pid)
+            yield _packet(bytes_field(_TRACK, message))
+        name = track_name(told.event.stack, self._names)
+        text = name.encode("utf-8", "replace")
+        message = number_field(1, track) + bytes_field(2, text)
+        yield _packet(bytes_field(_TRACK, message + number_field(5, process)))
+
+    def _slice(self, time: int, track: int, kind: int, name: str = "") -> bytes:
+        message = number_field(_TYPE, kind) + number_field(_TRACK_ID, track)
+        packet = number_field(_TIMESTAMP, time)
+        if name:
+            number = self._texts.get(name)
+            if number is None:
+                number = self._texts[name] = len(self._texts) + 1
+                text = bytes_field(2, name.encode("utf-8", "replace"))
+                entry = bytes_field(2, number_field(1, number) + text)
+                packet += bytes_field(_INTERNED, entry)
+            message += number_field(_NAME_ID, number)
+            packet += number_field(_FLAGS, _NEEDS)
+        return _packet(packet + bytes_field(_EVENT, message))
+
+
+def _process_uuid(pid: int) -> int:
+    """Beyond all tracks' numbers."""
+    return (1 << 48) + pid
+
+
+def _packet(fields: bytes) -> bytes:
+    return bytes_field(_PACKET, fields + number_field(_SEQUENCE, _SEQUENCE_NUMBER))
