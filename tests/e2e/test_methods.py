@@ -7,7 +7,7 @@ import os
 import signal
 import statistics
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 
 import rubies
 from conftest import TARGETS, Target, Tracer, answer, has_ruby_probes, run
-from rubies import NAMES
+from rubies import NAMES, Running
 
 Start = Callable[..., Target]
 Trace = Callable[..., Tracer]
@@ -28,6 +28,13 @@ FIB_5 = 15
 @pytest.fixture
 def target(start: Start) -> Target:
     return start("methods.rb")
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def each(request: pytest.FixtureRequest) -> Iterator[Running]:
+    """One of each Ruby, for all that is asked of each."""
+    with rubies.running(request.param, "methods.rb") as running:
+        yield running
 
 
 def step(target: Target, word: str) -> dict[str, list[int]]:
@@ -49,15 +56,13 @@ def counted(document: Any) -> dict[str, int]:
 # ------------------------------------------------------------------ exactness
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_counts_and_times(name: str, trace: Trace) -> None:
+def test_counts_and_times(each: Running, trace: Trace) -> None:
     """Counts exactly, and times as the program's own clock has them."""
-    with rubies.running(name, "methods.rb") as running:
-        tracer = trace("latency", running.pid, "method", "--json")
-        own = step(running.target, "orders")
-        for word in ("fib", "raise", "threads", "fibers", "late"):
-            step(running.target, word)
-        document = answer(tracer)
+    tracer = trace("latency", each.pid, "method", "--json")
+    own = step(each.target, "orders")
+    for word in ("fib", "raise", "threads", "fibers", "late"):
+        step(each.target, word)
+    document = answer(tracer)
     found = groups(document)
     expected = {
         "Order#total": 10,
@@ -112,17 +117,15 @@ def test_recursion_is_counted_once(target: Target, trace: Trace) -> None:
     assert isinstance(group["line"], int)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_objects_exceptions_and_collections(name: str, trace: Trace) -> None:
-    with rubies.running(name, "methods.rb") as running:
-        words = ("object", "raise", "gc", "method")
-        tracer = trace("count", running.pid, *words, "--by", "class", "--json")
-        for word in ("items", "raise", "gc"):
-            step(running.target, word)
-        found = counted(answer(tracer))
-        tracer = trace("latency", running.pid, "gc", "--via", "agent", "--json")
-        own = step(running.target, "gc")
-        (gc,) = answer(tracer)["groups"]
+def test_objects_exceptions_and_collections(each: Running, trace: Trace) -> None:
+    words = ("object", "raise", "gc", "method")
+    tracer = trace("count", each.pid, *words, "--by", "class", "--json")
+    for word in ("items", "raise", "gc"):
+        step(each.target, word)
+    found = counted(answer(tracer))
+    tracer = trace("latency", each.pid, "gc", "--via", "agent", "--json")
+    own = step(each.target, "gc")
+    (gc,) = answer(tracer)["groups"]
     assert found["Work::Item"] == 500
     assert found["Work::Refused"] >= 30
     assert found["(garbage collection)"] >= 5
@@ -368,14 +371,12 @@ def folded(text: str) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_call_trees(name: str, trace: Trace) -> None:
+def test_call_trees(each: Running, trace: Trace) -> None:
     """Every path with its exact count."""
-    with rubies.running(name, "methods.rb") as running:
-        tracer = trace("stacks", running.pid, "--calls", "--weight", "calls")
-        for word in ("orders", "raise", "threads", "fibers"):
-            step(running.target, word)
-        out, err, code = tracer.finish()
+    tracer = trace("stacks", each.pid, "--calls", "--weight", "calls")
+    for word in ("orders", "raise", "threads", "fibers"):
+        step(each.target, word)
+    out, err, code = tracer.finish()
     assert code == 0, err
     assert "calls: from the agent's hook" in err
     expected = {
@@ -450,14 +451,12 @@ def test_the_agent_is_put_there_first(start: Start, trace: Trace) -> None:
 # ------------------------------------------------------------------ exceptions
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_exceptions(name: str, trace: Trace) -> None:
+def test_exceptions(each: Running, trace: Trace) -> None:
     """Each with class, message, place and backtrace."""
-    with rubies.running(name, "methods.rb") as running:
-        tracer = trace("trace", running.pid, "raise", "--backtrace", "--json")
-        step(running.target, "raise")
-        out, err, code = tracer.finish()
-        _, said, _ = run("eval", running.pid, "1")
+    tracer = trace("trace", each.pid, "raise", "--backtrace", "--json")
+    step(each.target, "raise")
+    out, err, code = tracer.finish()
+    _, said, _ = run("eval", each.pid, "1")
     assert (code, said) == (0, "")
     assert "raise: by the agent" in err
     *events, end = map(json.loads, out.splitlines())
