@@ -25,16 +25,26 @@ show() {
   "$@"
 }
 
-# The same for folded stacks, without their paths; of long lines the middle is left out.
+# The same for folded stacks, without their paths.
 show_stacks() {
   local line paths='s/ [^ ;]*\.rb//g'
   printf "\n$ %s | sed '%s'\n" "$(printable "$@")" "$paths"
   "$@" | sed "$paths" | while IFS= read -r line; do
-    if [ ${#line} -gt 79 ]; then
-      line="${line:0:19} … ${line: -57}"
-    fi
-    printf '%s\n' "$line"
+    shorten "$line"
   done
+}
+
+# Of a folded stack the first frame and as many of the last ones as fit.
+shorten() {
+  local first=${1%%;*} rest=${1#*;}
+  if [ ${#1} -le 79 ]; then
+    printf '%s\n' "$1"
+    return
+  fi
+  while [ $((${#first} + 3 + ${#rest})) -gt 79 ] && [[ $rest == *';'* ]]; do
+    rest=${rest#*;}
+  done
+  printf '%s;…;%s\n' "$first" "$rest"
 }
 
 # As one would type it: quoted only where the shell needs it.
@@ -96,8 +106,8 @@ show_stacks rbtrace-py report shop.rbrec --format folded
 
 cat <<MESSAGE
 
-These are the shop's stacks, folded (long lines lack their middle). The same as
-a flame graph, for a browser:
+These are the shop's stacks, folded (… stands for frames of long lines). The
+same as a flame graph, for a browser:
 
   $made/shop.svg
 

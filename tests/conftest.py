@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from processes import (
     LIB,
@@ -44,6 +45,12 @@ __all__ = [
 ]
 
 sys.path.insert(0, str(ROOT / "tracer"))
+
+# How long an example takes is the machine's business: it may have a lot else to do.
+settings.register_profile(
+    "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("patient")
 
 
 class Tracer:

@@ -507,7 +507,6 @@ BLOCKS = st.lists(st.tuples(st.integers(0, 11), PAYLOADS), max_size=12)
 
 @settings(
     max_examples=2000 if os.environ.get("RBTRACE_SOAK") else 300,
-    deadline=2000,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(BLOCKS, st.binary(max_size=40))

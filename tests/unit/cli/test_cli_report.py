@@ -169,7 +169,7 @@ def test_diff_of_latencies(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("no.rbrec",), 1, "No such file or directory"),
+        (("no.rbrec",), 1, "no.rbrec: No such file or directory"),
         (("text",), 1, "text is no recording"),
         (("new.rbrec",), 1, "new.rbrec is of version 9.0"),
         (("one.rbrec", "two.rbrec"), 2, "report one, or two with --diff"),

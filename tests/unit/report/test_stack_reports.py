@@ -34,7 +34,8 @@ from rbtrace_py.report.folded import folded_lines
 from rbtrace_py.report.folding import Folding, Label, fold, frame_text, portable_label
 from rbtrace_py.report.formats import FORMATS, format_named
 from rbtrace_py.report.pprof import varint
-from rbtrace_py.report.style import PLAIN
+from rbtrace_py.report.style import PLAIN, Style
+from rbtrace_py.report.summary import summary_lines
 from sample_makers import MAIN, OTHER_PROCESS, START, WORKER, sample, shop, stack
 
 FORMATS_PAGE = Path(__file__).resolve().parents[3] / "docs" / "formats.md"
@@ -202,6 +203,15 @@ def test_a_summary_has_eighty_columns() -> None:
     assert short.startswith("  0.00   100.00  Till#checkout …")
     assert short.endswith("very/long/till.rb:7")
     assert long == f"100.00   100.00  Till#{'x' * 80} …/long/till.rb:8"
+
+
+def test_a_wide_terminal_has_room_for_paths() -> None:
+    path = f"/srv/{'very/' * 20}long/till.rb"
+    profile = Profile(counted(sample(f"Till#checkout@{path}:7")))
+    asked = ReportOptions(style=Style(spare=120))
+    assert list(summary_lines(profile, asked))[1] == (
+        f"100.00   100.00  Till#checkout {path}"
+    )
 
 
 def test_statistics_say_that_nothing_was_lost() -> None:

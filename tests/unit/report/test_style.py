@@ -35,16 +35,19 @@ def test_no_colour_where_lines_are_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "width"), [(200, 80), (80, 80), (40, 40), (3, 20), (0, 80)]
+    ("columns", "width", "room"),
+    [(200, 80, 200), (80, 80, 80), (40, 40, 40), (3, 20, 20), (0, 80, 80)],
 )
 def test_width_of_a_terminal(
-    columns: int, width: int, monkeypatch: pytest.MonkeyPatch
+    columns: int, width: int, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = os.terminal_size((columns, 24))
     monkeypatch.setattr("os.get_terminal_size", lambda _: size)
     monkeypatch.setattr(Terminal, "fileno", lambda _: 1)
-    assert Style.for_stream(Terminal("utf-8")).width == width
-    assert Style.for_stream(io.TextIOWrapper(io.BytesIO(), "utf-8")).width == 80
+    style = Style.for_stream(Terminal("utf-8"))
+    assert (style.width, style.room) == (width, room)
+    plain = Style.for_stream(io.TextIOWrapper(io.BytesIO(), "utf-8"))
+    assert (plain.width, plain.room) == (80, 80)
 
 
 def test_ascii_where_the_encoding_is_not_unicode() -> None:

@@ -203,6 +203,8 @@ def test_lines_without_a_screen() -> None:
         "self%  total%  method",
         " 50.5    50.5  Kernel#sleep",
     ]
+    by_line = list(whole_lines(PICTURE, Look(rows=1, lines=True), PLAIN))
+    assert by_line[0] == "self%  total%  line"
 
 
 def test_weights_of_the_last_slices_and_of_all() -> None:

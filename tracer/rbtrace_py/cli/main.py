@@ -206,8 +206,8 @@ def _said(error: BaseException) -> int:
         click.echo("rbtrace-py: interrupted", err=True)
         return INTERRUPTED
     if isinstance(error, OSError):
-        place = f": {error.filename}" if error.filename else ""
-        error = RbtraceError(f"{error.strerror or error}{place}")
+        place = f"{error.filename}: " if error.filename else ""
+        error = RbtraceError(f"{place}{error.strerror or error}")
     if not isinstance(error, RbtraceError):
         raise error
     show_error(error)

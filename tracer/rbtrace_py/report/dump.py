@@ -163,13 +163,13 @@ def _frame(frame: Frame, style: Style, lines: bool) -> Iterator[str]:
     name = _shown(frame.name, style)
     place = _shown(_place(frame, lines), style)
     if not place:
-        yield _INDENT + cut(name, style.width - len(_INDENT), style)
+        yield _INDENT + cut(name, style.room - len(_INDENT), style)
         return
-    if len(_INDENT) + width(name) + 2 + width(place) <= style.width:
+    if len(_INDENT) + width(name) + 2 + width(place) <= style.room:
         yield f"{_INDENT}{name}  {style.dim(place)}"
         return
-    yield _INDENT + cut(name, style.width - len(_INDENT), style)
-    room = style.width - 2 * len(_INDENT)
+    yield _INDENT + cut(name, style.room - len(_INDENT), style)
+    room = style.room - 2 * len(_INDENT)
     yield 2 * _INDENT + style.dim(cut_left(place, room, style))
 
 

@@ -17,11 +17,13 @@ class Style:
     colour: may lines hold ANSI sequences?
     ascii: must lines be ASCII?
     width: columns a line should not go beyond
+    spare: columns beyond that, which the terminal has
     """
 
     colour: bool = False
     ascii: bool = False
     width: int = WIDTH
+    spare: int = 0
 
     @classmethod
     def for_stream(
@@ -32,7 +34,14 @@ class Style:
         if colour is None:
             colour = can_move(stream) and not os.environ.get("NO_COLOR")
         is_ascii = ascii_only or not encoding.startswith("utf")
-        return cls(colour=colour, ascii=is_ascii, width=_columns(stream))
+        columns = _columns(stream)
+        width = min(columns, WIDTH)
+        return cls(colour, is_ascii, width, spare=columns - width)
+
+    @property
+    def room(self) -> int:
+        """Columns that a path may take: of it nothing is left out that fits."""
+        return self.width + self.spare
 
     def bold(self, text: str) -> str:
         return self._paint("1", text)
@@ -66,7 +75,7 @@ def can_move(stream: TextIO) -> bool:
 
 
 def _columns(stream: TextIO) -> int:
-    """Of a terminal that is narrower than a report; else a report's."""
+    """Of a terminal; of anything else a report's."""
     if not stream.isatty():
         return WIDTH
     try:
@@ -74,7 +83,7 @@ def _columns(stream: TextIO) -> int:
     except (OSError, ValueError):
         return WIDTH
     # A terminal that does not know its size says 0.
-    return min(max(found, _NARROWEST), WIDTH) if found else WIDTH
+    return max(found, _NARROWEST) if found else WIDTH
 
 
 PLAIN = Style()

@@ -37,7 +37,7 @@ def _lines(
     yield style.dim("% self  % total  name")
     for frame, own, total in shares:
         columns = f"{percent(own, everything):>6}  {percent(total, everything):>7}  "
-        yield columns + _fitted(frame, lines, style.width - len(columns), style)
+        yield columns + _fitted(frame, lines, style.room - len(columns), style)
     yield ""
     yield from statistics_lines(profile.counts.statistics, style)
 

@@ -84,7 +84,7 @@ def _plain_table(
     shares: Sequence[Weights], everything: int, look: Look, style: Style, recent: bool
 ) -> Iterator[str]:
     if shares:
-        yield style.dim("self%  total%  method")
+        yield style.dim(f"self%  total%  {'line' if look.lines else 'method'}")
     for one in shares:
         own, total = (
             (one.recent_own, one.recent_total) if recent else (one.own, one.total)

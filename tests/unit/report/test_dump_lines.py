@@ -1,0 +1,68 @@
+"""A dump as lines: what there is room for, and what is left out of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from rbtrace_py.aggregate.dump import Dump, DumpedFiber, DumpedThread
+from rbtrace_py.model import SampleFlags, ThreadState
+from rbtrace_py.report.dump import dump_lines
+from rbtrace_py.report.style import PLAIN, Style
+from sample_makers import MAIN, OTHER_PROCESS, WORKER, stack
+
+PATH = f"/srv/{'shop/' * 12}till.rb"
+
+
+def dumped(*threads: DumpedThread, command: str = "ruby shop.rb") -> Dump:
+    return Dump(4211, command, "3.1.2", threads, notes=("a note",))
+
+
+def test_every_part_of_a_dump() -> None:
+    main = DumpedThread(
+        MAIN, ThreadState.RUNNING, True, "R", stack("<main>@/a.rb:2", "c!f@/a.rb:2")
+    )
+    worker = DumpedThread(
+        WORKER,
+        ThreadState.WAITING,
+        False,
+        "S",
+        stack("g@/a.rb"),
+        SampleFlags.TRIMMED | SampleFlags.TRUNCATED,
+        fibers=(DumpedFiber(0x7F00, stack()), DumpedFiber(0x7F10, None)),
+    )
+    other = DumpedThread(OTHER_PROCESS, ThreadState.UNKNOWN, None, "T", None)
+    assert list(dump_lines(dumped(main, worker, other), PLAIN)) == [
+        "Ruby 3.1.2, process 4211: ruby shop.rb",
+        "3 threads, 2 could not be read",
+        "(a note)",
+        "",
+        '"main" tid 4211, running, on a CPU',
+        "    f  /a.rb:2 (C)",
+        "    <main>  /a.rb:2",
+        "",
+        '"worker 1" tid 4213, waiting for the lock',
+        "    (innermost frames missing)",
+        "    g  /a.rb:?",
+        "    (outermost frames missing)",
+        "  suspended fiber 0x7f00",
+        "    (no Ruby frames)",
+        "  suspended fiber 0x7f10",
+        "    (its stack could not be read)",
+        "",
+        "thread no kernel thread known, ractor 2, stopped",
+        "    (its stack could not be read)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("style", "expected"),
+    [
+        (PLAIN, ["    Till#pay", f"        …{PATH[-69:]}:7"]),
+        (Style(width=40), ["    Till#pay", f"        …{PATH[-29:]}:7"]),
+        (Style(spare=20), [f"    Till#pay  {PATH}:7"]),
+    ],
+)
+def test_a_path_takes_what_room_there_is(style: Style, expected: list[str]) -> None:
+    frames = stack(f"Till#pay@{PATH}:7")
+    thread = DumpedThread(MAIN, ThreadState.SLEEPING, False, "S", frames)
+    assert list(dump_lines(dumped(thread), style))[-len(expected) :] == expected
