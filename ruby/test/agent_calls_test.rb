@@ -1,5 +1,6 @@
 # frozen_string_literal: true
 
+require "io/wait"
 require "test_helper"
 require "support/agent_target"
 
@@ -349,6 +350,51 @@ class AgentCallsTest < Minitest::Test
     assert_equal lost.method + (2002 - 255), memory.dropped
     # After the loss: at depth 0 again.
     assert_equal [:lost, :entry, 0], [second[0].kind, second[1].kind, second[1].depth]
+  end
+
+  BODIES = { "a" => %w[b c], "b" => %w[d c], "c" => %w[d], "d" => %w[a] }.freeze
+
+  # What a(n) of the program below does, as records.
+  def events_of(name, number, depth, found)
+    found << [:entry, "Object##{name}", depth]
+    BODIES[name].each do |callee|
+      events_of(callee, callee == "a" ? number - 1 : number, depth + 1, found) unless callee == "a" && number.zero?
+    end
+    found << [:return, "Object##{name}", depth]
+  end
+
+  # A reader that cannot keep up: each record is the one that it should be, and each
+  # loss says how many are missing there.
+  def test_losses_are_exact_and_nesting_recovers
+    target = target(<<~RUBY)
+      def a(n); b(n); c(n); end
+      def b(n); d(n); c(n); end
+      def c(n); d(n); end
+      def d(n); a(n - 1) if n > 0; end
+      STEP = -> { a(5); a(5) }
+    RUBY
+    client = connect(target)
+    memory = client.arm(mode: "ring", ring_records: 256, offsets: OFFSETS)
+    streams = Hash.new { |found, stream| found[stream] = [] }
+    look = -> { memory.streams.times { |stream| streams[stream].concat(memory.read(stream)) } }
+    5.times do
+      target.begin_step
+      look.call until target.io.wait_readable(0)
+      target.end_step
+    end
+    look.call
+    names = names_of(client)
+    client.call("disarm")
+    records = streams.values.max_by(&:size).reject { |record| %i[stack place thread].include?(record.kind) }
+    expected = Array.new(10) { events_of("a", 5, 0, []) }.flatten(1)
+    records.each do |record|
+      next expected.shift(record.method) if record.kind == :lost
+
+      assert_equal expected.shift, [record.kind, names[record.method], record.depth]
+    end
+    lost = records.select { |record| record.kind == :lost }
+    refute_empty lost
+    assert_equal memory.dropped, lost.sum(&:method) + expected.size
   end
 
   def test_gc_raise_and_objects

@@ -222,6 +222,40 @@ class AgentSocketTest < Minitest::Test
     assert_equal target.pid, connect(target).peer_pid
   end
 
+  # The memory stays readable; the new program knows nothing of it.
+  def test_exec_ends_what_was_armed
+    code = "$stdout.sync = true; puts Tracepoint::Agent.path; gets"
+    target = target("def leaf; end\nSTEP = -> { leaf; exec(#{RbConfig.ruby.dump}, '-e', '#{code}') }",
+                    env: { "RUBYOPT" => "-I#{AgentTarget::LIB} -rtracepoint/agent" })
+    client = connect(target)
+    memory = client.arm(mode: "table")
+    target.begin_step
+    assert_raises(EOFError, Errno::ECONNRESET) { client.answer }
+    assert_equal target.path, target.io.gets.chomp
+    assert_operator memory.methods_seen, :>=, 2
+    client = connect(target)
+    assert_nil client.hello["armed_by"]
+    assert_equal "[]", client.call("eval", code: 'File.readlines("/proc/self/maps").grep(/memfd:rbtrace/)')["value"]
+  end
+
+  def test_eight_connections
+    target = target()
+    clients = Array.new(8) { connect(target) }
+    ninth = connect(target, greet: false)
+    type, _, request, payload = ninth.read_frame
+    assert_equal [AgentClient::ERROR, 0, "busy"], [type, request, ninth.decode(payload)["code"]]
+    assert_raises(EOFError) { ninth.read_frame }
+    clients.each { |client| assert_equal target.pid, client.call("hello", magic: "rbtrace-agent", versions: [1])["pid"] }
+    clients.pop.close
+    assert(eventually { again(target) })
+  end
+
+  def again(target)
+    connect(target)
+  rescue AgentClient::Refused, EOFError, SystemCallError
+    nil
+  end
+
   def test_stop
     target = target("STEP = -> { Tracepoint::Agent.stop; p Tracepoint::Agent.path, Thread.list.size }")
     client = connect(target)
