@@ -34,7 +34,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     """Measure how long methods, spans or pairs of probes take.
 
     A span by its name; any two probes as BEGIN..END, timed on each thread and
-    nested as they nest; and of Ruby's own probes gc, gc-mark, gc-sweep,
+    nested as they nest; and of Ruby's own probes gc, gc-mark, gc-sweep, gvl,
     require, load and cmethod. Kept in the kernel to three significant digits:
     nothing is lost at any rate.
 

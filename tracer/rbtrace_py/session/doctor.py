@@ -383,8 +383,9 @@ def _ruby(process: Process, scan: Scan) -> Check:
         "Ruby's probes",
         Status.WARN,
         "this Ruby was built without probes (as Debian's 3.3 and later are)",
-        "gc, require and cmethod cannot be measured; the gem's probes can."
-        " Build Ruby with --enable-dtrace (and systemtap-sdt-dev) for them",
+        "require and cmethod cannot be measured; the gem's probes can, and the agent"
+        " tells of methods, gc, exceptions and objects. Build Ruby with --enable-dtrace"
+        " (and systemtap-sdt-dev) for them",
     )
 
 

@@ -29,6 +29,7 @@ BUILT_IN_PAIRS: dict[str, tuple[tuple[str, str], ...]] = {
     "gc-sweep": (("ruby:gc__sweep__begin", "ruby:gc__sweep__end"),),
     "require": (("ruby:require__entry", "ruby:require__return"),),
     "load": (("ruby:load__entry", "ruby:load__return"),),
+    "gvl": (("ruby:gvl__acquire", "ruby:gvl__release"),),
     "cmethod": (("ruby:cmethod__entry", "ruby:cmethod__return"),),
 }
 """Words for what Ruby's own probes measure (CRuby's probes.d)."""
