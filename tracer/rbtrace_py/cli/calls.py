@@ -17,6 +17,7 @@ from rbtrace_py.aggregate.calls import Happened, Told
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.cli import options as o
 from rbtrace_py.cli.answer import TOO_MUCH_LOST
+from rbtrace_py.cli.main import wrapped
 from rbtrace_py.cli.methods import attach_first, selecting_options
 from rbtrace_py.cli.output import Output, Ticker, attached, cannot_write, opened
 from rbtrace_py.cli.stop import Stop
@@ -380,9 +381,11 @@ def _end(
     """How many, what was not shown, and what stays in the target."""
     counters: Counter[str] = Counter()
     stays: list[str] = []
+    notes: list[str] = []
     for end in ends:
         counters.update(end.counters)
         stays += [f"process {end.pid}: {text}" for text in end.stays]
+        notes += [f"process {end.pid}: {text}" for text in end.notes]
     if as_json:
         writers.last_words(calls_end_document(shown, counters, stays))
     else:
@@ -391,8 +394,8 @@ def _end(
         click.echo(calls, err=True)
         for line in counter_lines(counters, style):
             click.echo(line, err=True)
-        for text in stays:
-            click.echo(f"  it stays so: {text}", err=True)
+        for text in [*notes, *(f"it stays so: {text}" for text in stays)]:
+            click.echo(wrapped(text, "  ", style), err=True)
     for end in ends:
         if end.problem is not None:
             raise end.problem

@@ -11,17 +11,18 @@ from rbtrace_py.agent.arming import Armed, Selector, What
 from rbtrace_py.agent.place import HOW_TO_LOAD, NoAgent
 from rbtrace_py.agent.protocol import Map
 from rbtrace_py.agent.ring import Ring
-from rbtrace_py.agent.shared import Mode
+from rbtrace_py.agent.shared import Condition, Mode
 from rbtrace_py.aggregate.calls import CallEvent, CallNesting, Happened, Told
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process
-from rbtrace_py.model import UNKNOWN_METHOD
+from rbtrace_py.model import CALL_RECORD_SIZE, UNKNOWN_METHOD
 from rbtrace_py.session.hazards import NotAgreed
 from rbtrace_py.session.hook_offsets import hook_offsets
 from rbtrace_py.session.targets import Targets
 
 RING_RECORDS = 262_144
+MAX_METHODS = 65_536
 LOOK_SECONDS = 0.02
 """Between two looks at rings in which there was nothing."""
 JOIN_SECONDS = 0.25
@@ -36,6 +37,15 @@ COMPILED_GOES = (
     "To see calls throws away what {} has compiled in the process, which stays slower"
     " afterwards"
 )
+
+
+_CONDITIONS = {
+    Condition.METHODS_FULL: f"it called more than {MAX_METHODS:,} methods; the others"
+    " are (no room)",
+    Condition.STREAMS_FULL: "it had more threads and fibers at a time than there was"
+    " room for; calls of some that were idle were given up (a smaller --buffer makes"
+    " room)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +79,16 @@ class CallsOptions:
             threshold_ns=self.slow_ns or 0,
             cpu=self.cpu,
             select=self.select,
+            max_methods=MAX_METHODS,
+            max_streams=_streams(self.ring_records),
             ring_records=self.ring_records,
             offsets=offsets,
         )
+
+
+def _streams(ring_records: int) -> int:
+    """Stacks at a time, so that their rings would be a gigabyte in all."""
+    return min(4096, (1 << 30) // (ring_records * CALL_RECORD_SIZE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +97,14 @@ class CallsEnd:
 
     counters: by docs/formats.md's names; 0 where there is nothing to say
     stays: what is not as it was before, in words
+    notes: what was not as it should be, in words
     problem: why it ended, if nobody wished it; None also for a process that ended
     """
 
     pid: int
     counters: dict[str, int]
     stays: tuple[str, ...]
+    notes: tuple[str, ...]
     problem: RbtraceError | None
 
 
@@ -293,9 +312,12 @@ class Traced:
             "too_deep": found.too_deep,
         }
         problem = self.armed.ended
+        notes = tuple(
+            text for bit, text in _CONDITIONS.items() if found.conditions & bit
+        )
         if isinstance(problem, NoSuchTarget):
-            return CallsEnd(self.pid, counters, (), None)
-        return CallsEnd(self.pid, counters, self.armed.overhead, problem)
+            return CallsEnd(self.pid, counters, (), notes, None)
+        return CallsEnd(self.pid, counters, self.armed.overhead, notes, problem)
 
     def _stop(self) -> int | None:
         """Take the hook out; what is later (ticks) has perhaps no names any more."""

@@ -1,0 +1,52 @@
+"""Where the hook finds a method in a frame: of each Ruby that is known."""
+
+from __future__ import annotations
+
+import pytest
+
+import rubies
+from rbtrace_py.agent.arming import Armed, What
+from rbtrace_py.agent.shared import Condition, Mode
+from rbtrace_py.linux.process import Process
+from rbtrace_py.rubyvm.layouts import VERSIONS, layout_from, table_for
+from rbtrace_py.session.hook_offsets import hook_offsets, offsets_of
+from rubies import NAMES
+
+KEYS = {
+    "cfp_ep",
+    "me_owner",
+    "me_def",
+    "def_original_id",
+    "ment_imemo",
+    "svar_imemo",
+    "local_flag",
+    "ec_thread",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_hook_keeps_them(name: str) -> None:
+    """It gives them up when Ruby itself says otherwise."""
+    with rubies.running(name, "calls.rb") as running, Process(running.pid) as process:
+        offsets = hook_offsets(process)
+        assert offsets is not None
+        with Armed(process, What(Mode.RING, offsets=offsets)) as armed:
+            for step in ("trees", "threads", "fibers"):
+                running.target.step(step)
+            assert not armed.counters().conditions & Condition.NO_OFFSETS
+            streams = armed.shared.streams()
+            assert len({s.thread for s in streams}) >= 2
+            assert 0 not in {s.thread for s in streams}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_tables(version: tuple[int, int]) -> None:
+    """None before 2.4, whose frames are otherwise; as the agent takes them after."""
+    text = f"{version[0]}.{version[1]}.0"
+    found = offsets_of(layout_from(table_for(text), text))
+    if version < (2, 4):
+        assert found is None
+    elif found is not None:
+        assert set(found) == KEYS
+        assert all(0 <= value <= 1024 for value in found.values())
+    assert found is not None or version < (2, 7)
