@@ -9,12 +9,33 @@ class AgentCallsTest < Minitest::Test
   include TestHelper
   include AgentHelper
 
-  # One tree, with Ruby's own answer for class and method and with the offsets.
+  # One tree, with Ruby's own answer for class and method and with the offsets; every
+  # call is slow to who waits for a nanosecond; and the table has the same calls.
   def assert_tree(expected, program, **arming)
-    assert_equal [expected], trees(program, **arming)
+    target = target(program)
+    client = connect(target)
+    assert_equal [expected], seen(client, target, mode: "ring", **arming)
     assert_equal 0, @status["orphans"] + @status["abandoned"]
-    assert_equal [expected], trees(program, offsets: OFFSETS, **arming)
-    assert_equal 0, @status["conditions"]
+    assert_equal [expected], seen(client, target, mode: "ring", offsets: OFFSETS, **arming)
+    assert_equal [expected], seen(client, target, mode: "slow", threshold_ns: 1, offsets: OFFSETS, **arming)
+    memory = client.arm(mode: "table", offsets: OFFSETS, **arming)
+    target.step
+    counts = counted(memory, names_of(client))
+    assert_equal expected.lines.map(&:strip).tally, counts
+    assert_equal [0] * 3, client.call("disarm").values_at("orphans", "abandoned", "conditions")
+    target
+  end
+
+  # Each entered and left as often as it says.
+  def counted(memory, names)
+    names.each_with_object({}) do |(index, name), found|
+      record = memory.method_record(index)
+      next unless record[:entries].positive?
+
+      assert_equal record[:entries], record[:calls]
+      assert_equal record[:calls], memory.histogram(index).values.sum
+      found[name] = record[:entries]
+    end
   end
 
   def test_recursion

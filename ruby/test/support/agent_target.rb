@@ -120,8 +120,11 @@ module AgentHelper
   # indented. Methods that some Rubies have in Ruby (Integer#times) are left out.
   def trees(program, **arming)
     target = target(program)
-    client = connect(target)
-    memory = client.arm(mode: "ring", **arming)
+    seen(connect(target), target, mode: "ring", **arming)
+  end
+
+  def seen(client, target, **arming)
+    memory = client.arm(**arming)
     target.step
     names = names_of(client)
     found = memory.read_all.map { |records| tree(records, names) }
