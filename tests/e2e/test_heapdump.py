@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from terminal import Terminal
 
 import rubies
 from conftest import MAIN, ROOT, TIMEOUT, Target, run
@@ -239,3 +240,15 @@ def test_a_time_limit(target: Target, tmp_path: Path) -> None:
     assert "the time limit passed" in err
     assert code == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_terminal_is_no_file(target: Target) -> None:
+    terminal = Terminal("heapdump", target.pid, "-")
+    try:
+        said, code = terminal.finish()
+    finally:
+        terminal.close()
+    assert said == (
+        "rbtrace-py: a terminal is no place for the heap\r\n  name a file\r\n"
+    )
+    assert code == 2

@@ -40,6 +40,9 @@ def write_dumps(
     file = words[0] if words else None
     if file == "-" and len(processes) > 1:
         raise UsageError(f"standard output takes the {what} of one process")
+    if file == "-" and sys.stdout.isatty():
+        # It has what the process has, also what steers a terminal.
+        raise UsageError(f"a terminal is no place for the {what}", "name a file")
     for process in processes:
         if file is None:
             path = f"{name}-{process.pid}.json"
@@ -56,7 +59,7 @@ def _numbered(name: str, pid: int) -> str:
 
 def _dump(process: Process, path: str, what: str, dump: Dump) -> None:
     with whole_file(path) as write:
-        doing = f"dumping the {what} of pid {process.pid}"
+        doing = f"{what} of pid {process.pid}"
         with _Progress(doing, write) as progress:
             size = dump(process, progress)
     if path != "-":
