@@ -38,30 +38,45 @@ class AgentTableTest < Minitest::Test
     end
   end
 
-  # Times of calls of some milliseconds agree with the program's own clock.
+  NAPS = <<~RUBY
+    def now; Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond); end
+    def nap; before = now; sleep 0.004; $took += now - before; end
+    def nest(n); nap; nest(n - 1) if n > 0; end
+    def work; nest(4); end
+    STEP = -> { $took = 0; work }
+  RUBY
+
+  # Times of calls of some milliseconds agree with the program's own clock, if nobody
+  # takes its processor away between the two.
   def test_times
-    table(<<~RUBY) do |memory, indexes, _, client|
-      $took = 0
-      def now; Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond); end
-      def nap; sleep 0.004; end
-      def nest(n); nap; nest(n - 1) if n > 0; end
-      def work; before = now; nest(4); $took = now - before; end
-      STEP = -> { work }
-    RUBY
-      took = client.call("eval", code: "$took")["value"].to_i
-      record = ->(name) { memory.method_record(indexes.fetch("Object##{name}")).transform_values { |v| memory.ns(v) } }
-      nest = record["nest"]
-      nap = record["nap"]
-      assert_in_delta took, nest[:total], took * 0.05
-      assert_in_delta took, nap[:total], took * 0.05
-      assert_operator nest[:self], :<, took * 0.05
-      assert_operator nest[:sum], :>, 2 * took # 5 + 4 + 3 + 2 + 1 naps
-      assert_in_delta took, nest[:max], took * 0.05
-      histogram = memory.histogram(indexes.fetch("Object#nap"))
-      assert_equal 5, histogram.values.sum
-      mean = histogram.sum { |bucket, count| lowest(bucket) * count } / 5
-      assert_in_delta nap[:sum] / 5, mean, mean * 0.01
+    agrees = Array.new(10).any? do
+      table(NAPS) do |memory, indexes, _, client|
+        took = client.call("eval", code: "$took")["value"].to_i
+        records = indexes.transform_values { |index| memory.method_record(index) }
+        assert_times(memory, records, took)
+        assert_histogram(memory, indexes["Object#nap"], records["Object#nap"])
+        memory.ns(records["Object#nap"][:total]) < took * 1.05
+      end
     end
+    assert agrees
+  end
+
+  def assert_times(memory, records, took)
+    work, nest, nap, now = records.values_at("Object#work", "Object#nest", "Object#nap", "Object#now")
+    assert_equal work[:total], [work, nest, nap, now].sum { |record| record[:self] }
+    assert_equal work[:total] - work[:self], nest[:total]
+    assert_equal nest[:total], nest[:max]
+    assert_equal [nest[:total] - nest[:self], nap[:sum]], [nap[:total]] * 2
+    assert_operator memory.ns(nap[:total]), :>=, took * 0.999 # two scales of one clock
+    assert_operator nest[:sum], :>, 2 * nest[:total] # 5 + 4 + 3 + 2 + 1 naps
+  end
+
+  def assert_histogram(memory, index, record)
+    histogram = memory.histogram(index)
+    assert_equal 5, histogram.values.sum
+    least = histogram.sum { |bucket, count| lowest(bucket) * count }
+    most = histogram.sum { |bucket, count| lowest(bucket + 1) * count }
+    assert_includes least..most, memory.ns(record[:sum])
   end
 
   # As HdrHistogram has it: the lowest value of a bucket.
@@ -82,6 +97,20 @@ class AgentTableTest < Minitest::Test
       assert_equal 10 * 20 * 50, memory.method_record(indexes.fetch("Object#leaf"))[:calls]
       assert_equal 10 * 20, memory.method_record(indexes.fetch("Object#work"))[:calls]
       assert_equal 0, status["abandoned"]
+    end
+  end
+
+  def test_fibers_that_are_dropped
+    table(<<~RUBY, max_streams: 4) do |memory, indexes, status|
+      def leaf; end
+      def endless; loop { leaf; Fiber.yield }; end
+      def once; leaf; end
+      def dropped; fiber = Fiber.new { endless }; fiber.resume; nil; end
+      STEP = -> { i = 0; (dropped; Fiber.new { once }.resume) while (i += 1) <= 300; GC.start }
+    RUBY
+      counts = %w[dropped endless leaf once].map { |name| memory.method_record(indexes["Object##{name}"]).values_at(:entries, :calls) }
+      assert_equal [[300, 300], [300, 0], [600, 600], [300, 300]], counts
+      assert_operator status["abandoned"], :>=, 296
     end
   end
 
