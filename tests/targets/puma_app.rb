@@ -1,0 +1,21 @@
+# frozen_string_literal: true
+
+# Puma's configuration: two workers of one thread behind a socket in $PLACE, each of
+# which answers with its pid.
+# A plain `class Web` would belong to the configuration.
+::Web = Class.new do
+  def call(_environment)
+    [200, { "content-type" => "text/plain" }, [page]]
+  end
+
+  def page
+    Process.pid.to_s
+  end
+end
+
+workers 2
+threads 1, 1
+preload_app! false
+environment "production"
+bind "unix://#{ENV.fetch("PLACE")}/web.sock"
+app Web.new
