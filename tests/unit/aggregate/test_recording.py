@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import signal
 import struct
 import subprocess
 import sys
 import tracemalloc
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -75,6 +77,32 @@ def write(
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "one.rbrec"
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """As on a disk that is full: what is longer cannot be written (EFBIG)."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_said_once_and_leaves_what_is_whole(path: Path) -> None:
+    first, second = sample("a"), sample("b")
+    with RecordingWriter(path, META) as writer:
+        writer.add(first)
+        writer.flush()
+        whole = path.stat().st_size
+        writer.add(second)
+        with files_of_at_most(whole + 10), pytest.raises(OSError, match="too large"):
+            writer.flush()
+    assert path.stat().st_size == whole + 10
+    recording = Recording(path)
+    assert plain(recording) == plain([first])
+    assert recording.damage
 
 
 def test_round_trip(path: Path) -> None:

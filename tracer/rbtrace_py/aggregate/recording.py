@@ -127,13 +127,13 @@ class RecordingWriter:
         if losses != self._losses:
             self._losses = losses
             written.append(block(BlockType.LOSSES, losses))
-        _write(self._file, b"".join(written))
+        self._put(b"".join(written))
         if self._tables.is_full:
             self._begin_section()
 
     def write(self, blocks_: list[bytes]) -> None:
         """Whole blocks, in one go."""
-        _write(self._file, b"".join(blocks_))
+        self._put(b"".join(blocks_))
 
     def close(self) -> None:
         """Write the rest, and that this is the end."""
@@ -141,9 +141,17 @@ class RecordingWriter:
             return
         try:
             self.flush()
-            _write(self._file, block(BlockType.END, b""))
+            self._put(block(BlockType.END, b""))
         finally:
             self._file.close()
+
+    def _put(self, data: bytes) -> None:
+        """Write, or never again: what would follow a cut block could not be read."""
+        try:
+            _write(self._file, data)
+        except OSError:
+            self._file.close()
+            raise
 
     def _begin_section(self) -> None:
         """Tables are bounded: when they are full they begin anew."""
@@ -151,7 +159,7 @@ class RecordingWriter:
         self._nodes: dict[Stack, int] = {}
         self._before = self.statistics.copy()
         self._losses = b""
-        _write(self._file, block(BlockType.META, encode_meta(self._meta)))
+        self._put(block(BlockType.META, encode_meta(self._meta)))
 
     def _number(self, stack: Stack) -> int:
         node = self._tables.stack(stack)
