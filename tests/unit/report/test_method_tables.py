@@ -1,0 +1,129 @@
+"""Tables of methods, and what JSON says of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from rbtrace_py.aggregate.histogram import Histogram
+from rbtrace_py.aggregate.methods import METHODS, MethodRow, group_rows
+from rbtrace_py.aggregate.results import Result
+from rbtrace_py.model import CalledMethod, MethodKind
+from rbtrace_py.report.json import document
+from rbtrace_py.report.methods import SORTS, counts_report, methods_report
+from rbtrace_py.report.style import ASCII, PLAIN, Style
+
+MS = 1_000_000
+HOSTILE = "A\x1b[31m\u202e" + "é" * 90
+
+
+def row(owner: str, name: str, values: list[int], own: int) -> MethodRow:
+    method = CalledMethod(MethodKind.RUBY, owner, False, name, "/a.rb", 3)
+    histogram = Histogram.from_values(values)
+    total = sum(values)
+    return MethodRow(1, method, len(values), len(values), total, own, total,
+                     max(values), histogram)  # fmt: skip
+
+
+ROWS = [
+    row("Order", "total", [9 * MS, 1 * MS], 2 * MS),
+    row("Cart", "add", [3 * MS] * 3, 8 * MS),
+    row("Cart", "price", [1 * MS] * 4, 4 * MS),
+]
+
+
+def result(
+    rows: list[MethodRow], command: str = "latency", by: str | None = "method"
+) -> Result:
+    groups = group_rows(
+        rows, dict.fromkeys(METHODS, "method"), by, command == "latency"
+    )
+    return Result(command, (1,), ("method",), 0, 2 * 10**9, tuple(groups), {}, by, "ns")
+
+
+def names(sort: str) -> list[str]:
+    lines = list(methods_report(result(ROWS), PLAIN, sort=sort))
+    return [line.split()[0].partition("#")[2] for line in lines[3:6]]
+
+
+def test_the_table() -> None:
+    first, *lines = methods_report(result(ROWS), PLAIN, "ms")
+    assert first.split() == ["method", "9", "in", "2.0", "s", "4.5/s"]
+    assert lines == [
+        "",
+        "  method       calls  total ms  self ms  p50 ms  p99 ms  max ms",
+        "  Order#total      2    10.000    2.000   1.000   9.000   9.000",
+        "  Cart#add         3     9.000    8.000   3.000   3.000   3.000",
+        "  Cart#price       4     4.000    4.000   1.000   1.000   1.000",
+        "",
+        "  nothing was lost",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sort", "expected"),
+    [
+        ("total", ["total", "add", "price"]),
+        ("self", ["add", "price", "total"]),
+        ("calls", ["price", "add", "total"]),
+        ("p50", ["add", "total", "price"]),
+        ("p99", ["total", "add", "price"]),
+        ("max", ["total", "add", "price"]),
+    ],
+)
+def test_orders(sort: str, expected: list[str]) -> None:
+    assert sort in SORTS
+    assert names(sort) == expected
+
+
+def test_only_the_first_rows() -> None:
+    lines = list(methods_report(result(ROWS), PLAIN, top=1))
+    assert lines[3].split()[0] == "Order#total"
+    assert lines[4] == "  and 2 more (--top shows more of them)"
+
+
+def test_few_methods_have_pictures() -> None:
+    lines = list(methods_report(result(ROWS[:1]), PLAIN, pictures=True))
+    assert any("p99.9" in line for line in lines)
+    assert lines[-3].startswith("  Order#total")
+    assert not any("p99.9" in line for line in methods_report(result(ROWS), PLAIN))
+
+
+@pytest.mark.parametrize("style", [PLAIN, ASCII, Style(width=40)])
+def test_hostile_names_fit(style: Style) -> None:
+    rows = [row(HOSTILE, "total", [MS] * 12345, 1), *ROWS]
+    lines = list(methods_report(result(rows), style))
+    lines += counts_report(result(rows, "count"), style)
+    assert max(map(len, lines)) <= style.width
+    assert all(line.isprintable() for line in lines)
+    # The end of a name says more than its beginning.
+    assert any("#total " in line for line in lines if "345" in line)
+
+
+def test_counts() -> None:
+    assert list(counts_report(result(ROWS, "count", "class"), PLAIN))[2:] == [
+        "  class  count     %   rate",
+        "  Cart       7  77.8  3.5/s",
+        "  Order      2  22.2    1/s",
+        "",
+        "  nothing was lost",
+    ]
+    lines = list(counts_report(result(ROWS, "count", None), PLAIN))
+    assert lines[3].split() == ["method", "9", "100.0", "4.5/s"]
+
+
+def test_nothing() -> None:
+    assert list(methods_report(result([]), PLAIN))[1:] == ["", "  nothing was lost"]
+    assert list(counts_report(result([], "count"), PLAIN))[-1] == "  nothing was lost"
+
+
+def test_json() -> None:
+    group = document(result(ROWS[:1]))["groups"][0]  # type: ignore[index]
+    expected = {
+        "key": "Order#total", "count": 2, "entries": 2, "total": 10 * MS,
+        "self": 2 * MS, "sum": 10 * MS, "max": 9 * MS, "class": "Order",
+        "method": "total", "singleton": False, "c": False, "path": "/a.rb", "line": 3,
+    }  # fmt: skip
+    assert {name: group[name] for name in expected} == expected
+    group = document(result(ROWS[:1], "count"))["groups"][0]  # type: ignore[index]
+    assert "self" not in group
+    assert (group["count"], group["method"]) == (2, "total")
