@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,6 +46,22 @@ def test_dumps(target: Target, tmp_path: Path) -> None:
     out, _, code = run("rbtrace", "-p", target.pid, "--memory")
     assert "GC.stat" in out
     assert code == 0
+
+
+def test_a_heap_dump_by_hand(target: Target, tmp_path: Path) -> None:
+    """As people who have rbtrace do it: in a thread that goes on by itself."""
+    path = tmp_path / "ruby-heap.dump"
+    code = (
+        '$dump = Thread.new{GC.start;require "objspace";'
+        f'io=File.open("{path}", "w"); ObjectSpace.dump_all(output: io); io.close}}'
+    )
+    out, _, status = run("rbtrace", "-p", target.pid, "-e", code)
+    assert out.startswith(f">> {code}\n=> #<Thread:")
+    assert status == 0
+    waited = run("eval", target.pid, "$dump.join.status", "--timeout", "1m")
+    assert waited[0].endswith("=> false\n")
+    lines = path.read_text(errors="replace").splitlines()
+    assert {"ROOT", "STRING"} < {json.loads(line)["type"] for line in lines}
 
 
 def test_calls_of_a_program_that_is_started(tmp_path: Path) -> None:
