@@ -8,18 +8,21 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from injecting import build_registers, injected, state
 
 from processes import TIMEOUT, is_soak, read_line, times
+from rbtrace_py.agent.inject import NotAcknowledged
+from rbtrace_py.agent.loading import NotLoaded, Said, alone
 from rbtrace_py.aggregate.inside import Evaluated
+from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.attaching import attach, detach
 from rbtrace_py.session.inside import evaluate
-from rubies import NAMES
+from rubies import NAMES, USER
 
 pytestmark = pytest.mark.usefixtures("root")
 
@@ -171,3 +174,64 @@ def test_killed_at_each_step(kind: str, ruby: str) -> None:
             detach(process, limit=LIMIT)
         assert settles(target.pid, before)
         assert target.end() == "right"
+
+
+@pytest.fixture
+def said(tmp_path: Path) -> Iterator[tuple[Said, Path]]:
+    """What reads the file of a process (this one), and that file's place."""
+    with Process(os.getpid()) as process:
+        yield Said(process, str(tmp_path)), tmp_path / "said"
+
+
+def test_what_the_process_said(said: tuple[Said, Path]) -> None:
+    reader, path = said
+    assert not reader.has_begun()
+    path.touch()
+    assert reader.has_begun()
+    with pytest.raises(NotAcknowledged):
+        reader.await_end(0)
+    path.write_text("don")
+    with pytest.raises(NotAcknowledged):
+        reader.await_end(0)
+    path.write_text("done\n")
+    reader.await_end(0)
+    path.write_bytes(b"Error: \x1b[2J\nmore\n")
+    with pytest.raises(NotLoaded, match=r"agent: Error: \\x1b\[2J$"):
+        reader.await_end(0)
+    path.write_bytes(b"x" * 100_000 + b"\n")
+    with pytest.raises(NotAcknowledged):
+        reader.await_end(0)
+
+
+def test_what_is_not_the_file_it_should_be(
+    said: tuple[Said, Path], tmp_path: Path
+) -> None:
+    """Nothing of ours is read by way of a link, and nothing is waited for."""
+    reader, path = said
+    other = tmp_path / "other"
+    other.write_text("done\n")
+    path.symlink_to(other)
+    assert not reader.has_begun()
+    path.unlink()
+    path.hardlink_to(other)
+    assert not reader.has_begun()
+    path.unlink()
+    os.mkfifo(path)
+    assert not reader.has_begun()
+    path.unlink()
+    path.mkdir()
+    assert not reader.has_begun()
+    path.rmdir()
+    path.write_text("done\n")
+    os.chown(path, USER, USER)
+    assert not reader.has_begun()
+
+
+def test_one_tracer_at_a_time() -> None:
+    with (
+        Process(os.getpid()) as process,
+        alone(process, 0),
+        pytest.raises(RbtraceError, match="another tracer is attaching"),
+        alone(process, 0),
+    ):
+        pass

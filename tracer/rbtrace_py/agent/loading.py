@@ -89,7 +89,7 @@ def load_agent(
     check_can_talk(process)
     with placed(process, files) as folder:
         at("placed")
-        said = _Said(process, folder)
+        said = Said(process, folder)
         code = (_CODE % folder).encode()
         injection = inject(process, ruby, code, said.has_begun, limit, at)
         at("acknowledged")
@@ -156,7 +156,7 @@ def _greet(process: Process, deadline: float) -> dict[str, object]:
         _pause(process, _SLOWEST_POLL)
 
 
-class _Said:
+class Said:
     """What load.rb has written to its file, which the process could have replaced."""
 
     def __init__(self, process: Process, folder: str) -> None:
