@@ -10,6 +10,7 @@ import pytest
 from test_calls import TREES, masked
 
 from conftest import Target, Tracer, run
+from rbtrace_py.aggregate.callrecording import CallsRecording
 
 Trace = Callable[..., Tracer]
 
@@ -72,9 +73,7 @@ def test_it_is_whole_when_the_tracer_is_killed(
     path = tmp_path / "a.rbrec"
     target = start("calls.rb")
     tracer = trace("calls", target.pid, "--record", path)
-    size = path.stat().st_size
-    target.step("last")
-    while path.stat().st_size == size:
+    while not list(CallsRecording(path)):
         target.step("last")
     tracer.process.kill()
     tracer.process.wait()
