@@ -792,6 +792,7 @@ module Tracepoint
 
       def start(out, err)
         thread = Thread.new do
+          apart
           [out, err].each { |io| io.sync = true }
           Redirect.around(out, err) { evaluate }
         rescue Exception => e # rubocop:disable Lint/RescueException -- SystemExit would end the program
@@ -801,6 +802,14 @@ module Tracepoint
         end
         thread.report_on_exception = false
         thread
+      end
+
+      # Threads that the code starts are the program's; only this one is the agent's.
+      def apart
+        Thread.current.thread_variable_set(:rbtrace_agent, true)
+        ThreadGroup::Default.add(Thread.current)
+      rescue ThreadError # the program has closed that group
+        nil
       end
 
       # The result, or its failure, as a map.
@@ -1147,7 +1156,7 @@ module Tracepoint
       end
 
       def own?(thread)
-        @group.list.include?(thread)
+        @group.list.include?(thread) || thread.thread_variable_get(:rbtrace_agent) == true
       end
 
       def last_words(map_of, deadline)

@@ -19,6 +19,21 @@ class AgentCommandsTest < Minitest::Test
     assert_equal "time", error.code
   end
 
+  # They are the program's, and go on.
+  def test_threads_that_evaluated_code_starts
+    target = target("STEP = -> { p $worker.alive? }")
+    client = connect(target)
+    client.call("eval", code: "$worker = Thread.new { sleep }")
+    own = client.call("eval", code: "[Thread.current, $worker, Thread.main].map { |thread| Tracepoint::Agent.own?(thread) }")
+    assert_equal "[true, false, false]", own["value"]
+    client.call("stop")
+    eventually { !File.exist?(target.path) }
+    assert_raises(EOFError, SystemCallError) { client.read_frame }
+    target.begin_step
+    assert_equal "true\n", target.io.gets
+    target.end_step
+  end
+
   # The child writes faster than anybody reads.
   def test_a_heap_dump_waits_for_its_reader
     client = connect(target("STEP = -> {}; KEPT = Array.new(50_000) { |i| 'text %06d' % i }"))
