@@ -205,8 +205,9 @@ def test_answers_that_are_none(damage: Damage, agent: FakeAgent) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(BrokenAgent):
         arm()
-    # Its end of the pair is closed, and every file that came.
-    agent.thread.join(0)
+    # It closes its own; our end of the pair is closed, and every file that came.
+    agent.hang_up()
+    agent.thread.join(10)
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 

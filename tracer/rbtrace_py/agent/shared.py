@@ -13,128 +13,56 @@ import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import IntEnum, IntFlag
 from itertools import compress
 
+from rbtrace_py.agent.header import (
+    BLOCK,
+    BLOCK_COUNTERS,
+    BLOCKS_A_METHOD,
+    BUCKETS,
+    HEADER_SIZE,
+    METHOD,
+    STREAM,
+    VERSION,
+    ClockPair,
+    Condition,
+    Flag,
+    Header,
+    Mode,
+    Region,
+    TicksOf,
+    parse_header,
+)
 from rbtrace_py.agent.protocol import BrokenAgent
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.model import CALL_RECORD_SIZE, CallRecord
 
-HEADER_SIZE = 4096
+__all__ = [
+    "BUCKETS",
+    "HEADER_SIZE",
+    "ClockPair",
+    "Condition",
+    "Counters",
+    "Flag",
+    "Header",
+    "Method",
+    "Mode",
+    "Region",
+    "SharedMemory",
+    "Stream",
+    "TicksOf",
+]
+
 MAX_SIZE = 16 << 30
 """Bytes of ``data``; the agent makes none larger."""
-BUCKETS = 33_792
-"""Of a histogram: HdrHistogram(1 ns, 3600 s, 3 digits)."""
-BLOCK_COUNTERS = 64
-BLOCKS_A_METHOD = BUCKETS // BLOCK_COUNTERS
 
-_MAGIC = b"RBTRAGT1"
 _CONTROL_MAGIC = b"RBTRCTL1"
-_VERSION = 1
 _LINE = 64
 _F_GET_SEALS = 1034
 _SHRINK, _GROW = 2, 4
-_FIXED = struct.Struct("<8sIIQIIIIQQQQQQIIQIIQIIQIIQIIQ")
 _COUNTERS = struct.Struct("<IIIIIIQQQQQQ")
 _COUNTERS_AT = 192
-_METHOD = struct.Struct("<QQII40xQQQQQQ16x")
-_STREAM = struct.Struct("<QQQQQII16x")
-_BLOCK = struct.Struct(f"<{BLOCK_COUNTERS}Q")
-_BLOCK_ENTRY = 4
 _DIRECTORY = struct.Struct(f"<{BLOCKS_A_METHOD}I")
-
-
-class Mode(IntEnum):
-    """What the hook does with an event."""
-
-    EMPTY = 0
-    RING = 1
-    TABLE = 2
-    SLOW = 3
-    SITES = 4
-
-
-class Flag(IntFlag):
-    """What it was armed with."""
-
-    METHODS = 1
-    C_CALLS = 2
-    GC = 4
-    RAISE = 8
-    OBJECTS = 16
-    SITES = 32
-    CPU = 64
-    WHOLE = 128
-    SELECT = 256
-    HISTOGRAMS = 512
-
-
-class TicksOf(IntEnum):
-    """What ticks are of."""
-
-    MONOTONIC = 0
-    TSC = 1
-    CNTVCT = 2
-
-
-class Condition(IntFlag):
-    """What went wrong since arming."""
-
-    NO_OFFSETS = 1
-    METHODS_FULL = 2
-    BLOCKS_FULL = 4
-    STREAMS_FULL = 8
-
-
-@dataclass(frozen=True, slots=True)
-class ClockPair:
-    """``ticks``, and ``ns`` of CLOCK_MONOTONIC in the target's time namespace."""
-
-    ticks: int
-    ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """``capacity`` things of ``size`` bytes from ``offset``; 0 if there are none."""
-
-    offset: int
-    capacity: int
-    size: int
-
-    def place(self, index: int) -> int:
-        """Where one is; raises BrokenAgent for one that is not there."""
-        if not 0 <= index < self.capacity:
-            raise BrokenAgent(f"the agent's memory has no number {index}")
-        return self.offset + index * self.size
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What does not change after arming.
-
-    size: bytes of the file
-    pid: as the process sees it
-    mult: ns = ticks * mult >> 32, measured when it was armed
-    loaded, armed: the clock when the agent was loaded, and when it was armed
-    ring_records: of each stream, a power of two; 0: no rings
-    """
-
-    size: int
-    pid: int
-    mode: Mode
-    flags: Flag
-    clock: TicksOf
-    mult: int
-    loaded: ClockPair
-    armed: ClockPair
-    methods: Region
-    directory: Region
-    blocks: Region
-    streams: Region
-    rings: Region
-    ring_records: int
-    threshold_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +157,7 @@ class SharedMemory(Closing):
             os.close(data)
             os.close(control)
         try:
-            self.header = _parse_header(self._data[:HEADER_SIZE], len(self._data))
+            self.header = parse_header(self._data[:HEADER_SIZE], len(self._data))
             self._check_control()
         except BaseException:
             self.close()
@@ -308,19 +236,17 @@ class SharedMemory(Closing):
                 used = self.counters().blocks
             if block >= used:
                 raise BrokenAgent(f"the agent's memory has no block {block}")
-            counts = self._read(self.header.blocks.place(block), _BLOCK.size)
-            yield place * BLOCK_COUNTERS, _BLOCK.unpack(counts)
+            counts = self._read(self.header.blocks.place(block), BLOCK.size)
+            yield place * BLOCK_COUNTERS, BLOCK.unpack(counts)
 
     def _method(self, index: int) -> Method:
         at = self.header.methods.place(index)
-        owner, id_, kind, selected, *times = _METHOD.unpack(
-            self._read(at, _METHOD.size)
-        )
+        owner, id_, kind, selected, *times = METHOD.unpack(self._read(at, METHOD.size))
         return Method(index, owner, id_, kind, selected == 1, *times)
 
     def _stream(self, index: int) -> Stream:
         at = self.header.streams.place(index)
-        return Stream(index, *_STREAM.unpack(self._read(at, _STREAM.size)))
+        return Stream(index, *STREAM.unpack(self._read(at, STREAM.size)))
 
     def _read(self, at: int, size: int) -> bytes:
         """A copy, which does not change while it is looked at."""
@@ -334,7 +260,7 @@ class SharedMemory(Closing):
         assert self._control is not None
         magic, version, tails = struct.unpack("<8sII", self._control[:16])
         streams = self.header.streams.capacity
-        if magic != _CONTROL_MAGIC or version != _VERSION or tails < streams:
+        if magic != _CONTROL_MAGIC or version != VERSION or tails < streams:
             raise BrokenAgent("the agent's second file is not its control")
         if len(self._control) < _LINE * (streams + 1):
             raise BrokenAgent("the agent's control is too short for its streams")
@@ -357,75 +283,3 @@ def _map(fd: int, most: int, access: int) -> mmap.mmap:
         raise BrokenAgent(
             f"the agent's memory cannot be mapped: {error.strerror}"
         ) from error
-
-
-def _parse_header(data: bytes, size: int) -> Header:
-    if len(data) < HEADER_SIZE or data[:8] != _MAGIC:
-        raise BrokenAgent("the agent's memory does not begin as it should")
-    (
-        _, version, header_size, said, pid, mode, flags, clock, mult,
-        ticks0, ns0, ticks1, ns1,
-        methods_at, methods, method_size,
-        directory_at, directory_entries, directory_entry_size,
-        blocks_at, blocks, block_size,
-        streams_at, streams, stream_size,
-        rings_at, ring_records, record_size,
-        threshold,
-    ) = _FIXED.unpack_from(data)  # fmt: skip
-    if version != _VERSION:
-        raise BrokenAgent(f"the agent's memory has a layout of version {version}")
-    if header_size < HEADER_SIZE or said != size:
-        raise BrokenAgent("the agent's memory has not the size that it says")
-    if mode > max(Mode) or clock > max(TicksOf):
-        raise BrokenAgent("the agent's memory is of an unknown mode or clock")
-    if ring_records & (ring_records - 1):
-        raise BrokenAgent(f"a ring of the agent's has {ring_records} records")
-    if rings_at and record_size % 8:
-        raise BrokenAgent("the agent's memory has records that are not aligned")
-    if directory_at and (directory_entries, directory_entry_size) != (
-        BLOCKS_A_METHOD,
-        _BLOCK_ENTRY,
-    ):
-        raise BrokenAgent("the agent's memory has histograms of another kind")
-
-    def region(name: str, offset: int, capacity: int, size_: int, least: int) -> Region:
-        return _region(
-            name, Region(offset, capacity, size_), least, (header_size, size)
-        )
-
-    entries = BLOCKS_A_METHOD * _BLOCK_ENTRY
-    ring = ring_records * record_size
-    return Header(
-        size,
-        pid,
-        Mode(mode),
-        Flag(flags & 1023),
-        TicksOf(clock),
-        mult,
-        ClockPair(ticks0, ns0),
-        ClockPair(ticks1, ns1),
-        region("methods", methods_at, methods, method_size, _METHOD.size),
-        region("directory", directory_at, methods, entries, entries),
-        region("blocks", blocks_at, blocks, block_size, _BLOCK.size),
-        region("streams", streams_at, streams, stream_size, _STREAM.size),
-        region("rings", rings_at, streams, ring, ring_records * CALL_RECORD_SIZE),
-        ring_records if rings_at else 0,
-        threshold,
-    )
-
-
-def _region(name: str, found: Region, least: int, limits: tuple[int, int]) -> Region:
-    """It, if it lies within ``limits`` and its things are large enough."""
-    if found.offset == 0:
-        return Region(0, 0, 0)
-    start, end = limits
-    if (
-        found.capacity == 0
-        or found.size < max(least, 1)
-        or found.size % 8
-        or found.offset % 8
-        or found.offset < start
-        or found.offset + found.capacity * found.size > end
-    ):
-        raise BrokenAgent(f"the agent's memory has no room for its {name}")
-    return found

@@ -5,30 +5,24 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import click
 
-from rbtrace_py import __version__
-from rbtrace_py.aggregate.callrecording import MODE, CallsWriter
 from rbtrace_py.aggregate.calls import Happened, Told
-from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.cli import options as o
 from rbtrace_py.cli.answer import TOO_MUCH_LOST
+from rbtrace_py.cli.callwriters import Recorder, Writers
 from rbtrace_py.cli.main import wrapped
 from rbtrace_py.cli.methods import attach_first, selecting_options
-from rbtrace_py.cli.output import Output, Ticker, attached, cannot_write, opened
+from rbtrace_py.cli.output import Ticker, attached
 from rbtrace_py.cli.stop import Stop
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.calls import (
-    CallLines,
-    CallsForm,
-    call_document,
     calls_end_document,
 )
-from rbtrace_py.report.json import dumps
 from rbtrace_py.report.notes import counter_lines
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.units import whole
@@ -166,11 +160,11 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
         stack.callback(session.close)
         stop = stack.enter_context(Stop())
         session.start(stop.is_asked)
-        writers: _Writers | _Recorder
+        writers: Writers | Recorder
         if values["record_path"] is not None:
-            writers = _Recorder(session, stack, values["record_path"])
+            writers = Recorder(session, stack, values["record_path"])
         else:
-            writers = _Writers(session, stack, values)
+            writers = Writers(session, stack, values)
         attached(session)
         limits = Limits(values["duration"], values["count"], None)
         shown = _print(session, limits, writers, stop)
@@ -210,128 +204,8 @@ def _options(words: tuple[str, ...], values: dict[str, Any]) -> CallsOptions:
     )
 
 
-class _Writers:
-    """Where lines go: one place, or a file a process."""
-
-    def __init__(
-        self, session: Calls, stack: ExitStack, values: dict[str, Any]
-    ) -> None:
-        self._session = session
-        self._stack = stack
-        self._values = values
-        self._path = values["output"]
-        self._is_split = self._path is not None and not session.targets.is_single
-        self._outputs: dict[int, tuple[Output, Callable[[Told], list[str]]]] = {}
-        self._lines: list[CallLines] = []
-        if not self._is_split:
-            self._to(0)
-
-    def write(self, told: Told) -> None:
-        output, lines = self._to(told.pid if self._is_split else 0)
-        found = lines(told)
-        if found:
-            found.append("")
-            output.write("\n".join(found))
-
-    def flush(self) -> None:
-        for output, _ in self._outputs.values():
-            output.flush()
-
-    def end(self) -> None:
-        """What waited for its end."""
-        for (output, _), lines in zip(
-            self._outputs.values(), self._lines, strict=False
-        ):
-            output.lines(lines.end())
-        self.flush()
-
-    def last_words(self, document: dict[str, object]) -> None:
-        """A JSON document of the whole, behind the lines; in each file."""
-        for output, _ in self._outputs.values():
-            output.lines([dumps(document)])
-
-    def _to(self, pid: int) -> tuple[Output, Callable[[Told], list[str]]]:
-        if pid not in self._outputs:
-            path = f"{self._path}.{pid}" if pid else self._path
-            append = self._values["appends"]
-            output = self._stack.enter_context(opened(path, append))
-            self._outputs[pid] = (output, self._maker(output, pid))
-        return self._outputs[pid]
-
-    def _maker(self, output: Output, pid: int) -> Callable[[Told], list[str]]:
-        if self._values["as_json"]:
-            return self._documents
-        lines = CallLines(self._form(pid), output.style)
-        self._lines.append(lines)
-        return lines.lines
-
-    def _documents(self, told: Told) -> list[str]:
-        document = call_document(told, self._session.threads(told.pid))
-        return [] if document is None else [dumps(document)]
-
-    def _form(self, pid: int) -> CallsForm:
-        values = self._values
-        names = self._session.threads(*([pid] if pid else []))
-        return CallsForm(
-            times=values["start_time"],
-            durations=not values["no_duration"],
-            indent=values["indent"],
-            on_return=bool(self._session.options.slow_ns),
-            by_thread=values["by_thread"],
-            column=len(names) > 1,
-            with_pid=not self._is_split and not self._session.targets.is_single,
-            names=names,
-        )
-
-
-class _Recorder:
-    """Writes all to a recording, and nothing to standard output."""
-
-    def __init__(self, session: Calls, stack: ExitStack, path: str) -> None:
-        self._path = path
-        targets = session.targets
-        command = next(iter(targets.processes.values())).cmdline
-        meta = Meta(
-            started_ns=time.time_ns(),
-            unit="ns",
-            mode=MODE,
-            engine="agent",
-            pids=tuple(targets.pids),
-            command=" ".join(command),
-            tool=f"rbtrace-py {__version__}",
-        )
-        try:
-            self._writer = CallsWriter(path, meta, session.threads())
-        except OSError as error:
-            raise cannot_write(path, error) from error
-        stack.callback(self._writer.close)
-
-    def write(self, told: Told) -> None:
-        try:
-            self._writer.tell(told)
-        except OSError as error:
-            raise cannot_write(self._path, error) from error
-
-    def flush(self) -> None:
-        try:
-            self._writer.flush_if_due(time.time_ns())
-        except OSError as error:
-            raise cannot_write(self._path, error) from error
-
-    def end(self) -> None:
-        """Write the rest, and where it is."""
-        try:
-            self._writer.close()
-        except OSError as error:
-            raise cannot_write(self._path, error) from error
-        click.echo(f"rbtrace-py: wrote {self._path}", err=True)
-
-    def last_words(self, document: dict[str, object]) -> None:
-        """A recording has its own."""
-
-
 def _print(
-    session: Calls, limits: Limits, writers: _Writers | _Recorder, stop: Stop
+    session: Calls, limits: Limits, writers: Writers | Recorder, stop: Stop
 ) -> int:
     """Print calls until it is over; how many there were.
 
@@ -376,7 +250,7 @@ def _told(session: Calls, limits: Limits, stop: Stop) -> Iterator[Told | None]:
 
 
 def _end(
-    shown: int, ends: list[CallsEnd], writers: _Writers | _Recorder, as_json: bool
+    shown: int, ends: list[CallsEnd], writers: Writers | Recorder, as_json: bool
 ) -> int:
     """How many, what was not shown, and what stays in the target."""
     counters: Counter[str] = Counter()

@@ -49,7 +49,8 @@ def _event(told: Told, number: int, origin: int) -> dict[str, object] | None:
     event = told.event
     found: dict[str, object] = {"pid": told.pid, "tid": number}
     if event.what is Happened.LOST:
-        found |= {"ph": "i", "s": "t", "ts": (event.time - origin) / 1000, "cat": "lost"}
+        found |= {"ph": "i", "s": "t", "cat": "lost"}
+        found["ts"] = (event.time - origin) / 1000
         return {**found, "name": f"{event.count} events lost"}
     is_call = event.what in (Happened.RETURNED, Happened.ENDED)
     if event.start is None or not (is_call or event.what is Happened.COLLECTED):

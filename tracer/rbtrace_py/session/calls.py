@@ -10,19 +10,20 @@ from dataclasses import dataclass
 from rbtrace_py.agent.arming import Armed, Selector, What
 from rbtrace_py.agent.place import HOW_TO_LOAD, NoAgent
 from rbtrace_py.agent.protocol import Map
-from rbtrace_py.agent.ring import Ring
-from rbtrace_py.agent.shared import Condition, Mode
-from rbtrace_py.aggregate.calls import CallEvent, CallNesting, Happened, Told
+from rbtrace_py.agent.shared import Mode
+from rbtrace_py.aggregate.calls import Told
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process
-from rbtrace_py.model import CALL_RECORD_SIZE, UNKNOWN_METHOD
+from rbtrace_py.model import CALL_RECORD_SIZE
 from rbtrace_py.session.hazards import NotAgreed
 from rbtrace_py.session.hook_offsets import hook_offsets
 from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.traced import MAX_METHODS, CallsEnd, Traced
 
 RING_RECORDS = 262_144
-MAX_METHODS = 65_536
+__all__ = ["Calls", "CallsEnd", "CallsOptions", "Traced"]
+
 LOOK_SECONDS = 0.02
 """Between two looks at rings in which there was nothing."""
 JOIN_SECONDS = 0.25
@@ -37,15 +38,6 @@ COMPILED_GOES = (
     "To see calls throws away what {} has compiled in the process, which stays slower"
     " afterwards"
 )
-
-
-_CONDITIONS = {
-    Condition.METHODS_FULL: f"it called more than {MAX_METHODS:,} methods; the others"
-    " are (no room)",
-    Condition.STREAMS_FULL: "it had more threads and fibers at a time than there was"
-    " room for; calls of some that were idle were given up (a smaller --buffer makes"
-    " room)",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,23 +81,6 @@ class CallsOptions:
 def _streams(ring_records: int) -> int:
     """Stacks at a time, so that their rings would be a gigabyte in all."""
     return min(4096, (1 << 30) // (ring_records * CALL_RECORD_SIZE))
-
-
-@dataclass(frozen=True, slots=True)
-class CallsEnd:
-    """What is to be said of a process when it is over.
-
-    counters: by docs/formats.md's names; 0 where there is nothing to say
-    stays: what is not as it was before, in words
-    notes: what was not as it should be, in words
-    problem: why it ended, if nobody wished it; None also for a process that ended
-    """
-
-    pid: int
-    counters: dict[str, int]
-    stays: tuple[str, ...]
-    notes: tuple[str, ...]
-    problem: RbtraceError | None
 
 
 class Calls(Closing):
@@ -268,75 +243,3 @@ class Calls(Closing):
             self._ended.append(traced.end())
             traced.armed.close()
             del self._traced[pid]
-
-
-class Traced:
-    """A process whose hook is registered."""
-
-    def __init__(self, pid: int, armed: Armed, has_cpu: bool) -> None:
-        self.pid = pid
-        self.armed = armed
-        self._ring = Ring(armed.shared)
-        self._nesting = CallNesting(has_cpu)
-        self._last = armed.shared.header.armed.ticks
-
-    def step(self, until: int | None = None) -> Iterator[Told]:
-        for when, stream, record in self._ring.step():
-            if until is not None and when > until:
-                continue
-            self._last = when
-            for event in self._nesting.feed(stream, record):
-                yield self._told(event)
-
-    def finish(self) -> Iterator[Told]:
-        until = self._stop()
-        # A process that lies might go on for ever.
-        left = self._ring.waiting()
-        while left > 0:
-            before = self._ring.count
-            yield from self.step(until)
-            if self._ring.count == before:
-                break
-            left -= self._ring.count - before
-        for event in self._nesting.finish(self._last):
-            yield self._told(event)
-
-    def end(self) -> CallsEnd:
-        found = self.armed.counters()
-        counters = {
-            "running_at_attach": found.orphans,
-            "abandoned": found.abandoned,
-            "no_method": found.no_method,
-            "lost": self._ring.dropped(),
-            "no_stream": found.no_stream,
-            "too_deep": found.too_deep,
-        }
-        problem = self.armed.ended
-        notes = tuple(
-            text for bit, text in _CONDITIONS.items() if found.conditions & bit
-        )
-        if isinstance(problem, NoSuchTarget):
-            return CallsEnd(self.pid, counters, (), notes, None)
-        return CallsEnd(self.pid, counters, self.armed.overhead, notes, problem)
-
-    def _stop(self) -> int | None:
-        """Take the hook out; what is later (ticks) has perhaps no names any more."""
-        if self.armed.ended is not None:
-            return None
-        try:
-            until = self.armed.clock().ticks
-        except RbtraceError as error:
-            self.armed.ended = error
-            return None
-        self.armed.learn()
-        return until if self.armed.disarm() else None
-
-    def _told(self, event: CallEvent) -> Told:
-        """With names, and CLOCK_REALTIME for ticks."""
-        armed, offset = self.armed, self.armed.wall_offset
-        event.time = armed.scale.to_ns(event.time) + offset
-        if event.start is not None:
-            event.start = armed.scale.to_ns(event.start) + offset
-        known = event.what is not Happened.LOST
-        method = armed.method(event.method) if known else UNKNOWN_METHOD
-        return Told(self.pid, event, method)
