@@ -28,7 +28,7 @@ from rbtrace_py.linux.binaries import (
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.elf import PF_X, Budget, ElfFile
 from rbtrace_py.linux.maps import Mapping, mappings
-from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.process import Process, gone
 from rbtrace_py.linux.symbols import SymbolTable, build_id, load_bias
 
 _MARK = b"\0ruby_version\0"
@@ -131,6 +131,8 @@ def find_ruby(process: Process) -> Ruby:
                 return ruby
     if refused is not None:
         raise refused
+    if not process.alive():  # a zombie has no memory, of a Ruby or not
+        raise gone(process.pid)
     raise NotRuby(
         f"process {process.pid} ({process.comm}) runs no Ruby",
         "only CRuby (MRI) is read; JRuby and TruffleRuby are other programs",

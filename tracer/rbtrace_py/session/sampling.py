@@ -112,6 +112,9 @@ class Sampling(Closing):
         for process in processes:
             try:
                 self._attach_young(process)
+            except NoSuchTarget:
+                if len(processes) == 1:  # of many one may end just now
+                    raise
             except NotRuby as error:
                 if len(processes) == 1 or not self.targets.follow:
                     raise
