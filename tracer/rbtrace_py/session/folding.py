@@ -10,8 +10,9 @@ from rbtrace_py.aggregate.calls import Told
 from rbtrace_py.aggregate.recordfold import RecordFold
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.session.calls import Calls, CallsOptions, Traced
+from rbtrace_py.session.calls import Calls, CallsOptions
 from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.traced import Traced
 
 _STEP_SECONDS = 0.1
 
