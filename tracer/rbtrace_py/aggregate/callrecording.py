@@ -61,7 +61,8 @@ class CallsWriter(RecordingWriter):
     def __init__(self, path: Path_, meta: Meta, names: dict[int, str]) -> None:
         self._calls: list[tuple[int, ...]] = []
         self._names = names
-        self._threads: dict[CallStack, RubyThread] = {}
+        self._threads: dict[CallStack, int] = {}
+        self._methods: dict[int, tuple[CalledMethod, int]] = {}
         super().__init__(path, meta, Statistics("ns", counted="calls"))
 
     def tell(self, told: Told) -> None:
@@ -74,7 +75,7 @@ class CallsWriter(RecordingWriter):
         self._calls.append(
             (
                 event.time,
-                self._tables.thread(self._thread(told)),
+                self._thread(told),
                 event.stack.number,
                 method,
                 event.what,
@@ -98,22 +99,33 @@ class CallsWriter(RecordingWriter):
             self.write([*self._tables.blocks(), block(BlockType.CALLS, payload)])
         super().flush()
 
-    def _method(self, method: CalledMethod) -> int:
-        frame = GARBAGE if method.kind is MethodKind.GC else frame_of(method)
-        stack = Stack((frame,))
-        node = self._nodes.get(stack)
-        return self._number(stack) if node is None else node
+    def _begin_section(self) -> None:
+        self._threads.clear()
+        self._methods.clear()
+        super()._begin_section()
 
-    def _thread(self, told: Told) -> RubyThread:
+    def _method(self, method: CalledMethod) -> int:
+        """Its number, remembered by what it is: there is one object a method."""
+        known = self._methods.get(id(method))
+        if known is not None and known[0] is method:
+            return known[1]
+        frame = GARBAGE if method.kind is MethodKind.GC else frame_of(method)
+        number = self._number(Stack((frame,)))
+        if len(self._methods) >= _MOST_STACKS:
+            self._methods.clear()
+        self._methods[id(method)] = (method, number)
+        return number
+
+    def _thread(self, told: Told) -> int:
         stack = told.event.stack
-        found = self._threads.get(stack)
-        if found is None:
+        number = self._threads.get(stack)
+        if number is None:
             if len(self._threads) >= _MOST_STACKS:
                 self._threads.clear()
             name = self._names.get(stack.tid, "")
-            found = RubyThread(told.pid, stack.tid or None, stack.thread, name)
-            self._threads[stack] = found
-        return found
+            thread = RubyThread(told.pid, stack.tid or None, stack.thread, name)
+            number = self._threads[stack] = self._tables.thread(thread)
+        return number
 
 
 class CallsRecording:
