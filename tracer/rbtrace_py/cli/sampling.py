@@ -13,7 +13,7 @@ import click
 from rbtrace_py.cli import options as o
 from rbtrace_py.cli.output import Ticker, attached
 from rbtrace_py.cli.stop import Stop
-from rbtrace_py.report.amounts import progress, statistics_lines
+from rbtrace_py.report.amounts import NONE_ON_CPU, progress, statistics_lines
 from rbtrace_py.report.style import Style
 from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.rubies import Mode
@@ -174,6 +174,9 @@ def tell(sampling: Sampling, is_said: bool = False) -> None:
     lines = () if is_said else statistics_lines(sampling.statistics, style)
     for line in lines:
         click.echo(f"rbtrace-py: {line.strip()}", err=True)
+    counted = sampling.statistics
+    if sampling.options.mode is Mode.CPU and not counted.samples + counted.failed:
+        click.echo(f"rbtrace-py: {NONE_ON_CPU}", err=True)
     if sampling.options.pause:
         stopped = f"{sampling.stopped_ns / 1e6:.1f} ms"
         click.echo(f"rbtrace-py: targets were stopped for {stopped} in all", err=True)

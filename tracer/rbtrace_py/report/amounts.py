@@ -8,6 +8,9 @@ from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.report import units
 from rbtrace_py.report.style import PLAIN, Style
 
+NONE_ON_CPU = "no thread was on a CPU; --mode wall shows those that wait"
+"""What there is to say where mode cpu saw nothing."""
+
 
 def amount(weight: int, unit: str, style: Style = PLAIN) -> str:
     """``1,234 samples``, or a time."""

@@ -14,7 +14,7 @@ from rich.text import Text
 from rbtrace_py.aggregate.top import Picture, ThreadNow, Weights
 from rbtrace_py.model import Frame, FrameKind, ThreadState
 from rbtrace_py.report import units
-from rbtrace_py.report.amounts import amount
+from rbtrace_py.report.amounts import NONE_ON_CPU, amount
 from rbtrace_py.report.folding import clean
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import cut, escape, pad, pad_left, width, wrap
@@ -247,7 +247,7 @@ def _row(
 
 def _nothing(picture: Picture) -> str:
     if picture.mode == "cpu":
-        return "no thread was on a CPU; --mode wall shows those that wait"
+        return NONE_ON_CPU
     return "nothing was seen"
 
 
