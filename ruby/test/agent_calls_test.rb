@@ -438,6 +438,21 @@ class AgentCallsTest < Minitest::Test
     assert_equal %i[entry return], (records.select { |r| names[r.method] == "Object#work" }.map(&:kind))
   end
 
+  # Nobody is attached: the probes are passed, and all else is as without them.
+  def test_static_probes_and_the_empty_hook
+    program = "class Oops < StandardError; end\ndef leaf; raise Oops; rescue Oops; GC.start; end\nSTEP = -> { leaf }"
+    target = target(program)
+    client = connect(target)
+    all = { gc: true, raise: true, objects: true, sites: true }
+    assert_equal ["Object#leaf\n"], seen(client, target, mode: "ring", **all)
+    %w[sites empty].each do |mode|
+      memory = client.arm(mode: mode, **all)
+      target.step
+      assert_empty memory.read_all
+      assert_equal [2, 0], client.call("disarm").values_at("state", "conditions")
+    end
+  end
+
   def test_slow_calls_only
     program = <<~RUBY
       def fast; end
