@@ -1,6 +1,8 @@
 """A tracer that attaches to a process and kills itself at one of its steps.
 
-killed_loading.py PID STEP     STEP counts from 0; says its name, or "done"
+killed_loading.py PID STEP     STEP counts from 0; says its name
+
+Or "done" if it is beyond the last, or "there" if the agent was.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ def main(pid: int, last: int) -> None:
         steps += 1
 
     with Process(pid) as process:
-        attach(process, lambda line: None, 600, at=at)
+        found = attach(process, lambda line: None, 600, at=at)
         detach(process, limit=600)
-    print("done", flush=True)
+    print("there" if found.cost is None else "done", flush=True)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,10 @@
 lambda do |text, path|
   said = File.open(File.join(File.dirname(path), "said"), File::WRONLY | File::CREAT | File::EXCL, 0o600)
   begin
+    # A tracer that was killed may have begun the same a moment ago.
+    before = Thread.main.thread_variable_get(:rbtrace_loader)
+    Thread.main.thread_variable_set(:rbtrace_loader, Thread.current)
+    before.join if before&.alive?
     if defined?(::Tracepoint::Agent)
       agent = ::Tracepoint::Agent
       agent.check_fork
