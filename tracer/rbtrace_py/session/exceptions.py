@@ -39,7 +39,7 @@ PROBE = Probe("rbtrace", "raise", Binary(0, 0, ""), (), _OPERANDS)
 
 CODE = """
 lambda do |waiting, size, depth|
-  own = Thread.current.group
+  own = Thread.current
   queue = Queue.new
   Thread.current.thread_variable_set(%(queue)s, queue)
   lost = 0
@@ -59,7 +59,7 @@ lambda do |waiting, size, depth|
   end
   tracer = TracePoint.new(:raise) do |point|
     thread = Thread.current
-    next if thread.group.equal?(own)
+    next if thread.equal?(own) || ::Tracepoint::Agent.own?(thread)
     next lost += 1 if queue.size >= waiting
     now = Process.clock_gettime(Process::CLOCK_REALTIME, :nanosecond)
     id = thread.respond_to?(:native_thread_id) ? thread.native_thread_id : 0
