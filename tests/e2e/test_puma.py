@@ -33,6 +33,7 @@ class Puma:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,
             env={
                 **os.environ,
                 "PLACE": str(place),
@@ -71,7 +72,7 @@ class Puma:
         self.workers = self.booted()
 
     def close(self) -> None:
-        self.process.terminate()
+        os.killpg(self.pid, signal.SIGKILL)
         self.process.communicate(timeout=TIMEOUT)
 
 
@@ -112,6 +113,40 @@ def test_workers_are_traced_through_a_phased_restart(
 
 def counted(line: str) -> Counter[int]:
     return Counter({g["key"]: g["count"] for g in json.loads(line)["groups"]})
+
+
+def _called(path: Path) -> set[int]:
+    """Who called, as far as it is written."""
+    whole = path.read_text().rpartition("\n")[0].splitlines()
+    events = [json.loads(line) for line in whole]
+    return {event["pid"] for event in events if event["method"] == "Web#call"}
+
+
+def _until_all_are_seen(puma: Puma, workers: set[int], path: Path) -> None:
+    end = time.monotonic() + TIMEOUT
+    while not workers <= _called(path):
+        assert time.monotonic() < end, f"{workers} of which only {_called(path)}"
+        puma.ask()
+
+
+def test_calls_through_a_phased_restart(
+    puma: Puma, trace: Callable[..., Tracer], tmp_path: Path
+) -> None:
+    path = tmp_path / "calls"
+    words = ["--subprocesses", "-m", "Web#", "--json"]
+    tracer = trace("calls", puma.pid, *words, env={"PYTHONUNBUFFERED": "1"})
+    assert tracer.process.stdout
+    copy = subprocess.Popen(
+        ["cat"], stdin=tracer.process.stdout, stdout=path.open("wb")
+    )
+    _until_all_are_seen(puma, puma.workers, path)
+    puma.replace()
+    _until_all_are_seen(puma, puma.workers, path)
+    tracer.process.send_signal(signal.SIGINT)
+    assert tracer.process.wait(TIMEOUT) == 0
+    copy.wait(TIMEOUT)
+    end = json.loads(path.read_text().splitlines()[-1])
+    assert (end["schema"], end["lost"]) == ("rbtrace-py/calls-end", 0)
 
 
 def test_each_worker_answers_for_itself(puma: Puma) -> None:
