@@ -28,7 +28,13 @@ class Browser:
         self._command = command
         self._folder = folder
 
-    def _run(self, url: str, *options: str, dark: bool = False) -> str:
+    def _run(
+        self,
+        url: str,
+        *options: str,
+        dark: bool = False,
+        patience_ms: int = _PATIENCE_MS,
+    ) -> str:
         theme = ["--blink-settings=preferredColorScheme=0"] if dark else []
         done = subprocess.run(
             [
@@ -39,7 +45,7 @@ class Browser:
                 "--hide-scrollbars",
                 "--allow-file-access-from-files",
                 f"--user-data-dir={self._folder / 'profile'}",
-                f"--virtual-time-budget={_PATIENCE_MS}",
+                f"--virtual-time-budget={patience_ms}",
                 *theme,
                 *options,
                 url,
@@ -51,9 +57,18 @@ class Browser:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def page(self, url: str) -> str:
-        """The page's elements once it has come to rest."""
-        return self._run(url, "--dump-dom")
+    def page(self, url: str, has: str) -> str:
+        """The page's elements once ``has`` is among them.
+
+        The page's clock runs ahead while Chromium waits for a busy machine: then
+        the page is opened again, with more patience.
+        """
+        page = ""
+        for times in (1, 4, 16):
+            page = self._run(url, "--dump-dom", patience_ms=times * _PATIENCE_MS)
+            if has in page:
+                break
+        return page
 
     def picture(
         self, url: str, path: Path, size: tuple[int, int], dark: bool = False

@@ -117,7 +117,7 @@ def test_speedscope_opens_ours(browser: Browser, tmp_path: Path, lines: bool) ->
     path = tmp_path / "one.speedscope.json"
     path.write_bytes(rendered("speedscope", Folding(lines=lines)))
     url = speedscope_url(path, "sandwich")
-    page = browser.page(url)
+    page = browser.page(url, has="Order#total")
     parser = _Rows()
     parser.feed(page)
     rows = [" ".join(row.split()) for row in parser.rows]
@@ -135,7 +135,7 @@ def test_speedscope_opens_our_folded_stacks(browser: Browser, tmp_path: Path) ->
     path = tmp_path / "one.folded"
     path.write_bytes(rendered("folded"))
     parser = _Rows()
-    parser.feed(browser.page(speedscope_url(path, "sandwich")))
+    parser.feed(browser.page(speedscope_url(path, "sandwich"), has="Order#total"))
     rows = [" ".join(row.split()) for row in parser.rows]
     assert any("Order#total /app/order.rb" in row and "100" in row for row in rows), (
         rows
