@@ -28,7 +28,7 @@ COMMAND_LINE = re.compile(
 )
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
-README_LINES = 150
+README_LINES = 170
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 each_command = pytest.mark.parametrize("name", list(COMMANDS))
