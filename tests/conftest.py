@@ -113,6 +113,12 @@ def if_ruby_has(*words: str) -> list[str]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _signals_are_not_ignored() -> None:
+    """As they are where tests run under nohup, and with them all that they start."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _one_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Programs compiled by one test serve the others, and no one else."""
     if "RBTRACE_CACHE_DIR" not in os.environ:
