@@ -229,7 +229,8 @@ def test_a_vm_that_is_rewritten_while_it_is_read(seed: int) -> None:
             for words in (["dump"], ["dump", "--fibers"], ["stacks", "-d", "1"]):
                 _, err, code = run(words[0], process.pid, *words[1:])
                 assert is_clear(err)
-                assert code in (0, 1, 5), err
+                # 4: it may look as if Ruby were still starting.
+                assert code in (0, 1, 4, 5), err
 
 
 # ----------------------------------------------------------------- surroundings

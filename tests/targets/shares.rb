@@ -1,7 +1,8 @@
 # frozen_string_literal: true
 
 # Three methods that burn half, three tenths and two tenths of the CPU, by the
-# thread's own CPU clock, in turns of a few milliseconds. At "go SECONDS" it does so
+# thread's own CPU clock, in turns of a few milliseconds, no two alike: a sampler whose
+# rate is a multiple of theirs would always come at the same places. At "go SECONDS" it does so
 # for that much CPU time and answers with JSON: what each has really burned, in ns.
 #
 #   shares.rb              for a sampler from outside
@@ -57,11 +58,14 @@ class Shares
   end
 
   def run(seconds)
-    turns = (seconds * 1e9 / TURN).ceil
-    turns.times do
-      burn("half", TURN * 5 / 10)
-      burn("third", TURN * 3 / 10)
-      burn("fifth", TURN * 2 / 10)
+    random = Random.new(42)
+    left = seconds * 1e9
+    while left.positive?
+      turn = random.rand(TURN / 5..TURN * 9 / 5)
+      burn("half", turn * 5 / 10)
+      burn("third", turn * 3 / 10)
+      burn("fifth", turn * 2 / 10)
+      left -= turn
     end
     @burned
   end

@@ -62,7 +62,8 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fibers, "_MOST_CANDIDATES", 32)
     monkeypatch.setattr(fibers, "MOST_FIBERS", 16)
     monkeypatch.setattr(unwinder, "MOST_FRAMES", 200)
-    monkeypatch.setattr(unwinder, "_LARGEST_STACK", 1 << 21)
+    for module in (unwinder, checks):
+        monkeypatch.setattr(module, "LARGEST_STACK", 1 << 21)
     monkeypatch.setattr(checks, "_LONGEST_LIST", 64)
     monkeypatch.setattr(vm, "_TRIES", 3)
     monkeypatch.setattr(vm, "_MOST_KEPT", 1 << 16)
