@@ -186,3 +186,34 @@ def test_stat_of_an_odd_name() -> None:
     assert (stat.flags, stat.threads, stat.start_time) == (64, 3, 77)
     with pytest.raises(NoSuchTarget):
         parse_stat(b"")
+
+
+EXEC = """
+import os, sys
+if len(sys.argv) > 1:
+    print("again", flush=True)
+else:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], "again"])
+sys.stdin.read()
+"""
+
+
+def test_a_program_is_as_old_as_its_exec() -> None:
+    """A process that becomes another program is as young as one that just began."""
+    with running(sys.executable, "-c", EXEC) as popen, Process(popen.pid) as process:
+        assert popen.stdin is not None
+        assert popen.stdout is not None
+        first = process.program
+        assert first
+        assert process.program == first
+        popen.stdin.write("go\n")
+        popen.stdin.flush()
+        told = time.monotonic()
+        old = process.age
+        assert popen.stdout.readline() == "again\n"
+        assert process.program != first
+        assert process.age <= time.monotonic() - told
+        assert process.seen <= time.monotonic() - told
+        assert process.age < old + time.monotonic() - told

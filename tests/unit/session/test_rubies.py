@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
 import rubies as ours
 from processes import TARGETS, Target
+from rbtrace_py.errors import VmNotStarted
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model import ThreadState
+from rbtrace_py.rubyvm.attach import Attached
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.session import rubies
 from rbtrace_py.session.rubies import Mode, RubyProcess
@@ -147,3 +150,28 @@ def test_states(
     vm: ThreadState, is_on_cpu: bool, has_no_task: bool, expected: ThreadState
 ) -> None:
     assert rubies._state(vm, is_on_cpu, has_no_task) is expected
+
+
+@pytest.fixture
+def no_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a Ruby that has its VM and no names yet."""
+    whole = rubies.attach
+
+    def without(process: Process, version: str | None = None) -> Attached:
+        return replace(whole(process, version), symbols=None)
+
+    monkeypatch.setattr(rubies, "attach", without)
+
+
+@pytest.mark.usefixtures("no_symbols", "root")
+def test_a_ruby_without_names_is_waited_for_however_old_its_process_is(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have begun as another program: of the time of an exec nothing tells."""
+    monkeypatch.setattr(Process, "age", 1000.0)
+    with Process(start("states.rb", "0").pid) as process:
+        with pytest.raises(VmNotStarted, match="is still starting"):
+            RubyProcess(process)
+        monkeypatch.setattr(rubies, "_YOUNG_SECONDS", 0)
+        with RubyProcess(process) as ruby:
+            assert ruby.threads

@@ -26,6 +26,7 @@ _PID_NAMESPACE_ROOT = 0xEFFFFFFC
 """Inode of the first pid namespace: PROC_PID_INIT_INO (include/linux/proc_ns.h)."""
 
 _CMDLINE_LIMIT = 32768
+_AUXV_LIMIT = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ class Process(Closing):
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._pidfd: int | None = None
+        self._has_executed = False
+        self._seen_at = time.monotonic()
         self._directory = _open_directory(pid)
         try:
             stat = parse_stat(self.read("stat"))
@@ -69,6 +72,7 @@ class Process(Closing):
             self._check(stat)
             self._pidfd = _open_pidfd(pid)
             self._check_not_reused()
+            self._program = self.program
         except BaseException:
             self.close()
             raise
@@ -171,10 +175,42 @@ class Process(Closing):
         return (self.pid, self.start_time)
 
     @property
+    def program(self) -> bytes:
+        """What tells one program that it runs from the next; b"" if not known.
+
+        The kernel gives a program its auxiliary vector, with a place of random
+        bytes, anew at each exec.
+        """
+        try:
+            return self.read("auxv", _AUXV_LIMIT)
+        except RbtraceError:
+            return b""
+
+    @property
     def age(self) -> float:
-        """Seconds since it was started, by the clock that its start time is told in."""
-        started = self.start_time / os.sysconf("SC_CLK_TCK")
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - started
+        """Seconds since it was started, or seen to run another program.
+
+        Of an exec before this was made nothing tells.
+        """
+        self._notice_exec()
+        # The clock that its start time is told in.
+        since_start = time.clock_gettime(time.CLOCK_BOOTTIME) - (
+            self.start_time / os.sysconf("SC_CLK_TCK")
+        )
+        return self.seen if self._has_executed else since_start
+
+    @property
+    def seen(self) -> float:
+        """Seconds since this was made, or it was seen to run another program."""
+        self._notice_exec()
+        return time.monotonic() - self._seen_at
+
+    def _notice_exec(self) -> None:
+        program = self.program
+        if program and program != self._program:
+            self._program = program
+            self._seen_at = time.monotonic()
+            self._has_executed = True
 
     @property
     def cmdline(self) -> list[str]:

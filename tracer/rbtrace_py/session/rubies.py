@@ -32,7 +32,7 @@ _LISTING_SHARE = 0.1
 """Part of the time that goes into lists which are read because threads come and go."""
 
 _YOUNG_SECONDS = 2.0
-"""Age of a process whose Ruby may not have made all that we look for."""
+"""How long we know of a process whose Ruby may not have made all that we look for."""
 
 
 class Mode(str, Enum):
@@ -64,8 +64,9 @@ class RubyProcess(Closing):
         self.broken_looks = 0
         self.stopped_ns = 0
         attached = attach(process, ruby_version)
-        if attached.symbols is None and process.age < _YOUNG_SECONDS:
-            # Names that are missing now would be missing for good.
+        if attached.symbols is None and process.seen < _YOUNG_SECONDS:
+            # Names that are missing now would be missing for good; and its age does
+            # not tell: it may have begun as another program.
             raise VmNotStarted(
                 f"the Ruby of process {process.pid} is still starting",
                 "look again in a moment",

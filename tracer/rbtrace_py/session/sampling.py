@@ -272,17 +272,20 @@ class Sampling(Closing):
             if ruby is not None and self._rubies.get(pid) is ruby:
                 self._let_go(self._rubies.pop(pid))
         except RbtraceError as error:
-            self._give_up(process, error, was_ruby=ruby is not None)
+            self._give_up(process, error)
 
-    def _give_up(self, process: Process, error: RbtraceError, was_ruby: bool) -> None:
+    def _give_up(self, process: Process, error: RbtraceError) -> None:
         """A child that is no Ruby, or a Ruby that became something else."""
         ruby = self._rubies.pop(process.pid, None)
         if ruby is not None:
             self._let_go(ruby)
-        is_no_ruby = isinstance(error, NotRuby)
-        self._strangers.add(process, may_become=is_no_ruby)
+        is_young = process.age < _YOUNG_SECONDS
+        if is_young and not self.targets.follow:
+            return  # it may become a Ruby yet, which the next look will show
+        may_become = is_young or isinstance(error, NotRuby)
+        self._strangers.add(process, may_become)
         # Children run all kinds of programs, which is nothing to speak of.
-        if not is_no_ruby or (was_ruby and not self.targets.follow):
+        if not may_become or not self.targets.follow:
             self._note(f"process {process.pid} is left out: {error}")
 
     def _note(self, text: str) -> None:

@@ -37,16 +37,11 @@ class Watcher:
             return False
 
     def has_executed(self, process: Process) -> bool:
-        """Does it run another program than when this was first asked?
-
-        The kernel gives a program its auxiliary vector, with a place of random
-        bytes, anew at each exec.
-        """
-        try:
-            vector = process.read("auxv", 4096)
-        except (RbtraceError, OSError):
-            return False
-        return self._programs.setdefault(process.pid, vector) != vector
+        """Does it run another program than when this was first asked?"""
+        program = process.program
+        return bool(program) and (
+            self._programs.setdefault(process.pid, program) != program
+        )
 
     def learn(self, process: Process, probes: Sequence[Probe]) -> None:
         """Remember the process as it is; ``probes`` were read after this began."""
