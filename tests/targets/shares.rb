@@ -1,9 +1,10 @@
 # frozen_string_literal: true
 
 # Three methods that burn half, three tenths and two tenths of the CPU, by the
-# thread's own CPU clock, in turns of a few milliseconds, no two alike: a sampler whose
-# rate is a multiple of theirs would always come at the same places. At "go SECONDS" it does so
-# for that much CPU time and answers with JSON: what each has really burned, in ns.
+# thread's own CPU clock, in turns of a few milliseconds, no two alike, so that no
+# clock of the kernel's, as that of its time slices, keeps step with them. At
+# "go SECONDS" it does so for that much CPU time and answers with JSON: what each has
+# really burned, in ns.
 #
 #   shares.rb              for a sampler from outside
 #   shares.rb stackprof    stackprof samples each "go"; its counts are in the answer

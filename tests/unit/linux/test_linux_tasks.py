@@ -132,15 +132,17 @@ def test_running_threads_are_those_that_the_kernel_runs(
         tids = tids_of(program)
         witnesses = [Witness(program.pid, tid) for tid in tids]
         half, fifth, idle, busy = witnesses
-        end = time.monotonic() + 60
+        end = time.monotonic() + 90
         with Tasks(process) as tasks:
-            while min(half.awake, half.asleep, fifth.awake, fifth.asleep) < 50:
+            while min(
+                *(half.awake, half.asleep, fifth.awake, fifth.asleep),
+                *(idle.asleep, busy.awake),
+            ) < 50:
                 assert time.monotonic() < end
                 for tid, witness in zip(tids, witnesses, strict=True):
                     before = witness.see()
                     answer = tid in tasks.running([tid])
                     witness.judge(before, answer, witness.see(), schedstat)
-        assert min(idle.asleep, busy.awake) >= 50
         assert idle.awake == busy.asleep == 0
 
 
