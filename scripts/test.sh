@@ -54,8 +54,36 @@ test_rubies() {
   done < <(scripts/rubies.sh list)
 }
 
+# Some tests look at what real processes do within moments, which the machine's
+# other work can disturb. A few that failed are looked at again, each alone and
+# several times over. What failed stays printed above, and passing is said to be
+# doubtful: such a test, or what it tests, wants mending.
+MAX_DOUBTFUL=3
+LOOKS_AGAIN=3
+
+tracer_tests() {
+  local status=0 test look
+  local -a tests
+  .venv/bin/python -m pytest || status=$?
+  [ $status -eq 1 ] || return $status # 1: tests failed; the rest is worse
+  mapfile -t tests < <(.venv/bin/python -c '
+import json, sys
+print(*json.load(open(sys.argv[1])), sep="\n")' .pytest_cache/v/cache/lastfailed)
+  if [ ${#tests[@]} -eq 0 ] || [ ${#tests[@]} -gt $MAX_DOUBTFUL ]; then
+    return $status
+  fi
+  for test in "${tests[@]}"; do
+    for ((look = 0; look < LOOKS_AGAIN; look++)); do
+      .venv/bin/python -m pytest -q "$test" || return $status
+    done
+  done
+  for test in "${tests[@]}"; do
+    warn "DOUBTFUL: failed once, then passed $LOOKS_AGAIN times alone: $test"
+  done
+}
+
 test_python() {
-  part "tracer and end to end" .venv/bin/python -m pytest
+  part "tracer and end to end" tracer_tests
 }
 
 parts=("$@")
