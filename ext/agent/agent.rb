@@ -771,7 +771,7 @@ module Tracepoint
       def run(wire, request, limit)
         out, out_end = IO.pipe
         err, err_end = IO.pipe
-        thread = start(out_end, err_end)
+        @thread = thread = start(out_end, err_end)
         Pump.new(wire, request, { 1 => out, 2 => err }, limit).run { !thread.alive? }
         thread.value
       rescue Refusal => e
@@ -781,6 +781,11 @@ module Tracepoint
       ensure
         thread&.kill
         [out, out_end, err, err_end].compact.each(&:close)
+      end
+
+      # Code that listens is told that the process ends; whether it is such.
+      def tell_end
+        @thread&.thread_variable_get(:rbtrace_end)&.push(nil)
       end
 
       private
@@ -998,7 +1003,8 @@ module Tracepoint
         file = argument("file", String, Evaluation::FILE)
         line = argument("line", 0..(1 << 30), 1)
         binding = flag("keep") ? @connection.binding_kept : TOPLEVEL_BINDING.dup
-        found = Evaluation.new(argument("code", String, nil), file, line, binding).run(@wire, @request, seconds(EVAL_MS))
+        evaluation = @connection.evaluation = Evaluation.new(argument("code", String, nil), file, line, binding)
+        found = evaluation.run(@wire, @request, seconds(EVAL_MS))
         raise found if found.is_a?(Refusal)
 
         found || raise(Refusal.new("raised", "the thread was killed", class: nil, backtrace: []))
@@ -1046,6 +1052,9 @@ module Tracepoint
       HELLO_SECONDS = 5
 
       attr_reader :wire, :peer_pid
+
+      # What runs for it, until that is answered.
+      attr_accessor :evaluation
 
       def initialize(socket, peer_pid)
         @wire = Wire.new(socket)
@@ -1139,6 +1148,8 @@ module Tracepoint
         raise Gone if fatal
       rescue StandardError, NoMemoryError, ScriptError, SystemStackError => e
         refuse(request, Refusal.new("system", "#{e.class}: #{e.message}"))
+      ensure
+        @evaluation = nil
       end
     end
 
@@ -1161,6 +1172,12 @@ module Tracepoint
 
       def last_words(map_of, deadline)
         @connections.each { |connection| connection.wire.last_words(map_of.call, deadline) if connection.armed? }
+      end
+
+      # Code that runs for as long as somebody listens may say what it has left.
+      def end_evaluations(deadline)
+        told = @connections.select { |connection| connection.evaluation&.tell_end }
+        sleep 0.005 until told.none?(&:evaluation) || Process.clock_gettime(Process::CLOCK_MONOTONIC) > deadline
       end
 
       # As the process ends, or the agent does.
@@ -1318,7 +1335,9 @@ module Tracepoint
       def finish
         return unless @server && @pid == Process.pid
 
-        say_last_words if armed_by
+        deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + EXIT_SECONDS
+        say_last_words(deadline) if armed_by
+        @server.end_evaluations(deadline)
         stop
       end
 
@@ -1333,9 +1352,8 @@ module Tracepoint
         const_set(:LOCK, Mutex.new)
       end
 
-      def say_last_words
+      def say_last_words(deadline)
         Native.stop
-        deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + EXIT_SECONDS
         words = -> { { event: "exit", status: Arming.status, methods: Names.of(0, Arming.status[:methods]) } }
         @server.last_words(words, deadline)
       end

@@ -488,6 +488,20 @@ def test_exceptions_for_people(target: Target, trace: Trace) -> None:
     assert sum("refuse'" in line for line in lines) == 30
 
 
+def test_the_exception_that_ends_the_program(target: Target, trace: Trace) -> None:
+    tracer = trace("trace", target.pid, "raise", "--backtrace", "--json")
+    target.tell("die")
+    out, err, code = tracer.result()
+    assert code == 0, err
+    *_, last, end = map(json.loads, out.splitlines())
+    arguments = last["arguments"]
+    assert (arguments["class"], arguments["message"]) == ("Work::Refused", "no")
+    assert arguments["method"] == "refuse"
+    place = f"{arguments['file']}:{arguments['line']}:in "
+    assert last["backtrace"][0].startswith(place)
+    assert end["lost"] == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_tracepoint_stays(number: int, target: Target, trace: Trace) -> None:
     tracer = trace("trace", target.pid, "raise")

@@ -90,6 +90,7 @@ STEPS = {
   "gc" => -> { 5.times { GC.start } },
   "late" => -> { Work.late },
   "fork" => -> { Process.wait(fork { Work.fib(5) }) },
+  "die" => -> { Work.refuse },
   "none" => -> {}
 }.freeze
 

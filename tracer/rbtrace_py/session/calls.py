@@ -134,7 +134,7 @@ class Calls(Closing):
     @property
     def is_over(self) -> bool:
         """Has every process ended, or let go of us?"""
-        return not self._traced and not self._joining
+        return not self._traced and not self._joining and self.targets.ours_has_ended
 
     def events(self, seconds: float) -> Iterator[Told]:
         """What has come; if there is nothing, waits at most ``seconds`` for it."""

@@ -74,7 +74,7 @@ class Errand(Closing):
     in the code is a symbol of its thread's variable for a queue: it ends by itself,
     and has written all by then, when it takes nil from that.
 
-    ended: why no more comes, None while it goes on
+    ended: why no more comes, None while it goes on, or where the code has ended
     Raises what Agent does, and BrokenAgent where the code does not begin.
     """
 
@@ -96,6 +96,11 @@ class Errand(Closing):
             raise self.ended or BrokenAgent(
                 f"process {process.pid} does not run what it is asked to"
             )
+
+    @property
+    def is_over(self) -> bool:
+        """Has all come that will?"""
+        return not self._thread.is_alive()
 
     def fetch(self, seconds: float) -> list[Record]:
         """Records that have come; waits at most so long for the first."""

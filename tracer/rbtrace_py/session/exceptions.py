@@ -41,7 +41,8 @@ CODE = """
 lambda do |waiting, size, depth|
   own = Thread.current
   queue = Queue.new
-  Thread.current.thread_variable_set(%(queue)s, queue)
+  # Either of them ends it: we, and the agent when the process ends.
+  [%(queue)s, :rbtrace_end].each { |name| own.thread_variable_set(name, queue) }
   lost = 0
   to_s = Exception.instance_method(:to_s)
   backtrace = Exception.instance_method(:backtrace)
@@ -160,7 +161,9 @@ class Exceptions:
     @property
     def is_over(self) -> bool:
         """Have all targets ended, or their agents?"""
-        return all(errand.ended is not None for errand in self._errands.values())
+        return self.targets.ours_has_ended and all(
+            errand.is_over for errand in self._errands.values()
+        )
 
     def refresh(self) -> None:
         """Take in children that have an agent by now."""

@@ -232,7 +232,8 @@ class Methods:
     @property
     def is_over(self) -> bool:
         """Have all targets ended, or their agents?"""
-        return not any(hook.is_live for hook in self._hooks.values())
+        is_live = any(hook.is_live for hook in self._hooks.values())
+        return not is_live and self.targets.ours_has_ended
 
     def wait(self, seconds: float) -> None:
         """Until an agent has something to say, or so long."""

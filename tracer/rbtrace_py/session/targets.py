@@ -103,6 +103,11 @@ class Targets:
                 self._ended.append(pid)
         return list(self.processes.values())
 
+    @property
+    def ours_has_ended(self) -> bool:
+        """Has our program ended, if there is one?"""
+        return self.command is None or not self.alive()
+
     def take_ended(self) -> list[int]:
         """The pids that ended since this was last asked."""
         ended, self._ended = self._ended, []
