@@ -493,13 +493,13 @@ def test_the_exception_that_ends_the_program(target: Target, trace: Trace) -> No
     target.tell("die")
     out, err, code = tracer.result()
     assert code == 0, err
-    *_, last, end = map(json.loads, out.splitlines())
+    *events, last, end = map(json.loads, out.splitlines())
     arguments = last["arguments"]
     assert (arguments["class"], arguments["message"]) == ("Work::Refused", "no")
     assert arguments["method"] == "refuse"
     place = f"{arguments['file']}:{arguments['line']}:in "
     assert last["backtrace"][0].startswith(place)
-    assert end["lost"] == 0
+    assert (len(events), end["count"], end["lost"]) == (300, 301, 0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
