@@ -1069,8 +1069,6 @@ module Tracepoint
         refuse(0, e)
       rescue Gone
         nil
-      ensure
-        close
       end
 
       def close
@@ -1156,6 +1154,7 @@ module Tracepoint
     # The socket, and who is connected.
     class Server
       MAX_CONNECTIONS = 8
+      STOP_SECONDS = 1
       attr_reader :path
 
       def initialize
@@ -1178,6 +1177,11 @@ module Tracepoint
       def end_evaluations(deadline)
         told = @connections.select { |connection| connection.evaluation&.tell_end }
         sleep 0.005 until told.none?(&:evaluation) || Process.clock_gettime(Process::CLOCK_MONOTONIC) > deadline
+      end
+
+      # Nobody is let in from here on.
+      def shut
+        @thread&.kill&.join(STOP_SECONDS)
       end
 
       # As the process ends, or the agent does.
@@ -1218,9 +1222,10 @@ module Tracepoint
 
       def accept
         loop do
-          socket = @listener.accept
-          admit(socket)
-        rescue SystemCallError # no more descriptors, or gone before it was there
+          IO.select([@listener])
+          # Who is let in has a thread that closes it, whenever all this ends.
+          Thread.handle_interrupt(Object => :never) { admit(@listener.accept_nonblock(exception: false)) }
+        rescue SystemCallError # no more descriptors
           sleep 0.1
         end
       rescue IOError # closed
@@ -1228,6 +1233,8 @@ module Tracepoint
       end
 
       def admit(socket)
+        return if socket == :wait_readable # gone before it was there
+
         pid, uid, = socket.getsockopt(:SOCKET, :PEERCRED).unpack("iii")
         return socket.close unless [0, Process.euid].include?(uid)
 
@@ -1240,9 +1247,11 @@ module Tracepoint
         start { serve(connection) }
       end
 
+      # Begins with interrupts put off, as who lets in does.
       def serve(connection)
-        connection.serve
+        Thread.handle_interrupt(Object => :immediate) { connection.serve }
       ensure
+        connection.close
         @connections.delete(connection)
       end
     end
@@ -1270,10 +1279,8 @@ module Tracepoint
 
       # Take the agent out of service: its socket goes, what is armed is disarmed.
       def stop
-        server = @server
-        @server = nil
-        server&.close
-        disarm(armed_by) if armed_by
+        @server&.shut
+        close
       end
 
       def own?(thread)
@@ -1338,10 +1345,17 @@ module Tracepoint
         deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + EXIT_SECONDS
         say_last_words(deadline) if armed_by
         @server.end_evaluations(deadline)
-        stop
+        close
       end
 
       private
+
+      def close
+        server = @server
+        @server = nil
+        server&.close
+        disarm(armed_by) if armed_by
+      end
 
       def forget
         @server = nil

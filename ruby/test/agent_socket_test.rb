@@ -272,6 +272,21 @@ class AgentSocketTest < Minitest::Test
     target.step
   end
 
+  # Who was let in at that very moment, too.
+  def test_stop_ends_every_connection
+    target = target("STEP = -> { Tracepoint::Agent.stop; Tracepoint::Agent.start }")
+    30.times do
+      clients = Array.new(6) { UNIXSocket.new(target.path) }
+      target.step
+      clients.each do |client|
+        assert IO.select([client], nil, nil, 60), "a connection was left open"
+        assert_raises(EOFError, Errno::ECONNRESET) { client.readpartial(1) }
+      end
+    ensure
+      clients&.each(&:close)
+    end
+  end
+
   def test_exit_tells_who_armed
     target = target("def leaf; end\nSTEP = -> { leaf; exit }")
     client = connect(target)
