@@ -855,10 +855,8 @@ module Tracepoint
         raise Refusal.new("system", "the dump failed: #{reason(why)}") unless @status.nil? || @status.success?
 
         { bytes: pump.bytes }
-      rescue Refusal, Gone
+      ensure # also where the agent is stopped, and this thread killed
         kill(pid)
-        raise
-      ensure
         [pipe, pipe_end, why, why_end].compact.each(&:close)
       end
 
@@ -884,10 +882,12 @@ module Tracepoint
 
       # The program may wait for any child, and so for this one.
       def finished?(pid)
+        return true if @finished
+
         found, @status = Process.wait2(pid, Process::WNOHANG)
-        !found.nil?
+        @finished = !found.nil?
       rescue Errno::ECHILD
-        true
+        @finished = true
       end
 
       def kill(pid)
@@ -1038,6 +1038,7 @@ module Tracepoint
       def command_fork
         pid = Agent.fork_apart { Process.kill(:STOP, Process.pid) }
         Process.detach(pid)
+        @connection.copy = pid
         { pid: pid }
       end
 
@@ -1056,6 +1057,9 @@ module Tracepoint
       # What runs for it, until that is answered.
       attr_accessor :evaluation
 
+      # The pid of a stopped copy: nobody's, until it was read.
+      attr_writer :copy
+
       def initialize(socket, peer_pid)
         @wire = Wire.new(socket)
         @peer_pid = peer_pid
@@ -1067,8 +1071,9 @@ module Tracepoint
         loop { answer(next_request) }
       rescue Broken => e
         refuse(0, e)
-      rescue Gone
-        nil
+      rescue Gone => e
+        # Unlike at the end of a stream there was something that it did not read.
+        end_copy if e.cause.is_a?(SystemCallError)
       end
 
       def close
@@ -1117,6 +1122,12 @@ module Tracepoint
         answer([frame.request, map], Broken)
       end
 
+      def end_copy
+        Process.kill(:KILL, @copy) if @copy
+      rescue SystemCallError
+        nil
+      end
+
       # A request, with the DATA frames before it if it came in such.
       def next_request
         long = +""
@@ -1137,6 +1148,7 @@ module Tracepoint
         raise Broken, "0 is no request" if request.zero?
 
         @request = request
+        @copy = nil
         reply = @commands.call(request, map)
         @wire.reply(request, reply) if reply
       rescue Gone, Broken
