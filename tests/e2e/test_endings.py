@@ -202,6 +202,30 @@ def test_nobody_reads_what_went_wrong():
     assert done.returncode in (1, 2)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said", "code"),
+    [
+        (["--help"], "rbtrace-py: standard output is closed\n", 1),
+        (["top", "PID"], "rbtrace-py: standard output is closed\n", 1),
+        (["probes", "PID"], "rbtrace-py: standard output is closed\n", 1),
+        (["probes", "PID", "-o", "FILE"], "", 0),
+    ],
+)
+def test_a_closed_output(start, root, tmp_path, arguments, said, code):
+    """``>&-``: what is printed must not get lost without a word."""
+    target = start("late.rb")
+    names = {"PID": str(target.pid), "FILE": str(tmp_path / "probes")}
+    arguments = [names.get(word, word) for word in arguments]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *words(*arguments)],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=TIMEOUT,
+        env=environment(),
+    )
+    assert (done.stderr, done.returncode) == (said, code)
+
+
 FULL = "No space left on device"
 
 

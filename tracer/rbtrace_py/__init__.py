@@ -11,96 +11,27 @@ As a library it has what ``rbtrace_py.library`` lists, imported when it is first
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING
-
+# The command starts here too: it has no time for what it does not need, ``typing``
+# included, and no answer yet to a Ctrl-C.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from rbtrace_py.library import (
-        BadRecording,
-        Dump,
-        DumpedFiber,
-        DumpedThread,
-        Filters,
-        Frame,
-        FrameKind,
-        Meta,
-        NoSuchTarget,
-        NotPermitted,
-        NotRuby,
-        Profile,
-        RbtraceError,
-        Recorded,
-        Row,
-        RubyThread,
-        Sample,
-        SampleFlags,
-        Sampler,
-        Share,
-        Stack,
-        StackCounts,
-        Statistics,
-        ThreadState,
-        UnknownRuby,
-        UsageError,
-        attach,
-        count,
-        dump,
-        dump_core,
-        fold,
-        formats,
-        read_recording,
-        render,
-    )
+    from rbtrace_py.library import *  # noqa: F403
+else:
+
+    def __getattr__(name: str) -> object:
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import rbtrace_py.library as library
+
+        names = [*library.__all__, "__version__"]
+        if name not in ("__all__", *names):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = names if name == "__all__" else getattr(library, name)
+        globals()[name] = found
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted(__getattr__("__all__"))
+
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "BadRecording",
-    "Dump",
-    "DumpedFiber",
-    "DumpedThread",
-    "Filters",
-    "Frame",
-    "FrameKind",
-    "Meta",
-    "NoSuchTarget",
-    "NotPermitted",
-    "NotRuby",
-    "Profile",
-    "RbtraceError",
-    "Recorded",
-    "Row",
-    "RubyThread",
-    "Sample",
-    "SampleFlags",
-    "Sampler",
-    "Share",
-    "Stack",
-    "StackCounts",
-    "Statistics",
-    "ThreadState",
-    "UnknownRuby",
-    "UsageError",
-    "__version__",
-    "attach",
-    "count",
-    "dump",
-    "dump_core",
-    "fold",
-    "formats",
-    "read_recording",
-    "render",
-]
-
-
-def __getattr__(name: str) -> object:
-    # The command starts here too, and has no time for what it does not need.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(importlib.import_module("rbtrace_py.library"), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -39,3 +39,21 @@ def test_the_stacks_of_a_ruby_need_nothing_heavy(command: str) -> None:
         check=True,
     )
     assert set(HEAVY) & set(done.stdout.split()) == set()
+
+
+def test_nothing_is_imported_before_a_ctrl_c_has_an_answer() -> None:
+    code = (
+        "import sys\n"
+        "before = set(sys.modules)\n"
+        "import rbtrace_py.cli.start\n"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(ROOT / "tracer")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    expected = ["__future__", "rbtrace_py", "rbtrace_py.cli", "rbtrace_py.cli.start"]
+    assert [m for m in done.stdout.split() if m != "__future__"] == expected[1:]

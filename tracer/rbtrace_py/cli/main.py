@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -10,7 +11,7 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -215,19 +216,38 @@ def _said(error: BaseException) -> int:
 
 
 def open_closed_streams() -> None:
-    """A standard stream that was closed is nowhere, not the next file opened."""
+    """A standard stream that was closed is nowhere, not the next file opened.
+
+    What is written to such an output fails still, as a result must not get lost; of
+    standard error, where nobody could be told, it does not.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            while (fd := os.open(os.devnull, os.O_RDWR)) < number:
+            flags = os.O_RDONLY if name == "stdout" else os.O_RDWR
+            while (fd := os.open(os.devnull, flags)) < number:
                 pass
-            setattr(sys, name, os.fdopen(fd, "r" if number == 0 else "w"))
+            setattr(sys, name, _stream(name, fd))
+
+
+def _stream(name: str, fd: int) -> TextIO:
+    if name == "stdout":
+        return io.TextIOWrapper(io.BufferedWriter(_ClosedOutput(fd, "w")))
+    return os.fdopen(fd, "r" if name == "stdin" else "w")
+
+
+class _ClosedOutput(io.FileIO):
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise RbtraceError("standard output is closed") from error
 
 
 def drop_output() -> None:
     """What is still buffered and cannot be written: let it go without a word."""
     try:
         sys.stdout.flush()
-    except OSError:
+    except (OSError, RbtraceError):
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -1,9 +1,13 @@
-"""Where the command begins: what can be interrupted while it is still being read."""
+"""Where the command begins: what can be interrupted while it is still being read.
+
+Nothing but this is imported before it begins, as a Ctrl-C has no answer until then.
+"""
 
 from __future__ import annotations
 
-import sys
-from typing import NoReturn
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
 def main() -> NoReturn:
@@ -11,6 +15,8 @@ def main() -> NoReturn:
     try:
         from rbtrace_py.cli.main import main as run
     except KeyboardInterrupt:
+        import sys
+
         sys.stderr.write("rbtrace-py: interrupted\n")
         sys.exit(130)
     run()
