@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from rbtrace_py.agent import protocol
-from rbtrace_py.agent.place import connect
+from rbtrace_py.agent.place import connect, is_ending
 from rbtrace_py.agent.protocol import BrokenAgent, Channel, FrameType, Head, Map
 from rbtrace_py.errors import NotPermitted, RbtraceError
 from rbtrace_py.linux.closing import Closing
@@ -126,7 +126,7 @@ class Agent(Closing):
         try:
             hello = self._call("hello", arguments, HELLO_SECONDS, {})
         except _Ended:
-            if not self._process.alive():
+            if is_ending(self._process):
                 raise gone(self._process.pid) from None
             raise NotPermitted(
                 f"the agent in process {self._process.pid} hung up",
@@ -259,8 +259,8 @@ class Agent(Closing):
     def ended(self) -> RbtraceError:
         """Why it hung up: NoSuchTarget if the process has ended."""
         process = self._process
-        # It closes its descriptors before it is a zombie.
-        if process.wait(0.2):
+        # Or it ends in an orderly way, and its agent before it.
+        if is_ending(process) or process.wait(0.2):
             return gone(process.pid)
         return BrokenAgent(f"the agent in process {process.pid} hung up")
 

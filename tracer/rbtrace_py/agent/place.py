@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
-from rbtrace_py.linux.process import Process, gone, parse_status
+from rbtrace_py.linux.process import Process, gone, parse_stat, parse_status
 from rbtrace_py.linux.text import safe_text
 
 _BASES = ("/tmp", "/dev/shm")
@@ -21,6 +21,8 @@ _VARIABLE = b"TRACEPOINT_AGENT_DIR="
 _CREDENTIALS = struct.Struct("3i")
 _MOST_NAMES = 4096
 _TIMEOUT = struct.Struct("ll")
+_EXITING = 4
+"""PF_EXITING (include/linux/sched.h)."""
 CONNECT_SECONDS = 5
 HOW_TO_LOAD = (
     'load it in the program (require "tracepoint/agent", of the gem tracepoint-usdt),'
@@ -44,13 +46,22 @@ def connect(process: Process) -> socket.socket:
                 return connection
             connection.close()
             raise gone(process.pid)
-    if not process.alive():
+    if is_ending(process):
         raise gone(process.pid)
     why = f": {reasons[0]}" if reasons else ""
     raise NoAgent(
         f"there is no agent in process {process.pid}{why}",
         f"{HOW_TO_LOAD}; or put it in: rbtrace-py attach {process.pid}",
     )
+
+
+def is_ending(process: Process) -> bool:
+    """Does it run no more code? It closes its sockets before it has ended."""
+    try:
+        stat = parse_stat(process.read("stat"))
+    except NoSuchTarget:
+        return True
+    return bool(stat.flags & _EXITING) or not process.alive()
 
 
 def _connections(

@@ -8,10 +8,9 @@ from __future__ import annotations
 import platform
 
 from rbtrace_py.agent.addresses import RubyAddresses
-from rbtrace_py.errors import RbtraceError, VmNotStarted
+from rbtrace_py.errors import NoSuchTarget, RbtraceError, VmNotStarted
 from rbtrace_py.linux.memfile import MemoryFile
 from rbtrace_py.linux.process import Process, gone, parse_stat, parse_status
-from rbtrace_py.linux.procfs import read_file
 from rbtrace_py.linux.ptrace import seize_refused
 
 _EM_X86_64 = 62
@@ -64,7 +63,11 @@ def _without_main_thread(process: Process) -> RbtraceError:
 
 
 def _check_machine(process: Process) -> None:
-    header = read_file(f"/proc/{process.pid}/exe", 20)
+    try:
+        header = process.read("exe", 20)
+    except NoSuchTarget:
+        # Its memory goes a moment before it has ended; none of Ruby is without.
+        raise gone(process.pid) from None
     is_here = platform.machine() == "x86_64"
     # e_ident[EI_CLASS] is ELFCLASS64, e_machine; also false of x32.
     if not is_here or header[4] != 2 or header[18] != _EM_X86_64:
