@@ -96,7 +96,7 @@ def test_a_command_behind_a_shell_that_stays(root: None, tmp_path: Path) -> None
     [
         (["true"], (4,)),
         (["sh", "-c", "exit 3"], (4,)),
-        (["ruby", "-e", "exit!"], (0, 4)),
+        (["ruby", "-e", "exit!"], (1, 4)),
         (["/nonexistent"], (2,)),
     ],
 )
@@ -107,6 +107,46 @@ def test_a_command_without_a_stack(
     assert code in expected, err
     assert "Traceback" not in err
     assert (code == 0) or err.startswith("rbtrace-py: "), err
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "said"),
+    [
+        ("exit 3", 3, "rbtrace-py: the program ended with status 3\n"),
+        ("Process.kill :KILL, $$", 137, "rbtrace-py: the program was ended by SIGKILL"),
+        ("exit", 0, ""),
+    ],
+)
+def test_the_status_of_a_command(
+    root: None, tmp_path: Path, last: str, code: int, said: str
+) -> None:
+    script = f"4e6.to_i.times {{}}; {last}"
+    path = tmp_path / "out"
+    found = run("stacks", "-r", 500, "-o", path, "--", "ruby", "-e", script)
+    assert found[2] == code, found[1]
+    assert said in found[1]
+    assert ("the program" in found[1]) == bool(said)
+    assert "Integer#times" in path.read_text()
+
+
+@pytest.mark.parametrize("ending", [["-d", "0.1"], ["-n", "1"]])
+def test_a_command_that_we_end_has_not_failed(root: None, ending: list[str]) -> None:
+    script = "at_exit { exit! 3 }; loop {}"
+    _, err, code = run("stacks", *ending, "--", "ruby", "-e", script)
+    assert (code, "the program" in err) == (0, False), err
+
+
+def test_a_ctrl_c_is_no_failure(trace: TRACE) -> None:
+    """Both get it; the program may be quicker."""
+    script = "$stdout.sync = true; puts Process.pid; sleep"
+    tracer = trace("record", "-o", "/dev/null", "--", "ruby", "-e", script)
+    pid = int(read_line(tracer.process.stdout))
+    tracer.process.send_signal(signal.SIGSTOP)
+    os.kill(pid, signal.SIGINT)
+    tracer.process.send_signal(signal.SIGINT)
+    tracer.process.send_signal(signal.SIGCONT)
+    _, err, code = tracer.result()
+    assert (code, "the program" in err) == (0, False), err
 
 
 def test_a_command_that_never_is_a_ruby(root: None) -> None:

@@ -131,7 +131,7 @@ def cli() -> None:
       rbtrace-py stacks 1234                  where the time goes, at Ctrl-C
 
     Exit codes: 0 done, 1 failed, 2 usage, 3 not permitted, 4 no such target or
-    probe, 5 too much was lost.
+    probe, 5 too much was lost; instead of 0 that of a COMMAND which failed.
     """
 
 

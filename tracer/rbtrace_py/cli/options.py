@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import signal
 import sys
 import textwrap
 from collections.abc import Callable
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from rbtrace_py.errors import NoSuchProbe, NoSuchTarget, UsageError
+from rbtrace_py.cli.stop import has_come
+from rbtrace_py.errors import NoSuchProbe, NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import cut
 from rbtrace_py.session.limits import Limits
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 # the others would start up with.
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+_SIGNALLED = 128
+"""What shells add to a signal's number."""
 
 _PIDS = re.compile(r"\d+(,\d+)*")
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -270,17 +275,36 @@ def _with_targets(function: Command) -> Callable[..., Any]:
             targets = Targets.from_pids(parse_pids(words[0]), subprocesses)
             words = words[1:]
         try:
-            return ctx.invoke(function, targets=targets, words=words, **values)
-        except NoSuchProbe as error:
-            from rbtrace_py.session.hints import explain
+            code = ctx.invoke(function, targets=targets, words=words, **values)
+            return code or _told_status(targets)
+        except RbtraceError as error:
+            _told_status(targets)
+            if isinstance(error, NoSuchProbe):
+                from rbtrace_py.session.hints import explain
 
-            explain(error, targets.processes.values())
+                explain(error, targets.processes.values())
             raise
         finally:
             targets.close()
 
     functools.update_wrapper(wrapper, function)
     return wrapper
+
+
+def _told_status(targets: Targets) -> int:
+    """The exit code of a program of ours that failed, which is said; else 0.
+
+    One that we ended, or a Ctrl-C that it got as we did, has not failed.
+    """
+    status = targets.status
+    if not status or has_come():
+        return 0
+    if status > 0:
+        say(f"the program ended with status {status}")
+        return status
+    known = {each.value: each.name for each in signal.Signals}
+    say(f"the program was ended by {known.get(-status, f'signal {-status}')}")
+    return _SIGNALLED - status
 
 
 def _choose(regex: str) -> int:

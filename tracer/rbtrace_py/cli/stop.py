@@ -6,6 +6,13 @@ import signal
 from types import FrameType
 from typing import Any
 
+_came: list[int] = []
+
+
+def has_come() -> bool:
+    """Has a signal wished the end of this command, and of what else gets it?"""
+    return bool(_came)
+
 
 def is_ignored(number: int) -> bool:
     """Were we started so that hanging up does not matter, as by nohup?
@@ -41,6 +48,7 @@ class Stop:
             signal.signal(number, handler)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
+        _came.append(number)
         if self._asked:
             raise KeyboardInterrupt
         self._asked = True

@@ -104,6 +104,11 @@ class Targets:
         return list(self.processes.values())
 
     @property
+    def status(self) -> int | None:
+        """How our program ended by itself: its status, or less than 0 for a signal."""
+        return None if self._started is None else self._started.poll()
+
+    @property
     def ours_has_ended(self) -> bool:
         """Has our program ended, if there is one?"""
         return self.command is None or not self.alive()
