@@ -502,6 +502,19 @@ def test_the_exception_that_ends_the_program(target: Target, trace: Trace) -> No
     assert (len(events), end["count"], end["lost"]) == (300, 301, 0)
 
 
+@pytest.mark.parametrize(
+    "words", [["count", "-m", "Work.fib"], ["trace", "raise"], ["calls"]]
+)
+def test_a_child_without_an_agent_is_left_out(
+    target: Target, trace: Trace, words: list[str]
+) -> None:
+    step(target, "spawn")
+    tracer = trace(words[0], target.pid, "--subprocesses", *words[1:])
+    _, err, code = tracer.finish()
+    assert code == 0, err
+    assert " is left out: " in err
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_tracepoint_stays(number: int, target: Target, trace: Trace) -> None:
     tracer = trace("trace", target.pid, "raise")

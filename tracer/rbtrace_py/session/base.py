@@ -34,6 +34,8 @@ from rbtrace_py.session.slots import DURATION_NAME, SPECIAL
 from rbtrace_py.session.targets import Targets
 from rbtrace_py.session.watch import Watcher
 
+_MOST_NOTES = 20
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -249,10 +251,21 @@ class Session(ABC):
                 if self.targets.is_single and not self._engines and not self._is_ours:
                     raise
                 continue
+            except RbtraceError as error:
+                if not self.targets.has_joined(process):
+                    raise
+                self._leave_out(process, error)
+                continue
             self._watcher.has_executed(process)
             if self.may_grow or self._has_executed:
                 self._watcher.learn(process, found[process.pid])
         return found
+
+    def _leave_out(self, process: Process, error: RbtraceError) -> None:
+        """A child that cannot be read; of more than a few that would be too much."""
+        note = f"process {process.pid} is left out: {error}"
+        if note not in self.notes and len(self.notes) < _MOST_NOTES:
+            self.notes.append(note)
 
     @property
     def _is_ours(self) -> bool:

@@ -8,7 +8,7 @@ raises; texts are made in the agent's own.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -140,11 +140,15 @@ class Exceptions:
 
     def _start(self) -> None:
         began = time.monotonic()
-        for process in self.targets.alive():
+        processes = self.targets.alive()
+        for process in processes:
+            if self.targets.has_joined(process):
+                continue
             while not self._has_begun(process, time.monotonic() - began):
                 if self.on_wait is not None:
                     self.on_wait(time.monotonic() - began)
                 time.sleep(_SLICE)
+        self._take_in(filter(self.targets.has_joined, processes))
         self.notes.append("raise: by the agent, which runs a TracePoint for it")
 
     def _has_begun(self, process: Process, waited: float) -> bool:
@@ -168,11 +172,15 @@ class Exceptions:
     def refresh(self) -> None:
         """Take in children that have an agent by now."""
         self.targets.alive()
-        for process in self.targets.refresh():
+        self._take_in(self.targets.refresh())
+
+    def _take_in(self, children: Iterable[Process]) -> None:
+        """Those that have no agent are left out."""
+        for process in children:
             try:
                 self._errands[process.pid] = Errand(process, self._code)
-            except RbtraceError:
-                self.notes.append(f"process {process.pid} has no agent")
+            except RbtraceError as error:
+                self.notes.append(f"process {process.pid} is left out: {error}")
 
     def events(self, seconds: float) -> Iterator[RaiseEvent]:
         """What has come; waits up to ``seconds`` if nothing has."""

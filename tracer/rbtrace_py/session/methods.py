@@ -146,15 +146,30 @@ class Methods:
         processes = self.targets.alive()
         if not processes:
             raise NoSuchTarget("the target ended before it had an agent", HOW_TO_LOAD)
+        known = self._hooks.keys() | self._without.keys()
         try:
             for process in processes:
-                if process.pid not in self._hooks:
+                if process.pid not in known and not self.targets.has_joined(process):
                     self._arm(process)
         except NoAgent:
             if not self._waits(waited):
                 raise
             return False
+        for process in processes:
+            if process.pid not in known and self.targets.has_joined(process):
+                self._arm_child(process)
         return True
+
+    def _arm_child(self, process: Process) -> None:
+        """One that cannot be armed is left out."""
+        try:
+            self._arm(process)
+        except NotAgreed:
+            raise
+        except RbtraceError as error:
+            # It may have an agent soon.
+            self._without[process.pid] = time.monotonic()
+            self.notes.append(f"process {process.pid} is left out: {error}")
 
     def _arm(self, process: Process) -> None:
         # Of a program that is to become Ruby nothing is known before.

@@ -120,6 +120,10 @@ class Sampling(Closing):
                     raise
                 self._strangers.add(process)
                 self._note(str(error))
+            except RbtraceError as error:
+                if not self.targets.has_joined(process):
+                    raise
+                self._give_up(process, error)
         if not self._rubies:
             raise NoSuchTarget("none of the processes is a Ruby")
 

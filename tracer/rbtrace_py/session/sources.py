@@ -92,7 +92,7 @@ def _is_ours(word: str, command: str, targets: Targets) -> bool:
     if word.startswith(":") or targets.command is not None:
         return True
     return not any(
-        select.pick(name, _users_probes(process)) for process in targets.alive()
+        select.pick(name, _users_probes(process)) for process in targets.chosen()
     )
 
 
@@ -132,7 +132,7 @@ def _can_do_without(names: Sequence[str]) -> bool:
 
 def _all_have_agents(targets: Targets) -> bool:
     # A program of ours has not begun, and is not begun for this.
-    return targets.command is None and all(map(_has_agent, targets.alive()))
+    return targets.command is None and all(map(_has_agent, targets.chosen()))
 
 
 def _has_agent(process: Process) -> bool:
@@ -147,7 +147,7 @@ def _check_probes(targets: Targets, names: Sequence[str], words: Sequence[str]) 
     """Without the agent: raise NoAgent where Ruby's probes are no help either."""
     if targets.command is not None:
         return
-    for process in targets.alive():
+    for process in targets.chosen():
         if _has_agent(process):
             continue
         found = [p for p in find_probes(process) if p.provider == PROVIDER]

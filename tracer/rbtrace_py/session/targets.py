@@ -37,6 +37,7 @@ class Targets:
         self._started: subprocess.Popen[bytes] | None = None
         self._ended: list[int] = []
         self._seen: list[int] = []
+        self._joined: set[tuple[int, int]] = set()
 
     @classmethod
     def from_pids(cls, pids: Sequence[int], follow: bool = False) -> Targets:
@@ -134,9 +135,18 @@ class Targets:
             except RbtraceError:
                 continue  # gone again
             self._add(process)
+            self._joined.add(process.identity)
             fresh.append(process)
             waiting += _children_of(pid)
         return fresh
+
+    def has_joined(self, process: Process) -> bool:
+        """Did it come as a child? What it is nobody chose: it may be left out."""
+        return process.identity in self._joined
+
+    def chosen(self) -> list[Process]:
+        """Those that live and were named, or are our program."""
+        return [one for one in self.alive() if not self.has_joined(one)]
 
     def strangers(self) -> set[int]:
         """Pids of children that are none of the targets, and will not be."""
