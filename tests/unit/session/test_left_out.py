@@ -1,0 +1,76 @@
+"""Children that cannot be read: with ``--subprocesses`` nobody chose them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from processes import Target
+from rbtrace_py.errors import UnknownRuby
+from rbtrace_py.linux.process import Process
+from rbtrace_py.session import base, rubies
+from rbtrace_py.session.count import Count
+from rbtrace_py.session.sampling import Sampling
+from rbtrace_py.session.targets import Targets
+
+Start = Callable[..., Target]
+
+
+@pytest.fixture
+def two(start: Start) -> Iterator[tuple[Targets, int, int]]:
+    """Targets of two processes, and their pids."""
+    pids = [start("turning.rb", "0").pid for _ in range(2)]
+    with closing(Targets.from_pids(pids, follow=True)) as targets:
+        yield targets, pids[0], pids[1]
+
+
+def failing(whole: Callable[..., Any], pid: int) -> Callable[..., Any]:
+    """The same, but that it cannot read the process ``pid``."""
+
+    def wrapper(process: Process, *arguments: Any) -> Any:
+        if process.pid == pid:
+            raise UnknownRuby("not to be read")
+        return whole(process, *arguments)
+
+    return wrapper
+
+
+def joins(monkeypatch: pytest.MonkeyPatch, targets: Targets, pid: int) -> None:
+    monkeypatch.setattr(targets, "has_joined", lambda process: process.pid == pid)
+
+
+@pytest.mark.usefixtures("root")
+def test_sampling(
+    two: tuple[Targets, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    targets, parent, child = two
+    monkeypatch.setattr(rubies, "attach", failing(rubies.attach, child))
+    monkeypatch.setattr(Process, "age", 1000.0)
+    with pytest.raises(UnknownRuby), Sampling(targets):
+        pass
+    joins(monkeypatch, targets, child)
+    with Sampling(targets) as sampling:
+        assert [ruby.process.pid for ruby in sampling.rubies] == [parent]
+        assert sampling.notes == [f"process {child} is left out: not to be read"]
+
+
+def test_probes(two: tuple[Targets, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    targets, parent, child = two
+    monkeypatch.setattr(base, "find_probes", failing(base.find_probes, child))
+    session = Count(targets, ["ruby:*"])
+    with pytest.raises(UnknownRuby):
+        session._scan(targets.alive())
+    joins(monkeypatch, targets, child)
+    for _ in range(2):
+        assert list(session._scan(targets.alive())) == [parent]
+    assert session.notes == [f"process {child} is left out: not to be read"]
+
+
+def test_who_has_joined(start: Start) -> None:
+    target = start("preforking.rb")
+    with closing(Targets.from_pids([target.pid], follow=True)) as targets:
+        joined = {p.pid for p in targets.alive() if targets.has_joined(p)}
+        assert joined == set(targets.pids) - {target.pid} != set()
