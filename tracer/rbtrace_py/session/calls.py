@@ -169,6 +169,10 @@ class Calls(Closing):
             what = self.options.what(self._offsets_of(process))
             armed = Armed(process, what, self._before, self.options.seconds)
         except NoAgent as error:
+            if not waits and self.targets.has_joined(process):
+                del self._joining[process.pid]
+                self.notes.append(f"process {process.pid} is left out: {error}")
+                return
             if not waits:
                 raise
             if not process.alive():
