@@ -14,7 +14,7 @@ RUNTIME_PACKAGES=(
 )
 # Needed by the tests; where one is not to be had its tests are skipped.
 TEST_PACKAGES=(
-  ruby-minitest ruby-stackprof ruby-rbtrace puma rake rake-compiler bundler
+  ruby-minitest ruby-stackprof ruby-rbtrace ruby-prof puma rake rake-compiler bundler
   rubocop shellcheck
   libc6-dbg valgrind gdb bpftrace bpfcc-tools elfutils
   strace procps file util-linux mmdebstrap debootstrap zsh fish

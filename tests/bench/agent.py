@@ -7,7 +7,6 @@ in which the program had a processor or was held up, since others run there, too
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import tempfile
 import threading
@@ -32,6 +31,9 @@ SPIN = 10_000
 PLAIN, IDLE, EMPTY, TABLE = "plain", "agent idle", "empty hook", "table"
 RING, SLOW, TWO, TABLE_C = "ring", "slow", "two methods", "table with C methods"
 HASH, RBTRACE = "TracePoint into a Hash", "rbtrace firehose"
+RUBY_PROF = "ruby-prof"
+"""Which hooks C methods too: to be held against the table with those."""
+PEERS = {RBTRACE: "rbtrace", RUBY_PROF: "ruby-prof"}
 AFTER = (EMPTY, TABLE, RING, TABLE_C)
 GOALS = {
     IDLE: (1.0, 1.0),
@@ -104,6 +106,8 @@ def cost(rounds: int) -> list[Row]:
             for name, what in WHAT.items():
                 armings.enter_context(_armed(programs[name].pid, what))
             programs[HASH].ask("count")
+            if RUBY_PROF in programs:
+                programs[RUBY_PROF].ask("profile")
             if RBTRACE in programs:
                 armings.enter_context(_firehose(programs[RBTRACE]))
             while_armed = _rounds(programs, rounds)
@@ -115,9 +119,13 @@ def cost(rounds: int) -> list[Row]:
 
 def _libraries() -> dict[str, str | None]:
     found: dict[str, str | None] = {PLAIN: None, HASH: None}
-    if shutil.which("rbtrace"):
-        found[RBTRACE] = "rbtrace"
+    found |= {name: library for name, library in PEERS.items() if _is_there(library)}
     return found | dict.fromkeys((IDLE, *WHAT), "tracepoint/agent")
+
+
+def _is_there(library: str) -> bool:
+    command = ["ruby", "-e", "require ARGV[0]", library]
+    return subprocess.run(command, capture_output=True).returncode == 0
 
 
 @contextmanager
@@ -192,7 +200,7 @@ def _rounds(programs: Mapping[str, Program], rounds: int) -> Found:
 
 def _while(found: Found, calls: int) -> Iterator[Row]:
     plain = found[PLAIN]
-    for name in (IDLE, *WHAT, HASH, RBTRACE):
+    for name in (IDLE, *WHAT, HASH, RUBY_PROF, RBTRACE):
         if name not in found:
             yield Row(f"{name}: fib", "", "not installed")
             continue
@@ -210,6 +218,7 @@ def _against(found: Found) -> Iterator[Row]:
         (RING, EMPTY, ""),
         (RBTRACE, RING, f"≥ {LESS_THAN_RBTRACE}×"),
         (HASH, TABLE, ""),
+        (RUBY_PROF, TABLE_C, ""),
     ):
         if name in found:
             added = [_added(found, each) for each in (name, other)]

@@ -8,8 +8,9 @@
 #   spin N              N turns of a loop that calls nothing, for tools that only reach
 #                       a program that runs
 #   count, uncount      a TracePoint in Ruby that counts the calls by method in a Hash
+#   profile             with ruby-prof, from here on: wall time of all methods
 #
-#   methods.rb [LIBRARY]    to be loaded first: rbtrace, tracepoint/agent
+#   methods.rb [LIBRARY]    to be loaded first: rbtrace, tracepoint/agent, ruby-prof
 
 require ARGV[0] if ARGV[0]
 $stdout.sync = true
@@ -207,6 +208,10 @@ while (line = $stdin.gets)
     when "calls" then calls { APPLICATION.call(Web::ENVIRONMENT) }
     when "count" then COUNTING.enable
     when "uncount" then COUNTING.disable
+    when "profile"
+      PROFILE = RubyProf::Profile.new(measure_mode: RubyProf::WALL_TIME)
+      PROFILE.start
+      nil
     end
   puts answer
 end
