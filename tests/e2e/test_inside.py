@@ -73,6 +73,16 @@ def test_the_agents_own_threads(target: Target) -> None:
     assert sum(thread["agent"] for thread in threads) == len(threads) - 2 > 0
 
 
+@pytest.mark.parametrize("command", ["memory", "backtraces", "attach"])
+def test_a_child_that_is_no_ruby_is_left_out(start: Start, command: str) -> None:
+    target = start("methods.rb")
+    target.step("spawn")
+    out, err, code = run(command, target.pid, "--subprocesses", "--json")
+    assert code == 0, err
+    assert " is left out: " in " ".join(err.split())
+    assert [json.loads(line)["pid"] for line in out.splitlines()] == [target.pid]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_each_ruby(name: str) -> None:
     with rubies.running(name, "agent.rb") as target:

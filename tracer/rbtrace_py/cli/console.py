@@ -15,7 +15,7 @@ import click
 
 from rbtrace_py.aggregate.inside import Evaluated, Raised
 from rbtrace_py.cli import options as o
-from rbtrace_py.cli.each import asked
+from rbtrace_py.cli.each import asked, check_words
 from rbtrace_py.cli.main import Interrupted, show_error
 from rbtrace_py.cli.output import Output, opened
 from rbtrace_py.cli.passed import Passed
@@ -34,7 +34,7 @@ _GOES_ON = re.compile(r"(?<!\\)(\\\\)*\\\Z")
 
 
 @click.command("console", options_metavar="[OPTIONS]")
-@o.takes_target
+@o.takes_only_target
 @o.attach_option
 def command(targets: Targets, words: tuple[str, ...], attaches: bool) -> int:
     """Talk Ruby with a process: like irb, but its objects are the process's.
@@ -52,10 +52,7 @@ def command(targets: Targets, words: tuple[str, ...], attaches: bool) -> int:
       rbtrace-py console --ps puma
       rbtrace-py console 1234 < questions.rb
     """
-    if targets.command is not None:
-        raise UsageError("console is for what runs already, not for a command")
-    if words:
-        raise UsageError(f"{words[0]!r} is one word too many")
+    check_words("console", targets, words)
     processes = asked(targets, attaches)
     if len(processes) > 1:
         raise UsageError("a conversation is with one process")

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from rbtrace_py.cli.each import asked
+from rbtrace_py.cli.each import asked, check_words
 from rbtrace_py.cli.output import Output, Ticker
 from rbtrace_py.cli.whole import Write, whole_file
 from rbtrace_py.errors import UsageError
@@ -32,10 +32,7 @@ def write_dumps(
 
     name: of the command, what: of that which is dumped
     """
-    if targets.command is not None:
-        raise UsageError(f"{name} is for what runs already, not for a command")
-    if len(words) > 1:
-        raise UsageError(f"{words[1]!r} is one word too many")
+    check_words(name, targets, words, most=1)
     processes = asked(targets, attaches)
     file = words[0] if words else None
     if file == "-" and len(processes) > 1:

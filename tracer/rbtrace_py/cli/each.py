@@ -2,23 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from rbtrace_py.cli.main import show_error
 from rbtrace_py.cli.options import say
-from rbtrace_py.errors import RbtraceError, UsageError
+from rbtrace_py.cli.output import opened
+from rbtrace_py.errors import NotRuby, RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
-from rbtrace_py.session.attaching import attach_all
+from rbtrace_py.report.json import dumps
+from rbtrace_py.report.style import Style
+from rbtrace_py.session.attaching import attach
 from rbtrace_py.session.inside import processes
 from rbtrace_py.session.targets import Targets
 
+T = TypeVar("T")
+
+
+def check_words(
+    name: str, targets: Targets, words: tuple[str, ...], most: int = 0, hint: str = ""
+) -> None:
+    """Raise UsageError where a command is to be started, or for a word too many."""
+    if targets.command is not None:
+        raise UsageError(f"{name} is for what runs already, not for a command")
+    if len(words) > most:
+        raise UsageError(f"{words[most]!r} is one word too many", hint)
+
 
 def asked(targets: Targets, attaches: bool) -> list[Process]:
-    """The targets that live; with ``--attach`` each has the agent then."""
+    """The targets that live; with ``--attach`` each has the agent then.
+
+    Of children those are left out that cannot have it.
+    """
     found = processes(targets)
-    if attaches:
-        attach_all(found, say)
-    return found
+    if not attaches:
+        return found
+    return [process for process, _ in _each(targets, found, lambda p: attach(p, say))]
+
+
+def _each(
+    targets: Targets, found: Iterable[Process], ask: Callable[[Process], T]
+) -> list[tuple[Process, T]]:
+    """What each answers; a child that does not is left out, with a note."""
+    answers = []
+    for process in found:
+        try:
+            answers.append((process, ask(process)))
+        except RbtraceError as error:
+            if not targets.has_joined(process):
+                raise
+            _leave_out(process, error)
+    return answers
+
+
+def _leave_out(process: Process, error: RbtraceError) -> None:
+    say(f"process {process.pid} is left out: {error}")
+
+
+def show(
+    targets: Targets,
+    values: dict[str, Any],
+    ask: Callable[[Process], T],
+    document: Callable[[int, T], dict[str, Any]],
+    lines: Callable[[int, T, Style], Iterable[str]],
+) -> None:
+    """Ask each target, and print what all answered, as ``--json`` and ``-o`` say."""
+    answers = _each(targets, asked(targets, values["attaches"]), ask)
+    with opened(values["output"]) as out:
+        for number, (process, answer) in enumerate(answers):
+            if values["as_json"]:
+                out.lines([dumps(document(process.pid, answer))])
+            else:
+                out.lines([""] if number else [])
+                out.lines(lines(process.pid, answer, out.style))
 
 
 def each(
@@ -33,10 +89,7 @@ def each(
     Returns the exit code: of the worst of the errors, which were shown. A single
     target's is raised.
     """
-    if targets.command is not None:
-        raise UsageError(f"{name} is for what runs already, not for a command")
-    if words:
-        raise UsageError(f"{words[0]!r} is one word too many")
+    check_words(name, targets, words)
     found = asked(targets, attaches)
     codes = [0]
     for process in found:
@@ -45,6 +98,9 @@ def each(
         except RbtraceError as error:
             if len(found) == 1:
                 raise
+            if isinstance(error, NotRuby) and targets.has_joined(process):
+                _leave_out(process, error)
+                continue
             show_error(error)
             codes.append(error.exit_code)
     return max(codes)

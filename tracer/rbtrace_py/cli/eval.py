@@ -9,7 +9,7 @@ import click
 
 from rbtrace_py.aggregate.inside import Evaluated
 from rbtrace_py.cli import options as o
-from rbtrace_py.cli.each import asked
+from rbtrace_py.cli.each import asked, check_words
 from rbtrace_py.cli.output import Output, opened
 from rbtrace_py.cli.passed import Passed
 from rbtrace_py.errors import RbtraceError, UsageError
@@ -25,7 +25,7 @@ _MOST_KEPT = 64 << 20
 
 
 @click.command("eval", options_metavar="[OPTIONS]")
-@o.takes_target
+@o.takes("PID [CODE]")
 @click.option(
     "-f",
     "--file",
@@ -55,8 +55,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
       rbtrace-py eval 1234 -f fix.rb --timeout 1m
       echo 'GC.start' | rbtrace-py eval 1234
     """
-    if targets.command is not None:
-        raise UsageError("eval is for what runs already, not for a command")
+    check_words("eval", targets, words, most=1, hint="put the code into quotes")
     code, name = _code(words, values["code_file"])
     one = _document if values["as_json"] else _conversation
     found = asked(targets, values["attaches"])
@@ -72,10 +71,6 @@ def _code(words: tuple[str, ...], path: str | None) -> tuple[str, str | None]:
     """The code, and its file's name if it has one."""
     if words and path is not None:
         raise UsageError("CODE and --file do not go together")
-    if len(words) > 1:
-        raise UsageError(
-            f"{words[1]!r} is one word too many", "put the code into quotes"
-        )
     if words:
         return words[0], None
     if path is None and sys.stdin.isatty():

@@ -17,7 +17,7 @@ from rbtrace_py.session.targets import Targets
 
 
 @click.command("fork", options_metavar="[OPTIONS]")
-@o.takes_target
+@o.takes_only_target
 @o.attach_option
 @o.json_option
 def command(

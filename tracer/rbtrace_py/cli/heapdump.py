@@ -15,7 +15,7 @@ from rbtrace_py.session.targets import Targets
 
 
 @click.command("heapdump", options_metavar="[OPTIONS]")
-@o.takes_target
+@o.takes("PID [FILE]")
 @click.option("--gc", "collect", is_flag=True, help="Collect garbage in it first.")
 @o.attach_option
 @o.time_limit_option(inside.DUMP_SECONDS, inside.MOST_SECONDS)

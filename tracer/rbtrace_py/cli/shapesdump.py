@@ -13,7 +13,7 @@ from rbtrace_py.session.targets import Targets
 
 
 @click.command("shapesdump", options_metavar="[OPTIONS]")
-@o.takes_target
+@o.takes("PID [FILE]")
 @o.attach_option
 @o.time_limit_option(inside.DUMP_SECONDS, inside.MOST_SECONDS)
 def command(

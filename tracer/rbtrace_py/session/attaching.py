@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from rbtrace_py.agent.attempt import Step
@@ -73,12 +73,6 @@ def attach(
         left = max(0.0, deadline - time.monotonic())
         loaded = load_agent(process, ruby, files, left, at)
         return _attached(process, loaded.hello, _cost(loaded))
-
-
-def attach_all(processes: Iterable[Process], say: Say) -> None:
-    """For ``--attach`` of other commands: see that each has the agent."""
-    for process in processes:
-        attach(process, say)
 
 
 def detach(
