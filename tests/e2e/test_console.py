@@ -17,6 +17,8 @@ from terminal import Terminal
 
 import rubies
 from conftest import MAIN, ROOT, TIMEOUT, Target, run
+from rbtrace_py.linux.process import Process
+from rbtrace_py.session.console import Console
 from rubies import HERE, NAMES
 
 Start = Callable[..., Target]
@@ -29,11 +31,19 @@ def target(start: Start) -> Target:
 
 
 @pytest.fixture
-def talk(target: Target) -> Iterator[Terminal]:
-    terminal = Terminal("console", target.pid, env={"NO_COLOR": "1", "TERM": "dumb"})
-    terminal.read_until(rf"{target.pid}:1> ")
+def talk(target: Target, tmp_path: Path) -> Iterator[Terminal]:
+    terminal = begin(target, tmp_path)
     yield terminal
     terminal.close()
+
+
+def begin(target: Target, state: Path) -> Terminal:
+    """A conversation, whose history is kept in ``state``."""
+    env = {"NO_COLOR": "1", "TERM": "dumb", "INPUTRC": "/dev/null"}
+    env["XDG_STATE_HOME"] = str(state)
+    terminal = Terminal("console", target.pid, env=env)
+    terminal.read_until(rf"{target.pid}:1> ")
+    return terminal
 
 
 def piped(pid: int, code: str) -> tuple[str, str, int]:
@@ -111,6 +121,12 @@ def test_each_ruby(name: str) -> None:
         assert piped(target.pid, CODE) == (ANSWER, "", 0)
         wrong = "1 + )\nraise 'no'\ndef f; end; end\nfoo(1\n2)\n"
         out, err, code = piped(target.pid, wrong)
+        with Process(target.pid) as process, Console(process) as console:
+            assert console.complete("x = ANSW") == ["ANSWER"]
+            assert "encoding" in console.complete('"".enc')
+            assert console.complete("Comparable.instance_meth") == [
+                *("instance_method", "instance_methods"),
+            ]
     # What can never become right is not waited for.
     pieces = ["1 + )", "raise 'no'", "def f; end; end", "foo(1\n2)"]
     assert out == "".join(f">> {piece}\n" for piece in pieces)
@@ -154,6 +170,74 @@ def test_at_a_terminal(target: Target, talk: Terminal) -> None:
     said, code = talk.finish()
     assert code == 0
     assert said.endswith("5> \r\n")
+
+
+def test_what_was_typed_is_there_the_next_time(
+    target: Target, talk: Terminal, tmp_path: Path
+) -> None:
+    talk.type("6 * 7\r")
+    talk.read_until(r"=> 42\r\n.*:2> ")
+    talk.type(" 7 * 7\r")
+    talk.read_until(r"=> 49\r\n.*:3> ")
+    talk.type("\x04")
+    assert talk.finish()[1] == 0
+    path = tmp_path / "rbtrace-py" / "console_history"
+    assert path.read_text() == "6 * 7\n"
+    again = begin(target, tmp_path)
+    try:
+        again.type("\x10\r")
+        again.read_until(r"1> 6 \* 7\r\n=> 42\r\n")
+    finally:
+        again.close()
+
+
+PROGRAM = """
+class Odd < BasicObject
+  def only_mine = ::CALLED << :only_mine
+  def method_missing(*) = ::CALLED << :method_missing
+end
+module Works
+  class Tool
+    def hammer = 1
+    def methods(*) = CALLED << :methods
+    def respond_to_missing?(*) = CALLED << :respond_to_missing?
+  end
+  autoload :Later, "/nonexistent/later.rb"
+  def self.const_missing(*) = CALLED << :const_missing
+  def self.constants(*) = CALLED << :constants
+end
+CALLED = []; tool = Works::Tool.new; odd = Odd.new; nil
+"""
+
+
+def test_completion(target: Target, talk: Terminal) -> None:
+    """Nothing of the program's is called, and nothing loaded."""
+    piped(target.pid, PROGRAM)
+    talk.type("tool = Works::Tool.new; odd = Odd.new; CALLED.size\r")
+    talk.read_until(r"=> 0\r\n.*:2> ")
+    lines = ["tool.ham\t + 41", "Works::To\t.name", "Wor\t.name", "CALLED.si\tze"]
+    for number, (line, value) in enumerate(
+        zip(lines, ["42", '"Works::Tool"', '"Works"', "0"], strict=True), 2
+    ):
+        talk.type(f"{line}\r")
+        talk.read_until(rf"=> {value}\r\n.*:{number + 1}> ")
+    # What cannot be known stays as it is, with a bell.
+    for line in ("odd.xy", "Works::Later.na", "Works::Nope.na", "tool.hammer.si"):
+        talk.type(f"{line}\t|\x15")
+        talk.read_until(rf"{re.escape(line)}\x07\|")
+    talk.type("odd.only\t|\x15CALLED.dup << 1\r")
+    talk.read_until(r"odd.only_mine\|(.|\n)*=> \[1\]\r\n")
+
+
+def test_completion_does_not_wait_for_a_program_that_is_busy(
+    target: Target, talk: Terminal
+) -> None:
+    talk.type("module Kernel; def catch(*) = sleep; end; SLOW = 1\r")
+    talk.read_until(r"=> 1\r\n.*:2> ")
+    talk.type("SLO\t + 41\r")
+    talk.read_until(r"SLO\x07 \+ 41\r\n(.|\n)*NameError")
+    talk.type("1 + 1\r")
+    talk.read_until(r"=> 2\r\n")
 
 
 def test_ctrl_c_ends_what_runs(target: Target, talk: Terminal) -> None:

@@ -42,7 +42,9 @@ def command(targets: Targets, words: tuple[str, ...], attaches: bool) -> int:
     Code runs at top level, each piece in a thread of its own; local variables
     stay until you leave, and _ is the last value. Ctrl-C ends what runs, or
     drops what was typed; Ctrl-D, exit or quit leave. The process goes on
-    meanwhile. From a pipe it takes code, too; the exit code is 1 if some raised.
+    meanwhile. Tab completes names, calling nothing of the program's for it; what
+    was typed is kept in ~/.local/state/rbtrace-py, but for lines that begin with a
+    space. From a pipe it takes code, too; the exit code is 1 if some raised.
 
     It needs the agent in the process (`eval --help` says how to load it).
 
@@ -84,17 +86,19 @@ def _next_line(number: int, goes_on: bool) -> str | None:
 
 
 def _at_terminal(console: Console, pid: int, output: Output) -> None:
-    # input() edits lines with it, and has a history of them.
-    import readline  # noqa: F401
+    # Readline is not everywhere, and only a terminal has a use for it.
+    from rbtrace_py.cli.history import History
+    from rbtrace_py.cli.typed import Typed
 
+    lines = Typed(console.complete, History("console_history"))
     err = Output(sys.stderr, "standard error")
     who = f"{console.program}, process {pid}, Ruby {console.ruby}"
     err.lines([f"rbtrace-py: {escape(who, err.style)}"])
-    err.lines(["  Ctrl-C ends what runs, Ctrl-D leaves"])
+    err.lines(["  Tab completes, Ctrl-C ends what runs, Ctrl-D leaves"])
 
     def typed(number: int, goes_on: bool) -> str | None:
         try:
-            return input(f"{pid}:{number}{'*' if goes_on else '>'} ")
+            return lines.line(f"{pid}:{number}{'*' if goes_on else '>'} ")
         except EOFError:
             output.lines([""])
             return None

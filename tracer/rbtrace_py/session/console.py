@@ -11,6 +11,7 @@ from rbtrace_py.aggregate.inside import Evaluated, Raised
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process
+from rbtrace_py.session.completion import Bounded, choices, question
 from rbtrace_py.session.inside import EVAL_SECONDS, MOST_SECONDS, evaluate_through
 
 Write = Callable[[bytes], None]
@@ -19,6 +20,7 @@ FILE = "(console)"
 
 
 _GIVEN_UP = ("cancelled", "time")
+_COMPLETE_SECONDS = 0.5
 
 
 class GivenUp(RbtraceError):
@@ -102,6 +104,18 @@ class Console(Closing):
             code, line = _as_last(code), line - 1
         where: Map = {"file": FILE, "line": line, "keep": True}
         return self._ask(code, out, err, MOST_SECONDS, **where)
+
+    def complete(self, before: str) -> list[str]:
+        """What the word at the end of ``before`` can become, in order.
+
+        No method of the program's is called for it. Raises GivenUp if it was
+        cancelled, or took too long.
+        """
+        asked, answer = question(before), Bounded()
+        if asked is None:
+            return []
+        self._ask(asked.code, answer, _drop, _COMPLETE_SECONDS, keep=True)
+        return choices(asked, answer.data)
 
     def _ask(
         self, code: str, out: Write, err: Write, seconds: float, **arguments: Value

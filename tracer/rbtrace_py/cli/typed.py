@@ -1,0 +1,67 @@
+"""Lines typed at a terminal: edited by readline, with completion and a history."""
+
+from __future__ import annotations
+
+import os
+import readline
+import signal
+import threading
+from collections.abc import Callable
+
+from rbtrace_py.cli.history import History
+from rbtrace_py.cli.main import Interrupted
+from rbtrace_py.errors import RbtraceError
+
+Complete = Callable[[str], list[str]]
+"""What the word at the end of a text can become."""
+
+_DELIMITERS = " \t\n\"'`\\=<>;|&{}()[],+-*/%^~.!:?"
+_RETRY_SECONDS = 0.01
+
+
+class Typed:
+    """Reads lines; ``complete`` is asked at Tab, ``history`` has those of before."""
+
+    def __init__(self, complete: Complete, history: History) -> None:
+        self._complete = complete
+        self._history = history
+        self._found: list[str] = []
+        self._leaving: Interrupted | None = None
+        for line in history.lines():
+            readline.add_history(line)
+        readline.set_completer_delims(_DELIMITERS)
+        readline.set_completer(self._choice)
+        is_editline = "libedit" in (readline.__doc__ or "")
+        readline.parse_and_bind(
+            "bind ^I rl_complete" if is_editline else "tab: complete"
+        )
+
+    def line(self, prompt: str) -> str:
+        """The next one; raises as input does, and Interrupted."""
+        try:
+            line = input(prompt)
+        finally:
+            if self._leaving is not None:
+                raise self._leaving
+        self._history.add(line)
+        return line
+
+    def _choice(self, text: str, number: int) -> str | None:
+        """As readline asks: one after the other, until there is none."""
+        if number == 0:
+            self._found = self._choices()
+        return self._found[number] if number < len(self._found) else None
+
+    def _choices(self) -> list[str]:
+        line = readline.get_line_buffer().encode("utf-8", "surrogateescape")
+        before = line[: readline.get_endidx()].decode("utf-8", "replace")
+        try:
+            return self._complete(before)
+        except RbtraceError:
+            return []  # what is wrong shows when the line is run
+        except Interrupted as error:
+            # Readline lets nothing through that is raised here, and waits on.
+            self._leaving = error
+            again = (os.getpid(), signal.SIGTERM)
+            threading.Timer(_RETRY_SECONDS, os.kill, again).start()
+            return []
