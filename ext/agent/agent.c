@@ -72,6 +72,18 @@ extern VALUE rb_ull2inum(unsigned long long number);
 extern unsigned long long rb_num2ull(VALUE number);
 extern VALUE rb_str_length(VALUE string);
 extern char *rb_string_value_ptr(VALUE *string);
+extern VALUE rb_ary_pop(VALUE array);
+extern VALUE rb_funcallv(VALUE receiver, ID name, int count, const VALUE *arguments);
+extern VALUE rb_obj_is_kind_of(VALUE object, VALUE klass);
+extern VALUE rb_tracearg_binding(struct trace_arg *arg);
+extern VALUE rb_tracearg_path(struct trace_arg *arg);
+extern VALUE rb_tracearg_lineno(struct trace_arg *arg);
+extern VALUE rb_protect(VALUE (*body)(VALUE), VALUE data, int *state);
+extern VALUE rb_ensure(VALUE (*body)(), VALUE data, VALUE (*end)(), VALUE data_of_end);
+extern void rb_jump_tag(int state) __attribute__((noreturn));
+extern VALUE rb_errinfo(void);
+extern void rb_set_errinfo(VALUE error);
+extern void rb_thread_schedule(void);
 
 enum {
   EVENT_CALL = 0x8,
@@ -79,6 +91,7 @@ enum {
   EVENT_C_CALL = 0x20,
   EVENT_C_RETURN = 0x40,
   EVENT_RAISE = 0x80,
+  EVENT_FIBER_SWITCH = 0x1000,
   EVENT_NEWOBJ = 0x100000,
   EVENT_GC_ENTER = 0x2000000,
   EVENT_GC_EXIT = 0x4000000,
@@ -153,9 +166,11 @@ enum record_kind {
   RECORD_STACK,
   RECORD_PLACE,
   RECORD_THREAD,
+  RECORD_TEXT,
 };
 
-enum { RECORD_ORPHAN = 1 };
+enum { RECORD_ORPHAN = 1, RECORD_VALUES = 2 };
+enum { TEXT_BYTES = 14, TEXT_GOES_ON = 16 }; /* of a TEXT record's flags */
 
 struct record {
   uint64_t time;
@@ -228,6 +243,7 @@ struct header {
   uint64_t orphans;
   uint64_t abandoned;
   uint64_t no_block;
+  uint64_t no_values;
 };
 
 enum { HEADER_SIZE = 4096, STATE_ARMED = 1, STATE_DISARMED = 2, LINE = 64 };
@@ -239,14 +255,14 @@ _Static_assert(offsetof(struct shared_method, entries) == 64, "as docs/agent.md 
 _Static_assert(offsetof(struct header, methods_offset) == 80, "as docs/agent.md has it");
 _Static_assert(offsetof(struct header, threshold_ns) == 160, "as docs/agent.md has it");
 _Static_assert(offsetof(struct header, state) == 192, "as docs/agent.md has it");
-_Static_assert(offsetof(struct header, no_block) == 256, "as docs/agent.md has it");
+_Static_assert(offsetof(struct header, no_values) == 264, "as docs/agent.md has it");
 
 /* ---------------------------------------------------------- what is private */
 
 /* As agent.rb packs it; selectors follow. */
 struct config {
   uint32_t mode, flags, clock, pid;
-  uint64_t mult, ticks0, ns0, ticks1, ns1, threshold_ns;
+  uint64_t mult, ticks0, ns0, ticks1, ns1, threshold_ns, limit_ns;
   uint32_t max_methods, max_blocks, max_streams, ring_records;
   uint32_t has_offsets, cfp_ep, me_owner, me_def;
   uint32_t def_original_id, ment_imemo, svar_imemo, local_flag;
@@ -254,11 +270,22 @@ struct config {
 };
 
 struct selector {
-  uint32_t kind; /* 0 both, 1 instance, 2 singleton */
+  uint16_t kind;         /* 0 both, 1 instance, 2 singleton */
+  uint16_t wants;        /* enum wants: what its expressions need; 0: it has none */
   uint32_t owner_length; /* 0: any */
   ID id;                 /* 0: any */
   char owner[];          /* padded to 8 */
 };
+
+enum wants { WANTS_SELF = 1, WANTS_BINDING = 2, WANTS_PLACE = 4 };
+
+/* A selector's expressions; programs are numbered as selectors are, from 1. */
+struct program {
+  uint8_t wants;
+  uint8_t late; /* how often in a row they took too long; no more once it is MAX_LATE */
+};
+
+enum { MAX_SELECTORS = 1024, MAX_LATE = 3 };
 
 /* A call that has not returned. */
 struct call {
@@ -296,7 +323,8 @@ struct key {
   VALUE owner;
   uint64_t id_and_kind; /* 0: free */
   uint32_t method;
-  uint32_t selected;
+  uint16_t selected;
+  uint16_t program; /* 0: none */
 };
 
 struct state {
@@ -322,7 +350,8 @@ struct state {
   uint32_t stacks;
   uint32_t to_verify;
   uint32_t gc_method;
-  int has_offsets, sites, selecting;
+  int has_offsets, sites, selecting, evaluating;
+  struct program programs[MAX_SELECTORS + 1];
   struct stream *current;
   hook_function hook;
   int data_fd, control_fd;
@@ -343,6 +372,7 @@ enum { MAX_OWN_THREADS = 64 };
 static VALUE own_threads[MAX_OWN_THREADS];
 static VALUE marker; /* marks the classes that were seen */
 static ID attached_name;
+static uint64_t arming; /* counts; what was under way may be of an earlier one */
 
 /* -------------------------------------------------------------------- clock */
 
@@ -708,33 +738,45 @@ static int is_own_method(VALUE owner) {
   return name_begins(owner, name, sizeof(name) - 1, ":");
 }
 
-static int is_selected(VALUE owner, uint64_t id, uint32_t kind) {
+static size_t selector_size(const struct selector *selector) {
+  return sizeof(*selector) + (((size_t)selector->owner_length + 7) & ~(size_t)7);
+}
+
+/* program: of the first selector that has expressions, of those that select it */
+static int is_selected(VALUE owner, uint64_t id, uint32_t kind, uint32_t *program) {
+  *program = 0;
   if (kind > KIND_C)
     return 1;
   if (is_own_method(owner))
     return 0;
   if (!(state.config.flags & FLAG_SELECT))
     return 1;
+  int found = 0;
   const char *at = (const char *)state.selectors;
-  for (uint32_t i = 0; i < state.config.selectors; i++) {
+  for (uint32_t i = 0; i < state.config.selectors && !*program; i++) {
     const struct selector *selector = (const struct selector *)at;
-    if (selects(selector, owner, id))
-      return 1;
-    at += sizeof(*selector) + ((selector->owner_length + 7) & ~(size_t)7);
+    if ((!found || selector->wants) && selects(selector, owner, id)) {
+      found = 1;
+      *program = selector->wants ? i + 1 : 0;
+    }
+    if (found && !state.evaluating)
+      break;
+    at += selector_size(selector);
   }
-  return 0;
+  return found;
 }
 
 ALWAYS_INLINE uint64_t hash_of(VALUE owner, uint64_t id_and_kind) {
   return (owner + (id_and_kind << 5)) * 0x9e3779b97f4a7c15 >> state.keys_shift;
 }
 
-static const struct key no_room = {0, 0, 0, 1};
-static const struct key no_room_unselected = {0, 0, 0, 0};
+static const struct key no_room = {.selected = 1};
+static const struct key no_room_unselected = {.selected = 0};
 
 /* Its selection may run the collector, whose hook comes here: then look again. */
 NEVER_INLINE const struct key *new_key(VALUE owner, uint64_t id, uint32_t kind) {
-  int selected = is_selected(owner, id, kind);
+  uint32_t program;
+  int selected = is_selected(owner, id, kind, &program);
   uint64_t mask = (1ull << (64 - state.keys_shift)) - 1;
   uint64_t id_and_kind = id << 3 | kind;
   uint64_t i = hash_of(owner, id_and_kind);
@@ -750,7 +792,8 @@ NEVER_INLINE const struct key *new_key(VALUE owner, uint64_t id, uint32_t kind) 
   method->id = id;
   method->kind = kind;
   method->selected = (uint32_t)selected;
-  state.keys[i] = (struct key){owner, id_and_kind, state.methods_used, (uint32_t)selected};
+  state.keys[i] = (struct key){owner, id_and_kind, state.methods_used, (uint16_t)selected,
+                               (uint16_t)program};
   state.known[state.methods_used] = state.keys[i];
   RELEASE(state.header->methods, ++state.methods_used);
   return &state.keys[i];
@@ -876,6 +919,325 @@ ALWAYS_INLINE void count_return(uint32_t index, uint64_t duration, uint64_t chil
   count_duration(index, ns_of(duration));
 }
 
+/* ---------------------------------------------------------------- expressions */
+
+/* What a TEXT record says, docs/agent.md, "Values of expressions". */
+enum { MAX_VALUES = 1200, VALUES_HEAD = 3 };
+enum { VALUES_FOLLOW, VALUES_LATE, VALUES_TOO_MANY };
+
+struct values {
+  uint32_t size;
+  uint8_t bytes[MAX_VALUES];
+};
+
+/*
+ * An evaluation that is under way. It may outlive what was armed, and its fiber may
+ * never go on, so that it stands here and not on that fiber's stack. All of it is read
+ * and changed with the GVL.
+ */
+struct evaluation {
+  uint64_t serial; /* 0: free */
+  VALUE thread;
+  const char *ec;
+  uint64_t deadline_ns, limit_ns;
+  uint64_t cpu_ns; /* its thread's, when it began or was last told to stop */
+  uint32_t tid;
+  uint64_t arming;
+  uint32_t stops; /* how often it was told to stop */
+  uint8_t telling;
+  uint8_t away; /* not to be told any more: it is over, or its thread left its fiber */
+};
+
+enum { MAX_EVALUATIONS = 256, MAX_STOPS = 100 };
+static struct evaluation evaluations[MAX_EVALUATIONS];
+static uint64_t serials;
+static VALUE expressions; /* the module, which evaluates */
+static VALUE nil_value, stop_class, raise_method, asleep_method;
+static ID of_name, flush_name, bind_call_name;
+static int hooks_fibers;
+
+/* What evaluate() and its parts share. */
+struct evaluating {
+  const struct trace_arg *arg;
+  struct values *values;
+  struct evaluation *evaluation;
+  uint64_t serial;
+  uint32_t program;
+  int is_c;
+};
+
+static VALUE evaluate_body(VALUE data) {
+  const struct evaluating *e = (const struct evaluating *)data;
+  struct trace_arg *arg = (struct trace_arg *)e->arg;
+  unsigned wants = state.programs[e->program].wants;
+  VALUE arguments[] = {rb_ull2inum(e->program - 1), nil_value, arg->self, nil_value, nil_value};
+  /* A method written in C has no frame yet: it would be its caller's. */
+  if ((wants & WANTS_BINDING) && !e->is_c)
+    arguments[1] = rb_tracearg_binding(arg);
+  if (wants & WANTS_PLACE) {
+    arguments[3] = rb_tracearg_path(arg);
+    arguments[4] = rb_tracearg_lineno(arg);
+  }
+  VALUE found = rb_funcallv(expressions, of_name, 5, arguments);
+  if (!is_object(found) || type_of(found) != TYPE_STRING)
+    return nil_value;
+  size_t size = rb_num2ull(rb_str_length(found)); /* it is binary */
+  const char *bytes = rb_string_value_ptr(&found);
+  if (size > MAX_VALUES)
+    return nil_value;
+  for (size_t i = 0; i < size; i++)
+    e->values->bytes[i] = (uint8_t)bytes[i];
+  e->values->size = (uint32_t)size;
+  return nil_value;
+}
+
+static VALUE flush_body(VALUE unused) {
+  (void)unused;
+  return rb_funcallv(expressions, flush_name, 0, NULL);
+}
+
+static VALUE schedule_body(VALUE unused) {
+  (void)unused;
+  rb_thread_schedule();
+  return unused;
+}
+
+/* What throw and break leave as Ruby's error is no exception. */
+static int is_exception(VALUE error) {
+  return is_object(error) && type_of(error) != TYPE_IMEMO;
+}
+
+static int is_stop(VALUE error) {
+  return is_exception(error) && rb_obj_is_kind_of(error, stop_class) != FALSE_VALUE;
+}
+
+/* Is its thread being told to stop just now? */
+static int is_telling(const struct evaluation *evaluation, uint64_t serial) {
+  return evaluation && evaluation->serial == serial && evaluation->telling;
+}
+
+/*
+ * Have our exceptions that are on their way to this thread raised here, where they do
+ * nothing. What else comes meanwhile is the program's: how it left, or 0.
+ */
+static int flush_stops(const struct evaluation *evaluation, uint64_t serial) {
+  int left = 0;
+  VALUE error = nil_value;
+  for (int i = 0; i < MAX_STOPS || is_telling(evaluation, serial); i++) {
+    int how = 0;
+    int waits = is_telling(evaluation, serial);
+    rb_protect(waits ? schedule_body : flush_body, nil_value, &how);
+    if (!how && !waits)
+      break;
+    if (!how || is_stop(rb_errinfo()))
+      continue;
+    left = how;
+    error = rb_errinfo();
+    if (!is_exception(error))
+      return left; /* a kill, or a throw: to be left as it is */
+  }
+  rb_set_errinfo(error);
+  return left;
+}
+
+static VALUE evaluate_end(VALUE data) {
+  const struct evaluating *e = (const struct evaluating *)data;
+  struct evaluation *evaluation = e->evaluation;
+  if (evaluation->serial != e->serial)
+    return nil_value; /* in a child that a fork has made meanwhile */
+  evaluation->away = 1;
+  int left = evaluation->stops ? flush_stops(evaluation, e->serial) : 0;
+  if (evaluation->serial == e->serial) {
+    if (evaluation->arming == arming && alive->armed) {
+      struct program *program = &state.programs[e->program];
+      if (!evaluation->stops)
+        program->late = 0;
+      else if (program->late < MAX_LATE)
+        program->late++;
+    }
+    evaluation->serial = 0;
+  }
+  if (left)
+    rb_jump_tag(left);
+  return nil_value;
+}
+
+static VALUE evaluate_and_end(VALUE data) {
+  return rb_ensure(evaluate_body, data, evaluate_end, data);
+}
+
+static struct evaluation *new_evaluation(const struct trace_arg *arg) {
+  for (int i = 0; i < MAX_EVALUATIONS; i++) {
+    if (evaluations[i].serial)
+      continue;
+    uint64_t limit = state.config.limit_ns;
+    evaluations[i] = (struct evaluation){.serial = ++serials,
+                                         .thread = rb_thread_current(),
+                                         .ec = arg->ec,
+                                         .deadline_ns = monotonic_ns() + limit,
+                                         .limit_ns = limit,
+                                         .cpu_ns = thread_cpu_ns(),
+                                         .tid = (uint32_t)syscall(SYS_gettid),
+                                         .arming = arming};
+    return &evaluations[i];
+  }
+  return NULL;
+}
+
+static void values_are(struct values *values, uint32_t program, uint8_t what) {
+  values->bytes[0] = (uint8_t)(program - 1);
+  values->bytes[1] = (uint8_t)((program - 1) >> 8);
+  values->bytes[2] = what;
+  values->size = VALUES_HEAD;
+}
+
+/*
+ * The values of a program's expressions, or why there are none. Nothing of the
+ * expressions leaves, but what other threads and signals send to this thread: how
+ * (for rb_jump_tag), or 0.
+ */
+NEVER_INLINE int evaluate(const struct trace_arg *arg, uint32_t program, int is_c,
+                          struct values *values) {
+  values->size = 0;
+  if (state.programs[program].late >= MAX_LATE) {
+    values_are(values, program, VALUES_LATE);
+    return 0;
+  }
+  struct evaluation *evaluation = new_evaluation(arg);
+  if (!evaluation) {
+    values_are(values, program, VALUES_TOO_MANY);
+    return 0;
+  }
+  struct evaluating e = {arg, values, evaluation, evaluation->serial, program, is_c};
+  int left = 0;
+  rb_protect(evaluate_and_end, (VALUE)&e, &left);
+  if (left && is_stop(rb_errinfo())) {
+    rb_set_errinfo(nil_value);
+    left = 0;
+  }
+  return left;
+}
+
+/*
+ * The exception that ends an evaluation is for its fiber. When its thread goes to
+ * another one, what is on its way is taken back, and no more is sent.
+ */
+static void hook_fiber(VALUE data, const struct trace_arg *arg) {
+  (void)data;
+  VALUE thread = rb_thread_current();
+  int on_its_way = 0;
+  for (int i = 0; i < MAX_EVALUATIONS; i++) {
+    struct evaluation *evaluation = &evaluations[i];
+    if (!evaluation->serial || evaluation->thread != thread || evaluation->ec == arg->ec)
+      continue;
+    on_its_way |= !evaluation->away && evaluation->stops;
+    evaluation->away = 1;
+  }
+  if (!on_its_way)
+    return;
+  int left = flush_stops(NULL, 0);
+  if (left)
+    rb_jump_tag(left);
+}
+
+static VALUE raise_body(VALUE thread) {
+  VALUE arguments[] = {thread, stop_class};
+  return rb_funcallv(raise_method, bind_call_name, 2, arguments);
+}
+
+static VALUE asleep_body(VALUE thread) {
+  return rb_funcallv(asleep_method, bind_call_name, 1, &thread);
+}
+
+/* The processor time of a thread of ours; of one that is gone no limit has it. */
+static uint64_t cpu_of_thread(uint32_t tid) {
+  struct timespec now;
+  clockid_t clock = (clockid_t)(~tid << 3 | 6); /* as pthread_getcpuclockid has it */
+  if (clock_gettime(clock, &now))
+    return UINT64_MAX;
+  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/*
+ * Has it run or slept for so long? One that waits for a processor or for Ruby's lock
+ * is not slow itself.
+ */
+static int is_late(const struct evaluation *evaluation, uint64_t now, int *left) {
+  if (now < evaluation->deadline_ns)
+    return 0;
+  uint64_t cpu = cpu_of_thread(evaluation->tid);
+  if (cpu >= evaluation->cpu_ns + evaluation->limit_ns)
+    return 1;
+  uint64_t serial = evaluation->serial;
+  VALUE asleep = rb_protect(asleep_body, evaluation->thread, left);
+  return !*left && evaluation->serial == serial && asleep != FALSE_VALUE;
+}
+
+/* Whether there is anything left to watch for. */
+static int is_watching(void) {
+  if (alive->armed && state.evaluating)
+    return 1;
+  for (int i = 0; i < MAX_EVALUATIONS; i++)
+    if (evaluations[i].serial && !evaluations[i].away)
+      return 1;
+  return 0;
+}
+
+/*
+ * watch: end the evaluations that take too long, and those of what is disarmed. True
+ * if it has to be called again.
+ */
+static VALUE native_watch(VALUE self) {
+  (void)self;
+  uint64_t now = monotonic_ns();
+  int left = 0;
+  for (int i = 0; i < MAX_EVALUATIONS && !left; i++) {
+    struct evaluation *evaluation = &evaluations[i];
+    if (!evaluation->serial || evaluation->away || evaluation->telling)
+      continue;
+    int is_over = evaluation->arming != arming || !alive->armed;
+    if (!(is_over && !evaluation->stops) && !is_late(evaluation, now, &left))
+      continue;
+    /* Before it is raised: it may be over before we come back. */
+    evaluation->stops++;
+    evaluation->deadline_ns = now + evaluation->limit_ns;
+    evaluation->cpu_ns = cpu_of_thread(evaluation->tid);
+    evaluation->telling = 1;
+    rb_protect(raise_body, evaluation->thread, &left);
+    evaluation->telling = 0;
+  }
+  if (left)
+    rb_jump_tag(left);
+  if (is_watching())
+    return rb_ull2inum(1);
+  if (hooks_fibers) {
+    rb_remove_event_hook_with_data(hook_fiber, marker);
+    hooks_fibers = 0;
+  }
+  return FALSE_VALUE;
+}
+
+/* An entry, and behind it its values: all of them, or none. */
+NEVER_INLINE void put_with_values(struct stream *s, uint64_t time, uint32_t method,
+                                  uint32_t depth, uint8_t kind, const struct values *values) {
+  uint32_t size = values->size;
+  uint32_t records = (size + TEXT_BYTES - 1) / TEXT_BYTES;
+  if (!records || !has_room(s, 1 + records + (s->lost > 0))) {
+    if (records)
+      ADD(state.header->no_values, 1);
+    put(s, time, method, depth, kind, 0);
+    return;
+  }
+  put(s, time, method, depth, kind, RECORD_VALUES);
+  for (uint32_t at = 0; at < size; at += TEXT_BYTES) {
+    uint32_t length = size - at < TEXT_BYTES ? size - at : TEXT_BYTES;
+    struct record record = {.kind = RECORD_TEXT};
+    record.flags = (uint8_t)(length | (at + length < size ? TEXT_GOES_ON : 0));
+    __builtin_memcpy(&record, values->bytes + at, length);
+    s->ring[s->written++ & state.ring_mask] = record;
+  }
+}
+
 /* --------------------------------------------------------------------- calls */
 
 /*
@@ -886,13 +1248,10 @@ ALWAYS_INLINE uint64_t key_of_frame(const struct trace_arg *arg, int is_c) {
   return (uint64_t)arg->cfp - (uint64_t)is_c;
 }
 
-ALWAYS_INLINE void enter(struct stream *s, const struct trace_arg *arg, int mode, int is_c) {
+ALWAYS_INLINE void open_call(struct stream *s, const struct trace_arg *arg,
+                             const struct key *method, const struct values *values,
+                             int mode, int is_c) {
   uint64_t key = key_of_frame(arg, is_c);
-  while (unlikely(s->depth && s->calls[s->depth - 1].key <= key))
-    abandon(s);
-  const struct key *method = method_of(arg, is_c ? KIND_C : KIND_RUBY);
-  if (unlikely(!method) || !method->selected)
-    return;
   if (unlikely(!method->method))
     ADD(state.header->no_method, 1);
   if (unlikely(s->depth == MAX_DEPTH)) {
@@ -917,13 +1276,53 @@ ALWAYS_INLINE void enter(struct stream *s, const struct trace_arg *arg, int mode
   }
   uint64_t now = ticks();
   call->start = now;
-  if (mode == MODE_RING || mode == MODE_SLOW)
-    put(s, now, call->method, s->depth, is_c ? RECORD_C_ENTRY : RECORD_ENTRY, 0);
+  uint8_t kind = is_c ? RECORD_C_ENTRY : RECORD_ENTRY;
+  if (values)
+    put_with_values(s, now, call->method, s->depth, kind, values);
+  else if (mode == MODE_RING || mode == MODE_SLOW)
+    put(s, now, call->method, s->depth, kind, 0);
   if (mode == MODE_RING)
     publish(s);
   if (unlikely(state.sites))
     (is_c ? site_c_entry : site_entry)(method->owner, method->id_and_kind >> 3, s->ec, s->depth);
   s->depth++;
+}
+
+ALWAYS_INLINE void abandon_above(struct stream *s, const struct trace_arg *arg, int is_c) {
+  uint64_t key = key_of_frame(arg, is_c);
+  while (unlikely(s->depth && s->calls[s->depth - 1].key <= key))
+    abandon(s);
+}
+
+/*
+ * Evaluating runs Ruby: other threads and fibers, the collector, and us again, to
+ * disarm and to arm. So it comes first, and all is looked up after it.
+ */
+NEVER_INLINE void enter_evaluating(const struct trace_arg *arg, const struct key *method,
+                                   int mode, int is_c) {
+  struct values values;
+  uint64_t before = arming;
+  int left = evaluate(arg, method->program, is_c, &values);
+  struct stream *s = NULL;
+  if (alive->armed && arming == before)
+    s = stream_of(arg->ec);
+  if (s && !s->ignored) {
+    abandon_above(s, arg, is_c);
+    open_call(s, arg, method, &values, mode, is_c);
+  }
+  if (left)
+    rb_jump_tag(left);
+}
+
+ALWAYS_INLINE void enter(struct stream *s, const struct trace_arg *arg, int mode, int is_c) {
+  abandon_above(s, arg, is_c);
+  const struct key *method = method_of(arg, is_c ? KIND_C : KIND_RUBY);
+  if (unlikely(!method) || !method->selected)
+    return;
+  if ((mode == MODE_RING || mode == MODE_SLOW) && unlikely(method->program))
+    enter_evaluating(arg, method, mode, is_c);
+  else
+    open_call(s, arg, method, NULL, mode, is_c);
 }
 
 /* A call has returned, and stands at s->depth: keep it, or take it all back. */
@@ -1179,6 +1578,9 @@ static void hook_inner(VALUE data, const struct trace_arg *arg) {
 static void mark_classes(void *unused) {
   (void)unused;
   VALUE last = 0;
+  for (int i = 0; i < MAX_EVALUATIONS; i++)
+    if (evaluations[i].serial)
+      rb_gc_mark(evaluations[i].thread);
   for (uint32_t i = 1; i < state.methods_used; i++) {
     VALUE owner = state.known[i].owner;
     if (owner != last && is_object(owner))
@@ -1388,6 +1790,10 @@ static void add_hooks(void) {
     rb_add_event_hook2(state.hook, method_events(), marker, HOOK_SAFE | HOOK_RAW_ARG);
   if (inner_events())
     rb_add_event_hook2(hook_inner, inner_events(), marker, HOOK_SAFE | HOOK_RAW_ARG);
+  if (state.evaluating && !hooks_fibers) {
+    rb_add_event_hook2(hook_fiber, EVENT_FIBER_SWITCH, marker, HOOK_SAFE | HOOK_RAW_ARG);
+    hooks_fibers = 1;
+  }
 }
 
 static void remove_hooks(void) {
@@ -1398,13 +1804,17 @@ static void remove_hooks(void) {
 
 /* The selectors, as agent.rb packed them: each within the string? */
 static int check_selectors(const char *at, size_t size, uint32_t count) {
+  if (count > MAX_SELECTORS)
+    return EINVAL;
   for (uint32_t i = 0; i < count; i++) {
     const struct selector *selector = (const struct selector *)at;
     if (size < sizeof(*selector))
       return EINVAL;
-    size_t length = sizeof(*selector) + (((size_t)selector->owner_length + 7) & ~(size_t)7);
+    size_t length = selector_size(selector);
     if (size < length)
       return EINVAL;
+    state.programs[i + 1].wants = (uint8_t)selector->wants;
+    state.evaluating |= selector->wants != 0;
     at += length;
     size -= length;
   }
@@ -1467,6 +1877,7 @@ static VALUE native_arm(VALUE self, VALUE packed) {
   seal(fds[0], SEAL_SEAL);
   uint64_t sizes[] = {state.data_size, state.control_size};
   alive->armed = 1;
+  arming++;
   add_hooks();
   VALUE answer = rb_ary_new();
   for (int i = 0; i < 2; i++)
@@ -1507,6 +1918,11 @@ static VALUE native_release(VALUE self) {
 /* In a child: alive->armed was wiped, and there is no shared memory. */
 static VALUE native_forget(VALUE self) {
   (void)self;
+  if (hooks_fibers)
+    rb_remove_event_hook_with_data(hook_fiber, marker);
+  hooks_fibers = 0;
+  for (int i = 0; i < MAX_EVALUATIONS; i++)
+    evaluations[i] = (struct evaluation){.serial = 0};
   if (!state.header)
     return FALSE_VALUE;
   remove_hooks();
@@ -1541,7 +1957,7 @@ static VALUE native_counters(VALUE self) {
   const struct header *h = state.header;
   uint64_t counters[] = {h->state,     state.methods_used, state.blocks_used, state.streams_used,
                          h->conditions, h->no_stream,      h->no_method,      h->too_deep,
-                         h->orphans,   h->abandoned,       h->no_block};
+                         h->orphans,   h->abandoned,       h->no_block,    h->no_values};
   VALUE answer = rb_ary_new();
   for (size_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++)
     rb_ary_push(answer, rb_ull2inum(counters[i]));
@@ -1603,6 +2019,17 @@ static VALUE native_own(VALUE self, VALUE yes) {
   return yes;
 }
 
+/* use(module, exception, Thread#raise, Thread#stop?): what evaluates, and what ends it. */
+static VALUE native_use(VALUE self, VALUE module, VALUE exception, VALUE raising,
+                        VALUE asleep) {
+  (void)self;
+  expressions = module;
+  stop_class = exception;
+  raise_method = raising;
+  asleep_method = asleep;
+  return module;
+}
+
 static void *wiped_by_fork(void) {
   void *page = map_private(4096);
   if (page && madvise(page, 4096, MADV_WIPEONFORK)) { /* Linux before 4.14 */
@@ -1618,6 +2045,15 @@ __attribute__((visibility("default"))) void Init_agent_hook(void) {
   alive = wiped_by_fork();
   state.data_fd = state.control_fd = -1;
   attached_name = rb_intern("__attached__");
+  of_name = rb_intern("of");
+  flush_name = rb_intern("flush");
+  bind_call_name = rb_intern("bind_call");
+  nil_value = rb_ary_pop(rb_ary_new());
+  VALUE *kept[] = {&expressions, &stop_class, &raise_method, &asleep_method};
+  for (int i = 0; i < 4; i++) {
+    *kept[i] = nil_value;
+    rb_gc_register_address(kept[i]);
+  }
   marker = rb_data_object_wrap(rb_cObject, &marker, mark_classes, NULL);
   rb_gc_register_address(&marker);
   rb_define_singleton_method(native, "arm", native_arm, 1);
@@ -1631,4 +2067,6 @@ __attribute__((visibility("default"))) void Init_agent_hook(void) {
   rb_define_singleton_method(native, "refinement", native_refinement, 1);
   rb_define_singleton_method(native, "id_of", native_id_of, 1);
   rb_define_singleton_method(native, "own", native_own, 1);
+  rb_define_singleton_method(native, "watch", native_watch, 0);
+  rb_define_singleton_method(native, "use", native_use, 4);
 }

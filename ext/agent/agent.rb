@@ -457,9 +457,12 @@ module Tracepoint
       OFFSETS = %w[cfp_ep me_owner me_def def_original_id ment_imemo svar_imemo local_flag ec_thread].freeze
       ALIGNED = %w[cfp_ep me_owner me_def def_original_id ec_thread].freeze
       KINDS = { nil => 0, "instance" => 1, "singleton" => 2 }.freeze
-      COUNTERS = %i[state methods blocks streams conditions no_stream no_method too_deep orphans abandoned no_block].freeze
+      SELECTOR = %w[owner kind name expressions].freeze
+      COUNTERS = %i[state methods blocks streams conditions no_stream no_method too_deep orphans abandoned no_block
+                    no_values].freeze
       CALIBRATION_NS = 20_000_000
-      ARGUMENTS = [*FLAGS.keys, *LIMITS.keys, "mode", "threshold_ns", "select", "histograms", "offsets"].freeze
+      ARGUMENTS = [*FLAGS.keys, *LIMITS.keys, "mode", "threshold_ns", "select", "histograms", "offsets", "limit_ms"].freeze
+      WITH_VALUES = [1, 3].freeze # ring, slow
 
       def self.status
         COUNTERS.zip(Native.counters).to_h.merge(Clock.pair)
@@ -468,15 +471,19 @@ module Tracepoint
       def initialize(arguments)
         @arguments = arguments
         @mode = MODES[arguments["mode"]] or refuse("mode")
+        @programs = []
         @selectors = selectors
+        @limit_ms = number("limit_ms", 100, 1, 60_000)
       end
 
       # @return [Hash, Array<IO>] what to reply, and the files to send with it
       def call
         packed = pack
+        Expressions.use(@programs, @limit_ms) if @programs.any?
         answer = Native.arm(packed)
         raise Refusal.new("system", SystemCallError.new(nil, answer).message, errno: answer) if answer.is_a?(Integer)
 
+        Expressions.watch if @programs.any?
         data, control, size, control_size, sealed = answer
         reply = { size: size, control_size: control_size, sealed: sealed == 1, ractors: Facts.ractors, overhead: overhead }
         [reply, [data, control].map { |fd| IO.for_fd(fd) }]
@@ -494,8 +501,8 @@ module Tracepoint
         threshold = number("threshold_ns", 0, 0, 1 << 62)
         refuse("threshold_ns") if @mode == 3 && threshold.zero?
         ticks, ns = Clock.now(CALIBRATION_NS)
-        [@mode, flags, Clock::KIND, Process.pid, Clock.mult(ticks, ns), *Clock::START, ticks, ns, threshold, *limits,
-         *offsets, @selectors.size].pack("L4Q6L4L10") << @selectors.join
+        [@mode, flags, Clock::KIND, Process.pid, Clock.mult(ticks, ns), *Clock::START, ticks, ns, threshold,
+         @limit_ms * 1_000_000, *limits, *offsets, @selectors.size].pack("L4Q7L4L10") << @selectors.join
       end
 
       def number(name, default, least, most)
@@ -534,13 +541,28 @@ module Tracepoint
       end
 
       def selector(map)
-        refuse("select") unless map.is_a?(Hash) && (map.keys - %w[owner kind name]).empty? && KINDS.key?(map["kind"])
+        refuse("select") unless map.is_a?(Hash) && (map.keys - SELECTOR).empty? && KINDS.key?(map["kind"])
         owner, name = map.values_at("owner", "name")
         refuse("select") unless [owner, name].all? { |text| text.nil? || (text.is_a?(String) && text.bytesize.between?(1, 1024)) }
         refuse("select") if owner&.include?("\0")
         id = name ? Native.id_of(name.to_sym) : 0
         owner = owner.to_s.b
-        [KINDS[map["kind"]], owner.bytesize, id].pack("L2Q") << owner << ("\0" * (-owner.bytesize % 8))
+        @programs << program(map["expressions"])
+        wants = (@programs.last || []).map(&:wants).inject(0, :|)
+        [KINDS[map["kind"]], wants, owner.bytesize, id].pack("S2LQ") << owner << ("\0" * (-owner.bytesize % 8))
+      end
+
+      # nil for a selector without expressions.
+      def program(given)
+        return if given.nil? || given == []
+
+        refuse("select") unless given.is_a?(Array) && given.size <= Expressions::MOST
+        raise Refusal.new("argument", "expressions are for the modes ring and slow") unless WITH_VALUES.include?(@mode)
+
+        given.map do |text|
+          refuse("select") unless text.is_a?(String) && text.bytesize.between?(1, Expressions::MOST_BYTES)
+          Expressions::Expression.new(text)
+        end
       end
 
       # What of this stays when it is disarmed, in words.
@@ -594,16 +616,220 @@ module Tracepoint
         elsif !RbConfig::CONFIG["host_os"].include?("linux") then "the hook is for Linux"
         end
 
-      # Beside this file (attach, the Python package), in the checkout that this
-      # file is in, or as the gem built it.
+      # What attach makes begins so; it goes when the tracer does.
+      PUT_THERE = File.basename(__dir__).start_with?(".rbtrace-")
+
       def self.load
-        places = [File.join(__dir__, "agent_hook.so"),
-                  File.expand_path("../../ruby/lib/tracepoint/native/agent-#{RbConfig::CONFIG["arch"]}/agent_hook.so", __dir__)]
-        require places.find { |path| File.exist?(path) } || "tracepoint/agent_hook"
+        require place
       rescue LoadError => e
+        raise if PUT_THERE && !File.exist?(__dir__)
+
         @reason = "agent_hook.so was not built or does not load: #{e.message}"
       end
+
+      # Beside this file (attach, the Python package), in the checkout that this
+      # file is in, or as the gem built it.
+      def self.place
+        beside = File.join(__dir__, "agent_hook.so")
+        return beside if File.exist?(beside)
+        # Looking through all gems takes a program with busy threads a minute.
+        raise LoadError, "it was not put there" if PUT_THERE
+
+        checkout = File.expand_path("../../ruby/lib/tracepoint/native/agent-#{RbConfig::CONFIG["arch"]}/agent_hook.so", __dir__)
+        File.exist?(checkout) ? checkout : "tracepoint/agent_hook"
+      end
       load unless @reason
+    end
+
+    # Values at the entry of a method: docs/agent.md, "Values of expressions". The
+    # hook has them worked out in the program's own thread, in the middle of a call.
+    module Expressions
+      # Ends what takes too long; of the program nobody else ever sees it.
+      class Stop < Exception; end # rubocop:disable Lint/InheritException -- a StandardError would be rescued
+
+      MOST = 16
+      MOST_BYTES = 1024
+      ROOM = 1000
+      ELLIPSIS = "\u2026"
+      LEFT = "(left by throw, break or return)"
+      TICK = 0.02
+      # What others send to the thread waits until it is over; but not ours.
+      NEVER = { Object => :never }.freeze
+      IMMEDIATE = { Stop => :immediate }.freeze
+      METHODS = %i[raise stop?].map { |name| Thread.instance_method(name) }.freeze
+
+      # Where a call is evaluated. place: of its definition, of a C method's its caller's
+      Frame = Struct.new(:binding, :receiver, :place)
+
+      # One of them, and the way to its value that costs least.
+      class Expression
+        FILE = "(rbtrace)"
+        SELF = 1
+        BINDING = 2
+        PLACE = 4
+        IVAR_GET = Kernel.instance_method(:instance_variable_get)
+        # A binding of an object, whatever it is, with Ruby's top level around it.
+        BINDER = TOPLEVEL_BINDING.eval("::Module.new { def rbtrace_binding; ::Kernel.binding; end }", __FILE__, __LINE__)
+                                 .instance_method(:rbtrace_binding)
+        KINDS = { /\Aself\z/ => :itself, /\A__source__\z/ => :place, /\A@[A-Za-z_]\w*\z/ => :variable,
+                  /\Aself\.[a-z_]\w*[?!]?\z/ => :attribute, /\A[a-z_]\w*\z/ => :local }.freeze
+
+        # @raise [Refusal] if it is no Ruby
+        def initialize(text)
+          @text = text.strip
+          @kind = KINDS.find { |form, _| form.match?(@text) }&.last || :code
+          @name = @text.delete_prefix("self.").to_sym if %i[variable attribute local].include?(@kind)
+          check unless @kind == :place
+        end
+
+        def wants
+          case @kind
+          when :place then SELF | PLACE
+          when :local, :code then SELF | BINDING
+          else SELF
+          end
+        end
+
+        def value(frame)
+          case @kind
+          when :itself then frame.receiver
+          when :place then frame.place
+          when :variable then IVAR_GET.bind_call(frame.receiver, @name)
+          when :attribute then frame.receiver.__send__(@name)
+          else evaluated(frame)
+          end
+        end
+
+        private
+
+        def evaluated(frame)
+          scope = frame.binding ||= BINDER.bind_call(frame.receiver)
+          return scope.local_variable_get(@name) if @kind == :local && scope.local_variable_defined?(@name)
+
+          scope.eval(@text, FILE, 1)
+        end
+
+        # Compiled and thrown away: nothing of it runs, nor is the program warned.
+        def check
+          verbose = $VERBOSE
+          $VERBOSE = nil
+          RubyVM::InstructionSequence.compile(@text, FILE, FILE, 1)
+        rescue SyntaxError => e
+          raise Refusal.new("argument", "the expression #{Values.text(@text).inspect} is no Ruby: #{reason(e)}")
+        ensure
+          $VERBOSE = verbose
+        end
+
+        def reason(error)
+          lines = Values.text(error.message).lines.map { |line| line.sub(/\A\(rbtrace\):\d+: /, "").strip }
+          (lines.find { |line| line.sub!(/\A\|\s*\^[\s^~]*/, "") } || lines.first.to_s).delete_prefix("syntax error, ")
+        end
+      end
+
+      class << self
+        # programs: by selector its expressions, or nil
+        def use(programs, limit_ms)
+          @programs = programs
+          @limit_ms = limit_ms
+        end
+
+        # Ends with what is armed and the last evaluation; another arming has another.
+        def watch
+          mine = @watcher = Object.new
+          thread = Thread.new do
+            Native.own(true)
+            Kernel.sleep(TICK) while @watcher.equal?(mine) && Native.watch
+          ensure
+            Native.own(false)
+          end
+          thread.thread_variable_set(:rbtrace_agent, true)
+          thread.name = "rbtrace agent"
+          thread.report_on_exception = false
+          ThreadGroup::Default.add(thread) # the agent's end is not its own
+        rescue ThreadError # the program has closed that group
+          nil
+        end
+
+        # What the records are to say, as bytes.
+        def of(program, binding, receiver, path, line)
+          Thread.handle_interrupt(NEVER) do
+            frame = Frame.new(binding, receiver, path && "#{path}:#{line}")
+            packed(program, Thread.handle_interrupt(IMMEDIATE) { texts(@programs[program], frame) })
+          end
+        end
+
+        # What is to end an evaluation comes here instead.
+        def flush
+          Thread.handle_interrupt(NEVER) { Thread.handle_interrupt(IMMEDIATE) { nil } }
+        end
+
+        private
+
+        def packed(program, texts)
+          shortened(texts).inject([program, 0].pack("S<C")) { |bytes, text| bytes << [text.bytesize].pack("S<") << text.b }
+        end
+
+        def texts(expressions, frame)
+          found = []
+          expressions.each { |expression| found << text(expression, frame) }
+          found
+        rescue Stop
+          found << "(took longer than #{@limit_ms} ms)" until found.size == expressions.size
+          found
+        end
+
+        # A throw, a return and a break would go on into the program.
+        def text(expression, frame)
+          found = text_or_error(expression, frame)
+        rescue Stop, SignalException => e # what a signal asked for is the program's
+          found = e
+          raise
+        ensure
+          return LEFT unless found # rubocop:disable Lint/EnsureReturn
+        end
+
+        def text_or_error(expression, frame)
+          printable(expression.value(frame).inspect)
+        rescue Stop, SignalException
+          raise
+        rescue Exception => e # rubocop:disable Lint/RescueException -- nothing of it is the program's
+          failure(e)
+        end
+
+        def failure(error)
+          name = Names.module_text(Names::OBJECT_CLASS.bind_call(error))
+          "(#{name}: #{printable(error.message).lines.first.to_s.strip})"
+        rescue Stop, SignalException
+          raise
+        rescue Exception # rubocop:disable Lint/RescueException -- of its message
+          "(#{name})"
+        end
+
+        # Whatever inspect gave, as a String of Ruby's own.
+        def printable(text)
+          Values.text("#{text}".byteslice(0, 4 * ROOM))
+        end
+
+        # Together they fit; long ones give way, and as much as needs be.
+        def shortened(texts)
+          left = ROOM
+          share = texts.map(&:bytesize).sort.each_with_index do |size, i|
+            fair = left / (texts.size - i)
+            break fair if size > fair
+
+            left -= size
+          end
+          share.is_a?(Integer) ? texts.map { |text| cut(text, share) } : texts
+        end
+
+        def cut(text, bytes)
+          return text if text.bytesize <= bytes
+
+          text.byteslice(0, bytes - ELLIPSIS.bytesize).scrub("") << ELLIPSIS
+        end
+      end
+
+      Native.use(self, Stop, *METHODS) unless Native.reason
     end
 
     # The hook's clock.

@@ -14,6 +14,7 @@ class AgentFuzzTest < Minitest::Test
   REFUSED = [
     { command: "status" }, { command: "disarm" }, { command: "names", from: 0, count: 1 }, { command: "arm" },
     { command: "arm", mode: "ring", ring_records: 3 }, { command: "arm", mode: "table", select: [{ owner: 1 }] },
+    { command: "arm", mode: "ring", select: [{ name: "a", expressions: ["self", "1 +"] }], limit_ms: 0 },
     { command: "eval", code: nil, limit_ms: 1 }, { command: "clock", from: 1.5 }, { command: "no such" }
   ].freeze
   CODES = %w[protocol command argument state].freeze

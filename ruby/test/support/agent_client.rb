@@ -146,9 +146,10 @@ end
 
 # The shared memory, read as docs/agent.md has it.
 class AgentMemory
-  Record = Struct.new(:time, :method, :depth, :kind, :flags) # rubocop:disable Lint/StructNewOverride
-  KINDS = %i[none entry return c_entry c_return lost gc_begin gc_end raise object cpu stack place thread].freeze
-  COUNTERS = %i[no_stream no_method too_deep orphans abandoned no_block].freeze
+  # text: of one of kind text, its bytes
+  Record = Struct.new(:time, :method, :depth, :kind, :flags, :text) # rubocop:disable Lint/StructNewOverride
+  KINDS = %i[none entry return c_entry c_return lost gc_begin gc_end raise object cpu stack place thread text].freeze
+  COUNTERS = %i[no_stream no_method too_deep orphans abandoned no_block no_values].freeze
 
   attr_reader :reply, :data, :control
 
@@ -226,8 +227,9 @@ class AgentMemory
     tail = @tails[stream]
     published = u64(u64(128) + 64 * stream)
     found = (tail...published).map do |n|
-      time, method, depth, kind, flags = @data.pread(16, ring + 16 * (n % records)).unpack("Q<L<S<CC")
-      Record.new(time, method, depth, KINDS.fetch(kind), flags)
+      bytes = @data.pread(16, ring + 16 * (n % records))
+      time, method, depth, kind, flags = bytes.unpack("Q<L<S<CC")
+      Record.new(time, method, depth, KINDS.fetch(kind), flags, bytes.byteslice(0, flags & 15))
     end
     @tails[stream] = published
     @control.pwrite([published].pack("Q<"), 64 * (stream + 1))
