@@ -11,7 +11,8 @@ import pytest
 
 from conftest import answer, by_key, if_ruby_has, run, times
 from rbtrace_py.linux.probes import StateReader, find_probes
-from rbtrace_py.linux.process import Process, descendants
+from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.processes import descendants
 
 
 def states(pid, pattern=""):

@@ -18,7 +18,8 @@ import pytest
 
 from conftest import LIB, ROOT, TARGETS, Target, Tracer, read_line, run
 from rbtrace_py.errors import NotPermitted
-from rbtrace_py.linux.process import Process, children
+from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.processes import children
 from rbtrace_py.linux.ptrace import paused
 from rubies import need
 

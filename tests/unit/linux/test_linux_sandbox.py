@@ -15,7 +15,8 @@ from linux_targets import HERE, compile_c
 
 from rbtrace_py.errors import NotPermitted, RbtraceError
 from rbtrace_py.linux import sandbox
-from rbtrace_py.linux.process import Process, descendants
+from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.processes import descendants
 from rbtrace_py.linux.sandbox import run_as
 
 UID, GID, GROUPS = 54321, 54322, [54323, 54324]

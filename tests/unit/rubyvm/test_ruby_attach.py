@@ -22,7 +22,8 @@ from rbtrace_py.errors import (
     VmNotStarted,
 )
 from rbtrace_py.linux.memory import ProcessMemory
-from rbtrace_py.linux.process import Process, descendants
+from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.processes import descendants
 from rbtrace_py.rubyvm import attach as attaching
 from rbtrace_py.rubyvm import roots
 from rbtrace_py.rubyvm.attach import attach

@@ -309,7 +309,7 @@ def _told_status(targets: Targets) -> int:
 
 def _choose(regex: str) -> int:
     """The pid that --ps means; a person may be asked."""
-    from rbtrace_py.linux.process import find_by_cmdline
+    from rbtrace_py.linux.processes import find_by_cmdline
 
     try:
         found = find_by_cmdline(regex)

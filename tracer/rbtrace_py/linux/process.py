@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import select
-import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rbtrace_py.errors import NoSuchTarget, NotPermitted, RbtraceError, UsageError
+from rbtrace_py.errors import NoSuchTarget, NotPermitted, RbtraceError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.permission import explain_denied
 from rbtrace_py.linux.procfs import read_file
@@ -25,7 +23,7 @@ _PF_KTHREAD = 0x00200000
 _PID_NAMESPACE_ROOT = 0xEFFFFFFC
 """Inode of the first pid namespace: PROC_PID_INIT_INO (include/linux/proc_ns.h)."""
 
-_CMDLINE_LIMIT = 32768
+CMDLINE_LIMIT = 32768
 _AUXV_LIMIT = 4096
 
 
@@ -39,15 +37,6 @@ class Stat:
     flags: int
     threads: int
     start_time: int
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A process found by its command line; texts are safe to show."""
-
-    pid: int
-    comm: str
-    cmdline: str
 
 
 class Process(Closing):
@@ -216,7 +205,7 @@ class Process(Closing):
     def cmdline(self) -> list[str]:
         """The words it was started with, safe to show; empty if not known."""
         try:
-            return split_cmdline(self.read("cmdline", _CMDLINE_LIMIT))
+            return split_cmdline(self.read("cmdline", CMDLINE_LIMIT))
         except RbtraceError:
             return []
 
@@ -365,110 +354,3 @@ def _own_namespace(kind: str) -> int | None:
 def host_pid_namespace() -> bool:
     """Are our pids those that BPF programs see (the first pid namespace's)?"""
     return _own_namespace("pid") == _PID_NAMESPACE_ROOT
-
-
-def all_pids() -> list[int]:
-    """The pids of all processes that ``/proc`` shows, ascending."""
-    return _numbers(os.listdir("/proc"))
-
-
-def children(pid: int) -> list[int]:
-    """Return the pids of the living or unreaped children of ``pid``, ascending.
-
-    From ``/proc/PID/task/*/children``; where the kernel has no such file
-    (CONFIG_PROC_CHILDREN) from every process's ``stat``. Empty if it is gone.
-    """
-    try:
-        tasks = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return []
-    found: set[int] = set()
-    for task in tasks:
-        try:
-            words = read_file(f"/proc/{pid}/task/{task}/children").split()
-        except OSError:
-            if not _has_children_file():
-                return _children_by_parent().get(pid, [])
-            continue
-        found.update(map(int, words))
-    return sorted(found)
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the pids of all descendants of ``pid``, parents first."""
-    tree = None if _has_children_file() else _children_by_parent()
-    found: dict[int, None] = {}
-    queue = [pid]
-    while queue:
-        parent = queue.pop(0)
-        for child in children(parent) if tree is None else tree.get(parent, []):
-            if child != pid and child not in found:
-                found[child] = None
-                queue.append(child)
-    return list(found)
-
-
-def _has_children_file() -> bool:
-    return os.path.exists("/proc/thread-self/children")
-
-
-def _children_by_parent() -> dict[int, list[int]]:
-    tree: dict[int, list[int]] = {}
-    for pid in all_pids():
-        stat = _stat_of(pid)
-        if stat is not None:
-            tree.setdefault(stat.parent, []).append(pid)
-    return tree
-
-
-def _stat_of(pid: int) -> Stat | None:
-    try:
-        return parse_stat(read_file(f"/proc/{pid}/stat"))
-    except (OSError, RbtraceError):
-        return None
-
-
-def find_by_cmdline(regex: str) -> list[Candidate]:
-    """Return the processes whose command line matches ``regex``, by pid.
-
-    Neither we nor what started us (``sudo rbtrace-py --ps …``) is among them.
-    Raises UsageError if the regex does not compile.
-    """
-    try:
-        pattern = re.compile(regex)
-    except re.error as error:
-        raise UsageError(
-            f"--ps: {error.msg} in the regular expression {regex!r}"
-        ) from None
-    ours = _ourselves()
-    found = (candidate for candidate in _candidates() if candidate.pid not in ours)
-    return [candidate for candidate in found if pattern.search(candidate.cmdline)]
-
-
-def _candidates() -> Iterator[Candidate]:
-    for pid in all_pids():
-        try:
-            words = split_cmdline(read_file(f"/proc/{pid}/cmdline", _CMDLINE_LIMIT))
-        except OSError:
-            continue
-        stat = _stat_of(pid)
-        if stat is not None and words and stat.state not in "ZX":
-            yield Candidate(pid, stat.comm, " ".join(words))
-
-
-def _ourselves() -> set[int]:
-    """Our pid, and those of ancestors whose command line holds our arguments."""
-    pid = os.getpid()
-    ours = {pid}
-    arguments = " ".join(sys.argv[1:])
-    stat = _stat_of(pid)
-    while arguments and stat is not None and stat.parent > 0:
-        pid = stat.parent
-        try:
-            words = split_cmdline(read_file(f"/proc/{pid}/cmdline", _CMDLINE_LIMIT))
-        except OSError:
-            break
-        if arguments in " ".join(words):
-            ours.add(pid)
-        stat = _stat_of(pid)
-    return ours

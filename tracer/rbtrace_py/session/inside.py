@@ -16,7 +16,8 @@ from rbtrace_py.aggregate.inside import (
     Scalar,
 )
 from rbtrace_py.errors import NoSuchTarget
-from rbtrace_py.linux.process import Process, children, parse_status
+from rbtrace_py.linux.process import Process, parse_status
+from rbtrace_py.linux.processes import children
 from rbtrace_py.linux.procfs import read_file
 from rbtrace_py.session.targets import Targets
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
-from rbtrace_py.linux.process import Process, children
+from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.processes import children
 
 
 class Targets:
