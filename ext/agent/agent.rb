@@ -621,7 +621,7 @@ module Tracepoint
 
       def self.load
         require place
-      rescue LoadError => e
+      rescue LoadError, SystemCallError => e
         raise if PUT_THERE && !File.exist?(__dir__)
 
         @reason = "agent_hook.so was not built or does not load: #{e.message}"

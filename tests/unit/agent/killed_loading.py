@@ -1,6 +1,6 @@
 """A tracer that attaches to a process and kills itself at one of its steps.
 
-killed_loading.py PID STEP     STEP counts from 0; says its name
+killed_loading.py PID STEP     STEP is a name, or counts from 0; says its name
 
 Or "done" if it is beyond the last, or "there" if the agent was.
 """
@@ -19,12 +19,12 @@ from rbtrace_py.linux.process import Process  # noqa: E402
 from rbtrace_py.session.attaching import attach, detach  # noqa: E402
 
 
-def main(pid: int, last: int) -> None:
+def main(pid: int, last: str) -> None:
     steps = 0
 
     def at(step: str) -> None:
         nonlocal steps
-        if steps == last:
+        if last in (step, str(steps)):
             print(step, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         steps += 1
@@ -36,4 +36,4 @@ def main(pid: int, last: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), sys.argv[2])

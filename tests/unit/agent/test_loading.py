@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from injecting import build_registers, injected, state
 
-from processes import TIMEOUT, is_soak, read_line, times
+from processes import is_soak, read_line, times
 from rbtrace_py.agent.inject import NotAcknowledged
 from rbtrace_py.agent.loading import NotLoaded, Said, alone
 from rbtrace_py.aggregate.inside import Evaluated
@@ -85,7 +85,7 @@ def folders(pid: int) -> set[str]:
 
 
 def go_away(found: set[str]) -> bool:
-    end = time.monotonic() + TIMEOUT
+    end = time.monotonic() + LIMIT
     while any(map(os.path.exists, found)):
         if time.monotonic() > end:
             return False
@@ -95,7 +95,7 @@ def go_away(found: set[str]) -> bool:
 
 def settles(pid: int, before: dict[str, int]) -> bool:
     """It comes back by itself, in its own time."""
-    end = time.monotonic() + TIMEOUT
+    end = time.monotonic() + LIMIT
     while state(pid) != before:
         if time.monotonic() > end:
             return False
@@ -130,7 +130,7 @@ def test_a_sleep_is_not_cut_short() -> None:
         assert int(took.split()[1]) >= 1500
 
 
-def kill_at(step: int, pid: int) -> str:
+def kill_at(step: int | str, pid: int) -> str:
     """Attach and be killed at a step; its name, ``done`` beyond the last.
 
     One that was killed before may have brought the agent there: then it is detached.
@@ -140,12 +140,12 @@ def kill_at(step: int, pid: int) -> str:
     return name
 
 
-def _kill_at(step: int, pid: int) -> str:
+def _kill_at(step: int | str, pid: int) -> str:
     done = subprocess.run(
         [sys.executable, str(KILLED), str(pid), str(step)],
         capture_output=True,
         text=True,
-        timeout=TIMEOUT,
+        timeout=LIMIT,
     )
     assert done.stdout, done.stderr
     return done.stdout.strip()
@@ -178,10 +178,24 @@ def test_killed_at_each_step(kind: str, ruby: str) -> None:
             assert go_away(folders(target.pid)), name
         assert step >= 27
         with Process(target.pid) as process:
-            attach(process, silent, LIMIT)
+            assert attach(process, silent, LIMIT).without_hook is None
             assert value(target.pid, "6 * 7") == "42"
             detach(process, limit=LIMIT)
         assert settles(target.pid, before)
+        assert target.end() == "right"
+
+
+def test_killed_while_the_process_loads_its_files() -> None:
+    """Which go before it has come to the hook: half an agent would be left for good.
+
+    Busy, it waits for Ruby's lock at each file.
+    """
+    with injected("ruby") as target:
+        assert kill_at("acknowledged", target.pid) == "acknowledged"
+        assert go_away(folders(target.pid))
+        with Process(target.pid) as process:
+            assert attach(process, silent, LIMIT).without_hook is None
+        assert value(target.pid, "6 * 7") == "42"
         assert target.end() == "right"
 
 

@@ -26,7 +26,12 @@ lambda do |text, path|
       agent.start
     else
       source = text.partition("\n__END__\n").last
-      RubyVM::InstructionSequence.compile(source, path, path).eval
+      begin
+        RubyVM::InstructionSequence.compile(source, path, path).eval
+      ensure
+        # The tracer was killed, and its files went: who comes next begins anew.
+        ::Tracepoint.__send__(:remove_const, :Agent) if defined?(::Tracepoint::Agent) && !::Tracepoint::Agent.respond_to?(:start)
+      end
     end
     raise "no socket could be made" unless ::Tracepoint::Agent.path
 
