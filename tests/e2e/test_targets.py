@@ -99,6 +99,19 @@ def test_by_its_command_line(start, trace):
     assert by_key(answer(tracer)) == {None: 4}
 
 
+def test_a_ruby_goes_before_what_else_matches(start, root):
+    """A shell, an editor, a tail of the log."""
+    target = start("late.rb", "mixed-4417")
+    shell = Target("sh", "-c", "echo ready; read line; : mixed-4417")
+    try:
+        out, err, code = run("probes", "--ps", "mixed-4417", "late:first")
+        assert (code, "first" in out) == (0, True), err
+        said = f"of 2 processes that match, {target.pid} alone runs Ruby: "
+        assert said in " ".join(err.split())
+    finally:
+        shell.close()
+
+
 def test_several_that_match_are_listed(start, root):
     targets = [start("late.rb", "twin-9933") for _ in range(2)]
     out, err, code = run("probes", "--ps", "twin-9933")

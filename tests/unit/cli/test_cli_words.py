@@ -141,7 +141,7 @@ def test_values_of_the_shared_options() -> None:
 
 def test_ps_takes_the_only_match(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "rbtrace_py.linux.process.find_by_cmdline",
+        "rbtrace_py.session.choosing.find_by_cmdline",
         lambda regex: [type("Candidate", (), {"pid": 77, "cmdline": "ruby"})],
     )
     seen = invoked(monkeypatch, "count", "--ps", "ruby", "a")

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+_CMDLINE_COLUMNS = 60
+
 _SIGNALLED = 128
 """What shells add to a signal's number."""
 
@@ -66,8 +68,8 @@ target_options = chain(
     click.option(
         "--ps",
         metavar="REGEX",
-        help="Instead of PID: the process whose command line matches; asks when"
-        " several do.",
+        help="Instead of PID: the process whose command line matches, one with Ruby"
+        " if some have it; asks when several do.",
     ),
     click.option(
         "--subprocesses", is_flag=True, help="Children of the target join it."
@@ -309,22 +311,26 @@ def _told_status(targets: Targets) -> int:
 
 def _choose(regex: str) -> int:
     """The pid that --ps means; a person may be asked."""
-    from rbtrace_py.linux.processes import find_by_cmdline
+    from rbtrace_py.session.choosing import choices
 
-    try:
-        found = find_by_cmdline(regex)
-    except re.error as error:
-        raise UsageError(f"--ps {regex!r}: {error}") from error
+    choice = choices(regex)
+    found = choice.candidates
     if not found:
         raise NoSuchTarget(f"no process matches {regex!r}")
-    if len(found) == 1:
-        return found[0].pid
     style = Style.for_stream(sys.stderr)
+    if len(found) == 1:
+        if choice.passed_over:
+            what = "alone runs Ruby" if choice.are_ruby else "was started by the others"
+            number = choice.passed_over + 1
+            line = cut(found[0].cmdline, _CMDLINE_COLUMNS, style)
+            say(f"of {number} processes that match, {found[0].pid} {what}: {line}")
+        return found[0].pid
     room = style.width - 14
     listing = [f"{c.pid:>8}  {cut(c.cmdline, room, style)}" for c in found]
     if not sys.stdin.isatty():
         listing.append("give the PID of one, or a REGEX that only it matches")
-        raise UsageError(f"{len(found)} processes match {regex!r}", "\n".join(listing))
+        what = "processes that run Ruby" if choice.are_ruby else "processes"
+        raise UsageError(f"{len(found)} {what} match {regex!r}", "\n".join(listing))
     click.echo("\n".join(listing), err=True)
     pids = [str(candidate.pid) for candidate in found]
     return int(click.prompt("PID", type=click.Choice(pids), err=True))

@@ -1,7 +1,7 @@
 """What can stand at the end of a line of a conversation.
 
 The process is asked with reflection alone: no method of the program's is called, no
-constant is loaded, and what would have to be run to be known (``a.b.``) is left as it is.
+constant is loaded, and what would have to be run to be known (``a.b.``) stays as it is.
 """
 
 from __future__ import annotations

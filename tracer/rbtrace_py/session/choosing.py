@@ -1,0 +1,53 @@
+"""Which process ``--ps REGEX`` means: one that runs Ruby, if some that match do.
+
+Shells, editors and a tail of a log have the words in their command lines, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rbtrace_py.errors import RbtraceError
+from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.processes import Candidate, descendants, find_by_cmdline
+from rbtrace_py.rubyvm.detect import find_ruby
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What can be meant, by pid.
+
+    are_ruby: each runs Ruby; else none does, as far as we may look
+    passed_over: how many matched besides
+    """
+
+    candidates: Sequence[Candidate]
+    are_ruby: bool
+    passed_over: int
+
+
+def choices(regex: str) -> Choice:
+    """The processes that match, or of these those that run Ruby.
+
+    Where none does, what only started another that matches (sudo, sh) is passed
+    over. Raises UsageError if the regex does not compile.
+    """
+    matching = find_by_cmdline(regex)
+    rubies = [one for one in matching if runs_ruby(one.pid)]
+    found = rubies or _without_starters(matching)
+    return Choice(found, bool(rubies), len(matching) - len(found))
+
+
+def runs_ruby(pid: int) -> bool:
+    """Is CRuby in it? False also where we may not look."""
+    try:
+        with Process(pid) as process, find_ruby(process):
+            return True
+    except (RbtraceError, OSError):
+        return False
+
+
+def _without_starters(candidates: Sequence[Candidate]) -> list[Candidate]:
+    pids = {one.pid for one in candidates}
+    return [one for one in candidates if not pids.intersection(descendants(one.pid))]
