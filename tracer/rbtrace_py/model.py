@@ -294,6 +294,7 @@ class CallKind(IntEnum):
     STACK = 11
     PLACE = 12
     THREAD = 13
+    TEXT = 14
 
 
 CallRecord = tuple[int, int, int, int, int]
@@ -301,6 +302,10 @@ CallRecord = tuple[int, int, int, int, int]
 CALL_RECORD_SIZE = 16
 CALL_ORPHAN = 1
 """Flag of a return whose entry was before arming."""
+CALL_VALUES = 2
+"""Flag of an entry that is followed by the values of expressions, in TEXT records."""
+CALL_TEXT_SIZE, CALL_TEXT_GOES_ON = 15, 16
+"""Flags of a TEXT record: how many of its bytes count, and whether more follow."""
 
 
 class MethodKind(IntEnum):

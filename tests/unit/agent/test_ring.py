@@ -19,7 +19,7 @@ from rbtrace_py.agent.ring import Ring
 from rbtrace_py.agent.shared import SharedMemory
 
 SEED = 20_260_103
-ENTRY, RETURN, LOST, STACK, PLACE, THREAD = 1, 2, 5, 11, 12, 13
+ENTRY, RETURN, LOST, STACK, PLACE, THREAD, TEXT = 1, 2, 5, 11, 12, 13, 14
 
 
 class Writer:
@@ -113,6 +113,18 @@ def test_a_stacks_triple_stays_together(writer: Writer) -> None:
     placed = Ring(writer.memory).step()
     kinds = [(time, record[3]) for time, _, record in placed]
     assert kinds == [(40, STACK), (40, PLACE), (40, THREAD), (50, 1), (60, 1)]
+
+
+def test_texts_stay_behind_their_entry(writer: Writer) -> None:
+    """They have bytes where others have a time."""
+    writer.write(0, 50, 9, 0, ENTRY, 2)
+    writer.write(0, (1 << 64) - 1, 1, 1, TEXT, 14 + 16)
+    writer.write(0, 3, 0, 0, TEXT, 1)
+    writer.write(1, 60, 1, 0, ENTRY, 0)
+    writer.write(0, 70, 9, 0, RETURN, 0)
+    placed = Ring(writer.memory).step()
+    kinds = [(time, record[3]) for time, _, record in placed]
+    assert kinds == [(50, ENTRY), (50, TEXT), (50, TEXT), (60, ENTRY), (70, RETURN)]
 
 
 def test_a_loss_keeps_its_place(writer: Writer) -> None:

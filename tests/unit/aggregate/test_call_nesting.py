@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Iterable
 
 from processes import times
@@ -10,7 +11,7 @@ from rbtrace_py.aggregate.calls import MAX_DEPTH, CallNesting, Happened
 from rbtrace_py.model import CallRecord
 
 ENTRY, RETURN, C_ENTRY, C_RETURN, LOST, GC_BEGIN, GC_END, RAISE = range(1, 9)
-CPU, STACK, PLACE, THREAD = range(10, 14)
+CPU, STACK, PLACE, THREAD, TEXT = range(10, 15)
 SEED = 20_260_104
 Told = tuple[str, int, int, int | None]
 
@@ -150,6 +151,61 @@ def test_streams_are_apart() -> None:
         list(nesting.feed(stream, (1, 1, 0, ENTRY, 0)))
     (event,) = nesting.feed(1, (5, 1, 0, RETURN, 0))
     assert (event.duration, len(nesting.stacks[0].open)) == (4, 1)
+
+
+def texts(data: bytes) -> list[CallRecord]:
+    """As the hook writes them."""
+    records = []
+    for at in range(0, len(data), 14):
+        part = data[at : at + 14]
+        flags = len(part) | (16 if at + 14 < len(data) else 0)
+        fields = struct.unpack("<QIH", part.ljust(14, b"\0"))
+        records.append((*fields, TEXT, flags))
+    return records
+
+
+def test_values_come_with_the_entry_and_the_return() -> None:
+    nesting = CallNesting()
+    data = bytes(range(40))
+    records = [
+        (1, 1, 0, ENTRY, 2),
+        *texts(data),
+        (2, 2, 1, C_ENTRY, 0),
+        (3, 2, 1, C_RETURN, 0),
+        (4, 1, 0, RETURN, 0),
+    ]
+    events = [list(nesting.feed(0, record)) for record in records]
+    assert [len(each) for each in events] == [0, 0, 0, 1, 1, 1, 1]
+    found = [(e.what.name, e.time, e.text) for (e,) in events[3:]]
+    assert found == [
+        ("ENTERED", 1, data),
+        ("ENTERED", 2, b""),
+        ("RETURNED", 3, b""),
+        ("RETURNED", 4, data),
+    ]
+
+
+def test_values_that_do_not_come() -> None:
+    """Only the entry is certain: something else follows it, or nothing at all."""
+    nesting = CallNesting()
+    assert nesting.feed(0, (1, 1, 0, ENTRY, 2)) == ()
+    events = nesting.feed(0, (2, 1, 0, RETURN, 0))
+    assert [(e.what.name, e.text) for e in events] == [
+        ("ENTERED", b""),
+        ("RETURNED", b""),
+    ]
+    assert nesting.feed(0, (3, 1, 0, ENTRY, 2)) == ()
+    assert nesting.feed(0, texts(b"x" * 20)[0]) == ()
+    assert [e.what.name for e in nesting.finish(9)] == ["ENTERED", "ENDED"]
+    assert nesting.feed(0, texts(b"alone")[0]) == ()
+
+
+def test_values_without_end() -> None:
+    nesting = CallNesting()
+    nesting.feed(0, (1, 1, 0, ENTRY, 2))
+    fed = [nesting.feed(0, (0, 0, 0, TEXT, 14 + 16)) for _ in range(500)]
+    (event,) = [event for events in fed for event in events]
+    assert len(event.text) < 2100
 
 
 def test_garbage_collection() -> None:

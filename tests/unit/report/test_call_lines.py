@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rbtrace_py.aggregate.calls import CallNesting, Told
+from rbtrace_py.aggregate.calls import CallEvent, CallNesting, Told
 from rbtrace_py.model import (
     NO_ROOM_METHOD,
     UNKNOWN_METHOD,
@@ -45,6 +45,33 @@ def stack(stream: int, number: int, tid: int) -> list[tuple[int, CallRecord]]:
         (stream, (0, number, 0, STACK, 0)),
         (stream, (0xEC, tid, 0, PLACE, 0)),
         (stream, (0xABC, 0, 0, THREAD, 0)),
+    ]
+
+
+def test_values() -> None:
+    """Where a call begins, and where it is one line; never on its last one."""
+    values = (("self", '"a\\n\x1b[1m…'), ("@b", "1\u202e"))
+    nesting = CallNesting()
+    made = CallLines(CallsForm(durations=False), PLAIN)
+    shown = [
+        line
+        for s, record in TREE
+        for event in nesting.feed(s, record)
+        for line in made.lines(Told(1, event, METHODS[event.method], values))
+    ]
+    given = r"""(self="a\n\e[1m…, @b=1\u{202E})""".replace("\\\\", "\\")
+    assert shown == [f"A#a{given}", f"  A#b{given}", "A#a", ""]
+    (entered, returned) = (Told(1, event, METHODS[1], values) for event in _ends())
+    assert call_document(entered, {}) is None
+    document = call_document(returned, {})
+    assert document is not None
+    assert document["values"] == dict(values)
+
+
+def _ends() -> list[CallEvent]:
+    nesting = CallNesting()
+    return [
+        event for s, record in (TREE[0], TREE[-1]) for event in nesting.feed(s, record)
     ]
 
 

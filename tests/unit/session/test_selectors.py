@@ -45,20 +45,49 @@ def test_what_selects_nothing(word: str) -> None:
     assert raised.value.hint
 
 
-@pytest.mark.parametrize("word", ["gsub(self)", "String#gsub(@a)", "x(__source__)"])
-def test_expressions_are_refused(word: str) -> None:
-    with pytest.raises(UsageError, match="expression") as raised:
+def test_expressions() -> None:
+    assert parse_selector("String#gsub(self, @a, [b, c])") == Selector(
+        "String", "instance", "gsub", ("self", "@a", "[b, c]")
+    )
+    assert parse_selector("x( f(1,2) )") == Selector(None, None, "x", ("f(1,2)",))
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("x(", "missing at its end"),
+        ("x()", "an expression is missing"),
+        ("x(a) b", "'b' is too much"),
+        ("x(a))", "too much"),
+        ("(a)", "selects no method"),
+        ("A::B(a)", "selects no method"),
+    ],
+)
+def test_expressions_that_are_none(word: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why) as raised:
         parse_selector(word)
-    assert word.partition("(")[0] in raised.value.hint
+    assert raised.value.hint
+
+
+def test_expressions_where_no_values_are_shown() -> None:
+    with pytest.raises(UsageError, match="single calls") as raised:
+        selectors_of(["String#gsub(@a)"], ())
+    assert "calls PID -m 'String#gsub(@a)'" in raised.value.hint
+    assert "'String#gsub' alone" in raised.value.hint
 
 
 def test_a_file(tmp_path: Path) -> None:
     path = tmp_path / "my.tracer"
-    path.write_text("# mine\nString#gsub # slow\n\n  sleep  \nString#gsub\n")
+    path.write_text(
+        "# mine\nString#gsub # slow\n\n  sleep  \nString#gsub\n"
+        'x(a, "y #{b} # c") # (both)\nz(c)\n'
+    )
     assert selectors_of(["puts"], [str(path)]) == [
         Selector(None, None, "puts"),
         Selector("String", "instance", "gsub"),
         Selector(None, None, "sleep"),
+        Selector(None, None, "x", ("a", '"y #{b} # c"')),
+        Selector(None, None, "z", ("c",)),
     ]
 
 

@@ -51,11 +51,20 @@ class Selector:
     """Methods that are defined in ``owner`` (None: anywhere) and called ``name`` (any).
 
     kind: ``instance``, ``singleton``, None: both
+    expressions: in Ruby, whose values are to be told with each call
     """
 
     owner: str | None = None
     kind: str | None = None
     name: str | None = None
+    expressions: tuple[str, ...] = ()
+
+    def arguments(self) -> Map:
+        """As the agent is told; one without expressions may not know that word."""
+        found: Map = {"owner": self.owner, "kind": self.kind, "name": self.name}
+        if self.expressions:
+            found["expressions"] = list(self.expressions)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +103,7 @@ class What:
             "raise": self.exceptions,
             "objects": self.objects,
             "sites": self.sites,
-            "select": [
-                {"owner": each.owner, "kind": each.kind, "name": each.name}
-                for each in self.select
-            ],
+            "select": [each.arguments() for each in self.select],
             "histograms": self.histograms,
             "max_methods": self.max_methods,
             "max_streams": self.max_streams,
@@ -138,6 +144,7 @@ class Scale:
 class Armed(Closing):
     """A process's hook, registered.
 
+    select: of which methods
     shared: the memory it writes to
     scale: its ticks as nanoseconds
     overhead: what stays when it is disarmed, in the agent's words
@@ -159,6 +166,7 @@ class Armed(Closing):
         """before: gets the agent's hello, and may raise; seconds: that it may take."""
         self._process = process
         self._names: list[CalledMethod] = []
+        self.select = tuple(what.select)
         self.ended: RbtraceError | None = None
         self.shared: Any = None
         self._agent = Agent(process)

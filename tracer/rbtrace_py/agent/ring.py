@@ -16,8 +16,8 @@ from rbtrace_py.model import CallKind, CallRecord
 AT_ONCE = 16_384
 """Records that a step takes about at most, of all streams."""
 _LEAST = 512
-_TIMELESS = (CallKind.PLACE, CallKind.THREAD)
-"""Their time is something else; they stand behind STACK."""
+_TIMELESS = (CallKind.PLACE, CallKind.THREAD, CallKind.TEXT)
+"""Their time is something else; they stand behind STACK, and behind an entry."""
 
 Placed = tuple[int, int, CallRecord]
 """When it happened (ticks, never less than the one before), its stream, the record."""

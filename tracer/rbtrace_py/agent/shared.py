@@ -60,7 +60,7 @@ _CONTROL_MAGIC = b"RBTRCTL1"
 _LINE = 64
 _F_GET_SEALS = 1034
 _SHRINK, _GROW = 2, 4
-_COUNTERS = struct.Struct("<IIIIIIQQQQQQ")
+_COUNTERS = struct.Struct("<IIIIIIQQQQQQQ")
 _COUNTERS_AT = 192
 _DIRECTORY = struct.Struct(f"<{BLOCKS_A_METHOD}I")
 
@@ -75,6 +75,7 @@ class Counters:
     orphans: returns of calls that began before arming
     abandoned: calls that never returned
     no_block: durations that are in no histogram
+    no_values: entries without the values that were asked for
     """
 
     is_armed: bool
@@ -88,6 +89,7 @@ class Counters:
     orphans: int
     abandoned: int
     no_block: int
+    no_values: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,28 @@ whatever unit the records have; what was lost, or never returned, is said where 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from rbtrace_py.model import CALL_ORPHAN, CalledMethod, CallKind, CallRecord
+from rbtrace_py.model import (
+    CALL_ORPHAN,
+    CALL_TEXT_GOES_ON,
+    CALL_TEXT_SIZE,
+    CALL_VALUES,
+    CalledMethod,
+    CallKind,
+    CallRecord,
+)
 
 MAX_DEPTH = 16_384
 """Calls around a call; the hook records none that are deeper."""
 _MAX_THREADS = 65_536
+_MAX_TEXT = 2048
+"""Bytes of the values of a call; the hook writes no more than 1,200."""
+_TEXT = struct.Struct("<QIH")
+"""Of a TEXT record, what is a time, a method and a depth in others."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,13 +51,17 @@ class CallStack:
 
 @dataclass(slots=True)
 class Open:
-    """A call of ``method`` (its number) that has not returned; is_leaf: so far."""
+    """A call of ``method`` (its number) that has not returned; is_leaf: so far.
+
+    text: as CallEvent has it
+    """
 
     method: int
     depth: int
     start: int
     is_c: bool
     is_leaf: bool = True
+    text: bytes = b""
 
 
 class Happened(IntEnum):
@@ -76,6 +93,7 @@ class CallEvent:
 
     method: number of the method; of RAISED and MADE its class's
     cpu_ns: CPU time of a call, where that was asked for
+    text: of a call the values of expressions as it began, as the hook has them
     """
 
     what: Happened
@@ -88,6 +106,7 @@ class CallEvent:
     is_leaf: bool = True
     count: int = 0
     cpu_ns: int | None = None
+    text: bytes = b""
 
     @property
     def duration(self) -> int | None:
@@ -95,13 +114,20 @@ class CallEvent:
         return None if self.start is None else max(self.time - self.start, 0)
 
 
+Values = tuple[tuple[str, str], ...]
+
+
 @dataclass(slots=True)
 class Told:
-    """An event of process ``pid`` as it is reported; times are CLOCK_REALTIME in ns."""
+    """An event of process ``pid`` as it is reported; times are CLOCK_REALTIME in ns.
+
+    values: of a call, expressions and what they were as it began
+    """
 
     pid: int
     event: CallEvent
     method: CalledMethod
+    values: Values = ()
 
 
 class CallNesting:
@@ -111,6 +137,7 @@ class CallNesting:
         """has_cpu: each return is followed by a record of its CPU time."""
         self._stacks: dict[int, CallStack] = {}
         self._returned: dict[int, CallEvent] = {}
+        self._entered: dict[int, list[CallEvent]] = {}
         self._fibers: dict[tuple[int, int], int] = {}
         self._has_cpu = has_cpu
 
@@ -121,16 +148,22 @@ class CallNesting:
 
     def feed(self, stream: int, record: CallRecord) -> Sequence[CallEvent]:
         """The events that a record of a stream brings, most often one."""
-        time, method, depth, kind, _ = record
+        time, method, depth, kind, flags = record
         stack = self._stacks.get(stream)
         if stack is None:
             stack = self._stacks[stream] = CallStack()
         if self._returned and stream in self._returned:
             return self._with_cpu(stream, stack, record)
+        if self._entered and stream in self._entered:
+            return self._with_text(stream, stack, record)
         if depth > MAX_DEPTH:
             return ()
         if kind in _ENTRIES:
-            return _enter(stack, time, method, depth, kind == _C_ENTRY)
+            events = _enter(stack, time, method, depth, kind == _C_ENTRY)
+            if flags & CALL_VALUES:
+                self._entered[stream] = events
+                return ()
+            return events
         if kind in _RETURNS:
             events = _leave(stack, record)
             if self._has_cpu:
@@ -144,6 +177,9 @@ class CallNesting:
         """No more comes: what is open ends without a return, each stack's apart."""
         yield from self._returned.values()
         self._returned.clear()
+        for events in self._entered.values():
+            yield from events
+        self._entered.clear()
         for stack in self._stacks.values():
             yield from _end(stack, 0, time)
 
@@ -156,6 +192,23 @@ class CallNesting:
             event.cpu_ns = record[0]
             return (event,)
         return (event, *self.feed(stream, record))
+
+    def _with_text(
+        self, stream: int, stack: CallStack, record: CallRecord
+    ) -> Sequence[CallEvent]:
+        """An entry that waits for its values, and what came instead of them."""
+        events = self._entered[stream]
+        *fields, kind, flags = record
+        if kind != CallKind.TEXT:
+            del self._entered[stream]
+            return (*events, *self.feed(stream, record))
+        call = stack.open[-1]
+        call.text += _TEXT.pack(*fields)[: flags & CALL_TEXT_SIZE]
+        if flags & CALL_TEXT_GOES_ON and len(call.text) < _MAX_TEXT:
+            return ()
+        del self._entered[stream]
+        events[-1].text = call.text
+        return events
 
     def _place(
         self, stream: int, stack: CallStack, record: CallRecord
@@ -205,6 +258,7 @@ def _leave(stack: CallStack, record: CallRecord) -> list[CallEvent]:
             if last.method == method:
                 stack.open.pop()
                 event.start, event.is_leaf = last.start, last.is_leaf
+                event.text = last.text
             else:
                 events += _end(stack, depth, time)
     events.append(event)
@@ -219,7 +273,7 @@ def _end(stack: CallStack, depth: int, time: int) -> list[CallEvent]:
         event = CallEvent(
             Happened.ENDED, stack, time, call.method, call.depth, call.start, call.is_c
         )
-        event.is_leaf = call.is_leaf
+        event.is_leaf, event.text = call.is_leaf, call.text
         events.append(event)
     return events
 

@@ -133,7 +133,9 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     """Print every method call of a process, nested and timed.
 
     PID SELECTOR…: with -m, what follows selects methods too. A call with others
-    in it is printed when it begins, and again with its time when it ends.
+    in it is printed when it begins, and again with its time when it ends. Behind a
+    selector may stand expressions in parentheses: their values when the method was
+    entered are printed. They run in the process, and what they change stays changed.
 
     The process must have loaded the agent: require "tracepoint/agent" in it, or
     RUBYOPT=-rtracepoint/agent around it; or --attach puts it there. Nothing is
@@ -148,6 +150,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     Examples:
       rbtrace-py calls 1234
       rbtrace-py calls 1234 -m String#gsub 'Dir.' --count 20
+      rbtrace-py calls 1234 -m 'Cart#add(self, item, @total, item.price)'
       rbtrace-py calls 1234 --slow 100 -c puma -o slow.log
       rbtrace-py calls 1234 --c-calls --yes --gc -t
       rbtrace-py calls 1234 --json --duration 10
@@ -191,7 +194,9 @@ def _options(words: tuple[str, ...], values: dict[str, Any]) -> CallsOptions:
     assert agree is not None
     return CallsOptions(
         select=selectors_of(
-            [*values["selectors"], *values["slow_methods"], *words], values["sets"]
+            [*values["selectors"], *values["slow_methods"], *words],
+            values["sets"],
+            shows_values=True,
         ),
         c_calls=values["c_calls"],
         gc=values["gc"],

@@ -16,7 +16,7 @@ from rbtrace_py.report.events import clock
 from rbtrace_py.report.json import Document
 from rbtrace_py.report.notes import lost
 from rbtrace_py.report.style import Style
-from rbtrace_py.report.text import escape
+from rbtrace_py.report.text import escape, inspected
 
 _CLOCK_WIDTH = len("12:34:56.789012 ")
 _LABEL_WIDTH = 8
@@ -137,20 +137,21 @@ class CallLines:
         waiting = self._waiting.pop(stack, None)
         if waiting is None:
             return []
-        return [self._line(waiting, self._name(waiting.method))]
+        return [self._line(waiting, self._call(waiting))]
 
     def _returned(self, told: Told) -> list[str]:
         event = told.event
         if event.start is None:
             return []
         is_leaf = self._waiting.pop(event.stack, None) is not None
-        text = self._name(told.method) + self._time_of(told)
         dated = is_leaf or self._form.on_return
+        name = self._call(told) if dated else self._name(told.method)
+        text = name + self._time_of(told)
         return [self._line(told, text, dated), *self._gap(told)]
 
     def _ended(self, told: Told) -> list[str]:
         if self._waiting.pop(told.event.stack, None) is not None:
-            return [self._line(told, self._name(told.method)), *self._gap(told)]
+            return [self._line(told, self._call(told)), *self._gap(told)]
         return self._gap(told)
 
     def _gap(self, told: Told) -> list[str]:
@@ -190,6 +191,17 @@ class CallLines:
             return " <?>"
         cpu = "" if event.cpu_ns is None else f" cpu {event.cpu_ns / 1e9:.6f}"
         return f" <{event.duration / 1e9:.6f}{cpu}>"
+
+    def _call(self, told: Told) -> str:
+        """``String#gsub(self="hello", @test=123)``."""
+        name = self._name(told.method)
+        if not told.values:
+            return name
+        pairs = (
+            f"{inspected(expression, self._style)}={inspected(value, self._style)}"
+            for expression, value in told.values
+        )
+        return f"{name}({', '.join(pairs)})"
 
     def _name(self, method: CalledMethod) -> str:
         known = self._names.get(id(method))
@@ -246,6 +258,7 @@ def call_document(told: Told, names: Mapping[int, str]) -> Document | None:
         "is_c": told.method.kind is MethodKind.C,
         "path": told.method.path,
         "line": told.method.line,
+        "values": dict(told.values) or None,
     }
 
 

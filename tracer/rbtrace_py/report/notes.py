@@ -22,6 +22,7 @@ LOSSES = (
     "unreadable",
     "no_stream",
     "no_block",
+    "no_values",
 )
 """Counters of what should be in a result and is not."""
 
@@ -111,6 +112,10 @@ _SENTENCES: dict[str, tuple[str, str]] = {
     "no_block": (
         "1 is in no distribution: there was no room (its time is in the sums)",
         "{} are in no distribution: there was no room (their times are in the sums)",
+    ),
+    "no_values": (
+        "1 call is without the values of its expressions: the buffer was full",
+        "{} calls are without the values of their expressions: the buffer was full",
     ),
 }
 

@@ -46,6 +46,13 @@ def inspect(text: str, style: Style, truncated: bool = False) -> str:
     return f'"{inner}"{ellipsis(style) if truncated else ""}'
 
 
+def inspected(text: str, style: Style) -> str:
+    """What a target's own ``inspect`` gave: as ``escape``, but backslashes are its."""
+    if text.endswith("…"):
+        return inspected(text[:-1], style) + ellipsis(style)
+    return "\\".join(escape(part, style) for part in text.split("\\"))
+
+
 def inspect_symbol(text: str, style: Style, truncated: bool = False) -> str:
     """As Ruby's ``Symbol#inspect``."""
     if _PLAIN_SYMBOL.match(text) and not truncated:

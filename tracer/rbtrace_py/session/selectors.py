@@ -1,13 +1,19 @@
-"""Words that choose methods: ``sleep``, ``String#gsub``, ``Process.pid``, ``Dir.``."""
+"""Words that choose methods: ``sleep``, ``String#gsub``, ``Process.pid``, ``Dir.``.
+
+And with expressions, ``String#gsub(self, @text)``, whose values are asked for.
+"""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from rbtrace_py.agent.arming import Selector
 from rbtrace_py.errors import UsageError
+from rbtrace_py.session.expressions import BadExpressions, split_expressions
 from rbtrace_py.session.method_sets import METHOD_SETS
 
 MOST = 1024
@@ -20,37 +26,62 @@ _NAME = (
     r"|\[\]=?|\*\*|<=>|===?|=~|![=~]?|<<|>>|<=|>=|[+\-~]@?|[*/%&|^<>`]"
 )
 _SELECTOR = re.compile(rf"(?:({_OWNER})([#.]))?({_NAME})?")
+_COMMENT = re.compile(r"(^|\s)#.*")
+_EXAMPLE = "as 'String#gsub(self, @ivar, argument, self.attribute, __source__)'"
 _FORMS = (
     "write sleep (any method of that name), String#gsub, Process.pid,"
     " Kernel# (all instance methods) or Dir. (all class methods)"
 )
 
 
-def parse_selector(word: str) -> Selector:
-    """What a word selects; raises UsageError."""
-    if "(" in word:
+def parse_selector(text: str, shows_values: bool = True) -> Selector:
+    """What a word selects; raises UsageError.
+
+    shows_values: may it have expressions?
+    """
+    word, bracket, _ = text.partition("(")
+    if bracket and not shows_values:
         raise UsageError(
-            f"{word!r} asks for the value of an expression, which cannot be had",
-            "what is seen is which method is called and when, not its arguments or"
-            f" self; select {word.partition('(')[0] or 'the method'!r} alone",
+            f"{text!r} asks for the values of expressions, which are of single calls",
+            f"`rbtrace-py calls PID -m {shlex.quote(text)}` shows them; here select"
+            f" {word or 'the method'!r} alone",
         )
+    selector = _methods(word, text)
+    if not bracket:
+        return selector
+    return replace(selector, expressions=_expressions(text, len(word)))
+
+
+def _expressions(text: str, at: int) -> tuple[str, ...]:
+    try:
+        found, end = split_expressions(text, at)
+    except BadExpressions as error:
+        raise UsageError(f"{text!r}: {error}", _EXAMPLE) from None
+    if text[end:].strip():
+        raise UsageError(f"{text!r}: {text[end:].strip()!r} is too much", _EXAMPLE)
+    return found
+
+
+def _methods(word: str, text: str) -> Selector:
     found = _SELECTOR.fullmatch(word)
     if not word or not found or len(word.encode()) > _MAX_BYTES:
         hint = _FORMS
         if re.fullmatch(_OWNER, word) and "::" in word:
             hint = f"{word}# selects its instance methods, {word}. its class methods"
-        raise UsageError(f"{word!r} selects no method", hint)
+        raise UsageError(f"{text!r} selects no method", hint)
     owner, mark, name = found.groups()
     kind = {"#": "instance", ".": "singleton", None: None}[mark]
     return Selector(owner, kind, name)
 
 
-def selectors_of(words: Iterable[str], sets: Iterable[str]) -> list[Selector]:
+def selectors_of(
+    words: Iterable[str], sets: Iterable[str], shows_values: bool = False
+) -> list[Selector]:
     """Of words, and of predefined sets or files of such words.
 
-    Raises UsageError.
+    Raises UsageError; also for expressions, unless their values are shown.
     """
-    found = [parse_selector(word) for word in words]
+    found = [parse_selector(word, shows_values) for word in words]
     for name in sets:
         found += _of_set(name)
     unique = list(dict.fromkeys(found))
@@ -85,6 +116,18 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
             f"no set of methods {path!r}, nor a file: {reason}", f"sets: {names}"
         ) from error
     for number, line in enumerate(text.splitlines(), 1):
-        word = re.sub(r"(^|\s)#.*", "", line).strip()
+        word = _COMMENT.sub("", line).strip()
+        if "(" in word:
+            # In an expression it is none.
+            word = _word_of(line)
         if word:
             yield number, word
+
+
+def _word_of(line: str) -> str:
+    """What of a line is a selector with expressions, be they right or wrong."""
+    try:
+        end = split_expressions(line, line.index("("))[1]
+    except BadExpressions:
+        return line.strip()
+    return (line[:end] + _COMMENT.sub("", line[end:])).strip()

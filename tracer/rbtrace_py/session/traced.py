@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rbtrace_py.agent.arming import Armed
 from rbtrace_py.agent.ring import Ring
 from rbtrace_py.agent.shared import Condition
+from rbtrace_py.agent.values import values_of
 from rbtrace_py.aggregate.calls import CallEvent, CallNesting, Happened, Told
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
 from rbtrace_py.model import UNKNOWN_METHOD
@@ -80,6 +81,7 @@ class Traced:
             "lost": self._ring.dropped(),
             "no_stream": found.no_stream,
             "too_deep": found.too_deep,
+            "no_values": found.no_values,
         }
         problem = self.armed.ended
         notes = tuple(
@@ -109,4 +111,5 @@ class Traced:
             event.start = armed.scale.to_ns(event.start) + offset
         known = event.what is not Happened.LOST
         method = armed.method(event.method) if known else UNKNOWN_METHOD
-        return Told(self.pid, event, method)
+        values = values_of(event.text, armed.select) if event.text else ()
+        return Told(self.pid, event, method, values)

@@ -1,0 +1,119 @@
+"""``calls`` with expressions: what methods were called with, on real programs."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import rubies
+from conftest import TARGETS, TIMEOUT, Target, Tracer, run
+from rubies import HERE
+
+Trace = Callable[..., Tracer]
+Start = Callable[..., Target]
+
+PLACE = f"{TARGETS}/orders.rb:13"
+VOWELS = f"""\
+String#multiply_vowels(self="hello", self.length=5, num=3)
+  String#gsub(self="hello", @test=123)
+    String#*(self="e", __source__="{PLACE}") <>
+    String#*(self="o", __source__="{PLACE}") <>
+  String#gsub <>
+String#multiply_vowels <>
+
+"""
+"""As rbtrace's manual shows it."""
+ASKED = [
+    "String#gsub(self, @test)",
+    "String#*(self, __source__)",
+    "String#multiply_vowels(self, self.length, num)",
+]
+
+
+@pytest.fixture
+def target(start: Start) -> Target:
+    return start("orders.rb")
+
+
+def shown(tracer: Tracer, target: Target, step: str) -> str:
+    """What it prints of a step, without times."""
+    assert target.step(step).startswith("done")
+    out, err, code = tracer.finish()
+    assert code == 0, err
+    return re.sub(r"<\d+\.\d{6}>", "<>", out)
+
+
+@pytest.mark.parametrize("name", [HERE, "2.7", "3.3", "3.4"])
+def test_as_rbtrace_shows_them(name: str, start: Start, trace: Trace) -> None:
+    if name == HERE:
+        target = start("orders.rb")
+        _check(target, target.pid, trace)
+        return
+    with rubies.running(name, "orders.rb") as running:
+        _check(running.target, running.pid, trace)
+
+
+def _check(target: Target, pid: int, trace: Trace) -> None:
+    tracer = trace("calls", pid, "--c-calls", "--yes", "-m", *ASKED)
+    assert shown(tracer, target, "vowels") == VOWELS
+
+
+def test_rbtraces_own_words(target: Target, trace: Trace) -> None:
+    words = ["rbtrace", "-p", target.pid, "-m", *ASKED, "--c-calls", "--yes"]
+    assert shown(trace(*words), target, "vowels") == VOWELS
+
+
+def test_json(target: Target, trace: Trace) -> None:
+    words = ["-m", "Order#add(self, item, nope, [count, 1])", "find", "--json"]
+    tracer = trace("calls", target.pid, *words)
+    target.step("orders")
+    find, add, end = map(json.loads, tracer.finish()[0].splitlines())
+    assert (find["method"], find["values"]) == ("Order.find", None)
+    values = add["values"]
+    assert values.pop("nope").startswith("(NameError: undefined local variable or met")
+    assert values == {
+        "self": '#<Order "7">',
+        "item": '"a\\e[1m\u202e"',
+        "[count, 1]": "[2, 1]",
+    }
+    assert end["counters"]["no_values"] == 0
+
+
+def test_slow_ones(target: Target, trace: Trace) -> None:
+    words = ["--slow", "0.000001", "-m", "Order#add(@id)", "Order#leaf"]
+    tracer = trace("calls", target.pid, *words)
+    found = shown(tracer, target, "orders")
+    assert found == "  Order#leaf <>\nOrder#add(@id=7) <>\n\n"
+
+
+def test_what_is_refused(target: Target, tmp_path: Path) -> None:
+    """Before anything is hooked; no Ruby, or where values are not shown."""
+    out, err, code = run("calls", target.pid, "-m", "add(1 +)")
+    assert (out, code) == ("", 1)
+    assert 'the expression "1 +" is no Ruby' in " ".join(err.split())
+    assert run("calls", target.pid, "-m", "add(1")[2] == 2
+    for words in (
+        ["latency", target.pid, "method"],
+        ["stacks", target.pid, "--calls"],
+    ):
+        out, err, code = run(*words, "-m", "Order#add(self)")
+        assert (out, code) == ("", 2)
+        assert "`rbtrace-py calls PID -m 'Order#add(self)'`" in " ".join(err.split())
+    target.step("orders")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_the_tracer_ends_within_an_evaluation(
+    how: signal.Signals, target: Target, trace: Trace
+) -> None:
+    """The program goes on, and gives the right answer."""
+    ends = f"Process.kill({int(how)}, Tracepoint::Agent.armed_by.peer_pid); loop {{}}"
+    tracer = trace("calls", target.pid, "-m", f"Order.find({ends})")
+    assert target.step("stuck") == "done right"
+    assert tracer.process.wait(TIMEOUT) == (0 if how is signal.SIGINT else -how)
+    assert target.step("stuck") == "done right"

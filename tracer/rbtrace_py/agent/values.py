@@ -1,0 +1,41 @@
+"""The values of expressions at a call's entry (docs/agent.md, "Values of expressions").
+
+The target says which selector's expressions they are of; what those were we know.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+
+from rbtrace_py.agent.arming import Selector
+
+_HEAD = struct.Struct("<HB")
+_LENGTH = struct.Struct("<H")
+_REASONS = {
+    1: "(switched off: it took too long three times in a row)",
+    2: "(too many were under way)",
+}
+
+
+def values_of(data: bytes, select: Sequence[Selector]) -> tuple[tuple[str, str], ...]:
+    """Each expression and its value, as far as what the target wrote has them."""
+    if len(data) < _HEAD.size:
+        return ()
+    number, reason = _HEAD.unpack_from(data)
+    if number >= len(select):
+        return ()
+    expressions = select[number].expressions
+    if reason:
+        text = _REASONS.get(reason, "(unknown)")
+        return tuple((expression, text) for expression in expressions)
+    return tuple(zip(expressions, _texts(data), strict=False))
+
+
+def _texts(data: bytes) -> Iterator[str]:
+    at = _HEAD.size
+    while len(data) - at >= _LENGTH.size:
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        yield data[at : at + length].decode("utf-8", "replace")
+        at += length

@@ -1,0 +1,92 @@
+"""A list of Ruby expressions in parentheses, taken apart at its own commas.
+
+Only brackets and quotes are looked at; whether an expression is Ruby, Ruby says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+MOST = 16
+MAX_BYTES = 1024
+"""Of expressions of a selector, and of one of them, that the agent takes."""
+_CLOSERS = {"(": ")", "[": "]", "{": "}"}
+_QUOTES = "\"'`"
+_LITERALS = (*_QUOTES, "/")
+_BEFORE_REGEXP = re.compile(r"(?:^|[(\[{,=~!|&?:;<>+*-])\s*\Z")
+"""What a slash follows that begins a regular expression and is no division."""
+
+
+class BadExpressions(ValueError):
+    """Why it is no such list."""
+
+
+def split_expressions(text: str, start: int = 0) -> tuple[tuple[str, ...], int]:
+    """Those of the list whose ``(`` is at ``start``, and where it ends.
+
+    Each once. Raises BadExpressions.
+    """
+    *commas, end = _borders(text, start)
+    places = [start, *commas, end]
+    found = [text[before + 1 : at].strip() for before, at in pairwise(places)]
+    if not all(found):
+        raise BadExpressions("an expression is missing")
+    if len(found) > MOST:
+        raise BadExpressions(f"more than {MOST} expressions")
+    for each in found:
+        if len(each.encode("utf-8", "replace")) > MAX_BYTES:
+            raise BadExpressions(f"an expression of more than {MAX_BYTES} bytes")
+    return tuple(dict.fromkeys(found)), end + 1
+
+
+def _borders(text: str, start: int) -> Iterator[int]:
+    """Where the outermost commas are, and the bracket that closes the list."""
+    open_: list[str] = []
+    at = start
+    while at < len(text):
+        step, is_border = _step(text, at, start, open_)
+        if is_border:
+            yield at
+        if not open_:
+            return
+        at += step
+    closer = "a quote" if open_[-1] in _LITERALS else repr(open_[-1])
+    raise BadExpressions(f"{closer} is missing at its end")
+
+
+def _step(text: str, at: int, start: int, open_: list[str]) -> tuple[int, bool]:
+    """Take in a character; how many to go on by, and whether it is a border.
+
+    open_: what closes what is open, innermost last
+    """
+    character = text[at]
+    inner = open_[-1] if open_ else ""
+    if inner and inner in _LITERALS:
+        return _quoted(text, at, open_), False
+    if character in _QUOTES or (
+        character == "/" and _BEFORE_REGEXP.search(text, start, at)
+    ):
+        open_.append(character)
+    elif character in _CLOSERS:
+        open_.append(_CLOSERS[character])
+    elif character in _CLOSERS.values():
+        if character != inner:
+            raise BadExpressions(f"{character!r} closes nothing")
+        open_.pop()
+        return 1, not open_
+    return 1, character == "," and len(open_) == 1
+
+
+def _quoted(text: str, at: int, open_: list[str]) -> int:
+    """As ``_step`` within quotes."""
+    quote = open_[-1]
+    if text[at] == "\\":
+        return 2
+    if text[at] == quote:
+        open_.pop()
+    elif quote != "'" and text.startswith("#{", at):
+        open_.append("}")
+        return 2
+    return 1
