@@ -25,6 +25,9 @@ RUBIES = Path(
 )
 SOURCE = TARGETS / "standing.rb"
 CORES = ROOT.parent / "shared" / "coredumps"
+needs_cores = pytest.mark.skipif(
+    not CORES.is_dir(), reason="no core files of other Rubies beside this checkout"
+)
 
 
 def line(text: str) -> int:
@@ -431,7 +434,7 @@ STACK = [
 """As the program has it; the README of the cores counts one more for 2.7 and 3.1."""
 
 
-@pytest.mark.skipif(not CORES.is_dir(), reason="../shared/coredumps is missing")
+@needs_cores
 @pytest.mark.parametrize(
     ("name", "symbol", "address"),
     [
@@ -455,7 +458,7 @@ def test_cores_of_others(name: str, symbol: str, address: int) -> None:
     assert "not verified" in process["notes"][0]
 
 
-@pytest.mark.skipif(not CORES.is_dir(), reason="../shared/coredumps is missing")
+@needs_cores
 def test_symbols_that_are_given() -> None:
     words = ("ruby_current_vm_ptr=0x7f0dc0c83c58", "global_symbols=0x7f0dc0c75e80")
     path = CORES / "ruby-3.1.0.core.gz"
@@ -464,7 +467,7 @@ def test_symbols_that_are_given() -> None:
     assert [(frame["name"], frame["line"]) for frame in frames_] == STACK
 
 
-@pytest.mark.skipif(not CORES.is_dir(), reason="../shared/coredumps is missing")
+@needs_cores
 def test_a_core_without_addresses() -> None:
     out, err, code = run("dump", CORES / "ruby-3.1.0.core.gz")
     assert (out, code) == ("", 1)
@@ -472,7 +475,7 @@ def test_a_core_without_addresses() -> None:
     assert "--symbol" in err
 
 
-@pytest.mark.skipif(not CORES.is_dir(), reason="../shared/coredumps is missing")
+@needs_cores
 @pytest.mark.parametrize("address", [0, 8, 0x7F0DC0C83C59, 0x7F0DC0C75E80, 1 << 63])
 def test_a_wrong_address(address: int) -> None:
     words = f"--symbol=ruby_current_vm_ptr={address:#x}"

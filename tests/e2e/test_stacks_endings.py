@@ -23,7 +23,7 @@ def busy(start: START, root: None) -> Target:
 
 
 def wait_for_size(path: Path, least: int) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not path.exists() or path.stat().st_size < least:
         assert time.monotonic() < end, "nothing was written"
 
@@ -63,7 +63,7 @@ def test_a_recording_outlives_a_kill(
     for _ in range(2):
         wait_for_size(path, path.stat().st_size + 1)
     tracer.process.kill()
-    tracer.process.wait(30)
+    tracer.process.wait(60)
     out, err, code = run("report", path, "--format", "folded")
     assert code == 0, err
     assert "Work.burn" in out
@@ -81,7 +81,7 @@ def test_the_target_outlives_a_kill(
         assert tracer.process.stdout
         assert tracer.process.stdout.readline()
         tracer.process.kill()
-        tracer.process.wait(30)
+        tracer.process.wait(60)
         assert busy.step("go") == "done"
     status = Path(f"/proc/{busy.pid}/status").read_text()
     assert "TracerPid:\t0\n" in status
@@ -138,7 +138,7 @@ def test_nobody_reads_the_stacks(busy: Target, trace: TRACE, words: list[str]) -
     assert tracer.process.stderr
     err = tracer.process.stderr.read()
     assert "Traceback" not in err
-    assert tracer.process.wait(30) in (0, 1, 141)
+    assert tracer.process.wait(60) in (0, 1, 141)
 
 
 @pytest.mark.parametrize("words", [["record"], ["stacks"], ["record", "--format=json"]])

@@ -55,7 +55,7 @@ def state_of(pid: int) -> str:
 
 
 def wait_for_state(pid: int, wanted: str) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while state_of(pid) != wanted:
         assert time.monotonic() < end, state_of(pid)
 
@@ -322,7 +322,7 @@ def test_a_target_that_cannot_be_stopped_for_a_while(
 @contextmanager
 def ours_alone(process: Process) -> Iterator[None]:
     """Trace it ourselves, in a moment in which nobody else does."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     with ExitStack() as stack:
         while True:
             try:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 LIBRARY = Path(__file__).resolve().parents[2] / "ext" / "libstapsdt"
-DEADLINE = 30
+DEADLINE = 60
 
 
 class Target:

@@ -99,7 +99,7 @@ module AgentHelper
     target.connect(**options).tap { |client| @open.unshift(client) }
   end
 
-  def eventually(seconds = 10)
+  def eventually(seconds = 60)
     deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + seconds
     until (found = yield)
       flunk "not within #{seconds} s" if Process.clock_gettime(Process::CLOCK_MONOTONIC) > deadline

@@ -104,7 +104,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAgent]:
     monkeypatch.setattr(client, "connect", lambda process: made.ours)
     yield made
     made.hang_up()
-    made.thread.join(10)
+    made.thread.join(60)
 
 
 def arm(what: What | None = None, process: Any = None, **rest: Any) -> Armed:
@@ -207,7 +207,7 @@ def test_answers_that_are_none(damage: Damage, agent: FakeAgent) -> None:
         arm()
     # It closes its own; our end of the pair is closed, and every file that came.
     agent.hang_up()
-    agent.thread.join(10)
+    agent.thread.join(60)
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 

@@ -60,7 +60,7 @@ def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
     monkeypatch.setattr(client, "connect", lambda process: made.ours)
     yield made
     made.ours.close()
-    made.thread.join(10)
+    made.thread.join(60)
 
 
 def test_while_it_runs(listener: Listener) -> None:

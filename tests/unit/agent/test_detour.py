@@ -95,7 +95,7 @@ def detour(
         assert landing.sigaction
 
         def work() -> None:
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             tracee = Tracee(process)
             led = Detour(process, tracee, memory, landing.restore, deadline, at)
             led.stop()
@@ -139,7 +139,7 @@ def test_a_stop_alone_leaves_no_trace_either(program: str) -> None:
         with MemoryFile(process) as memory:
 
             def work() -> None:
-                deadline = time.monotonic() + 10
+                deadline = time.monotonic() + 60
                 led = Detour(
                     process, Tracee(process), memory, 0, deadline, lambda step: None
                 )
@@ -247,7 +247,7 @@ def test_a_function_that_crashes(program: str) -> None:
             landing = landing_of(process)
 
             def work() -> None:
-                deadline = time.monotonic() + 10
+                deadline = time.monotonic() + 60
                 tracee = Tracee(process)
                 led = Detour(
                     process, tracee, memory, landing.restore, deadline, lambda s: None
@@ -371,7 +371,7 @@ def test_a_stack_without_room(program: str) -> None:
             landing = landing_of(process)
 
             def work() -> None:
-                deadline = time.monotonic() + 10
+                deadline = time.monotonic() + 60
                 led = Detour(
                     process,
                     Tracee(process),

@@ -287,7 +287,7 @@ def real_core(
         done = subprocess.run(command, capture_output=True, text=True)
         path = folder / f"core.{process.pid}"
         if not path.exists():
-            pytest.skip(f"gcore: {done.stderr}")
+            pytest.skip(f"gcore cannot make a core here: {done.stderr}")
         return path, int(process.ready_line.split()[1], 16)  # type: ignore[attr-defined]
 
 
@@ -318,7 +318,9 @@ def test_another_build_is_refused(
             core.read(address, 8)
 
 
-@pytest.mark.skipif(not CORES.is_dir(), reason="../shared/coredumps is missing")
+@pytest.mark.skipif(
+    not CORES.is_dir(), reason="no core files of Rubies beside this checkout"
+)
 @pytest.mark.parametrize(
     ("name", "pid", "threads"),
     [

@@ -98,7 +98,7 @@ def spring(process: Process) -> Said:
     """Run the program of ``process``; what it said."""
     lines = []
     with run_as(process, ["ruby"]) as running:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not lines or lines[-1] != "ready":
             lines.append(running.read_line(deadline).decode())
         assert os.getsid(running.pid) == running.pid
@@ -225,11 +225,11 @@ def test_a_program_that_says_nothing(start: Start, trap: Path) -> None:
     process = start(*as_user(), trap)
     with run_as(process, ["ruby", "wait"]) as running:
         # Its standard input is empty: it has said ready, and ended.
-        assert running.read_line(time.monotonic() + 20) == b"ready"
+        assert running.read_line(time.monotonic() + 60) == b"ready"
         with pytest.raises(RbtraceError, match="ended early"):
-            running.read_line(time.monotonic() + 20)
+            running.read_line(time.monotonic() + 60)
     with run_as(process, ["ruby"]) as running:
-        while running.read_line(time.monotonic() + 20) != b"ready":
+        while running.read_line(time.monotonic() + 60) != b"ready":
             pass
         with pytest.raises(RbtraceError, match="nothing in time"):
             running.read_line(time.monotonic() + 0.05)
@@ -242,9 +242,9 @@ def test_it_ends_with_us(start: Start, trap: Path) -> None:
     """Killed in mid-run, we leave nothing behind."""
     process = start(*as_user(), trap)
     running = run_as(process, ["ruby"])
-    while running.read_line(time.monotonic() + 20) != b"ready":
+    while running.read_line(time.monotonic() + 60) != b"ready":
         pass
     with Process(running.pid) as own:
         running._starter.kill()
-        assert own.wait(20)
+        assert own.wait(60)
     running.close()
