@@ -17,7 +17,7 @@ from rbtrace_py.agent.client import Agent
 from rbtrace_py.agent.files import placed
 from rbtrace_py.agent.inject import Injection, NotAcknowledged, inject
 from rbtrace_py.agent.keeper import Files
-from rbtrace_py.agent.place import NoAgent
+from rbtrace_py.agent.place import NoAgent, can_tell_users, inner_uid
 from rbtrace_py.agent.refusal import refuse
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
 from rbtrace_py.linux.inroot import open_directory_in_root
@@ -106,13 +106,9 @@ def check_can_talk(process: Process) -> None:
     It answers to its own user and to root, as its user namespace has them
     (docs/agent.md, "Who may do what").
     """
-    us = os.geteuid()
-    if us == process.uid:
+    us = inner_uid(process, os.geteuid())
+    if us == 0 or (os.geteuid() == process.uid and can_tell_users(process)):
         return
-    for line in process.read("uid_map").splitlines():
-        inner, outer, count = map(int, line.split())
-        if outer <= us < outer + count and inner + us - outer == 0:
-            return
     raise refuse(
         process,
         "it is in a user namespace in which we are neither root nor its user",

@@ -21,6 +21,8 @@ _VARIABLE = b"TRACEPOINT_AGENT_DIR="
 _CREDENTIALS = struct.Struct("3i")
 _MOST_NAMES = 4096
 _TIMEOUT = struct.Struct("ll")
+_NOBODY = 65_534
+_ALL_USERS = (1 << 32) - 1
 _EXITING = 4
 """PF_EXITING (include/linux/sched.h)."""
 CONNECT_SECONDS = 5
@@ -94,7 +96,9 @@ def _directories(process: Process) -> Iterator[str]:
         # A relative one was in the working directory of that time.
         root = "root" if asked.startswith("/") else "cwd/"
         yield f"{root}{asked}"
-    yield from (f"root{base}/rbtrace-agent-{_inner_uid(process)}" for base in _BASES)
+    uid = inner_uid(process, process.uid)
+    uid = process.uid if uid is None else uid
+    yield from (f"root{base}/rbtrace-agent-{uid}" for base in _BASES)
 
 
 def _environment(process: Process) -> str:
@@ -107,14 +111,27 @@ def _environment(process: Process) -> str:
     return os.fsdecode(next(found, b""))
 
 
-def _inner_uid(process: Process) -> int:
-    """The effective user id as the process sees it; ours where that is unknown."""
-    uid = process.uid
-    for line in process.read("uid_map").splitlines():
-        inner, outer, count = map(int, line.split())
+def inner_uid(process: Process, uid: int) -> int | None:
+    """The number that a user of ours has for the process, None if it has none."""
+    for inner, outer, count in _uid_map(process):
         if outer <= uid < outer + count:
             return inner + uid - outer
-    return uid
+    return None
+
+
+def can_tell_users(process: Process) -> bool:
+    """Can the process tell its own user from those without a number for it?
+
+    Each of them is shown to it as nobody.
+    """
+    knows_all = sum(count for *_, count in _uid_map(process)) >= _ALL_USERS
+    return knows_all or inner_uid(process, process.uid) != _NOBODY
+
+
+def _uid_map(process: Process) -> list[tuple[int, int, int]]:
+    """Rows of (first number in there, first of ours, how many)."""
+    rows = (line.split() for line in process.read("uid_map").splitlines())
+    return [(int(inner), int(outer), int(count)) for inner, outer, count in rows]
 
 
 def _names(process: Process, directory: int) -> Iterator[str]:

@@ -1,0 +1,158 @@
+"""The agent's socket and other users: neither side talks to a stranger."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from processes import LIB, TIMEOUT, Target
+from rbtrace_py.agent.place import NoAgent, can_tell_users, connect
+from rbtrace_py.linux.process import Process
+from rubies import USER, as_user
+
+pytestmark = pytest.mark.usefixtures("root")
+
+OTHER = USER + 1
+NOBODY = 65_534
+AGENT = """
+require "tracepoint/agent"
+$stdout.sync = true
+puts "ready #{Tracepoint::Agent.path}"
+$stdin.gets
+"""
+KNOCK = """
+import socket, sys
+with socket.socket(socket.AF_UNIX) as ours:
+    try:
+        ours.connect(sys.argv[1])
+        ours.sendall(bytes(12))
+        print("answered" if ours.recv(1) else "closed")
+    except (ConnectionResetError, BrokenPipeError):
+        print("closed")
+    except OSError as error:
+        print(error.strerror)
+"""
+"""Connect and say what is no word of the protocol: its own user is told so."""
+IN_ONES_OWN = ["unshare", "--user", "--map-root-user"]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """That every user can reach."""
+    with TemporaryDirectory(dir="/tmp") as made:
+        os.chmod(made, 0o755)
+        yield Path(made)
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Callable[..., Target]]:
+    """A process of a user with the agent, in a user namespace or not."""
+    started: list[Target] = []
+
+    def begin(uid: int, *inside: str) -> Target:
+        made = folder / "agent"
+        made.mkdir(mode=0o700)
+        os.chown(made, uid, uid)
+        env = {"TRACEPOINT_AGENT_DIR": str(made)}
+        ruby = ["ruby", f"-I{LIB}", "-e", AGENT]
+        started.append(Target(*as_user([*inside, *ruby], uid), env=env))
+        return started[-1]
+
+    yield begin
+    for target in started:
+        target.close()
+
+
+def knock(path: Path, uid: int, *inside: str) -> str:
+    """What another user's program comes to there."""
+    command = as_user([*inside, sys.executable, "-c", KNOCK, str(path)], uid)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT, check=True
+    )
+    return done.stdout.strip()
+
+
+def opened(target: Target) -> Path:
+    """Its socket where all may connect, as far as files go."""
+    path = Path(target.ready.split()[1])
+    path.parent.chmod(0o755)
+    path.chmod(0o777)
+    return path
+
+
+@pytest.mark.parametrize("around", [[], IN_ONES_OWN], ids=["plain", "namespace"])
+@pytest.mark.parametrize("inside", [[], IN_ONES_OWN], ids=["plain", "namespace"])
+def test_another_user_is_not_let_in(
+    inside: list[str], around: list[str], start: Callable[..., Target]
+) -> None:
+    """Root in a namespace of one's own is nobody special outside of it."""
+    target = start(USER, *around)
+    path = Path(target.ready.split()[1])
+    assert knock(path, OTHER, *inside) == "Permission denied"
+    opened(target)
+    assert knock(path, OTHER, *inside) == "closed"
+    with Process(target.pid) as process:
+        connect(process).close()
+
+
+def test_who_has_no_number_in_a_namespace_is_not_nobody(
+    start: Callable[..., Target],
+) -> None:
+    """The kernel shows all that it does not know as user 65534, who is somebody."""
+    target = start(USER, "unshare", "--user", f"--map-user={NOBODY}")
+    assert knock(opened(target), OTHER) == "closed"
+    with Process(target.pid) as process:
+        assert not can_tell_users(process)
+
+
+def test_nobody_where_all_are_known(start: Callable[..., Target]) -> None:
+    target = start(NOBODY)
+    path = opened(target)
+    with Process(target.pid) as process:
+        assert can_tell_users(process)
+    assert knock(path, OTHER) == "closed"
+    assert knock(path, NOBODY) == "answered"
+    assert knock(path, 0) == "answered"
+
+
+FALSE_AGENT = """
+import os, socket, sys
+directory, name = sys.argv[1:]
+os.makedirs(directory, 0o755, exist_ok=True)
+os.chdir(directory)
+server = socket.socket(socket.AF_UNIX)
+server.bind(name)
+os.chmod(name, 0o777)
+server.listen()
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("inside", [[], IN_ONES_OWN], ids=["plain", "namespace"])
+def test_another_users_socket_is_not_talked_to(inside: list[str], folder: Path) -> None:
+    """In a directory of that user's, who was there first."""
+    made = folder / "agent"
+    made.mkdir()
+    os.chown(made, OTHER, OTHER)
+    env = {"TRACEPOINT_AGENT_DIR": str(made)}
+    program = "require 'tracepoint/agent'; $stdout.sync = true; puts :ready; gets"
+    command = ["ruby", f"-I{LIB}", "-W0", "-e", program]
+    target = Target(*as_user(command), env=env)
+    with Process(target.pid) as process:
+        name = f"{process.pid}-{process.start_time}.sock"
+        words = [*inside, sys.executable, "-c", FALSE_AGENT, str(made), name]
+        false = Target(*as_user(words, OTHER))
+        try:
+            assert list(made.iterdir()) == [made / name]
+            with pytest.raises(NoAgent, match="who listens on its socket is process"):
+                connect(process)
+        finally:
+            false.close()
+            target.close()
