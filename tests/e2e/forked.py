@@ -1,0 +1,186 @@
+"""``rbtrace-py`` in a fork of this process: starting one each time takes long."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from conftest import TIMEOUT, read_line
+from rbtrace_py.agent.client import Agent
+from rbtrace_py.cli.main import main
+from rbtrace_py.session import attaching
+
+MARK = secrets.token_hex(4)
+"""What the names begin with that these commands give to files in a target's root."""
+_token_hex = secrets.token_hex
+
+Prepare = Callable[[], None]
+"""Run in the fork before the command is."""
+
+
+class Forked:
+    """The command ``words``.
+
+    folder: for files with what it writes, and ``tmp`` in it for temporary ones
+    typed: what it reads on its standard input, which then stays open
+    prepare: run in the fork before the command is
+    """
+
+    def __init__(
+        self,
+        *words: object,
+        folder: Path,
+        typed: str = "",
+        prepare: Prepare = lambda: None,
+    ) -> None:
+        self._out, self._err = folder / "out", folder / "err"
+        self._code: int | None = None
+        ready, ready_end = os.pipe()
+        stdin, self._typing = os.pipe()
+        os.write(self._typing, typed.encode())
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(ready)
+            os.close(self._typing)
+            os.environ["RBTRACE_READY_FD"] = str(ready_end)
+            os.environ["TMPDIR"] = str(folder / "tmp")
+            tempfile.tempdir = None
+            secrets.token_hex = lambda size=None: MARK + _token_hex(size)
+            self._run(list(map(str, words)), stdin, prepare)
+        os.close(ready_end)
+        os.close(stdin)
+        self._ready = os.fdopen(ready)
+
+    def _run(self, words: list[str], stdin: int, prepare: Prepare) -> NoReturn:
+        code = 70
+        try:
+            os.dup2(stdin, 0)
+            for number, path in ((1, self._out), (2, self._err)):
+                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+            sys.stdin = os.fdopen(0, closefd=False)
+            sys.stdout = os.fdopen(1, "w", closefd=False)
+            sys.stderr = os.fdopen(2, "w", closefd=False)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            prepare()
+            main(words)
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def await_attached(self) -> None:
+        said = read_line(self._ready)
+        assert said == "attached", self.result()
+
+    def send(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def await_stopped(self) -> None:
+        stat = Path(f"/proc/{self.pid}/stat")
+        end = time.monotonic() + TIMEOUT
+        while stat.read_text().rpartition(")")[2].split()[0] != "T":
+            assert time.monotonic() < end
+            time.sleep(0.002)
+
+    def result(self) -> tuple[str, str, int]:
+        """Output, errors, exit code (of a signal its negative number) at its end."""
+        end = time.monotonic() + TIMEOUT
+        while self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._code = os.waitstatus_to_exitcode(status)
+            else:
+                assert time.monotonic() < end, "it does not end"
+                time.sleep(0.002)
+        return self._out.read_text(), self._err.read_text(), self._code
+
+    def close(self) -> None:
+        if self._code is None:
+            self.send(signal.SIGKILL)
+            self.result()
+        self._ready.close()
+        os.close(self._typing)
+
+
+def at_request(
+    command: str, act: Callable[[], None], before: Callable[[], None] = lambda: None
+) -> Prepare:
+    """Once the agent was sent ``command``, and before its answer is read.
+
+    before: done before it is sent
+    """
+
+    def prepare() -> None:
+        call, answer = Agent._call, Agent._answer
+        asked: list[str] = []
+
+        def noted(agent, name, *rest):
+            asked.append(name)
+            if name == command:
+                before()
+            return call(agent, name, *rest)
+
+        def acting(agent, *rest, **more):
+            if asked[-1] == command:
+                act()
+            return answer(agent, *rest, **more)
+
+        Agent._call, Agent._answer = noted, acting
+
+    return prepare
+
+
+def at_data(act: Callable[[], None]) -> Prepare:
+    """Once the first of the agent's data has come."""
+
+    def prepare() -> None:
+        take = Agent._take
+
+        def acting(*arguments):
+            act()
+            take(*arguments)
+
+        Agent._take = acting
+
+    return prepare
+
+
+def at_step(step: str, act: Callable[[], None]) -> Prepare:
+    """At that step of putting the agent into a process."""
+
+    def prepare() -> None:
+        load = attaching.load_agent
+
+        def acting(*arguments):
+            *rest, at = arguments
+
+            def noted(name):
+                if name == step:
+                    act()
+                at(name)
+
+            return load(*rest, noted)
+
+        attaching.load_agent = acting
+
+    return prepare
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)

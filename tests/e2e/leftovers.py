@@ -1,0 +1,174 @@
+"""All that a tracer could leave in a process, or of itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from forked import MARK
+
+from conftest import TIMEOUT, Target
+from rbtrace_py.linux.maps import mappings
+from rbtrace_py.linux.memory import ProcessMemory
+from rbtrace_py.linux.probes import ProbeCache, StateReader, scan_probes
+from rbtrace_py.linux.process import Process, parse_status
+from rbtrace_py.linux.processes import descendants
+from rbtrace_py.rubyvm.attach import attach
+
+_HOOKS = 16
+"""rb_ractor_t.pub.hooks.hooks (Ruby 3.0 to 4.0): behind VALUE self and uint32_t id."""
+_HOOK = struct.Struct("=IIQQQ")
+"""rb_event_hook_t: flags, events, func, data, next."""
+_DELETED = 2
+"""RUBY_EVENT_HOOK_FLAG_DELETED: out of service, freed when no hook runs any more."""
+
+Snapshot = dict[str, Any]
+
+
+class Watched:
+    """A target of watched.rb, and what is to be found in it and around it."""
+
+    def __init__(self, target: Target, folder: Path) -> None:
+        self.target = target
+        self.pid = target.pid
+        self.folder = folder
+        self._process = Process(target.pid)
+        self._cache = ProbeCache()
+        found = attach(self._process)
+        self._memory = ProcessMemory(target.pid)
+        ractor = found.layout.offsets.vm_main_ractor
+        if ractor is None:
+            pytest.skip("a Ruby before 3.0 keeps its hooks elsewhere")
+        self._ractor = self._word(found.vm_address + ractor)
+        self.first_tasks = self.tasks()
+
+    def snapshot(self) -> Snapshot:
+        return {
+            "descriptors": self._descriptors(),
+            "mappings": self._mappings(),
+            "hooks": self.hooks(),
+            "probes": self._traced(),
+            "signals": self._signals(),
+            "children": descendants(self.pid),
+            "sockets": sorted(os.listdir(self.folder / "agent")),
+            "files": self._files(),
+            "forks": _forks(),
+            "ruby": json.loads(self.target.step("left")),
+        }
+
+    def comes_to(self, before: Snapshot, names: Iterable[str] = ()) -> None:
+        """What ends, ends in its own time; then all, or what is named, is as it was."""
+        wanted = {name: before[name] for name in names or before}
+        end = time.monotonic() + TIMEOUT
+        while (now := self._some(wanted)) != wanted:
+            differ = [n for n in wanted if now[n] != wanted[n]]
+            said = {name: (wanted[name], now[name]) for name in differ}
+            assert time.monotonic() < end, said
+            time.sleep(0.005)
+
+    def _some(self, names: Iterable[str]) -> Snapshot:
+        found = self.snapshot()
+        return {name: found[name] for name in names}
+
+    def hooks(self) -> list[tuple[int, str]]:
+        """Ruby's list of hooks: events of each, and the file its function is in."""
+        found = []
+        place = self._word(self._ractor + _HOOKS)
+        while place and len(found) < 100:
+            data = self._memory.read(place, _HOOK.size)
+            flags, events, function, _, place = _HOOK.unpack(data)
+            if not flags & _DELETED:
+                found.append((events, self._file_of(function)))
+        return found
+
+    def _word(self, address: int) -> int:
+        return int.from_bytes(self._memory.read(address, 8), "little")
+
+    def _file_of(self, address: int) -> str:
+        for mapping in mappings(self._process):
+            if mapping.start <= address < mapping.end:
+                return Path(os.fsdecode(mapping.path)).name
+        return hex(address)
+
+    def _descriptors(self) -> Counter[str]:
+        folder = Path(f"/proc/{self.pid}/fd")
+        found: Counter[str] = Counter()
+        for name in os.listdir(folder):
+            with suppress(FileNotFoundError):
+                found[re.sub(r":\[\d+\]", "", os.readlink(folder / name))] += 1
+        return found
+
+    def _mappings(self) -> set[str]:
+        """Those with a name; Ruby itself takes and gives back the others."""
+        found = {os.fsdecode(mapping.path) for mapping in mappings(self._process)}
+        return {path for path in found if path and not path.startswith("[anon")}
+
+    def _traced(self) -> list[str]:
+        """Probes that somebody traces, or whose semaphore is up."""
+        with StateReader(self._process) as reader:
+            found = []
+            for probe in scan_probes(self._process, self._cache).probes:
+                state = reader.state(probe)
+                if state.traced or state.semaphore:
+                    found.append(probe.full_name)
+        return found
+
+    def _signals(self) -> dict[str, str]:
+        status = parse_status(self._process.read("status"))
+        names = ("SigBlk", "SigIgn", "SigCgt", "TracerPid")
+        return {name: status[name] for name in names}
+
+    def _files(self) -> set[str]:
+        """What attach makes, and a tracer's temporary files."""
+        return places() | set(os.listdir(self.folder / "tmp"))
+
+    def is_asked(self) -> None:
+        """Wait until evaluated code has set ``$asked``; it is unset again."""
+        until(lambda: self.target.step("asked") == "true")
+        self.target.step("unset")
+
+    def tasks(self) -> Counter[str]:
+        """Names of its kernel's threads."""
+        folder = Path(f"/proc/{self.pid}/task")
+        found: Counter[str] = Counter()
+        for tid in os.listdir(folder):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                found[(folder / tid / "comm").read_text().strip()] += 1
+        return found
+
+
+def _forks() -> set[int]:
+    """Forks of this process: tracers, and helpers of theirs that outlive them."""
+    own = Path("/proc/self/cmdline").read_bytes()
+    found = set()
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            with suppress(OSError):
+                if Path(f"/proc/{name}/cmdline").read_bytes() == own:
+                    found.add(int(name))
+    return found
+
+
+def places() -> set[str]:
+    """Directories with the agent's files, for a process to load, of tracers of ours."""
+    return {
+        f"{place}/{name}"
+        for place in ("/tmp", "/var/tmp", "/dev/shm", "/run")
+        for name in os.listdir(place)
+        if name.startswith(f".rbtrace-{MARK}")
+    }
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + TIMEOUT
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.002)
