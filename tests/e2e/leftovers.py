@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from forked import MARK
 
 from conftest import TIMEOUT, Target
