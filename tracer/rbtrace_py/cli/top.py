@@ -20,7 +20,8 @@ from rbtrace_py.cli.output import opened
 from rbtrace_py.errors import UsageError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.report.style import Style, can_move
-from rbtrace_py.report.top import Look, plain_lines, screen_lines, whole_lines
+from rbtrace_py.report.top import Look, plain_lines, whole_lines
+from rbtrace_py.report.topscreen import screen_lines
 from rbtrace_py.session.sampling import Add, Sampling
 from rbtrace_py.session.targets import Targets
 from rbtrace_py.session.top import Top
