@@ -152,6 +152,9 @@ enum condition {
 
 enum kind { KIND_NONE, KIND_RUBY, KIND_C, KIND_GC, KIND_RAISE, KIND_OBJECT };
 
+/* Only in keys: methods of a class or module that it has from another one. */
+enum { KIND_INHERITED = 5, KIND_RUBY_INHERITED = KIND_RUBY + KIND_INHERITED };
+
 enum record_kind {
   RECORD_ENTRY = 1,
   RECORD_RETURN,
@@ -323,8 +326,16 @@ struct key {
   VALUE owner;
   uint64_t id_and_kind; /* 0: free */
   uint32_t method;
-  uint16_t selected;
+  uint8_t selected;
+  uint8_t of_class; /* a method of classes or modules: who it is called on counts */
   uint16_t program; /* 0: none */
+};
+
+/* A method by its number; definer: as owner, but where it is defined. */
+struct known {
+  VALUE owner;
+  uint64_t id_and_kind;
+  VALUE definer;
 };
 
 struct state {
@@ -337,8 +348,8 @@ struct state {
   uint32_t *directory;
   uint64_t (*blocks)[BLOCK_COUNTERS];
   struct stream *streams;
-  struct key *keys;   /* found by hash */
-  struct key *known;  /* the same by number of the method */
+  struct key *keys;    /* found by hash */
+  struct known *known; /* by number of the method */
   struct selector *selectors;
   size_t streams_size, keys_size, known_size, selectors_size;
   uint64_t ring_mask;
@@ -773,15 +784,60 @@ ALWAYS_INLINE uint64_t hash_of(VALUE owner, uint64_t id_and_kind) {
 static const struct key no_room = {.selected = 1};
 static const struct key no_room_unselected = {.selected = 0};
 
-/* Its selection may run the collector, whose hook comes here: then look again. */
-NEVER_INLINE const struct key *new_key(VALUE owner, uint64_t id, uint32_t kind) {
-  uint32_t program;
-  int selected = is_selected(owner, id, kind, &program);
+static int is_of_class(VALUE owner) {
+  if (!is_object(owner) || !is_singleton(owner))
+    return 0;
+  VALUE attached = attached_to(owner);
+  return is_object(attached) &&
+         (type_of(attached) == TYPE_CLASS || type_of(attached) == TYPE_MODULE);
+}
+
+/* As is_selected, by the class it is called on or the one it is defined in. */
+static int is_selected_of(VALUE owner, VALUE definer, uint64_t id, uint32_t kind,
+                          uint32_t *program) {
+  uint32_t other = 0;
+  int selected = is_selected(definer, id, kind, program);
+  if (owner != definer && is_selected(owner, id, kind, &other)) {
+    selected = 1;
+    if (!*program || (other && other < *program))
+      *program = other;
+  }
+  return selected;
+}
+
+NEVER_INLINE const struct key *new_key(VALUE owner, uint64_t id, uint32_t key_kind,
+                                       VALUE definer);
+
+ALWAYS_INLINE const struct key *key_in(VALUE owner, uint64_t id, uint32_t kind, VALUE definer) {
   uint64_t mask = (1ull << (64 - state.keys_shift)) - 1;
   uint64_t id_and_kind = id << 3 | kind;
   uint64_t i = hash_of(owner, id_and_kind);
+  for (; likely(state.keys[i].id_and_kind); i = (i + 1) & mask)
+    if (likely(state.keys[i].owner == owner && state.keys[i].id_and_kind == id_and_kind) &&
+        (kind < KIND_RUBY_INHERITED || state.known[state.keys[i].method].definer == definer))
+      return &state.keys[i];
+  return new_key(owner, id, kind, definer);
+}
+
+ALWAYS_INLINE const struct key *key_of(VALUE owner, uint64_t id, uint32_t kind) {
+  return key_in(owner, id, kind, owner);
+}
+
+/* Its selection may run the collector, whose hook comes here: then look again. */
+NEVER_INLINE const struct key *new_key(VALUE owner, uint64_t id, uint32_t key_kind,
+                                       VALUE definer) {
+  uint32_t program;
+  uint32_t kind = key_kind - (key_kind >= KIND_RUBY_INHERITED ? KIND_INHERITED : 0);
+  int selected = is_selected_of(owner, definer, id, kind, &program);
+  int of_class = kind <= KIND_C && is_of_class(owner);
+  if (kind != key_kind && !of_class)
+    return key_of(definer, id, kind); /* a class of nobody's */
+  uint64_t mask = (1ull << (64 - state.keys_shift)) - 1;
+  uint64_t id_and_kind = id << 3 | key_kind;
+  uint64_t i = hash_of(owner, id_and_kind);
   for (; state.keys[i].id_and_kind; i = (i + 1) & mask)
-    if (state.keys[i].owner == owner && state.keys[i].id_and_kind == id_and_kind)
+    if (state.keys[i].owner == owner && state.keys[i].id_and_kind == id_and_kind &&
+        state.known[state.keys[i].method].definer == definer)
       return &state.keys[i];
   if (state.methods_used == state.config.max_methods) {
     state.header->conditions |= CONDITION_METHODS_FULL;
@@ -792,21 +848,22 @@ NEVER_INLINE const struct key *new_key(VALUE owner, uint64_t id, uint32_t kind) 
   method->id = id;
   method->kind = kind;
   method->selected = (uint32_t)selected;
-  state.keys[i] = (struct key){owner, id_and_kind, state.methods_used, (uint16_t)selected,
-                               (uint16_t)program};
-  state.known[state.methods_used] = state.keys[i];
+  state.keys[i] = (struct key){owner, id_and_kind, state.methods_used, (uint8_t)selected,
+                               (uint8_t)(of_class && kind == key_kind), (uint16_t)program};
+  state.known[state.methods_used] = (struct known){owner, id << 3 | kind, definer};
   RELEASE(state.header->methods, ++state.methods_used);
   return &state.keys[i];
 }
 
-ALWAYS_INLINE const struct key *key_of(VALUE owner, uint64_t id, uint32_t kind) {
-  uint64_t mask = (1ull << (64 - state.keys_shift)) - 1;
-  uint64_t id_and_kind = id << 3 | kind;
-  uint64_t i = hash_of(owner, id_and_kind);
-  for (; likely(state.keys[i].id_and_kind); i = (i + 1) & mask)
-    if (likely(state.keys[i].owner == owner && state.keys[i].id_and_kind == id_and_kind))
-      return &state.keys[i];
-  return new_key(owner, id, kind);
+/* A method of classes or modules, of the one that it was called on. */
+NEVER_INLINE const struct key *key_of_class(const struct key *key, VALUE self) {
+  VALUE definer = key->owner;
+  if (!is_object(self))
+    return key;
+  VALUE owner = ((const struct basic *)self)->klass;
+  if (likely(owner == definer))
+    return key;
+  return key_in(owner, key->id_and_kind >> 3, (key->id_and_kind & 7) + KIND_INHERITED, definer);
 }
 
 /* The method entry in an ep[-2], or behind its svar; as check_method_entry. */
@@ -870,7 +927,8 @@ ALWAYS_INLINE const struct key *method_of(const struct trace_arg *arg, uint32_t 
   } else if (unlikely(!method_of_frame(arg->cfp, &owner, &id))) {
     return NULL;
   }
-  return key_of(owner, id, kind);
+  const struct key *key = key_of(owner, id, kind);
+  return unlikely(key->of_class) ? key_of_class(key, arg->self) : key;
 }
 
 /* -------------------------------------------------------------------- tables */
@@ -1582,10 +1640,12 @@ static void mark_classes(void *unused) {
     if (evaluations[i].serial)
       rb_gc_mark(evaluations[i].thread);
   for (uint32_t i = 1; i < state.methods_used; i++) {
-    VALUE owner = state.known[i].owner;
-    if (owner != last && is_object(owner))
-      rb_gc_mark(owner); /* which also keeps it where it is */
-    last = owner;
+    const struct known *known = &state.known[i];
+    if (known->owner != last && is_object(known->owner))
+      rb_gc_mark(known->owner); /* which also keeps it where it is */
+    if (known->definer != known->owner)
+      rb_gc_mark(known->definer);
+    last = known->owner;
   }
 }
 
@@ -1718,7 +1778,7 @@ static int allocate_private(const char *selectors, size_t selectors_size) {
   state.streams = map_private(state.streams_size);
   state.selectors_size = selectors_size + 8;
   state.selectors = map_private(state.selectors_size);
-  state.known_size = state.config.max_methods * sizeof(struct key);
+  state.known_size = state.config.max_methods * sizeof(struct known);
   state.known = map_private(state.known_size);
   if (!state.keys || !state.known || !state.streams || !state.selectors)
     return ENOMEM;
@@ -1964,18 +2024,19 @@ static VALUE native_counters(VALUE self) {
   return answer;
 }
 
-/* method_at(i): [kind, class or false, name or false], or false. */
+/* method_at(i): [kind, class or false, name or false, class of definition], or false. */
 static VALUE native_method_at(VALUE self, VALUE index) {
   (void)self;
   uint64_t i = rb_num2ull(index);
   if (!state.header || !i || i >= state.methods_used)
     return FALSE_VALUE;
-  const struct key *key = &state.known[i];
+  const struct known *known = &state.known[i];
   VALUE answer = rb_ary_new();
-  ID id = key->id_and_kind >> 3;
-  rb_ary_push(answer, rb_ull2inum(key->id_and_kind & 7));
-  rb_ary_push(answer, key->owner);
-  return rb_ary_push(answer, id ? rb_id2sym(id) : FALSE_VALUE);
+  ID id = known->id_and_kind >> 3;
+  rb_ary_push(answer, rb_ull2inum(known->id_and_kind & 7));
+  rb_ary_push(answer, known->owner);
+  rb_ary_push(answer, id ? rb_id2sym(id) : FALSE_VALUE);
+  return rb_ary_push(answer, known->definer);
 }
 
 /* refinement(module): what it refines and where, each nil if it does not. */

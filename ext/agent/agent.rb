@@ -409,11 +409,11 @@ module Tracepoint
       def entry(index)
         return { index: 0, kind: 0, owner: nil, singleton: false, name: nil, path: nil, line: nil } if index.zero?
 
-        kind, owner, name = Native.method_at(index)
+        kind, owner, name, definer = Native.method_at(index)
         return nil unless kind
 
         text, singleton = owner ? owner_text(owner) : [nil, false]
-        path, line = kind == 1 ? place(owner, name) : nil
+        path, line = kind == 1 ? place(definer, name) : nil
         { index: index, kind: kind, owner: text, singleton: singleton, name: name ? name.to_s : nil, path: path, line: line }
       end
 

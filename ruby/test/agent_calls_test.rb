@@ -26,7 +26,7 @@ class AgentCallsTest < Minitest::Test
     target
   end
 
-  # Each entered and left as often as it says.
+  # Each entered and left as often as it says; of several with a name the sum.
   def counted(memory, names)
     names.each_with_object({}) do |(index, name), found|
       record = memory.method_record(index)
@@ -34,7 +34,7 @@ class AgentCallsTest < Minitest::Test
 
       assert_equal record[:entries], record[:calls]
       assert_equal record[:calls], memory.histogram(index).values.sum
-      found[name] = record[:entries]
+      found[name] = found.fetch(name, 0) + record[:entries]
     end
   end
 
@@ -154,7 +154,12 @@ class AgentCallsTest < Minitest::Test
         Mixed#hello
           Parent#hello
       Child.create
+        Child.create
+          Child.create
+      Parent.create
         Parent.create
+      Late.create
+        Late.create
       Tools.help
       #<Object:0x…>.own
       Child#hello
@@ -162,7 +167,9 @@ class AgentCallsTest < Minitest::Test
           Parent#hello
       Space::Deep#work
     TREE
-      class Parent; def hello; end; def self.create; end; end
+      class Grand; def self.create; end; end
+      class Parent < Grand; def hello; end; def self.create; super; end; end
+      class Late < Parent; end
       module Mixed; def hello; super; end; end
       class Child < Parent
         include Mixed
@@ -175,8 +182,24 @@ class AgentCallsTest < Minitest::Test
       object = Object.new
       def object.own; end
       child, deep = Child.new, Space::Deep.new
-      STEP = -> { child.hello; Child.create; Tools.help; object.own; child.hi; deep.work }
+      STEP = -> { child.hello; Child.create; Parent.create; Late.create; Tools.help; object.own; child.hi; deep.work }
     RUBY
+  end
+
+  # By the class they are called on, and by the one they are defined in.
+  def test_selection_of_inherited_class_methods
+    target = target(<<~RUBY)
+      class Base; def self.make; end; end
+      class One < Base; end
+      class Two < Base; define_singleton_method(:other) {}; end
+      STEP = -> { Base.make; One.make; Two.make; Two.other; Class.new(One).make }
+    RUBY
+    client = connect(target)
+    { "One" => ["One.make"], "Two" => ["Two.make", "Two.other"], "Base" => ["Base.make", "One.make", "Two.make", "#<Class:0x….make"] }
+      .each do |owner, calls|
+        found = seen(client, target, mode: "ring", offsets: OFFSETS, select: [{ owner: owner, kind: "singleton", name: nil }])
+        assert_equal calls, (found.flat_map { |text| text.gsub(/0x\h+>/, "0x…").lines.map(&:strip) })
+      end
   end
 
   def test_procs_methods_and_send
