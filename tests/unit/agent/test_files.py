@@ -75,6 +75,25 @@ def everything(root: Path) -> set[str]:
     }
 
 
+def test_a_file_that_comes_while_they_go(
+    a_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the target makes it, between the look for it and the end of the directory."""
+    remove, made = os.rmdir, []
+
+    def late(name: str, dir_fd: int) -> None:
+        if not made:
+            made.append(name)
+            (a_root / "tmp" / name / "said").touch()
+        remove(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "rmdir", late)
+    with in_root(a_root) as process:
+        with placed(process, {"agent.rb": b"1", "said": None}):
+            assert len(everything(a_root)) == 3
+        assert everything(a_root) == {"tmp"}
+
+
 def test_private_and_gone_afterwards(a_root: Path) -> None:
     files = {"agent.rb": b"1\n", "agent.so": bytes(3 << 20)}
     with in_root(a_root) as process:

@@ -8,6 +8,7 @@ target (links, other's directories) can make it do what the user could not.
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import secrets
@@ -27,6 +28,7 @@ PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 Files = Mapping[str, bytes | None]
 """Contents by name; None: the process may make such a file."""
 
+_MOST_TRIES = 10
 _CAPABILITY_VERSION_3 = 0x20080522
 _PR_SET_NO_NEW_PRIVS = 38
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -144,17 +146,26 @@ class _Directory:
             os.close(fd)
 
     def _remove(self) -> None:
-        for name in self._made:
-            with suppress(OSError):
-                os.unlink(name, dir_fd=self._fd)
-        self._made.clear()
         if self._fd >= 0:
-            with suppress(OSError):
-                os.rmdir(self._name, dir_fd=self._place)
+            # The process may make its file after we have looked for that.
+            for _ in range(_MOST_TRIES):
+                if self._try_to_remove():
+                    break
             os.close(self._fd)
+        self._made.clear()
         if self._place >= 0:
             os.close(self._place)
         self._place = self._fd = -1
+
+    def _try_to_remove(self) -> bool:
+        for name in self._made:
+            with suppress(OSError):
+                os.unlink(name, dir_fd=self._fd)
+        try:
+            os.rmdir(self._name, dir_fd=self._place)
+        except OSError as error:
+            return error.errno != errno.ENOTEMPTY
+        return True
 
     def __exit__(self, *_: object) -> None:
         self._remove()
