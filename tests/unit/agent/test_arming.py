@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from agent_memory import file_of, make_control, make_data
 
-from rbtrace_py.agent import client
+from rbtrace_py.agent import arming, client
 from rbtrace_py.agent.arming import Armed, Selector, Unsupported, What
 from rbtrace_py.agent.client import AgentError
 from rbtrace_py.agent.protocol import BrokenAgent, Map, decode_map, encode
@@ -44,6 +44,10 @@ class Process:
 
     def namespace(self, kind: str) -> int | None:
         return None
+
+    def read(self, name: str) -> bytes:
+        """Of a process that does not end: our own."""
+        return Path(f"/proc/self/{name}").read_bytes()
 
 
 class FakeAgent:
@@ -242,6 +246,27 @@ def test_names_that_are_none(answer: Any, agent: FakeAgent) -> None:
         assert armed.method(1) is UNKNOWN_METHOD
         assert isinstance(armed.ended, RbtraceError)
         assert not armed.disarm()
+
+
+def test_names_that_nobody_needs_yet(
+    agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are asked for now and then, as its process may be killed."""
+    a = {"index": 1, "kind": 1, "owner": "A", "name": "a"}
+    b = {"index": 2, "kind": 1, "owner": "A", "name": "b"}
+    agent.answers["names"] = names({"index": 0, "kind": 0}, a, b)
+    with arm() as armed:
+        monkeypatch.setattr(arming, "LEARN_SECONDS", 3600)
+        armed.keep_learning()
+        assert agent.asked[-1]["command"] == "clock"
+        monkeypatch.setattr(arming, "LEARN_SECONDS", 0)
+        armed.keep_learning()
+        armed.keep_learning()
+        agent.hang_up()
+        armed.listen()
+        armed.keep_learning()
+        assert (armed.method(1).name, armed.method(2).name) == ("a", "b")
+        assert [each["command"] for each in agent.asked].count("names") == 1
 
 
 def test_names_out_of_order(agent: FakeAgent) -> None:

@@ -35,6 +35,8 @@ from rbtrace_py.model import (
 
 ARM_SECONDS = 30
 NAMES_AT_ONCE = 4096
+LEARN_SECONDS = 0.1
+"""Between two questions for names that nobody needs yet."""
 MAX_TEXT = 1024
 """Characters of a name or path that are kept."""
 MAX_NS = (1 << 63) - 1
@@ -167,6 +169,7 @@ class Armed(Closing):
         self._process = process
         self._names: list[CalledMethod] = []
         self.select = tuple(what.select)
+        self._learnt = time.monotonic()
         self.ended: RbtraceError | None = None
         self.shared: Any = None
         self._agent = Agent(process)
@@ -267,6 +270,13 @@ class Armed(Closing):
         except RbtraceError as error:
             self.ended = error
         self._take_events()
+
+    def keep_learning(self) -> None:
+        """Learn, if it is time to: of a process that is killed no name can be had."""
+        now = time.monotonic()
+        if self.ended is None and now - self._learnt >= LEARN_SECONDS:
+            self._learnt = now
+            self.learn()
 
     def disarm(self) -> bool:
         """Have the hook taken out; False: it is, but the agent did not say so."""

@@ -87,6 +87,8 @@ class _Folded(Traced):
         self.fold = RecordFold()
 
     def step(self, until: int | None = None) -> Iterator[Told]:
+        if until is None:
+            self.armed.keep_learning()
         ends = time.monotonic() + _STEP_SECONDS
         feed = self.fold.feed
         while time.monotonic() < ends and (found := self._ring.step()):

@@ -42,7 +42,6 @@ BY = ("method", "class", "pid")
 _JOIN_SECONDS = 5.0
 """So long a child is asked for its agent, which it makes after the fork."""
 _RETRY_SECONDS = 0.02
-_LEARN_SECONDS = 1.0
 _NAME = 512
 """Bytes of a name that are shown."""
 
@@ -227,7 +226,7 @@ class Methods:
         """Hear what agents say; take in children."""
         for hook in self._hooks.values():
             hook.listen()
-            hook.learn()
+            hook.keep_learning()
         alive = self.targets.alive()
         fresh = self.targets.refresh()
         now = time.monotonic()
@@ -324,7 +323,6 @@ class _Hook:
         self, process: Process, what: What, before: Callable[[Map], None]
     ) -> None:
         self._pid = process.pid
-        self._learnt = time.monotonic()
         self._armed = Armed(process, what, before)
         self._tables = Tables(self._armed.shared, self._armed.scale)
         self._rows: dict[int, tuple[Counted, MethodRow]] = {}
@@ -344,12 +342,9 @@ class _Hook:
         while self.is_live and select.select([self], [], [], 0)[0]:
             self._armed.listen()
 
-    def learn(self) -> None:
+    def keep_learning(self) -> None:
         """Ask now and then for names: of one that is killed they are lost."""
-        now = time.monotonic()
-        if self.is_live and now - self._learnt >= _LEARN_SECONDS:
-            self._learnt = now
-            self._armed.learn()
+        self._armed.keep_learning()
 
     def rows(self, is_timed: bool) -> list[MethodRow]:
         """As they are now."""

@@ -52,6 +52,8 @@ class Traced:
         self._last = armed.shared.header.armed.ticks
 
     def step(self, until: int | None = None) -> Iterator[Told]:
+        if until is None:
+            self.armed.keep_learning()
         for when, stream, record in self._ring.step():
             if until is not None and when > until:
                 continue
