@@ -1395,14 +1395,21 @@ module Tracepoint
       NOBODY = 65_534
       ALL_USERS = (1 << 32) - 1
       STOP_SECONDS = 1
-      attr_reader :path
+      # Of the socket; or why there is none.
+      attr_reader :path, :reason
 
       def initialize
-        @listener, @path = Place.bind
         @pid = Process.pid
+        @thread = nil
         @connections = []
         @group = ThreadGroup.new
+        @listener, @path = Place.bind
         @thread = start { accept } if @listener
+        @reason = "no socket could be made in #{Place.directories.join(" or ")}" unless @listener
+      rescue ThreadError => e
+        close
+        @listener = @path = nil
+        @reason = e.message
       end
 
       def own?(thread)
@@ -1438,10 +1445,11 @@ module Tracepoint
 
       # In a child, which has copies of it all.
       def abandon
-        @listener&.close
-        @connections.each { |connection| connection.wire.socket.close }
-      rescue SystemCallError, IOError
-        nil
+        [@listener, *@connections.map { |connection| connection.wire.socket }].compact.each do |socket|
+          socket.close
+        rescue SystemCallError, IOError
+          next
+        end
       end
 
       private
@@ -1506,6 +1514,7 @@ module Tracepoint
     EXIT_SECONDS = 1
     LOCK = Mutex.new
     @server = @armed_by = @pid = nil
+    @undos = {}.compare_by_identity
 
     class << self
       # @return [Connection, nil]
@@ -1521,7 +1530,7 @@ module Tracepoint
 
         @pid = Process.pid
         @server = Server.new
-        warn "tracepoint/agent: no socket could be made in #{Place.directories.join(" or ")}" unless path
+        warn "tracepoint/agent: #{@server.reason}" unless path
       end
 
       # Take the agent out of service: its socket goes, what is armed is disarmed.
@@ -1572,17 +1581,26 @@ module Tracepoint
         Thread.current[:rbtrace_apart] = nil
       end
 
-      # Is this a child of the process whose agent it has?
+      # The block, and then what undoes what it did: also if its thread is killed, and
+      # in a child that is forked meanwhile, which has not that thread.
+      def undoing(undo)
+        @undos[undo] = true
+        yield
+      ensure
+        undo.call
+        @undos.delete(undo)
+      end
+
+      # Is this a child of the process whose agent it has? That there are no more
+      # threads, or that $stderr is closed, must not come out of the program's fork.
       def check_fork
         return if @pid == Process.pid || @pid.nil?
 
         had = @server
-        had&.abandon
-        Native.forget unless Native.reason
-        forget
-        return if Thread.current[:rbtrace_apart]
-
-        start if had
+        leave_parent
+        start if had && !Thread.current[:rbtrace_apart]
+      rescue StandardError
+        nil
       end
 
       # What the program's end leaves to do, before its threads are killed.
@@ -1604,9 +1622,24 @@ module Tracepoint
         disarm(armed_by) if armed_by
       end
 
+      # In a child: what its parent's agent did is not done here.
+      def leave_parent
+        server = @server
+        undos = @undos.keys
+        forget
+        undos << -> { Native.forget } unless Native.reason
+        undos << -> { server.abandon } if server
+        undos.each do |undo|
+          undo.call
+        rescue StandardError
+          next
+        end
+      end
+
       def forget
         @server = nil
         @armed_by = nil
+        @undos = {}.compare_by_identity
         @pid = Process.pid
         # A thread that is not here may have held it.
         remove_const(:LOCK)
