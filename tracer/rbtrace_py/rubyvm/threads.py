@@ -9,15 +9,11 @@ from typing import NamedTuple
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.model import ThreadState
 from rbtrace_py.rubyvm.layout import ThreadList
+from rbtrace_py.rubyvm.native_ids import NativeIds
 from rbtrace_py.rubyvm.values import Values
 
 MOST_THREADS = 1 << 14
 MOST_RACTORS = 1 << 10
-
-_PTHREAD_TIDS = (0x2D0, 0x30)
-"""Where ``struct pthread`` has the kernel's id: glibc's, musl's (x86-64)."""
-_LARGEST_TID = 1 << 22
-"""PID_MAX_LIMIT of Linux (include/linux/threads.h)."""
 
 _DATA_POINTER = 32
 """``RTypedData.data``: what a Thread object of 2.1 points to."""
@@ -68,7 +64,7 @@ class Threads:
         self._values = values
         self._offsets = values.offsets
         self._vm = vm
-        self._is_tid = is_tid
+        self._native = NativeIds(values, is_tid)
         self._has_running_ec = values.traits.has_ractors
 
     def all(self) -> list[VmThread]:
@@ -120,7 +116,7 @@ class Threads:
                 newest.append(last - node)
                 if self._offsets.th_self is not None:
                     places.append((last - node + self._offsets.th_self, 8))
-                places += self._native_places(last - node)
+                places += self._native.places(last - node)
         return places, newest
 
     def _heads(self) -> Iterator[int]:
@@ -134,21 +130,6 @@ class Threads:
             and self._values.traits.thread_list is not ThreadList.ST_TABLE
         ):
             yield self._vm + offsets.vm_threads
-
-    def _native_places(self, address: int) -> Iterator[tuple[int, int]]:
-        """Where it stands which native thread a thread has."""
-        offsets, values = self._offsets, self._values
-        if offsets.th_native_thread is not None and offsets.nt_tid is not None:
-            yield address + offsets.th_native_thread, 8
-            native = values.u64(address + offsets.th_native_thread)
-            if native > 4096:
-                yield native + offsets.nt_tid, 4
-        elif offsets.th_native_id is not None:
-            yield address + offsets.th_native_id, 8
-            if not values.traits.native_id_is_tid:
-                pthread = values.u64(address + offsets.th_native_id)
-                place = self._tid_place(pthread)
-                yield from [(place, 4)] if place else []
 
     def _place(self, base: int, offset: int | None) -> int:
         return 0 if offset is None else base + offset
@@ -204,7 +185,7 @@ class Threads:
             ec = self.ec_of(address)
             return VmThread(
                 address=address,
-                tid=self._tid(address),
+                tid=self._native.tid(address),
                 name=self._name(address),
                 state=self._state(address, ec, running),
                 ec=ec,
@@ -260,39 +241,6 @@ class Threads:
             return state
         ours = ec if self._has_running_ec else address
         return state if running == ours else ThreadState.WAITING
-
-    def _tid(self, address: int) -> int | None:
-        offsets, values = self._offsets, self._values
-        if offsets.th_native_thread is not None and offsets.nt_tid is not None:
-            native = values.u64(address + offsets.th_native_thread)
-            return (
-                self._plausible(values.u32(native + offsets.nt_tid)) if native else None
-            )
-        if offsets.th_native_id is None:
-            return None
-        place = address + offsets.th_native_id
-        if values.traits.native_id_is_tid:
-            return self._plausible(values.u32(place))
-        return self._tid_of_pthread(values.u64(place))
-
-    def _tid_of_pthread(self, pthread: int) -> int | None:
-        place = self._tid_place(pthread)
-        return self._plausible(self._values.u32(place)) if place else None
-
-    def _tid_place(self, pthread: int) -> int | None:
-        """Where a ``struct pthread`` has an id that the kernel knows."""
-        for offset in _PTHREAD_TIDS if pthread > 4096 else ():
-            try:
-                if self._plausible(self._values.u32(pthread + offset)) is not None:
-                    return pthread + offset
-            except UnreadableMemory:
-                continue
-        return None
-
-    def _plausible(self, tid: int) -> int | None:
-        if not 0 < tid <= _LARGEST_TID:
-            return None
-        return tid if self._is_tid is None or self._is_tid(tid) else None
 
 
 def status_bytes(data: bytes, offset: int) -> int:

@@ -1,0 +1,80 @@
+"""Which of the kernel's threads a Ruby thread is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.rubyvm.values import Values
+
+_PTHREAD_TIDS = (0x2D0, 0x30)
+"""Where ``struct pthread`` has the kernel's id: glibc's, musl's (x86-64)."""
+_LARGEST_TID = 1 << 22
+"""PID_MAX_LIMIT of Linux (include/linux/threads.h)."""
+
+
+class NativeIds:
+    """Reads the kernel's ids of Ruby threads, which are named by their addresses.
+
+    is_tid: whether the kernel has a thread of that id in the target, to tell a
+    ``pthread_t`` that was understood from one that was not; None: not known
+    """
+
+    def __init__(
+        self, values: Values, is_tid: Callable[[int], bool] | None = None
+    ) -> None:
+        self._values = values
+        self._offsets = values.offsets
+        self._is_tid = is_tid
+
+    def tid(self, address: int) -> int | None:
+        """Of the Ruby thread at ``address``; None if it has none, or that is not known.
+
+        Raises UnreadableMemory.
+        """
+        offsets, values = self._offsets, self._values
+        if offsets.th_native_thread is not None and offsets.nt_tid is not None:
+            native = values.u64(address + offsets.th_native_thread)
+            return (
+                self._plausible(values.u32(native + offsets.nt_tid)) if native else None
+            )
+        if offsets.th_native_id is None:
+            return None
+        place = address + offsets.th_native_id
+        if values.traits.native_id_is_tid:
+            return self._plausible(values.u32(place))
+        return self._tid_of_pthread(values.u64(place))
+
+    def _tid_of_pthread(self, pthread: int) -> int | None:
+        place = self._tid_place(pthread)
+        return self._plausible(self._values.u32(place)) if place else None
+
+    def _tid_place(self, pthread: int) -> int | None:
+        """Where a ``struct pthread`` has an id that the kernel knows."""
+        for offset in _PTHREAD_TIDS if pthread > 4096 else ():
+            try:
+                if self._plausible(self._values.u32(pthread + offset)) is not None:
+                    return pthread + offset
+            except UnreadableMemory:
+                continue
+        return None
+
+    def _plausible(self, tid: int) -> int | None:
+        if not 0 < tid <= _LARGEST_TID:
+            return None
+        return tid if self._is_tid is None or self._is_tid(tid) else None
+
+    def places(self, address: int) -> Iterator[tuple[int, int]]:
+        """Where it stands which native thread a thread has."""
+        offsets, values = self._offsets, self._values
+        if offsets.th_native_thread is not None and offsets.nt_tid is not None:
+            yield address + offsets.th_native_thread, 8
+            native = values.u64(address + offsets.th_native_thread)
+            if native > 4096:
+                yield native + offsets.nt_tid, 4
+        elif offsets.th_native_id is not None:
+            yield address + offsets.th_native_id, 8
+            if not values.traits.native_id_is_tid:
+                pthread = values.u64(address + offsets.th_native_id)
+                place = self._tid_place(pthread)
+                yield from [(place, 4)] if place else []
