@@ -91,6 +91,22 @@ def test_slow_ones(target: Target, trace: Trace) -> None:
     assert found == "  Order#leaf <>\nOrder#add(@id=7) <>\n\n"
 
 
+def test_a_recording(target: Target, trace: Trace, tmp_path: Path) -> None:
+    path = tmp_path / "orders.rbrec"
+    words = ["-m", "Order#add(self, count)", "Order#leaf", "--record", path]
+    tracer = trace("calls", target.pid, *words)
+    assert shown(tracer, target, "orders") == ""
+    out, err, code = run("report", path, "--format", "calls")
+    assert code == 0, err
+    given = '(self=#<Order "7">, count=2)'
+    tree = f"Order#add{given}\n  Order#leaf <>\nOrder#add <>\n\n"
+    assert re.sub(r"<\d+\.\d{6}>", "<>", out) == tree
+    out = run("report", path, "--format", "chrome", "-o", "-")[0]
+    events = json.loads(out)["traceEvents"]
+    (args,) = [e["args"] for e in events if e["name"] == "Order#add"]
+    assert (args["self"], args["count"]) == ('#<Order "7">', "2")
+
+
 def test_what_is_refused(target: Target, tmp_path: Path) -> None:
     """Before anything is hooked; no Ruby, or where values are not shown."""
     out, err, code = run("calls", target.pid, "-m", "add(1 +)")

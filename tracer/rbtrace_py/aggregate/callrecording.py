@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 
+from rbtrace_py.aggregate import callvalues
 from rbtrace_py.aggregate.blocks import (
     FILE_HEADER_SIZE,
     BlockType,
@@ -20,7 +21,7 @@ from rbtrace_py.aggregate.blocks import (
     unpack_columns,
 )
 from rbtrace_py.aggregate.callfold import GARBAGE, frame_of
-from rbtrace_py.aggregate.calls import CallEvent, CallStack, Happened, Told
+from rbtrace_py.aggregate.calls import CallEvent, CallStack, Happened, Told, Values
 from rbtrace_py.aggregate.meta import Meta, decode_losses
 from rbtrace_py.aggregate.recording import (
     FLUSH_SAMPLES,
@@ -60,6 +61,7 @@ class CallsWriter(RecordingWriter):
 
     def __init__(self, path: Path_, meta: Meta, names: dict[int, str]) -> None:
         self._calls: list[tuple[int, ...]] = []
+        self._values = callvalues.Packer()
         self._names = names
         self._threads: dict[CallStack, int] = {}
         self._methods: dict[int, tuple[CalledMethod, int]] = {}
@@ -72,6 +74,8 @@ class CallsWriter(RecordingWriter):
         if event.what not in _NO_METHOD:
             method = self._method(told.method)
         value = event.duration if event.what is not Happened.LOST else event.count
+        if told.values and event.what is Happened.ENTERED:
+            self._values.add(len(self._calls), told.values)
         self._calls.append(
             (
                 event.time,
@@ -86,7 +90,7 @@ class CallsWriter(RecordingWriter):
         if event.what is Happened.LOST:
             self.statistics.failed += event.count
         self.statistics.ended_ns = max(self.statistics.ended_ns, event.time)
-        if len(self._calls) >= FLUSH_SAMPLES:
+        if len(self._calls) >= FLUSH_SAMPLES or self._values.is_full:
             self._flush_at = 0
         self.flush_if_due(event.time)
 
@@ -96,6 +100,7 @@ class CallsWriter(RecordingWriter):
             times, *others = zip(*rows, strict=True)
             steps = [b - a for a, b in zip((0, *times), times, strict=False)]
             payload = pack_columns(CALL_COLUMNS, [steps, *others])
+            payload += self._values.take()
             self.write([*self._tables.blocks(), block(BlockType.CALLS, payload)])
         super().flush()
 
@@ -179,6 +184,7 @@ class _Section:
         self._stacks: dict[tuple[int, int], CallStack] = {}
         self._fibers: dict[int, int] = {}
         self._methods: dict[int, CalledMethod] = {}
+        self._given: dict[tuple[CallStack, int], Values] = {}
 
     def lost(self, found: Statistics) -> None:
         own = self._recording.statistics
@@ -186,11 +192,12 @@ class _Section:
         own.ended_ns = max(own.ended_ns, found.ended_ns)
 
     def events(self, payload: bytes) -> Iterator[Told]:
-        columns, _ = unpack_columns(CALL_COLUMNS, payload)
+        columns, rest = unpack_columns(CALL_COLUMNS, payload)
+        values = callvalues.unpack(rest)
         steps, *others = columns
         times = (min(max(time, 0), _MOST_TIME) for time in accumulate(steps))
-        for time, thread, number, method, kind, depth, value in zip(
-            times, *others, strict=True
+        for row, (time, thread, number, method, kind, depth, value) in enumerate(
+            zip(times, *others, strict=True)
         ):
             what = _KNOWN.get(kind)
             if what is None:
@@ -202,7 +209,21 @@ class _Section:
                 event.start = max(time - (value - 1), 0)
             self._count(event)
             known = UNKNOWN_METHOD if not method else self._method(method)
-            yield Told(self.tables.thread(thread).pid, event, known)
+            given: Values = ()
+            if values or self._given:
+                given = self._values(event, values.get(row, ()))
+            yield Told(self.tables.thread(thread).pid, event, known, given)
+
+    def _values(self, event: CallEvent, entered: Values) -> Values:
+        """Those of the call as it was entered, also when it ends."""
+        place = (event.stack, event.depth)
+        if event.what is not Happened.ENTERED:
+            ends = event.what in (Happened.RETURNED, Happened.ENDED)
+            return self._given.pop(place, ()) if ends else ()
+        self._given.pop(place, None)
+        if entered and len(self._given) < _MOST_STACKS:
+            self._given[place] = entered
+        return entered
 
     def _count(self, event: CallEvent) -> None:
         own = self._recording.statistics

@@ -62,6 +62,9 @@ def _event(told: Told, number: int, origin: int) -> dict[str, object] | None:
         "name": told.method.full_name,
         "cat": "call" if is_call else "gc",
     }
+    args: dict[str, object] = dict(told.values)
     if told.method.path:
-        found["args"] = {"path": told.method.path, "line": told.method.line}
+        args |= {"path": told.method.path, "line": told.method.line}
+    if args:
+        found["args"] = args
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from rbtrace_py.aggregate.calls import Happened, Told
+from rbtrace_py.aggregate.calls import Happened, Told, Values
 from rbtrace_py.report.pprof import bytes_field, number_field
 from rbtrace_py.report.tracks import Tracks, track_name
 
@@ -17,6 +17,7 @@ _TIMESTAMP, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _TRACK = 8, 10, 11, 12, 13, 60
 _CLEARED, _NEEDS = 1, 2
 _BEGIN, _END, _INSTANT = 1, 2, 3
 _TYPE, _NAME_ID, _TRACK_ID, _NAME = 9, 10, 11, 23
+_ARGUMENT, _ARGUMENT_NAME, _ARGUMENT_TEXT = 4, 10, 6
 _SEQUENCE_NUMBER = 1
 
 
@@ -50,7 +51,7 @@ class _Writer:
         name = told.method.full_name
         if event.what is Happened.ENTERED:
             self._open[track] = self._open.get(track, 0) + 1
-            yield self._slice(time, track, _BEGIN, name)
+            yield self._slice(time, track, _BEGIN, name, told.values)
         elif event.what in (Happened.RETURNED, Happened.ENDED):
             if event.start is not None and self._open.get(track):
                 self._open[track] -= 1
@@ -82,8 +83,14 @@ class _Writer:
         message = number_field(1, track) + bytes_field(2, text)
         yield _packet(bytes_field(_TRACK, message + number_field(5, process)))
 
-    def _slice(self, time: int, track: int, kind: int, name: str = "") -> bytes:
+    def _slice(
+        self, time: int, track: int, kind: int, name: str = "", values: Values = ()
+    ) -> bytes:
         message = number_field(_TYPE, kind) + number_field(_TRACK_ID, track)
+        for expression, value in values:
+            annotation = _text_field(_ARGUMENT_NAME, expression)
+            annotation += _text_field(_ARGUMENT_TEXT, value)
+            message += bytes_field(_ARGUMENT, annotation)
         packet = number_field(_TIMESTAMP, time)
         if name:
             number = self._texts.get(name)
@@ -100,6 +107,10 @@ class _Writer:
 def _process_uuid(pid: int) -> int:
     """Beyond all tracks' numbers."""
     return (1 << 48) + pid
+
+
+def _text_field(number: int, text: str) -> bytes:
+    return bytes_field(number, text.encode("utf-8", "replace"))
 
 
 def _packet(fields: bytes) -> bytes:
