@@ -136,14 +136,9 @@ class Watched:
         until(lambda: self.target.step("asked") == "true")
         self.target.step("unset")
 
-    def tasks(self) -> Counter[str]:
-        """Names of its kernel's threads."""
-        folder = Path(f"/proc/{self.pid}/task")
-        found: Counter[str] = Counter()
-        for tid in os.listdir(folder):
-            with suppress(FileNotFoundError, ProcessLookupError):
-                found[(folder / tid / "comm").read_text().strip()] += 1
-        return found
+    def tasks(self) -> int:
+        """How many threads the kernel knows. A timer of Ruby's has any one's name."""
+        return len(os.listdir(f"/proc/{self.pid}/task"))
 
 
 def _forks() -> set[int]:
