@@ -355,7 +355,7 @@ struct state {
   uint64_t ring_mask;
   unsigned keys_shift;
   uint32_t methods_used, blocks_used, streams_used;
-  uint64_t switches;
+  uint64_t switches, looks;
   uint64_t threshold;
   uint64_t gc_start;
   uint32_t stacks;
@@ -655,15 +655,50 @@ static struct stream *oldest_stream(void) {
   return found;
 }
 
-NEVER_INLINE struct stream *switch_stream(const char *ec, const char *vm_stack) {
+enum { FUTEX_CMP_REQUEUE_PRIVATE = 4 | 128, MOST_LOOKS = 32 };
+
+/*
+ * Has its stack ended? Ruby then clears the place where vm_stack was; later it is
+ * somebody else's, or nobody's, so that it is the kernel that compares: it takes an
+ * address that is none, and asks no right that a thread could lack. One that is live has
+ * the same vm_stack all the time.
+ */
+static int has_ended(const struct stream *s) {
+  static uint32_t unused;
+  int before = errno;
+  long found = syscall(SYS_futex, s->ec, FUTEX_CMP_REQUEUE_PRIVATE, 0L, 0L, &unused,
+                       (uint32_t)(uintptr_t)s->vm_stack);
+  int ended = found < 0 && (errno == EAGAIN || errno == EFAULT);
+  errno = before;
+  return ended;
+}
+
+/*
+ * One whose stack has ended, if its ring is half free: the pages it has are paid for by
+ * the program. Those that are live keep theirs, and their number.
+ */
+static struct stream *ended_stream(void) {
+  for (uint32_t i = 0; i < MOST_LOOKS && i < state.streams_used; i++) {
+    struct stream *s = &state.streams[state.looks++ % state.streams_used];
+    if ((!s->ring || has_room(s, (state.ring_mask + 1) / 2)) && has_ended(s))
+      return s;
+  }
+  return NULL;
+}
+
+static int has_same_frames(const struct stream *s, const struct trace_arg *arg);
+
+NEVER_INLINE struct stream *switch_stream(const struct trace_arg *arg, const char *vm_stack) {
+  const char *ec = arg->ec;
   struct stream *s = NULL;
   for (uint32_t i = 0; i < state.streams_used && !s; i++)
     if (state.streams[i].ec == ec)
       s = &state.streams[i];
   if (!s) {
-    if (state.streams_used < state.config.max_streams)
+    s = ended_stream();
+    if (!s && state.streams_used < state.config.max_streams)
       s = new_stream();
-    else
+    else if (!s)
       state.header->conditions |= CONDITION_STREAMS_FULL;
     if (!s)
       s = oldest_stream();
@@ -672,7 +707,7 @@ NEVER_INLINE struct stream *switch_stream(const char *ec, const char *vm_stack) 
       return NULL;
     }
     give_to(s, ec, vm_stack);
-  } else if (s->vm_stack != vm_stack) {
+  } else if (s->vm_stack != vm_stack || (s->depth && !has_same_frames(s, arg))) {
     give_to(s, ec, vm_stack);
   }
   s->stamp = ++state.switches;
@@ -681,12 +716,12 @@ NEVER_INLINE struct stream *switch_stream(const char *ec, const char *vm_stack) 
 }
 
 /* rb_execution_context_t begins with vm_stack in every version. */
-ALWAYS_INLINE struct stream *stream_of(const char *ec) {
-  const char *vm_stack = *(const char *const *)ec;
+ALWAYS_INLINE struct stream *stream_of(const struct trace_arg *arg) {
+  const char *vm_stack = *(const char *const *)arg->ec;
   struct stream *s = state.current;
-  if (likely(s && s->ec == ec && s->vm_stack == vm_stack))
+  if (likely(s && s->ec == arg->ec && s->vm_stack == vm_stack))
     return s;
-  return switch_stream(ec, vm_stack);
+  return switch_stream(arg, vm_stack);
 }
 
 /* ------------------------------------------------------------------- methods */
@@ -898,6 +933,34 @@ ALWAYS_INLINE int method_of_frame(const char *cfp, VALUE *owner, ID *id) {
   return 1;
 }
 
+enum { FRAMES_COMPARED = 64 };
+
+/*
+ * A fiber that was dropped leaves calls open, and another one may be made in its place.
+ * Has each of the outer frames still the method that was entered there?
+ */
+static int has_same_frames(const struct stream *s, const struct trace_arg *arg) {
+  if (!state.has_offsets)
+    return 1; /* nobody can say */
+  for (uint32_t i = 0; i < s->depth && i < FRAMES_COMPARED; i++) {
+    const struct call *call = &s->calls[i];
+    const struct known *known = &state.known[call->method];
+    VALUE owner = 0;
+    ID id = 0;
+    if (call->key <= (uint64_t)arg->cfp)
+      break; /* no frame of now; abandon_above knows */
+    if (call->is_c || !call->method)
+      continue;
+    if (!method_of_frame((const char *)call->key, &owner, &id) || id != known->id_and_kind >> 3)
+      return 0;
+    if (owner != known->definer && is_object(owner) && type_of(owner) == TYPE_ICLASS)
+      owner = ((const struct basic *)owner)->klass;
+    if (owner != known->definer)
+      return 0;
+  }
+  return 1;
+}
+
 NEVER_INLINE int verified_method(const char *cfp, VALUE *owner, ID *id) {
   VALUE owner_of_ours = 0;
   ID id_of_ours = 0;
@@ -957,7 +1020,8 @@ ALWAYS_INLINE void count_duration(uint32_t method, uint64_t ns) {
     return;
   uint32_t bucket = bucket_of(ns);
   uint32_t *entry = &state.directory[(size_t)method * BLOCKS_A_METHOD + bucket / BLOCK_COUNTERS];
-  uint32_t block = *entry;
+  /* Loaded once: who has mapped it may change it after the check. */
+  uint32_t block = __atomic_load_n(entry, __ATOMIC_RELAXED);
   if (unlikely(!block) && !(block = new_block(entry)))
     return;
   if (unlikely(block >= state.config.max_blocks))
@@ -1363,7 +1427,7 @@ NEVER_INLINE void enter_evaluating(const struct trace_arg *arg, const struct key
   int left = evaluate(arg, method->program, is_c, &values);
   struct stream *s = NULL;
   if (alive->armed && arming == before)
-    s = stream_of(arg->ec);
+    s = stream_of(arg);
   if (s && !s->ignored) {
     abandon_above(s, arg, is_c);
     open_call(s, arg, method, &values, mode, is_c);
@@ -1512,7 +1576,7 @@ NEVER_INLINE void raised(struct stream *s, const struct trace_arg *arg, int mode
 ALWAYS_INLINE void on_event(const struct trace_arg *arg, int mode) {
   if (unlikely(!alive->armed))
     return;
-  struct stream *s = stream_of(arg->ec);
+  struct stream *s = stream_of(arg);
   if (unlikely(!s || s->ignored))
     return;
   switch (arg->event) {
@@ -1620,7 +1684,7 @@ static void hook_inner(VALUE data, const struct trace_arg *arg) {
   (void)data;
   if (!alive->armed)
     return;
-  struct stream *s = stream_of(arg->ec);
+  struct stream *s = stream_of(arg);
   if (!s)
     return;
   if (arg->event == EVENT_NEWOBJ) {
@@ -1929,7 +1993,7 @@ static VALUE native_arm(VALUE self, VALUE packed) {
   if (error) {
     release(0);
     for (int i = 0; i < 2; i++)
-      if (fds[i] > 0)
+      if (fds[i] >= 0)
         close(fds[i]);
     return rb_ull2inum((unsigned)error);
   }
@@ -1983,6 +2047,9 @@ static VALUE native_forget(VALUE self) {
   hooks_fibers = 0;
   for (int i = 0; i < MAX_EVALUATIONS; i++)
     evaluations[i] = (struct evaluation){.serial = 0};
+  /* None of them came along; those that begin here say so. */
+  for (int i = 0; i < MAX_OWN_THREADS; i++)
+    own_threads[i] = 0;
   if (!state.header)
     return FALSE_VALUE;
   remove_hooks();

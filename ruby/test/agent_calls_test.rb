@@ -298,6 +298,58 @@ class AgentCallsTest < Minitest::Test
     assert_operator status["abandoned"], :>=, 296
   end
 
+  # The pages of a ring are the program's: threads and fibers that come one after the
+  # other have a few in all.
+  def test_rings_of_stacks_that_ended_are_used_again
+    program = <<~RUBY
+      def leaf; end
+      def once; leaf; end
+      STEP = -> {
+        60.times { Thread.new { once }.join }
+        60.times { Thread.new { once; Thread.current.kill }.join }
+        fibers = Array.new(60) { Fiber.new { once }.tap(&:resume) }
+        once
+        fibers.size
+      }
+    RUBY
+    target = target(program)
+    client = connect(target)
+    memory = client.arm(mode: "ring", offsets: OFFSETS)
+    target.step
+    calls = memory.read_all.flatten
+    names = names_of(client)
+    entries = calls.select { |record| record.kind == :entry && names[record.method] }
+    assert_equal({ "Object#once" => 181, "Object#leaf" => 181 }, entries.map { |record| names[record.method] }.tally)
+    assert_operator memory.streams, :<, 20
+    assert_equal [0] * 2, client.call("status").values_at("abandoned", "no_stream")
+    assert_operator calls.map { |record| record.kind == :stack ? record.method : 0 }.max, :>, 60
+  end
+
+  # What was open in a fiber that was dropped is no parent of what its place has now.
+  def test_a_fiber_in_the_place_of_one_that_was_dropped
+    target = target(<<~RUBY)
+      def old; Fiber.yield; end
+      def fresh; end
+      def deeper(n)
+        n.zero? ? 40.times { Fiber.new { old }.resume } : deeper(n - 1)
+        nil
+      end
+      STEP = -> {
+        6.times do
+          deeper(30)
+          GC.start
+          Array.new(40) { Fiber.new { [1].each { [1].each { fresh } }; Fiber.yield } }.each(&:resume)
+        end
+      }
+    RUBY
+    client = connect(target)
+    memory = client.arm(mode: "ring", offsets: OFFSETS, ring_records: 4096, max_streams: 1024)
+    target.step
+    names = names_of(client)
+    depths = memory.read_all.flatten.select { |record| record.kind == :entry && names[record.method] == "Object#fresh" }.map(&:depth)
+    assert_equal({ 0 => 240 }, depths.tally)
+  end
+
   def test_ractors
     skip "no ractors before 3.0" if RUBY_VERSION < "3.0"
     program = <<~RUBY

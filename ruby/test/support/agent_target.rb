@@ -116,7 +116,7 @@ module AgentHelper
     end
   end
 
-  # The calls that one step makes, a text for each stream: a line a call,
+  # The calls that one step makes, a text for each stack: a line a call,
   # indented. Methods that some Rubies have in Ruby (Integer#times) are left out.
   def trees(program, **arming)
     target = target(program)
@@ -127,7 +127,9 @@ module AgentHelper
     memory = client.arm(**arming)
     target.step
     names = names_of(client)
-    found = memory.read_all.map { |records| tree(records, names) }
+    # A stream is another stack's when its own has ended.
+    stacks = memory.read_all.flat_map { |records| records.slice_before { |record| record.kind == :stack }.to_a }
+    found = stacks.map { |records| tree(records, names) }
     @status = client.call("disarm")
     found.reject(&:empty?)
   end
