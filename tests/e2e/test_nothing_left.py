@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,7 +157,6 @@ ANSWERING = [
     "stacks PID --calls -o FILE --duration 10ms",
     "trace PID raise --count 3",
     "count PID watched:event --count 3",
-    "calls PID -m No::Such::",
 ]
 
 
@@ -177,6 +177,55 @@ def test_a_copy_is_there_until_it_is_killed(watched: Watched, begin: Begin) -> N
     assert now["children"] == [int(out)]
     assert (now["hooks"], now["files"]) == (before["hooks"], before["files"])
     os.kill(int(out), signal.SIGKILL)
+    watched.comes_to(before)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["calls PID", "latency PID", "count PID", "stacks PID --calls", "rbtrace -p PID"],
+)
+def test_of_words_that_select_nothing(
+    words: str, watched: Watched, begin: Begin
+) -> None:
+    before = watched.snapshot()
+    out, err, code = begin(f"{words} -m No::Such::", watched).result()
+    assert "'No::Such::' selects no method" in err
+    assert (out, code) == ("", 2)
+    watched.comes_to(before)
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file on a file system that is full before anything is written to it."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no tmpfs can be mounted")
+    (tmp_path / "filler").write_bytes(b"x" * 4096)
+    yield tmp_path / "out"
+    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "calls PID -o FULL",
+        "calls PID --record FULL",
+        "latency PID method --duration 10ms -o FULL",
+        "count PID object --by class --duration 10ms -o FULL",
+        "stacks PID --calls --duration 10ms -o FULL",
+        "trace PID raise -o FULL",
+        "backtraces PID -o FULL",
+        "memory PID -o FULL",
+        "heapdump PID FULL",
+    ],
+)
+def test_of_a_full_disk(
+    words: str, full_disk: Path, watched: Watched, begin: Begin
+) -> None:
+    before = watched.snapshot()
+    _, err, code = begin(words.replace("FULL", str(full_disk)), watched).result()
+    assert f"cannot write {full_disk}: No space left on device" in " ".join(err.split())
+    assert code == 1
     watched.comes_to(before)
 
 
