@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from test_calls import TREES, masked
 
-from conftest import Target, Tracer, run
+from conftest import LIB, MAIN, ROOT, TIMEOUT, Target, Tracer, run
 from rbtrace_py.aggregate.callrecording import CallsRecording
+from rbtrace_py.aggregate.switches import Switch
 
 Trace = Callable[..., Tracer]
 
@@ -53,10 +59,124 @@ def test_reports(recording: Path) -> None:
         assert f"wrote {path}" in err
         assert b"Plain#factorial" in path.read_bytes()
     chrome = json.loads(recording.with_suffix(".trace.json").read_text())
-    slices = [e for e in chrome["traceEvents"] if e["ph"] == "X"]
+    slices = [e for e in chrome["traceEvents"] if e.get("cat") == "call"]
     assert len(slices) == 32
     scope = json.loads(recording.with_suffix(".speedscope.json").read_text())
     assert sum(len(p["events"]) for p in scope["profiles"]) == 64
+
+
+LINE = re.compile(r" *(?:\d+ )? *(\S+) <([\d.]+) cpu ([\d.]+)>")
+
+
+def cpu_of(path: Path) -> list[tuple[str, float, float]]:
+    """Methods, how long each call took, and how long it was on a CPU."""
+    out, err, code = run("report", path, "--cpu")
+    assert (err, code) == ("", 0)
+    found = map(LINE.fullmatch, out.splitlines())
+    return [(m[1], float(m[2]), float(m[3])) for m in found if m]
+
+
+def spans_of(path: Path) -> dict[int, list[tuple[str, float, float]]]:
+    """By thread: what it was, from when to when in seconds; whole to the end."""
+    out, err, code = run("report", path, "--format", "chrome", "-o", "-")
+    assert (err, code) == ("", 0)
+    events = json.loads(out)["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    found: dict[int, list[tuple[str, float, float]]] = {}
+    for event in events:
+        if event.get("cat") == "cpu":
+            tid = int(names[event["tid"]].split()[-2])
+            start, end = event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6
+            found.setdefault(tid, []).append((event["name"], start, end))
+    return found
+
+
+def test_on_and_off_cpu(
+    start: Callable[..., Target], trace: Trace, tmp_path: Path
+) -> None:
+    """Sleeping is off, burning is on, and of two that burn one waits for the other."""
+    path = tmp_path / "shop.rbrec"
+    target = start("calls.rb")
+    words = ("-m", "Timed#waits", "Timed#burns", "--record", path)
+    tracer = trace("calls", target.pid, *words)
+    for word in ("waits", "burns", "contend"):
+        target.step(word)
+    _, err, code = tracer.finish()
+    assert ("CPU" in err, code) == (False, 0), err
+    slept, *burnt = cpu_of(path)
+    assert (slept[0], [b[0] for b in burnt]) == ("Timed#waits", 3 * ["Timed#burns"])
+    assert slept[1] >= 1 > 2 * slept[2]
+    assert all(on_cpu >= 0.399 for _, _, on_cpu in burnt)
+    assert all(took >= on_cpu for _, took, on_cpu in burnt)
+    found = spans_of(path)
+    for spans in found.values():
+        assert all(abs(a[2] - b[1]) < 1e-5 for a, b in pairwise(spans))
+    out, _, _ = run("report", path, "--format", "json")
+    document = json.loads(out)
+    cpu = {each["tid"]: each for each in document["cpu"]}
+    assert cpu.keys() == found.keys()
+    assert document["switches_lost"] == 0
+    tids = {t["tid"] for t in document["threads"]} - {target.pid}
+    assert len(tids) == 2
+    for tid in (target.pid, *tids):
+        assert cpu[tid]["running_ns"] >= 399_000_000
+    assert cpu[target.pid]["sleeping_ns"] >= 500_000_000
+    first, second = (
+        [s for s in found[tid] if s[0].startswith("Running")] for tid in tids
+    )
+    both = sum(
+        max(0.0, min(a[2], b[2]) - max(a[1], b[1])) for a in first for b in second
+    )
+    # Ruby's lock lets one of them run; handing it over takes a moment.
+    assert both < 0.2
+
+
+def test_children_have_their_own(
+    start: Callable[..., Target], trace: Trace, tmp_path: Path
+) -> None:
+    path = tmp_path / "shop.rbrec"
+    target = start("calls.rb")
+    words = ("--subprocesses", "-m", "Tiny#", "--record", path)
+    tracer = trace("calls", target.pid, *words)
+    child = int(target.step("fork").split()[1])
+    _, err, code = tracer.finish()
+    assert code == 0, err
+    switches = [e for e in CallsRecording(path).timeline() if isinstance(e, Switch)]
+    assert {each.pid for each in switches} == {target.pid, child}
+    ((name, _, on_cpu),) = cpu_of(path)
+    assert (name, on_cpu > 0) == ("Tiny#last", True)
+
+
+WITHOUT_BPF = """
+import ctypes, os, sys
+# CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF: gone with the next exec.
+for capability in (21, 38, 39): ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
+os.execv(sys.executable, [sys.executable, "-c", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_where_it_is_not_known(root: None, is_asked: bool, tmp_path: Path) -> None:
+    """Without rights it is said, and calls are recorded as ever; so if left out."""
+    path = tmp_path / "shop.rbrec"
+    code = "sleep 0.001 until Tracepoint::Agent.armed_by; def called; end; called"
+    ruby = ["ruby", f"-I{LIB}", "-rtracepoint/agent", "-e", code]
+    words = ["calls", "-m", "called", "--record", str(path)]
+    words += [] if is_asked else ["--no-cpu"]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_BPF, MAIN, *words, "--", *ruby],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tracer")},
+    )
+    assert done.returncode == 0, done.stderr
+    is_said = "when threads are on a CPU is not recorded" in done.stderr
+    assert is_said is is_asked
+    assert masked(run("report", path)[0]) == "Object#called <>\n"
+    assert not CallsRecording(path).has_switches()
+    _, err, status = run("report", path, "--cpu")
+    assert ("does not tell when threads" in " ".join(err.split()), status) == (True, 2)
 
 
 def test_filters_and_differences(recording: Path) -> None:
@@ -92,6 +212,10 @@ def test_what_goes_wrong(
     assert ("no/a: No such file" in " ".join(err.split()), code) == (True, 1)
     _, err, code = run("calls", target.pid, "--record", "a", "--json")
     assert ("--record goes neither" in err, code) == (True, 2)
+    _, err, code = run("calls", target.pid, "--no-cpu")
+    assert ("--no-cpu is for --record" in err, code) == (True, 2)
+    _, err, code = run("report", recording, "--cpu", "--format", "folded")
+    assert ("--cpu is for --format calls" in err, code) == (True, 2)
     _, err, code = run("calls", target.pid, "--record", "/dev/full")
     assert ("No space left" in err, code) == (True, 1)
     assert target.step("armed") == "done no"

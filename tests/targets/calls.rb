@@ -155,6 +155,7 @@ STEPS = {
   "slow" => -> { Timed.new.outer },
   "waits" => -> { Timed.new.waits },
   "burns" => -> { Timed.new.burns },
+  "contend" => -> { Array.new(2) { Thread.new { Timed.new.burns } }.each(&:join) },
   "collect" => -> { Timed.new.collects },
   "last" => -> { Tiny.new.last },
   "burst" => lambda {

@@ -16,6 +16,7 @@ from rbtrace_py.aggregate.callrecording import MODE, CallsRecording, CallsWriter
 from rbtrace_py.aggregate.calls import CallNesting, Told
 from rbtrace_py.aggregate.meta import Meta, encode_meta
 from rbtrace_py.aggregate.recording import Recording
+from rbtrace_py.aggregate.switches import Switch, Turn
 from rbtrace_py.errors import BadRecording
 from rbtrace_py.model import CalledMethod, CallRecord, MethodKind
 
@@ -43,6 +44,17 @@ RECORDS: list[CallRecord] = [
 ]
 
 
+SWITCHES = [
+    Switch(4, 70, 1_900, Turn.FOUND, "S"),
+    Switch(4, 71, 1_900, Turn.FOUND, "R"),
+    Switch(4, 70, 1_950, Turn.WOKEN),
+    Switch(4, 70, 1_960, Turn.ON, "", 3),
+    Switch(0, 0, 1_970, Turn.LOST, "", 5),
+    Switch(4, 70, 2_090, Turn.OFF, "D", 3),
+    Switch(4, 0, 2_100, Turn.LEFT),
+]
+
+
 def happenings(records: Iterable[CallRecord] = RECORDS) -> list[Told]:
     nesting = CallNesting()
     events = [event for record in records for event in nesting.feed(0, record)]
@@ -50,8 +62,10 @@ def happenings(records: Iterable[CallRecord] = RECORDS) -> list[Told]:
     return [Told(4, e, METHODS[e.method % 3]) for e in events]
 
 
-def write(path: Path, told: Iterable[Told]) -> None:
-    with CallsWriter(path, META, {70: "worker"}) as writer:
+def write(path: Path, told: Iterable[Told], switches: Iterable[Switch] = ()) -> None:
+    waiting = [list(switches)[:3], list(switches)[3:]]
+    source = lambda: waiting.pop(0) if waiting else []  # noqa: E731
+    with CallsWriter(path, META, {70: "worker"}, source) as writer:
         for each in told:
             writer.tell(each)
 
@@ -91,6 +105,41 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert recording.meta == META
 
 
+def test_switches_are_read_where_they_are_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callrecording, "FLUSH_SAMPLES", 4)
+    path = tmp_path / "a"
+    write(path, happenings(), SWITCHES)
+    recording = CallsRecording(path)
+    for _ in range(2):
+        found = list(recording.timeline())
+        assert [each for each in found if isinstance(each, Switch)] == SWITCHES
+        assert plain(e for e in found if isinstance(e, Told)) == plain(happenings())
+        assert (recording.statistics.ended_ns, recording.damage) == (2_100, "")
+    assert recording.names == {70: "worker", 71: ""}
+    assert plain(recording) == plain(happenings())
+    assert recording.has_switches()
+    # What happened before a call stands before it in the file.
+    assert found[:3] == SWITCHES[:3]
+
+
+def test_a_recording_without_switches(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write(path, happenings())
+    recording = CallsRecording(path)
+    assert not recording.has_switches()
+    assert len(list(recording.timeline())) == len(happenings())
+
+
+def test_switches_without_calls(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write(path, [], SWITCHES)
+    recording = CallsRecording(path)
+    assert (list(recording), list(recording.timeline())) == ([], SWITCHES[:3])
+    assert list(Recording(path)) == []
+
+
 def test_a_sampler_s_reader_leaves_it_out(tmp_path: Path) -> None:
     path = tmp_path / "a"
     write(path, happenings())
@@ -126,7 +175,7 @@ def test_every_beginning_is_read(
 
 def test_damage(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    write(path, happenings())
+    write(path, happenings(), SWITCHES)
     data = path.read_bytes()
     chance = random.Random(SEED)
     for _ in range(times(4_000)):
@@ -134,8 +183,11 @@ def test_damage(tmp_path: Path) -> None:
         for _ in range(chance.randint(1, 4)):
             changed[chance.randrange(16, len(data))] = chance.randrange(256)
         path.write_bytes(changed)
-        found = plain(CallsRecording(path))
+        timeline = list(CallsRecording(path).timeline())
+        found = plain(each for each in timeline if isinstance(each, Told))
         assert found == plain(happenings())[: len(found)]
+        switches = [each for each in timeline if isinstance(each, Switch)]
+        assert switches == SWITCHES[: len(switches)]
 
 
 def test_anything_in_its_blocks(tmp_path: Path) -> None:
@@ -143,14 +195,36 @@ def test_anything_in_its_blocks(tmp_path: Path) -> None:
     chance = random.Random(SEED)
     path = tmp_path / "a"
     for _ in range(times(10_000)):
-        count = chance.randrange(1, 4)
-        payload = struct.pack("<I", count) + chance.randbytes(
-            count * (8 + 4 + 4 + 4 + 1 + 2 + 8)
+        kind, size = chance.choice(
+            [(BlockType.CALLS, 8 + 4 + 4 + 4 + 1 + 2 + 8), (BlockType.SWITCHES, 18)]
         )
+        count = chance.randrange(1, 4)
+        payload = struct.pack("<I", count) + chance.randbytes(count * size)
         head = [file_header(), block(BlockType.META, encode_meta(META))]
-        path.write_bytes(b"".join([*head, block(BlockType.CALLS, payload)]))
+        path.write_bytes(b"".join([*head, block(kind, payload)]))
         recording = CallsRecording(path)
-        assert list(recording) == []
+        assert list(recording.timeline()) == []
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (struct.pack("<IqIBBI", 1, 5, 9, int(Turn.ON), 0, 0), "a thread that is not"),
+        (struct.pack("<IqIBB", 1, 5, 9, int(Turn.ON), 0), "a table that is cut"),
+        (b"", "without a count"),
+    ],
+)
+def test_switches_that_cannot_be(payload: bytes, reason: str, tmp_path: Path) -> None:
+    """What stands before them is read, and the reason told."""
+    path = tmp_path / "a"
+    write(path, happenings())
+    whole = path.read_bytes()
+    path.write_bytes(whole + block(BlockType.SWITCHES, payload))
+    recording = CallsRecording(path)
+    assert plain(e for e in recording.timeline() if isinstance(e, Told)) == plain(
+        happenings()
+    )
+    assert (recording.is_complete, reason in recording.damage) == (False, True)
 
 
 def test_what_is_no_recording(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rbtrace_py.aggregate.calls import CallNesting, Told
+from rbtrace_py.aggregate.switches import Switch, Turn
 from rbtrace_py.model import CalledMethod, CallRecord, MethodKind
 from rbtrace_py.report.chrome import chrome_pieces
 from rbtrace_py.report.evented import evented_pieces
@@ -52,7 +53,7 @@ def told() -> list[Told]:
 def test_chrome() -> None:
     document = json.loads("".join(chrome_pieces(told(), NAMES)))
     events = document["traceEvents"]
-    tracks = [e["args"]["name"] for e in events if e["ph"] == "M"]
+    tracks = [e["args"]["name"] for e in events if e["name"] == "thread_name"]
     assert tracks == ["worker 70", "worker 70.2"]
     slices = {
         (e["tid"], e["name"], e["ts"], e["dur"], e["cat"])
@@ -67,6 +68,89 @@ def test_chrome() -> None:
     }
     (lost,) = [e for e in events if e["ph"] == "i"]
     assert (lost["name"], lost["ts"]) == ("9 events lost", 2.4)
+
+
+SWITCHES = [
+    Switch(4, 70, START - 500, Turn.FOUND, "S"),
+    Switch(4, 70, START - 100, Turn.WOKEN),
+    Switch(4, 70, START - 50, Turn.ON, "", 1),
+    Switch(4, 70, START + 2_600, Turn.OFF, "D", 1),
+    Switch(4, 71, START + 2_650, Turn.ON, "", 0),
+    Switch(0, 0, START + 2_700, Turn.LOST, "", 6),
+    Switch(4, 70, START + 2_750, Turn.ON, "", 1),
+]
+SPANS = {
+    ("worker 70 CPU", "Sleeping", -500, 400),
+    ("worker 70 CPU", "Runnable", -100, 50),
+    ("worker 70 CPU", "Running (CPU 1)", -50, 2_650),
+    ("worker 70 CPU", "Disk sleep", 2_600, 100),
+    ("thread 71 CPU", "Running (CPU 0)", 2_650, 50),
+    ("worker 70 CPU", "Running (CPU 1)", 2_750, 250),
+}
+LOST_AT = {("worker 70 CPU", 2_700), ("thread 71 CPU", 2_700)}
+
+
+def end() -> int:
+    return START + 3_000
+
+
+def test_chrome_shows_cpus() -> None:
+    pieces = chrome_pieces([*SWITCHES, *told()], NAMES, end)
+    events = json.loads("".join(pieces))["traceEvents"]
+    tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    order = {
+        tracks[e["tid"]]: e["args"]["sort_index"]
+        for e in events
+        if e["name"] == "thread_sort_index"
+    }
+    assert sorted(order, key=lambda name: order[name]) == [
+        "worker 70",
+        "worker 70 CPU",
+        "worker 70.2",
+        "thread 71 CPU",
+    ]
+    # Times count from the first of all.
+    ns = [(e, round(e["ts"] * 1000) - 500) for e in events if "ts" in e]
+    assert {
+        (tracks[e["tid"]], e["name"], at, round(e["dur"] * 1000))
+        for e, at in ns
+        if e["ph"] == "X" and e["cat"] == "cpu"
+    } == SPANS
+    lost = [(tracks[e["tid"]], at) for e, at in ns if e["name"] == "6 switches lost"]
+    assert set(lost) == LOST_AT
+    calls = [(e["name"], at) for e, at in ns if e.get("cat") == "call"]
+    assert ("B.c", 1_001) in calls
+
+
+def test_perfetto_shows_cpus() -> None:
+    pieces = perfetto_pieces([*SWITCHES, *told()], NAMES, end)
+    packets = [fields(packet) for packet in fields(b"".join(pieces))[1]]
+    descriptors = [fields(packet[60][0]) for packet in packets if 60 in packet]
+    process, *others = descriptors
+    assert fields(process[3][0])[1] == [4]
+    assert all(other[5] == process[1] for other in others)
+    tracks = {other[1][0]: other[2][0].decode() for other in others}
+    names: dict[int, str] = {}
+    begun: dict[int, list[tuple[str, int]]] = {}
+    spans, lost = set(), set()
+    for packet in packets:
+        for interned in packet.get(12, ()):
+            entry = fields(fields(interned)[2][0])
+            names[entry[1][0]] = entry[2][0].decode()
+        for message in packet.get(11, ()):
+            event, at = fields(message), packet[8][0] - START
+            track = event[11][0]
+            if event[9] == [1]:
+                begun.setdefault(track, []).append((names[event[10][0]], at))
+            elif event[9] == [2]:
+                name, start = begun[track].pop()
+                spans.add((tracks[track], name, start, at - start))
+            elif event[23] == [b"6 switches lost"]:
+                lost.add((tracks[track], at))
+    assert {span for span in spans if span[0].endswith("CPU")} == SPANS
+    assert lost == LOST_AT
+    assert ("worker 70", "B.c", 1_001, 999) in spans
+    assert not any(begun.values())
 
 
 def test_nothing_at_all() -> None:

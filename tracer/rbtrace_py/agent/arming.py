@@ -205,7 +205,8 @@ class Armed(Closing):
             self._take_events()
             pair = self.shared.header.armed
         self.scale = Scale(self.shared.header, pair)
-        if self._process.namespace("time") == _own_time_namespace():
+        self.has_our_clock = self._process.namespace("time") == _own_time_namespace()
+        if self.has_our_clock:
             self.wall_offset = time.time_ns() - time.monotonic_ns()
         else:
             self.wall_offset = (before + time.time_ns()) // 2 - pair.ns

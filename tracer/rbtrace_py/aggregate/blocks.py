@@ -41,6 +41,7 @@ class BlockType(IntEnum):
     EVENTS = 8
     CALLS = 9
     END = 10
+    SWITCHES = 11
 
 
 class Damaged(Exception):

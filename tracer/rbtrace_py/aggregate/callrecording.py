@@ -1,11 +1,12 @@
 """Recordings of calls: every entry and return, in a file of blocks (``recording``).
 
-They share the tables of recordings of samples. A method is a stack of one frame.
+They share the tables of recordings of samples. A method is a stack of one frame. When
+threads were on CPUs stands in blocks of its own, before the calls of the same time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from rbtrace_py.aggregate.recording import (
     RecordingWriter,
 )
 from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.aggregate.switches import Switch, Turn
 from rbtrace_py.aggregate.tables import TablesReader
 from rbtrace_py.model import (
     UNKNOWN_METHOD,
@@ -45,8 +47,11 @@ MODE = "calls"
 CALL_COLUMNS = "qIIIBHQ"
 """Time since the last one, thread, Ruby stack, method (number of a stack of one frame),
 what, depth, and how long it took or how many were lost, plus 1; 0: unknown."""
+SWITCH_COLUMNS = "qIBBI"
+"""Time since the last one, thread, what, state, and the CPU or how many were lost."""
 _NO_METHOD = (Happened.LOST,)
 _KNOWN = {int(what): what for what in Happened}
+_TURNS = {int(what): what for what in Turn}
 _MOST_STACKS = 1 << 16
 _MOST_TIME = (1 << 62) - 1
 
@@ -55,14 +60,23 @@ class CallsWriter(RecordingWriter):
     """Writes events to a file, a second's worth at a time; closing writes the rest.
 
     names: of threads by kernel thread id
+    switches: gives those that have come since it was last called, until now
 
     Raises as RecordingWriter.
     """
 
-    def __init__(self, path: Path_, meta: Meta, names: dict[int, str]) -> None:
+    def __init__(
+        self,
+        path: Path_,
+        meta: Meta,
+        names: dict[int, str],
+        switches: Callable[[], Iterable[Switch]] = tuple,
+    ) -> None:
         self._calls: list[tuple[int, ...]] = []
         self._values = callvalues.Packer()
         self._names = names
+        self._take = switches
+        self._switches: list[Switch] = []
         self._threads: dict[CallStack, int] = {}
         self._methods: dict[int, tuple[CalledMethod, int]] = {}
         super().__init__(path, meta, Statistics("ns", counted="calls"))
@@ -94,7 +108,18 @@ class CallsWriter(RecordingWriter):
             self._flush_at = 0
         self.flush_if_due(event.time)
 
+    def take_switches(self) -> None:
+        """To be called as time goes by, for what keeps them has not room for all."""
+        self._switches += self._take()
+
     def flush(self) -> None:
+        # What had happened when the last of the calls did: so it can stand before them.
+        self.take_switches()
+        switches, self._switches = self._switches, []
+        for at in range(0, len(switches), FLUSH_SAMPLES):
+            payload = self._pack_switches(switches[at : at + FLUSH_SAMPLES])
+            written = block(BlockType.SWITCHES, payload)
+            self.write([*self._tables.blocks(), written])
         if self._calls:
             rows, self._calls = self._calls, []
             times, *others = zip(*rows, strict=True)
@@ -103,6 +128,19 @@ class CallsWriter(RecordingWriter):
             payload += self._values.take()
             self.write([*self._tables.blocks(), block(BlockType.CALLS, payload)])
         super().flush()
+
+    def _pack_switches(self, switches: list[Switch]) -> bytes:
+        rows = []
+        before = 0
+        for switch in switches:
+            name = self._names.get(switch.tid, "")
+            thread = RubyThread(switch.pid, switch.tid or None, 0, name)
+            state = ord(switch.state or "\0")
+            number = self._tables.thread(thread)
+            step = switch.time - before
+            rows.append((step, number, switch.what, state, switch.value))
+            before = switch.time
+        return pack_columns(SWITCH_COLUMNS, list(zip(*rows, strict=True)))
 
     def _begin_section(self) -> None:
         self._threads.clear()
@@ -136,6 +174,8 @@ class CallsWriter(RecordingWriter):
 class CallsRecording:
     """A recording of calls to read: iterate for its events, as often as wanted.
 
+    ``timeline`` is the same with what the scheduler did among them.
+
     meta: of the first section; names: of threads by kernel thread id
     statistics: how many calls ended, and how many events were lost (``failed``)
     damage, is_complete: as Recording has them
@@ -156,6 +196,19 @@ class CallsRecording:
         self.is_complete = False
 
     def __iter__(self) -> Iterator[Told]:
+        for each in self._read(frozenset({BlockType.CALLS})):
+            assert isinstance(each, Told)
+            yield each
+
+    def timeline(self) -> Iterator[Told | Switch]:
+        """Switches stand before the calls of the same time, up to a second early."""
+        return self._read(frozenset({BlockType.CALLS, BlockType.SWITCHES}))
+
+    def has_switches(self) -> bool:
+        """Is it told when threads were on CPUs?"""
+        return next(self._read(frozenset({BlockType.SWITCHES})), None) is not None
+
+    def _read(self, wanted: frozenset[int]) -> Iterator[Told | Switch]:
         self._forget()
         with self._path.open("rb") as file:
             check_file_header(file.read(FILE_HEADER_SIZE), str(self._path))
@@ -165,8 +218,10 @@ class CallsRecording:
                     self.is_complete = kind == BlockType.END
                     if kind == BlockType.META:
                         reader = _Section(self)
-                    elif kind == BlockType.CALLS:
+                    elif kind == BlockType.CALLS and kind in wanted:
                         yield from reader.events(payload)
+                    elif kind == BlockType.SWITCHES and kind in wanted:
+                        yield from reader.switches(payload)
                     elif kind == BlockType.LOSSES:
                         reader.lost(decode_losses(payload))
                     else:
@@ -224,6 +279,23 @@ class _Section:
         if entered and len(self._given) < _MOST_STACKS:
             self._given[place] = entered
         return entered
+
+    def switches(self, payload: bytes) -> Iterator[Switch]:
+        columns, _ = unpack_columns(SWITCH_COLUMNS, payload)
+        steps, *others = columns
+        times = (min(max(time, 0), _MOST_TIME) for time in accumulate(steps))
+        own = self._recording.statistics
+        for time, number, kind, state, value in zip(times, *others, strict=True):
+            what = _TURNS.get(kind)
+            if what is None:
+                continue
+            thread = self.tables.thread(number)
+            tid = thread.tid or 0
+            if tid:
+                self._recording.names.setdefault(tid, thread.name)
+            own.ended_ns = max(own.ended_ns, time)
+            letter = chr(state) if state else ""
+            yield Switch(thread.pid, tid, time, what, letter, value)
 
     def _count(self, event: CallEvent) -> None:
         own = self._recording.statistics

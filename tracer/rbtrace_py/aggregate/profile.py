@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.stacks import StackCounts
+from rbtrace_py.aggregate.switches import CpuTimes
 from rbtrace_py.model import Sample, Stack
 
 
@@ -15,11 +16,15 @@ class Profile:
     """Counted samples.
 
     samples: gives them in the order in which they were taken, each time it is called
+    cpu: when threads were on CPUs, where that is known
+    names: of its threads, by kernel thread id
     """
 
     counts: StackCounts
     meta: Meta = field(default_factory=Meta)
     samples: Callable[[], Iterable[Sample]] | None = None
+    cpu: CpuTimes | None = None
+    names: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def unit(self) -> str:

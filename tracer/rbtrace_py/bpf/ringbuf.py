@@ -64,6 +64,11 @@ class RingBuffer:
             if record is not None:
                 yield record
 
+    @property
+    def is_behind(self) -> bool:
+        """Is there a record that was not taken, perhaps still being written?"""
+        return bool(self._positions[0] < self._produced[0])
+
     def close(self) -> None:
         self._positions.release()
         self._produced.release()

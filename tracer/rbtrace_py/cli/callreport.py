@@ -13,6 +13,7 @@ from rbtrace_py.aggregate.callrecording import MODE, CallsRecording
 from rbtrace_py.aggregate.calls import Told
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.recording import Recording, is_recording
+from rbtrace_py.aggregate.switches import CpuOfCalls, CpuTimes, Switch
 from rbtrace_py.cli import rendering as r
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.calls import CallLines, CallsForm
@@ -23,6 +24,8 @@ from rbtrace_py.session.report import Filters, Recorded
 
 CALL_FORMATS = ("calls", "perfetto", "chrome")
 """Beside those that samples have, too."""
+_CALLS_ALONE = ("calls", "speedscope")
+"""Formats that do not show when threads were on CPUs."""
 _EXTENSIONS = {
     "calls": "",
     "perfetto": ".perfetto-trace",
@@ -30,7 +33,8 @@ _EXTENSIONS = {
     "speedscope": ".speedscope.json",
 }
 
-Render = Callable[[Iterable[Told], CallsRecording, dict[str, Any], BinaryIO], None]
+Timeline = Iterable[Told | Switch]
+Render = Callable[[Timeline, CallsRecording, dict[str, Any], BinaryIO], None]
 
 
 def has_calls(path: str) -> bool:
@@ -44,13 +48,14 @@ def show_calls(path: str, filters: Filters, values: dict[str, Any], stem: str) -
         raise UsageError("calls have no states")
     recording = CallsRecording(path)
     name = values["format_"] or "calls"
-    told = _wanted(recording, filters)
+    _check_cpu(path, recording, name, values)
+    timeline = _wanted(recording, filters, values["cpu"] or name not in _CALLS_ALONE)
     if name in _EXTENSIONS:
         own_name = stem + _EXTENSIONS[name] if _EXTENSIONS[name] else ""
         with r.destination(values["output"], own_name, [path]) as file:
-            _RENDERS[name](told, recording, values, file)
+            _RENDERS[name](timeline, recording, values, file)
     else:
-        r.render(_folded(told, recording), name, values, stem, [path])
+        r.render(_folded(timeline, recording), name, values, stem, [path])
     for note in _notes(path, recording):
         click.echo(f"rbtrace-py: {note}", err=True)
 
@@ -58,30 +63,57 @@ def show_calls(path: str, filters: Filters, values: dict[str, Any], stem: str) -
 def read_folded(path: str, filters: Filters) -> Recorded:
     """Its calls folded, as what samples make."""
     recording = CallsRecording(path)
-    profile = _folded(_wanted(recording, filters), recording)
+    profile = _folded(_wanted(recording, filters, False), recording)
     return Recorded(profile, tuple(_notes(path, recording)))
 
 
-def _wanted(recording: CallsRecording, filters: Filters) -> Iterator[Told]:
+def _check_cpu(
+    path: str, recording: CallsRecording, name: str, values: dict[str, Any]
+) -> None:
+    if not values["cpu"]:
+        return
+    if name != "calls":
+        raise UsageError(f"--cpu is for --format calls, not {name}")
+    if not recording.has_switches():
+        raise UsageError(
+            f"{path} does not tell when threads were on a CPU",
+            "root's recordings do, made without --no-cpu",
+        )
+
+
+def _wanted(
+    recording: CallsRecording, filters: Filters, has_switches: bool
+) -> Iterator[Told | Switch]:
     try:
         expression = re.compile(filters.thread)
     except re.error as error:
         raise UsageError(f"--thread {filters.thread!r}: {error}") from error
-    for told in recording:
-        name = recording.names.get(told.event.stack.tid, "")
-        if (not filters.pids or told.pid in filters.pids) and expression.search(name):
-            yield told
+    for each in recording.timeline() if has_switches else recording:
+        tid = each.tid if isinstance(each, Switch) else each.event.stack.tid
+        # A switch without a process, or a thread, tells of all.
+        is_of_all = isinstance(each, Switch) and not each.pid
+        if not filters.pids or is_of_all or each.pid in filters.pids:
+            name = recording.names.get(tid, "")
+            if expression.search(name) or (isinstance(each, Switch) and not tid):
+                yield each
 
 
-def _folded(told: Iterable[Told], recording: CallsRecording) -> Profile:
+def _folded(timeline: Timeline, recording: CallsRecording) -> Profile:
     fold = CallFold(recording.names)
-    for each in told:
-        fold.add(each)
-    return Profile(fold.take(recording.statistics.copy()), recording.meta)
+    times = CpuTimes()
+    for each in timeline:
+        if isinstance(each, Switch):
+            times.feed(each)
+        else:
+            fold.add(each)
+    counts = fold.take(recording.statistics.copy())
+    times.end(recording.statistics.ended_ns)
+    cpu = times if times.threads else None
+    return Profile(counts, recording.meta, cpu=cpu, names=recording.names)
 
 
 def _calls(
-    told: Iterable[Told],
+    timeline: Timeline,
     recording: CallsRecording,
     values: dict[str, Any],
     file: BinaryIO,
@@ -92,37 +124,56 @@ def _calls(
         names=recording.names,
     )
     lines = CallLines(form, r.options_of(values, file).style)
+    told = _with_cpu(timeline)
     _write(file, (f"{line}\n" for each in told for line in lines.lines(each)))
     _write(file, (f"{line}\n" for line in lines.end()))
 
 
+def _with_cpu(timeline: Timeline) -> Iterator[Told]:
+    """Calls alone, with how much of each was on a CPU where switches tell."""
+    cpu: CpuOfCalls | None = None
+    for each in timeline:
+        if isinstance(each, Switch):
+            cpu = cpu or CpuOfCalls()
+            cpu.feed(each)
+            continue
+        if cpu is not None:
+            cpu.add(each)
+        yield each
+
+
 def _perfetto(
-    told: Iterable[Told],
+    timeline: Timeline,
     recording: CallsRecording,
     values: dict[str, Any],
     file: BinaryIO,
 ) -> None:
-    for piece in perfetto_pieces(told, recording.names):
+    for piece in perfetto_pieces(timeline, recording.names, _end_of(recording)):
         file.write(piece)
 
 
 def _chrome(
-    told: Iterable[Told],
+    timeline: Timeline,
     recording: CallsRecording,
     values: dict[str, Any],
     file: BinaryIO,
 ) -> None:
-    _write(file, chrome_pieces(told, recording.names))
+    _write(file, chrome_pieces(timeline, recording.names, _end_of(recording)))
 
 
 def _speedscope(
-    told: Iterable[Told],
+    timeline: Timeline,
     recording: CallsRecording,
     values: dict[str, Any],
     file: BinaryIO,
 ) -> None:
     title = values.get("title") or recording.meta.command
-    _write(file, evented_pieces(told, recording.names, title))
+    _write(file, evented_pieces(_with_cpu(timeline), recording.names, title))
+
+
+def _end_of(recording: CallsRecording) -> Callable[[], int]:
+    """As it is known once all is read."""
+    return lambda: recording.statistics.ended_ns
 
 
 _RENDERS: dict[str, Render] = {

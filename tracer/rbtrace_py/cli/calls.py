@@ -104,6 +104,11 @@ _SHOWN = (Happened.RETURNED, Happened.ENDED)
     help="Print nothing, and write all to a file for `rbtrace-py report`.",
 )
 @click.option(
+    "--no-cpu",
+    is_flag=True,
+    help="Leave out of the recording when threads were on a CPU.",
+)
+@click.option(
     "--buffer",
     type=click.Choice([str(1 << bits) for bits in range(10, 23)]),
     default=str(RING_RECORDS),
@@ -146,6 +151,9 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     several threads their number stands in front; of a thread's second stack, a
     fiber's, it is NUMBER.2. Of several processes -o writes FILE.PID each.
 
+    --record also tells when each thread was on a CPU, waited for one, or slept,
+    where BPF is at hand (as root).
+
     \b
     Examples:
       rbtrace-py calls 1234
@@ -184,6 +192,8 @@ def _options(words: tuple[str, ...], values: dict[str, Any]) -> CallsOptions:
         raise UsageError("--append is for the file of -o")
     if values["record_path"] is not None and (values["output"] or values["as_json"]):
         raise UsageError("--record goes neither with -o nor with --json")
+    if values["no_cpu"] and values["record_path"] is None:
+        raise UsageError("--no-cpu is for --record, which alone tells of CPUs")
     slow, cpu = values["slow_ms"], values["slowcpu_ms"]
     if slow and cpu:
         raise UsageError("--slow and --slowcpu do not go together")
@@ -206,6 +216,7 @@ def _options(words: tuple[str, ...], values: dict[str, Any]) -> CallsOptions:
         wait=values["waits"],
         seconds=values["timeout"],
         ring_records=int(values["buffer"]),
+        switches=values["record_path"] is not None and not values["no_cpu"],
     )
 
 

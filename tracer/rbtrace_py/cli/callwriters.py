@@ -110,7 +110,7 @@ class Recorder:
             tool=f"rbtrace-py {__version__}",
         )
         try:
-            self._writer = CallsWriter(path, meta, session.threads())
+            self._writer = CallsWriter(path, meta, session.threads(), session.switches)
         except OSError as error:
             raise cannot_write(path, error) from error
         stack.callback(self._writer.close)
@@ -123,6 +123,7 @@ class Recorder:
 
     def flush(self) -> None:
         try:
+            self._writer.take_switches()
             self._writer.flush_if_due(time.time_ns())
         except OSError as error:
             raise cannot_write(self._path, error) from error

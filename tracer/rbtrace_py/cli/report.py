@@ -60,6 +60,9 @@ _STATES = {state.name.lower(): state for state in ThreadState}
 @r.threads_option
 @r.states_option
 @r.reverse_option
+@click.option(
+    "--cpu", is_flag=True, help="Of each call how much its thread was on a CPU."
+)
 @r.title_option
 @o.output_option
 def command(files: tuple[str, ...], diff: bool, **values: Any) -> int:
@@ -79,6 +82,7 @@ def command(files: tuple[str, ...], diff: bool, **values: Any) -> int:
       rbtrace-py report shop.rbrec
       rbtrace-py report shop.rbrec --format flamegraph --threads
       rbtrace-py report shop.rbrec --format folded --thread 'puma' | head
+      rbtrace-py report calls.rbrec --cpu
       rbtrace-py report --diff before.rbrec after.rbrec
       rbtrace-py report --diff monday.hlog tuesday.hlog
     """
@@ -106,6 +110,8 @@ def _show(files: tuple[str, ...], filters: Filters, values: dict[str, Any]) -> N
             f"{values['format_']} is for calls, and {files[0]} has samples",
             "rbtrace-py calls PID --record FILE",
         )
+    if values["cpu"]:
+        raise UsageError(f"--cpu is for calls, and {files[0]} has samples")
     recorded = open_recorded(files[0], filters)
     _say(recorded.notes)
     name = values["format_"] or "summary"

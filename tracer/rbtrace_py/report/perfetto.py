@@ -1,16 +1,26 @@
 """Calls as a trace of Perfetto's: slices on a track for each of Ruby's stacks.
 
+What the thread was meanwhile are slices on another track beside it.
+
 The messages are written by hand, as in ``pprof``. Field numbers are those of Perfetto's
 published ``trace_packet.proto``, ``track_event.proto`` and ``track_descriptor.proto``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from rbtrace_py.aggregate.calls import Happened, Told, Values
+from rbtrace_py.aggregate.switches import Span, Switch, Thread, ThreadStates, Turn
 from rbtrace_py.report.pprof import bytes_field, number_field
-from rbtrace_py.report.tracks import Tracks, track_name
+from rbtrace_py.report.tracks import (
+    Timeline,
+    Tracks,
+    cpu_track_name,
+    lost_name,
+    span_name,
+    track_name,
+)
 
 _PACKET = 1
 _TIMESTAMP, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _TRACK = 8, 10, 11, 12, 13, 60
@@ -21,13 +31,21 @@ _ARGUMENT, _ARGUMENT_NAME, _ARGUMENT_TEXT = 4, 10, 6
 _SEQUENCE_NUMBER = 1
 
 
-def perfetto_pieces(calls: Iterable[Told], names: Mapping[int, str]) -> Iterator[bytes]:
-    """The file, in pieces; ``names`` of threads may grow meanwhile."""
+def perfetto_pieces(
+    timeline: Timeline, names: Mapping[int, str], ended_ns: Callable[[], int] = int
+) -> Iterator[bytes]:
+    """The file, in pieces; ``names`` of threads may grow meanwhile.
+
+    ended_ns: asked at the end, until when it went on
+    """
     writer = _Writer(names)
     yield _packet(number_field(_FLAGS, _CLEARED))
-    for told in calls:
-        yield from writer.packets(told)
-    yield from writer.end()
+    for each in timeline:
+        if isinstance(each, Switch):
+            yield from writer.switched(each)
+        else:
+            yield from writer.packets(each)
+    yield from writer.end(ended_ns())
 
 
 class _Writer:
@@ -36,6 +54,7 @@ class _Writer:
     def __init__(self, names: Mapping[int, str]) -> None:
         self._names = names
         self._tracks = Tracks()
+        self._states = ThreadStates()
         self._processes: set[int] = set()
         self._texts: dict[str, int] = {}
         self._open: dict[int, int] = {}
@@ -45,7 +64,8 @@ class _Writer:
         event = told.event
         track, is_new = self._tracks.of(told)
         if is_new:
-            yield from self._described(told, track)
+            name = track_name(event.stack, self._names)
+            yield from self._described(told.pid, name, track)
         # Time does not go back within a track.
         self._last[track] = time = max(event.time, self._last.get(track, 0))
         name = told.method.full_name
@@ -60,25 +80,43 @@ class _Writer:
             yield self._slice(min(event.start, time), track, _BEGIN, name)
             yield self._slice(time, track, _END)
         elif event.what is Happened.LOST:
-            text = f"{event.count} events lost"
-            message = number_field(_TYPE, _INSTANT) + number_field(_TRACK_ID, track)
-            message += bytes_field(_NAME, text.encode())
-            yield _packet(number_field(_TIMESTAMP, time) + bytes_field(_EVENT, message))
+            yield _instant(time, track, f"{event.count} events lost")
 
-    def end(self) -> Iterator[bytes]:
-        """Calls that go on end with the trace."""
+    def switched(self, switch: Switch) -> Iterator[bytes]:
+        """What a thread was until now; a loss is shown with each of them."""
+        known = list(self._states.now) if switch.what is Turn.LOST else []
+        yield from self._spans(self._states.feed(switch))
+        for thread in known:
+            yield from self._described_cpu(thread)
+            track, _ = self._tracks.of_cpu(thread)
+            yield _instant(switch.time, track, lost_name(switch))
+
+    def _spans(self, spans: Iterable[Span]) -> Iterator[bytes]:
+        for span in spans:
+            yield from self._described_cpu(span.thread)
+            track, _ = self._tracks.of_cpu(span.thread)
+            yield self._slice(span.start, track, _BEGIN, span_name(span))
+            yield self._slice(span.end, track, _END)
+
+    def end(self, time: int) -> Iterator[bytes]:
+        """What goes on ends with the trace."""
+        yield from self._spans(self._states.end(time))
         for track, count in self._open.items():
             for _ in range(count):
                 yield self._slice(self._last[track], track, _END)
 
-    def _described(self, told: Told, track: int) -> Iterator[bytes]:
-        process = _process_uuid(told.pid)
-        if told.pid not in self._processes:
-            self._processes.add(told.pid)
-            pid = number_field(1, told.pid)
-            message = number_field(1, process) + bytes_field(3, pid)
+    def _described_cpu(self, thread: Thread) -> Iterator[bytes]:
+        track, is_new = self._tracks.of_cpu(thread)
+        if is_new:
+            name = cpu_track_name(thread, self._names)
+            yield from self._described(thread[0], name, track)
+
+    def _described(self, pid: int, name: str, track: int) -> Iterator[bytes]:
+        process = _process_uuid(pid)
+        if pid not in self._processes:
+            self._processes.add(pid)
+            message = number_field(1, process) + bytes_field(3, number_field(1, pid))
             yield _packet(bytes_field(_TRACK, message))
-        name = track_name(told.event.stack, self._names)
         text = name.encode("utf-8", "replace")
         message = number_field(1, track) + bytes_field(2, text)
         yield _packet(bytes_field(_TRACK, message + number_field(5, process)))
@@ -107,6 +145,12 @@ class _Writer:
 def _process_uuid(pid: int) -> int:
     """Beyond all tracks' numbers."""
     return (1 << 48) + pid
+
+
+def _instant(time: int, track: int, text: str) -> bytes:
+    message = number_field(_TYPE, _INSTANT) + number_field(_TRACK_ID, track)
+    message += bytes_field(_NAME, text.encode())
+    return _packet(number_field(_TIMESTAMP, time) + bytes_field(_EVENT, message))
 
 
 def _text_field(number: int, text: str) -> bytes:

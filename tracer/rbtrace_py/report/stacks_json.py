@@ -8,6 +8,7 @@ from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import COUNTERS
 from rbtrace_py.aggregate.stacks import Row
 from rbtrace_py.model import Frame, RubyThread
+from rbtrace_py.report.cpu import cpu_documents
 from rbtrace_py.report.json import Document
 
 VERSION = 1
@@ -20,7 +21,7 @@ def stacks_document(profile: Profile) -> Document:
     rows = [_row(row, frames, threads) for row in profile.counts.rows()]
     own = profile.counts.statistics
     meta = asdict(profile.meta)
-    return {
+    found: Document = {
         "schema": "rbtrace-py/stacks",
         "version": VERSION,
         "pids": list(meta["pids"]) or sorted({thread.pid for thread in threads}),
@@ -37,6 +38,10 @@ def stacks_document(profile: Profile) -> Document:
         "counters": {name: getattr(own, name) for name in COUNTERS},
         "lost": own.failed,
     }
+    if profile.cpu is not None:
+        found["cpu"] = cpu_documents(profile.cpu, profile.names)
+        found["switches_lost"] = profile.cpu.lost
+    return found
 
 
 def _row(

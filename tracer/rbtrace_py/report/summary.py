@@ -9,6 +9,7 @@ from rbtrace_py.aggregate.stacks import Share
 from rbtrace_py.model import Frame, FrameKind
 from rbtrace_py.report.amounts import percent, statistics_lines
 from rbtrace_py.report.asked import ReportOptions
+from rbtrace_py.report.cpu import cpu_lines
 from rbtrace_py.report.folding import clean, frame_text
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import cut_left, width
@@ -39,6 +40,9 @@ def _lines(
         columns = f"{percent(own, everything):>6}  {percent(total, everything):>7}  "
         yield columns + _fitted(frame, lines, style.room - len(columns), style)
     yield ""
+    if profile.cpu is not None:
+        yield from cpu_lines(profile.cpu, profile.names, style)
+        yield ""
     yield from statistics_lines(profile.counts.statistics, style)
 
 

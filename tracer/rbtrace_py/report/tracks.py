@@ -1,22 +1,34 @@
-"""What timelines have in common: a track for each of Ruby's stacks."""
+"""What timelines have in common: a track for each of Ruby's stacks, and its CPU's.
+
+When a thread was on a CPU is a track of its own beside that of its calls.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from rbtrace_py.aggregate.calls import CallStack, Told
+from rbtrace_py.aggregate.switches import Span, Switch, Thread
+
+Timeline = Iterable[Told | Switch]
 
 
 class Tracks:
-    """Numbers stacks from 1, in the order in which they come."""
+    """Numbers tracks from 1, in the order in which they come."""
 
     def __init__(self) -> None:
-        self._numbers: dict[tuple[int, int, int, int], int] = {}
+        self._numbers: dict[tuple[int, ...], int] = {}
 
     def of(self, told: Told) -> tuple[int, bool]:
         """The number of an event's track, and whether it is a new one."""
         stack = told.event.stack
-        key = (told.pid, stack.tid, stack.thread, stack.number)
+        return self._number((told.pid, stack.tid, stack.thread, stack.number))
+
+    def of_cpu(self, thread: Thread) -> tuple[int, bool]:
+        """The same of what a thread was."""
+        return self._number(thread)
+
+    def _number(self, key: tuple[int, ...]) -> tuple[int, bool]:
         known = self._numbers.get(key)
         if known is not None:
             return known, False
@@ -28,3 +40,20 @@ def track_name(stack: CallStack, names: Mapping[int, str]) -> str:
     """``worker 4711``, ``thread 4711``; of a fiber ``worker 4711.2``."""
     fiber = f".{stack.fiber}" if stack.fiber > 1 else ""
     return f"{names.get(stack.tid) or 'thread'} {stack.tid}{fiber}"
+
+
+def cpu_track_name(thread: Thread, names: Mapping[int, str]) -> str:
+    """``worker 4711 CPU``: viewers sort by name, so it comes behind the calls."""
+    return f"{names.get(thread[1]) or 'thread'} {thread[1]} CPU"
+
+
+def span_name(span: Span) -> str:
+    """``Running (CPU 3)``, ``Sleeping``."""
+    where = "" if span.cpu is None else f" (CPU {span.cpu})"
+    return f"{span.state.value}{where}"
+
+
+def lost_name(switch: Switch) -> str:
+    """Of a loss."""
+    one = "1 switch" if switch.value == 1 else f"{switch.value} switches"
+    return f"{one} lost"

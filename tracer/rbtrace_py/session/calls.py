@@ -6,12 +6,14 @@ import select
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rbtrace_py.agent.arming import Armed, Selector, What
 from rbtrace_py.agent.place import HOW_TO_LOAD, NoAgent
 from rbtrace_py.agent.protocol import Map
 from rbtrace_py.agent.shared import Mode
 from rbtrace_py.aggregate.calls import Told
+from rbtrace_py.aggregate.switches import Switch
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process
@@ -20,6 +22,9 @@ from rbtrace_py.session.hazards import NotAgreed
 from rbtrace_py.session.hook_offsets import hook_offsets
 from rbtrace_py.session.targets import Targets
 from rbtrace_py.session.traced import MAX_METHODS, CallsEnd, Traced
+
+if TYPE_CHECKING:
+    from rbtrace_py.session.switches import Switches
 
 RING_RECORDS = 262_144
 __all__ = ["Calls", "CallsEnd", "CallsOptions", "Traced"]
@@ -48,6 +53,7 @@ class CallsOptions:
     agree: asked before something is done that cannot be undone
     wait: for an agent that is not there yet; seconds: that arming may take
     ring_records: room of each stack for events, a power of two
+    switches: when threads were on CPUs, too, where that can be known
     """
 
     select: Sequence[Selector] = ()
@@ -60,6 +66,7 @@ class CallsOptions:
     wait: bool = False
     seconds: float = 10.0
     ring_records: int = RING_RECORDS
+    switches: bool = False
 
     def what(self, offsets: dict[str, int] | None) -> What:
         """As the hook is armed; offsets: of the process's Ruby, if they are known."""
@@ -100,12 +107,15 @@ class Calls(Closing):
         self._offsets: dict[int, dict[str, int] | None] = {}
         self._agreed = False
         self._looked = 0.0
+        self._switches: Switches | None = None
 
     def start(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Have the hooks registered; waits for agents where that was asked for.
 
         Raises NoAgent and whatever Armed does; NotAgreed.
         """
+        if self.options.switches:
+            self._watch_switches()
         for process in self.targets.alive():
             self._joining[process.pid] = process
         waits = self.options.wait or self.targets.command is not None
@@ -150,6 +160,10 @@ class Calls(Closing):
                     yield from self._end(pid)
         self._join()
 
+    def switches(self) -> list[Switch]:
+        """What the scheduler did with threads since this was last asked, until now."""
+        return [] if self._switches is None else self._switches.take()
+
     def finish(self) -> Iterator[Told]:
         """Take the hooks out; what had happened by then, and what was still open."""
         for pid in list(self._traced):
@@ -163,11 +177,25 @@ class Calls(Closing):
         for traced in self._traced.values():
             traced.armed.close()
         self._traced.clear()
+        if self._switches is not None:
+            self._switches.close()
+            self._switches = None
+
+    def _watch_switches(self) -> None:
+        """Before hooks are registered: it takes a tenth of a second."""
+        # Who records nothing needs no BPF.
+        from rbtrace_py.session.switches import Switches
+
+        try:
+            self._switches = Switches()
+        except RbtraceError as error:
+            hint = f"; {error.hint.splitlines()[0]}" if error.hint else ""
+            text = f"when threads are on a CPU is not recorded: {error}{hint}"
+            self.notes.append(text)
 
     def _try(self, process: Process, waits: bool) -> None:
         try:
-            what = self.options.what(self._offsets_of(process))
-            armed = Armed(process, what, self._before, self.options.seconds)
+            armed = self._arm(process)
         except NoAgent as error:
             if not waits and self.targets.has_joined(process):
                 del self._joining[process.pid]
@@ -192,6 +220,27 @@ class Calls(Closing):
                 f"process {process.pid} has {armed.ractors} Ractors;"
                 " only the main one's calls are seen"
             )
+
+    def _arm(self, process: Process) -> Armed:
+        """Its threads are watched before its first call can be seen."""
+        what = self.options.what(self._offsets_of(process))
+        if self._switches is None:
+            return Armed(process, what, self._before, self.options.seconds)
+        switches = self._switches
+
+        def before(hello: Map) -> None:
+            self._before(hello)
+            switches.watch(process)
+
+        try:
+            armed = Armed(process, what, before, self.options.seconds)
+        except BaseException:
+            switches.forget(process.pid)
+            raise
+        if armed.has_our_clock:
+            # Both tell the same time in the same way, to the nanosecond.
+            armed.wall_offset = switches.wall_offset
+        return armed
 
     def trace(self, pid: int, armed: Armed) -> Traced:
         """What makes events of a process's records."""
@@ -244,6 +293,8 @@ class Calls(Closing):
         try:
             yield from traced.finish()
         finally:
+            if self._switches is not None:
+                self._switches.forget(pid)
             self._ended.append(traced.end())
             traced.armed.close()
             del self._traced[pid]

@@ -1,0 +1,127 @@
+"""What is made of the kernel's records, also where the kernel left one out."""
+
+from __future__ import annotations
+
+import pytest
+
+from rbtrace_py.aggregate.switches import Switch, Turn
+from rbtrace_py.session.switch_records import RECORD, SwitchRecords
+
+PID, TID, OWN, OFFSET = 40, 71, 7, 1_000_000
+
+
+def record(
+    what: Turn,
+    time: int,
+    *,
+    ran: int = 0,
+    own: int = OWN,
+    state: int = 0,
+    lost: int = 0,
+) -> bytes:
+    return RECORD.pack(time, ran, PID, TID, own, state, lost, what, 3)
+
+
+def read(*records: bytes) -> list[Switch]:
+    reader = SwitchRecords(OFFSET)
+    reader.watched.add(PID)
+    reader.know(PID, TID, OWN, 100, 5)
+    return [switch for each in records for switch in reader.read(each)]
+
+
+def told(*records: bytes) -> list[tuple[Turn, int, str, int]]:
+    found = read(*records)
+    assert all(s.tid == OWN for s in found if s.what is not Turn.LOST)
+    return [(s.what, s.time - OFFSET, s.state, s.value) for s in found]
+
+
+def test_records() -> None:
+    assert told(
+        record(Turn.WOKEN, 10),
+        record(Turn.ON, 20),
+        record(Turn.OFF, 30, ran=110, state=1),
+        record(Turn.WOKEN, 40),
+        record(Turn.ON, 50),
+        record(Turn.OFF, 60, ran=120, own=0, state=0x80),
+    ) == [
+        (Turn.WOKEN, 10, "", 3),
+        (Turn.ON, 20, "", 3),
+        (Turn.OFF, 30, "S", 3),
+        (Turn.WOKEN, 40, "", 3),
+        (Turn.ON, 50, "", 3),
+        (Turn.OFF, 60, "X", 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "letter"),
+    [
+        (0, "R"),
+        (0x1, "S"),
+        (0x402, "D"),
+        (0x102, "D"),
+        (0x104, "T"),
+        (0x8, "t"),
+        (0x10, "X"),
+        (0x20, "X"),
+        (0x80, "X"),
+        (0x2001, "S"),
+    ],
+)
+def test_states(state: int, letter: str) -> None:
+    ((_, _, found, _),) = told(record(Turn.OFF, 10, state=state))
+    assert found == letter
+
+
+def test_a_turn_that_began_without_a_word() -> None:
+    """How long it ran is told by the thread's own count."""
+    first = record(Turn.OFF, 30, ran=110)
+    assert told(first, record(Turn.OFF, 90, ran=150))[1:] == [
+        (Turn.ON, 50, "", 3),
+        (Turn.OFF, 90, "R", 3),
+    ]
+    # Never before what was known, nor after its end.
+    assert told(first, record(Turn.OFF, 90, ran=999))[1] == (Turn.ON, 30, "", 3)
+    assert told(first, record(Turn.OFF, 90, ran=0))[1] == (Turn.ON, 90, "", 3)
+    woken = record(Turn.WOKEN, 80)
+    assert told(woken, record(Turn.OFF, 90, ran=105))[1] == (Turn.ON, 85, "", 3)
+    # Of one that was found it is not known whether it was on a CPU.
+    assert [t[0] for t in told(record(Turn.OFF, 90, ran=150))] == [Turn.OFF]
+
+
+def test_what_is_lost_is_told_behind_what_came_before() -> None:
+    found = told(
+        record(Turn.OFF, 30, ran=110),
+        record(Turn.OFF, 90, ran=150, lost=4),
+        record(Turn.ON, 95, lost=3),
+        record(Turn.OFF, 99, ran=160, lost=5),
+    )
+    assert found == [
+        (Turn.OFF, 30, "R", 3),
+        (Turn.LOST, 30, "", 4),
+        # What it was between the two is not known.
+        (Turn.OFF, 90, "R", 3),
+        (Turn.ON, 95, "", 3),
+        (Turn.LOST, 95, "", 1),
+        (Turn.OFF, 99, "R", 3),
+    ]
+
+
+def test_the_count_of_what_is_lost_goes_round() -> None:
+    reader = SwitchRecords(0)
+    assert [s.value for s in reader.missing(0x7FFFFFFF)] == [0x7FFFFFFF]
+    assert [s.value for s in reader.missing(0xFFFFFFFE)] == [0x7FFFFFFF]
+    assert [s.value for s in reader.missing(0x100000001)] == [3]
+    assert list(reader.missing(1)) == []
+
+
+def test_a_process_that_is_not_watched_any_more() -> None:
+    reader = SwitchRecords(OFFSET)
+    reader.watched.add(PID)
+    assert len(list(reader.read(record(Turn.ON, 10)))) == 1
+    reader.forget(PID)
+    assert list(reader.read(record(Turn.OFF, 20, own=0))) == []
+    # Another thread may have its id by then, and another id of its own.
+    reader.watched.add(PID)
+    (found,) = reader.read(record(Turn.ON, 30, own=9))
+    assert found.tid == 9

@@ -1,0 +1,223 @@
+"""What the scheduler does with real threads, as the kernel itself counts it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from processes import TIMEOUT, Target
+from rbtrace_py.aggregate.switches import CpuTimes, State, Switch, ThreadTimes, Turn
+from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.processes import children
+from rbtrace_py.session import switches as module
+from rbtrace_py.session.switches import Switches
+
+pytestmark = pytest.mark.usefixtures("root")
+
+PROGRAM = """
+import sys, threading, time
+def burn(seconds):
+    until = time.thread_time() + seconds
+    while time.thread_time() < until: pass
+print("ready", flush=True)
+for line in sys.stdin:
+    said = ""
+    if line == "burn\\n": burn(0.2)
+    if line == "nap\\n":
+        for _ in range(100): time.sleep(0.001)
+    if line == "thread\\n":
+        thread = threading.Thread(target=burn, args=(0.05,))
+        thread.start()
+        thread.join()
+        said = thread.native_id
+    print("done", said, flush=True)
+"""
+BURN_NS, THREAD_NS = 200_000_000, 50_000_000
+
+
+class Counted(NamedTuple):
+    """Of a thread that is asleep, by the kernel: schedstat's first and third number."""
+
+    cpu_ns: int
+    turns: int
+
+
+@contextmanager
+def program(*before: str) -> Iterator[Target]:
+    target = Target(*before, sys.executable, "-c", PROGRAM)
+    try:
+        yield target
+    finally:
+        target.close()
+
+
+def at_rest(pid: int) -> Counted:
+    """Once the main thread waits for its next line."""
+    deadline = time.monotonic() + TIMEOUT
+    task = Path(f"/proc/{pid}/task/{pid}")
+    while (task / "stat").read_text().rpartition(")")[2].split()[0] != "S":
+        assert time.monotonic() < deadline
+    cpu, _, turns = map(int, (task / "schedstat").read_text().split())
+    return Counted(cpu, turns)
+
+
+def stolen_ns() -> int:
+    """What was taken from all CPUs, and is in no thread's time, in ticks of 10 ms."""
+    ticks = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    return sum(int(ticks[place]) for place in (6, 7, 8)) * 10_000_000
+
+
+def sums(found: list[Switch]) -> dict[tuple[int, int], ThreadTimes]:
+    times = CpuTimes()
+    for each in found:
+        times.feed(each)
+    times.end(max(each.time for each in found))
+    return times.threads
+
+
+@pytest.fixture
+def switches() -> Iterator[Switches]:
+    with Switches() as made:
+        yield made
+
+
+@pytest.mark.parametrize("is_given", [1, 0], ids=["as it is", "before 5.19"])
+def test_as_the_kernel_counts(is_given: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns on a CPU one by one; time on it less what was stolen; and no gap."""
+    monkeypatch.setattr(module, "_WAYS", (is_given,))
+    with (
+        program() as target,
+        program() as stranger,
+        Process(target.pid) as process,
+        Switches() as switches,
+    ):
+        before, stolen = at_rest(target.pid), stolen_ns()
+        switches.watch(process)
+        for word in ("burn", "nap", "burn"):
+            stranger.tell("burn")
+            target.step(word)
+        after, stolen = at_rest(target.pid), stolen_ns() - stolen
+        switches.forget(target.pid)
+        target.step("burn")
+        found = switches.take()
+        assert switches.take() == []
+    assert {each.pid for each in found} == {target.pid}
+    ((thread, own),) = sums(found).items()
+    assert thread == (target.pid, target.pid)
+    assert own.turns == after.turns - before.turns
+    cpu_ns = after.cpu_ns - before.cpu_ns
+    assert cpu_ns >= 2 * BURN_NS
+    near = 5_000_000 + cpu_ns // 20
+    ran = own.ns[State.RUNNING]
+    assert cpu_ns - near <= ran <= cpu_ns + near + stolen + 20_000_000
+    # 100 naps of a millisecond.
+    assert own.ns[State.SLEEPING] >= 50_000_000
+    assert (found[0].what, found[-1].what) == (Turn.FOUND, Turn.LEFT)
+    assert sum(own.ns.values()) == found[-1].time - found[0].time
+
+
+def test_times_are_those_of_the_clock(switches: Switches) -> None:
+    """What happens between two readings of our own clock is told between them."""
+    with program() as target, Process(target.pid) as process:
+        at_rest(target.pid)
+        switches.watch(process)
+        before = time.monotonic_ns()
+        target.step("burn")
+        at_rest(target.pid)
+        after = time.monotonic_ns()
+        found = [s for s in switches.take() if s.what is not Turn.FOUND]
+    assert found
+    offset = switches.wall_offset
+    assert all(before <= each.time - offset <= after for each in found)
+    (own,) = sums(found).values()
+    assert BURN_NS <= own.ns[State.RUNNING] <= after - before
+
+
+def test_threads_come_and_go(switches: Switches) -> None:
+    with program() as target, Process(target.pid) as process:
+        at_rest(target.pid)
+        switches.watch(process)
+        tids = [int(target.step("thread").split()[1]) for _ in range(3)]
+        at_rest(target.pid)
+        found = switches.take()
+    threads = sums(found)
+    assert threads.keys() == {(target.pid, tid) for tid in (target.pid, *tids)}
+    for tid in tids:
+        own = [each for each in found if each.tid == tid]
+        assert own[0].what in (Turn.WOKEN, Turn.ON)
+        assert (own[-1].what, own[-1].state) == (Turn.OFF, "X")
+        assert threads[target.pid, tid].ns[State.RUNNING] >= THREAD_NS
+
+
+def test_threads_in_another_pid_namespace(switches: Switches) -> None:
+    """They are named as they name themselves, also when they end."""
+    with program("unshare", "--pid", "--fork", "--kill-child") as target:
+        (pid,) = children(target.pid)
+        with Process(pid) as process:
+            at_rest(pid)
+            switches.watch(process)
+            tid = int(target.step("thread").split()[1])
+            at_rest(pid)
+            found = switches.take()
+    assert tid < pid
+    threads = sums(found)
+    assert threads.keys() == {(pid, 1), (pid, tid)}
+    assert threads[pid, tid].ns[State.RUNNING] >= THREAD_NS
+    (end,) = [each for each in found if each.state == "X"]
+    assert end.tid == tid
+
+
+def test_a_loss_is_told_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RING_SIZE", 4096)
+    with program() as target, Process(target.pid) as process, Switches() as switches:
+        before = at_rest(target.pid)
+        switches.watch(process)
+        target.step("nap")
+        turns = at_rest(target.pid).turns - before.turns
+        first = switches.take()
+        target.step("idle")
+        at_rest(target.pid)
+        second = switches.take()
+    *told, lost = first
+    assert lost.what is Turn.LOST
+    assert all(each.what is not Turn.LOST for each in told)
+    # Each turn begins and ends.
+    assert len(told) - 1 + lost.value >= 2 * turns
+    assert second
+    assert all(each.what is not Turn.LOST for each in second)
+    assert second[0].time > lost.time
+
+
+WITHOUT = """
+import ctypes, os, sys
+sys.path.insert(0, sys.argv[1])
+# CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF: gone with the next exec.
+for capability in (21, 38, 39): ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
+code = '''
+import sys
+sys.path.insert(0, sys.argv[1])
+from rbtrace_py.errors import NotPermitted
+from rbtrace_py.session.switches import Switches
+try: Switches()
+except NotPermitted as error: print("refused:", error.hint)
+'''
+os.execv(sys.executable, [sys.executable, "-c", code, sys.argv[1]])
+"""
+
+
+def test_without_rights() -> None:
+    tracer = str(Path(module.__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, tracer],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    assert "refused: run it as root" in done.stdout, done.stderr

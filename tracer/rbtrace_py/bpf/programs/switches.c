@@ -1,0 +1,118 @@
+/*
+ * Threads of watched processes get a CPU, leave it, and are woken: a record each.
+ * This runs at every switch of the whole machine, so who is none of ours is left
+ * after one look into `watched`, and the idle task after none.
+ *
+ *   PID_OFFSET, TGID_OFFSET, THREAD_PID_OFFSET, STATE_OFFSET, RAN_OFFSET
+ *                in struct task_struct, from BTF
+ *   LEVEL_OFFSET, NUMBERS_OFFSET, NUMBER_SIZE
+ *                in struct pid, and of a struct upid, whose first member it is
+ *   STATE_GIVEN  1: the tracepoint gives the state of who leaves (Linux 5.19)
+ */
+#include <uapi/linux/ptrace.h>
+
+#define WOKEN 2
+#define ON 3
+#define OFF 4
+#define NO_WAKEUP 1 /* BPF_RB_NO_WAKEUP: nobody sleeps on the ring */
+
+struct record {
+  u64 time; /* CLOCK_MONOTONIC, ns */
+  u64 ran;  /* of OFF: ns on CPUs so far, by the scheduler's clock */
+  u32 pid;
+  u32 tid;
+  u32 own;   /* the tid as the thread itself has it; 0 once it has none */
+  u32 state; /* the kernel's bits; 0: ready to run */
+  u32 lost;  /* records that found no room so far */
+  u16 what;
+  u16 cpu;
+};
+
+BPF_TABLE("hash", u32, u32, watched, 1);
+BPF_TABLE("array", u32, u64, counters, 1);
+BPF_RINGBUF_OUTPUT(ring, 1);
+
+static __always_inline u32 own_tid(u64 task) {
+  u64 pid = 0;
+  u32 level = 0, tid = 0;
+  bpf_probe_read_kernel(&pid, sizeof pid, (void *)(task + THREAD_PID_OFFSET));
+  if (!pid)
+    return 0;
+  bpf_probe_read_kernel(&level, sizeof level, (void *)(pid + LEVEL_OFFSET));
+  pid += NUMBERS_OFFSET + (u64)level * NUMBER_SIZE;
+  bpf_probe_read_kernel(&tid, sizeof tid, (void *)pid);
+  return tid;
+}
+
+static __always_inline void tell(u64 task, u64 ids, u16 what, u32 state) {
+  u32 place = COUNTER_LOST;
+  u64 *lost = counters.lookup(&place);
+  struct record *record;
+  if (!lost)
+    return;
+  record = ring.ringbuf_reserve(sizeof(struct record));
+  if (!record) {
+    __sync_fetch_and_add(lost, 1);
+    return;
+  }
+  record->time = bpf_ktime_get_ns();
+  record->ran = 0;
+  if (what == OFF)
+    bpf_probe_read_kernel(&record->ran, sizeof record->ran,
+                          (void *)(task + RAN_OFFSET));
+  record->pid = ids >> 32;
+  record->tid = (u32)ids;
+  record->own = own_tid(task);
+  record->state = state;
+  record->lost = (u32)*lost;
+  record->what = what;
+  record->cpu = bpf_get_smp_processor_id();
+  ring.ringbuf_submit(record, NO_WAKEUP);
+}
+
+/* As bpf_get_current_pid_tgid has them. */
+static __always_inline u64 ids_of(u64 task) {
+#if TGID_OFFSET == PID_OFFSET + 4
+  u64 ids = 0;
+  bpf_probe_read_kernel(&ids, sizeof ids, (void *)(task + PID_OFFSET));
+  return ids;
+#else
+  u32 pid = 0, tgid = 0;
+  bpf_probe_read_kernel(&pid, sizeof pid, (void *)(task + PID_OFFSET));
+  bpf_probe_read_kernel(&tgid, sizeof tgid, (void *)(task + TGID_OFFSET));
+  return (u64)tgid << 32 | pid;
+#endif
+}
+
+static __always_inline bool is_watched(u64 ids) {
+  u32 tgid = ids >> 32;
+  return tgid && watched.lookup(&tgid);
+}
+
+/* preempt, prev, next, and since 5.19 prev's state; prev is still current. */
+int on_switch(struct bpf_raw_tracepoint_args *ctx) {
+  u64 leaving = bpf_get_current_pid_tgid();
+  u64 coming = ids_of(ctx->args[2]);
+  u32 state = 0;
+  if (is_watched(leaving)) {
+    if (!ctx->args[0]) { /* else it is ready to run, whatever its state */
+#if STATE_GIVEN
+      state = (u32)ctx->args[3];
+#else
+      bpf_probe_read_kernel(&state, sizeof state,
+                            (void *)(ctx->args[1] + STATE_OFFSET));
+#endif
+    }
+    tell(ctx->args[1], leaving, OFF, state);
+  }
+  if (is_watched(coming))
+    tell(ctx->args[2], coming, ON, 0);
+  return 0;
+}
+
+int on_wakeup(struct bpf_raw_tracepoint_args *ctx) {
+  u64 ids = ids_of(ctx->args[0]);
+  if (is_watched(ids))
+    tell(ctx->args[0], ids, WOKEN, 0);
+  return 0;
+}
