@@ -873,33 +873,54 @@ module Tracepoint
     end
 
     # $stdout and $stderr for the time that something is evaluated: of that
-    # thread's writing a pipe, of everybody else's what it was.
-    class Redirect
-      LOCK = Mutex.new
-      @users = 0
+    # thread's writing a pipe, of everybody else's what it was. It answers as that
+    # does whatever it is asked, so that a dup is one of the file.
+    class Redirect < BasicObject
+      LOCK = ::Mutex.new
+      @users = {}
+      @pairs = nil
 
       class << self
+        # For the thread that calls it.
+        def claim(out, err)
+          ::Thread.current.thread_variable_set(:rbtrace_stdout, out)
+          ::Thread.current.thread_variable_set(:rbtrace_stderr, err)
+        end
+
+        # Who is killed on the way in is no user, or is one for no longer than that.
         def around(out, err)
-          Thread.current.thread_variable_set(:rbtrace_stdout, out)
-          Thread.current.thread_variable_set(:rbtrace_stderr, err)
-          LOCK.synchronize { install if (@users += 1) == 1 }
+          claim(out, err)
+          mine = ::Object.new
+          LOCK.synchronize do
+            @users[mine] = true
+            install if @users.size == 1
+          end
           yield
         ensure
-          LOCK.synchronize { remove if (@users -= 1).zero? }
+          LOCK.synchronize { remove if @users.delete(mine) && @users.empty? }
+        end
+
+        # In a child, whose threads have no use for it.
+        def forget
+          remove_const(:LOCK)
+          const_set(:LOCK, ::Mutex.new)
+          @users = {}
+          remove
         end
 
         private
 
         def install
-          @originals = [$stdout, $stderr]
-          @ours = [new($stdout, :rbtrace_stdout), new($stderr, :rbtrace_stderr)]
-          $stdout, $stderr = @ours
+          @pairs = [[$stdout, new($stdout, :rbtrace_stdout)], [$stderr, new($stderr, :rbtrace_stderr)]]
+          $stdout, $stderr = @pairs.map(&:last)
         end
 
         # The program may have set one of them meanwhile: then that stays.
         def remove
-          $stdout = @originals[0] if $stdout.equal?(@ours[0])
-          $stderr = @originals[1] if $stderr.equal?(@ours[1])
+          (out, our_out), (err, our_err) = @pairs
+          $stdout = out if our_out.equal?($stdout)
+          $stderr = err if our_err.equal?($stderr)
+          @pairs = nil
         end
       end
 
@@ -912,7 +933,15 @@ module Tracepoint
         target.write(*arguments)
       end
 
-      def respond_to_missing?(name, private_too = false)
+      def ==(other)
+        equal?(other) || target == other
+      end
+
+      def respond_to?(name, private_too = false)
+        target.respond_to?(name, private_too)
+      end
+
+      def respond_to_missing?(name, private_too)
         target.respond_to?(name, private_too)
       end
 
@@ -924,7 +953,7 @@ module Tracepoint
       private
 
       def target
-        Thread.current.thread_variable_get(@key) || @original
+        ::Thread.current.thread_variable_get(@key) || @original
       end
     end
 
@@ -987,11 +1016,13 @@ module Tracepoint
       KILL_SECONDS = 1
       FILE = "(rbtrace)"
 
-      def initialize(code, file, line, binding)
+      # redirect: are $stdout and $stderr its pipes?
+      def initialize(code, file, line, binding, redirect)
         @code = code
         @file = file
         @line = line
         @binding = binding
+        @redirect = redirect
       end
 
       def run(wire, request, limit)
@@ -1025,7 +1056,8 @@ module Tracepoint
         thread = Thread.new do
           apart
           [out, err].each { |io| io.sync = true }
-          Redirect.around(out, err) { evaluate }
+          Redirect.claim(out, err)
+          @redirect ? Redirect.around(out, err) { evaluate } : evaluate
         rescue Exception => e # rubocop:disable Lint/RescueException -- SystemExit would end the program
           failure(e)
         ensure
@@ -1130,7 +1162,7 @@ module Tracepoint
     class Commands
       ARGUMENTS = {
         "hello" => %w[magic versions], "arm" => Arming::ARGUMENTS, "disarm" => [], "status" => [], "clock" => [],
-        "names" => %w[from count], "threads" => [], "eval" => %w[code limit_ms file line keep], "backtraces" => [],
+        "names" => %w[from count], "threads" => [], "eval" => %w[code limit_ms file line keep redirect], "backtraces" => [],
         "memory" => [], "heapdump" => %w[gc limit_ms], "shapesdump" => %w[gc limit_ms], "fork" => [], "stop" => []
       }.freeze
       DUMP_MS = 600_000
@@ -1163,8 +1195,8 @@ module Tracepoint
         value
       end
 
-      def flag(name)
-        argument(name, ->(value) { [true, false].include?(value) }, false)
+      def flag(name, default = false)
+        argument(name, ->(value) { [true, false].include?(value) }, default)
       end
 
       def seconds(default)
@@ -1229,7 +1261,8 @@ module Tracepoint
         file = argument("file", String, Evaluation::FILE)
         line = argument("line", 0..(1 << 30), 1)
         binding = flag("keep") ? @connection.binding_kept : TOPLEVEL_BINDING.dup
-        evaluation = @connection.evaluation = Evaluation.new(argument("code", String, nil), file, line, binding)
+        evaluation = Evaluation.new(argument("code", String, nil), file, line, binding, flag("redirect", true))
+        @connection.evaluation = evaluation
         found = evaluation.run(@wire, @request, seconds(EVAL_MS))
         raise found if found.is_a?(Refusal)
 
@@ -1625,7 +1658,7 @@ module Tracepoint
       # In a child: what its parent's agent did is not done here.
       def leave_parent
         server = @server
-        undos = @undos.keys
+        undos = [*@undos.keys, -> { Redirect.forget }]
         forget
         undos << -> { Native.forget } unless Native.reason
         undos << -> { server.abandon } if server

@@ -19,6 +19,61 @@ class AgentCommandsTest < Minitest::Test
     assert_equal "time", error.code
   end
 
+  def test_output_that_stays_where_it_is
+    client = connect(target)
+    reply = client.call("eval", code: <<~RUBY, redirect: false)
+      own = %i[rbtrace_stdout rbtrace_stderr].map { |name| Thread.current.thread_variable_get(name) }
+      own.each_with_index { |io, i| io.write(i) }
+      [$stdout.equal?(STDOUT), $stderr.equal?(STDERR)]
+    RUBY
+    assert_equal ["[true, true]", { 1 => "0", 2 => "1" }], [reply["value"], client.channels]
+  end
+
+  # What a program does to its output while somebody else's is taken from it.
+  def test_output_that_the_program_reopens_meanwhile
+    Dir.mktmpdir do |dir|
+      target = target(<<~RUBY)
+        STEP = -> {
+          found = [$stdout == STDOUT, $stdout.is_a?(IO), $stdout.class, $stdout.fileno]
+          saved = $stdout.dup
+          $stdout.reopen("#{dir}/else", "w")
+          puts "elsewhere"
+          $stdout.reopen(saved)
+          saved.close
+          p found
+          IO.select(nil, [$stdout])
+          STDOUT.reopen($stdout)
+        }
+      RUBY
+      client = connect(target)
+      client.send_request("eval", code: "puts 'ready'; sleep", limit_ms: 600_000)
+      assert_equal "ready\n", client.read_frame.last
+      target.begin_step
+      assert_equal "[true, true, IO, 1]\n", target.io.gets
+      target.end_step
+      assert_equal "elsewhere\n", File.read("#{dir}/else")
+      client.cancel
+      assert_equal "cancelled", assert_raises(AgentClient::Refused) { client.answer }.code
+      assert_equal "true", client.call("eval", code: "$stdout.equal?(STDOUT)", redirect: false)["value"]
+    end
+  end
+
+  # A thread that is killed while it waits for its turn.
+  def test_output_of_one_after_one_that_was_killed
+    client = connect(target)
+    client.call("eval", code: <<~RUBY)
+      redirect = Tracepoint::Agent::Redirect
+      redirect::LOCK.synchronize do
+        waits = Thread.new { redirect.around($stdout, $stderr) {} }
+        Thread.pass until waits.stop?
+        waits.kill
+      end
+    RUBY
+    client.call("eval", code: "puts 'taken'")
+    assert_equal({ 1 => "taken\n" }, client.channels)
+    assert_equal "true", client.call("eval", code: "$stdout.equal?(STDOUT)", redirect: false)["value"]
+  end
+
   # They are the program's, and go on.
   def test_threads_that_evaluated_code_starts
     target = target("STEP = -> { p $worker.alive? }")

@@ -53,4 +53,26 @@ class AgentForkTest < Minitest::Test
     RUBY
     assert_equal "child: nil\n", said
   end
+
+  # The thread that would undo it is not in the child.
+  def test_what_runs_in_the_parent_is_undone_in_a_child
+    state = "[$tracer.enabled?, KEPT.size, $stdout.equal?(STDOUT), $stderr.equal?(STDERR)]"
+    said = child_says("KEPT = []", state) do |target|
+      client = connect(target)
+      client.send_request("eval", code: <<~'RUBY', limit_ms: 600_000)
+        $tracer = TracePoint.new(:raise) { |point| KEPT << point.raised_exception }
+        Tracepoint::Agent.undoing(-> { $tracer.disable; KEPT.clear }) do
+          $tracer.enable
+          raise "x" rescue nil
+          $stdout.write("ready")
+          sleep
+        end
+      RUBY
+      assert_equal "ready", client.read_frame.last
+      # Nothing of it changes what the parent has.
+      others = connect(target).call("eval", code: "[$tracer.enabled?, KEPT.size]")
+      assert_equal "[true, 1]", others["value"]
+    end
+    assert_equal "child: [false, 0, true, true]\n", said
+  end
 end

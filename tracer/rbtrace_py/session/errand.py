@@ -67,10 +67,12 @@ class Records:
 
 
 class Errand(Closing):
-    """Runs ``code`` in ``process``; what it writes to $stdout comes as records.
+    """Runs ``code`` in ``process``; what it writes comes as records.
 
-    The first one says that it has begun. When we close, or are killed, the agent
-    kills the code's thread, which has to undo what it did (``ensure``). ``%(queue)s``
+    It writes to the IO in its thread's variable ``:rbtrace_stdout``: $stdout stays
+    the program's. The first record says that it has begun. When we close, or are
+    killed, the agent kills the code's thread, which has to undo what it did
+    (``Tracepoint::Agent.undoing``, so that it is undone in children too). ``%(queue)s``
     in the code is a symbol of its thread's variable for a queue: it ends by itself,
     and has written all by then, when it takes nil from that.
 
@@ -152,7 +154,11 @@ class Errand(Closing):
             for record in records.feed(data):
                 self._put(record)
 
-        arguments: Map = {"code": self._code, "limit_ms": _LIMIT_MS}
+        arguments: Map = {
+            "code": self._code,
+            "limit_ms": _LIMIT_MS,
+            "redirect": False,
+        }
         seconds = _LIMIT_MS / 1000 + _GRACE
         try:
             self._agent.call("eval", arguments, seconds, {Channel.STDOUT: take})

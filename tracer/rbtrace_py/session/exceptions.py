@@ -40,6 +40,7 @@ PROBE = Probe("rbtrace", "raise", Binary(0, 0, ""), (), _OPERANDS)
 CODE = """
 lambda do |waiting, size, depth|
   own = Thread.current
+  out = own.thread_variable_get(:rbtrace_stdout)
   queue = Queue.new
   # Either of them ends it: we, and the agent when the process ends.
   [%(queue)s, :rbtrace_end].each { |name| own.thread_variable_set(name, queue) }
@@ -55,8 +56,8 @@ lambda do |waiting, size, depth|
     nil
   end
   write = lambda do |fields|
-    $stdout.write(fields.map { |field| [field.bytesize].pack("V") << field }
-                        .unshift([fields.size].pack("V")).join)
+    out.write(fields.map { |field| [field.bytesize].pack("V") << field }
+                    .unshift([fields.size].pack("V")).join)
   end
   tracer = TracePoint.new(:raise) do |point|
     thread = Thread.current
@@ -67,7 +68,11 @@ lambda do |waiting, size, depth|
     place = [point.path, point.lineno, point.method_id]
     queue << [now, id, point.raised_exception, *place]
   end
-  begin
+  undo = lambda do
+    tracer.disable
+    queue.clear
+  end
+  ::Tracepoint::Agent.undoing(undo) do
     tracer.enable
     write.call(["ready"])
     while (now, id, error, path, line, method = queue.pop)
@@ -76,8 +81,6 @@ lambda do |waiting, size, depth|
       fields.concat((guarded.call(backtrace, error) || []).first(depth))
       write.call(fields.map(&text))
     end
-  ensure
-    tracer.disable
   end
 end.call(%(waiting)d, %(size)d, %(depth)d)
 """

@@ -27,21 +27,24 @@ _SPEAKS_BEFORE = [2, 5]
 
 CODE = """
 lambda do
+  own = Thread.current
   queue = Queue.new
-  Thread.current.thread_variable_set(%(queue)s, queue)
-  parked = Thread.new { loop { sleep } }
+  own.thread_variable_set(%(queue)s, queue)
   tracer = TracePoint.new(:call, :return) {}
-  begin
+  parked = nil
+  undo = lambda do
+    tracer.disable
+    parked&.kill
+  end
+  ::Tracepoint::Agent.undoing(undo) do
+    parked = Thread.new { loop { sleep } }
     begin
       tracer.enable(target_thread: parked)
     rescue ArgumentError # before Ruby 2.7
       tracer.enable
     end
-    $stdout.write([1, 0].pack("V2"))
+    own.thread_variable_get(:rbtrace_stdout).write([1, 0].pack("V2"))
     queue.pop
-  ensure
-    tracer.disable
-    parked.kill
   end
 end.call
 """
