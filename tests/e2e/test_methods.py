@@ -223,6 +223,21 @@ def test_without_an_agent(start: Start, trace: Trace) -> None:
         assert "raise: from Ruby's own probes" in err
 
 
+def test_selectors_are_never_left_out(target: Target, start: Start) -> None:
+    """Ruby's probes take none: they would answer another question."""
+    for words in (("latency", "-m", "Order#total"), ("count", "method", "--c-calls")):
+        _, err, code = run(words[0], target.pid, *words[1:], "--via", "probes")
+        assert code == 2
+        assert "is for the agent's hook" in err
+        assert "--filter" in err
+    bare = start("methods.rb", "bare")
+    _, err, code = run("count", bare.pid, "gc", "-m", "Order#total", "--subprocesses")
+    assert (code, "no agent" in " ".join(err.split())) == (4, True), err
+    named = start("named.rb")
+    _, err, code = run("count", named.pid, "method", "-m", "Order#total")
+    assert (code, "none of these is the agent's" in err) == (2, True)
+
+
 def test_without_an_agent_nor_probes(root: None) -> None:
     with rubies.running("3.3", "methods.rb", "bare") as running:
         for command in ("latency", "count"):

@@ -66,12 +66,22 @@ sort_option = click.option(
 def source_of(
     command: str, targets: Targets, words: tuple[str, ...], values: dict[str, Any]
 ) -> Source:
-    """Who answers; ``-m`` alone means the word ``method``."""
-    if values.get("selectors") and "method" not in words:
-        words = (*words, "method")
+    """Who answers; ``-m`` alone means the word ``method``, and the agent."""
+    if values.get("selectors") and not {"method", ":method"} & set(words):
+        # With the colon: a user's probe of that name takes no selectors.
+        words = (*words, ":method")
     attach_first(targets, values)
     waits = bool(values.get("wait"))
-    return choose(targets, command, words, values["via"], waits)
+    selecting = _selecting(words, values)
+    return choose(targets, command, words, values["via"], waits, selecting)
+
+
+def _selecting(words: tuple[str, ...], values: dict[str, Any]) -> str:
+    """The option that says which methods; empty if none does."""
+    if values.get("selectors"):
+        return "-m"
+    has_methods = bool({"method", ":method"} & set(words))
+    return "--c-calls" if values.get("c_calls") and has_methods else ""
 
 
 def attach_first(targets: Targets, values: dict[str, Any]) -> None:

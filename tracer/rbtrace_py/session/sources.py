@@ -56,12 +56,16 @@ def choose(
     words: Sequence[str],
     via: str = "auto",
     waits: bool = False,
+    selecting: str = "",
 ) -> Source:
     """Who answers ``words`` of ``command``; via: ``agent``, ``probes`` or ``auto``.
 
     waits: for an agent that is not there yet, where nobody else tells
+    selecting: the option that says which methods, and that only the agent takes
     Raises UsageError for words that take both, NoAgent where there is nobody.
     """
+    if selecting:
+        via = _the_agent(via, selecting)
     ours = [word for word in words if _is_ours(word, command, targets)]
     names = tuple(word.removeprefix(":") for word in ours)
     if not ours:
@@ -82,6 +86,17 @@ def choose(
     if via == "auto":
         _check_probes(targets, names, source.words)
     return source
+
+
+def _the_agent(via: str, selecting: str) -> str:
+    """Who else answered would answer another question; raises UsageError."""
+    if via == "probes":
+        raise UsageError(
+            f"{selecting} is for the agent's hook; Ruby's own probes do not take it",
+            'of probes --filter chooses: --filter \'class == "Job" and'
+            ' method == "run"\'',
+        )
+    return "agent"
 
 
 def _is_ours(word: str, command: str, targets: Targets) -> bool:
