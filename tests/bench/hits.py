@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from table import Row, compared, interleaved
 
-from rbtrace_py.session.base import Options, Session
+from rbtrace_py.session.asked import Options
+from rbtrace_py.session.base import Session
 from rbtrace_py.session.count import Count
 from rbtrace_py.session.grouped import Grouped
 from rbtrace_py.session.latency import Latency

@@ -20,7 +20,7 @@ from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.targets import Targets, parse_pids
 
 if TYPE_CHECKING:
-    from rbtrace_py.session.base import Options
+    from rbtrace_py.session.asked import Options
 
 # What only commands with probes need is imported where it is: it is most of what
 # the others would start up with.
@@ -186,7 +186,7 @@ def time_limit_option(default: float, most: float) -> Callable[[Command], Comman
 
 def options_of(values: dict[str, Any]) -> Options:
     """The sessions' options out of a command's."""
-    from rbtrace_py.session.base import Options
+    from rbtrace_py.session.asked import Options
 
     return Options(
         by=values.get("by"),

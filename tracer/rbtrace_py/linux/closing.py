@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TypeVar
 
 Self = TypeVar("Self", bound="Closing")
+Started = TypeVar("Started", bound="Starting")
 
 
 class Closing(ABC):
@@ -28,3 +29,19 @@ class Closing(ABC):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class Starting(Closing):
+    """A Closing that is begun when it is entered; what fails there leaves nothing."""
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Begin."""
+
+    def __enter__(self: Started) -> Started:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self

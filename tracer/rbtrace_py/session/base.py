@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from types import TracebackType
 
 from rbtrace_py.bpf.abi import Counter
 from rbtrace_py.bpf.attach import Attacher, choose_attacher
@@ -17,55 +15,27 @@ from rbtrace_py.errors import (
     NoSuchProbe,
     NoSuchTarget,
     RbtraceError,
-    UsageError,
 )
+from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.probes import ProbeCache, find_probes
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model import Probe
 from rbtrace_py.session import hazards, parked, select
+from rbtrace_py.session.asked import Asked, NoOperand, Options, unique
 from rbtrace_py.session.engine import (
     Engine,
     Family,
     Wanted,
 )
 from rbtrace_py.session.filters import check_syntax
-from rbtrace_py.session.kernel_filter import KernelFilter
-from rbtrace_py.session.slots import DURATION_NAME, SPECIAL
+from rbtrace_py.session.slots import DURATION_NAME
 from rbtrace_py.session.targets import Targets
 from rbtrace_py.session.watch import Watcher
 
 _MOST_NOTES = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the event commands share.
-
-    by: operand (or ``pid``, ``tid``) to group by
-    filter: text of a filter
-    max_keys: groups kept
-    wait: wait for probes that are not there yet, and wait_seconds: for how long
-    agree: asked before something is done that can harm the target, with what
-        it is; without it such things are not done
-    string_size: bytes of a text that ``trace`` reads
-    ring_size: bytes of ``trace``'s ring buffer, a power of two
-    """
-
-    by: str | None = None
-    filter: str | None = None
-    max_keys: int = 1000
-    wait: bool = False
-    wait_seconds: float | None = None
-    agree: Callable[[str], bool] | None = None
-    string_size: int = 128
-    ring_size: int = 1 << 22
-
-
-class NoOperand(UsageError):
-    """A probe without an operand that was asked for."""
-
-
-class Session(ABC):
+class Session(Starting, Asked):
     """A question about probes, asked of a set of processes.
 
     Use it as a context manager: entering attaches, leaving detaches.
@@ -82,11 +52,8 @@ class Session(ABC):
     def __init__(
         self, targets: Targets, words: Sequence[str], options: Options | None = None
     ) -> None:
-        if not words:
-            raise UsageError("no probe was named", "see `rbtrace-py probes PID`")
+        super().__init__(words, options)
         self.targets = targets
-        self.options = options or Options()
-        self.words = tuple(dict.fromkeys(words))
         self.series: dict[str, int] = {}
         self.late_probes = 0
         self.not_traced = 0
@@ -97,34 +64,16 @@ class Session(ABC):
         self._watcher = Watcher()
         self._made = time.monotonic()
         self._unfit: set[str] = set()
-        self._lacking: dict[str, list[str]] = {}
         self._strangers: set[int] = set()
         self._durations = {DURATION_NAME}
         self._has_executed = False
         self._family: Family | None = None
         self._engines: list[Engine] = []
-        self.filter = KernelFilter(self.options.filter)
         self._is_agreed: bool | None = None
         self._ended_ns: int | None = None
         self._parked: parked.Parked | None = None
 
     # ------------------------------------------------------------- life cycle
-
-    def __enter__(self) -> Session:
-        try:
-            self._start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _start(self) -> None:
         attacher = choose_attacher()
@@ -133,11 +82,11 @@ class Session(ABC):
         probes = self._scan_until_there()
         if not self.targets.is_single:
             self._family = Family(self.targets)
-        found = [o for p in _unique(probes) for o in p.operands if o.is_duration]
+        found = [o for p in unique(probes) for o in p.operands if o.is_duration]
         self._durations.update(operand.name for operand in found)
-        self._ask(_unique(probes))
+        self._ask(unique(probes))
         probes = self._agreed(probes)
-        self.plan(_unique(probes))
+        self.plan(unique(probes))
         self.make_engines(attacher)
         self._have_methods_speak(probes)
         attached = self._attach_first(probes)
@@ -151,7 +100,7 @@ class Session(ABC):
 
     def _have_methods_speak(self, probes: Mapping[int, Sequence[Probe]]) -> None:
         """Those that were named; a glob is not worth slowing a process down."""
-        if any(map(parked.is_silent, self.named(_unique(probes)))):
+        if any(map(parked.is_silent, self.named(unique(probes)))):
             agree = self.options.agree
             self._parked = parked.Parked(self.targets.alive(), agree)
             self.notes += dict.fromkeys(self._parked.notes)
@@ -178,10 +127,10 @@ class Session(ABC):
             self.notes.append(
                 "without BTF children are found up to 100 ms after they began"
             )
-        if self._lacking:
-            names = {name for lack in self._lacking.values() for name in lack}
+        if self.lacking:
+            names = {name for lack in self.lacking.values() for name in lack}
             what = f"no operand {' or '.join(sorted(names))} and"
-            number = len(self._lacking)
+            number = len(self.lacking)
             self.notes.append(
                 f"1 probe has {what} is not traced"
                 if number == 1
@@ -190,7 +139,7 @@ class Session(ABC):
 
     def _check_attached(self, probes: Mapping[int, Sequence[Probe]]) -> None:
         """A probe that was named must be attached; one of a glob may not be."""
-        named = set(self.named(_unique(probes)))
+        named = set(self.named(unique(probes)))
         for engine in self._engines:
             for probe, reason in engine.refused.items():
                 if probe in named or not engine.wanted:
@@ -216,11 +165,6 @@ class Session(ABC):
             for pid, found in probes.items()
         }
 
-    def named(self, probes: Sequence[Probe]) -> list[Probe]:
-        """The probes that words mean which are no globs."""
-        words = [word for word in self.words if not select.is_glob(word)]
-        return [p for word in words for p in select.pick(word, probes)]
-
     def _scan_until_there(self) -> dict[int, list[Probe]]:
         """Scan; with ``wait`` again and again until every word means something."""
         while True:
@@ -228,7 +172,7 @@ class Session(ABC):
             if not probes and not self.targets.processes:
                 raise NoSuchTarget("the target ended before its probes appeared")
             try:
-                self.check(_unique(probes))
+                self.check(unique(probes))
                 return probes
             except NoSuchProbe:
                 if not (self.options.wait or self._is_ours) or self._is_too_late():
@@ -327,11 +271,11 @@ class Session(ABC):
     def _fitting(self, probes: Mapping[int, Sequence[Probe]]) -> dict[int, list[Probe]]:
         """Those that can be planned for, each by itself."""
         unfit = set()
-        for probe in _unique(probes):
+        for probe in unique(probes):
             try:
                 self.plan([probe])
             except NoOperand:
-                self._lacking[probe.full_name] = self.missing_operands(probe)
+                self.lacking[probe.full_name] = self.missing_operands(probe)
             except RbtraceError:
                 unfit.add(probe.full_name)
         self.not_traced += len(unfit - self._unfit)
@@ -394,12 +338,6 @@ class Session(ABC):
 
     # --------------------------------------------------------- for each session
 
-    def check(self, probes: Sequence[Probe]) -> None:
-        """Raise NoSuchProbe if a word means none of ``probes``."""
-        for word in self.words:
-            if not select.pick(word, probes):
-                raise select.unknown_probe(word, probes)
-
     def check_before(self) -> None:
         """Before a program of ours starts: what would fail whatever it does.
 
@@ -434,39 +372,6 @@ class Session(ABC):
     def series_number(self, name: str) -> int:
         return self.series.setdefault(name, len(self.series))
 
-    def pick(self, word: str, probes: Sequence[Probe]) -> list[Probe]:
-        """The probes a word means that have the operands asked for."""
-        return self.fitting(select.pick(word, probes))
-
-    def fitting(self, probes: Sequence[Probe]) -> list[Probe]:
-        """Those that have the operands asked for."""
-        return [probe for probe in probes if not self.missing_operands(probe)]
-
-    def check_operands(self, word: str, found: Sequence[Probe]) -> None:
-        """Of a glob probes without an operand are passed over and counted.
-
-        Raises NoOperand if there are no others, or the word is no glob.
-        """
-        lacking = {p: self.missing_operands(p) for p in found}
-        lacking = {p: names for p, names in lacking.items() if names}
-        if lacking and (len(lacking) == len(found) or not select.is_glob(word)):
-            raise _no_operand(word, lacking)
-        self._lacking.update((p.full_name, names) for p, names in lacking.items())
-
-    def picked(self, probes: Sequence[Probe]) -> list[Probe]:
-        """Of all words, each probe once."""
-        return list(dict.fromkeys(p for w in self.words for p in self.pick(w, probes)))
-
-    def check_words(self, probes: Sequence[Probe]) -> None:
-        """``check_operands`` of all words."""
-        for word in self.words:
-            self.check_operands(word, select.pick(word, probes))
-
-    def missing_operands(self, probe: Probe) -> list[str]:
-        names = [self.options.by] if self.options.by else []
-        names += self.filter.operands
-        return [n for n in names if probe.operand(n) is None and n not in SPECIAL]
-
     def counters(self, *which: Counter) -> dict[str, int]:
         """The engines' counters by their names in a result, and the common ones."""
         names = [*which, Counter.UNREADABLE, Counter.NO_ROOM]
@@ -483,7 +388,7 @@ class Session(ABC):
             found["no_room"] += self._family.no_room
         found["late_probes"] = self.late_probes
         found["not_traced"] = self.not_traced
-        found["no_operand"] = len(self._lacking)
+        found["no_operand"] = len(self.lacking)
         return found
 
     def children_hint(
@@ -493,26 +398,3 @@ class Session(ABC):
         if counted or counters.get("filtered") or not self._strangers:
             return {}
         return {"not_followed": len(self._strangers)}
-
-
-def _no_operand(word: str, lacking: Mapping[Probe, Sequence[str]]) -> NoOperand:
-    probe, names = next(iter(lacking.items()))
-    everywhere = [n for n in names if all(n in lack for lack in lacking.values())]
-    if len(lacking) > 1 and everywhere and select.is_glob(word):
-        return NoOperand(
-            f"none of the {len(lacking)} probes {word} has an operand {everywhere[0]}",
-            "`rbtrace-py probes PID` shows those they have",
-        )
-    return NoOperand(
-        f"{probe.full_name} has no operand {names[0]}", f"it is {probe.signature}"
-    )
-
-
-def _unique(probes: Mapping[int, Sequence[Probe]]) -> list[Probe]:
-    """The probes of all processes, each file's once."""
-    found: dict[tuple[object, ...], Probe] = {}
-    for group in probes.values():
-        for probe in group:
-            key = (probe.binary.key, probe.full_name, probe.sites[0].offset)
-            found.setdefault(key, probe)
-    return list(found.values())

@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
 from rbtrace_py.agent.place import NoAgent
 from rbtrace_py.agent.protocol import BrokenAgent
 from rbtrace_py.aggregate.events import RaiseEvent
 from rbtrace_py.errors import RbtraceError
+from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model import Binary, Operand, OperandType, Probe
 from rbtrace_py.session.errand import Errand, Record
@@ -101,7 +101,7 @@ class ExceptionOptions:
     wait_seconds: float | None = None
 
 
-class Exceptions:
+class Exceptions(Starting):
     """A session as ``Trace`` is, of exceptions.
 
     Raises NoAgent, NoSuchTarget, NotPermitted, AgentError, BrokenAgent.
@@ -124,22 +124,6 @@ class Exceptions:
         numbers = {"waiting": _WAITING, "size": size, "depth": depth}
         # What is for the errand is left to it.
         self._code = CODE % {**numbers, "queue": "%(queue)s"}
-
-    def __enter__(self) -> Exceptions:
-        try:
-            self._start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _start(self) -> None:
         began = time.monotonic()

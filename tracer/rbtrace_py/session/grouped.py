@@ -13,7 +13,8 @@ from rbtrace_py.bpf.maps import Map, MapSpec
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model import Operand, Probe
 from rbtrace_py.session import select
-from rbtrace_py.session.base import Options, Session
+from rbtrace_py.session.asked import Options
+from rbtrace_py.session.base import Session
 from rbtrace_py.session.engine import MAX_SITES, Engine
 from rbtrace_py.session.recorder import DENSE_SERIES, Recorder, Shape
 from rbtrace_py.session.slots import SlotPlan, operand_of, operand_slot

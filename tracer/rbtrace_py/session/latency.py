@@ -11,7 +11,7 @@ from rbtrace_py.bpf.maps import MapSpec
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model import Probe, ProbeRole
 from rbtrace_py.session import select
-from rbtrace_py.session.base import Options
+from rbtrace_py.session.asked import Options
 from rbtrace_py.session.engine import Engine, Wanted
 from rbtrace_py.session.grouped import Grouped, Recipe
 from rbtrace_py.session.select import Pair

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 
 from rbtrace_py.agent.arming import Armed, Selector, What
 from rbtrace_py.agent.place import HOW_TO_LOAD, NoAgent, connect
@@ -22,6 +21,7 @@ from rbtrace_py.aggregate.histogram import Histogram
 from rbtrace_py.aggregate.methods import METHODS, MethodRow, group_rows
 from rbtrace_py.aggregate.results import Result
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
+from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.text import safe_text
 from rbtrace_py.model import UNKNOWN_METHOD, CalledMethod, MethodKind
@@ -65,7 +65,7 @@ class MethodOptions:
     agree: Callable[[str], bool] | None = None
 
 
-class Methods:
+class Methods(Starting):
     """A question about what Ruby calls, asked of the agents in a set of processes.
 
     command: ``latency`` or ``count``; words: of KINDS
@@ -112,22 +112,6 @@ class Methods:
                 )
 
     # ------------------------------------------------------------- life cycle
-
-    def __enter__(self) -> Methods:
-        try:
-            self._start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _start(self) -> None:
         """Arm all; waits for agents if that was asked for."""

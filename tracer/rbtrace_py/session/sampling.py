@@ -15,7 +15,7 @@ from rbtrace_py.errors import (
     UsageError,
     VmNotStarted,
 )
-from rbtrace_py.linux.closing import Closing
+from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model import Sample, ThreadState
 from rbtrace_py.session.beat import Beat
@@ -67,7 +67,7 @@ class SamplingOptions:
     wait_seconds: float | None = None
 
 
-class Sampling(Closing):
+class Sampling(Starting):
     """See the module. Use it as a context manager: entering attaches.
 
     statistics: how well it goes
@@ -93,14 +93,9 @@ class Sampling(Closing):
         self._versions: dict[str, None] = {}
         self._stopped_ns = 0
 
-    def __enter__(self) -> Sampling:
-        try:
-            self._attach_first()
-        except BaseException:
-            self.close()
-            raise
+    def _start(self) -> None:
+        self._attach_first()
         self.statistics.started_ns = self.statistics.ended_ns = time.time_ns()
-        return self
 
     # -------------------------------------------------------------- attaching
 

@@ -16,7 +16,8 @@ from rbtrace_py.bpf.ringbuf import RingBuffer
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model import Probe
 from rbtrace_py.session import select
-from rbtrace_py.session.base import Options, Session
+from rbtrace_py.session.asked import Options
+from rbtrace_py.session.base import Session
 from rbtrace_py.session.engine import Engine, Wanted
 from rbtrace_py.session.recorder import number_value
 from rbtrace_py.session.slots import SlotPlan

@@ -8,7 +8,7 @@ from rbtrace_py.bpf.abi import Counter, Values
 from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model import OperandType, Probe
-from rbtrace_py.session.base import Options
+from rbtrace_py.session.asked import Options
 from rbtrace_py.session.engine import Wanted
 from rbtrace_py.session.grouped import Picking, Recipe
 from rbtrace_py.session.slots import SlotPlan, operand_slot
