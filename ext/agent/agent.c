@@ -674,13 +674,13 @@ static int has_ended(const struct stream *s) {
 }
 
 /*
- * One whose stack has ended, if its ring is half free: the pages it has are paid for by
- * the program. Those that are live keep theirs, and their number.
+ * One whose stack has ended and whose ring has so much room: the pages it has are paid
+ * for by the program. Those that are live keep theirs, and their number.
  */
-static struct stream *ended_stream(void) {
+static struct stream *ended_stream(uint64_t room) {
   for (uint32_t i = 0; i < MOST_LOOKS && i < state.streams_used; i++) {
     struct stream *s = &state.streams[state.looks++ % state.streams_used];
-    if ((!s->ring || has_room(s, (state.ring_mask + 1) / 2)) && has_ended(s))
+    if ((!s->ring || has_room(s, room)) && has_ended(s))
       return s;
   }
   return NULL;
@@ -695,10 +695,12 @@ NEVER_INLINE struct stream *switch_stream(const struct trace_arg *arg, const cha
     if (state.streams[i].ec == ec)
       s = &state.streams[i];
   if (!s) {
-    s = ended_stream();
+    s = ended_stream((state.ring_mask + 1) / 2);
     if (!s && state.streams_used < state.config.max_streams)
       s = new_stream();
-    else if (!s)
+    if (!s)
+      s = ended_stream(0);
+    if (!s && state.streams_used == state.config.max_streams)
       state.header->conditions |= CONDITION_STREAMS_FULL;
     if (!s)
       s = oldest_stream();
