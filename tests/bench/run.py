@@ -25,6 +25,7 @@ import hits
 import scale
 import stacks
 import startup
+import switches
 from table import Ratio, Row, ns, plain, text
 
 from targets import HERE
@@ -68,6 +69,7 @@ def parts(quick: bool) -> dict[str, tuple[str, Callable[[], list[Row]]]]:
         ),
         "startup": ("Start-up", lambda: startup.measure(few)),
         "agent": ("Method events", lambda: agent.cost(3 if quick else 15)),
+        "switches": ("On and off CPU", lambda: switches.cost(5 if quick else 21)),
         "attach": ("Attach", lambda: attach.cost(3 if quick else 21)),
         "stacks": (
             "Stacks: what a sample costs",

@@ -1,0 +1,141 @@
+"""What it costs everybody that somebody's threads are watched getting CPUs.
+
+The program runs at each switch of the whole machine: so a pair that does nothing but
+switch is timed while nobody looks, while others are watched, and while it is watched
+itself. Beside it stands what the kernel says of the program's own time, less that of a
+program that does nothing: for the kernel counts its own counting in.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+from table import Ratio, Row, interleaved, ns
+
+from rbtrace_py.bpf import syscall as sys_
+from rbtrace_py.linux.process import Process
+from rbtrace_py.session.switches import Switches
+from targets import PARTS, Target
+
+TURNS = 5000
+"""There and back again: so many fit into the ring six times."""
+NOBODY, OTHERS, OURS = "nobody looks", "others are watched", "it is watched"
+
+PAIR = """
+import os, sys, time
+there, back = os.pipe(), os.pipe()
+print("ready", flush=True)
+line = sys.stdin.readline()
+child = os.fork()
+if not child:
+    os.close(there[1])
+    while os.read(there[0], 1): os.write(back[1], b"x")
+    os._exit(0)
+print(child, flush=True)
+for line in sys.stdin:
+    start = time.perf_counter_ns()
+    for _ in range(int(line)):
+        os.write(there[1], b"x")
+        os.read(back[0], 1)
+    print((time.perf_counter_ns() - start) / int(line) / 2, flush=True)
+"""
+"""A pair on one processor: each byte there and each back is a wake-up and a switch."""
+
+_RETURN_0 = bytes.fromhex("b7000000000000009500000000000000")
+_STATISTICS = Path("/proc/sys/kernel/bpf_stats_enabled")
+
+
+def cost(rounds: int) -> list[Row]:
+    pair = Target(sys.executable, "-c", PAIR)
+    stranger = Target(sys.executable, "-c", PAIR)
+    try:
+        both = (pair.pid, int(pair.ask("fork")))
+
+        def switch(*watched: int) -> float:
+            with _watching(*watched):
+                return float(pair.ask(str(TURNS)))
+
+        found = interleaved(
+            {
+                NOBODY: switch,
+                OTHERS: lambda: switch(stranger.pid),
+                OURS: lambda: switch(*both),
+            },
+            rounds,
+        )
+        rows = [Row(f"a wake-up and a switch, {NOBODY}", ns(median(found[NOBODY])))]
+        for name in (OTHERS, OURS):
+            ratio = Ratio.of(found[name], found[NOBODY])
+            more = min(found[name]) - min(found[NOBODY])
+            text = f"{ns(median(found[name]))}, best {more:+,.0f} ns"
+            rows.append(Row(name, text, NOBODY, ratio))
+        for name, pids in ((OTHERS, (stranger.pid,)), (OURS, both)):
+            for function, time in _own(pair, pids).items():
+                what = f"{function}, {name}"
+                rows.append(Row(what, ns(time), "less a program that does nothing"))
+        return rows
+    finally:
+        pair.close()
+        stranger.close()
+
+
+@contextmanager
+def _watching(*pids: int) -> Iterator[Switches | None]:
+    if not pids:
+        yield None
+        return
+    with Switches() as switches:
+        for pid in pids:
+            with Process(pid) as process:
+                switches.watch(process)
+        yield switches
+
+
+def _own(pair: Target, pids: tuple[int, ...]) -> dict[str, float]:
+    """Nanoseconds a run of each of the two programs, on the whole machine."""
+    before = _STATISTICS.read_text()
+    _STATISTICS.write_text("1")
+    try:
+        with _watching(*pids) as switches, _empty() as empty:
+            assert switches is not None
+            for _ in range(PARTS):
+                pair.ask(str(TURNS))
+                switches.take()
+            nothing = _time_a_run(empty)
+            return {
+                function: _time_a_run(fd) - nothing
+                for (function, _, _), fd in switches._program._fds.items()
+            }
+    finally:
+        _STATISTICS.write_text(before)
+
+
+@contextmanager
+def _empty() -> Iterator[int]:
+    """A program that returns at once, at the same place."""
+    kind = sys_.PROG_TYPE_RAW_TRACEPOINT
+    program = sys_.load_program(kind, _RETURN_0, 0, "empty")
+    name = ctypes.create_string_buffer(b"sched_switch")
+    attr = sys_.attributes("QI", sys_.address(name), program)
+    link = sys_.bpf(sys_.RAW_TRACEPOINT_OPEN, attr, "attach an empty program")
+    try:
+        yield program
+    finally:
+        os.close(link)
+        os.close(program)
+
+
+def _time_a_run(fd: int) -> float:
+    """``run_time_ns`` and ``run_cnt`` of struct bpf_prog_info."""
+    info = ctypes.create_string_buffer(240)
+    attr = sys_.attributes("IIQ", fd, 240, sys_.address(info))
+    sys_.bpf(sys_.OBJ_GET_INFO_BY_FD, attr, "ask for the program's time")
+    time, runs = struct.unpack_from("<QQ", info.raw, 192)
+    return time / max(runs, 1)
