@@ -229,6 +229,14 @@ def test_of_a_full_disk(
     watched.comes_to(before)
 
 
+def test_of_a_conversation(watched: Watched, begin: Begin) -> None:
+    before = watched.snapshot()
+    tracer = begin("console PID", watched, typed="x = 6\nputs x * 7\nexit\n")
+    out, err, code = tracer.result()
+    assert (out.splitlines()[-3:-1], code) == (["42", "=> nil"], 0), err
+    watched.comes_to(before)
+
+
 ASKING = {
     "eval": "eval PID sleep",
     "backtraces": "backtraces PID",
