@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rbtrace_py.agent.arming import Armed, Selector, What
@@ -16,6 +16,7 @@ from rbtrace_py.aggregate.calls import Told
 from rbtrace_py.aggregate.switches import Switch
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
 from rbtrace_py.linux.closing import Closing
+from rbtrace_py.linux.memoryroom import memory_room
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model import CALL_RECORD_SIZE
 from rbtrace_py.session.hazards import NotAgreed
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
     from rbtrace_py.session.switches import Switches
 
 RING_RECORDS = 262_144
+LEAST_RECORDS = 256
+"""That the agent takes."""
+LEAST_STREAMS, MOST_STREAMS = 16, 4096
+MOST_MEMORY = 1 << 30
+"""Bytes of all rings of a process."""
+_SHARE = 8
+"""Rings get one part of so many of what is free; the target pays for them."""
 __all__ = ["Calls", "CallsEnd", "CallsOptions", "Traced"]
 
 LOOK_SECONDS = 0.02
@@ -68,8 +76,12 @@ class CallsOptions:
     ring_records: int = RING_RECORDS
     switches: bool = False
 
-    def what(self, offsets: dict[str, int] | None) -> What:
-        """As the hook is armed; offsets: of the process's Ruby, if they are known."""
+    def what(self, offsets: dict[str, int] | None, most: int = MOST_MEMORY) -> What:
+        """As the hook is armed; offsets: of the process's Ruby, if they are known.
+
+        most: bytes of the process's that all rings may take
+        """
+        streams, records = ring_sizes(self.ring_records, most)
         return What(
             mode=Mode.RING if self.slow_ns is None else Mode.SLOW,
             methods=self.methods,
@@ -79,15 +91,23 @@ class CallsOptions:
             cpu=self.cpu,
             select=self.select,
             max_methods=MAX_METHODS,
-            max_streams=_streams(self.ring_records),
-            ring_records=self.ring_records,
+            max_streams=streams,
+            ring_records=records,
             offsets=offsets,
         )
 
 
-def _streams(ring_records: int) -> int:
-    """Stacks at a time, so that their rings would be a gigabyte in all."""
-    return min(4096, (1 << 30) // (ring_records * CALL_RECORD_SIZE))
+def ring_sizes(records: int, most: int) -> tuple[int, int]:
+    """For how many stacks at a time there are rings, and of how many records each.
+
+    records: that are asked for; they are fewer if ``most`` bytes would not do for
+        some stacks
+    """
+    size = records * CALL_RECORD_SIZE
+    while size * LEAST_STREAMS > most and records > LEAST_RECORDS:
+        records //= 2
+        size //= 2
+    return min(max(most // size, LEAST_STREAMS), MOST_STREAMS), records
 
 
 class Calls(Closing):
@@ -105,6 +125,7 @@ class Calls(Closing):
         self._threads: dict[int, dict[int, str]] = {}
         self._ended: list[CallsEnd] = []
         self._offsets: dict[int, dict[str, int] | None] = {}
+        self._children: set[int] = set()
         self._agreed = False
         self._looked = 0.0
         self._switches: Switches | None = None
@@ -196,34 +217,61 @@ class Calls(Closing):
     def _try(self, process: Process, waits: bool) -> None:
         try:
             armed = self._arm(process)
+        except NotAgreed:
+            raise
         except NoAgent as error:
             if not waits and self.targets.has_joined(process):
-                del self._joining[process.pid]
-                self.notes.append(f"process {process.pid} is left out: {error}")
+                self._leave_out(process, error)
                 return
             if not waits:
                 raise
             if not process.alive():
                 del self._joining[process.pid]
+                if self.targets.has_joined(process):
+                    return
                 raise NoSuchTarget(str(error), HOW_TO_LOAD) from error
             return
-        except NoSuchTarget:
+        except RbtraceError as error:
+            if self.targets.has_joined(process):
+                self._leave_out(process, error)
+                return
             del self._joining[process.pid]
-            if not waits:
+            if not waits or not isinstance(error, NoSuchTarget):
                 raise
             return
         del self._joining[process.pid]
+        if self.targets.has_joined(process):
+            self._children.add(process.pid)
         self._traced[process.pid] = self.trace(process.pid, armed)
         self._threads[process.pid] = armed.threads()
+        records = armed.shared.header.ring_records
+        if records < self.options.ring_records:
+            self.notes.append(
+                f"process {process.pid} has little memory left: its threads have room"
+                f" for {records:,} events each, not {self.options.ring_records:,}"
+            )
         if armed.ractors > 1:
             self.notes.append(
                 f"process {process.pid} has {armed.ractors} Ractors;"
                 " only the main one's calls are seen"
             )
 
+    def _told_of_end(self, end: CallsEnd) -> CallsEnd:
+        """Of a child no problem is one of the command's."""
+        if end.problem is None or end.pid not in self._children:
+            return end
+        notes = (*end.notes, f"it is left out from here on: {end.problem}")
+        return replace(end, notes=notes, problem=None)
+
+    def _leave_out(self, process: Process, error: RbtraceError) -> None:
+        """A child, which nobody chose."""
+        del self._joining[process.pid]
+        self.notes.append(f"process {process.pid} is left out: {error}")
+
     def _arm(self, process: Process) -> Armed:
         """Its threads are watched before its first call can be seen."""
-        what = self.options.what(self._offsets_of(process))
+        offsets = self._offsets_of(process)
+        what = self.options.what(offsets, self._memory_for(process))
         if self._switches is None:
             return Armed(process, what, self._before, self.options.seconds)
         switches = self._switches
@@ -245,6 +293,14 @@ class Calls(Closing):
     def trace(self, pid: int, armed: Armed) -> Traced:
         """What makes events of a process's records."""
         return Traced(pid, armed, self.options.cpu)
+
+    def _memory_for(self, process: Process) -> int:
+        """Bytes that its rings may take; others of ours may share its limit."""
+        room = memory_room(process)
+        if room is None:
+            return MOST_MEMORY
+        others = len(self._joining.keys() | self._traced.keys() | {process.pid})
+        return min(room // _SHARE // others, MOST_MEMORY)
 
     def _offsets_of(self, process: Process) -> dict[str, int] | None:
         """Looked up once; a child is as its parent."""
@@ -295,6 +351,6 @@ class Calls(Closing):
         finally:
             if self._switches is not None:
                 self._switches.forget(pid)
-            self._ended.append(traced.end())
+            self._ended.append(self._told_of_end(traced.end()))
             traced.armed.close()
             del self._traced[pid]

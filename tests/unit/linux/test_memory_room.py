@@ -1,0 +1,89 @@
+"""What a process may still take, by files as the kernel has them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rbtrace_py.linux import memoryroom
+from rbtrace_py.linux.memoryroom import memory_room
+from rbtrace_py.linux.process import Process
+
+MIB = 1 << 20
+
+
+class Files:
+    """mountinfo, meminfo and cgroups in a folder; ``room`` of a process in them."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        monkeypatch.setattr(memoryroom, "_MOUNTS", folder / "mountinfo")
+        monkeypatch.setattr(memoryroom, "_MEMINFO", folder / "meminfo")
+        (folder / "meminfo").write_text("MemFree: 1 kB\nMemAvailable:  204800 kB\n")
+
+    def mount(self, kind: str, root: str, options: str) -> None:
+        text = f"31 23 0:28 {root} {self.folder} rw - {kind} {kind} {options}\n"
+        (self.folder / "mountinfo").write_text(text)
+
+    def cgroup(self, path: str, files: dict[str, object]) -> None:
+        at = self.folder / path
+        at.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (at / name).write_text(f"{text}\n")
+
+    def room(self, cgroup: str) -> int | None:
+        process: Any = SimpleNamespace(read=lambda name: cgroup.encode())
+        return memory_room(process)
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
+    return Files(tmp_path, monkeypatch)
+
+
+def test_second_version(files: Files) -> None:
+    files.mount("cgroup2", "/", "rw")
+    inner = {"memory.max": 64 * MIB, "memory.current": 40 * MIB}
+    files.cgroup("a/b", {**inner, "memory.stat": f"anon 1\ninactive_file {MIB}"})
+    assert files.room("0::/a/b\n") == 25 * MIB
+    files.cgroup("a", {"memory.max": 50 * MIB, "memory.current": 45 * MIB})
+    assert files.room("0::/a/b\n") == 5 * MIB
+    files.cgroup("a", {"memory.max": "max", "memory.current": 45 * MIB})
+    files.cgroup("a/b", {"memory.max": 10 * MIB})
+    assert files.room("0::/a/b\n") == 0
+    assert files.room("0::/a/other\n") == 200 * MIB
+
+
+def test_first_version(files: Files) -> None:
+    files.mount("cgroup", "/", "rw,cpu,memory")
+    used = {"memory.limit_in_bytes": 64 * MIB, "memory.usage_in_bytes": 4 * MIB}
+    files.cgroup("a", {**used, "memory.stat": f"total_inactive_file {2 * MIB}"})
+    assert files.room("7:pids:/b\n4:memory,cpu:/a\n0::/\n") == 62 * MIB
+    assert files.room("7:pids:/a\n") == 200 * MIB
+
+
+def test_part_of_the_cgroups_is_mounted(files: Files) -> None:
+    """As in a container that has its own part of them."""
+    files.mount("cgroup2", "/docker/1", "rw")
+    files.cgroup("a", {"memory.max": 9 * MIB, "memory.current": MIB})
+    assert files.room("0::/docker/1/a\n") == 8 * MIB
+    assert files.room("0::/../../a\n") == 200 * MIB
+
+
+def test_nobody_tells(files: Files) -> None:
+    (files.folder / "meminfo").unlink()
+    assert files.room("0::/a\n") is None
+    files.mount("cgroup2", "/", "rw")
+    files.cgroup("a", {"memory.max": "-1", "memory.current": "much"})
+    assert files.room("0::/a\nnonsense\n") is None
+
+
+def test_of_a_process() -> None:
+    with Process(os.getpid()) as process:
+        room = memory_room(process)
+    assert room is not None
+    assert room > 0
