@@ -160,3 +160,13 @@ def test_a_program_is_as_old_as_its_exec() -> None:
         assert process.age <= time.monotonic() - told
         assert process.seen <= time.monotonic() - told
         assert process.age < old + time.monotonic() - told
+
+
+def test_one_that_was_let_go_has_ended() -> None:
+    process = Process(os.getpid())
+    process.close()
+    for read in (process.threads, lambda: process.read("stat"), lambda: process.uid):
+        with pytest.raises(NoSuchTarget, match="has ended"):
+            read()
+    assert not process.alive()
+    assert process.readlink("exe") is None

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from processes import Target
-from rbtrace_py.errors import UnknownRuby
-from rbtrace_py.linux.process import Process
+from rbtrace_py.cli.each import each
+from rbtrace_py.errors import NoSuchTarget, UnknownRuby
+from rbtrace_py.linux.process import Process, gone
 from rbtrace_py.session import base, rubies
+from rbtrace_py.session.calls import RING_RECORDS, Calls, CallsOptions
 from rbtrace_py.session.count import Count
 from rbtrace_py.session.sampling import Sampling
 from rbtrace_py.session.targets import Targets
@@ -67,6 +70,50 @@ def test_probes(two: tuple[Targets, int, int], monkeypatch: pytest.MonkeyPatch) 
     for _ in range(2):
         assert list(session._scan(targets.alive())) == [parent]
     assert session.notes == [f"process {child} is left out: not to be read"]
+
+
+def test_calls(two: tuple[Targets, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    targets, parent, child = two
+    header = Mock(ring_records=RING_RECORDS)
+    armed = Mock(threads=dict, ractors=1, shared=Mock(header=header))
+    session = Calls(targets, CallsOptions())
+
+    def arm(process: Process) -> Mock:
+        if process.pid == child:
+            raise gone(child)
+        return armed
+
+    monkeypatch.setattr(session, "_arm", arm)
+    monkeypatch.setattr(session, "trace", lambda pid, armed: Mock(armed=armed))
+    with pytest.raises(NoSuchTarget):
+        session.start()
+    joins(monkeypatch, targets, child)
+    with closing(session):
+        session.start()
+        assert session.pids == [parent]
+        assert session.notes == [
+            f"process {child} is left out: process {child} has ended"
+        ]
+
+
+def test_each(
+    two: tuple[Targets, int, int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    targets, _, child = two
+
+    def work(process: Process) -> None:
+        if process.pid == child:
+            raise gone(child)
+
+    assert each("eval", targets, (), work) == NoSuchTarget.exit_code
+    joins(monkeypatch, targets, child)
+    capsys.readouterr()
+    assert each("eval", targets, (), work) == 0
+    assert capsys.readouterr().err == (
+        f"rbtrace-py: process {child} is left out: process {child} has ended\n"
+    )
 
 
 def test_who_has_joined(start: Start) -> None:

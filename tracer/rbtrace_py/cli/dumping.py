@@ -6,10 +6,10 @@ import sys
 import time
 from collections.abc import Callable
 
-from rbtrace_py.cli.each import asked, check_words
+from rbtrace_py.cli.each import asked, check_words, leaves_out
 from rbtrace_py.cli.output import Output, Ticker
 from rbtrace_py.cli.whole import Write, whole_file
-from rbtrace_py.errors import UsageError
+from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import escape
@@ -45,7 +45,11 @@ def write_dumps(
             path = f"{name}-{process.pid}.json"
         else:
             path = file if len(processes) == 1 else _numbered(file, process.pid)
-        _dump(process, path, what, dump)
+        try:
+            _dump(process, path, what, dump)
+        except RbtraceError as error:
+            if not leaves_out(targets, process, error):
+                raise
 
 
 def _numbered(name: str, pid: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from rbtrace_py.cli.main import show_error
 from rbtrace_py.cli.options import say
 from rbtrace_py.cli.output import opened
-from rbtrace_py.errors import NotRuby, RbtraceError, UsageError
+from rbtrace_py.errors import NoSuchTarget, NotRuby, RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.json import dumps
 from rbtrace_py.report.style import Style
@@ -55,6 +55,14 @@ def _each(
     return answers
 
 
+def leaves_out(targets: Targets, process: Process, error: RbtraceError) -> bool:
+    """Is it a child that has gone or cannot be reached? That is said, and no more."""
+    is_out = isinstance(error, (NotRuby, NoSuchTarget)) and targets.has_joined(process)
+    if is_out:
+        _leave_out(process, error)
+    return is_out
+
+
 def _leave_out(process: Process, error: RbtraceError) -> None:
     say(f"process {process.pid} is left out: {error}")
 
@@ -98,8 +106,7 @@ def each(
         except RbtraceError as error:
             if len(found) == 1:
                 raise
-            if isinstance(error, NotRuby) and targets.has_joined(process):
-                _leave_out(process, error)
+            if leaves_out(targets, process, error):
                 continue
             show_error(error)
             codes.append(error.exit_code)

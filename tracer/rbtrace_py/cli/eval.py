@@ -9,7 +9,7 @@ import click
 
 from rbtrace_py.aggregate.inside import Evaluated
 from rbtrace_py.cli import options as o
-from rbtrace_py.cli.each import asked, check_words
+from rbtrace_py.cli.each import asked, check_words, leaves_out
 from rbtrace_py.cli.output import Output, opened
 from rbtrace_py.cli.passed import Passed
 from rbtrace_py.errors import RbtraceError, UsageError
@@ -63,7 +63,11 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     for process in found:
         if len(found) > 1 and not values["as_json"]:
             click.echo(f"rbtrace-py: process {process.pid}", err=True)
-        results.append(one(process, code, name, values["time_limit"]))
+        try:
+            results.append(one(process, code, name, values["time_limit"]))
+        except RbtraceError as error:
+            if not leaves_out(targets, process, error):
+                raise
     return int(not all(results))
 
 

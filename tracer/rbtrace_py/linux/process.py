@@ -129,6 +129,9 @@ class Process(Closing):
 
     def error(self, error: OSError, doing: str) -> RbtraceError:
         """Say as one of ours what went wrong with ``/proc/PID/doing``."""
+        if self._directory < 0:
+            # Closed: who let go of it saw that it had ended, or is done with it.
+            return gone(self.pid)
         if error.errno in (errno.EACCES, errno.EPERM):
             return not_permitted(self.pid, doing)
         if error.errno in (errno.ENOENT, errno.ESRCH) and self.alive():
@@ -262,10 +265,11 @@ class Process(Closing):
 
     def close(self) -> None:
         """Give back the descriptors; may be called twice."""
-        for fd in (self._pidfd, self._directory):
+        fds = (self._pidfd, self._directory)
+        self._pidfd, self._directory = None, -1
+        for fd in fds:
             if fd is not None and fd >= 0:
                 os.close(fd)
-        self._pidfd, self._directory = None, -1
 
     def __repr__(self) -> str:
         return f"Process({self.pid}, {self.comm!r})"

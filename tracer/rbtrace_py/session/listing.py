@@ -37,7 +37,13 @@ def list_probes(targets: Targets, words: Sequence[str] = ()) -> Listing:
     found: dict[tuple[object, ...], Listed] = {}
     problems: dict[str, None] = {}
     for process in targets.processes.values():
-        scan = scan_probes(process, cache)
+        try:
+            scan = scan_probes(process, cache)
+        except RbtraceError as error:
+            if not targets.has_joined(process):
+                raise
+            problems[f"process {process.pid} is left out: {error}"] = None
+            continue
         problems.update((f"{p.path}: {p.text}", None) for p in scan.problems)
         seen: Counter[tuple[object, ...]] = Counter()
         for probe, traced in _states(process, _chosen(scan.probes, words)):
@@ -83,5 +89,5 @@ def _states(
 
 
 def _all(targets: Targets, cache: ProbeCache) -> list[Probe]:
-    scans = [scan_probes(p, cache) for p in targets.processes.values()]
+    scans = [scan_probes(p, cache) for p in targets.chosen()]
     return [probe for scan in scans for probe in scan.probes]

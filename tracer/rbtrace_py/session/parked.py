@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from rbtrace_py.agent.client import Agent
 from rbtrace_py.agent.place import HOW_TO_LOAD, NoAgent
-from rbtrace_py.errors import NoSuchTarget
+from rbtrace_py.errors import NoSuchTarget, RbtraceError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ruby_probes import PROVIDER
@@ -91,6 +91,13 @@ class Parked(Closing):
             )
         except NoSuchTarget:
             return
+        except NotAgreed:
+            raise
+        except RbtraceError as error:
+            self.notes.append(
+                f"in process {process.pid} Ruby's method probes may say nothing:"
+                f" {error}"
+            )
         else:
             self.notes.append(
                 "the agent has Ruby's method probes speak: with a TracePoint on a"
