@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import statistics
 from collections import Counter
@@ -115,6 +116,40 @@ def test_recursion_is_counted_once(target: Target, trace: Trace) -> None:
     )  # fmt: skip
     assert group["path"].endswith("targets/methods.rb")
     assert isinstance(group["line"], int)
+
+
+def test_a_stack_that_overflows(target: Target, trace: Trace) -> None:
+    """Its calls are told, without times, and why there are none."""
+    tracer = trace("latency", target.pid, "-m", "Work.", "--json")
+    step(target, "overflow")
+    document = answer(tracer)
+    found = groups(document)
+    sunk = found["Work.sink"]
+    assert (sunk["count"], found["Work.float"]["count"]) == (0, 2)
+    assert sunk["entries"] == document["counters"]["abandoned"] > 1000
+    tracer = trace("latency", target.pid, "-m", "Work.sink")
+    step(target, "overflow")
+    out, _, _ = tracer.finish()
+    assert re.search(r"method +calls +no return ", out)
+    assert re.search(r"Work\.sink +0 +[\d,]+ +- +-", out)
+    assert "or a stack overflowed" in " ".join(out.split())
+
+
+def test_what_comes_after_an_overflow_is_the_callers(
+    target: Target, trace: Trace
+) -> None:
+    words = ("-m", "Work.float", "-m", "Work.sink", "--format", "json")
+    tracer = trace("stacks", target.pid, "--calls", *words)
+    step(target, "overflow")
+    out, err, code = tracer.finish()
+    assert code == 0, err
+    document = json.loads(out)
+    frames = [frame["name"] for frame in document["frames"]]
+    times: Counter[str] = Counter()
+    for stack in document["stacks"]:
+        times[frames[stack["frames"][-1]]] += stack["weight"]
+    assert times["Work.float"] >= 2 * 300_000_000
+    assert "or a stack overflowed" in " ".join(err.replace("rbtrace-py:", "").split())
 
 
 def test_objects_exceptions_and_collections(each: Running, trace: Trace) -> None:

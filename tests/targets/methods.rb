@@ -67,6 +67,17 @@ module Work
     nest(depth - 1) if depth > 1
   end
 
+  # Overflows the stack: Ruby tells no returns of it.
+  def self.sink(depth)
+    sink(depth + 1)
+  end
+
+  def self.float
+    sink(0)
+  rescue SystemStackError
+    sleep 0.3
+  end
+
   # A class that nobody knew when the hook was armed.
   def self.late
     late = Class.new { def run; end }
@@ -87,6 +98,7 @@ STEPS = {
   "items" => -> { Work.make(500) },
   "threads" => -> { Array.new(8) { Thread.new { 50.times { Work.fib(5) } } }.each(&:join) },
   "fibers" => -> { 20.times { Fiber.new { Work.fib(5) }.resume } },
+  "overflow" => -> { 2.times { Work.float } },
   "gc" => -> { 5.times { GC.start } },
   "late" => -> { Work.late },
   "fork" => -> { Process.wait(fork { Work.fib(5) }) },

@@ -59,10 +59,11 @@ def test_who_is_a_leaf() -> None:
 
 def test_an_entry_ends_what_is_as_deep() -> None:
     records = [(1, 1, 0, ENTRY, 0), (2, 2, 1, ENTRY, 0), (3, 3, 0, ENTRY, 0)]
-    assert told(records)[:2] == [("ENDED", 2, 1, 1), ("ENDED", 1, 0, 2)]
+    assert told(records)[:2] == [("ENDED", 2, 1, 0), ("ENDED", 1, 0, 1)]
 
 
 def test_a_return_ends_what_is_deeper() -> None:
+    """When the last was seen of it: what came then nobody knows."""
     records = [
         (1, 1, 0, ENTRY, 0),
         (2, 2, 1, ENTRY, 0),
@@ -70,8 +71,8 @@ def test_a_return_ends_what_is_deeper() -> None:
         (9, 1, 0, RETURN, 0),
     ]
     assert told(records) == [
-        ("ENDED", 3, 2, 6),
-        ("ENDED", 2, 1, 7),
+        ("ENDED", 3, 2, 0),
+        ("ENDED", 2, 1, 1),
         ("RETURNED", 1, 0, 8),
     ]
 
@@ -79,7 +80,7 @@ def test_a_return_ends_what_is_deeper() -> None:
 def test_a_return_of_another_method() -> None:
     """Its entry was lost, and so was the return of what was open."""
     records = [(1, 1, 0, ENTRY, 0), (5, 2, 0, RETURN, 0)]
-    assert told(records) == [("ENDED", 1, 0, 4), ("RETURNED", 2, 0, None)]
+    assert told(records) == [("ENDED", 1, 0, 0), ("RETURNED", 2, 0, None)]
 
 
 def test_a_return_whose_call_was_earlier() -> None:
@@ -102,7 +103,7 @@ def test_after_a_loss_nesting_recovers() -> None:
     assert [e.count for e in events if e.what is Happened.LOST] == [7]
     assert told(records)[1:] == [
         ("RETURNED", 4, 3, 1),
-        ("ENDED", 2, 1, 6),
+        ("ENDED", 2, 1, 5),
         ("RETURNED", 1, 0, 7),
     ]
 

@@ -34,10 +34,14 @@ Fold = CallFold | RecordFold
 def records(text: str) -> Iterator[CallRecord]:
     """``a( b( ) )``: a word a record, each a nanosecond after the one before.
 
-    ``]`` is the return of a call that began before, ``!`` loses 3 events.
+    ``]`` is the return of a call that began before, ``!`` loses 3 events, ``.`` is a
+    call that is left without a return.
     """
     open_: list[int] = []
     for time, word in enumerate(text.split(), 100):
+        if word == ".":
+            open_.pop()
+            continue
         kind = KINDS[word[-1]]
         number = ord(word[0]) if len(word) > 1 else 0
         depth, flags = len(open_), 0
@@ -120,6 +124,20 @@ def test_what_was_lost_or_did_not_return(fold: Callable[..., Fold]) -> None:
     found = fold("] a( ! b( )")
     assert (found.calls, found.unreturned, found.lost) == (2, 1, 3)
     assert stacks(found, "ns") == {"a": 2, "a;b": 1}
+
+
+def test_a_stack_that_overflowed(fold: Callable[..., Fold]) -> None:
+    """What its caller does then is the caller's."""
+    text = "a( r( r( r( . . . { } b( ) )"
+    found = fold(text)
+    assert (found.calls, found.unreturned) == (5, 3)
+    assert stacks(found) == {
+        "a": 1, "a;r": 1, "a;r;r": 1, "a;r;r;r": 1,
+        f"a;r;r;r;{GARBAGE.name}": 1, "a;b": 1,
+    }  # fmt: skip
+    times = stacks(fold(text), "ns")
+    assert times == {"a": 8, "a;r": 1, f"a;r;r;r;{GARBAGE.name}": 1, "a;b": 1}
+    assert sum(times.values()) == 11
 
 
 def test_it_begins_anew(fold: Callable[..., Fold]) -> None:

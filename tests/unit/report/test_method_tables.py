@@ -59,6 +59,19 @@ def test_the_table() -> None:
     ]
 
 
+def test_calls_that_never_returned() -> None:
+    """As of a stack that overflowed: they were seen, and have no times."""
+    method = CalledMethod(MethodKind.RUBY, "Work", False, "deeper", "/a.rb", 3)
+    rows = [*ROWS[:1], MethodRow(1, method, 30_234)]
+    for sort in SORTS:
+        lines = list(methods_report(result(rows), PLAIN, "ms", sort=sort))
+        assert "calls  no return  total ms" in lines[2]
+        assert [line.split() for line in lines[3:5]] == [
+            ["Order#total", "2", "0", "10.000", "2.000", "1.000", "9.000", "9.000"],
+            ["Work#deeper", "0", "30,234", "-", "-", "-", "-", "-"],
+        ]
+
+
 @pytest.mark.parametrize(
     ("sort", "expected"),
     [

@@ -94,9 +94,10 @@ class CallFold:
         if not calls:
             return
         call = calls.pop()
-        time = told.event.duration or 0
+        # What was collected in it may be later than the last that is known of it.
+        time = max(told.event.duration or 0, call.below)
         call.node.calls += 1
-        call.node.own += max(time - call.below, 0)
+        call.node.own += time - call.below
         self.calls += 1
         self.unreturned += told.event.what is Happened.ENDED
         self.other += call.node.frame is OTHER

@@ -38,6 +38,7 @@ class CallStack:
     fiber: 1 for the first stack seen of a thread, 2 for the next …
     ec, thread: addresses of its execution context and thread, 0 if unknown
     open: calls that have not returned, outermost first
+    last: time of its last entry or return, which was inside all that are open
     """
 
     number: int = 0
@@ -47,6 +48,7 @@ class CallStack:
     thread: int = 0
     open: list[Open] = field(default_factory=list)
     gc_since: int | None = None
+    last: int = 0
 
 
 @dataclass(slots=True)
@@ -71,7 +73,9 @@ class Happened(IntEnum):
     RETURNED = 2
     """``start`` is None if the call began before there was a hook."""
     ENDED = 3
-    """No return was seen: it was lost, or the stack has gone."""
+    """No return was seen: it was lost, or the stack has gone, or overflowed.
+
+    ``time`` is of the last entry or return inside; what came next is of no matter."""
     LOST = 4
     """``count`` events are missing here."""
     COLLECTED = 5
@@ -216,7 +220,7 @@ class CallNesting:
         time, number, _, kind, _ = record
         if kind == CallKind.STACK:
             self._stacks[stream] = CallStack(number)
-            return _end(stack, 0, time)
+            return _end(stack, 0, stack.last)
         if kind == CallKind.PLACE:
             stack.ec, stack.tid = time, number
         else:
@@ -239,9 +243,10 @@ def _enter(
     events: list[CallEvent] = []
     if stack.open:
         if stack.open[-1].depth >= depth:
-            events = _end(stack, depth, time)
+            events = _end(stack, depth, stack.last)
         if stack.open:
             stack.open[-1].is_leaf = False
+    stack.last = time
     stack.open.append(Open(method, depth, time, is_c))
     events.append(CallEvent(_ENTERED, stack, time, method, depth, time, is_c))
     return events
@@ -253,14 +258,15 @@ def _leave(stack: CallStack, record: CallRecord) -> list[CallEvent]:
     events: list[CallEvent] = []
     if not flags & CALL_ORPHAN:
         if stack.open and stack.open[-1].depth > depth:
-            events = _end(stack, depth + 1, time)
+            events = _end(stack, depth + 1, stack.last)
         if stack.open and (last := stack.open[-1]).depth == depth:
             if last.method == method:
                 stack.open.pop()
                 event.start, event.is_leaf = last.start, last.is_leaf
                 event.text = last.text
             else:
-                events += _end(stack, depth, time)
+                events += _end(stack, depth, stack.last)
+        stack.last = time
     events.append(event)
     return events
 

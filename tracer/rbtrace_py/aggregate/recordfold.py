@@ -55,13 +55,17 @@ class _Open:
 
 @dataclass(slots=True)
 class _Calls:
-    """A stack of Ruby's; root is found when it is known whose it is."""
+    """A stack of Ruby's; root is found when it is known whose it is.
+
+    last: time of its last entry or return, which was inside all that are open
+    """
 
     tid: int = 0
     thread: int = 0
     root: _Node | None = None
     open: list[_Open] = field(default_factory=list)
     gc_since: int | None = None
+    last: int = 0
 
 
 class RecordFold:
@@ -103,25 +107,33 @@ class RecordFold:
     def _enter(self, stack: _Calls, time: int, method: int, depth: int) -> None:
         calls = stack.open
         if calls and calls[-1].depth >= depth:
-            self._end(stack, depth, time)
+            self._end(stack, depth, stack.last)
+        stack.last = time
         above = calls[-1].node if calls else stack.root or self._root(stack)
         node = above.below.get(method) or self._grow(above, method)
         calls.append(_Open(method, depth, time, node))
 
     def _leave(self, stack: _Calls, time: int, method: int, depth: int) -> None:
-        calls = stack.open
+        calls, last = stack.open, stack.last
+        stack.last = time
         if calls and calls[-1].depth > depth:
-            self._end(stack, depth + 1, time)
+            self._end(stack, depth + 1, last)
         if not calls or calls[-1].depth != depth:
             return
         if calls[-1].method != method:
-            self._end(stack, depth, time)
+            self._end(stack, depth, last)
             return
+        self._close(stack, time)
+
+    def _close(self, stack: _Calls, time: int) -> None:
+        """The innermost call ends."""
+        calls = stack.open
         call = calls.pop()
-        took = max(time - call.start, 0)
+        # What was collected in it may be later than the last that is known of it.
+        took = max(time - call.start, call.below, 0)
         node = call.node
         node.calls += 1
-        node.own += max(took - call.below, 0)
+        node.own += took - call.below
         self.calls += 1
         if node.method == _OTHER:
             self.other += 1
@@ -131,9 +143,8 @@ class RecordFold:
     def _end(self, stack: _Calls, depth: int, time: int) -> None:
         """Calls of at least this depth did not return; innermost first."""
         while stack.open and stack.open[-1].depth >= depth:
-            last = stack.open[-1]
             self.unreturned += 1
-            self._leave(stack, time, last.method, last.depth)
+            self._close(stack, time)
 
     def _apart(self, stream: int, stack: _Calls, record: CallRecord) -> None:
         """What is no call."""
@@ -141,7 +152,7 @@ class RecordFold:
         if kind == CallKind.LOST:
             self.lost += method
         elif kind == CallKind.STACK:
-            self._end(stack, 0, time)
+            self._end(stack, 0, stack.last)
             self._stacks[stream] = _Calls()
         elif kind == CallKind.PLACE:
             stack.tid = method

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rbtrace_py.aggregate.methods import MethodGroup
 from rbtrace_py.aggregate.results import Group, Result
@@ -39,10 +39,13 @@ def methods_report(
         yield _header(result, series, groups, style)
         yield ""
         yield from _pictures(groups, notation, style, pictures)
-        keyed = [group for group in groups if result.by and group.count]
+        keyed = [group for group in groups if result.by and _entries(group)]
         if keyed:
             rows = sorted(keyed, key=lambda group: (*_order(group, sort), _name(group)))
             columns = _time_columns(notation)
+            left = result.counters.get("abandoned", 0)
+            if left or not all(group.count for group in keyed):
+                columns.insert(1, _NO_RETURN)
             yield from _rows(rows, columns, result.by or "", style, top)
     yield from note_lines(result, style)
 
@@ -120,8 +123,8 @@ def _time_columns(notation: Notation) -> list[Column]:
     def heading(name: str) -> str:
         return f"{name} {notation.unit}".rstrip()
 
-    def own(group: Group) -> str:
-        return notation.cell(group.own if isinstance(group, MethodGroup) else 0)
+    def timed(time: Callable[[Group], int]) -> Callable[[Group], str]:
+        return lambda group: notation.cell(time(group)) if group.count else "-"
 
     def percentile(wanted: float) -> Column:
         def cell(group: Group) -> str:
@@ -136,12 +139,28 @@ def _time_columns(notation: Notation) -> list[Column]:
 
     return [
         Column("calls", lambda group: units.whole(group.count)),
-        Column(heading("total"), lambda group: notation.cell(group.total)),
-        Column(heading("self"), own),
+        Column(heading("total"), timed(lambda group: group.total)),
+        Column(heading("self"), timed(_own)),
         percentile(50),
         percentile(99),
-        Column(heading("max"), lambda group: notation.cell(_highest(group))),
+        Column(heading("max"), timed(_highest)),
     ]
+
+
+def _entries(group: Group) -> int:
+    return group.entries if isinstance(group, MethodGroup) else group.count
+
+
+def _unreturned(group: Group) -> int:
+    """Calls that began and did not return: they go on, or were left without one."""
+    return max(_entries(group) - group.count, 0)
+
+
+_NO_RETURN = Column("no return", lambda group: units.whole(_unreturned(group)))
+
+
+def _own(group: Group) -> int:
+    return group.own if isinstance(group, MethodGroup) else 0
 
 
 def _highest(group: Group) -> int:
@@ -152,7 +171,7 @@ def _order(group: Group, sort: str) -> tuple[float, int]:
     """Largest first, by what was asked for, then by the total."""
     values = group.distribution
     if sort == "self":
-        size: float = group.own if isinstance(group, MethodGroup) else 0
+        size: float = _own(group)
     elif sort == "calls":
         size = group.count
     elif sort == "max":

@@ -43,16 +43,16 @@ _SENTENCES: dict[str, tuple[str, str]] = {
     "open_begins": ("1 begin has no end yet", "{} begins have no end yet"),
     "running": ("1 call has not returned yet", "{} calls have not returned yet"),
     "not_returned": (
-        "1 call was not seen to return; its time is until then",
-        "{} calls were not seen to return; their times are until then",
+        "1 call was not seen to return; its time is until it was last seen",
+        "{} calls were not seen to return; their times are until they were last seen",
     ),
     "other_paths": (
         "1 call is in (other): there was no room for its path",
         "{} calls are in (other): there was no room for their paths",
     ),
     "abandoned": (
-        "1 call never returned: its fiber was dropped",
-        "{} calls never returned: their fibers were dropped",
+        "1 call never returned: its fiber was dropped, or its stack overflowed",
+        "{} calls never returned: their fibers were dropped, or a stack overflowed",
     ),
     "no_method": (
         "1 was of a method for which there was no room: see (no room)",

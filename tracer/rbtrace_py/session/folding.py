@@ -44,7 +44,7 @@ class FoldedCalls(Calls):
 
     @property
     def unreturned(self) -> int:
-        """Calls that were not seen to return; their times are until then."""
+        """Calls that were not seen to return; timed until they were last seen."""
         return sum(each.fold.unreturned for each in self._folds.values())
 
     @property
