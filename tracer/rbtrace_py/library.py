@@ -48,8 +48,9 @@ from rbtrace_py.session.dump import DumpOptions
 from rbtrace_py.session.dump import dump as _dump
 from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.report import Filters, Recorded, open_recorded
+from rbtrace_py.session.rounds import run
 from rbtrace_py.session.rubies import Mode
-from rbtrace_py.session.sampling import Sampling, SamplingOptions, run
+from rbtrace_py.session.sampling import Sampling, SamplingOptions
 from rbtrace_py.session.targets import Targets
 
 __all__ = [

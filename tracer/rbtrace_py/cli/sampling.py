@@ -16,14 +16,9 @@ from rbtrace_py.cli.stop import Stop
 from rbtrace_py.report.amounts import NONE_ON_CPU, progress, statistics_lines
 from rbtrace_py.report.style import Style
 from rbtrace_py.session.limits import Limits
+from rbtrace_py.session.rounds import run
 from rbtrace_py.session.rubies import Mode
-from rbtrace_py.session.sampling import (
-    MAX_RATE,
-    Add,
-    Sampling,
-    SamplingOptions,
-    run,
-)
+from rbtrace_py.session.sampling import MAX_RATE, Add, Sampling, SamplingOptions
 from rbtrace_py.session.targets import Targets
 
 Command = TypeVar("Command", bound=Callable[..., Any])

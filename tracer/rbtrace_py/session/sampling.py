@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rbtrace_py.aggregate.meta import Meta
@@ -18,14 +18,9 @@ from rbtrace_py.errors import (
 from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model import Sample, ThreadState
-from rbtrace_py.session.beat import Beat
-from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.rubies import Mode, RubyProcess
 from rbtrace_py.session.strangers import Strangers
 from rbtrace_py.session.targets import Targets
-
-LOOK_SECONDS = 0.1
-"""How often threads, children, ends and the wish to stop are looked for."""
 
 _START_SECONDS = 0.002
 """How often a program of ours that is starting is looked at."""
@@ -42,8 +37,6 @@ anew: it may run another program now."""
 
 _MOST_NOTES = 100
 MAX_RATE = 100_000.0
-TOO_LATE = 0.05
-"""Part of the rounds that may come late before it is worth a warning."""
 
 Add = Callable[[Sample], object]
 
@@ -244,7 +237,7 @@ class Sampling(Starting):
             self._let_go(self._rubies.pop(ended))
 
     def look(self) -> None:
-        """Keep up with what comes and goes; every LOOK_SECONDS."""
+        """Keep up with what comes and goes; every ``rounds.LOOK_SECONDS``."""
         alive = {process.pid: process for process in self.targets.alive()}
         for pid in self._rubies.keys() - alive.keys():
             self._let_go(self._rubies.pop(pid))
@@ -297,71 +290,6 @@ class Sampling(Starting):
         for ruby in self._rubies.values():
             self._let_go(ruby)
         self._rubies.clear()
-
-
-def run(
-    sampling: Sampling,
-    add: Add,
-    limits: Limits,
-    on_interval: Callable[[], None] | None = None,
-    on_tick: Callable[[float], None] | None = None,
-    stop: Callable[[], bool] = lambda: False,
-) -> None:
-    """Sample with an entered session until a limit, all targets' end, or ``stop``.
-
-    add: gets each sample; on_interval: called where an interval ends, the last,
-    shorter one too; on_tick: gets the seconds since the start, ten times a second
-    """
-    beat = Beat(sampling.options.rate, sampling.statistics)
-    clock = time.monotonic_ns
-    start = clock()
-    end = _after(start, limits.duration)
-    interval = _after(0, limits.interval)
-    due = start + interval if interval else None
-    step = int(LOOK_SECONDS * 1e9)
-    look = start + step
-    while not stop() and not sampling.is_over:
-        # A look goes with a round, if one comes soon, so as not to wake up twice.
-        until = min(at for at in (look + step // 2, end, due) if at is not None)
-        while beat.wait(until):
-            sampling.round(add)
-            if limits.count and sampling.statistics.samples >= limits.count:
-                break
-            if beat.began >= look:
-                break
-        now = clock()
-        if now >= look:
-            sampling.look()
-            look = now + step
-            if on_tick is not None:
-                on_tick((now - start) / 1e9)
-        if end is not None and now >= end:
-            break
-        if limits.count and sampling.statistics.samples >= limits.count:
-            break
-        if due is not None and now >= due:
-            due += interval or 0
-            sampling.statistics.ended_ns = time.time_ns()
-            if on_interval is not None:
-                on_interval()
-    sampling.look()
-    if on_interval is not None and limits.interval:
-        on_interval()
-
-
-def _after(start: int, seconds: float | None) -> int | None:
-    return None if seconds is None else start + int(seconds * 1e9)
-
-
-def warnings(statistics: Statistics, rate: float) -> Sequence[str]:
-    """What is to be said of how well it went."""
-    found = []
-    if statistics.late > TOO_LATE * (statistics.rounds + statistics.late):
-        found.append(
-            f"the rate of {rate:g}/s was not kept: {statistics.achieved_rate:.0f}/s"
-            " were reached"
-        )
-    return found
 
 
 def _patience(limit: float, error: RbtraceError) -> float:
