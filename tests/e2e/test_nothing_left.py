@@ -136,7 +136,8 @@ def test_of_what_goes_on(
     assert is_there(watched, command.in_target)
     tracer.send(ENDS[end])
     _, err, code = tracer.result()
-    assert code == (0 if end == "interrupted" else -signal.SIGKILL), err
+    # On a busy machine much may be lost.
+    assert code in ((0, 5) if end == "interrupted" else (-signal.SIGKILL,)), err
     watched.comes_to(before)
 
 
@@ -164,7 +165,7 @@ ANSWERING = [
 def test_of_what_ends_by_itself(words: str, watched: Watched, begin: Begin) -> None:
     before = watched.snapshot()
     _, err, code = begin(words, watched).result()
-    assert code in (0, 1, 2), err
+    assert code in (0, 1, 5), err
     assert "Traceback" not in err
     watched.comes_to(before)
 
