@@ -9,6 +9,7 @@ import pytest
 from rbtrace_py.aggregate import callfold, recordfold
 from rbtrace_py.aggregate.callfold import DEEPER, GARBAGE, CallFold
 from rbtrace_py.aggregate.calls import CallNesting, Told
+from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.recordfold import RecordFold
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import OTHER, StackCounts
@@ -19,6 +20,8 @@ from rbtrace_py.model import (
     CallRecord,
     MethodKind,
 )
+from rbtrace_py.report.asked import ReportOptions
+from rbtrace_py.report.callgrind import callgrind_lines
 
 KINDS = {"(": CallKind.ENTRY, ")": CallKind.RETURN, "{": CallKind.GC_BEGIN,
          "}": CallKind.GC_END, "!": CallKind.LOST, "]": CallKind.RETURN}  # fmt: skip
@@ -138,6 +141,20 @@ def test_a_stack_that_overflowed(fold: Callable[..., Fold]) -> None:
     times = stacks(fold(text), "ns")
     assert times == {"a": 8, "a;r": 1, f"a;r;r;r;{GARBAGE.name}": 1, "a;b": 1}
     assert sum(times.values()) == 11
+
+
+def test_times_and_numbers_of_calls_in_one(fold: Callable[..., Fold]) -> None:
+    """Callgrind has both: 3 calls from one line that took 5, and one of itself."""
+    found = fold("a( b( ) b( ) b( b( ) ) )")
+    calls, counts = StackCounts(), StackCounts(Statistics("ns", counted="calls"))
+    if isinstance(found, CallFold):
+        counts = found.take(counts.statistics, calls)
+    else:
+        found.take(counts, 1, {}, method, int, calls)
+    profile = Profile(counts, calls=calls)
+    lines = list(callgrind_lines(profile, ReportOptions()))
+    called = [lines[at : at + 2] for at, line in enumerate(lines) if "calls=" in line]
+    assert called == [["calls=3 0", "1 5"], ["calls=1 0", "1 0"]]
 
 
 def test_it_begins_anew(fold: Callable[..., Fold]) -> None:

@@ -141,25 +141,36 @@ class CallFold:
         node = above.below[what] = _Node(frame, above.depth + 1)
         return node
 
-    def take(self, statistics: Statistics) -> StackCounts:
+    def take(
+        self, statistics: Statistics, calls: StackCounts | None = None
+    ) -> StackCounts:
         """Every path as a stack, and begin anew; calls that are open go on.
 
         A stack's weight is the time of its own, or how many calls there were.
 
         statistics: of the measurement; ``unit`` says which of them it is to be
+        calls: gets every path with how many there were
         """
         samples = statistics.samples
         counts = StackCounts(statistics)
         is_time = statistics.unit == "ns"
         for thread, root in self._roots.items():
             for frames, node in _paths(root):
-                weight = node.own if is_time else node.calls
+                stack = Stack(frames)
+                add_weight(counts, thread, stack, node.own if is_time else node.calls)
+                if calls is not None:
+                    add_weight(calls, thread, stack, node.calls)
                 node.own = node.calls = 0
-                if weight:
-                    state = ThreadState.UNKNOWN
-                    counts.add(Sample(0, thread, state, Stack(frames), weight))
         statistics.samples = samples
         return counts
+
+
+def add_weight(
+    counts: StackCounts, thread: RubyThread, stack: Stack, weight: int
+) -> None:
+    """A path without any is left out."""
+    if weight:
+        counts.add(Sample(0, thread, ThreadState.UNKNOWN, stack, weight))
 
 
 def _paths(root: _Node) -> Iterator[tuple[tuple[Frame, ...], _Node]]:

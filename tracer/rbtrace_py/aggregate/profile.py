@@ -18,6 +18,8 @@ class Profile:
     samples: gives them in the order in which they were taken, each time it is called
     cpu: when threads were on CPUs, where that is known
     names: of its threads, by kernel thread id
+    calls: how often the innermost frame of each stack was called from those around
+        it, where calls were seen and not samples
     """
 
     counts: StackCounts
@@ -25,6 +27,7 @@ class Profile:
     samples: Callable[[], Iterable[Sample]] | None = None
     cpu: CpuTimes | None = None
     names: Mapping[int, str] = field(default_factory=dict)
+    calls: StackCounts | None = None
 
     @property
     def unit(self) -> str:

@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from rbtrace_py.aggregate.callfold import DEEPER, GARBAGE, MAX_FRAMES, frame_of
+from rbtrace_py.aggregate.callfold import (
+    DEEPER,
+    GARBAGE,
+    MAX_FRAMES,
+    add_weight,
+    frame_of,
+)
 from rbtrace_py.aggregate.calls import MAX_DEPTH
 from rbtrace_py.aggregate.stacks import OTHER, StackCounts
 from rbtrace_py.aggregate.stacktree import MAX_NODES
@@ -20,9 +26,7 @@ from rbtrace_py.model import (
     CallRecord,
     Frame,
     RubyThread,
-    Sample,
     Stack,
-    ThreadState,
 )
 
 _MARKS = {-1: GARBAGE, -2: DEEPER, -3: OTHER}
@@ -202,23 +206,27 @@ class RecordFold:
         names: dict[int, str],
         name: Callable[[int], CalledMethod],
         duration: Callable[[int], int] | None,
+        calls: StackCounts | None = None,
     ) -> None:
         """Add every path to ``counts``, and begin anew; calls that are open go on.
 
         names: of threads by kernel thread id; name: of a method's number
         duration: ticks in nanoseconds, for stacks to weigh what their own time is;
             None: how many calls there were
+        calls: gets every path with how many there were
         """
         self._name(name)
         frames: dict[int, Frame] = dict(_MARKS)
         for (tid, address), root in self._roots.items():
             thread = RubyThread(pid, tid or None, address, names.get(tid, ""))
             for path, node in self._paths(root, frames):
-                weight = duration(node.own) if duration else node.calls
+                stack, weight = Stack(path), node.calls
+                if calls is not None:
+                    add_weight(calls, thread, stack, weight)
+                if duration:
+                    weight = duration(node.own)
+                add_weight(counts, thread, stack, weight)
                 node.own = node.calls = 0
-                if weight:
-                    sample = Sample(0, thread, ThreadState.UNKNOWN, Stack(path), weight)
-                    counts.add(sample)
 
     def _paths(
         self, root: _Node, frames: dict[int, Frame]

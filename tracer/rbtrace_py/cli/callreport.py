@@ -13,6 +13,7 @@ from rbtrace_py.aggregate.callrecording import MODE, CallsRecording
 from rbtrace_py.aggregate.calls import Told
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.recording import Recording, is_recording
+from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.aggregate.switches import CpuOfCalls, CpuTimes, Switch
 from rbtrace_py.cli import rendering as r
 from rbtrace_py.errors import UsageError
@@ -106,10 +107,12 @@ def _folded(timeline: Timeline, recording: CallsRecording) -> Profile:
             times.feed(each)
         else:
             fold.add(each)
-    counts = fold.take(recording.statistics.copy())
+    calls = StackCounts()
+    counts = fold.take(recording.statistics.copy(), calls)
     times.end(recording.statistics.ended_ns)
     cpu = times if times.threads else None
-    return Profile(counts, recording.meta, cpu=cpu, names=recording.names)
+    names = recording.names
+    return Profile(counts, recording.meta, cpu=cpu, names=names, calls=calls)
 
 
 def _calls(

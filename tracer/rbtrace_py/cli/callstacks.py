@@ -12,6 +12,7 @@ import click
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.cli import options as o
 from rbtrace_py.cli import rendering as r
 from rbtrace_py.cli.output import Ticker, attached
@@ -97,7 +98,9 @@ class _Folding:
         self._since_ns, self._before = now, (session.calls, session.lost)
         pids = session.targets.pids
         meta = Meta(own.started_ns, unit, 0.0, "calls", "agent", pids, self._command)
-        profile = Profile(session.take(own), meta)
+        # Only one format has room for both.
+        calls = StackCounts() if self._values["format_"] == "callgrind" else None
+        profile = Profile(session.take(own, calls), meta, calls=calls)
         r.render(profile, self._values["format_"], self._values, self._stem)
 
     @property

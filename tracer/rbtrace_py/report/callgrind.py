@@ -1,13 +1,14 @@
 """Callgrind's format: what lines cost, and what calls cost with all they call.
 
 A sampler does not see calls, only that a method was in another: the number of calls
-is that of the samples. Calls of what is called again further in are left out.
+is that of the samples. Where calls were seen it is theirs. Of what is called again
+further in only the innermost call has a cost.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rbtrace_py import __version__
 from rbtrace_py.aggregate.profile import Profile
@@ -22,12 +23,15 @@ Function = tuple[str, str]
 Place = tuple[Function, int]
 """A line of a function; 0 where it is not known."""
 
+Call = tuple[int, Function, int]
+"""The line that calls, what it calls, and the line of that."""
+
 _UNKNOWN_FILE = "???"
 
 
 def callgrind_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
     """Functions in the order of their files and names."""
-    costs = _Costs(profile.counts)
+    costs = _Costs(profile.counts, profile.calls)
     event = {"ns": "ns", "calls": "Calls"}.get(profile.unit, "Samples")
     yield "# callgrind format"
     yield "version: 1"
@@ -47,31 +51,55 @@ def callgrind_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
 class _Costs:
     """Own costs by line, and costs of calls with all that they call.
 
-    functions: of each its own lines and the lines that call
+    own: of each function's lines; calls: of the lines that call
+    numbers: of calls, as far as they were seen; else their costs
     """
 
-    def __init__(self, counts: StackCounts) -> None:
+    def __init__(self, counts: StackCounts, calls: StackCounts | None) -> None:
         self.own: dict[Function, Counter[int]] = {}
-        self.calls: dict[Function, Counter[tuple[int, Function, int]]] = {}
-        known: dict[Frame, Place] = {}
+        self.calls: dict[Function, Counter[Call]] = {}
+        self.numbers: dict[Function, Counter[Call]] = {}
+        self._places: dict[Frame, Place] = {}
+        self._take_costs(counts)
+        if counts.statistics.unit == "calls":
+            calls = counts
+        if calls is None:
+            self.numbers = self.calls
+        else:
+            self._take_calls(calls)
+
+    def _take_costs(self, counts: StackCounts) -> None:
         for row in counts.rows():
             if not row.frames:
                 continue
-            path = [
-                known[frame]
-                if frame in known
-                else known.setdefault(frame, place(frame))
-                for frame in row.frames
-            ]
+            path = self._path(row.frames)
             function, line = path[-1]
             self.own.setdefault(function, Counter())[line] += row.weight
             for caller, at, callee, to in _calls(path):
                 calls = self.calls.setdefault(caller, Counter())
                 calls[at, callee, to] += row.weight
 
+    def _take_calls(self, counts: StackCounts) -> None:
+        """A stack is the calls of its innermost frame, from the one around it."""
+        for row in counts.rows():
+            if len(row.frames) < 2:
+                continue
+            (caller, at), (callee, _) = self._path(row.frames[-2:])
+            self.numbers.setdefault(caller, Counter())[at, callee, 0] += row.weight
+            self.calls.setdefault(caller, Counter())[at, callee, 0] += 0
+
+    def _path(self, frames: Sequence[Frame]) -> list[Place]:
+        known = self._places
+        return [
+            known[frame] if frame in known else known.setdefault(frame, place(frame))
+            for frame in frames
+        ]
+
     @property
     def functions(self) -> set[Function]:
-        return self.own.keys() | self.calls.keys()
+        """With those that are only called."""
+        called = {callee for calls in self.calls.values() for _, callee, _ in calls}
+        return self.own.keys() | self.calls.keys() | called
 
 
 def _calls(path: list[Place]) -> Iterator[tuple[Function, int, Function, int]]:
@@ -116,8 +144,9 @@ def _function(function: Function, costs: _Costs, names: _Names) -> Iterator[str]
     for line, cost in sorted(costs.own.get(function, Counter()).items()):
         yield f"{line} {cost}"
     calls = costs.calls.get(function, Counter())
+    numbers = costs.numbers.get(function, Counter())
     for (line, callee, to), cost in sorted(calls.items()):
         yield f"cfi={names('file', callee[0])}"
         yield f"cfn={names('function', callee[1])}"
-        yield f"calls={cost} {to}"
+        yield f"calls={numbers[line, callee, to]} {to}"
         yield f"{line} {cost}"

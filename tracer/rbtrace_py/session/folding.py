@@ -66,15 +66,18 @@ class FoldedCalls(Calls):
         told = sum(each.fold.lost for each in self._folds.values())
         return max(told, self.counters().get("lost", 0))
 
-    def take(self, statistics: Statistics) -> StackCounts:
+    def take(
+        self, statistics: Statistics, calls: StackCounts | None = None
+    ) -> StackCounts:
         """What was folded since the last time, as stacks.
 
         statistics: ``unit`` says whether they weigh their own time or their calls
+        calls: gets the same stacks with how many calls there were
         """
         counts = StackCounts(statistics)
         samples = statistics.samples
         for pid, each in self._folds.items():
-            each.take(counts, self.threads(pid), statistics.unit == "ns")
+            each.take(counts, self.threads(pid), statistics.unit == "ns", calls)
         statistics.samples = samples
         return counts
 
@@ -102,6 +105,12 @@ class _Folded(Traced):
         yield from super().finish()
         self.fold.finish(self._last, self.armed.method)
 
-    def take(self, counts: StackCounts, names: dict[int, str], is_time: bool) -> None:
+    def take(
+        self,
+        counts: StackCounts,
+        names: dict[int, str],
+        is_time: bool,
+        calls: StackCounts | None,
+    ) -> None:
         duration = self.armed.scale.duration if is_time else None
-        self.fold.take(counts, self.pid, names, self.armed.method, duration)
+        self.fold.take(counts, self.pid, names, self.armed.method, duration, calls)
