@@ -9,8 +9,10 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ import pytest
 
 import rubies
 from conftest import LIB, MAIN, ROOT, TARGETS, TIMEOUT, Target, Tracer, run
+from rbtrace_py.session.calls import Calls, CallsOptions
+from rbtrace_py.session.targets import Targets
 from rubies import HERE, NAMES
 
 Start = Callable[..., Target]
@@ -434,6 +438,43 @@ def test_children_join(target: Target, trace: Trace) -> None:
     _, child, _ = target.step("fork").split()
     events = calls_of(tracer.finish()[0])
     assert [(e["pid"], e["method"]) for e in events[:-1]] == [(int(child), "Tiny#last")]
+
+
+@pytest.mark.parametrize("command", ["calls", "stacks"])
+def test_children_without_an_agent_are_counted(
+    command: str, target: Target, trace: Trace, tmp_path: Path
+) -> None:
+    """Those that came before are said at once, too."""
+    words = ["--calls", "-o", str(tmp_path / "out")] if command == "stacks" else []
+    _, child = target.step("child").split()
+    tracer = trace(command, target.pid, *words, "--subprocesses", "-m", "Tiny#")
+    target.step("last")
+    _, err, code = tracer.finish()
+    assert code == 0, err
+    assert "1 process has no agent and is not here" in err
+    assert f"process {child} is left out: " in err
+
+
+def test_children_without_an_agent_that_come_later(target: Target) -> None:
+    targets = Targets.from_pids([target.pid], follow=True)
+    with closing(targets), Calls(targets, CallsOptions()) as session:
+        session.start()
+        _, child = target.step("child").split()
+        deadline = time.monotonic() + TIMEOUT
+        while not session.unseen(1)["without_agent"]:
+            assert time.monotonic() < deadline
+            list(session.events(0.05))
+        list(session.finish())
+        assert session.unseen(1) == {"without_agent": 1}
+        assert session.notes[-1].startswith(f"process {child} is left out: ")
+
+
+def test_children_that_are_not_followed(target: Target, trace: Trace) -> None:
+    """They may be where the calls are."""
+    target.step("child")
+    tracer = trace("calls", target.pid, "-m", "Tiny#none")
+    _, err, _ = tracer.finish()
+    assert "the target has 1 child process, which was not traced" in err
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,7 @@ STEPS = {
     Tiny.new.last
   },
   "exec" => -> { exec "sleep", "100" },
+  "child" => -> { ($child = IO.popen("cat", "r+")).pid.to_s },
   "fork" => lambda {
     read, write = IO.pipe
     child = fork do

@@ -177,9 +177,11 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
         else:
             writers = Writers(session, stack, values)
         attached(session)
+        said = len(session.notes)
         limits = Limits(values["duration"], values["count"], None)
         shown = _print(session, limits, writers, stop)
-        return _end(shown, session.ends(), writers, values["as_json"])
+        end = _End(shown, session.ends(), session.unseen(shown), session.notes[said:])
+        return end.say(writers, values["as_json"])
 
 
 def _options(words: tuple[str, ...], values: dict[str, Any]) -> CallsOptions:
@@ -265,29 +267,42 @@ def _told(session: Calls, limits: Limits, stop: Stop) -> Iterator[Told | None]:
             break
 
 
-def _end(
-    shown: int, ends: list[CallsEnd], writers: Writers | Recorder, as_json: bool
-) -> int:
-    """How many, what was not shown, and what stays in the target."""
-    counters: Counter[str] = Counter()
-    stays: list[str] = []
-    notes: list[str] = []
-    for end in ends:
-        counters.update(end.counters)
-        stays += [f"process {end.pid}: {text}" for text in end.stays]
-        notes += [f"process {end.pid}: {text}" for text in end.notes]
-    if as_json:
-        writers.last_words(calls_end_document(shown, counters, stays))
-    else:
+class _End:
+    """How many calls were shown, what was not, and what stays in the targets."""
+
+    def __init__(
+        self, shown: int, ends: list[CallsEnd], unseen: dict[str, int], notes: list[str]
+    ) -> None:
+        self._shown = shown
+        self._ends = ends
+        self._counters = Counter(unseen)
+        self._stays: list[str] = []
+        self._notes = list(notes)
+        for end in ends:
+            self._counters.update(end.counters)
+            self._stays += [f"process {end.pid}: {text}" for text in end.stays]
+            self._notes += [f"process {end.pid}: {text}" for text in end.notes]
+
+    def say(self, writers: Writers | Recorder, as_json: bool) -> int:
+        """Write all that; the exit code."""
+        if as_json:
+            document = calls_end_document(self._shown, self._counters, self._stays)
+            writers.last_words(document)
+        else:
+            self._write()
+        for end in self._ends:
+            if end.problem is not None:
+                raise end.problem
+        lost = self._counters["lost"] + self._counters["no_stream"]
+        return TOO_MUCH_LOST if lost > self._shown else 0
+
+    def _write(self) -> None:
         style = Style.for_stream(sys.stderr)
+        shown = self._shown
         calls = "1 call" if shown == 1 else f"{whole(shown)} calls"
         click.echo(calls, err=True)
-        for line in counter_lines(counters, style):
+        for line in counter_lines(self._counters, style):
             click.echo(line, err=True)
-        for text in [*notes, *(f"it stays so: {text}" for text in stays)]:
+        stays = (f"it stays so: {text}" for text in self._stays)
+        for text in [*self._notes, *stays]:
             click.echo(wrapped(text, "  ", style), err=True)
-    for end in ends:
-        if end.problem is not None:
-            raise end.problem
-    lost = counters["lost"] + counters["no_stream"]
-    return TOO_MUCH_LOST if lost > shown else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -46,8 +47,9 @@ def fold_calls(targets: Targets, values: dict[str, Any], stem: str) -> int:
         folding = _Folding(session, values, stem)
         session.notes.append("calls: from the agent's hook")
         attached(session)
+        said = len(session.notes)
         folding.run(stop)
-        return folding.end()
+        return folding.end(session.notes[said:])
 
 
 class _Folding:
@@ -107,18 +109,21 @@ class _Folding:
     def _unit(self) -> str:
         return "ns" if self._values["weight"] == "time" else "calls"
 
-    def end(self) -> int:
-        """Say how well it went; the exit code."""
+    def end(self, notes: Sequence[str]) -> int:
+        """Say how well it went, and ``notes``; the exit code."""
         session = self._session
         counters = {
             "not_returned": session.unreturned,
             "other_paths": session.other,
             **session.counters(),
+            **session.unseen(session.calls),
         }
         if not self._values["silent"]:
             click.echo(f"rbtrace-py: {amount(session.calls, 'calls')}", err=True)
             for line in counter_lines(counters, Style.for_stream(sys.stderr)):
                 click.echo(f"rbtrace-py: {line.strip()}", err=True)
+            for note in notes:
+                click.echo(f"rbtrace-py: {note}", err=True)
         missing = lost(counters)
         too_much = 100 * missing > self._values["max_loss"] * (session.calls + missing)
         return TOO_MUCH_LOST if missing and too_much else 0

@@ -39,6 +39,7 @@ __all__ = ["Calls", "CallsEnd", "CallsOptions", "Traced"]
 
 LOOK_SECONDS = 0.02
 """Between two looks at rings in which there was nothing."""
+MOST_NOTES = 50
 JOIN_SECONDS = 0.25
 """Between two looks for processes that join."""
 
@@ -113,7 +114,8 @@ def ring_sizes(records: int, most: int) -> tuple[int, int]:
 class Calls(Closing):
     """A session: ``start``, ``events`` until it is over, ``finish``.
 
-    notes: what is worth saying once it has started, a line each
+    notes: what is worth saying once it has started, a line each; more come until it
+        has finished
     """
 
     def __init__(self, targets: Targets, options: CallsOptions) -> None:
@@ -124,6 +126,8 @@ class Calls(Closing):
         self._joining: dict[int, Process] = {}
         self._threads: dict[int, dict[int, str]] = {}
         self._ended: list[CallsEnd] = []
+        self._without: dict[int, str] = {}
+        self._strangers: set[int] = set()
         self._offsets: dict[int, dict[str, int] | None] = {}
         self._children: set[int] = set()
         self._agreed = False
@@ -147,6 +151,7 @@ class Calls(Closing):
                 time.sleep(LOOK_SECONDS)
         if not self._traced and not stop():
             raise NoSuchTarget("the process has ended, and never loaded the agent")
+        self._strangers = self.targets.strangers()
 
     def threads(self, *pids: int) -> dict[int, str]:
         """Names of processes' threads, by kernel thread id; "" for those without.
@@ -187,8 +192,21 @@ class Calls(Closing):
 
     def finish(self) -> Iterator[Told]:
         """Take the hooks out; what had happened by then, and what was still open."""
+        self._strangers |= self.targets.strangers()
         for pid in list(self._traced):
             yield from self._end(pid)
+        for pid, why in self._without.items():
+            self._say_once(f"process {pid} is left out: {why}")
+
+    def unseen(self, shown: int) -> dict[str, int]:
+        """Processes whose calls are not seen, by docs/formats.md's names.
+
+        shown: calls that were seen; if there were none, it may be the children's fault
+        """
+        found = {"without_agent": len(self._without)}
+        if not shown and self._strangers:
+            found["not_followed"] = len(self._strangers)
+        return found
 
     def ends(self) -> list[CallsEnd]:
         """Of each process that is over, what is to be said."""
@@ -225,6 +243,8 @@ class Calls(Closing):
                 return
             if not waits:
                 raise
+            if self.targets.has_joined(process):
+                self._without[process.pid] = str(error)
             if not process.alive():
                 del self._joining[process.pid]
                 if self.targets.has_joined(process):
@@ -240,6 +260,7 @@ class Calls(Closing):
                 raise
             return
         del self._joining[process.pid]
+        self._without.pop(process.pid, None)
         if self.targets.has_joined(process):
             self._children.add(process.pid)
         self._traced[process.pid] = self.trace(process.pid, armed)
@@ -266,7 +287,13 @@ class Calls(Closing):
     def _leave_out(self, process: Process, error: RbtraceError) -> None:
         """A child, which nobody chose."""
         del self._joining[process.pid]
-        self.notes.append(f"process {process.pid} is left out: {error}")
+        # Why it had no agent before says more than that it has ended since.
+        why = self._without.setdefault(process.pid, str(error))
+        self._say_once(f"process {process.pid} is left out: {why}")
+
+    def _say_once(self, note: str) -> None:
+        if note not in self.notes and len(self.notes) < MOST_NOTES:
+            self.notes.append(note)
 
     def _arm(self, process: Process) -> Armed:
         """Its threads are watched before its first call can be seen."""
@@ -335,8 +362,9 @@ class Calls(Closing):
         for process in list(self._joining.values()):
             try:
                 self._try(process, waits=True)
-            except RbtraceError:
-                self._joining.pop(process.pid, None)
+            except RbtraceError as error:
+                if self._joining.pop(process.pid, None) is not None:
+                    self._without.setdefault(process.pid, str(error))
 
     def _wait(self, seconds: float) -> None:
         waiting = [traced.armed for traced in self._traced.values()]
