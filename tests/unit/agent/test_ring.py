@@ -177,6 +177,23 @@ def test_a_ring_that_goes_back(writer: Writer) -> None:
         ring.step()
 
 
+@pytest.mark.parametrize(("first", "then"), [(5, 2), (5, 4), (3, 5)])
+def test_a_ring_that_goes_back_between_two_looks(
+    first: int, then: int, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After 4 records; what is published is looked at twice in a step."""
+    ring = Ring(writer.memory)
+    for _ in range(4):
+        writer.write(0, 10, 1, 0, ENTRY, 0)
+    ring.step()
+    looks = iter([first, then])
+    monkeypatch.setattr(
+        writer.memory, "published", lambda stream: 0 if stream else next(looks)
+    )
+    with pytest.raises(BrokenAgent, match="took back"):
+        ring.step()
+
+
 def test_rings_full_of_anything(writer: Writer) -> None:
     """Whatever they say, a step ends, and takes no more than they hold."""
     chance = random.Random(SEED)
