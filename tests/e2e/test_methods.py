@@ -552,6 +552,43 @@ def test_the_exception_that_ends_the_program(target: Target, trace: Trace) -> No
     assert (len(events), end["count"], end["lost"]) == (300, 301, 0)
 
 
+FORKED = """
+$stdout.sync = true
+require "tracepoint/agent"
+refuse = -> { raise "no" rescue nil }
+pid = Thread.new do
+  fork do
+    puts "ready #{Process.pid}"
+    while $stdin.gets
+      refuse.call
+      Thread.new(&refuse).join
+      puts "done"
+    end
+  end
+end.value
+Process.wait(pid)
+"""
+
+
+def test_threads_of_a_child_that_raise(
+    start: Start, trace: Trace, tmp_path: Path
+) -> None:
+    """The main one is who forked; it has the child's number, not the parent's."""
+    script = tmp_path / "forked.rb"
+    script.write_text(FORKED)
+    target = start(str(script))
+    child = int(target.ready.split()[1])
+    tracer = trace("trace", child, "raise", "--json")
+    target.step()
+    out, err, code = tracer.finish()
+    *events, _ = map(json.loads, out.splitlines())
+    assert code == 0, err
+    assert [event["pid"] for event in events] == [child, child]
+    (main, other) = (event["tid"] for event in events)
+    assert main == child
+    assert other not in (child, target.pid)
+
+
 @pytest.mark.parametrize(
     "words", [["count", "-m", "Work.fib"], ["trace", "raise"], ["calls"]]
 )

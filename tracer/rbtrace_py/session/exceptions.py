@@ -64,7 +64,9 @@ lambda do |waiting, size, depth|
     next if thread.equal?(own) || ::Tracepoint::Agent.own?(thread)
     next lost += 1 if queue.size >= waiting
     now = Process.clock_gettime(Process::CLOCK_REALTIME, :nanosecond)
-    id = thread.respond_to?(:native_thread_id) ? thread.native_thread_id : 0
+    # Of who forked, Ruby 3.1 has the parent's in the child.
+    id = Process.pid if thread.equal?(Thread.main)
+    id ||= thread.respond_to?(:native_thread_id) ? thread.native_thread_id : 0
     place = [point.path, point.lineno, point.method_id]
     queue << [now, id, point.raised_exception, *place]
   end
