@@ -6,14 +6,14 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from processes import Target
 from rbtrace_py.agent.client import Agent
-from rbtrace_py.agent.place import NoAgent, connect
+from rbtrace_py.agent.place import NoAgent, connect, runs_no_ruby
 from rbtrace_py.errors import NoSuchTarget, NotPermitted
 from rbtrace_py.linux.process import Process
 from rubies import USER
@@ -45,6 +45,15 @@ def listening(directory: Path, then: str = "0") -> Iterator[Process]:
         target.close()
 
 
+def test_who_runs_no_ruby(start: Callable[..., Target]) -> None:
+    with Process(os.getpid()) as process:
+        found = runs_no_ruby(process)
+        assert found is not None
+        assert str(found) == f"process {process.pid} ({process.comm}) runs no Ruby"
+    with Process(start("turning.rb", "0").pid) as process:
+        assert runs_no_ruby(process) is None
+
+
 def test_its_own(tmp_path: Path) -> None:
     with listening(tmp_path) as process, connect(process) as connection:
         assert connection.getpeername().endswith(".sock")
@@ -70,7 +79,7 @@ def test_none(tmp_path: Path) -> None:
     with listening(tmp_path, then) as process, pytest.raises(NoAgent) as caught:
         connect(process)
     assert caught.value.exit_code == 4
-    assert str(caught.value) == f"there is no agent in process {process.pid}"
+    assert str(caught.value).endswith(" runs no Ruby")
     assert "tracepoint/agent" in caught.value.hint
 
 

@@ -27,6 +27,11 @@ BOTH = "with --slow the methods are shown only when they are slow"
         ("-p 1 -s 100 --slow-methods A# b", "calls 1 --slow=100 --slow-methods 'A#'"
          " --slow-methods b"),
         ("-p 1 --slowcpu 5 --slow 9", "calls 1 --slowcpu=5"),
+        ("-p1 -l -w A# b", "calls 1 --slowcpu=250 --slow-methods 'A#'"
+         " --slow-methods b"),
+        ("-p 1 -s100 -r3", "calls 1 --slow=100 --prefix=3"),
+        ("-p 1 -tl=7 -ofile", "calls 1 --slowcpu=7 --start-time --output=file"),
+        ("-p 1 -fu9", "calls 1 --timeout=9"),
         ("-p 1 --gc", "calls 1 -m garbage_collect --gc"),
         ("-p 1 -g -m a", "calls 1 -m a --gc"),
         ("-p 1 -c io puma", "calls 1 -c io -c puma"),
@@ -67,6 +72,15 @@ def test_a_command_to_start(before: str, after: str) -> None:
     assert found.command == ["env", f"RUBYOPT={after}", *words[2:]]
 
 
+@pytest.mark.parametrize("before", ["--exec", "-x", "--wait 3 -x", "-nx"])
+def test_a_command_alone_shows_all_its_calls(before: str) -> None:
+    found = translate([*before.split(), "ruby", "shop.rb"])
+    assert found.words == ["calls", *(["--no-duration"] if before == "-nx" else [])]
+    assert found.command == ["env", "RUBYOPT=-rtracepoint/agent", "ruby", "shop.rb"]
+    assert "nothing was chosen to be shown: all calls are, as with -f" in found.notes
+    assert ("waited for" in found.notes[0]) is ("wait" in before)
+
+
 @pytest.mark.parametrize(
     ("theirs", "notes"),
     [
@@ -91,6 +105,8 @@ def test_what_is_not_the_same_is_said(theirs: str, notes: list[str]) -> None:
         ("-f", "a target is missing"),
         ("-p", "--pid needs a word"),
         ("-p x -f", "x is no pid"),
+        ("-p 1 -f -x ruby", "instead of --pid"),
+        ("-p 1 -s100x -q", "no option -q"),
         ("-p 1 -z", "no option -z"),
         ("-p 1 --none", "no option --none"),
         ("-p 1 word -f", "word is no pid"),

@@ -10,10 +10,13 @@ import re
 import socket
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import islice
 
-from rbtrace_py.errors import NoSuchTarget, RbtraceError
+from rbtrace_py.errors import NoSuchTarget, NotRuby, RbtraceError
+from rbtrace_py.linux.binaries import mapped_files
 from rbtrace_py.linux.process import Process, gone, parse_stat, parse_status
+from rbtrace_py.linux.ruby_probes import is_ruby_binary
 from rbtrace_py.linux.text import safe_text
 
 _BASES = ("/tmp", "/dev/shm")
@@ -30,6 +33,8 @@ HOW_TO_LOAD = (
     'load it in the program (require "tracepoint/agent", of the gem tracepoint-usdt),'
     " or start it with RUBYOPT=-rtracepoint/agent"
 )
+ENDED_BEFORE = "the program ended before its agent was there and could be asked"
+"""Of one that we started."""
 
 
 class NoAgent(NoSuchTarget):
@@ -50,11 +55,40 @@ def connect(process: Process) -> socket.socket:
             raise gone(process.pid)
     if is_ending(process):
         raise gone(process.pid)
+    stranger = None if reasons else runs_no_ruby(process)
+    if stranger is not None:
+        raise stranger
     why = f": {reasons[0]}" if reasons else ""
     raise NoAgent(
         f"there is no agent in process {process.pid}{why}",
         f"{HOW_TO_LOAD}; or put it in: rbtrace-py attach {process.pid}",
     )
+
+
+def runs_no_ruby(process: Process) -> NoAgent | None:
+    """The error for a process that cannot have an agent; None if it may have one."""
+    try:
+        text, hint = _stranger(process.identity, process.program, process)
+    except RbtraceError:
+        return None
+    return NoAgent(text, hint) if text else None
+
+
+@lru_cache(maxsize=16)
+def _stranger(
+    identity: tuple[int, int], program: bytes, process: Process
+) -> tuple[str, str]:
+    """What is to be said, "" of a Ruby; once a program, as who waits asks often."""
+    # Most processes that are asked have a Ruby.
+    if any(is_ruby_binary(file.binary.path) for file in mapped_files(process)):
+        return "", ""
+    from rbtrace_py.rubyvm.detect import find_ruby
+
+    try:
+        find_ruby(process).close()
+    except NotRuby as error:
+        return str(error), error.hint
+    return "", ""
 
 
 def is_ending(process: Process) -> bool:

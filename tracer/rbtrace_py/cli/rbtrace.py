@@ -8,6 +8,7 @@ import sys
 
 import click
 
+from rbtrace_py import __version__
 from rbtrace_py.cli.main import cli
 from rbtrace_py.cli.output import Output
 from rbtrace_py.cli.rbtrace_words import Translated, translate
@@ -30,9 +31,10 @@ def command(ctx: click.Context, words: tuple[str, ...]) -> int:
     of fork, backtraces, memory, heapdump, shapesdump, eval and console is done.
 
     \b
-      -p PID..., --ps REGEX, --exec COMMAND...       of whom
-      -f, -m METHOD..., -c NAME|FILE..., -g (--gc)   calls
-      -s [MS], --slowcpu [MS], --slow-methods M...   calls --slow
+      -p PID..., --ps REGEX, -x (--exec) COMMAND...  of whom
+      -f, -m METHOD..., -c NAME|FILE..., -g (--gc)   calls; of --exec alone all
+      -s [MS], -l (--slowcpu) [MS]                   calls --slow, --slowcpu
+      -w (--slow-methods) METHOD...                  calls --slow-methods
       -t, -n, -r N, -o FILE, -a                      calls, as there
       -e CODE                                        eval
       -i                                             console
@@ -40,7 +42,9 @@ def command(ctx: click.Context, words: tuple[str, ...]) -> int:
       -y (--memory)                                  memory
       -h [FILE] (--heapdump), --shapesdump [FILE]    heapdump, shapesdump
       -k (--fork)                                    fork
-      --timeout SECONDS                              as there
+      -u (--timeout) SECONDS                         as there
+      -v (--version)                                 our version
+      -d (--devmode), --wait SECONDS                 taken; not needed here
 
     Our own --c-calls, --attach and --yes go with them. The process must have
     the agent (`eval --help` says how to load it), not rbtrace's gem.
@@ -57,6 +61,9 @@ def command(ctx: click.Context, words: tuple[str, ...]) -> int:
     if words in ((), ("-h",)) or "--help" in _own(words):
         click.echo(ctx.get_help())
         return 0 if words else 2
+    if {"-v", "--version"}.intersection(_own(words)):
+        click.echo(f"rbtrace-py, version {__version__}")
+        return 0
     words = (*words, "--", *behind) if behind else words
     found = translate(words, os.environ.get("RUBYOPT", ""))
     _say(found)

@@ -1,8 +1,8 @@
 """rbtrace's command line: read as it reads it, and said in our commands' words.
 
-Facts about rbtrace 0.5.4 and Optimist, with which it reads its words: an option takes
-the words up to the next option, also several; a short name that was not chosen is the
-first free letter of the long one.
+Facts about rbtrace (0.4.14 and 0.5.4) and Optimist, with which it reads its words: an
+option takes the words up to the next option, also several; a short name that was not
+chosen is the first free letter of the long one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ class _Takes(Enum):
 
 
 _OPTIONS = {
+    "exec": ("x", _Takes.WORDS),
     "pid": ("p", _Takes.WORDS),
     "ps": ("", _Takes.A_WORD),
     "firehose": ("f", _Takes.NOTHING),
     "slow": ("s", _Takes.PERHAPS_A_WORD),
-    "slowcpu": ("", _Takes.PERHAPS_A_WORD),
-    "slow-methods": ("l", _Takes.WORDS),
+    "slowcpu": ("l", _Takes.PERHAPS_A_WORD),
+    "slow-methods": ("w", _Takes.WORDS),
     "methods": ("m", _Takes.WORDS),
     "gc": ("g", _Takes.NOTHING),
     "start-time": ("t", _Takes.NOTHING),
@@ -48,13 +49,16 @@ _OPTIONS = {
     "memory": ("y", _Takes.NOTHING),
     "heapdump": ("h", _Takes.PERHAPS_A_WORD),
     "shapesdump": ("", _Takes.PERHAPS_A_WORD),
+    "version": ("v", _Takes.NOTHING),
     # Ours, for what rbtrace does without a word.
     "c-calls": ("", _Takes.NOTHING),
     "attach": ("", _Takes.NOTHING),
     "yes": ("", _Takes.NOTHING),
 }
 _BY_LETTER = {letter: name for name, (letter, _) in _OPTIONS.items() if letter}
+_TRACERS = ("firehose", "methods", "slow", "slowcpu", "config", "gc")
 _IS_OPTION = re.compile(r"-(-|[^\d.])")
+_NUMERIC = "=0123456789"
 _EXEC = "--exec"
 _AGENT = "-rtracepoint/agent"
 
@@ -78,18 +82,27 @@ def translate(words: Sequence[str], rubyopt: str = "") -> Translated:
     """
     at = words.index(_EXEC) if _EXEC in words else len(words)
     given = _read(words[:at])
-    command = list(words[at + 1 :])
+    command = [*given.get("exec", ()), *words[at + 1 :]]
+    is_command = "exec" in given or at < len(words)
     if command:
         command = ["env", f"RUBYOPT={f'{rubyopt} {_AGENT}'.strip()}", *command]
-    notes: list[str] = []
+    notes = _notes(given)
     found = next((one for name, one in _QUESTIONS.items() if name in given), None)
+    if found is None and is_command and not any(name in given for name in _TRACERS):
+        given["firehose"] = []
+        notes.append("nothing was chosen to be shown: all calls are, as with -f")
     if found is None:
         verb, rest = "calls", list(_calls(given, notes))
     else:
         verb, rest = found(given, notes)
-    target = _target(given, verb, bool(command or at < len(words)))
+    target = _target(given, verb, is_command)
     rest += [f"--{name}" for name in ("attach", "yes") if name in given]
     return Translated([verb, *target, *rest], command, notes)
+
+
+def _notes(given: Given) -> list[str]:
+    is_waited = "wait" in given
+    return ["a program that starts is waited for without --wait"] if is_waited else []
 
 
 def _read(words: Sequence[str]) -> dict[str, list[str]]:
@@ -114,9 +127,24 @@ def _names(word: str) -> tuple[list[str], str | None]:
         name = name.replace("_", "-")
         if name in _OPTIONS:
             return [name], value if equals else None
-    elif _IS_OPTION.match(word) and all(letter in _BY_LETTER for letter in word[1:]):
-        return [_BY_LETTER[letter] for letter in word[1:]], None
+    elif _IS_OPTION.match(word):
+        letters, found = _letters(word[1:])
+        if all(letter in _BY_LETTER for letter in letters):
+            return [_BY_LETTER[letter] for letter in letters], found
     raise UsageError(f"rbtrace has no option {word}", "see rbtrace-py rbtrace --help")
+
+
+def _letters(text: str) -> tuple[str, str | None]:
+    """Short options in one word, and what the last one takes where it stands there too.
+
+    ``ftn``, ``s100``, ``tofile``
+    """
+    for at, letter in enumerate(text[:-1], 1):
+        takes = _OPTIONS[_BY_LETTER[letter]][1] if letter in _BY_LETTER else None
+        is_number = takes is _Takes.PERHAPS_A_WORD and text[at] in _NUMERIC
+        if takes in (_Takes.A_WORD, _Takes.WORDS) or is_number:
+            return text[:at], text[at:].removeprefix("=")
+    return text, None
 
 
 def _checked(name: str, taken: list[str]) -> list[str]:
@@ -148,8 +176,7 @@ def _target(given: Given, verb: str, is_command: bool) -> list[str]:
 
 def _calls(given: Given, notes: list[str]) -> Iterator[str]:
     """The options of ``calls``; raises UsageError if nothing is to be traced."""
-    tracers = ("firehose", "methods", "slow", "slowcpu", "config", "gc")
-    if not any(name in given for name in tracers):
+    if not any(name in given for name in _TRACERS):
         raise UsageError(
             "what is to be done is missing",
             "as -f, -m METHOD, -s MS, -e CODE: see rbtrace-py rbtrace --help",

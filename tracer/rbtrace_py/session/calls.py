@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rbtrace_py.agent.arming import Armed, Selector, What
-from rbtrace_py.agent.place import HOW_TO_LOAD, NoAgent
+from rbtrace_py.agent.place import ENDED_BEFORE, HOW_TO_LOAD, NoAgent
 from rbtrace_py.agent.protocol import Map
 from rbtrace_py.agent.shared import Mode
 from rbtrace_py.aggregate.calls import Told
@@ -150,7 +150,7 @@ class Calls(Closing):
             if self._joining:
                 time.sleep(LOOK_SECONDS)
         if not self._traced and not stop():
-            raise NoSuchTarget("the process has ended, and never loaded the agent")
+            raise NoSuchTarget(ENDED_BEFORE, HOW_TO_LOAD)
         self._strangers = self.targets.strangers()
 
     def threads(self, *pids: int) -> dict[int, str]:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from rbtrace_py.agent.arming import Armed, Selector, What
-from rbtrace_py.agent.place import HOW_TO_LOAD, NoAgent, connect
+from rbtrace_py.agent.place import ENDED_BEFORE, HOW_TO_LOAD, NoAgent, connect
 from rbtrace_py.agent.protocol import Map
 from rbtrace_py.agent.shared import Counters, Mode
 from rbtrace_py.agent.tables import Counted, Tables
@@ -128,7 +128,7 @@ class Methods(Starting):
     def _has_armed(self, waited: float) -> bool:
         processes = self.targets.alive()
         if not processes:
-            raise NoSuchTarget("the target ended before it had an agent", HOW_TO_LOAD)
+            raise NoSuchTarget(ENDED_BEFORE, HOW_TO_LOAD)
         known = self._hooks.keys() | self._without.keys()
         try:
             for process in processes:
@@ -137,6 +137,11 @@ class Methods(Starting):
         except NoAgent:
             if not self._waits(waited):
                 raise
+            return False
+        except NoSuchTarget:
+            if self.targets.command is None:
+                raise
+            # It ended just now; what else there is to say is said next time.
             return False
         for process in processes:
             if process.pid not in known and self.targets.has_joined(process):

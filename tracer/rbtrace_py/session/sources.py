@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rbtrace_py.agent.place import HOW_TO_LOAD, NoAgent, connect
+from rbtrace_py.agent.place import HOW_TO_LOAD, NoAgent, connect, runs_no_ruby
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.linux.probes import find_probes
 from rbtrace_py.linux.process import Process
@@ -165,6 +165,9 @@ def _check_probes(targets: Targets, names: Sequence[str], words: Sequence[str]) 
     for process in targets.chosen():
         if _has_agent(process):
             continue
+        stranger = runs_no_ruby(process)
+        if stranger is not None:
+            raise stranger
         found = [p for p in find_probes(process) if p.provider == PROVIDER]
         wanted = [end for word in words for end in word.split("..")]
         has_all = all(select.pick(w, found) for w in wanted if w.startswith(PROVIDER))
