@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <ucontext.h>
@@ -37,6 +38,17 @@ static long now(void) {
   return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
+/* A socket with a time limit, to which a child hands on a byte of the input. */
+static int timed_socket(void) {
+  struct timeval limit = {60, 0};
+  int pair[2];
+  char byte;
+  if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair)) abort();
+  setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  if (fork() == 0) _exit(read(0, &byte, 1) != 1 || send(pair[1], &byte, 1, 0) != 1);
+  return pair[0];
+}
+
 static long call(const char *kind, long ms) {
   struct timespec time = {ms / 1000, ms % 1000 * 1000000};
   struct pollfd fd = {quiet[0], POLLIN, 0};
@@ -47,6 +59,8 @@ static long call(const char *kind, long ms) {
   if (!strcmp(kind, "futex"))
     return syscall(SYS_futex, &word, FUTEX_WAIT, 0, &time, NULL, 0);
   if (!strcmp(kind, "read")) return read(0, &byte, 1);
+  if (!strcmp(kind, "recv")) return recv(timed_socket(), &byte, 1, 0);
+  if (!strcmp(kind, "read socket")) return read(timed_socket(), &byte, 1);
   if (!strcmp(kind, "epoll")) {
     int set = epoll_create1(0);
     event.data.fd = 0;
@@ -118,7 +132,9 @@ int main(int argc, char **argv) {
     int error = errno;
     long took = now() - began;
     /* The rest of the line that ended it. */
-    int was_told = !strcmp(argv[1], "read") || !strcmp(argv[1], "epoll");
+    const char *told[] = {"read", "epoll", "recv", "read socket"};
+    int was_told = 0;
+    for (int i = 0; i < 4; i++) was_told |= !strcmp(argv[1], told[i]);
     if (was_told && result > 0 && !fgets(line, sizeof line, stdin)) return 1;
     printf("%ld %d %ld\n", result, error, took);
   }

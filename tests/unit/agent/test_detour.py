@@ -123,7 +123,7 @@ def test_a_call_with_a_time_limit_takes_as_long(kind: str, program: str) -> None
         assert target.step() == "signals 0 0"
 
 
-@pytest.mark.parametrize("kind", ["read", "epoll"])
+@pytest.mark.parametrize("kind", ["read", "epoll", "recv", "read socket"])
 def test_a_call_without_one_goes_on(kind: str, program: str) -> None:
     with calling(program, kind) as target:
         for runs in (1, 2, 3):

@@ -16,10 +16,18 @@ _RESTART = (512, 513, 514)
 _RESTART_BLOCK = 516
 _SYSCALL_SIZE = 2
 
-_NEVER_RESTARTED = frozenset({65, 128, 208, 220, 232, 281, 333, 441})
-"""semop, rt_sigtimedwait, io_getevents, semtimedop, epoll_wait, epoll_pwait,
-io_pgetevents, epoll_pwait2: any stop ends them with EINTR. Started again, a time limit
-of theirs begins anew."""
+_NEVER_RESTARTED = frozenset(
+    {65, 128, 208, 220, 232, 281, 333, 426, 441}
+    | {0, 1, 19, 20, 42, 43, 44, 45, 46, 47, 288, 299, 307}
+)
+"""Those that any stop ends with EINTR (signal(7)). Started again, a time limit of
+theirs begins anew.
+
+semop, rt_sigtimedwait, io_getevents, semtimedop, epoll_wait, epoll_pwait,
+io_pgetevents, io_uring_enter, epoll_pwait2; and of a socket with a limit (SO_RCVTIMEO,
+SO_SNDTIMEO) read, write, readv, writev, connect, accept, sendto, recvfrom, sendmsg,
+recvmsg, accept4, recvmmsg, sendmmsg: without one the kernel starts these again itself
+(sock_intr_errno). With EINTR nothing was moved: what was, is what they return."""
 
 
 def _negative(number: int) -> int:
