@@ -195,6 +195,8 @@ module Tracepoint
       def initialize(socket)
         @socket = socket
         @lock = Mutex.new
+        # Of a frame that had begun when its time was over: it comes before any other.
+        @rest = "".b
       end
 
       # The next frame; waits for its beginning until the deadline, if any.
@@ -224,6 +226,7 @@ module Tracepoint
       def reply_with(request, map, files)
         frame = head(REPLY, 0, request, Values.encode(map))
         @lock.synchronize do
+          send_whole("".b)
           sent = @socket.sendmsg(frame, 0, nil, Socket::AncillaryData.unix_rights(*files))
           @socket.write(frame.byteslice(sent..-1)) if sent < frame.bytesize
         end
@@ -231,8 +234,11 @@ module Tracepoint
         raise Gone
       end
 
-      def data(request, channel, bytes)
-        @lock.synchronize { write_chunks(channel, request, bytes) }
+      # @return [Boolean] false: not all of it was written by the deadline
+      def data(request, channel, bytes, deadline)
+        @lock.synchronize { chunks(channel, request, bytes).all? { |frame| write_until(frame, deadline) } }
+      rescue SystemCallError, IOError
+        raise Gone
       end
 
       # An event, unless that would take longer than the deadline. The process
@@ -292,7 +298,7 @@ module Tracepoint
       end
 
       def write(type, flags, request, payload)
-        @socket.write(head(type, flags, request, payload))
+        send_whole(head(type, flags, request, payload))
       rescue SystemCallError, IOError
         raise Gone
       end
@@ -301,14 +307,22 @@ module Tracepoint
         (0...bytes.bytesize).step(MAX_PAYLOAD) { |at| write(DATA, channel, request, bytes.byteslice(at, MAX_PAYLOAD)) }
       end
 
-      def write_until(bytes, deadline)
-        until bytes.empty?
-          written = @socket.write_nonblock(bytes, exception: false)
+      def send_whole(frame)
+        rest = @rest
+        @rest = "".b
+        @socket.write(rest << frame)
+      end
+
+      # What is not written by then goes before the next frame.
+      def write_until(frame, deadline)
+        @rest << frame
+        until @rest.empty?
+          written = @socket.write_nonblock(@rest, exception: false)
           if written == :wait_writable
             left = deadline - now
             return false if left <= 0 || !IO.select(nil, [@socket], nil, left)
           else
-            bytes = bytes.byteslice(written..-1)
+            @rest = @rest.byteslice(written..-1)
           end
         end
         true
@@ -480,16 +494,23 @@ module Tracepoint
       def call
         packed = pack
         Expressions.use(@programs, @limit_ms) if @programs.any?
-        answer = Native.arm(packed)
-        raise Refusal.new("system", SystemCallError.new(nil, answer).message, errno: answer) if answer.is_a?(Integer)
-
+        data, control, size, control_size, sealed = armed(packed)
         Expressions.watch if @programs.any?
-        data, control, size, control_size, sealed = answer
         reply = { size: size, control_size: control_size, sealed: sealed == 1, ractors: Facts.ractors, overhead: overhead }
-        [reply, [data, control].map { |fd| IO.for_fd(fd) }]
+        [reply, [data, control]]
       end
 
       private
+
+      # If the thread is killed then, nobody would close what is no IO yet.
+      def armed(packed)
+        Thread.handle_interrupt(Object => :never) do
+          answer = Native.arm(packed)
+          raise Refusal.new("system", SystemCallError.new(nil, answer).message, errno: answer) if answer.is_a?(Integer)
+
+          answer.first(2).map { |fd| IO.for_fd(fd) } + answer.drop(2)
+        end
+      end
 
       def refuse(name)
         raise Refusal.new("argument", "#{name} is missing or out of range")
@@ -982,7 +1003,7 @@ module Tracepoint
           slice = @pipes.empty? ? SHORT : SLICE
           readable, = IO.select([@wire.socket, *@pipes.keys], nil, nil, (@deadline - now).clamp(0, slice))
           (readable || []).each { |io| io == @wire.socket ? heed : pass_on(io) }
-          raise Refusal.new("time", "the time limit passed") if now > @deadline
+          late if now > @deadline
         end
         @pipes.keys.each { |io| nil while pass_on(io) }
       end
@@ -991,6 +1012,10 @@ module Tracepoint
 
       def now
         Process.clock_gettime(Process::CLOCK_MONOTONIC)
+      end
+
+      def late
+        raise Refusal.new("time", "the time limit passed")
       end
 
       def heed
@@ -1006,7 +1031,7 @@ module Tracepoint
         return @pipes.delete(pipe) && false if bytes.nil?
 
         @bytes += bytes.bytesize
-        @wire.data(@request, @pipes[pipe], bytes)
+        @wire.data(@request, @pipes[pipe], bytes, @deadline) or late
         true
       end
     end
@@ -1031,6 +1056,8 @@ module Tracepoint
         @thread = thread = start(out_end, err_end)
         Pump.new(wire, request, { 1 => out, 2 => err }, limit).run { !thread.alive? }
         thread.value
+      rescue Broken
+        raise
       rescue Refusal => e
         raise e unless thread && !dead?(thread)
 
@@ -1086,12 +1113,13 @@ module Tracepoint
         # A BasicObject has neither class nor inspect.
         raise unless e.name == :inspect && BasicObject === e.receiver
 
-        failure(e)
+        # Tools that quote the failing line would quote ours.
+        failure(e, e.message.to_s[/.*/])
       end
 
-      def failure(error)
+      def failure(error, text = error.message.to_s)
         trace = (error.backtrace || []).take_while { |line| !line.start_with?("#{__FILE__}:") }
-        Refusal.new("raised", error.message.to_s, class: error.class.to_s, backtrace: trace)
+        Refusal.new("raised", text, class: error.class.to_s, backtrace: trace)
       end
     end
 
@@ -1506,7 +1534,7 @@ module Tracepoint
           IO.select([@listener])
           # Who is let in has a thread that closes it, whenever all this ends.
           Thread.handle_interrupt(Object => :never) { admit(@listener.accept_nonblock(exception: false)) }
-        rescue SystemCallError # no more descriptors
+        rescue SystemCallError, ThreadError # no more descriptors, or threads
           sleep 0.1
         end
       rescue IOError # closed
@@ -1524,8 +1552,17 @@ module Tracepoint
           connection.refuse(0, Refusal.new("busy", "#{MAX_CONNECTIONS} connections are open"))
           return socket.close
         end
+        begin_serving(connection)
+      end
+
+      def begin_serving(connection)
         @connections << connection
         start { serve(connection) }
+      rescue ThreadError => e
+        @connections.delete(connection)
+        connection.refuse(0, Refusal.new("system", e.message))
+        connection.close
+        raise
       end
 
       # Are there users whom our user namespace has no number for? It shows each as nobody.
@@ -1581,9 +1618,7 @@ module Tracepoint
           raise Refusal.new("state", "armed already") if armed_by.equal?(connection)
           raise Refusal.new("busy", "armed by process #{armed_by.peer_pid}", pid: armed_by.peer_pid) if armed_by
 
-          answer = yield
-          @armed_by = connection
-          answer
+          arm_whole(connection) { yield }
         end
       end
 
@@ -1598,6 +1633,9 @@ module Tracepoint
           @armed_by = nil
           status
         end
+      rescue ThreadError # in a signal's handler, where no Mutex can be had
+        # What ends the connection comes here too, in the connection's thread.
+        nil
       end
 
       # A child that runs the block and ends, and has no agent.
@@ -1677,6 +1715,15 @@ module Tracepoint
         # A thread that is not here may have held it.
         remove_const(:LOCK)
         const_set(:LOCK, Mutex.new)
+      end
+
+      # The connection's thread may be killed in the middle of it.
+      def arm_whole(connection)
+        answer = yield
+        @armed_by = connection
+        answer
+      ensure
+        Native.release unless @armed_by
       end
 
       def say_last_words(deadline)

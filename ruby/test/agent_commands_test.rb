@@ -102,6 +102,51 @@ class AgentCommandsTest < Minitest::Test
     bytes.each_line { |line| assert line.start_with?("{"), line }
   end
 
+  # Nobody reads what it writes: it ends in its time nevertheless.
+  def test_a_limit_of_time_for_who_does_not_read
+    target = target()
+    client = connect(target)
+    client.send_request("eval", code: "$writer = Thread.current; loop { puts 'x' * 1000 }", limit_ms: 300)
+    other = connect(target)
+    eventually { other.call("eval", code: "$writer&.status.inspect")["value"] == '"false"' }
+    assert_equal "time", assert_raises(AgentClient::Refused) { client.answer }.code
+    assert_equal "x" * 1000 + "\n", client.channels[1].byteslice(0, 1001)
+    assert_equal "3", client.call("eval", code: "1 + 2")["value"]
+  end
+
+  def test_a_dump_for_who_does_not_read
+    target = target("STEP = -> {}; KEPT = Array.new(50_000) { |i| 'text %06d' % i }")
+    client = connect(target)
+    client.send_request("heapdump", limit_ms: 300)
+    IO.select([client.socket])
+    eventually { children(target.pid).empty? }
+    assert_equal "time", assert_raises(AgentClient::Refused) { client.answer }.code
+    assert_equal "3", client.call("eval", code: "1 + 2")["value"]
+  end
+
+  def children(pid)
+    Dir["/proc/[0-9]*/stat"].select do |path|
+      File.read(path).rpartition(")").last.split[1].to_i == pid
+    rescue SystemCallError
+      false
+    end
+  end
+
+  # A request during another ends the connection, also if what runs does not end.
+  def test_two_requests_at_once
+    target = target()
+    client = connect(target)
+    code = "$over = false; Thread.handle_interrupt(Object => :never) { puts 'ready'; Thread.pass until $over }"
+    client.send_request("eval", code: code, limit_ms: 600_000)
+    assert_equal "ready\n", client.read_frame.last
+    client.send_request("clock")
+    type, _, request, payload = client.read_frame
+    assert_equal [AgentClient::ERROR, 0, "protocol"], [type, request, client.decode(payload)["code"]]
+    assert_raises(EOFError, Errno::ECONNRESET) { client.read_frame }
+  ensure
+    target&.kill
+  end
+
   def test_a_dump_that_fails_says_why
     target = target("STEP = -> {}\n$VERBOSE = nil\nrequire 'objspace'\ndef ObjectSpace.dump_all(**) raise(IOError, 'the reason'); end")
     error = assert_raises(AgentClient::Refused) { connect(target).call("heapdump") }

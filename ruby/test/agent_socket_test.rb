@@ -250,6 +250,71 @@ class AgentSocketTest < Minitest::Test
     assert(eventually { again(target) })
   end
 
+  # Who comes then is told so; who comes later is served.
+  def test_no_more_threads
+    target = target(<<~RUBY)
+      $none = false
+      Thread.singleton_class.prepend(Module.new do
+        def new(*)
+          raise ThreadError, "can't create Thread" if $none
+          super
+        end
+      end)
+      STEP = -> { $none = !$none }
+    RUBY
+    target.step
+    client = connect(target, greet: false)
+    type, _, request, payload = client.read_frame
+    reply = client.decode(payload)
+    assert_equal [AgentClient::ERROR, 0, "system", "can't create Thread"], [type, request, *reply.values_at("code", "message")]
+    assert_raises(EOFError) { client.read_frame }
+    target.step
+    client = connect(target, greet: false)
+    client.send_request("hello", magic: "rbtrace-agent", versions: [1])
+    assert IO.select([client.socket], nil, nil, 60), "nobody answers"
+    assert_equal target.pid, client.answer["pid"]
+  end
+
+  # A connection's thread may end anywhere.
+  def test_arming_that_is_cut_off
+    target = target(<<~RUBY)
+      $cut = false
+      Tracepoint::Agent::Native.singleton_class.prepend(Module.new do
+        def arm(*)
+          super.tap { Thread.current.kill if $cut }
+        end
+      end)
+      STEP = -> { $cut = !$cut }
+    RUBY
+    target.step
+    client = connect(target)
+    client.send_request("arm", mode: "ring")
+    assert_raises(EOFError, Errno::ECONNRESET) { client.answer }
+    target.step
+    assert_equal 1, connect(target).arm(mode: "ring").state
+  end
+
+  def test_stop_in_a_signals_handler
+    target = target(<<~RUBY)
+      HANDLED = Queue.new
+      trap("USR1") do
+        HANDLED << Tracepoint::Agent.stop
+      rescue ThreadError => e
+        HANDLED << e
+      end
+      STEP = -> {
+        Process.kill(:USR1, $$)
+        p HANDLED.pop
+        Thread.pass while Tracepoint::Agent.armed_by
+      }
+    RUBY
+    memory = connect(target).arm(mode: "ring")
+    target.begin_step
+    assert_equal "nil\n", target.io.gets
+    target.end_step
+    assert_equal 2, memory.state
+  end
+
   def again(target)
     connect(target)
   rescue AgentClient::Refused, EOFError, SystemCallError

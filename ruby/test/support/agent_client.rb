@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require "socket"
+require "stringio"
 
 # A tracer in Ruby, written from docs/agent.md: what the agent is tested with.
 class AgentClient

@@ -1,7 +1,6 @@
 # frozen_string_literal: true
 
 require_relative "agent_client"
-require "stringio"
 
 # A Ruby with the agent in it, that does one thing each time it is told to.
 class AgentTarget
