@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from injecting import build_registers, injected, state
 
-from processes import is_soak, read_line, times
+from processes import Target, is_soak, read_line, times
 from rbtrace_py.agent.inject import NotAcknowledged
 from rbtrace_py.agent.loading import NotLoaded, Said, alone
 from rbtrace_py.aggregate.inside import Evaluated
@@ -258,3 +259,29 @@ def test_one_tracer_at_a_time() -> None:
         alone(process, 0),
     ):
         pass
+
+
+_LOCKS = """
+import fcntl, os, sys
+os.setuid(int(sys.argv[2]))
+fd = os.open(f"/proc/{sys.argv[1]}", os.O_RDONLY)
+fcntl.flock(fd, fcntl.LOCK_EX)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_only_who_could_do_it_is_waited_for(root: None) -> None:
+    """Anybody may lock /proc/PID; such a lock keeps nobody off, and root's is named."""
+    words = [sys.executable, "-c", _LOCKS, str(os.getpid())]
+    with Process(os.getpid()) as process:
+        other = Target(*words, str(USER))
+        with closing(other), alone(process, 0):
+            pass
+        ours = Target(*words, "0")
+        with (
+            closing(ours),
+            pytest.raises(RbtraceError, match=rf"it is process {ours.pid}\)"),
+            alone(process, 0),
+        ):
+            pass
