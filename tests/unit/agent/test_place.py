@@ -80,7 +80,7 @@ def test_none(tmp_path: Path) -> None:
         connect(process)
     assert caught.value.exit_code == 4
     assert str(caught.value).endswith(" runs no Ruby")
-    assert "tracepoint/agent" in caught.value.hint
+    assert "CRuby" in caught.value.hint
 
 
 def test_nobody_listens(tmp_path: Path) -> None:
@@ -116,6 +116,23 @@ def test_a_directory_that_is_a_link(tmp_path: Path) -> None:
     link.symlink_to(real)
     with listening(link) as process, pytest.raises(NoAgent):
         connect(process)
+
+
+CHROOTED = LISTENING.replace("path =", "os.chroot(sys.argv[2])\npath =")
+
+
+@pytest.mark.parametrize("link", ["/real", "real", "../real", "/other"])
+def test_a_link_on_the_way_leads_where_the_process_says(
+    link: str, root: None, tmp_path: Path
+) -> None:
+    """As /var/run -> /run in a container; not into what is ours."""
+    (tmp_path / "real/agent").mkdir(parents=True)
+    (tmp_path / "other").symlink_to("/real")
+    (tmp_path / "way").symlink_to(link)
+    env = {"TRACEPOINT_AGENT_DIR": "/way/agent"}
+    target = Target(sys.executable, "-c", CHROOTED, "0", str(tmp_path), env=env)
+    with contextlib.closing(target), Process(target.pid) as process:
+        connect(process).close()
 
 
 def test_one_that_hangs_up(tmp_path: Path) -> None:

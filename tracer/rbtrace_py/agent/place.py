@@ -15,6 +15,7 @@ from itertools import islice
 
 from rbtrace_py.errors import NoSuchTarget, NotRuby, RbtraceError
 from rbtrace_py.linux.binaries import mapped_files
+from rbtrace_py.linux.inroot import open_directory_in_root
 from rbtrace_py.linux.process import Process, gone, parse_stat, parse_status
 from rbtrace_py.linux.ruby_probes import is_ruby_binary
 from rbtrace_py.linux.text import safe_text
@@ -104,10 +105,9 @@ def _connections(
     process: Process, directory: str, reasons: list[str]
 ) -> Iterator[socket.socket]:
     """Those of a directory that are the process's own; ``reasons`` why others not."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        fd = process.open(directory, flags)
-    except RbtraceError:
+        fd = _open_directory(process, directory)
+    except (OSError, RbtraceError):
         return
     try:
         for name in _names(process, fd):
@@ -123,16 +123,34 @@ def _connections(
         os.close(fd)
 
 
+def _open_directory(process: Process, directory: str) -> int:
+    """It is no link itself; links on the way to it lead where they do in there."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    if not directory.startswith("/"):
+        return process.open(f"cwd/{directory}", flags)
+    before, name = os.path.split(directory.rstrip("/"))
+    if name in ("", ".", ".."):
+        before, name = directory, "."
+    root = process.open("root", os.O_PATH | os.O_DIRECTORY)
+    try:
+        way = open_directory_in_root(root, before)
+    finally:
+        os.close(root)
+    try:
+        return os.open(name, flags, dir_fd=way)
+    finally:
+        os.close(way)
+
+
 def _directories(process: Process) -> Iterator[str]:
-    """By preference, below /proc/PID."""
+    """By preference, as the process has them."""
     asked = _environment(process)
     if asked:
         # A relative one was in the working directory of that time.
-        root = "root" if asked.startswith("/") else "cwd/"
-        yield f"{root}{asked}"
+        yield asked
     uid = inner_uid(process, process.uid)
     uid = process.uid if uid is None else uid
-    yield from (f"root{base}/rbtrace-agent-{uid}" for base in _BASES)
+    yield from (f"{base}/rbtrace-agent-{uid}" for base in _BASES)
 
 
 def _environment(process: Process) -> str:
