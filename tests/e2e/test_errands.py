@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
 from conftest import TIMEOUT, Target, Tracer, has_ruby_probes
 from rbtrace_py.agent.client import Agent
 from rbtrace_py.linux.process import Process
+from rbtrace_py.session import errand
+from rbtrace_py.session.exceptions import ExceptionOptions, Exceptions
+from rbtrace_py.session.targets import Targets
 
 Start = Callable[..., Target]
 Trace = Callable[..., Tracer]
@@ -58,6 +63,34 @@ def test_a_child_has_nothing_of_it(
     found = value(target, IN_A_CHILD % (TRACEPOINTS, TRACEPOINTS))
     assert found == r'[1, "[0, true, true, true]"]'
     tracer.finish()
+
+
+def test_it_has_variables_of_its_own(target: Target, trace: Trace) -> None:
+    """The program has a ``line`` at top level, and goes on reading it."""
+    tracer = trace("trace", target.pid, "raise", "-n", "30")
+    assert value(target, 'line = "kept"') == '"kept"'
+    code = "Thread.new { 30.times { raise IOError rescue nil } }.join; 1"
+    assert value(target, code) == "1"
+    tracer.result()
+    assert value(target, "line") == '"kept"'
+
+
+def test_code_whose_time_is_over_is_run_again(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was raised between two runs is not known, and counts as lost."""
+    monkeypatch.setattr(errand, "_LIMIT_MS", 2_000)
+    deadline = time.monotonic() + TIMEOUT
+    targets = Targets.from_pids([target.pid])
+    with closing(targets), Exceptions(targets, ExceptionOptions()) as session:
+        kinds: set[str] = set()
+        while session.result_counters()["lost"] < 2 or not kinds:
+            target.step("raise")
+            kinds |= {str(event.values[0]) for event in session.events(0.1)}
+            assert time.monotonic() < deadline, "it is not run again"
+        session.detach()
+        kinds |= {str(event.values[0]) for event in session.events(0)}
+    assert kinds == {"Work::Refused"}
 
 
 @pytest.mark.parametrize("words", [RAISE, SPEAK], ids=" ".join)

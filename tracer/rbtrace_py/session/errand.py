@@ -18,6 +18,9 @@ from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process
 
 Record = tuple[bytes, ...]
+GAP: Record = ()
+"""Comes where the code's time was over and it was run again: what it did between the
+two, and had not written, is not known."""
 
 MAX_FIELDS = 256
 MAX_FIELD = 1 << 16
@@ -25,6 +28,14 @@ _LIMIT_MS = 3_600_000
 _WAITING = 4096
 _GRACE = 10
 _SLICE = 0.02
+# As a method's, its local variables are not the program's at top level.
+_ALONE = """
+::Module.new do
+  def self.run
+    %s
+  end
+end.run
+"""
 _STOP = "Thread.list.each {{ |t| t.thread_variable_get({})&.push(nil) }}"
 _U32 = struct.Struct("<I")
 
@@ -70,7 +81,8 @@ class Errand(Closing):
     """Runs ``code`` in ``process``; what it writes comes as records.
 
     It writes to the IO in its thread's variable ``:rbtrace_stdout``: $stdout stays
-    the program's. The first record says that it has begun. When we close, or are
+    the program's. The first record says that it has begun; of each later run, as
+    none goes on for longer than an hour, there is GAP instead. When we close, or are
     killed, the agent kills the code's thread, which has to undo what it did
     (``Tracepoint::Agent.undoing``, so that it is undone in children too). ``%(queue)s``
     in the code is a symbol of its thread's variable for a queue: it ends by itself,
@@ -84,10 +96,11 @@ class Errand(Closing):
         self.ended: RbtraceError | None = None
         self._process = process
         self._variable = f":rbtrace_{secrets.token_hex(8)}"
-        self._code = code % {"queue": self._variable}
+        self._code = _ALONE % (code % {"queue": self._variable})
         self._records: queue.Queue[Record] = queue.Queue(_WAITING)
         self._is_closed = threading.Event()
         self._has_begun = threading.Event()
+        self._is_beginning = True
         self._agent = Agent(process)
         # To end a wait of the other thread's, which closing does not.
         self._socket = socket.socket(fileno=os.dup(self._agent.fileno()))
@@ -149,6 +162,7 @@ class Errand(Closing):
     def _has_ended(self) -> bool:
         """Run it; False if only its time is over, as nothing is run without end."""
         records = Records()
+        self._is_beginning = True
 
         def take(data: bytes) -> None:
             for record in records.feed(data):
@@ -169,9 +183,12 @@ class Errand(Closing):
         return True
 
     def _put(self, record: Record) -> None:
-        if not self._has_begun.is_set():
-            self._has_begun.set()
-            return
+        if self._is_beginning:
+            self._is_beginning = False
+            if not self._has_begun.is_set():
+                self._has_begun.set()
+                return
+            record = GAP
         while not self._is_closed.is_set():
             # While nobody takes them the code waits too, and counts what it drops.
             with suppress(queue.Full):

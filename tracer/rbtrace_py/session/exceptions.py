@@ -18,7 +18,7 @@ from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model import Binary, Operand, OperandType, Probe
-from rbtrace_py.session.errand import Errand, Record
+from rbtrace_py.session.errand import GAP, Errand, Record
 from rbtrace_py.session.targets import Targets
 
 MAX_BACKTRACE = 200
@@ -26,6 +26,8 @@ _WAITING = 10_000
 _FIELDS = 8
 _SLICE = 0.02
 _MAX = (1 << 63) - 1
+_BEFORE = 0
+"""As whose are counted those that were lost before a process's code was run again."""
 
 _OPERANDS = (
     Operand("class", OperandType.STRING),
@@ -174,7 +176,8 @@ class Exceptions(Starting):
     def events(self, seconds: float) -> Iterator[RaiseEvent]:
         """What has come; waits up to ``seconds`` if nothing has."""
         last, self._last = self._last, []
-        yield from (self._event(pid, record) for pid, record in last)
+        for pid, record in last:
+            yield from self._heard(pid, record)
         deadline = time.monotonic() + seconds
         share = min(seconds, _SLICE) / max(len(self._errands), 1)
         while True:
@@ -182,9 +185,18 @@ class Exceptions(Starting):
             for pid, errand in self._errands.items():
                 for record in errand.fetch(share):
                     is_quiet = False
-                    yield self._event(pid, record)
+                    yield from self._heard(pid, record)
             if not is_quiet or self.is_over or time.monotonic() >= deadline:
                 return
+
+    def _heard(self, pid: int, record: Record) -> Iterator[RaiseEvent]:
+        """The event that it is; a gap counts as one that was lost."""
+        if record == GAP:
+            # What the code counts begins anew.
+            lost = self._lost.pop(pid, 0) + 1
+            self._lost[_BEFORE] = self._lost.get(_BEFORE, 0) + lost
+            return
+        yield self._event(pid, record)
 
     def _event(self, pid: int, record: Record) -> RaiseEvent:
         if len(record) < _FIELDS:
