@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+TOO_MUCH_LOST = 5
+"""The exit code of a command whose answer lacks too much."""
+
 
 class RbtraceError(Exception):
     """Base of all: ``str(error)`` says what is wrong, ``hint`` what to do."""

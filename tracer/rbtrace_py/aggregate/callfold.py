@@ -30,7 +30,12 @@ GARBAGE = Frame(FrameKind.GC, "(garbage collection)", "(garbage collection)", ""
 DEEPER = Frame(FrameKind.MARKER, "(deeper)", "(deeper)", "", None)
 """The last frame of stacks that are deeper than MAX_FRAMES."""
 MAX_FRAMES = 1000
+MAX_THREADS = 1 << 13
+"""The calls of those that come later are of a thread that nobody knows."""
+_MAX_STACKS = 1 << 16
+"""With calls that are open; of others none is counted."""
 _LAST = (OTHER, DEEPER)
+_NOBODY = RubyThread(0, None, 0, "")
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +90,8 @@ class CallFold:
 
     def _enter(self, told: Told) -> None:
         stack = told.event.stack
+        if stack not in self._open and len(self._open) >= _MAX_STACKS:
+            return
         calls = self._open.setdefault(stack, [])
         above = calls[-1].node if calls else self._root(told.pid, stack)
         calls.append(_Open(self._below(above, told.method)))
@@ -119,6 +126,8 @@ class CallFold:
     def _root(self, pid: int, stack: CallStack) -> _Node:
         key = (pid, stack.tid, stack.thread)
         thread = self._threads.get(key)
+        if thread is None and len(self._threads) >= MAX_THREADS:
+            return self._roots.setdefault(_NOBODY, _Node(None, 0))
         if thread is None:
             name = self._names.get(stack.tid, "")
             thread = RubyThread(pid, stack.tid or None, stack.thread, name)

@@ -13,6 +13,7 @@ from rbtrace_py.aggregate.callfold import (
     DEEPER,
     GARBAGE,
     MAX_FRAMES,
+    MAX_THREADS,
     add_weight,
     frame_of,
 )
@@ -32,7 +33,6 @@ from rbtrace_py.model import (
 _MARKS = {-1: GARBAGE, -2: DEEPER, -3: OTHER}
 _GARBAGE, _DEEPER, _OTHER = _MARKS
 """Numbers of what is no method."""
-_MAX_THREADS = 1 << 13
 
 
 @dataclass(slots=True, eq=False)
@@ -181,7 +181,7 @@ class RecordFold:
 
     def _root(self, stack: _Calls) -> _Node:
         key = (stack.tid, stack.thread)
-        if key not in self._roots and len(self._roots) >= _MAX_THREADS:
+        if key not in self._roots and len(self._roots) >= MAX_THREADS:
             key = (0, 0)
         stack.root = self._roots.setdefault(key, _Node(0, 0))
         return stack.root

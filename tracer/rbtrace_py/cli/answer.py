@@ -20,15 +20,13 @@ from rbtrace_py.cli.output import (
     ticker_for,
 )
 from rbtrace_py.cli.stop import Stop
-from rbtrace_py.errors import UsageError
+from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.hlog import HlogWriter
 from rbtrace_py.report.json import document, dumps
 from rbtrace_py.report.notes import lost
 from rbtrace_py.report.style import Style
 from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.run import Counting, run
-
-TOO_MUCH_LOST = 5
 
 
 class Answering(Asking, Counting, Protocol):

@@ -13,13 +13,12 @@ import click
 
 from rbtrace_py.aggregate.calls import Happened, Told
 from rbtrace_py.cli import options as o
-from rbtrace_py.cli.answer import TOO_MUCH_LOST
 from rbtrace_py.cli.callwriters import Recorder, Writers
 from rbtrace_py.cli.main import wrapped
 from rbtrace_py.cli.methods import attach_first, selecting_options
 from rbtrace_py.cli.output import Ticker, attached
 from rbtrace_py.cli.stop import Stop
-from rbtrace_py.errors import UsageError
+from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.calls import (
     calls_end_document,
 )

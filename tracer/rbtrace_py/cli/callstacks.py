@@ -18,6 +18,7 @@ from rbtrace_py.cli import options as o
 from rbtrace_py.cli import rendering as r
 from rbtrace_py.cli.output import Ticker, attached
 from rbtrace_py.cli.stop import Stop
+from rbtrace_py.errors import TOO_MUCH_LOST
 from rbtrace_py.report.amounts import amount
 from rbtrace_py.report.notes import counter_lines, lost
 from rbtrace_py.report.style import Style
@@ -26,8 +27,6 @@ from rbtrace_py.session.folding import FoldedCalls
 from rbtrace_py.session.limits import REFRESH_SECONDS
 from rbtrace_py.session.selectors import selectors_of
 from rbtrace_py.session.targets import Targets
-
-TOO_MUCH_LOST = 5
 
 
 def fold_calls(targets: Targets, values: dict[str, Any], stem: str) -> int:

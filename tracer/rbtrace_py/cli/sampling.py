@@ -13,6 +13,7 @@ import click
 from rbtrace_py.cli import options as o
 from rbtrace_py.cli.output import Ticker, attached
 from rbtrace_py.cli.stop import Stop
+from rbtrace_py.errors import TOO_MUCH_LOST
 from rbtrace_py.report.amounts import NONE_ON_CPU, progress, statistics_lines
 from rbtrace_py.report.style import Style
 from rbtrace_py.session.limits import Limits
@@ -22,8 +23,6 @@ from rbtrace_py.session.sampling import MAX_RATE, Add, Sampling, SamplingOptions
 from rbtrace_py.session.targets import Targets
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-TOO_MUCH_LOST = 5
 
 
 def sampling_options(mode: str) -> Callable[[Command], Command]:

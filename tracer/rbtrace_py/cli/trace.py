@@ -13,7 +13,7 @@ import click
 from rbtrace_py.aggregate.events import Event
 from rbtrace_py.cli import methods as m
 from rbtrace_py.cli import options as o
-from rbtrace_py.cli.answer import TOO_MUCH_LOST, need_words
+from rbtrace_py.cli.answer import need_words
 from rbtrace_py.cli.output import (
     Output,
     attached,
@@ -23,7 +23,7 @@ from rbtrace_py.cli.output import (
     ticker_for,
 )
 from rbtrace_py.cli.stop import Stop
-from rbtrace_py.errors import UsageError
+from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.events import FIELDS, Template, backtrace_lines, event_line
 from rbtrace_py.report.json import dumps, event_document, trace_end_document
 from rbtrace_py.report.notes import counter_lines

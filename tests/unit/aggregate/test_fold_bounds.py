@@ -1,0 +1,73 @@
+"""Recordings of ever new threads take no more memory than a bound."""
+
+from __future__ import annotations
+
+import pytest
+
+from rbtrace_py.aggregate import callfold, recordfold
+from rbtrace_py.aggregate.callfold import CallFold
+from rbtrace_py.aggregate.calls import CallEvent, CallStack, Happened, Told
+from rbtrace_py.aggregate.recordfold import RecordFold
+from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.aggregate.stacks import StackCounts
+from rbtrace_py.model import CalledMethod, CallKind, MethodKind
+
+METHOD = CalledMethod(MethodKind.RUBY, "A", False, "a", "/a.rb", 1)
+THREADS, MOST = 50, 8
+
+
+def told(what: Happened, stack: CallStack) -> Told:
+    return Told(7, CallEvent(what, stack, 10, start=5), METHOD)
+
+
+@pytest.fixture(autouse=True)
+def bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callfold, "MAX_THREADS", MOST)
+    monkeypatch.setattr(recordfold, "MAX_THREADS", MOST)
+    monkeypatch.setattr(callfold, "_MAX_STACKS", MOST)
+
+
+def threads_of(counts: StackCounts) -> dict[int | None, int]:
+    """How many calls each thread has."""
+    found: dict[int | None, int] = {}
+    for row in counts.rows():
+        tid = row.thread.tid if row.thread else None
+        found[tid] = found.get(tid, 0) + row.weight
+    return found
+
+
+def test_events() -> None:
+    fold = CallFold()
+    for number in range(THREADS):
+        stack = CallStack(number, number + 1)
+        fold.add(told(Happened.ENTERED, stack))
+        fold.add(told(Happened.RETURNED, stack))
+    counts = fold.take(Statistics("calls", counted="calls"))
+    found = threads_of(counts)
+    assert found.pop(None) == THREADS - MOST
+    assert found == dict.fromkeys(range(1, MOST + 1), 1)
+    assert fold.calls == THREADS
+
+
+def test_events_of_calls_that_never_end() -> None:
+    fold = CallFold()
+    stacks = [CallStack(number, 1) for number in range(THREADS)]
+    for stack in stacks:
+        fold.add(told(Happened.ENTERED, stack))
+    for stack in stacks:
+        fold.add(told(Happened.RETURNED, stack))
+    assert fold.calls == MOST
+
+
+def test_records() -> None:
+    fold = RecordFold()
+    for number in range(THREADS):
+        fold.feed(0, (0, number + 1, 0, CallKind.STACK, 0))
+        fold.feed(0, (0xEC, number + 1, 0, CallKind.PLACE, 0))
+        fold.feed(0, (5, 1, 0, CallKind.ENTRY, 0))
+        fold.feed(0, (10, 1, 0, CallKind.RETURN, 0))
+    counts = StackCounts()
+    fold.take(counts, 7, {}, lambda index: METHOD, None)
+    found = threads_of(counts)
+    assert found.pop(None) == THREADS - MOST
+    assert found == dict.fromkeys(range(1, MOST + 1), 1)
