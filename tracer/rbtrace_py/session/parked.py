@@ -3,7 +3,8 @@
 Since Ruby 2.5 ``ruby:method__entry`` and ``method__return`` fire only while something
 in the process asks for calls of every method. The agent runs code of ours that has a
 TracePoint on a thread which sleeps: so all threads' methods fire the probes, and no
-call runs a line of Ruby for it. It goes when we go.
+call runs a line of Ruby for it. It goes when we go, and is not in children. Once an
+hour, when the code's time is over and it is run again, they say nothing for a moment.
 """
 
 from __future__ import annotations
