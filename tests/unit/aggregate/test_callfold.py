@@ -66,6 +66,26 @@ def fold(request: pytest.FixtureRequest) -> Callable[..., Fold]:
     return fold_events if request.param == "events" else fold_records
 
 
+@pytest.mark.parametrize("pid", [1, 70])
+def test_which_thread_is_the_main_one(fold: Callable[..., Fold], pid: int) -> None:
+    """As the kernel numbers them: the one with the process's number."""
+    place = [(0, 1, 0, CallKind.STACK, 0), (0xEC, 70, 0, CallKind.PLACE, 0)]
+    counts, called = StackCounts(), list(records("a( )"))
+    if fold is fold_events:
+        found, nesting = CallFold(), CallNesting()
+        for record in [*place, *called]:
+            for event in nesting.feed(0, record):
+                found.add(Told(pid, event, method(event.method)))
+        counts = found.take(Statistics("calls", counted="calls"))
+    else:
+        folded = RecordFold()
+        for record in [*place, *called]:
+            folded.feed(0, record)
+        folded.take(counts, pid, {}, method, None)
+    (row,) = counts.rows()
+    assert (row.thread.tid, row.thread.is_main) == (70, pid == 70)
+
+
 def fold_events(text: str, **options: int) -> CallFold:
     found = CallFold(**options)
     nesting = CallNesting()

@@ -129,8 +129,10 @@ class CallFold:
         if thread is None and len(self._threads) >= MAX_THREADS:
             return self._roots.setdefault(_NOBODY, _Node(None, 0))
         if thread is None:
-            name = self._names.get(stack.tid, "")
-            thread = RubyThread(pid, stack.tid or None, stack.thread, name)
+            name, is_main = self._names.get(stack.tid, ""), stack.tid == pid
+            thread = RubyThread(
+                pid, stack.tid or None, stack.thread, name, is_main=is_main
+            )
             self._threads[key] = thread
             self._roots[thread] = _Node(None, 0)
         return self._roots[thread]

@@ -218,7 +218,9 @@ class RecordFold:
         self._name(name)
         frames: dict[int, Frame] = dict(_MARKS)
         for (tid, address), root in self._roots.items():
-            thread = RubyThread(pid, tid or None, address, names.get(tid, ""))
+            thread = RubyThread(
+                pid, tid or None, address, names.get(tid, ""), is_main=tid == pid
+            )
             for path, node in self._paths(root, frames):
                 stack, weight = Stack(path), node.calls
                 if calls is not None:

@@ -20,11 +20,12 @@ from rbtrace_py.report.text import escape, inspected
 
 _CLOCK_WIDTH = len("12:34:56.789012 ")
 _LABEL_WIDTH = 8
-_MOST_INDENTED = 256
-"""Deeper calls are not indented further."""
+_MOST_INDENTED = 100
+"""Of deeper calls the depth stands there as a number."""
 _MOST_KEPT = 4096
 """Lines of a block that wait for its end, with --by-thread."""
 _NAMES_KEPT = 65_536
+_THREADS_KEPT = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class CallsForm:
     on_return: a line when a call returns, and none before (of slow calls)
     by_thread: an outermost call with all in it at once, below its thread's name
     column: the thread stands before each line; else once a second one shows up
-    with_pid: it is PID/TID
+    with_pid: it is PID/TID, from the first line on
     names: of threads, by kernel thread id
     """
 
@@ -59,14 +60,16 @@ class CallLines:
         self._blocks: dict[CallStack, list[str]] = {}
         self._names: dict[int, tuple[CalledMethod, str]] = {}
         self._has_nested = False
-        self._column = form.column
+        self._column = form.column or form.with_pid
+        self._running: dict[tuple[int, int], CallStack] = {}
         self._only: tuple[int, int] | None = None
         self._headed: CallStack | None = None
 
     def lines(self, told: Told) -> list[str]:
         """What an event adds, perhaps nothing yet."""
         if not self._form.by_thread:
-            return self._of(told)
+            self._see(told)
+            return [*self._switched(told), *self._of(told)]
         return self._grouped(told)
 
     def end(self) -> list[str]:
@@ -104,6 +107,21 @@ class CallLines:
         where = f"process {pid} " if self._form.with_pid and pid else ""
         return [self._style.bold(f"--- {where}{words}")]
 
+    def _switched(self, told: Told) -> list[str]:
+        """Of a thread that goes on in another fiber, the call that it came from.
+
+        What happens in the fiber happens while that goes on: it is printed before.
+        """
+        stack = told.event.stack
+        key = (told.pid, stack.tid)
+        before = self._running.get(key)
+        if before is stack or not stack.tid:
+            return []
+        if len(self._running) >= _THREADS_KEPT:
+            self._running.clear()
+        self._running[key] = stack
+        return [] if before is None else self._opened(before)
+
     def _of(self, told: Told) -> list[str]:
         what = told.event.what
         if what is Happened.ENTERED:
@@ -123,7 +141,6 @@ class CallLines:
         return []
 
     def _entered(self, told: Told) -> list[str]:
-        self._see(told)
         if told.event.depth:
             self._has_nested = True
         if self._form.on_return:
@@ -166,11 +183,13 @@ class CallLines:
             start = f"{clock(began)} " if dated else " " * _CLOCK_WIDTH
         if not form.by_thread:
             start += self._label(told)
-        return f"{start}{' ' * (form.indent * min(event.depth, _MOST_INDENTED))}{text}"
+        if form.indent and event.depth > _MOST_INDENTED:
+            return f"{start}[{event.depth}] {text}"
+        return f"{start}{' ' * (form.indent * event.depth)}{text}"
 
     def _see(self, told: Told) -> None:
         """From when there are two stacks, each line says whose it is."""
-        if not self._column:
+        if not self._column and told.event.what in _PRINTED:
             here = (told.pid, told.event.stack.number)
             self._column = self._only not in (None, here)
             self._only = here
@@ -212,6 +231,10 @@ class CallLines:
         text = escape(method.full_name, self._style)
         self._names[id(method)] = (method, text)
         return text
+
+
+_PRINTED = (Happened.ENTERED, Happened.COLLECTED)
+"""What tells of a stack that lines will come of it."""
 
 
 def _number(stack: CallStack) -> str:
