@@ -150,10 +150,11 @@ def test_fibers_in_text(target: Target, trace: Trace) -> None:
     out = shown(trace("calls", target.pid), target, "fibers")
     pid, second, third = (f"{target.pid}{s}".rjust(8) for s in ("", ".2", ".3"))
     assert out == (
+        f"{pid} Object#turns\n"
         f"{second} Object#generate\n"
+        f"{third} Object#generate\n"
         f"{second}   Plain#leaf <>\n"
         f"{second} Object#generate <>\n\n"
-        f"{third} Object#generate\n"
         f"{third}   Plain#leaf <>\n"
         f"{third} Object#generate <>\n\n"
         f"{pid} Object#turns <>\n\n"
@@ -293,6 +294,7 @@ def test_json(target: Target, trace: Trace) -> None:
         "method": "Tiny#last",
         "is_c": False,
         "path": str(TARGETS / "calls.rb"),
+        "values": None,
     }
     assert (end["count"], end["lost"], end["stays"]) == (1, 0, [])
 
@@ -438,6 +440,7 @@ def test_children_join(target: Target, trace: Trace) -> None:
     _, child, _ = target.step("fork").split()
     events = calls_of(tracer.finish()[0])
     assert [(e["pid"], e["method"]) for e in events[:-1]] == [(int(child), "Tiny#last")]
+    assert events[-1]["counters"]["late_processes"] == 1
 
 
 @pytest.mark.parametrize("command", ["calls", "stacks"])
@@ -465,7 +468,7 @@ def test_children_without_an_agent_that_come_later(target: Target) -> None:
             assert time.monotonic() < deadline
             list(session.events(0.05))
         list(session.finish())
-        assert session.unseen(1) == {"without_agent": 1}
+        assert session.unseen(1) == {"without_agent": 1, "late_processes": 0}
         assert session.notes[-1].startswith(f"process {child} is left out: ")
 
 
@@ -481,7 +484,7 @@ def test_children_that_are_not_followed(target: Target, trace: Trace) -> None:
     ("words", "text"),
     [
         (["-m", "a b"], "selects no method"),
-        (["-m", "String#gsub(self)"], "expression"),
+        (["-m", "String#gsub()"], "expression is missing"),
         (["-c", "nothing"], "sidekiq"),
         (["last"], "-m last"),
         (["--slow", "5", "--slowcpu", "5"], "do not go together"),

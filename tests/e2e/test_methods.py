@@ -7,15 +7,20 @@ import os
 import re
 import signal
 import statistics
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import rubies
-from conftest import TARGETS, Target, Tracer, answer, has_ruby_probes, run
+from conftest import TARGETS, TIMEOUT, Target, Tracer, answer, has_ruby_probes, run
+from rbtrace_py.session.exceptions import ExceptionOptions, Exceptions
+from rbtrace_py.session.methods import Methods
+from rbtrace_py.session.targets import Targets
 from rubies import NAMES, Running
 
 Start = Callable[..., Target]
@@ -523,6 +528,15 @@ def test_exceptions(each: Running, trace: Trace) -> None:
     assert "attempt" in caller
 
 
+def test_exceptions_of_a_class_without_a_name(target: Target, trace: Trace) -> None:
+    tracer = trace("trace", target.pid, "raise", "-n", "1")
+    code = "raise Class.new(StandardError), 'no' rescue 0"
+    assert run("eval", target.pid, f"Thread.new {{ {code} }}.value")[2] == 0
+    out, _, status = tracer.result()
+    assert re.search(r'class: "#<Class:0x[0-9a-f]+>", message: "no"', out), out
+    assert status == 0
+
+
 def test_exceptions_for_people(target: Target, trace: Trace) -> None:
     tracer = trace("trace", target.pid, "raise", "-n", "2")
     step(target, "raise")
@@ -552,13 +566,15 @@ def test_the_exception_that_ends_the_program(target: Target, trace: Trace) -> No
     assert (len(events), end["count"], end["lost"]) == (300, 301, 0)
 
 
-FORKED = """
+FORKING = """
 $stdout.sync = true
 require "tracepoint/agent"
 refuse = -> { raise "no" rescue nil }
+puts "ready"
+$stdin.gets
 pid = Thread.new do
   fork do
-    puts "ready #{Process.pid}"
+    puts Process.pid
     while $stdin.gets
       refuse.call
       Thread.new(&refuse).join
@@ -570,23 +586,47 @@ Process.wait(pid)
 """
 
 
-def test_threads_of_a_child_that_raise(
-    start: Start, trace: Trace, tmp_path: Path
-) -> None:
-    """The main one is who forked; it has the child's number, not the parent's."""
-    script = tmp_path / "forked.rb"
-    script.write_text(FORKED)
-    target = start(str(script))
-    child = int(target.ready.split()[1])
-    tracer = trace("trace", child, "raise", "--json")
-    target.step()
-    out, err, code = tracer.finish()
-    *events, _ = map(json.loads, out.splitlines())
-    assert code == 0, err
-    assert [event["pid"] for event in events] == [child, child]
-    (main, other) = (event["tid"] for event in events)
-    assert main == child
-    assert other not in (child, target.pid)
+@pytest.fixture
+def forking(start: Start, tmp_path: Path) -> Target:
+    script = tmp_path / "forking.rb"
+    script.write_text(FORKING)
+    return start(str(script))
+
+
+def until_joined(session: Exceptions | Methods, late: Callable[[], int]) -> None:
+    """A child makes its agent when it has begun."""
+    deadline = time.monotonic() + TIMEOUT
+    while not late():
+        assert time.monotonic() < deadline
+        session.refresh()
+
+
+def test_exceptions_of_a_child(forking: Target, root: None) -> None:
+    """Its main thread is who forked: it has the child's number, not the parent's."""
+    targets = Targets.from_pids([forking.pid], follow=True)
+    with closing(targets), Exceptions(targets, ExceptionOptions()) as session:
+        child = int(forking.step())
+        until_joined(session, lambda: session.result_counters()["late_processes"])
+        forking.step()
+        session.detach()
+        events = list(session.events(0))
+        counters = session.result_counters()
+    assert [event.pid for event in events] == [child, child]
+    assert events[0].tid == child
+    assert events[1].tid not in (child, forking.pid)
+    assert counters == {"seen": 2, "without_agent": 0, "late_processes": 1, "lost": 0}
+
+
+def test_counts_of_a_child(forking: Target, root: None) -> None:
+    targets = Targets.from_pids([forking.pid], follow=True)
+    with closing(targets), Methods(targets, "count", ["raise"]) as session:
+        forking.step()
+        until_joined(session, lambda: session.snapshot().counters["late_processes"])
+        forking.step()
+        session.detach()
+        found = session.snapshot()
+    assert [group.count for group in found.groups] == [2]
+    assert found.counters["late_processes"] == 1
 
 
 @pytest.mark.parametrize(

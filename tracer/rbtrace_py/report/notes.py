@@ -62,6 +62,10 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "1 process has no agent and is not here",
         "{} processes have no agent and are not here",
     ),
+    "late_processes": (
+        "1 child was joined after it began; what it did before is not here",
+        "{} children were joined after they began; what they did before is not here",
+    ),
     "beyond_range": ("1 was beyond the range", "{} were beyond the range"),
     "negative": (
         "1 was negative: the clock went backwards",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -130,6 +130,7 @@ class Calls(Closing):
         self._strangers: set[int] = set()
         self._offsets: dict[int, dict[str, int] | None] = {}
         self._children: set[int] = set()
+        self._late = 0
         self._agreed = False
         self._looked = 0.0
         self._switches: Switches | None = None
@@ -190,7 +191,7 @@ class Calls(Closing):
         """What the scheduler did with threads since this was last asked, until now."""
         return [] if self._switches is None else self._switches.take()
 
-    def finish(self) -> Iterator[Told]:
+    def finish(self) -> Generator[Told, None, None]:
         """Take the hooks out; what had happened by then, and what was still open."""
         self._strangers |= self.targets.strangers()
         for pid in list(self._traced):
@@ -198,12 +199,22 @@ class Calls(Closing):
         for pid, why in self._without.items():
             self._say_once(f"process {pid} is left out: {why}")
 
+    def waiting(self) -> int:
+        """Events that have come and were not told yet."""
+        return sum(traced.waiting() for traced in self._traced.values())
+
+    def drop(self) -> None:
+        """As ``finish``, but what was not told yet is lost, and counted so."""
+        for pid, traced in list(self._traced.items()):
+            traced.drop()
+            self._let_go(pid)
+
     def unseen(self, shown: int) -> dict[str, int]:
-        """Processes whose calls are not seen, by docs/formats.md's names.
+        """Processes whose calls are not all seen, by docs/formats.md's names.
 
         shown: calls that were seen; if there were none, it may be the children's fault
         """
-        found = {"without_agent": len(self._without)}
+        found = {"without_agent": len(self._without), "late_processes": self._late}
         if not shown and self._strangers:
             found["not_followed"] = len(self._strangers)
         return found
@@ -362,6 +373,7 @@ class Calls(Closing):
         for process in list(self._joining.values()):
             try:
                 self._try(process, waits=True)
+                self._late += process.pid in self._traced
             except RbtraceError as error:
                 if self._joining.pop(process.pid, None) is not None:
                     self._without.setdefault(process.pid, str(error))
@@ -373,12 +385,14 @@ class Calls(Closing):
             armed.listen()
 
     def _end(self, pid: int) -> Iterator[Told]:
-        traced = self._traced[pid]
         try:
-            yield from traced.finish()
+            yield from self._traced[pid].finish()
         finally:
-            if self._switches is not None:
-                self._switches.forget(pid)
-            self._ended.append(self._told_of_end(traced.end()))
-            traced.armed.close()
-            del self._traced[pid]
+            self._let_go(pid)
+
+    def _let_go(self, pid: int) -> None:
+        traced = self._traced.pop(pid)
+        if self._switches is not None:
+            self._switches.forget(pid)
+        self._ended.append(self._told_of_end(traced.end()))
+        traced.armed.close()

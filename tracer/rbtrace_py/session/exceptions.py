@@ -8,7 +8,7 @@ raises; texts are made in the agent's own.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rbtrace_py.agent.place import NoAgent
@@ -25,6 +25,8 @@ MAX_BACKTRACE = 200
 _WAITING = 10_000
 _FIELDS = 8
 _SLICE = 0.02
+_JOIN_SECONDS = 5.0
+"""So long a child is asked for its agent, which it makes after the fork."""
 _MAX = (1 << 63) - 1
 _BEFORE = 0
 """As whose are counted those that were lost before a process's code was run again."""
@@ -120,6 +122,8 @@ class Exceptions(Starting):
         self.on_wait: Callable[[float], None] | None = None
         self.probes: Sequence[Probe] = [PROBE]
         self._errands: dict[int, Errand] = {}
+        self._without: dict[int, float] = {}
+        self._late = 0
         self._lost: dict[int, int] = {}
         self._seen = 0
         self._last: list[tuple[int, Record]] = []
@@ -139,7 +143,8 @@ class Exceptions(Starting):
                 if self.on_wait is not None:
                     self.on_wait(time.monotonic() - began)
                 time.sleep(_SLICE)
-        self._take_in(filter(self.targets.has_joined, processes))
+        for process in filter(self.targets.has_joined, processes):
+            self._take_in(process)
         self.notes.append("raise: by the agent, which runs a TracePoint for it")
 
     def _has_begun(self, process: Process, waited: float) -> bool:
@@ -162,16 +167,31 @@ class Exceptions(Starting):
 
     def refresh(self) -> None:
         """Take in children that have an agent by now."""
-        self.targets.alive()
-        self._take_in(self.targets.refresh())
+        alive = self.targets.alive()
+        fresh = self.targets.refresh()
+        now = time.monotonic()
+        self._without.update(dict.fromkeys((p.pid for p in fresh), now))
+        for process in (*alive, *fresh):
+            since = self._without.get(process.pid)
+            if since is not None and now - since < _JOIN_SECONDS:
+                self._join(process)
 
-    def _take_in(self, children: Iterable[Process]) -> None:
-        """Those that have no agent are left out."""
-        for process in children:
-            try:
-                self._errands[process.pid] = Errand(process, self._code)
-            except RbtraceError as error:
-                self.notes.append(f"process {process.pid} is left out: {error}")
+    def _join(self, process: Process) -> None:
+        try:
+            self._errands[process.pid] = Errand(process, self._code)
+        except RbtraceError:
+            return
+        del self._without[process.pid]
+        self._late += 1
+
+    def _take_in(self, child: Process) -> None:
+        """One that has no agent is left out."""
+        try:
+            self._errands[child.pid] = Errand(child, self._code)
+        except RbtraceError as error:
+            # It may have one soon.
+            self._without[child.pid] = time.monotonic()
+            self.notes.append(f"process {child.pid} is left out: {error}")
 
     def events(self, seconds: float) -> Iterator[RaiseEvent]:
         """What has come; waits up to ``seconds`` if nothing has."""
@@ -220,7 +240,12 @@ class Exceptions(Starting):
             errand.close()
 
     def result_counters(self) -> dict[str, int]:
-        return {"seen": self._seen, "lost": sum(self._lost.values())}
+        return {
+            "seen": self._seen,
+            "without_agent": len(self._without),
+            "late_processes": self._late,
+            "lost": sum(self._lost.values()),
+        }
 
     def close(self) -> None:
         for errand in self._errands.values():

@@ -93,6 +93,7 @@ class Methods(Starting):
         self._has_rows = False
         self._hooks: dict[int, _Hook] = {}
         self._without: dict[int, float] = {}
+        self._late = 0
         self._strangers: set[int] = set()
         self._check()
 
@@ -231,6 +232,7 @@ class Methods(Starting):
         except RbtraceError:
             return
         del self._without[process.pid]
+        self._late += 1
 
     @property
     def is_over(self) -> bool:
@@ -300,6 +302,7 @@ class Methods(Starting):
         if self.command == "latency":
             counters["running"] -= counters["abandoned"]
         counters["without_agent"] = len(self._without)
+        counters["late_processes"] = self._late
         if not counted and self._strangers:
             counters["not_followed"] = len(self._strangers)
         return counters
