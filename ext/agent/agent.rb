@@ -495,12 +495,21 @@ module Tracepoint
         packed = pack
         Expressions.use(@programs, @limit_ms) if @programs.any?
         data, control, size, control_size, sealed = armed(packed)
-        Expressions.watch if @programs.any?
+        watch([data, control]) if @programs.any?
         reply = { size: size, control_size: control_size, sealed: sealed == 1, ractors: Facts.ractors, overhead: overhead }
         [reply, [data, control]]
       end
 
       private
+
+      # Without who ends them no expression is evaluated.
+      def watch(files)
+        Expressions.watch
+      rescue ThreadError => e
+        Native.release
+        files.each(&:close)
+        raise Refusal.new("system", e.message)
+      end
 
       # If the thread is killed then, nobody would close what is no IO yet.
       def armed(packed)
@@ -755,6 +764,8 @@ module Tracepoint
         end
 
         # Ends with what is armed and the last evaluation; another arming has another.
+        #
+        # @raise [ThreadError] if there can be no thread
         def watch
           mine = @watcher = Object.new
           thread = Thread.new do
@@ -766,9 +777,7 @@ module Tracepoint
           thread.thread_variable_set(:rbtrace_agent, true)
           thread.name = "rbtrace agent"
           thread.report_on_exception = false
-          ThreadGroup::Default.add(thread) # the agent's end is not its own
-        rescue ThreadError # the program has closed that group
-          nil
+          apart(thread)
         end
 
         # What the records are to say, as bytes.
@@ -785,6 +794,13 @@ module Tracepoint
         end
 
         private
+
+        # The agent's end is not its own.
+        def apart(thread)
+          ThreadGroup::Default.add(thread)
+        rescue ThreadError # the program has closed that group
+          nil
+        end
 
         def packed(program, texts)
           shortened(texts).inject([program, 0].pack("S<C")) { |bytes, text| bytes << [text.bytesize].pack("S<") << text.b }

@@ -340,6 +340,18 @@ class AgentValuesTest < Minitest::Test
     assert_operator with.size, :>, 5
   end
 
+  # Nothing would end what never does.
+  def test_where_no_thread_can_be_made
+    target = target("def take(n); end\nSTEP = -> { take(1) }")
+    client = connect(target)
+    refuse = "def (Tracepoint::Agent::Expressions).watch; raise ThreadError, 'no more threads'; end"
+    client.call("eval", code: "verbose, $VERBOSE = $VERBOSE, nil; #{refuse}; $VERBOSE = verbose")
+    error = assert_raises(AgentClient::Refused) { client.arm(mode: "ring", select: selector("take", "n")) }
+    assert_equal ["system", "no more threads"], error.reply.values_at("code", "message")
+    client.arm(mode: "ring")
+    target.step
+  end
+
   def test_what_is_refused
     client = connect(target)
     { ["1 +"] => /the expression "1 \+" is no Ruby: ./, ["1) + (2"] => /is no Ruby/, ["yield"] => /is no Ruby/, ["x"] * 17 => /select/,
