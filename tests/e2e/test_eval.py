@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,9 +16,11 @@ import pytest
 
 import rubies
 from conftest import MAIN, ROOT, TARGETS, TIMEOUT, Target, run
-from rubies import NAMES, USER
+from rubies import HERE, NAMES, USER
 
 Start = Callable[..., Target]
+
+PYTHON = "print('ready', flush=True); input()"
 
 
 @pytest.fixture
@@ -178,8 +181,40 @@ def test_ctrl_c_ends_the_code(target: Target) -> None:
     assert run("eval", target.pid, waiting)[0].endswith("=> 1\n")
 
 
-def test_a_process_that_ends_meanwhile(target: Target) -> None:
-    _, err, code = run("eval", target.pid, "Process.kill(:KILL, $$); sleep")
+def test_json_where_the_time_was_over(target: Target) -> None:
+    words = ("$stdout.puts 1; loop { }", "--timeout", "300ms", "--json")
+    out, err, code = run("eval", target.pid, *words)
+    document = json.loads(out)
+    message = f"process {target.pid}: the time limit passed"
+    error = {"class": None, "message": message, "backtrace": []}
+    assert (document["error"], document["stdout"]) == (error, "1\n")
+    assert (err, code) == (f"rbtrace-py: {message}\n", 1)
+
+
+def test_a_backtrace_without_end(target: Target) -> None:
+    _, err, code = run("eval", target.pid, "def deeper = deeper; deeper")
+    lines = err.splitlines()
+    assert "(SystemStackError)" in lines[0]
+    assert re.fullmatch(r"  … [\d,]+ more …", lines[21])
+    assert (len(lines), code) == (42, 1)
+
+
+def test_a_thread_that_is_killed(target: Target) -> None:
+    _, err, code = run("eval", target.pid, "Thread.current.kill")
+    assert (err, code) == ("the thread was killed\n", 1)
+
+
+def test_a_process_that_is_stopped(target: Target) -> None:
+    os.kill(target.pid, signal.SIGSTOP)
+    _, err, code = run("eval", target.pid, "1")
+    os.kill(target.pid, signal.SIGCONT)
+    assert "it is stopped; continue it: kill -CONT" in err
+    assert code == 1
+
+
+@pytest.mark.parametrize("name", ["KILL", "TERM"])
+def test_a_process_that_ends_meanwhile(target: Target, name: str) -> None:
+    _, err, code = run("eval", target.pid, f"Process.kill(:{name}, $$); sleep")
     assert err == f"rbtrace-py: process {target.pid} has ended\n"
     assert code == 4
 
@@ -218,14 +253,21 @@ def test_a_terminal_is_not_steered(target: Target) -> None:
     assert lines[1] == b"=> \\e[2J"
 
 
-def test_without_an_agent() -> None:
-    target = Target(sys.executable, "-c", "print('ready', flush=True); input()")
+@pytest.mark.parametrize(
+    ("words", "texts"),
+    [
+        (rubies.command(HERE), ("there is no agent in", "RUBYOPT=-rtracepoint/agent")),
+        ((sys.executable, "-c", PYTHON), (") runs no Ruby",)),
+    ],
+    ids=["ruby", "python"],
+)
+def test_without_an_agent(words: tuple[str, ...], texts: tuple[str, ...]) -> None:
+    target = Target(*words)
     try:
         _, err, code = run("eval", target.pid, "1")
     finally:
         target.close()
-    assert err.startswith(f"rbtrace-py: there is no agent in process {target.pid}\n")
-    assert "RUBYOPT=-rtracepoint/agent" in err
+    assert all(text in err for text in texts), err
     assert code == 4
 
 

@@ -27,6 +27,10 @@ Sinks = Mapping[Channel, Callable[[bytes], None]]
 FRAME_SECONDS = 10
 HELLO_SECONDS = 10
 _SLICE_SECONDS = 0.5
+_ENDING_SECONDS = 1.0
+"""So long a process may live on whose agent hung up as the process is ending."""
+_STOPPED_SECONDS = 0.5
+"""So long a process may be stopped before it is said that it is."""
 _MESSAGE_LIMIT = 4096
 _MOST_FILES = 2
 """Descriptors that come with a reply: of ``arm``."""
@@ -65,6 +69,7 @@ class Agent(Closing):
         self.events: list[Map] = []
         self._socket = connect(process)
         try:
+            self._check_running()
             self.hello = self._greet()
         except BaseException:
             self.close()
@@ -126,7 +131,8 @@ class Agent(Closing):
         try:
             hello = self._call("hello", arguments, HELLO_SECONDS, {})
         except _Ended:
-            if is_ending(self._process):
+            # Its agent ends before it, when it ends in an orderly way.
+            if is_ending(self._process) or self._process.wait(_ENDING_SECONDS):
                 raise gone(self._process.pid) from None
             raise NotPermitted(
                 f"the agent in process {self._process.pid} hung up",
@@ -246,11 +252,19 @@ class Agent(Closing):
             raise self._silent()
         self._socket.settimeout(min(left, most))
 
+    def _check_running(self) -> None:
+        """One that somebody has stopped could not answer; raises BrokenAgent."""
+        deadline = time.monotonic() + _STOPPED_SECONDS
+        while _is_stopped(self._process, "T"):
+            if time.monotonic() > deadline:
+                raise self._silent()
+            self._process.wait(0.01)
+
     def _silent(self) -> RbtraceError:
         process = self._process
         if not process.alive():
             return gone(process.pid)
-        if parse_stat(process.read("stat")).state in "Tt":
+        if _is_stopped(process):
             hint = f"it is stopped; continue it: kill -CONT {process.pid}"
         else:
             hint = "it may be in a C function that keeps Ruby's lock (GVL); try again"
@@ -260,9 +274,14 @@ class Agent(Closing):
         """Why it hung up: NoSuchTarget if the process has ended."""
         process = self._process
         # Or it ends in an orderly way, and its agent before it.
-        if is_ending(process) or process.wait(0.2):
+        if is_ending(process) or process.wait(_ENDING_SECONDS):
             return gone(process.pid)
         return BrokenAgent(f"the agent in process {process.pid} hung up")
+
+
+def _is_stopped(process: Process, states: str = "Tt") -> bool:
+    """By a signal (T), or by who traces it (t)?"""
+    return parse_stat(process.read("stat")).state in states
 
 
 def _is_map(head: Head) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rbtrace_py.aggregate.inside import Evaluated
+from rbtrace_py.aggregate.inside import Evaluated, Raised
 from rbtrace_py.cli import options as o
 from rbtrace_py.cli.each import asked, check_words, leaves_out
 from rbtrace_py.cli.output import Output, opened
@@ -118,10 +118,16 @@ def _conversation(
 
 def _document(process: Process, code: str, name: str | None, seconds: float) -> bool:
     out, err = _Kept(), _Kept()
-    found = inside.evaluate(process, code, out, err, name, seconds)
+    found: Evaluated | Raised | RbtraceError
+    try:
+        found = inside.evaluate(process, code, out, err, name, seconds)
+    except RbtraceError as error:
+        found = error
     with opened(None) as output:
         document = eval_document(process.pid, code, found, out.text, err.text)
         output.lines([dumps(document)])
+    if isinstance(found, RbtraceError):
+        raise found
     return isinstance(found, Evaluated)
 
 

@@ -12,6 +12,7 @@ from rbtrace_py.aggregate.inside import (
     RubyThread,
     Scalar,
 )
+from rbtrace_py.errors import RbtraceError
 from rbtrace_py.report.json import VERSION, Document
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import cut, escape, pad, pad_left
@@ -19,6 +20,8 @@ from rbtrace_py.report.units import share, whole
 
 _SPECIAL = re.compile(r"[^\\\n\t]?[^\x20-\x7e\n\t]+")
 _MARGIN = "  "
+_MOST_CALLERS = 20
+"""Lines of a backtrace at its beginning and at its end; of a short one all."""
 
 
 def shown(text: str, style: Style) -> str:
@@ -35,10 +38,21 @@ def raised_lines(found: Raised, style: Style) -> Iterator[str]:
     """As Ruby tells of an error: place, message and class, the callers."""
     place, callers = found.backtrace[:1], found.backtrace[1:]
     first, *others = found.message.split("\n")
-    what = style.red(f"{shown(first, style)} ({shown(found.class_name, style)})")
+    class_name = f" ({shown(found.class_name, style)})" if found.class_name else ""
+    what = style.red(f"{shown(first, style)}{class_name}")
     yield ": ".join([*(shown(line, style) for line in place), what])
     yield from (shown(line, style) for line in others)
-    yield from (f"{_MARGIN}from {shown(line, style)}" for line in callers)
+    yield from (f"{_MARGIN}{line}" for line in _shortened(callers, style))
+
+
+def _shortened(callers: Sequence[str], style: Style) -> Iterator[str]:
+    """Both ends of a long backtrace, as of a recursion without end."""
+    left_out = len(callers) - 2 * _MOST_CALLERS
+    for number, line in enumerate(callers):
+        if left_out <= 1 or not _MOST_CALLERS <= number < _MOST_CALLERS + left_out:
+            yield f"from {shown(line, style)}"
+        elif number == _MOST_CALLERS:
+            yield f"… {whole(left_out)} more …"
 
 
 def backtrace_lines(
@@ -115,7 +129,7 @@ def _table(heading: str, rows: Sequence[Row], style: Style) -> Iterator[str]:
 
 
 def eval_document(
-    pid: int, code: str, found: Evaluated | Raised, out: str, err: str
+    pid: int, code: str, found: Evaluated | Raised | RbtraceError, out: str, err: str
 ) -> Document:
     """JSON of ``eval``; ``error`` is None where there is a value."""
     value = found if isinstance(found, Evaluated) else None
@@ -125,15 +139,18 @@ def eval_document(
         "value": value and value.value,
         "class": value and value.class_name,
         "time_ns": value and value.time_ns,
-        "error": _error(found) if isinstance(found, Raised) else None,
+        "error": None if isinstance(found, Evaluated) else _error(found),
         "stdout": out,
         "stderr": err,
     }
 
 
-def _error(found: Raised) -> Document:
+def _error(found: Raised | RbtraceError) -> Document:
+    """``class`` is None for what is no exception, as where the time was over."""
+    if isinstance(found, RbtraceError):
+        return {"class": None, "message": str(found), "backtrace": []}
     return {
-        "class": found.class_name,
+        "class": found.class_name or None,
         "message": found.message,
         "backtrace": list(found.backtrace),
     }

@@ -52,6 +52,7 @@ lambda do |waiting, size, depth|
   to_s = Exception.instance_method(:to_s)
   backtrace = Exception.instance_method(:backtrace)
   name = Module.instance_method(:name)
+  nameless = Module.instance_method(:to_s)
   class_of = Kernel.instance_method(:class)
   text = lambda { |value| value.to_s.b.byteslice(0, size) }
   guarded = lambda do |method, error|
@@ -82,7 +83,8 @@ lambda do |waiting, size, depth|
     tracer.enable
     write.call(["ready"])
     while (now, id, error, path, line, method = queue.pop)
-      fields = [now, id, lost, guarded.call(name, class_of.bind(error).call),
+      kind = class_of.bind(error).call
+      fields = [now, id, lost, guarded.call(name, kind) || guarded.call(nameless, kind),
                 guarded.call(to_s, error), path, line, method]
       fields.concat((guarded.call(backtrace, error) || []).first(depth))
       write.call(fields.map(&text))
