@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -67,6 +68,20 @@ def test_measuring_is_shown(start, terminal):
     assert all(width(line) < 40 for line in status_lines(said))
     assert all(width(line) <= 40 for line in screen(said)), screen(said)
     assert "measuring" not in "".join(screen(said))
+
+
+def test_how_many_calls_were_folded_is_said_once(start, terminal):
+    target = start("calls.rb")
+    seen = terminal("stacks", target.pid, "--calls", "--format", "summary")
+    seen.read_until("from the agent's hook")
+    target.step("trees")
+    seen.type("\x03")
+    said, code = seen.finish()
+    assert code == 0
+    shown = screen(said)
+    assert sum("nothing was lost" in line for line in shown) == 1, shown
+    (counted,) = [line for line in shown if re.search(r"\d calls", line)]
+    assert counted.startswith("  ")
 
 
 @pytest.mark.parametrize("env", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])

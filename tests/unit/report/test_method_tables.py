@@ -98,6 +98,10 @@ def test_few_methods_have_pictures() -> None:
     lines = list(methods_report(result(ROWS[:1]), PLAIN, pictures=True))
     assert any("p99.9" in line for line in lines)
     assert lines[-3].startswith("  Order#total")
+    assert "  sum %" not in "".join(lines)  # of two calls: rows of zeros
+    many = [row("Order", "total", [time * MS for time in range(1, 40)], MS)]
+    lines = list(methods_report(result(many), PLAIN, pictures=True))
+    assert any("  sum %" in line for line in lines)
     assert not any("p99.9" in line for line in methods_report(result(ROWS), PLAIN))
 
 
@@ -110,6 +114,19 @@ def test_hostile_names_fit(style: Style) -> None:
     assert all(line.isprintable() for line in lines)
     # The end of a name says more than its beginning.
     assert any("#total " in line for line in lines if "345" in line)
+
+
+def test_modules_go_whole() -> None:
+    rows = [row("Outer::Puma::Server", "process_client", [MS] * 12345, 1)]
+    for columns, name in (
+        (89, "Outer::Puma::Server#process_client"),
+        (85, "…::Puma::Server#process_client"),
+        (80, "…::Server#process_client"),
+        (74, "…ver#process_client"),
+    ):
+        style = Style(width=columns)
+        (line,) = list(methods_report(result(rows), style, "ms"))[3:4]
+        assert line.split()[0] == name
 
 
 def test_counts() -> None:

@@ -118,14 +118,23 @@ class _Folding:
             **session.unseen(session.calls),
         }
         if not self._values["silent"]:
-            click.echo(f"rbtrace-py: {amount(session.calls, 'calls')}", err=True)
-            for line in counter_lines(counters, Style.for_stream(sys.stderr)):
-                click.echo(f"rbtrace-py: {line.strip()}", err=True)
+            self._say(counters)
             for note in notes:
                 click.echo(f"rbtrace-py: {note}", err=True)
         missing = lost(counters)
         too_much = 100 * missing > self._values["max_loss"] * (session.calls + missing)
         return TOO_MUCH_LOST if missing and too_much else 0
+
+    def _say(self, counters: dict[str, int]) -> None:
+        """How many calls, and what is to be said of them, but nothing twice."""
+        is_said = not self._values["interval"] and r.says_losses(self._values)
+        if is_said:
+            counters = {**counters, "lost": 0}
+        else:
+            click.echo(f"rbtrace-py: {amount(self._session.calls, 'calls')}", err=True)
+        style = Style.for_stream(sys.stderr)
+        for line in counter_lines(counters, style, says_none=not is_said):
+            click.echo(f"rbtrace-py: {line.strip()}", err=True)
 
 
 def _command(targets: Targets) -> str:

@@ -11,7 +11,7 @@ from rbtrace_py.report.notes import note_lines
 from rbtrace_py.report.picture import Notation, header, picture, times
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.tables import Column, count_columns, rate_column, table
-from rbtrace_py.report.text import cut_left, escape, key_label
+from rbtrace_py.report.text import cut_left, ellipsis, escape, key_label, width
 from rbtrace_py.report.units import Unit
 
 SORTS = ("total", "self", "calls", "p50", "p99", "max")
@@ -85,12 +85,27 @@ def _rows(
     def label(group: Group) -> str:
         return key_label(group, style)
 
-    # The end of a method's name says more than the beginning of its module's.
-    yield from table(rows[:top], by, label, columns, style, cut_left)
+    yield from table(rows[:top], by, label, columns, style, _shorter)
     if len(rows) > top:
         more = units.whole(len(rows) - top)
         yield style.dim(f"  and {more} more (--top shows more of them)")
     yield ""
+
+
+def _shorter(name: str, columns: int, style: Style) -> str:
+    """``…::Server#run``: outer modules go first, and whole, if that is enough.
+
+    The end of a method's name says more than the beginning of its module's.
+    """
+    if width(name) <= columns:
+        return name
+    mark = ellipsis(style)
+    place = name.find("::")
+    while place >= 0:
+        if len(mark) + width(name[place:]) <= columns:
+            return mark + name[place:]
+        place = name.find("::", place + 2)
+    return cut_left(name, columns, style)
 
 
 def _of(result: Result, series: str) -> list[Group]:
@@ -115,7 +130,9 @@ def _pictures(
         if len(full) > 1:
             yield style.bold(key_label(group, style))
         summed = group.summed if isinstance(group, MethodGroup) else group.total
-        yield from picture(group.distribution, summed, notation, style)
+        # Of two calls a picture would be rows of zeros.
+        least = 0 if group.key is None else 1
+        yield from picture(group.distribution, summed, notation, style, least)
         yield ""
 
 

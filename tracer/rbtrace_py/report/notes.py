@@ -138,15 +138,20 @@ def note_lines(result: Result, style: Style) -> Iterator[str]:
     yield from counter_lines(counters, style)
 
 
-def counter_lines(counters: Mapping[str, int], style: Style) -> Iterator[str]:
-    """As ``note_lines``, of counters alone."""
+def counter_lines(
+    counters: Mapping[str, int], style: Style, says_none: bool = True
+) -> Iterator[str]:
+    """As ``note_lines``, of counters alone.
+
+    says_none: that nothing was lost is said, too
+    """
     for name, number in counters.items():
         if number > 0 and name not in LOSSES:
             yield from _note(sentence(name, number, style), style.dim, style)
     for name in LOSSES:
         if counters.get(name, 0) > 0:
             yield from _note(sentence(name, counters[name], style), style.red, style)
-    if not lost(counters):
+    if says_none and not lost(counters):
         yield from _note("nothing was lost", style.dim, style)
 
 

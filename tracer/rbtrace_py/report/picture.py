@@ -70,14 +70,23 @@ def header(title: str, count: int, elapsed_ns: int, style: Style) -> str:
 
 
 def picture(
-    distribution: Distribution, total: int, notation: Notation, style: Style
+    distribution: Distribution,
+    total: int,
+    notation: Notation,
+    style: Style,
+    least: int = 0,
 ) -> Iterator[str]:
-    """Percentiles, an empty line, and the rows; nothing for no values."""
+    """Percentiles, an empty line, and the rows; nothing for no values.
+
+    least: values for each row; where there are fewer the rows are left out
+    """
     if not distribution.count:
         return
     yield from _facts(distribution, total, notation, style)
-    yield ""
-    yield from _bars(rows(distribution), notation, style)
+    found = rows(distribution)
+    if distribution.count >= least * len(found):
+        yield ""
+        yield from _bars(found, notation, style)
 
 
 def _facts(
