@@ -472,6 +472,17 @@ def test_children_without_an_agent_that_come_later(target: Target) -> None:
         assert session.notes[-1].startswith(f"process {child} is left out: ")
 
 
+def test_a_method_that_is_never_called(target: Target) -> None:
+    words = ("calls", target.pid, "-m", "Tiny#none", "-d", "100ms")
+    _, err, code = run(*words)
+    assert ("no method that was selected was called; methods" in err, code) == (True, 0)
+    _, err, code = run(*words, "--slow", "10ms")
+    assert "no method that was selected was called for so long;" in err
+    out, err, code = run("trace", target.pid, "method")
+    assert "`rbtrace-py calls PID` shows every call of a method" in err
+    assert (out, code) == ("", 4)
+
+
 def test_children_that_are_not_followed(target: Target, trace: Trace) -> None:
     """They may be where the calls are."""
     target.step("child")

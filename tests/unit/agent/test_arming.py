@@ -157,8 +157,9 @@ def test_without_a_hook(agent: FakeAgent) -> None:
 
 def test_busy(agent: FakeAgent) -> None:
     agent.answers["arm"] = {"code": "busy", "message": "armed by process 5"}
-    with pytest.raises(AgentError, match="armed by process 5"):
+    with pytest.raises(AgentError, match="armed by process 5") as caught:
         arm()
+    assert caught.value.hint.startswith("end that first, or both: rbtrace-py detach ")
 
 
 Damage = Callable[[FakeAgent], None]

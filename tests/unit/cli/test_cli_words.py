@@ -8,7 +8,7 @@ import click
 import pytest
 
 from rbtrace_py.cli.main import cli, split_command
-from rbtrace_py.cli.options import Seconds, limits_of, options_of
+from rbtrace_py.cli.options import Milliseconds, Seconds, limits_of, options_of
 from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.targets import Targets, parse_pids
 
@@ -31,6 +31,15 @@ from rbtrace_py.session.targets import Targets, parse_pids
 )
 def test_a_time(text: Any, seconds: float) -> None:
     assert Seconds().convert(text, None, None) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [("10", 10.0), (".5", 0.5), ("10ms", 10.0), ("0.01s", 10.0), ("1m", 60_000.0)],
+)
+def test_a_time_in_ms(text: str, milliseconds: float) -> None:
+    found = Milliseconds().convert(text, None, None)
+    assert found == pytest.approx(milliseconds)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,10 @@ class AgentError(RbtraceError):
         self.code = str(reply.get("code"))
         self.reply = reply
         message = str(reply.get("message")).encode()
-        super().__init__(f"process {pid}: {safe_text(message, _MESSAGE_LIMIT)}")
+        hint = ""
+        if self.code == "busy":
+            hint = f"end that first, or both: rbtrace-py detach {pid} --yes"
+        super().__init__(f"process {pid}: {safe_text(message, _MESSAGE_LIMIT)}", hint)
 
 
 class _Ended(Exception):

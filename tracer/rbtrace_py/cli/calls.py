@@ -59,16 +59,17 @@ _SHOWN = (Happened.RETURNED, Happened.ENDED)
     "-s",
     "--slow",
     "slow_ms",
-    type=click.FloatRange(0, min_open=True),
+    type=o.Milliseconds(),
     is_flag=False,
     flag_value=str(SLOW_MS),
     metavar="MS",
-    help=f"Only calls that take so many ms or more ({SLOW_MS} if none is given).",
+    help="Only calls that take so many ms or more (10, 10ms, 0.01s;"
+    f" {SLOW_MS} if none is given).",
 )
 @click.option(
     "--slowcpu",
     "slowcpu_ms",
-    type=click.FloatRange(0, min_open=True),
+    type=o.Milliseconds(),
     is_flag=False,
     flag_value=str(SLOW_MS),
     metavar="MS",
@@ -179,7 +180,8 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
         said = len(session.notes)
         limits = Limits(values["duration"], values["count"], None)
         shown = _print(session, limits, writers, stop)
-        end = _End(shown, session.ends(), session.unseen(shown), session.notes[said:])
+        notes = [*session.notes[said:], *_hints(session.options, shown)]
+        end = _End(shown, session.ends(), session.unseen(shown), notes)
         return end.say(writers, values["as_json"])
 
 
@@ -264,6 +266,15 @@ def _told(session: Calls, limits: Limits, stop: Stop) -> Iterator[Told | None]:
         yield None
         if limits.duration is not None and time.monotonic() - start >= limits.duration:
             break
+
+
+def _hints(options: CallsOptions, shown: int) -> list[str]:
+    """What may have been overlooked by who selected methods and has seen none."""
+    if shown or not options.select:
+        return []
+    slow = "" if options.slow_ns is None else " for so long"
+    c_calls = "" if options.c_calls else "; methods written in C take --c-calls"
+    return [f"no method that was selected was called{slow}{c_calls}"]
 
 
 class _End:

@@ -55,6 +55,19 @@ class Seconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         return seconds
 
 
+class Milliseconds(Seconds):
+    """A time in ms: a bare number is of them; ``10``, ``10ms``, ``0.01s``."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, float):
+            return value
+        text = str(value).strip()
+        bare = text.replace(".", "", 1).isdigit()
+        return super().convert(f"{text}ms" if bare else text, param, ctx) * 1000
+
+
 def chain(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
     def decorate(function: Command) -> Command:
         for decorator in reversed(decorators):

@@ -102,7 +102,8 @@ class Parked(Closing):
         else:
             self.notes.append(
                 "the agent has Ruby's method probes speak: with a TracePoint on a"
-                " thread that sleeps"
+                " thread that sleeps. Its own methods are among them, as"
+                " Tracepoint::Agent's"
             )
 
     def _ask(self, jit: object) -> None:

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from rbtrace_py.errors import NoSuchProbe, UsageError
 from rbtrace_py.model import OperandRole, Probe, ProbeRole
 
+AGENT_PROVIDER = "rbtrace"
+"""Of the agent's own static probes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -93,13 +96,17 @@ def series_name(probe: Probe) -> str:
 
 def unknown_probe(word: str, probes: Sequence[Probe]) -> NoSuchProbe:
     """The error for a word that means nothing, with the nearest names."""
+    # The agent's own are no user's, and say nothing by themselves.
+    probes = [probe for probe in probes if probe.provider != AGENT_PROVIDER]
     names = sorted({probe.full_name for probe in probes})
     names += sorted({series_name(probe) for probe in probes} - set(names))
     bare = {name.rpartition(":")[2]: name for name in reversed(names)}
     near = difflib.get_close_matches(word, names, 3, 0.6)
     near += [bare[n] for n in difflib.get_close_matches(word, list(bare), 3, 0.6)]
     near = list(dict.fromkeys(near))[:3]
-    if near:
+    if word.removeprefix(":") == "method":
+        hint = "`rbtrace-py calls PID` shows every call of a method"
+    elif near:
         hint = f"did you mean {', '.join(near)}?"
     elif names:
         hint = "`rbtrace-py probes PID` lists what there is"
