@@ -32,11 +32,12 @@ def command(
 ) -> int:
     """Put the agent into a Ruby process that did not load it.
 
-    The main thread is stopped for about a millisecond, and led through a
-    function of Ruby's that has a line of code run at the next safe moment: a
-    new thread, which loads the agent from files that are gone a moment later.
-    The process then has what `require "tracepoint/agent"` gives: a sleeping
-    thread and a socket for its own user and root. Programs that Ruby forks
+    The main thread is stopped for about a millisecond (longer where it has to
+    wait for a processor; the time is printed), and led through a function of
+    Ruby's that has a line of code run at the next safe moment: a new thread,
+    which loads the agent from files that are gone a moment later. The process
+    then has what `require "tracepoint/agent"` gives: a sleeping thread and a
+    socket for its own user and root. Programs that Ruby forks
     later have it too. It stays until the process ends, or until `detach`.
 
     Nothing is done to a process that this could harm: one that is traced or

@@ -67,8 +67,8 @@ def attach(
         check_can_talk(process)
         files = agent_files(hook() if with_hook else None)
         say(
-            f"process {process.pid} is stopped for about a millisecond, and gets the"
-            " agent: a sleeping thread and a socket"
+            f"process {process.pid} is stopped for about a millisecond (longer on a"
+            " busy machine), and gets the agent: a sleeping thread and a socket"
         )
         left = max(0.0, deadline - time.monotonic())
         loaded = load_agent(process, ruby, files, left, at)
