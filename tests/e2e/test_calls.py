@@ -20,6 +20,7 @@ import pytest
 
 import rubies
 from conftest import LIB, MAIN, ROOT, TARGETS, TIMEOUT, Target, Tracer, run
+from rbtrace_py.agent.arming import Selector
 from rbtrace_py.session.calls import Calls, CallsOptions
 from rbtrace_py.session.targets import Targets
 from rubies import HERE, NAMES
@@ -489,6 +490,61 @@ def test_children_that_are_not_followed(target: Target, trace: Trace) -> None:
     tracer = trace("calls", target.pid, "-m", "Tiny#none")
     _, err, _ = tracer.finish()
     assert "the target has 1 child process, which was not traced" in err
+
+
+def blocked_in_write(pid: int) -> None:
+    """Wait until it waits for who reads its output, and has handled its signals."""
+    deadline = time.monotonic() + TIMEOUT
+    while True:
+        assert time.monotonic() < deadline
+        status = dict(
+            line.split(":", 1)
+            for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        )
+        pending = int(status["SigPnd"], 16) | int(status["ShdPnd"], 16)
+        call = Path(f"/proc/{pid}/syscall").read_text()
+        if not pending and status["State"].split()[0] == "S" and call[:4] == "1 0x":
+            return
+        time.sleep(0.01)
+
+
+def test_a_second_ctrl_c_drops_what_is_not_written(
+    root: None, target: Target, trace: Trace
+) -> None:
+    """Nobody reads what it writes, so it cannot end by itself."""
+    tracer = trace("calls", target.pid, "-m", "Tiny#", "--buffer", 1 << 19)
+    target.step("burst")
+    for _ in range(2):
+        blocked_in_write(tracer.process.pid)
+        tracer.process.send_signal(signal.SIGINT)
+    out, err, code = tracer.result()
+    assert code == 5, err
+    numbers = [int(found.replace(",", "")) for found in re.findall(r"[\d,]+", err)]
+    shown, lost = numbers[:2]
+    # One may be written and not yet counted when the signal comes.
+    assert out.count("Tiny#call <") - shown in (0, 1)
+    assert 0 < lost <= 400_006 - 2 * shown
+    assert "events were lost" in err
+
+
+@pytest.mark.parametrize("told", [0, 10])
+def test_what_is_dropped_is_lost(told: int, target: Target) -> None:
+    options = CallsOptions(select=[Selector(owner="Tiny")], ring_records=1 << 19)
+    targets = Targets.from_pids([target.pid])
+    with closing(targets), Calls(targets, options) as session:
+        session.start()
+        target.step("burst")
+        waiting = session.waiting()
+        # Three say whose they are, and three more stand for the agent's own thread.
+        assert waiting in (400_003, 400_006)
+        if told:
+            with closing(session.finish()) as finishing:
+                for _ in range(told):
+                    next(finishing)
+        session.drop(is_lost=True)
+        (end,) = session.ends()
+        heard = waiting - end.counters["lost"]
+        assert heard in ((told + 3, told + 6) if told else (0,))
 
 
 @pytest.mark.parametrize(

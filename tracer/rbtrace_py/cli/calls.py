@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 import click
@@ -39,6 +39,7 @@ from rbtrace_py.session.targets import Targets
 
 SLOW_MS = 250
 QUIET_SECONDS = 1.0
+_EVENTS_BETWEEN = 1000
 _SHOWN = (Happened.RETURNED, Happened.ENDED)
 
 
@@ -179,7 +180,9 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
         attached(session)
         said = len(session.notes)
         limits = Limits(values["duration"], values["count"], None)
-        shown = _print(session, limits, writers, stop)
+        printing = _Printing(session, limits, writers, stop)
+        printing.run()
+        shown = printing.shown
         notes = [*session.notes[said:], *_hints(session.options, shown)]
         end = _End(shown, session.ends(), session.unseen(shown), notes)
         return end.say(writers, values["as_json"])
@@ -223,39 +226,62 @@ def _options(words: tuple[str, ...], values: dict[str, Any]) -> CallsOptions:
     )
 
 
-def _print(
-    session: Calls, limits: Limits, writers: Writers | Recorder, stop: Stop
-) -> int:
-    """Print calls until it is over; how many there were.
+class _Printing:
+    """Writes calls until it is over; ``shown``: how many there were."""
 
-    Where none has come for a while, a line on the terminal says so.
-    """
-    shown = 0
-    pids = ", ".join(map(str, session.pids))
-    waiting = Ticker(f"waiting for calls in pid {pids}", "stops", QUIET_SECONDS)
-    last = time.monotonic()
-    for told in _told(session, limits, stop):
-        if told is None:
-            writers.flush()
-            waiting(time.monotonic() - last)
-            continue
-        waiting.clear()
-        writers.write(told)
+    def __init__(
+        self, session: Calls, limits: Limits, writers: Writers | Recorder, stop: Stop
+    ) -> None:
+        self._session = session
+        self._limits = limits
+        self._writers = writers
+        self._stop = stop
+        self.shown = 0
+
+    def run(self) -> None:
+        """What is still to be written at the end is dropped by another Ctrl-C."""
+        with suppress(KeyboardInterrupt):
+            self._follow()
+            if self.shown != self._limits.count:
+                with closing(self._session.finish()) as finishing:
+                    self._finish(finishing)
+        self._session.drop(is_lost=self.shown != self._limits.count)
+        self._writers.end()
+
+    def _follow(self) -> None:
+        """Where none has come for a while, a line on the terminal says so."""
+        pids = ", ".join(map(str, self._session.pids))
+        waiting = Ticker(f"waiting for calls in pid {pids}", "stops", QUIET_SECONDS)
         last = time.monotonic()
-        if told.event.what in _SHOWN and told.event.start is not None:
-            shown += 1
-            if shown == limits.count:
+        for told in _told(self._session, self._limits, self._stop):
+            if told is None:
+                self._writers.flush()
+                waiting(time.monotonic() - last)
+                continue
+            waiting.clear()
+            self._write(told)
+            last = time.monotonic()
+            if self.shown == self._limits.count:
                 break
-    waiting.end()
-    if shown != limits.count:
-        for told in session.finish():
-            writers.write(told)
-            shown += told.event.what in _SHOWN and told.event.start is not None
-    else:
-        for _ in session.finish():
-            pass
-    writers.end()
-    return shown
+        waiting.end()
+
+    def _finish(self, finishing: Iterable[Told]) -> None:
+        was_asked = self._stop.is_asked()
+        began = time.monotonic()
+        ticker = Ticker("writing", "drops them", QUIET_SECONDS)
+        for number, told in enumerate(finishing):
+            if number % _EVENTS_BETWEEN == 0:
+                left = whole(self._session.waiting())
+                ticker.say(f"writing: {left} events wait", time.monotonic() - began)
+                if self._stop.is_asked() and not was_asked:
+                    break
+            self._write(told)
+        ticker.end()
+
+    def _write(self, told: Told) -> None:
+        self._writers.write(told)
+        if told.event.what in _SHOWN and told.event.start is not None:
+            self.shown += 1
 
 
 def _told(session: Calls, limits: Limits, stop: Stop) -> Iterator[Told | None]:

@@ -193,21 +193,29 @@ class Calls(Closing):
 
     def finish(self) -> Generator[Told, None, None]:
         """Take the hooks out; what had happened by then, and what was still open."""
-        self._strangers |= self.targets.strangers()
         for pid in list(self._traced):
             yield from self._end(pid)
-        for pid, why in self._without.items():
-            self._say_once(f"process {pid} is left out: {why}")
+        self._look_around()
 
     def waiting(self) -> int:
         """Events that have come and were not told yet."""
         return sum(traced.waiting() for traced in self._traced.values())
 
-    def drop(self) -> None:
-        """As ``finish``, but what was not told yet is lost, and counted so."""
+    def drop(self, is_lost: bool) -> None:
+        """As ``finish``, but what was not told yet is not told.
+
+        is_lost: it counts as such
+        """
         for pid, traced in list(self._traced.items()):
-            traced.drop()
+            traced.drop(is_lost)
             self._let_go(pid)
+        self._look_around()
+
+    def _look_around(self) -> None:
+        """Whom we did not see, at the end."""
+        self._strangers |= self.targets.strangers()
+        for pid, why in self._without.items():
+            self._say_once(f"process {pid} is left out: {why}")
 
     def unseen(self, shown: int) -> dict[str, int]:
         """Processes whose calls are not all seen, by docs/formats.md's names.

@@ -50,27 +50,48 @@ class Traced:
         self._ring = Ring(armed.shared)
         self._nesting = CallNesting(has_cpu)
         self._last = armed.shared.header.armed.ticks
+        self._untold = 0
+        self._given_up = 0
 
     def step(self, until: int | None = None) -> Iterator[Told]:
         if until is None:
             self.armed.keep_learning()
-        for when, stream, record in self._ring.step():
+        found = self._ring.step()
+        self._untold = len(found)
+        for when, stream, record in found:
+            self._untold -= 1
             if until is not None and when > until:
                 continue
             self._last = when
             for event in self._nesting.feed(stream, record):
                 yield self._told(event)
 
+    def waiting(self) -> int:
+        """Events that have come and were not told yet."""
+        return self._untold + self._ring.waiting()
+
+    def drop(self, is_lost: bool) -> None:
+        """Take the hook out; what is not told yet will not be.
+
+        is_lost: it counts as such
+        """
+        self._stop()
+        self._given_up += self.waiting() if is_lost else 0
+
     def finish(self) -> Iterator[Told]:
         until = self._stop()
         # A process that lies might go on for ever.
         left = self._ring.waiting()
-        while left > 0:
-            before = self._ring.count
-            yield from self.step(until)
-            if self._ring.count == before:
-                break
-            left -= self._ring.count - before
+        try:
+            while left > 0:
+                before = self._ring.count
+                yield from self.step(until)
+                if self._ring.count == before:
+                    break
+                left -= self._ring.count - before
+        except (GeneratorExit, KeyboardInterrupt):
+            self._given_up += self.waiting()
+            raise
         for event in self._nesting.finish(self._last):
             yield self._told(event)
 
@@ -80,7 +101,7 @@ class Traced:
             "running_at_attach": found.orphans,
             "abandoned": found.abandoned,
             "no_method": found.no_method,
-            "lost": self._ring.dropped(),
+            "lost": self._ring.dropped() + self._given_up,
             "no_stream": found.no_stream,
             "too_deep": found.too_deep,
             "no_values": found.no_values,
