@@ -10,11 +10,13 @@ import re
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 
-from rbtrace_py.errors import NoSuchTarget, NotRuby, RbtraceError
-from rbtrace_py.linux.binaries import mapped_files
+from rbtrace_py.errors import BadElf, NoSuchTarget, RbtraceError
+from rbtrace_py.linux.binaries import MappedFile, mapped_files, open_mapped
+from rbtrace_py.linux.elf import Budget, ElfFile
 from rbtrace_py.linux.inroot import open_directory_in_root
 from rbtrace_py.linux.process import Process, gone, parse_stat, parse_status
 from rbtrace_py.linux.ruby_probes import is_ruby_binary
@@ -29,6 +31,8 @@ _NOBODY = 65_534
 _ALL_USERS = (1 << 32) - 1
 _EXITING = 4
 """PF_EXITING (include/linux/sched.h)."""
+_MARK = b"\0ruby_version\0"
+_MAX_STRINGS = 64 << 20
 CONNECT_SECONDS = 5
 HOW_TO_LOAD = (
     'load it in the program (require "tracepoint/agent", of the gem tracepoint-usdt),'
@@ -69,27 +73,34 @@ def connect(process: Process) -> socket.socket:
 def runs_no_ruby(process: Process) -> NoAgent | None:
     """The error for a process that cannot have an agent; None if it may have one."""
     try:
-        text, hint = _stranger(process.identity, process.program, process)
+        may_have = _may_be_ruby(process.identity, process.program, process)
     except RbtraceError:
         return None
-    return NoAgent(text, hint) if text else None
+    if may_have:
+        return None
+    return NoAgent(
+        f"process {process.pid} ({process.comm}) runs no Ruby",
+        "only CRuby (MRI) is read; JRuby and TruffleRuby are other programs",
+    )
 
 
 @lru_cache(maxsize=16)
-def _stranger(
-    identity: tuple[int, int], program: bytes, process: Process
-) -> tuple[str, str]:
-    """What is to be said, "" of a Ruby; once a program, as who waits asks often."""
-    # Most processes that are asked have a Ruby.
-    if any(is_ruby_binary(file.binary.path) for file in mapped_files(process)):
-        return "", ""
-    from rbtrace_py.rubyvm.detect import find_ruby
+def _may_be_ruby(identity: tuple[int, int], program: bytes, process: Process) -> bool:
+    """Found once a program: who waits for an agent asks often."""
+    files = mapped_files(process)
+    # Most processes that are asked have one by its name.
+    return any(is_ruby_binary(file.binary.path) for file in files) or any(
+        _names_ruby(process, file) for file in files
+    )
 
-    try:
-        find_ruby(process).close()
-    except NotRuby as error:
-        return str(error), error.hint
-    return "", ""
+
+def _names_ruby(process: Process, file: MappedFile) -> bool:
+    """Does it define, or at least use, what every Ruby has?"""
+    with suppress(BadElf), open_mapped(process, file) as opened:
+        elf = ElfFile(opened.fd, Budget())
+        sections = (*elf.named(b".dynstr"), *elf.named(b".strtab"))
+        return any(_MARK in elf.data(each, _MAX_STRINGS) for each in sections)
+    return False
 
 
 def is_ending(process: Process) -> bool:

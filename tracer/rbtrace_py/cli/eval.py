@@ -44,8 +44,9 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     exit code is 1 if it raises.
 
     The process must have loaded the agent: require "tracepoint/agent" in it, or
-    RUBYOPT=-rtracepoint/agent around it; or --attach puts it there. It answers
-    to its own user and root.
+    RUBYOPT=-rtracepoint/agent around it, where the gem is installed (in a
+    checkout RUBYOPT="-I$PWD/ruby/lib -rtracepoint/agent"); or --attach puts it
+    there. It answers to its own user and root.
 
     \b
     Examples:

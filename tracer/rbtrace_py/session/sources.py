@@ -20,9 +20,6 @@ from rbtrace_py.session import select
 from rbtrace_py.session.methods import KINDS
 from rbtrace_py.session.targets import Targets
 
-HOOK_PROVIDER = "rbtrace"
-"""Of the agent's own static probes, which are no user's."""
-
 _ENTRY, _RETURN = "ruby:method__entry", "ruby:method__return"
 PROBES: dict[tuple[str, str], str] = {
     ("latency", "method"): f"{_ENTRY}..{_RETURN}",
@@ -112,7 +109,7 @@ def _is_ours(word: str, command: str, targets: Targets) -> bool:
 
 
 def _users_probes(process: Process) -> list[Probe]:
-    builtin = (PROVIDER, HOOK_PROVIDER)
+    builtin = (PROVIDER, select.AGENT_PROVIDER)
     try:
         return [p for p in find_probes(process) if p.provider not in builtin]
     except NoSuchTarget:
