@@ -555,7 +555,8 @@ def test_what_is_dropped_is_lost(told: int, target: Target) -> None:
         (["-c", "nothing"], "sidekiq"),
         (["last"], "-m last"),
         (["--slow", "5", "--slowcpu", "5"], "do not go together"),
-        (["--slow", "0"], "range"),
+        (["--slowcpu", "5", "--record", "x.rbrec"], "--json -o FILE keeps it"),
+        (["--slow", "0"], "must be more than 0"),
         (["-a"], "--append"),
     ],
 )

@@ -70,6 +70,24 @@ def write(path: Path, told: Iterable[Told], switches: Iterable[Switch] = ()) -> 
             writer.tell(each)
 
 
+def test_names_of_threads_that_come_later(tmp_path: Path) -> None:
+    """Asked for once a thread, when it first does something."""
+    path = tmp_path / "a.rbrec"
+    names: dict[int, str] = {}
+    asked: list[int] = []
+
+    def ask(tid: int) -> None:
+        asked.append(tid)
+        names[tid] = "late"
+
+    with CallsWriter(path, META, names, ask=ask) as writer:
+        for each in happenings():
+            writer.tell(each)
+    recording = CallsRecording(path)
+    assert len(list(recording)) > 0
+    assert (asked, recording.names) == ([70], {70: "late"})
+
+
 def plain(told: Iterable[Told]) -> list[tuple[object, ...]]:
     return [
         (

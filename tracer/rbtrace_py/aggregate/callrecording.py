@@ -59,7 +59,8 @@ _MOST_TIME = (1 << 62) - 1
 class CallsWriter(RecordingWriter):
     """Writes events to a file, a second's worth at a time; closing writes the rest.
 
-    names: of threads by kernel thread id
+    names: of threads by kernel thread id; more may come
+    ask: has names of threads added that are not in it, if it can
     switches: gives those that have come since it was last called, until now
 
     Raises as RecordingWriter.
@@ -71,11 +72,13 @@ class CallsWriter(RecordingWriter):
         meta: Meta,
         names: dict[int, str],
         switches: Callable[[], Iterable[Switch]] = tuple,
+        ask: Callable[[int], None] = lambda tid: None,
     ) -> None:
         self._calls: list[tuple[int, ...]] = []
         self._values = callvalues.Packer()
         self._names = names
         self._take = switches
+        self._ask = ask
         self._switches: list[Switch] = []
         self._threads: dict[CallStack, int] = {}
         self._methods: dict[int, tuple[CalledMethod, int]] = {}
@@ -165,6 +168,8 @@ class CallsWriter(RecordingWriter):
         if number is None:
             if len(self._threads) >= _MOST_STACKS:
                 self._threads.clear()
+            if stack.tid not in self._names:
+                self._ask(stack.tid)
             name = self._names.get(stack.tid, "")
             thread = RubyThread(told.pid, stack.tid or None, stack.thread, name)
             number = self._threads[stack] = self._tables.thread(thread)

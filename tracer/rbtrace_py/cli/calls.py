@@ -203,6 +203,11 @@ def _options(words: tuple[str, ...], values: dict[str, Any]) -> CallsOptions:
     slow, cpu = values["slow_ms"], values["slowcpu_ms"]
     if slow and cpu:
         raise UsageError("--slow and --slowcpu do not go together")
+    if cpu and values["record_path"] is not None:
+        raise UsageError(
+            "a recording has no room for the CPU time that --slowcpu measures",
+            "--json -o FILE keeps it; or --record FILE alone, then report FILE --cpu",
+        )
     if values["slow_methods"] and not (slow or cpu):
         slow = SLOW_MS
     milliseconds = slow or cpu

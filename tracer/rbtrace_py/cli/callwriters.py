@@ -110,7 +110,14 @@ class Recorder:
             tool=f"rbtrace-py {__version__}",
         )
         try:
-            self._writer = CallsWriter(path, meta, session.threads(), session.switches)
+            names = session.threads()
+            self._writer = CallsWriter(
+                path,
+                meta,
+                names,
+                session.switches,
+                lambda tid: names.update(session.ask_threads()),
+            )
         except OSError as error:
             raise cannot_write(path, error) from error
         stack.callback(self._writer.close)

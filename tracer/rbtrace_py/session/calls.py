@@ -40,6 +40,8 @@ __all__ = ["Calls", "CallsEnd", "CallsOptions", "Traced"]
 LOOK_SECONDS = 0.02
 """Between two looks at rings in which there was nothing."""
 MOST_NOTES = 50
+ASK_SECONDS = 0.1
+"""Between two questions for names of threads."""
 JOIN_SECONDS = 0.25
 """Between two looks for processes that join."""
 
@@ -133,6 +135,7 @@ class Calls(Closing):
         self._late = 0
         self._agreed = False
         self._looked = 0.0
+        self._asked = 0.0
         self._switches: Switches | None = None
 
     def start(self, stop: Callable[[], bool] = lambda: False) -> None:
@@ -163,6 +166,16 @@ class Calls(Closing):
         for pid in pids or self._threads:
             found |= self._threads.get(pid, {})
         return found
+
+    def ask_threads(self) -> dict[int, str]:
+        """``threads``, with those that came since; at most now and then."""
+        now = time.monotonic()
+        if now - self._asked >= ASK_SECONDS:
+            for pid, traced in self._traced.items():
+                if traced.armed.ended is None:
+                    self._threads[pid] |= traced.armed.threads()
+            self._asked = time.monotonic()
+        return self.threads()
 
     @property
     def pids(self) -> list[int]:
