@@ -134,10 +134,13 @@ def test_running_threads_are_those_that_the_kernel_runs(
         half, fifth, idle, busy = witnesses
         end = time.monotonic() + 90
         with Tasks(process) as tasks:
-            while min(
-                *(half.awake, half.asleep, fifth.awake, fifth.asleep),
-                *(idle.asleep, busy.awake),
-            ) < 50:
+            while (
+                min(
+                    *(half.awake, half.asleep, fifth.awake, fifth.asleep),
+                    *(idle.asleep, busy.awake),
+                )
+                < 50
+            ):
                 assert time.monotonic() < end
                 for tid, witness in zip(tids, witnesses, strict=True):
                     before = witness.see()
