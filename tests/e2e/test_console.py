@@ -18,6 +18,8 @@ from terminal import Terminal
 import rubies
 from conftest import MAIN, ROOT, TIMEOUT, Target, run
 from rbtrace_py.linux.process import Process
+from rbtrace_py.session import completion
+from rbtrace_py.session import console as session
 from rbtrace_py.session.console import Console
 from rubies import HERE, NAMES
 
@@ -227,6 +229,23 @@ def test_completion(target: Target, talk: Terminal) -> None:
         talk.read_until(rf"{re.escape(line)}\x07\|")
     talk.type("odd.only\t|\x15CALLED.dup << 1\r")
     talk.read_until(r"odd.only_mine\|(.|\n)*=> \[1\]\r\n")
+
+
+def test_what_is_asked_changes_no_variables(target: Target) -> None:
+    """Of the program's own: ours have such names, too."""
+    ours = completion._ASK + session._ASK_FOR_FORM
+    names = sorted({*re.findall(r"^ +(\w+) = ", ours, re.M), "error", "known"})
+    assert {"names", "found", "message", "value"} <= set(names)
+    words = f"%i[{' '.join(names)}]"
+    keep = f"{words}.each {{ |it| TOPLEVEL_BINDING.local_variable_set(it, it) }}; nil\n"
+    assert piped(target.pid, keep)[2] == 0
+    with Process(target.pid) as process, Console(process) as console:
+        assert console.complete("Comparable.instance_meth")
+        assert console.complete("Comp")
+        assert console.form("1 + )") is session.Form.OTHER
+        assert console.form("1 +") is session.Form.UNFINISHED
+    read = f"{words}.map {{ |it| TOPLEVEL_BINDING.local_variable_get(it) }}"
+    assert "=> true\n" in piped(target.pid, f"{read} == {words}\n")[0]
 
 
 def test_completion_does_not_wait_for_a_program_that_is_busy(
