@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,15 +13,9 @@ import pytest
 from rbtrace_py.agent import client
 from rbtrace_py.agent.client import Agent, AgentError
 from rbtrace_py.agent.protocol import Map, decode_map, encode
+from rbtrace_py.linux.process import Process
 
 REQUEST, ERROR, REPLY, CANCEL = 1, 4, 3, 6
-
-
-class Process:
-    pid = 7
-
-    def alive(self) -> bool:
-        return True
 
 
 class Listener:
@@ -64,7 +59,7 @@ def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
 
 
 def test_while_it_runs(listener: Listener) -> None:
-    with Agent(Process()) as agent:  # type: ignore[arg-type]
+    with Process(os.getpid()) as process, Agent(process) as agent:
         listener.on_request = agent.cancel
         with pytest.raises(AgentError) as caught:
             agent.call("eval")
@@ -74,7 +69,7 @@ def test_while_it_runs(listener: Listener) -> None:
 
 def test_while_it_is_sent(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not get between the frames of the request."""
-    with Agent(Process()) as agent:  # type: ignore[arg-type]
+    with Process(os.getpid()) as process, Agent(process) as agent:
         send = agent._send
 
         def interrupted(data: bytes, deadline: float) -> None:
@@ -89,7 +84,7 @@ def test_while_it_is_sent(listener: Listener, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_one_does_not_end_the_next(listener: Listener) -> None:
-    with Agent(Process()) as agent:  # type: ignore[arg-type]
+    with Process(os.getpid()) as process, Agent(process) as agent:
         listener.on_request = agent.cancel
         for number in (2, 3):
             with pytest.raises(AgentError):
