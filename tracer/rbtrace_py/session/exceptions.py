@@ -19,14 +19,13 @@ from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model import Binary, Operand, OperandType, Probe
 from rbtrace_py.session.errand import GAP, Errand, Record
+from rbtrace_py.session.joining import Joining
 from rbtrace_py.session.targets import Targets
 
 MAX_BACKTRACE = 200
 _WAITING = 10_000
 _FIELDS = 8
 _SLICE = 0.02
-_JOIN_SECONDS = 5.0
-"""So long a child is asked for its agent, which it makes after the fork."""
 _MAX = (1 << 63) - 1
 _BEFORE = 0
 """As whose are counted those that were lost before a process's code was run again."""
@@ -124,8 +123,7 @@ class Exceptions(Starting):
         self.on_wait: Callable[[float], None] | None = None
         self.probes: Sequence[Probe] = [PROBE]
         self._errands: dict[int, Errand] = {}
-        self._without: dict[int, float] = {}
-        self._late = 0
+        self._joining = Joining(targets, self._ask)
         self._lost: dict[int, int] = {}
         self._seen = 0
         self._last: list[tuple[int, Record]] = []
@@ -153,7 +151,7 @@ class Exceptions(Starting):
         limit = self.options.wait_seconds
         wants = self.options.wait or self.targets.command is not None
         try:
-            self._errands[process.pid] = Errand(process, self._code)
+            self._ask(process)
         except NoAgent:
             if wants and process.alive() and (limit is None or waited < limit):
                 return False
@@ -169,30 +167,17 @@ class Exceptions(Starting):
 
     def refresh(self) -> None:
         """Take in children that have an agent by now."""
-        alive = self.targets.alive()
-        fresh = self.targets.refresh()
-        now = time.monotonic()
-        self._without.update(dict.fromkeys((p.pid for p in fresh), now))
-        for process in (*alive, *fresh):
-            since = self._without.get(process.pid)
-            if since is not None and now - since < _JOIN_SECONDS:
-                self._join(process)
+        self._joining.look()
 
-    def _join(self, process: Process) -> None:
-        try:
-            self._errands[process.pid] = Errand(process, self._code)
-        except RbtraceError:
-            return
-        del self._without[process.pid]
-        self._late += 1
+    def _ask(self, process: Process) -> None:
+        self._errands[process.pid] = Errand(process, self._code)
 
     def _take_in(self, child: Process) -> None:
         """One that has no agent is left out."""
         try:
-            self._errands[child.pid] = Errand(child, self._code)
+            self._ask(child)
         except RbtraceError as error:
-            # It may have one soon.
-            self._without[child.pid] = time.monotonic()
+            self._joining.leave(child)
             self.notes.append(f"process {child.pid} is left out: {error}")
 
     def events(self, seconds: float) -> Iterator[RaiseEvent]:
@@ -244,8 +229,8 @@ class Exceptions(Starting):
     def result_counters(self) -> dict[str, int]:
         return {
             "seen": self._seen,
-            "without_agent": len(self._without),
-            "late_processes": self._late,
+            "without_agent": len(self._joining.without),
+            "late_processes": self._joining.late,
             "lost": sum(self._lost.values()),
         }
 

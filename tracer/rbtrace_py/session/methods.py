@@ -28,6 +28,7 @@ from rbtrace_py.model import UNKNOWN_METHOD, CalledMethod, MethodKind
 from rbtrace_py.session.calls import C_CALLS_STAY, COMPILED_GOES
 from rbtrace_py.session.hazards import NotAgreed
 from rbtrace_py.session.hook_offsets import hook_offsets
+from rbtrace_py.session.joining import Joining
 from rbtrace_py.session.targets import Targets
 
 KINDS: Mapping[str, tuple[MethodKind, ...]] = {
@@ -39,8 +40,6 @@ KINDS: Mapping[str, tuple[MethodKind, ...]] = {
 """Words for what the hook sees, and what it calls that."""
 
 BY = ("method", "class", "pid")
-_JOIN_SECONDS = 5.0
-"""So long a child is asked for its agent, which it makes after the fork."""
 _RETRY_SECONDS = 0.02
 _NAME = 512
 """Bytes of a name that are shown."""
@@ -92,8 +91,7 @@ class Methods(Starting):
         self._is_agreed = False
         self._has_rows = False
         self._hooks: dict[int, _Hook] = {}
-        self._without: dict[int, float] = {}
-        self._late = 0
+        self._joining = Joining(targets, self._arm)
         self._strangers: set[int] = set()
         self._check()
 
@@ -130,7 +128,7 @@ class Methods(Starting):
         processes = self.targets.alive()
         if not processes:
             raise NoSuchTarget(ENDED_BEFORE, HOW_TO_LOAD)
-        known = self._hooks.keys() | self._without.keys()
+        known = self._hooks.keys() | self._joining.without.keys()
         try:
             for process in processes:
                 if process.pid not in known and not self.targets.has_joined(process):
@@ -157,7 +155,7 @@ class Methods(Starting):
             raise
         except RbtraceError as error:
             # It may have an agent soon.
-            self._without[process.pid] = time.monotonic()
+            self._joining.leave(process)
             self.notes.append(f"process {process.pid} is left out: {error}")
 
     def _arm(self, process: Process) -> None:
@@ -217,22 +215,7 @@ class Methods(Starting):
         for hook in self._hooks.values():
             hook.listen()
             hook.keep_learning()
-        alive = self.targets.alive()
-        fresh = self.targets.refresh()
-        now = time.monotonic()
-        self._without.update(dict.fromkeys((p.pid for p in fresh), now))
-        for process in (*alive, *fresh):
-            since = self._without.get(process.pid)
-            if since is not None and now - since < _JOIN_SECONDS:
-                self._join(process)
-
-    def _join(self, process: Process) -> None:
-        try:
-            self._arm(process)
-        except RbtraceError:
-            return
-        del self._without[process.pid]
-        self._late += 1
+        self._joining.look()
 
     @property
     def is_over(self) -> bool:
@@ -301,8 +284,8 @@ class Methods(Starting):
             counters[name] = sum(getattr(each, name) for each in found)
         if self.command == "latency":
             counters["running"] -= counters["abandoned"]
-        counters["without_agent"] = len(self._without)
-        counters["late_processes"] = self._late
+        counters["without_agent"] = len(self._joining.without)
+        counters["late_processes"] = self._joining.late
         if not counted and self._strangers:
             counters["not_followed"] = len(self._strangers)
         return counters
