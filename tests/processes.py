@@ -25,6 +25,11 @@ def is_soak() -> bool:
     return os.environ.get("RBTRACE_SOAK", "") not in ("", "0")
 
 
+def margin(samples: int, least: float) -> float:
+    """Percent points by which a share of so few samples may be off: 4 deviations."""
+    return max(least, 4 * 50 / samples**0.5)
+
+
 def times(full: int) -> int:
     """How often to do what takes long: all in a soak, a twentieth in a test."""
     return full if is_soak() else max(1, full // 20)

@@ -36,6 +36,7 @@ class Terminal:
     ) -> None:
         self.master, slave = pty.openpty()
         self.resize(columns, rows)
+        _keep_output(slave)
         self.process = subprocess.Popen(
             [sys.executable, "-c", MAIN, *map(str, words)],
             **{"stdin": slave, "stdout": slave, "stderr": slave, **streams},
@@ -100,6 +101,13 @@ class Terminal:
                 os.close(self.master)
 
 
+def _keep_output(slave: int) -> None:
+    """Ctrl-C drops what was not passed on yet: at times, what is said of it."""
+    modes = termios.tcgetattr(slave)
+    modes[3] |= termios.NOFLSH
+    termios.tcsetattr(slave, termios.TCSANOW, modes)
+
+
 def _own_terminal() -> None:
     os.setsid()
     # The descriptor that is a terminal, whichever streams are something else.
@@ -110,8 +118,12 @@ def _own_terminal() -> None:
 
 
 def screen(said: str) -> list[str]:
-    """The lines as they stand in the end, of what only rewrites whole lines."""
-    plain = re.sub(r"\x1b\[\d*m", "", said)
+    """The lines as they stand in the end, of what only rewrites whole lines.
+
+    Without the ^C of what was typed: the terminal may write it before what the
+    program says of it, and as well after.
+    """
+    plain = re.sub(r"\x1b\[\d*m|\^C", "", said)
     lines = [line.rpartition("\r\x1b[2K")[2] for line in plain.split("\r\n")]
     return [line.lstrip("\r") for line in lines]
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from rbtrace_py.session.injection import ruby_addresses
 from rubies import SCRIPT, need
 
 PROGRAM = str(TARGETS / "injected.rb")
+LIMIT = 60.0
 
 
 @dataclass
@@ -92,8 +95,31 @@ def ring(pid: int, bell: Bell, limit: float = 30.0) -> Injection:
         return inject(process, ruby, bell.code, bell.has_rung, limit)
 
 
+# While it makes a thread, glibc has every signal blocked that can be.
+_ALL_BLOCKED = (1 << 64) - 1 & ~(1 << signal.SIGKILL - 1) & ~(1 << signal.SIGSTOP - 1)
+
+
 def state(pid: int) -> dict[str, int]:
     """What must not change: signals blocked, ignored, caught; who traces."""
+    end = time.monotonic() + LIMIT
+    while (found := _state(pid))["SigBlk"] == _ALL_BLOCKED:
+        if time.monotonic() > end:
+            break
+        time.sleep(0.0001)
+    return found
+
+
+def settles(pid: int, before: dict[str, int]) -> bool:
+    """It comes back by itself, in its own time."""
+    end = time.monotonic() + LIMIT
+    while state(pid) != before:
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+def _state(pid: int) -> dict[str, int]:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     pairs = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     found = {name: int(pairs[name], 16) for name in ("SigBlk", "SigIgn", "SigCgt")}

@@ -5,11 +5,19 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from injecting import Bell, Injected, bell, build_registers, injected, ring, state
+from injecting import (
+    Bell,
+    Injected,
+    bell,
+    build_registers,
+    injected,
+    ring,
+    settles,
+    state,
+)
 
 from processes import is_soak
 from rubies import NAMES
@@ -30,16 +38,6 @@ def kill_at(step: int, target: Injected, bell: Bell) -> str:
     )
     assert done.stdout, done.stderr
     return done.stdout.strip()
-
-
-def settles(pid: int, before: dict[str, int]) -> bool:
-    """It comes back by itself, in its own time."""
-    end = time.monotonic() + 60
-    while state(pid) != before:
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.001)
-    return True
 
 
 @pytest.mark.parametrize("ruby", NAMES)

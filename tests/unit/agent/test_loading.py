@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from injecting import build_registers, injected, state
+from injecting import build_registers, injected, settles, state
 
 from processes import Target, is_soak, read_line, times
 from rbtrace_py.agent.inject import NotAcknowledged
@@ -88,16 +88,6 @@ def folders(pid: int) -> set[str]:
 def go_away(found: set[str]) -> bool:
     end = time.monotonic() + LIMIT
     while any(map(os.path.exists, found)):
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.001)
-    return True
-
-
-def settles(pid: int, before: dict[str, int]) -> bool:
-    """It comes back by itself, in its own time."""
-    end = time.monotonic() + LIMIT
-    while state(pid) != before:
         if time.monotonic() > end:
             return False
         time.sleep(0.001)

@@ -23,6 +23,7 @@ from rbtrace_py.agent.refusal import check, refuse
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.memfile import MemoryFile
 from rbtrace_py.linux.process import Process, gone
+from rbtrace_py.linux.ptrace import join_wholly
 
 __all__ = ["Injection", "NotAcknowledged", "check", "inject"]
 
@@ -150,6 +151,6 @@ def _in_a_thread(attempt: Callable[[], None]) -> None:
         thread.join()
     finally:
         # After a Ctrl-C: it has the process stopped, and is about to let go.
-        thread.join()
+        join_wholly(thread)
     if errors:
         raise errors[0]

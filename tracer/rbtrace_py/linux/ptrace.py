@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from rbtrace_py.errors import NoSuchTarget, NotPermitted, RbtraceError
 from rbtrace_py.linux.permission import explain_ptrace_denied
@@ -65,7 +66,18 @@ def paused(process: Process, limit: float = 1.0) -> Iterator[Pause]:
         yield tracer.pause
     finally:
         tracer.done.set()
-        tracer.join()
+        join_wholly(tracer)
+
+
+def join_wholly(tracer: threading.Thread) -> None:
+    """Wait until the kernel has ended the thread, and so let go of all it traced.
+
+    Python says that a thread has ended before that. Until then, what it could not
+    detach is still traced by it, and nobody can seize it.
+    """
+    tracer.join()
+    while Path(f"/proc/self/task/{tracer.native_id}").exists():
+        time.sleep(0.0001)
 
 
 @dataclass(slots=True)
