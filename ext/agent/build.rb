@@ -9,6 +9,7 @@ require "shellwords"
 
 here = __dir__
 source = File.join(here, "agent.c")
+parts = Dir[File.join(here, "hook", "*.h")]
 target = File.expand_path("../../ruby/lib/tracepoint/native/agent-#{RbConfig::CONFIG["arch"]}/agent_hook.so", here)
 
 unless RUBY_ENGINE == "ruby" && RbConfig::CONFIG["host_os"].include?("linux") &&
@@ -28,7 +29,7 @@ FileUtils.mkdir_p(File.dirname(target))
 File.open("#{target}.lock", File::CREAT | File::RDWR) do |lock|
   lock.flock(File::LOCK_EX)
   exit if File.exist?(target) && File.exist?(stamp) && File.read(stamp) == command.join(" ") &&
-          File.mtime(stamp) > [source, __FILE__].map { |path| File.mtime(path) }.max
+          File.mtime(stamp) > [source, *parts, __FILE__].map { |path| File.mtime(path) }.max
 
   # Renamed into place: a process that has the old one mapped keeps it.
   system(*command, "-o", "#{target}.new", source) || abort("tracepoint: the agent's hook did not build")

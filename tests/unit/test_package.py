@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+AGENT = ROOT / "ext" / "agent"
 BUILD = """
 import sys
 from setuptools import build_meta
@@ -21,9 +22,12 @@ print(getattr(build_meta, sys.argv[1])(sys.argv[2]))
 """
 SHIPPED = {
     "rbtrace_py/agent/load.rb": "tracer/rbtrace_py/agent/load.rb",
-    "rbtrace_py/agent/source/agent.rb": "ext/agent/agent.rb",
-    "rbtrace_py/agent/source/agent.c": "ext/agent/agent.c",
     "rbtrace_py/report/flamegraph.js": "tracer/rbtrace_py/report/flamegraph.js",
+    **{
+        f"rbtrace_py/agent/source/{path.relative_to(AGENT)}": path.relative_to(ROOT)
+        for kind in ("agent.*", "agent/*.rb", "hook/*.h")
+        for path in AGENT.glob(kind)
+    },
 }
 """By its place in the wheel: where it stands in a checkout."""
 

@@ -6,7 +6,7 @@
 #
 require_relative "version"
 
-# The agent is also put into processes without the gem, so it is a file by
-# itself: in a checkout three folders up, in an installed gem two.
+# The agent is also put into processes without the gem, so it stands by itself: in
+# a checkout three folders up, in an installed gem two.
 require [File.expand_path("../../../ext/agent/agent.rb", __dir__),
          File.expand_path("../../ext/agent/agent.rb", __dir__)].find { |path| File.exist?(path) }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -15,9 +16,9 @@ from pathlib import Path
 import pytest
 from injecting import build_registers, injected, settles, state
 
-from processes import Target, is_soak, read_line, times
+from processes import ROOT, Target, is_soak, read_line, times
 from rbtrace_py.agent.inject import NotAcknowledged
-from rbtrace_py.agent.loading import NotLoaded, Said, alone
+from rbtrace_py.agent.loading import NotLoaded, Said, agent_files, alone
 from rbtrace_py.aggregate.inside import Evaluated
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.process import Process
@@ -92,6 +93,27 @@ def go_away(found: set[str]) -> bool:
             return False
         time.sleep(0.001)
     return True
+
+
+def test_the_agent_is_joined_to_one_file() -> None:
+    source = ROOT / "ext" / "agent"
+    parts = sorted((source / "agent").glob("*.rb"))
+    joined = agent_files(None)["agent.rb"]
+    assert joined is not None
+    _, agent = joined.split(b"\n__END__\n")
+    assert agent.startswith(b"# frozen_string_literal: true\n")
+    assert b"require_relative" not in agent
+    assert b"__dir__" not in b"".join(path.read_bytes() for path in parts)
+    place = -1
+    required = re.findall(
+        '^require_relative "(.+)"$', (source / "agent.rb").read_text(), re.M
+    )
+    assert sorted(required) == [f"agent/{path.stem}" for path in parts]
+    for name in required:
+        lines = (source / f"{name}.rb").read_bytes().splitlines()[2:]
+        found = agent.find(b"\n".join(lines))
+        assert found > place, name
+        place = found
 
 
 @pytest.mark.parametrize(("kind", "ruby"), PAIRS)

@@ -23,7 +23,7 @@ from rbtrace_py.linux.text import safe_text
 SOURCE = Path(__file__).parent / "source" / "agent.c"
 
 _FLAGS = ["-std=gnu11", "-O2", "-fPIC", "-shared", "-nostdlib", "-fvisibility=hidden"]
-_FLAGS += ["-fno-stack-protector", "-x", "c"]
+_FLAGS += ["-fno-stack-protector"]
 """As in ext/agent/build.rb. Nothing is linked: what it calls is in the process."""
 _COMPILERS = ("cc", "gcc", "clang")
 _SECONDS = 60
@@ -38,19 +38,20 @@ class NotBuilt(RbtraceError):
 
 def hook() -> bytes:
     """The shared object; raises NotBuilt, which says what is missing."""
-    source = _source()
     words = [platform.machine(), *_FLAGS]
-    key = hashlib.sha256("\0".join(words).encode() + source).hexdigest()
+    key = hashlib.sha256("\0".join(words).encode() + _source()).hexdigest()
     kept = _kept(key)
     if kept is None:
-        kept = _build(_compiler(), source)
+        kept = _build(_compiler())
         cache.store(_KIND, key, base64.b64encode(kept).decode())
     return kept
 
 
 def _source() -> bytes:
+    """All of it, to be told from another one's."""
     try:
-        return SOURCE.read_bytes()
+        parts = sorted((SOURCE.parent / "hook").glob("*.h"))
+        return b"\0".join(path.read_bytes() for path in (SOURCE, *parts))
     except OSError as error:
         raise NotBuilt(
             f"the agent's source is missing: {SOURCE}: {error.strerror}",
@@ -82,13 +83,13 @@ def _compiler() -> list[str]:
     )
 
 
-def _build(compiler: list[str], source: bytes) -> bytes:
+def _build(compiler: list[str]) -> bytes:
     with TemporaryDirectory(prefix="rbtrace-py-") as folder:
         output = Path(folder) / "agent_hook.so"
         try:
             done = subprocess.run(
-                [*compiler, *_FLAGS, "-o", str(output), "-"],
-                input=source,
+                [*compiler, *_FLAGS, "-o", str(output), str(SOURCE)],
+                stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 timeout=_SECONDS,

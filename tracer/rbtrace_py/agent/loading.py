@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import stat
 import time
 from collections.abc import Iterator
@@ -26,6 +27,9 @@ from rbtrace_py.linux.text import safe_text
 
 _HERE = Path(__file__).parent
 _LOADER, _AGENT = _HERE / "load.rb", _HERE / "source" / "agent.rb"
+_PART = re.compile(rb'^require_relative "([a-z/]+)"$', re.MULTILINE)
+_COMMENT = b"# frozen_string_literal: true\n"
+"""That each part begins with; Ruby heeds it at the head of a file only."""
 _SAID = "said"
 _DONE = "done"
 _MOST_SAID = 2048
@@ -60,7 +64,7 @@ def agent_files(hook: bytes | None) -> Files:
     hook: the shared object; None: method events are done without
     """
     try:
-        loader = _LOADER.read_bytes() + b"__END__\n" + _AGENT.read_bytes()
+        loader = _LOADER.read_bytes() + b"__END__\n" + _joined(_AGENT)
     except OSError as error:
         raise RbtraceError(
             f"a file of the agent is missing: {error.filename}: {error.strerror}",
@@ -68,6 +72,16 @@ def agent_files(hook: bytes | None) -> Files:
         ) from error
     files = {"agent.rb": loader, _SAID: None}
     return files if hook is None else {**files, "agent_hook.so": hook}
+
+
+def _joined(path: Path) -> bytes:
+    """The agent as one file: each part where it is required."""
+
+    def part(found: re.Match[bytes]) -> bytes:
+        whole = (path.parent / f"{found[1].decode()}.rb").read_bytes()
+        return whole.removeprefix(_COMMENT).strip()
+
+    return _PART.sub(part, path.read_bytes())
 
 
 def load_agent(

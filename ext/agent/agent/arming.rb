@@ -1,0 +1,150 @@
+# frozen_string_literal: true
+
+module Tracepoint
+  module Agent
+    # What is armed, at most one thing in a process: docs/agent.md, "Arming".
+    class Arming
+      MODES = { "empty" => 0, "ring" => 1, "table" => 2, "slow" => 3, "sites" => 4 }.freeze
+      FLAGS = { "methods" => 1, "c_calls" => 2, "gc" => 4, "raise" => 8, "objects" => 16, "sites" => 32,
+                "cpu" => 64, "whole" => 128 }.freeze
+      SELECT = 256
+      HISTOGRAMS = 512
+      LIMITS = { "max_methods" => [16_384, 16, 1 << 20], "max_blocks" => [65_536, 16, 1 << 20],
+                 "max_streams" => [128, 1, 4096], "ring_records" => [262_144, 256, 1 << 24] }.freeze
+      OFFSETS = %w[cfp_ep me_owner me_def def_original_id ment_imemo svar_imemo local_flag ec_thread].freeze
+      ALIGNED = %w[cfp_ep me_owner me_def def_original_id ec_thread].freeze
+      KINDS = { nil => 0, "instance" => 1, "singleton" => 2 }.freeze
+      SELECTOR = %w[owner kind name expressions].freeze
+      COUNTERS = %i[state methods blocks streams conditions no_stream no_method too_deep orphans abandoned no_block
+                    no_values].freeze
+      CALIBRATION_NS = 20_000_000
+      ARGUMENTS = [*FLAGS.keys, *LIMITS.keys, "mode", "threshold_ns", "select", "histograms", "offsets", "limit_ms"].freeze
+      WITH_VALUES = [1, 3].freeze # ring, slow
+
+      def self.status
+        COUNTERS.zip(Native.counters).to_h.merge(Clock.pair)
+      end
+
+      def initialize(arguments)
+        @arguments = arguments
+        @mode = MODES[arguments["mode"]] or refuse("mode")
+        @programs = []
+        @selectors = selectors
+        @limit_ms = number("limit_ms", 100, 1, 60_000)
+      end
+
+      # @return [Hash, Array<IO>] what to reply, and the files to send with it
+      def call
+        packed = pack
+        Expressions.use(@programs, @limit_ms) if @programs.any?
+        data, control, size, control_size, sealed = armed(packed)
+        watch([data, control]) if @programs.any?
+        reply = { size: size, control_size: control_size, sealed: sealed == 1, ractors: Facts.ractors, overhead: overhead }
+        [reply, [data, control]]
+      end
+
+      private
+
+      # Without who ends them no expression is evaluated.
+      def watch(files)
+        Expressions.watch
+      rescue ThreadError => e
+        Native.release
+        files.each(&:close)
+        raise Refusal.new("system", e.message)
+      end
+
+      # If the thread is killed then, nobody would close what is no IO yet.
+      def armed(packed)
+        Thread.handle_interrupt(Object => :never) do
+          answer = Native.arm(packed)
+          raise Refusal.new("system", SystemCallError.new(nil, answer).message, errno: answer) if answer.is_a?(Integer)
+
+          answer.first(2).map { |fd| IO.for_fd(fd) } + answer.drop(2)
+        end
+      end
+
+      def refuse(name)
+        raise Refusal.new("argument", "#{name} is missing or out of range")
+      end
+
+      def pack
+        limits = LIMITS.map { |name, (default, least, most)| number(name, default, least, most) }
+        refuse("ring_records") if limits.last.to_s(2).count("1") != 1
+        threshold = number("threshold_ns", 0, 0, 1 << 62)
+        refuse("threshold_ns") if @mode == 3 && threshold.zero?
+        ticks, ns = Clock.now(CALIBRATION_NS)
+        [@mode, flags, Clock::KIND, Process.pid, Clock.mult(ticks, ns), *Clock::START, ticks, ns, threshold,
+         @limit_ms * 1_000_000, *limits, *offsets, @selectors.size].pack("L4Q7L4L10") << @selectors.join
+      end
+
+      def number(name, default, least, most)
+        value = @arguments.fetch(name, default)
+        refuse(name) unless value.is_a?(Integer) && value.between?(least, most)
+        value
+      end
+
+      def boolean(name, default)
+        value = @arguments.fetch(name, default)
+        refuse(name) unless [true, false].include?(value)
+        value
+      end
+
+      def flags
+        refuse("cpu") if @mode != 3 && %w[cpu whole].any? { |name| boolean(name, false) }
+        FLAGS.sum { |name, bit| boolean(name, name == "methods") ? bit : 0 } |
+          (@selectors.empty? ? 0 : SELECT) | (boolean("histograms", true) ? HISTOGRAMS : 0)
+      end
+
+      def offsets
+        given = @arguments["offsets"]
+        return [0] * (1 + OFFSETS.size) if given.nil?
+
+        refuse("offsets") unless given.is_a?(Hash) && given.keys.sort == OFFSETS.sort
+        values = given.values_at(*OFFSETS)
+        refuse("offsets") unless values.all? { |value| value.is_a?(Integer) && value.between?(0, 1024) }
+        refuse("offsets") unless given.values_at(*ALIGNED).all? { |value| (value % 8).zero? }
+        [1, *values]
+      end
+
+      def selectors
+        given = @arguments.fetch("select", nil) || []
+        refuse("select") unless given.is_a?(Array) && given.size <= 1024
+        given.map { |selector| selector(selector) }
+      end
+
+      def selector(map)
+        refuse("select") unless map.is_a?(Hash) && (map.keys - SELECTOR).empty? && KINDS.key?(map["kind"])
+        owner, name = map.values_at("owner", "name")
+        refuse("select") unless [owner, name].all? { |text| text.nil? || (text.is_a?(String) && text.bytesize.between?(1, 1024)) }
+        refuse("select") if owner&.include?("\0")
+        id = name ? Native.id_of(name.to_sym) : 0
+        owner = owner.to_s.b
+        @programs << program(map["expressions"])
+        wants = (@programs.last || []).map(&:wants).inject(0, :|)
+        [KINDS[map["kind"]], wants, owner.bytesize, id].pack("S2LQ") << owner << ("\0" * (-owner.bytesize % 8))
+      end
+
+      # nil for a selector without expressions.
+      def program(given)
+        return if given.nil? || given == []
+
+        refuse("select") unless given.is_a?(Array) && given.size <= Expressions::MOST
+        raise Refusal.new("argument", "expressions are for the modes ring and slow") unless WITH_VALUES.include?(@mode)
+
+        given.map do |text|
+          refuse("select") unless text.is_a?(String) && text.bytesize.between?(1, Expressions::MOST_BYTES)
+          Expressions::Expression.new(text)
+        end
+      end
+
+      # What of this stays when it is disarmed, in words.
+      def overhead
+        said = []
+        said << "compiled code is thrown away (#{Facts.jit})" if Facts.jit && (flags & 3).positive?
+        said << "calls of C methods stay slower" if boolean("c_calls", false)
+        said
+      end
+    end
+  end
+end

@@ -1,0 +1,68 @@
+# frozen_string_literal: true
+
+module Tracepoint
+  module Agent
+    # A child that writes something to a pipe. It is the process, stopped at one
+    # moment, and has nothing of the agent's but this.
+    class Dump
+      def initialize(method, collect)
+        @method = method
+        @collect = collect
+      end
+
+      def run(wire, request, limit)
+        pipe, pipe_end = IO.pipe(binmode: true)
+        why, why_end = IO.pipe
+        pid = Agent.fork_apart { write(pipe_end, why_end) }
+        [pipe_end, why_end].each(&:close)
+        pump = Pump.new(wire, request, { 3 => pipe }, limit)
+        pump.run { finished?(pid) }
+        raise Refusal.new("system", "the dump failed: #{reason(why)}") unless @status.nil? || @status.success?
+
+        { bytes: pump.bytes }
+      ensure # also where the agent is stopped, and this thread killed
+        kill(pid)
+        [pipe, pipe_end, why, why_end].compact.each(&:close)
+      end
+
+      private
+
+      # In the child. Ruby 3.4 raises where a pipe that does not block is full;
+      # the numbers are F_SETFL and F_GETFL, for which Ruby has a library.
+      def write(pipe, why)
+        pipe.fcntl(4, pipe.fcntl(3) & ~File::NONBLOCK)
+        require "objspace"
+        GC.start if @collect
+        ObjectSpace.public_send(@method, output: pipe)
+        pipe.close
+      rescue Exception => e # rubocop:disable Lint/RescueException -- it is the parent's to tell
+        why.write("#{e.class}: #{e.message}".byteslice(0, 1000))
+        raise
+      end
+
+      def reason(why)
+        said = why.read_nonblock(1000, exception: false)
+        said.is_a?(String) ? said : @status.inspect
+      end
+
+      # The program may wait for any child, and so for this one.
+      def finished?(pid)
+        return true if @finished
+
+        found, @status = Process.wait2(pid, Process::WNOHANG)
+        @finished = !found.nil?
+      rescue Errno::ECHILD
+        @finished = true
+      end
+
+      def kill(pid)
+        return if pid.nil? || finished?(pid)
+
+        Process.kill(:KILL, pid)
+        Process.wait(pid)
+      rescue SystemCallError
+        nil
+      end
+    end
+  end
+end

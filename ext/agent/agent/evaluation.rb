@@ -1,0 +1,92 @@
+# frozen_string_literal: true
+
+module Tracepoint
+  module Agent
+    # eval: a thread of its own at top level.
+    class Evaluation
+      KILL_SECONDS = 1
+      FILE = "(rbtrace)"
+
+      # redirect: are $stdout and $stderr its pipes?
+      def initialize(code, file, line, binding, redirect)
+        @code = code
+        @file = file
+        @line = line
+        @binding = binding
+        @redirect = redirect
+      end
+
+      def run(wire, request, limit)
+        out, out_end = IO.pipe
+        err, err_end = IO.pipe
+        @thread = thread = start(out_end, err_end)
+        Pump.new(wire, request, { 1 => out, 2 => err }, limit).run { !thread.alive? }
+        thread.value
+      rescue Broken
+        raise
+      rescue Refusal => e
+        raise e unless thread && !dead?(thread)
+
+        raise Refusal.new(e.code, "#{e.message}; it does not end, and runs on")
+      ensure
+        thread&.kill
+        [out, out_end, err, err_end].compact.each(&:close)
+      end
+
+      # Code that listens is told that the process ends; whether it is such.
+      def tell_end
+        @thread&.thread_variable_get(:rbtrace_end)&.push(nil)
+      end
+
+      private
+
+      def dead?(thread)
+        thread.kill
+        thread.join(KILL_SECONDS)
+      end
+
+      def start(out, err)
+        thread = Thread.new do
+          apart
+          [out, err].each { |io| io.sync = true }
+          Redirect.claim(out, err)
+          @redirect ? Redirect.around(out, err) { evaluate } : evaluate
+        rescue Exception => e # rubocop:disable Lint/RescueException -- SystemExit would end the program
+          failure(e)
+        ensure
+          [out, err].each(&:close) # which wakes who waits
+        end
+        thread.report_on_exception = false
+        thread
+      end
+
+      # Threads that the code starts are the program's; only this one is the agent's.
+      def apart
+        Thread.current.thread_variable_set(:rbtrace_agent, true)
+        ThreadGroup::Default.add(Thread.current)
+      rescue ThreadError # the program has closed that group
+        nil
+      end
+
+      # The result, or its failure, as a map.
+      def evaluate
+        started = Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond)
+        value = @binding.eval(@code, @file, @line)
+        text = value.inspect
+        { value: text.to_s, class: Names.module_text(Names::OBJECT_CLASS.bind_call(value)),
+          ns: Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond) - started }
+      rescue NoMethodError => e
+        # A BasicObject has neither class nor inspect.
+        raise unless e.name == :inspect && BasicObject === e.receiver
+
+        # Tools that quote the failing line would quote ours.
+        failure(e, e.message.to_s[/.*/])
+      end
+
+      def failure(error, text = error.message.to_s)
+        trace = (error.backtrace || []).take_while { |line| !line.start_with?("#{__FILE__}:") }
+        Refusal.new("raised", text, class: error.class.to_s, backtrace: trace)
+      end
+    end
+  end
+end

@@ -1,0 +1,203 @@
+# frozen_string_literal: true
+
+module Tracepoint
+  module Agent
+    # Values at the entry of a method: docs/agent.md, "Values of expressions". The
+    # hook has them worked out in the program's own thread, in the middle of a call.
+    module Expressions
+      # Ends what takes too long; of the program nobody else ever sees it.
+      class Stop < Exception; end # rubocop:disable Lint/InheritException -- a StandardError would be rescued
+
+      MOST = 16
+      MOST_BYTES = 1024
+      ROOM = 1000
+      ELLIPSIS = "\u2026"
+      LEFT = "(left by throw, break or return)"
+      TICK = 0.02
+      # What others send to the thread waits until it is over; but not ours.
+      NEVER = { Object => :never }.freeze
+      IMMEDIATE = { Stop => :immediate }.freeze
+      METHODS = %i[raise stop?].map { |name| Thread.instance_method(name) }.freeze
+
+      # Where a call is evaluated. place: of its definition, of a C method's its caller's
+      Frame = Struct.new(:binding, :receiver, :place)
+
+      # One of them, and the way to its value that costs least.
+      class Expression
+        FILE = "(rbtrace)"
+        SELF = 1
+        BINDING = 2
+        PLACE = 4
+        IVAR_GET = Kernel.instance_method(:instance_variable_get)
+        # A binding of an object, whatever it is, with Ruby's top level around it.
+        BINDER = TOPLEVEL_BINDING.eval("::Module.new { def rbtrace_binding; ::Kernel.binding; end }", __FILE__, __LINE__)
+                                 .instance_method(:rbtrace_binding)
+        KINDS = { /\Aself\z/ => :itself, /\A__source__\z/ => :place, /\A@[A-Za-z_]\w*\z/ => :variable,
+                  /\Aself\.[a-z_]\w*[?!]?\z/ => :attribute, /\A[a-z_]\w*\z/ => :local }.freeze
+
+        # @raise [Refusal] if it is no Ruby
+        def initialize(text)
+          @text = text.strip
+          @kind = KINDS.find { |form, _| form.match?(@text) }&.last || :code
+          @name = @text.delete_prefix("self.").to_sym if %i[variable attribute local].include?(@kind)
+          check unless @kind == :place
+        end
+
+        def wants
+          case @kind
+          when :place then SELF | PLACE
+          when :local, :code then SELF | BINDING
+          else SELF
+          end
+        end
+
+        def value(frame)
+          case @kind
+          when :itself then frame.receiver
+          when :place then frame.place
+          when :variable then IVAR_GET.bind_call(frame.receiver, @name)
+          when :attribute then frame.receiver.__send__(@name)
+          else evaluated(frame)
+          end
+        end
+
+        private
+
+        def evaluated(frame)
+          scope = frame.binding ||= BINDER.bind_call(frame.receiver)
+          return scope.local_variable_get(@name) if @kind == :local && scope.local_variable_defined?(@name)
+
+          scope.eval(@text, FILE, 1)
+        end
+
+        # Compiled and thrown away: nothing of it runs, nor is the program warned.
+        def check
+          verbose = $VERBOSE
+          $VERBOSE = nil
+          RubyVM::InstructionSequence.compile(@text, FILE, FILE, 1)
+        rescue SyntaxError => e
+          raise Refusal.new("argument", "the expression #{Values.text(@text).inspect} is no Ruby: #{reason(e)}")
+        ensure
+          $VERBOSE = verbose
+        end
+
+        def reason(error)
+          lines = Values.text(error.message).lines.map { |line| line.sub(/\A\(rbtrace\):\d+: /, "").strip }
+          (lines.find { |line| line.sub!(/\A\|\s*\^[\s^~]*/, "") } || lines.first.to_s).delete_prefix("syntax error, ")
+        end
+      end
+
+      class << self
+        # programs: by selector its expressions, or nil
+        def use(programs, limit_ms)
+          @programs = programs
+          @limit_ms = limit_ms
+        end
+
+        # Ends with what is armed and the last evaluation; another arming has another.
+        #
+        # @raise [ThreadError] if there can be no thread
+        def watch
+          mine = @watcher = Object.new
+          thread = Thread.new do
+            Native.own(true)
+            Kernel.sleep(TICK) while @watcher.equal?(mine) && Native.watch
+          ensure
+            Native.own(false)
+          end
+          thread.thread_variable_set(:rbtrace_agent, true)
+          thread.name = "rbtrace agent"
+          thread.report_on_exception = false
+          apart(thread)
+        end
+
+        # What the records are to say, as bytes.
+        def of(program, binding, receiver, path, line)
+          Thread.handle_interrupt(NEVER) do
+            frame = Frame.new(binding, receiver, path && "#{path}:#{line}")
+            packed(program, Thread.handle_interrupt(IMMEDIATE) { texts(@programs[program], frame) })
+          end
+        end
+
+        # What is to end an evaluation comes here instead.
+        def flush
+          Thread.handle_interrupt(NEVER) { Thread.handle_interrupt(IMMEDIATE) { nil } }
+        end
+
+        private
+
+        # The agent's end is not its own.
+        def apart(thread)
+          ThreadGroup::Default.add(thread)
+        rescue ThreadError # the program has closed that group
+          nil
+        end
+
+        def packed(program, texts)
+          shortened(texts).inject([program, 0].pack("S<C")) { |bytes, text| bytes << [text.bytesize].pack("S<") << text.b }
+        end
+
+        def texts(expressions, frame)
+          found = []
+          expressions.each { |expression| found << text(expression, frame) }
+          found
+        rescue Stop
+          found << "(took longer than #{@limit_ms} ms)" until found.size == expressions.size
+          found
+        end
+
+        # A throw, a return and a break would go on into the program.
+        def text(expression, frame)
+          found = text_or_error(expression, frame)
+        rescue Stop, SignalException => e # what a signal asked for is the program's
+          found = e
+          raise
+        ensure
+          return LEFT unless found # rubocop:disable Lint/EnsureReturn
+        end
+
+        def text_or_error(expression, frame)
+          printable(expression.value(frame).inspect)
+        rescue Stop, SignalException
+          raise
+        rescue Exception => e # rubocop:disable Lint/RescueException -- nothing of it is the program's
+          failure(e)
+        end
+
+        def failure(error)
+          name = Names.module_text(Names::OBJECT_CLASS.bind_call(error))
+          "(#{name}: #{printable(error.message).lines.first.to_s.strip})"
+        rescue Stop, SignalException
+          raise
+        rescue Exception # rubocop:disable Lint/RescueException -- of its message
+          "(#{name})"
+        end
+
+        # Whatever inspect gave, as a String of Ruby's own.
+        def printable(text)
+          Values.text("#{text}".byteslice(0, 4 * ROOM))
+        end
+
+        # Together they fit; long ones give way, and as much as needs be.
+        def shortened(texts)
+          left = ROOM
+          share = texts.map(&:bytesize).sort.each_with_index do |size, i|
+            fair = left / (texts.size - i)
+            break fair if size > fair
+
+            left -= size
+          end
+          share.is_a?(Integer) ? texts.map { |text| cut(text, share) } : texts
+        end
+
+        def cut(text, bytes)
+          return text if text.bytesize <= bytes
+
+          text.byteslice(0, bytes - ELLIPSIS.bytesize).scrub("") << ELLIPSIS
+        end
+      end
+
+      Native.use(self, Stop, *METHODS) unless Native.reason
+    end
+  end
+end

@@ -1,0 +1,40 @@
+# frozen_string_literal: true
+
+module Tracepoint
+  module Agent
+    # The agent's C part, or why there is none.
+    module Native
+      class << self
+        attr_reader :reason
+      end
+      @reason =
+        if RUBY_ENGINE != "ruby" then "the hook is for CRuby, this is #{RUBY_ENGINE}"
+        elsif !RbConfig::CONFIG["host_os"].include?("linux") then "the hook is for Linux"
+        end
+
+      # What attach makes begins so; it goes when the tracer does.
+      PUT_THERE = File.basename(FOLDER).start_with?(".rbtrace-")
+
+      def self.load
+        require place
+      rescue LoadError, SystemCallError => e
+        raise if PUT_THERE && !File.exist?(FOLDER)
+
+        @reason = "agent_hook.so was not built or does not load: #{e.message}"
+      end
+
+      # Beside agent.rb (attach, the Python package), in the checkout that it is in,
+      # or as the gem built it.
+      def self.place
+        beside = File.join(FOLDER, "agent_hook.so")
+        return beside if File.exist?(beside)
+        # Looking through all gems takes a program with busy threads a minute.
+        raise LoadError, "it was not put there" if PUT_THERE
+
+        checkout = File.expand_path("../../ruby/lib/tracepoint/native/agent-#{RbConfig::CONFIG["arch"]}/agent_hook.so", FOLDER)
+        File.exist?(checkout) ? checkout : "tracepoint/agent_hook"
+      end
+      load unless @reason
+    end
+  end
+end

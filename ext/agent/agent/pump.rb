@@ -1,0 +1,63 @@
+# frozen_string_literal: true
+
+module Tracepoint
+  module Agent
+    # Something that runs beside the connection, and whose pipes are passed on:
+    # waits for it, for the peer to cancel or to go, and for the time limit.
+    class Pump
+      SLICE = 0.1
+      SHORT = 0.001
+      CHUNK = 65_536
+
+      # pipes: by channel the end to read
+      def initialize(wire, request, pipes, limit)
+        @wire = wire
+        @request = request
+        @pipes = pipes.invert
+        @deadline = now + limit
+        @bytes = 0
+      end
+
+      attr_reader :bytes
+
+      # Until the block says that it is done, and what it wrote was passed on.
+      def run
+        until yield
+          # With its pipes it ends as a rule: then it is done in a moment.
+          slice = @pipes.empty? ? SHORT : SLICE
+          readable, = IO.select([@wire.socket, *@pipes.keys], nil, nil, (@deadline - now).clamp(0, slice))
+          (readable || []).each { |io| io == @wire.socket ? heed : pass_on(io) }
+          late if now > @deadline
+        end
+        @pipes.keys.each { |io| nil while pass_on(io) }
+      end
+
+      private
+
+      def now
+        Process.clock_gettime(Process::CLOCK_MONOTONIC)
+      end
+
+      def late
+        raise Refusal.new("time", "the time limit passed")
+      end
+
+      def heed
+        frame = @wire.read
+        raise Broken, "a request is under way" unless frame.type == Wire::CANCEL
+
+        raise Refusal.new("cancelled", "cancelled") if frame.request == @request
+      end
+
+      def pass_on(pipe)
+        bytes = pipe.read_nonblock(CHUNK, exception: false)
+        return false if bytes == :wait_readable
+        return @pipes.delete(pipe) && false if bytes.nil?
+
+        @bytes += bytes.bytesize
+        @wire.data(@request, @pipes[pipe], bytes, @deadline) or late
+        true
+      end
+    end
+  end
+end

@@ -1,0 +1,30 @@
+# frozen_string_literal: true
+
+module Tracepoint
+  module Agent
+    # A request that cannot be done; code and details as docs/agent.md has them.
+    class Refusal < StandardError
+      attr_reader :code, :details
+
+      def initialize(code, message, details = {})
+        super(message)
+        @code = code
+        @details = details
+      end
+
+      def to_reply
+        { code: code, message: message }.merge(details)
+      end
+    end
+
+    # What cannot be answered by staying connected.
+    class Broken < Refusal
+      def initialize(message, code = "protocol")
+        super(code, message)
+      end
+    end
+
+    # The other end is gone.
+    class Gone < StandardError; end
+  end
+end

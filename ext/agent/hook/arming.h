@@ -1,0 +1,361 @@
+/* Hooks and memory, from being armed until nothing is left. */
+
+static void mark_classes(void *unused) {
+  (void)unused;
+  VALUE last = 0;
+  for (int i = 0; i < MAX_EVALUATIONS; i++)
+    if (evaluations[i].serial)
+      rb_gc_mark(evaluations[i].thread);
+  for (uint32_t i = 1; i < state.methods_used; i++) {
+    const struct known *known = &state.known[i];
+    if (known->owner != last && is_object(known->owner))
+      rb_gc_mark(known->owner); /* which also keeps it where it is */
+    if (known->definer != known->owner)
+      rb_gc_mark(known->definer);
+    last = known->owner;
+  }
+}
+
+static uint64_t aligned(uint64_t size) { return (size + 4095) & ~4095ull; }
+
+enum { MAX_SIZE_GIB = 16 };
+
+static int lay_out(struct header *header) {
+  const struct config *config = &state.config;
+  int table = config->mode == MODE_TABLE;
+  int ring = config->mode == MODE_RING || config->mode == MODE_SLOW;
+  uint64_t at = HEADER_SIZE;
+  *header = (struct header){
+      .magic = {'R', 'B', 'T', 'R', 'A', 'G', 'T', '1'},
+      .version = 1,
+      .header_size = HEADER_SIZE,
+      .pid = config->pid,
+      .mode = config->mode,
+      .flags = config->flags,
+      .clock = config->clock,
+      .mult = config->mult,
+      .ticks0 = config->ticks0,
+      .ns0 = config->ns0,
+      .ticks1 = config->ticks1,
+      .ns1 = config->ns1,
+      .threshold_ns = config->threshold_ns,
+      .methods_capacity = config->max_methods,
+      .method_size = sizeof(struct shared_method),
+      .streams_capacity = config->max_streams,
+      .stream_size = sizeof(struct shared_stream),
+      .methods = 1,
+      .blocks = 1,
+      .state = STATE_ARMED,
+  };
+  header->streams_offset = at;
+  at = aligned(at + (uint64_t)config->max_streams * sizeof(struct shared_stream));
+  header->methods_offset = at;
+  at = aligned(at + (uint64_t)config->max_methods * sizeof(struct shared_method));
+  if (table && (config->flags & FLAG_HISTOGRAMS)) {
+    header->directory_offset = at;
+    header->directory_entries = BLOCKS_A_METHOD;
+    header->directory_entry_size = sizeof(uint32_t);
+    at = aligned(at + (uint64_t)config->max_methods * BLOCKS_A_METHOD * sizeof(uint32_t));
+    header->blocks_offset = at;
+    header->blocks_capacity = config->max_blocks;
+    header->block_size = BLOCK_COUNTERS * sizeof(uint64_t);
+    at = aligned(at + (uint64_t)config->max_blocks * BLOCK_COUNTERS * sizeof(uint64_t));
+  }
+  if (ring) {
+    header->rings_offset = at;
+    header->ring_records = config->ring_records;
+    header->record_size = sizeof(struct record);
+    at = aligned(at + (uint64_t)config->max_streams * config->ring_records * sizeof(struct record));
+  }
+  header->size = at;
+  return at <= (uint64_t)MAX_SIZE_GIB << 30 ? 0 : EFBIG;
+}
+
+enum {
+  FD_CLOEXEC_SEALABLE = 0x1 | 0x2,
+  FD_NOEXEC = 0x8,
+  ADD_SEALS = 1033, /* fcntl's, which <fcntl.h> hides behind macros of libc's */
+  SEAL_SEAL = 0x1,
+  SEAL_SHRINK = 0x2,
+  SEAL_GROW = 0x4,
+  SEAL_FUTURE_WRITE = 0x10,
+};
+
+static int memory_file(const char *name, uint64_t size) {
+  struct rlimit limit;
+  /* Beyond it ftruncate is answered with a signal that kills. */
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < size) {
+    errno = EFBIG;
+    return -1;
+  }
+  int fd = (int)syscall(SYS_memfd_create, name, FD_CLOEXEC_SEALABLE | FD_NOEXEC);
+  if (fd < 0 && errno == EINVAL) /* Linux before 6.3 */
+    fd = (int)syscall(SYS_memfd_create, name, FD_CLOEXEC_SEALABLE);
+  if (fd < 0)
+    return -1;
+  if (syscall(SYS_ftruncate, fd, size)) {
+    close(fd);
+    return -1;
+  }
+  return fd;
+}
+
+/* Neither a child nor a core file is to have it. */
+static char *map_shared(int fd, uint64_t size) {
+  char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (memory == MAP_FAILED)
+    return NULL;
+  if (madvise(memory, size, MADV_DONTFORK)) {
+    munmap(memory, size);
+    return NULL;
+  }
+  madvise(memory, size, MADV_DONTDUMP);
+  return memory;
+}
+
+static int seal(int fd, int seals) { return (int)syscall(SYS_fcntl, fd, ADD_SEALS, seals); }
+
+/* in_child: the shared memory is not there, something else may be. */
+static void release(int in_child) {
+  for (uint32_t i = 0; state.streams && i < state.streams_used; i++)
+    munmap(state.streams[i].calls, calls_size() + active_size());
+  if (state.streams)
+    munmap(state.streams, state.streams_size);
+  if (state.keys)
+    munmap(state.keys, state.keys_size);
+  if (state.known)
+    munmap(state.known, state.known_size);
+  if (state.selectors)
+    munmap(state.selectors, state.selectors_size);
+  if (state.data && !in_child)
+    munmap(state.data, state.data_size);
+  if (state.control && !in_child)
+    munmap(state.control, state.control_size);
+  state = (struct state){.data_fd = -1, .control_fd = -1};
+}
+
+static int allocate_private(const char *selectors, size_t selectors_size) {
+  unsigned bits = 5;
+  while (1ull << bits < 2ull * state.config.max_methods)
+    bits++;
+  state.keys_shift = 64 - bits;
+  state.keys_size = sizeof(struct key) << bits;
+  state.keys = map_private(state.keys_size);
+  state.streams_size = state.config.max_streams * sizeof(struct stream);
+  state.streams = map_private(state.streams_size);
+  state.selectors_size = selectors_size + 8;
+  state.selectors = map_private(state.selectors_size);
+  state.known_size = state.config.max_methods * sizeof(struct known);
+  state.known = map_private(state.known_size);
+  if (!state.keys || !state.known || !state.streams || !state.selectors)
+    return ENOMEM;
+  for (size_t i = 0; i < selectors_size; i++)
+    ((char *)state.selectors)[i] = selectors[i];
+  return 0;
+}
+
+static int allocate_shared(const struct header *header) {
+  state.control_size = (size_t)LINE * (state.config.max_streams + 1);
+  state.data_size = header->size;
+  state.data_fd = memory_file("rbtrace-agent", header->size);
+  if (state.data_fd < 0)
+    return errno;
+  state.control_fd = memory_file("rbtrace-agent-control", state.control_size);
+  if (state.control_fd < 0)
+    return errno;
+  state.data = map_shared(state.data_fd, state.data_size);
+  state.control = map_shared(state.control_fd, state.control_size);
+  return state.data && state.control ? 0 : ENOMEM;
+}
+
+static void point_into(const struct header *header) {
+  state.header = (struct header *)state.data;
+  *state.header = *header;
+  state.methods = (struct shared_method *)(state.data + header->methods_offset);
+  if (header->directory_offset) {
+    state.directory = (uint32_t *)(state.data + header->directory_offset);
+    state.blocks = (uint64_t(*)[BLOCK_COUNTERS])(state.data + header->blocks_offset);
+  }
+  state.ring_mask = header->ring_records ? header->ring_records - 1 : 0;
+  for (uint32_t i = 0; i < state.config.max_streams; i++) {
+    struct stream *s = &state.streams[i];
+    s->shared = (struct shared_stream *)(state.data + header->streams_offset) + i;
+    s->tail_of_reader = (const uint64_t *)(state.control + (size_t)LINE * (i + 1));
+    if (header->ring_records)
+      s->ring = (struct record *)(state.data + header->rings_offset) +
+                (size_t)i * header->ring_records;
+  }
+  static const char magic[8] = {'R', 'B', 'T', 'R', 'C', 'T', 'L', '1'};
+  __builtin_memcpy(state.control, magic, 8);
+  ((uint32_t *)state.control)[2] = 1;
+  ((uint32_t *)state.control)[3] = state.config.max_streams;
+}
+
+static uint32_t method_events(void) {
+  uint32_t flags = state.config.flags, events = 0;
+  if (flags & FLAG_METHODS)
+    events |= EVENT_CALL | EVENT_RETURN;
+  if (flags & FLAG_C_CALLS)
+    events |= EVENT_C_CALL | EVENT_C_RETURN;
+  if (flags & FLAG_RAISE)
+    events |= EVENT_RAISE;
+  return events;
+}
+
+static uint32_t inner_events(void) {
+  uint32_t flags = state.config.flags, events = 0;
+  if (flags & FLAG_GC)
+    events |= EVENT_GC_ENTER | EVENT_GC_EXIT;
+  if (flags & FLAG_OBJECTS)
+    events |= EVENT_NEWOBJ;
+  return state.config.mode == MODE_EMPTY ? 0 : events;
+}
+
+static void add_hooks(void) {
+  state.hook = hooks[state.config.mode];
+  if (method_events())
+    rb_add_event_hook2(state.hook, method_events(), marker, HOOK_SAFE | HOOK_RAW_ARG);
+  if (inner_events())
+    rb_add_event_hook2(hook_inner, inner_events(), marker, HOOK_SAFE | HOOK_RAW_ARG);
+  if (state.evaluating && !hooks_fibers) {
+    rb_add_event_hook2(hook_fiber, EVENT_FIBER_SWITCH, marker, HOOK_SAFE | HOOK_RAW_ARG);
+    hooks_fibers = 1;
+  }
+}
+
+static void remove_hooks(void) {
+  if (state.hook)
+    rb_remove_event_hook_with_data(state.hook, marker);
+  rb_remove_event_hook_with_data(hook_inner, marker);
+}
+
+/* The selectors, as agent.rb packed them: each within the string? */
+static int check_selectors(const char *at, size_t size, uint32_t count) {
+  if (count > MAX_SELECTORS)
+    return EINVAL;
+  for (uint32_t i = 0; i < count; i++) {
+    const struct selector *selector = (const struct selector *)at;
+    if (size < sizeof(*selector))
+      return EINVAL;
+    size_t length = selector_size(selector);
+    if (size < length)
+      return EINVAL;
+    state.programs[i + 1].wants = (uint8_t)selector->wants;
+    state.evaluating |= selector->wants != 0;
+    at += length;
+    size -= length;
+  }
+  return size ? EINVAL : 0;
+}
+
+static int prepare(const char *packed, size_t size) {
+  struct header header;
+  if (size < sizeof(state.config))
+    return EINVAL;
+  __builtin_memcpy(&state.config, packed, sizeof(state.config));
+  packed += sizeof(state.config);
+  size -= sizeof(state.config);
+  const struct config *config = &state.config;
+  if (config->mode > MODE_SITES || !config->max_methods || !config->max_streams ||
+      (config->ring_records & (config->ring_records - 1)))
+    return EINVAL;
+  int error = check_selectors(packed, size, config->selectors);
+  if (!error)
+    error = lay_out(&header);
+  if (!error)
+    error = allocate_private(packed, size);
+  if (!error)
+    error = allocate_shared(&header);
+  if (error)
+    return error;
+  point_into(&header);
+  state.methods_used = state.blocks_used = 1;
+  state.has_offsets = (int)config->has_offsets;
+  state.to_verify = 256;
+  state.selecting = (config->flags & FLAG_SELECT) != 0;
+  state.sites = config->mode == MODE_SITES || (config->flags & FLAG_SITES);
+  if (config->flags & FLAG_GC)
+    state.gc_method = key_of(0, 0, KIND_GC)->method;
+  return 0;
+}
+
+/* arm(packed): [data, control, size, size of control, sealed], or an errno. */
+static VALUE native_arm(VALUE self, VALUE packed) {
+  (void)self;
+  if (!alive)
+    return rb_ull2inum(ENOTSUP);
+  if (alive->armed)
+    return rb_ull2inum(EBUSY);
+  size_t size = rb_num2ull(rb_str_length(packed)); /* it is binary */
+  const char *bytes = rb_string_value_ptr(&packed);
+  int error = prepare(bytes, size);
+  int fds[] = {state.data_fd, state.control_fd};
+  if (!error && (seal(fds[1], SEAL_SEAL | SEAL_SHRINK | SEAL_GROW) ||
+                 seal(fds[0], SEAL_SHRINK | SEAL_GROW)))
+    error = errno;
+  if (error) {
+    release(0);
+    for (int i = 0; i < 2; i++)
+      if (fds[i] >= 0)
+        close(fds[i]);
+    return rb_ull2inum((unsigned)error);
+  }
+  int sealed = seal(fds[0], SEAL_FUTURE_WRITE) == 0; /* Linux 5.1 */
+  seal(fds[0], SEAL_SEAL);
+  uint64_t sizes[] = {state.data_size, state.control_size};
+  alive->armed = 1;
+  arming++;
+  add_hooks();
+  VALUE answer = rb_ary_new();
+  for (int i = 0; i < 2; i++)
+    rb_ary_push(answer, rb_ull2inum((unsigned)fds[i]));
+  for (int i = 0; i < 2; i++)
+    rb_ary_push(answer, rb_ull2inum(sizes[i]));
+  return rb_ary_push(answer, rb_ull2inum((unsigned)sealed));
+}
+
+/* What was dropped at the very end stands in no record. */
+static void finish_streams(void) {
+  for (uint32_t i = 0; i < state.streams_used; i++)
+    STORE(state.streams[i].shared->dropped, state.streams[i].dropped);
+}
+
+/* stop: take the hooks out; what they wrote can still be asked for. */
+static VALUE native_stop(VALUE self) {
+  (void)self;
+  if (!state.header)
+    return FALSE_VALUE;
+  remove_hooks();
+  finish_streams();
+  RELEASE(state.header->state, STATE_DISARMED);
+  return rb_ull2inum(1);
+}
+
+/* release: forget it all. */
+static VALUE native_release(VALUE self) {
+  (void)self;
+  if (!state.header)
+    return FALSE_VALUE;
+  remove_hooks();
+  alive->armed = 0;
+  release(0);
+  return rb_ull2inum(1);
+}
+
+/* In a child: alive->armed was wiped, and there is no shared memory. */
+static VALUE native_forget(VALUE self) {
+  (void)self;
+  if (hooks_fibers)
+    rb_remove_event_hook_with_data(hook_fiber, marker);
+  hooks_fibers = 0;
+  for (int i = 0; i < MAX_EVALUATIONS; i++)
+    evaluations[i] = (struct evaluation){.serial = 0};
+  /* None of them came along; those that begin here say so. */
+  for (int i = 0; i < MAX_OWN_THREADS; i++)
+    own_threads[i] = 0;
+  if (!state.header)
+    return FALSE_VALUE;
+  remove_hooks();
+  release(1);
+  return rb_ull2inum(1);
+}

@@ -1,0 +1,269 @@
+/* Calls and returns: the frames that are open, and what each mode does. */
+
+/*
+ * What orders frames. A C call is announced before its frame is there, and its
+ * return after it is gone, so it is put just below its caller.
+ */
+ALWAYS_INLINE uint64_t key_of_frame(const struct trace_arg *arg, int is_c) {
+  return (uint64_t)arg->cfp - (uint64_t)is_c;
+}
+
+ALWAYS_INLINE void open_call(struct stream *s, const struct trace_arg *arg,
+                             const struct key *method, const struct values *values,
+                             int mode, int is_c) {
+  uint64_t key = key_of_frame(arg, is_c);
+  if (unlikely(!method->method))
+    ADD(state.header->no_method, 1);
+  if (unlikely(s->depth == MAX_DEPTH)) {
+    ADD(state.header->too_deep, 1);
+    return;
+  }
+  struct call *call = &s->calls[s->depth];
+  call->key = key;
+  call->method = method->method;
+  call->is_c = (uint32_t)is_c;
+  call->child = 0;
+  if (mode == MODE_TABLE) {
+    ADD(state.methods[method->method].entries, 1);
+    s->active[method->method]++;
+  }
+  if (mode == MODE_SLOW) {
+    call->at = s->written;
+    call->lost = s->lost;
+    call->dropped = (uint32_t)s->dropped;
+    if (state.config.flags & FLAG_CPU)
+      call->cpu = thread_cpu_ns();
+  }
+  uint64_t now = ticks();
+  call->start = now;
+  uint8_t kind = is_c ? RECORD_C_ENTRY : RECORD_ENTRY;
+  if (values)
+    put_with_values(s, now, call->method, s->depth, kind, values);
+  else if (mode == MODE_RING || mode == MODE_SLOW)
+    put(s, now, call->method, s->depth, kind, 0);
+  if (mode == MODE_RING)
+    publish(s);
+  if (unlikely(state.sites))
+    (is_c ? site_c_entry : site_entry)(method->owner, method->id_and_kind >> 3, s->ec, s->depth);
+  s->depth++;
+}
+
+ALWAYS_INLINE void abandon_above(struct stream *s, const struct trace_arg *arg, int is_c) {
+  uint64_t key = key_of_frame(arg, is_c);
+  while (unlikely(s->depth && s->calls[s->depth - 1].key <= key))
+    abandon(s);
+}
+
+/*
+ * Evaluating runs Ruby: other threads and fibers, the collector, and us again, to
+ * disarm and to arm. So it comes first, and all is looked up after it.
+ */
+NEVER_INLINE void enter_evaluating(const struct trace_arg *arg, const struct key *method,
+                                   int mode, int is_c) {
+  struct values values;
+  uint64_t before = arming;
+  int left = evaluate(arg, method->program, is_c, &values);
+  struct stream *s = NULL;
+  if (alive->armed && arming == before)
+    s = stream_of(arg);
+  if (s && !s->ignored) {
+    abandon_above(s, arg, is_c);
+    open_call(s, arg, method, &values, mode, is_c);
+  }
+  if (left)
+    rb_jump_tag(left);
+}
+
+ALWAYS_INLINE void enter(struct stream *s, const struct trace_arg *arg, int mode, int is_c) {
+  abandon_above(s, arg, is_c);
+  const struct key *method = method_of(arg, is_c ? KIND_C : KIND_RUBY);
+  if (unlikely(!method) || !method->selected)
+    return;
+  if ((mode == MODE_RING || mode == MODE_SLOW) && unlikely(method->program))
+    enter_evaluating(arg, method, mode, is_c);
+  else
+    open_call(s, arg, method, NULL, mode, is_c);
+}
+
+/* A call has returned, and stands at s->depth: keep it, or take it all back. */
+NEVER_INLINE void settle(struct stream *s, struct call *call, uint64_t now, uint64_t duration) {
+  int whole = state.config.flags & FLAG_WHOLE;
+  uint64_t cpu = 0;
+  uint64_t measured = ns_of(duration);
+  if (state.config.flags & FLAG_CPU)
+    measured = cpu = ticks_since(call->cpu, thread_cpu_ns());
+  int slow = measured >= state.config.threshold_ns;
+  if (!slow && call->at >= s->published && (!whole || s->depth == 0)) {
+    s->written = call->at;
+    s->lost = call->lost;
+    s->dropped -= (uint32_t)((uint32_t)s->dropped - call->dropped);
+    return;
+  }
+  put(s, now, call->method, s->depth, call->is_c ? RECORD_C_RETURN : RECORD_RETURN, 0);
+  if (state.config.flags & FLAG_CPU)
+    put(s, cpu, call->method, s->depth, RECORD_CPU, 0);
+  /* Calls around a slow one are slow; a whole tree is if its root is. */
+  if (whole) {
+    const struct call *root = s->depth ? &s->calls[0] : call;
+    if (root->at >= s->published)
+      slow = state.config.flags & FLAG_CPU
+                 ? ticks_since(root->cpu, call->cpu + cpu) >= state.config.threshold_ns
+                 : ns_of(ticks_since(root->start, now)) >= state.config.threshold_ns;
+    else
+      slow = 1;
+  }
+  if (slow) {
+    publish(s);
+    STORE(s->shared->dropped, s->dropped);
+  }
+}
+
+ALWAYS_INLINE void leave(struct stream *s, int mode) {
+  struct call *call = &s->calls[--s->depth];
+  uint64_t now = ticks();
+  uint64_t duration = ticks_since(call->start, now);
+  if (mode == MODE_TABLE) {
+    uint32_t active = --s->active[call->method];
+    count_return(call->method, duration, call->child, active == 0);
+    if (s->depth)
+      s->calls[s->depth - 1].child += duration;
+  } else if (mode == MODE_RING) {
+    put(s, now, call->method, s->depth, call->is_c ? RECORD_C_RETURN : RECORD_RETURN, 0);
+    publish(s);
+  } else if (mode == MODE_SLOW) {
+    settle(s, call, now, duration);
+    STORE(s->shared->written, s->written);
+  }
+  if (unlikely(state.sites)) {
+    const struct shared_method *method = &state.methods[call->method];
+    (call->is_c ? site_c_return : site_return)(method->owner, method->id, s->ec, s->depth,
+                                               (int64_t)ns_of(duration));
+  }
+}
+
+enum { FRAMES_NEAR = 128 }; /* a control frame is 56 or 64 bytes */
+
+/*
+ * Which of the open calls returns here: its place in calls plus 1, or 0.
+ *
+ * A method made of a block may report its return when its frame is gone, up to
+ * Ruby 3.0, and a C method that is unwound while its frame is still there. Such
+ * events name their method, so one frame beside will do if it is the same.
+ */
+static uint32_t find_call(const struct stream *s, uint64_t key, const struct key *method) {
+  for (uint32_t i = s->depth; i > 0; i--) {
+    const struct call *call = &s->calls[i - 1];
+    if (call->key > key + FRAMES_NEAR)
+      return 0;
+    if (!method ? call->key == key
+                : call->method == method->method && call->key + FRAMES_NEAR >= key)
+      return i;
+  }
+  return 0;
+}
+
+NEVER_INLINE void leave_orphan(struct stream *s, const struct key *method, int mode, int is_c) {
+  ADD(state.header->orphans, 1);
+  if (mode == MODE_RING) {
+    put(s, ticks(), method->method, 0, is_c ? RECORD_C_RETURN : RECORD_RETURN, RECORD_ORPHAN);
+    publish(s);
+  }
+  if (state.sites)
+    (is_c ? site_c_return : site_return)(method->owner, method->id_and_kind >> 3, s->ec, 0, -1);
+}
+
+NEVER_INLINE void leave_other(struct stream *s, const struct trace_arg *arg, int mode, int is_c) {
+  uint64_t key = key_of_frame(arg, is_c);
+  if (!arg->klass && s->depth && s->calls[s->depth - 1].key > key)
+    return; /* within what was recorded, and itself not */
+  const struct key *method = NULL;
+  if (arg->klass) {
+    method = method_of(arg, is_c ? KIND_C : KIND_RUBY);
+    if (!method->selected)
+      return;
+  }
+  uint32_t found = find_call(s, key, method);
+  if (found) {
+    while (s->depth > found)
+      abandon(s);
+    leave(s, mode);
+    return;
+  }
+  if (!method)
+    method = method_of(arg, KIND_RUBY);
+  if (method && method->selected && !(s->depth && s->calls[s->depth - 1].key > key))
+    leave_orphan(s, method, mode, is_c);
+}
+
+NEVER_INLINE void raised(struct stream *s, const struct trace_arg *arg, int mode) {
+  if (!is_object(arg->data))
+    return;
+  VALUE owner = rb_obj_class(arg->data);
+  const struct key *method = key_of(owner, 0, KIND_RAISE);
+  if (mode == MODE_TABLE)
+    ADD(state.methods[method->method].entries, 1);
+  if (s->ring) {
+    put(s, ticks(), method->method, s->depth, RECORD_RAISE, 0);
+    if (mode == MODE_RING || s->depth == 0)
+      publish(s);
+  }
+  if (state.sites)
+    site_raise(owner, arg->data, s->ec);
+}
+
+ALWAYS_INLINE void on_event(const struct trace_arg *arg, int mode) {
+  if (unlikely(!alive->armed))
+    return;
+  struct stream *s = stream_of(arg);
+  if (unlikely(!s || s->ignored))
+    return;
+  switch (arg->event) {
+  case EVENT_CALL:
+    enter(s, arg, mode, 0);
+    break;
+  case EVENT_RETURN:
+    if (likely(!arg->klass && s->depth && s->calls[s->depth - 1].key == (uint64_t)arg->cfp))
+      leave(s, mode);
+    else if (!state.selecting || s->depth)
+      leave_other(s, arg, mode, 0);
+    break;
+  case EVENT_C_CALL:
+    enter(s, arg, mode, 1);
+    break;
+  case EVENT_C_RETURN:
+    if (!state.selecting || s->depth)
+      leave_other(s, arg, mode, 1);
+    break;
+  case EVENT_RAISE:
+    raised(s, arg, mode);
+    break;
+  }
+}
+
+static void hook_empty(VALUE data, const struct trace_arg *arg) {
+  (void)data;
+  (void)arg;
+}
+
+static void hook_ring(VALUE data, const struct trace_arg *arg) {
+  (void)data;
+  on_event(arg, MODE_RING);
+}
+
+static void hook_table(VALUE data, const struct trace_arg *arg) {
+  (void)data;
+  on_event(arg, MODE_TABLE);
+}
+
+static void hook_slow(VALUE data, const struct trace_arg *arg) {
+  (void)data;
+  on_event(arg, MODE_SLOW);
+}
+
+static void hook_sites(VALUE data, const struct trace_arg *arg) {
+  (void)data;
+  on_event(arg, MODE_SITES);
+}
+
+/* Indexed by enum mode. */
+static const hook_function hooks[] = {hook_empty, hook_ring, hook_table, hook_slow, hook_sites};

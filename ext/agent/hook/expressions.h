@@ -1,0 +1,318 @@
+/* Values of expressions at a call, worked out in the program's thread. */
+
+/* What a TEXT record says, docs/agent.md, "Values of expressions". */
+enum { MAX_VALUES = 1200, VALUES_HEAD = 3 };
+enum { VALUES_FOLLOW, VALUES_LATE, VALUES_TOO_MANY };
+
+struct values {
+  uint32_t size;
+  uint8_t bytes[MAX_VALUES];
+};
+
+/*
+ * An evaluation that is under way. It may outlive what was armed, and its fiber may
+ * never go on, so that it stands here and not on that fiber's stack. All of it is read
+ * and changed with the GVL.
+ */
+struct evaluation {
+  uint64_t serial; /* 0: free */
+  VALUE thread;
+  const char *ec;
+  uint64_t deadline_ns, limit_ns;
+  uint64_t cpu_ns; /* its thread's, when it began or was last told to stop */
+  uint32_t tid;
+  uint64_t arming;
+  uint32_t stops; /* how often it was told to stop */
+  uint8_t telling;
+  uint8_t away; /* not to be told any more: it is over, or its thread left its fiber */
+};
+
+enum { MAX_EVALUATIONS = 256, MAX_STOPS = 100 };
+static struct evaluation evaluations[MAX_EVALUATIONS];
+static uint64_t serials;
+static VALUE expressions; /* the module, which evaluates */
+static VALUE nil_value, stop_class, raise_method, asleep_method;
+static ID of_name, flush_name, bind_call_name;
+static int hooks_fibers;
+
+/* What evaluate() and its parts share. */
+struct evaluating {
+  const struct trace_arg *arg;
+  struct values *values;
+  struct evaluation *evaluation;
+  uint64_t serial;
+  uint32_t program;
+  int is_c;
+};
+
+static VALUE evaluate_body(VALUE data) {
+  const struct evaluating *e = (const struct evaluating *)data;
+  struct trace_arg *arg = (struct trace_arg *)e->arg;
+  unsigned wants = state.programs[e->program].wants;
+  VALUE arguments[] = {rb_ull2inum(e->program - 1), nil_value, arg->self, nil_value, nil_value};
+  /* A method written in C has no frame yet: it would be its caller's. */
+  if ((wants & WANTS_BINDING) && !e->is_c)
+    arguments[1] = rb_tracearg_binding(arg);
+  if (wants & WANTS_PLACE) {
+    arguments[3] = rb_tracearg_path(arg);
+    arguments[4] = rb_tracearg_lineno(arg);
+  }
+  VALUE found = rb_funcallv(expressions, of_name, 5, arguments);
+  if (!is_object(found) || type_of(found) != TYPE_STRING)
+    return nil_value;
+  size_t size = rb_num2ull(rb_str_length(found)); /* it is binary */
+  const char *bytes = rb_string_value_ptr(&found);
+  if (size > MAX_VALUES)
+    return nil_value;
+  for (size_t i = 0; i < size; i++)
+    e->values->bytes[i] = (uint8_t)bytes[i];
+  e->values->size = (uint32_t)size;
+  return nil_value;
+}
+
+static VALUE flush_body(VALUE unused) {
+  (void)unused;
+  return rb_funcallv(expressions, flush_name, 0, NULL);
+}
+
+static VALUE schedule_body(VALUE unused) {
+  (void)unused;
+  rb_thread_schedule();
+  return unused;
+}
+
+/* What throw and break leave as Ruby's error is no exception. */
+static int is_exception(VALUE error) {
+  return is_object(error) && type_of(error) != TYPE_IMEMO;
+}
+
+static int is_stop(VALUE error) {
+  return is_exception(error) && rb_obj_is_kind_of(error, stop_class) != FALSE_VALUE;
+}
+
+/* Is its thread being told to stop just now? */
+static int is_telling(const struct evaluation *evaluation, uint64_t serial) {
+  return evaluation && evaluation->serial == serial && evaluation->telling;
+}
+
+/*
+ * Have our exceptions that are on their way to this thread raised here, where they do
+ * nothing. What else comes meanwhile is the program's: how it left, or 0.
+ */
+static int flush_stops(const struct evaluation *evaluation, uint64_t serial) {
+  int left = 0;
+  VALUE error = nil_value;
+  for (int i = 0; i < MAX_STOPS || is_telling(evaluation, serial); i++) {
+    int how = 0;
+    int waits = is_telling(evaluation, serial);
+    rb_protect(waits ? schedule_body : flush_body, nil_value, &how);
+    if (!how && !waits)
+      break;
+    if (!how || is_stop(rb_errinfo()))
+      continue;
+    left = how;
+    error = rb_errinfo();
+    if (!is_exception(error))
+      return left; /* a kill, or a throw: to be left as it is */
+  }
+  rb_set_errinfo(error);
+  return left;
+}
+
+static VALUE evaluate_end(VALUE data) {
+  const struct evaluating *e = (const struct evaluating *)data;
+  struct evaluation *evaluation = e->evaluation;
+  if (evaluation->serial != e->serial)
+    return nil_value; /* in a child that a fork has made meanwhile */
+  evaluation->away = 1;
+  int left = evaluation->stops ? flush_stops(evaluation, e->serial) : 0;
+  if (evaluation->serial == e->serial) {
+    if (evaluation->arming == arming && alive->armed) {
+      struct program *program = &state.programs[e->program];
+      if (!evaluation->stops)
+        program->late = 0;
+      else if (program->late < MAX_LATE)
+        program->late++;
+    }
+    evaluation->serial = 0;
+  }
+  if (left)
+    rb_jump_tag(left);
+  return nil_value;
+}
+
+static VALUE evaluate_and_end(VALUE data) {
+  return rb_ensure(evaluate_body, data, evaluate_end, data);
+}
+
+static struct evaluation *new_evaluation(const struct trace_arg *arg) {
+  for (int i = 0; i < MAX_EVALUATIONS; i++) {
+    if (evaluations[i].serial)
+      continue;
+    uint64_t limit = state.config.limit_ns;
+    evaluations[i] = (struct evaluation){.serial = ++serials,
+                                         .thread = rb_thread_current(),
+                                         .ec = arg->ec,
+                                         .deadline_ns = monotonic_ns() + limit,
+                                         .limit_ns = limit,
+                                         .cpu_ns = thread_cpu_ns(),
+                                         .tid = (uint32_t)syscall(SYS_gettid),
+                                         .arming = arming};
+    return &evaluations[i];
+  }
+  return NULL;
+}
+
+static void values_are(struct values *values, uint32_t program, uint8_t what) {
+  values->bytes[0] = (uint8_t)(program - 1);
+  values->bytes[1] = (uint8_t)((program - 1) >> 8);
+  values->bytes[2] = what;
+  values->size = VALUES_HEAD;
+}
+
+/*
+ * The values of a program's expressions, or why there are none. Nothing of the
+ * expressions leaves, but what other threads and signals send to this thread: how
+ * (for rb_jump_tag), or 0.
+ */
+NEVER_INLINE int evaluate(const struct trace_arg *arg, uint32_t program, int is_c,
+                          struct values *values) {
+  values->size = 0;
+  if (state.programs[program].late >= MAX_LATE) {
+    values_are(values, program, VALUES_LATE);
+    return 0;
+  }
+  struct evaluation *evaluation = new_evaluation(arg);
+  if (!evaluation) {
+    values_are(values, program, VALUES_TOO_MANY);
+    return 0;
+  }
+  struct evaluating e = {arg, values, evaluation, evaluation->serial, program, is_c};
+  int left = 0;
+  rb_protect(evaluate_and_end, (VALUE)&e, &left);
+  if (left && is_stop(rb_errinfo())) {
+    rb_set_errinfo(nil_value);
+    left = 0;
+  }
+  return left;
+}
+
+/*
+ * The exception that ends an evaluation is for its fiber. When its thread goes to
+ * another one, what is on its way is taken back, and no more is sent.
+ */
+static void hook_fiber(VALUE data, const struct trace_arg *arg) {
+  (void)data;
+  VALUE thread = rb_thread_current();
+  int on_its_way = 0;
+  for (int i = 0; i < MAX_EVALUATIONS; i++) {
+    struct evaluation *evaluation = &evaluations[i];
+    if (!evaluation->serial || evaluation->thread != thread || evaluation->ec == arg->ec)
+      continue;
+    on_its_way |= !evaluation->away && evaluation->stops;
+    evaluation->away = 1;
+  }
+  if (!on_its_way)
+    return;
+  int left = flush_stops(NULL, 0);
+  if (left)
+    rb_jump_tag(left);
+}
+
+static VALUE raise_body(VALUE thread) {
+  VALUE arguments[] = {thread, stop_class};
+  return rb_funcallv(raise_method, bind_call_name, 2, arguments);
+}
+
+static VALUE asleep_body(VALUE thread) {
+  return rb_funcallv(asleep_method, bind_call_name, 1, &thread);
+}
+
+/* The processor time of a thread of ours; of one that is gone no limit has it. */
+static uint64_t cpu_of_thread(uint32_t tid) {
+  struct timespec now;
+  clockid_t clock = (clockid_t)(~tid << 3 | 6); /* as pthread_getcpuclockid has it */
+  if (clock_gettime(clock, &now))
+    return UINT64_MAX;
+  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/*
+ * Has it run or slept for so long? One that waits for a processor or for Ruby's lock
+ * is not slow itself.
+ */
+static int is_late(const struct evaluation *evaluation, uint64_t now, int *left) {
+  if (now < evaluation->deadline_ns)
+    return 0;
+  uint64_t cpu = cpu_of_thread(evaluation->tid);
+  if (cpu >= evaluation->cpu_ns + evaluation->limit_ns)
+    return 1;
+  uint64_t serial = evaluation->serial;
+  VALUE asleep = rb_protect(asleep_body, evaluation->thread, left);
+  return !*left && evaluation->serial == serial && asleep != FALSE_VALUE;
+}
+
+/* Whether there is anything left to watch for. */
+static int is_watching(void) {
+  if (alive->armed && state.evaluating)
+    return 1;
+  for (int i = 0; i < MAX_EVALUATIONS; i++)
+    if (evaluations[i].serial && !evaluations[i].away)
+      return 1;
+  return 0;
+}
+
+/*
+ * watch: end the evaluations that take too long, and those of what is disarmed. True
+ * if it has to be called again.
+ */
+static VALUE native_watch(VALUE self) {
+  (void)self;
+  uint64_t now = monotonic_ns();
+  int left = 0;
+  for (int i = 0; i < MAX_EVALUATIONS && !left; i++) {
+    struct evaluation *evaluation = &evaluations[i];
+    if (!evaluation->serial || evaluation->away || evaluation->telling)
+      continue;
+    int is_over = evaluation->arming != arming || !alive->armed;
+    if (!(is_over && !evaluation->stops) && !is_late(evaluation, now, &left))
+      continue;
+    /* Before it is raised: it may be over before we come back. */
+    evaluation->stops++;
+    evaluation->deadline_ns = now + evaluation->limit_ns;
+    evaluation->cpu_ns = cpu_of_thread(evaluation->tid);
+    evaluation->telling = 1;
+    rb_protect(raise_body, evaluation->thread, &left);
+    evaluation->telling = 0;
+  }
+  if (left)
+    rb_jump_tag(left);
+  if (is_watching())
+    return rb_ull2inum(1);
+  if (hooks_fibers) {
+    rb_remove_event_hook_with_data(hook_fiber, marker);
+    hooks_fibers = 0;
+  }
+  return FALSE_VALUE;
+}
+
+/* An entry, and behind it its values: all of them, or none. */
+NEVER_INLINE void put_with_values(struct stream *s, uint64_t time, uint32_t method,
+                                  uint32_t depth, uint8_t kind, const struct values *values) {
+  uint32_t size = values->size;
+  uint32_t records = (size + TEXT_BYTES - 1) / TEXT_BYTES;
+  if (!records || !has_room(s, 1 + records + (s->lost > 0))) {
+    if (records)
+      ADD(state.header->no_values, 1);
+    put(s, time, method, depth, kind, 0);
+    return;
+  }
+  put(s, time, method, depth, kind, RECORD_VALUES);
+  for (uint32_t at = 0; at < size; at += TEXT_BYTES) {
+    uint32_t length = size - at < TEXT_BYTES ? size - at : TEXT_BYTES;
+    struct record record = {.kind = RECORD_TEXT};
+    record.flags = (uint8_t)(length | (at + length < size ? TEXT_GOES_ON : 0));
+    __builtin_memcpy(&record, values->bytes + at, length);
+    s->ring[s->written++ & state.ring_mask] = record;
+  }
+}

@@ -1,0 +1,135 @@
+/* The memory that the tracer maps: docs/agent.md, byte by byte. */
+
+enum mode { MODE_EMPTY, MODE_RING, MODE_TABLE, MODE_SLOW, MODE_SITES };
+
+enum flags {
+  FLAG_METHODS = 1,
+  FLAG_C_CALLS = 2,
+  FLAG_GC = 4,
+  FLAG_RAISE = 8,
+  FLAG_OBJECTS = 16,
+  FLAG_SITES = 32,
+  FLAG_CPU = 64,
+  FLAG_WHOLE = 128,
+  FLAG_SELECT = 256,
+  FLAG_HISTOGRAMS = 512,
+};
+
+enum clock { CLOCK_NS, CLOCK_TSC, CLOCK_CNTVCT };
+
+enum condition {
+  CONDITION_NO_OFFSETS = 1,
+  CONDITION_METHODS_FULL = 2,
+  CONDITION_BLOCKS_FULL = 4,
+  CONDITION_STREAMS_FULL = 8,
+};
+
+enum kind { KIND_NONE, KIND_RUBY, KIND_C, KIND_GC, KIND_RAISE, KIND_OBJECT };
+
+/* Only in keys: methods of a class or module that it has from another one. */
+enum { KIND_INHERITED = 5, KIND_RUBY_INHERITED = KIND_RUBY + KIND_INHERITED };
+
+enum record_kind {
+  RECORD_ENTRY = 1,
+  RECORD_RETURN,
+  RECORD_C_ENTRY,
+  RECORD_C_RETURN,
+  RECORD_LOST,
+  RECORD_GC_BEGIN,
+  RECORD_GC_END,
+  RECORD_RAISE,
+  RECORD_OBJECT,
+  RECORD_CPU,
+  RECORD_STACK,
+  RECORD_PLACE,
+  RECORD_THREAD,
+  RECORD_TEXT,
+};
+
+enum { RECORD_ORPHAN = 1, RECORD_VALUES = 2 };
+enum { TEXT_BYTES = 14, TEXT_GOES_ON = 16 }; /* of a TEXT record's flags */
+
+struct record {
+  uint64_t time;
+  uint32_t method;
+  uint16_t depth;
+  uint8_t kind;
+  uint8_t flags;
+};
+
+struct shared_stream {
+  uint64_t published;
+  uint64_t written;
+  uint64_t dropped;
+  uint64_t ec;
+  uint64_t thread;
+  uint32_t tid;
+  uint32_t stack;
+  uint64_t unused[2];
+};
+
+struct shared_method {
+  uint64_t owner;
+  uint64_t id;
+  uint32_t kind;
+  uint32_t selected;
+  uint64_t unused[5];
+  uint64_t entries; /* a cache line of what changes */
+  uint64_t calls;
+  uint64_t total;
+  uint64_t self;
+  uint64_t sum;
+  uint64_t max;
+  uint64_t unused2[2];
+};
+
+enum { BLOCK_COUNTERS = 64, BLOCKS_A_METHOD = 528 };
+
+struct header {
+  char magic[8];
+  uint32_t version;
+  uint32_t header_size;
+  uint64_t size;
+  uint32_t pid;
+  uint32_t mode;
+  uint32_t flags;
+  uint32_t clock;
+  uint64_t mult;
+  uint64_t ticks0, ns0, ticks1, ns1;
+  uint64_t methods_offset;
+  uint32_t methods_capacity, method_size;
+  uint64_t directory_offset;
+  uint32_t directory_entries, directory_entry_size;
+  uint64_t blocks_offset;
+  uint32_t blocks_capacity, block_size;
+  uint64_t streams_offset;
+  uint32_t streams_capacity, stream_size;
+  uint64_t rings_offset;
+  uint32_t ring_records, record_size;
+  uint64_t threshold_ns;
+  uint64_t unused[3];
+  uint32_t state; /* at 192, what changes */
+  uint32_t methods;
+  uint32_t blocks;
+  uint32_t streams;
+  uint32_t conditions;
+  uint32_t unused2;
+  uint64_t no_stream;
+  uint64_t no_method;
+  uint64_t too_deep;
+  uint64_t orphans;
+  uint64_t abandoned;
+  uint64_t no_block;
+  uint64_t no_values;
+};
+
+enum { HEADER_SIZE = 4096, STATE_ARMED = 1, STATE_DISARMED = 2, LINE = 64 };
+
+_Static_assert(sizeof(struct record) == 16, "as docs/agent.md has it");
+_Static_assert(sizeof(struct shared_stream) == 64, "as docs/agent.md has it");
+_Static_assert(sizeof(struct shared_method) == 128, "as docs/agent.md has it");
+_Static_assert(offsetof(struct shared_method, entries) == 64, "as docs/agent.md has it");
+_Static_assert(offsetof(struct header, methods_offset) == 80, "as docs/agent.md has it");
+_Static_assert(offsetof(struct header, threshold_ns) == 160, "as docs/agent.md has it");
+_Static_assert(offsetof(struct header, state) == 192, "as docs/agent.md has it");
+_Static_assert(offsetof(struct header, no_values) == 264, "as docs/agent.md has it");

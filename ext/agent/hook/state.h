@@ -1,0 +1,124 @@
+/* What only the hook can write: all that a decision depends on. */
+
+/* As agent.rb packs it; selectors follow. */
+struct config {
+  uint32_t mode, flags, clock, pid;
+  uint64_t mult, ticks0, ns0, ticks1, ns1, threshold_ns, limit_ns;
+  uint32_t max_methods, max_blocks, max_streams, ring_records;
+  uint32_t has_offsets, cfp_ep, me_owner, me_def;
+  uint32_t def_original_id, ment_imemo, svar_imemo, local_flag;
+  uint32_t ec_thread, selectors;
+};
+
+struct selector {
+  uint16_t kind;         /* 0 both, 1 instance, 2 singleton */
+  uint16_t wants;        /* enum wants: what its expressions need; 0: it has none */
+  uint32_t owner_length; /* 0: any */
+  ID id;                 /* 0: any */
+  char owner[];          /* padded to 8 */
+};
+
+enum wants { WANTS_SELF = 1, WANTS_BINDING = 2, WANTS_PLACE = 4 };
+
+/* A selector's expressions; programs are numbered as selectors are, from 1. */
+struct program {
+  uint8_t wants;
+  uint8_t late; /* how often in a row they took too long; no more once it is MAX_LATE */
+};
+
+enum { MAX_SELECTORS = 1024, MAX_LATE = 3 };
+
+/* A call that has not returned. */
+struct call {
+  uint64_t key; /* orders frames: a callee's is lower than its caller's */
+  uint64_t start;
+  uint64_t child; /* ticks in calls below */
+  uint64_t cpu;
+  uint64_t at; /* what to rewind the ring to */
+  uint32_t lost, dropped;
+  uint32_t method;
+  uint32_t is_c;
+};
+
+enum { MAX_DEPTH = 16384 };
+
+struct stream {
+  const char *ec;
+  const char *vm_stack; /* with ec: a dead fiber's place may be another's */
+  struct call *calls;
+  uint32_t *active; /* by method: how many of calls are of it */
+  uint32_t depth;
+  uint32_t stack;
+  uint64_t stamp; /* when it was last switched to */
+  VALUE thread;
+  int ignored;
+  struct record *ring;
+  uint64_t written, published, tail;
+  uint32_t lost;    /* since the last LOST record */
+  uint64_t dropped; /* in all */
+  struct shared_stream *shared;
+  const uint64_t *tail_of_reader;
+};
+
+struct key {
+  VALUE owner;
+  uint64_t id_and_kind; /* 0: free */
+  uint32_t method;
+  uint8_t selected;
+  uint8_t of_class; /* a method of classes or modules: who it is called on counts */
+  uint16_t program; /* 0: none */
+};
+
+/* A method by its number; definer: as owner, but where it is defined. */
+struct known {
+  VALUE owner;
+  uint64_t id_and_kind;
+  VALUE definer;
+};
+
+struct state {
+  struct config config;
+  char *data; /* the shared memory */
+  char *control;
+  size_t data_size, control_size;
+  struct header *header;
+  struct shared_method *methods;
+  uint32_t *directory;
+  uint64_t (*blocks)[BLOCK_COUNTERS];
+  struct stream *streams;
+  struct key *keys;    /* found by hash */
+  struct known *known; /* by number of the method */
+  struct selector *selectors;
+  size_t streams_size, keys_size, known_size, selectors_size;
+  uint64_t ring_mask;
+  unsigned keys_shift;
+  uint32_t methods_used, blocks_used, streams_used;
+  uint64_t switches, looks;
+  uint64_t threshold;
+  uint64_t gc_start;
+  uint32_t stacks;
+  uint32_t to_verify;
+  uint32_t gc_method;
+  int has_offsets, sites, selecting, evaluating;
+  struct program programs[MAX_SELECTORS + 1];
+  struct stream *current;
+  hook_function hook;
+  int data_fd, control_fd;
+};
+
+static struct state state;
+
+/*
+ * On a page of its own, which a fork wipes: in a child that nobody told Ruby
+ * about, the hook is still there and the memory is not.
+ */
+static struct {
+  uint64_t armed;
+} *alive;
+
+/* Threads of the agent itself, whose calls are no one's business. */
+enum { MAX_OWN_THREADS = 64 };
+static VALUE own_threads[MAX_OWN_THREADS];
+static VALUE marker; /* marks the classes that were seen */
+static ID attached_name;
+static uint64_t arming; /* counts; what was under way may be of an earlier one */
