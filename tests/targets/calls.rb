@@ -151,6 +151,18 @@ STEPS = {
   "ractor" => lambda {
     $ractor = Ractor.new { Ractor.receive }
   },
+  "ractors" => lambda {
+    read, write = IO.pipe
+    2.times do
+      Ractor.new(write.fileno) do |number|
+        plain = Plain.new
+        plain.breaks
+        IO.for_fd(number, autoclose: false).syswrite(".")
+        plain.breaks while true
+      end
+    end
+    read.readpartial(1) + read.readpartial(1)
+  },
   "strings" => -> { "abc".upcase.reverse },
   "slow" => -> { Timed.new.outer },
   "waits" => -> { Timed.new.waits },
