@@ -144,8 +144,9 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     entered are printed. They run in the process, and what they change stays changed.
 
     The process must have loaded the agent: require "tracepoint/agent" in it, or
-    RUBYOPT=-rtracepoint/agent around it; or --attach puts it there. Nothing is
-    hooked before this command runs, and nothing after it.
+    RUBYOPT=-rtracepoint/agent around it (in a checkout
+    RUBYOPT="-I$PWD/ruby/lib -rtracepoint/agent"); or --attach puts it there.
+    Nothing is hooked before this command runs, and nothing after it.
 
     Calls that come faster than they can be written are lost, and shown where
     they were lost; then the exit code is 5 if more were lost than shown. With
