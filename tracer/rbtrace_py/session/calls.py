@@ -19,6 +19,7 @@ from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.memoryroom import memory_room
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model import CALL_RECORD_SIZE
+from rbtrace_py.session.agreeing import Agreement, what_stays
 from rbtrace_py.session.hazards import NotAgreed
 from rbtrace_py.session.hook_offsets import hook_offsets
 from rbtrace_py.session.targets import Targets
@@ -44,16 +45,6 @@ ASK_SECONDS = 0.1
 """Between two questions for names of threads."""
 JOIN_SECONDS = 0.25
 """Between two looks for processes that join."""
-
-C_CALLS_STAY = (
-    "To see calls of C methods leaves the process slower until it ends, also when"
-    " nobody looks any more: loops of tiny methods take twice as long, a web"
-    " application's requests some percent"
-)
-COMPILED_GOES = (
-    "To see calls throws away what {} has compiled in the process, which stays slower"
-    " afterwards"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +124,7 @@ class Calls(Closing):
         self._offsets: dict[int, dict[str, int] | None] = {}
         self._children: set[int] = set()
         self._late = 0
-        self._agreed = False
+        self._agreement = Agreement(options.agree)
         self._looked = 0.0
         self._asked = 0.0
         self._switches: Switches | None = None
@@ -368,19 +359,9 @@ class Calls(Closing):
         return self._offsets[process.pid]
 
     def _before(self, hello: Map) -> None:
-        """Say what cannot be undone, before it is done; raises NotAgreed."""
-        if self._agreed:
-            return
-        texts = []
-        if self.options.c_calls:
-            texts.append(C_CALLS_STAY)
-        jit = hello.get("jit")
-        if isinstance(jit, str) and (self.options.methods or self.options.c_calls):
-            texts.append(COMPILED_GOES.format(jit[:8].upper()))
-        for text in texts:
-            if not self.options.agree(text):
-                raise NotAgreed(text, "--yes does it nevertheless")
-        self._agreed = True
+        """Ask about what cannot be undone, before it is done; raises NotAgreed."""
+        if self.options.methods or self.options.c_calls:
+            self._agreement.ask(what_stays(hello, self.options.c_calls))
 
     def _join(self) -> None:
         """Children of the targets, once they have an agent of their own."""

@@ -25,7 +25,7 @@ from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.text import safe_text
 from rbtrace_py.model import UNKNOWN_METHOD, CalledMethod, MethodKind
-from rbtrace_py.session.calls import C_CALLS_STAY, COMPILED_GOES
+from rbtrace_py.session.agreeing import Agreement, what_stays
 from rbtrace_py.session.hazards import NotAgreed
 from rbtrace_py.session.hook_offsets import hook_offsets
 from rbtrace_py.session.joining import Joining
@@ -88,7 +88,7 @@ class Methods(Starting):
         self.on_wait: Callable[[float], None] | None = None
         self.started_ns = 0
         self._ended_ns: int | None = None
-        self._is_agreed = False
+        self._agreement = Agreement(self.options.agree)
         self._has_rows = False
         self._hooks: dict[int, _Hook] = {}
         self._joining = Joining(targets, self._arm)
@@ -172,17 +172,8 @@ class Methods(Starting):
 
     def _before(self, hello: Map) -> None:
         """What cannot be undone needs a yes; raises NotAgreed."""
-        if "method" not in self.words or self._is_agreed:
-            return
-        texts = [C_CALLS_STAY] if self.options.c_calls else []
-        jit = hello.get("jit")
-        if isinstance(jit, str):
-            texts.append(COMPILED_GOES.format(safe_text(jit.upper().encode(), 8)))
-        agree = self.options.agree
-        for text in texts:
-            if agree is None or not agree(text):
-                raise NotAgreed(text, "--yes does it nevertheless")
-        self._is_agreed = True
+        if "method" in self.words:
+            self._agreement.ask(what_stays(hello, self.options.c_calls))
 
     def _what(self, offsets: dict[str, int] | None) -> What:
         return What(

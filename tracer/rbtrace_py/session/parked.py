@@ -17,9 +17,8 @@ from rbtrace_py.errors import NoSuchTarget, RbtraceError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ruby_probes import PROVIDER
-from rbtrace_py.linux.text import safe_text
 from rbtrace_py.model import Probe
-from rbtrace_py.session.calls import COMPILED_GOES
+from rbtrace_py.session.agreeing import Agreement, what_stays
 from rbtrace_py.session.errand import Errand
 from rbtrace_py.session.hazards import NotAgreed
 
@@ -68,7 +67,7 @@ class Parked(Closing):
     ) -> None:
         self.notes: list[str] = []
         self._errands: list[Errand] = []
-        self._agree = agree
+        self._agreement = Agreement(agree)
         try:
             for process in processes:
                 self._park(process)
@@ -82,7 +81,7 @@ class Parked(Closing):
                 hello = agent.hello
             if [] < _version(hello.get("ruby")) < _SPEAKS_BEFORE:
                 return
-            self._ask(hello.get("jit"))
+            self._agreement.ask(what_stays(hello))
             self._errands.append(Errand(process, CODE))
         except NoAgent:
             self.notes.append(
@@ -105,13 +104,6 @@ class Parked(Closing):
                 " thread that sleeps. Its own methods are among them, as"
                 " Tracepoint::Agent's"
             )
-
-    def _ask(self, jit: object) -> None:
-        if not isinstance(jit, str):
-            return
-        text = COMPILED_GOES.format(safe_text(jit.upper().encode(), 8))
-        if self._agree is None or not self._agree(text):
-            raise NotAgreed(text, "--yes does it nevertheless")
 
     def close(self) -> None:
         """Take them out; may be called twice."""

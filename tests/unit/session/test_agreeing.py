@@ -1,0 +1,102 @@
+"""What cannot be undone is agreed to before it is done, whoever it is done to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from rbtrace_py.agent.protocol import Map
+from rbtrace_py.session.agreeing import C_CALLS_STAY, Agreement, what_stays
+from rbtrace_py.session.calls import Calls, CallsOptions
+from rbtrace_py.session.hazards import NotAgreed
+from rbtrace_py.session.methods import MethodOptions, Methods
+from rbtrace_py.session.targets import Targets
+
+PLAIN: Map = {"jit": None}
+YJIT: Map = {"jit": "yjit"}
+
+
+class Asked:
+    """Says ``answer``, and knows what it was asked."""
+
+    def __init__(self, answer: bool) -> None:
+        self.texts: list[str] = []
+        self._answer = answer
+
+    def __call__(self, text: str) -> bool:
+        self.texts.append(text)
+        return self._answer
+
+
+def of_calls(agree: Callable[[str], bool], c_calls: bool) -> Callable[[Map], None]:
+    options = CallsOptions(c_calls=c_calls, agree=agree)
+    return Calls(Targets({}), options)._before
+
+
+def of_methods(agree: Callable[[str], bool], c_calls: bool) -> Callable[[Map], None]:
+    options = MethodOptions(c_calls=c_calls, agree=agree)
+    return Methods(Targets({}), "count", ["method"], options)._before
+
+
+each = pytest.mark.parametrize("made", [of_calls, of_methods])
+Made = Callable[[Callable[[str], bool], bool], Callable[[Map], None]]
+
+
+@each
+def test_the_second_process_is_asked_about_too(made: Made) -> None:
+    asked = Asked(False)
+    before = made(asked, False)
+    before(PLAIN)
+    assert asked.texts == []
+    with pytest.raises(NotAgreed, match="YJIT has compiled"):
+        before(YJIT)
+    assert asked.texts == what_stays(YJIT)
+
+
+@each
+def test_only_what_is_new_is_asked(made: Made) -> None:
+    asked = Asked(True)
+    before = made(asked, True)
+    for hello in (PLAIN, YJIT, PLAIN, YJIT):
+        before(hello)
+    assert asked.texts == [C_CALLS_STAY, *what_stays(YJIT)]
+
+
+@each
+def test_a_no_is_not_asked_again(made: Made) -> None:
+    """A child that is not agreed to is tried again and again."""
+    asked = Asked(False)
+    before = made(asked, False)
+    for _ in range(3):
+        with suppress(NotAgreed):
+            before(YJIT)
+    assert asked.texts == what_stays(YJIT)
+
+
+def test_a_no_that_is_raised() -> None:
+    asked: list[str] = []
+
+    def agree(text: str) -> bool:
+        asked.append(text)
+        raise NotAgreed("nothing was attached")
+
+    agreement = Agreement(agree)
+    for hint in ("", "--yes does it nevertheless"):
+        with pytest.raises(NotAgreed) as raised:
+            agreement.ask(["text"])
+        assert raised.value.hint == hint
+    assert asked == ["text"]
+
+
+def test_nobody_is_there_to_say_yes() -> None:
+    Agreement(None).ask([])
+    with pytest.raises(NotAgreed):
+        Agreement(None).ask(["text"])
+
+
+def test_the_name_of_a_compiler_is_the_targets_word() -> None:
+    (text,) = what_stays({"jit": "\x1b[31mred" * 99})
+    assert "away what \\x1b[31MRED has" in text
+    assert what_stays({"jit": 7}) == []
