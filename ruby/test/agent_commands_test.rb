@@ -153,4 +153,41 @@ class AgentCommandsTest < Minitest::Test
     assert_equal ["system", "the dump failed: IOError: the reason"], [error.code, error.reply["message"]]
     target.step
   end
+
+  # A program that takes its children's statuses: by waiting for any, or for none.
+  REAPERS = ["Thread.new { loop { Process.wait(-1) rescue sleep 0.01 } }", "trap('CLD', 'IGNORE')"].freeze
+  KEPT = "KEPT = Array.new(50_000) { |i| 'text %06d' % i }"
+
+  def test_a_dump_whose_status_the_program_takes
+    REAPERS.each do |reaper|
+      client = connect(target("STEP = -> {}; #{KEPT}; #{reaper}"))
+      reply = client.call("heapdump")
+      assert_equal client.channels[3].bytesize, reply["bytes"]
+      assert_equal 50_000, client.channels[3].scan(/"text \d{6}"/).uniq.size
+    end
+  end
+
+  def test_a_dump_whose_process_is_killed
+    ["", *REAPERS].each do |reaper|
+      target = target("STEP = -> {}; #{KEPT}; #{reaper}")
+      client = connect(target)
+      client.send_request("heapdump")
+      IO.select([client.socket])
+      # As long as nobody reads, it cannot come to its end.
+      child = children(target.pid).first[/\d+/]
+      Process.kill(:KILL, child.to_i)
+      eventually { reaper.empty? || !File.exist?("/proc/#{child}") }
+      error = assert_raises(AgentClient::Refused) { client.answer }
+      assert_match(/\Athe dump failed: its process was ended before it had written everything/, error.reply["message"])
+      assert_includes error.reply["message"], "SIGKILL" if reaper.empty?
+    end
+  end
+
+  def test_a_dump_that_fails_says_why_to_who_takes_its_status
+    failing = "$VERBOSE = nil\nrequire 'objspace'\ndef ObjectSpace.dump_all(**) raise(IOError, 'the reason'); end"
+    REAPERS.each do |reaper|
+      error = assert_raises(AgentClient::Refused) { connect(target("STEP = -> {}\n#{failing}; #{reaper}")).call("heapdump") }
+      assert_equal "the dump failed: IOError: the reason", error.reply["message"]
+    end
+  end
 end

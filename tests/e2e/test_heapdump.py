@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from terminal import Terminal
 
 import rubies
 from conftest import MAIN, ROOT, TIMEOUT, Target, run
+from rbtrace_py.linux.processes import children
 from rubies import HERE, NAMES
 
 Start = Callable[..., Target]
@@ -232,6 +234,24 @@ def test_a_process_that_ends_meanwhile(target: Target, tmp_path: Path) -> None:
         reader.join(TIMEOUT)
     assert err == f"rbtrace-py: process {target.pid} has ended\n"
     assert process.returncode == 4
+
+
+def test_a_copy_that_is_killed_where_the_program_takes_its_status(
+    target: Target, tmp_path: Path
+) -> None:
+    assert run("eval", target.pid, "trap('CLD', 'IGNORE')")[2] == 0
+    with dumping(target, tmp_path / "fifo") as (process, file):
+        (copy,) = children(target.pid)
+        os.kill(copy, signal.SIGKILL)
+        deadline = time.monotonic() + TIMEOUT
+        while Path(f"/proc/{copy}").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        reader = threading.Thread(target=file.read)
+        reader.start()
+        out, err = process.communicate(timeout=TIMEOUT)
+        reader.join(TIMEOUT)
+    assert "the dump failed: its process was ended before" in " ".join(err.split())
+    assert (out, process.returncode) == ("", 1)
 
 
 def test_a_time_limit(target: Target, tmp_path: Path) -> None:

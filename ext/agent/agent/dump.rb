@@ -3,8 +3,12 @@
 module Tracepoint
   module Agent
     # A child that writes something to a pipe. It is the process, stopped at one
-    # moment, and has nothing of the agent's but this.
+    # moment, and has nothing of the agent's but this. Only what it says at its end
+    # tells that all was written: its status may have gone to the program, which
+    # may wait for any child.
     class Dump
+      DONE = "done"
+
       def initialize(method, collect)
         @method = method
         @collect = collect
@@ -17,9 +21,10 @@ module Tracepoint
         [pipe_end, why_end].each(&:close)
         pump = Pump.new(wire, request, { 3 => pipe }, limit)
         pump.run { finished?(pid) }
-        raise Refusal.new("system", "the dump failed: #{reason(why)}") unless @status.nil? || @status.success?
+        said = why.read_nonblock(1000, exception: false)
+        return { bytes: pump.bytes } if said == DONE
 
-        { bytes: pump.bytes }
+        raise Refusal.new("system", "the dump failed: #{said.is_a?(String) ? said : reason}")
       ensure # also where the agent is stopped, and this thread killed
         kill(pid)
         [pipe, pipe_end, why, why_end].compact.each(&:close)
@@ -35,17 +40,17 @@ module Tracepoint
         GC.start if @collect
         ObjectSpace.public_send(@method, output: pipe)
         pipe.close
+        why.write(DONE)
       rescue Exception => e # rubocop:disable Lint/RescueException -- it is the parent's to tell
         why.write("#{e.class}: #{e.message}".byteslice(0, 1000))
         raise
       end
 
-      def reason(why)
-        said = why.read_nonblock(1000, exception: false)
-        said.is_a?(String) ? said : @status.inspect
+      # Of a child that could not tell.
+      def reason
+        "its process was ended before it had written everything#{@status && " (#{@status})"}"
       end
 
-      # The program may wait for any child, and so for this one.
       def finished?(pid)
         return true if @finished
 
