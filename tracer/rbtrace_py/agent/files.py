@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from contextlib import contextmanager, suppress
 from rbtrace_py.agent.keeper import Files, Owner, keep
 from rbtrace_py.errors import NotPermitted, RbtraceError
 from rbtrace_py.linux.process import Process, gone, parse_status
+from rbtrace_py.linux.ready import readable
 
 _ANSWER_SECONDS = 10.0
 _REMOVE_SECONDS = 2.0
@@ -85,7 +85,7 @@ def _read_answer(process: Process, answer: int) -> str:
     text, deadline = b"", time.monotonic() + _ANSWER_SECONDS
     while len(text) < _LONGEST_ANSWER:
         left = max(0.0, deadline - time.monotonic())
-        if not select.select([answer], [], [], left)[0]:
+        if not readable([answer], left):
             raise NoPlace(f"the file system of process {process.pid} does not answer")
         data = os.read(answer, _LONGEST_ANSWER)
         if not data:

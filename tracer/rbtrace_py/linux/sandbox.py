@@ -12,7 +12,6 @@ import json
 import os
 import platform
 import resource
-import select
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from rbtrace_py.errors import NoSuchTarget, NotPermitted, RbtraceError
 from rbtrace_py.linux import confined
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process, parse_status
+from rbtrace_py.linux.ready import readable
 
 _NAMESPACES = {
     "user": 0x10000000,
@@ -82,7 +82,7 @@ class Sandboxed(Closing):
         """
         while b"\n" not in self._rest:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self._output], [], [], left)[0]:
+            if left <= 0 or not readable([self._output], left):
                 raise RbtraceError("it said nothing in time")
             data = os.read(self._output, 1 << 16)
             if not data:
@@ -263,7 +263,7 @@ def _started(starter: subprocess.Popen[bytes], report: int, output: int) -> Sand
     text, deadline = b"", time.monotonic() + 10
     while True:
         left = deadline - time.monotonic()
-        if left <= 0 or not select.select([report], [], [], left)[0]:
+        if left <= 0 or not readable([report], left):
             break
         data = os.read(report, 4096)
         if not data or len(text) > 4096:

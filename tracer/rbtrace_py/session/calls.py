@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from rbtrace_py.errors import NoSuchTarget, RbtraceError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.memoryroom import memory_room
 from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.ready import readable
 from rbtrace_py.model import CALL_RECORD_SIZE
 from rbtrace_py.session.agreeing import Agreement, what_stays
 from rbtrace_py.session.hazards import NotAgreed
@@ -382,8 +382,7 @@ class Calls(Closing):
 
     def _wait(self, seconds: float) -> None:
         waiting = [traced.armed for traced in self._traced.values()]
-        ready, _, _ = select.select(waiting, [], [], max(seconds, 0.0))
-        for armed in ready:
+        for armed in readable(waiting, seconds):
             armed.listen()
 
     def _end(self, pid: int) -> Iterator[Told]:

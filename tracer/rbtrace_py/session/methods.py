@@ -6,7 +6,6 @@ an event, and nothing is lost at any rate.
 
 from __future__ import annotations
 
-import select
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +22,7 @@ from rbtrace_py.aggregate.results import Result
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.ready import readable
 from rbtrace_py.linux.text import safe_text
 from rbtrace_py.model import UNKNOWN_METHOD, CalledMethod, MethodKind
 from rbtrace_py.session.agreeing import Agreement, what_stays
@@ -218,7 +218,7 @@ class Methods(Starting):
         """Until an agent has something to say, or so long."""
         live = [hook for hook in self._hooks.values() if hook.is_live]
         if live:
-            select.select(live, [], [], seconds)
+            readable(live, seconds)
         else:
             time.sleep(min(seconds, _RETRY_SECONDS))
 
@@ -305,7 +305,7 @@ class _Hook:
 
     def listen(self) -> None:
         """Hear what it has said, of the end of its process too."""
-        while self.is_live and select.select([self], [], [], 0)[0]:
+        while self.is_live and readable([self], 0):
             self._armed.listen()
 
     def keep_learning(self) -> None:
