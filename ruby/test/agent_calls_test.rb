@@ -448,6 +448,59 @@ class AgentCallsTest < Minitest::Test
     assert_equal [:lost, :entry, 0], [second[0].kind, second[1].kind, second[1].depth]
   end
 
+  TWO_STACKS = <<~RUBY
+    def leaf; end
+    def other; end
+    def busy
+      stop = Process.clock_gettime(Process::CLOCK_THREAD_CPUTIME_ID) + 0.06
+      500.times { leaf }
+      nil while Process.clock_gettime(Process::CLOCK_THREAD_CPUTIME_ID) < stop
+    end
+    go, gone = Queue.new, Queue.new
+    Thread.new { loop { go.pop; 3.times { other }; busy; gone << 1 } }
+    STEP = -> { gets == "main\n" ? busy : (go << 1; gone.pop) }
+  RUBY
+
+  # The main thread fills the one ring there is, and then the other thread has that
+  # stream: what is in the ring, and what comes when that has been read. Once more if it
+  # was a thread of the agent's that had the stream.
+  def two_stacks_in_a_ring(**arming)
+    target = target(TWO_STACKS)
+    client = connect(target)
+    select = %w[leaf other busy].map { |name| { owner: nil, kind: nil, name: name } }
+    eventually do
+      memory = client.arm(max_streams: 1, ring_records: 256, select: select, offsets: OFFSETS, **arming)
+      step_as("main", target) until memory.u64(memory.u64(128)) == 256
+      step_as("other", target)
+      before = memory.read(0)
+      step_as("other", target)
+      after = memory.read(0)
+      client.call("disarm")
+      [before, after] if after.count { |record| record.kind == :stack } < 2
+    end
+  end
+
+  def step_as(who, target)
+    target.begin_step
+    target.io.puts(who)
+    target.end_step
+  end
+
+  # Whose calls they are is told as soon as there is room, and no call before that.
+  def test_a_full_ring_goes_to_another_stack
+    before, after = two_stacks_in_a_ring(mode: "ring")
+    assert_equal [:lost, :stack, :place, :thread, *%i[entry return] * 3, :entry], after.first(11).map(&:kind)
+    assert_equal [0, 0, 0, 0], after.values_at(4, 6, 8, 10).map(&:depth)
+    refute_includes before.select { |record| record.kind == :stack }.map(&:method), after[1].method
+  end
+
+  # And not for calls that are taken back.
+  def test_a_full_ring_of_slow_calls_goes_to_another_stack
+    _, after = two_stacks_in_a_ring(mode: "slow", cpu: true, whole: true, threshold_ns: 50_000_000)
+    assert_equal %i[lost stack place thread entry entry return cpu], after.first(8).map(&:kind)
+    assert_equal [0, 1], after.values_at(4, 5).map(&:depth)
+  end
+
   BODIES = { "a" => %w[b c], "b" => %w[d c], "c" => %w[d], "d" => %w[a] }.freeze
 
   # What a(n) of the program below does, as records.

@@ -21,7 +21,7 @@ ALWAYS_INLINE void open_call(struct stream *s, const struct trace_arg *arg,
   struct call *call = &s->calls[s->depth];
   call->key = key;
   call->method = method->method;
-  call->is_c = (uint32_t)is_c;
+  call->is_c = (uint8_t)is_c;
   call->child = 0;
   if (mode == MODE_TABLE) {
     ADD(state.methods[method->method].entries, 1);
@@ -30,6 +30,7 @@ ALWAYS_INLINE void open_call(struct stream *s, const struct trace_arg *arg,
   if (mode == MODE_SLOW) {
     call->at = s->written;
     call->lost = s->lost;
+    call->untold = (uint8_t)s->untold;
     call->dropped = (uint32_t)s->dropped;
     if (state.config.flags & FLAG_CPU)
       call->cpu = thread_cpu_ns();
@@ -96,11 +97,12 @@ NEVER_INLINE void settle(struct stream *s, struct call *call, uint64_t now, uint
   if (!slow && call->at >= s->published && (!whole || s->depth == 0)) {
     s->written = call->at;
     s->lost = call->lost;
+    s->untold = call->untold;
     s->dropped -= (uint32_t)((uint32_t)s->dropped - call->dropped);
     return;
   }
   put(s, now, call->method, s->depth, call->is_c ? RECORD_C_RETURN : RECORD_RETURN, 0);
-  if (state.config.flags & FLAG_CPU)
+  if ((state.config.flags & FLAG_CPU) && !s->behind) /* it follows its return, or is none */
     put(s, cpu, call->method, s->depth, RECORD_CPU, 0);
   /* Calls around a slow one are slow; a whole tree is if its root is. */
   if (whole) {

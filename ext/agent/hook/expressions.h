@@ -301,7 +301,7 @@ NEVER_INLINE void put_with_values(struct stream *s, uint64_t time, uint32_t meth
                                   uint32_t depth, uint8_t kind, const struct values *values) {
   uint32_t size = values->size;
   uint32_t records = (size + TEXT_BYTES - 1) / TEXT_BYTES;
-  if (!records || !has_room(s, 1 + records + (s->lost > 0))) {
+  if (!records || !has_room(s, 1 + records + records_behind(s))) {
     if (records)
       ADD(state.header->no_values, 1);
     put(s, time, method, depth, kind, 0);

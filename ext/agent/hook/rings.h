@@ -37,17 +37,38 @@ NEVER_INLINE void drop(struct stream *s, uint32_t records) {
     STORE(s->shared->dropped, s->dropped);
 }
 
-/* Put a record, behind one that tells of the loss before it. */
+/* How many records have to stand before the next one. */
+ALWAYS_INLINE uint64_t records_behind(const struct stream *s) {
+  return (s->lost > 0) + (s->untold ? 3 : 0);
+}
+
+static const char *thread_of(const struct stream *s) {
+  return state.config.ec_thread ? *(const char *const *)(s->ec + state.config.ec_thread) : NULL;
+}
+
+/* What the next record cannot do without, in the order of a reader's needs. */
+static void tell(struct stream *s, uint64_t time, uint32_t depth) {
+  if (s->lost)
+    append(s, time, s->lost, s->untold ? 0 : depth, RECORD_LOST, 0);
+  if (s->untold) {
+    append(s, time, s->stack, 0, RECORD_STACK, 0);
+    append(s, (uint64_t)s->ec, s->tid, 0, RECORD_PLACE, 0);
+    append(s, (uint64_t)thread_of(s), 0, 0, RECORD_THREAD, 0);
+  }
+  s->behind = 0;
+}
+
+NEVER_INLINE int catch_up(struct stream *s, uint64_t time, uint32_t depth) {
+  if (!has_room(s, records_behind(s) + 1))
+    return 0;
+  tell(s, time, depth);
+  return 1;
+}
+
+/* Put a record, behind what tells of the loss before it and of its stack. */
 ALWAYS_INLINE void put(struct stream *s, uint64_t time, uint32_t method,
                        uint32_t depth, uint8_t kind, uint8_t flags) {
-  if (unlikely(s->lost)) {
-    if (!has_room(s, 2)) {
-      drop(s, 1);
-      return;
-    }
-    append(s, time, s->lost, depth, RECORD_LOST, 0);
-    s->lost = 0;
-  } else if (unlikely(!has_room(s, 1))) {
+  if (unlikely(s->behind) ? !catch_up(s, time, depth) : unlikely(!has_room(s, 1))) {
     drop(s, 1);
     return;
   }

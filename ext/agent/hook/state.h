@@ -37,7 +37,8 @@ struct call {
   uint64_t at; /* what to rewind the ring to */
   uint32_t lost, dropped;
   uint32_t method;
-  uint32_t is_c;
+  uint8_t is_c;
+  uint8_t untold;
 };
 
 enum { MAX_DEPTH = 16384 };
@@ -49,12 +50,19 @@ struct stream {
   uint32_t *active; /* by method: how many of calls are of it */
   uint32_t depth;
   uint32_t stack;
+  uint32_t tid;
   uint64_t stamp; /* when it was last switched to */
   VALUE thread;
   int ignored;
   struct record *ring;
   uint64_t written, published, tail;
-  uint32_t lost;    /* since the last LOST record */
+  union {
+    struct {
+      uint32_t lost;   /* since the last LOST record */
+      uint32_t untold; /* no record says yet whose stack it is now */
+    };
+    uint64_t behind; /* either of them */
+  };
   uint64_t dropped; /* in all */
   struct shared_stream *shared;
   const uint64_t *tail_of_reader;

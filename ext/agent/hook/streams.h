@@ -19,32 +19,20 @@ static void abandon(struct stream *s) {
   ADD(state.header->abandoned, 1);
 }
 
-/* As after the last record before it, in the order of a reader's needs. */
+/* At once if there is room, else before the next record that has some. */
 static void tell_stack(struct stream *s) {
-  const char *thread = NULL;
-  if (state.config.ec_thread)
-    thread = *(const char *const *)(s->ec + state.config.ec_thread);
-  uint32_t tid = (uint32_t)syscall(SYS_gettid);
+  s->tid = (uint32_t)syscall(SYS_gettid);
   s->stack = ++state.stacks;
   STORE(s->shared->ec, (uint64_t)s->ec);
-  STORE(s->shared->thread, (uint64_t)thread);
-  STORE(s->shared->tid, tid);
+  STORE(s->shared->thread, (uint64_t)thread_of(s));
+  STORE(s->shared->tid, s->tid);
   STORE(s->shared->stack, s->stack);
   if (!s->ring)
     return;
-  uint64_t now = ticks();
-  if (!has_room(s, 3 + (s->lost > 0))) {
-    /* What follows has no place: better none of it than another's. */
-    drop(s, 3);
+  s->untold = 1;
+  if (!has_room(s, records_behind(s)))
     return;
-  }
-  if (s->lost) {
-    append(s, now, s->lost, 0, RECORD_LOST, 0);
-    s->lost = 0;
-  }
-  append(s, now, s->stack, 0, RECORD_STACK, 0);
-  append(s, (uint64_t)s->ec, tid, 0, RECORD_PLACE, 0);
-  append(s, (uint64_t)thread, 0, 0, RECORD_THREAD, 0);
+  tell(s, ticks(), 0);
   publish(s);
 }
 
