@@ -64,7 +64,7 @@ class AgentCommandsTest < Minitest::Test
     client.call("eval", code: <<~RUBY)
       redirect = Tracepoint::Agent::Redirect
       redirect::LOCK.synchronize do
-        waits = Thread.new { redirect.around($stdout, $stderr) {} }
+        waits = Thread.new { redirect.around {} }
         Thread.pass until waits.stop?
         waits.kill
       end

@@ -50,7 +50,7 @@ module Tracepoint
           apart
           [out, err].each { |io| io.sync = true }
           Redirect.claim(out, err)
-          @redirect ? Redirect.around(out, err) { evaluate } : evaluate
+          @redirect ? Redirect.around { evaluate } : evaluate
         rescue Exception => e # rubocop:disable Lint/RescueException -- SystemExit would end the program
           failure(e)
         ensure

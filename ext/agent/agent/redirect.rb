@@ -11,15 +11,14 @@ module Tracepoint
       @pairs = nil
 
       class << self
-        # For the thread that calls it.
+        # Whatever is redirected, and when: the calling thread writes to these.
         def claim(out, err)
           ::Thread.current.thread_variable_set(:rbtrace_stdout, out)
           ::Thread.current.thread_variable_set(:rbtrace_stderr, err)
         end
 
         # Who is killed on the way in is no user, or is one for no longer than that.
-        def around(out, err)
-          claim(out, err)
+        def around
           mine = ::Object.new
           LOCK.synchronize do
             @users[mine] = true
