@@ -74,6 +74,22 @@ class AgentCommandsTest < Minitest::Test
     assert_equal "true", client.call("eval", code: "$stdout.equal?(STDOUT)", redirect: false)["value"]
   end
 
+  # What writes for the code is not in its error, nor quoted by what quotes lines.
+  def test_an_error_below_a_redirected_output
+    client = connect(target)
+    error = assert_raises(AgentClient::Refused) { client.call("eval", code: "$stdout.no_such") }
+    assert_match(/\Aundefined method .no_such' for .*\z/, error.reply["message"])
+    assert_equal %w[1], lines_of(error)
+    code = "object = Object.new\ndef object.to_s() raise('no'); end\n$stdout.puts(object)"
+    assert_equal %w[2 3], lines_of(assert_raises(AgentClient::Refused) { client.call("eval", code: code) })
+    kept = "raise(KEPT ||= begin; $stdout.no_such; rescue NameError => e; e.freeze; end)"
+    2.times { assert_equal %w[1], lines_of(assert_raises(AgentClient::Refused) { client.call("eval", code: kept) }) }
+  end
+
+  def lines_of(error)
+    error.reply["backtrace"].map { |frame| frame[/\A\(rbtrace\):(\d+):in /, 1] }
+  end
+
   # They are the program's, and go on.
   def test_threads_that_evaluated_code_starts
     target = target("STEP = -> { p $worker.alive? }")

@@ -11,11 +11,15 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 import rubies
 from conftest import MAIN, ROOT, TARGETS, TIMEOUT, Target, run
+from rbtrace_py.aggregate.inside import Raised
+from rbtrace_py.linux.process import Process
+from rbtrace_py.session.inside import evaluate
 from rubies import HERE, NAMES, USER
 
 Start = Callable[..., Target]
@@ -135,6 +139,44 @@ def test_json_of_an_error(target: Target) -> None:
     assert document["error"]["message"] == "no"
     assert document["error"]["backtrace"][0].startswith("(rbtrace):1")
     assert (err, code) == ("", 1)
+
+
+PRINTS = """object = Object.new
+def object.to_s = raise("no")
+def print_it(object) = $stdout.puts(object)
+print_it(object)"""
+ERRORS = [
+    ("raise 'no'", r"no", [(1, "<main>")]),
+    ("def f = raise('no'); f", r"no", [(1, "f"), (1, "<main>")]),
+    ("$stdout.no_such", r"undefined method .no_such' for .*", [(1, "<main>")]),
+    ("BasicObject.new", r"undefined method .inspect' for .*", []),
+    (PRINTS, r"no", [(2, "to_s"), (3, "print_it"), (4, "<main>")]),
+    (
+        "Tracepoint::Agent.undoing(-> {}) { raise 'no' }",
+        r"no",
+        [(1, "block in <main>"), (1, "<main>")],
+    ),
+]
+"""Code, its error's message and backtrace: lines of the code, and names."""
+
+
+@pytest.mark.parametrize("way", ["required", "attached"])
+def test_nothing_of_the_agent_is_in_an_error(
+    way: str, start: Start, request: pytest.FixtureRequest
+) -> None:
+    target = start("agent.rb" if way == "required" else "unaware.rb")
+    if way == "attached":
+        request.getfixturevalue("root")
+        assert run("attach", target.pid)[2] == 0
+    frame = re.compile(r"\(rbtrace\):(\d+):in ['`](?:.*[#.])?(.+)'")
+    process = Process(target.pid)
+    for code, message, backtrace in ERRORS:
+        raised = evaluate(process, code, Mock(), Mock(), seconds=TIMEOUT)
+        assert isinstance(raised, Raised)
+        assert re.fullmatch(message, raised.message), code
+        found = [frame.fullmatch(line) for line in raised.backtrace]
+        assert all(found), raised.backtrace
+        assert [(int(one[1]), one[2]) for one in found if one] == backtrace
 
 
 def test_of_any_size(target: Target, tmp_path: Path) -> None:

@@ -75,17 +75,21 @@ module Tracepoint
         text = value.inspect
         { value: text.to_s, class: Names.module_text(Names::OBJECT_CLASS.bind_call(value)),
           ns: Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond) - started }
-      rescue NoMethodError => e
-        # A BasicObject has neither class nor inspect.
-        raise unless e.name == :inspect && BasicObject === e.receiver
-
-        # Tools that quote the failing line would quote ours.
-        failure(e, e.message.to_s[/.*/])
       end
 
-      def failure(error, text = error.message.to_s)
-        trace = (error.backtrace || []).take_while { |line| !line.start_with?("#{__FILE__}:") }
-        Refusal.new("raised", text, class: error.class.to_s, backtrace: trace)
+      # The exception as if the code stood alone: of the agent are the frames below
+      # it, and those of a redirected $stdout or $stderr between its own.
+      def failure(error)
+        trace = Array(error.backtrace)
+        theirs = trace.reject { |frame| frame.start_with?("#{FOLDER}/") }
+        error = unquoted(error) unless trace.first == theirs.first
+        Refusal.new("raised", error.message.to_s, class: error.class.to_s, backtrace: theirs)
+      end
+
+      # error_highlight (Ruby 3.1) adds the innermost line to the message, if it can
+      # see where that is.
+      def unquoted(error)
+        error.clone(freeze: false).tap { |copy| copy.define_singleton_method(:backtrace_locations) { nil } }
       end
     end
   end
