@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rbtrace_py.agent.arming import Armed, Selector, What
-from rbtrace_py.agent.place import ENDED_BEFORE, HOW_TO_LOAD, NoAgent
+from rbtrace_py.agent.place import ENDED_BEFORE, HOW_TO_LOAD, NoAgent, connect
 from rbtrace_py.agent.protocol import Map
 from rbtrace_py.agent.shared import Mode
 from rbtrace_py.aggregate.calls import Told
@@ -20,8 +20,8 @@ from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ready import readable
 from rbtrace_py.model import CALL_RECORD_SIZE
 from rbtrace_py.session.agreeing import Agreement, what_stays
-from rbtrace_py.session.hazards import NotAgreed
 from rbtrace_py.session.hook_offsets import hook_offsets
+from rbtrace_py.session.joining import Joining
 from rbtrace_py.session.targets import Targets
 from rbtrace_py.session.traced import MAX_METHODS, CallsEnd, Traced
 
@@ -116,16 +116,14 @@ class Calls(Closing):
         self.options = options
         self.notes: list[str] = []
         self._traced: dict[int, Traced] = {}
-        self._joining: dict[int, Process] = {}
+        self._joining = Joining(targets, self._take_in)
         self._threads: dict[int, dict[int, str]] = {}
         self._ended: list[CallsEnd] = []
-        self._without: dict[int, str] = {}
         self._strangers: set[int] = set()
-        self._offsets: dict[int, dict[str, int] | None] = {}
         self._children: set[int] = set()
-        self._late = 0
         self._agreement = Agreement(options.agree)
         self._looked = 0.0
+        self._last_end = 0.0
         self._asked = 0.0
         self._switches: Switches | None = None
 
@@ -136,16 +134,17 @@ class Calls(Closing):
         """
         if self.options.switches:
             self._watch_switches()
-        for process in self.targets.alive():
-            self._joining[process.pid] = process
-        waits = self.options.wait or self.targets.command is not None
-        while self._joining and not stop():
-            for process in list(self._joining.values()):
-                self._try(process, waits)
-            if self._joining:
+        joined = filter(self.targets.has_joined, self.targets.alive())
+        children, waiting = list(joined), self.targets.chosen()
+        while waiting and not stop():
+            waiting = [one for one in waiting if not self._has_begun(one)]
+            if waiting:
                 time.sleep(LOOK_SECONDS)
-        if not self._traced and not stop():
-            raise NoSuchTarget(ENDED_BEFORE, HOW_TO_LOAD)
+        if not stop():
+            self._joining.begin(children)
+            self._say_left_out()
+            if not self._traced:
+                raise NoSuchTarget(ENDED_BEFORE, HOW_TO_LOAD)
         self._strangers = self.targets.strangers()
 
     def threads(self, *pids: int) -> dict[int, str]:
@@ -175,7 +174,9 @@ class Calls(Closing):
     @property
     def is_over(self) -> bool:
         """Has every process ended, or let go of us?"""
-        return not self._traced and not self._joining and self.targets.ours_has_ended
+        if self._traced or self._joining.may_join(self._last_end):
+            return False
+        return self.targets.ours_has_ended
 
     def events(self, seconds: float) -> Iterator[Told]:
         """What has come; if there is nothing, waits at most ``seconds`` for it."""
@@ -218,15 +219,15 @@ class Calls(Closing):
     def _look_around(self) -> None:
         """Whom we did not see, at the end."""
         self._strangers |= self.targets.strangers()
-        for pid, why in self._without.items():
-            self._say_once(f"process {pid} is left out: {why}")
+        self._say_left_out()
 
     def unseen(self, shown: int) -> dict[str, int]:
         """Processes whose calls are not all seen, by docs/formats.md's names.
 
         shown: calls that were seen; if there were none, it may be the children's fault
         """
-        found = {"without_agent": len(self._without), "late_processes": self._late}
+        joining = self._joining
+        found = {"without_agent": joining.without, "late_processes": joining.late}
         if not shown and self._strangers:
             found["not_followed"] = len(self._strangers)
         return found
@@ -255,35 +256,25 @@ class Calls(Closing):
             text = f"when threads are on a CPU is not recorded: {error}{hint}"
             self.notes.append(text)
 
-    def _try(self, process: Process, waits: bool) -> None:
+    def _has_begun(self, process: Process) -> bool:
+        """One that was chosen; raises unless it is waited for."""
+        waits = self.options.wait or self.targets.command is not None
         try:
-            armed = self._arm(process)
-        except NotAgreed:
-            raise
+            self._take_in(process)
         except NoAgent as error:
-            if not waits and self.targets.has_joined(process):
-                self._leave_out(process, error)
-                return
             if not waits:
                 raise
-            if self.targets.has_joined(process):
-                self._without[process.pid] = str(error)
             if not process.alive():
-                del self._joining[process.pid]
-                if self.targets.has_joined(process):
-                    return
                 raise NoSuchTarget(str(error), HOW_TO_LOAD) from error
-            return
-        except RbtraceError as error:
-            if self.targets.has_joined(process):
-                self._leave_out(process, error)
-                return
-            del self._joining[process.pid]
-            if not waits or not isinstance(error, NoSuchTarget):
+            return False
+        except NoSuchTarget:
+            # It has ended; that is said if there is no other.
+            if not waits:
                 raise
-            return
-        del self._joining[process.pid]
-        self._without.pop(process.pid, None)
+        return True
+
+    def _take_in(self, process: Process) -> None:
+        armed = self._arm(process)
         if self.targets.has_joined(process):
             self._children.add(process.pid)
         self._traced[process.pid] = self.trace(process.pid, armed)
@@ -307,12 +298,9 @@ class Calls(Closing):
         notes = (*end.notes, f"it is left out from here on: {end.problem}")
         return replace(end, notes=notes, problem=None)
 
-    def _leave_out(self, process: Process, error: RbtraceError) -> None:
-        """A child, which nobody chose."""
-        del self._joining[process.pid]
-        # Why it had no agent before says more than that it has ended since.
-        why = self._without.setdefault(process.pid, str(error))
-        self._say_once(f"process {process.pid} is left out: {why}")
+    def _say_left_out(self) -> None:
+        for note in self._joining.notes():
+            self._say_once(note)
 
     def _say_once(self, note: str) -> None:
         if note not in self.notes and len(self.notes) < MOST_NOTES:
@@ -320,7 +308,9 @@ class Calls(Closing):
 
     def _arm(self, process: Process) -> Armed:
         """Its threads are watched before its first call can be seen."""
-        offsets = self._offsets_of(process)
+        # Of a program that is to become Ruby nothing is known before.
+        connect(process).close()
+        offsets = hook_offsets(process)
         what = self.options.what(offsets, self._memory_for(process))
         if self._switches is None:
             return Armed(process, what, self._before, self.options.seconds)
@@ -349,14 +339,8 @@ class Calls(Closing):
         room = memory_room(process)
         if room is None:
             return MOST_MEMORY
-        others = len(self._joining.keys() | self._traced.keys() | {process.pid})
-        return min(room // _SHARE // others, MOST_MEMORY)
-
-    def _offsets_of(self, process: Process) -> dict[str, int] | None:
-        """Looked up once; a child is as its parent."""
-        if process.pid not in self._offsets:
-            self._offsets[process.pid] = hook_offsets(process)
-        return self._offsets[process.pid]
+        others = len(self.targets.alive()) - self._joining.given_up
+        return min(room // _SHARE // max(others, 1), MOST_MEMORY)
 
     def _before(self, hello: Map) -> None:
         """Ask about what cannot be undone, before it is done; raises NotAgreed."""
@@ -369,16 +353,7 @@ class Calls(Closing):
         if not self.targets.follow or now - self._looked < JOIN_SECONDS:
             return
         self._looked = now
-        self.targets.alive()
-        for process in self.targets.refresh():
-            self._joining[process.pid] = process
-        for process in list(self._joining.values()):
-            try:
-                self._try(process, waits=True)
-                self._late += process.pid in self._traced
-            except RbtraceError as error:
-                if self._joining.pop(process.pid, None) is not None:
-                    self._without.setdefault(process.pid, str(error))
+        self._joining.look()
 
     def _wait(self, seconds: float) -> None:
         waiting = [traced.armed for traced in self._traced.values()]
@@ -396,4 +371,5 @@ class Calls(Closing):
         if self._switches is not None:
             self._switches.forget(pid)
         self._ended.append(self._told_of_end(traced.end()))
+        self._last_end = self._joining.clock()
         traced.armed.close()

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from rbtrace_py.agent.place import NoAgent
 from rbtrace_py.agent.protocol import BrokenAgent
 from rbtrace_py.aggregate.events import RaiseEvent
-from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model import Binary, Operand, OperandType, Probe
@@ -143,8 +142,8 @@ class Exceptions(Starting):
                 if self.on_wait is not None:
                     self.on_wait(time.monotonic() - began)
                 time.sleep(_SLICE)
-        for process in filter(self.targets.has_joined, processes):
-            self._take_in(process)
+        self._joining.begin(filter(self.targets.has_joined, processes))
+        self.notes += self._joining.notes()
         self.notes.append("raise: by the agent, which runs a TracePoint for it")
 
     def _has_begun(self, process: Process, waited: float) -> bool:
@@ -171,14 +170,6 @@ class Exceptions(Starting):
 
     def _ask(self, process: Process) -> None:
         self._errands[process.pid] = Errand(process, self._code)
-
-    def _take_in(self, child: Process) -> None:
-        """One that has no agent is left out."""
-        try:
-            self._ask(child)
-        except RbtraceError as error:
-            self._joining.leave(child)
-            self.notes.append(f"process {child.pid} is left out: {error}")
 
     def events(self, seconds: float) -> Iterator[RaiseEvent]:
         """What has come; waits up to ``seconds`` if nothing has."""
@@ -229,7 +220,7 @@ class Exceptions(Starting):
     def result_counters(self) -> dict[str, int]:
         return {
             "seen": self._seen,
-            "without_agent": len(self._joining.without),
+            "without_agent": self._joining.without,
             "late_processes": self._joining.late,
             "lost": sum(self._lost.values()),
         }

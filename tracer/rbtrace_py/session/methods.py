@@ -26,7 +26,6 @@ from rbtrace_py.linux.ready import readable
 from rbtrace_py.linux.text import safe_text
 from rbtrace_py.model import UNKNOWN_METHOD, CalledMethod, MethodKind
 from rbtrace_py.session.agreeing import Agreement, what_stays
-from rbtrace_py.session.hazards import NotAgreed
 from rbtrace_py.session.hook_offsets import hook_offsets
 from rbtrace_py.session.joining import Joining
 from rbtrace_py.session.targets import Targets
@@ -128,10 +127,10 @@ class Methods(Starting):
         processes = self.targets.alive()
         if not processes:
             raise NoSuchTarget(ENDED_BEFORE, HOW_TO_LOAD)
-        known = self._hooks.keys() | self._joining.without.keys()
+        children = [one for one in processes if self.targets.has_joined(one)]
         try:
             for process in processes:
-                if process.pid not in known and not self.targets.has_joined(process):
+                if process.pid not in self._hooks and process not in children:
                     self._arm(process)
         except NoAgent:
             if not self._waits(waited):
@@ -142,21 +141,9 @@ class Methods(Starting):
                 raise
             # It ended just now; what else there is to say is said next time.
             return False
-        for process in processes:
-            if process.pid not in known and self.targets.has_joined(process):
-                self._arm_child(process)
+        self._joining.begin(children)
+        self.notes += self._joining.notes()
         return True
-
-    def _arm_child(self, process: Process) -> None:
-        """One that cannot be armed is left out."""
-        try:
-            self._arm(process)
-        except NotAgreed:
-            raise
-        except RbtraceError as error:
-            # It may have an agent soon.
-            self._joining.leave(process)
-            self.notes.append(f"process {process.pid} is left out: {error}")
 
     def _arm(self, process: Process) -> None:
         # Of a program that is to become Ruby nothing is known before.
