@@ -185,10 +185,16 @@ module Tracepoint
         Native.release unless @armed_by
       end
 
+      # Whose tracer has it disarmed at the same time has nothing to say.
       def say_last_words(deadline)
+        words = LOCK.synchronize { last_words if armed_by }
+        @server.last_words(words, deadline) if words
+      end
+
+      def last_words
         Native.stop
-        words = -> { { event: "exit", status: Arming.status, methods: Names.of(0, Arming.status[:methods]) } }
-        @server.last_words(words, deadline)
+        status = Arming.status
+        { event: "exit", status: status, methods: Names.of(0, status[:methods]) }
       end
     end
 

@@ -364,6 +364,27 @@ class AgentSocketTest < Minitest::Test
     assert_equal [2, 2], [memory.state, event["status"]["state"]]
   end
 
+  # Whoever is first: the other one waits, or has nothing to do.
+  def test_disarmed_as_the_process_ends
+    target = target(<<~RUBY)
+      Tracepoint::Agent::Native.singleton_class.prepend(Module.new do
+        def counters
+          if Thread.current == Thread.main
+            other = Thread.new { Tracepoint::Agent.disarm(Tracepoint::Agent.armed_by) }
+            Thread.pass while other.status == "run"
+          end
+          super
+        end
+      end)
+      STEP = -> { exit }
+    RUBY
+    client = connect(target)
+    memory = client.arm(mode: "table")
+    target.begin_step
+    assert_includes [nil, "exit"], client.last_event&.fetch("event")
+    assert_equal ["", 2], [target.close, memory.state]
+  end
+
   # No hook, no file, no thread but the one that waits.
   def test_what_is_armed_goes_with_the_tracer
     target = target("def leaf; end\nSTEP = -> { leaf }")

@@ -29,8 +29,8 @@ module Tracepoint
         @group.list.include?(thread) || thread.thread_variable_get(:rbtrace_agent) == true
       end
 
-      def last_words(map_of, deadline)
-        @connections.each { |connection| connection.wire.last_words(map_of.call, deadline) if connection.armed? }
+      def last_words(map, deadline)
+        @connections.each { |connection| connection.wire.last_words(map, deadline) if connection.armed? }
       end
 
       # Code that runs for as long as somebody listens may say what it has left.
