@@ -262,7 +262,7 @@ class Methods(Starting):
             counters[name] = sum(getattr(each, name) for each in found)
         if self.command == "latency":
             counters["running"] -= counters["abandoned"]
-        counters["without_agent"] = len(self._joining.without)
+        counters["without_agent"] = self._joining.without
         counters["late_processes"] = self._joining.late
         if not counted and self._strangers:
             counters["not_followed"] = len(self._strangers)
