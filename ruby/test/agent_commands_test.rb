@@ -105,6 +105,23 @@ class AgentCommandsTest < Minitest::Test
     target.end_step
   end
 
+  # Kernels before 4.14 have no smaps_rollup, and who may not be dumped may not read
+  # it. Other files count in pages, whose size Ruby tells by a gem alone.
+  def test_memory_without_a_rollup
+    target = target(<<~RUBY)
+      File.singleton_class.prepend(Module.new do
+        def read(path, *)
+          path.end_with?("/smaps_rollup", "/statm") ? raise(Errno::EACCES, path) : super
+        end
+      end)
+      STEP = -> {}
+    RUBY
+    memory = connect(target).call("memory")
+    resident = File.read("/proc/#{target.pid}/status")[/^VmRSS:\s+(\d+) kB/, 1].to_i * 1024
+    assert_in_delta resident, memory["rss"], resident / 2.0
+    assert_equal [nil, nil], memory.values_at("pss", "swap")
+  end
+
   # The child writes faster than anybody reads.
   def test_a_heap_dump_waits_for_its_reader
     client = connect(target("STEP = -> {}; KEPT = Array.new(50_000) { |i| 'text %06d' % i }"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -94,7 +95,8 @@ def check_memory(document: dict[str, Any], pid: int) -> None:
     assert document["schema"] == "rbtrace-py/memory"
     assert document["pid"] == pid
     resident = Path(f"/proc/{pid}/statm").read_text().split()[1]
-    assert document["rss"] == pytest.approx(int(resident) * 4096, rel=0.5)
+    page = os.sysconf("SC_PAGE_SIZE")
+    assert document["rss"] == pytest.approx(int(resident) * page, rel=0.5)
     objects = document["objects"]
     counted = sum(count for name, count in objects.items() if name != "TOTAL")
     assert counted == objects["TOTAL"]

@@ -125,7 +125,7 @@ module Tracepoint
         rollup = File.read("/proc/self/smaps_rollup").scan(/^(Rss|Pss|Swap):\s+(\d+) kB/).to_h
         { rss: rollup["Rss"].to_i * 1024, pss: rollup["Pss"].to_i * 1024, swap: rollup["Swap"].to_i * 1024 }
       rescue SystemCallError
-        { rss: File.read("/proc/self/statm").split[1].to_i * 4096, pss: nil, swap: nil }
+        { rss: File.read("/proc/self/status")[/^VmRSS:\s+(\d+) kB/, 1].to_i * 1024, pss: nil, swap: nil }
       end
 
       def command_heapdump
