@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Builds the agent's hook into ruby/lib, where agent.rb finds it in a checkout:
+# Builds the agent's hook into ruby/lib, where agent/native.rb finds it in a checkout:
 # one object for every Ruby of an architecture. Quick when nothing has changed.
 
 require "fileutils"

@@ -229,7 +229,7 @@ static void remove_hooks(void) {
   rb_remove_event_hook_with_data(hook_inner, marker);
 }
 
-/* The selectors, as agent.rb packed them: each within the string? */
+/* The selectors, as agent/arming.rb packed them: each within the string? */
 static int check_selectors(const char *at, size_t size, uint32_t count) {
   if (count > MAX_SELECTORS)
     return EINVAL;

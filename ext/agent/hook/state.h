@@ -1,6 +1,6 @@
 /* What only the hook can write: all that a decision depends on. */
 
-/* As agent.rb packs it; selectors follow. */
+/* As agent/arming.rb packs it; selectors follow. */
 struct config {
   uint32_t mode, flags, clock, pid;
   uint64_t mult, ticks0, ns0, ticks1, ns1, threshold_ns, limit_ns;
