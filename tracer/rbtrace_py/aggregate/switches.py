@@ -18,6 +18,8 @@ from rbtrace_py.aggregate.calls import CallStack, Happened, Told
 
 _MOST_SPANS = 1 << 20
 """Of a thread that are kept to look calls up in."""
+_MOST_ENDED = 1024
+"""Threads that are kept when they have ended: their last calls may come later."""
 
 Thread = tuple[int, int]
 """Its process, and its kernel thread id as it has that itself."""
@@ -234,6 +236,7 @@ class CpuOfCalls:
     def __init__(self) -> None:
         self._states = ThreadStates()
         self._threads: dict[Thread, _OnCpu] = {}
+        self._ended: dict[Thread, None] = {}
         self._epoch = 0
         self._open: dict[CallStack, list[tuple[int, int | None]]] = {}
 
@@ -243,12 +246,30 @@ class CpuOfCalls:
             # Of calls that are open now it can never be known.
             self._epoch += 1
             self._threads.clear()
-        elif switch.tid and thread not in self._threads:
-            self._threads[thread] = _OnCpu(switch.time)
+            self._ended.clear()
+        elif switch.tid:
+            # It may be another one of that number.
+            self._ended.pop(thread, None)
+            if thread not in self._threads:
+                self._threads[thread] = _OnCpu(switch.time)
         for span in self._states.feed(switch):
             own = self._threads.get(span.thread)
             if own is not None and span.state is State.RUNNING:
                 own.add(span)
+        self._forget(switch)
+
+    def _forget(self, switch: Switch) -> None:
+        """Of threads that have ended only the last ones are kept."""
+        if switch.what is Turn.LEFT:
+            ended = [each for each in self._threads if each[0] == switch.pid]
+        elif switch.what is Turn.OFF and switch.state == ENDED:
+            ended = [(switch.pid, switch.tid)]
+        else:
+            return
+        self._ended |= dict.fromkeys(ended)
+        while len(self._ended) > _MOST_ENDED:
+            oldest = next(iter(self._ended))
+            del self._ended[oldest], self._threads[oldest]
 
     def add(self, told: Told) -> None:
         """Give a call that ends its ``cpu_ns``, where it is known."""
@@ -258,9 +279,13 @@ class CpuOfCalls:
             begun = (self._epoch, self._until(thread, event.time))
             self._open.setdefault(event.stack, []).append(begun)
         elif event.what in (Happened.RETURNED, Happened.ENDED):
-            if event.start is None or not self._open.get(event.stack):
+            calls = self._open.get(event.stack)
+            if event.start is None or not calls:
                 return
-            epoch, before = self._open[event.stack].pop()
+            epoch, before = calls.pop()
+            if not calls:
+                # There may be ever new stacks, of fibers.
+                del self._open[event.stack]
             after = self._until(thread, event.time)
             if before is not None and after is not None and epoch == self._epoch:
                 event.cpu_ns = after - before
