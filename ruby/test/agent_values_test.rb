@@ -266,6 +266,47 @@ class AgentValuesTest < Minitest::Test
     end
   end
 
+  # They take nothing with them: neither a place that others need, nor their threads.
+  def test_fibers_that_are_dropped_in_the_middle
+    target = target(<<~RUBY)
+      def take(n); n; end
+      def last(n); n; end
+      dropped = -> { Fiber.new { take(1) }.resume }
+      STEP = -> {
+        300.times { dropped.call }
+        100.times { Thread.new { dropped.call }.join }
+        GC.start
+        last(ObjectSpace.each_object(Thread).count < 50)
+      }
+    RUBY
+    client = connect(target)
+    select = [*selector("take", "Fiber.yield"), *selector("last", "n")]
+    2.times do
+      memory = client.arm(mode: "ring", select: select, offsets: OFFSETS, max_streams: 16, ring_records: 16_384)
+      target.step
+      assert_equal([%w[last true]], values(client, memory).select { |name, *| name == "last" })
+      client.call("disarm")
+    end
+  end
+
+  # What it leaves by `Fiber.yield` goes on in the middle of another one.
+  def test_fibers_that_come_back_into_an_evaluation
+    target = target(<<~RUBY)
+      def take(n); n; end
+      def leaf; :leaf; end
+      def busy; finish = Process.clock_gettime(1) + 0.2; nil while Process.clock_gettime(1) < finish; end
+      STEP = -> {
+        $other = Fiber.new { leaf }
+        raise "wrong" unless take(1) == 1
+        busy # what is too late there does not end this
+      }
+    RUBY
+    client = connect(target)
+    select = [*selector("take", "$other.resume"), *selector("leaf", "Fiber.yield"), *selector("busy")]
+    client.arm(mode: "ring", select: select, offsets: OFFSETS, limit_ms: 20)
+    2.times { target.step }
+  end
+
   def test_fork_inside
     found = shown(<<~RUBY, selector("take", "pid = fork; pid ? Process.wait2(pid)[1].exitstatus : (take(5); 2)"), limit_ms: 60_000)
       $parent = $$

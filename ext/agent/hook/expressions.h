@@ -11,8 +11,8 @@ struct values {
 
 /*
  * An evaluation that is under way. It may outlive what was armed, and its fiber may
- * never go on, so that it stands here and not on that fiber's stack. All of it is read
- * and changed with the GVL.
+ * never go on, so that it stands here and not on that fiber's stack, and only as long as
+ * its thread is in that fiber. All of it is read and changed with the GVL.
  */
 struct evaluation {
   uint64_t serial; /* 0: free */
@@ -21,14 +21,16 @@ struct evaluation {
   uint64_t deadline_ns, limit_ns;
   uint64_t cpu_ns; /* its thread's, when it began or was last told to stop */
   uint32_t tid;
+  uint32_t program;
   uint64_t arming;
   uint32_t stops; /* how often it was told to stop */
   uint8_t telling;
-  uint8_t away; /* not to be told any more: it is over, or its thread left its fiber */
+  uint8_t over; /* not to be told any more */
 };
 
 enum { MAX_EVALUATIONS = 256, MAX_STOPS = 100 };
 static struct evaluation evaluations[MAX_EVALUATIONS];
+static int evaluations_used; /* those behind were never taken */
 static uint64_t serials;
 static VALUE expressions; /* the module, which evaluates */
 static VALUE nil_value, stop_class, raise_method, asleep_method;
@@ -92,7 +94,7 @@ static int is_stop(VALUE error) {
 
 /* Is its thread being told to stop just now? */
 static int is_telling(const struct evaluation *evaluation, uint64_t serial) {
-  return evaluation && evaluation->serial == serial && evaluation->telling;
+  return evaluation->serial == serial && evaluation->telling;
 }
 
 /*
@@ -119,23 +121,52 @@ static int flush_stops(const struct evaluation *evaluation, uint64_t serial) {
   return left;
 }
 
-static VALUE evaluate_end(VALUE data) {
-  const struct evaluating *e = (const struct evaluating *)data;
-  struct evaluation *evaluation = e->evaluation;
-  if (evaluation->serial != e->serial)
-    return nil_value; /* in a child that a fork has made meanwhile */
-  evaluation->away = 1;
-  int left = evaluation->stops ? flush_stops(evaluation, e->serial) : 0;
-  if (evaluation->serial == e->serial) {
-    if (evaluation->arming == arming && alive->armed) {
-      struct program *program = &state.programs[e->program];
-      if (!evaluation->stops)
-        program->late = 0;
-      else if (program->late < MAX_LATE)
-        program->late++;
-    }
+static void count_late(const struct evaluation *evaluation, int has_returned) {
+  struct program *program = &state.programs[evaluation->program];
+  if (evaluation->arming != arming || !alive->armed)
+    return;
+  if (evaluation->stops && program->late < MAX_LATE)
+    program->late++;
+  else if (!evaluation->stops && has_returned)
+    program->late = 0;
+}
+
+/* Its thread is no longer in it: how what came meanwhile left, or 0. */
+static int end_evaluation(struct evaluation *evaluation, int has_returned) {
+  uint64_t serial = evaluation->serial;
+  evaluation->over = 1;
+  int left = evaluation->stops ? flush_stops(evaluation, serial) : 0;
+  if (evaluation->serial == serial) {
+    count_late(evaluation, has_returned);
     evaluation->serial = 0;
   }
+  return left;
+}
+
+/*
+ * The exception that ends an evaluation is for its fiber. When its thread is in another
+ * one, what is on its way is taken back, and no more is sent; should that fiber go on,
+ * its evaluation has no limit any more.
+ */
+static int leave_other_fibers(const char *ec) {
+  VALUE thread = rb_thread_current();
+  int left = 0;
+  for (int i = 0; i < evaluations_used && !left; i++) {
+    struct evaluation *evaluation = &evaluations[i];
+    if (evaluation->serial && evaluation->thread == thread && evaluation->ec != ec)
+      left = end_evaluation(evaluation, 0);
+  }
+  return left;
+}
+
+static VALUE evaluate_end(VALUE data) {
+  const struct evaluating *e = (const struct evaluating *)data;
+  int left = 0;
+  /* It has another one if this fiber was left, and in a child that a fork has made. */
+  if (e->evaluation->serial == e->serial)
+    left = end_evaluation(e->evaluation, 1);
+  if (!left) /* Ruby does not tell of fibers that come back into a hook */
+    left = leave_other_fibers(e->arg->ec);
   if (left)
     rb_jump_tag(left);
   return nil_value;
@@ -145,10 +176,12 @@ static VALUE evaluate_and_end(VALUE data) {
   return rb_ensure(evaluate_body, data, evaluate_end, data);
 }
 
-static struct evaluation *new_evaluation(const struct trace_arg *arg) {
+static struct evaluation *new_evaluation(const struct trace_arg *arg, uint32_t program) {
   for (int i = 0; i < MAX_EVALUATIONS; i++) {
     if (evaluations[i].serial)
       continue;
+    if (i == evaluations_used)
+      evaluations_used++;
     uint64_t limit = state.config.limit_ns;
     evaluations[i] = (struct evaluation){.serial = ++serials,
                                          .thread = rb_thread_current(),
@@ -157,6 +190,7 @@ static struct evaluation *new_evaluation(const struct trace_arg *arg) {
                                          .limit_ns = limit,
                                          .cpu_ns = thread_cpu_ns(),
                                          .tid = (uint32_t)syscall(SYS_gettid),
+                                         .program = program,
                                          .arming = arming};
     return &evaluations[i];
   }
@@ -182,7 +216,7 @@ NEVER_INLINE int evaluate(const struct trace_arg *arg, uint32_t program, int is_
     values_are(values, program, VALUES_LATE);
     return 0;
   }
-  struct evaluation *evaluation = new_evaluation(arg);
+  struct evaluation *evaluation = new_evaluation(arg, program);
   if (!evaluation) {
     values_are(values, program, VALUES_TOO_MANY);
     return 0;
@@ -197,24 +231,9 @@ NEVER_INLINE int evaluate(const struct trace_arg *arg, uint32_t program, int is_
   return left;
 }
 
-/*
- * The exception that ends an evaluation is for its fiber. When its thread goes to
- * another one, what is on its way is taken back, and no more is sent.
- */
 static void hook_fiber(VALUE data, const struct trace_arg *arg) {
   (void)data;
-  VALUE thread = rb_thread_current();
-  int on_its_way = 0;
-  for (int i = 0; i < MAX_EVALUATIONS; i++) {
-    struct evaluation *evaluation = &evaluations[i];
-    if (!evaluation->serial || evaluation->thread != thread || evaluation->ec == arg->ec)
-      continue;
-    on_its_way |= !evaluation->away && evaluation->stops;
-    evaluation->away = 1;
-  }
-  if (!on_its_way)
-    return;
-  int left = flush_stops(NULL, 0);
+  int left = leave_other_fibers(arg->ec);
   if (left)
     rb_jump_tag(left);
 }
@@ -256,8 +275,8 @@ static int is_late(const struct evaluation *evaluation, uint64_t now, int *left)
 static int is_watching(void) {
   if (alive->armed && state.evaluating)
     return 1;
-  for (int i = 0; i < MAX_EVALUATIONS; i++)
-    if (evaluations[i].serial && !evaluations[i].away)
+  for (int i = 0; i < evaluations_used; i++)
+    if (evaluations[i].serial)
       return 1;
   return 0;
 }
@@ -270,9 +289,9 @@ static VALUE native_watch(VALUE self) {
   (void)self;
   uint64_t now = monotonic_ns();
   int left = 0;
-  for (int i = 0; i < MAX_EVALUATIONS && !left; i++) {
+  for (int i = 0; i < evaluations_used && !left; i++) {
     struct evaluation *evaluation = &evaluations[i];
-    if (!evaluation->serial || evaluation->away || evaluation->telling)
+    if (!evaluation->serial || evaluation->over || evaluation->telling)
       continue;
     int is_over = evaluation->arming != arming || !alive->armed;
     if (!(is_over && !evaluation->stops) && !is_late(evaluation, now, &left))
