@@ -236,3 +236,44 @@ def test_a_call_from_before_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     event = told(Happened.RETURNED, 95, 1)
     cpu.add(event)
     assert event.event.cpu_ns == 4 + 8 * 5 + 5
+
+
+def test_stacks_and_threads_that_are_gone_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_MOST_ENDED", 4)
+    cpu = CpuOfCalls()
+    found = []
+    for tid in range(70, 90):
+        cpu.feed(Switch(PID, tid, 0, ON))
+        cpu.feed(Switch(PID, tid, 20, OFF, "X"))
+        # Its calls are read after it has ended.
+        stack = CallStack(tid=tid)
+        for what in (Happened.ENTERED, Happened.RETURNED):
+            time = 5 if what is Happened.ENTERED else 15
+            event = CallEvent(what, stack, time, start=5)
+            cpu.add(Told(PID, event, UNKNOWN_METHOD))
+        found.append(event.cpu_ns)
+    assert found == [10] * 20
+    assert cpu._open == {}
+    assert list(cpu._threads) == [(PID, tid) for tid in range(86, 90)]
+
+
+def test_what_ends_with_its_process_or_comes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_MOST_ENDED", 1)
+    cpu = CpuOfCalls()
+    for tid in (70, 71):
+        cpu.feed(Switch(PID, tid, 0, ON))
+    cpu.feed(Switch(PID + 1, 70, 0, ON))
+    cpu.feed(Switch(PID, 70, 5, OFF, "X"))
+    # A new thread with the number of one that has ended.
+    cpu.feed(Switch(PID, 70, 6, ON))
+    cpu.feed(Switch(PID, 71, 7, OFF, "X"))
+    assert (PID, 70) in cpu._threads
+    cpu.feed(Switch(PID, 0, 8, LEFT))
+    assert [pid for pid, _ in cpu._threads] == [PID, PID + 1]
+    cpu.feed(Switch(0, 0, 9, LOST, "", 1))
+    cpu.feed(Switch(PID, 70, 10, OFF, "X"))
+    assert list(cpu._threads) == [(PID, 70)]
