@@ -46,6 +46,11 @@ module Tracepoint
     @undos = {}.compare_by_identity
 
     class << self
+      # In seconds: what deadlines are of.
+      def now
+        Process.clock_gettime(Process::CLOCK_MONOTONIC)
+      end
+
       # @return [Connection, nil]
       attr_reader :armed_by
 
@@ -137,7 +142,7 @@ module Tracepoint
       def finish
         return unless @server && @pid == Process.pid
 
-        deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + EXIT_SECONDS
+        deadline = now + EXIT_SECONDS
         say_last_words(deadline) if armed_by
         @server.end_evaluations(deadline)
         close

@@ -14,7 +14,7 @@ module Tracepoint
         @wire = wire
         @request = request
         @pipes = pipes.invert
-        @deadline = now + limit
+        @deadline = Agent.now + limit
         @bytes = 0
       end
 
@@ -25,18 +25,14 @@ module Tracepoint
         until yield
           # With its pipes it ends as a rule: then it is done in a moment.
           slice = @pipes.empty? ? SHORT : SLICE
-          readable, = IO.select([@wire.socket, *@pipes.keys], nil, nil, (@deadline - now).clamp(0, slice))
+          readable, = IO.select([@wire.socket, *@pipes.keys], nil, nil, (@deadline - Agent.now).clamp(0, slice))
           (readable || []).each { |io| io == @wire.socket ? heed : pass_on(io) }
-          late if now > @deadline
+          late if Agent.now > @deadline
         end
         @pipes.keys.each { |io| nil while pass_on(io) }
       end
 
       private
-
-      def now
-        Process.clock_gettime(Process::CLOCK_MONOTONIC)
-      end
 
       def late
         raise Refusal.new("time", "the time limit passed")

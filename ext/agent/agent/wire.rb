@@ -29,7 +29,7 @@ module Tracepoint
       # @raise [Gone, Broken]
       def read(deadline = nil)
         first = read_some(HEAD, deadline)
-        ends = now + FRAME_SECONDS
+        ends = Agent.now + FRAME_SECONDS
         first << read_exactly(HEAD - first.bytesize, ends)
         length, type, flags, zero, request = first.unpack("VCCvV")
         check(length, type, flags, zero)
@@ -38,14 +38,7 @@ module Tracepoint
 
       def reply(request, map, type = REPLY)
         body = Values.encode(map)
-        @lock.synchronize do
-          if body.bytesize <= MAX_PAYLOAD
-            write(type, 0, request, body)
-          else
-            write_chunks(0, request, body)
-            write(type, 1, request, "")
-          end
-        end
+        @lock.synchronize { frames(type, request, body).each { |frame| write(frame) } }
       end
 
       # A reply that brings open files.
@@ -71,27 +64,27 @@ module Tracepoint
       # ends, and the thread that writes otherwise may be stuck: no frame is
       # begun that cannot be whole.
       def last_words(map, deadline)
-        sleep 0.005 until (locked = @lock.try_lock) || now > deadline
+        sleep 0.005 until (locked = @lock.try_lock) || Agent.now > deadline
         return unless locked
 
-        body = Values.encode(map)
-        frames = body.bytesize <= MAX_PAYLOAD ? [head(EVENT, 0, 0, body)] : chunks(0, 0, body) << head(EVENT, 1, 0, "")
-        frames.each { |frame| return nil unless write_until(frame, deadline) }
+        frames(EVENT, 0, Values.encode(map)).all? { |frame| write_until(frame, deadline) }
       rescue SystemCallError, IOError
         nil
       end
 
       private
 
-      def now
-        Process.clock_gettime(Process::CLOCK_MONOTONIC)
-      end
-
       def check(length, type, flags, zero)
         raise Broken, "no such frame" unless [REQUEST, DATA, CANCEL].include?(type) && zero.zero?
         raise Broken, "frame too long" if length > MAX_PAYLOAD
         raise Broken, "no such flags" if flags > (type == REQUEST ? 1 : 0)
         raise Broken, "a payload where none is" if length.positive? && (type == CANCEL || flags == 1)
+      end
+
+      # What is ready by the deadline, if there is one.
+      def await(read, write, deadline)
+        left = deadline && (deadline - Agent.now)
+        IO.select(read, write, nil, left) unless left&.negative?
       end
 
       def read_exactly(size, deadline)
@@ -106,10 +99,7 @@ module Tracepoint
           raise Gone if bytes.nil?
           return bytes unless bytes == :wait_readable
 
-          left = deadline && (deadline - now)
-          raise Broken, "too slow" if left && (left <= 0 || !IO.select([@socket], nil, nil, left))
-
-          IO.select([@socket]) unless left
+          raise Broken, "too slow" unless await([@socket], [], deadline)
         end
       rescue SystemCallError, IOError
         raise Gone
@@ -119,18 +109,22 @@ module Tracepoint
         [payload.bytesize, type, flags, 0, request].pack("VCCvV") << payload
       end
 
-      def chunks(channel, request, bytes)
-        (0...bytes.bytesize).step(MAX_PAYLOAD).map { |at| head(DATA, channel, request, bytes.byteslice(at, MAX_PAYLOAD)) }
+      # One; or, too long for that, pieces and one that says so.
+      def frames(type, request, body)
+        return [head(type, 0, request, body)] if body.bytesize <= MAX_PAYLOAD
+
+        chunks(0, request, body) + [head(type, 1, request, "")]
       end
 
-      def write(type, flags, request, payload)
-        send_whole(head(type, flags, request, payload))
+      # Each is made when it is its turn.
+      def chunks(channel, request, bytes)
+        (0...bytes.bytesize).step(MAX_PAYLOAD).lazy.map { |at| head(DATA, channel, request, bytes.byteslice(at, MAX_PAYLOAD)) }
+      end
+
+      def write(frame)
+        send_whole(frame)
       rescue SystemCallError, IOError
         raise Gone
-      end
-
-      def write_chunks(channel, request, bytes)
-        (0...bytes.bytesize).step(MAX_PAYLOAD) { |at| write(DATA, channel, request, bytes.byteslice(at, MAX_PAYLOAD)) }
       end
 
       def send_whole(frame)
@@ -145,8 +139,7 @@ module Tracepoint
         until @rest.empty?
           written = @socket.write_nonblock(@rest, exception: false)
           if written == :wait_writable
-            left = deadline - now
-            return false if left <= 0 || !IO.select(nil, [@socket], nil, left)
+            return false unless await([], [@socket], deadline)
           else
             @rest = @rest.byteslice(written..-1)
           end
