@@ -116,6 +116,43 @@ class AgentValuesTest < Minitest::Test
     assert_equal ["(Exception: a)", left, left, "(SystemExit: exit)", "(Odd)", "1"], rest
   end
 
+  # What has room to run untraced has it traced, too.
+  def test_near_the_end_of_the_stack
+    found = shown(<<~RUBY, selector("mark", "self.to_s + '1'", "n"), max_streams: 8)
+      def mark(n); n; end
+      def deep(n); n.zero? ? mark(7) : deep(n - 1) + 0; end
+      def fits?(n); Thread.new { begin; deep(n) == 7; rescue SystemStackError; false; end }.value; end
+      MOST = (100..1_000_000).bsearch { |n| !fits?(n) } - 1
+      STEP = -> { (1..40).each { |less| raise "wrong" unless fits?(MOST - less) } }
+    RUBY
+    assert_equal 40, found.size
+    whole, others = found.map { |_, *texts| texts }.partition { |texts| texts == ['"main1"', "7"] }
+    refute_empty whole
+    assert_includes others, [3]
+    error = "(SystemStackError: stack level too deep)"
+    assert_empty others.flatten.uniq - [3, '"main1"', "7", error, "(SystemStackError)"]
+  end
+
+  # As any error of an expression.
+  def test_an_expression_that_needs_more_stack_than_there_is
+    found = shown(<<~RUBY, selector("take", "endless", "n"))
+      def take(n); n; end
+      def endless; endless + 1; end
+      STEP = -> { take(1) }
+    RUBY
+    assert_equal [["take", "(SystemStackError: stack level too deep)", "1"]], found
+  end
+
+  def test_where_there_is_no_memory
+    target = target("def take(n); n; end\nSTEP = -> { raise 'wrong' unless take(1) == 1 }")
+    client = connect(target)
+    code = "verbose, $VERBOSE = $VERBOSE, nil; def (Tracepoint::Agent::Expressions).packed(*); raise NoMemoryError; end"
+    client.call("eval", code: "#{code}; $VERBOSE = verbose")
+    memory = client.arm(mode: "ring", select: selector("take", "n"))
+    target.step
+    assert_equal [["take", 4]], values(client, memory)
+  end
+
   def test_objects_that_have_nothing
     found = shown(<<~RUBY, selector("Bare#go", "self", "__id__.class", "@set"))
       class Bare < BasicObject; def initialize; @set = 1; end; def go; end; end

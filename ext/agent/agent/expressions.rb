@@ -18,6 +18,7 @@ module Tracepoint
       NEVER = { Object => :never }.freeze
       IMMEDIATE = { Stop => :immediate }.freeze
       METHODS = %i[raise stop?].map { |name| Thread.instance_method(name) }.freeze
+      EQUAL = BasicObject.instance_method(:equal?)
 
       # Where a call is evaluated. place: of its definition, of a C method's its caller's
       Frame = Struct.new(:binding, :receiver, :place)
@@ -146,19 +147,18 @@ module Tracepoint
           found
         end
 
-        # A throw, a return and a break would go on into the program.
+        # A throw, a return and a break would go on into the program. Exceptions do, and
+        # are not taken for one of those even where they leave no stack to ask for more.
         def text(expression, frame)
+          before = $!
           found = text_or_error(expression, frame)
-        rescue Stop, SignalException => e # what a signal asked for is the program's
-          found = e
-          raise
         ensure
-          return LEFT unless found # rubocop:disable Lint/EnsureReturn
+          return LEFT unless found || !EQUAL.bind_call(before, $!) # rubocop:disable Lint/EnsureReturn
         end
 
         def text_or_error(expression, frame)
           printable(expression.value(frame).inspect)
-        rescue Stop, SignalException
+        rescue Stop, SignalException # what a signal asked for is the program's
           raise
         rescue Exception => e # rubocop:disable Lint/RescueException -- nothing of it is the program's
           failure(e)
@@ -170,7 +170,7 @@ module Tracepoint
         rescue Stop, SignalException
           raise
         rescue Exception # rubocop:disable Lint/RescueException -- of its message
-          "(#{name})"
+          name ? "(#{name})" : raise # there is no stack for so little
         end
 
         # Whatever inspect gave, as a String of Ruby's own.

@@ -19,6 +19,8 @@ typedef VALUE (*method_function)();
 typedef void (*hook_function)(VALUE data, const struct trace_arg *arg);
 
 extern VALUE rb_cObject;
+extern VALUE rb_eSysStackError;
+extern VALUE rb_eNoMemError;
 extern VALUE rb_define_module(const char *name);
 extern VALUE rb_define_module_under(VALUE outer, const char *name);
 extern void rb_define_singleton_method(VALUE object, const char *name,

@@ -2,7 +2,7 @@
 
 /* What a TEXT record says, docs/agent.md, "Values of expressions". */
 enum { MAX_VALUES = 1200, VALUES_HEAD = 3 };
-enum { VALUES_FOLLOW, VALUES_LATE, VALUES_TOO_MANY };
+enum { VALUES_FOLLOW, VALUES_LATE, VALUES_TOO_MANY, VALUES_NO_STACK, VALUES_NO_MEMORY };
 
 struct values {
   uint32_t size;
@@ -92,6 +92,18 @@ static int is_stop(VALUE error) {
   return is_exception(error) && rb_obj_is_kind_of(error, stop_class) != FALSE_VALUE;
 }
 
+/*
+ * What the agent's own methods lacked, or 0. Those of the program that an expression
+ * calls leave theirs as text.
+ */
+static uint8_t lacking(VALUE error) {
+  if (!is_exception(error))
+    return 0;
+  if (rb_obj_is_kind_of(error, rb_eSysStackError) != FALSE_VALUE)
+    return VALUES_NO_STACK;
+  return rb_obj_is_kind_of(error, rb_eNoMemError) != FALSE_VALUE ? VALUES_NO_MEMORY : 0;
+}
+
 /* Is its thread being told to stop just now? */
 static int is_telling(const struct evaluation *evaluation, uint64_t serial) {
   return evaluation->serial == serial && evaluation->telling;
@@ -110,7 +122,7 @@ static int flush_stops(const struct evaluation *evaluation, uint64_t serial) {
     rb_protect(waits ? schedule_body : flush_body, nil_value, &how);
     if (!how && !waits)
       break;
-    if (!how || is_stop(rb_errinfo()))
+    if (!how || is_stop(rb_errinfo()) || lacking(rb_errinfo()))
       continue;
     left = how;
     error = rb_errinfo();
@@ -224,7 +236,10 @@ NEVER_INLINE int evaluate(const struct trace_arg *arg, uint32_t program, int is_
   struct evaluating e = {arg, values, evaluation, evaluation->serial, program, is_c};
   int left = 0;
   rb_protect(evaluate_and_end, (VALUE)&e, &left);
-  if (left && is_stop(rb_errinfo())) {
+  uint8_t lacked = left ? lacking(rb_errinfo()) : 0;
+  if (lacked)
+    values_are(values, program, lacked);
+  if (lacked || (left && is_stop(rb_errinfo()))) {
     rb_set_errinfo(nil_value);
     left = 0;
   }

@@ -29,6 +29,10 @@ def test_why_there_are_none() -> None:
     assert values_of(packed(1, 1), SELECT) == (("self", late), ("@x", late))
     many = "(too many were under way)"
     assert values_of(packed(1, 2), SELECT) == (("self", many), ("@x", many))
+    stack = "(no stack was left for it)"
+    assert values_of(packed(1, 3), SELECT) == (("self", stack), ("@x", stack))
+    memory = "(no memory was left for it)"
+    assert values_of(packed(1, 4), SELECT) == (("self", memory), ("@x", memory))
 
 
 def test_what_cannot_be() -> None:

@@ -15,6 +15,8 @@ _LENGTH = struct.Struct("<H")
 _REASONS = {
     1: "(switched off: it took too long three times in a row)",
     2: "(too many were under way)",
+    3: "(no stack was left for it)",
+    4: "(no memory was left for it)",
 }
 
 
