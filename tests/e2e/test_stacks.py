@@ -171,6 +171,14 @@ def test_a_duration(still: Target) -> None:
     )
 
 
+@pytest.mark.parametrize("words", [(), ("-o", "-")])
+def test_how_well_it_went_is_said_once(still: Target, words: tuple[str, ...]) -> None:
+    """By a summary, also where it does not go to a terminal."""
+    words += ("--mode", "wall", "-n", "3", "--format", "summary")
+    out, err, code = run("stacks", still.pid, *words)
+    assert (out.count("nothing was lost"), err, code) == (1, "", 0)
+
+
 def test_a_file_and_nothing_else_is_written(still: Target, tmp_path: Path) -> None:
     path = tmp_path / "stacks.folded"
     words = ["--mode", "wall", "-n", 3, "--silent", "-o", path]

@@ -83,8 +83,8 @@ def render(
 
 
 def says_losses(values: dict[str, Any]) -> bool:
-    """Does the report, which is on the terminal, say itself how well it went?"""
-    is_shown = values.get("output") in (None, "-") and sys.stdout.isatty()
+    """Does the report say itself how well it went, where its reader sees it?"""
+    is_shown = values.get("output") in (None, "-")
     return is_shown and FORMATS[values["format_"]].says_losses
 
 
