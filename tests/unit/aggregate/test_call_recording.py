@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ import pytest
 from processes import times
 from rbtrace_py.aggregate import callrecording
 from rbtrace_py.aggregate.blocks import BlockType, block, file_header
+from rbtrace_py.aggregate.callfold import CallFold
 from rbtrace_py.aggregate.callrecording import MODE, CallsRecording, CallsWriter
-from rbtrace_py.aggregate.calls import CallNesting, Told
+from rbtrace_py.aggregate.calls import CallNesting, Thread, Told
 from rbtrace_py.aggregate.meta import Meta, encode_meta
 from rbtrace_py.aggregate.recording import Recording
 from rbtrace_py.aggregate.switches import Switch, Turn
@@ -65,7 +67,7 @@ def happenings(records: Iterable[CallRecord] = RECORDS) -> list[Told]:
 def write(path: Path, told: Iterable[Told], switches: Iterable[Switch] = ()) -> None:
     waiting = [list(switches)[:3], list(switches)[3:]]
     source = lambda: waiting.pop(0) if waiting else []  # noqa: E731
-    with CallsWriter(path, META, {70: "worker"}, source) as writer:
+    with CallsWriter(path, META, {(4, 70): "worker"}, source) as writer:
         for each in told:
             writer.tell(each)
 
@@ -73,19 +75,38 @@ def write(path: Path, told: Iterable[Told], switches: Iterable[Switch] = ()) -> 
 def test_names_of_threads_that_come_later(tmp_path: Path) -> None:
     """Asked for once a thread, when it first does something."""
     path = tmp_path / "a.rbrec"
-    names: dict[int, str] = {}
-    asked: list[int] = []
+    names: dict[Thread, str] = {}
+    asked: list[Thread] = []
 
-    def ask(tid: int) -> None:
-        asked.append(tid)
-        names[tid] = "late"
+    def ask(thread: Thread) -> None:
+        asked.append(thread)
+        names[thread] = "late"
 
     with CallsWriter(path, META, names, ask=ask) as writer:
         for each in happenings():
             writer.tell(each)
     recording = CallsRecording(path)
     assert len(list(recording)) > 0
-    assert (asked, recording.names) == ([70], {70: "late"})
+    assert (asked, recording.names) == ([(4, 70)], {(4, 70): "late"})
+
+
+def test_threads_of_two_containers_have_their_own_names(tmp_path: Path) -> None:
+    """There the same number is another thread."""
+    path = tmp_path / "a.rbrec"
+    names = {(4, 70): "worker", (5, 70): "other"}
+    with CallsWriter(path, META, names) as writer:
+        for pid in (4, 5):
+            for each in happenings():
+                writer.tell(replace(each, pid=pid))
+    recording = CallsRecording(path)
+    assert {each.pid for each in recording} == {4, 5}
+    assert recording.names == names
+    fold = CallFold(names)
+    for each in recording:
+        fold.add(each)
+    rows = fold.take(recording.statistics).rows()
+    threads = {thread for thread, *_ in rows}
+    assert {(t.pid, t.tid or 0): t.name for t in threads} == names
 
 
 def plain(told: Iterable[Told]) -> list[tuple[object, ...]]:
@@ -116,7 +137,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     names = {t.method.full_name for t in found if t.event.what.name != "LOST"}
     assert names == {"A#é\\u000a", "B.c", "garbage_collect"}
     assert (found[0].method.path, found[0].method.line) == ("/a b.rb", 7)
-    assert recording.names == {70: "worker"}
+    assert recording.names == {(4, 70): "worker"}
     own = recording.statistics
     assert (own.samples, own.failed, own.ended_ns) == (3, 55, 2_080)
     assert (recording.is_complete, recording.damage) == (True, "")
@@ -135,7 +156,7 @@ def test_switches_are_read_where_they_are_wanted(
         assert [each for each in found if isinstance(each, Switch)] == SWITCHES
         assert plain(e for e in found if isinstance(e, Told)) == plain(happenings())
         assert (recording.statistics.ended_ns, recording.damage) == (2_100, "")
-    assert recording.names == {70: "worker", 71: ""}
+    assert recording.names == {(4, 70): "worker", (4, 71): ""}
     assert plain(recording) == plain(happenings())
     assert recording.has_switches()
     # What happened before a call stands before it in the file.

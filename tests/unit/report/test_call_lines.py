@@ -176,7 +176,7 @@ def test_by_thread() -> None:
     mixed = [*stack(0, 1, 71), *stack(1, 2, 72)]
     for _, record in TREE:
         mixed += [(0, record), (1, record)]
-    form = CallsForm(by_thread=True, names={71: "wo\x1brker"})
+    form = CallsForm(by_thread=True, names={(4, 71): "wo\x1brker"})
     tree = lines(TREE)
     assert lines(mixed, form) == [
         "--- thread 71 wo\\erker",
@@ -185,6 +185,17 @@ def test_by_thread() -> None:
         *tree,
     ]
     assert lines(mixed[:-2], form)[-1] == ""
+
+
+def test_by_thread_in_containers() -> None:
+    """Nobody has the name of another's thread; what was cut says whose it is, too."""
+    nesting = CallNesting()
+    records = [*stack(0, 1, 71), (0, (0, 0, 0, ENTRY, 0))]
+    events = [event for s, record in records for event in nesting.feed(s, record)]
+    names = {(4, 71): "its own", (5, 71): "other"}
+    made = CallLines(CallsForm(by_thread=True, with_pid=True, names=names), PLAIN)
+    assert [made.lines(Told(4, event, METHODS[1])) for event in events] == [[]]
+    assert made.end() == ["--- process 4 thread 71 its own", "A#a"]
 
 
 def test_deep_calls() -> None:

@@ -12,7 +12,7 @@ from rbtrace_py.report.asked import ReportOptions
 from rbtrace_py.report.stacks_json import stacks_document
 from rbtrace_py.report.summary import summary_lines
 
-NAMES = {70: "worker", 71: ""}
+NAMES = {(4, 70): "worker", (4, 71): "", (5, 71): "other"}
 
 
 def profile(is_known: bool = True, threads: int = 2, lost: int = 0) -> Profile:

@@ -15,7 +15,7 @@ from rbtrace_py.report.perfetto import perfetto_pieces
 
 ENTRY, RETURN, C_ENTRY, C_RETURN, LOST, GC_BEGIN, GC_END = range(1, 8)
 STACK, PLACE, THREAD = 11, 12, 13
-NAMES = {70: "worker"}
+NAMES = {(4, 70): "worker", (5, 70): "other"}
 START = 1_700_000_000_000_000_001
 METHODS = [
     CalledMethod(MethodKind.RUBY, "A", False, "a\x1b", "/a.rb", 7),

@@ -7,10 +7,10 @@ are one, ``(other)``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from rbtrace_py.aggregate.calls import CallStack, Happened, Told
+from rbtrace_py.aggregate.calls import CallStack, Happened, Thread, Told
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import OTHER, StackCounts
 from rbtrace_py.aggregate.stacktree import MAX_NODES
@@ -59,14 +59,14 @@ class _Open:
 class CallFold:
     """Counts and times by thread and path.
 
-    names: of threads by kernel thread id
+    names: of threads
     calls: that ended; unreturned: of them those that were not seen to return
     other: calls on paths for which there was no room
     lost: events that are missing
     """
 
     def __init__(
-        self, names: dict[int, str] | None = None, max_nodes: int = MAX_NODES
+        self, names: Mapping[Thread, str] | None = None, max_nodes: int = MAX_NODES
     ) -> None:
         self.calls = self.unreturned = self.other = self.lost = 0
         self._names = names or {}
@@ -129,7 +129,7 @@ class CallFold:
         if thread is None and len(self._threads) >= MAX_THREADS:
             return self._roots.setdefault(_NOBODY, _Node(None, 0))
         if thread is None:
-            name, is_main = self._names.get(stack.tid, ""), stack.tid == pid
+            name, is_main = self._names.get((pid, stack.tid), ""), stack.tid == pid
             thread = RubyThread(
                 pid, stack.tid or None, stack.thread, name, is_main=is_main
             )

@@ -6,7 +6,7 @@ threads were on CPUs stands in blocks of its own, before the calls of the same t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
 
@@ -22,7 +22,14 @@ from rbtrace_py.aggregate.blocks import (
     unpack_columns,
 )
 from rbtrace_py.aggregate.callfold import GARBAGE, frame_of
-from rbtrace_py.aggregate.calls import CallEvent, CallStack, Happened, Told, Values
+from rbtrace_py.aggregate.calls import (
+    CallEvent,
+    CallStack,
+    Happened,
+    Thread,
+    Told,
+    Values,
+)
 from rbtrace_py.aggregate.meta import Meta, decode_losses
 from rbtrace_py.aggregate.recording import (
     FLUSH_SAMPLES,
@@ -59,7 +66,7 @@ _MOST_TIME = (1 << 62) - 1
 class CallsWriter(RecordingWriter):
     """Writes events to a file, a second's worth at a time; closing writes the rest.
 
-    names: of threads by kernel thread id; more may come
+    names: of threads; more may come
     ask: has names of threads added that are not in it, if it can
     switches: gives those that have come since it was last called, until now
 
@@ -70,9 +77,9 @@ class CallsWriter(RecordingWriter):
         self,
         path: Path_,
         meta: Meta,
-        names: dict[int, str],
+        names: Mapping[Thread, str],
         switches: Callable[[], Iterable[Switch]] = tuple,
-        ask: Callable[[int], None] = lambda tid: None,
+        ask: Callable[[Thread], None] = lambda thread: None,
     ) -> None:
         self._calls: list[tuple[int, ...]] = []
         self._values = callvalues.Packer()
@@ -136,7 +143,7 @@ class CallsWriter(RecordingWriter):
         rows = []
         before = 0
         for switch in switches:
-            name = self._names.get(switch.tid, "")
+            name = self._names.get((switch.pid, switch.tid), "")
             thread = RubyThread(switch.pid, switch.tid or None, 0, name)
             state = ord(switch.state or "\0")
             number = self._tables.thread(thread)
@@ -168,9 +175,9 @@ class CallsWriter(RecordingWriter):
         if number is None:
             if len(self._threads) >= _MOST_STACKS:
                 self._threads.clear()
-            if stack.tid not in self._names:
-                self._ask(stack.tid)
-            name = self._names.get(stack.tid, "")
+            if told.thread not in self._names:
+                self._ask(told.thread)
+            name = self._names.get(told.thread, "")
             thread = RubyThread(told.pid, stack.tid or None, stack.thread, name)
             number = self._threads[stack] = self._tables.thread(thread)
         return number
@@ -181,7 +188,7 @@ class CallsRecording:
 
     ``timeline`` is the same with what the scheduler did among them.
 
-    meta: of the first section; names: of threads by kernel thread id
+    meta: of the first section; names: of threads
     statistics: how many calls ended, and how many events were lost (``failed``)
     damage, is_complete: as Recording has them
 
@@ -196,7 +203,7 @@ class CallsRecording:
     def _forget(self) -> None:
         started = self.meta.started_ns
         self.statistics = Statistics("ns", started_ns=started, counted="calls")
-        self.names: dict[int, str] = {}
+        self.names: dict[Thread, str] = {}
         self.damage = ""
         self.is_complete = False
 
@@ -297,7 +304,8 @@ class _Section:
             thread = self.tables.thread(number)
             tid = thread.tid or 0
             if tid:
-                self._recording.names.setdefault(tid, thread.name)
+                names = self._recording.names
+                names.setdefault((thread.pid, tid), thread.name)
             own.ended_ns = max(own.ended_ns, time)
             letter = chr(state) if state else ""
             yield Switch(thread.pid, tid, time, what, letter, value)
@@ -313,7 +321,7 @@ class _Section:
         if found is None:
             known = self.tables.thread(thread)
             tid = known.tid or 0
-            self._recording.names[tid] = known.name
+            self._recording.names[known.pid, tid] = known.name
             if len(self._stacks) >= _MOST_STACKS:
                 self._stacks.clear()
                 self._fibers.clear()

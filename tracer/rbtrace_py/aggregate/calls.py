@@ -30,6 +30,11 @@ _TEXT = struct.Struct("<QIH")
 """Of a TEXT record, what is a time, a method and a depth in others."""
 
 
+Thread = tuple[int, int]
+"""Its process, and its kernel thread id as it has that itself: in two containers there
+may be the same."""
+
+
 @dataclass(slots=True, eq=False)
 class CallStack:
     """A stack of Ruby's: of a thread, or of a fiber.
@@ -132,6 +137,11 @@ class Told:
     event: CallEvent
     method: CalledMethod
     values: Values = ()
+
+    @property
+    def thread(self) -> Thread:
+        """Whose it is."""
+        return (self.pid, self.event.stack.tid)
 
 
 class CallNesting:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from rbtrace_py.aggregate.calls import Thread
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.aggregate.switches import CpuTimes
@@ -17,7 +18,7 @@ class Profile:
 
     samples: gives them in the order in which they were taken, each time it is called
     cpu: when threads were on CPUs, where that is known
-    names: of its threads, by kernel thread id
+    names: of its threads
     calls: how often the innermost frame of each stack was called from those around
         it, where calls were seen and not samples
     """
@@ -26,7 +27,7 @@ class Profile:
     meta: Meta = field(default_factory=Meta)
     samples: Callable[[], Iterable[Sample]] | None = None
     cpu: CpuTimes | None = None
-    names: Mapping[int, str] = field(default_factory=dict)
+    names: Mapping[Thread, str] = field(default_factory=dict)
     calls: StackCounts | None = None
 
     @property

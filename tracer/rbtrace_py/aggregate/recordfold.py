@@ -6,7 +6,7 @@ what is counted; methods are numbers and times are ticks until somebody asks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rbtrace_py.aggregate.callfold import (
@@ -17,7 +17,7 @@ from rbtrace_py.aggregate.callfold import (
     add_weight,
     frame_of,
 )
-from rbtrace_py.aggregate.calls import MAX_DEPTH
+from rbtrace_py.aggregate.calls import MAX_DEPTH, Thread
 from rbtrace_py.aggregate.stacks import OTHER, StackCounts
 from rbtrace_py.aggregate.stacktree import MAX_NODES
 from rbtrace_py.model import (
@@ -203,14 +203,14 @@ class RecordFold:
         self,
         counts: StackCounts,
         pid: int,
-        names: dict[int, str],
+        names: Mapping[Thread, str],
         name: Callable[[int], CalledMethod],
         duration: Callable[[int], int] | None,
         calls: StackCounts | None = None,
     ) -> None:
         """Add every path to ``counts``, and begin anew; calls that are open go on.
 
-        names: of threads by kernel thread id; name: of a method's number
+        names: of threads; name: of a method's number
         duration: ticks in nanoseconds, for stacks to weigh what their own time is;
             None: how many calls there were
         calls: gets every path with how many there were
@@ -219,7 +219,7 @@ class RecordFold:
         frames: dict[int, Frame] = dict(_MARKS)
         for (tid, address), root in self._roots.items():
             thread = RubyThread(
-                pid, tid or None, address, names.get(tid, ""), is_main=tid == pid
+                pid, tid or None, address, names.get((pid, tid), ""), is_main=tid == pid
             )
             for path, node in self._paths(root, frames):
                 stack, weight = Stack(path), node.calls

@@ -14,15 +14,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
-from rbtrace_py.aggregate.calls import CallStack, Happened, Told
+from rbtrace_py.aggregate.calls import CallStack, Happened, Thread, Told
 
 _MOST_SPANS = 1 << 20
 """Of a thread that are kept to look calls up in."""
 _MOST_ENDED = 1024
 """Threads that are kept when they have ended: their last calls may come later."""
-
-Thread = tuple[int, int]
-"""Its process, and its kernel thread id as it has that itself."""
 
 
 class Turn(IntEnum):
@@ -274,7 +271,7 @@ class CpuOfCalls:
     def add(self, told: Told) -> None:
         """Give a call that ends its ``cpu_ns``, where it is known."""
         event = told.event
-        thread = (told.pid, event.stack.tid)
+        thread = told.thread
         if event.what is Happened.ENTERED:
             begun = (self._epoch, self._until(thread, event.time))
             self._open.setdefault(event.stack, []).append(begun)

@@ -90,12 +90,12 @@ def _wanted(
     except re.error as error:
         raise UsageError(f"--thread {filters.thread!r}: {error}") from error
     for each in recording.timeline() if has_switches else recording:
-        tid = each.tid if isinstance(each, Switch) else each.event.stack.tid
+        is_switch = isinstance(each, Switch)
+        thread = (each.pid, each.tid) if isinstance(each, Switch) else each.thread
         # A switch without a process, or a thread, tells of all.
-        is_of_all = isinstance(each, Switch) and not each.pid
-        if not filters.pids or is_of_all or each.pid in filters.pids:
-            name = recording.names.get(tid, "")
-            if expression.search(name) or (isinstance(each, Switch) and not tid):
+        if not filters.pids or each.pid in filters.pids or (is_switch and not each.pid):
+            name = recording.names.get(thread, "")
+            if expression.search(name) or (is_switch and not thread[1]):
                 yield each
 
 

@@ -75,19 +75,20 @@ class Writers:
         return lines.lines
 
     def _documents(self, told: Told) -> list[str]:
-        document = call_document(told, self._session.threads(told.pid))
+        document = call_document(told, self._session.thread_names)
         return [] if document is None else [dumps(document)]
 
     def _form(self, pid: int) -> CallsForm:
         values = self._values
-        names = self._session.threads(*([pid] if pid else []))
+        names = self._session.thread_names
+        threads = sum(pid in (0, each) for each, _ in names)
         return CallsForm(
             times=values["start_time"],
             durations=not values["no_duration"],
             indent=values["indent"],
             on_return=bool(self._session.options.slow_ns),
             by_thread=values["by_thread"],
-            column=len(names) > 1,
+            column=threads > 1,
             with_pid=not self._is_split and not self._session.targets.is_single,
             names=names,
         )
@@ -110,13 +111,12 @@ class Recorder:
             tool=f"rbtrace-py {__version__}",
         )
         try:
-            names = session.threads()
             self._writer = CallsWriter(
                 path,
                 meta,
-                names,
+                session.thread_names,
                 session.switches,
-                lambda tid: names.update(session.ask_threads()),
+                lambda thread: session.ask_threads(),
             )
         except OSError as error:
             raise cannot_write(path, error) from error

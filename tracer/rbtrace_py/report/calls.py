@@ -7,9 +7,9 @@ calls are indented, and closes it with the time.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from rbtrace_py.aggregate.calls import CallStack, Happened, Told
+from rbtrace_py.aggregate.calls import CallStack, Happened, Thread, Told
 from rbtrace_py.model import CalledMethod, MethodKind
 from rbtrace_py.report import units
 from rbtrace_py.report.events import clock
@@ -37,7 +37,7 @@ class CallsForm:
     by_thread: an outermost call with all in it at once, below its thread's name
     column: the thread stands before each line; else once a second one shows up
     with_pid: it is PID/TID, from the first line on
-    names: of threads, by kernel thread id
+    names: of threads
     """
 
     times: bool = False
@@ -47,7 +47,15 @@ class CallsForm:
     by_thread: bool = False
     column: bool = False
     with_pid: bool = False
-    names: Mapping[int, str] | None = None
+    names: Mapping[Thread, str] | None = None
+
+
+@dataclass(slots=True)
+class _Block:
+    """Lines of a stack that wait for the end of its outermost call."""
+
+    first: Told
+    lines: list[str] = field(default_factory=list)
 
 
 class CallLines:
@@ -57,7 +65,7 @@ class CallLines:
         self._form = form
         self._style = style
         self._waiting: dict[CallStack, Told] = {}
-        self._blocks: dict[CallStack, list[str]] = {}
+        self._blocks: dict[CallStack, _Block] = {}
         self._names: dict[int, tuple[CalledMethod, str]] = {}
         self._has_nested = False
         self._column = form.column or form.with_pid
@@ -75,20 +83,21 @@ class CallLines:
     def end(self) -> list[str]:
         """What still waited for its end, as in a recording that was cut."""
         rest: list[str] = []
-        for stack in list(self._waiting):
-            lines = self._opened(stack)
+        for told in list(self._waiting.values()):
+            lines = self._opened(told.event.stack)
             if self._form.by_thread:
-                self._blocks.setdefault(stack, []).extend(lines)
+                block = self._blocks.setdefault(told.event.stack, _Block(told))
+                block.lines += lines
             else:
                 rest += lines
-        for stack, block in self._blocks.items():
-            rest += self._headline(stack) + block
+        for block in self._blocks.values():
+            rest += self._headline(block.first) + block.lines
         self._blocks.clear()
         return rest
 
     def _grouped(self, told: Told) -> list[str]:
         event = told.event
-        block = self._blocks.setdefault(event.stack, [])
+        block = self._blocks.setdefault(event.stack, _Block(told)).lines
         block += self._of(told)
         is_whole = event.depth == 0 and event.what is not Happened.ENTERED
         if not is_whole and len(block) < _MOST_KEPT:
@@ -96,15 +105,16 @@ class CallLines:
         del self._blocks[event.stack]
         if not block:
             return []
-        return self._headline(event.stack, told.pid) + block
+        return self._headline(told) + block
 
-    def _headline(self, stack: CallStack, pid: int = 0) -> list[str]:
+    def _headline(self, told: Told) -> list[str]:
+        stack = told.event.stack
         if self._headed is stack:
             return []
         self._headed = stack
-        name = (self._form.names or {}).get(stack.tid, "")
+        name = (self._form.names or {}).get(told.thread, "")
         words = f"thread {_number(stack)} {escape(name, self._style)}".rstrip()
-        where = f"process {pid} " if self._form.with_pid and pid else ""
+        where = f"process {told.pid} " if self._form.with_pid else ""
         return [self._style.bold(f"--- {where}{words}")]
 
     def _switched(self, told: Told) -> list[str]:
@@ -250,7 +260,7 @@ _EVENTS = {
 }
 
 
-def call_document(told: Told, names: Mapping[int, str]) -> Document | None:
+def call_document(told: Told, names: Mapping[Thread, str]) -> Document | None:
     """A line of ``calls --json``, None for what is told by another line."""
     event = told.event
     name = _EVENTS.get(event.what)
@@ -265,7 +275,7 @@ def call_document(told: Told, names: Mapping[int, str]) -> Document | None:
         "tid": event.stack.tid,
         "stack": event.stack.number,
         "fiber": event.stack.fiber,
-        "thread": names.get(event.stack.tid) or None,
+        "thread": names.get(told.thread) or None,
         "depth": event.depth,
     }
     if name == "lost":

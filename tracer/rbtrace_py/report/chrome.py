@@ -12,8 +12,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 
-from rbtrace_py.aggregate.calls import Happened, Told
-from rbtrace_py.aggregate.switches import Span, Switch, Thread, ThreadStates, Turn
+from rbtrace_py.aggregate.calls import Happened, Thread, Told
+from rbtrace_py.aggregate.switches import Span, Switch, ThreadStates, Turn
 from rbtrace_py.report.tracks import (
     Timeline,
     Tracks,
@@ -30,7 +30,7 @@ Event = dict[str, object]
 
 
 def chrome_pieces(
-    timeline: Timeline, names: Mapping[int, str], ended_ns: Callable[[], int] = int
+    timeline: Timeline, names: Mapping[Thread, str], ended_ns: Callable[[], int] = int
 ) -> Iterator[str]:
     """One JSON document, in pieces; ``names`` of threads may grow meanwhile.
 
@@ -45,7 +45,7 @@ def chrome_pieces(
 
 
 def _events(
-    timeline: Timeline, names: Mapping[int, str], ended_ns: Callable[[], int]
+    timeline: Timeline, names: Mapping[Thread, str], ended_ns: Callable[[], int]
 ) -> Iterator[Event]:
     rest = iter(timeline)
     first = list(islice(rest, _FIRST))
@@ -67,7 +67,7 @@ def _begin(each: Told | Switch) -> int:
 class _Writer:
     """origin: ns since the epoch from which times count"""
 
-    def __init__(self, names: Mapping[int, str], origin: int) -> None:
+    def __init__(self, names: Mapping[Thread, str], origin: int) -> None:
         self._names = names
         self._origin = origin
         self._tracks = Tracks()
@@ -80,8 +80,8 @@ class _Writer:
         if is_new:
             # Behind the first one of a thread comes its CPU's.
             place = stack.fiber if stack.fiber > 1 else 0
-            name = track_name(stack, self._names)
-            yield from self._track((told.pid, stack.tid), number, name, place)
+            name = track_name(told, self._names)
+            yield from self._track(told.thread, number, name, place)
         event = _event(told, number, self._origin)
         if event is not None:
             yield event

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from rbtrace_py.aggregate.switches import CpuTimes, State, Thread, ThreadTimes
+from rbtrace_py.aggregate.calls import Thread
+from rbtrace_py.aggregate.switches import CpuTimes, State, ThreadTimes
 from rbtrace_py.report import units
 from rbtrace_py.report.folding import clean
 from rbtrace_py.report.json import Document
@@ -15,7 +16,9 @@ _MOST_THREADS = 20
 _ASLEEP = (State.SLEEPING, State.DISK, State.STOPPED)
 
 
-def cpu_lines(times: CpuTimes, names: Mapping[int, str], style: Style) -> Iterator[str]:
+def cpu_lines(
+    times: CpuTimes, names: Mapping[Thread, str], style: Style
+) -> Iterator[str]:
     """``on CPU  waiting  asleep  turns  thread``."""
     threads = _in_order(times)
     yield style.dim(
@@ -25,7 +28,7 @@ def cpu_lines(times: CpuTimes, names: Mapping[int, str], style: Style) -> Iterat
         asleep = sum(own.ns[state] for state in _ASLEEP)
         shown = (own.ns[State.RUNNING], own.ns[State.RUNNABLE], asleep)
         cells = [units.duration(ns, style) for ns in shown] + [units.whole(own.turns)]
-        name = clean(names.get(thread[1]) or "thread")
+        name = clean(names.get(thread) or "thread")
         row = "  ".join(f"{cell:>9}" for cell in cells)
         yield f"{row}  {name} {thread[1]}"
     if len(threads) > _MOST_THREADS:
@@ -36,13 +39,13 @@ def cpu_lines(times: CpuTimes, names: Mapping[int, str], style: Style) -> Iterat
         yield style.red(f"  {text} lost: it was all at least so long")
 
 
-def cpu_documents(times: CpuTimes, names: Mapping[int, str]) -> list[Document]:
+def cpu_documents(times: CpuTimes, names: Mapping[Thread, str]) -> list[Document]:
     """One a thread; times in nanoseconds."""
     return [
         {
             "pid": thread[0],
             "tid": thread[1],
-            "name": names.get(thread[1], ""),
+            "name": names.get(thread, ""),
             "running_ns": own.ns[State.RUNNING],
             "runnable_ns": own.ns[State.RUNNABLE],
             "sleeping_ns": own.ns[State.SLEEPING],

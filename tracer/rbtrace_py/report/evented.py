@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rbtrace_py import __version__
-from rbtrace_py.aggregate.calls import Happened, Told
+from rbtrace_py.aggregate.calls import Happened, Thread, Told
 from rbtrace_py.model import CalledMethod, MethodKind
 from rbtrace_py.report.folding import clean
 from rbtrace_py.report.speedscope import SCHEMA
@@ -40,7 +40,7 @@ class _Track:
 
 
 def evented_pieces(
-    calls: Iterable[Told], names: Mapping[int, str], title: str
+    calls: Iterable[Told], names: Mapping[Thread, str], title: str
 ) -> Iterator[str]:
     """One JSON document, in pieces; stacks with the most events come first."""
     frames: dict[CalledMethod, int] = {}
@@ -60,14 +60,14 @@ def evented_pieces(
 
 
 def _gather(
-    calls: Iterable[Told], names: Mapping[int, str], frames: dict[CalledMethod, int]
+    calls: Iterable[Told], names: Mapping[Thread, str], frames: dict[CalledMethod, int]
 ) -> list[_Track]:
     numbers = Tracks()
     tracks: list[_Track] = []
     for told in calls:
         number, is_new = numbers.of(told)
         if is_new:
-            tracks.append(_Track(track_name(told.event.stack, names)))
+            tracks.append(_Track(track_name(told, names)))
         _take(tracks[number - 1], told, frames)
     for track in tracks:
         while track.open:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from rbtrace_py.aggregate.calls import Happened, Told, Values
-from rbtrace_py.aggregate.switches import Span, Switch, Thread, ThreadStates, Turn
+from rbtrace_py.aggregate.calls import Happened, Thread, Told, Values
+from rbtrace_py.aggregate.switches import Span, Switch, ThreadStates, Turn
 from rbtrace_py.report.pprof import bytes_field, number_field
 from rbtrace_py.report.tracks import (
     Timeline,
@@ -32,7 +32,7 @@ _SEQUENCE_NUMBER = 1
 
 
 def perfetto_pieces(
-    timeline: Timeline, names: Mapping[int, str], ended_ns: Callable[[], int] = int
+    timeline: Timeline, names: Mapping[Thread, str], ended_ns: Callable[[], int] = int
 ) -> Iterator[bytes]:
     """The file, in pieces; ``names`` of threads may grow meanwhile.
 
@@ -51,7 +51,7 @@ def perfetto_pieces(
 class _Writer:
     """open: how many slices of each track have no end yet."""
 
-    def __init__(self, names: Mapping[int, str]) -> None:
+    def __init__(self, names: Mapping[Thread, str]) -> None:
         self._names = names
         self._tracks = Tracks()
         self._states = ThreadStates()
@@ -64,7 +64,7 @@ class _Writer:
         event = told.event
         track, is_new = self._tracks.of(told)
         if is_new:
-            name = track_name(event.stack, self._names)
+            name = track_name(told, self._names)
             yield from self._described(told.pid, name, track)
         # Time does not go back within a track.
         self._last[track] = time = max(event.time, self._last.get(track, 0))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from rbtrace_py.aggregate.calls import CallStack, Told
-from rbtrace_py.aggregate.switches import Span, Switch, Thread
+from rbtrace_py.aggregate.calls import Thread, Told
+from rbtrace_py.aggregate.switches import Span, Switch
 
 Timeline = Iterable[Told | Switch]
 
@@ -36,15 +36,16 @@ class Tracks:
         return number, True
 
 
-def track_name(stack: CallStack, names: Mapping[int, str]) -> str:
+def track_name(told: Told, names: Mapping[Thread, str]) -> str:
     """``worker 4711``, ``thread 4711``; of a fiber ``worker 4711.2``."""
+    stack = told.event.stack
     fiber = f".{stack.fiber}" if stack.fiber > 1 else ""
-    return f"{names.get(stack.tid) or 'thread'} {stack.tid}{fiber}"
+    return f"{names.get(told.thread) or 'thread'} {stack.tid}{fiber}"
 
 
-def cpu_track_name(thread: Thread, names: Mapping[int, str]) -> str:
+def cpu_track_name(thread: Thread, names: Mapping[Thread, str]) -> str:
     """``worker 4711 CPU``: viewers sort by name, so it comes behind the calls."""
-    return f"{names.get(thread[1]) or 'thread'} {thread[1]} CPU"
+    return f"{names.get(thread) or 'thread'} {thread[1]} CPU"
 
 
 def span_name(span: Span) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from rbtrace_py.agent.arming import Armed, Selector, What
 from rbtrace_py.agent.place import ENDED_BEFORE, HOW_TO_LOAD, NoAgent, connect
 from rbtrace_py.agent.protocol import Map
 from rbtrace_py.agent.shared import Mode
-from rbtrace_py.aggregate.calls import Told
+from rbtrace_py.aggregate.calls import Thread, Told
 from rbtrace_py.aggregate.switches import Switch
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
 from rbtrace_py.linux.closing import Closing
@@ -23,6 +23,7 @@ from rbtrace_py.session.agreeing import Agreement, what_stays
 from rbtrace_py.session.hook_offsets import hook_offsets
 from rbtrace_py.session.joining import Joining
 from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.threadnames import ThreadNames
 from rbtrace_py.session.traced import MAX_METHODS, CallsEnd, Traced
 
 if TYPE_CHECKING:
@@ -41,8 +42,6 @@ __all__ = ["Calls", "CallsEnd", "CallsOptions", "Traced"]
 LOOK_SECONDS = 0.02
 """Between two looks at rings in which there was nothing."""
 MOST_NOTES = 50
-ASK_SECONDS = 0.1
-"""Between two questions for names of threads."""
 JOIN_SECONDS = 0.25
 """Between two looks for processes that join."""
 
@@ -117,14 +116,13 @@ class Calls(Closing):
         self.notes: list[str] = []
         self._traced: dict[int, Traced] = {}
         self._joining = Joining(targets, self._take_in)
-        self._threads: dict[int, dict[int, str]] = {}
+        self._names = ThreadNames()
         self._ended: list[CallsEnd] = []
         self._strangers: set[int] = set()
         self._children: set[int] = set()
         self._agreement = Agreement(options.agree)
         self._looked = 0.0
         self._last_end = 0.0
-        self._asked = 0.0
         self._switches: Switches | None = None
 
     def start(self, stop: Callable[[], bool] = lambda: False) -> None:
@@ -147,25 +145,14 @@ class Calls(Closing):
                 raise NoSuchTarget(ENDED_BEFORE, HOW_TO_LOAD)
         self._strangers = self.targets.strangers()
 
-    def threads(self, *pids: int) -> dict[int, str]:
-        """Names of processes' threads, by kernel thread id; "" for those without.
+    @property
+    def thread_names(self) -> Mapping[Thread, str]:
+        """Of all processes; "" for threads without one. More may come."""
+        return self._names.known
 
-        pids: of which; none: of all
-        """
-        found: dict[int, str] = {}
-        for pid in pids or self._threads:
-            found |= self._threads.get(pid, {})
-        return found
-
-    def ask_threads(self) -> dict[int, str]:
-        """``threads``, with those that came since; at most now and then."""
-        now = time.monotonic()
-        if now - self._asked >= ASK_SECONDS:
-            for pid, traced in self._traced.items():
-                if traced.armed.ended is None:
-                    self._threads[pid] |= traced.armed.threads()
-            self._asked = time.monotonic()
-        return self.threads()
+    def ask_threads(self) -> None:
+        """Have the names of those known that came since; at most now and then."""
+        self._names.learn_again((p, each.armed) for p, each in self._traced.items())
 
     @property
     def pids(self) -> list[int]:
@@ -278,7 +265,7 @@ class Calls(Closing):
         if self.targets.has_joined(process):
             self._children.add(process.pid)
         self._traced[process.pid] = self.trace(process.pid, armed)
-        self._threads[process.pid] = armed.threads()
+        self._names.learn(process.pid, armed)
         records = armed.shared.header.ring_records
         if records < self.options.ring_records:
             self.notes.append(

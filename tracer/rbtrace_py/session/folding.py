@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rbtrace_py.agent.arming import Armed
-from rbtrace_py.aggregate.calls import Told
+from rbtrace_py.aggregate.calls import Thread, Told
 from rbtrace_py.aggregate.recordfold import RecordFold
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
@@ -76,8 +76,8 @@ class FoldedCalls(Calls):
         """
         counts = StackCounts(statistics)
         samples = statistics.samples
-        for pid, each in self._folds.items():
-            each.take(counts, self.threads(pid), statistics.unit == "ns", calls)
+        for each in self._folds.values():
+            each.take(counts, self.thread_names, statistics.unit == "ns", calls)
         statistics.samples = samples
         return counts
 
@@ -108,7 +108,7 @@ class _Folded(Traced):
     def take(
         self,
         counts: StackCounts,
-        names: dict[int, str],
+        names: Mapping[Thread, str],
         is_time: bool,
         calls: StackCounts | None,
     ) -> None:

@@ -1,0 +1,34 @@
+"""What the threads of processes are called, as their agents say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from rbtrace_py.agent.arming import Armed
+from rbtrace_py.aggregate.calls import Thread
+
+_ASK_SECONDS = 0.1
+"""Between two questions."""
+
+
+class ThreadNames:
+    """known: of every thread that has been heard of; "" for those without a name."""
+
+    def __init__(self) -> None:
+        self.known: dict[Thread, str] = {}
+        self._asked = 0.0
+
+    def learn(self, pid: int, armed: Armed) -> None:
+        """Ask a process's agent for those that it has now."""
+        found = armed.threads().items()
+        self.known.update({(pid, tid): name for tid, name in found})
+
+    def learn_again(self, armed: Iterable[tuple[int, Armed]]) -> None:
+        """As ``learn``, of processes that go on; at most now and then."""
+        if time.monotonic() - self._asked < _ASK_SECONDS:
+            return
+        for pid, each in armed:
+            if each.ended is None:
+                self.learn(pid, each)
+        self._asked = time.monotonic()
