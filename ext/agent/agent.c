@@ -70,6 +70,9 @@ __attribute__((visibility("default"))) void Init_agent_hook(void) {
   rb_gc_register_address(&marker);
   rb_define_singleton_method(native, "arm", native_arm, 1);
   rb_define_singleton_method(native, "stop", native_stop, 0);
+  rb_define_singleton_method(native, "inner", native_inner, 1);
+  rb_define_singleton_method(native, "beats", native_beats, 0);
+  rb_define_singleton_method(native, "renew", native_renew, 1);
   rb_define_singleton_method(native, "release", native_release, 0);
   rb_define_singleton_method(native, "forget", native_forget, 0);
   rb_define_singleton_method(native, "clock", native_clock, 1);

@@ -26,6 +26,7 @@ require_relative "agent/place"
 require_relative "agent/names"
 require_relative "agent/arming"
 require_relative "agent/facts"
+require_relative "agent/ractors"
 require_relative "agent/native"
 require_relative "agent/expressions"
 require_relative "agent/clock"
@@ -91,9 +92,11 @@ module Tracepoint
         LOCK.synchronize do
           return nil unless connection && armed_by.equal?(connection)
 
+          Ractors.renew if Ractors::PERIOD && own?(Thread.current)
           Native.stop
           status = Arming.status
           Native.release
+          Ractors.unwatch
           @armed_by = nil
           status
         end
@@ -162,6 +165,7 @@ module Tracepoint
         server = @server
         undos = [*@undos.keys, -> { Redirect.forget }]
         forget
+        undos << -> { Ractors.unwatch }
         undos << -> { Native.forget } unless Native.reason
         undos << -> { server.abandon } if server
         undos.each do |undo|
@@ -187,7 +191,12 @@ module Tracepoint
         @armed_by = connection
         answer
       ensure
-        Native.release unless @armed_by
+        give_up_arming unless @armed_by
+      end
+
+      def give_up_arming
+        Native.release
+        Ractors.unwatch
       end
 
       # Whose tracer has it disarmed at the same time has nothing to say.

@@ -151,6 +151,17 @@ STEPS = {
   "ractor" => lambda {
     $ractor = Ractor.new { Ractor.receive }
   },
+  "brief ractors" => lambda {
+    GC.stress = true
+    # Where one is collected, Ruby silences hooks.
+    $kept = Array.new(2) { Ractor.new { 1 + 1 }.tap { |one| one.respond_to?(:take) ? one.take : one.value } }
+    GC.stress = false
+    $kept.size.to_s
+  },
+  "collect ractors" => lambda {
+    $kept = nil
+    4.times { GC.start }
+  },
   "ractors" => lambda {
     read, write = IO.pipe
     2.times do

@@ -7,6 +7,8 @@ module Tracepoint
       MODES = { "empty" => 0, "ring" => 1, "table" => 2, "slow" => 3, "sites" => 4 }.freeze
       FLAGS = { "methods" => 1, "c_calls" => 2, "gc" => 4, "raise" => 8, "objects" => 16, "sites" => 32,
                 "cpu" => 64, "whole" => 128 }.freeze
+      INNER = 4 | 16
+      ANY = 1 | 2 | 8 | INNER
       SELECT = 256
       HISTOGRAMS = 512
       LIMITS = { "max_methods" => [16_384, 16, 1 << 20], "max_blocks" => [65_536, 16, 1 << 20],
@@ -36,6 +38,7 @@ module Tracepoint
       # @return [Hash, Array<IO>] what to reply, and the files to send with it
       def call
         packed = pack
+        watch_ractors
         Expressions.use(@programs, @limit_ms) if @programs.any?
         data, control, size, control_size, sealed = armed(packed)
         watch([data, control]) if @programs.any?
@@ -44,6 +47,14 @@ module Tracepoint
       end
 
       private
+
+      # Of what is asked for besides, only that part is left out.
+      def watch_ractors
+        return if (flags & INNER).zero? || Ractors.watch || (flags & ~INNER & ANY).positive?
+
+        raise Refusal.new("state", "Ruby #{RUBY_VERSION} crashes if a Ractor begins while collections or new " \
+                                   "objects are hooked, and this program has #{Facts.ractors} Ractors")
+      end
 
       # Without who ends them no expression is evaluated.
       def watch(files)
@@ -141,9 +152,14 @@ module Tracepoint
       # What of this stays when it is disarmed, in words.
       def overhead
         said = []
-        said << "compiled code is thrown away (#{Facts.jit})" if Facts.jit && (flags & 3).positive?
+        said << "compiled code is thrown away (#{Facts.jit})" if Facts.jit && (flags & throws_away).positive?
         said << "calls of C methods stay slower" if boolean("c_calls", false)
         said
+      end
+
+      # That of TracePoints goes, too.
+      def throws_away
+        Ractors::FRAGILE ? INNER | 3 : 3
       end
     end
   end

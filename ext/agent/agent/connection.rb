@@ -85,6 +85,7 @@ module Tracepoint
       def next_request
         long = +""
         loop do
+          await if Ractors::PERIOD
           frame = @wire.read
           next if frame.type == Wire::CANCEL
           raise Broken, "0 is no request" if frame.request.zero?
@@ -95,6 +96,11 @@ module Tracepoint
             return [frame.request, Values.decode_map(frame.flags == 1 ? long : frame.payload)]
           end
         end
+      end
+
+      # What is armed is looked after meanwhile.
+      def await
+        Ractors.renew while armed? && !IO.select([@wire.socket], nil, nil, Ractors::PERIOD)
       end
 
       def answer((request, map), fatal = nil)

@@ -215,7 +215,9 @@ static void add_hooks(void) {
   state.hook = hooks[state.config.mode];
   if (method_events())
     rb_add_event_hook2(state.hook, method_events(), marker, HOOK_SAFE | HOOK_RAW_ARG);
-  if (inner_events())
+  if (inner_events() && no_inner)
+    state.header->conditions |= CONDITION_NO_INNER;
+  else if (inner_events())
     rb_add_event_hook2(hook_inner, inner_events(), marker, HOOK_SAFE | HOOK_RAW_ARG);
   if (state.evaluating && !hooks_fibers) {
     rb_add_event_hook2(hook_fiber, EVENT_FIBER_SWITCH, marker, HOOK_SAFE | HOOK_RAW_ARG);
@@ -329,6 +331,42 @@ static VALUE native_stop(VALUE self) {
   finish_streams();
   RELEASE(state.header->state, STATE_DISARMED);
   return rb_ull2inum(1);
+}
+
+/* inner(yes): may collections and new objects be hooked? At once, and from now on. */
+static VALUE native_inner(VALUE self, VALUE yes) {
+  (void)self;
+  no_inner = yes == FALSE_VALUE;
+  if (no_inner && state.header && inner_events()) {
+    rb_remove_event_hook_with_data(hook_inner, marker);
+    state.header->conditions |= CONDITION_NO_INNER;
+  }
+  return yes;
+}
+
+static void hook_nothing(VALUE data, const struct trace_arg *arg) {
+  (void)data;
+  (void)arg;
+}
+
+static VALUE native_beats(VALUE self) {
+  (void)self;
+  return rb_ull2inum(state.beats);
+}
+
+/* renew(beats): should there be more of them by now? agent/ractors.rb */
+static VALUE native_renew(VALUE self, VALUE before) {
+  (void)self;
+  if (!state.header)
+    return FALSE_VALUE;
+  int is_heard = state.beats != rb_num2ull(before);
+  uint32_t flags = state.config.flags;
+  int is_hooked = flags & FLAG_METHODS || (flags & FLAG_OBJECTS && !no_inner);
+  if (is_hooked && !is_heard && state.config.mode != MODE_EMPTY)
+    state.header->conditions |= CONDITION_SILENT;
+  rb_add_event_hook2(hook_nothing, EVENT_THREAD_END, marker, HOOK_SAFE | HOOK_RAW_ARG);
+  rb_remove_event_hook_with_data(hook_nothing, marker);
+  return before;
 }
 
 /* release: forget it all. */

@@ -217,8 +217,10 @@ ALWAYS_INLINE void on_event(const struct trace_arg *arg, int mode) {
   if (unlikely(!alive->armed))
     return;
   struct stream *s = stream_of(arg);
-  if (unlikely(!s || s->ignored))
+  if (unlikely(!s || s->ignored)) {
+    state.beats++;
     return;
+  }
   switch (arg->event) {
   case EVENT_CALL:
     enter(s, arg, mode, 0);

@@ -47,6 +47,9 @@ static void object_event(struct stream *s, VALUE object) {
     site_object(owner, object, s->ec);
 }
 
+/* Why they are not to be hooked: agent/ractors.rb. */
+static int no_inner;
+
 /* Ruby takes hooks on its inner events only apart from the others. */
 static void hook_inner(VALUE data, const struct trace_arg *arg) {
   (void)data;
@@ -56,7 +59,9 @@ static void hook_inner(VALUE data, const struct trace_arg *arg) {
   if (!s)
     return;
   if (arg->event == EVENT_NEWOBJ) {
-    if (!s->ignored)
+    if (s->ignored)
+      state.beats++;
+    else
       object_event(s, arg->data);
   } else {
     gc_event(s, arg->event == EVENT_GC_ENTER);

@@ -104,6 +104,7 @@ struct state {
   uint64_t switches, looks;
   uint64_t threshold;
   uint64_t gc_start;
+  uint64_t beats; /* events of the agent's own threads */
   uint32_t stacks;
   uint32_t to_verify;
   uint32_t gc_method;

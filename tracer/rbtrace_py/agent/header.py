@@ -67,6 +67,8 @@ class Condition(IntFlag):
     METHODS_FULL = 2
     BLOCKS_FULL = 4
     STREAMS_FULL = 8
+    NO_INNER = 16
+    SILENT = 32
 
 
 @dataclass(frozen=True, slots=True)

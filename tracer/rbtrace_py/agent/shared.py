@@ -190,7 +190,7 @@ class SharedMemory(Closing):
         ):
             if number > most:
                 raise BrokenAgent(f"the agent's memory says {number} {name} of {most}")
-        known = Condition(conditions & 15)
+        known = Condition(conditions & sum(Condition))
         return Counters(state == 1, methods, blocks, streams, known, *rest)
 
     def methods(self, first: int, last: int) -> list[Method]:

@@ -23,6 +23,7 @@ LOSSES = (
     "no_stream",
     "no_block",
     "no_values",
+    "silent",
 )
 """Counters of what should be in a result and is not."""
 
@@ -61,6 +62,18 @@ _SENTENCES: dict[str, tuple[str, str]] = {
     "without_agent": (
         "1 process has no agent and is not here",
         "{} processes have no agent and are not here",
+    ),
+    "no_inner": (
+        "1 process has Ractors, or began one: its collections and new objects were not"
+        " counted since, as Ruby before 3.3 crashes with hooks on them",
+        "{} processes have Ractors, or began some: their collections and new objects"
+        " were not counted since, as Ruby before 3.3 crashes with hooks on them",
+    ),
+    "silent": (
+        "what 1 process did is not all here: where a Ractor is collected, Ruby"
+        " silences all hooks until they are put there again, which is done every 50 ms",
+        "what {} processes did is not all here: where a Ractor is collected, Ruby"
+        " silences all hooks until they are put there again, which is done every 50 ms",
     ),
     "late_processes": (
         "1 child was joined after it began; what it did before is not here",

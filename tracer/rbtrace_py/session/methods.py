@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from rbtrace_py.agent.arming import Armed, Selector, What
 from rbtrace_py.agent.place import ENDED_BEFORE, HOW_TO_LOAD, NoAgent, connect
 from rbtrace_py.agent.protocol import Map
-from rbtrace_py.agent.shared import Counters, Mode
+from rbtrace_py.agent.shared import Condition, Counters, Mode
 from rbtrace_py.agent.tables import Counted, Tables
 from rbtrace_py.aggregate.histogram import Histogram
 from rbtrace_py.aggregate.methods import METHODS, MethodRow, group_rows
@@ -41,6 +41,7 @@ KINDS: Mapping[str, tuple[MethodKind, ...]] = {
 BY = ("method", "class", "pid")
 _RETRY_SECONDS = 0.02
 _NAME = 512
+_CONDITIONS = {"no_inner": Condition.NO_INNER, "silent": Condition.SILENT}
 """Bytes of a name that are shown."""
 
 
@@ -262,6 +263,8 @@ class Methods(Starting):
             counters[name] = sum(getattr(each, name) for each in found)
         if self.command == "latency":
             counters["running"] -= counters["abandoned"]
+        for name, bit in _CONDITIONS.items():
+            counters[name] = sum(bit in each.conditions for each in found)
         counters["without_agent"] = self._joining.without
         counters["late_processes"] = self._joining.late
         if not counted and self._strangers:

@@ -21,6 +21,8 @@ _CONDITIONS = {
     Condition.STREAMS_FULL: "it had more threads and fibers at a time than there was"
     " room for; calls of some that were idle were given up (a smaller --buffer makes"
     " room)",
+    Condition.NO_INNER: "it has Ractors, or began one: collections and new objects are"
+    " not seen since, as Ruby before 3.3 crashes with hooks on them",
 }
 
 
@@ -105,6 +107,7 @@ class Traced:
             "no_stream": found.no_stream,
             "too_deep": found.too_deep,
             "no_values": found.no_values,
+            "silent": int(Condition.SILENT in found.conditions),
         }
         problem = self.armed.ended
         notes = tuple(
