@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 
@@ -17,7 +18,7 @@ class ThreadNames:
 
     def __init__(self) -> None:
         self.known: dict[Thread, str] = {}
-        self._asked = 0.0
+        self._asked = -math.inf
 
     def learn(self, pid: int, armed: Armed) -> None:
         """Ask a process's agent for those that it has now."""

@@ -1,0 +1,51 @@
+"""Names of threads: of each process its own, also where numbers are the same."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from rbtrace_py.agent.arming import Armed
+from rbtrace_py.errors import RbtraceError
+from rbtrace_py.session import threadnames
+from rbtrace_py.session.threadnames import ThreadNames
+
+
+class Made:
+    """As much of an armed agent as is asked."""
+
+    def __init__(self, **names: int) -> None:
+        self.found = {tid: name for name, tid in names.items()}
+        self.ended: RbtraceError | None = None
+
+    def threads(self) -> dict[int, str]:
+        return self.found
+
+
+def armed(made: Made) -> Armed:
+    return cast(Armed, made)
+
+
+def test_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threadnames, "_ASK_SECONDS", 0)
+    one, two = Made(web=1, puma=70), Made(job=70)
+    names = ThreadNames()
+    known = names.known
+    names.learn(4, armed(one))
+    names.learn(5, armed(two))
+    assert known == {(4, 1): "web", (4, 70): "puma", (5, 70): "job"}
+    one.found[71] = two.found[71] = "late"
+    two.ended = RbtraceError("ended")
+    names.learn_again([(4, armed(one)), (5, armed(two))])
+    # Who has ended is not asked.
+    assert {thread for thread in known if thread[1] == 71} == {(4, 71)}
+
+
+def test_agents_are_not_asked_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threadnames, "_ASK_SECONDS", 3600)
+    made, names = Made(web=1), ThreadNames()
+    names.learn_again([(4, armed(made))])
+    made.found[2] = "late"
+    names.learn_again([(4, armed(made))])
+    assert names.known == {(4, 1): "web"}
