@@ -54,6 +54,19 @@ class AgentForkTest < Minitest::Test
     assert_equal "child: nil\n", said
   end
 
+  # Ruby 3.1 has the parent's id of the thread that forked.
+  def test_the_kernels_id_of_the_thread_that_forked
+    skip "Ruby #{RUBY_VERSION} has no such ids" unless Thread.method_defined?(:native_thread_id)
+    in_thread = "Thread.new { fork { %s } }.join"
+    ["fork { %s }", in_thread, "fork { #{in_thread}; Process.waitall }"].each do |how|
+      target = target("STEP = -> { #{format(how, "puts Tracepoint::Agent.path; $stdin.gets")}; Process.waitall }")
+      target.begin_step
+      child = connect(target, path: target.io.gets.chomp)
+      threads = child.call("threads")["threads"].select { |thread| thread["main"] }
+      assert_equal [child.peer_pid], threads.map { |thread| thread["native_id"] }, how
+    end
+  end
+
   # The thread that would undo it is not in the child.
   def test_what_runs_in_the_parent_is_undone_in_a_child
     state = "[$tracer.enabled?, KEPT.size, $stdout.equal?(STDOUT), $stderr.equal?(STDERR)]"

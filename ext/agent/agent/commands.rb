@@ -97,8 +97,18 @@ module Tracepoint
       end
 
       def describe(thread)
-        { native_id: thread.respond_to?(:native_thread_id) ? thread.native_thread_id : nil, name: thread.name,
+        { native_id: native_id(thread), name: thread.name,
           status: thread.status || nil, main: thread == Thread.main, agent: Agent.own?(thread) }
+      end
+
+      # Of the thread that forked, which is the main one then, Ruby 3.1 has the parent's in
+      # the child; the kernel has the process's.
+      def native_id(thread)
+        return unless thread.respond_to?(:native_thread_id)
+
+        id = thread.native_thread_id
+        is_stale = thread == Thread.main && !File.exist?("/proc/self/task/#{id}")
+        is_stale ? Process.pid : id
       end
 
       def command_eval
