@@ -221,6 +221,44 @@ def test_what_cannot_be_grouped(target: Target) -> None:
     assert (code, "ask for them in two commands" in err) == (2, True)
 
 
+def test_what_only_rubys_own_probes_know(target: Target) -> None:
+    """The refusal says who does; a class is not shown as a method."""
+    for word, by in (("raise", "line"), ("raise", "method"), ("object", "method")):
+        _, err, code = run("count", target.pid, word, "--by", by)
+        assert (code, f"{word} cannot be grouped by {by}" in err) == (2, True), err
+        said = " ".join(err.split())
+        assert "--by takes class or pid here" in said
+        assert "--via probes asks Ruby's own probes instead, by file, line or" in said
+
+
+@pytest.mark.parametrize(
+    ("word", "instead"),
+    [
+        ("object", "`rbtrace-py count PID object --by class`"),
+        (":gc", "`rbtrace-py latency PID gc`"),
+        ("gc", "`rbtrace-py latency PID gc`"),
+        ("method", "`rbtrace-py calls PID`"),
+    ],
+)
+def test_what_is_not_shown_one_by_one(target: Target, word: str, instead: str) -> None:
+    out, err, code = run("trace", target.pid, word)
+    assert (out, code) == ("", 2), err
+    assert "trace shows probes and raise" in err
+    assert instead in err
+
+
+def test_a_probe_of_that_name_is_traced(start: Start, trace: Trace) -> None:
+    target = start("named.rb")
+    tracer = trace("trace", target.pid, "object", "gc", "--json", "-n", "6")
+    target.step("")
+    out, err, code = tracer.result()
+    *events, end = map(json.loads, out.splitlines())
+    assert code == 0, err
+    seen = Counter(event["probe"] for event in events)
+    assert seen == {"ruby_app:gc": 3, "ruby_app:object": 3}
+    assert end["count"] == 6
+
+
 def test_a_probe_of_that_name_goes_before(start: Start, trace: Trace) -> None:
     target = start("named.rb")
     tracer = trace("count", target.pid, "method", "--json")

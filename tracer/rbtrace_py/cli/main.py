@@ -201,6 +201,8 @@ def _said(error: BaseException) -> int:
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, click.ClickException):
+        if isinstance(error, click.NoSuchOption) and error.option_name == "--json":
+            error = _json_elsewhere(error.ctx)
         error.show()
         return error.exit_code
     if isinstance(error, (click.Abort, Interrupted, KeyboardInterrupt)):
@@ -213,6 +215,18 @@ def _said(error: BaseException) -> int:
         raise error
     show_error(error)
     return error.exit_code
+
+
+def _json_elsewhere(ctx: click.Context | None) -> click.UsageError:
+    """The error for ``--json`` that a command has not, with where there is JSON."""
+    meant = ""
+    if ctx is not None and ctx.command.name == "top":
+        meant = "rbtrace-py stacks PID --format json"
+    elif ctx is not None:
+        options = (option for each in ctx.command.params for option in each.opts)
+        meant = "--format json" if "--format" in options else ""
+    hint = f" Did you mean '{meant}'?" if meant else ""
+    return click.UsageError(f"No such option '--json'.{hint}", ctx)
 
 
 def open_closed_streams() -> None:

@@ -73,7 +73,8 @@ def source_of(
     attach_first(targets, values)
     waits = bool(values.get("wait"))
     selecting = _selecting(words, values)
-    return choose(targets, command, words, values["via"], waits, selecting)
+    by = values.get("by")
+    return choose(targets, command, words, values["via"], waits, selecting, by)
 
 
 def _selecting(words: tuple[str, ...], values: dict[str, Any]) -> str:

@@ -46,6 +46,8 @@ class Asked:
     lacking: names of operands that probes do not have, by the probe's full name
     """
 
+    command = ""
+
     def __init__(self, words: Sequence[str], options: Options | None = None) -> None:
         if not words:
             raise UsageError("no probe was named", "see `rbtrace-py probes PID`")
@@ -58,7 +60,7 @@ class Asked:
         """Raise NoSuchProbe if a word means none of ``probes``."""
         for word in self.words:
             if not select.pick(word, probes):
-                raise select.unknown_probe(word, probes)
+                raise select.unknown_probe(word, probes, self.command)
 
     def named(self, probes: Sequence[Probe]) -> list[Probe]:
         """The probes that words mean which are no globs."""

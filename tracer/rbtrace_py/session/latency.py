@@ -55,7 +55,7 @@ class Latency(Grouped):
                         raise self._unknown(word, name, probes)
             if not pairs and not self._spans_of(word, probes):
                 if not select.pick(word, probes):
-                    raise select.unknown_probe(word, probes)
+                    raise select.unknown_probe(word, probes, self.command)
                 if not select.is_glob(word):
                     raise self._no_span(select.pick(word, probes)[0])
                 raise UsageError(

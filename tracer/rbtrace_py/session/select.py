@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rbtrace_py.errors import NoSuchProbe, UsageError
@@ -12,6 +12,20 @@ from rbtrace_py.model import OperandRole, Probe, ProbeRole
 
 AGENT_PROVIDER = "rbtrace"
 """Of the agent's own static probes."""
+
+WORDS: Mapping[str, tuple[str, ...]] = {
+    "latency": ("method", "gc"),
+    "count": ("method", "object", "raise", "gc"),
+    "trace": ("raise",),
+}
+"""What a command takes besides probes."""
+
+INSTEAD: Mapping[str, str] = {
+    "method": "`rbtrace-py calls PID` shows every call of a method",
+    "object": "`rbtrace-py count PID object --by class` counts new objects",
+    "gc": "`rbtrace-py latency PID gc` times collections",
+}
+"""What to do where such a word is no probe, and not for the command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +77,13 @@ def matches(word: str, probe: Probe) -> bool:
 def pick(word: str, probes: Iterable[Probe]) -> list[Probe]:
     """The probes a word means, which may be none.
 
-    A name that a probe has goes before the same name of a span.
+    A name that a probe has goes before the same name of a span. One without a
+    provider never means the agent's own: `object` would be silence.
     """
     found = [probe for probe in probes if matches(word, probe)]
-    name = word.rpartition(":")[2]
+    provider, _, name = word.rpartition(":")
+    if not provider and not is_glob(word):
+        found = [probe for probe in found if probe.provider != AGENT_PROVIDER]
     exact = [probe for probe in found if fnmatch.fnmatchcase(probe.name, name)]
     return found if is_glob(word) or not exact else exact
 
@@ -94,18 +111,20 @@ def series_name(probe: Probe) -> str:
     return probe.full_name
 
 
-def unknown_probe(word: str, probes: Sequence[Probe]) -> NoSuchProbe:
+def unknown_probe(word: str, probes: Sequence[Probe], command: str = "") -> NoSuchProbe:
     """The error for a word that means nothing, with the nearest names."""
     # The agent's own are no user's, and say nothing by themselves.
     probes = [probe for probe in probes if probe.provider != AGENT_PROVIDER]
     names = sorted({probe.full_name for probe in probes})
     names += sorted({series_name(probe) for probe in probes} - set(names))
     bare = {name.rpartition(":")[2]: name for name in reversed(names)}
-    near = difflib.get_close_matches(word, names, 3, 0.6)
+    ours = difflib.get_close_matches(word, WORDS.get(command, ()), 1, 0.7)
+    near = [*ours, *difflib.get_close_matches(word, names, 3, 0.6)]
     near += [bare[n] for n in difflib.get_close_matches(word, list(bare), 3, 0.6)]
-    near = list(dict.fromkeys(near))[:3]
-    if word.removeprefix(":") == "method":
-        hint = "`rbtrace-py calls PID` shows every call of a method"
+    near = [name for name in dict.fromkeys(near) if name != word][:3]
+    elsewhere = difflib.get_close_matches(word.removeprefix(":"), INSTEAD, 1, 0.8)
+    if elsewhere and not ours:
+        hint = INSTEAD[elsewhere[0]]
     elif near:
         hint = f"did you mean {', '.join(near)}?"
     elif names:

@@ -14,7 +14,7 @@ from rbtrace_py.agent.place import HOW_TO_LOAD, NoAgent, connect, runs_no_ruby
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.linux.probes import find_probes
 from rbtrace_py.linux.process import Process
-from rbtrace_py.linux.ruby_probes import PROVIDER
+from rbtrace_py.linux.ruby_probes import PROVIDER, RUBY_PROBES
 from rbtrace_py.model import Probe
 from rbtrace_py.session import select
 from rbtrace_py.session.methods import KINDS
@@ -31,6 +31,13 @@ PROBES: dict[tuple[str, str], str] = {
     ("trace", "raise"): "ruby:raise",
 }
 """What Ruby's own probes have for a word of a command."""
+
+_HAPPENINGS = {
+    "method": "calls of methods have a command of their own",
+    "object": "new objects are counted, not shown one by one",
+    "gc": "collections are counted and timed, not shown one by one",
+}
+"""Why ``trace`` does not take a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +61,20 @@ def choose(
     via: str = "auto",
     waits: bool = False,
     selecting: str = "",
+    by: str | None = None,
 ) -> Source:
     """Who answers ``words`` of ``command``; via: ``agent``, ``probes`` or ``auto``.
 
     waits: for an agent that is not there yet, where nobody else tells
     selecting: the option that says which methods, and that only the agent takes
-    Raises UsageError for words that take both, NoAgent where there is nobody.
+    by: what to group by
+    Raises UsageError for words that take both, or that cannot be told of or grouped
+    so; NoAgent where there is nobody.
     """
     if selecting:
         via = _the_agent(via, selecting)
+    if command == "trace":
+        _check_traced(words, targets, waits)
     ours = [word for word in words if _is_ours(word, command, targets)]
     names = tuple(word.removeprefix(":") for word in ours)
     if not ours:
@@ -78,6 +90,7 @@ def choose(
     # Only who needs the agent waits for it.
     waits = (waits or targets.command is not None) and not _can_do_without(names)
     if via == "agent" or (via == "auto" and (waits or _all_have_agents(targets))):
+        _check_grouping(command, names, by)
         return Source(True, names)
     source = _from_probes(command, words, ours)
     if via == "auto":
@@ -96,6 +109,40 @@ def _the_agent(via: str, selecting: str) -> str:
     return "agent"
 
 
+def _check_traced(words: Sequence[str], targets: Targets, waits: bool) -> None:
+    """Raise UsageError for what other commands tell of, and no probe is called."""
+    # It may yet come where that is waited for.
+    may_come = waits or targets.command is not None
+    for word in words:
+        name = word.removeprefix(":")
+        if name not in _HAPPENINGS or (may_come and name == word):
+            continue
+        if name != word or not _is_users(name, targets):
+            raise UsageError(
+                f"trace shows probes and raise; {_HAPPENINGS[name]}",
+                select.INSTEAD[name],
+            )
+
+
+def _check_grouping(command: str, names: Sequence[str], by: str | None) -> None:
+    """Raise UsageError for what the hook does not know; the hint says who does."""
+    if by in (None, "class", "pid"):
+        return
+    for name in names:
+        knows_class_alone = name in ("raise", "object")
+        if by == "method" and not knows_class_alone:
+            continue
+        ours = "class or pid" if knows_class_alone else "method, class or pid"
+        probe = PROBES.get((command, name), "").split("..")[0]
+        operands = RUBY_PROBES.get(probe.removeprefix("ruby:"), ())
+        theirs = [o.name for o in operands if o.name not in ("class", "method")]
+        raise UsageError(
+            f"{name} cannot be grouped by {by}",
+            f"--by takes {ours} here; --via probes asks Ruby's own probes instead,"
+            f" by {' or '.join(filter(None, (', '.join(theirs), 'tid')))} too",
+        )
+
+
 def _is_ours(word: str, command: str, targets: Targets) -> bool:
     """Is it one of our words, and no user's probe?"""
     name = word.removeprefix(":")
@@ -103,7 +150,12 @@ def _is_ours(word: str, command: str, targets: Targets) -> bool:
         return False
     if word.startswith(":") or targets.command is not None:
         return True
-    return not any(
+    return not _is_users(name, targets)
+
+
+def _is_users(name: str, targets: Targets) -> bool:
+    """Has the program a probe of that name?"""
+    return any(
         select.pick(name, _users_probes(process)) for process in targets.chosen()
     )
 

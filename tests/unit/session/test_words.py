@@ -1,0 +1,57 @@
+"""Words that mean probes, and what is said of those that mean none."""
+
+from __future__ import annotations
+
+import pytest
+
+from rbtrace_py.model import Binary, Probe
+from rbtrace_py.session.select import pick, unknown_probe
+
+
+def probe(name: str) -> Probe:
+    provider, _, bare = name.partition(":")
+    return Probe(provider, bare, Binary(0, 0, ""), (), ())
+
+
+PROBES = [
+    probe(name)
+    for name in ("rbtrace:object", "rbtrace:raise", "ruby:raise", "ruby:method__entry")
+]
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("object", []),
+        ("raise", ["ruby:raise"]),
+        ("rbtrace:object", ["rbtrace:object"]),
+        ("rais*", ["rbtrace:raise", "ruby:raise"]),
+    ],
+)
+def test_a_bare_name_is_not_the_agents_own(word: str, found: list[str]) -> None:
+    assert [each.full_name for each in pick(word, PROBES)] == found
+
+
+@pytest.mark.parametrize(
+    ("command", "word", "hint"),
+    [
+        ("latency", "methods", "did you mean method, ruby:method__entry?"),
+        ("count", "metod", "did you mean method?"),
+        ("count", "objects", "did you mean object?"),
+        ("count", "gcs", "did you mean gc?"),
+        ("trace", "rise", "did you mean raise, ruby:raise?"),
+        ("trace", "metods", "`rbtrace-py calls PID` shows every call of a method"),
+        ("values", "gc", "`rbtrace-py latency PID gc` times collections"),
+        ("values", "method_entry", "did you mean ruby:method__entry?"),
+        ("count", "frais", "did you mean raise, ruby:raise?"),
+        ("count", "frist", "did you mean ruby:raise?"),
+        ("count", "shop", "`rbtrace-py probes PID` lists what there is"),
+    ],
+)
+def test_what_may_have_been_meant(command: str, word: str, hint: str) -> None:
+    assert unknown_probe(word, PROBES, command).hint == hint
+
+
+def test_nothing_to_be_meant() -> None:
+    hint = "the process has no USDT probes at all"
+    assert unknown_probe("shop", PROBES[:2]).hint == hint
