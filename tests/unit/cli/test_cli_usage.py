@@ -35,6 +35,8 @@ PID = str(os.getpid())
         (("count", PID, "x", "-o", "/"), "is a directory"),
         (("trace", PID, "x", "--string-size", "1"), "1 is not in the range"),
         (("trace", PID, "x", "--by", "id"), "No such option"),
+        (("stacks", PID, "--json"), "Did you mean '--format json'?"),
+        (("top", PID, "--json"), "Did you mean 'rbtrace-py stacks PID --format json'?"),
         (("completion", "tcsh"), "'tcsh' is not one of"),
         (("completion",), "Missing argument"),
         (("doctor", f"{PID},1"), "one process at a time"),
@@ -123,6 +125,14 @@ def test_a_target_is_named_once(command: str, say: Callable) -> None:
         f"rbtrace-py: --ps stands instead of a PID: {PID} is one too many",
         "  name the target once",
     ]
+
+
+def test_code_may_be_a_number(say: Callable) -> None:
+    said = say("eval", "--ps", "no-process-is-called-like-this-[0-9]{9}", "17")
+    assert said.code == 4
+    assert said.err.startswith("rbtrace-py: no process matches")
+    said = say("eval", "--ps", "^sleep 97", "17", "--", "true")
+    assert (said.code, "do not go together" in said.err) == (2, True)
 
 
 def test_several_match_ps_and_nobody_can_be_asked(say: Callable) -> None:

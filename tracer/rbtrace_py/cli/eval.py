@@ -25,7 +25,7 @@ _MOST_KEPT = 64 << 20
 
 
 @click.command("eval", options_metavar="[OPTIONS]")
-@o.takes("PID [CODE]")
+@o.takes("PID [CODE]", may_be_numbers=True)
 @click.option(
     "-f",
     "--file",

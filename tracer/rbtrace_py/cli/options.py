@@ -241,16 +241,19 @@ def limits_of(values: dict[str, Any]) -> Limits:
     return Limits(values.get("duration"), values.get("count"), values.get("interval"))
 
 
-def takes(words_metavar: str) -> Callable[[Command], Command]:
+def takes(
+    words_metavar: str, may_be_numbers: bool = False
+) -> Callable[[Command], Command]:
     """Give a command ``targets`` and ``words``: its targets and other words.
 
     The first word is PID[,PID…] unless --ps or -- COMMAND stands for it.
 
     words_metavar: what --help shows for all words
+    may_be_numbers: can another word look like a PID?
     """
 
     def decorate(function: Command) -> Command:
-        decorated: Any = click.pass_context(_with_targets(function))
+        decorated: Any = click.pass_context(_with_targets(function, may_be_numbers))
         decorated = target_options(decorated)
         argument = click.argument("words", nargs=-1, metavar=words_metavar)
         return cast(Command, argument(decorated))
@@ -263,7 +266,7 @@ takes_only_target = takes("PID")
 """Of a command that does not know what to do with other words, and says so."""
 
 
-def _with_targets(function: Command) -> Callable[..., Any]:
+def _with_targets(function: Command, may_be_numbers: bool) -> Callable[..., Any]:
     def wrapper(
         ctx: click.Context,
         words: tuple[str, ...],
@@ -274,7 +277,8 @@ def _with_targets(function: Command) -> Callable[..., Any]:
         command = (ctx.obj or {}).get("command")
         if command and ps is not None:
             raise UsageError("--ps and -- COMMAND do not go together")
-        if words and _PIDS.fullmatch(words[0]) and (command or ps is not None):
+        is_named = command or ps is not None
+        if words and is_named and not may_be_numbers and _PIDS.fullmatch(words[0]):
             other = "-- COMMAND" if command else "--ps"
             raise UsageError(
                 f"{other} stands instead of a PID: {words[0]} is one too many",
