@@ -18,6 +18,7 @@ from rbtrace_py.aggregate.recording import RecordingWriter
 from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.report.hlog import HlogWriter
+from rbtrace_py.session.report import Filters
 from sample_makers import START, shop
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -60,6 +61,42 @@ def test_a_summary(folder: Path) -> None:
     assert lines[1] == " 50.00    50.00  Order#total /app/order.rb"
     assert lines[-4] == "  160 samples in 0.4 s, 100.0 of 100 rounds a second"
     assert lines[-1] == "  3 stacks could not be read (1.8 %)"
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "has"),
+    [
+        ("--pid 1", "process 1", "4211, 4300"),
+        ("--pid 9 --pid 8 --thread x", "process 8 or 9", "4211, 4300"),
+        ("--thread zz", "thread whose name matches 'zz'", "(no name), main, worker 1"),
+        ("--pid 4211 --thread zz", "thread whose name matches 'zz'", "main, worker 1"),
+    ],
+)
+def test_a_thread_that_is_not_there(
+    words: str, said: str, has: str, folder: Path
+) -> None:
+    output = folder / "kept"
+    output.write_text("before")
+    done = report("one.rbrec", *words.split(), "-o", "kept", folder=folder)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr.splitlines() == [
+        f"rbtrace-py: there is no {said} in one.rbrec",
+        f"  it has {has}",
+    ]
+    assert output.read_text() == "before"
+    both = report("--diff", "one.rbrec", "two.rbrec", *words.split(), folder=folder)
+    assert both.returncode == 4
+
+
+def test_of_many_threads_ten_are_told() -> None:
+    """As they are called by the program: safe to be shown."""
+    threads = [(1, f"{number:02}\x1b[31m\udcff") for number in range(12)]
+    found = Filters("zz").missing("a", threads)
+    assert found is not None
+    names = [rf"{number:02}\x1b[31m\xff" for number in range(10)]
+    assert found.hint == f"it has {', '.join(names)}, and 2 more"
+    assert Filters("11").missing("a", threads) is None
+    assert Filters("zz").missing("a", []) is None
 
 
 @pytest.mark.parametrize(
@@ -113,7 +150,6 @@ def test_filters(folder: Path) -> None:
     assert weight("--state", "waiting") == 80
     assert weight("--state", "waiting", "--state", "sleeping") == 120
     assert weight("--thread", "work", "--state", "running") == 40
-    assert weight("--thread", "nobody") == 0
 
 
 def test_folding(folder: Path) -> None:

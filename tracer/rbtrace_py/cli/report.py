@@ -114,6 +114,8 @@ def _show(files: tuple[str, ...], filters: Filters, values: dict[str, Any]) -> N
         raise UsageError(f"--cpu is for calls, and {files[0]} has samples")
     recorded = open_recorded(files[0], filters)
     _say(recorded.notes)
+    if recorded.missing is not None:
+        raise recorded.missing
     name = values["format_"] or "summary"
     r.render(recorded.profile, name, values, _stem(files[0]), files)
 
@@ -144,6 +146,9 @@ def _compare_stacks(
     ]
     for recorded in both:
         _say(recorded.notes)
+    # What one of them has began, or ended, between them.
+    if all(recorded.missing for recorded in both) and both[0].missing:
+        raise both[0].missing
     before, after = (recorded.profile.counts for recorded in both)
     if before.statistics.unit != after.statistics.unit:
         raise UsageError("the recordings count in different units")

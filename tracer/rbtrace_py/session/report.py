@@ -11,10 +11,15 @@ from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.recording import Recording, is_recording
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.errors import UsageError
+from rbtrace_py.errors import NoSuchTarget, UsageError
+from rbtrace_py.linux.text import safe_text
 from rbtrace_py.model import RubyThread, Sample, ThreadState
 
 __all__ = ["Filters", "Recorded", "is_recording", "open_recorded", "read_latencies"]
+
+_MOST_TOLD = 10
+_NAME = 64
+"""Bytes of a thread's name that are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +37,16 @@ class Filters:
     def are_set(self) -> bool:
         return bool(self.thread or self.states or self.pids)
 
-    def of(self, samples: Iterable[Sample]) -> Iterator[Sample]:
-        """The samples that are wanted; UsageError for a wrong expression."""
-        try:
-            expression = re.compile(self.thread)
-        except re.error as error:
-            raise UsageError(f"--thread {self.thread!r}: {error}") from error
+    def of(
+        self, samples: Iterable[Sample], known: dict[RubyThread, bool] | None = None
+    ) -> Iterator[Sample]:
+        """The samples that are wanted; UsageError for a wrong expression.
+
+        known: gets each thread, and whether it is wanted
+        """
+        expression = self._expression()
         # Asked once for each thread: expressions are slow.
-        known: dict[RubyThread, bool] = {}
+        known = {} if known is None else known
         for sample in samples:
             thread = sample.thread
             wanted = known.get(thread)
@@ -48,11 +55,49 @@ class Filters:
             if wanted and (not self.states or sample.state in self.states):
                 yield sample
 
+    def _expression(self) -> re.Pattern[str]:
+        try:
+            return re.compile(self.thread)
+        except re.error as error:
+            raise UsageError(f"--thread {self.thread!r}: {error}") from error
+
     def _wants(self, thread: RubyThread, expression: re.Pattern[str]) -> bool:
         if self.pids and thread.pid not in self.pids:
             return False
-        name = thread.name or ("main" if thread.is_main else "")
-        return expression.search(name) is not None
+        return expression.search(_name(thread)) is not None
+
+    def missing(
+        self, path: str, threads: Iterable[tuple[int, str]]
+    ) -> NoSuchTarget | None:
+        """The error where none of a recording's threads is wanted; None if one is.
+
+        threads: each one's pid and name
+        """
+        found = dict.fromkeys(threads)
+        of_pids = [name for pid, name in found if pid in self.pids or not self.pids]
+        expression = self._expression()
+        if not found or any(map(expression.search, of_pids)):
+            return None
+        if not of_pids:
+            what = "process " + " or ".join(map(str, sorted(self.pids)))
+            there = [str(pid) for pid in sorted({pid for pid, _ in found})]
+        else:
+            what = f"thread whose name matches {self.thread!r}"
+            there = [safe_text(_bytes(name), _NAME) for name in dict.fromkeys(of_pids)]
+            there = sorted(name or "(no name)" for name in there)
+        more = f", and {len(there) - _MOST_TOLD} more" if there[_MOST_TOLD:] else ""
+        return NoSuchTarget(
+            f"there is no {what} in {path}",
+            f"it has {', '.join(there[:_MOST_TOLD])}{more}",
+        )
+
+
+def _name(thread: RubyThread) -> str:
+    return thread.name or ("main" if thread.is_main else "")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +105,12 @@ class Recorded:
     """A recording that was read.
 
     notes: what is to be said of it besides: that it was cut, or damaged
+    missing: why nothing is left of it
     """
 
     profile: Profile
     notes: tuple[str, ...] = ()
+    missing: NoSuchTarget | None = None
 
 
 def open_recorded(path: str, filters: Filters | None = None) -> Recorded:
@@ -72,10 +119,12 @@ def open_recorded(path: str, filters: Filters | None = None) -> Recorded:
     recording = Recording(path)
     meta = recording.meta
     counts = StackCounts(Statistics(meta.unit, meta.rate, meta.started_ns))
-    counts.add_all(filters.of(recording))
+    known: dict[RubyThread, bool] = {}
+    counts.add_all(filters.of(recording, known))
     _tell(counts.statistics, recording.statistics)
     profile = Profile(counts, meta, lambda: filters.of(Recording(path)))
-    return Recorded(profile, tuple(_notes(path, recording)))
+    missing = filters.missing(path, ((each.pid, _name(each)) for each in known))
+    return Recorded(profile, tuple(_notes(path, recording)), missing)
 
 
 def _tell(own: Statistics, read: Statistics) -> None:
