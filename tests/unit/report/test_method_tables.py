@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rbtrace_py.aggregate.histogram import Histogram
@@ -43,6 +45,19 @@ def result(
 def names(sort: str) -> list[str]:
     lines = list(methods_report(result(ROWS), PLAIN, sort=sort))
     return [line.split()[0].partition("#")[2] for line in lines[3:6]]
+
+
+@pytest.mark.parametrize("command", ["latency", "count"])
+def test_names_are_whole_where_programs_read_them(command: str) -> None:
+    """Lines of short ones stay as they are."""
+    name = "Shop::Checkout::" + "Nested::" * 12 + "Order"
+    found = result([row(name, "total", [MS], MS), ROWS[0]], command)
+    report = methods_report if command == "latency" else counts_report
+    lines = list(report(found, replace(PLAIN, is_whole=True)))
+    (long,) = (line for line in lines if f"  {name}#total  " in line)
+    (short,) = (line for line in lines if "  Order#total  " in line)
+    assert len(short) <= 80 < len(long)
+    assert all("…" in line for line in report(found, PLAIN) if "Nested" in line)
 
 
 def test_the_table() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import os
+from dataclasses import replace
 
 import pytest
 
 from rbtrace_py.report.style import ASCII, PLAIN, Style, can_move
+
+FILE = replace(PLAIN, is_whole=True)
 
 
 class Terminal(io.TextIOWrapper):
@@ -21,7 +24,7 @@ class Terminal(io.TextIOWrapper):
 def test_colour_on_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert Style.for_stream(Terminal("utf-8")) == Style(colour=True)
-    assert Style.for_stream(io.TextIOWrapper(io.BytesIO(), "utf-8")) == PLAIN
+    assert Style.for_stream(io.TextIOWrapper(io.BytesIO(), "utf-8")) == FILE
     assert Style.for_stream(Terminal("utf-8"), colour=False) == PLAIN
     monkeypatch.setenv("NO_COLOR", "1")
     assert Style.for_stream(Terminal("utf-8")) == PLAIN
@@ -51,10 +54,11 @@ def test_width_of_a_terminal(
 
 
 def test_ascii_where_the_encoding_is_not_unicode() -> None:
-    assert Style.for_stream(io.TextIOWrapper(io.BytesIO(), "latin-1")) == ASCII
-    assert Style.for_stream(io.TextIOWrapper(io.BytesIO(), "ascii")) == ASCII
+    for encoding in ("latin-1", "ascii"):
+        stream = io.TextIOWrapper(io.BytesIO(), encoding)
+        assert Style.for_stream(stream) == replace(ASCII, is_whole=True)
     plain = io.TextIOWrapper(io.BytesIO(), "utf-8")
-    assert Style.for_stream(plain, ascii_only=True) == ASCII
+    assert Style.for_stream(plain, ascii_only=True) == replace(ASCII, is_whole=True)
 
 
 def test_paint() -> None:

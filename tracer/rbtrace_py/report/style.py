@@ -18,12 +18,14 @@ class Style:
     ascii: must lines be ASCII?
     width: columns a line should not go beyond
     spare: columns beyond that, which the terminal has
+    is_whole: are names in tables whole, however long? Where programs read them
     """
 
     colour: bool = False
     ascii: bool = False
     width: int = WIDTH
     spare: int = 0
+    is_whole: bool = False
 
     @classmethod
     def for_stream(
@@ -36,7 +38,8 @@ class Style:
         is_ascii = ascii_only or not encoding.startswith("utf")
         columns = _columns(stream)
         width = min(columns, WIDTH)
-        return cls(colour, is_ascii, width, spare=columns - width)
+        spare = columns - width
+        return cls(colour, is_ascii, width, spare, is_whole=not stream.isatty())
 
     @property
     def room(self) -> int:

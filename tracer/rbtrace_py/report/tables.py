@@ -35,7 +35,10 @@ def table(
     style: Style,
     shorten: Callable[[str, int, Style], str] = cut,
 ) -> Iterator[str]:
-    """A heading line and a line a group, the first column cut to fit."""
+    """A heading line and a line a group, the first column cut to fit.
+
+    Where names are whole, only the lines of those that do not fit are longer.
+    """
     cells = [[column.cell(group) for column in columns] for group in groups]
     widths = [
         max(len(column.heading), *(len(row[place]) for row in cells))
@@ -43,12 +46,12 @@ def table(
     ]
     kept = _fitting(widths, style)
     columns, widths = columns[:kept], widths[:kept]
-    room = _room(widths, style)
-    heading = cut(escape(heading, style), max(room, _SHORTEST_KEY), style)
-    labels = [
-        shorten(label(group), max(room, _SHORTEST_KEY), style) for group in groups
-    ]
-    first = max(map(width, [heading, *labels]))
+    room = max(_room(widths, style), _SHORTEST_KEY)
+    heading = cut(escape(heading, style), room, style)
+    labels = list(map(label, groups))
+    if not style.is_whole:
+        labels = [shorten(name, room, style) for name in labels]
+    first = min(max(map(width, [heading, *labels])), room)
     headings = [column.heading for column in columns]
     yield style.dim(_line(heading, first, headings, widths))
     for name, row in zip(labels, cells, strict=True):
