@@ -59,7 +59,7 @@ class _Open:
 class CallFold:
     """Counts and times by thread and path.
 
-    names: of threads
+    names: of threads; more may come
     calls: that ended; unreturned: of them those that were not seen to return
     other: calls on paths for which there was no room
     lost: events that are missing
@@ -69,7 +69,7 @@ class CallFold:
         self, names: Mapping[Thread, str] | None = None, max_nodes: int = MAX_NODES
     ) -> None:
         self.calls = self.unreturned = self.other = self.lost = 0
-        self._names = names or {}
+        self._names = {} if names is None else names
         self._room = max_nodes
         self._threads: dict[tuple[int, int, int], RubyThread] = {}
         self._roots: dict[RubyThread, _Node] = {}

@@ -30,6 +30,7 @@ from rbtrace_py.aggregate.calls import (
     Told,
     Values,
 )
+from rbtrace_py.aggregate.callthreads import CALL_COLUMNS, call_stacks, thread_names
 from rbtrace_py.aggregate.meta import Meta, decode_losses
 from rbtrace_py.aggregate.recording import (
     FLUSH_SAMPLES,
@@ -51,9 +52,6 @@ from rbtrace_py.model import (
 
 MODE = "calls"
 """Of META of such a recording."""
-CALL_COLUMNS = "qIIIBHQ"
-"""Time since the last one, thread, Ruby stack, method (number of a stack of one frame),
-what, depth, and how long it took or how many were lost, plus 1; 0: unknown."""
 SWITCH_COLUMNS = "qIBBI"
 """Time since the last one, thread, what, state, and the CPU or how many were lost."""
 _NO_METHOD = (Happened.LOST,)
@@ -188,7 +186,7 @@ class CallsRecording:
 
     ``timeline`` is the same with what the scheduler did among them.
 
-    meta: of the first section; names: of threads
+    meta: of the first section; names: of all its threads
     statistics: how many calls ended, and how many events were lost (``failed``)
     damage, is_complete: as Recording has them
 
@@ -198,12 +196,12 @@ class CallsRecording:
     def __init__(self, path: Path_) -> None:
         self._path = Path(path)
         self.meta = Recording(path).meta
+        self.names = thread_names(self._path)
         self._forget()
 
     def _forget(self) -> None:
         started = self.meta.started_ns
         self.statistics = Statistics("ns", started_ns=started, counted="calls")
-        self.names: dict[Thread, str] = {}
         self.damage = ""
         self.is_complete = False
 
@@ -215,6 +213,10 @@ class CallsRecording:
     def timeline(self) -> Iterator[Told | Switch]:
         """Switches stand before the calls of the same time, up to a second early."""
         return self._read(frozenset({BlockType.CALLS, BlockType.SWITCHES}))
+
+    def stacks(self) -> Iterator[tuple[RubyThread, int]]:
+        """Threads, and numbers of Ruby's stacks, with calls; some several times."""
+        return call_stacks(self._path)
 
     def has_switches(self) -> bool:
         """Is it told when threads were on CPUs?"""
@@ -302,13 +304,9 @@ class _Section:
             if what is None:
                 continue
             thread = self.tables.thread(number)
-            tid = thread.tid or 0
-            if tid:
-                names = self._recording.names
-                names.setdefault((thread.pid, tid), thread.name)
             own.ended_ns = max(own.ended_ns, time)
             letter = chr(state) if state else ""
-            yield Switch(thread.pid, tid, time, what, letter, value)
+            yield Switch(thread.pid, thread.tid or 0, time, what, letter, value)
 
     def _count(self, event: CallEvent) -> None:
         own = self._recording.statistics
@@ -320,12 +318,11 @@ class _Section:
         found = self._stacks.get((thread, number))
         if found is None:
             known = self.tables.thread(thread)
-            tid = known.tid or 0
-            self._recording.names[known.pid, tid] = known.name
             if len(self._stacks) >= _MOST_STACKS:
                 self._stacks.clear()
                 self._fibers.clear()
             fiber = self._fibers[thread] = self._fibers.get(thread, 0) + 1
+            tid = known.tid or 0
             found = CallStack(number, tid, fiber, thread=known.address)
             self._stacks[thread, number] = found
         return found

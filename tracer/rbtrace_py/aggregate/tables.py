@@ -171,6 +171,7 @@ class TablesReader:
         self._leaves = array("I", [0])
         self._depths = array("H", [0])
         self._threads: list[RubyThread] = []
+        self._taken = 0
         self._stacks: dict[int, Stack] = {}
         self._kept = 0
 
@@ -239,6 +240,12 @@ class TablesReader:
                     pid, tid or None, address, self._strings[name], ractor, bool(main)
                 )
             )
+
+    def take_threads(self) -> list[RubyThread]:
+        """Those that have come since it was last asked."""
+        new = self._threads[self._taken :]
+        self._taken += len(new)
+        return new
 
     def thread(self, number: int) -> RubyThread:
         try:

@@ -10,7 +10,7 @@ import click
 
 from rbtrace_py.aggregate.callfold import CallFold
 from rbtrace_py.aggregate.callrecording import MODE, CallsRecording
-from rbtrace_py.aggregate.calls import Told
+from rbtrace_py.aggregate.calls import Thread, Told
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.recording import Recording, is_recording
 from rbtrace_py.aggregate.stacks import StackCounts
@@ -35,7 +35,6 @@ _EXTENSIONS = {
 }
 
 Timeline = Iterable[Told | Switch]
-Render = Callable[[Timeline, CallsRecording, dict[str, Any], BinaryIO], None]
 
 
 def has_calls(path: str) -> bool:
@@ -50,11 +49,12 @@ def show_calls(path: str, filters: Filters, values: dict[str, Any], stem: str) -
     recording = CallsRecording(path)
     name = values["format_"] or "calls"
     _check_cpu(path, recording, name, values)
-    timeline = _wanted(recording, filters, values["cpu"] or name not in _CALLS_ALONE)
+    chosen = _Chosen(recording, filters)
+    timeline = chosen.timeline(values["cpu"] or name not in _CALLS_ALONE)
     if name in _EXTENSIONS:
         own_name = stem + _EXTENSIONS[name] if _EXTENSIONS[name] else ""
         with r.destination(values["output"], own_name, [path]) as file:
-            _RENDERS[name](timeline, recording, values, file)
+            _RENDERS[name](timeline, chosen, values, file)
     else:
         r.render(_folded(timeline, recording), name, values, stem, [path])
     for note in _notes(path, recording):
@@ -64,7 +64,8 @@ def show_calls(path: str, filters: Filters, values: dict[str, Any], stem: str) -
 def read_folded(path: str, filters: Filters) -> Recorded:
     """Its calls folded, as what samples make."""
     recording = CallsRecording(path)
-    profile = _folded(_wanted(recording, filters, False), recording)
+    timeline = _Chosen(recording, filters).timeline(has_switches=False)
+    profile = _folded(timeline, recording)
     return Recorded(profile, tuple(_notes(path, recording)))
 
 
@@ -82,21 +83,49 @@ def _check_cpu(
         )
 
 
-def _wanted(
-    recording: CallsRecording, filters: Filters, has_switches: bool
-) -> Iterator[Told | Switch]:
-    try:
-        expression = re.compile(filters.thread)
-    except re.error as error:
-        raise UsageError(f"--thread {filters.thread!r}: {error}") from error
-    for each in recording.timeline() if has_switches else recording:
-        is_switch = isinstance(each, Switch)
-        thread = (each.pid, each.tid) if isinstance(each, Switch) else each.thread
-        # A switch without a process, or a thread, tells of all.
-        if not filters.pids or each.pid in filters.pids or (is_switch and not each.pid):
-            name = recording.names.get(thread, "")
-            if expression.search(name) or (is_switch and not thread[1]):
+class _Chosen:
+    """A recording, of which ``filters`` leave some threads; UsageError for wrong ones.
+
+    What is read of it, as its statistics, is of what was read last.
+    """
+
+    def __init__(self, recording: CallsRecording, filters: Filters) -> None:
+        self.recording = recording
+        self._pids = filters.pids
+        try:
+            self._expression = re.compile(filters.thread)
+        except re.error as error:
+            raise UsageError(f"--thread {filters.thread!r}: {error}") from error
+
+    def timeline(self, has_switches: bool) -> Iterator[Told | Switch]:
+        """Its calls, in order, and what the scheduler did."""
+        for each in self.recording.timeline() if has_switches else self.recording:
+            if isinstance(each, Told):
+                is_wanted = self._has_process(each.pid) and self._has(each.thread)
+            else:
+                # One without a process, or a thread, tells of all.
+                is_wanted = not each.pid or self._has_process(each.pid)
+                is_wanted &= not each.tid or self._has((each.pid, each.tid))
+            if is_wanted:
                 yield each
+
+    def has_several_stacks(self) -> bool:
+        """Are there calls of more than one of Ruby's stacks?"""
+        first: tuple[int, int] | None = None
+        for thread, number in self.recording.stacks():
+            pid, key = thread.pid, (thread.pid, thread.tid or 0)
+            if self._has_process(pid) and self._has(key):
+                if first not in (None, (pid, number)):
+                    return True
+                first = (pid, number)
+        return False
+
+    def _has_process(self, pid: int) -> bool:
+        return not self._pids or pid in self._pids
+
+    def _has(self, thread: Thread) -> bool:
+        name = self.recording.names.get(thread, "")
+        return self._expression.search(name) is not None
 
 
 def _folded(timeline: Timeline, recording: CallsRecording) -> Profile:
@@ -117,14 +146,15 @@ def _folded(timeline: Timeline, recording: CallsRecording) -> Profile:
 
 def _calls(
     timeline: Timeline,
-    recording: CallsRecording,
+    chosen: _Chosen,
     values: dict[str, Any],
     file: BinaryIO,
 ) -> None:
     form = CallsForm(
         by_thread=values["threads"],
-        with_pid=len(recording.meta.pids) > 1,
-        names=recording.names,
+        column=not values["threads"] and chosen.has_several_stacks(),
+        with_pid=len(chosen.recording.meta.pids) > 1,
+        names=chosen.recording.names,
     )
     lines = CallLines(form, r.options_of(values, file).style)
     told = _with_cpu(timeline)
@@ -147,38 +177,40 @@ def _with_cpu(timeline: Timeline) -> Iterator[Told]:
 
 def _perfetto(
     timeline: Timeline,
-    recording: CallsRecording,
+    chosen: _Chosen,
     values: dict[str, Any],
     file: BinaryIO,
 ) -> None:
-    for piece in perfetto_pieces(timeline, recording.names, _end_of(recording)):
+    for piece in perfetto_pieces(timeline, chosen.recording.names, _end_of(chosen)):
         file.write(piece)
 
 
 def _chrome(
     timeline: Timeline,
-    recording: CallsRecording,
+    chosen: _Chosen,
     values: dict[str, Any],
     file: BinaryIO,
 ) -> None:
-    _write(file, chrome_pieces(timeline, recording.names, _end_of(recording)))
+    _write(file, chrome_pieces(timeline, chosen.recording.names, _end_of(chosen)))
 
 
 def _speedscope(
     timeline: Timeline,
-    recording: CallsRecording,
+    chosen: _Chosen,
     values: dict[str, Any],
     file: BinaryIO,
 ) -> None:
+    recording = chosen.recording
     title = values.get("title") or recording.meta.command
     _write(file, evented_pieces(_with_cpu(timeline), recording.names, title))
 
 
-def _end_of(recording: CallsRecording) -> Callable[[], int]:
+def _end_of(chosen: _Chosen) -> Callable[[], int]:
     """As it is known once all is read."""
-    return lambda: recording.statistics.ended_ns
+    return lambda: chosen.recording.statistics.ended_ns
 
 
+Render = Callable[[Timeline, _Chosen, dict[str, Any], BinaryIO], None]
 _RENDERS: dict[str, Render] = {
     "calls": _calls,
     "perfetto": _perfetto,

@@ -1,0 +1,107 @@
+"""``report`` of calls of several threads, as it is typed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rbtrace_py.aggregate.callrecording import MODE, CallsWriter
+from rbtrace_py.aggregate.calls import CallNesting, Told
+from rbtrace_py.aggregate.meta import Meta
+from rbtrace_py.aggregate.switches import Switch, Turn
+from rbtrace_py.cli.main import main
+from rbtrace_py.model import CalledMethod, CallRecord, MethodKind
+
+ENTRY, RETURN, STACK, PLACE = 1, 2, 11, 12
+PID, START = 4, 1_700_000_000_000_000_000
+TIDS = (70, 71)
+METHOD = CalledMethod(MethodKind.RUBY, "A", False, "a", "/a.rb", 7)
+
+
+def told() -> Iterator[Told]:
+    """Two calls of each thread, one thread after the other."""
+    nesting = CallNesting()
+    time = START
+    for stream, tid in enumerate(TIDS):
+        records: list[CallRecord] = [
+            (time, stream + 1, 0, STACK, 0),
+            (0xEC, tid, 0, PLACE, 0),
+        ]
+        for _ in range(2):
+            time += 1_000_000
+            records += [(time, 0, 0, ENTRY, 0), (time + 1_000, 0, 0, RETURN, 0)]
+        for record in records:
+            for event in nesting.feed(stream, record):
+                yield Told(PID, event, METHOD)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Switches are told before the calls, and names are known with the latter."""
+    path = tmp_path / "a.rbrec"
+    names: dict[tuple[int, int], str] = {}
+    switches = [
+        [Switch(PID, tid, START, Turn.FOUND, "R") for tid in TIDS],
+        [Switch(PID, tid, START + 1_000, Turn.ON, "", 0) for tid in TIDS],
+    ]
+
+    def ask(thread: tuple[int, int]) -> None:
+        names[thread] = f"worker {thread[1]}"
+
+    meta = Meta(started_ns=START, unit="ns", mode=MODE, engine="agent", pids=(PID,))
+    source = lambda: switches.pop(0) if switches else []  # noqa: E731
+    with CallsWriter(path, meta, names, source, ask) as writer:
+        for each in told():
+            writer.tell(each)
+    return path
+
+
+def report(path: Path, *words: str) -> str:
+    output = path.with_suffix(".out")
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(path), *words, "-o", str(output)])
+    assert ended.value.code in (None, 0)
+    return output.read_text("utf-8", "replace")
+
+
+def test_names_in_every_format(path: Path) -> None:
+    lines = report(path, "--format", "folded", "--threads").splitlines()
+    folded = [f"[worker {tid}, tid {tid}];A#a /a.rb 2000" for tid in TIDS]
+    assert sorted(lines) == folded
+    document = json.loads(report(path, "--format", "json"))
+    named = {thread["tid"]: thread["name"] for thread in document["threads"]}
+    assert named == {tid: f"worker {tid}" for tid in TIDS}
+    scope = json.loads(report(path, "--format", "speedscope"))
+    tracks = {f"worker {tid} {tid}" for tid in TIDS}
+    assert {profile["name"] for profile in scope["profiles"]} == tracks
+    tracks |= {f"{track} CPU" for track in tracks}
+    events = json.loads(report(path, "--format", "chrome"))["traceEvents"]
+    names = [e["args"]["name"] for e in events if e["name"] == "thread_name"]
+    assert sorted(names) == sorted(tracks)
+    perfetto = report(path, "--format", "perfetto")
+    assert [track for track in tracks if track not in perfetto] == []
+    readable = report(path, "--format", "readable")
+    assert readable.count("[worker 7") == len(TIDS)
+    grouped = report(path, "--threads").splitlines()
+    heads = [f"--- thread {tid} worker {tid}" for tid in TIDS]
+    assert [line for line in grouped if line.startswith("---")] == heads
+
+
+def test_switches_of_the_threads_that_are_asked_for(path: Path) -> None:
+    """Also those before the first call, whence the name is known."""
+    words = ("--format", "chrome", "--thread", "71")
+    events = json.loads(report(path, *words))["traceEvents"]
+    spans = [event["name"] for event in events if event.get("cat") == "cpu"]
+    assert spans == ["Runnable", "Running (CPU 0)"]
+
+
+def test_each_line_has_its_thread_where_there_are_several(path: Path) -> None:
+    """From the first line on: who reads it knows who comes later."""
+    lines = [line.split() for line in report(path).splitlines()]
+    assert lines == [[str(tid), "A#a", "<0.000001>"] for tid in TIDS for _ in range(2)]
+    for words in (("--thread", "70"), ("--pid", "4", "--thread", "71")):
+        lines = [line.split() for line in report(path, *words).splitlines()]
+        assert lines == 2 * [["A#a", "<0.000001>"]]
