@@ -241,6 +241,29 @@ class AgentValuesTest < Minitest::Test
     assert_equal [%w[take], %w[take], %w[take]], found.map { |name, *| [name] }
   end
 
+  # They end what the expression waits for, and never reach the program.
+  def test_timeouts_of_its_own
+    require "timeout"
+    found = shown(<<~RUBY, selector("take", "patient()", "n"), limit_ms: 200)
+      require "timeout"
+      def patient; Timeout.timeout(0.01) { sleep }; rescue Timeout::Error; :late; end
+      def take(n); n; end
+      STEP = -> { 2.times { |n| take(n) }; sleep 0.05 }
+    RUBY
+    late = "(took longer than 200 ms)"
+    values = defined?(Timeout::ExitException) ? [%w[:late 0], %w[:late 1]] : [[late, late]] * 2
+    assert_equal values, found.map { |_, *each| each }
+  end
+
+  # They have to end with the program.
+  def test_threads_that_it_begins
+    found = shown(<<~RUBY, selector("take", "$made = Thread.new { sleep }; n"), limit_ms: 60_000)
+      def take(n); n; end
+      STEP = -> { take(1); raise "goes on" unless $made.kill.join(30) }
+    RUBY
+    assert_equal [%w[take 1]], found
+  end
+
   def test_signals_reach_the_program
     shown(<<~RUBY, selector("take", "Process.kill(:INT, $$); sleep 0.5; n"), limit_ms: 60_000) do |target|
       def take(n); n; end

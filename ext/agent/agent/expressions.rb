@@ -14,8 +14,10 @@ module Tracepoint
       ELLIPSIS = "\u2026"
       LEFT = "(left by throw, break or return)"
       TICK = 0.02
-      # What others send to the thread waits until it is over; but not ours.
-      NEVER = { Object => :never }.freeze
+      # What others raise in the thread waits until it is over; but not ours. Not so a
+      # kill: a thread that an expression begins inherits this, and has to end with the
+      # program.
+      NEVER = { Exception => :never }.freeze
       IMMEDIATE = { Stop => :immediate }.freeze
       METHODS = %i[raise stop?].map { |name| Thread.instance_method(name) }.freeze
       EQUAL = BasicObject.instance_method(:equal?)
@@ -116,7 +118,9 @@ module Tracepoint
         def of(program, binding, receiver, path, line)
           Thread.handle_interrupt(NEVER) do
             frame = Frame.new(binding, receiver, path && "#{path}:#{line}")
-            packed(program, Thread.handle_interrupt(IMMEDIATE) { texts(@programs[program], frame) })
+            found = Thread.handle_interrupt(immediate) { texts(@programs[program], frame) }
+            nil while Thread.pending_interrupt? && drops_timeout?
+            packed(program, found)
           end
         end
 
@@ -126,6 +130,29 @@ module Tracepoint
         end
 
         private
+
+        # Since timeout 0.4 only the Timeout whose time is over takes that for its own, so
+        # it may come at once.
+        def immediate
+          defined?(::Timeout::ExitException) ? { Stop => :immediate, ::Timeout::ExitException => :immediate } : IMMEDIATE
+        end
+
+        # Before, it is a throw if its Timeout goes on, which is the program's; else it is
+        # an exception, of one that an expression has left.
+        def drops_timeout?
+          return false if defined?(::Timeout::ExitException) || !defined?(::Timeout::Error)
+
+          Thread.handle_interrupt(::Timeout::Error => :immediate) { false }
+        rescue ::Timeout::Error => e
+          raise unless e.instance_of?(::Timeout::Error) # others may be the program's
+
+          true
+        end
+
+        # What is the program's although it comes while an expression runs.
+        def foreign
+          defined?(::Timeout::ExitException) ? [SignalException, ::Timeout::ExitException] : [SignalException]
+        end
 
         # The agent's end is not its own.
         def apart(thread)
@@ -153,12 +180,13 @@ module Tracepoint
           before = $!
           found = text_or_error(expression, frame)
         ensure
-          return LEFT unless found || !EQUAL.bind_call(before, $!) # rubocop:disable Lint/EnsureReturn
+          is_killed = Thread.current.status == "aborting"
+          return LEFT unless found || is_killed || !EQUAL.bind_call(before, $!) # rubocop:disable Lint/EnsureReturn
         end
 
         def text_or_error(expression, frame)
           printable(expression.value(frame).inspect)
-        rescue Stop, SignalException # what a signal asked for is the program's
+        rescue Stop, *foreign # what a signal asked for is the program's
           raise
         rescue Exception => e # rubocop:disable Lint/RescueException -- nothing of it is the program's
           failure(e)
@@ -167,7 +195,7 @@ module Tracepoint
         def failure(error)
           name = Names.module_text(Names::OBJECT_CLASS.bind_call(error))
           "(#{name}: #{printable(error.message).lines.first.to_s.strip})"
-        rescue Stop, SignalException
+        rescue Stop, *foreign
           raise
         rescue Exception # rubocop:disable Lint/RescueException -- of its message
           name ? "(#{name})" : raise # there is no stack for so little
