@@ -86,6 +86,14 @@ class AgentCommandsTest < Minitest::Test
     2.times { assert_equal %w[1], lines_of(assert_raises(AgentClient::Refused) { client.call("eval", code: kept) }) }
   end
 
+  def test_an_error_whose_message_ends_the_program
+    client = connect(target)
+    code = "raise Class.new(StandardError) { def message() exit; end }"
+    error = assert_raises(AgentClient::Refused) { client.call("eval", code: code) }
+    assert_equal ["raised", "(its message raised SystemExit)"], [error.code, error.reply["message"]]
+    assert_equal "3", client.call("eval", code: "1 + 2")["value"]
+  end
+
   def lines_of(error)
     error.reply["backtrace"].map { |frame| frame[/\A\(rbtrace\):(\d+):in /, 1] }
   end

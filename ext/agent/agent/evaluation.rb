@@ -83,7 +83,14 @@ module Tracepoint
         trace = Array(error.backtrace)
         theirs = trace.reject { |frame| frame.start_with?("#{FOLDER}/") }
         error = unquoted(error) unless trace.first == theirs.first
-        Refusal.new("raised", error.message.to_s, class: error.class.to_s, backtrace: theirs)
+        Refusal.new("raised", message(error), class: error.class.to_s, backtrace: theirs)
+      end
+
+      # It is the program's, and may raise SystemExit, which would end the program.
+      def message(error)
+        error.message.to_s
+      rescue Exception => e # rubocop:disable Lint/RescueException -- nothing of it is the program's
+        "(its message raised #{Names.module_text(Names::OBJECT_CLASS.bind_call(e))})"
       end
 
       # error_highlight (Ruby 3.1) adds the innermost line to the message, if it can
