@@ -50,12 +50,22 @@ def test_methods_of_one_name_from_two_places() -> None:
     assert len({group.identity for group in found}) == 2
 
 
-def test_by_class_and_pid_the_total_is_of_all_calls() -> None:
+def test_by_class_and_pid_there_is_no_total() -> None:
+    """One method may call the other; what is their own adds up."""
     rows = [row(TOTAL, [10, 20]), row(FIND, [5], pid=2)]
     by_class = groups(*rows, by="class")
-    assert (by_class["Order"].count, by_class["Order"].total) == (3, 35)
+    group = by_class["Order"]
+    assert (group.count, group.has_total, group.total) == (3, False, 0)
+    assert (group.own, group.summed) == (17, 35)
     assert by_class["Order"].method is None
     assert {key: g.count for key, g in groups(*rows, by="pid").items()} == {1: 2, 2: 1}
+
+
+def test_collections_have_a_total_by_pid() -> None:
+    """None is inside another."""
+    gc = CalledMethod(MethodKind.GC, None, False, None)
+    (group,) = group_rows([row(gc, [2, 3])], {MethodKind.GC: "gc"}, "pid", True)
+    assert (group.has_total, group.total) == (True, 4)
 
 
 def test_counted() -> None:

@@ -78,13 +78,25 @@ def test_calls_that_never_returned() -> None:
     """As of a stack that overflowed: they were seen, and have no times."""
     method = CalledMethod(MethodKind.RUBY, "Work", False, "deeper", "/a.rb", 3)
     rows = [*ROWS[:1], MethodRow(1, method, 30_234)]
+    found = replace(result(rows), counters={"abandoned": 30_234})
     for sort in SORTS:
-        lines = list(methods_report(result(rows), PLAIN, "ms", sort=sort))
+        lines = list(methods_report(found, PLAIN, "ms", sort=sort))
         assert "calls  no return  total ms" in lines[2]
         assert [line.split() for line in lines[3:5]] == [
             ["Order#total", "2", "0", "10.000", "2.000", "1.000", "9.000", "9.000"],
             ["Work#deeper", "0", "30,234", "-", "-", "-", "-", "-"],
         ]
+
+
+def test_calls_that_are_still_running() -> None:
+    """The notes tell of them; a row, and a column, is for what is known of others."""
+    method = CalledMethod(MethodKind.RUBY, "Report", False, "run", "/a.rb", 3)
+    rows = [*ROWS[:1], MethodRow(1, method, 1)]
+    found = replace(result(rows), counters={"abandoned": 0, "running": 1})
+    lines = list(methods_report(found, PLAIN, "ms"))
+    assert lines[2].split()[:3] == ["method", "calls", "total"]
+    assert [line.split()[0] for line in lines[3:4]] == ["Order#total"]
+    assert lines[4:] == ["", "  1 call has not returned yet", "  nothing was lost"]
 
 
 @pytest.mark.parametrize(
@@ -101,6 +113,19 @@ def test_calls_that_never_returned() -> None:
 def test_orders(sort: str, expected: list[str]) -> None:
     assert sort in SORTS
     assert names(sort) == expected
+
+
+@pytest.mark.parametrize("sort", ["total", "self"])
+def test_several_methods_together_have_no_total(sort: str) -> None:
+    """A class's methods may call each other: only what is their own adds up."""
+    lines = list(methods_report(result(ROWS, by="class"), PLAIN, "ms", sort=sort))
+    assert lines[2:5] == [
+        "  class  calls  self ms  p50 ms  p99 ms  max ms",
+        "  Cart       7   12.000   1.000   3.000   3.000",
+        "  Order      2    2.000   1.000   9.000   9.000",
+    ]
+    groups = document(result(ROWS, by="class"))["groups"]
+    assert [group["total"] for group in groups] == [None, None]  # type: ignore
 
 
 def test_only_the_first_rows() -> None:

@@ -40,6 +40,8 @@ class MethodGroup(Group):
     """A group of rows; ``count`` is of calls that returned, or, counted, that began.
 
     own, summed, entries: as of a row
+    has_total: is ``total`` known? Of several methods it is not, as one may be called
+        inside another
     longest: nanoseconds, exactly; None of an interval, where it is not known
     method: where it is of one only
     """
@@ -49,6 +51,7 @@ class MethodGroup(Group):
     entries: int = 0
     longest: int | None = None
     method: CalledMethod | None = None
+    has_total: bool = True
 
     def minus(self, older: Group) -> MethodGroup:
         # Not super(): a dataclass with slots is another class than it was.
@@ -115,12 +118,12 @@ def _group(row: MethodRow, series: str, by: str | None, is_timed: bool) -> Metho
         return MethodGroup(
             series, key, row.entries, raw=raw, entries=row.entries, method=method
         )
-    # Only of one method does it mean something that recursion counts once.
-    total = row.total if by == "method" else row.summed
+    has_total = by == "method" or row.method.kind not in METHODS
+    total = row.total if has_total else 0
     return MethodGroup(
         series, key, row.calls, total, row.histogram, raw=raw,
         own=row.own, summed=row.summed, entries=row.entries,
-        longest=row.longest, method=method,
+        longest=row.longest, method=method, has_total=has_total,
     )  # fmt: skip
 
 

@@ -149,6 +149,7 @@ def _method_group(command: str, group: MethodGroup) -> Document:
     if command != "count":
         found = {
             "entries": group.entries,
+            "total": group.total if group.has_total else None,
             "self": group.own,
             "sum": group.summed,
             "max": group.highest,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from rbtrace_py.aggregate.methods import MethodGroup
 from rbtrace_py.aggregate.results import Group, Result
@@ -39,12 +40,12 @@ def methods_report(
         yield _header(result, series, groups, style)
         yield ""
         yield from _pictures(groups, notation, style, pictures)
-        keyed = [group for group in groups if result.by and _entries(group)]
+        has_left = bool(result.counters.get("abandoned"))
+        keyed = [group for group in groups if _is_row(group, result.by, has_left)]
         if keyed:
             rows = sorted(keyed, key=lambda group: (*_order(group, sort), _name(group)))
-            columns = _time_columns(notation)
-            left = result.counters.get("abandoned", 0)
-            if left or not all(group.count for group in keyed):
+            columns = _time_columns(notation, all(map(_has_total, keyed)))
+            if has_left:
                 columns.insert(1, _NO_RETURN)
             yield from _rows(rows, columns, result.by or "", style, top)
     yield from note_lines(result, style)
@@ -136,7 +137,12 @@ def _pictures(
         yield ""
 
 
-def _time_columns(notation: Notation) -> list[Column]:
+def _is_row(group: Group, by: str | None, has_left: bool) -> bool:
+    """Calls that are all running still are told of by the notes alone."""
+    return by is not None and bool(group.count or (has_left and _entries(group)))
+
+
+def _time_columns(notation: Notation, has_total: bool) -> list[Column]:
     def heading(name: str) -> str:
         return f"{name} {notation.unit}".rstrip()
 
@@ -154,9 +160,10 @@ def _time_columns(notation: Notation) -> list[Column]:
 
         return Column(heading(f"p{wanted:g}"), cell)
 
+    total = Column(heading("total"), timed(lambda group: group.total))
     return [
         Column("calls", lambda group: units.whole(group.count)),
-        Column(heading("total"), timed(lambda group: group.total)),
+        *([total] if has_total else []),
         Column(heading("self"), timed(_own)),
         percentile(50),
         percentile(99),
@@ -169,11 +176,15 @@ def _entries(group: Group) -> int:
 
 
 def _unreturned(group: Group) -> int:
-    """Calls that began and did not return: they go on, or were left without one."""
+    """Calls that began and did not return: left without one, or running still."""
     return max(_entries(group) - group.count, 0)
 
 
 _NO_RETURN = Column("no return", lambda group: units.whole(_unreturned(group)))
+
+
+def _has_total(group: Group) -> bool:
+    return not isinstance(group, MethodGroup) or group.has_total
 
 
 def _own(group: Group) -> int:
@@ -185,8 +196,10 @@ def _highest(group: Group) -> int:
 
 
 def _order(group: Group, sort: str) -> tuple[float, int]:
-    """Largest first, by what was asked for, then by the total."""
+    """Largest first, by what was asked for, then by the total; or self without one."""
     values = group.distribution
+    if not _has_total(group):
+        group = replace(group, total=_own(group))
     if sort == "self":
         size: float = _own(group)
     elif sort == "calls":
