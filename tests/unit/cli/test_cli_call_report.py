@@ -67,6 +67,22 @@ def report(path: Path, *words: str) -> str:
     return output.read_text("utf-8", "replace")
 
 
+@pytest.mark.parametrize("format_", ["calls", "chrome", "summary"])
+@pytest.mark.parametrize(
+    ("words", "has"), [("--pid=9", "4"), ("--thread=zz", "worker 70, worker 71")]
+)
+def test_a_thread_that_is_not_there(
+    format_: str, words: str, has: str, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(path), words, "--format", format_, "-o", f"{path}.out"])
+    assert ended.value.code == 4
+    err = capsys.readouterr().err
+    assert err.startswith("rbtrace-py: there is no ")
+    assert err.endswith(f"\n  it has {has}\n")
+    assert not Path(f"{path}.out").exists()
+
+
 def test_names_in_every_format(path: Path) -> None:
     lines = report(path, "--format", "folded", "--threads").splitlines()
     folded = [f"[worker {tid}, tid {tid}];A#a /a.rb 2000" for tid in TIDS]

@@ -16,7 +16,7 @@ from rbtrace_py.aggregate.recording import Recording, is_recording
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.aggregate.switches import CpuOfCalls, CpuTimes, Switch
 from rbtrace_py.cli import rendering as r
-from rbtrace_py.errors import UsageError
+from rbtrace_py.errors import NoSuchTarget, UsageError
 from rbtrace_py.report.calls import CallLines, CallsForm
 from rbtrace_py.report.chrome import chrome_pieces
 from rbtrace_py.report.evented import evented_pieces
@@ -50,6 +50,9 @@ def show_calls(path: str, filters: Filters, values: dict[str, Any], stem: str) -
     name = values["format_"] or "calls"
     _check_cpu(path, recording, name, values)
     chosen = _Chosen(recording, filters)
+    missing = chosen.missing(path)
+    if missing is not None:
+        raise missing
     timeline = chosen.timeline(values["cpu"] or name not in _CALLS_ALONE)
     if name in _EXTENSIONS:
         own_name = stem + _EXTENSIONS[name] if _EXTENSIONS[name] else ""
@@ -64,9 +67,9 @@ def show_calls(path: str, filters: Filters, values: dict[str, Any], stem: str) -
 def read_folded(path: str, filters: Filters) -> Recorded:
     """Its calls folded, as what samples make."""
     recording = CallsRecording(path)
-    timeline = _Chosen(recording, filters).timeline(has_switches=False)
-    profile = _folded(timeline, recording)
-    return Recorded(profile, tuple(_notes(path, recording)))
+    chosen = _Chosen(recording, filters)
+    profile = _folded(chosen.timeline(has_switches=False), recording)
+    return Recorded(profile, tuple(_notes(path, recording)), chosen.missing(path))
 
 
 def _check_cpu(
@@ -91,6 +94,7 @@ class _Chosen:
 
     def __init__(self, recording: CallsRecording, filters: Filters) -> None:
         self.recording = recording
+        self._filters = filters
         self._pids = filters.pids
         try:
             self._expression = re.compile(filters.thread)
@@ -108,6 +112,15 @@ class _Chosen:
                 is_wanted &= not each.tid or self._has((each.pid, each.tid))
             if is_wanted:
                 yield each
+
+    def missing(self, path: str) -> NoSuchTarget | None:
+        """The error where nothing is left."""
+        if not self._filters.are_set:
+            return None
+        names = self.recording.names
+        stacks = self.recording.stacks()
+        threads = ((t.pid, names.get((t.pid, t.tid or 0), "")) for t, _ in stacks)
+        return self._filters.missing(path, threads)
 
     def has_several_stacks(self) -> bool:
         """Are there calls of more than one of Ruby's stacks?"""
