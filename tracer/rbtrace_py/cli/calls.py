@@ -16,7 +16,7 @@ from rbtrace_py.cli import options as o
 from rbtrace_py.cli.callwriters import Recorder, Writers
 from rbtrace_py.cli.main import wrapped
 from rbtrace_py.cli.methods import attach_first, selecting_options
-from rbtrace_py.cli.output import Ticker, attached
+from rbtrace_py.cli.output import Ticker, attached, start
 from rbtrace_py.cli.stop import Stop
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.calls import (
@@ -172,7 +172,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     with ExitStack() as stack:
         stack.callback(session.close)
         stop = stack.enter_context(Stop())
-        session.start(stop.is_asked)
+        start(session, stop.is_asked)
         writers: Writers | Recorder
         if values["record_path"] is not None:
             writers = Recorder(session, stack, values["record_path"])
@@ -226,6 +226,7 @@ def _options(words: tuple[str, ...], values: dict[str, Any]) -> CallsOptions:
         cpu=cpu is not None,
         agree=agree,
         wait=values["waits"],
+        wait_seconds=values["duration"],
         seconds=values["timeout"],
         ring_records=int(values["buffer"]),
         switches=values["record_path"] is not None and not values["no_cpu"],

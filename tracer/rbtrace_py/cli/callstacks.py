@@ -16,7 +16,7 @@ from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.cli import options as o
 from rbtrace_py.cli import rendering as r
-from rbtrace_py.cli.output import Ticker, attached
+from rbtrace_py.cli.output import Ticker, attached, start
 from rbtrace_py.cli.stop import Stop
 from rbtrace_py.errors import TOO_MUCH_LOST
 from rbtrace_py.report.amounts import amount
@@ -38,11 +38,12 @@ def fold_calls(targets: Targets, values: dict[str, Any], stem: str) -> int:
         c_calls=values["c_calls"],
         gc=True,
         agree=agree,
+        wait_seconds=values["duration"],
     )
     with ExitStack() as stack:
         stop = stack.enter_context(Stop())
         session = stack.enter_context(FoldedCalls(targets, options))
-        session.start(stop.is_asked)
+        start(session, stop.is_asked)
         folding = _Folding(session, values, stem)
         session.notes.append("calls: from the agent's hook")
         attached(session)

@@ -24,11 +24,24 @@ class HasNotes(Protocol):
     notes: list[str]
 
 
-class Asking(HasNotes, Protocol):
+class HasTargets(Protocol):
+    """A session of these."""
+
+    targets: Targets
+
+
+class Starting(HasTargets, Protocol):
+    """A session that may wait for agents as it begins."""
+
+    on_wait: Callable[[float], None] | None
+
+    def start(self, stop: Callable[[], bool]) -> None: ...
+
+
+class Asking(HasNotes, HasTargets, Protocol):
     """A session that is entered to attach it."""
 
     words: tuple[str, ...]
-    targets: Targets
     on_wait: Callable[[float], None] | None
 
     def __enter__(self) -> Any: ...
@@ -189,18 +202,36 @@ def enter(stack: ExitStack, session: Asking) -> None:
         ticker.clear()
 
 
+def start(session: Starting, stop: Callable[[], bool]) -> None:
+    """Have it begin, with a line about it while that has to wait for an agent."""
+    what = f"waiting for an agent in {where(session.targets)}"
+    ticker = ticker_for(session, what, "ends it", quiet=1.0)
+    session.on_wait = ticker
+    try:
+        session.start(stop)
+    finally:
+        ticker.clear()
+
+
 def subject(session: Asking) -> str:
     """``shop:checkout in pid 123``: what a session is about."""
     words = ", ".join(session.words)
     if session.targets.command is not None:
         return f"{words} in {session.targets.command[0]}"
-    pids = session.targets.pids
-    where = f"pid {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes"
-    return f"{words} in {where}"
+    return f"{words} in {where(session.targets)}"
+
+
+def where(targets: Targets) -> str:
+    """``pid 123``, or how many."""
+    pids = targets.pids
+    return f"pid {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes"
 
 
 def ticker_for(
-    session: Asking, what: str, ending: str = "shows the result", quiet: float = 0.0
+    session: HasTargets,
+    what: str,
+    ending: str = "shows the result",
+    quiet: float = 0.0,
 ) -> Ticker:
     """None that is seen where a program of ours writes to the terminal itself."""
     ticker = Ticker(what, ending, quiet)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from rbtrace_py.cli import options as o
-from rbtrace_py.cli.output import Ticker, attached
+from rbtrace_py.cli.output import Ticker, attached, where
 from rbtrace_py.cli.stop import Stop
 from rbtrace_py.errors import TOO_MUCH_LOST
 from rbtrace_py.report.amounts import NONE_ON_CPU, progress, statistics_lines
@@ -110,7 +110,7 @@ def sample(
     limits = Limits(values.get("duration"), values.get("count"), values.get("interval"))
 
     def tick(seconds: float) -> None:
-        ticker.say(f"{_where(targets)}: {progress(sampling.statistics)}", seconds)
+        ticker.say(f"{where(targets)}: {progress(sampling.statistics)}", seconds)
         if not goes_on():
             stop.ask()
 
@@ -135,15 +135,10 @@ def sample(
 
 
 def _ticker(targets: Targets, values: dict[str, Any]) -> Ticker:
-    ticker = Ticker(f"waiting for Ruby in {_where(targets)}", "ends it", quiet=0.3)
+    ticker = Ticker(f"waiting for Ruby in {where(targets)}", "ends it", quiet=0.3)
     if values["silent"] or targets.command is not None:
         ticker.mute()
     return ticker
-
-
-def _where(targets: Targets) -> str:
-    pids = targets.pids
-    return f"pid {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes"
 
 
 def warn(sampling: Sampling) -> None:

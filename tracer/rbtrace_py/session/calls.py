@@ -52,7 +52,8 @@ class CallsOptions:
 
     slow_ns: only calls that take at least so long; cpu: of the thread's CPU time
     agree: asked before something is done that cannot be undone
-    wait: for an agent that is not there yet; seconds: that arming may take
+    wait: for an agent that is not there yet, and wait_seconds: for how long
+    seconds: that arming may take
     ring_records: room of each stack for events, a power of two
     switches: when threads were on CPUs, too, where that can be known
     """
@@ -65,6 +66,7 @@ class CallsOptions:
     cpu: bool = False
     agree: Callable[[str], bool] = lambda text: False
     wait: bool = False
+    wait_seconds: float | None = None
     seconds: float = 10.0
     ring_records: int = RING_RECORDS
     switches: bool = False
@@ -108,12 +110,14 @@ class Calls(Closing):
 
     notes: what is worth saying once it has started, a line each; more come until it
         has finished
+    on_wait: if set before, gets the seconds so far while ``start`` waits for agents
     """
 
     def __init__(self, targets: Targets, options: CallsOptions) -> None:
         self.targets = targets
         self.options = options
         self.notes: list[str] = []
+        self.on_wait: Callable[[float], None] | None = None
         self._traced: dict[int, Traced] = {}
         self._joining = Joining(targets, self._take_in)
         self._names = ThreadNames()
@@ -134,9 +138,13 @@ class Calls(Closing):
             self._watch_switches()
         joined = filter(self.targets.has_joined, self.targets.alive())
         children, waiting = list(joined), self.targets.chosen()
+        began = time.monotonic()
         while waiting and not stop():
-            waiting = [one for one in waiting if not self._has_begun(one)]
+            waited = time.monotonic() - began
+            waiting = [one for one in waiting if not self._has_begun(one, waited)]
             if waiting:
+                if self.on_wait is not None:
+                    self.on_wait(waited)
                 time.sleep(LOOK_SECONDS)
         if not stop():
             self._joining.begin(children)
@@ -243,15 +251,16 @@ class Calls(Closing):
             text = f"when threads are on a CPU is not recorded: {error}{hint}"
             self.notes.append(text)
 
-    def _has_begun(self, process: Process) -> bool:
+    def _has_begun(self, process: Process, waited: float) -> bool:
         """One that was chosen; raises unless it is waited for."""
+        limit = self.options.wait_seconds
         waits = self.options.wait or self.targets.command is not None
         try:
             self._take_in(process)
         except NoAgent as error:
             if not waits:
                 raise
-            if not process.alive():
+            if not process.alive() or (limit is not None and waited >= limit):
                 raise NoSuchTarget(str(error), HOW_TO_LOAD) from error
             return False
         except NoSuchTarget:
