@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import rubies
-from conftest import LIB, Target, run
+from conftest import LIB, ROOT, TIMEOUT, Target, run
+from rbtrace_py.agent import starting
 from rubies import HERE, NAMES
 
 Start = Callable[..., Target]
+AGENT = ROOT / "tracer" / "rbtrace_py" / "agent"
 
 
 @pytest.fixture
@@ -64,7 +69,9 @@ def test_a_heap_dump_by_hand(target: Target, tmp_path: Path) -> None:
     assert {"ROOT", "STRING"} < {json.loads(line)["type"] for line in lines}
 
 
-def test_calls_of_a_program_that_is_started(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", ["", f"-I{LIB}"])
+def test_calls_of_a_program_that_is_started(tmp_path: Path, before: str) -> None:
+    """Where Ruby has the gem, and where it has not."""
     path, program = tmp_path / "calls", tmp_path / "program.rb"
     # It waits until it is looked at.
     program.write_text(
@@ -74,7 +81,7 @@ def test_calls_of_a_program_that_is_started(tmp_path: Path) -> None:
         "twice(1)\n"
     )
     words = ("-m", "shout", "twice", "-n", "-r", "4", "-o", path)
-    env = {"RUBYOPT": f"-I{LIB}"}
+    env = {"RUBYOPT": before}
     _, err, code = run("rbtrace", *words, "--exec", "ruby", program, env=env)
     assert code == 0, err
     assert path.read_text().split("\n\n")[0].splitlines() == [
@@ -83,6 +90,35 @@ def test_calls_of_a_program_that_is_started(tmp_path: Path) -> None:
         "    Object#shout",
         "Object#twice",
     ]
+
+
+@pytest.mark.parametrize("has_gem", [True, False])
+def test_whose_agent_a_program_gets(
+    has_gem: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An installed package's, with its hook, unless there is the gem's."""
+    ours, gem = tmp_path / "agent", tmp_path / "gem" / "tracepoint" / "agent.rb"
+    shutil.copytree(AGENT / "first", ours / "first")
+    shutil.copytree(AGENT / "source", ours / "source")
+    gem.parent.mkdir(parents=True)
+    gem.write_text("module Tracepoint; HERE = __FILE__; end")
+    monkeypatch.setattr(starting, "_FIRST", ours / "first")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    words = [*starting.options(), *([f"-I{gem.parents[1]}"] if has_gem else [])]
+    code = (
+        'require "tracepoint/agent"; puts Tracepoint.const_defined?(:HERE) ?'
+        " Tracepoint::HERE : [Tracepoint::Agent::FOLDER, Tracepoint::Agent.path &&"
+        " Tracepoint::Agent::Native.reason.inspect]"
+    )
+    done = subprocess.run(
+        ["ruby", "-e", code],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        env={**os.environ, "RUBYOPT": " ".join(words)},
+    )
+    found = [str(gem)] if has_gem else [str(ours / "source"), "nil"]
+    assert (done.stdout.splitlines(), done.stderr) == (found, "")
 
 
 def test_without_an_agent() -> None:

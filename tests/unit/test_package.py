@@ -22,6 +22,9 @@ print(getattr(build_meta, sys.argv[1])(sys.argv[2]))
 """
 SHIPPED = {
     "rbtrace_py/agent/load.rb": "tracer/rbtrace_py/agent/load.rb",
+    "rbtrace_py/agent/first/tracepoint/agent.rb": (
+        "tracer/rbtrace_py/agent/first/tracepoint/agent.rb"
+    ),
     "rbtrace_py/report/flamegraph.js": "tracer/rbtrace_py/report/flamegraph.js",
     **{
         f"rbtrace_py/agent/source/{path.relative_to(AGENT)}": path.relative_to(ROOT)

@@ -72,6 +72,12 @@ def test_a_command_to_start(before: str, after: str) -> None:
     assert found.command == ["env", f"RUBYOPT={after}", *words[2:]]
 
 
+def test_how_ruby_finds_the_agent() -> None:
+    found = translate(["-fx", "ruby"], "-w", lambda: ["-I/a", "-rtracepoint/agent"])
+    assert found.command[:2] == ["env", "RUBYOPT=-w -I/a -rtracepoint/agent"]
+    assert translate(["-p", "1", "-f"], "", lambda: 1 / 0).command == []
+
+
 @pytest.mark.parametrize("before", ["--exec", "-x", "--wait 3 -x", "-nx"])
 def test_a_command_alone_shows_all_its_calls(before: str) -> None:
     found = translate([*before.split(), "ruby", "shop.rb"])

@@ -57,14 +57,36 @@ def store(kind: str, key: str, value: object) -> None:
     if place is None:
         return
     with suppress(OSError):
-        fd, name = tempfile.mkstemp(dir=place)
-        try:
-            with open(fd, "w", encoding="ascii") as file:
-                json.dump(value, file)
-            os.replace(name, place / f"{key}.json")
-        except BaseException:
-            os.unlink(name)
-            raise
+        _replace(place / f"{key}.json", json.dumps(value).encode("ascii"))
+
+
+def store_file(kind: str, key: str, name: str, data: bytes) -> Path | None:
+    """Keep ``data`` as a file, ``key``/``name``, for other programs to read.
+
+    Return the folder ``key``; None where it cannot be kept.
+    """
+    place = _directory(kind)
+    if place is None:
+        return None
+    path = place / key / name
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.exists() or path.read_bytes() != data:
+            _replace(path, data)
+    except OSError:
+        return None
+    return place / key
+
+
+def _replace(path: Path, data: bytes) -> None:
+    fd, name = tempfile.mkstemp(dir=path.parent)
+    try:
+        with open(fd, "wb") as file:
+            file.write(data)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
 
 
 def _open_no_link(path: str, flags: int) -> int:

@@ -1,0 +1,12 @@
+# frozen_string_literal: true
+
+# What `require "tracepoint/agent"` finds first in a program that is started with this
+# folder on its load path: the gem's agent where this Ruby has the gem, else ours.
+lambda do |folder|
+  places = $LOAD_PATH.select { |path| path == folder || File.basename(path).start_with?("rbtrace-hook-") }
+  $LOAD_PATH.reject! { |path| places.include?(path) }
+  require "tracepoint/agent"
+rescue LoadError
+  $LOAD_PATH.unshift(*places)
+  require File.realpath("../source/agent.rb", folder)
+end.call(File.expand_path("..", __dir__))
