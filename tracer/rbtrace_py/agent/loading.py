@@ -134,56 +134,29 @@ def check_can_talk(process: Process) -> None:
 def alone(process: Process, deadline: float) -> Iterator[None]:
     """One tracer at a time puts the agent into a process; raises RbtraceError.
 
-    Anybody may lock a directory of /proc, so only those who may do as much as we are
-    waited for.
+    Any file of /proc would do for a lock, if not for who may open it: this one opens
+    only to those who might trace the process (ptrace(2), PTRACE_MODE_READ).
     """
-    directory = process.open(".", os.O_RDONLY | os.O_DIRECTORY)
+    file = process.open("environ")
     try:
-        while not _locked(directory):
-            holder = lock_holder(directory)
-            if holder is not None and not _is_equal(holder):
-                break
+        while not _locked(file):
             if time.monotonic() > deadline:
-                by = "" if holder is None else f" (it is process {holder})"
                 raise RbtraceError(
-                    f"another tracer is attaching to process {process.pid}{by}",
+                    f"another tracer is attaching to process {process.pid}",
                     "try again",
                 )
             time.sleep(_SLOWEST_POLL)
         yield
     finally:
-        os.close(directory)
+        os.close(file)
 
 
-def _locked(directory: int) -> bool:
+def _locked(file: int) -> bool:
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
-
-
-def lock_holder(fd: int) -> int | None:
-    """Who has locked what ``fd`` is of, if /proc/locks tells (proc(5))."""
-    status = os.fstat(fd)
-    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
-    try:
-        lines = Path("/proc/locks").read_text("ascii", "replace").splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        words = line.split()
-        if words[1:2] == ["FLOCK"] and words[5:6] == [f"{device}:{status.st_ino}"]:
-            return int(words[4]) if words[4].isdigit() and int(words[4]) else None
-    return None
-
-
-def _is_equal(pid: int) -> bool:
-    """Is it root's, or of our user?"""
-    try:
-        return os.stat(f"/proc/{pid}").st_uid in (0, os.geteuid())
-    except OSError:
-        return True  # it has just ended, or nobody tells
 
 
 def _greet(process: Process, deadline: float) -> dict[str, object]:
