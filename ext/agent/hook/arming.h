@@ -229,6 +229,7 @@ static void remove_hooks(void) {
   if (state.hook)
     rb_remove_event_hook_with_data(state.hook, marker);
   rb_remove_event_hook_with_data(hook_inner, marker);
+  state.hook = NULL;
 }
 
 /* The selectors, as agent/arming.rb packed them: each within the string? */
@@ -357,7 +358,7 @@ static VALUE native_beats(VALUE self) {
 /* renew(beats): should there be more of them by now? agent/ractors.rb */
 static VALUE native_renew(VALUE self, VALUE before) {
   (void)self;
-  if (!state.header)
+  if (!state.header || !state.hook) /* taken out already */
     return FALSE_VALUE;
   int is_heard = state.beats != rb_num2ull(before);
   uint32_t flags = state.config.flags;

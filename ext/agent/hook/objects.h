@@ -56,14 +56,11 @@ static void hook_inner(VALUE data, const struct trace_arg *arg) {
   if (!alive->armed)
     return;
   struct stream *s = stream_of(arg);
-  if (!s)
-    return;
-  if (arg->event == EVENT_NEWOBJ) {
-    if (s->ignored)
-      state.beats++;
-    else
-      object_event(s, arg->data);
-  } else {
+  int is_made = arg->event == EVENT_NEWOBJ;
+  if (!s || (s->ignored && is_made))
+    state.beats++;
+  else if (is_made)
+    object_event(s, arg->data);
+  else
     gc_event(s, arg->event == EVENT_GC_ENTER);
-  }
 }
