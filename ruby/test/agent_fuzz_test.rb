@@ -87,7 +87,7 @@ class AgentFuzzTest < Minitest::Test
     watcher = connect(target)
     look = lambda do
       watcher.call("eval", code: "GC.start; [Dir.children('/proc/self/fd').size, Thread.list.size, " \
-                                 "File.readlines('/proc/self/maps').grep(/memfd:rbtrace/).size]")["value"]
+                                 "File.readlines('/proc/self/maps').grep(/memfd:rbtrace/).size]")["value"].scan(/\d+/).map(&:to_i)
     end
     before = look.call
     first = rss(target)
