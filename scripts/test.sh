@@ -33,12 +33,21 @@ test_c() {
   fi
 }
 
+# As of the tracer's tests below: what failed stays printed, and wants mending.
+gem_tests() {
+  "$@" && return 0
+  warn "the gem's tests are looked at again, twice"
+  "$@" && "$@" || return 1
+  warn "DOUBTFUL: the gem's tests failed once, then passed twice"
+}
+
 test_ruby() {
-  part "gem" ruby -w ruby/test/run.rb
+  part "gem" gem_tests ruby -w ruby/test/run.rb
 }
 
 in_ruby() {
-  scripts/rubies.sh run "$1" sh -c 'scripts/build-extension.sh && ruby -w ruby/test/run.rb'
+  gem_tests scripts/rubies.sh run "$1" \
+    sh -c 'scripts/build-extension.sh && ruby -w ruby/test/run.rb'
 }
 
 # The chroots hold the Rubies that this machine does not have.
