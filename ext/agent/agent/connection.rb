@@ -18,6 +18,7 @@ module Tracepoint
         @wire = Wire.new(socket)
         @peer_pid = peer_pid
         @commands = Commands.new(self)
+        @due = 0.0
       end
 
       def serve
@@ -98,9 +99,15 @@ module Tracepoint
         end
       end
 
-      # What is armed is looked after meanwhile.
+      # What is armed is looked after meanwhile, however often there is a request.
       def await
-        Ractors.renew while armed? && !IO.select([@wire.socket], nil, nil, Ractors::PERIOD)
+        while armed?
+          left = @due - Agent.now
+          return if left.positive? && IO.select([@wire.socket], nil, nil, left)
+
+          Ractors.renew
+          @due = Agent.now + Ractors::PERIOD
+        end
       end
 
       def answer((request, map), fatal = nil)
