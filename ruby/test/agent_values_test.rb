@@ -96,6 +96,36 @@ class AgentValuesTest < Minitest::Test
     assert_match(/\A\(NameError: undefined local variable or method #{quoted("word")} for /, local)
   end
 
+  # Of Ruby methods, made ones, and methods written in C; the agent has no part in it.
+  def test_who_calls
+    calls = ["caller.map { |place| place[/:(\\d+):/, 1] }.first(2)", "caller_locations.first(2).map(&:lineno)"]
+    found = shown(<<~RUBY, *%w[take made String#upcase].map { |name| selector(name, *calls) }, c_calls: true)
+      def take; end
+      define_method(:made) { 1 }
+      def two
+        take
+        made; "a".upcase
+      end
+      STEP = -> {
+        two
+      }
+    RUBY
+    first, second = [%w[5 9], %w[6 9]].map { |lines| [lines.inspect, lines.map(&:to_i).inspect] }
+    assert_equal [["take", *first], ["made", *second], ["upcase", *second]], found
+  end
+
+  # What the program calls so is the program's.
+  def test_callers_of_its_own
+    found = shown(<<~RUBY, selector("ring", "caller", "caller_locations.size > 1"), selector("take", "caller"), selector("go", "caller"))
+      class Phone; def caller; "Ann"; end; def ring; end; end
+      class Bare < BasicObject; def go; end; end
+      def take(caller); caller; end
+      STEP = -> { Phone.new.ring; raise "wrong" unless take("Bob") == "Bob"; Bare.new.go }
+    RUBY
+    assert_equal [["ring", '"Ann"', "true"], ["take", '"Bob"']], found.first(2)
+    assert_match(/\A\(NameError: undefined local variable or method #{quoted("caller")} for /, found.last.last)
+  end
+
   def test_the_first_selector_with_expressions_counts
     program = "#{ORDER}STEP = -> { Order.find(1); Order.new(2) }"
     found = shown(program, selector("Order.find"), selector("find", "id"), selector("Order.find", "self"), selector("initialize"))

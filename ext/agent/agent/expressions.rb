@@ -23,7 +23,44 @@ module Tracepoint
       EQUAL = BasicObject.instance_method(:equal?)
 
       # Where a call is evaluated. place: of its definition, of a C method's its caller's
-      Frame = Struct.new(:binding, :receiver, :place)
+      # own: how many frames the method has by then
+      Frame = Struct.new(:binding, :receiver, :place, :own)
+
+      # Who called: Ruby's caller and caller_locations without arguments, as the first line
+      # of the method would have them. Asked from here they begin with frames of the agent,
+      # so variables of the expression's own stand for them.
+      module Callers
+        METHODS = { caller: Kernel.instance_method(:caller),
+                    caller_locations: Kernel.instance_method(:caller_locations) }.freeze
+        METHOD = Kernel.instance_method(:method)
+        OURS = "#{FOLDER}/"
+
+        class << self
+          def named(text)
+            METHODS.keys.select { |name| text.match?(/(?<![\w@$.:])#{name}(?![\w?!(])/) }
+          end
+
+          # The scope, with these names in it: unless they are the program's there.
+          def into(scope, names, frame)
+            names = names.reject { |name| scope.local_variable_defined?(name) || own?(frame.receiver, name) }
+            return scope if names.empty?
+
+            scope = scope.dup
+            names.each { |name| scope.local_variable_set(name, found(name, frame)) }
+            scope
+          end
+
+          private
+
+          def own?(receiver, name)
+            !(Object === receiver) || METHOD.bind_call(receiver, name).owner != Kernel
+          end
+
+          def found(name, frame)
+            METHODS[name].bind_call(self, 0).drop_while { |place| place.to_s.start_with?(OURS) }.drop(frame.own)
+          end
+        end
+      end
 
       # One of them, and the way to its value that costs least.
       class Expression
@@ -43,6 +80,7 @@ module Tracepoint
           @text = text.strip
           @kind = KINDS.find { |form, _| form.match?(@text) }&.last || :code
           @name = @text.delete_prefix("self.").to_sym if %i[variable attribute local].include?(@kind)
+          @callers = Callers.named(@text)
           check unless @kind == :place
         end
 
@@ -70,7 +108,7 @@ module Tracepoint
           scope = frame.binding ||= BINDER.bind_call(frame.receiver)
           return scope.local_variable_get(@name) if @kind == :local && scope.local_variable_defined?(@name)
 
-          scope.eval(@text, FILE, 1)
+          Callers.into(scope, @callers, frame).eval(@text, FILE, 1)
         end
 
         # Compiled and thrown away: nothing of it runs, nor is the program warned.
@@ -117,7 +155,7 @@ module Tracepoint
         # What the records are to say, as bytes.
         def of(program, binding, receiver, path, line)
           Thread.handle_interrupt(NEVER) do
-            frame = Frame.new(binding, receiver, path && "#{path}:#{line}")
+            frame = Frame.new(binding, receiver, path && "#{path}:#{line}", binding ? 1 : 0)
             found = Thread.handle_interrupt(immediate) { texts(@programs[program], frame) }
             nil while Thread.pending_interrupt? && drops_timeout?
             packed(program, found)
