@@ -177,18 +177,20 @@ def test_at_a_terminal(target: Target, talk: Terminal) -> None:
 def test_what_was_typed_is_there_the_next_time(
     target: Target, talk: Terminal, tmp_path: Path
 ) -> None:
-    talk.type("6 * 7\r")
-    talk.read_until(r"=> 42\r\n.*:2> ")
-    talk.type(" 7 * 7\r")
-    talk.read_until(r"=> 49\r\n.*:3> ")
+    said = [r":2\*", "=> 42(.|\n)*:3>", r":4\*", "=> 49(.|\n)*:5>"]
+    for line, then in zip(["6 *", "  7", " 7 *", "7"], said, strict=True):
+        talk.type(f"{line}\r")
+        talk.read_until(f"{then} ")
     talk.type("\x04")
     assert talk.finish()[1] == 0
     path = tmp_path / "rbtrace-py" / "console_history"
-    assert path.read_text() == "6 * 7\n"
+    assert path.read_text() == "6 *\n  7\n"
     again = begin(target, tmp_path)
     try:
-        again.type("\x10\r")
-        again.read_until(r"1> 6 \* 7\r\n=> 42\r\n")
+        again.type("\x10\x10\r")
+        again.read_until(r":2\* ")
+        again.type("\x10\x10\r")
+        again.read_until(r"=> 42\r\n")
     finally:
         again.close()
 

@@ -33,6 +33,17 @@ def test_lines_are_kept(place: Path) -> None:
     assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
 
 
+def test_code_of_several_lines(place: Path) -> None:
+    """Indented as it was typed; what began with a space is not kept at all."""
+    history = History("typed")
+    for first, *others in (["def one", "  1", "end"], [" secret = [", "  1", "]"]):
+        history.add(first)
+        for line in others:
+            history.add(line, goes_on=True)
+    history.add("two")
+    assert History("typed").lines() == ["def one", "  1", "end", "two"]
+
+
 def test_it_is_bounded(place: Path) -> None:
     place.parent.mkdir(parents=True)
     place.write_text("".join(f"{number}\n" for number in range(2 * MAX_LINES)))

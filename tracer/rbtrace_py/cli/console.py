@@ -43,7 +43,7 @@ def command(targets: Targets, words: tuple[str, ...], attaches: bool) -> int:
     stay until you leave, and _ is the last value. Ctrl-C ends what runs, or
     drops what was typed; Ctrl-D, exit or quit leave. The process goes on
     meanwhile. Tab completes names, calling nothing of the program's for it; what
-    was typed is kept in ~/.local/state/rbtrace-py, but for lines that begin with a
+    was typed is kept in ~/.local/state/rbtrace-py, but for code that begins with a
     space. From a pipe it takes code, too; the exit code is 1 if some raised.
 
     It needs the agent in the process (`eval --help` says how to load it).
@@ -98,7 +98,8 @@ def _at_terminal(console: Console, pid: int, output: Output) -> None:
 
     def typed(number: int, goes_on: bool) -> str | None:
         try:
-            return lines.line(f"{pid}:{number}{'*' if goes_on else '>'} ")
+            prompt = f"{pid}:{number}{'*' if goes_on else '>'} "
+            return lines.line(prompt, goes_on)
         except EOFError:
             output.lines([""])
             return None

@@ -21,13 +21,14 @@ class History:
     """Lines in a file of the user's, whom sudo may have made root; never an error.
 
     The file is the user's and nobody else may read it, as is fit for what may be
-    a password. A line that begins with a space is not kept.
+    a password. A line that begins with a space is not kept, nor what goes on with it.
     """
 
     def __init__(self, name: str) -> None:
         self._uid, self._gid = _user()
         self._path = _directory(self._uid) / name
         self._last = ""
+        self._is_secret = False
 
     def lines(self) -> list[str]:
         """The last ones; the file is cut to these when it has become twice as long."""
@@ -39,10 +40,15 @@ class History:
             return found[-MAX_LINES:]
         return []
 
-    def add(self, line: str) -> None:
-        """Keep ``line``, unless it is the one before it, or not to be kept."""
+    def add(self, line: str, goes_on: bool = False) -> None:
+        """Keep ``line``, unless it is the one before it, or not to be kept.
+
+        goes_on: with what was added before it; it may be indented then
+        """
+        if not goes_on:
+            self._is_secret = line.startswith(" ")
         is_odd = "\n" in line or len(line) > _MAX_LINE
-        if not line.strip() or line.startswith(" ") or is_odd or line == self._last:
+        if not line.strip() or self._is_secret or is_odd or line == self._last:
             return
         self._last = line
         with suppress(OSError), self._as_user():

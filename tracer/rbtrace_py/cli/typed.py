@@ -36,14 +36,17 @@ class Typed:
             "bind ^I rl_complete" if is_editline else "tab: complete"
         )
 
-    def line(self, prompt: str) -> str:
-        """The next one; raises as input does, and Interrupted."""
+    def line(self, prompt: str, goes_on: bool = False) -> str:
+        """The next one; raises as input does, and Interrupted.
+
+        goes_on: with the line before it
+        """
         try:
             line = input(prompt)
         finally:
             if self._leaving is not None:
                 raise self._leaving
-        self._history.add(line)
+        self._history.add(line, goes_on)
         return line
 
     def _choice(self, text: str, number: int) -> str | None:
