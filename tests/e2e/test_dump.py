@@ -171,7 +171,7 @@ def test_text(here: Standing) -> None:
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "TIME", out)
     text = re.sub(r"tid \d+", "tid N", text)
     text = re.sub(r"0x[0-9a-f]+", "0x0", text).replace(str(SOURCE), "P")
-    assert all(len(one) <= 80 for one in out.split("\n"))
+    assert all(len(one) <= 80 for one in text.split("\n"))
     yielded, produced = line("# in produce"), line("fiber = Fiber.new")
     assert f"""
 TIME, 3 threads

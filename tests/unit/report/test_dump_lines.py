@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rbtrace_py.aggregate.dump import Dump, DumpedFiber, DumpedThread
@@ -60,9 +62,21 @@ def test_every_part_of_a_dump() -> None:
         (PLAIN, ["    Till#pay", f"        …{PATH[-69:]}:7"]),
         (Style(width=40), ["    Till#pay", f"        …{PATH[-29:]}:7"]),
         (Style(spare=20), [f"    Till#pay  {PATH}:7"]),
+        (Style(is_whole=True), ["    Till#pay", f"        {PATH}:7"]),
     ],
 )
 def test_a_path_takes_what_room_there_is(style: Style, expected: list[str]) -> None:
     frames = stack(f"Till#pay@{PATH}:7")
     thread = DumpedThread(MAIN, ThreadState.SLEEPING, False, "S", frames)
     assert list(dump_lines(dumped(thread), style))[-len(expected) :] == expected
+
+
+def test_names_are_whole_where_no_terminal_shows_them() -> None:
+    name, words = f"Till#{'pay' * 40}", "worker" * 20
+    frames = stack(f"{name}@{PATH}:7")
+    named = DumpedThread(
+        replace(MAIN, name=words), ThreadState.SLEEPING, False, "S", frames
+    )
+    text = "\n".join(dump_lines(dumped(named, command=PATH), Style(is_whole=True)))
+    assert text.endswith(f'"{words}" tid 4211, sleeping\n    {name}\n        {PATH}:7')
+    assert PATH in text.splitlines()[1]

@@ -205,10 +205,11 @@ def test_a_summary_has_eighty_columns() -> None:
     assert long == f"100.00   100.00  Till#{'x' * 80} …/long/till.rb:8"
 
 
-def test_a_wide_terminal_has_room_for_paths() -> None:
+@pytest.mark.parametrize("style", [Style(spare=120), Style(is_whole=True)])
+def test_a_wide_terminal_has_room_for_paths_and_a_file_too(style: Style) -> None:
     path = f"/srv/{'very/' * 20}long/till.rb"
     profile = Profile(counted(sample(f"Till#checkout@{path}:7")))
-    asked = ReportOptions(style=Style(spare=120))
+    asked = ReportOptions(style=style)
     assert list(summary_lines(profile, asked))[1] == (
         f"100.00   100.00  Till#checkout {path}"
     )

@@ -10,7 +10,7 @@ from rbtrace_py.aggregate.dump import Dump, DumpedFiber, DumpedThread
 from rbtrace_py.model import Frame, FrameKind, SampleFlags, Stack, ThreadState
 from rbtrace_py.report.json import VERSION, Document
 from rbtrace_py.report.style import Style
-from rbtrace_py.report.text import cut, cut_left, escape, width, wrap
+from rbtrace_py.report.text import cut_left, escape, fitted, width, wrap
 from rbtrace_py.report.units import duration
 
 _INDENT = "    "
@@ -37,7 +37,7 @@ def dump_lines(dump: Dump, style: Style, lines: bool = True) -> Iterator[str]:
 
 def _wrapped(text: str, style: Style, paint: Callable[[str], str]) -> Iterator[str]:
     for line in wrap(text, style.width):
-        yield paint(cut(line, style.width, style))
+        yield paint(fitted(line, style.width, style))
 
 
 def _heading(dump: Dump) -> str:
@@ -74,7 +74,8 @@ def _signal(number: int) -> str:
 
 def _thread(thread: DumpedThread, frames: _Frames, style: Style) -> Iterator[str]:
     paint = _PAINTS.get(thread.state, Style.bold)
-    name = cut(_shown(thread_name(thread), style), max(style.width - 40, 20), style)
+    name = _shown(thread_name(thread), style)
+    name = fitted(name, max(style.width - 40, 20), style)
     rest = ", ".join(_facts(thread))
     yield f"{style.bold(name)} {paint(style, rest)}"
     yield from _stack(thread.stack, thread.flags, frames, style)
@@ -163,14 +164,15 @@ def _frame(frame: Frame, style: Style, lines: bool) -> Iterator[str]:
     name = _shown(frame.name, style)
     place = _shown(_place(frame, lines), style)
     if not place:
-        yield _INDENT + cut(name, style.room - len(_INDENT), style)
+        yield _INDENT + fitted(name, style.room - len(_INDENT), style)
         return
     if len(_INDENT) + width(name) + 2 + width(place) <= style.room:
         yield f"{_INDENT}{name}  {style.dim(place)}"
         return
-    yield _INDENT + cut(name, style.room - len(_INDENT), style)
-    room = style.room - 2 * len(_INDENT)
-    yield 2 * _INDENT + style.dim(cut_left(place, room, style))
+    yield _INDENT + fitted(name, style.room - len(_INDENT), style)
+    if not style.is_whole:
+        place = cut_left(place, style.room - 2 * len(_INDENT), style)
+    yield 2 * _INDENT + style.dim(place)
 
 
 def _place(frame: Frame, lines: bool) -> str:

@@ -15,7 +15,7 @@ from rbtrace_py.aggregate.inside import (
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.report.json import VERSION, Document
 from rbtrace_py.report.style import Style
-from rbtrace_py.report.text import cut, escape, pad, pad_left
+from rbtrace_py.report.text import cut, escape, fitted, pad, pad_left
 from rbtrace_py.report.units import share, whole
 
 _SPECIAL = re.compile(r"[^\\\n\t]?[^\x20-\x7e\n\t]+")
@@ -63,7 +63,7 @@ def backtrace_lines(
     yield style.bold(f"process {pid}, {count} thread{'' if count == 1 else 's'}")
     for thread in threads:
         yield ""
-        yield style.bold(cut(_heading(thread, style), style.width, style))
+        yield style.bold(fitted(_heading(thread, style), style.width, style))
         lines = thread.backtrace or ("(no Ruby code)",)
         yield from (f"{_MARGIN}{shown(line, style)}" for line in lines)
 

@@ -10,7 +10,7 @@ from rbtrace_py.aggregate.histogram import Distribution
 from rbtrace_py.report import units
 from rbtrace_py.report.rows import Row, rows
 from rbtrace_py.report.style import Style
-from rbtrace_py.report.text import cut, pad, pad_left, width
+from rbtrace_py.report.text import fitted, pad, pad_left, width
 from rbtrace_py.report.units import Format, Number
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -64,7 +64,7 @@ def header(title: str, count: int, elapsed_ns: int, style: Style) -> str:
     rate = units.rate(count, elapsed_ns)
     if rate and count:
         seen += f"  {rate}"
-    title = cut(title, max(style.width - len(seen) - 2, 16), style)
+    title = fitted(title, max(style.width - len(seen) - 2, 16), style)
     gap = max(style.width - width(title) - len(seen), 2)
     return f"{style.bold(title)}{' ' * gap}{seen}"
 

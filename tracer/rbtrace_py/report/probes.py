@@ -9,7 +9,7 @@ from rbtrace_py.aggregate.listed import Listed
 from rbtrace_py.model import Operand, describe_operand
 from rbtrace_py.report import units
 from rbtrace_py.report.style import Style
-from rbtrace_py.report.text import cut, escape, width
+from rbtrace_py.report.text import escape, fitted, width
 
 _MARGIN = 8
 """Columns that arguments are indented by, at most."""
@@ -41,8 +41,8 @@ def _place(listed: Listed) -> tuple[str, str]:
 def _provider(
     provider: str, path: str, listed: Sequence[Listed], several: bool, style: Style
 ) -> Iterator[str]:
-    name = cut(escape(provider, style), style.width // 2, style)
-    file = cut(escape(path, style), style.width - width(name) - 2, style)
+    name = fitted(escape(provider, style), style.width // 2, style)
+    file = fitted(escape(path, style), style.width - width(name) - 2, style)
     yield f"{style.bold(name)}  {style.dim(file)}"
     for each in listed:
         yield from _probe(each, several, style)
@@ -58,7 +58,7 @@ def _probe(listed: Listed, several: bool, style: Style) -> Iterator[str]:
     if several:
         sites += f" in {_number(len(pids), 'process', 'processes')}"
     room = style.width - 4 - len(sites) - 2
-    name = cut(escape(probe.name, style), room // 2, style)
+    name = fitted(escape(probe.name, style), room // 2, style)
     operands = [_operand(each, room - _MARGIN - 1, style) for each in probe.operands]
     lines = _wrap(name, operands, room)
     gap = max(style.width - 4 - width(lines[0]) - len(sites), 2)
@@ -68,7 +68,7 @@ def _probe(listed: Listed, several: bool, style: Style) -> Iterator[str]:
 
 
 def _operand(operand: Operand, room: int, style: Style) -> str:
-    return cut(escape(describe_operand(operand), style), room, style)
+    return fitted(escape(describe_operand(operand), style), room, style)
 
 
 def _wrap(name: str, operands: Sequence[str], room: int) -> list[str]:

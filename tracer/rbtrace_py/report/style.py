@@ -18,7 +18,7 @@ class Style:
     ascii: must lines be ASCII?
     width: columns a line should not go beyond
     spare: columns beyond that, which the terminal has
-    is_whole: are names in tables whole, however long? Where programs read them
+    is_whole: are names whole, however long? Where programs read them
     """
 
     colour: bool = False

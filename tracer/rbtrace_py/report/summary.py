@@ -47,11 +47,14 @@ def _lines(
 
 
 def _fitted(frame: Frame, lines: bool, room: int, style: Style) -> str:
-    """In ``room`` columns if the name alone fits: of a long path the end is kept."""
+    """In ``room`` columns if the name alone fits: of a long path the end is kept.
+
+    Where names are whole, so are paths.
+    """
     text = share_text(frame, lines)
     name = clean(frame.name)
     place = text[len(name) + 1 :]
-    if not place or width(text) <= room:
+    if style.is_whole or not place or width(text) <= room:
         return text
     left = max(room - width(name) - 1, _SHORTEST_PLACE)
     return f"{name} {cut_left(place, left, style)}"

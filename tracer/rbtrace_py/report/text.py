@@ -116,6 +116,11 @@ def cut(text: str, columns: int, style: Style) -> str:
     return ("".join(kept) + mark)[: max(columns, 0)]
 
 
+def fitted(text: str, columns: int, style: Style) -> str:
+    """As cut; but whole where no terminal shows it."""
+    return text if style.is_whole else cut(text, columns, style)
+
+
 def cut_left(text: str, columns: int, style: Style) -> str:
     """The end of an escaped text in so many columns: of a path, what tells most."""
     if width(text) <= columns:

@@ -12,7 +12,7 @@ from rbtrace_py.report import units
 from rbtrace_py.report.amounts import NONE_ON_CPU, amount
 from rbtrace_py.report.folding import clean
 from rbtrace_py.report.style import Style
-from rbtrace_py.report.text import cut, escape, width
+from rbtrace_py.report.text import escape, fitted, width
 
 PLAIN_ROWS = 10
 
@@ -39,7 +39,7 @@ def plain_lines(
     """An interval: a line of how it went, and its methods."""
     own = picture.statistics
     head = f"{clock}  {amount(picture.recent, own.unit, style)}, {losses(picture)}"
-    yield style.bold(cut(head, style.width, style))
+    yield style.bold(fitted(head, style.width, style))
     shares = sorted_rows(picture, look, recent=True)[: look.rows or PLAIN_ROWS]
     yield from _plain_table(shares, picture.recent, look, style, recent=True)
     if not shares:
@@ -87,11 +87,11 @@ def frame_words(frame: Frame, lines: bool, room: int, style: Style) -> tuple[str
     line = f":{'?' if frame.line is None else frame.line}" if lines and where else ""
     for path in (where, basename(where)) if where else ():
         text = f" {escape(clean(path), style)}{line}"
-        if width(name) + width(text) <= room:
+        if style.is_whole or width(name) + width(text) <= room:
             return name, text
     if line and width(name) + len(line) <= room:
         return name, line
-    return cut(name, room, style), ""
+    return fitted(name, room, style), ""
 
 
 def sorted_rows(picture: Picture, look: Look, recent: bool) -> list[Weights]:
