@@ -99,6 +99,17 @@ class AgentCommandsTest < Minitest::Test
   end
 
   # They are the program's, and go on.
+  # Also one that is just ending, and of no group any more.
+  def test_its_own_threads_are_told_from_the_programs
+    target = target()
+    client = connect(target)
+    threads = Array.new(300) do
+      2.times { UNIXSocket.new(target.path).close }
+      client.call("threads")["threads"]
+    end
+    assert_equal [[true, false], [false, true]], threads.flatten.map { |thread| thread.values_at("main", "agent") }.uniq
+  end
+
   def test_threads_that_evaluated_code_starts
     target = target("STEP = -> { p $worker.alive? }")
     client = connect(target)

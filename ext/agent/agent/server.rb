@@ -70,6 +70,8 @@ module Tracepoint
       # Threads that begin in one of the group are of it too.
       def start
         thread = Thread.new do
+          # One that ends just now is of no group any more.
+          Thread.current.thread_variable_set(:rbtrace_agent, true)
           Native.own(true) unless Native.reason
           yield
         ensure
