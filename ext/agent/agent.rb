@@ -38,6 +38,7 @@ require_relative "agent/commands"
 require_relative "agent/connection"
 require_relative "agent/server"
 require_relative "agent/forks"
+require_relative "agent/hold"
 
 module Tracepoint
   module Agent
@@ -215,5 +216,6 @@ module Tracepoint
     Forks.install
     at_exit { Agent.finish }
     start
+    Hold.wait if path
   end
 end

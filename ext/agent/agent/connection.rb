@@ -19,10 +19,12 @@ module Tracepoint
         @peer_pid = peer_pid
         @commands = Commands.new(self)
         @due = 0.0
+        @is_known = false
       end
 
       def serve
         greet
+        @is_known = true
         loop { answer(next_request) }
       rescue Broken => e
         refuse(0, e)
@@ -33,6 +35,7 @@ module Tracepoint
 
       def close
         Agent.disarm(self)
+        Hold.leave(@peer_pid) if @is_known
         @wire.socket.close
       rescue IOError
         nil
@@ -50,7 +53,8 @@ module Tracepoint
 
       def arm
         reply, files = Agent.arm(self) { yield }
-        @wire.reply_with(@request, reply, files)
+        @wire.reply_with(@request, reply.merge(held: Hold.on?), files)
+        Hold.release
         nil
       ensure
         files&.each(&:close)
