@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import ExitStack, closing, suppress
 from typing import Any
 
@@ -243,13 +243,14 @@ class _Printing:
         self._limits = limits
         self._writers = writers
         self._stop = stop
+        self._have_ended = False
         self.shown = 0
 
     def run(self) -> None:
         """What is still to be written at the end is dropped by another Ctrl-C."""
         with suppress(KeyboardInterrupt):
             self._follow()
-            if self.shown != self._limits.count:
+            if self.shown != self._limits.count and not self._is_dropped():
                 with closing(self._session.finish()) as finishing:
                     self._finish(finishing)
         self._session.drop(is_lost=self.shown != self._limits.count)
@@ -260,17 +261,31 @@ class _Printing:
         pids = ", ".join(map(str, self._session.pids))
         waiting = Ticker(f"waiting for calls in pid {pids}", "stops", QUIET_SECONDS)
         last = time.monotonic()
-        for told in _told(self._session, self._limits, self._stop):
-            if told is None:
-                self._writers.flush()
-                waiting(time.monotonic() - last)
-                continue
-            waiting.clear()
-            self._write(told)
-            last = time.monotonic()
-            if self.shown == self._limits.count:
-                break
+        with closing(_told(self._session, self._limits, self._stop)) as coming:
+            for number, told in enumerate(coming):
+                if number % _EVENTS_BETWEEN == 0:
+                    self._look()
+                if told is None:
+                    self._writers.flush()
+                    waiting(time.monotonic() - last)
+                    continue
+                waiting.clear()
+                self._write(told)
+                last = time.monotonic()
+                if self.shown == self._limits.count or self._is_dropped():
+                    break
         waiting.end()
+
+    def _look(self) -> None:
+        """Have all processes ended, before anybody wished the end of this?"""
+        if not self._stop.is_asked():
+            processes = self._session.targets.processes.values()
+            self._have_ended = not any(process.alive() for process in processes)
+
+    def _is_dropped(self) -> bool:
+        """Of a process that runs, what waits is written after Ctrl-C; but of one
+        that has ended there is nothing else that a signal could mean."""
+        return self._have_ended and self._stop.is_asked()
 
     def _finish(self, finishing: Iterable[Told]) -> None:
         was_asked = self._stop.is_asked()
@@ -291,7 +306,9 @@ class _Printing:
             self.shown += 1
 
 
-def _told(session: Calls, limits: Limits, stop: Stop) -> Iterator[Told | None]:
+def _told(
+    session: Calls, limits: Limits, stop: Stop
+) -> Generator[Told | None, None, None]:
     """Events as they come; None where nothing more is there at the moment."""
     start = time.monotonic()
     while not stop.is_asked() and not session.is_over:
