@@ -432,7 +432,9 @@ def test_an_agent_that_comes_later(start: Start, trace: Trace) -> None:
 def test_it_waits_for_no_longer_than_it_traces(words: list[str], start: Start) -> None:
     target = start("calls.rb", "late")
     is_ours = words[0] == "stacks"
-    whom = ["--", "ruby", "-e", "sleep"] if is_ours else [target.pid]
+    whom = (
+        ["--", "ruby", "--disable=rubyopt", "-e", "sleep"] if is_ours else [target.pid]
+    )
     _, err, code = run(*words, "-d", "300ms", *whom)
     assert code == 4
     assert err.startswith("rbtrace-py: there is no agent in process ")

@@ -32,6 +32,7 @@ class Process:
     """One that lives until its agent hangs up."""
 
     pid = 7
+    program = b"ruby"
 
     def __init__(self) -> None:
         self.is_alive = True

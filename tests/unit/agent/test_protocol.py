@@ -25,6 +25,7 @@ class Alive:
     """A process that lives on, whatever its agent does."""
 
     pid = 7
+    program = b"ruby"
 
     def alive(self) -> bool:
         return True

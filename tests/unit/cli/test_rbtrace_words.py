@@ -61,28 +61,17 @@ def test_the_same_in_our_words(theirs: str, ours: str) -> None:
     assert found.command == []
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [("", "-rtracepoint/agent"), ("-w", "-w -rtracepoint/agent")],
-)
-def test_a_command_to_start(before: str, after: str) -> None:
+def test_a_command_to_start() -> None:
     words = ["-f", "--exec", "ruby", "-e", "1", "--", "-f"]
-    found = translate(words, before)
-    assert found.words == ["calls"]
-    assert found.command == ["env", f"RUBYOPT={after}", *words[2:]]
-
-
-def test_how_ruby_finds_the_agent() -> None:
-    found = translate(["-fx", "ruby"], "-w", lambda: ["-I/a", "-rtracepoint/agent"])
-    assert found.command[:2] == ["env", "RUBYOPT=-w -I/a -rtracepoint/agent"]
-    assert translate(["-p", "1", "-f"], "", lambda: 1 / 0).command == []
+    found = translate(words)
+    assert (found.words, found.command) == (["calls"], words[2:])
 
 
 @pytest.mark.parametrize("before", ["--exec", "-x", "--wait 3 -x", "-nx"])
 def test_a_command_alone_shows_all_its_calls(before: str) -> None:
     found = translate([*before.split(), "ruby", "shop.rb"])
     assert found.words == ["calls", *(["--no-duration"] if before == "-nx" else [])]
-    assert found.command == ["env", "RUBYOPT=-rtracepoint/agent", "ruby", "shop.rb"]
+    assert found.command == ["ruby", "shop.rb"]
     assert "nothing was chosen to be shown: all calls are, as with -f" in found.notes
     assert ("waited for" in found.notes[0]) is ("wait" in before)
 

@@ -123,6 +123,25 @@ def test_another_program_begins_anew(world: World, joining: Joining) -> None:
     assert counts(joining) == (1, 1, 0)
 
 
+def test_one_that_is_ours_is_asked_for_as_long_as_it_lives(
+    world: World, joining: Joining
+) -> None:
+    """It is not late, as it waits; only at first it is worth a look at once."""
+    ours = world.child(1, NoAgent("not yet"))
+    world.refresh()
+    joining.ask_again(cast(Process, ours))
+    assert joining.is_asking_again
+    for world.now in (0.0, SECONDS, 9 * SECONDS):
+        joining.look()
+        assert (counts(joining), joining.is_asking_again) == ((1, 0, 0), not world.now)
+    ours.program = b"ruby"
+    joining.look()
+    assert joining.is_asking_again
+    world.problems.clear()
+    joining.look()
+    assert (counts(joining), joining.is_asking_again) == ((0, 0, 0), False)
+
+
 def test_nobody_waits_for_ever(world: World, joining: Joining) -> None:
     """Of those that have no agent new ones may come and come."""
     for pid in range(1, 9):

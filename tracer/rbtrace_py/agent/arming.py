@@ -151,6 +151,7 @@ class Armed(Closing):
     scale: its ticks as nanoseconds
     overhead: what stays when it is disarmed, in the agent's words
     ractors: how many there are; only the main one is seen
+    held: the program had done nothing yet, and was waiting for this
     ended: why there is no more to come: NoSuchTarget if the process has ended, or
         another error; None while it goes on
     wall_offset: CLOCK_REALTIME less what ``scale.to_ns`` says, in nanoseconds
@@ -196,6 +197,7 @@ class Armed(Closing):
             raise BrokenAgent("the agent armed something else than it was asked for")
         self.overhead = tuple(_texts(reply.get("overhead")))
         self.ractors = _integer(reply.get("ractors"))
+        self.held = reply.get("held") is True
         before = time.time_ns()
         try:
             pair = self.clock()

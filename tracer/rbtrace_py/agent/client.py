@@ -51,6 +51,10 @@ class AgentError(RbtraceError):
         super().__init__(f"process {pid}: {safe_text(message, _MESSAGE_LIMIT)}", hint)
 
 
+class AnotherProgram(BrokenAgent):
+    """The process has executed another program, and with the old one its agent went."""
+
+
 class _Ended(Exception):
     """The other end closed the connection."""
 
@@ -65,6 +69,7 @@ class Agent(Closing):
 
     def __init__(self, process: Process) -> None:
         self._process = process
+        self._program = process.program
         self._number = 0
         self._is_sending = False
         self._is_cancelled = False
@@ -274,12 +279,15 @@ class Agent(Closing):
         return BrokenAgent(f"the agent in process {process.pid} does not answer", hint)
 
     def ended(self) -> RbtraceError:
-        """Why it hung up: NoSuchTarget if the process has ended."""
+        """Why it hung up: NoSuchTarget if the process has ended; AnotherProgram."""
         process = self._process
+        hung_up = f"the agent in process {process.pid} hung up"
+        if not is_ending(process) and process.program not in (self._program, b""):
+            return AnotherProgram(f"{hung_up}: it runs another program now")
         # Or it ends in an orderly way, and its agent before it.
         if is_ending(process) or process.wait(_ENDING_SECONDS):
             return gone(process.pid)
-        return BrokenAgent(f"the agent in process {process.pid} hung up")
+        return BrokenAgent(hung_up)
 
 
 def _is_stopped(process: Process, states: str = "Tt") -> bool:

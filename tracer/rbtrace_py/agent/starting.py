@@ -1,9 +1,13 @@
-"""Options of Ruby with which a program that is started has an agent."""
+"""How a program starts with an agent, and does nothing before that is asked.
+
+docs/agent.md, "The start of a program".
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from rbtrace_py.agent.hook import NotBuilt, hook
@@ -12,6 +16,33 @@ from rbtrace_py.linux import cache
 _FIRST = Path(__file__).parent / "first"
 _HOOK = "rbtrace-hook"
 """How the hook's folder is called; first/tracepoint/agent.rb knows it by that."""
+_FEATURE = "tracepoint/agent"
+_OPTIONS = "RUBYOPT"
+_WAIT = "TRACEPOINT_AGENT_WAIT"
+HOLD_SECONDS = 30.0
+"""So long a program of ours does nothing at most, until it is armed."""
+_MOST_SECONDS = 3600.0
+
+
+def environment(seconds: float, before: Mapping[str, str]) -> dict[str, str]:
+    """Variables for a program that we start: beside those of ``before``, or instead.
+
+    Each Ruby that it is, one after the other, waits up to ``seconds`` for us.
+    """
+    milliseconds = round(min(seconds, _MOST_SECONDS) * 1000)
+    found = {_WAIT: f"{milliseconds}:{os.getpid()}"}
+    given = before.get(_OPTIONS, "")
+    if _FEATURE not in given:
+        found[_OPTIONS] = " ".join(filter(None, (given, *options())))
+    return found
+
+
+def begun_before(pid: int) -> str:
+    """Of a program of ours that did not wait, what to tell its user."""
+    return (
+        f"process {pid} did not wait until it was traced: what it did first may be"
+        " missing"
+    )
 
 
 def options() -> list[str]:
@@ -23,7 +54,7 @@ def options() -> list[str]:
     folders = [os.path.realpath(_FIRST), _hook_folder()]
     return [
         *(f"-I{each}" for each in folders if each and _is_fit(each)),
-        "-rtracepoint/agent",
+        f"-r{_FEATURE}",
     ]
 
 

@@ -130,7 +130,7 @@ _SHOWN = (Happened.RETURNED, Happened.ENDED)
     type=o.Seconds(),
     default=10.0,
     show_default="10s",
-    help="How long the process may take to begin.",
+    help="How long the process may take to begin, and a COMMAND waits to be traced.",
 )
 @o.attach_option
 @o.yes_option
@@ -146,6 +146,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     The process must have loaded the agent: require "tracepoint/agent" in it, or
     RUBYOPT=-rtracepoint/agent around it (in a checkout
     RUBYOPT="-I$PWD/ruby/lib -rtracepoint/agent"); or --attach puts it there.
+    A COMMAND gets it by itself, and does nothing before its calls are seen.
     Nothing is hooked before this command runs, and nothing after it.
 
     Calls that come faster than they can be written are lost, and shown where
@@ -160,6 +161,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     Examples:
       rbtrace-py calls 1234
       rbtrace-py calls 1234 -m String#gsub 'Dir.' --count 20
+      rbtrace-py calls -m 'Order#' -- ruby shop.rb
       rbtrace-py calls 1234 -m 'Cart#add(self, item, @total, item.price)'
       rbtrace-py calls 1234 --slow 100 -c puma -o slow.log
       rbtrace-py calls 1234 --c-calls --yes --gc -t

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -29,8 +29,13 @@ from rbtrace_py.session.selectors import selectors_of
 from rbtrace_py.session.targets import Targets
 
 
-def fold_calls(targets: Targets, values: dict[str, Any], stem: str) -> int:
-    """See the module; the exit code."""
+def fold_calls(
+    targets: Targets, values: dict[str, Any], stem: Callable[[], str]
+) -> int:
+    """See the module; the exit code.
+
+    stem: says how files are called that nobody named, once there is a process
+    """
     agree = o.options_of(values).agree
     assert agree is not None
     options = CallsOptions(
@@ -44,7 +49,7 @@ def fold_calls(targets: Targets, values: dict[str, Any], stem: str) -> int:
         stop = stack.enter_context(Stop())
         session = stack.enter_context(FoldedCalls(targets, options))
         start(session, stop.is_asked)
-        folding = _Folding(session, values, stem)
+        folding = _Folding(session, values, stem())
         session.notes.append("calls: from the agent's hook")
         attached(session)
         said = len(session.notes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 
@@ -65,7 +64,7 @@ def command(ctx: click.Context, words: tuple[str, ...]) -> int:
         click.echo(f"rbtrace-py, version {__version__}")
         return 0
     words = (*words, "--", *behind) if behind else words
-    found = translate(words, os.environ.get("RUBYOPT", ""), _ruby_options)
+    found = translate(words)
     _say(found)
     result = cli.main(
         found.words,
@@ -74,13 +73,6 @@ def command(ctx: click.Context, words: tuple[str, ...]) -> int:
         obj={"command": found.command},
     )
     return result if isinstance(result, int) else 0
-
-
-def _ruby_options() -> list[str]:
-    # Only who starts a program needs it.
-    from rbtrace_py.agent.starting import options
-
-    return options()
 
 
 def _own(words: tuple[str, ...]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ chosen is the first free letter of the long one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -60,7 +60,6 @@ _TRACERS = ("firehose", "methods", "slow", "slowcpu", "config", "gc")
 _IS_OPTION = re.compile(r"-(-|[^\d.])")
 _NUMERIC = "=0123456789"
 _EXEC = "--exec"
-_AGENT = "-rtracepoint/agent"
 
 Given = Mapping[str, Sequence[str]]
 """Options that were given, by their long names, and their words."""
@@ -75,23 +74,12 @@ class Translated:
     notes: list[str]
 
 
-def translate(
-    words: Sequence[str],
-    rubyopt: str = "",
-    agent: Callable[[], Sequence[str]] = lambda: (_AGENT,),
-) -> Translated:
-    """Say ``words`` of rbtrace's in ours; raises UsageError.
-
-    rubyopt: that of the environment, which is kept for a program to start
-    agent: gives the options with which Ruby has it load the agent
-    """
+def translate(words: Sequence[str]) -> Translated:
+    """Say ``words`` of rbtrace's in ours; raises UsageError."""
     at = words.index(_EXEC) if _EXEC in words else len(words)
     given = _read(words[:at])
     command = [*given.get("exec", ()), *words[at + 1 :]]
     is_command = "exec" in given or at < len(words)
-    if command:
-        options = " ".join(filter(None, (rubyopt, *agent())))
-        command = ["env", f"RUBYOPT={options}", *command]
     notes = _notes(given)
     found = next((one for name, one in _QUESTIONS.items() if name in given), None)
     if found is None and is_command and not any(name in given for name in _TRACERS):

@@ -72,7 +72,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
         raise UsageError(f"stacks takes no {words[0]!r}", "see --format for reports")
     if values["calls"]:
         m.attach_first(targets, values)
-        return fold_calls(targets, values, s.name_now(targets))
+        return fold_calls(targets, values, lambda: s.name_now(targets))
     if values["selectors"] or values["c_calls"] or values["attaches"]:
         raise UsageError("-m, --c-calls and --attach are for --calls")
     if values["interval"] and values["output"] and not _format_of(values).is_text:

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rbtrace_py.agent.arming import Armed, Selector, What
+from rbtrace_py.agent.client import AnotherProgram
 from rbtrace_py.agent.place import ENDED_BEFORE, HOW_TO_LOAD, NoAgent, connect
 from rbtrace_py.agent.protocol import Map
 from rbtrace_py.agent.shared import Mode
+from rbtrace_py.agent.starting import begun_before
 from rbtrace_py.aggregate.calls import Thread, Told
 from rbtrace_py.aggregate.switches import Switch
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
@@ -127,6 +129,7 @@ class Calls(Closing):
         self._agreement = Agreement(options.agree)
         self._looked = 0.0
         self._last_end = 0.0
+        targets.start_with_agent(options.seconds)
         self._switches: Switches | None = None
 
     def start(self, stop: Callable[[], bool] = lambda: False) -> None:
@@ -271,6 +274,8 @@ class Calls(Closing):
 
     def _take_in(self, process: Process) -> None:
         armed = self._arm(process)
+        if self.targets.is_ours(process) and not armed.held:
+            self._say_once(begun_before(process.pid))
         if self.targets.has_joined(process):
             self._children.add(process.pid)
         self._traced[process.pid] = self.trace(process.pid, armed)
@@ -344,9 +349,12 @@ class Calls(Closing):
             self._agreement.ask(what_stays(hello, self.options.c_calls))
 
     def _join(self) -> None:
-        """Children of the targets, once they have an agent of their own."""
+        """Children of the targets, and what our program executes, once they have an
+        agent of their own."""
         now = time.monotonic()
-        if not self.targets.follow or now - self._looked < JOIN_SECONDS:
+        may_come = self.targets.follow or self.targets.command is not None
+        seconds = LOOK_SECONDS if self._joining.is_asking_again else JOIN_SECONDS
+        if not may_come or now - self._looked < seconds:
             return
         self._looked = now
         self._joining.look()
@@ -366,6 +374,12 @@ class Calls(Closing):
         traced = self._traced.pop(pid)
         if self._switches is not None:
             self._switches.forget(pid)
-        self._ended.append(self._told_of_end(traced.end()))
+        end = traced.end()
+        process = self.targets.ours
+        if isinstance(end.problem, AnotherProgram) and process and process.pid == pid:
+            # It waits for us again.
+            end = replace(end, problem=None)
+            self._joining.ask_again(process)
+        self._ended.append(self._told_of_end(end))
         self._last_end = self._joining.clock()
         traced.armed.close()

@@ -88,12 +88,14 @@ class Errand(Closing):
     in the code is a symbol of its thread's variable for a queue: it ends by itself,
     and has written all by then, when it takes nil from that.
 
+    first: the record that said so
     ended: why no more comes, None while it goes on, or where the code has ended
     Raises what Agent does, and BrokenAgent where the code does not begin.
     """
 
     def __init__(self, process: Process, code: str, seconds: float = _GRACE) -> None:
         self.ended: RbtraceError | None = None
+        self.first: Record = ()
         self._process = process
         self._variable = f":rbtrace_{secrets.token_hex(8)}"
         self._code = _ALONE % (code % {"queue": self._variable})
@@ -186,6 +188,7 @@ class Errand(Closing):
         if self._is_beginning:
             self._is_beginning = False
             if not self._has_begun.is_set():
+                self.first = record
                 self._has_begun.set()
                 return
             record = GAP

@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from rbtrace_py.agent.client import AnotherProgram
 from rbtrace_py.agent.place import NoAgent
 from rbtrace_py.agent.protocol import BrokenAgent
+from rbtrace_py.agent.starting import HOLD_SECONDS, begun_before
 from rbtrace_py.aggregate.events import RaiseEvent
 from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
@@ -26,6 +28,7 @@ _WAITING = 10_000
 _FIELDS = 8
 _SLICE = 0.02
 _MAX = (1 << 63) - 1
+_HELD = b"held"
 _BEFORE = 0
 """As whose are counted those that were lost before a process's code was run again."""
 
@@ -79,7 +82,9 @@ lambda do |waiting, size, depth|
   end
   ::Tracepoint::Agent.undoing(undo) do
     tracer.enable
-    write.call(["ready"])
+    hold = ::Tracepoint::Agent::Hold if defined?(::Tracepoint::Agent::Hold)
+    write.call(["ready", hold && hold.on? ? "held" : ""])
+    hold.release if hold
     while (now, id, error, path, line, method = queue.pop)
       kind = class_of.bind(error).call
       fields = [now, id, lost, guarded.call(name, kind) || guarded.call(nameless, kind),
@@ -131,6 +136,7 @@ class Exceptions(Starting):
         numbers = {"waiting": _WAITING, "size": size, "depth": depth}
         # What is for the errand is left to it.
         self._code = CODE % {**numbers, "queue": "%(queue)s"}
+        targets.start_with_agent(HOLD_SECONDS)
 
     def _start(self) -> None:
         began = time.monotonic()
@@ -165,11 +171,21 @@ class Exceptions(Starting):
         )
 
     def refresh(self) -> None:
-        """Take in children that have an agent by now."""
+        """Take in children that have an agent by now, and what our program executes."""
+        ours = self.targets.ours
+        errand = self._errands.get(ours.pid) if ours else None
+        if ours and errand and isinstance(errand.ended, AnotherProgram):
+            self._last += [(ours.pid, record) for record in errand.finish()]
+            self._lost_before(ours.pid)
+            self._errands.pop(ours.pid).close()
+            self._joining.ask_again(ours)
         self._joining.look()
 
     def _ask(self, process: Process) -> None:
-        self._errands[process.pid] = Errand(process, self._code)
+        errand = Errand(process, self._code)
+        self._errands[process.pid] = errand
+        if self.targets.is_ours(process) and _HELD not in errand.first:
+            self.notes.append(begun_before(process.pid))
 
     def events(self, seconds: float) -> Iterator[RaiseEvent]:
         """What has come; waits up to ``seconds`` if nothing has."""
@@ -191,10 +207,13 @@ class Exceptions(Starting):
         """The event that it is; a gap counts as one that was lost."""
         if record == GAP:
             # What the code counts begins anew.
-            lost = self._lost.pop(pid, 0) + 1
-            self._lost[_BEFORE] = self._lost.get(_BEFORE, 0) + lost
+            self._lost_before(pid, 1)
             return
         yield self._event(pid, record)
+
+    def _lost_before(self, pid: int, more: int = 0) -> None:
+        lost = self._lost.pop(pid, 0) + more
+        self._lost[_BEFORE] = self._lost.get(_BEFORE, 0) + lost
 
     def _event(self, pid: int, record: Record) -> RaiseEvent:
         if len(record) < _FIELDS:

@@ -22,11 +22,12 @@ class FoldedCalls(Calls):
 
     def __init__(self, targets: Targets, options: CallsOptions) -> None:
         super().__init__(targets, options)
-        self._folds: dict[int, _Folded] = {}
+        self._folds: list[_Folded] = []
 
     def trace(self, pid: int, armed: Armed) -> Traced:
-        self._folds[pid] = _Folded(pid, armed)
-        return self._folds[pid]
+        folded = _Folded(pid, armed)
+        self._folds.append(folded)
+        return folded
 
     def look(self, seconds: float) -> None:
         """Take in what has come; if there is nothing, waits at most so long."""
@@ -40,17 +41,17 @@ class FoldedCalls(Calls):
 
     @property
     def calls(self) -> int:
-        return sum(each.fold.calls for each in self._folds.values())
+        return sum(each.fold.calls for each in self._folds)
 
     @property
     def unreturned(self) -> int:
         """Calls that were not seen to return; timed until they were last seen."""
-        return sum(each.fold.unreturned for each in self._folds.values())
+        return sum(each.fold.unreturned for each in self._folds)
 
     @property
     def other(self) -> int:
         """Calls on paths for which there was no room."""
-        return sum(each.fold.other for each in self._folds.values())
+        return sum(each.fold.other for each in self._folds)
 
     def counters(self) -> dict[str, int]:
         """What ``ends`` tells of all processes."""
@@ -63,7 +64,7 @@ class FoldedCalls(Calls):
     @property
     def lost(self) -> int:
         """Events; of those at the very end no record tells."""
-        told = sum(each.fold.lost for each in self._folds.values())
+        told = sum(each.fold.lost for each in self._folds)
         return max(told, self.counters().get("lost", 0))
 
     def take(
@@ -76,7 +77,7 @@ class FoldedCalls(Calls):
         """
         counts = StackCounts(statistics)
         samples = statistics.samples
-        for each in self._folds.values():
+        for each in self._folds:
             each.take(counts, self.thread_names, statistics.unit == "ns", calls)
         statistics.samples = samples
         return counts

@@ -1,4 +1,4 @@
-"""Children that are asked for their agent again: they may have one soon."""
+"""Processes that are asked for their agent again: they may have one soon."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ _MOST_REASONS = 50
 
 @dataclass(slots=True)
 class _Left:
-    """A child that is left out.
+    """One that is left out, a child as a rule.
 
     program: what tells what it runs from the next; since: when that was first seen
+    is_late: it has begun without us
     is_given_up: it is not tried again while it runs that
     """
 
     process: Process
     program: bytes
     since: float
+    is_late: bool = True
     is_given_up: bool = False
 
     def has_executed(self, now: float) -> bool:
@@ -84,6 +86,19 @@ class Joining:
         found = self._reasons.items()
         return [f"process {pid} is left out: {why}" for pid, why in found]
 
+    def ask_again(self, process: Process) -> None:
+        """One that runs another program than we asked; for as long as it lives."""
+        self._leave(process).is_late = False
+
+    @property
+    def is_asking_again(self) -> bool:
+        """Is one of those worth a look at once, as it may wait for us?"""
+        now = self.clock()
+        return any(
+            not (each.is_late or each.is_given_up) and now - each.since < SECONDS
+            for each in self._left.values()
+        )
+
     def begin(self, children: Iterable[Process]) -> None:
         """Ask those that are there from the start; raises NotAgreed."""
         for child in children:
@@ -114,13 +129,14 @@ class Joining:
 
     def _try(self, left: _Left) -> None:
         try:
-            self.late += self._ask(left)
+            self.late += self._ask(left) and left.is_late
         except NotAgreed as error:
             left.is_given_up = True
             self._explain(left, error)
         else:
             # After it was tried, however long nobody looked.
-            left.is_given_up = self.clock() - left.since >= SECONDS
+            is_old = self.clock() - left.since >= SECONDS
+            left.is_given_up = is_old and left.is_late
 
     def _ask(self, left: _Left) -> bool:
         """Whether it has joined; raises NotAgreed."""

@@ -12,9 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from rbtrace_py.agent.arming import Armed, Selector, What
+from rbtrace_py.agent.client import AnotherProgram
 from rbtrace_py.agent.place import ENDED_BEFORE, HOW_TO_LOAD, NoAgent, connect
 from rbtrace_py.agent.protocol import Map
 from rbtrace_py.agent.shared import Condition, Counters, Mode
+from rbtrace_py.agent.starting import HOLD_SECONDS, begun_before
 from rbtrace_py.agent.tables import Counted, Tables
 from rbtrace_py.aggregate.histogram import Histogram
 from rbtrace_py.aggregate.methods import METHODS, MethodRow, group_rows
@@ -90,10 +92,11 @@ class Methods(Starting):
         self._ended_ns: int | None = None
         self._agreement = Agreement(self.options.agree)
         self._has_rows = False
-        self._hooks: dict[int, _Hook] = {}
+        self._hooks: list[_Hook] = []
         self._joining = Joining(targets, self._arm)
         self._strangers: set[int] = set()
         self._check()
+        targets.start_with_agent(HOLD_SECONDS)
 
     def _check(self) -> None:
         by = self.options.by
@@ -129,9 +132,10 @@ class Methods(Starting):
         if not processes:
             raise NoSuchTarget(ENDED_BEFORE, HOW_TO_LOAD)
         children = [one for one in processes if self.targets.has_joined(one)]
+        armed = {hook.pid for hook in self._hooks}
         try:
             for process in processes:
-                if process.pid not in self._hooks and process not in children:
+                if process.pid not in armed and process not in children:
                     self._arm(process)
         except NoAgent:
             if not self._waits(waited):
@@ -151,7 +155,10 @@ class Methods(Starting):
         connect(process).close()
         offsets = hook_offsets(process) if "method" in self.words else None
         what = self._what(offsets)
-        self._hooks[process.pid] = _Hook(process, what, self._before)
+        hook = _Hook(process, what, self._before)
+        self._hooks.append(hook)
+        if self.targets.is_ours(process) and not hook.held:
+            self.notes.append(begun_before(process.pid))
 
     def _waits(self, waited: float) -> bool:
         limit = self.options.wait_seconds
@@ -179,32 +186,36 @@ class Methods(Starting):
     def _note(self) -> None:
         """Which source it is, and what a user should know before the answer."""
         self.notes.append(f"{', '.join(self.words)}: counted by the agent's hook")
-        for pid, hook in self._hooks.items():
+        for hook in self._hooks:
             if hook.ractors > 1:
                 self.notes.append(
-                    f"process {pid} has {hook.ractors} Ractors; only the main one is"
-                    " seen"
+                    f"process {hook.pid} has {hook.ractors} Ractors; only the main one"
+                    " is seen"
                 )
-            self.notes += [f"process {pid}: {text}" for text in hook.overhead]
+            self.notes += [f"process {hook.pid}: {text}" for text in hook.overhead]
 
     # ------------------------------------------------------------- as it goes on
 
     def refresh(self) -> None:
-        """Hear what agents say; take in children."""
-        for hook in self._hooks.values():
+        """Hear what agents say; take in children, and what our program executes."""
+        ours = self.targets.ours
+        for hook in self._hooks:
+            is_live = hook.is_live
             hook.listen()
             hook.keep_learning()
+            if is_live and hook.has_executed and ours and hook.pid == ours.pid:
+                self._joining.ask_again(ours)
         self._joining.look()
 
     @property
     def is_over(self) -> bool:
         """Have all targets ended, or their agents?"""
-        is_live = any(hook.is_live for hook in self._hooks.values())
+        is_live = any(hook.is_live for hook in self._hooks)
         return not is_live and self.targets.ours_has_ended
 
     def wait(self, seconds: float) -> None:
         """Until an agent has something to say, or so long."""
-        live = [hook for hook in self._hooks.values() if hook.is_live]
+        live = [hook for hook in self._hooks if hook.is_live]
         if live:
             readable(live, seconds)
         else:
@@ -213,13 +224,13 @@ class Methods(Starting):
     def detach(self) -> None:
         """Have the hooks taken out; the answer can still be read."""
         if self._ended_ns is None:
-            for hook in self._hooks.values():
+            for hook in self._hooks:
                 hook.disarm()
             self._ended_ns = time.time_ns()
             self._strangers |= self.targets.strangers()
 
     def close(self) -> None:
-        for hook in self._hooks.values():
+        for hook in self._hooks:
             hook.close()
         self._hooks.clear()
 
@@ -227,7 +238,7 @@ class Methods(Starting):
 
     def snapshot(self) -> Result:
         is_timed = self.command == "latency"
-        rows = [row for hook in self._hooks.values() for row in hook.rows(is_timed)]
+        rows = [row for hook in self._hooks for row in hook.rows(is_timed)]
         series = {kind: word for word in self.words for kind in KINDS[word]}
         self._has_rows = bool(rows)
         groups = group_rows(rows, series, self.options.by, is_timed)
@@ -252,7 +263,7 @@ class Methods(Starting):
         return "no call of such a method was seen; methods written in C take --c-calls"
 
     def _counters(self, rows: Sequence[MethodRow], counted: int) -> dict[str, int]:
-        found = [hook.counters() for hook in self._hooks.values()]
+        found = [hook.counters() for hook in self._hooks]
         names = ["no_method", "too_deep", "no_stream"]
         counters = {}
         if self.command == "latency":
@@ -278,17 +289,23 @@ class _Hook:
     def __init__(
         self, process: Process, what: What, before: Callable[[Map], None]
     ) -> None:
-        self._pid = process.pid
+        self.pid = process.pid
         self._armed = Armed(process, what, before)
         self._tables = Tables(self._armed.shared, self._armed.scale)
         self._rows: dict[int, tuple[Counted, MethodRow]] = {}
         self.ractors = self._armed.ractors
+        self.held = self._armed.held
         self.overhead = [safe_text(t.encode(), _NAME) for t in self._armed.overhead]
 
     @property
     def is_live(self) -> bool:
         """Can it still say something?"""
         return self._armed.ended is None
+
+    @property
+    def has_executed(self) -> bool:
+        """Does its process run another program now, in which the hook is not?"""
+        return isinstance(self._armed.ended, AnotherProgram)
 
     def fileno(self) -> int:
         return self._armed.fileno()
@@ -318,7 +335,7 @@ class _Hook:
 
     def _made(self, counted: Counted, method: CalledMethod) -> MethodRow:
         return MethodRow(
-            self._pid,
+            self.pid,
             method,
             counted.entries,
             counted.calls,

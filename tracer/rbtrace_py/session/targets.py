@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
@@ -35,6 +35,7 @@ class Targets:
         self.command = command
         self.is_single = is_single
         self.output: int | None = None
+        self._environment: dict[str, str] = {}
         self._started: subprocess.Popen[bytes] | None = None
         self._ended: list[int] = []
         self._seen: list[int] = []
@@ -63,6 +64,28 @@ class Targets:
         """
         return cls({}, follow, words, is_single=not follow)
 
+    def start_with_agent(self, seconds: float) -> None:
+        """A program of ours, if there is one, is to start with an agent.
+
+        seconds: that it does nothing until it is armed, at most
+        """
+        assert self._started is None
+        if self.command is not None:
+            # Who has no agent to ask needs none of it.
+            from rbtrace_py.agent.starting import environment
+
+            self._environment = environment(seconds, os.environ)
+
+    @property
+    def ours(self) -> Process | None:
+        """Our program's, while it lives."""
+        pid = None if self._started is None else self._started.pid
+        return self._processes.get(pid or 0)
+
+    def is_ours(self, process: Process) -> bool:
+        """Is it the program that we started, whatever that runs by now?"""
+        return process is self.ours
+
     @property
     def processes(self) -> dict[int, Process]:
         self._begin()
@@ -76,7 +99,9 @@ class Targets:
         if self.command is None or self._started is not None:
             return
         try:
-            self._started = _popen_as_caller(self.command, self.output)
+            self._started = _popen_as_caller(
+                self.command, self.output, {**os.environ, **self._environment}
+            )
         except OSError as error:
             raise UsageError(
                 f"cannot run {self.command[0]}: {error.strerror}"
@@ -184,7 +209,7 @@ class _Streams(TypedDict, total=False):
 
 
 def _popen_as_caller(
-    words: Sequence[str], output: int | None
+    words: Sequence[str], output: int | None, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     """Start as who called sudo, if somebody did: root's work ends here."""
     streams: _Streams = {}
@@ -192,12 +217,17 @@ def _popen_as_caller(
         streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
     user, group = os.environ.get("SUDO_UID"), os.environ.get("SUDO_GID")
     if os.geteuid() != 0 or not user or not group:
-        return subprocess.Popen(words, **streams)
+        return subprocess.Popen(words, env=environment, **streams)
     name, extra = os.environ.get("SUDO_USER", ""), [int(group)]
     if name:
         extra = os.getgrouplist(name, int(group))
     return subprocess.Popen(
-        words, user=int(user), group=int(group), extra_groups=extra, **streams
+        words,
+        user=int(user),
+        group=int(group),
+        extra_groups=extra,
+        env=environment,
+        **streams,
     )
 
 

@@ -1,0 +1,126 @@
+"""A program that we start does nothing before it is traced, however short it is."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+import rubies
+from conftest import LIB, TARGETS, run
+
+PROGRAM = str(TARGETS / "start.rb")
+ONLY = ("-m", "first", "-m", "second")
+PATIENT = ("--timeout", "60s")
+LATE = "did not wait until it was traced"
+WHOLE = """\
+Object#first
+  Object#second <>
+Object#first <>
+
+Object#second <>
+
+Object#second <>
+
+Object#second <>
+
+Object#first
+  Object#second <>
+Object#first <>
+
+"""
+
+
+def masked(text: str) -> str:
+    return re.sub(r"<\d+\.\d{6}>", "<>", text)
+
+
+def ruby(name: str) -> list[str]:
+    """The words for a Ruby; one in a chroot gets no RUBYOPT of ours."""
+    if name == rubies.HERE:
+        return ["ruby"]
+    rubies.need(name)
+    start = [str(rubies.SCRIPT), "run", name, "ruby"]
+    return [*start, f"-I{LIB}", "-rtracepoint/agent"]
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize("name", [rubies.HERE, "2.7", "3.4"])
+def test_every_call_from_the_first_line(name: str) -> None:
+    out, err, code = run("calls", *ONLY, *PATIENT, "--", *ruby(name), PROGRAM)
+    assert (masked(out), code) == (WHOLE, 0), err
+    assert err.splitlines() == ["7 calls", "  nothing was lost"]
+
+
+def test_what_it_executes_is_traced_from_its_first_line() -> None:
+    """Its name stays unknown where a call was made just before."""
+    words = ["ruby", PROGRAM, "ruby", PROGRAM]
+    out, err, code = run("calls", *ONLY, *PATIENT, "--", *words)
+    assert code == 0, err
+    assert masked(out).endswith(WHOLE), err
+    assert "9 calls" in err.splitlines()
+    assert LATE not in err
+
+
+def test_what_it_executes_and_is_no_ruby() -> None:
+    words = ["ruby", PROGRAM, "sh", "-c", "exit 3"]
+    _, err, code = run("calls", *ONLY, *PATIENT, "--", *words)
+    assert code == 3
+    assert "2 calls" in err.splitlines()
+
+
+def counted(*words: str) -> Any:
+    out, err, code = run(*words, "--json", "--", "ruby", PROGRAM)
+    assert code == 0, err
+    assert LATE not in err
+    return json.loads(out)
+
+
+def test_counts_are_of_the_whole_program() -> None:
+    assert counted("count", *ONLY)["count"] == 7
+    assert counted("latency", *ONLY)["count"] == 7
+    raised = counted("count", "raise", "--via", "agent", "--by", "class")
+    found = {group["key"]: group["count"] for group in raised["groups"]}
+    assert found["ArgumentError"] == 1
+
+
+def test_call_trees_are_of_the_whole_program() -> None:
+    words = ("stacks", "--calls", "--weight", "calls", *ONLY)
+    out, err, code = run(*words, "--", "ruby", PROGRAM)
+    assert code == 0, err
+    stacks = (line.replace(f" {PROGRAM}", "") for line in out.splitlines())
+    assert sorted(stacks) == [
+        "Object#first 2",
+        "Object#first;Object#second 2",
+        "Object#second 3",
+    ]
+
+
+def test_exceptions_of_the_whole_program() -> None:
+    words = ("trace", "raise", "--via", "agent", "--template", "{message}")
+    out, err, code = run(*words, "--", "ruby", PROGRAM)
+    assert (out, code) == ('"last"\n', 0), err
+    assert LATE not in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("calls", "-m", "second"), ("count", "-m", "second"),
+     ("trace", "raise", "--via", "agent")],
+)  # fmt: skip
+def test_one_that_does_not_wait(words: tuple[str, ...]) -> None:
+    """That is said."""
+    code = """
+        def second = raise
+        loop do
+          second
+        rescue RuntimeError
+          sleep 0.001
+        end
+    """
+    start = ["env", "--unset=TRACEPOINT_AGENT_WAIT", "ruby", "-e", code]
+    _, err, status = run(*words, "--count", "1", "--", *start)
+    assert status == 0, err
+    assert LATE in " ".join(err.split())
