@@ -40,6 +40,9 @@ class Process:
     def alive(self) -> bool:
         return self.is_alive
 
+    def is_ending(self) -> bool:
+        return not self.is_alive
+
     def wait(self, timeout: float) -> bool:
         return not self.is_alive
 

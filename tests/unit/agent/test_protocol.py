@@ -30,6 +30,9 @@ class Alive:
     def alive(self) -> bool:
         return True
 
+    def is_ending(self) -> bool:
+        return False
+
     def wait(self, timeout: float) -> bool:
         return False
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from rbtrace_py.agent import protocol
-from rbtrace_py.agent.place import connect, is_ending
+from rbtrace_py.agent.place import connect
 from rbtrace_py.agent.protocol import BrokenAgent, Channel, FrameType, Head, Map
 from rbtrace_py.errors import NotPermitted, RbtraceError
 from rbtrace_py.linux.closing import Closing
@@ -140,7 +140,7 @@ class Agent(Closing):
             hello = self._call("hello", arguments, HELLO_SECONDS, {})
         except _Ended:
             # Its agent ends before it, when it ends in an orderly way.
-            if is_ending(self._process) or self._process.wait(_ENDING_SECONDS):
+            if self._process.is_ending() or self._process.wait(_ENDING_SECONDS):
                 raise gone(self._process.pid) from None
             raise NotPermitted(
                 f"the agent in process {self._process.pid} hung up",
@@ -282,10 +282,10 @@ class Agent(Closing):
         """Why it hung up: NoSuchTarget if the process has ended; AnotherProgram."""
         process = self._process
         hung_up = f"the agent in process {process.pid} hung up"
-        if not is_ending(process) and process.program not in (self._program, b""):
+        if not process.is_ending() and process.program not in (self._program, b""):
             return AnotherProgram(f"{hung_up}: it runs another program now")
         # Or it ends in an orderly way, and its agent before it.
-        if is_ending(process) or process.wait(_ENDING_SECONDS):
+        if process.is_ending() or process.wait(_ENDING_SECONDS):
             return gone(process.pid)
         return BrokenAgent(hung_up)
 

@@ -18,7 +18,7 @@ from rbtrace_py.errors import BadElf, NoSuchTarget, RbtraceError
 from rbtrace_py.linux.binaries import MappedFile, mapped_files, open_mapped
 from rbtrace_py.linux.elf import Budget, ElfFile
 from rbtrace_py.linux.inroot import open_directory_in_root
-from rbtrace_py.linux.process import Process, gone, parse_stat, parse_status
+from rbtrace_py.linux.process import Process, gone, parse_status
 from rbtrace_py.linux.ruby_probes import is_ruby_binary
 from rbtrace_py.linux.text import safe_text
 
@@ -29,8 +29,6 @@ _MOST_NAMES = 4096
 _TIMEOUT = struct.Struct("ll")
 _NOBODY = 65_534
 _ALL_USERS = (1 << 32) - 1
-_EXITING = 4
-"""PF_EXITING (include/linux/sched.h)."""
 _MARK = b"\0ruby_version\0"
 _MAX_STRINGS = 64 << 20
 CONNECT_SECONDS = 5
@@ -58,7 +56,7 @@ def connect(process: Process) -> socket.socket:
                 return connection
             connection.close()
             raise gone(process.pid)
-    if is_ending(process):
+    if process.is_ending():
         raise gone(process.pid)
     stranger = None if reasons else runs_no_ruby(process)
     if stranger is not None:
@@ -70,7 +68,7 @@ def connect(process: Process) -> socket.socket:
     )
 
 
-def runs_no_ruby(process: Process) -> NoAgent | None:
+def runs_no_ruby(process: Process) -> NoSuchTarget | None:
     """The error for a process that cannot have an agent; None if it may have one."""
     try:
         may_have = _may_be_ruby(process.identity, process.program, process)
@@ -78,6 +76,8 @@ def runs_no_ruby(process: Process) -> NoAgent | None:
         return None
     if may_have:
         return None
+    if process.is_ending():  # what it has mapped is gone by then, a Ruby or not
+        return gone(process.pid)
     return NoAgent(
         f"process {process.pid} ({process.comm}) runs no Ruby",
         "only CRuby (MRI) is read; JRuby and TruffleRuby are other programs",
@@ -101,15 +101,6 @@ def _names_ruby(process: Process, file: MappedFile) -> bool:
         sections = (*elf.named(b".dynstr"), *elf.named(b".strtab"))
         return any(_MARK in elf.data(each, _MAX_STRINGS) for each in sections)
     return False
-
-
-def is_ending(process: Process) -> bool:
-    """Does it run no more code? It closes its sockets before it has ended."""
-    try:
-        stat = parse_stat(process.read("stat"))
-    except NoSuchTarget:
-        return True
-    return bool(stat.flags & _EXITING) or not process.alive()
 
 
 def _connections(

@@ -20,6 +20,9 @@ NAMESPACES = ("mnt", "pid", "user")
 _PF_KTHREAD = 0x00200000
 """``task_struct.flags``: a thread of the kernel (include/linux/sched.h)."""
 
+_PF_EXITING = 4
+"""Of one that runs no more code: its memory goes before it has ended."""
+
 _PID_NAMESPACE_ROOT = 0xEFFFFFFC
 """Inode of the first pid namespace: PROC_PID_INIT_INO (include/linux/proc_ns.h)."""
 
@@ -134,7 +137,7 @@ class Process(Closing):
             return gone(self.pid)
         if error.errno in (errno.EACCES, errno.EPERM):
             return not_permitted(self.pid, doing)
-        if error.errno in (errno.ENOENT, errno.ESRCH) and self.alive():
+        if error.errno in (errno.ENOENT, errno.ESRCH) and not self.is_ending():
             return NoSuchTarget(f"process {self.pid} has no {doing}")
         if error.errno in (errno.ENOENT, errno.ESRCH, errno.EINVAL):
             return gone(self.pid)
@@ -151,6 +154,14 @@ class Process(Closing):
         except (OSError, RbtraceError):
             return False
         return stat.state not in "ZX" or self._has_other_threads()
+
+    def is_ending(self) -> bool:
+        """Does it run no more code? Its memory and its files go before it has ended."""
+        try:
+            stat = parse_stat(read_file("stat", dir_fd=self._directory))
+        except (OSError, RbtraceError):
+            return True
+        return bool(stat.flags & _PF_EXITING) or not self.alive()
 
     def wait(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds for its end; return whether it ended."""

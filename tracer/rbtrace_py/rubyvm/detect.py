@@ -131,7 +131,7 @@ def find_ruby(process: Process) -> Ruby:
                 return ruby
     if refused is not None:
         raise refused
-    if not process.alive():  # a zombie has no memory, of a Ruby or not
+    if process.is_ending():  # it has no memory any more, of a Ruby or not
         raise gone(process.pid)
     raise NotRuby(
         f"process {process.pid} ({process.comm}) runs no Ruby",
