@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -241,9 +240,3 @@ class Threads:
             return state
         ours = ec if self._has_running_ec else address
         return state if running == ours else ThreadState.WAITING
-
-
-def status_bytes(data: bytes, offset: int) -> int:
-    """Return the status byte within a thread's bytes."""
-    value: int = struct.unpack_from("=B", data, offset)[0]
-    return value

@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.memory import Memory
 from rbtrace_py.linux.text import safe_text
 from rbtrace_py.rubyvm.layout import Layout, StringStyle, ThreadList
@@ -207,13 +206,6 @@ class Values:
             start = entry if is_plain else entry - 32
             _, key, value, _, entry = struct.unpack("=5Q", self.memory.read(start, 40))
             yield key, value
-
-    def text_or_none(self, value: int) -> str | None:
-        """Return a String's text, None where memory is not (or no longer) there."""
-        try:
-            return self.string(value)
-        except UnreadableMemory:
-            return None
 
 
 def _packed_rows(data: bytes) -> Iterator[tuple[int, int, int]]:
