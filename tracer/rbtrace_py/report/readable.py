@@ -18,8 +18,9 @@ def readable_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
     """In the order in which samples were taken, in UTC; lastly the statistics."""
     if options.title:
         yield options.style.bold(clean(options.title))
+    of_calls = profile.counts.statistics.counted == "calls"
     for sample in profile.stream():
-        yield options.style.bold(_head(sample, profile.unit))
+        yield options.style.bold(_head(sample, profile.unit, of_calls))
         if sample.flags & SampleFlags.TRIMMED:
             yield "    (innermost frames missing)"
         for frame in reversed(sample.stack.frames):
@@ -30,9 +31,10 @@ def readable_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
     yield from statistics_lines(profile.counts.statistics, options.style)
 
 
-def _head(sample: Sample, unit: str) -> str:
+def _head(sample: Sample, unit: str, of_calls: bool) -> str:
+    """of_calls: it stands for all calls with this stack, which are in no one state"""
     words = [f"pid {sample.thread.pid}", thread_text(sample.thread)]
-    words.append(sample.state.name.lower())
+    words.append("calls" if of_calls else sample.state.name.lower())
     if sample.time_ns > 0:
         words.insert(0, _when(sample.time_ns))
     if sample.weight != 1 or unit != "samples":
