@@ -22,6 +22,16 @@ class RbtraceError(Exception):
         self.hint = hint
 
 
+class TooManyFiles(RbtraceError):
+    """We may open no more files; what: that one."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what}: too many open files",
+            "rbtrace-py may open too few (RLIMIT_NOFILE): `ulimit -n 4096` before it",
+        )
+
+
 class UsageError(RbtraceError):
     """Words on the command line that make no sense together."""
 

@@ -6,6 +6,7 @@ Neither waits for ever: a request has a time, and so has a frame that has begun.
 from __future__ import annotations
 
 import array
+import errno
 import math
 import os
 import socket
@@ -48,6 +49,11 @@ class AgentError(RbtraceError):
         hint = ""
         if self.code == "busy":
             hint = f"end that first, or both: rbtrace-py detach {pid} --yes"
+        elif self.code == "system" and reply.get("errno") == errno.EFBIG:
+            hint = (
+                "its limit for files holds for the agent's memory, too (RLIMIT_FSIZE,"
+                f" ulimit -f): prlimit --pid {pid} --fsize=unlimited"
+            )
         super().__init__(f"process {pid}: {safe_text(message, _MESSAGE_LIMIT)}", hint)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import os
@@ -17,7 +18,7 @@ import click
 
 from rbtrace_py import __version__
 from rbtrace_py.cli.stop import is_ignored
-from rbtrace_py.errors import FilterError, RbtraceError, UsageError
+from rbtrace_py.errors import FilterError, RbtraceError, TooManyFiles, UsageError
 from rbtrace_py.report.pointer import pointed
 from rbtrace_py.report.style import Style
 
@@ -209,12 +210,18 @@ def _said(error: BaseException) -> int:
         click.echo("rbtrace-py: interrupted", err=True)
         return INTERRUPTED
     if isinstance(error, OSError):
-        place = f"{error.filename}: " if error.filename else ""
-        error = RbtraceError(f"{place}{error.strerror or error}")
+        error = _of_system(error)
     if not isinstance(error, RbtraceError):
         raise error
     show_error(error)
     return error.exit_code
+
+
+def _of_system(error: OSError) -> RbtraceError:
+    if error.errno == errno.EMFILE:
+        return TooManyFiles(str(error.filename or "rbtrace-py"))
+    place = f"{error.filename}: " if error.filename else ""
+    return RbtraceError(f"{place}{error.strerror or error}")
 
 
 def _json_elsewhere(ctx: click.Context | None) -> click.UsageError:

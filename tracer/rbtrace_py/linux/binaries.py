@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from rbtrace_py.errors import BadElf, NoSuchTarget, NotPermitted
+from rbtrace_py.errors import BadElf, NoSuchTarget, NotPermitted, TooManyFiles
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.maps import Mapping, mappings
 from rbtrace_py.linux.process import Process
@@ -154,7 +154,7 @@ def _open_if(
     try:
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError as error:
-        _raise_if_refused(error)
+        _raise_if_refused(error, binary)
         return None
     try:
         if not _is(process, binary, handle, authoritative):
@@ -162,13 +162,15 @@ def _open_if(
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         return os.open(f"/proc/self/fd/{handle}", flags)
     except OSError as error:
-        _raise_if_refused(error)
+        _raise_if_refused(error, binary)
         return None
     finally:
         os.close(handle)
 
 
-def _raise_if_refused(error: OSError) -> None:
+def _raise_if_refused(error: OSError, binary: Binary) -> None:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        raise TooManyFiles(binary.path) from error
     if error.errno in (errno.EACCES, errno.EPERM):
         raise PermissionError(error.errno, os.strerror(error.errno)) from error
 

@@ -33,6 +33,10 @@ from rbtrace_py.session.targets import Targets
 from rbtrace_py.session.watch import Watcher
 
 _MOST_NOTES = 20
+_UNSEEN = (
+    "a program has them once it has loaded the gem and defined them;"
+    " `rbtrace-py probes PID` lists them while it runs"
+)
 
 
 class Session(Starting, Asked):
@@ -170,7 +174,9 @@ class Session(Starting, Asked):
         while True:
             probes = self._scan(self.targets.alive())
             if not probes and not self.targets.processes:
-                raise NoSuchTarget("the target ended before its probes appeared")
+                raise NoSuchTarget(
+                    "the target ended before its probes appeared", _UNSEEN
+                )
             try:
                 self.check(unique(probes))
                 return probes

@@ -1,0 +1,54 @@
+"""What is said where a limit of the shell's is too low, and where nothing came."""
+
+from __future__ import annotations
+
+import os
+import resource
+
+import pytest
+
+from conftest import LIB, Target, run
+from rbtrace_py.errors import TooManyFiles
+from rbtrace_py.linux.binaries import mapped_files, open_mapped
+from rbtrace_py.linux.process import Process
+
+RUBY = "$stdout.sync = true; puts :ready; gets"
+UNTIL_SEEN = "until ls -l /proc/$PPID/fd | grep -q pidfd; do :; done"
+"""It ends when rbtrace-py, its parent, has hold of it."""
+
+
+def test_the_targets_file_size(root: None) -> None:
+    words = ["ruby", f"-I{LIB}", "-rtracepoint/agent", "-e", RUBY]
+    target = Target("sh", "-c", 'ulimit -f 1000; exec "$@"', "sh", *words)
+    try:
+        out, err, code = run("calls", target.pid)
+    finally:
+        target.close()
+    said, _, hint = err.partition("\n")
+    assert (out, code) == ("", 1)
+    assert said == f"rbtrace-py: process {target.pid}: File too large"
+    assert f"prlimit --pid {target.pid} --fsize=unlimited" in " ".join(hint.split())
+
+
+def test_our_open_files() -> None:
+    with Process(os.getpid()) as process:
+        file = mapped_files(process)[0]
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        os.close(free := os.dup(0))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        try:
+            with pytest.raises(TooManyFiles) as caught:
+                open_mapped(process, file)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert str(caught.value) == f"{file.binary.path}: too many open files"
+    assert "`ulimit -n 4096`" in caught.value.hint
+
+
+def test_a_command_without_the_probe(root: None) -> None:
+    words = ["sh", "-c", UNTIL_SEEN]
+    _, err, code = run("latency", "--wait", "shop:checkout", "--", *words)
+    said, _, hint = err.partition("\n")
+    assert said == "rbtrace-py: the target ended before its probes appeared"
+    assert "`rbtrace-py probes PID` lists them while it runs" in " ".join(hint.split())
+    assert code == 4
