@@ -11,7 +11,8 @@
  * private (hook/state.h); of the shared memory only tails and numbers of blocks
  * are read back, and checked.
  *
- * The GVL orders all of this: hooks belong to one Ractor, ours to the main one.
+ * Hooks belong to one Ractor. What the main one's does the GVL orders; hook/ractors.h
+ * puts ours into the others, and hook/lock.h orders those.
  *
  * One translation unit, so that an event is handled without a call; its parts are
  * in the order in which they use one another.
@@ -30,6 +31,7 @@
 #include "hook/cruby.h"
 #include "hook/shared.h"
 #include "hook/state.h"
+#include "hook/lock.h"
 #include "hook/clock.h"
 #include "hook/sites.h"
 #include "hook/rings.h"
@@ -39,6 +41,7 @@
 #include "hook/expressions.h"
 #include "hook/calls.h"
 #include "hook/objects.h"
+#include "hook/ractors.h"
 #include "hook/arming.h"
 #include "hook/answers.h"
 
@@ -71,6 +74,11 @@ __attribute__((visibility("default"))) void Init_agent_hook(void) {
   rb_define_singleton_method(native, "arm", native_arm, 1);
   rb_define_singleton_method(native, "stop", native_stop, 0);
   rb_define_singleton_method(native, "inner", native_inner, 1);
+  rb_define_singleton_method(native, "births", native_births, 1);
+  rb_define_singleton_method(native, "no_births", native_no_births, 0);
+  rb_define_singleton_method(native, "census", native_census, 0);
+  rb_define_singleton_method(native, "join", native_join, 2);
+  rb_define_singleton_method(native, "crowded", native_crowded, 0);
   rb_define_singleton_method(native, "beats", native_beats, 0);
   rb_define_singleton_method(native, "renew", native_renew, 1);
   rb_define_singleton_method(native, "release", native_release, 0);

@@ -166,8 +166,8 @@ module Tracepoint
         server = @server
         undos = [*@undos.keys, -> { Redirect.forget }]
         forget
-        undos << -> { Ractors.unwatch }
         undos << -> { Native.forget } unless Native.reason
+        undos << -> { Ractors.unwatch }
         undos << -> { server.abandon } if server
         undos.each do |undo|
           undo.call

@@ -364,8 +364,11 @@ class AgentCallsTest < Minitest::Test
       }
     RUBY
     found = trees(program)
-    # Hooks are a ractor's own: the main one's are seen, and exact.
-    assert_equal ["Object#outside\n  Object#leaf\n" * 100], found.map { |text| text.gsub(/^ *(Ractor|Warning|Kernel).*\n/, "") }
+    found.map! { |text| text.gsub(/^ *(Ractor|Warning|Kernel).*\n/, "") }
+    main = "Object#outside\n  Object#leaf\n" * 100
+    assert_includes found, main
+    # Before 3.3 it may have run before it is hooked.
+    assert_equal [main, main * 2], found.sort_by(&:size) if RUBY_VERSION >= "3.3"
   end
 
   def test_selection

@@ -174,24 +174,6 @@ def test_by_thread(target: Target, trace: Trace) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["3.1", "3.4"])
-def test_ractors_are_said(name: str, trace: Trace) -> None:
-    with rubies.running(name, "calls.rb") as running:
-        running.target.step("ractor")
-        tracer = trace("calls", running.pid)
-        running.target.step("last")
-        out, err, code = tracer.finish()
-    assert (masked(out), code) == ("Tiny#last <>\n", 0)
-    assert "has 2 Ractors; only the main one's calls are seen" in err
-
-
-@pytest.mark.parametrize("name", ["3.1", "3.3", "3.4"])
-def test_the_main_ractor_is_exact_while_others_call(name: str, trace: Trace) -> None:
-    with rubies.running(name, "calls.rb") as running:
-        running.target.step("ractors")
-        _check_all(running.target, running.pid, trace)
-
-
 def test_c_methods(target: Target, trace: Trace) -> None:
     words = ["-m", "upcase", "-m", "Tiny#", "String#reverse", "--c-calls", "--yes"]
     tracer = trace("calls", target.pid, *words)

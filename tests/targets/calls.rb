@@ -47,7 +47,9 @@ class Plain
     new.leaf
   end
 
-  define_method(:made) { leaf }
+  made = proc { leaf }
+  Ractor.make_shareable(made) if defined?(Ractor)
+  define_method(:made, &made)
 
   def method_missing(name, *)
     name == :ghost ? leaf : super
@@ -112,6 +114,7 @@ end
 
 OBJECT = Object.new
 def OBJECT.alone; end
+Ractor.make_shareable(OBJECT) if defined?(Ractor)
 
 def in_thread(number)
   number < 1 ? Plain.new.leaf : in_thread(number - 1)
@@ -144,12 +147,57 @@ def turns
   [first, second, first, second].map(&:resume)
 end
 
+def in_ractor(what)
+  case what
+  when "trees" then trees
+  when "fibers" then turns
+  when "many" then 2_000.times { in_thread(2) }
+  end
+end
+
+# It does what it is sent. No IO: from 3.3 on Ruby itself may stop for good where a thread
+# waits for some while other Ractors run.
+def new_ractor
+  Ractor.new(Ractor.current) do |main|
+    while (what = Ractor.receive)
+      in_ractor(what)
+      main.send(what)
+    end
+  end
+end
+
+def have_ractors(what)
+  $ractors.each { |ractor| ractor.send(what) }
+  $ractors.each { Ractor.receive }
+end
+
 STEPS = {
   "trees" => -> { trees },
   "threads" => -> { Array.new(10) { |number| Thread.new { in_thread(number) } }.each(&:join) },
   "fibers" => -> { turns },
   "ractor" => lambda {
     $ractor = Ractor.new { Ractor.receive }
+  },
+  "three ractors" => lambda {
+    $ractors = Array.new(3) { new_ractor }
+    have_ractors("nothing")
+    $ractors.size.to_s
+  },
+  "in ractors" => lambda {
+    %w[trees fibers].each { |what| have_ractors(what) }
+    "it"
+  },
+  "many in ractors" => -> { have_ractors("many").size.to_s },
+  "begin ractors" => lambda {
+    $kept = Array.new(20) { Ractor.new { in_thread(2) } }
+    $kept.each { |one| one.respond_to?(:take) ? one.take : one.value }
+    $kept.size.to_s
+  },
+  "nested ractors" => lambda {
+    $kept = Array.new(3) { Ractor.new { Ractor.new { in_thread(1) } } }
+    $kept += $kept.map { |one| one.respond_to?(:take) ? one.take : one.value }
+    $kept.last(3).each { |one| one.respond_to?(:take) ? one.take : one.value }
+    $kept.size.to_s
   },
   "brief ractors" => lambda {
     GC.stress = true

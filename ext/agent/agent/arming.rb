@@ -42,7 +42,8 @@ module Tracepoint
         Expressions.use(@programs, @limit_ms) if @programs.any?
         data, control, size, control_size, sealed = armed(packed)
         watch([data, control]) if @programs.any?
-        reply = { size: size, control_size: control_size, sealed: sealed == 1, ractors: Facts.ractors, overhead: overhead }
+        reply = { size: size, control_size: control_size, sealed: sealed == 1, ractors: Facts.ractors,
+                  unseen: Ractors.join, overhead: overhead }
         [reply, [data, control]]
       end
 

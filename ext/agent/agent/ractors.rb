@@ -2,7 +2,8 @@
 
 module Tracepoint
   module Agent
-    # What Ractors do to the hooks of the main one. Neither is ours: TracePoint, and
+    # The hooks of other Ractors (hook/ractors.h), and what Ractors do to those of the
+    # main one. Neither of that is ours: TracePoint, and
     # ObjectSpace.trace_object_allocations, have it too.
     #
     # Ruby 3.0 to 3.2 crash where one begins while there is a hook on collections or new
@@ -15,7 +16,10 @@ module Tracepoint
     module Ractors
       FRAGILE = RUBY_VERSION >= "3.0" && RUBY_VERSION < "3.3"
       PERIOD = RUBY_VERSION >= "3.0" ? 0.05 : nil
+      JOINED = RUBY_VERSION >= "3.1" && RUBY_VERSION < "3.5"
+      TELLS = RUBY_VERSION >= "3.3" # of a thread, before it makes it
       @watch = nil
+      @births = nil
 
       module_function
 
@@ -33,12 +37,31 @@ module Tracepoint
         Facts.ractors == 1
       end
 
+      # What is armed sees those that there are, and those that are made: until `unwatch`.
+      #
+      # @return how many are not seen
+      def join
+        return Facts.ractors - 1 unless JOINED
+
+        Native.join(::Ractor.current, [])
+        @births&.disable
+        @births = Native.births(TELLS)
+        @births&.enable(target: ::Ractor.method(:new))
+        census
+      end
+
+      def census
+        Native.census
+        Native.join(::Ractor.current, Facts.ractors > 1 ? ObjectSpace.each_object(::Ractor).to_a : [])
+      end
+
       # Done every PERIOD s while something is armed: hooks that were silent are heard
       # again, and that they were is told. `beat` is a call and makes an object.
       def renew
         before = Native.beats
         beat
         Native.renew(before)
+        census if Native.crowded
       end
 
       def beat
@@ -47,7 +70,9 @@ module Tracepoint
 
       def unwatch
         @watch&.disable
-        @watch = nil
+        @births&.disable
+        Native.no_births unless Native.reason
+        @watch = @births = nil
       end
     end
   end

@@ -125,7 +125,7 @@ static void release(int in_child) {
     munmap(state.keys, state.keys_size);
   if (state.known)
     munmap(state.known, state.known_size);
-  if (state.selectors)
+  if (state.selectors && !askers) /* else they stay, a page or two, for good */
     munmap(state.selectors, state.selectors_size);
   if (state.data && !in_child)
     munmap(state.data, state.data_size);
@@ -191,26 +191,6 @@ static void point_into(const struct header *header) {
   ((uint32_t *)state.control)[3] = state.config.max_streams;
 }
 
-static uint32_t method_events(void) {
-  uint32_t flags = state.config.flags, events = 0;
-  if (flags & FLAG_METHODS)
-    events |= EVENT_CALL | EVENT_RETURN;
-  if (flags & FLAG_C_CALLS)
-    events |= EVENT_C_CALL | EVENT_C_RETURN;
-  if (flags & FLAG_RAISE)
-    events |= EVENT_RAISE;
-  return events;
-}
-
-static uint32_t inner_events(void) {
-  uint32_t flags = state.config.flags, events = 0;
-  if (flags & FLAG_GC)
-    events |= EVENT_GC_ENTER | EVENT_GC_EXIT;
-  if (flags & FLAG_OBJECTS)
-    events |= EVENT_NEWOBJ;
-  return state.config.mode == MODE_EMPTY ? 0 : events;
-}
-
 static void add_hooks(void) {
   state.hook = hooks[state.config.mode];
   if (method_events())
@@ -226,10 +206,14 @@ static void add_hooks(void) {
 }
 
 static void remove_hooks(void) {
-  if (state.hook)
-    rb_remove_event_hook_with_data(state.hook, marker);
-  rb_remove_event_hook_with_data(hook_inner, marker);
+  hook_function hook = state.hook;
+  begin_alone();
   state.hook = NULL;
+  leave_ractors();
+  end_alone();
+  if (hook)
+    rb_remove_event_hook_with_data(hook, marker);
+  rb_remove_event_hook_with_data(hook_inner, marker);
 }
 
 /* The selectors, as agent/arming.rb packed them: each within the string? */
@@ -329,8 +313,10 @@ static VALUE native_stop(VALUE self) {
   if (!state.header)
     return FALSE_VALUE;
   remove_hooks();
+  begin_alone();
   finish_streams();
   RELEASE(state.header->state, STATE_DISARMED);
+  end_alone();
   return rb_ull2inum(1);
 }
 
@@ -340,14 +326,10 @@ static VALUE native_inner(VALUE self, VALUE yes) {
   no_inner = yes == FALSE_VALUE;
   if (no_inner && state.header && inner_events()) {
     rb_remove_event_hook_with_data(hook_inner, marker);
-    state.header->conditions |= CONDITION_NO_INNER;
+    leave_inner();
+    has_come_about(CONDITION_NO_INNER);
   }
   return yes;
-}
-
-static void hook_nothing(VALUE data, const struct trace_arg *arg) {
-  (void)data;
-  (void)arg;
 }
 
 static VALUE native_beats(VALUE self) {
@@ -364,7 +346,7 @@ static VALUE native_renew(VALUE self, VALUE before) {
   uint32_t flags = state.config.flags;
   int is_hooked = flags & FLAG_METHODS || (flags & FLAG_OBJECTS && !no_inner);
   if (is_hooked && !is_heard && state.config.mode != MODE_EMPTY)
-    state.header->conditions |= CONDITION_SILENT;
+    has_come_about(CONDITION_SILENT);
   rb_add_event_hook2(hook_nothing, EVENT_THREAD_END, marker, HOOK_SAFE | HOOK_RAW_ARG);
   rb_remove_event_hook_with_data(hook_nothing, marker);
   return before;
@@ -376,14 +358,19 @@ static VALUE native_release(VALUE self) {
   if (!state.header)
     return FALSE_VALUE;
   remove_hooks();
+  begin_alone();
   alive->armed = 0;
   release(0);
+  end_alone();
   return rb_ull2inum(1);
 }
 
 /* In a child: alive->armed was wiped, and there is no shared memory. */
 static VALUE native_forget(VALUE self) {
   (void)self;
+  lock_word = 0; /* another Ractor may have held it */
+  joined_used = 0;
+  keeps_starts = starts != NULL;
   if (hooks_fibers)
     rb_remove_event_hook_with_data(hook_fiber, marker);
   hooks_fibers = 0;

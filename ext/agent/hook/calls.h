@@ -59,20 +59,33 @@ ALWAYS_INLINE void abandon_above(struct stream *s, const struct trace_arg *arg, 
  * Evaluating runs Ruby: other threads and fibers, the collector, and us again, to
  * disarm and to arm. So it comes first, and all is looked up after it.
  */
-NEVER_INLINE void enter_evaluating(const struct trace_arg *arg, const struct key *method,
-                                   int mode, int is_c) {
+NEVER_INLINE void enter_evaluating(struct stream *s, const struct trace_arg *arg,
+                                   const struct key *method, int mode, int is_c) {
   struct values values;
   uint64_t before = arming;
-  int left = evaluate(arg, method->program, is_c, &values);
-  struct stream *s = NULL;
+  uint32_t program = method->program;
+  int had_lock = let_go();
+  int left = evaluate(arg, program, is_c, &values);
+  begin_alone(); /* others may have come beside it meanwhile */
+  s = NULL;
   if (alive->armed && arming == before)
     s = stream_of(arg);
   if (s && !s->ignored) {
     abandon_above(s, arg, is_c);
     open_call(s, arg, method, &values, mode, is_c);
   }
+  if (left || !had_lock)
+    end_alone();
   if (left)
     rb_jump_tag(left);
+}
+
+/* Expressions are the main Ractor's: others may not look into what is its own. */
+NEVER_INLINE void enter_apart(struct stream *s, const struct trace_arg *arg,
+                              const struct key *method, int mode, int is_c) {
+  struct values values;
+  values_are(&values, method->program, VALUES_APART);
+  open_call(s, arg, method, &values, mode, is_c);
 }
 
 ALWAYS_INLINE void enter(struct stream *s, const struct trace_arg *arg, int mode, int is_c) {
@@ -80,8 +93,10 @@ ALWAYS_INLINE void enter(struct stream *s, const struct trace_arg *arg, int mode
   const struct key *method = method_of(arg, is_c ? KIND_C : KIND_RUBY);
   if (unlikely(!method) || !method->selected)
     return;
+  if (unlikely(parallel) && s->ec != arg->ec)
+    return; /* taken away while Ruby was asked: all have more to do than there are */
   if ((mode == MODE_RING || mode == MODE_SLOW) && unlikely(method->program))
-    enter_evaluating(arg, method, mode, is_c);
+    (unlikely(apart) ? enter_apart : enter_evaluating)(s, arg, method, mode, is_c);
   else
     open_call(s, arg, method, NULL, mode, is_c);
 }
@@ -213,9 +228,7 @@ NEVER_INLINE void raised(struct stream *s, const struct trace_arg *arg, int mode
     site_raise(owner, arg->data, s->ec);
 }
 
-ALWAYS_INLINE void on_event(const struct trace_arg *arg, int mode) {
-  if (unlikely(!alive->armed))
-    return;
+ALWAYS_INLINE void handle(const struct trace_arg *arg, int mode) {
   struct stream *s = stream_of(arg);
   if (unlikely(!s || s->ignored)) {
     state.beats++;
@@ -242,6 +255,30 @@ ALWAYS_INLINE void on_event(const struct trace_arg *arg, int mode) {
     raised(s, arg, mode);
     break;
   }
+}
+
+NEVER_INLINE void handle_alone(const struct trace_arg *arg, int is_apart) {
+  take_lock();
+  apart = is_apart;
+  if (is_on() && state.config.mode != MODE_EMPTY)
+    handle(arg, (int)state.config.mode);
+  drop_lock();
+}
+
+ALWAYS_INLINE void on_event(const struct trace_arg *arg, int mode) {
+  if (unlikely(!alive->armed))
+    return;
+  if (unlikely(parallel))
+    handle_alone(arg, 0);
+  else
+    handle(arg, mode);
+}
+
+/* Of the other Ractors, whatever is armed. */
+static void hook_apart(VALUE data, const struct trace_arg *arg) {
+  (void)data;
+  if (alive->armed)
+    handle_alone(arg, 1);
 }
 
 static void hook_empty(VALUE data, const struct trace_arg *arg) {

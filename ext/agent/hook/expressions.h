@@ -2,7 +2,7 @@
 
 /* What a TEXT record says, docs/agent.md, "Values of expressions". */
 enum { MAX_VALUES = 1200, VALUES_HEAD = 3 };
-enum { VALUES_FOLLOW, VALUES_LATE, VALUES_TOO_MANY, VALUES_NO_STACK, VALUES_NO_MEMORY };
+enum { VALUES_FOLLOW, VALUES_LATE, VALUES_TOO_MANY, VALUES_NO_STACK, VALUES_NO_MEMORY, VALUES_APART };
 
 struct values {
   uint32_t size;

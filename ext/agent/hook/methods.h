@@ -62,24 +62,31 @@ static size_t selector_size(const struct selector *selector) {
   return sizeof(*selector) + (((size_t)selector->owner_length + 7) & ~(size_t)7);
 }
 
+/* Ruby calls that run while others disarm and arm see what they began with. */
+static struct selection selection_now(void) {
+  return (struct selection){state.selectors, state.config.selectors,
+                            !(state.config.flags & FLAG_SELECT), state.evaluating};
+}
+
 /* program: of the first selector that has expressions, of those that select it */
-static int is_selected(VALUE owner, uint64_t id, uint32_t kind, uint32_t *program) {
+static int is_selected(const struct selection *selection, VALUE owner, uint64_t id,
+                       uint32_t kind, uint32_t *program) {
   *program = 0;
   if (kind > KIND_C)
     return 1;
   if (is_own_method(owner))
     return 0;
-  if (!(state.config.flags & FLAG_SELECT))
+  if (selection->is_all)
     return 1;
   int found = 0;
-  const char *at = (const char *)state.selectors;
-  for (uint32_t i = 0; i < state.config.selectors && !*program; i++) {
+  const char *at = (const char *)selection->first;
+  for (uint32_t i = 0; i < selection->count && !*program; i++) {
     const struct selector *selector = (const struct selector *)at;
     if ((!found || selector->wants) && selects(selector, owner, id)) {
       found = 1;
       *program = selector->wants ? i + 1 : 0;
     }
-    if (found && !state.evaluating)
+    if (found && !selection->evaluating)
       break;
     at += selector_size(selector);
   }
@@ -102,11 +109,11 @@ static int is_of_class(VALUE owner) {
 }
 
 /* As is_selected, by the class it is called on or the one it is defined in. */
-static int is_selected_of(VALUE owner, VALUE definer, uint64_t id, uint32_t kind,
-                          uint32_t *program) {
+static int is_selected_of(const struct selection *selection, VALUE owner, VALUE definer,
+                          uint64_t id, uint32_t kind, uint32_t *program) {
   uint32_t other = 0;
-  int selected = is_selected(definer, id, kind, program);
-  if (owner != definer && is_selected(owner, id, kind, &other)) {
+  int selected = is_selected(selection, definer, id, kind, program);
+  if (owner != definer && is_selected(selection, owner, id, kind, &other)) {
     selected = 1;
     if (!*program || (other && other < *program))
       *program = other;
@@ -137,8 +144,21 @@ NEVER_INLINE const struct key *new_key(VALUE owner, uint64_t id, uint32_t key_ki
                                        VALUE definer) {
   uint32_t program;
   uint32_t kind = key_kind - (key_kind >= KIND_RUBY_INHERITED ? KIND_INHERITED : 0);
-  int selected = is_selected_of(owner, definer, id, kind, &program);
+  uint64_t before = arming;
+  struct selection selection = selection_now();
+  int asks = kind <= KIND_C; /* of others Ruby is not asked */
+  askers += (uint32_t)asks;
+  int was_apart = apart;
+  int had_lock = asks ? let_go() : 0;
+  int selected = is_selected_of(&selection, owner, definer, id, kind, &program);
   int of_class = kind <= KIND_C && is_of_class(owner);
+  if (had_lock) {
+    take_lock();
+    apart = was_apart;
+  }
+  askers -= (uint32_t)asks;
+  if (unlikely(had_lock && (!is_on() || arming != before)))
+    return &no_room_unselected;
   if (kind != key_kind && !of_class)
     return key_of(definer, id, kind); /* a class of nobody's */
   uint64_t mask = (1ull << (64 - state.keys_shift)) - 1;

@@ -50,11 +50,7 @@ static void object_event(struct stream *s, VALUE object) {
 /* Why they are not to be hooked: agent/ractors.rb. */
 static int no_inner;
 
-/* Ruby takes hooks on its inner events only apart from the others. */
-static void hook_inner(VALUE data, const struct trace_arg *arg) {
-  (void)data;
-  if (!alive->armed)
-    return;
+static void handle_inner(const struct trace_arg *arg) {
   struct stream *s = stream_of(arg);
   int is_made = arg->event == EVENT_NEWOBJ;
   if (!s || (s->ignored && is_made))
@@ -63,4 +59,15 @@ static void hook_inner(VALUE data, const struct trace_arg *arg) {
     object_event(s, arg->data);
   else
     gc_event(s, arg->event == EVENT_GC_ENTER);
+}
+
+/* Ruby takes hooks on its inner events only apart from the others; of every Ractor. */
+static void hook_inner(VALUE data, const struct trace_arg *arg) {
+  (void)data;
+  if (!alive->armed)
+    return;
+  begin_alone();
+  if (is_on())
+    handle_inner(arg);
+  end_alone();
 }

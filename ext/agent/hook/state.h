@@ -28,6 +28,13 @@ struct program {
 
 enum { MAX_SELECTORS = 1024, MAX_LATE = 3 };
 
+/* What decides whether a method is selected. */
+struct selection {
+  const struct selector *first;
+  uint32_t count;
+  int is_all, evaluating;
+};
+
 /* A call that has not returned. */
 struct call {
   uint64_t key; /* orders frames: a callee's is lower than its caller's */
@@ -84,6 +91,14 @@ struct known {
   VALUE definer;
 };
 
+/* Where a thread was last. */
+struct at {
+  VALUE thread;
+  struct stream *stream;
+};
+
+enum { RECENT = 64 };
+
 struct state {
   struct config config;
   char *data; /* the shared memory */
@@ -111,6 +126,7 @@ struct state {
   int has_offsets, sites, selecting, evaluating;
   struct program programs[MAX_SELECTORS + 1];
   struct stream *current;
+  struct at recent[RECENT]; /* instead of it where Ractors run beside each other */
   hook_function hook;
   int data_fd, control_fd;
 };
@@ -131,3 +147,4 @@ static VALUE own_threads[MAX_OWN_THREADS];
 static VALUE marker; /* marks the classes that were seen */
 static ID attached_name;
 static uint64_t arming; /* counts; what was under way may be of an earlier one */
+static uint32_t askers; /* how many look into selectors, which stay meanwhile */

@@ -138,6 +138,7 @@ def test_what_is_asked(agent: FakeAgent) -> None:
 def test_what_it_says(agent: FakeAgent) -> None:
     with arm() as armed:
         assert (armed.overhead, armed.ractors) == (("slower",), 2)
+        assert armed.unseen == 1  # one that does not say so
         assert armed.scale.duration(10) == 5
         assert armed.disarm()
     assert [asked["command"] for asked in agent.asked][2:] == ["clock", "disarm"]

@@ -150,7 +150,8 @@ class Armed(Closing):
     shared: the memory it writes to
     scale: its ticks as nanoseconds
     overhead: what stays when it is disarmed, in the agent's words
-    ractors: how many there are; only the main one is seen
+    ractors: how many there are
+    unseen: how many of them are not seen
     held: the program had done nothing yet, and was waiting for this
     ended: why there is no more to come: NoSuchTarget if the process has ended, or
         another error; None while it goes on
@@ -197,6 +198,9 @@ class Armed(Closing):
             raise BrokenAgent("the agent armed something else than it was asked for")
         self.overhead = tuple(_texts(reply.get("overhead")))
         self.ractors = _integer(reply.get("ractors"))
+        # An agent of before only saw the main one, and does not say.
+        unseen = _integer(reply.get("unseen", self.ractors - 1))
+        self.unseen = max(0, unseen)
         self.held = reply.get("held") is True
         before = time.time_ns()
         try:

@@ -69,6 +69,7 @@ class Condition(IntFlag):
     STREAMS_FULL = 8
     NO_INNER = 16
     SILENT = 32
+    LATE_RACTOR = 64
 
 
 @dataclass(frozen=True, slots=True)

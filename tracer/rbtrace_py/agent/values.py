@@ -17,6 +17,7 @@ _REASONS = {
     2: "(too many were under way)",
     3: "(no stack was left for it)",
     4: "(no memory was left for it)",
+    5: "(not in other Ractors)",
 }
 
 

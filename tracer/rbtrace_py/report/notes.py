@@ -75,6 +75,12 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "what {} processes did is not all here: where a Ractor is collected, Ruby"
         " silences all hooks until they are put there again, which is done every 50 ms",
     ),
+    "late_ractors": (
+        "1 process began Ractors that may have run before they were seen: their first"
+        " calls may be missing",
+        "{} processes began Ractors that may have run before they were seen: their"
+        " first calls may be missing",
+    ),
     "late_processes": (
         "1 child was joined after it began; what it did before is not here",
         "{} children were joined after they began; what they did before is not here",

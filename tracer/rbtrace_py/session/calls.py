@@ -24,6 +24,7 @@ from rbtrace_py.model import CALL_RECORD_SIZE
 from rbtrace_py.session.agreeing import Agreement, what_stays
 from rbtrace_py.session.hook_offsets import hook_offsets
 from rbtrace_py.session.joining import Joining
+from rbtrace_py.session.ractors import unseen_ractors
 from rbtrace_py.session.targets import Targets
 from rbtrace_py.session.threadnames import ThreadNames
 from rbtrace_py.session.traced import MAX_METHODS, CallsEnd, Traced
@@ -286,11 +287,7 @@ class Calls(Closing):
                 f"process {process.pid} has little memory left: its threads have room"
                 f" for {records:,} events each, not {self.options.ring_records:,}"
             )
-        if armed.ractors > 1:
-            self.notes.append(
-                f"process {process.pid} has {armed.ractors} Ractors;"
-                " only the main one's calls are seen"
-            )
+        self.notes += unseen_ractors(process.pid, armed.ractors, armed.unseen)
 
     def _told_of_end(self, end: CallsEnd) -> CallsEnd:
         """Of a child no problem is one of the command's."""

@@ -30,6 +30,7 @@ from rbtrace_py.model import UNKNOWN_METHOD, CalledMethod, MethodKind
 from rbtrace_py.session.agreeing import Agreement, what_stays
 from rbtrace_py.session.hook_offsets import hook_offsets
 from rbtrace_py.session.joining import Joining
+from rbtrace_py.session.ractors import unseen_ractors
 from rbtrace_py.session.targets import Targets
 
 KINDS: Mapping[str, tuple[MethodKind, ...]] = {
@@ -43,7 +44,11 @@ KINDS: Mapping[str, tuple[MethodKind, ...]] = {
 BY = ("method", "class", "pid")
 _RETRY_SECONDS = 0.02
 _NAME = 512
-_CONDITIONS = {"no_inner": Condition.NO_INNER, "silent": Condition.SILENT}
+_CONDITIONS = {
+    "no_inner": Condition.NO_INNER,
+    "silent": Condition.SILENT,
+    "late_ractors": Condition.LATE_RACTOR,
+}
 """Bytes of a name that are shown."""
 
 
@@ -187,11 +192,7 @@ class Methods(Starting):
         """Which source it is, and what a user should know before the answer."""
         self.notes.append(f"{', '.join(self.words)}: counted by the agent's hook")
         for hook in self._hooks:
-            if hook.ractors > 1:
-                self.notes.append(
-                    f"process {hook.pid} has {hook.ractors} Ractors; only the main one"
-                    " is seen"
-                )
+            self.notes += unseen_ractors(hook.pid, hook.ractors, hook.unseen)
             self.notes += [f"process {hook.pid}: {text}" for text in hook.overhead]
 
     # ------------------------------------------------------------- as it goes on
@@ -294,6 +295,7 @@ class _Hook:
         self._tables = Tables(self._armed.shared, self._armed.scale)
         self._rows: dict[int, tuple[Counted, MethodRow]] = {}
         self.ractors = self._armed.ractors
+        self.unseen = self._armed.unseen
         self.held = self._armed.held
         self.overhead = [safe_text(t.encode(), _NAME) for t in self._armed.overhead]
 
