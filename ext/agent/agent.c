@@ -78,7 +78,7 @@ __attribute__((visibility("default"))) void Init_agent_hook(void) {
   rb_define_singleton_method(native, "no_births", native_no_births, 0);
   rb_define_singleton_method(native, "census", native_census, 0);
   rb_define_singleton_method(native, "join", native_join, 2);
-  rb_define_singleton_method(native, "crowded", native_crowded, 0);
+  rb_define_singleton_method(native, "joined", native_joined, 0);
   rb_define_singleton_method(native, "beats", native_beats, 0);
   rb_define_singleton_method(native, "renew", native_renew, 1);
   rb_define_singleton_method(native, "release", native_release, 0);

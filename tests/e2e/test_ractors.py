@@ -110,6 +110,27 @@ def test_nothing_is_evaluated_in_them(name: str, trace: Trace) -> None:
     assert (out.count("Object#trees(self=(not in other Ractors))"), code) == (3, 0), out
 
 
+@pytest.mark.parametrize("name", ["3.3", "3.4"])
+def test_a_child_that_one_forks(name: str, trace: Trace) -> None:
+    """At its end Ruby takes, and frees, all hooks of that Ractor."""
+    with rubies.running(name, "calls.rb") as running:
+        tracer = trace("calls", running.pid, "-m", "Tiny#", "--json")
+        assert running.target.step("fork in a ractor") == "done 0"
+        running.target.step("last")
+        assert stacks(tracer)[0] == [[("Tiny#last", 0)]]
+        assert running.target.step("fork in a ractor") == "done 0"
+
+
+def test_time_on_a_cpu_is_of_the_main_one(trace: Trace) -> None:
+    with rubies.running("3.4", "calls.rb") as running:
+        running.target.step("three ractors")
+        tracer = trace("calls", running.pid, "--slowcpu", "1ms", "-m", "Object#")
+        running.target.step("in ractors")
+        out, err, code = tracer.finish()
+    assert (out, code) == ("", 0)
+    assert "has 4 Ractors; only the main one is seen" in " ".join(err.split())
+
+
 def test_they_are_joined_again(trace: Trace) -> None:
     """Each arming finds those that are there, once; the others' places are taken."""
     with rubies.running("3.4", "calls.rb") as running:

@@ -193,6 +193,10 @@ STEPS = {
     $kept.each { |one| one.respond_to?(:take) ? one.take : one.value }
     $kept.size.to_s
   },
+  "fork in a ractor" => lambda {
+    one = Ractor.new { Process.wait2(fork { nil }).last.exitstatus.inspect }
+    one.respond_to?(:take) ? one.take : one.value
+  },
   "nested ractors" => lambda {
     $kept = Array.new(3) { Ractor.new { Ractor.new { in_thread(1) } } }
     $kept += $kept.map { |one| one.respond_to?(:take) ? one.take : one.value }

@@ -160,7 +160,7 @@ module Tracepoint
 
       # That of TracePoints goes, too.
       def throws_away
-        Ractors::FRAGILE ? INNER | 3 : 3
+        Ractors::FRAGILE ? ANY : 3
       end
     end
   end

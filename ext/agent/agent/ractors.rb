@@ -18,8 +18,10 @@ module Tracepoint
       PERIOD = RUBY_VERSION >= "3.0" ? 0.05 : nil
       JOINED = RUBY_VERSION >= "3.1" && RUBY_VERSION < "3.5"
       TELLS = RUBY_VERSION >= "3.3" # of a thread, before it makes it
+      CROWD = 1024
       @watch = nil
       @births = nil
+      @crowd = CROWD
 
       module_function
 
@@ -43,16 +45,23 @@ module Tracepoint
       def join
         return Facts.ractors - 1 unless JOINED
 
-        Native.join(::Ractor.current, [])
-        @births&.disable
-        @births = Native.births(TELLS)
-        @births&.enable(target: ::Ractor.method(:new))
+        census # before another Ractor can be the one that makes the first one known
+        see_births
         census
       end
 
+      # Of those that have ended also: until they are collected they have our entries.
       def census
         Native.census
-        Native.join(::Ractor.current, Facts.ractors > 1 ? ObjectSpace.each_object(::Ractor).to_a : [])
+        any = Facts.ractors > 1 || Native.joined.positive?
+        unseen = Native.join(::Ractor.current, any ? ObjectSpace.each_object(::Ractor).to_a : [])
+        @crowd = Native.joined * 2 + CROWD
+        unseen
+      end
+
+      def see_births
+        @births ||= Native.births(TELLS)
+        @births.enable(target: ::Ractor.method(:new)) if @births && !@births.enabled?
       end
 
       # Done every PERIOD s while something is armed: hooks that were silent are heard
@@ -61,7 +70,7 @@ module Tracepoint
         before = Native.beats
         beat
         Native.renew(before)
-        census if Native.crowded
+        census if JOINED && Native.joined > @crowd
       end
 
       def beat
@@ -70,9 +79,15 @@ module Tracepoint
 
       def unwatch
         @watch&.disable
-        @births&.disable
-        Native.no_births unless Native.reason
-        @watch = @births = nil
+        @watch = nil
+        return if Native.reason
+
+        Native.no_births
+        # Where another Ractor may be in it, it stays until next time, and does nothing.
+        return unless @births && Facts.ractors == 1
+
+        @births.disable
+        @births = nil
       end
     end
   end

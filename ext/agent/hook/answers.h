@@ -74,6 +74,7 @@ static VALUE native_id_of(VALUE self, VALUE symbol) {
 static VALUE native_own(VALUE self, VALUE yes) {
   (void)self;
   VALUE thread = rb_thread_current();
+  int alone = begin_alone();
   for (int i = 0; i < MAX_OWN_THREADS; i++)
     if (own_threads[i] == thread)
       own_threads[i] = 0;
@@ -85,6 +86,7 @@ static VALUE native_own(VALUE self, VALUE yes) {
   for (uint32_t i = 0; state.streams && i < state.streams_used; i++)
     if (state.streams[i].thread == thread)
       state.streams[i].ignored = yes != FALSE_VALUE;
+  end_alone(alone);
   return yes;
 }
 

@@ -192,7 +192,6 @@ static void point_into(const struct header *header) {
 }
 
 static void add_hooks(void) {
-  state.hook = hooks[state.config.mode];
   if (method_events())
     rb_add_event_hook2(state.hook, method_events(), marker, HOOK_SAFE | HOOK_RAW_ARG);
   if (inner_events() && no_inner)
@@ -207,10 +206,10 @@ static void add_hooks(void) {
 
 static void remove_hooks(void) {
   hook_function hook = state.hook;
-  begin_alone();
+  int alone = begin_alone();
   state.hook = NULL;
   leave_ractors();
-  end_alone();
+  end_alone(alone);
   if (hook)
     rb_remove_event_hook_with_data(hook, marker);
   rb_remove_event_hook_with_data(hook_inner, marker);
@@ -290,8 +289,11 @@ static VALUE native_arm(VALUE self, VALUE packed) {
   int sealed = seal(fds[0], SEAL_FUTURE_WRITE) == 0; /* Linux 5.1 */
   seal(fds[0], SEAL_SEAL);
   uint64_t sizes[] = {state.data_size, state.control_size};
+  int alone = begin_alone();
   alive->armed = 1;
   arming++;
+  state.hook = hooks[state.config.mode];
+  end_alone(alone);
   add_hooks();
   VALUE answer = rb_ary_new();
   for (int i = 0; i < 2; i++)
@@ -313,10 +315,10 @@ static VALUE native_stop(VALUE self) {
   if (!state.header)
     return FALSE_VALUE;
   remove_hooks();
-  begin_alone();
+  int alone = begin_alone();
   finish_streams();
   RELEASE(state.header->state, STATE_DISARMED);
-  end_alone();
+  end_alone(alone);
   return rb_ull2inum(1);
 }
 
@@ -358,10 +360,10 @@ static VALUE native_release(VALUE self) {
   if (!state.header)
     return FALSE_VALUE;
   remove_hooks();
-  begin_alone();
+  int alone = begin_alone();
   alive->armed = 0;
   release(0);
-  end_alone();
+  end_alone(alone);
   return rb_ull2inum(1);
 }
 
@@ -369,7 +371,7 @@ static VALUE native_release(VALUE self) {
 static VALUE native_forget(VALUE self) {
   (void)self;
   lock_word = 0; /* another Ractor may have held it */
-  joined_used = 0;
+  joined_used = joined_now = 0;
   keeps_starts = starts != NULL;
   if (hooks_fibers)
     rb_remove_event_hook_with_data(hook_fiber, marker);

@@ -66,7 +66,7 @@ NEVER_INLINE void enter_evaluating(struct stream *s, const struct trace_arg *arg
   uint32_t program = method->program;
   int had_lock = let_go();
   int left = evaluate(arg, program, is_c, &values);
-  begin_alone(); /* others may have come beside it meanwhile */
+  int has_lock = begin_alone(); /* others may have come beside it meanwhile */
   s = NULL;
   if (alive->armed && arming == before)
     s = stream_of(arg);
@@ -75,7 +75,7 @@ NEVER_INLINE void enter_evaluating(struct stream *s, const struct trace_arg *arg
     open_call(s, arg, method, &values, mode, is_c);
   }
   if (left || !had_lock)
-    end_alone();
+    end_alone(has_lock);
   if (left)
     rb_jump_tag(left);
 }
@@ -88,13 +88,18 @@ NEVER_INLINE void enter_apart(struct stream *s, const struct trace_arg *arg,
   open_call(s, arg, method, &values, mode, is_c);
 }
 
+/* By another Ractor, while Ruby was asked: there are more threads than streams. */
+ALWAYS_INLINE int is_taken(const struct stream *s, const struct trace_arg *arg) {
+  return unlikely(parallel) && s->ec != arg->ec;
+}
+
 ALWAYS_INLINE void enter(struct stream *s, const struct trace_arg *arg, int mode, int is_c) {
   abandon_above(s, arg, is_c);
   const struct key *method = method_of(arg, is_c ? KIND_C : KIND_RUBY);
   if (unlikely(!method) || !method->selected)
     return;
-  if (unlikely(parallel) && s->ec != arg->ec)
-    return; /* taken away while Ruby was asked: all have more to do than there are */
+  if (is_taken(s, arg))
+    return;
   if ((mode == MODE_RING || mode == MODE_SLOW) && unlikely(method->program))
     (unlikely(apart) ? enter_apart : enter_evaluating)(s, arg, method, mode, is_c);
   else
@@ -196,7 +201,7 @@ NEVER_INLINE void leave_other(struct stream *s, const struct trace_arg *arg, int
   const struct key *method = NULL;
   if (arg->klass) {
     method = method_of(arg, is_c ? KIND_C : KIND_RUBY);
-    if (!method->selected)
+    if (!method->selected || is_taken(s, arg))
       return;
   }
   uint32_t found = find_call(s, key, method);
@@ -208,6 +213,8 @@ NEVER_INLINE void leave_other(struct stream *s, const struct trace_arg *arg, int
   }
   if (!method)
     method = method_of(arg, KIND_RUBY);
+  if (is_taken(s, arg))
+    return;
   if (method && method->selected && !(s->depth && s->calls[s->depth - 1].key > key))
     leave_orphan(s, method, mode, is_c);
 }

@@ -70,6 +70,7 @@ extern void *rb_internal_thread_add_event_hook(void (*function)(uint32_t event, 
     __attribute__((weak)); /* 3.2 */
 extern char rb_internal_thread_remove_event_hook(void *hook) __attribute__((weak));
 extern VALUE rb_cRactor __attribute__((weak)); /* 3.0 */
+extern void *malloc(size_t size);
 extern size_t malloc_usable_size(void *memory) __attribute__((weak));
 
 enum {

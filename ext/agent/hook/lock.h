@@ -21,11 +21,15 @@ static void pause_a_moment(void) {
 }
 
 NEVER_INLINE void take_lock(void) {
-  while (__atomic_exchange_n(&lock_word, 1, __ATOMIC_ACQUIRE)) {
+  const struct timespec moment = {.tv_nsec = 20000};
+  for (int tries = 0; __atomic_exchange_n(&lock_word, 1, __ATOMIC_ACQUIRE); tries++) {
     for (int i = 0; i < SPINS && __atomic_load_n(&lock_word, __ATOMIC_RELAXED); i++)
       pause_a_moment();
-    if (__atomic_load_n(&lock_word, __ATOMIC_RELAXED))
-      syscall(SYS_sched_yield); /* who holds it may wait for this processor */
+    /* Who holds it may wait for this processor, and have a lower priority. */
+    if (tries < SPINS)
+      syscall(SYS_sched_yield);
+    else
+      syscall(SYS_nanosleep, &moment, NULL);
   }
   apart = 0;
 }
@@ -33,13 +37,15 @@ NEVER_INLINE void take_lock(void) {
 static void drop_lock(void) { __atomic_store_n(&lock_word, 0, __ATOMIC_RELEASE); }
 
 /* Around what is no event of a method, and calls no Ruby. */
-ALWAYS_INLINE void begin_alone(void) {
-  if (unlikely(parallel))
-    take_lock();
+ALWAYS_INLINE int begin_alone(void) {
+  if (likely(!parallel))
+    return 0;
+  take_lock();
+  return 1;
 }
 
-ALWAYS_INLINE void end_alone(void) {
-  if (unlikely(parallel))
+ALWAYS_INLINE void end_alone(int is_locked) {
+  if (unlikely(is_locked))
     drop_lock();
 }
 

@@ -66,8 +66,8 @@ static void hook_inner(VALUE data, const struct trace_arg *arg) {
   (void)data;
   if (!alive->armed)
     return;
-  begin_alone();
+  int alone = begin_alone();
   if (is_on())
     handle_inner(arg);
-  end_alone();
+  end_alone(alone);
 }

@@ -6,8 +6,9 @@
  * Ruby has no call for that: the entry is linked by hand, at the head, by one atomic
  * store. It is never unlinked, as its owner may be reading it: while nothing is armed it
  * is on no events, which costs nothing, and the next arming takes it again. Nor does Ruby
- * free it (rb_hook_list_free, vm_trace.c: only what is marked as deleted), so that it may
- * always be written to; what a Ractor had that is gone the next one takes.
+ * free it with its Ractor (rb_hook_list_free, vm_trace.c: only what is marked as deleted),
+ * so that it may always be written to; what a Ractor had that is gone the next one takes.
+ * Only at the end of a child that was forked in that Ractor does Ruby, so it is malloc's.
  */
 
 /* rb_event_hook_t, rb_hook_list_t, and how rb_ractor_t begins: 3.1 to 3.4. */
@@ -31,14 +32,14 @@ struct ractor {
   struct event_list list;
 };
 
-enum { METHODS, INNER, HOOKS, MOST_JOINED = 1 << 16, CROWD = 1024 };
+enum { METHODS, INNER, HOOKS, MOST_JOINED = 1 << 16 };
 
 /* A Ractor that has our entries; id 0: one that is gone had them. */
 static struct joined {
   uint32_t id, census;
-  struct event_hook hooks[HOOKS];
+  struct event_hook *hooks[HOOKS];
 } *joined;
-static uint32_t joined_used, joined_last, censuses, running_ec, thread_ractor;
+static uint32_t joined_used, joined_now, censuses, running_ec, thread_ractor;
 static int is_laid_out; /* rb_ractor_t is as it is here */
 static const void *main_one;
 static void *starts; /* Ruby's, of the hook on threads that start */
@@ -65,10 +66,10 @@ static uint32_t inner_events(void) {
 }
 
 static void has_come_about(uint32_t condition) {
-  begin_alone();
+  int alone = begin_alone();
   if (state.header)
     state.header->conditions |= condition;
-  end_alone();
+  end_alone(alone);
 }
 
 static void hook_nothing(VALUE data, const struct trace_arg *arg) {
@@ -121,7 +122,7 @@ static void hook_ractor(struct ractor *ractor, struct joined *entry) {
   uint32_t events[HOOKS] = {method_events(), no_inner ? 0 : inner_events()};
   entry->census = censuses;
   for (int i = 0; i < HOOKS; i++) {
-    STORE(entry->hooks[i].events, events[i]);
+    STORE(entry->hooks[i]->events, events[i]);
     __atomic_or_fetch(&ractor->list.events, events[i], __ATOMIC_RELEASE);
   }
 }
@@ -130,12 +131,16 @@ static struct joined *new_joined(void) {
   struct joined *entry = joined_as(0);
   if (entry || joined_used == MOST_JOINED)
     return entry;
-  entry = &joined[joined_used++];
-  hook_function functions[HOOKS] = {hook_apart, hook_inner_apart};
-  for (int i = 0; i < HOOKS; i++)
-    entry->hooks[i] = (struct event_hook){
+  static const hook_function functions[HOOKS] = {hook_apart, hook_inner_apart};
+  struct event_hook *made[HOOKS];
+  for (int i = 0; i < HOOKS; i++) {
+    if (!(made[i] = malloc(sizeof(*made[i]))))
+      return NULL;
+    *made[i] = (struct event_hook){
         .flags = HOOK_SAFE | HOOK_RAW_ARG, .function = (void (*)())functions[i], .data = marker};
-  return entry;
+  }
+  joined[joined_used] = (struct joined){0, 0, {made[METHODS], made[INNER]}};
+  return &joined[joined_used++];
 }
 
 /* With the lock: its own from an earlier time, or another one. */
@@ -144,9 +149,18 @@ static struct joined *entry_of(struct ractor *ractor) {
   if (entry || !(entry = new_joined()))
     return entry;
   entry->id = ractor->id;
+  joined_now++;
   for (int i = 0; i < HOOKS; i++)
-    link_hook(&ractor->list, &entry->hooks[i]);
+    link_hook(&ractor->list, entry->hooks[i]);
   return entry;
+}
+
+/*
+ * Is time on a CPU asked for, and known there? From 3.3 on a native thread is that of
+ * several threads of Ractors, and each of them changes from one to another.
+ */
+static int has_clocks(void) {
+  return !(state.config.flags & FLAG_CPU) || !rb_internal_thread_remove_event_hook;
 }
 
 /* From now on its events are ours, too. Nothing here may stop this thread. */
@@ -154,12 +168,12 @@ static int join_ractor(struct ractor *ractor) {
   if (!is_laid_out || !ractor)
     return 0;
   parallel = 1; /* set by the main one, if this is the first */
-  begin_alone();
+  int alone = begin_alone();
   int on = is_on();
-  struct joined *entry = on ? entry_of(ractor) : NULL;
+  struct joined *entry = on && has_clocks() ? entry_of(ractor) : NULL;
   if (entry)
     hook_ractor(ractor, entry);
-  end_alone();
+  end_alone(alone);
   return entry || !on;
 }
 
@@ -167,43 +181,44 @@ static int join_ractor(struct ractor *ractor) {
 static void leave_ractors(void) {
   for (uint32_t i = 0; i < joined_used; i++)
     for (int k = 0; k < HOOKS; k++)
-      STORE(joined[i].hooks[k].events, 0);
+      STORE(joined[i].hooks[k]->events, 0);
 }
 
 static void leave_inner(void) {
-  begin_alone();
+  int alone = begin_alone();
   for (uint32_t i = 0; i < joined_used; i++)
-    STORE(joined[i].hooks[INNER].events, 0);
-  end_alone();
+    STORE(joined[i].hooks[INNER]->events, 0);
+  end_alone(alone);
 }
 
 /* census: those who have not joined again by the next `join` are gone. */
 static VALUE native_census(VALUE self) {
   (void)self;
-  begin_alone();
+  int alone = begin_alone();
   censuses++;
-  end_alone();
+  end_alone(alone);
   return FALSE_VALUE;
 }
 
-static VALUE native_crowded(VALUE self) {
+/* joined: how many Ractors have our entries, as far as is known. */
+static VALUE native_joined(VALUE self) {
   (void)self;
-  return joined_used >= 2 * joined_last + CROWD ? rb_ull2inum(joined_used) : FALSE_VALUE;
+  return rb_ull2inum(joined_now);
 }
 
 static void forget_gone(void) {
-  begin_alone();
-  joined_last = 0;
+  int alone = begin_alone();
+  joined_now = 0;
   for (uint32_t i = 0; i < joined_used; i++) {
     if (joined[i].census == censuses) {
-      joined_last++;
+      joined_now++;
       continue;
     }
     joined[i].id = 0;
     for (int k = 0; k < HOOKS; k++)
-      STORE(joined[i].hooks[k].events, 0);
+      STORE(joined[i].hooks[k]->events, 0);
   }
-  end_alone();
+  end_alone(alone);
 }
 
 /* Where rb_thread_t has its Ractor: near its beginning. */

@@ -200,7 +200,7 @@ class Armed(Closing):
         self.ractors = _integer(reply.get("ractors"))
         # An agent of before only saw the main one, and does not say.
         unseen = _integer(reply.get("unseen", self.ractors - 1))
-        self.unseen = max(0, unseen)
+        self.unseen = max(0, min(unseen, self.ractors - 1))
         self.held = reply.get("held") is True
         before = time.time_ns()
         try:

@@ -12,7 +12,7 @@ from rbtrace_py.agent.client import AnotherProgram
 from rbtrace_py.agent.place import ENDED_BEFORE, HOW_TO_LOAD, NoAgent, connect
 from rbtrace_py.agent.protocol import Map
 from rbtrace_py.agent.shared import Mode
-from rbtrace_py.agent.starting import begun_before
+from rbtrace_py.agent.starting import HOLD_SECONDS, begun_before
 from rbtrace_py.aggregate.calls import Thread, Told
 from rbtrace_py.aggregate.switches import Switch
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
@@ -130,7 +130,7 @@ class Calls(Closing):
         self._agreement = Agreement(options.agree)
         self._looked = 0.0
         self._last_end = 0.0
-        targets.start_with_agent(options.seconds)
+        targets.start_with_agent(max(options.seconds, HOLD_SECONDS))
         self._switches: Switches | None = None
 
     def start(self, stop: Callable[[], bool] = lambda: False) -> None:
