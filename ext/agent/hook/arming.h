@@ -371,6 +371,7 @@ static VALUE native_release(VALUE self) {
 static VALUE native_forget(VALUE self) {
   (void)self;
   lock_word = 0; /* another Ractor may have held it */
+  leave_ractors(); /* one of them may be the main one here */
   joined_used = joined_now = 0;
   keeps_starts = starts != NULL;
   if (hooks_fibers)
