@@ -98,8 +98,10 @@ ALWAYS_INLINE void enter(struct stream *s, const struct trace_arg *arg, int mode
   const struct key *method = method_of(arg, is_c ? KIND_C : KIND_RUBY);
   if (unlikely(!method) || !method->selected)
     return;
-  if (is_taken(s, arg))
+  if (is_taken(s, arg)) {
+    ADD(state.header->no_stream, 1);
     return;
+  }
   if ((mode == MODE_RING || mode == MODE_SLOW) && unlikely(method->program))
     (unlikely(apart) ? enter_apart : enter_evaluating)(s, arg, method, mode, is_c);
   else

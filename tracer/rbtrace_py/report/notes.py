@@ -77,9 +77,9 @@ _SENTENCES: dict[str, tuple[str, str]] = {
     ),
     "late_ractors": (
         "1 process began Ractors that may have run before they were seen: their first"
-        " calls may be missing",
+        " calls, or with --slowcpu all, may be missing",
         "{} processes began Ractors that may have run before they were seen: their"
-        " first calls may be missing",
+        " first calls, or with --slowcpu all, may be missing",
     ),
     "late_processes": (
         "1 child was joined after it began; what it did before is not here",
