@@ -18,6 +18,18 @@
 extern "C" {
 #endif
 
+/* ----------------------------------------------------------------- version */
+
+/* Of this header; sdt_version() is that of the library that is loaded. */
+#define SDT_VERSION "0.1.0"
+/* To compare: SDT_VERSION_NUMBER >= SDT_VERSION_OF(0, 2, 0) */
+#define SDT_VERSION_OF(major, minor, patch)                                    \
+  ((major) * 1000000 + (minor) * 1000 + (patch))
+#define SDT_VERSION_NUMBER SDT_VERSION_OF(0, 1, 0)
+
+/* "0.1.0"; never NULL. */
+const char *sdt_version(void);
+
 /* ------------------------------------------------------------------ limits */
 
 #define SDT_MAX_OPERANDS 12
@@ -65,6 +77,7 @@ typedef enum sdt_type {
   SDT_SYMBOL = 3,  /* as SDT_STRING */
   SDT_FLOAT = 4,   /* raw IEEE 754 bits; nil is SDT_NIL_FLOAT */
   SDT_BOOL = 5,    /* 1, 0; nil is 2 */
+  SDT_OPEN = 6,    /* not known yet, only nil so far: INT64_MIN; sdt_settle */
 } sdt_type;
 
 typedef enum sdt_operand_role {
@@ -120,6 +133,7 @@ typedef struct sdt_probe {
   uint8_t role;  /* sdt_probe_role */
   uint8_t disabled;
   uint8_t always;
+  unsigned char *note; /* its rbtrace note; private */
 } sdt_probe;
 
 /*
@@ -146,6 +160,16 @@ void sdt_pool_destroy(sdt_pool *pool);
 int sdt_define(sdt_pool *pool, const char *provider, const char *name,
                sdt_probe_role role, const sdt_operand *operands, size_t count,
                sdt_error *error, sdt_probe **ret);
+
+/*
+ * Give operand `index`, which was defined as SDT_OPEN, its type; any time, any
+ * thread. The first type counts, in every process that shares the note (after a
+ * fork), and readers of the note see it from then on.
+ *
+ * ret: the type that the operand has now, which is `type` only if it was open
+ * Returns SDT_OK, SDT_EOPERANDS (no such operand) or SDT_ETYPE.
+ */
+int sdt_settle(sdt_probe *probe, size_t index, sdt_type type, sdt_type *ret);
 
 /* A disabled probe reads as untraced here and stays visible to tracers. */
 void sdt_probe_disable(sdt_probe *probe);
@@ -180,6 +204,12 @@ void sdt_pool_stat(sdt_pool *pool, sdt_pool_stats *ret);
 /*
  * As in the original library, calls for one provider must not overlap, except
  * probeFire and probeIsEnabled; calls for different providers may.
+ *
+ * One thing differs: a new provider keeps its probes in a memfd, where the
+ * original makes a file in /tmp unless it was built to use memfds. So a
+ * program that expects providerLoad to fail for want of a file (the original's
+ * own tests of errors do), or that reads _filename, first calls
+ * providerUseMemfd(provider, memfd_disabled).
  */
 
 #define MAX_ARGUMENTS 6

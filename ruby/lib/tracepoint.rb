@@ -16,7 +16,7 @@ require_relative "tracepoint/definition"
 #   CHECKOUT.fire(42, "sku-1")          # nothing happens, until someone traces it
 #   CHECKOUT.fire { [42, cart.sku] }    # the block runs only while someone does
 #
-#   Tracepoint.fire(:login, user.id)    # declares ruby_app:login when first called
+#   Tracepoint.fire(:login, user.id)    # declares ruby_app:login by the first call
 #   Tracepoint.span(:render, 42) { … }  # measures the block
 #
 # == How arguments become operands
@@ -50,11 +50,20 @@ require_relative "tracepoint/definition"
 # An event in which something was converted is counted once in
 # <tt>Tracepoint.stats[:converted]</tt>. With <tt>Tracepoint.strict = true</tt>
 # it raises instead, traced or not: RangeError, TypeError or ArgumentError
-# (NUL). Never is a method of the program called to convert anything.
+# (NUL). No method of the program is called to convert anything.
 #
-# A probe declared by its first fire takes its types from the arguments: an
-# Integer, Float or Symbol its own, true and false :bool, a String, nil and
-# everything else String.
+# == Without a definition
+#
+# The first fire or span of a name declares it from its arguments: an Integer,
+# Float or Symbol has its own type, true and false have :bool, everything else
+# has String. A nil leaves the type open until the first value. Keywords are
+# arguments with names, in any order; if one of them cannot be a name, they are
+# one argument, a Hash. A String or Symbol operand of such a probe takes any
+# other value as <tt>"#{value}"</tt> does, which calls its to_s, while someone
+# traces; if that raises, it takes nil, which counts as converted.
+#
+# Such a call raises only in strict mode. One with another number of arguments,
+# or of which no probe can be made, is dropped and counted.
 module Tracepoint
   class << self
     # @!method fire(name, *arguments)
@@ -63,9 +72,10 @@ module Tracepoint
     #   @param name [Symbol, String] `:checkout` of the default provider, or
     #     `"shop:checkout"`
     #   @yieldreturn [Array] the arguments; run only while someone traces the
-    #     probe, which must be defined
+    #     probe, which must be there
     #   @return [Boolean] whether it fired
-    #   @raise [ArgumentError] wrong number of arguments, traced or not
+    #   @raise [ArgumentError] of a defined probe: wrong number of arguments;
+    #     a block, and no such probe; both traced or not
 
     # @!method span(name, *arguments)
     #   Measure the block as the span of that name, declared by its first use.
@@ -95,11 +105,31 @@ module Tracepoint
       Registry.entries
     end
 
+    # @return [Integer] see {#undeclared_limit=}
+    def undeclared_limit
+      Registry.limit
+    end
+
+    # How many names may be fired or measured without a definition, 1,000 if
+    # nothing is said. Names beyond them make no probes. Those that there are
+    # stay.
+    # @param limit [Integer] 0: none
+    def undeclared_limit=(limit)
+      unless limit.is_a?(Integer) && limit >= 0
+        raise ArgumentError, "the limit must be an Integer of at least 0, not #{limit.inspect}"
+      end
+
+      Registry.limit = limit
+    end
+
     # Counters since the program began:
     #
     # * +:converted+ events fired with a value that was converted
     # * +:dropped+ events not fired, as their block raised, or returned the
-    #   wrong number of values
+    #   wrong number of values; without a definition also: as the number of
+    #   arguments was not that of the first time, or no probe can be made of
+    #   the name or the arguments
+    # * +:over_limit+ events and spans of names beyond {#undeclared_limit=}
     # * +:failed+ definitions that cannot be traced, as no image could be made
     #
     # and +:sites+, +:images+, +:bytes+: what the probes take.

@@ -43,6 +43,27 @@ class FireTest < Minitest::Test
     assert_equal 7, operands_of(probe) { Tracepoint.fire(name.to_sym, 7) }.first
   end
 
+  def test_by_name_whatever_the_string_is
+    name = unique("by_name")
+    probe = Tracepoint.define(name, { id: Integer }, provider: :shop)
+    mutable = +"shop:#{name}"
+    [mutable, "shop:#{name}".freeze, "shop:#{name}".b, "shop:#{name}".encode("ISO-8859-1"), Class.new(String).new("shop:#{name}"),
+     "xshop:#{name}y"[1..-2], :"shop:#{name}"].each do |text|
+      assert_equal [7], operands_of(probe) { Tracepoint.fire(text, 7) }
+      assert_equal 1, counting(:dropped) { Tracepoint.fire(text.to_s.encode("UTF-16LE"), 7) }
+    end
+    mutable << "_other"
+    assert_equal false, Tracepoint.fire(mutable, "x")
+    assert_equal [String], Tracepoint::Provider[:shop]["#{name}_other"].operands.values
+  end
+
+  # Two bytes that are one character.
+  def test_bytes_of_another_encoding
+    Tracepoint.define("ab")
+    refute_includes Tracepoint.probes.map(&:name), :ac
+    assert_equal(1, counting(:dropped) { Tracepoint.fire("ab".dup.force_encoding("UTF-16LE"), 1) })
+  end
+
   def test_twelve_operands
     probe = Tracepoint.define(unique, [Integer, String, Symbol, Float, :bool, Integer, String, Symbol, Float, :bool, Integer, String])
     values = [1, "two", :three, 4.5, true, -6, "seven", :eight, -9.25, false, 11, "twelve"]
@@ -77,17 +98,6 @@ class FireTest < Minitest::Test
     strictly(&check)
     tapping(probe) { check.call } if Tracepoint.supported?
     assert_raises(ArgumentError) { Tracepoint.fire }
-  end
-
-  def test_declared_by_its_first_fire
-    name = unique
-    assert_equal false, Tracepoint.fire("shop:#{name}", 1, "x", :y, 1.5, true, nil, Object.new, 2**70)
-    probe = Tracepoint::Provider[:shop][name]
-
-    assert_equal [Integer, String, Symbol, Float, :bool, String, String, Integer], probe.operands.values
-    assert_equal "arg7", probe.operands.keys.last.to_s
-    assert_raises(ArgumentError) { Tracepoint.fire("shop:#{name}", 1) }
-    assert_same probe, Tracepoint.define("shop:#{name}", probe.operands)
   end
 
   def test_block_needs_a_definition

@@ -21,6 +21,12 @@ class StressTest < Minitest::Test
   def test_collecting_at_every_allocation
     assert_equal "ok\n", ruby(<<~RUBY)
       #{PRELUDE}
+      TEXT = "kept, as the tap reads it later"
+      texts = Object.new
+      def texts.to_s
+        Array.new(5) { |i| "x" * i }
+        TEXT
+      end
       GC.stress = true
       probe = Tracepoint.define(:one, {id: Integer, sku: String, sym: Symbol, f: Float, ok: :bool}, provider: :stress)
       span = Tracepoint.define_span(:two, {sku: String}, provider: :stress)
@@ -41,7 +47,8 @@ class StressTest < Minitest::Test
         rescue RuntimeError
         end
         catch(:out) { span.measure("x") { throw :out } }
-        Tracepoint.fire("fresh_\#{i}", i, "x", nil)
+        Tracepoint.fire("fresh_\#{i}", i, "x", nil, at: Time.at(i), id: nil)
+        Tracepoint.fire("fresh_\#{i}", i, "x", i.to_s, id: i / 3.0, at: [i])
         Tracepoint.span("fresh_span_\#{i}", i) { nil }
         begin
           probe.fire(1)
@@ -56,7 +63,13 @@ class StressTest < Minitest::Test
         rescue TypeError, RangeError, ArgumentError
         end
       end
+      Tracepoint.strict = false
+      open = Tracepoint.probes.find { |it| it.name == :fresh_1 }
+      third, = tap(open)
+      raise "undeclared" unless Tracepoint.fire(:fresh_1, 1, [2], texts, id: 0.5, at: texts)
+      raise "texts" unless third.value(2, String) == TEXT && third.value(3, String) == TEXT
       GC.stress = false
+      raise open.to_s unless open.operands == {arg0: Integer, arg1: String, arg2: String, at: String, id: Float}
       raise "hits" unless one.hits == 30 && two.hits == 30
       Tracepoint.probes.each(&:to_s)
       puts "ok"
@@ -121,6 +134,34 @@ class StressTest < Minitest::Test
     RUBY
   end
 
+  # While a process forks, the locks of the registry and of the library are
+  # held: a handler that was registered before theirs runs after them. A fire
+  # that took one of them would never end.
+  def test_a_name_is_found_without_a_lock
+    output = ruby(<<~RUBY)
+      require "fiddle"
+      main = Process.pid
+      watchdog = fork { sleep 20; Process.kill(:KILL, main) }
+      libc = Fiddle.dlopen(nil)
+      fired = nil
+      BEFORE = Fiddle::Closure::BlockCaller.new(Fiddle::TYPE_VOID, []) do
+        fired = NAMES.map { |name| Tracepoint.fire(name, 1) } +
+                [Tracepoint.enabled?("shop:q"), Tracepoint.fire("nobody:knows") { 1 }] rescue fired = $!
+      end
+      register = Fiddle::Function.new(libc["__register_atfork"], [Fiddle::TYPE_VOIDP] * 4, Fiddle::TYPE_INT)
+      register.call(BEFORE, nil, nil, nil)
+      #{PRELUDE}
+      NAMES = ["x", :x, "shop:q", :"shop:q", "ruby_app:x", :"ruby_app:x"]
+      Tracepoint.define(:x, [Integer])
+      Tracepoint.define(:q, [Integer], provider: :shop)
+      Process.wait(fork { exit!(0) })
+      Process.kill(:KILL, watchdog)
+      raise fired.inspect unless fired.is_a?(ArgumentError) && fired.message.start_with?("no probe nobody:knows")
+      puts "ok"
+    RUBY
+    assert_equal "ok\n", output
+  end
+
   def test_fork
     assert_equal "ok\n", ruby(<<~RUBY)
       #{PRELUDE}
@@ -141,6 +182,54 @@ class StressTest < Minitest::Test
       children.each { |pid| Process.wait(pid); raise "child" unless $?.success? }
       puts "ok"
     RUBY
+  end
+
+  # One note for both sides: the first of them settles an open type.
+  def test_fork_while_a_type_is_open
+    assert_equal "ok\n", ruby(<<~RUBY)
+      #{PRELUDE}
+      Tracepoint.fire(:open, nil, nil)
+      pid = fork { Tracepoint.fire(:open, 1.5, nil); exit!(0) }
+      Process.wait(pid)
+      open = Tracepoint.probes.first
+      raise "not ours yet" unless open.operands.values == [nil, nil]
+      one, = tap(open)
+      raise "fire" unless Tracepoint.fire(:open, 2, "x")
+      raise open.to_s unless open.operands.values == [Float, String] && one.value(0, Float) == 2.0
+      puts "ok"
+    RUBY
+  end
+
+  # Every thread and Ractor agrees on the types, and none on too many names.
+  def test_undeclared_names_from_all_sides
+    output = ruby(<<~RUBY, options: ["-W:no-experimental"])
+      #{PRELUDE}
+      Tracepoint.undeclared_limit = 150
+      def work(n)
+        values = [n, n.to_s, n / 2.0, n.even?, Object]
+        200.times do |i|
+          Tracepoint.fire("event_\#{i}", nil, id: nil)
+          Tracepoint.fire("event_\#{i}", values[(n + i) % 5], id: values[n % 5])
+          Tracepoint.fire("event_\#{i}", values[i % 5]) # one too few
+          Tracepoint.span("work_\#{i % 50}", nil) { i } == i or raise "span"
+          Tracepoint.span("work_\#{i % 50}", values[n % 5]) { i } == i or raise "span"
+        end
+        n
+      end
+      threads = Array.new(3) { |n| Thread.new { work(n) } }
+      children = Array.new(10) { fork { work(3); exit!(Tracepoint.probes.size == 150 ? 0 : 1) } }
+      raise "sides" unless threads.map(&:value) == [0, 1, 2]
+      children.each { |pid| Process.wait(pid); raise "child \#{$?.inspect}" unless $?.success? }
+      raise Tracepoint.stats.inspect unless Tracepoint.probes.size == 150 && Tracepoint.stats[:over_limit] > 0
+      # Not while children are forked: Ruby's own lock may be a Ractor's then.
+      Tracepoint.undeclared_limit = 170
+      ractors = defined?(Ractor) ? Array.new(3) { |n| Ractor.new(n) { |n| work(n) } } : []
+      ractors.each { |ractor| ractor.respond_to?(:value) ? ractor.value : ractor.take }
+      raise "Ractors" unless ractors.empty? || Tracepoint.probes.size == 170
+      raise "open" if Tracepoint.probes.any? { |it| it.operands.value?(nil) }
+      puts "ok"
+    RUBY
+    assert_equal "ok\n", output.lines.last
   end
 
   def test_fork_while_threads_define

@@ -10,6 +10,11 @@ require "tmpdir"
 require "tracepoint"
 require_relative "support/tapped_site"
 
+# nohup and a shell's & ignore these, and so would all that tests start. A handler
+# is not inherited: a hangup still does not end the tests themselves.
+trap("INT", "DEFAULT")
+%w[HUP QUIT].each { |name| trap(name) {} if trap(name, "DEFAULT") == "IGNORE" }
+
 module TestHelper
   ROOT = File.expand_path("../..", __dir__)
   LIB = File.join(ROOT, "ruby/lib")
@@ -31,6 +36,11 @@ module TestHelper
     skip "the extension is not built for this Ruby" unless Tracepoint.supported?
   end
 
+  def needs_taps
+    needs_native
+    skip TappedSite.why_not if TappedSite.why_not
+  end
+
   def registry
     Tracepoint.const_get(:Registry)
   rescue NameError
@@ -38,14 +48,15 @@ module TestHelper
   end
 
   # Trace an entry's sites for the time of the block: each with a tap that
-  # records its operands.
+  # records its operands. No garbage is collected: a String may be read late.
   def tapping(entry)
-    needs_native
-    skip TappedSite.why_not if TappedSite.why_not
+    needs_taps
+    collecting = !GC.disable
     taps = registry.sites(entry).map { |address| TappedSite.new(address) }
     yield(*taps)
   ensure
     taps&.each(&:close)
+    GC.enable if collecting
   end
 
   # The operands of the one event that the block fires.

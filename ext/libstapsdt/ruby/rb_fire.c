@@ -5,7 +5,6 @@
 #include <alloca.h>
 #include <string.h>
 
-static ID id_declare;
 static VALUE sym_event;
 
 void tp_raise_arity(const tp_entry *entry, int given) {
@@ -49,9 +48,18 @@ bool tp_fire(const tp_entry *entry, const sdt_probe *probe, const VALUE *argv,
   return true;
 }
 
-static VALUE fire_values(const tp_entry *entry, const VALUE *argv) {
+static VALUE fire_values(tp_entry *entry, const VALUE *argv) {
   uint64_t operands[SDT_MAX_OPERANDS];
+  VALUE values[SDT_MAX_OPERANDS];
 
+  if (entry->undeclared) {
+    for (int i = 0; i < entry->count; i++)
+      values[i] = argv[i];
+    tp_learn(entry, values);
+    if (tp_strict || sdt_traced(entry->probe))
+      tp_stringify(entry, values);
+    argv = values;
+  }
   return tp_fire(entry, entry->probe, argv, operands, 0, tp_strict) ? Qtrue
                                                                     : Qfalse;
 }
@@ -82,7 +90,7 @@ static VALUE values_of_block(bool strict) {
                     rb_eScriptError, rb_eSysStackError, (VALUE)0);
 }
 
-static VALUE fire_block(const tp_entry *entry) {
+static VALUE fire_block(tp_entry *entry) {
   bool strict = tp_strict;
   VALUE values, ret;
   const VALUE *argv;
@@ -116,14 +124,31 @@ static VALUE fire_block(const tp_entry *entry) {
   return ret;
 }
 
-/* Everything but the untraced fire with the right number of arguments. */
-TP_COLD static VALUE fire_slowly(const tp_entry *entry, int argc,
-                                 const VALUE *argv) {
-  if (entry->end)
+static VALUE fire_undeclared(tp_entry *entry, int argc, const VALUE *argv) {
+  VALUE values[SDT_MAX_OPERANDS];
+
+  if (tp_arrange(entry, argc, argv, values))
+    return fire_values(entry, values);
+  tp_drop(entry, argc);
+  return Qfalse;
+}
+
+static VALUE fire_span(const tp_entry *entry) {
+  if (!entry->undeclared || tp_strict)
     rb_raise(rb_eArgError, "%" PRIsVALUE " is a span: it is measured, not fired",
              entry->self);
+  tp_count(TP_DROPPED);
+  return Qfalse;
+}
+
+/* Everything but the untraced fire with the right number of arguments. */
+TP_COLD static VALUE fire_slowly(tp_entry *entry, int argc, const VALUE *argv) {
+  if (entry->end)
+    return fire_span(entry);
   if (argc == 0 && rb_block_given_p())
     return fire_block(entry);
+  if (entry->undeclared)
+    return fire_undeclared(entry, argc, argv);
   if (argc != entry->count)
     tp_raise_arity(entry, argc);
   return fire_values(entry, argv);
@@ -133,13 +158,13 @@ TP_COLD static VALUE fire_slowly(const tp_entry *entry, int argc,
  * The untraced block form. Apart, and called last, so that the call that looks
  * for the block costs nothing to those who pass arguments.
  */
-__attribute__((noinline)) static VALUE skip_block(const tp_entry *entry) {
+__attribute__((noinline)) static VALUE skip_block(tp_entry *entry) {
   if (TP_LIKELY(rb_block_given_p()) && !entry->end)
     return Qfalse;
   return fire_slowly(entry, 0, NULL);
 }
 
-static inline VALUE fire(const tp_entry *entry, int argc, const VALUE *argv) {
+static inline VALUE fire(tp_entry *entry, int argc, const VALUE *argv) {
   if (TP_LIKELY(!sdt_watched(entry->probe))) {
     if (TP_LIKELY(argc == entry->fire_arity))
       return Qfalse;
@@ -164,40 +189,50 @@ static VALUE entry_enabled_p(VALUE self) {
   return Qfalse;
 }
 
-TP_COLD static VALUE fire_by_name(int argc, VALUE *argv, VALUE self) {
-  const tp_entry *entry;
-  VALUE probe;
+TP_COLD static VALUE fire_first(int argc, VALUE *argv, VALUE self) {
+  tp_entry *entry;
 
-  if (argc == 0)
-    rb_raise(rb_eArgError,
-             "wrong number of arguments (given 0, expected 1+)");
-  entry = tp_find(argv[0]);
-  if (entry)
-    return fire(entry, argc - 1, argv + 1);
   if (argc == 1 && rb_block_given_p())
     rb_raise(rb_eArgError,
              "no probe %" PRIsVALUE ": the block form needs one that is "
              "defined (Tracepoint.define)",
              argv[0]);
-  probe = rb_funcall(self, id_declare, 3, sym_event, argv[0],
-                     rb_ary_new_from_values(argc - 1, argv + 1));
-  return fire(tp_entry_of(probe), argc - 1, argv + 1);
+  entry = tp_declare(self, sym_event, argc, argv);
+  return entry ? fire(entry, argc - 1, argv + 1) : Qfalse;
+}
+
+/* Not inlined: by a Symbol it should be quickest. */
+__attribute__((noinline)) static VALUE fire_by_text(int argc, VALUE *argv,
+                                                    VALUE self) {
+  tp_entry *entry;
+
+  if (argc == 0)
+    rb_raise(rb_eArgError,
+             "wrong number of arguments (given 0, expected 1+)");
+  entry = tp_find(argv[0]);
+  if (TP_UNLIKELY(!entry))
+    return fire_first(argc, argv, self);
+  return fire(entry, argc - 1, argv + 1);
 }
 
 static VALUE module_fire(int argc, VALUE *argv, VALUE self) {
   if (TP_LIKELY(argc > 0)) {
-    const tp_entry *entry = tp_find_symbol(argv[0]);
+    tp_entry *entry = tp_find_symbol(argv[0]);
 
     if (TP_LIKELY(entry != NULL))
       return fire(entry, argc - 1, argv + 1);
   }
-  return fire_by_name(argc, argv, self);
+  return fire_by_text(argc, argv, self);
 }
 
 static VALUE module_enabled_p(VALUE self, VALUE name) {
   const tp_entry *entry = tp_find_symbol(name);
 
   (void)self;
+  if (!entry && !SYMBOL_P(name) && !RB_TYPE_P(name, T_STRING))
+    rb_raise(rb_eTypeError,
+             "a probe's name is a Symbol or a String, not %" PRIsVALUE,
+             rb_obj_class(name));
   if (!entry)
     entry = tp_find(name);
   return entry ? entry_enabled_p(entry->self) : Qfalse;
@@ -207,7 +242,6 @@ void tp_init_fire(VALUE module) {
   VALUE probe = rb_const_get(module, rb_intern("Probe"));
   VALUE span = rb_const_get(module, rb_intern("Span"));
 
-  id_declare = rb_intern("declare");
   sym_event = ID2SYM(rb_intern("event"));
   rb_define_method(probe, "fire", probe_fire, -1);
   rb_define_method(probe, "enabled?", entry_enabled_p, 0);

@@ -11,6 +11,7 @@ void Init_native(void) {
 #endif
   tp_init_registry(module);
   tp_init_values(module);
+  tp_init_undeclared(module);
   tp_init_fire(module);
   tp_init_span(module);
 }

@@ -8,13 +8,16 @@
 #include "rb_tracepoint.h"
 
 #include <pthread.h>
+#include <ruby/encoding.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* "provider:name" and its NUL. */
 #define KEY_SIZE (2 * SDT_MAX_NAME + 2)
-/* The keys that an entry takes: its own, and for a span its two probes'. */
-#define MAX_KEYS 3
+/* The names that an entry takes: its own, and for a span its two probes'; each
+ * with the provider and, of the default provider, without. */
+#define MAX_NAMES 3
+#define MAX_KEYS (2 * MAX_NAMES)
 
 typedef struct provider {
   VALUE self;
@@ -23,14 +26,26 @@ typedef struct provider {
   struct provider *next;
 } provider;
 
-typedef struct name_slot {
-  char *key;
+/* What an entry is found by: "provider:name", or "name". Never freed. */
+typedef struct name_key {
   tp_entry *entry;
-} name_slot;
+  uint64_t hash;
+  size_t length;
+  char text[];
+} name_key;
+
+/* Like tp_symbols; a slot is one pointer, so that it is published by one store. */
+typedef struct name_table {
+  size_t mask;
+  size_t used;
+  struct name_table *outgrown;
+  name_key *slots[];
+} name_table;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static sdt_pool *pool;
 static char default_provider[SDT_MAX_NAME + 1];
+static int utf8_index, ascii_index;
 
 /* Lists are appended to under the lock and read without it. */
 static tp_entry *entries;
@@ -38,9 +53,8 @@ static tp_entry **entries_tail = &entries;
 static provider *providers;
 static provider **providers_tail = &providers;
 
-static name_slot *names; /* read and written under the lock */
-static size_t names_size, names_used;
-
+/* Written under the lock, and read without it, as by those who fire. */
+static name_table *names;
 tp_symbols *tp_symbols_current;
 bool tp_strict;
 
@@ -57,7 +71,7 @@ static void entry_mark(void *data) {
 
   rb_gc_mark(entry->provider);
   rb_gc_mark(entry->name);
-  rb_gc_mark(entry->operands);
+  rb_gc_mark(entry->labels);
 }
 
 static void provider_mark(void *data) {
@@ -97,21 +111,39 @@ static VALUE provider_new(VALUE name) {
   return rb_obj_freeze(self);
 }
 
+static bool is_open(const tp_entry *entry) {
+  return memchr(entry->types, SDT_OPEN, entry->count) != NULL;
+}
+
+/* Calls with the right number of arguments go the quick way, if nothing is to
+ * be learned from them, nor to be put into order. */
+static void set_arity(tp_entry *entry, bool span) {
+  uint8_t arity = is_open(entry) ? TP_NO_ARITY : entry->count;
+
+  __atomic_store_n(&entry->fire_arity, span ? TP_NO_ARITY : arity,
+                   __ATOMIC_RELAXED);
+  __atomic_store_n(&entry->span_arity,
+                   span && !entry->undeclared ? arity : TP_NO_ARITY,
+                   __ATOMIC_RELAXED);
+}
+
+/* keywords: how many of the arguments have names; nil of what is declared. */
 static VALUE entry_new(bool span, VALUE provider, VALUE name, VALUE types,
-                       VALUE operands) {
+                       VALUE labels, VALUE keywords) {
   tp_entry *entry;
   VALUE self = TypedData_Make_Struct(span ? cSpan : cProbe, tp_entry,
                                      &entry_type, entry);
 
   entry->self = self;
   entry->count = (uint8_t)RARRAY_LEN(types);
-  entry->fire_arity = span ? TP_NO_ARITY : entry->count;
-  entry->span_arity = span ? entry->count : TP_NO_ARITY;
+  entry->undeclared = !NIL_P(keywords);
+  entry->keywords = entry->undeclared ? (uint8_t)NUM2INT(keywords) : 0;
   for (int i = 0; i < entry->count; i++)
     entry->types[i] = (uint8_t)NUM2INT(RARRAY_AREF(types, i));
+  set_arity(entry, span);
   RB_OBJ_WRITE(self, &entry->provider, provider);
   RB_OBJ_WRITE(self, &entry->name, name);
-  RB_OBJ_WRITE(self, &entry->operands, operands);
+  RB_OBJ_WRITE(self, &entry->labels, labels);
   return rb_obj_freeze(self);
 }
 
@@ -139,54 +171,74 @@ static provider *find_provider(VALUE name) {
   return NULL;
 }
 
-/* ----------------------------------------------------------- names (locked) */
+/* -------------------------------------------------------------------- names */
 
-static size_t name_hash(const char *key) {
-  uint64_t hash = UINT64_C(0xcbf29ce484222325);
-
-  for (; *key; key++)
-    hash = (hash ^ (unsigned char)*key) * UINT64_C(0x100000001b3);
-  return (size_t)(hash ^ (hash >> 32));
+static uint64_t mix(uint64_t hash, uint64_t word) {
+  hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+  return hash ^ (hash >> 32);
 }
 
-static name_slot *name_slot_of(name_slot *slots, size_t size, const char *key) {
-  size_t i = name_hash(key) & (size - 1);
+static uint64_t name_hash(const char *text, size_t length) {
+  uint64_t hash = length, word;
 
-  while (slots[i].key && strcmp(slots[i].key, key) != 0)
-    i = (i + 1) & (size - 1);
-  return &slots[i];
+  for (; length >= sizeof(word); length -= sizeof(word), text += sizeof(word)) {
+    memcpy(&word, text, sizeof(word));
+    hash = mix(hash, word);
+  }
+  for (word = 0; length > 0; length--)
+    word = word << 8 | (unsigned char)text[length - 1];
+  return mix(hash, word);
+}
+
+/* Any thread, without the lock. */
+static tp_entry *names_get(const char *text, size_t length) {
+  const name_table *table = __atomic_load_n(&names, __ATOMIC_ACQUIRE);
+  uint64_t hash = name_hash(text, length);
+
+  for (size_t i = (size_t)hash & table->mask;; i = (i + 1) & table->mask) {
+    const name_key *key = __atomic_load_n(&table->slots[i], __ATOMIC_ACQUIRE);
+
+    if (!key)
+      return NULL;
+    if (key->hash == hash && key->length == length &&
+        memcmp(key->text, text, length) == 0)
+      return key->entry;
+  }
+}
+
+static name_table *names_create(size_t size) {
+  name_table *table = calloc(1, sizeof(*table) + size * sizeof(name_key *));
+
+  if (table)
+    table->mask = size - 1;
+  return table;
+}
+
+/* Holding the lock, as what follows. There is room: names_reserve. */
+static void names_set(name_table *table, name_key *key) {
+  size_t i = (size_t)key->hash & table->mask;
+
+  while (table->slots[i])
+    i = (i + 1) & table->mask;
+  __atomic_store_n(&table->slots[i], key, __ATOMIC_RELEASE);
+  table->used++;
 }
 
 static bool names_reserve(size_t more) {
-  size_t size = names_size ? names_size : 64;
-  name_slot *slots;
+  name_table *old = names, *table;
 
-  while ((names_used + more) * 2 > size)
-    size *= 2;
-  if (size == names_size)
+  if ((old->used + more) * 2 <= old->mask + 1)
     return true;
-  slots = calloc(size, sizeof(*slots));
-  if (!slots)
+  table = names_create((old->mask + 1) * 2);
+  if (!table)
     return false;
-  for (size_t i = 0; i < names_size; i++) {
-    if (names[i].key)
-      *name_slot_of(slots, size, names[i].key) = names[i];
+  for (size_t i = 0; i <= old->mask; i++) {
+    if (old->slots[i])
+      names_set(table, old->slots[i]);
   }
-  free(names);
-  names = slots;
-  names_size = size;
+  table->outgrown = old;
+  __atomic_store_n(&names, table, __ATOMIC_RELEASE);
   return true;
-}
-
-static tp_entry *names_get(const char *key) {
-  return names_size ? name_slot_of(names, names_size, key)->entry : NULL;
-}
-
-/* Takes the key over. There is room: names_reserve. */
-static void names_set(char *key, tp_entry *entry) {
-  *name_slot_of(names, names_size, key) =
-      (name_slot){.key = key, .entry = entry};
-  names_used++;
 }
 
 /* --------------------------------------------------------- symbols (locked) */
@@ -212,10 +264,10 @@ static void symbols_set(tp_symbols *table, VALUE symbol, tp_entry *entry) {
   table->used++;
 }
 
-static bool symbols_reserve(void) {
+static bool symbols_reserve(size_t more) {
   tp_symbols *old = tp_symbols_current, *table;
 
-  if ((old->used + 1) * 2 <= old->mask + 1)
+  if ((old->used + more) * 2 <= old->mask + 1)
     return true;
   table = symbols_create(64 - old->shift + 1);
   if (!table)
@@ -235,27 +287,47 @@ typedef struct definition {
   tp_entry *entry;
   const char *provider_name;
   const char *name;
+  VALUE full_name; /* Symbol: "provider:name" */
+  bool of_default_provider;
   sdt_operand operands[SDT_MAX_OPERANDS];
-  char *keys[MAX_KEYS];
+  name_key *keys[MAX_KEYS]; /* each name's with the provider first */
   int key_count;
   /* out */
   tp_entry *existing;
+  bool over_limit;
   bool out_of_memory;
   sdt_error error;
 } definition;
 
+static name_key *key_create(tp_entry *entry, const char *text) {
+  size_t length = strlen(text);
+  name_key *key = malloc(sizeof(*key) + length + 1);
+
+  if (!key)
+    return NULL;
+  key->entry = entry;
+  key->length = length;
+  key->hash = name_hash(text, length);
+  memcpy(key->text, text, length + 1);
+  return key;
+}
+
 static bool make_keys(definition *d, bool span) {
-  static const char *const suffixes[MAX_KEYS] = {"", "__begin", "__end"};
+  static const char *const suffixes[MAX_NAMES] = {"", "__begin", "__end"};
+  size_t bare = strlen(d->provider_name) + 1;
 
-  for (int i = 0; i < (span ? MAX_KEYS : 1); i++) {
-    char key[KEY_SIZE + sizeof("__begin")];
+  for (int i = 0; i < (span ? MAX_NAMES : 1); i++) {
+    char text[KEY_SIZE + sizeof("__begin")];
 
-    snprintf(key, sizeof(key), "%s:%s%s", d->provider_name, d->name,
+    snprintf(text, sizeof(text), "%s:%s%s", d->provider_name, d->name,
              suffixes[i]);
-    d->keys[i] = strdup(key);
-    if (!d->keys[i])
-      return false;
-    d->key_count = i + 1;
+    for (int j = 0; j <= (int)d->of_default_provider; j++) {
+      name_key *key = key_create(d->entry, text + (j ? bare : 0));
+
+      if (!key)
+        return false;
+      d->keys[d->key_count++] = key;
+    }
   }
   return true;
 }
@@ -266,9 +338,11 @@ static void free_keys(definition *d) {
   d->key_count = 0;
 }
 
-/* The name of a key's probe: what stands behind the provider. */
-static const char *probe_name(const definition *d, int key) {
-  return d->keys[key] + strlen(d->provider_name) + 1;
+/* The probe's name behind the provider: 0, or a span's first (1), second (2). */
+static const char *probe_name(const definition *d, int name) {
+  const name_key *key = d->keys[d->of_default_provider ? 2 * name : name];
+
+  return key->text + strlen(d->provider_name) + 1;
 }
 
 static int define_event(definition *d) {
@@ -332,15 +406,18 @@ static bool make_dead(tp_entry *entry, bool span) {
 }
 
 /* Holding the lock. */
-static void define(definition *d, bool span, bool of_default_provider) {
+static void define(definition *d, bool span) {
   tp_entry *entry = d->entry;
 
   for (int i = 0; i < d->key_count; i++) {
-    d->existing = names_get(d->keys[i]);
+    d->existing = names_get(d->keys[i]->text, d->keys[i]->length);
     if (d->existing)
       return;
   }
-  d->out_of_memory = !names_reserve(MAX_KEYS) || !symbols_reserve();
+  d->over_limit = entry->undeclared && !tp_below_limit();
+  if (d->over_limit)
+    return;
+  d->out_of_memory = !names_reserve(MAX_KEYS) || !symbols_reserve(2);
   if (d->out_of_memory)
     return;
   if ((span ? define_span(d) : define_event(d)) != SDT_OK &&
@@ -354,11 +431,14 @@ static void define(definition *d, bool span, bool of_default_provider) {
   if (provider_of(entry->provider)->disabled)
     set_disabled(entry, true);
   for (int i = 0; i < d->key_count; i++)
-    names_set(d->keys[i], entry);
+    names_set(names, d->keys[i]);
   d->key_count = 0;
-  if (of_default_provider)
+  symbols_set(tp_symbols_current, d->full_name, entry);
+  if (d->of_default_provider)
     symbols_set(tp_symbols_current, entry->name, entry);
   append_entry(entry);
+  if (entry->undeclared)
+    __atomic_fetch_add(&tp_undeclared, 1, __ATOMIC_RELAXED);
 }
 
 /* The one VALUE of a name, which is never freed and never moves. */
@@ -386,35 +466,33 @@ static VALUE intern_provider(VALUE name) {
   return candidate;
 }
 
-static void warn_once(const tp_entry *entry, const char *message) {
-  static bool warned;
-
-  if (!__atomic_exchange_n(&warned, true, __ATOMIC_RELAXED))
-    rb_warn("%" PRIsVALUE " cannot be traced: %s", entry->self, message);
-}
-
 /*
- * Registry.add(span, provider, name, operand_names, type_codes, operands):
- * the new entry, or the one that has one of its names already. What it is
- * given was checked in Ruby.
+ * Registry.add(span, provider, name, operand_names, type_codes, labels,
+ * keywords): the new entry, or the one that has one of its names already, or
+ * nil if it would be one undeclared too many. What it is given was checked in
+ * Ruby.
  */
 static VALUE registry_add(VALUE self, VALUE span, VALUE provider_name,
                           VALUE name, VALUE operand_names, VALUE types,
-                          VALUE operands) {
+                          VALUE labels, VALUE keywords) {
   definition d = {.provider_name = StringValueCStr(provider_name),
                   .name = StringValueCStr(name)};
-  bool of_default = strcmp(d.provider_name, default_provider) == 0;
   VALUE entry;
 
   (void)self;
   Check_Type(operand_names, T_ARRAY);
   Check_Type(types, T_ARRAY);
+  Check_Type(labels, T_ARRAY);
   if (RARRAY_LEN(types) > SDT_MAX_OPERANDS - (RTEST(span) ? 2 : 0) ||
-      RARRAY_LEN(types) != RARRAY_LEN(operand_names))
+      RARRAY_LEN(types) != RARRAY_LEN(operand_names) ||
+      RARRAY_LEN(types) != RARRAY_LEN(labels))
     rb_raise(rb_eArgError, "too many operands");
   entry = entry_new(RTEST(span), intern_provider(provider_name),
-                    permanent_symbol(name), types, operands);
+                    permanent_symbol(name), types, labels, keywords);
   d.entry = tp_entry_of(entry);
+  d.full_name = permanent_symbol(
+      rb_sprintf("%s:%s", d.provider_name, d.name));
+  d.of_default_provider = strcmp(d.provider_name, default_provider) == 0;
   for (int i = 0; i < d.entry->count; i++) {
     VALUE operand_name = RARRAY_AREF(operand_names, i);
 
@@ -428,7 +506,7 @@ static VALUE registry_add(VALUE self, VALUE span, VALUE provider_name,
   }
 
   pthread_mutex_lock(&lock);
-  define(&d, RTEST(span), of_default);
+  define(&d, RTEST(span));
   pthread_mutex_unlock(&lock);
 
   free_keys(&d);
@@ -436,49 +514,84 @@ static VALUE registry_add(VALUE self, VALUE span, VALUE provider_name,
     rb_memerror();
   if (d.existing)
     return d.existing->self;
+  if (d.over_limit)
+    return Qnil;
   rb_gc_register_mark_object(entry);
   if (d.entry->dead)
-    warn_once(d.entry, d.error.message);
+    tp_warn_dead(d.entry, d.error.message);
   RB_GC_GUARD(operand_names);
   RB_GC_GUARD(provider_name);
   RB_GC_GUARD(name);
   return entry;
 }
 
-/* ------------------------------------------------------------------- lookup */
+/* -------------------------------------------------------- what comes later */
 
-static tp_entry *find_key(const char *key) {
-  tp_entry *entry;
+static void settle(tp_entry *entry, int index, sdt_type type) {
+  if (entry->types[index] != SDT_OPEN)
+    return;
+  if (!entry->dead) {
+    /* Another process that shares the note may have been first. */
+    sdt_settle(entry->probe, (size_t)index, type, &type);
+    if (entry->end)
+      sdt_settle(entry->end, (size_t)index + 2, type, &type);
+  }
+  __atomic_store_n(&entry->types[index], (uint8_t)type, __ATOMIC_RELAXED);
+  set_arity(entry, entry->end != NULL);
+}
+
+void tp_settle(tp_entry *entry, int index, sdt_type type) {
+  pthread_mutex_lock(&lock);
+  settle(entry, index, type);
+  pthread_mutex_unlock(&lock);
+}
+
+/* Registry.declared(entry, type_codes): what was only used is declared now. */
+static VALUE registry_declared(VALUE self, VALUE object, VALUE types) {
+  tp_entry *entry = rb_check_typeddata(object, &entry_type);
+  uint8_t codes[SDT_MAX_OPERANDS];
+
+  (void)self;
+  Check_Type(types, T_ARRAY);
+  if (RARRAY_LEN(types) != entry->count)
+    rb_raise(rb_eArgError, "another number of operands");
+  for (int i = 0; i < entry->count; i++)
+    codes[i] = (uint8_t)NUM2INT(RARRAY_AREF(types, i));
 
   pthread_mutex_lock(&lock);
-  entry = names_get(key);
+  for (int i = 0; i < entry->count; i++)
+    settle(entry, i, (sdt_type)codes[i]);
+  if (entry->undeclared) {
+    entry->undeclared = false;
+    entry->keywords = 0;
+    set_arity(entry, entry->end != NULL);
+    __atomic_fetch_sub(&tp_undeclared, 1, __ATOMIC_RELAXED);
+  }
   pthread_mutex_unlock(&lock);
-  return entry;
+  return object;
+}
+
+/* ------------------------------------------------------------------- lookup */
+
+/* Bytes of "x" are a character of their own in UTF-16, and others. */
+static bool is_ascii_compatible(VALUE name) {
+  int index = RB_ENCODING_GET_INLINED(name);
+
+  return index == utf8_index || index == ascii_index ||
+         rb_enc_asciicompat(rb_enc_get(name));
 }
 
 tp_entry *tp_find(VALUE name) {
-  const char *start, *prefix = "", *colon = "";
-  char key[KEY_SIZE];
-  size_t length;
+  tp_entry *entry;
 
   if (SYMBOL_P(name))
     name = rb_sym2str(name);
   else if (!RB_TYPE_P(name, T_STRING))
-    rb_raise(rb_eTypeError,
-             "a probe's name is a Symbol or a String, not %" PRIsVALUE,
-             rb_obj_class(name));
-  start = RSTRING_PTR(name);
-  length = (size_t)RSTRING_LEN(name);
-  if (length >= sizeof(key) || memchr(start, 0, length))
     return NULL;
-  if (!memchr(start, ':', length)) {
-    prefix = default_provider;
-    colon = ":";
-  }
-  if ((size_t)snprintf(key, sizeof(key), "%s%s%.*s", prefix, colon, (int)length,
-                       start) >= sizeof(key))
+  if (RSTRING_LEN(name) >= KEY_SIZE)
     return NULL;
-  return find_key(key);
+  entry = names_get(RSTRING_PTR(name), (size_t)RSTRING_LEN(name));
+  return entry && is_ascii_compatible(name) ? entry : NULL;
 }
 
 static VALUE registry_find(VALUE self, VALUE name) {
@@ -574,7 +687,33 @@ static VALUE entry_name(VALUE self) { return tp_entry_of(self)->name; }
 
 static VALUE entry_provider(VALUE self) { return tp_entry_of(self)->provider; }
 
-static VALUE entry_operands(VALUE self) { return tp_entry_of(self)->operands; }
+static VALUE type_object(sdt_type type) {
+  switch (type) {
+  case SDT_INTEGER:
+    return rb_cInteger;
+  case SDT_STRING:
+    return rb_cString;
+  case SDT_SYMBOL:
+    return rb_cSymbol;
+  case SDT_FLOAT:
+    return rb_cFloat;
+  case SDT_BOOL:
+    return ID2SYM(rb_intern("bool"));
+  case SDT_OPEN:
+    break;
+  }
+  return Qnil;
+}
+
+static VALUE entry_operands(VALUE self) {
+  const tp_entry *entry = tp_entry_of(self);
+  VALUE hash = rb_hash_new();
+
+  for (int i = 0; i < entry->count; i++)
+    rb_hash_aset(hash, RARRAY_AREF(entry->labels, i),
+                 type_object((sdt_type)entry->types[i]));
+  return rb_obj_freeze(hash);
+}
 
 /* -------------------------------------------------------------------- start */
 
@@ -603,7 +742,10 @@ void tp_init_registry(VALUE module) {
            StringValueCStr(name));
   pool = sdt_pool_create();
   tp_symbols_current = symbols_create(6);
-  if (!pool || !tp_symbols_current)
+  names = names_create(64);
+  utf8_index = rb_utf8_encindex();
+  ascii_index = rb_usascii_encindex();
+  if (!pool || !tp_symbols_current || !names)
     rb_memerror();
   /* After the library's own, so that the two locks are taken in the order in
    * which a definition takes them. */
@@ -619,7 +761,8 @@ void tp_init_registry(VALUE module) {
   rb_define_method(cProvider, "disable", provider_disable, 0);
   rb_define_method(cProvider, "enabled?", provider_enabled_p, 0);
 
-  rb_define_singleton_method(registry, "add", registry_add, 6);
+  rb_define_singleton_method(registry, "add", registry_add, 7);
+  rb_define_singleton_method(registry, "declared", registry_declared, 2);
   rb_define_singleton_method(registry, "find", registry_find, 1);
   rb_define_singleton_method(registry, "entries", registry_entries, 0);
   rb_define_singleton_method(registry, "providers", registry_providers, 0);

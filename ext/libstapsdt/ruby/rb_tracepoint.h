@@ -34,12 +34,14 @@ typedef struct tp_entry {
   uint8_t fire_arity;
   uint8_t span_arity;
   uint8_t count; /* of the caller's arguments */
-  uint8_t types[SDT_MAX_OPERANDS];
+  uint8_t types[SDT_MAX_OPERANDS]; /* sdt_type; SDT_OPEN ones change once */
   bool dead; /* the image could not be made: probe and end are ours */
+  bool undeclared;  /* made by its first fire or span, not by define */
+  uint8_t keywords; /* how many of its arguments, the last ones, have names */
   VALUE self;
   VALUE provider; /* Tracepoint::Provider */
   VALUE name;     /* Symbol */
-  VALUE operands; /* frozen Hash: Symbol => type */
+  VALUE labels;   /* frozen Array of Symbols, the operands' names */
   struct tp_entry *next;
 } tp_entry;
 
@@ -51,7 +53,8 @@ typedef struct tp_slot {
 } tp_slot;
 
 /*
- * Symbols of the default provider's names. Readers take no lock: a slot's key
+ * The names as Symbols, :"provider:name", and of the default provider :name.
+ * Readers take no lock: a slot's key
  * is published after its entry, a bigger table after it is filled, and a table
  * that was outgrown is kept, as someone may still be reading it.
  */
@@ -99,8 +102,10 @@ static inline tp_entry *tp_entry_of(VALUE self) {
   return (tp_entry *)RTYPEDDATA_DATA(self);
 }
 
-/* By "name" or "provider:name", a String or a Symbol; raises TypeError. */
+/* By "name" or "provider:name", a String or a Symbol; takes no lock. */
 tp_entry *tp_find(VALUE name);
+/* Give an operand that is open its type, unless it got one meanwhile. */
+void tp_settle(tp_entry *entry, int index, sdt_type type);
 void tp_init_registry(VALUE module);
 
 /* -------------------------------------------------------------- rb_values.c */
@@ -109,6 +114,7 @@ typedef enum tp_counter {
   TP_CONVERTED,
   TP_DROPPED,
   TP_FAILED,
+  TP_OVER_LIMIT,
   TP_COUNTERS,
 } tp_counter;
 
@@ -140,6 +146,31 @@ tp_fit tp_convert(VALUE value, sdt_type type, bool whole, uint64_t *ret,
 NORETURN(void tp_raise_unfit(const tp_entry *entry, int index, VALUE value,
                              tp_fit fit));
 void tp_init_values(VALUE module);
+
+/* ---------------------------------------------------------- rb_undeclared.c */
+
+/*
+ * The entry that the first use of a name makes, or NULL where it makes none.
+ * argv begins with the name. Raises in strict mode only.
+ */
+tp_entry *tp_declare(VALUE module, VALUE kind, int argc, const VALUE *argv);
+/*
+ * Put the arguments of a call into the order of the entry's operands; keywords
+ * may come in any. Returns false if there are others than it has.
+ */
+bool tp_arrange(const tp_entry *entry, int argc, const VALUE *argv,
+                VALUE *ret);
+/* Learn the types that were open from the values, one for each operand. */
+void tp_learn(tp_entry *entry, const VALUE *values);
+/* Replace each value of a text operand that is no text by what to_s gives. */
+void tp_stringify(const tp_entry *entry, VALUE *values);
+/* Undeclared probes there are, and may be; the first changes under the lock. */
+extern size_t tp_undeclared, tp_undeclared_limit;
+bool tp_below_limit(void);
+/* Count a fire or span that makes no event; in strict mode raise. */
+void tp_drop(const tp_entry *entry, int given);
+void tp_warn_dead(const tp_entry *entry, const char *message);
+void tp_init_undeclared(VALUE module);
 
 /* ---------------------------------------------------------------- rb_fire.c */
 

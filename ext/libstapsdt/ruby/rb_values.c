@@ -144,6 +144,9 @@ tp_fit tp_convert(VALUE value, sdt_type type, bool whole, uint64_t *ret,
     return to_float(value, ret);
   case SDT_BOOL:
     return to_bool(value, ret);
+  case SDT_OPEN: /* until now only nil came, which has the Integer's bits */
+    *ret = (uint64_t)SDT_NIL_INTEGER;
+    return NIL_P(value) ? TP_FITS : TP_WRONG_CLASS;
   case SDT_STRING:
   case SDT_SYMBOL:
     break;
@@ -161,6 +164,8 @@ static const char *type_name(sdt_type type) {
     return "Symbol";
   case SDT_FLOAT:
     return "Float";
+  case SDT_OPEN:
+    return "nil";
   case SDT_BOOL:
     break;
   }
@@ -169,8 +174,7 @@ static const char *type_name(sdt_type type) {
 
 void tp_raise_unfit(const tp_entry *entry, int index, VALUE value, tp_fit fit) {
   const char *type = type_name((sdt_type)entry->types[index]);
-  VALUE key = rb_ary_entry(rb_funcall(entry->operands, rb_intern("keys"), 0),
-                           index);
+  VALUE key = rb_ary_entry(entry->labels, index);
 
   if (fit == TP_OUT_OF_RANGE)
     rb_raise(rb_eRangeError, "%" PRIsVALUE ": %" PRIsVALUE " does not fit %s",
@@ -189,6 +193,7 @@ static VALUE stats_counters(VALUE self) {
       [TP_CONVERTED] = "converted",
       [TP_DROPPED] = "dropped",
       [TP_FAILED] = "failed",
+      [TP_OVER_LIMIT] = "over_limit",
   };
 
   (void)self;

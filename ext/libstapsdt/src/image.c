@@ -401,10 +401,10 @@ sdt_probe *sdt_image_add(struct sdt_image *image,
     return NULL;
 
   size_t address = sdt_elf_site(elf, image->used);
+  unsigned char *note = NULL;
   if (rbtrace) {
-    sdt_rbtrace_note_write(
-        description, address,
-        shared_at(image, elf->rbtrace + image->rbtrace_used));
+    note = shared_at(image, elf->rbtrace + image->rbtrace_used);
+    sdt_rbtrace_note_write(description, address, note);
     image->rbtrace_used += rbtrace;
     publish(image, SDT_SECTION_RBTRACE, image->rbtrace_used);
   }
@@ -418,5 +418,6 @@ sdt_probe *sdt_image_add(struct sdt_image *image,
   probe->watch = probe->site;
   probe->count = (uint8_t)description->count;
   probe->role = (uint8_t)description->role;
+  probe->note = note;
   return probe;
 }

@@ -171,3 +171,10 @@ void sdt_rbtrace_note_write(const struct sdt_description *description,
     at += 3 + length;
   }
 }
+
+unsigned char *sdt_rbtrace_note_type(void *note, size_t index) {
+  unsigned char *at = (unsigned char *)note + sizeof(struct rbtrace_head);
+  for (; index > 0; index--)
+    at += 1 + at[0];
+  return at + 2;
+}

@@ -291,7 +291,7 @@ static int check_operands(const sdt_operand *operands, size_t count,
     const sdt_operand *operand = &operands[i];
     if (operand->name && *operand->name && !is_name(operand->name))
       return sdt_fail(error, SDT_ENAME, "operand %zu", i);
-    if (operand->type < SDT_INTEGER || operand->type > SDT_BOOL ||
+    if (operand->type < SDT_INTEGER || operand->type > SDT_OPEN ||
         (unsigned)operand->role > SDT_OUTCOME)
       return sdt_fail(error, SDT_ETYPE, "operand %zu", i);
   }
@@ -300,7 +300,8 @@ static int check_operands(const sdt_operand *operands, size_t count,
 
 static int describe(struct sdt_description *description, sdt_error *error) {
   for (size_t i = 0; i < description->count; i++) {
-    int width = description->operands[i].type == SDT_INTEGER ? -8 : 8;
+    sdt_type type = description->operands[i].type;
+    int width = type == SDT_INTEGER || type == SDT_OPEN ? -8 : 8;
     if (sdt_append_argument(description->arguments, sdt_elf_native(), i,
                             width) != 0)
       return sdt_fail(error, SDT_EOPERANDS, "operand %zu", i);
@@ -337,6 +338,22 @@ SDT_EXPORT int sdt_define(sdt_pool *pool, const char *provider,
   status = sdt_pool_add(pool, &description, error, ret);
   sdt_unlock();
   return status;
+}
+
+SDT_EXPORT int sdt_settle(sdt_probe *probe, size_t index, sdt_type type,
+                          sdt_type *ret) {
+  if (!probe->note || index >= probe->count)
+    return SDT_EOPERANDS;
+  if (type < SDT_INTEGER || type > SDT_BOOL)
+    return SDT_ETYPE;
+
+  unsigned char *at = sdt_rbtrace_note_type(probe->note, index);
+  unsigned char now = SDT_OPEN;
+  if (__atomic_compare_exchange_n(at, &now, (unsigned char)type, 0,
+                                  __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    now = (unsigned char)type;
+  *ret = (sdt_type)now;
+  return SDT_OK;
 }
 
 /* Readers look at `watch` without the lock, so it changes in one store. */

@@ -11,6 +11,8 @@ static const char *const messages[] = {
 #undef SDT_TEXT
 };
 
+SDT_EXPORT const char *sdt_version(void) { return SDT_VERSION; }
+
 SDT_EXPORT const char *sdt_strerror(int status) {
   if (status < 0 || (size_t)status >= sizeof(messages) / sizeof(messages[0]))
     return "unknown error";

@@ -58,6 +58,28 @@ static void both_sides(void) {
   sdt_pool_destroy(pool);
 }
 
+/* The note is one for both, so what one side settles holds for the other. */
+static void open_operand(void) {
+  const sdt_operand operand = {NULL, SDT_OPEN, SDT_ARGUMENT};
+  pool = sdt_pool_create();
+  sdt_probe *probe = NULL;
+  CHECK_EQ(sdt_define(pool, "shop", "open", SDT_EVENT, &operand, 1, NULL,
+                      &probe),
+           SDT_OK);
+  sdt_type type = SDT_OPEN;
+  fflush(stdout);
+  pid_t child = fork();
+  if (child == 0)
+    _exit(sdt_settle(probe, 0, SDT_FLOAT, &type) != SDT_OK ||
+          type != SDT_FLOAT);
+  int status;
+  CHECK_EQ(waitpid(child, &status, 0), child);
+  CHECK_EQ(status, 0);
+  CHECK_EQ(sdt_settle(probe, 0, SDT_STRING, &type), SDT_OK);
+  CHECK_EQ(type, SDT_FLOAT);
+  sdt_pool_destroy(pool);
+}
+
 static void one_image_a_fork(void) {
   pool = sdt_pool_create();
   CHECK(define("before"));
@@ -178,6 +200,7 @@ static void bare_clone(void) {
 
 const struct test fork_tests[] = {
     {"both sides go on defining", both_sides},
+    {"an operand's type is one for both", open_operand},
     {"one more image, however many forks", one_image_a_fork},
     {"a started program costs no image", spawn},
     {"a child's patch is its own", patched_in_the_child_only},

@@ -246,7 +246,7 @@ static void bad_operands(void) {
   operands[1].type = (sdt_type)0;
   CHECK_EQ(DEFINE(SDT_EVENT, 2), SDT_ETYPE);
   CHECK_STR(error.message, "unknown operand type or role: operand 1");
-  operands[1].type = (sdt_type)6;
+  operands[1].type = (sdt_type)7;
   CHECK_EQ(DEFINE(SDT_EVENT, 2), SDT_ETYPE);
   operands[1].type = SDT_FLOAT;
   operands[1].role = (sdt_operand_role)3;
@@ -256,6 +256,49 @@ static void bad_operands(void) {
   sdt_pool_stats stats;
   sdt_pool_stat(pool, &stats);
   CHECK_EQ(stats.images, 0);
+  sdt_pool_destroy(pool);
+}
+
+/* The type of the operand in the one image of this process, and its text. */
+static void open_operand(const char *name, size_t index, int type) {
+  char paths[MAX_IMAGES][64];
+  CHECK_EQ(reader_images(getpid(), paths), 1);
+  struct reader reader;
+  CHECK_EQ(reader_init_path(&reader, paths[0]), 0);
+  const struct read_probe *probe = reader_find(&reader, "shop", name);
+  CHECK(probe && index < probe->count);
+  CHECK_EQ(probe->operands[index].type, type);
+  CHECK_STR(probe->arguments, "-8@%rdi -8@%rsi -8@%rdx");
+  reader_deinit(&reader);
+}
+
+static void open_operands(void) {
+  const sdt_operand operands[] = {{"id", SDT_OPEN, SDT_ARGUMENT},
+                                  {NULL, SDT_INTEGER, SDT_ARGUMENT},
+                                  {"a_longer_name", SDT_OPEN, SDT_ARGUMENT}};
+  sdt_pool *pool = sdt_pool_create();
+  sdt_probe *probe, *other;
+  CHECK_EQ(sdt_define(pool, "shop", "open", SDT_EVENT, operands, 3, NULL,
+                      &probe),
+           SDT_OK);
+  CHECK_EQ(sdt_define(pool, "shop", "other", SDT_EVENT, operands, 3, NULL,
+                      &other),
+           SDT_OK);
+  CHECK_HELPER(open_operand("open", 2, SDT_OPEN));
+  sdt_type type = SDT_OPEN;
+  CHECK_EQ(sdt_settle(probe, 2, SDT_STRING, &type), SDT_OK);
+  CHECK_EQ(type, SDT_STRING);
+  CHECK_EQ(sdt_settle(probe, 2, SDT_FLOAT, &type), SDT_OK);
+  CHECK_EQ(type, SDT_STRING);
+  CHECK_EQ(sdt_settle(probe, 1, SDT_FLOAT, &type), SDT_OK);
+  CHECK_EQ(type, SDT_INTEGER);
+  CHECK_EQ(sdt_settle(probe, 3, SDT_FLOAT, &type), SDT_EOPERANDS);
+  CHECK_EQ(sdt_settle(probe, 0, SDT_OPEN, &type), SDT_ETYPE);
+  CHECK_EQ(sdt_settle(probe, 0, (sdt_type)0, &type), SDT_ETYPE);
+  CHECK_HELPER(open_operand("open", 0, SDT_OPEN));
+  CHECK_HELPER(open_operand("open", 1, SDT_INTEGER));
+  CHECK_HELPER(open_operand("open", 2, SDT_STRING));
+  CHECK_HELPER(open_operand("other", 2, SDT_OPEN));
   sdt_pool_destroy(pool);
 }
 
@@ -350,6 +393,7 @@ const struct test pool_tests[] = {
     {"an image whose notes are full is, too", notes_fill},
     {"bad names", bad_names},
     {"bad operands and roles", bad_operands},
+    {"an operand's type that is told later", open_operands},
     {"messages", messages},
     {"an image is sealed", sealed},
     {"an image is not inherited by another program", closed_on_exec},

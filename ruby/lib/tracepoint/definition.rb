@@ -37,9 +37,14 @@ module Tracepoint
     private
 
     # Called at the first use of a name that nobody defined.
-    def declare(kind, name, arguments)
-      operands = Operands.inferred(arguments)
-      kind == :span ? Definition.span(name, operands, nil) : Definition.event(name, operands, nil)
+    # @return [Probe, Span, nil, String] nil: there are too many; a String: why
+    #   none can be made
+    def declare(kind, name, arguments, keywords)
+      Definition.undeclared(kind, name, arguments, keywords)
+    rescue StandardError => e
+      raise if strict
+
+      "undeclared #{kind == :span ? "span" : "probe"}: #{e.message[0, 200]}"
     end
   end
 
@@ -76,28 +81,50 @@ module Tracepoint
     private_class_method :listed
 
     def event(name, operands, provider)
-      provider, name = Names.split(name, provider)
-      operands.check_count(Operands::MAX)
-      add(Probe, provider, name, operands)
+      define(Probe, *Names.split(name, provider), operands)
     end
 
     def span(name, operands, provider)
-      provider, name = Names.split(name, provider)
-      Names.check_span(name)
-      operands.check_span
-      add(Span, provider, name, operands)
+      define(Span, *Names.split(name, provider), operands)
     end
 
     # Of two threads that define one name at once, the registry lets one win;
     # the other is shown what won.
-    def add(kind, provider, name, operands)
-      entry = Registry.add(kind == Span, provider, name, operands.names, operands.codes, operands.to_h)
-      return entry if entry.is_a?(kind) && entry.name.to_s == name && entry.operands.values == operands.to_h.values
+    def define(kind, provider, name, operands)
+      entry = add(kind, provider, name, operands)
+      return Registry.declared(entry, operands.codes) if operands.same_types?(entry)
 
-      wanted = "#{provider}:#{name}(#{operands.to_h.map { |operand, type| "#{operand}: #{type}" }.join(", ")})"
-      raise DefinitionError, "#{wanted} cannot be defined: there is #{entry.is_a?(Span) ? "a span" : "a probe"} #{entry}"
+      taken(provider, name, operands, entry)
+    end
+    private_class_method :define
+
+    # @return [Probe, Span, nil] nil: there are too many
+    def undeclared(kind, name, arguments, keywords)
+      add(kind == :span ? Span : Probe, *Names.split(name), Operands.inferred(arguments, keywords))
+    end
+
+    def add(kind, provider, name, operands)
+      check(kind, name, operands)
+      entry = Registry.add(kind == Span, provider, name, operands.names, operands.codes, operands.labels, operands.keywords)
+      return entry if entry.nil? || (entry.is_a?(kind) && entry.name.to_s == name)
+
+      taken(provider, name, operands, entry)
     end
     private_class_method :add
+
+    def check(kind, name, operands)
+      return operands.check_count(Operands::MAX) unless kind == Span
+
+      Names.check_span(name)
+      operands.check_span
+    end
+    private_class_method :check
+
+    def taken(provider, name, operands, entry)
+      raise DefinitionError,
+            "#{provider}:#{name}(#{operands}) cannot be defined: there is #{entry.is_a?(Span) ? "a span" : "a probe"} #{entry}"
+    end
+    private_class_method :taken
   end
   private_constant :Definition
 end

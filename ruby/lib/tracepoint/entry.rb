@@ -8,14 +8,15 @@ module Tracepoint
     # @!method provider
     #   @return [Provider]
     # @!method operands
-    #   @return [Hash{Symbol => Class, Symbol}] types by name, frozen; operands
-    #     without names are called arg0, arg1 …
+    #   @return [Hash{Symbol => Class, Symbol, nil}] types by name, frozen;
+    #     operands without names are called arg0, arg1 …; nil is the type of an
+    #     operand that was not declared and was always nil so far
     # @!method enabled?
     #   @return [Boolean] whether someone traces it
 
     # @return [String] as in `shop:checkout(id: Integer, sku: String)`
     def to_s
-      "#{provider.name}:#{name}(#{operands.map { |operand, type| "#{operand}: #{type}" }.join(", ")})"
+      "#{provider.name}:#{name}(#{operands.map { |operand, type| "#{operand}: #{type || "nil"}" }.join(", ")})"
     end
 
     # @return [String]

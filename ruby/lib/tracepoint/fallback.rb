@@ -32,15 +32,53 @@ module Tracepoint
     end
   end
 
+  # The arguments that an entry takes. Of an undeclared one the types may be
+  # learned later; keywords is nil of one that is declared.
+  Shape = Struct.new(:labels, :types, :keywords) do
+    # @return [Array, nil] one value for each operand, if there are that many
+    def arrange(arguments)
+      *positional, last = arguments
+      values = keywords.to_i.positive? && flagged?(last) ? positional + named(last) : arguments
+      values if values.size == types.size
+    end
+
+    def flagged?(argument)
+      Hash === argument && Hash.ruby2_keywords_hash?(argument)
+    end
+
+    def learn(values)
+      return unless types.include?(nil) && !types.frozen?
+
+      settle(values.map { |value| Operands.infer(value) })
+    end
+
+    def settle(others)
+      types.map!.with_index { |type, i| type || others[i] }
+    end
+
+    private
+
+    # Without their values, if they are others.
+    def named(hash)
+      names = labels.last(keywords)
+      hash.size == names.size && names.all? { |name| hash.key?(name) } ? hash.values_at(*names) : []
+    end
+  end
+  private_constant :Shape
+
   # What Probe and Span do, without probes.
   module NoOp
-    attr_reader :provider, :name, :operands
+    attr_reader :provider, :name
 
-    def initialize(provider, name, operands)
+    def initialize(provider, name, shape)
       @provider = provider
       @name = name
-      @operands = operands
+      @shape = shape
       freeze
+    end
+
+    def operands
+      @shape.labels.zip(@shape.types).to_h.freeze
     end
 
     def enabled?
@@ -49,10 +87,25 @@ module Tracepoint
 
     private
 
-    def check_count(given)
-      return if given == @operands.size
+    def undeclared?
+      !@shape.keywords.nil?
+    end
 
-      raise ArgumentError, "wrong number of arguments for #{self} (given #{given}, expected #{@operands.size})"
+    # Raises of one that is declared, and in strict mode.
+    def check(arguments)
+      values = @shape.arrange(arguments)
+      return check_values(values) if values
+      return Registry.lose(:dropped) if undeclared? && !Tracepoint.strict
+
+      raise ArgumentError, "wrong number of arguments for #{self} (given #{arguments.size}, expected #{operands.size})"
+    end
+
+    def check_values(values)
+      @shape.learn(values) if undeclared?
+      return unless Tracepoint.strict
+
+      values = Strict.stringify(operands, values) if undeclared?
+      Strict.check(self, values)
     end
   end
   private_constant :NoOp
@@ -62,12 +115,11 @@ module Tracepoint
     include NoOp
     private_class_method :new
 
-    def fire(*arguments, &block)
+    ruby2_keywords def fire(*arguments, &block)
       return false if block && arguments.empty? && !Tracepoint.strict
 
       arguments = values_of(yield) if block && arguments.empty?
-      check_count(arguments.size)
-      Strict.check(self, arguments) if Tracepoint.strict
+      check(arguments)
       false
     end
 
@@ -86,9 +138,10 @@ module Tracepoint
     include NoOp
     private_class_method :new
 
-    def measure(*arguments)
-      check_count(arguments.size)
-      Strict.check(self, arguments) if Tracepoint.strict
+    ruby2_keywords def measure(*arguments)
+      raise LocalJumpError, "no block given (yield)" unless block_given?
+
+      check(arguments)
       yield
     end
   end
@@ -105,14 +158,25 @@ module Tracepoint
 
     module_function
 
+    # What an undeclared probe's texts become.
+    def stringify(operands, values)
+      operands.values.zip(values).map { |type, value| [String, Symbol].include?(type) && !value.nil? ? string_of(value) : value }
+    end
+
+    def string_of(value)
+      "#{value}"
+    rescue StandardError, ScriptError, SystemStackError
+      value
+    end
+
     def check(entry, arguments)
       entry.operands.zip(arguments) { |(name, type), value| check_one("#{entry}: #{name}", type, value) }
     end
 
     def check_one(what, type, value)
-      return if value.nil?
+      return if value.nil? || type.nil?
       unless FITTING.fetch(type).any? { |fitting| fitting === value }
-        raise TypeError, "#{what} must be #{type}, not #{value.class}"
+        raise TypeError, "#{what} must be #{type}, not #{Kernel.instance_method(:class).bind_call(value)}"
       end
 
       case value
@@ -136,31 +200,65 @@ module Tracepoint
     @entries = []
     @providers = {}
     @disabled = {}
+    @undeclared = {}
+    @limit = 1000
+    NOTHING = { converted: 0, dropped: 0, failed: 0, over_limit: 0 }.freeze
+    @counters = NOTHING.dup
+    @warned = {}
+    TYPES = Operands::TYPES.invert.freeze
+    private_constant :TYPES, :NOTHING
 
     class << self
       attr_reader :disabled
+      attr_writer :limit
 
-      def add(span, provider, name, _operand_names, _codes, operands)
+      def add(span, provider, name, _operand_names, codes, labels, keywords)
         kind = span ? Span : Probe
-        return kind.__send__(:new, nil, name.to_sym, operands) unless main?
+        shape = Shape.new(labels, codes.map { |code| TYPES[code] }, keywords)
+        return kind.__send__(:new, nil, name.to_sym, shape) unless main?
 
         keys = ["", *(Names::SPAN_SUFFIXES if span)].map { |suffix| "#{provider}:#{name}#{suffix}" }
         locked do
           existing = @names.values_at(*keys).compact.first
           return existing if existing
+          return if keywords && !below_limit?
 
-          entry = kind.__send__(:new, provider_of(provider.to_sym), name.to_sym, operands)
+          entry = kind.__send__(:new, provider_of(provider.to_sym), name.to_sym, shape)
           keys.each { |key| @names[key] = entry }
           @entries << entry
+          @undeclared[entry] = shape if keywords
           entry
         end
       end
 
+      def declared(entry, codes)
+        shape = @undeclared.delete(entry) if main?
+        shape&.settle(codes.map { |code| TYPES[code] })
+        shape&.keywords = nil
+        entry
+      end
+
+      def limit
+        main? ? @limit : 0
+      end
+
+      def below_limit?
+        @undeclared.size < @limit
+      end
+
+      # Count an event, and tell of the first if there is a message.
+      def lose(counter, message = nil)
+        return unless main?
+
+        @counters[counter] += 1
+        return if message.nil? || @warned[counter]
+
+        @warned[counter] = true
+        warn_of(message)
+      end
+
       def find(name)
-        unless name.is_a?(Symbol) || name.is_a?(String)
-          raise TypeError, "a probe's name is a Symbol or a String, not #{name.class}"
-        end
-        return unless main? && name.to_s.ascii_only?
+        return unless main? && [Symbol, String].any? { |kind| kind === name } && name.to_s.ascii_only?
 
         name = name.to_s
         name = "#{DEFAULT_PROVIDER}:#{name}" unless name.include?(":")
@@ -176,7 +274,7 @@ module Tracepoint
       end
 
       def counters
-        { converted: 0, dropped: 0, failed: 0 }
+        main? ? @counters.dup : NOTHING
       end
 
       def figures
@@ -203,6 +301,14 @@ module Tracepoint
         yield
       end
 
+      # Where the program called.
+      def warn_of(message)
+        place = caller_locations.find { |location| !location.path.start_with?(__dir__) }
+        warn("#{place&.path}:#{place&.lineno}: warning: #{message}")
+      rescue StandardError
+        nil
+      end
+
       def provider_of(name)
         @providers[name] ||= Provider.__send__(:new, name)
       end
@@ -213,27 +319,30 @@ module Tracepoint
   end
 
   class << self
-    def fire(name, *arguments, &block)
+    ruby2_keywords def fire(name, *arguments, &block)
       return false unless Registry.main?
 
-      entry = Registry.find(name) || declare_unless(block && arguments.empty?, name, arguments)
-      raise ArgumentError, "#{entry} is a span: it is measured, not fired" if entry.is_a?(Span)
+      entry = Registry.find(name)
+      raise ArgumentError, "no probe #{name}: #{NEEDS_DEFINITION}" if entry.nil? && block && arguments.empty?
+
+      entry ||= first_use(:event, name, arguments)
+      return false if entry.nil? || lost?(entry, Span, "is a span: it is measured, not fired")
 
       entry.fire(*arguments, &block)
     end
 
-    def span(name, *arguments, &block)
+    ruby2_keywords def span(name, *arguments, &block)
       raise LocalJumpError, "no block given (yield)" unless block
       return yield unless Registry.main?
 
-      entry = Registry.find(name) || declare(:span, name, arguments)
-      raise ArgumentError, "#{entry} is no span" unless entry.is_a?(Span)
+      entry = Registry.find(name) || first_use(:span, name, arguments)
+      return yield if entry.nil? || lost?(entry, Probe, "is no span")
 
       entry.measure(*arguments, &block)
     end
 
     def enabled?(name)
-      Registry.find(name)
+      Names.text_of(name, "a probe's name")
       false
     end
 
@@ -245,12 +354,36 @@ module Tracepoint
 
     private
 
-    def declare_unless(impossible, name, arguments)
-      return declare(:event, name, arguments) unless impossible
+    # Of the wrong kind? Raises of one that is declared, and in strict mode.
+    def lost?(entry, kind, message)
+      return false unless entry.is_a?(kind)
+      raise ArgumentError, "#{entry} #{message}" if strict || !entry.__send__(:undeclared?)
 
-      raise ArgumentError, "no probe #{name}: the block form needs one that is defined (Tracepoint.define)"
+      Registry.lose(:dropped)
+      true
+    end
+
+    def first_use(kind, name, arguments)
+      *positional, last = arguments
+      keywords = last if Hash === last && Hash.ruby2_keywords_hash?(last)
+      made = declare(kind, name, keywords ? positional : arguments, keywords) if Registry.below_limit?
+      return made if Entry === made
+
+      made ? Registry.lose(:dropped, made) : over_limit
+      nil
+    end
+
+    def over_limit
+      message = "too many undeclared probes: the limit is #{undeclared_limit}; declare them with Tracepoint.define, " \
+                "or raise Tracepoint.undeclared_limit"
+      raise DefinitionError, message if strict
+
+      Registry.lose(:over_limit, message)
     end
   end
+
+  NEEDS_DEFINITION = "the block form needs one that is defined (Tracepoint.define)"
+  private_constant :NEEDS_DEFINITION
 
   @strict = false
 end

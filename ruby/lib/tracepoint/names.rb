@@ -25,12 +25,16 @@ module Tracepoint
        check(second || text, "a probe's name")]
     end
 
+    def name?(text)
+      text.ascii_only? && PATTERN.match?(text)
+    end
+
     # @return [String] the name
     def check(name, what)
       text = text_of(name, what)
-      return text if text.ascii_only? && PATTERN.match?(text)
+      return text if name?(text)
 
-      raise DefinitionError, "#{what} must be 1 to 63 of A-Z a-z 0-9 _, not #{text.inspect}"
+      raise DefinitionError, "#{what} must be 1 to 63 of A-Z a-z 0-9 _, not #{text[0, 100].inspect}"
     end
 
     def check_span(name)
@@ -43,10 +47,9 @@ module Tracepoint
       case name
       when String then name
       when Symbol then name.to_s
-      else raise TypeError, "#{what} is a Symbol or a String, not #{name.class}"
+      else raise TypeError, "#{what} is a Symbol or a String, not #{Kernel.instance_method(:class).bind_call(name)}"
       end
     end
-    private_class_method :text_of
   end
   private_constant :Names
 end

@@ -5,6 +5,8 @@ module Tracepoint
   class Operands
     # Codes as they stand in the rbtrace note (docs/probes.md).
     TYPES = { Integer => 1, String => 2, Symbol => 3, Float => 4, bool: 5 }.freeze
+    # Only nil was given so far, which says nothing of the type.
+    OPEN = 6
     MAX = 12
     # A span's end has two of its own in front.
     SPAN_OWN = %w[duration_ns outcome].freeze
@@ -13,8 +15,11 @@ module Tracepoint
     attr_reader :names
     # @return [Array<Integer>]
     attr_reader :codes
-    # @return [Hash{Symbol => Class, Symbol}] what the caller sees
-    attr_reader :to_h
+    # @return [Array<Symbol>] the names that the caller sees
+    attr_reader :labels
+    # @return [Integer, nil] how many of them were keywords of a first use, the
+    #   last ones; nil: declared
+    attr_reader :keywords
 
     # From what `define` is given: a Hash of names to types, or, for operands
     # without names, an Array of types.
@@ -28,13 +33,29 @@ module Tracepoint
       end
     end
 
-    # From the arguments of a first fire.
-    def self.inferred(arguments)
-      new([nil] * arguments.size, arguments.map { |argument| infer(argument) })
+    # From the arguments of a first use. Keywords are arguments with names; if
+    # one cannot be a name, all of them are one argument, their Hash.
+    def self.inferred(arguments, keywords)
+      keywords ||= {}
+      unless nameable?(keywords, arguments.size)
+        arguments += [keywords]
+        keywords = {}
+      end
+      names = ([nil] * arguments.size) + keywords.keys.map(&:to_s)
+      new(names, (arguments + keywords.values).map { |argument| infer(argument) }, keywords.size)
     end
 
+    def self.nameable?(keywords, lead)
+      keywords.each_key.all? do |key|
+        key.is_a?(Symbol) && Names.name?(key.to_s) && !SPAN_OWN.include?(key.to_s) && (lead.zero? || !key.match?(/\Aarg\d/))
+      end
+    end
+    private_class_method :nameable?
+
+    # @return [Class, Symbol, nil] nil: open
     def self.infer(argument)
       case argument
+      when nil then nil
       when Integer then Integer
       when Float then Float
       when Symbol then Symbol
@@ -42,13 +63,24 @@ module Tracepoint
       else String
       end
     end
-    private_class_method :infer
 
-    def initialize(names, types)
+    def initialize(names, types, keywords = nil)
       @names = names
+      @types = types
+      @keywords = keywords
       @codes = types.map { |type| code(type) }
-      @to_h = names.each_with_index.map { |name, i| (name || "arg#{i}").to_sym }.zip(types).to_h.freeze
-      raise DefinitionError, "two operands have one name: #{names.join(", ")}" if @to_h.size < names.size
+      @labels = names.each_with_index.map { |name, i| (name || "arg#{i}").to_sym }.freeze
+      raise DefinitionError, "two operands have one name: #{names.join(", ")}" if labels.uniq.size < names.size
+    end
+
+    def to_s
+      labels.zip(@types).map { |label, type| "#{label}: #{type || "nil"}" }.join(", ")
+    end
+
+    # Does an entry have these, or none that speaks against them?
+    def same_types?(entry)
+      types = entry.operands.values
+      types.size == @types.size && types.zip(@types).all? { |has, wanted| has.nil? || has == wanted }
     end
 
     def check_count(max)
@@ -66,6 +98,8 @@ module Tracepoint
     private
 
     def code(type)
+      return OPEN if type.nil? && keywords
+
       TYPES.fetch(type) do
         raise DefinitionError, "an operand's type is Integer, String, Symbol, Float or :bool, not #{type.inspect}"
       end
