@@ -1,6 +1,6 @@
 # Thin on purpose: what each target does stands in scripts/.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test lint format bench soak rubies clean
+.PHONY: help setup setup-test demo test test-all lint format bench soak rubies clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -14,8 +14,11 @@ setup-test: ## the same, with the tools that the tests and linters use
 demo: setup ## start the example shop and look into it
 	@scripts/demo.sh
 
-test: setup-test ## run the tests of all three languages (RUBIES=all: in every Ruby)
+test: setup-test ## run the tests of all three languages with this machine's Ruby
 	@scripts/test.sh
+
+test-all: setup-test ## the same, then all that needs other Rubies (builds chroots)
+	@scripts/test.sh --all
 
 lint: setup-test ## ruff, mypy, rubocop, C with -Werror, shellcheck
 	@scripts/lint.sh
@@ -23,7 +26,8 @@ lint: setup-test ## ruff, mypy, rubocop, C with -Werror, shellcheck
 format: setup-test ## let ruff format the Python code
 	@.venv/bin/ruff format tracer tests
 
-bench: setup-test ## measure, and print the table of docs/performance.md
+bench: ## measure, also a Rails request under load, and print the table
+	@scripts/setup.sh --bench
 	@scripts/bench.sh
 
 soak: setup-test ## the full counts of the tests that `make test` runs a twentieth of

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Tries a new user's first steps: in a minimal system that has git and make and
-# nothing else, clones the last commit and runs each target in a copy of its own.
+# Plays a new machine: in a minimal Debian that has git and make and nothing else,
+# clones the last commit and types README's commands, once under /root, which other
+# users cannot enter, and once under /opt.
 #
-#   scripts/fresh.sh bookworm                make demo, and make test
+#   scripts/fresh.sh bookworm                make demo, then make test, in both places
 #   scripts/fresh.sh trixie setup            only make setup (twice: the second is quick)
+#   PLACES=/opt scripts/fresh.sh bookworm    only there
 #
-# Needs root and mmdebstrap. The chroots are removed afterwards.
+# Needs root and mmdebstrap. The systems are removed afterwards.
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -24,39 +26,53 @@ make_base() {
   git -C "$REPO" bundle create -q "$dir/srv/repo.bundle" HEAD
 }
 
-# In a mount namespace of its own: nothing stays mounted.
+# In a mount namespace of its own: nothing stays mounted. The new system is the root
+# of it, not a chroot, in which the kernel allows no user namespaces.
 enter() {
-  local dir=$1 target=$2 mount
-  # A root that is a mount, as on a real machine: tests make namespaces in it.
+  local dir=$1 mount
+  shift
   mount --bind "$dir" "$dir"
   cd "$dir"
   for mount in proc sys dev; do
     mount --rbind "/$mount" "$dir/$mount"
   done
+  mkdir old
+  pivot_root . old
+  umount --lazy /old
+  rmdir /old
+  unset "${!RBTRACE_@}" "${!XDG_@}"
   unset RUBYOPT RUBYLIB GEM_HOME GEM_PATH BUNDLE_GEMFILE PYTHONPATH VIRTUAL_ENV
   export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
-  # shellcheck disable=SC2016  # expanded inside
-  exec chroot "$dir" /bin/bash -c '
-    set -e
-    # Where every user may read it: some tests run as another one.
-    cd /srv
-    git -c init.defaultBranch=main clone -q -c advice.detachedHead=false repo.bundle clone
-    cd clone
-    time make "$1"
-    case "$1" in setup*) time make "$1" ;; esac' fresh "$target" </dev/null
+  exec /bin/bash -c "$(declare -f type_commands); type_commands \"\$@\"" fresh "$@" </dev/null
+}
+
+# type_commands PLACE TARGET…: in the new system.
+type_commands() {
+  local target status=0
+  cd "$1" || return
+  shift
+  git -c init.defaultBranch=main clone -q -c advice.detachedHead=false /srv/repo.bundle rbtrace-py
+  cd rbtrace-py || return
+  for target; do
+    echo "==> $PWD: make $target"
+    time make "$target" || status=1
+    case $target in setup*) time make "$target" || status=1 ;; esac
+  done
+  return $status
 }
 
 if [ "${1-}" = enter ]; then
   enter "${@:2}"
 fi
 [ $# -ge 1 ] || die "usage: scripts/fresh.sh SUITE [TARGET…]"
-is_root || die "making a chroot needs root"
-have mmdebstrap || die "making a chroot needs mmdebstrap"
+is_root || die "making a new system needs root"
+have mmdebstrap || die "making a new system needs mmdebstrap"
 
 suite=$1
 shift
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=(demo test)
+read -r -a places <<<"${PLACES-/root /opt}"
 work=$(mktemp -d)
 chmod 755 "$work"
 # Never into a mount: the namespaces are gone by now, but be sure of it.
@@ -65,11 +81,10 @@ trap 'rm -rf --one-file-system "$work"' EXIT
 say "making a minimal $suite"
 make_base "$work/base" "$suite" >"$work/log" 2>&1 || { tail -n 20 "$work/log" >&2; exit 1; }
 failed=()
-for target in "${targets[@]}"; do
-  say "$suite: make $target on a fresh clone"
-  cp -a --reflink=auto "$work/base" "$work/$target"
-  unshare --mount -- "$0" enter "$work/$target" "$target" || failed+=("$target")
-  rm -rf --one-file-system "${work:?}/$target"
+for place in "${places[@]}"; do
+  cp -a --reflink=auto "$work/base" "$work/new"
+  unshare --mount -- "$0" enter "$work/new" "$place" "${targets[@]}" || failed+=("$place")
+  rm -rf --one-file-system "${work:?}/new"
 done
-[ ${#failed[@]} -eq 0 ] || die "$suite: failed on a fresh clone: ${failed[*]}"
-say "$suite: ${targets[*]} work on a fresh clone"
+[ ${#failed[@]} -eq 0 ] || die "$suite: failed on a fresh clone in ${failed[*]}"
+say "$suite: ${targets[*]} work on a fresh clone in ${places[*]}"

@@ -62,7 +62,7 @@ lint_c() {
 
 lint_shell() {
   if have shellcheck; then
-    shellcheck -x scripts/*.sh .ci/run
+    shellcheck -x scripts/*.sh ext/libstapsdt/tests/*.sh .ci/run
   else
     warn "no shellcheck: only bash's own check"
     local file

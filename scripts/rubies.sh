@@ -1,10 +1,19 @@
 #!/usr/bin/env bash
-# Chroots of the Rubies that Debian has, built once and kept outside the checkout
-# (RBTRACE_RUBIES_DIR, by default ~/.cache/rbtrace-py/rubies). Needs root.
+# Rubies for the tests, kept outside the checkout (RBTRACE_RUBIES_DIR, by default
+# ~/.cache/rbtrace-py/rubies): chroots of those that Debian has, which need root, and
+# trees of those that were built from source.
 #
 #   scripts/rubies.sh build [NAME…]     build those that are not there yet
 #   scripts/rubies.sh list              name, version and path of each one built
 #   scripts/rubies.sh run NAME CMD…     run a command inside one
+#   scripts/rubies.sh unpack [ARCHIVE…] unpack trees, by default those of
+#                                       ../shared/rubies, as built and stripped
+#   scripts/rubies.sh strip DIR         make a stripped copy of a tree, DIR-stripped
+#   scripts/rubies.sh build-from DIR [FLAG…]
+#                                       build a tree from a folder of Ruby's source,
+#                                       with flags for its configure
+#   scripts/rubies.sh check DIR         run all tests of one Ruby on a tree, print its
+#                                       row of docs/rubies.md, write its fixture
 #
 # A suite that is gone, or will not install, is reported and left out: Debian's
 # suites come and go. Only if none at all can be had does `build` fail.
@@ -133,6 +142,105 @@ list() {
   done
 }
 
+# A tree has bin/ruby and runs wherever it stands.
+
+SHARED=${RBTRACE_SHARED:-$REPO/../shared}
+
+unpack() {
+  local archive
+  local -a archives=("$@")
+  [ ${#archives[@]} -gt 0 ] || archives=("$SHARED"/rubies/ruby-*.tar.xz)
+  for archive in "${archives[@]}"; do
+    [ -e "$archive" ] || die "no archive $archive"
+    unpack_one "$archive"
+  done
+}
+
+# Quiet when it is there; atomic, and safe to run twice at once.
+unpack_one() (
+  local archive=$1 name tree origin
+  name=$(basename "$archive" .tar.xz)
+  tree=$RUBIES_DIR/${name#ruby-}
+  origin=$(stat -c '%s %Y' "$archive")
+  mkdir -p "$RUBIES_DIR"
+  exec 8>"$tree.lock"
+  flock 8
+  [ ! -d "$tree-stripped" ] || [ "$(cat "$tree.origin" 2>/dev/null)" != "$origin" ] || return 0
+
+  say "unpacking $(basename "$archive")"
+  rm -rf "$tree" "$tree.new"
+  mkdir "$tree.new"
+  tar -xf "$archive" -C "$tree.new" --strip-components=1
+  mv "$tree.new" "$tree"
+  strip_copy "$tree"
+  echo "$origin" >"$tree.origin"
+)
+
+# Of hard links, but for what is stripped: without .symtab and debug information.
+strip_copy() {
+  local tree=${1%/} file
+  rm -rf "$tree-stripped" "$tree-stripped.new"
+  cp -al "$tree" "$tree-stripped.new"
+  while IFS= read -r -d '' file; do
+    strip --strip-all -o "$file.new" "$file"
+    mv "$file.new" "$file"
+  done < <(find "$tree-stripped.new" -type f \( -path '*/bin/ruby' -o -name '*.so*' \) -print0)
+  mv "$tree-stripped.new" "$tree-stripped"
+  say "$tree-stripped: $("$tree-stripped/bin/ruby" -v)"
+}
+
+# build_from DIR FLAG…: in a copy, so that DIR stays as it is.
+build_from() (
+  local source name tree work log
+  source=$(cd "$1" && pwd)
+  shift
+  [ -f "$source/vm_core.h" ] || die "$source is no folder of Ruby's source"
+  name=$(basename "$source")$(printf '%s' "$*" | tr -cs 'A-Za-z0-9._' '-')
+  tree=$RUBIES_DIR/$name
+  [ ! -x "$tree/bin/ruby" ] || { say "$tree is built already" && return; }
+  mkdir -p "$RUBIES_DIR"
+  work=$(mktemp -d "$RUBIES_DIR/build.XXXXXX")
+  trap 'rm -rf "$work"' EXIT
+  log=$RUBIES_DIR/$name.log
+  say "building $name (log: $log)"
+  if ! make_tree "$source" "$work" "$tree.new" "$@" >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    die "$name did not build"
+  fi
+  # Made with DESTDIR, as its own place is where it will stand.
+  rm -rf "$tree"
+  mv "$tree.new$tree" "$tree"
+  rm -rf "$tree.new"
+  say "$tree: $("$tree/bin/ruby" -v)"
+)
+
+make_tree() {
+  local source=$1 work=$2 destination=$3 part
+  shift 3
+  set -x
+  cp -a "$source/." "$work"
+  cd "$work"
+  # A checkout has neither, and would fetch both.
+  if [ ! -x configure ]; then
+    for part in guess sub; do
+      [ -e "tool/config.$part" ] || cp "/usr/share/misc/config.$part" tool/
+    done
+    if [ -x autogen.sh ]; then ./autogen.sh; else autoconf; fi
+  fi
+  [ -e .git ] || [ -e revision.h ] || touch revision.h # which 3.0 would ask git for
+  [ ! -e gems/bundled_gems ] || compgen -G 'gems/*.gem' >/dev/null || : >gems/bundled_gems
+  ./configure --prefix="${destination%.new}" --enable-load-relative \
+    --disable-install-doc "$@"
+  make -j"$(nproc)"
+  make install DESTDIR="$destination"
+}
+
+check() {
+  [ -x "$1/bin/ruby" ] || die "$1 has no bin/ruby"
+  cd "$REPO"
+  RBTRACE_RUBY=$(cd "$1" && pwd)/bin/ruby exec .venv/bin/python tests/matrix/check.py "${@:2}"
+}
+
 run() {
   local name=$1
   shift
@@ -175,5 +283,14 @@ case ${1-} in
     run "${@:2}"
     ;;
   enter) enter "${@:2}" ;;
-  *) die "usage: scripts/rubies.sh build [NAME…] | list | run NAME CMD…" ;;
+  unpack) unpack "${@:2}" ;;
+  strip | build-from | check)
+    [ $# -ge 2 ] || die "usage: scripts/rubies.sh $1 DIR"
+    case $1 in
+      strip) strip_copy "$(cd "$2" && pwd)" ;;
+      build-from) build_from "${@:2}" ;;
+      check) check "${@:2}" ;;
+    esac
+    ;;
+  *) die "usage: scripts/rubies.sh build|list|run|unpack|strip|build-from|check (see its head)" ;;
 esac

@@ -4,6 +4,7 @@
 #
 #   scripts/setup.sh          what `make demo` needs
 #   scripts/setup.sh --test   also what `make test` and `make lint` need
+#   scripts/setup.sh --bench  also what `make bench` needs: a Rails application, and load
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -14,24 +15,26 @@ RUNTIME_PACKAGES=(
 )
 # Needed by the tests; where one is not to be had its tests are skipped.
 TEST_PACKAGES=(
-  ruby-minitest ruby-stackprof ruby-rbtrace ruby-prof puma rake rake-compiler bundler
+  pkg-config ruby-minitest ruby-stackprof ruby-rbtrace ruby-prof puma rake rake-compiler bundler
   rubocop shellcheck
   libc6-dbg valgrind gdb bpftrace bpfcc-tools elfutils
   strace procps file util-linux mmdebstrap debootstrap zsh fish
   chromium fonts-dejavu-core
   protobuf-compiler golang-github-google-pprof-dev libdevel-nytprof-perl
 )
+BENCH_PACKAGES=(ruby-rails ruby-sqlite3 puma wrk)
 # A reader of ours that is in no distribution; npm's own checks are not enough to
 # know that it is the one that was looked at.
 SPEEDSCOPE=1.25.0
 SPEEDSCOPE_SHA256=2831f1e0d26df914b477e522d78b8485511495a6af81a0b88158f8b48f9e0d03
 SPEEDSCOPE_DIR=${XDG_CACHE_HOME:-$HOME/.cache}/rbtrace-py/speedscope
 
-with_tests=no
+with_tests=no with_bench=no
 case ${1-} in
   '') ;;
   --test) with_tests=yes ;;
-  *) die "usage: scripts/setup.sh [--test]" ;;
+  --bench) with_tests=yes with_bench=yes ;;
+  *) die "usage: scripts/setup.sh [--test | --bench]" ;;
 esac
 
 perf_package() {
@@ -110,6 +113,9 @@ setup_packages() {
   install_packages REQUIRED "${RUNTIME_PACKAGES[@]}"
   if [ $with_tests = yes ]; then
     install_packages OPTIONAL "${TEST_PACKAGES[@]}" "$(perf_package)"
+  fi
+  if [ $with_bench = yes ]; then
+    install_packages OPTIONAL "${BENCH_PACKAGES[@]}"
   fi
 }
 

@@ -5,4 +5,5 @@
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 export RBTRACE_SOAK=1 PYTEST_ADDOPTS="--timeout=3600 ${PYTEST_ADDOPTS-}"
+[ $# -gt 0 ] || set -- --all
 exec "$REPO/scripts/test.sh" "$@"

@@ -2,8 +2,9 @@
 # Runs every test: the C library's, the gem's, and the tracer's with the
 # end-to-end tests. One that fails does not keep the others from running.
 #
-#   RUBIES=all scripts/test.sh    the gem's tests also in every chroot of rubies.sh
-#   scripts/test.sh c ruby …      only these parts: c, ruby, rubies, python
+#   scripts/test.sh               with this machine's Ruby, and a smoke test of the others
+#   scripts/test.sh --all         also everything with the others (needs root)
+#   scripts/test.sh c ruby …      only these parts: c, ruby, python, rubies
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$REPO"
@@ -24,7 +25,12 @@ part() {
 }
 
 test_c() {
-  part "C library" make -s -C ext/libstapsdt test
+  part "C library" make -s -C ext/libstapsdt WERROR=1 test
+  if have pkg-config; then
+    part "C library, installed" make -s -C ext/libstapsdt test-install
+  else
+    warn "no pkg-config: the C library's installation is not tested"
+  fi
   part "C library with ASan and UBSan" make -s -C ext/libstapsdt test-asan
   if have valgrind; then
     part "C library under valgrind" make -s -C ext/libstapsdt test-valgrind
@@ -54,13 +60,16 @@ in_ruby() {
 test_rubies() {
   local name version
   if ! is_root; then
-    warn "RUBIES=all needs root: the gem is tested with this machine's Ruby only"
+    warn "the tests with other Rubies need root: they are left out"
     return 0
   fi
   part "chroots of the other Rubies" scripts/rubies.sh build
   while IFS=$'\t' read -r name version _; do
     part "gem with Ruby $version" in_ruby "$name"
   done < <(scripts/rubies.sh list)
+  [ ! -d "${RBTRACE_SHARED:-../shared}/rubies" ] \
+    || part "trees built from source" scripts/rubies.sh unpack
+  part "tracer with the other Rubies" tracer_tests -m rubies
 }
 
 # Some tests look at what real processes do within moments, which the machine's
@@ -73,7 +82,7 @@ LOOKS_AGAIN=3
 tracer_tests() {
   local status=0 test look
   local -a tests
-  .venv/bin/python -m pytest || status=$?
+  .venv/bin/python -m pytest --cache-clear "$@" || status=$?
   [ $status -eq 1 ] || return $status # 1: tests failed; the rest is worse
   mapfile -t tests < <(.venv/bin/python -c '
 import json, sys
@@ -92,18 +101,19 @@ print(*json.load(open(sys.argv[1])), sep="\n")' .pytest_cache/v/cache/lastfailed
 }
 
 test_python() {
-  part "tracer and end to end" tracer_tests
+  part "tracer and end to end" tracer_tests -m "not rubies"
 }
 
 parts=("$@")
-if [ ${#parts[@]} -eq 0 ]; then
-  parts=(c ruby python)
-  [ "${RUBIES-}" != all ] || parts=(c ruby rubies python)
-fi
+case "$*" in
+  '') parts=(c ruby python) ;;
+  # The others last: the rest runs as on a machine that has none of them.
+  --all) parts=(c ruby python rubies) ;;
+esac
 for name in "${parts[@]}"; do
   case $name in
-    c | ruby | rubies | python) "test_$name" ;;
-    *) die "no part called $name: c, ruby, rubies, python" ;;
+    c | ruby | python | rubies) "test_$name" ;;
+    *) die "no part called $name: c, ruby, python, rubies" ;;
   esac
 done
 

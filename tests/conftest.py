@@ -14,12 +14,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+import rubies
 from processes import (
     LIB,
     MAIN,
@@ -31,6 +34,7 @@ from processes import (
     read_line,
     times,
 )
+from public_copy import PublicCopy
 
 __all__ = [
     "LIB",
@@ -112,10 +116,23 @@ def if_ruby_has(*words: str) -> list[str]:
     return list(words) if has_ruby_probes() else []
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Chroots are only for the tests that `make test` leaves to `make test-all`."""
+    rubies.is_allowed = any(map(item.get_closest_marker, ("rubies", "smoke")))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _signals_are_not_ignored() -> None:
-    """As they are where tests run under nohup, and with them all that they start."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    """Programs that tests start get the signals that nohup, or a shell's &, ignores.
+
+    A handler is not inherited, so SIGHUP still does not end the tests themselves.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: None)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -123,6 +140,13 @@ def _one_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Programs compiled by one test serve the others, and no one else."""
     if "RBTRACE_CACHE_DIR" not in os.environ:
         os.environ["RBTRACE_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def public_copy() -> Iterator[PublicCopy]:
+    """What processes of other users read."""
+    with tempfile.TemporaryDirectory(prefix="rbtrace-py-", dir="/tmp") as folder:
+        yield PublicCopy(Path(folder))
 
 
 @pytest.fixture

@@ -1,7 +1,12 @@
-"""The Rubies that tests run: this machine's, and Debian's in chroots of rubies.sh."""
+"""The Rubies that tests run: this machine's, and Debian's in chroots of rubies.sh.
+
+`make test` runs the tests with this machine's Ruby, `make test-all` also those of the
+others: a test that needs one is marked `rubies`, most of them by ``EACH``.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -9,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +32,29 @@ WAITING = "$stdout.sync = true; puts :ready; $stdin.gets"
 USER = 12345
 """A user id that nobody has."""
 
-each_ruby = pytest.mark.parametrize("ruby", [HERE, *NAMES], indirect=True)
+
+def chroot(*values: str) -> Any:
+    """Parameters of a test that name a chroot: it is marked ``rubies``."""
+    return pytest.param(*values, marks=pytest.mark.rubies)
+
+
+OTHERS = tuple(map(chroot, NAMES))
+"""To parametrize a test with each chroot."""
+EACH = (HERE, *OTHERS)
+"""To parametrize a test with this machine's Ruby and each chroot."""
+is_allowed = False
+"""Whether the running test may use a chroot; conftest sets it by the test's marks."""
+
+each_ruby = pytest.mark.parametrize("ruby", EACH, indirect=True)
+
+
+@functools.cache
+def minor(name: str) -> str:
+    """The minor version of the Ruby called ``name``, as 3.1."""
+    if name != HERE:
+        return name
+    words = ["ruby", "-e", "print RUBY_VERSION[/\\d+\\.\\d+/]"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
 _CACHE = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
@@ -36,6 +64,7 @@ DIRECTORY = Path(os.environ.get("RBTRACE_RUBIES_DIR") or f"{_CACHE}/rbtrace-py/r
 
 def need(name: str) -> None:
     """Skip where the chroot is not there."""
+    assert is_allowed, "a test that needs a chroot is marked rubies, or smoke"
     if not (DIRECTORY / name / "usr" / "bin" / "ruby").exists():
         pytest.skip(f"no chroot of Ruby {name}: `scripts/rubies.sh build {name}`")
     if os.geteuid() != 0:
@@ -49,6 +78,14 @@ def command(name: str, program: str = WAITING) -> list[str]:
         return words
     need(name)
     return ["chroot", str(DIRECTORY / name), *words]
+
+
+def ruby(name: str) -> list[str]:
+    """The words that run the Ruby called ``name``, with this checkout in its place."""
+    if name == HERE:
+        return ["ruby"]
+    need(name)
+    return [str(SCRIPT), "run", name, "ruby"]
 
 
 def as_user(
@@ -70,7 +107,7 @@ def own_ruby() -> tuple[Path, Path]:
 
 @dataclass
 class Running:
-    """A target in a chroot; ``target`` is what ran it, ``pid`` Ruby itself."""
+    """A target; ``target`` is what ran it, ``pid`` Ruby itself."""
 
     target: Target
     pid: int
@@ -85,10 +122,11 @@ class Running:
     def vm(self, memory: Memory | None = None) -> RubyVM:
         found = self.attach()
         memory = memory or ProcessMemory(self.pid)
-        return RubyVM(memory, found.layout, found.vm_address, found.symbols_address)
+        addresses = (found.vm_address, found.symbols_address)
+        return RubyVM(memory, found.layout, *addresses, zjit=found.zjit_address)
 
 
-def _innermost(pid: int) -> int:
+def innermost(pid: int) -> int:
     while True:
         words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         if not words:
@@ -99,10 +137,8 @@ def _innermost(pid: int) -> int:
 @contextmanager
 def running(name: str, script: str, *arguments: str) -> Iterator[Running]:
     """Start targets/SCRIPT in the Ruby called ``name``; ended afterwards."""
-    need(name)
-    path = str(TARGETS / script)
-    target = Target(str(SCRIPT), "run", name, "ruby", path, *arguments)
+    target = Target(*ruby(name), str(TARGETS / script), *arguments)
     try:
-        yield Running(target, _innermost(target.pid))
+        yield Running(target, innermost(target.pid))
     finally:
         target.close()

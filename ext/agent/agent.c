@@ -11,8 +11,7 @@
  * private (hook/state.h); of the shared memory only tails and numbers of blocks
  * are read back, and checked.
  *
- * Hooks belong to one Ractor. What the main one's does the GVL orders; hook/ractors.h
- * puts ours into the others, and hook/lock.h orders those.
+ * The GVL orders all of this: hooks belong to one Ractor, ours to the main one.
  *
  * One translation unit, so that an event is handled without a call; its parts are
  * in the order in which they use one another.
@@ -20,18 +19,22 @@
  * SPDX-License-Identifier: MIT
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "hook/cruby.h"
 #include "hook/shared.h"
 #include "hook/state.h"
-#include "hook/lock.h"
 #include "hook/clock.h"
 #include "hook/sites.h"
 #include "hook/rings.h"
@@ -41,9 +44,48 @@
 #include "hook/expressions.h"
 #include "hook/calls.h"
 #include "hook/objects.h"
-#include "hook/ractors.h"
 #include "hook/arming.h"
 #include "hook/answers.h"
+
+/* The methods of Tracepoint::Agent::Native, by name and number of arguments. */
+#define ENTRIES(ENTRY) \
+  ENTRY(arm, 1) \
+  ENTRY(stop, 0) \
+  ENTRY(inner, 1) \
+  ENTRY(others, 0) \
+  ENTRY(beats, 0) \
+  ENTRY(renew, 1) \
+  ENTRY(release, 0) \
+  ENTRY(forget, 0) \
+  ENTRY(best_clock, 0) \
+  ENTRY(clock, 1) \
+  ENTRY(counters, 0) \
+  ENTRY(method_at, 1) \
+  ENTRY(attached, 1) \
+  ENTRY(refinement, 1) \
+  ENTRY(id_of, 1) \
+  ENTRY(own, 1) \
+  ENTRY(watch, 0) \
+  ENTRY(use, 4) \
+  ENTRY(forked, 0)
+
+#define PARAMETERS_0
+#define PARAMETERS_1 , VALUE a
+#define PARAMETERS_2 PARAMETERS_1, VALUE b
+#define PARAMETERS_4 PARAMETERS_2, VALUE c, VALUE d
+#define ARGUMENTS_0
+#define ARGUMENTS_1 , a
+#define ARGUMENTS_2 ARGUMENTS_1, b
+#define ARGUMENTS_4 ARGUMENTS_2, c, d
+
+#define GUARDED(name, arity)                                                   \
+  static VALUE guarded_##name(VALUE self PARAMETERS_##arity) {                 \
+    check_fork();                                                              \
+    return native_##name(self ARGUMENTS_##arity);                              \
+  }
+#define DEFINED(name, arity) rb_define_singleton_method(native, #name, guarded_##name, arity);
+
+ENTRIES(GUARDED)
 
 static void *wiped_by_fork(void) {
   void *page = map_private(4096);
@@ -57,9 +99,12 @@ static void *wiped_by_fork(void) {
 __attribute__((visibility("default"))) void Init_agent_hook(void) {
   VALUE outer = rb_define_module_under(rb_define_module("Tracepoint"), "Agent");
   VALUE native = rb_define_module_under(outer, "Native");
-  alive = wiped_by_fork();
+  if ((alive = wiped_by_fork()))
+    alive->is_known = 1;
+  know_main_ractor();
   state.data_fd = state.control_fd = -1;
   attached_name = rb_intern("__attached__");
+  new_name = rb_intern("new");
   of_name = rb_intern("of");
   flush_name = rb_intern("flush");
   bind_call_name = rb_intern("bind_call");
@@ -71,25 +116,5 @@ __attribute__((visibility("default"))) void Init_agent_hook(void) {
   }
   marker = rb_data_object_wrap(rb_cObject, &marker, mark_classes, NULL);
   rb_gc_register_address(&marker);
-  rb_define_singleton_method(native, "arm", native_arm, 1);
-  rb_define_singleton_method(native, "stop", native_stop, 0);
-  rb_define_singleton_method(native, "inner", native_inner, 1);
-  rb_define_singleton_method(native, "births", native_births, 1);
-  rb_define_singleton_method(native, "no_births", native_no_births, 0);
-  rb_define_singleton_method(native, "census", native_census, 0);
-  rb_define_singleton_method(native, "join", native_join, 2);
-  rb_define_singleton_method(native, "joined", native_joined, 0);
-  rb_define_singleton_method(native, "beats", native_beats, 0);
-  rb_define_singleton_method(native, "renew", native_renew, 1);
-  rb_define_singleton_method(native, "release", native_release, 0);
-  rb_define_singleton_method(native, "forget", native_forget, 0);
-  rb_define_singleton_method(native, "clock", native_clock, 1);
-  rb_define_singleton_method(native, "counters", native_counters, 0);
-  rb_define_singleton_method(native, "method_at", native_method_at, 1);
-  rb_define_singleton_method(native, "attached", native_attached, 1);
-  rb_define_singleton_method(native, "refinement", native_refinement, 1);
-  rb_define_singleton_method(native, "id_of", native_id_of, 1);
-  rb_define_singleton_method(native, "own", native_own, 1);
-  rb_define_singleton_method(native, "watch", native_watch, 0);
-  rb_define_singleton_method(native, "use", native_use, 4);
+  ENTRIES(DEFINED)
 }

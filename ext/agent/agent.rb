@@ -23,6 +23,8 @@ require_relative "agent/refusal"
 require_relative "agent/values"
 require_relative "agent/wire"
 require_relative "agent/place"
+require_relative "agent/proof"
+require_relative "agent/consent"
 require_relative "agent/names"
 require_relative "agent/arming"
 require_relative "agent/facts"
@@ -33,6 +35,7 @@ require_relative "agent/clock"
 require_relative "agent/redirect"
 require_relative "agent/pump"
 require_relative "agent/evaluation"
+require_relative "agent/copy"
 require_relative "agent/dump"
 require_relative "agent/commands"
 require_relative "agent/connection"
@@ -71,6 +74,8 @@ module Tracepoint
 
       # Take the agent out of service: its socket goes, what is armed is disarmed.
       def stop
+        return leave_parent if child?
+
         @server&.shut
         close
       end
@@ -144,7 +149,7 @@ module Tracepoint
 
       # What the program's end leaves to do, before its threads are killed.
       def finish
-        return unless @server && @pid == Process.pid
+        return if @server.nil? || child?
 
         deadline = now + EXIT_SECONDS
         say_last_words(deadline) if armed_by
@@ -153,6 +158,12 @@ module Tracepoint
       end
 
       private
+
+      # Is this a child, of a fork too that Ruby was not told of? From 3.3 on Process.pid
+      # is the parent's then.
+      def child?
+        @pid != Process.pid || !(Native.reason || !Native.forked)
+      end
 
       def close
         server = @server
@@ -166,8 +177,8 @@ module Tracepoint
         server = @server
         undos = [*@undos.keys, -> { Redirect.forget }]
         forget
-        undos << -> { Native.forget } unless Native.reason
         undos << -> { Ractors.unwatch }
+        undos << -> { Native.forget } unless Native.reason
         undos << -> { server.abandon } if server
         undos.each do |undo|
           undo.call

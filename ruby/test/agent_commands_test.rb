@@ -19,6 +19,29 @@ class AgentCommandsTest < Minitest::Test
     assert_equal "time", error.code
   end
 
+  # A copy whose process ended before it could say that it ends with it.
+  def test_a_copy_that_comes_too_late
+    program = <<~RUBY
+      [Process.pid, Process.pid + 1].each do |parent|
+        pid = Process.fork do
+          $VERBOSE = nil
+          Tracepoint::Agent::Copy.end_with(parent)
+          exit!(7)
+        end
+        p Process.wait2(pid)[1].exitstatus
+      end
+    RUBY
+    assert_equal "7\n1\n", ruby("require 'tracepoint/agent'; #{program}")
+  end
+
+  def test_an_answer_that_is_too_long
+    client = connect(target)
+    assert_equal 8_000_002, client.call("eval", code: "'x' * 8_000_000")["value"].size
+    error = assert_raises(AgentClient::Refused) { client.call("eval", code: "'x' * 9_000_000") }
+    assert_match(/\Asystem: the answer has 90000\d\d bytes, more than 8388608\z/, error.message)
+    assert_equal "2", client.call("eval", code: "1 + 1")["value"]
+  end
+
   def test_output_that_stays_where_it_is
     client = connect(target)
     reply = client.call("eval", code: <<~RUBY, redirect: false)

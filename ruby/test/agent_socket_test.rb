@@ -11,9 +11,10 @@ class AgentSocketTest < Minitest::Test
   NOBODY = 65_534
 
   def test_place
-    target = target()
+    target = target(env: { "XDG_RUNTIME_DIR" => nil })
     stat = File.read("/proc/#{target.pid}/stat").rpartition(")").last.split
-    assert_equal "/tmp/rbtrace-agent-#{Process.euid}/#{target.pid}-#{stat[19]}.sock", target.path
+    base = ["/run/user/#{Process.euid}", "/tmp"].find { |one| File.directory?(one) }
+    assert_equal "#{base}/rbtrace-agent-#{Process.euid}/#{target.pid}-#{stat[19]}.sock", target.path
     assert_equal 0o140600, File.stat(target.path).mode
     assert_equal 0o040700, File.stat(File.dirname(target.path)).mode
     assert_equal target.pid, connect(target).peer_pid
@@ -21,7 +22,7 @@ class AgentSocketTest < Minitest::Test
 
   def test_hello
     hello = connect(target()).hello
-    assert_equal [1, RUBY_VERSION, RUBY_DESCRIPTION, true, nil], hello.values_at("version", "ruby", "description", "native", "armed_by")
+    assert_equal ["eval", RUBY_VERSION, RUBY_DESCRIPTION, true, nil], hello.values_at("level", "ruby", "description", "native", "armed_by")
     assert_equal [Process.euid, "-e", Tracepoint::VERSION], hello.values_at("uid", "program", "gem")
   end
 
@@ -99,7 +100,7 @@ class AgentSocketTest < Minitest::Test
   def test_root_and_a_target_of_another_user
     skip "needs root" unless Process.euid.zero?
     target = target(user: NOBODY)
-    assert_equal "/tmp/rbtrace-agent-#{NOBODY}", File.dirname(target.path)
+    assert_equal "rbtrace-agent-#{NOBODY}", File.basename(File.dirname(target.path))
     assert_equal NOBODY, File.stat(target.path).uid
     client = connect(target)
     assert_equal NOBODY, client.hello["uid"]
@@ -190,28 +191,50 @@ class AgentSocketTest < Minitest::Test
 
   # Ruby is not told of such a fork; what was armed must not be in the child's way.
   def test_a_fork_behind_rubys_back
+    target = target(behind_rubys_back("i = 0; leaf while (i += 1) < 1000; exit!(7)"))
+    client = connect(target)
+    memory = client.arm(mode: "ring")
+    assert_equal "status 7\n", said(target)
+    names = names_of(client)
+    assert_equal 1, (memory.read_all.flatten.count { |r| r.kind == :entry && names[r.method] == "Object#leaf" })
+  end
+
+  # Nor may what the child does next crash it, or take the parent's agent away.
+  def test_what_such_a_child_does
+    codes = ["Tracepoint::Agent.stop", "Tracepoint::Agent.finish"] # at_exit calls the latter
+    codes << "one = Ractor.new { 7 }; exit!(one.respond_to?(:value) ? one.value : one.take)" if RUBY_VERSION >= "3.0"
+    codes.each do |code|
+      target = target(behind_rubys_back("#{code}; exit!(7)"))
+      client = connect(target)
+      client.arm(mode: "ring", gc: true)
+      assert_equal "status 7\n", said(target), code
+      assert File.socket?(target.path), code
+      assert_equal 1, client.call("status")["state"], code
+      target.close
+    end
+  end
+
+  # STEP forks, calls `leaf` once, and has the child run this code.
+  def behind_rubys_back(code)
     fork = RbConfig::CONFIG["host_cpu"] == "x86_64" ? [57] : [220, 17, 0, 0, 0, 0] # fork; clone
-    target = target(<<~RUBY)
+    <<~RUBY
       $VERBOSE = nil # syscall warns
       def leaf; end
       STEP = -> {
         leaf
         pid = syscall(#{fork.join(", ")})
         if pid == 0
-          i = 0
-          leaf while (i += 1) < 1000
-          exit!(7)
+          #{code}
         end
-        puts "status \#{Process.wait2(pid)[1].exitstatus}"
+        puts "status \#{Process.wait2(pid)[1].exitstatus.inspect}"
       }
     RUBY
-    client = connect(target)
-    memory = client.arm(mode: "ring")
+  end
+
+  # What the target says in a step, before it is done.
+  def said(target)
     target.begin_step
-    assert_equal "status 7\n", target.io.gets
-    target.end_step
-    names = names_of(client)
-    assert_equal 1, (memory.read_all.flatten.count { |r| r.kind == :entry && names[r.method] == "Object#leaf" })
+    target.io.gets.tap { target.end_step }
   end
 
   def test_exec_is_made_again
@@ -245,9 +268,41 @@ class AgentSocketTest < Minitest::Test
     type, _, request, payload = ninth.read_frame
     assert_equal [AgentClient::ERROR, 0, "busy"], [type, request, ninth.decode(payload)["code"]]
     assert_raises(EOFError) { ninth.read_frame }
-    clients.each { |client| assert_equal target.pid, client.call("hello", magic: "rbtrace-agent", versions: [1])["pid"] }
+    clients.each { |client| assert_equal 1, client.call("eval", code: "1")["value"].to_i }
     clients.pop.close
     assert(eventually { again(target) })
+  end
+
+  # Whoever has proved nothing takes no place of those who have.
+  def test_connections_without_a_proof
+    target = target()
+    proven = Array.new(7) { connect(target) }
+    silent = Array.new(20) { connect(target, greet: false) }
+    connect(target)
+    silent.first(12).each { |client| assert_nil client.socket.read(1) }
+    proven.each { |client| assert_equal "1", client.call("eval", code: "1")["value"] }
+    refused = connect(target, greet: false).read_frame
+    assert_equal AgentClient::ERROR, refused.first
+  end
+
+  # Connections that are let in are counted once more when they have proved.
+  def test_no_ninth_proof
+    target = target()
+    greeters = Array.new(2) { connect(target, greet: false) }
+    Array.new(7) { connect(target) }
+    assert_equal "eval", greeters.pop.greet_agent(true)["level"]
+    assert_equal "busy", assert_raises(AgentClient::Refused) { greeters.pop.greet_agent(true) }.code
+  end
+
+  # Not each frame has as much, and what has begun has no more.
+  def test_a_greeting_has_five_seconds
+    client = connect(target, greet: false)
+    refute IO.select([client.socket], nil, nil, 3)
+    client.call("hello", magic: "rbtrace-agent", versions: [1])
+    client.socket.write("x")
+    assert IO.select([client.socket], nil, nil, 5), "it waits on"
+    error = assert_raises(AgentClient::Refused) { client.answer }
+    assert_equal ["protocol", "too slow"], error.reply.values_at("code", "message")
   end
 
   # Who comes then is told so; who comes later is served.
@@ -272,7 +327,7 @@ class AgentSocketTest < Minitest::Test
     client = connect(target, greet: false)
     client.send_request("hello", magic: "rbtrace-agent", versions: [1])
     assert IO.select([client.socket], nil, nil, 60), "nobody answers"
-    assert_equal target.pid, client.answer["pid"]
+    assert_equal 1, client.answer["version"]
   end
 
   # A connection's thread may end anywhere.

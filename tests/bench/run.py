@@ -22,6 +22,7 @@ import agent
 import attach
 import exact
 import hits
+import realapp
 import scale
 import stacks
 import startup
@@ -71,6 +72,10 @@ def parts(quick: bool) -> dict[str, tuple[str, Callable[[], list[Row]]]]:
         "agent": ("Method events", lambda: agent.cost(3 if quick else 15)),
         "switches": ("On and off CPU", lambda: switches.cost(5 if quick else 21)),
         "attach": ("Attach", lambda: attach.cost(3 if quick else 21)),
+        "rails": (
+            "A Rails request under puma, wrk as load",
+            lambda: realapp.cost(1 if quick else 9, 3 if quick else 10),
+        ),
         "stacks": (
             "Stacks: what a sample costs",
             lambda: stacks.cost(1 if quick else 7, 2 if quick else 4),

@@ -23,7 +23,7 @@ from conftest import LIB, MAIN, ROOT, TARGETS, TIMEOUT, Target, Tracer, run
 from rbtrace_py.agent.arming import Selector
 from rbtrace_py.session.calls import Calls, CallsOptions
 from rbtrace_py.session.targets import Targets
-from rubies import HERE, NAMES
+from rubies import EACH
 
 Start = Callable[..., Target]
 Trace = Callable[..., Tracer]
@@ -99,13 +99,9 @@ def calls_of(out: str) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("name", [HERE, *NAMES])
-def test_each_ruby(name: str, start: Start, trace: Trace) -> None:
+@pytest.mark.parametrize("name", EACH)
+def test_each_ruby(name: str, trace: Trace) -> None:
     """Trees, ten threads, fibers and C methods, all exact."""
-    if name == HERE:
-        target = start("calls.rb")
-        _check_all(target, target.pid, trace)
-        return
     with rubies.running(name, "calls.rb") as running:
         _check_all(running.target, running.pid, trace)
 
@@ -247,7 +243,10 @@ def test_garbage_collection_in_text(target: Target, trace: Trace) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["-n"], "Timed#outer\n  Timed#quick\n  Timed#waits\nTimed#outer\n\n"),
+        (
+            ["--no-duration"],
+            "Timed#outer\n  Timed#quick\n  Timed#waits\nTimed#outer\n\n",
+        ),
         (
             ["-r", "1"],
             "Timed#outer\n Timed#quick <>\n Timed#waits <>\nTimed#outer <>\n\n",
@@ -319,7 +318,7 @@ def test_several_on_one_output(start: Start, trace: Trace) -> None:
 
 def test_what_is_lost_is_shown_where_it_was(target: Target, trace: Trace) -> None:
     """400,000 events while nobody reads."""
-    tracer = trace("calls", target.pid, "-n", "--buffer", 1024)
+    tracer = trace("calls", target.pid, "--no-duration", "--buffer", 1024)
     tracer.process.send_signal(signal.SIGSTOP)
     target.step("burst")
     tracer.process.send_signal(signal.SIGCONT)

@@ -12,7 +12,7 @@ import pytest
 
 import rubies
 from conftest import TARGETS, TIMEOUT, Target, Tracer, run
-from rubies import HERE
+from rubies import EACH
 
 Trace = Callable[..., Tracer]
 Start = Callable[..., Target]
@@ -48,19 +48,11 @@ def shown(tracer: Tracer, target: Target, step: str) -> str:
     return re.sub(r"<\d+\.\d{6}>", "<>", out)
 
 
-@pytest.mark.parametrize("name", [HERE, "2.7", "3.3", "3.4"])
-def test_as_rbtrace_shows_them(name: str, start: Start, trace: Trace) -> None:
-    if name == HERE:
-        target = start("orders.rb")
-        _check(target, target.pid, trace)
-        return
+@pytest.mark.parametrize("name", EACH)
+def test_as_rbtrace_shows_them(name: str, trace: Trace) -> None:
     with rubies.running(name, "orders.rb") as running:
-        _check(running.target, running.pid, trace)
-
-
-def _check(target: Target, pid: int, trace: Trace) -> None:
-    tracer = trace("calls", pid, "--c-calls", "--yes", "-m", *ASKED)
-    assert shown(tracer, target, "vowels") == VOWELS
+        tracer = trace("calls", running.pid, "--c-calls", "--yes", "-m", *ASKED)
+        assert shown(tracer, running.target, "vowels") == VOWELS
 
 
 def test_rbtraces_own_words(target: Target, trace: Trace) -> None:

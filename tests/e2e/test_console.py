@@ -21,7 +21,7 @@ from rbtrace_py.linux.process import Process
 from rbtrace_py.session import completion
 from rbtrace_py.session import console as session
 from rbtrace_py.session.console import Console
-from rubies import HERE, NAMES
+from rubies import EACH, HERE
 
 Start = Callable[..., Target]
 Talk = Callable[..., Terminal]
@@ -117,7 +117,7 @@ TEXT
 """
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 def test_each_ruby(name: str) -> None:
     with rubies.running(name, "agent.rb") as target:
         assert piped(target.pid, CODE) == (ANSWER, "", 0)

@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,13 +15,10 @@ from typing import Any
 
 import pytest
 
-from conftest import MAIN, ROOT, TARGETS, Target, run
+import rubies
+from conftest import ROOT, TARGETS, Target, run
+from public_copy import PublicCopy
 
-RUBIES = Path(
-    os.environ.get("RBTRACE_RUBIES_DIR")
-    or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    / "rbtrace-py/rubies"
-)
 SOURCE = TARGETS / "standing.rb"
 CORES = ROOT.parent / "shared" / "coredumps"
 needs_cores = pytest.mark.skipif(
@@ -42,10 +38,7 @@ class Standing(Target):
     """standing.rb in a Ruby; the pid is what it says, as a script may start it."""
 
     def __init__(self, ruby: str, *arguments: str) -> None:
-        command = ["ruby"]
-        if ruby != "here":
-            command = [str(ROOT / "scripts" / "rubies.sh"), "run", ruby, "ruby"]
-        super().__init__(*command, str(SOURCE), *arguments)
+        super().__init__(*rubies.ruby(ruby), str(SOURCE), *arguments)
         status = Path(f"/proc/{self.pid}/stat")
         end = time.monotonic() + 60
         while ") S " not in status.read_text():
@@ -56,10 +49,8 @@ class Standing(Target):
         return int(self.ready.split()[1])
 
 
-@pytest.fixture(params=["here", "2.7", "3.1", "3.3", "3.4"])
+@pytest.fixture(params=rubies.EACH)
 def standing(request: pytest.FixtureRequest, root: None) -> Iterator[Standing]:
-    if request.param != "here" and not (RUBIES / request.param / "usr/bin").is_dir():
-        pytest.skip(f"the chroot of Ruby {request.param} is not built")
     target = Standing(request.param)
     yield target
     target.close()
@@ -67,7 +58,7 @@ def standing(request: pytest.FixtureRequest, root: None) -> Iterator[Standing]:
 
 @pytest.fixture
 def here(root: None) -> Iterator[Standing]:
-    target = Standing("here")
+    target = Standing(rubies.HERE)
     yield target
     target.close()
 
@@ -170,25 +161,24 @@ def test_text(here: Standing) -> None:
     assert (err, code) == ("", 0)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "TIME", out)
     text = re.sub(r"tid \d+", "tid N", text)
-    text = re.sub(r"0x[0-9a-f]+", "0x0", text).replace(str(SOURCE), "P")
+    text = re.sub(r"0x[0-9a-f]+", "0x0", text)
+    text = text.replace(str(SOURCE), "P").replace(os.path.relpath(SOURCE), "P")
     assert all(len(one) <= 80 for one in text.split("\n"))
     yielded, produced = line("# in produce"), line("fiber = Fiber.new")
-    assert f"""
+    assert (
+        f"""
 TIME, 3 threads
 
 "main" tid N, sleeping
-    IO#gets
-        P:{line("# in main")} (C)
-    <main>
-        P:{line("# in main")}
+    IO#gets  P:{line("# in main")} (C)
+    <main>  P:{line("# in main")}
   suspended fiber 0x0
-    Fiber.yield
-        P:{yielded} (C)
-    Object#produce
-        P:{yielded}
-    block in <main>
-        P:{produced}
-""" in re.sub(r"^(    \S.*?)  P:", "\\1\n        P:", text, flags=re.MULTILINE)
+    Fiber.yield  P:{yielded} (C)
+    Object#produce  P:{yielded}
+    block in <main>  P:{produced}
+"""
+        in text
+    )
     assert '"holder \\x1b[31m" tid N, sleeping\n' in text
     assert "\x1b" not in out
     first = out.split("\n")[0]
@@ -218,7 +208,7 @@ def test_a_stopped_one(here: Standing) -> None:
 
 
 def test_several(here: Standing) -> None:
-    other = Standing("here", "2")
+    other = Standing(rubies.HERE, "2")
     try:
         out, err, code = run("dump", f"{here.pid},{other.pid}", "--json")
         assert code == 0, err
@@ -267,7 +257,7 @@ def test_a_hundred_threads(root: None) -> None:
     from rbtrace_py.report.style import PLAIN
     from rbtrace_py.session.dump import dump
 
-    target = Standing("here", "98")
+    target = Standing(rubies.HERE, "98")
     try:
         with Process(target.pid) as process:
             times = []
@@ -337,18 +327,18 @@ def test_one_that_ended(root: None) -> None:
     assert "no process" in err
 
 
-def test_of_another_user(here: Standing) -> None:
+def test_of_another_user(here: Standing, public_copy: PublicCopy) -> None:
     def drop() -> None:
         os.setgroups([])
         os.setresgid(65534, 65534, 65534)
         os.setresuid(65534, 65534, 65534)
 
     done = subprocess.run(
-        [sys.executable, "-c", MAIN, "dump", str(here.pid)],
+        public_copy.command("dump", here.pid),
         capture_output=True,
         text=True,
         preexec_fn=drop,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "tracer")},
+        env=public_copy.env,
     )
     assert done.returncode == 3, done.stderr
     assert "belongs to user root" in done.stderr
@@ -398,7 +388,9 @@ def test_a_core_of_a_chroot(
     exe = library.resolve() if str(library).startswith("/proc") else library
     core = make_core(standing.pid)
     check_threads(dumped(core, "--exe", exe))
-    others = [p for p in RUBIES.glob("*/usr/lib/*/libruby*.so.?.?") if p.exists()]
+    others = [
+        p for p in rubies.DIRECTORY.glob("*/usr/lib/*/libruby*.so.?.?") if p.exists()
+    ]
     for other in others:
         if other.resolve().read_bytes() != exe.read_bytes():
             _, err, code = run("dump", core, "--exe", other)

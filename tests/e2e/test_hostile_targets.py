@@ -19,6 +19,7 @@ import pytest
 
 from conftest import run
 from processes import MAIN, ROOT, TARGETS, TIMEOUT, Target, times
+from public_copy import PublicCopy
 from rbtrace_py.linux.process import Process
 from rbtrace_py.rubyvm.attach import attach
 
@@ -236,15 +237,16 @@ def test_a_vm_that_is_rewritten_while_it_is_read(seed: int) -> None:
 # ----------------------------------------------------------------- surroundings
 
 
-def test_another_users_process() -> None:
+def test_another_users_process(public_copy: PublicCopy) -> None:
     with target(*ruby("standing.rb")) as standing:
         for command in ("dump", "stacks", "record", "layout"):
-            words = ["setpriv", "--reuid=65534", "--clear-groups", *own(command)]
+            words = ["setpriv", "--reuid=65534", "--clear-groups"]
+            words += public_copy.command(command, standing.pid)
             done = subprocess.run(
-                [*words, str(standing.pid)],
+                words,
                 capture_output=True,
                 text=True,
-                env=ENV,
+                env=public_copy.env,
                 timeout=TIMEOUT,
                 cwd="/tmp",
             )

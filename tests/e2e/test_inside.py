@@ -13,7 +13,7 @@ import pytest
 
 import rubies
 from conftest import TARGETS, Target, run
-from rubies import HERE, NAMES
+from rubies import EACH, HERE
 
 Start = Callable[..., Target]
 MAIN_LINE, WAIT_LINE, WORKER_LINE = (
@@ -84,7 +84,7 @@ def test_a_child_that_is_no_ruby_is_left_out(start: Start, command: str) -> None
     assert [json.loads(line)["pid"] for line in out.splitlines()] == [target.pid]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 def test_each_ruby(name: str) -> None:
     with rubies.running(name, "agent.rb") as target:
         check_threads(json.loads(run("backtraces", target.pid, "--json")[0]))

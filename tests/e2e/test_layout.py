@@ -42,27 +42,71 @@ def test_for_people(target: Target, tmp_path: Path) -> None:
 
 def test_each_source_says_the_same(target: Target, tmp_path: Path) -> None:
     table = document(target, "--source", "table", cache=tmp_path)
-    learnt = document(target, "--calibrate", cache=tmp_path)
-    again = document(target, "--source", "calibration", cache=tmp_path)
+    found = document(target, cache=tmp_path)
     assert table["schema"] == "rbtrace-py/layout"
     assert table["pid"] == target.pid
     for key in ("ruby_version", "file", "build_id", "base", "vm", "symbols", "traits"):
-        assert table[key] == learnt[key] == again[key]
+        assert table[key] == found[key]
     offsets = [
-        {one["name"]: one["offset"] for one in found["offsets"]}
-        for found in (table, learnt, again)
+        {one["name"]: one["offset"] for one in source["offsets"]}
+        for source in (table, found)
     ]
-    assert offsets[0] == offsets[1] == offsets[2]
-    assert {one["origin"] for one in learnt["offsets"]} == {"calibrated", "mined"}
+    assert offsets[0] == offsets[1]
     assert {one["origin"] for one in table["offsets"]} <= {"table", "mined"}
     confirmed = {one["name"] for one in table["offsets"] if one["confirmed"]}
     assert {"iseq_body", "body_label", "me_def"} <= confirmed
 
 
-def test_words_that_make_no_sense(target: Target) -> None:
-    _, err, code = run("layout", target.pid, "--calibrate", "--source", "table")
+def test_a_layout_is_saved_and_used(target: Target, tmp_path: Path) -> None:
+    """`layout --save`, then `--layout` in the commands that read stacks."""
+    file = tmp_path / "ruby.layout"
+    out, err, code = run("layout", target.pid, "--save", file, "--json")
+    assert (code, err) == (0, "")
+    plain = json.loads(out)
+    used = document(target, "--layout", str(file), cache=tmp_path)
+    assert {one["origin"] for one in used["offsets"]} == {"file"}
+    for one, other in zip(used["offsets"], plain["offsets"], strict=True):
+        assert one["offset"] == other["offset"]
+    stacks = [
+        json.loads(run("dump", target.pid, "--json", *words)[0])["processes"][0][
+            "threads"
+        ]
+        for words in ((), ("--layout", file))
+    ]
+    assert stacks[0] == stacks[1]
+    folded = [
+        run("stacks", target.pid, "--mode", "wall", "--count", "3", *words)[0]
+        for words in ((), ("--layout", file))
+    ]
+    assert folded[0] == folded[1] != ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[" * 100_000,
+        "null",
+        '{"schema": "rbtrace-py/saved-layout"}',
+        '{"schema": "rbtrace-py/saved-layout", "version": 1, "ruby_version": "3.1.2",'
+        ' "build_id": "", "offsets": {"th_vm": -8}}',
+        '{"schema": "rbtrace-py/saved-layout", "version": 1, "ruby_version": "3.1.2",'
+        ' "build_id": "", "offsets": {"th_vm": 1e300}}',
+        '{"schema": "rbtrace-py/saved-layout", "version": 1, "ruby_version": "\u001b",'
+        ' "build_id": "", "offsets": {}}',
+    ],
+)
+def test_what_is_no_saved_layout(target: Target, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "ruby.layout"
+    file.write_text(text)
+    _, err, code = run("dump", target.pid, "--layout", file)
     assert code == 2
-    assert "do not go together" in err
+    assert "is not a saved layout" in " ".join(err.split())
+
+
+def test_words_that_make_no_sense(target: Target, tmp_path: Path) -> None:
+    _, err, code = run("layout", target.pid, "--save", tmp_path / "none" / "x")
+    assert (code, "none/x" in err) == (1, True)
     _, err, code = run("layout", target.pid, "--ruby-version", "banana")
     assert code == 2
     assert "no version of Ruby" in err

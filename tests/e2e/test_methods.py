@@ -21,7 +21,7 @@ from conftest import TARGETS, TIMEOUT, Target, Tracer, answer, has_ruby_probes, 
 from rbtrace_py.session.exceptions import ExceptionOptions, Exceptions
 from rbtrace_py.session.methods import Methods
 from rbtrace_py.session.targets import Targets
-from rubies import NAMES, Running
+from rubies import EACH, Running
 
 Start = Callable[..., Target]
 Trace = Callable[..., Tracer]
@@ -36,7 +36,7 @@ def target(start: Start) -> Target:
     return start("methods.rb")
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=EACH)
 def each(request: pytest.FixtureRequest) -> Iterator[Running]:
     """One of each Ruby, for all that is asked of each."""
     with rubies.running(request.param, "methods.rb") as running:
@@ -316,6 +316,7 @@ def test_selectors_are_never_left_out(target: Target, start: Start) -> None:
     assert (code, "none of these is the agent's" in err) == (2, True)
 
 
+@pytest.mark.rubies
 def test_without_an_agent_nor_probes(root: None) -> None:
     with rubies.running("3.3", "methods.rb", "bare") as running:
         for command in ("latency", "count"):
@@ -652,7 +653,13 @@ def test_exceptions_of_a_child(forking: Target, root: None) -> None:
     assert [event.pid for event in events] == [child, child]
     assert events[0].tid == child
     assert events[1].tid not in (child, forking.pid)
-    assert counters == {"seen": 2, "without_agent": 0, "late_processes": 1, "lost": 0}
+    assert counters == {
+        "seen": 2,
+        "without_agent": 0,
+        "late_processes": 1,
+        "other_ractors": 0,
+        "lost": 0,
+    }
 
 
 def test_counts_of_a_child(forking: Target, root: None) -> None:
@@ -690,7 +697,7 @@ def test_no_tracepoint_stays(number: int, target: Target, trace: Trace) -> None:
         "; Thread.list.size"
     )
     out, err, _ = run("eval", target.pid, code)
-    assert "=> " in out, err
+    assert out.strip().isdigit(), err
 
 
 def test_what_exceptions_do_not_take(target: Target) -> None:
@@ -719,7 +726,7 @@ def test_method_probes_are_made_to_speak(
         assert "the agent has Ruby's method probes speak" in err
     # Nothing of it stays.
     code = "Thread.pass while ObjectSpace.each_object(TracePoint).any?(&:enabled?)"
-    assert run("eval", target.pid, code)[0].endswith("=> nil\n")
+    assert run("eval", target.pid, code)[0] == "nil\n"
     tracer = trace("count", target.pid, "ruby:*", "--json")
     step(target, "fib")
     assert counted_series(answer(tracer)).get("ruby:method__entry", 0) == 0

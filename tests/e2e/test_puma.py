@@ -26,7 +26,7 @@ CALLS = 2
 class Puma:
     """A cluster of two workers, with the agent in each."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, agent: str = "") -> None:
         self._socket = str(place / "web.sock")
         self.process = subprocess.Popen(
             ["puma", "-C", str(TARGETS / "puma_app.rb")],
@@ -38,7 +38,8 @@ class Puma:
                 **os.environ,
                 "PLACE": str(place),
                 "RUBYLIB": str(LIB),
-                "RUBYOPT": "-rtracepoint/agent",
+                "RUBYOPT": "" if agent else "-rtracepoint/agent",
+                "AGENT": agent,
             },
         )
         self.workers = self.booted()
@@ -83,6 +84,39 @@ def puma(tmp_path: Path) -> Iterator[Puma]:
     server = Puma(tmp_path)
     yield server
     server.close()
+
+
+@pytest.fixture
+def workers_alone(tmp_path: Path) -> Iterator[Puma]:
+    """Puma, where the workers have the agent and their parent has none."""
+    if shutil.which("puma") is None:
+        pytest.skip("puma is not installed")
+    server = Puma(tmp_path, agent="workers")
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize(
+    "words", [["calls", "-m", "Web#"], ["latency", "method"], ["latency", "-m", "Web#"]]
+)
+def test_a_parent_without_an_agent_is_left_out(
+    words: list[str], workers_alone: Puma, trace: Callable[..., Tracer]
+) -> None:
+    pid = workers_alone.pid
+    tracer = trace(words[0], pid, *words[1:], "--subprocesses", "--json")
+    served = Counter(workers_alone.ask() for _ in range(10))
+    out, err, code = tracer.finish()
+    assert code == 0, err
+    assert f"process {pid} is left out: there is no agent in process" in " ".join(
+        err.split()
+    )
+    if words[0] == "calls":
+        events = map(json.loads, out.splitlines()[:-1])
+        called = Counter(e["pid"] for e in events if e["method"].startswith("Web#"))
+        assert called == {pid: CALLS * number for pid, number in served.items()}
+    else:
+        groups = json.loads(out)["groups"]
+        assert sum(g["count"] for g in groups if "Web#" in g["key"]) == CALLS * 10
 
 
 def test_workers_are_traced_through_a_phased_restart(
@@ -156,3 +190,19 @@ def test_each_worker_answers_for_itself(puma: Puma) -> None:
             assert code == 0, err
             assert json.loads(out)["value"] == str(pid)
         puma.replace()
+
+
+def test_reports_leave_out_what_waits_for_work(puma: Puma) -> None:
+    """Each worker's pool, reactor and accepting thread; not who joins or sleeps."""
+    words = ["stacks", puma.pid, "--subprocesses", "--mode", "wall", "-n", 200]
+    out, err, code = run(*words)
+    assert code == 0, err
+    assert "Puma::ThreadPool#spawn_thread" not in out
+    assert "Puma::Reactor#select_loop" not in out
+    assert "Puma::Server#handle_servers" not in out
+    assert "Thread#join" in out
+    assert re.search(r"\d+ idle samples are left out; --idle shows them", err)
+    out, err, _ = run(*words, "--idle")
+    assert "Puma::ThreadPool#spawn_thread" in out
+    assert "Puma::Reactor#select_loop" in out
+    assert "left out" not in err

@@ -1,4 +1,4 @@
-"""Ractors: the calls of each are seen, and none is harmed.
+"""Ractors: only the main one is traced, exactly, and that is said; none is harmed.
 
 Ruby 3.0 to 3.2 crash where a Ractor begins while collections or new objects are hooked.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -21,67 +21,98 @@ from rbtrace_py.session.targets import Targets
 
 Trace = Callable[..., Tracer]
 
-FRAGILE = "3.1"
-NAMES = (FRAGILE, "3.3", "3.4")
+FRAGILE = ("3.0", "3.1", "3.2")
+NAMES = tuple(map(rubies.chroot, ("3.1", "3.3", "3.4")))
+STURDY = tuple(map(rubies.chroot, ("3.3", "3.4")))
+if rubies.minor(rubies.HERE) >= "3.0":
+    NAMES = (rubies.HERE, *NAMES)
+if rubies.minor(rubies.HERE) >= "3.3":
+    STURDY = (rubies.HERE, *STURDY)
+# From 4.0 on Ruby refuses a fork in another Ractor.
+FORKING = [name for name in STURDY if name != rubies.HERE or rubies.minor(name) < "4.0"]
+SAID = "1 process has other Ractors: only its main Ractor is traced"
 
 Stack = list[tuple[str, int]]
 """The calls of a thread or fiber, by name and depth, in the order of their ends."""
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_calls_of_each(name: str, trace: Trace) -> None:
-    """Trees in three Ractors are what they are in the main one.
+def is_fragile(name: str) -> bool:
+    return rubies.minor(name) in FRAGILE
 
-    Threads in Ractors stop Ruby 3.3 and 3.4 for good, traced or not, and fibers there
-    crash now and then.
-    """
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_the_main_one(name: str, trace: Trace) -> None:
+    """Whatever the others do; that there are some is said, and only then."""
     with rubies.running(name, "calls.rb") as running:
-        running.target.step("three ractors")
         tracer = trace("calls", running.pid, "--json")
         running.target.step("trees")
-        alone = stacks(tracer)[0]
-        assert len(alone) == 1
+        alone, end = stacks(tracer)
+        assert (len(alone), end["counters"]["other_ractors"]) == (1, 0)
+        running.target.step("three ractors")
         tracer = trace("calls", running.pid, "--json")
         running.target.step("in ractors")
+        running.target.step("trees")
         found, end = stacks(tracer)
-    ractor = [
-        *((method, depth + 1) for method, depth in alone[0]),
-        ("Object#in_ractor", 0),
-    ]
-    assert sorted(found) == sorted([[("Object#have_ractors", 0)], *[ractor] * 3])
-    assert end["lost"] == 0
-    assert end["counters"]["late_ractors"] == 0
+    assert found == [[("Object#have_ractors", 0), *alone[0]]]
+    assert (end["lost"], end["counters"]["other_ractors"]) == (0, 1)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_counts_while_all_call(name: str, trace: Trace) -> None:
-    """All write to the same table, at the same time."""
     with rubies.running(name, "calls.rb") as running:
-        running.target.step("three ractors")
+        running.target.step("ractors")
         words = ["-m", "Object#in_thread", "-m", "Plain#leaf", "--by", "method"]
         tracer = trace("latency", running.pid, "method", *words, "--json")
-        running.target.step("many in ractors")
-        running.target.step("many in ractors")
+        running.target.step("threads")
+        running.target.step("threads")
         document = answer(tracer)
     counts = {group["key"]: group["count"] for group in document["groups"]}
-    assert counts == {"Object#in_thread": 36_000, "Plain#leaf": 12_000}
+    assert counts == {"Object#in_thread": 110, "Plain#leaf": 20}
+    assert document["counters"]["other_ractors"] == 1
+
+
+@pytest.mark.parametrize("name", STURDY)
+def test_objects_of_the_others_are_not_counted(name: str, trace: Trace) -> None:
+    """From 4.0 on Ruby calls hooks on new objects in every Ractor."""
+    with rubies.running(name, "calls.rb") as running:
+        running.target.step("three ractors")
+        tracer = trace("count", running.pid, "object", "--by", "class", "--json")
+        running.target.step("many in ractors")
+        running.target.step("threads")
+        document = answer(tracer)
+    counts = {group["key"]: group["count"] for group in document["groups"]}
+    assert counts["Plain"] == 10
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_those_that_begin(name: str, trace: Trace) -> None:
-    """From 3.3 on Ruby tells in time; before, it is said that it may be late."""
+def test_one_that_begins_meanwhile(name: str, trace: Trace) -> None:
     with rubies.running(name, "calls.rb") as running:
-        tracer = trace("calls", running.pid, "-m", "Object#in_thread", "--json")
-        assert running.target.step("begin ractors") == "done 20"
-        assert running.target.step("nested ractors") == "done 6"
-        found, end = stacks(tracer)
-    tree = [("Object#in_thread", 2), ("Object#in_thread", 1), ("Object#in_thread", 0)]
-    seen = Counter(map(tuple, found))
-    if end["counters"]["late_ractors"]:
-        assert name == FRAGILE
-        assert all(stack == tree[-len(stack) :] for stack in found)
-    else:
-        assert seen == {tuple(tree): 20, tuple(tree[1:]): 3}
+        tracer = trace("calls", running.pid, "-m", "Object#trees", "--json")
+        running.target.step("ractor")
+        assert stacks(tracer)[1]["counters"]["other_ractors"] == 1
+
+
+@pytest.mark.skipif(rubies.minor(rubies.HERE) < "3.0", reason="no Ractors there")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["calls", "-m", "Tiny#"],
+        ["latency", "method", "-m", "Tiny#"],
+        ["count", "method", "-m", "Tiny#"],
+        ["count", "raise", "--via", "agent"],
+        ["trace", "raise", "--via", "agent"],
+        ["stacks", "--calls", "-m", "Tiny#"],
+    ],
+    ids=" ".join,
+)
+def test_each_command_says_so(words: list[str], trace: Trace) -> None:
+    with rubies.running(rubies.HERE, "calls.rb") as running:
+        running.target.step("ractor")
+        tracer = trace(words[0], running.pid, *words[1:])
+        running.target.step("last")
+        out, err, code = tracer.finish()
+    assert code == 0, err
+    assert " ".join((out + err).split()).count(SAID) == 1, out + err
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -97,47 +128,14 @@ def test_the_main_one_is_exact_while_others_call(name: str, trace: Trace) -> Non
     assert found == [tree * 10]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_evaluated_in_them(name: str, trace: Trace) -> None:
-    with rubies.running(name, "calls.rb") as running:
-        running.target.step("three ractors")
-        tracer = trace("calls", running.pid, "-m", "Object#trees(self)")
-        running.target.step("in ractors")
-        out, _, code = tracer.finish()
-    assert (out.count("Object#trees(self=(not in other Ractors))"), code) == (3, 0), out
-
-
-@pytest.mark.parametrize("name", ["3.3", "3.4"])
+@pytest.mark.parametrize("name", FORKING)
 def test_a_child_that_one_forks(name: str, trace: Trace) -> None:
-    """At its end Ruby takes, and frees, all hooks of that Ractor."""
     with rubies.running(name, "calls.rb") as running:
         tracer = trace("calls", running.pid, "-m", "Tiny#", "--json")
         assert running.target.step("fork in a ractor") == "done 0"
         running.target.step("last")
         assert stacks(tracer)[0] == [[("Tiny#last", 0)]]
         assert running.target.step("fork in a ractor") == "done 0"
-
-
-def test_time_on_a_cpu_is_of_the_main_one(trace: Trace) -> None:
-    with rubies.running("3.4", "calls.rb") as running:
-        running.target.step("three ractors")
-        tracer = trace("calls", running.pid, "--slowcpu", "1ms", "-m", "Object#")
-        running.target.step("in ractors")
-        out, err, code = tracer.finish()
-    assert (out, code) == ("", 0)
-    assert "has 4 Ractors; only the main one is seen" in " ".join(err.split())
-
-
-def test_they_are_joined_again(trace: Trace) -> None:
-    """Each arming finds those that are there, once; the others' places are taken."""
-    with rubies.running("3.4", "calls.rb") as running:
-        for _ in range(5):
-            running.target.step("three ractors")
-            tracer = trace("calls", running.pid, "-m", "Object#trees", "--json")
-            for what in ("in ractors", "in ractors"):
-                running.target.step(what)
-            assert stacks(tracer)[0] == [[("Object#trees", 0)] * 2] * 3
-            running.target.step("collect ractors")
 
 
 def stacks(tracer: Tracer) -> tuple[list[Stack], dict[str, Any]]:
@@ -162,9 +160,9 @@ def test_ractors_begin_while_it_is_hooked(
         tracer = trace(words[0], running.pid, *words[1:], "--json")
         assert running.target.step("brief ractors") == "done 2"
         document = answer(tracer)
-        assert document["counters"]["no_inner"] == (1 if name == FRAGILE else 0)
+        assert document["counters"]["no_inner"] == is_fragile(name)
         # Nothing is left that would hook them again, or keep it from being done.
-        assert hooked(running.pid) == "=> 0"
+        assert hooked(running.pid) == "0"
         assert run("count", running.pid, "gc", "-d", "10ms")[2] == 0
 
 
@@ -177,12 +175,12 @@ def test_calls_go_on_without_collections(name: str, trace: Trace) -> None:
         out, err, code = tracer.finish()
         assert ("Tiny#last" in out, code) == (True, 0), out + err
         said = "Ruby before 3.3 crashes" in " ".join(err.split())
-        assert said == (name == FRAGILE)
+        assert said == is_fragile(name)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_hooks_are_not_silenced(name: str) -> None:
-    """Ruby does it where a Ractor is collected, unless that has the same hooks."""
+def test_hooks_that_were_silenced_are_heard_again(name: str) -> None:
+    """Ruby before 4.0 silences them where a Ractor is collected."""
     with rubies.running(name, "calls.rb") as running:
         targets = Targets.from_pids([running.pid])
         with closing(targets), Calls(targets, CallsOptions()) as session:
@@ -193,7 +191,8 @@ def test_hooks_are_not_silenced(name: str) -> None:
             running.target.step("collect ractors")
             until_seen(session, "last", lambda: running.target.step("last"))
             list(session.finish())
-            assert sum(end.counters["silent"] for end in session.ends()) == 0
+            silent = sum(end.counters["silent"] for end in session.ends())
+            assert silent == (rubies.minor(name) < "4.0")
 
 
 def until_seen(session: Calls, method: str, again: Callable[[], object]) -> None:
@@ -203,8 +202,9 @@ def until_seen(session: Calls, method: str, again: Callable[[], object]) -> None
         again()
 
 
+@pytest.mark.rubies
 def test_ractors_that_are_there() -> None:
-    with rubies.running(FRAGILE, "calls.rb") as running:
+    with rubies.running("3.1", "calls.rb") as running:
         running.target.step("ractor")
         _, err, code = run("count", running.pid, "object", "-d", "10ms")
         assert code == 1

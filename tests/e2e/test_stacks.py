@@ -106,6 +106,14 @@ def test_who_sleeps_may_be_left_out(busy: Target) -> None:
     assert f"[running];{BURNING}" in out
 
 
+@pytest.mark.parametrize("word", ["--gil", "--mode=gvl"])
+def test_who_holds_the_lock(busy: Target, word: str) -> None:
+    """One of two that burn, at any moment."""
+    out = done("stacks", busy.pid, word, "-n", 40)
+    stacks = {line.partition(";")[2] for line in folded(out)}
+    assert stacks == {BURNING}
+
+
 def test_mode_cpu_is_of_threads_on_a_cpu(busy: Target) -> None:
     # The one that waits may be on its way to the lock.
     out, err, code = run("stacks", busy.pid, "-n", 200, "-r", 500)
@@ -296,7 +304,7 @@ def test_the_same_stacks_while_it_is_paused(busy: Target) -> None:
     [
         (["--rate", "0"], "--rate"),
         (["--rate", "1e9"], "--rate"),
-        (["--engine", "magic"], "--engine"),
+        (["--engine", "auto"], "--engine"),
         (["--mode", "off"], "--mode"),
         (["--format", "none"], "--format"),
         (["probe"], "takes no 'probe'"),

@@ -148,6 +148,37 @@ def test_a_file_that_cannot_be_written(busy: Target, words: list[str]) -> None:
     assert "cannot write /nonexistent/file" in " ".join(err.split())
 
 
+@pytest.mark.parametrize(
+    ("command", "name", "begins"),
+    [
+        ("stacks", "a.svg", b"<svg"),
+        ("stacks", "a.json", b'{"$schema":'),
+        ("stacks", "a.pprof", b"\x1f\x8b"),
+        ("stacks", "a.txt", b"<main>"),
+        ("stacks", "a.rbrec", b"\x89RBTREC"),
+        ("record", "a.svg", b"<svg"),
+        ("record", "a.rbrec", b"\x89RBTREC"),
+    ],
+)
+def test_the_format_follows_the_name(
+    busy: Target, tmp_path: Path, command: str, name: str, begins: bytes
+) -> None:
+    path = tmp_path / name
+    words = ("--mode", "wall", "-n", 5, "-o", path)
+    out, err, code = run(command, busy.pid, *words)
+    assert (out, code) == ("", 0), err
+    text = path.read_bytes()
+    assert text.startswith(begins) or begins in text.split(b"\n")[0], text[:40]
+    is_said = command == "record" and name != "a.rbrec"
+    assert ("keeps every sample" in " ".join(err.split())) is is_said
+    if name == "a.rbrec":
+        drawn = tmp_path / "b.svg"
+        assert run("report", path, "-o", drawn)[2] == 0
+        assert b"<svg" in drawn.read_bytes()
+        _, err, code = run("report", path, "-o", tmp_path / "c.rbrec")
+        assert (code, "report writes none" in err) == (2, True)
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_a_full_disk(busy: Target) -> None:
     for words in (["record"], ["stacks"]):

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from conftest import ROOT, TARGETS, Target, Tracer
-from rubies import need
+from conftest import TARGETS, Target, Tracer
+from rubies import EACH, ruby
 
 SOURCE = str(TARGETS / "shares.rb")
 METHODS = ("half", "third", "fifth")
@@ -50,11 +50,9 @@ def sampled(trace: TRACE, target: Target) -> tuple[dict[str, float], dict[str, A
     return in_percent(found), answer
 
 
-@pytest.mark.parametrize("ruby", ["2.7", "3.1", "3.3", "3.4"])
-def test_shares_are_as_burned(ruby: str, trace: TRACE) -> None:
-    need(ruby)
-    script = str(ROOT / "scripts" / "rubies.sh")
-    target = Target(script, "run", ruby, "ruby", SOURCE)
+@pytest.mark.parametrize("name", EACH)
+def test_shares_are_as_burned(name: str, trace: TRACE) -> None:
+    target = Target(*ruby(name), SOURCE)
     try:
         found, burned = sampled(trace, target)
     finally:

@@ -21,7 +21,7 @@ from rbtrace_py.errors import NotPermitted
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.processes import children
 from rbtrace_py.linux.ptrace import paused
-from rubies import need
+from rubies import OTHERS, ruby
 
 STATES = str(TARGETS / "states.rb")
 TURNING = str(TARGETS / "turning.rb")
@@ -460,11 +460,9 @@ def test_a_pid_namespace(enclosed: Target) -> None:
     assert pid in tids
 
 
-@pytest.mark.parametrize("name", ["2.7", "3.1", "3.3", "3.4"])
+@pytest.mark.parametrize("name", OTHERS)
 def test_another_root(name: str, root: None) -> None:
-    need(name)
-    script = str(ROOT / "scripts" / "rubies.sh")
-    target = Target(script, "run", name, "ruby", f"-I{LIB}", STATES, "1")
+    target = Target(*ruby(name), f"-I{LIB}", STATES, "1")
     try:
         pid = target.ready.split()[1]
         words = ["--mode", "wall", "--threads", "-n", 40, "--lines"]

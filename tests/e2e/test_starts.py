@@ -39,15 +39,12 @@ def masked(text: str) -> str:
 
 def ruby(name: str) -> list[str]:
     """The words for a Ruby; one in a chroot gets no RUBYOPT of ours."""
-    if name == rubies.HERE:
-        return ["ruby"]
-    rubies.need(name)
-    start = [str(rubies.SCRIPT), "run", name, "ruby"]
-    return [*start, f"-I{LIB}", "-rtracepoint/agent"]
+    agent = [] if name == rubies.HERE else [f"-I{LIB}", "-rtracepoint/agent"]
+    return [*rubies.ruby(name), *agent]
 
 
 @pytest.mark.usefixtures("root")
-@pytest.mark.parametrize("name", [rubies.HERE, "2.7", "3.4"])
+@pytest.mark.parametrize("name", [rubies.HERE, *map(rubies.chroot, ("2.7", "3.4"))])
 def test_every_call_from_the_first_line(name: str) -> None:
     out, err, code = run("calls", *ONLY, *PATIENT, "--", *ruby(name), PROGRAM)
     assert (masked(out), code) == (WHOLE, 0), err

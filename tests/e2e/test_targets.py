@@ -131,14 +131,14 @@ def test_a_command_of_our_own(root):
     assert by_key(json.loads(out)) == {None: 5}
 
 
-def test_the_command_runs_as_who_called_sudo(root, tmp_path):
+def test_the_command_runs_as_who_called_sudo(root, tmp_path, public_copy):
     os.chmod(tmp_path, 0o777)
     code = (
         'require "tracepoint"; P = Tracepoint.define(:tick, {uid: Integer});'
         "until P.enabled?; end; P.fire(Process.uid)"
     )
     env = {"SUDO_UID": "65534", "SUDO_GID": "65534"}
-    command = ["ruby", f"-I{LIB}", "-e", code]
+    command = ["ruby", f"-I{public_copy.lib}", "-e", code]
     out, err, status = run(
         "count", "tick", "--by", "uid", "--json", "--", *command, env=env
     )
@@ -196,16 +196,15 @@ def test_words_that_make_no_sense(words):
     assert err
 
 
-def test_without_root_it_says_what_is_missing(start, root):
+def test_without_root_it_says_what_is_missing(start, root, public_copy):
     target = start("late.rb")
     nobody = ["setpriv", "--reuid=65534", "--clear-groups", "--inh-caps=-all"]
-    where = ["/usr/bin/env", f"PYTHONPATH={ROOT}/tracer", "RBTRACE_CACHE_DIR="]
-    words = [sys.executable, "-c", MAIN, "count", str(target.pid), "late:first"]
     done = subprocess.run(
-        [*nobody, *where, *words],
+        [*nobody, *public_copy.command("count", target.pid, "late:first")],
         capture_output=True,
         text=True,
         timeout=60,
+        env={**public_copy.env, "RBTRACE_CACHE_DIR": ""},
     )
     assert done.returncode == 3
     assert "not permitted" in done.stderr.lower() or "root" in done.stderr

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+import signal
+import struct
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 import rubies
+import ruby_builds
 import tags
 from conftest import times
 from rbtrace_py.linux.memory import ProcessMemory, RecordingMemory, ReplayMemory
@@ -44,7 +48,7 @@ class Zoo:
         return walked
 
 
-@pytest.fixture(scope="module", params=rubies.NAMES)
+@pytest.fixture(scope="module", params=rubies.EACH)
 def zoo(request: pytest.FixtureRequest) -> Iterator[Zoo]:
     with rubies.running(request.param, "stack_zoo.rb") as process:
         yield Zoo(process)
@@ -189,8 +193,93 @@ def test_what_is_kept_is_still_right_after_it_was_checked(zoo: Zoo) -> None:
     assert {name: seen(zoo.walk(name)) for name in zoo.names} == before
 
 
+@pytest.mark.parametrize("way", ["require", "replaced", "const_added"])
+@ruby_builds.each_build
+def test_what_a_constant_calls_is_clean(build: ruby_builds.Build, way: str) -> None:
+    """It runs, and is stopped: nothing but the instruction tells that it is so."""
+    with ruby_builds.running(build, "autoloading.rb", way) as process:
+        if process.ready == "ready without":
+            return
+        vm = process.vm()
+        for _ in range(20):  # it may be stopped within a call, still of `puts`
+            os.kill(process.pid, signal.SIGSTOP)
+            walked = vm.sample(vm.threads()[0])
+            if walked and not walked.flags:
+                break
+            os.kill(process.pid, signal.SIGCONT)
+    assert walked is not None
+    assert (walked.flags, walked.state) == (SampleFlags.CLEAN, ThreadState.RUNNING)
+    names = [frame.name.rpartition("#")[2] for frame in walked.stack.frames]
+    calls = {"const_added": ["const_added", "spin"]}.get(way, ["load_inner", "require"])
+    assert names[names.index(calls[0]) :][:2] == calls
+
+
+@pytest.mark.parametrize("name", rubies.EACH)
+def test_what_moves_upon_several_doubted_frames_is_clean(name: str) -> None:
+    """Nothing names ``Warning.warn`` where a constant is set; ``spin`` moves on."""
+    with rubies.running(name, "autoloading.rb", "warn") as process:
+        vm = process.vm()
+        thread = vm.threads()[0]
+        end = time.monotonic() + 60
+        while (walked := vm.sample(thread)) is None or walked.flags:
+            assert time.monotonic() < end, vm.counts
+    names = [frame.name for frame in walked.stack.frames]
+    assert names[-1] == "Object#spin"
+    assert names.count("Warning.warn") == 2
+
+
+class CountingMemory(ProcessMemory):
+    """Counts how often something was gathered."""
+
+    gathers = 0
+
+    def gather(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        self.gathers += 1
+        return super().gather(ranges)
+
+
+@pytest.mark.parametrize("place", ["innermost", "outermost"])
+@pytest.mark.parametrize("name", rubies.EACH)
+def test_a_sleeping_stack_not_understood_costs_little(name: str, place: str) -> None:
+    """One of its iseqs is made wrong in the target itself: of a type there is not."""
+    with rubies.running(name, "stack_zoo.rb") as process:
+        vm = process.vm()
+        thread = next(one for one in vm.threads() if one.name == "blocks")
+        vm.sample(thread)
+        iseqs = [node.iseq for node in vm._tracks[thread.address].nodes if node.iseq]
+        spoil(process, iseqs[0 if place == "outermost" else -1].address)
+        memory = CountingMemory(process.pid)
+        vm = process.vm(memory)
+        found = [vm.sample(thread)]
+        assert memory.gathers <= 10
+        memory.gathers = 0
+        found += [vm.sample(thread), *vm.sample_all([thread])]
+        assert memory.gathers == 2
+        vm.revalidate()
+        found.append(vm.sample(thread))
+        assert memory.gathers <= 6
+    counts = (vm.counts.clean, vm.counts.trimmed, vm.counts.failed)
+    assert counts == (0, 4, 0)
+    flags = [one.flags for one in found if one]
+    assert flags == [SampleFlags.TRIMMED] * 4
+    has_frames = [bool(one.stack.frames) for one in found if one]
+    assert has_frames == [place == "innermost"] * 4
+
+
+def spoil(process: rubies.Running, iseq: int) -> None:
+    """Give an iseq of the target the type 99."""
+    vm = process.vm()
+    offsets = vm.layout.offsets
+    body = (
+        iseq if offsets.iseq_body is None else vm.values.u64(iseq + offsets.iseq_body)
+    )
+    with open(f"/proc/{process.pid}/mem", "r+b", buffering=0) as memory:
+        memory.seek(body + offsets.body_type)
+        memory.write(struct.pack("=I", 99))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", rubies.NAMES)
+@pytest.mark.parametrize("name", rubies.EACH)
 def test_no_stack_is_wrong_and_not_flagged(name: str) -> None:
     """The target never rests, on another CPU; its frames tell what belongs together."""
     with rubies.running(name, "stack_tags.rb", str(tags.LEVELS)) as process:

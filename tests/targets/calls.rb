@@ -2,6 +2,10 @@
 
 # A program whose calls are known: each line of input names a step.
 $LOAD_PATH.unshift File.expand_path("../../ruby/lib", __dir__)
+if (version = ARGV.join(" ")[/version=(\S+)/, 1])
+  Object.send(:remove_const, :RUBY_VERSION)
+  RUBY_VERSION = version.freeze
+end
 require "tracepoint/agent" unless ARGV.include?("late")
 
 $stdout.sync = true
@@ -170,6 +174,17 @@ def have_ractors(what)
   $ractors.each { Ractor.receive }
 end
 
+def in_a_child
+  read, write = IO.pipe
+  child = fork do
+    sleep 0.001 until Tracepoint::Agent.armed_by
+    yield
+    write.puts "called"
+    sleep
+  end
+  "#{child} #{read.gets}"
+end
+
 STEPS = {
   "trees" => -> { trees },
   "threads" => -> { Array.new(10) { |number| Thread.new { in_thread(number) } }.each(&:join) },
@@ -187,20 +202,9 @@ STEPS = {
     "trees"
   },
   "many in ractors" => -> { have_ractors("many").size.to_s },
-  "begin ractors" => lambda {
-    $kept = Array.new(20) { Ractor.new { in_thread(2) } }
-    $kept.each { |one| one.respond_to?(:take) ? one.take : one.value }
-    $kept.size.to_s
-  },
   "fork in a ractor" => lambda {
     one = Ractor.new { Process.wait2(fork { nil }).last.exitstatus.inspect }
     one.respond_to?(:take) ? one.take : one.value
-  },
-  "nested ractors" => lambda {
-    $kept = Array.new(3) { Ractor.new { Ractor.new { in_thread(1) } } }
-    $kept += $kept.map { |one| one.respond_to?(:take) ? one.take : one.value }
-    $kept.last(3).each { |one| one.respond_to?(:take) ? one.take : one.value }
-    $kept.size.to_s
   },
   "brief ractors" => lambda {
     GC.stress = true
@@ -245,16 +249,8 @@ STEPS = {
   },
   "exec" => -> { exec "sleep", "100" },
   "child" => -> { ($child = IO.popen("cat", "r+")).pid.to_s },
-  "fork" => lambda {
-    read, write = IO.pipe
-    child = fork do
-      sleep 0.001 until Tracepoint::Agent.armed_by
-      Tiny.new.last
-      write.puts "called"
-      sleep
-    end
-    "#{child} #{read.gets}"
-  }
+  "fork" => -> { in_a_child { Tiny.new.last } },
+  "fork to burn" => -> { in_a_child { Timed.new.burns } }
 }.freeze
 
 puts "ready"

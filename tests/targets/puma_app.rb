@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 # Puma's configuration: two workers of one thread behind a socket in $PLACE, each of
-# which answers with its pid.
+# which answers with its pid. With AGENT=workers they alone load the agent.
 # A plain `class Web` would belong to the configuration.
 ::Web = Class.new do
   def call(_environment)
@@ -13,6 +13,7 @@
   end
 end
 
+on_worker_boot { require "tracepoint/agent" } if ENV["AGENT"] == "workers"
 workers 2
 threads 1, 1
 preload_app! false

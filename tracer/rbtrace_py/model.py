@@ -20,6 +20,7 @@ class OperandType(IntEnum):
     SYMBOL = 3
     FLOAT = 4
     BOOL = 5
+    NIL = 6  # not known yet: the program fired only nil so far
 
     @property
     def is_text(self) -> bool:
@@ -176,6 +177,7 @@ _TYPE_NAMES = {
     OperandType.SYMBOL: "Symbol",
     OperandType.FLOAT: "Float",
     OperandType.BOOL: "bool",
+    OperandType.NIL: "nil",
 }
 
 

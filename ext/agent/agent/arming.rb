@@ -18,10 +18,22 @@ module Tracepoint
       KINDS = { nil => 0, "instance" => 1, "singleton" => 2 }.freeze
       SELECTOR = %w[owner kind name expressions].freeze
       COUNTERS = %i[state methods blocks streams conditions no_stream no_method too_deep orphans abandoned no_block
-                    no_values].freeze
+                    no_values mismatch].freeze
+      NEWEST = [4, 0].freeze # tested minor version of Ruby
       CALIBRATION_NS = 20_000_000
-      ARGUMENTS = [*FLAGS.keys, *LIMITS.keys, "mode", "threshold_ns", "select", "histograms", "offsets", "limit_ms"].freeze
+      ARGUMENTS = [*FLAGS.keys, *LIMITS.keys, "mode", "threshold_ns", "select", "histograms", "offsets", "limit_ms",
+                   "untested"].freeze
       WITH_VALUES = [1, 3].freeze # ring, slow
+
+      # The level: wrong offsets can crash the program, as can an untested Ruby, and
+      # expressions are code.
+      def self.needs(arguments)
+        select = Array(arguments["select"])
+        return Consent::ALL if arguments["offsets"] || arguments["untested"]
+        return Consent::ALL if select.any? { |one| one.is_a?(Hash) && one["expressions"] }
+
+        select.empty? ? "observe" : "trace"
+      end
 
       def self.status
         COUNTERS.zip(Native.counters).to_h.merge(Clock.pair)
@@ -33,6 +45,7 @@ module Tracepoint
         @programs = []
         @selectors = selectors
         @limit_ms = number("limit_ms", 100, 1, 60_000)
+        check_version unless boolean("untested", false)
       end
 
       # @return [Hash, Array<IO>] what to reply, and the files to send with it
@@ -42,12 +55,20 @@ module Tracepoint
         Expressions.use(@programs, @limit_ms) if @programs.any?
         data, control, size, control_size, sealed = armed(packed)
         watch([data, control]) if @programs.any?
-        reply = { size: size, control_size: control_size, sealed: sealed == 1, ractors: Facts.ractors,
-                  unseen: Ractors.join, overhead: overhead }
+        Ractors.note_others
+        reply = { size: size, control_size: control_size, sealed: sealed == 1, overhead: overhead }
         [reply, [data, control]]
       end
 
       private
+
+      # A newer patch release is armed: the hook compares what it reads first with Ruby's own.
+      def check_version
+        return if (RUBY_VERSION.split(".").first(2).map(&:to_i) <=> NEWEST) <= 0
+
+        raise Refusal.new("untested", "Ruby #{RUBY_VERSION} is newer than #{NEWEST.join(".")}, the newest that the " \
+                                      "agent's hook was tested with")
+      end
 
       # Of what is asked for besides, only that part is left out.
       def watch_ractors
@@ -160,7 +181,7 @@ module Tracepoint
 
       # That of TracePoints goes, too.
       def throws_away
-        Ractors::FRAGILE ? ANY : 3
+        Ractors::FRAGILE ? INNER | 3 : 3
       end
     end
   end

@@ -4,21 +4,7 @@ module Tracepoint
   module Agent
     # The hook's clock.
     module Clock
-      # Trusted where the processor says that it ticks on, and the kernel (or the
-      # hypervisor, through its page) uses it.
-      def self.kind
-        return 2 if Facts.arch == "aarch64"
-        return 0 unless Facts.arch == "x86_64"
-
-        flags = File.foreach("/proc/cpuinfo").find { |line| line.start_with?("flags") }.to_s.split
-        source = File.read("/sys/devices/system/clocksource/clocksource0/current_clocksource").strip
-        trusted = %w[tsc kvm-clock hyperv_clocksource_tsc_page xen].include?(source)
-        trusted && (%w[constant_tsc nonstop_tsc] - flags).empty? ? 1 : 0
-      rescue SystemCallError
-        0
-      end
-
-      KIND = kind
+      KIND = Native.reason ? 0 : Native.best_clock
       NAMES = %w[monotonic tsc cntvct].freeze
       START = Native.reason ? [0, 0].freeze : Native.clock(KIND).freeze
 

@@ -5,10 +5,14 @@ module Tracepoint
     # The commands, each a method that returns the reply.
     class Commands
       ARGUMENTS = {
-        "hello" => %w[magic versions], "arm" => Arming::ARGUMENTS, "disarm" => [], "status" => [], "clock" => [],
+        "hello" => %w[magic versions], "prove" => %w[answer], "arm" => Arming::ARGUMENTS, "disarm" => [], "status" => [], "clock" => [],
         "names" => %w[from count], "threads" => [], "eval" => %w[code limit_ms file line keep redirect], "backtraces" => [],
         "memory" => [], "heapdump" => %w[gc limit_ms], "shapesdump" => %w[gc limit_ms], "fork" => [], "stop" => []
       }.freeze
+      # The level that a command needs; eval where nothing is said.
+      NEEDS = { "arm" => "observe", "disarm" => "observe", "status" => "observe", "clock" => "observe",
+                "names" => "observe", "threads" => "observe", "backtraces" => "observe", "memory" => "trace" }.freeze
+      GREETING = %w[hello prove].freeze
       DUMP_MS = 600_000
       EVAL_MS = 5_000
       MOST_MS = 3_600_000
@@ -25,12 +29,28 @@ module Tracepoint
         unknown = map.keys - known
         raise Refusal.new("argument", "unknown: #{unknown.first(3).join(", ")}") unless unknown.empty?
 
+        check_level(command, map)
         @request = request
         @map = map
         __send__(:"command_#{command}")
       end
 
       private
+
+      def check_level(command, map)
+        if GREETING.include?(command)
+          raise Refusal.new("state", "#{command} was there already") if @connection.level
+        else
+          needs!(NEEDS.fetch(command, Consent::ALL), command)
+          needs!(Arming.needs(map), "this arming") if command == "arm"
+        end
+      end
+
+      def needs!(level, what)
+        return if Consent.enough?(@connection.level, level)
+
+        raise Refusal.new("denied", "#{what} needs the level #{level}, and this connection has #{@connection.level}")
+      end
 
       def argument(name, type, default)
         value = @map.fetch(name, default)
@@ -59,7 +79,11 @@ module Tracepoint
         raise Broken, "not the magic" unless @map["magic"] == MAGIC
         raise Broken.new("versions: #{PROTOCOL}", "version") unless @map["versions"].is_a?(Array) && @map["versions"].include?(PROTOCOL)
 
-        { version: PROTOCOL, pid: Process.pid, uid: Process.euid, ruby: RUBY_VERSION, description: RUBY_DESCRIPTION,
+        { version: PROTOCOL, address: @connection.begin_proof }
+      end
+
+      def command_prove
+        { level: @connection.prove(@map["answer"]), pid: Process.pid, uid: Process.euid, ruby: RUBY_VERSION, description: RUBY_DESCRIPTION,
           program: $PROGRAM_NAME, gem: Facts.version, arch: Facts.arch, commands: ARGUMENTS.keys,
           native: Native.reason.nil?, native_reason: Native.reason, clock: Clock::NAMES[Clock::KIND], jit: Facts.jit,
           ractors: Facts.ractors, armed_by: Agent.armed_by&.peer_pid }

@@ -4,9 +4,12 @@ module Tracepoint
   module Agent
     # One tracer.
     class Connection
-      HELLO_SECONDS = 5
+      GREETING_SECONDS = 5
 
       attr_reader :wire, :peer_pid
+
+      # What it may do, nil before its proof or the owner's consent.
+      attr_reader :level
 
       # What runs for it, until that is answered.
       attr_accessor :evaluation
@@ -14,17 +17,21 @@ module Tracepoint
       # The pid of a stopped copy: nobody's, until it was read.
       attr_writer :copy
 
-      def initialize(socket, peer_pid)
+      # consent: the level that it has without a proof
+      # server: says whether there is room for one more that has proved
+      def initialize(socket, peer_pid, server, consent = nil)
+        @server = server
         @wire = Wire.new(socket)
         @peer_pid = peer_pid
+        @consent = consent
         @commands = Commands.new(self)
         @due = 0.0
-        @is_known = false
+        # Ruby 2.7 warns of variables that were not set.
+        @level = @proof = @copy = nil
       end
 
       def serve
         greet
-        @is_known = true
         loop { answer(next_request) }
       rescue Broken => e
         refuse(0, e)
@@ -33,9 +40,16 @@ module Tracepoint
         end_copy if e.cause.is_a?(SystemCallError)
       end
 
+      # Its thread sees the end of the stream, and closes it.
+      def hang_up
+        @wire.socket.shutdown
+      rescue SystemCallError, IOError
+        nil
+      end
+
       def close
         Agent.disarm(self)
-        Hold.leave(@peer_pid) if @is_known
+        Hold.leave(@peer_pid) if @level
         @wire.socket.close
       rescue IOError
         nil
@@ -64,20 +78,39 @@ module Tracepoint
         Agent.disarm(self)
       end
 
+      # @return [Integer, nil] where the text is that the peer has to read
+      def begin_proof
+        @proof = Proof.new
+        @proof.address
+      end
+
+      # @return [String] the level
+      def prove(answer)
+        level = @proof.match?(answer, @peer_pid) ? Consent::ALL : @consent
+        @proof = nil
+        level or raise Broken.new("who connects has to read this process's memory, or #{Consent::VARIABLE} has to " \
+                                  "let it in without that", "denied")
+        @server.let_in { @level = level }
+      end
+
       def binding_kept
         @binding_kept ||= TOPLEVEL_BINDING.dup
       end
 
       private
 
+      # Nothing else is answered before.
       def greet
-        frame = @wire.read(Agent.now + HELLO_SECONDS)
-        raise Broken, "hello comes first" unless frame.type == Wire::REQUEST && frame.flags.zero?
+        deadline = Agent.now + GREETING_SECONDS
+        %w[hello prove].each do |command|
+          frame = @wire.read(deadline)
+          raise Broken, "#{command} comes first" unless frame.type == Wire::REQUEST && frame.flags.zero?
 
-        map = Values.decode_map(frame.payload)
-        raise Broken, "hello comes first" unless map["command"] == "hello"
+          map = Values.decode_map(frame.payload)
+          raise Broken, "#{command} comes first" unless map["command"] == command
 
-        answer([frame.request, map], Broken)
+          answer([frame.request, map], Broken)
+        end
       end
 
       def end_copy

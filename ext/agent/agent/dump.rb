@@ -17,7 +17,11 @@ module Tracepoint
       def run(wire, request, limit)
         pipe, pipe_end = IO.pipe(binmode: true)
         why, why_end = IO.pipe
-        pid = Agent.fork_apart { write(pipe_end, why_end) }
+        parent = Process.pid
+        pid = Agent.fork_apart do
+          [pipe, why].each(&:close)
+          write(parent, pipe_end, why_end)
+        end
         [pipe_end, why_end].each(&:close)
         pump = Pump.new(wire, request, { 3 => pipe }, limit)
         pump.run { finished?(pid) }
@@ -34,7 +38,8 @@ module Tracepoint
 
       # In the child. Ruby 3.4 raises where a pipe that does not block is full;
       # the numbers are F_SETFL and F_GETFL, for which Ruby has a library.
-      def write(pipe, why)
+      def write(parent, pipe, why)
+        Copy.settle(parent)
         pipe.fcntl(4, pipe.fcntl(3) & ~File::NONBLOCK)
         require "objspace"
         GC.start if @collect

@@ -24,11 +24,50 @@ module Tracepoint
         asked = ENV["TRACEPOINT_AGENT_DIR"].to_s
         return [asked] unless asked.empty?
 
-        %w[/tmp /dev/shm].map { |base| File.join(base, "rbtrace-agent-#{Process.euid}") }
+        bases.map { |base| File.join(base, "rbtrace-agent-#{Process.euid}") }
+      end
+
+      # Others can be first in the last two.
+      def bases
+        [ENV["XDG_RUNTIME_DIR"].to_s, "/run/user/#{Process.euid}"].select { |base| private?(base) }.uniq + %w[/tmp /dev/shm]
+      end
+
+      # An absolute path to a directory that is ours alone.
+      def private?(base)
+        return false unless base.start_with?("/")
+
+        stat = File.stat(base)
+        stat.directory? && stat.uid == Process.euid && (stat.mode & 0o077).zero?
+      rescue SystemCallError, ArgumentError
+        false
       end
 
       # @return [Array(UNIXServer, String), nil]
       def bind
+        bind_prepared || bind_anywhere
+      end
+
+      # Where the tracer that puts the agent there has made a directory for it: to look
+      # at files gives up Ruby's lock, 0.1 s for every busy thread. `tidy` does the rest.
+      def bind_prepared
+        path = Thread.current.thread_variable_get(:rbtrace_socket).to_s
+        return if path.empty? # Linux would choose an abstract name
+
+        [UNIXServer.new(path), path]
+      rescue SystemCallError, ArgumentError
+        nil
+      end
+
+      # What of `bind` was put off.
+      def tidy(path)
+        File.chmod(0o600, path)
+        clean(File.dirname(path))
+      rescue SystemCallError
+        nil
+      end
+
+      # @return [Array(UNIXServer, String), nil]
+      def bind_anywhere
         directories.each do |directory|
           next unless ours?(directory)
 

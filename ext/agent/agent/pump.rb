@@ -16,6 +16,7 @@ module Tracepoint
         @pipes = pipes.invert
         @deadline = Agent.now + limit
         @bytes = 0
+        @buffer = String.new(encoding: Encoding::BINARY)
       end
 
       attr_reader :bytes
@@ -46,7 +47,7 @@ module Tracepoint
       end
 
       def pass_on(pipe)
-        bytes = pipe.read_nonblock(CHUNK, exception: false)
+        bytes = pipe.read_nonblock(CHUNK, @buffer, exception: false)
         return false if bytes == :wait_readable
         return @pipes.delete(pipe) && false if bytes.nil?
 

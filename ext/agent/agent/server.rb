@@ -4,9 +4,9 @@ module Tracepoint
   module Agent
     # The socket, and who is connected.
     class Server
-      MAX_CONNECTIONS = 8
-      NOBODY = 65_534
-      ALL_USERS = (1 << 32) - 1
+      MAX_CONNECTIONS = 8 # that have proved
+      MAX_GREETING = 8
+      FULL = "#{MAX_CONNECTIONS} connections are open".freeze
       STOP_SECONDS = 1
       # Of the socket; or why there is none.
       attr_reader :path, :reason
@@ -15,7 +15,9 @@ module Tracepoint
         @pid = Process.pid
         @thread = nil
         @connections = []
+        @lock = Mutex.new
         @group = ThreadGroup.new
+        @consent = Consent.level
         @listener, @path = Place.bind
         @thread = start { accept } if @listener
         @reason = "no socket could be made in #{Place.directories.join(" or ")}" unless @listener
@@ -37,6 +39,15 @@ module Tracepoint
       def end_evaluations(deadline)
         told = @connections.select { |connection| connection.evaluation&.tell_end }
         sleep 0.005 until told.none?(&:evaluation) || Agent.now > deadline
+      end
+
+      # The block says that one more has proved.
+      def let_in
+        @lock.synchronize do
+          raise Broken.new(FULL, "busy") if full?
+
+          yield
+        end
       end
 
       # Nobody is let in from here on.
@@ -85,9 +96,11 @@ module Tracepoint
 
       def accept
         loop do
-          IO.select([@listener])
           # Who is let in has a thread that closes it, whenever all this ends.
-          Thread.handle_interrupt(Object => :never) { admit(@listener.accept_nonblock(exception: false)) }
+          socket = Thread.handle_interrupt(Object => :never) { admit(@listener.accept_nonblock(exception: false)) }
+          end_oldest_greetings
+          # To wait gives up Ruby's lock, also where somebody is there.
+          IO.select([@listener]) if socket == :wait_readable
         rescue SystemCallError, ThreadError # no more descriptors, or threads
           sleep 0.1
         end
@@ -96,17 +109,30 @@ module Tracepoint
       end
 
       def admit(socket)
-        return if socket == :wait_readable # gone before it was there
+        return socket if socket == :wait_readable
 
         pid, uid, = socket.getsockopt(:SOCKET, :PEERCRED).unpack("iii")
-        return socket.close unless uid.zero? || (uid == Process.euid && !(uid == NOBODY && strangers?))
+        # Root of another user namespace has no number in ours.
+        return socket.close unless uid.zero? || uid == Process.euid || Consent.unknown?(uid)
 
-        connection = Connection.new(socket, pid)
-        if @connections.size >= MAX_CONNECTIONS
-          connection.refuse(0, Refusal.new("busy", "#{MAX_CONNECTIONS} connections are open"))
+        connection = Connection.new(socket, pid, self, consent_to(pid, uid))
+        if full?
+          connection.refuse(0, Refusal.new("busy", FULL))
           return socket.close
         end
         begin_serving(connection)
+      end
+
+      def full?
+        @connections.count(&:level) >= MAX_CONNECTIONS
+      end
+
+      # The oldest make room. Nobody else is let in before their threads have ended.
+      def end_oldest_greetings
+        while (greeting = @connections.reject(&:level)).size > MAX_GREETING
+          greeting[0...-MAX_GREETING].each(&:hang_up)
+          sleep 0.005
+        end
       end
 
       def begin_serving(connection)
@@ -119,11 +145,8 @@ module Tracepoint
         raise
       end
 
-      # Are there users whom our user namespace has no number for? It shows each as nobody.
-      def strangers?
-        File.readlines("/proc/self/uid_map").sum { |line| line.split.last.to_i } < ALL_USERS
-      rescue SystemCallError
-        true
+      def consent_to(pid, uid)
+        @consent if @consent && Consent.same_user?(uid) && Consent.same_pid_namespace?(pid)
       end
 
       # Begins with interrupts put off, as who lets in does.

@@ -13,6 +13,7 @@ module Tracepoint
       HEAD = 12
       MAX_PAYLOAD = 65_536
       MAX_REQUEST = 16 << 20
+      MAX_REPLY = 8 << 20
       FRAME_SECONDS = 10
       Frame = Struct.new(:type, :flags, :request, :payload)
 
@@ -25,11 +26,11 @@ module Tracepoint
         @rest = "".b
       end
 
-      # The next frame; waits for its beginning until the deadline, if any.
+      # The next frame, all of it by the deadline; without one its beginning may take any time.
       # @raise [Gone, Broken]
       def read(deadline = nil)
         first = read_some(HEAD, deadline)
-        ends = Agent.now + FRAME_SECONDS
+        ends = deadline || (Agent.now + FRAME_SECONDS)
         first << read_exactly(HEAD - first.bytesize, ends)
         length, type, flags, zero, request = first.unpack("VCCvV")
         check(length, type, flags, zero)
@@ -38,6 +39,8 @@ module Tracepoint
 
       def reply(request, map, type = REPLY)
         body = Values.encode(map)
+        raise Refusal.new("system", "the answer has #{body.bytesize} bytes, more than #{MAX_REPLY}") if body.bytesize > MAX_REPLY
+
         @lock.synchronize { frames(type, request, body).each { |frame| write(frame) } }
       end
 
@@ -118,6 +121,8 @@ module Tracepoint
 
       # Each is made when it is its turn.
       def chunks(channel, request, bytes)
+        return [head(DATA, channel, request, bytes)].lazy if bytes.bytesize.between?(1, MAX_PAYLOAD)
+
         (0...bytes.bytesize).step(MAX_PAYLOAD).lazy.map { |at| head(DATA, channel, request, bytes.byteslice(at, MAX_PAYLOAD)) }
       end
 
@@ -128,18 +133,25 @@ module Tracepoint
       end
 
       def send_whole(frame)
-        rest = @rest
+        bytes = @rest << frame
         @rest = "".b
-        @socket.write(rest << frame)
+        # A write that could block waits for Ruby's lock afterwards, 0.1 s for each busy thread.
+        written = @socket.write_nonblock(bytes, exception: false)
+        written = 0 if written == :wait_writable
+        @socket.write(bytes.byteslice(written..-1)) if written < bytes.bytesize
       end
 
-      # What is not written by then goes before the next frame.
+      # What is not written by then goes before the next frame. Strings are cleared, as a
+      # dump's would else be garbage of the program's, tens of megabytes, until it collects.
       def write_until(frame, deadline)
         @rest << frame
+        frame.clear
         until @rest.empty?
           written = @socket.write_nonblock(@rest, exception: false)
           if written == :wait_writable
             return false unless await([], [@socket], deadline)
+          elsif written == @rest.bytesize
+            @rest.clear
           else
             @rest = @rest.byteslice(written..-1)
           end

@@ -1,5 +1,10 @@
 /* What the agent's Ruby asks of the hook. */
 
+static VALUE native_best_clock(VALUE self) {
+  (void)self;
+  return rb_ull2inum(best_clock());
+}
+
 static VALUE native_clock(VALUE self, VALUE clock) {
   (void)self;
   uint32_t kind = (uint32_t)rb_num2ull(clock);
@@ -25,7 +30,8 @@ static VALUE native_counters(VALUE self) {
   const struct header *h = state.header;
   uint64_t counters[] = {h->state,     state.methods_used, state.blocks_used, state.streams_used,
                          h->conditions, h->no_stream,      h->no_method,      h->too_deep,
-                         h->orphans,   h->abandoned,       h->no_block,    h->no_values};
+                         h->orphans,   h->abandoned,       h->no_block,    h->no_values,
+                         h->mismatch};
   VALUE answer = rb_ary_new();
   for (size_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++)
     rb_ary_push(answer, rb_ull2inum(counters[i]));
@@ -74,7 +80,6 @@ static VALUE native_id_of(VALUE self, VALUE symbol) {
 static VALUE native_own(VALUE self, VALUE yes) {
   (void)self;
   VALUE thread = rb_thread_current();
-  int alone = begin_alone();
   for (int i = 0; i < MAX_OWN_THREADS; i++)
     if (own_threads[i] == thread)
       own_threads[i] = 0;
@@ -86,7 +91,6 @@ static VALUE native_own(VALUE self, VALUE yes) {
   for (uint32_t i = 0; state.streams && i < state.streams_used; i++)
     if (state.streams[i].thread == thread)
       state.streams[i].ignored = yes != FALSE_VALUE;
-  end_alone(alone);
   return yes;
 }
 

@@ -125,7 +125,7 @@ static void release(int in_child) {
     munmap(state.keys, state.keys_size);
   if (state.known)
     munmap(state.known, state.known_size);
-  if (state.selectors && !askers) /* else they stay, a page or two, for good */
+  if (state.selectors)
     munmap(state.selectors, state.selectors_size);
   if (state.data && !in_child)
     munmap(state.data, state.data_size);
@@ -191,7 +191,28 @@ static void point_into(const struct header *header) {
   ((uint32_t *)state.control)[3] = state.config.max_streams;
 }
 
+static uint32_t method_events(void) {
+  uint32_t flags = state.config.flags, events = 0;
+  if (flags & FLAG_METHODS)
+    events |= EVENT_CALL | EVENT_RETURN;
+  if (flags & FLAG_C_CALLS)
+    events |= EVENT_C_CALL | EVENT_C_RETURN;
+  if (flags & FLAG_RAISE)
+    events |= EVENT_RAISE;
+  return events;
+}
+
+static uint32_t inner_events(void) {
+  uint32_t flags = state.config.flags, events = 0;
+  if (flags & FLAG_GC)
+    events |= EVENT_GC_ENTER | EVENT_GC_EXIT;
+  if (flags & FLAG_OBJECTS)
+    events |= EVENT_NEWOBJ;
+  return state.config.mode == MODE_EMPTY ? 0 : events;
+}
+
 static void add_hooks(void) {
+  state.hook = hooks[state.config.mode];
   if (method_events())
     rb_add_event_hook2(state.hook, method_events(), marker, HOOK_SAFE | HOOK_RAW_ARG);
   if (inner_events() && no_inner)
@@ -205,14 +226,10 @@ static void add_hooks(void) {
 }
 
 static void remove_hooks(void) {
-  hook_function hook = state.hook;
-  int alone = begin_alone();
-  state.hook = NULL;
-  leave_ractors();
-  end_alone(alone);
-  if (hook)
-    rb_remove_event_hook_with_data(hook, marker);
+  if (state.hook)
+    rb_remove_event_hook_with_data(state.hook, marker);
   rb_remove_event_hook_with_data(hook_inner, marker);
+  state.hook = NULL;
 }
 
 /* The selectors, as agent/arming.rb packed them: each within the string? */
@@ -257,7 +274,7 @@ static int prepare(const char *packed, size_t size) {
   point_into(&header);
   state.methods_used = state.blocks_used = 1;
   state.has_offsets = (int)config->has_offsets;
-  state.to_verify = 256;
+  state.to_check = state.to_verify = FIRST;
   state.selecting = (config->flags & FLAG_SELECT) != 0;
   state.sites = config->mode == MODE_SITES || (config->flags & FLAG_SITES);
   if (config->flags & FLAG_GC)
@@ -289,11 +306,8 @@ static VALUE native_arm(VALUE self, VALUE packed) {
   int sealed = seal(fds[0], SEAL_FUTURE_WRITE) == 0; /* Linux 5.1 */
   seal(fds[0], SEAL_SEAL);
   uint64_t sizes[] = {state.data_size, state.control_size};
-  int alone = begin_alone();
   alive->armed = 1;
   arming++;
-  state.hook = hooks[state.config.mode];
-  end_alone(alone);
   add_hooks();
   VALUE answer = rb_ary_new();
   for (int i = 0; i < 2; i++)
@@ -315,10 +329,8 @@ static VALUE native_stop(VALUE self) {
   if (!state.header)
     return FALSE_VALUE;
   remove_hooks();
-  int alone = begin_alone();
   finish_streams();
   RELEASE(state.header->state, STATE_DISARMED);
-  end_alone(alone);
   return rb_ull2inum(1);
 }
 
@@ -328,10 +340,22 @@ static VALUE native_inner(VALUE self, VALUE yes) {
   no_inner = yes == FALSE_VALUE;
   if (no_inner && state.header && inner_events()) {
     rb_remove_event_hook_with_data(hook_inner, marker);
-    leave_inner();
-    has_come_about(CONDITION_NO_INNER);
+    state.header->conditions |= CONDITION_NO_INNER;
   }
   return yes;
+}
+
+static void hook_nothing(VALUE data, const struct trace_arg *arg) {
+  (void)data;
+  (void)arg;
+}
+
+/* others: there are other Ractors than the main one. */
+static VALUE native_others(VALUE self) {
+  (void)self;
+  if (state.header)
+    state.header->conditions |= CONDITION_OTHER_RACTORS;
+  return FALSE_VALUE;
 }
 
 static VALUE native_beats(VALUE self) {
@@ -348,7 +372,7 @@ static VALUE native_renew(VALUE self, VALUE before) {
   uint32_t flags = state.config.flags;
   int is_hooked = flags & FLAG_METHODS || (flags & FLAG_OBJECTS && !no_inner);
   if (is_hooked && !is_heard && state.config.mode != MODE_EMPTY)
-    has_come_about(CONDITION_SILENT);
+    state.header->conditions |= CONDITION_SILENT;
   rb_add_event_hook2(hook_nothing, EVENT_THREAD_END, marker, HOOK_SAFE | HOOK_RAW_ARG);
   rb_remove_event_hook_with_data(hook_nothing, marker);
   return before;
@@ -360,20 +384,14 @@ static VALUE native_release(VALUE self) {
   if (!state.header)
     return FALSE_VALUE;
   remove_hooks();
-  int alone = begin_alone();
   alive->armed = 0;
   release(0);
-  end_alone(alone);
   return rb_ull2inum(1);
 }
 
 /* In a child: alive->armed was wiped, and there is no shared memory. */
-static VALUE native_forget(VALUE self) {
-  (void)self;
-  lock_word = 0; /* another Ractor may have held it */
-  leave_ractors(); /* one of them may be the main one here */
-  joined_used = joined_now = 0;
-  keeps_starts = starts != NULL;
+static void forget(void) {
+  know_main_ractor(); /* another one may be it here */
   if (hooks_fibers)
     rb_remove_event_hook_with_data(hook_fiber, marker);
   hooks_fibers = 0;
@@ -383,8 +401,29 @@ static VALUE native_forget(VALUE self) {
   for (int i = 0; i < MAX_OWN_THREADS; i++)
     own_threads[i] = 0;
   if (!state.header)
-    return FALSE_VALUE;
+    return;
   remove_hooks();
   release(1);
-  return rb_ull2inum(1);
+}
+
+/* The guard of every native entry: a child of any fork forgets what its parent armed. */
+static void check_fork(void) {
+  if (!alive || alive->is_known)
+    return;
+  alive->is_known = 1;
+  is_forked = 1;
+  forget();
+}
+
+/* forget: Ruby was told of the fork. */
+static VALUE native_forget(VALUE self) {
+  (void)self;
+  is_forked = 0;
+  return FALSE_VALUE;
+}
+
+/* forked: is this a child of a fork that Ruby was not told of? */
+static VALUE native_forked(VALUE self) {
+  (void)self;
+  return is_forked ? rb_ull2inum(1) : FALSE_VALUE;
 }

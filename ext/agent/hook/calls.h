@@ -59,38 +59,20 @@ ALWAYS_INLINE void abandon_above(struct stream *s, const struct trace_arg *arg, 
  * Evaluating runs Ruby: other threads and fibers, the collector, and us again, to
  * disarm and to arm. So it comes first, and all is looked up after it.
  */
-NEVER_INLINE void enter_evaluating(struct stream *s, const struct trace_arg *arg,
-                                   const struct key *method, int mode, int is_c) {
+NEVER_INLINE void enter_evaluating(const struct trace_arg *arg, const struct key *method,
+                                   int mode, int is_c) {
   struct values values;
   uint64_t before = arming;
-  uint32_t program = method->program;
-  int had_lock = let_go();
-  int left = evaluate(arg, program, is_c, &values);
-  int has_lock = begin_alone(); /* others may have come beside it meanwhile */
-  s = NULL;
+  int left = evaluate(arg, method->program, is_c, &values);
+  struct stream *s = NULL;
   if (alive->armed && arming == before)
     s = stream_of(arg);
   if (s && !s->ignored) {
     abandon_above(s, arg, is_c);
     open_call(s, arg, method, &values, mode, is_c);
   }
-  if (left || !had_lock)
-    end_alone(has_lock);
   if (left)
     rb_jump_tag(left);
-}
-
-/* Expressions are the main Ractor's: others may not look into what is its own. */
-NEVER_INLINE void enter_apart(struct stream *s, const struct trace_arg *arg,
-                              const struct key *method, int mode, int is_c) {
-  struct values values;
-  values_are(&values, method->program, VALUES_APART);
-  open_call(s, arg, method, &values, mode, is_c);
-}
-
-/* By another Ractor, while Ruby was asked: there are more threads than streams. */
-ALWAYS_INLINE int is_taken(const struct stream *s, const struct trace_arg *arg) {
-  return unlikely(parallel) && s->ec != arg->ec;
 }
 
 ALWAYS_INLINE void enter(struct stream *s, const struct trace_arg *arg, int mode, int is_c) {
@@ -98,12 +80,8 @@ ALWAYS_INLINE void enter(struct stream *s, const struct trace_arg *arg, int mode
   const struct key *method = method_of(arg, is_c ? KIND_C : KIND_RUBY);
   if (unlikely(!method) || !method->selected)
     return;
-  if (is_taken(s, arg)) {
-    ADD(state.header->no_stream, 1);
-    return;
-  }
   if ((mode == MODE_RING || mode == MODE_SLOW) && unlikely(method->program))
-    (unlikely(apart) ? enter_apart : enter_evaluating)(s, arg, method, mode, is_c);
+    enter_evaluating(arg, method, mode, is_c);
   else
     open_call(s, arg, method, NULL, mode, is_c);
 }
@@ -203,7 +181,7 @@ NEVER_INLINE void leave_other(struct stream *s, const struct trace_arg *arg, int
   const struct key *method = NULL;
   if (arg->klass) {
     method = method_of(arg, is_c ? KIND_C : KIND_RUBY);
-    if (!method->selected || is_taken(s, arg))
+    if (!method->selected)
       return;
   }
   uint32_t found = find_call(s, key, method);
@@ -215,8 +193,6 @@ NEVER_INLINE void leave_other(struct stream *s, const struct trace_arg *arg, int
   }
   if (!method)
     method = method_of(arg, KIND_RUBY);
-  if (is_taken(s, arg))
-    return;
   if (method && method->selected && !(s->depth && s->calls[s->depth - 1].key > key))
     leave_orphan(s, method, mode, is_c);
 }
@@ -237,7 +213,9 @@ NEVER_INLINE void raised(struct stream *s, const struct trace_arg *arg, int mode
     site_raise(owner, arg->data, s->ec);
 }
 
-ALWAYS_INLINE void handle(const struct trace_arg *arg, int mode) {
+ALWAYS_INLINE void on_event(const struct trace_arg *arg, int mode) {
+  if (unlikely(!alive->armed) || (unlikely(state.to_check) && !is_checked(arg)))
+    return;
   struct stream *s = stream_of(arg);
   if (unlikely(!s || s->ignored)) {
     state.beats++;
@@ -264,30 +242,6 @@ ALWAYS_INLINE void handle(const struct trace_arg *arg, int mode) {
     raised(s, arg, mode);
     break;
   }
-}
-
-NEVER_INLINE void handle_alone(const struct trace_arg *arg, int is_apart) {
-  take_lock();
-  apart = is_apart;
-  if (is_on() && state.config.mode != MODE_EMPTY)
-    handle(arg, (int)state.config.mode);
-  drop_lock();
-}
-
-ALWAYS_INLINE void on_event(const struct trace_arg *arg, int mode) {
-  if (unlikely(!alive->armed))
-    return;
-  if (unlikely(parallel))
-    handle_alone(arg, 0);
-  else
-    handle(arg, mode);
-}
-
-/* Of the other Ractors, whatever is armed. */
-static void hook_apart(VALUE data, const struct trace_arg *arg) {
-  (void)data;
-  if (alive->armed)
-    handle_alone(arg, 1);
 }
 
 static void hook_empty(VALUE data, const struct trace_arg *arg) {

@@ -51,6 +51,9 @@ extern char *rb_string_value_ptr(VALUE *string);
 extern VALUE rb_ary_pop(VALUE array);
 extern VALUE rb_funcallv(VALUE receiver, ID name, int count, const VALUE *arguments);
 extern VALUE rb_obj_is_kind_of(VALUE object, VALUE klass);
+extern uint32_t rb_tracearg_event_flag(struct trace_arg *arg);
+extern VALUE rb_tracearg_self(struct trace_arg *arg);
+extern VALUE rb_tracearg_method_id(struct trace_arg *arg);
 extern VALUE rb_tracearg_binding(struct trace_arg *arg);
 extern VALUE rb_tracearg_path(struct trace_arg *arg);
 extern VALUE rb_tracearg_lineno(struct trace_arg *arg);
@@ -60,18 +63,11 @@ extern void rb_jump_tag(int state) __attribute__((noreturn));
 extern VALUE rb_errinfo(void);
 extern void rb_set_errinfo(VALUE error);
 extern void rb_thread_schedule(void);
-extern VALUE rb_tracepoint_new(VALUE thread, uint32_t events,
-                               void (*function)(VALUE tracepoint, void *data), void *data);
-extern struct trace_arg *rb_tracearg_from_tracepoint(VALUE tracepoint);
-extern VALUE rb_tracearg_return_value(struct trace_arg *arg);
-extern void *rb_internal_thread_add_event_hook(void (*function)(uint32_t event, const VALUE *thread,
-                                                                void *data),
-                                               uint32_t events, void *data)
-    __attribute__((weak)); /* 3.2 */
-extern char rb_internal_thread_remove_event_hook(void *hook) __attribute__((weak));
 extern VALUE rb_cRactor __attribute__((weak)); /* 3.0 */
-extern void *malloc(size_t size);
-extern size_t malloc_usable_size(void *memory) __attribute__((weak));
+/* Of rb_ractor_local_key_t; 3.0 */
+extern void *rb_ractor_local_storage_ptr_newkey(void) __attribute__((weak));
+extern void *rb_ractor_local_storage_ptr(void *key) __attribute__((weak));
+extern void rb_ractor_local_storage_ptr_set(void *key, void *value) __attribute__((weak));
 
 enum {
   EVENT_CALL = 0x8,
@@ -84,14 +80,12 @@ enum {
   EVENT_NEWOBJ = 0x100000,
   EVENT_GC_ENTER = 0x2000000,
   EVENT_GC_EXIT = 0x4000000,
-  EVENT_THREAD_STARTED = 1, /* of the inner events of threads */
   HOOK_SAFE = 1,
   HOOK_RAW_ARG = 4,
   TYPE_MASK = 0x1f,
   TYPE_CLASS = 0x2,
   TYPE_MODULE = 0x3,
   TYPE_STRING = 0x5,
-  TYPE_DATA = 0xc,
   TYPE_IMEMO = 0x1a,
   TYPE_ICLASS = 0x1c,
 };

@@ -2,7 +2,7 @@
 
 /* What a TEXT record says, docs/agent.md, "Values of expressions". */
 enum { MAX_VALUES = 1200, VALUES_HEAD = 3 };
-enum { VALUES_FOLLOW, VALUES_LATE, VALUES_TOO_MANY, VALUES_NO_STACK, VALUES_NO_MEMORY, VALUES_APART };
+enum { VALUES_FOLLOW, VALUES_LATE, VALUES_TOO_MANY, VALUES_NO_STACK, VALUES_NO_MEMORY };
 
 struct values {
   uint32_t size;
@@ -33,7 +33,7 @@ static struct evaluation evaluations[MAX_EVALUATIONS];
 static int evaluations_used; /* those behind were never taken */
 static uint64_t serials;
 static VALUE expressions; /* the module, which evaluates */
-static VALUE nil_value, stop_class, raise_method, asleep_method;
+static VALUE stop_class, raise_method, asleep_method;
 static ID of_name, flush_name, bind_call_name;
 static int hooks_fibers;
 

@@ -62,31 +62,24 @@ static size_t selector_size(const struct selector *selector) {
   return sizeof(*selector) + (((size_t)selector->owner_length + 7) & ~(size_t)7);
 }
 
-/* Ruby calls that run while others disarm and arm see what they began with. */
-static struct selection selection_now(void) {
-  return (struct selection){state.selectors, state.config.selectors,
-                            !(state.config.flags & FLAG_SELECT), state.evaluating};
-}
-
 /* program: of the first selector that has expressions, of those that select it */
-static int is_selected(const struct selection *selection, VALUE owner, uint64_t id,
-                       uint32_t kind, uint32_t *program) {
+static int is_selected(VALUE owner, uint64_t id, uint32_t kind, uint32_t *program) {
   *program = 0;
   if (kind > KIND_C)
     return 1;
   if (is_own_method(owner))
     return 0;
-  if (selection->is_all)
+  if (!(state.config.flags & FLAG_SELECT))
     return 1;
   int found = 0;
-  const char *at = (const char *)selection->first;
-  for (uint32_t i = 0; i < selection->count && !*program; i++) {
+  const char *at = (const char *)state.selectors;
+  for (uint32_t i = 0; i < state.config.selectors && !*program; i++) {
     const struct selector *selector = (const struct selector *)at;
     if ((!found || selector->wants) && selects(selector, owner, id)) {
       found = 1;
       *program = selector->wants ? i + 1 : 0;
     }
-    if (found && !selection->evaluating)
+    if (found && !state.evaluating)
       break;
     at += selector_size(selector);
   }
@@ -109,11 +102,11 @@ static int is_of_class(VALUE owner) {
 }
 
 /* As is_selected, by the class it is called on or the one it is defined in. */
-static int is_selected_of(const struct selection *selection, VALUE owner, VALUE definer,
-                          uint64_t id, uint32_t kind, uint32_t *program) {
+static int is_selected_of(VALUE owner, VALUE definer, uint64_t id, uint32_t kind,
+                          uint32_t *program) {
   uint32_t other = 0;
-  int selected = is_selected(selection, definer, id, kind, program);
-  if (owner != definer && is_selected(selection, owner, id, kind, &other)) {
+  int selected = is_selected(definer, id, kind, program);
+  if (owner != definer && is_selected(owner, id, kind, &other)) {
     selected = 1;
     if (!*program || (other && other < *program))
       *program = other;
@@ -139,26 +132,20 @@ ALWAYS_INLINE const struct key *key_of(VALUE owner, uint64_t id, uint32_t kind) 
   return key_in(owner, id, kind, owner);
 }
 
+/* Its first call says that there are other Ractors, however short they live. */
+static int is_ractor_new(VALUE owner, uint64_t id) {
+  return id == new_name && &rb_cRactor && owner == ((const struct basic *)rb_cRactor)->klass;
+}
+
 /* Its selection may run the collector, whose hook comes here: then look again. */
 NEVER_INLINE const struct key *new_key(VALUE owner, uint64_t id, uint32_t key_kind,
                                        VALUE definer) {
   uint32_t program;
   uint32_t kind = key_kind - (key_kind >= KIND_RUBY_INHERITED ? KIND_INHERITED : 0);
-  uint64_t before = arming;
-  struct selection selection = selection_now();
-  int asks = kind <= KIND_C; /* of others Ruby is not asked */
-  askers += (uint32_t)asks;
-  int was_apart = apart;
-  int had_lock = asks ? let_go() : 0;
-  int selected = is_selected_of(&selection, owner, definer, id, kind, &program);
+  int selected = is_selected_of(owner, definer, id, kind, &program);
   int of_class = kind <= KIND_C && is_of_class(owner);
-  if (had_lock) {
-    take_lock();
-    apart = was_apart;
-  }
-  askers -= (uint32_t)asks;
-  if (unlikely(had_lock && (!is_on() || arming != before)))
-    return &no_room_unselected;
+  if (kind == KIND_RUBY && is_ractor_new(owner, id))
+    state.header->conditions |= CONDITION_OTHER_RACTORS;
   if (kind != key_kind && !of_class)
     return key_of(definer, id, kind); /* a class of nobody's */
   uint64_t mask = (1ull << (64 - state.keys_shift)) - 1;
@@ -255,17 +242,50 @@ static int has_same_frames(const struct stream *s, const struct trace_arg *arg) 
   return 1;
 }
 
-NEVER_INLINE int verified_method(const char *cfp, VALUE *owner, ID *id) {
-  VALUE owner_of_ours = 0;
-  ID id_of_ours = 0;
-  int found = method_of_frame(cfp, &owner_of_ours, &id_of_ours);
-  int is = rb_frame_method_id_and_class(id, owner);
-  if (found != !!is || (is && (owner_of_ours != *owner || id_of_ours != *id))) {
-    state.has_offsets = 0;
-    state.header->conditions |= CONDITION_NO_OFFSETS;
-  }
+enum { FIRST = 256 }; /* of an arming: so many events and methods are compared */
+
+static void remove_hooks(void);
+
+/* Ruby is not as the hook takes it to be: nothing more is read. */
+NEVER_INLINE void disarm_for(enum mismatch mismatch) {
+  state.header->mismatch = mismatch;
+  state.header->conditions |= CONDITION_MISMATCH;
+  remove_hooks();
+  RELEASE(state.header->state, STATE_DISARMED);
+}
+
+/* rb_execution_context_t begins with vm_stack and its size in words in every version. */
+static int is_in_stack(const char *cfp, const char *ec) {
+  const uintptr_t *stack = (const uintptr_t *)ec;
+  return (uintptr_t)cfp - stack[0] < stack[1] * sizeof(VALUE);
+}
+
+/* Are event, self and control frame what Ruby's own functions say? */
+NEVER_INLINE int is_checked(const struct trace_arg *arg) {
+  struct trace_arg *theirs = (struct trace_arg *)arg;
+  state.to_check--;
+  if (arg->event != rb_tracearg_event_flag(theirs))
+    disarm_for(MISMATCH_EVENT);
+  else if (arg->self != rb_tracearg_self(theirs))
+    disarm_for(MISMATCH_SELF);
+  else if (!is_in_stack(arg->cfp, arg->ec))
+    disarm_for(MISMATCH_FRAME);
+  return state.hook != NULL;
+}
+
+/* The method of a frame as we read it, and as Ruby does: 0 also if they differ. */
+NEVER_INLINE int verified_method(const struct trace_arg *arg, VALUE *owner, ID *id) {
+  VALUE owner_of_theirs = 0;
+  ID id_of_theirs = 0;
+  int found = method_of_frame(arg->cfp, owner, id);
+  int is = rb_frame_method_id_and_class(&id_of_theirs, &owner_of_theirs) != 0;
+  VALUE name = rb_tracearg_method_id((struct trace_arg *)arg);
   state.to_verify--;
-  return is;
+  if (found == is && is == (name != nil_value) &&
+      (!is || (*owner == owner_of_theirs && *id == id_of_theirs && *id == rb_to_id(name))))
+    return is;
+  disarm_for(MISMATCH_METHOD);
+  return 0;
 }
 
 /* The method an event is of, or NULL if it is of none. */
@@ -279,7 +299,7 @@ ALWAYS_INLINE const struct key *method_of(const struct trace_arg *arg, uint32_t 
     if (!rb_frame_method_id_and_class(&id, &owner))
       return NULL;
   } else if (unlikely(state.to_verify)) {
-    if (!verified_method(arg->cfp, &owner, &id))
+    if (!verified_method(arg, &owner, &id))
       return NULL;
   } else if (unlikely(!method_of_frame(arg->cfp, &owner, &id))) {
     return NULL;

@@ -50,7 +50,27 @@ static void object_event(struct stream *s, VALUE object) {
 /* Why they are not to be hooked: agent/ractors.rb. */
 static int no_inner;
 
-static void handle_inner(const struct trace_arg *arg) {
+static void *ractor_key; /* with a value in the main Ractor alone */
+
+static void know_main_ractor(void) {
+  if (!ractor_key && rb_ractor_local_storage_ptr_newkey)
+    ractor_key = rb_ractor_local_storage_ptr_newkey();
+  if (ractor_key)
+    rb_ractor_local_storage_ptr_set(ractor_key, &ractor_key);
+}
+
+static int is_main_ractor(void) {
+  return !ractor_key || rb_ractor_local_storage_ptr(ractor_key);
+}
+
+/*
+ * Ruby takes hooks on its inner events only apart from the others. From 4.0 on they are
+ * called in every Ractor, beside the main one.
+ */
+static void hook_inner(VALUE data, const struct trace_arg *arg) {
+  (void)data;
+  if (!alive->armed || !is_main_ractor())
+    return;
   struct stream *s = stream_of(arg);
   int is_made = arg->event == EVENT_NEWOBJ;
   if (!s || (s->ignored && is_made))
@@ -59,15 +79,4 @@ static void handle_inner(const struct trace_arg *arg) {
     object_event(s, arg->data);
   else
     gc_event(s, arg->event == EVENT_GC_ENTER);
-}
-
-/* Ruby takes hooks on its inner events only apart from the others; of every Ractor. */
-static void hook_inner(VALUE data, const struct trace_arg *arg) {
-  (void)data;
-  if (!alive->armed)
-    return;
-  int alone = begin_alone();
-  if (is_on())
-    handle_inner(arg);
-  end_alone(alone);
 }

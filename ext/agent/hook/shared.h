@@ -18,14 +18,17 @@ enum flags {
 enum clock { CLOCK_NS, CLOCK_TSC, CLOCK_CNTVCT };
 
 enum condition {
-  CONDITION_NO_OFFSETS = 1,
+  CONDITION_MISMATCH = 1,
   CONDITION_METHODS_FULL = 2,
   CONDITION_BLOCKS_FULL = 4,
   CONDITION_STREAMS_FULL = 8,
   CONDITION_NO_INNER = 16,
   CONDITION_SILENT = 32,
-  CONDITION_LATE_RACTOR = 64,
+  CONDITION_OTHER_RACTORS = 64,
 };
+
+/* What the hook read otherwise than Ruby does. */
+enum mismatch { MISMATCH_EVENT = 1, MISMATCH_SELF, MISMATCH_FRAME, MISMATCH_METHOD };
 
 enum kind { KIND_NONE, KIND_RUBY, KIND_C, KIND_GC, KIND_RAISE, KIND_OBJECT };
 
@@ -116,7 +119,7 @@ struct header {
   uint32_t blocks;
   uint32_t streams;
   uint32_t conditions;
-  uint32_t unused2;
+  uint32_t mismatch;
   uint64_t no_stream;
   uint64_t no_method;
   uint64_t too_deep;

@@ -28,13 +28,6 @@ struct program {
 
 enum { MAX_SELECTORS = 1024, MAX_LATE = 3 };
 
-/* What decides whether a method is selected. */
-struct selection {
-  const struct selector *first;
-  uint32_t count;
-  int is_all, evaluating;
-};
-
 /* A call that has not returned. */
 struct call {
   uint64_t key; /* orders frames: a callee's is lower than its caller's */
@@ -91,14 +84,6 @@ struct known {
   VALUE definer;
 };
 
-/* Where a thread was last. */
-struct at {
-  VALUE thread;
-  struct stream *stream;
-};
-
-enum { RECENT = 64 };
-
 struct state {
   struct config config;
   char *data; /* the shared memory */
@@ -121,12 +106,11 @@ struct state {
   uint64_t gc_start;
   uint64_t beats; /* events of the agent's own threads */
   uint32_t stacks;
-  uint32_t to_verify;
+  uint32_t to_check, to_verify; /* events, and methods read */
   uint32_t gc_method;
   int has_offsets, sites, selecting, evaluating;
   struct program programs[MAX_SELECTORS + 1];
   struct stream *current;
-  struct at recent[RECENT]; /* instead of it where Ractors run beside each other */
   hook_function hook;
   int data_fd, control_fd;
 };
@@ -139,12 +123,14 @@ static struct state state;
  */
 static struct {
   uint64_t armed;
+  uint64_t is_known; /* 0: a fork made this process, and state is its parent's */
 } *alive;
+static int is_forked; /* by a fork that Ruby was not told of */
 
 /* Threads of the agent itself, whose calls are no one's business. */
 enum { MAX_OWN_THREADS = 64 };
 static VALUE own_threads[MAX_OWN_THREADS];
 static VALUE marker; /* marks the classes that were seen */
-static ID attached_name;
+static ID attached_name, new_name;
+static VALUE nil_value;
 static uint64_t arming; /* counts; what was under way may be of an earlier one */
-static uint32_t askers; /* how many look into selectors, which stay meanwhile */

@@ -81,31 +81,19 @@ static struct stream *oldest_stream(void) {
 enum { FUTEX_CMP_REQUEUE_PRIVATE = 4 | 128, MOST_LOOKS = 32 };
 
 /*
- * What the kernel says of that value at that place: 0, it is there; EAGAIN, another one
- * is; EFAULT, there is no such place. It asks no right that a thread could lack.
- */
-static int compare(const char *place, uint32_t value) {
-  static uint32_t unused;
-  int before = errno;
-  long found = syscall(SYS_futex, place, FUTEX_CMP_REQUEUE_PRIVATE, 0L, 0L, &unused, value);
-  int error = found < 0 ? errno : 0;
-  errno = before;
-  return error;
-}
-
-/* Is that value there, at a place that may be none? */
-static int reads(const char *place, uint64_t value) {
-  return (uintptr_t)place % 8 == 0 && !compare(place, (uint32_t)value) &&
-         !compare(place + 4, (uint32_t)(value >> 32));
-}
-
-/*
  * Has its stack ended? Ruby then clears the place where vm_stack was; later it is
- * somebody else's, or nobody's. One that is live has the same vm_stack all the time.
+ * somebody else's, or nobody's, so that it is the kernel that compares: it takes an
+ * address that is none, and asks no right that a thread could lack. One that is live has
+ * the same vm_stack all the time.
  */
 static int has_ended(const struct stream *s) {
-  int error = compare(s->ec, (uint32_t)(uintptr_t)s->vm_stack);
-  return error == EAGAIN || error == EFAULT;
+  static uint32_t unused;
+  int before = errno;
+  long found = syscall(SYS_futex, s->ec, FUTEX_CMP_REQUEUE_PRIVATE, 0L, 0L, &unused,
+                       (uint32_t)(uintptr_t)s->vm_stack);
+  int ended = found < 0 && (errno == EAGAIN || errno == EFAULT);
+  errno = before;
+  return ended;
 }
 
 /*
@@ -122,22 +110,6 @@ static struct stream *ended_stream(uint64_t room) {
 }
 
 static int has_same_frames(const struct stream *s, const struct trace_arg *arg);
-
-static struct at *recent_of(VALUE thread) {
-  return &state.recent[thread * 0x9e3779b97f4a7c15 >> 58];
-}
-
-/* The stream that this thread was in last. */
-ALWAYS_INLINE struct stream *current_stream(void) {
-  if (likely(!parallel))
-    return state.current;
-  VALUE thread = rb_thread_current();
-  const struct at *recent = recent_of(thread);
-  if (recent->thread != thread)
-    return NULL;
-  recent->stream->stamp = ++state.switches;
-  return recent->stream;
-}
 
 NEVER_INLINE struct stream *switch_stream(const struct trace_arg *arg, const char *vm_stack) {
   const char *ec = arg->ec;
@@ -165,15 +137,13 @@ NEVER_INLINE struct stream *switch_stream(const struct trace_arg *arg, const cha
   }
   s->stamp = ++state.switches;
   state.current = s;
-  if (parallel)
-    *recent_of(s->thread) = (struct at){s->thread, s};
   return s;
 }
 
 /* rb_execution_context_t begins with vm_stack in every version. */
 ALWAYS_INLINE struct stream *stream_of(const struct trace_arg *arg) {
   const char *vm_stack = *(const char *const *)arg->ec;
-  struct stream *s = current_stream();
+  struct stream *s = state.current;
   if (likely(s && s->ec == arg->ec && s->vm_stack == vm_stack))
     return s;
   return switch_stream(arg, vm_stack);

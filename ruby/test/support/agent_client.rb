@@ -27,11 +27,23 @@ class AgentClient
 
   attr_reader :socket, :channels, :events, :hello
 
-  def initialize(path, greet: true)
+  # proves: does it read the text that shows that it may read the memory?
+  def initialize(path, greet: true, proves: true)
     @socket = UNIXSocket.new(path)
     @events = []
     @number = 0
-    @hello = call("hello", magic: "rbtrace-agent", versions: [1]) if greet
+    @hello = greet_agent(proves) if greet
+  end
+
+  def greet_agent(proves)
+    address = call("hello", magic: "rbtrace-agent", versions: [1])["address"]
+    call("prove", answer: proves ? answer_to(File.binread("/proc/#{peer_pid}/mem", 4096, address)) : nil)
+  end
+
+  # pid: of who connected, as the agent sees it
+  def answer_to(text, pid = Process.pid)
+    digits = text.byteslice(16..-1)
+    format("%032x", Array.new(136) { |i| digits[30 * i, 30].hex }.inject { |sum, number| (sum * pid + number) % (2**127 - 1) })
   end
 
   def peer_pid

@@ -16,11 +16,25 @@ class AgentTarget
 
   attr_reader :io, :path
 
+  # A copy of the gem for another user, who may not enter the checkout (/root is 0700).
+  def self.public_lib
+    @public_lib ||= begin
+      folder = Dir.mktmpdir("tracepoint-", "/tmp")
+      Minitest.after_run { FileUtils.rm_rf(folder) }
+      File.chmod(0o755, folder)
+      FileUtils.mkdir(["#{folder}/ruby", "#{folder}/ext"])
+      FileUtils.cp_r(LIB, "#{folder}/ruby")
+      FileUtils.cp_r(File.expand_path("../../../ext/agent", __dir__), "#{folder}/ext")
+      "#{folder}/ruby/lib"
+    end
+  end
+
   # program: text that sets STEP to a Proc
   def initialize(program = "STEP = -> {}", env: {}, options: [], user: nil)
     source = "#{user ? "Process::UID.change_privilege(#{user});" : ""} require 'tracepoint/agent'\n#{program}\n#{LOOP}"
+    lib = user ? AgentTarget.public_lib : LIB
     env = { "HOME" => "/", **env } if user # RubyGems warns of a home that it may not read
-    @io = IO.popen([env, RbConfig.ruby, "-w", "-I#{LIB}", *options, "-e", source, { err: %i[child out] }], "r+")
+    @io = IO.popen([env, RbConfig.ruby, "-w", "-I#{lib}", *options, "-e", source, { err: %i[child out] }], "r+")
     line = @io.gets.to_s
     fail_with("the target did not start: #{line}") unless line.start_with?("ready ")
     @path = line.split[1]

@@ -25,6 +25,7 @@ end
 
 PROBE = Tracepoint.define(:bench_fire, { id: Integer, sku: String })
 Tracepoint.define(:bench_by_name, { id: Integer, sku: String })
+Tracepoint.define(:by_name, { id: Integer, sku: String }, provider: :bench)
 SPAN = Tracepoint.define_span(:bench_span)
 Tracepoint.define_span(:bench_named_span)
 EMPTY = EmptyC.new
@@ -39,7 +40,9 @@ CASES = {
   "P.fire(1, \"x\") if P.enabled?" => 'PROBE.fire(1, "x") if PROBE.enabled?',
   "empty C method (:name, 1, \"x\")" => 'EmptyC.call(:bench_by_name, 1, "x")',
   "Tracepoint.fire(:name, 1, \"x\")" => 'Tracepoint.fire(:bench_by_name, 1, "x")',
-  "Tracepoint.fire(\"p:name\", 1, \"x\")" => 'Tracepoint.fire("ruby_app:bench_by_name", 1, "x")',
+  "Tracepoint.fire(:\"p:name\", 1, \"x\")" => 'Tracepoint.fire(:"bench:by_name", 1, "x")',
+  "Tracepoint.fire(\"name\", 1, \"x\")" => 'Tracepoint.fire("bench_by_name", 1, "x")',
+  "Tracepoint.fire(\"p:name\", 1, \"x\")" => 'Tracepoint.fire("bench:by_name", 1, "x")',
   "empty C method { }" => 'EMPTY.call { [1, "x"] }',
   "P.fire { [1, \"x\"] }" => 'PROBE.fire { [1, "x"] }',
   "Ruby method that yields" => "RUBY.measure { }",
@@ -55,6 +58,9 @@ RATIOS = [
   ["P.fire(1, \"x\") if P.enabled?", "empty C method (1, \"x\")", nil],
   ["Tracepoint.fire(:name, 1, \"x\")", "empty C method (1, \"x\")", 2.0],
   ["Tracepoint.fire(:name, 1, \"x\")", "empty C method (:name, 1, \"x\")", nil],
+  ["Tracepoint.fire(:\"p:name\", 1, \"x\")", "Tracepoint.fire(:name, 1, \"x\")", nil],
+  ["Tracepoint.fire(\"name\", 1, \"x\")", "Tracepoint.fire(:name, 1, \"x\")", nil],
+  ["Tracepoint.fire(\"p:name\", 1, \"x\")", "Tracepoint.fire(:name, 1, \"x\")", nil],
   ["P.fire { [1, \"x\"] }", "empty C method { }", 1.2],
   ["S.measure { }", "C method that yields", 1.5],
   ["S.measure { }", "Ruby method that yields", 1.5],

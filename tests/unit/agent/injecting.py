@@ -15,11 +15,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+import rubies
 from processes import TARGETS, Target
 from rbtrace_py.agent.inject import Injection, inject
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.injection import ruby_addresses
-from rubies import SCRIPT, need
 
 PROGRAM = str(TARGETS / "injected.rb")
 LIMIT = 60.0
@@ -38,13 +38,9 @@ class Injected:
 
 
 @contextlib.contextmanager
-def injected(*words: str, ruby: str = "") -> Iterator[Injected]:
-    """injected.rb in the machine's Ruby, or in the chroot of that name."""
-    command = ["ruby", PROGRAM, *words]
-    if ruby:
-        need(ruby)
-        command = [str(SCRIPT), "run", ruby, *command]
-    target = Target(*command)
+def injected(*words: str, ruby: str = rubies.HERE) -> Iterator[Injected]:
+    """Start injected.rb in the Ruby of that name; ended afterwards."""
+    target = Target(*rubies.ruby(ruby), PROGRAM, *words)
     try:
         yield Injected(target, int(target.ready.split()[1]))
     finally:

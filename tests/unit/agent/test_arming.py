@@ -25,7 +25,7 @@ from rbtrace_py.model import NO_ROOM_METHOD, UNKNOWN_METHOD, CalledMethod, Metho
 REQUEST, DATA, REPLY, ERROR, EVENT, CANCEL = range(1, 7)
 HELLO = {"version": 1, "native": True}
 CLOCK = {"ticks": 1_001_000, "ns": 500_500}
-ARMED = {"overhead": ["slower"], "ractors": 2}
+ARMED = {"overhead": ["slower"]}
 
 
 class Process:
@@ -60,7 +60,8 @@ class FakeAgent:
     def __init__(self) -> None:
         self.ours, self._its = socket.socketpair()
         self.answers: dict[str, Any] = {
-            "hello": HELLO,
+            "hello": {"version": 1},
+            "prove": HELLO,
             "arm": ARMED,
             "clock": CLOCK,
             "disarm": {},
@@ -128,7 +129,7 @@ def test_what_is_asked(agent: FakeAgent) -> None:
     what = What(Mode.SLOW, threshold_ns=5, cpu=True, select=select)
     with pytest.raises(BrokenAgent, match="something else"):
         arm(what)
-    asked = agent.asked[1]
+    asked = agent.asked[2]
     assert (asked["command"], asked["mode"]) == ("arm", "slow")
     assert (asked["threshold_ns"], asked["cpu"], asked["whole"]) == (5, True, False)
     assert asked["select"] == [{"owner": "A", "kind": "instance", "name": None}]
@@ -137,11 +138,10 @@ def test_what_is_asked(agent: FakeAgent) -> None:
 
 def test_what_it_says(agent: FakeAgent) -> None:
     with arm() as armed:
-        assert (armed.overhead, armed.ractors) == (("slower",), 2)
-        assert armed.unseen == 1  # one that does not say so
+        assert armed.overhead == ("slower",)
         assert armed.scale.duration(10) == 5
         assert armed.disarm()
-    assert [asked["command"] for asked in agent.asked][2:] == ["clock", "disarm"]
+    assert [asked["command"] for asked in agent.asked][3:] == ["clock", "disarm"]
 
 
 def test_before(agent: FakeAgent) -> None:
@@ -151,11 +151,11 @@ def test_before(agent: FakeAgent) -> None:
 
     with pytest.raises(NoSuchTarget):
         arm(before=refuse)
-    assert len(agent.asked) == 1
+    assert len(agent.asked) == 2
 
 
 def test_without_a_hook(agent: FakeAgent) -> None:
-    agent.answers["hello"] = {"version": 1, "native": False, "native_reason": "J\x1b"}
+    agent.answers["prove"] = {"native": False, "native_reason": "J\x1b"}
     with pytest.raises(Unsupported, match="cannot see methods: J"):
         arm()
 
@@ -194,10 +194,6 @@ def _no_clock(agent: FakeAgent) -> None:
     agent.answers["clock"] = {"ticks": 1, "ns": 1}
 
 
-def _no_number(agent: FakeAgent) -> None:
-    agent.answers["arm"] = {"ractors": "many"}
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -207,7 +203,6 @@ def _no_number(agent: FakeAgent) -> None:
         _unsealed,
         _another_mode,
         _no_clock,
-        _no_number,
     ],
 )
 def test_answers_that_are_none(damage: Damage, agent: FakeAgent) -> None:
@@ -229,7 +224,7 @@ def test_names(agent: FakeAgent) -> None:
         assert armed.method(1) == CalledMethod(MethodKind.RUBY, "A", True, "a" * 1024)
         assert armed.method(0) is NO_ROOM_METHOD
         assert armed.method(2).full_name == "(unknown)"
-        assert len(agent.asked) == 4
+        assert len(agent.asked) == 5
         assert armed.method(1 << 40) is UNKNOWN_METHOD
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from injecting import Bell, bell, injected
 
+import rubies
 from processes import TIMEOUT, read_line
 from rbtrace_py.agent.files import NoPlace, placed
 from rbtrace_py.agent.inject import inject
@@ -97,7 +98,7 @@ def test_a_file_that_comes_while_they_go(
 def test_private_and_gone_afterwards(a_root: Path) -> None:
     files = {"agent.rb": b"1\n", "agent.so": bytes(3 << 20)}
     with in_root(a_root) as process:
-        with placed(process, files) as path:
+        with placed(process, files) as (path, _):
             assert path.startswith("/tmp/.rbtrace-")
             folder = a_root / path.lstrip("/")
             assert sorted(os.listdir(folder)) == sorted(files)
@@ -113,8 +114,8 @@ def test_private_and_gone_afterwards(a_root: Path) -> None:
 def test_two_at_once(a_root: Path) -> None:
     with (
         in_root(a_root) as process,
-        placed(process, {"a": b"1"}) as one,
-        placed(process, {"a": b"2"}) as two,
+        placed(process, {"a": b"1"}) as (one, _),
+        placed(process, {"a": b"2"}) as (two, _),
     ):
         assert one != two
     assert everything(a_root) == {"tmp"}
@@ -122,7 +123,7 @@ def test_two_at_once(a_root: Path) -> None:
 
 def test_what_the_target_removed_already(a_root: Path) -> None:
     with in_root(a_root) as process:
-        with placed(process, {"a": b"1", "b": b"2"}) as path:
+        with placed(process, {"a": b"1", "b": b"2"}) as (path, _):
             (a_root / path.lstrip("/") / "a").unlink()
         assert everything(a_root) == {"tmp"}
 
@@ -131,7 +132,7 @@ def test_a_file_that_the_target_makes_itself(a_root: Path) -> None:
     """It goes with the others, which a file of another name would keep from going."""
     with in_root(a_root) as process:
         for makes in (True, False):
-            with placed(process, {"a": b"1", "said": None}) as path:
+            with placed(process, {"a": b"1", "said": None}) as (path, _):
                 folder = a_root / path.lstrip("/")
                 assert os.listdir(folder) == ["a"]
                 if makes:
@@ -154,7 +155,7 @@ def test_a_link_that_leads_out_of_the_root(a_root: Path) -> None:
     (a_root / "etc").chmod(0o1777)
     before = set(os.listdir("/etc"))
     with in_root(a_root) as process:
-        with placed(process, {"a": b"1"}) as path:
+        with placed(process, {"a": b"1"}) as (path, _):
             assert (a_root / "etc" / Path(path).name / "a").read_bytes() == b"1"
             assert set(os.listdir("/etc")) == before
         assert everything(a_root) == {"tmp", "etc"}
@@ -191,16 +192,104 @@ def test_a_root_that_is_hostile(kind: str, a_root: Path) -> None:
     assert everything(a_root) == before
 
 
+ATTACK = """
+import ctypes, os, sys
+pid = sys.argv[1]
+got = []
+for name in ("exe", "root", "cwd", "mem", "environ", "fd/0"):
+    try:
+        if name not in ("mem", "environ"):
+            os.stat(f"/proc/{pid}/{name}")
+        if name in ("mem", "environ", "exe"):
+            os.close(os.open(f"/proc/{pid}/{name}", os.O_RDONLY))
+        got.append(name)
+    except OSError:
+        pass
+libc = ctypes.CDLL(None)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+if libc.ptrace(0x4206, int(pid), 0, 0) == 0:
+    got.append("ptrace")
+print("read it", *got) if open(f"/proc/{pid}/status").read() else None
+"""
+"""What a process of a container may try with our helper, if it can see it."""
+
+
+def children() -> set[int]:
+    found = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    return set(map(int, found.split()))
+
+
+IN_NAMESPACE = ("unshare", "--user", "--map-root-user")
+
+
+@pytest.mark.parametrize(
+    ("user", "as_container"),
+    [
+        (NOBODY, ("setpriv", "--reuid=65534", "--clear-groups", *IN_NAMESPACE)),
+        (0, ("setpriv", "--bounding-set=-all", "--inh-caps=-all")),
+    ],
+    ids=["root of a user namespace", "root without capabilities"],
+)
+def test_the_helper_cannot_be_taken(
+    user: int, as_container: tuple[str, ...], a_root: Path
+) -> None:
+    """By processes with its user's rights; and it is in none of their namespaces."""
+    with in_root(a_root, user) as process:
+        before = children()
+        with placed(process, {"a": b"1"}):
+            (helper,) = children() - before
+            command = [*as_container, "/usr/bin/python3", "-c", ATTACK, str(helper)]
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=TIMEOUT
+            )
+            assert done.stdout == "read it\n", done.stderr
+            assert os.readlink(f"/proc/{helper}/root") == "/"
+            for name in os.listdir("/proc/self/ns"):
+                inside = os.readlink(f"/proc/{helper}/ns/{name}")
+                assert inside == os.readlink(f"/proc/self/ns/{name}")
+
+
 def test_another_place_where_the_first_will_not_do(a_root: Path) -> None:
     (a_root / "tmp").chmod(0o755)
     (a_root / "var" / "tmp").mkdir(parents=True)
     (a_root / "var" / "tmp").chmod(0o1777)
-    with in_root(a_root) as process, placed(process, {"a": b"1"}) as path:
+    with in_root(a_root) as process, placed(process, {"a": b"1"}) as (path, _):
         assert path.startswith("/var/tmp/")
 
 
+def test_a_directory_for_the_socket(a_root: Path) -> None:
+    """Private and the user's: made, or found so; it stays."""
+    old = a_root / "dev" / "shm" / "agent"
+    (a_root / "dev" / "shm").mkdir(parents=True)
+    (a_root / "dev" / "shm").chmod(0o1777)
+    sockets = ["/tmp/agent/1.sock", "/dev/shm/agent/1.sock"]
+    with in_root(a_root) as process:
+        for _ in range(2):
+            with placed(process, {}, sockets) as (_, socket):
+                assert socket == sockets[0]
+            status = (a_root / "tmp" / "agent").lstat()
+            assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (NOBODY, 0o700)
+            (a_root / "tmp" / "agent" / "1.sock").touch()
+        with placed(process, {}, sockets):
+            assert os.listdir(a_root / "tmp" / "agent") == []
+        for spoil in (
+            lambda path: path.chmod(0o750),
+            lambda path: (path.rmdir(), path.symlink_to("/etc")),
+            lambda path: (path.unlink(), path.touch()),
+            lambda path: (path.unlink(), path.mkdir(0o700)),
+        ):
+            spoil(a_root / "tmp" / "agent")
+            with placed(process, {}, sockets) as (_, socket):
+                assert socket == sockets[1]
+        assert stat.S_IMODE(old.lstat().st_mode) == 0o700
+        (a_root / "dev" / "shm").chmod(0o755)
+        old.rmdir()
+        with placed(process, {}, sockets) as (_, socket):
+            assert socket == ""
+
+
 def test_a_target_of_root(a_root: Path) -> None:
-    with in_root(a_root, 0) as process, placed(process, {"a": b"1"}) as path:
+    with in_root(a_root, 0) as process, placed(process, {"a": b"1"}) as (path, _):
         assert (a_root / path.lstrip("/") / "a").lstat().st_uid == 0
     assert everything(a_root) == {"tmp"}
 
@@ -210,7 +299,7 @@ import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from rbtrace_py.agent.files import placed
 from rbtrace_py.linux.process import Process
-with Process(int(sys.argv[2])) as process, placed(process, {"a": b"1"}) as path:
+with Process(int(sys.argv[2])) as process, placed(process, {"a": b"1"}) as (path, _):
     print(path, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -272,12 +361,12 @@ def test_one_that_has_ended(a_root: Path) -> None:
             pass
 
 
-@pytest.mark.parametrize("ruby", ["2.7", "3.4"])
+@pytest.mark.parametrize("ruby", [*map(rubies.chroot, ["2.7", "3.4"])])
 def test_loaded_by_a_ruby_in_another_mount_namespace(ruby: str, bell: Bell) -> None:
     """The whole way: the file, the code that loads it, and its answer."""
     source = bell.code.replace(b"::Thread.start", b"::Thread.new")
     with injected("ruby", ruby=ruby) as target, Process(target.pid) as process:
-        with placed(process, {"agent.rb": source}) as path:
+        with placed(process, {"agent.rb": source}) as (path, _):
             code = f'::Thread.start {{ ::Kernel.load "{path}/agent.rb" }}'.encode()
             inject(process, ruby_addresses(process), code, bell.has_rung, 30)
         found = Path(f"/proc/{target.pid}/root{path}")

@@ -6,7 +6,7 @@ import pytest
 from injecting import Bell, bell, injected, ring, state
 
 from processes import times
-from rubies import NAMES
+from rubies import EACH
 
 __all__ = ["bell"]
 
@@ -26,7 +26,7 @@ KINDS = (
 )
 
 
-@pytest.mark.parametrize("ruby", NAMES)
+@pytest.mark.parametrize("ruby", EACH)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_code_runs_and_the_program_goes_on(
     kind: str, ruby: str, bell: Bell

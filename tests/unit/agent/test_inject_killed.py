@@ -20,7 +20,11 @@ from injecting import (
 )
 
 from processes import is_soak
-from rubies import NAMES
+from rbtrace_py.agent.text import ROOM_SIZE, room_address
+from rbtrace_py.linux.maps import mappings
+from rbtrace_py.linux.process import Process
+from rbtrace_py.session.injection import ruby_addresses
+from rubies import EACH
 
 __all__ = ["bell"]
 
@@ -40,7 +44,7 @@ def kill_at(step: int, target: Injected, bell: Bell) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("ruby", NAMES)
+@pytest.mark.parametrize("ruby", EACH)
 @pytest.mark.parametrize("kind", ["ruby", "registers", "sleep", "gc", "select"])
 def test_killed_at_each_step(kind: str, ruby: str, bell: Bell) -> None:
     words = [kind]
@@ -58,7 +62,29 @@ def test_killed_at_each_step(kind: str, ruby: str, bell: Bell) -> None:
             names.append(name)
             assert settles(target.pid, before), name
             step += stride
-        assert len(names) >= 24 // stride
+        assert len(names) >= 16 // stride
         ring(target.pid, bell)
         assert state(target.pid) == before
         assert target.end() == "right"
+
+
+@pytest.mark.parametrize("kind", ["ruby", "sleep"])
+def test_killed_while_room_is_made(kind: str, bell: Bell) -> None:
+    """A new process each time: the first tracer has it map the room."""
+    stride = 1 if is_soak() else 4
+    step = random.Random(kind).randrange(stride)
+    names: list[str] = []
+    while "text" not in names:
+        with injected(kind) as target:
+            before = state(target.pid)
+            names.append(kill_at(step, target, bell))
+            assert settles(target.pid, before), names
+            ring(target.pid, bell)
+            with Process(target.pid) as process:
+                address = room_address(ruby_addresses(process).vm)
+                found = [m for m in mappings(process) if m.start >> 40 == address >> 40]
+            assert [(m.start, m.end) for m in found] == [(address, address + ROOM_SIZE)]
+            assert state(target.pid) == before
+            assert target.end() == "right"
+        step = min(step + stride, 12) if step < 12 else step + 1
+    assert len(names) >= 12 // stride

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from injecting import PROGRAM, Bell, bell, injected, ring, state
 
+from filtering import allowing_all, filtered, forbidding, like_dockers
 from processes import TIMEOUT, Target
-from rbtrace_py.agent.addresses import RubyAddresses, find_landing
+from rbtrace_py.agent.addresses import RubyAddresses
 from rbtrace_py.agent.detour import Stopped
 from rbtrace_py.agent.inject import NotAcknowledged, check, inject
 from rbtrace_py.agent.refusal import Refused
-from rbtrace_py.agent.text import MARK, NoRoom, Text
+from rbtrace_py.agent.text import ROOM_SIZE, Text, is_room, room_address
 from rbtrace_py.errors import NoSuchTarget, NotPermitted, NotRuby, VmNotStarted
+from rbtrace_py.linux.maps import mappings
 from rbtrace_py.linux.memfile import MemoryFile
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.tracee import Tracee
@@ -43,36 +47,94 @@ def untouched(process: Process, ruby: RubyAddresses, bell: Bell) -> None:
         inject(process, ruby, bell.code, bell.has_rung, 5, steps.append)
     assert caught.value.hint
     assert steps == []
-    assert rooms_are_empty(process)
+    assert room_is_empty(process)
 
 
-def rooms_are_empty(process: Process) -> bool:
-    landing = find_landing(process)
-    assert landing
+def room_of(process: Process) -> int:
+    return room_address(ruby_addresses(process).vm)
+
+
+def room_is_empty(process: Process) -> bool:
+    """Or is not there."""
+    address = room_of(process)
     with MemoryFile(process) as memory:
-        return not any(any(memory.read(*room)) for room in landing.rooms)
+        return not is_room(process, address) or not any(memory.read(address, ROOM_SIZE))
 
 
-FILTER = """
-import ctypes, os, struct, sys
-libc = ctypes.CDLL(None)
-allow = ctypes.create_string_buffer(struct.pack("<HBBI", 6, 0, 0, 0x7FFF0000))
-program = struct.pack("<HxxxxxxQ", 1, ctypes.addressof(allow))
-assert libc.prctl(38, 1, 0, 0, 0) == 0
-assert libc.prctl(22, 2, program) == 0
-os.execvp(sys.argv[1], sys.argv[1:])
-"""
-"""Run a program under a filter of system calls that allows all of them."""
-
-
-def test_a_filter_of_system_calls(bell: Bell) -> None:
-    target = Target(sys.executable, "-c", FILTER, "ruby", PROGRAM, "ruby")
+@contextmanager
+def under(program: bytes, kind: str) -> Iterator[Target]:
+    """injected.rb under a filter of system calls."""
+    target = Target(*filtered(program, "ruby", PROGRAM, kind))
     try:
+        yield target
+    finally:
+        target.close()
+
+
+@pytest.mark.parametrize("kind", ["ruby", "sleep", "select"])
+@pytest.mark.parametrize("program", [allowing_all(), like_dockers()])
+def test_a_filter_that_lets_us(program: bytes, kind: str, bell: Bell) -> None:
+    with under(program, kind) as target:
+        before = state(target.pid)
+        ring(target.pid, bell)
+        assert state(target.pid) == before
+        assert target.step() == "right"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "name"),
+    [([219], "restart_syscall"), ([41], "socket"), ([88, 319], "symlink")],
+)
+def test_a_filter_that_kills(numbers: list[int], name: str, bell: Bell) -> None:
+    """In a sleep, which the kernel may take up again by ``restart_syscall``."""
+    program = forbidding(numbers)
+    with under(program, "sleep") as target, Process(target.pid) as process:
+        before = state(target.pid)
+        with pytest.raises(Refused, match=f"forbids {name}$"):
+            inject(process, ruby_addresses(process), bell.code, bell.has_rung, 5)
+        assert room_is_empty(process)
+        assert state(target.pid) == before
+        assert target.step() == "right"
+
+
+def test_a_filter_that_cannot_be_read(
+    bell: Bell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a user who is not root: it is not even stopped."""
+    monkeypatch.setattr("rbtrace_py.agent.refusal.can_read_filters", lambda: False)
+    with under(allowing_all(), "ruby") as target:
         with Process(target.pid) as process:
             untouched(process, ruby_addresses(process), bell)
         assert target.step() == "right"
-    finally:
-        target.close()
+
+
+CAN_READ = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from rbtrace_py.linux.seccomp import can_read_filters
+if len(sys.argv) > 2:
+    os.setresuid(65534, 65534, 65534)
+print(can_read_filters())
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        ((), (), "True\n"),
+        ((), ("as another",), "False\n"),
+        (("unshare", "--user", "--map-root-user"), (), "False\n"),
+        (filtered(allowing_all()), (), "False\n"),
+    ],
+    ids=["root", "user", "user namespace", "filtered"],
+)
+def test_who_can_read_filters(
+    before: tuple[str, ...], after: tuple[str, ...], found: str, root: None
+) -> None:
+    tracer = str(Path(__file__).resolve().parents[3] / "tracer")
+    command = [*before, sys.executable, "-c", CAN_READ, tracer, *after]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+    assert done.stdout == found, done.stderr
 
 
 def test_one_that_is_stopped(target: Target, bell: Bell) -> None:
@@ -102,7 +164,7 @@ def test_one_that_is_stopped_just_then(target: Target, bell: Bell) -> None:
         while Path(f"/proc/{target.pid}/stat").read_text().split()[2] != "T":
             assert time.monotonic() < end
         os.kill(target.pid, signal.SIGCONT)
-        assert rooms_are_empty(process)
+        assert room_is_empty(process)
     assert target.step() == "right"
     assert not bell.has_rung()
 
@@ -197,7 +259,7 @@ def test_one_that_does_not_answer(target: Target, bell: Bell) -> None:
         with pytest.raises(NotAcknowledged) as caught:
             inject(process, ruby, b"nil", bell.has_rung, 0.5)
         assert caught.value.hint
-        assert rooms_are_empty(process)
+        assert room_is_empty(process)
     assert state(target.pid) == before
     assert target.step() == "right"
 
@@ -225,23 +287,58 @@ def test_check_alone(target: Target) -> None:
         check(process, ruby_addresses(process))
 
 
-def test_texts_of_those_who_were_killed_make_room(target: Target) -> None:
-    """Each beside the others while there is room; then in their place."""
+def anonymous_near(process: Process, address: int) -> list[tuple[int, int]]:
+    """What is mapped within 2^40 bytes of it."""
+    return [
+        (m.start, m.end - m.start)
+        for m in mappings(process)
+        if abs(m.start - address) < 1 << 40
+    ]
+
+
+def test_room_is_mapped_once_and_stays(target: Target, bell: Bell) -> None:
+    with Process(target.pid) as process:
+        address = room_of(process)
+        for _ in range(3):
+            ring(target.pid, bell)
+            assert anonymous_near(process, address) == [(address, ROOM_SIZE)]
+        assert room_is_empty(process)
+    assert target.step() == "right"
+
+
+def test_a_text_of_a_killed_tracer_makes_room(target: Target, bell: Bell) -> None:
+    ring(target.pid, bell)
     with Process(target.pid) as process, MemoryFile(process) as memory:
-        landing = find_landing(process)
-        assert landing
-        room = landing.rooms[0]
-        texts = [Text(memory, [room], b"%03d" % i * 300) for i in range(20)]
-        assert memory.read(texts[-1].address, 901) == b"019" * 300 + b"\0"
-        assert len({text.address for text in texts}) < 20
-        assert memory.read(room[0], room[1]).lstrip(b"\0").startswith(MARK)
-        for text in texts:
-            text.blank()
-        assert rooms_are_empty(process)
-        with pytest.raises(NoRoom):
-            Text(memory, landing.rooms, b"x" * 5000)
-        memory.write(room[0], b"something else")
-        with pytest.raises(NoRoom):
-            Text(memory, [room], b"x")
-        memory.write(room[0], bytes(14))
+        address = room_of(process)
+        Text(memory, address, b"1" * (ROOM_SIZE - 1))
+        text = Text(memory, address, b"2")
+        assert memory.read(address, ROOM_SIZE).rstrip(b"\0") == b"2"
+        text.blank()
+        assert room_is_empty(process)
+        for wrong in (b"", b"a\0b", b"x" * ROOM_SIZE):
+            with pytest.raises(ValueError, match="must fit"):
+                Text(memory, address, wrong)
+    assert target.step() == "right"
+
+
+def test_no_memory_for_the_room(bell: Bell) -> None:
+    """It has reached its own limit, and goes on; without the limit it works."""
+    with injected("gets") as target, Process(target.pid) as process:
+        before = resource.prlimit(target.pid, resource.RLIMIT_AS)
+        used = sum(m.end - m.start for m in mappings(process))
+        limits = (used + ROOM_SIZE // 2, before[1])
+        resource.prlimit(target.pid, resource.RLIMIT_AS, limits)
+        with pytest.raises(Refused, match="it cannot map"):
+            inject(process, ruby_addresses(process), bell.code, bell.has_rung, 5)
+        resource.prlimit(target.pid, resource.RLIMIT_AS, before)
+        ring(target.pid, bell)
+        assert target.end() == "right"
+
+
+def test_something_else_is_mapped_there(target: Target) -> None:
+    with Process(target.pid) as process:
+        place = next(m for m in mappings(process) if m.is_executable).start
+        with pytest.raises(Refused, match="something else is mapped"):
+            is_room(process, place)
+        assert not is_room(process, room_of(process))
     assert target.step() == "right"

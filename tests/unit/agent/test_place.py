@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from processes import Target
+from processes import LIB, Target
+from rbtrace_py.agent import place
 from rbtrace_py.agent.client import Agent
 from rbtrace_py.agent.place import NoAgent, connect, runs_no_ruby
 from rbtrace_py.errors import NoSuchTarget, NotPermitted
 from rbtrace_py.linux.process import Process
-from rubies import USER
+from rubies import USER, as_user
 
 LISTENING = """
 import os, socket, sys
@@ -102,12 +105,16 @@ def test_of_another_process(tmp_path: Path) -> None:
                 connect(process)
 
 
-def test_of_the_user_it_was(root: None, tmp_path: Path) -> None:
+def test_of_the_user_it_was(
+    root: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "runs_no_ruby", lambda process: None)
     with (
         listening(tmp_path, f"os.setuid({USER})") as process,
-        pytest.raises(NoAgent, match="of user 0"),
+        pytest.raises(NoAgent) as caught,
     ):
         connect(process)
+    assert f"{tmp_path}, which belongs to user 0" in caught.value.hint
 
 
 def test_a_directory_that_is_a_link(tmp_path: Path) -> None:
@@ -131,6 +138,180 @@ def test_a_link_on_the_way_leads_where_the_process_says(
     (tmp_path / "way").symlink_to(link)
     env = {"TRACEPOINT_AGENT_DIR": "/way/agent"}
     target = Target(sys.executable, "-c", CHROOTED, "0", str(tmp_path), env=env)
+    with contextlib.closing(target), Process(target.pid) as process:
+        connect(process).close()
+
+
+@pytest.fixture
+def foreign(root: None, tmp_path: Path) -> Path:
+    tmp_path.chmod(0o711)
+    made = tmp_path / "foreign"
+    made.mkdir(mode=0o755)
+    return made
+
+
+FULL = """
+for i in range(40):
+    full = socket.socket(socket.AF_UNIX)
+    full.bind(f"{os.getpid()}-{i}.sock")
+    full.listen(0)
+    waiting = socket.socket(socket.AF_UNIX)
+    waiting.setblocking(False)
+    waiting.connect_ex(f"{os.getpid()}-{i}.sock")
+    globals()[f"kept{i}"] = full, waiting
+os.unlink(os.path.basename(path))
+"""
+"""Sockets that never take a connection, and none that would."""
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, directory: Path) -> list[float]:
+    """The seconds that each attempt to connect to a socket there may take."""
+    made: list[float] = []
+    connect_to = place._connect
+
+    def attempt(path: str, seconds: float, reasons: list[str]) -> Any:
+        if os.readlink(os.path.dirname(path)) == str(directory):
+            made.append(seconds)
+        return connect_to(path, seconds, reasons)
+
+    monkeypatch.setattr(place, "_connect", attempt)
+    return made
+
+
+def test_sockets_that_never_take_a_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All together have the time that one has."""
+    monkeypatch.setattr(place, "CONNECT_SECONDS", 0.3)
+    attempts = counted(monkeypatch, tmp_path)
+    with (
+        listening(tmp_path, f"exec({FULL!r})") as process,
+        pytest.raises(NoAgent, match="too many wait already"),
+    ):
+        connect(process)
+    assert 1 <= len(attempts) <= 16
+    assert attempts == sorted(attempts, reverse=True)
+    assert attempts[0] <= 0.3
+
+
+@pytest.mark.parametrize("owner", [USER, 0], ids=["owned", "writable"])
+def test_a_directory_of_somebody_else(
+    owner: int, foreign: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused at once, and named; nothing in it is connected to."""
+    monkeypatch.setattr(place, "runs_no_ruby", lambda process: None)
+    attempts = counted(monkeypatch, foreign)
+    with listening(foreign, f"exec({FULL!r})") as process:
+        os.chown(foreign, owner, owner)
+        foreign.chmod(0o1777)
+        words = f"belongs to user {USER}" if owner else "can be written by others"
+        with pytest.raises(NoAgent) as caught:
+            connect(process)
+    assert f"not looked into: {foreign}, which {words}" in caught.value.hint
+    assert attempts == []
+
+
+AGENT = """
+require "tracepoint/agent"
+$stdout.sync = true
+puts "ready #{Tracepoint::Agent.path}"
+$stdin.gets
+"""
+
+
+@contextlib.contextmanager
+def agent(uid: int, **env: str) -> Iterator[tuple[Process, Path]]:
+    """A Ruby of a user, and the directory of its socket."""
+    words = as_user(["ruby", f"-I{LIB}", "-e", AGENT], uid)
+    target = Target(*words, env={"XDG_RUNTIME_DIR": "", **env})
+    try:
+        with Process(target.pid) as process:
+            yield process, Path(target.ready.split()[1]).parent
+    finally:
+        target.close()
+
+
+@contextlib.contextmanager
+def directory(path: Path, uid: int, mode: int = 0o700) -> Iterator[Path]:
+    """That a user owns, and no more there afterwards."""
+    path.mkdir(parents=True)
+    os.chown(path, uid, uid)
+    path.chmod(mode)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def user(root: None) -> Iterator[int]:
+    """One without directories, before and after."""
+    uid = USER + os.getpid() % 50_000 + 100
+    places = [Path(f"{base}/rbtrace-agent-{uid}") for base in ("/tmp", "/dev/shm")]
+    yield uid
+    for one in places:
+        shutil.rmtree(one, ignore_errors=True)
+
+
+def test_the_directory_that_the_session_has(user: int) -> None:
+    """XDG_RUNTIME_DIR is the target's; ours is another or none."""
+    with (
+        directory(Path(f"/tmp/rbtrace-test-{user}"), user) as runtime,
+        agent(user, XDG_RUNTIME_DIR=str(runtime)) as (process, where),
+    ):
+        assert where == runtime / f"rbtrace-agent-{user}"
+        connect(process).close()
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770])
+def test_a_sessions_directory_that_others_can_enter(mode: int, user: int) -> None:
+    with (
+        directory(Path(f"/tmp/rbtrace-test-{user}"), user, mode) as runtime,
+        agent(user, XDG_RUNTIME_DIR=str(runtime)) as (process, where),
+    ):
+        assert where == Path(f"/tmp/rbtrace-agent-{user}")
+        connect(process).close()
+
+
+@pytest.mark.parametrize("runtime", ["run", "/nowhere", "/" + "d" * 200, "/etc/passwd"])
+def test_a_sessions_directory_that_is_none(runtime: str, user: int) -> None:
+    with agent(user, XDG_RUNTIME_DIR=runtime) as (process, where):
+        assert where == Path(f"/tmp/rbtrace-agent-{user}")
+        connect(process).close()
+
+
+def test_the_users_directory(user: int) -> None:
+    with (
+        directory(Path(f"/run/user/{user}"), user) as runtime,
+        agent(user) as (process, where),
+    ):
+        assert where == runtime / f"rbtrace-agent-{user}"
+        connect(process).close()
+
+
+def test_another_user_was_there_first(user: int) -> None:
+    """The agent goes elsewhere, and the tracer finds it there."""
+    with (
+        directory(Path(f"/tmp/rbtrace-agent-{user}"), USER) as squatted,
+        agent(user) as (process, where),
+    ):
+        assert where == Path(f"/dev/shm/rbtrace-agent-{user}")
+        connect(process).close()
+        shutil.rmtree(where)
+        with pytest.raises(NoAgent) as caught:
+            connect(process)
+        assert f"{squatted}, which belongs to user {USER}" in caught.value.hint
+
+
+@pytest.mark.parametrize("link", ["/real", "../real"])
+def test_a_sessions_directory_in_the_targets_root(
+    link: str, root: None, tmp_path: Path
+) -> None:
+    """XDG_RUNTIME_DIR is a path in there, where links lead in there too."""
+    (tmp_path / "real" / f"rbtrace-agent-{os.getuid()}").mkdir(parents=True)
+    (tmp_path / "way").symlink_to(link)
+    script = CHROOTED.replace("{os.environ['TRACEPOINT_AGENT_DIR']}", "{sys.argv[3]}")
+    words = [str(tmp_path), f"/way/rbtrace-agent-{os.getuid()}"]
+    env = {"XDG_RUNTIME_DIR": "/way"}
+    target = Target(sys.executable, "-c", script, "0", *words, env=env)
     with contextlib.closing(target), Process(target.pid) as process:
         connect(process).close()
 

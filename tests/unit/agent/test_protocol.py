@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import socket
 import struct
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,11 +15,32 @@ import pytest
 from processes import times
 from rbtrace_py.agent import client, protocol
 from rbtrace_py.agent.client import Agent, AgentError
-from rbtrace_py.agent.protocol import BrokenAgent, Channel, decode_map, encode
+from rbtrace_py.agent.protocol import (
+    BrokenAgent,
+    Channel,
+    MalformedAnswer,
+    decode_map,
+    encode,
+)
 from rbtrace_py.errors import RbtraceError, UsageError
 
-HELLO = {"version": 1, "pid": 7}
+HELLO: dict[str, Any] = {"version": 1, "address": None}
 REQUEST, DATA, REPLY, ERROR, EVENT, CANCEL = range(1, 7)
+COMMANDS = [
+    "arm",
+    "disarm",
+    "status",
+    "clock",
+    "names",
+    "threads",
+    "eval",
+    "backtraces",
+    "memory",
+    "heapdump",
+    "shapesdump",
+    "fork",
+    "stop",
+]
 SEED = 20_260_101
 
 
@@ -40,7 +63,7 @@ class Alive:
         return b"7 (ruby) S" + b" 0" * 49
 
 
-def frame(kind: int, body: bytes, request: int = 2, flags: int = 0) -> bytes:
+def frame(kind: int, body: bytes, request: int = 3, flags: int = 0) -> bytes:
     return struct.pack("<IBBHI", len(body), kind, flags, 0, request) + body
 
 
@@ -52,18 +75,35 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
     """Call an agent: it says hello and ``data``, and hangs up unless it ``stays``."""
 
     def call(
-        data: bytes, stays: bool = False, seconds: float = 10, **rest: Any
+        data: bytes,
+        stays: bool = False,
+        seconds: float = 10,
+        command: str = "backtraces",
+        **rest: Any,
     ) -> protocol.Map:
         ours, its = socket.socketpair()
         monkeypatch.setattr(client, "connect", lambda process: ours)
         with its, ours:
-            its.sendall(frame(REPLY, encode(HELLO), request=1) + data)
-            if not stays:
-                its.shutdown(socket.SHUT_WR)
-            with Agent(Alive()) as agent:  # type: ignore[arg-type]
-                return agent.call("memory", {}, seconds, **rest)
+            greeting = frame(REPLY, encode(HELLO), request=1)
+            data = greeting + frame(REPLY, encode({}), request=2) + data
+            writer = threading.Thread(target=send, args=(its, data, stays))
+            writer.start()
+            try:
+                with Agent(Alive()) as agent:  # type: ignore[arg-type]
+                    return agent.call(command, {}, seconds, **rest)
+            finally:
+                ours.close()
+                writer.join()
 
     return call
+
+
+def send(to: socket.socket, data: bytes, stays: bool) -> None:
+    """As much as is taken."""
+    with suppress(OSError):
+        to.sendall(data)
+        if not stays:
+            to.shutdown(socket.SHUT_WR)
 
 
 VALUES = [
@@ -118,26 +158,25 @@ def test_16_levels_are_a_map() -> None:
     assert list(decode_map(value)) == ["a"]
 
 
-def test_too_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "MAX_VALUES", 100)
-    assert len(decode_map(encode({"a": [None] * 98}))["a"]) == 98
-    with pytest.raises(BrokenAgent):
-        decode_map(encode({"a": [None] * 99}))
+def test_too_many_values() -> None:
+    assert len(decode_map(encode({"a": [None] * 98}), 100)["a"]) == 98
+    with pytest.raises(MalformedAnswer):
+        decode_map(encode({"a": [None] * 99}), 100)
 
 
 @pytest.mark.parametrize(
     "head",
     [
-        (0, 0, 0, 0, 2),
-        (0, REQUEST, 0, 0, 2),
-        (0, CANCEL, 0, 0, 2),
-        (0, 7, 0, 0, 2),
-        (65_537, REPLY, 0, 0, 2),
-        (0xFFFFFFFF, DATA, 1, 0, 2),
-        (0, REPLY, 2, 0, 2),
-        (0, DATA, 4, 0, 2),
-        (1, REPLY, 1, 0, 2),
-        (0, REPLY, 0, 1, 2),
+        (0, 0, 0, 0, 3),
+        (0, REQUEST, 0, 0, 3),
+        (0, CANCEL, 0, 0, 3),
+        (0, 7, 0, 0, 3),
+        (65_537, REPLY, 0, 0, 3),
+        (0xFFFFFFFF, DATA, 1, 0, 3),
+        (0, REPLY, 2, 0, 3),
+        (0, DATA, 4, 0, 3),
+        (1, REPLY, 1, 0, 3),
+        (0, REPLY, 0, 1, 3),
     ],
 )
 def test_what_is_no_frame(head: tuple[int, ...], ask: Ask) -> None:
@@ -167,16 +206,25 @@ def test_a_long_answer_and_what_comes_between(ask: Ask) -> None:
     assert got == [b"out"]
 
 
-def test_an_answer_without_end(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "MAX_REPLY", 100)
-    with pytest.raises(BrokenAgent, match="longer than 100 bytes"):
-        ask(frame(DATA, bytes(60)) * 2)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_answer_without_end(command: str, ask: Ask) -> None:
+    size = protocol.bound_of(command).size
+    data = frame(DATA, bytes(65_536)) * (size // 65_536 + 1)
+    with pytest.raises(MalformedAnswer, match=f"longer than {size} bytes"):
+        ask(data, command=command)
+
+
+def test_events_without_end(ask: Ask) -> None:
+    with pytest.raises(MalformedAnswer, match="events without end"):
+        ask(frame(EVENT, encode({}), 0) * 5)
+    with pytest.raises(MalformedAnswer, match="longer than 65536 bytes"):
+        ask(frame(DATA, bytes(65_536), 0) * 2)
 
 
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (frame(REPLY, encode({}), request=3), "another request"),
+        (frame(REPLY, encode({}), request=4), "another request"),
         (frame(REPLY, encode({}), request=0), "another request"),
         (frame(DATA, b"", request=0, flags=1), "another request"),
         (frame(DATA, b"x", flags=Channel.FILE), "nobody asked"),
@@ -190,7 +238,7 @@ def test_what_is_no_answer(data: bytes, text: str, ask: Ask) -> None:
         ask(data)
 
 
-@pytest.mark.parametrize("request_", [0, 2])
+@pytest.mark.parametrize("request_", [0, 3])
 def test_a_refusal(request_: int, ask: Ask) -> None:
     reply = {"code": "busy", "message": "so \x1b[31m", "pid": 3}
     with pytest.raises(AgentError) as caught:

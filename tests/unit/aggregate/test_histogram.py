@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import math
 import random
+import tracemalloc
 
 import pytest
 from hdrh.histogram import HdrHistogram
@@ -191,3 +192,18 @@ def test_float_key() -> None:
 def test_kinds_are_never_equal(kind: type[Histogram]) -> None:
     assert kind({1: 1}) != FloatHistogram({1: 1})
     assert repr(kind({1: 2})) == f"{kind.__name__}({{1: 2}})"
+
+
+def test_a_bucket_takes_little_memory() -> None:
+    """``latency --by`` keeps hundreds of thousands of them for days."""
+    number = 50_000
+    counts = {key: 1_000 + key for key in range(number)}
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        found = Histogram(counts)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.count == sum(counts.values())
+    assert (after - before) / number < 16

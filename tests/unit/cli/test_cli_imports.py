@@ -17,7 +17,6 @@ HEAVY = (
     "rich",
     "rbtrace_py.bpf.compiler",
     "rbtrace_py.report.flamegraph",
-    "rbtrace_py.rubyvm.calibration",
     "rbtrace_py.session.base",
     "rbtrace_py.session.filters",
 )

@@ -72,7 +72,7 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def use(source: Recorded, image: Image) -> None:
     """All that reads a VM; raises RbtraceError."""
-    checks.complaint(image, source.layout, source.vm)
+    checks.contradiction(image, source.layout, checks.Roots(source.vm))
     regions = [(start, len(data)) for start, data in image.runs]
     symbols_by_shape(image, regions[-8:])
     old_symbols_by_shape(image, regions[:8])

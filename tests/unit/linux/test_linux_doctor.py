@@ -19,7 +19,6 @@ from rbtrace_py.errors import (
 )
 from rbtrace_py.linux.kernel import Kernel, read_kernel
 from rbtrace_py.linux.process import Process
-from rbtrace_py.rubyvm.layout import Origin
 from rbtrace_py.session import doctor
 from rbtrace_py.session.doctor import Check, Status, checks
 
@@ -156,19 +155,6 @@ def test_a_ruby_that_cannot_be_read(
         check = doctor._stacks(process)
     assert (check.status, check.text) == (Status.WARN, str(error))
     assert check.advice
-
-
-def test_a_doctor_runs_no_program_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
-
-    def refuse(process: Process, sources: object) -> None:
-        asked.append(sources)
-        raise NotRuby("no Ruby")
-
-    monkeypatch.setattr(doctor, "attach", refuse)
-    with Process(os.getpid()) as process:
-        doctor._stacks(process)
-    assert asked == [[Origin.DWARF, Origin.TABLE]]
 
 
 def test_bpf_without_rights(kernel: Kernel) -> None:

@@ -114,7 +114,8 @@ def test_names_are_made_safe(read: Read) -> None:
 
 
 def test_image_notes(read: Read) -> None:
-    operands = [(1, 1, b"duration_ns"), (0, 2, b"sku"), (0, 4, b""), (9, 77, b"x\x1b")]
+    operands = [(1, 1, b"duration_ns"), (0, 2, b"sku"), (0, 4, b""), (0, 6, b"")]
+    operands.append((9, 77, b"x\x1b"))
     found = read(Elf(notes=site_note(), image_notes=image_note(operands, role=2)))
     assert found.is_image
     image = found.images[TEXT_ADDRESS]
@@ -123,6 +124,7 @@ def test_image_notes(read: Read) -> None:
         Operand("duration_ns", OperandType.INTEGER, OperandRole.DURATION, signed=True),
         Operand("sku", OperandType.STRING),
         Operand("arg2", OperandType.FLOAT),
+        Operand("arg3", OperandType.NIL, signed=True),
         Operand("x\\x1b", OperandType.UNKNOWN, OperandRole.UNKNOWN),
     )
 

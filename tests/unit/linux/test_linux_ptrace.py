@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from linux_targets import compile_c, running
 
+from public_copy import PYTHON, PublicCopy
 from rbtrace_py.errors import NoSuchTarget, NotPermitted, RbtraceError
 from rbtrace_py.linux.process import Process, parse_stat
 from rbtrace_py.linux.ptrace import paused
@@ -343,7 +344,7 @@ def test_no_thread_of_ours_is_left(program: Path, counts: Counts) -> None:
 # ------------------------------------------------------------------ permission
 
 
-def as_user(code: str, *arguments: object) -> str:
+def as_user(copy: PublicCopy, code: str, *arguments: object) -> str:
     """Run Python as nobody, without rights; what it printed."""
 
     def drop() -> None:
@@ -353,7 +354,7 @@ def as_user(code: str, *arguments: object) -> str:
         # exec makes it undumpable if the interpreter is only readable to root.
         ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
 
-    command = [sys.executable, "-c", code, str(ROOT / "tracer"), *map(str, arguments)]
+    command = [PYTHON, "-c", code, str(copy.root / "tracer"), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, preexec_fn=drop)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -374,13 +375,15 @@ def root() -> None:
         pytest.skip("needs root, to become another")
 
 
-def test_of_another_user(root: None, program: Path, counts: Counts) -> None:
+def test_of_another_user(
+    root: None, program: Path, counts: Counts, public_copy: PublicCopy
+) -> None:
     with running(program, counts.path, "n") as target:
-        text = as_user(EXPLAIN, target.pid)
+        text = as_user(public_copy, EXPLAIN, target.pid)
     assert "it belongs to user root | run as root" in text
 
 
-def test_not_dumpable(root: None) -> None:
+def test_not_dumpable(root: None, public_copy: PublicCopy) -> None:
     code = (
         "import ctypes, os, sys; ctypes.CDLL(None).prctl(4, 0, 0, 0, 0);"
         "print('ready', flush=True); sys.stdin.read()"
@@ -391,8 +394,8 @@ def test_not_dumpable(root: None) -> None:
         os.setresgid(65534, 65534, 65534)
         os.setresuid(65534, 65534, 65534)
 
-    with running(sys.executable, "-c", code, preexec_fn=drop) as target:
-        text = as_user(EXPLAIN, target.pid)
+    with running(PYTHON, "-c", code, preexec_fn=drop) as target:
+        text = as_user(public_copy, EXPLAIN, target.pid)
     assert "not dumpable" in text
 
 

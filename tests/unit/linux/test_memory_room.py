@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rbtrace_py.linux import memoryroom
-from rbtrace_py.linux.memoryroom import memory_room
+from rbtrace_py.linux.memoryroom import ends_together, memory_room
 from rbtrace_py.linux.process import Process
 
 MIB = 1 << 20
@@ -39,10 +39,22 @@ class Files:
         process: Any = SimpleNamespace(read=lambda name: cgroup.encode())
         return memory_room(process)
 
+    def ends_together(self, cgroup: str) -> bool:
+        process: Any = SimpleNamespace(read=lambda name: cgroup.encode())
+        return ends_together(process)
+
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
     return Files(tmp_path, monkeypatch)
+
+
+def test_cgroups_that_end_together(files: Files) -> None:
+    files.mount("cgroup2", "/", "rw")
+    files.cgroup("a/b", {"memory.oom.group": 0})
+    assert not files.ends_together("0::/a/b\n")
+    files.cgroup("a", {"memory.oom.group": 1})
+    assert files.ends_together("0::/a/b\n")
 
 
 def test_second_version(files: Files) -> None:
@@ -64,6 +76,25 @@ def test_first_version(files: Files) -> None:
     files.cgroup("a", {**used, "memory.stat": f"total_inactive_file {2 * MIB}"})
     assert files.room("7:pids:/b\n4:memory,cpu:/a\n0::/\n") == 62 * MIB
     assert files.room("7:pids:/a\n") == 200 * MIB
+
+
+def test_page_cache_fills_the_cgroup(files: Files) -> None:
+    """As in a container that reads its files again and again."""
+    files.mount("cgroup2", "/", "rw")
+    stat = f"anon {9 * MIB}\nactive_file {50 * MIB}\nslab_reclaimable {5 * MIB}"
+    full = {"memory.max": 64 * MIB, "memory.current": 64 * MIB}
+    files.cgroup("a", {**full, "memory.stat": f"{stat}\nslab_unreclaimable {MIB}"})
+    assert files.room("0::/a\n") == 55 * MIB
+    files.cgroup("a", {"memory.stat": f"active_file {1 << 62}"})
+    assert files.room("0::/a\n") == 64 * MIB
+
+
+def test_page_cache_fills_a_cgroup_of_the_first_version(files: Files) -> None:
+    files.mount("cgroup", "/", "rw,memory")
+    full = {"memory.limit_in_bytes": 64 * MIB, "memory.usage_in_bytes": 64 * MIB}
+    stat = f"active_file 1\ntotal_active_file {50 * MIB}\ntotal_inactive_file {MIB}"
+    files.cgroup("a", {**full, "memory.stat": stat})
+    assert files.room("4:memory:/a\n") == 51 * MIB
 
 
 def test_part_of_the_cgroups_is_mounted(files: Files) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from rbtrace_py.aggregate.dump import Dump, DumpedFiber, DumpedThread
 from rbtrace_py.model import SampleFlags, ThreadState
-from rbtrace_py.report.dump import dump_lines
+from rbtrace_py.report.dump import dump_document, dump_lines
 from rbtrace_py.report.style import PLAIN, Style
 from sample_makers import MAIN, OTHER_PROCESS, WORKER, stack
 
@@ -62,7 +62,7 @@ def test_every_part_of_a_dump() -> None:
         (PLAIN, ["    Till#pay", f"        …{PATH[-69:]}:7"]),
         (Style(width=40), ["    Till#pay", f"        …{PATH[-29:]}:7"]),
         (Style(spare=20), [f"    Till#pay  {PATH}:7"]),
-        (Style(is_whole=True), ["    Till#pay", f"        {PATH}:7"]),
+        (Style(is_whole=True), [f"    Till#pay  {PATH}:7"]),
     ],
 )
 def test_a_path_takes_what_room_there_is(style: Style, expected: list[str]) -> None:
@@ -78,5 +78,25 @@ def test_names_are_whole_where_no_terminal_shows_them() -> None:
         replace(MAIN, name=words), ThreadState.SLEEPING, False, "S", frames
     )
     text = "\n".join(dump_lines(dumped(named, command=PATH), Style(is_whole=True)))
-    assert text.endswith(f'"{words}" tid 4211, sleeping\n    {name}\n        {PATH}:7')
+    assert text.endswith(f'"{words}" tid 4211, sleeping\n    {name}  {PATH}:7')
     assert PATH in text.splitlines()[1]
+
+
+GEM = "/usr/share/rubygems-integration/all/gems/puma-5.6.5/lib/puma/server.rb"
+
+
+def test_paths_are_relative_to_the_application_and_of_a_gem_short() -> None:
+    frames = stack(
+        "a@/srv/shop/app/till.rb:7", f"b@{GEM}:38", "c@/srv/shopping.rb:1", "d@-e:2"
+    )
+    thread = DumpedThread(MAIN, ThreadState.SLEEPING, False, "S", frames)
+    dump = replace(dumped(thread), folder="/srv/shop")
+    assert list(dump_lines(dump, PLAIN))[-4:] == [
+        "    d  -e:2",
+        "    c  /srv/shopping.rb:1",
+        "    b  puma-5.6.5 lib/puma/server.rb:38",
+        "    a  app/till.rb:7",
+    ]
+    document = dump_document([dump])
+    frame = document["processes"][0]["threads"][0]["frames"][-2]
+    assert frame["path"] == GEM

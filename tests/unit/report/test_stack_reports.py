@@ -182,6 +182,32 @@ def test_summary() -> None:
     )
 
 
+def test_a_summary_of_mode_cpu_is_of_one_cpu() -> None:
+    """A program on a CPU in 4 of 396 rounds has 1.01 %, not 100 %."""
+    counts = StackCounts(Statistics(rate=99.0, rounds=396))
+    counts.add_all([sample("c!Kernel#sleep@/app/shop.rb:7")] * 4)
+    profile = Profile(counts, Meta(mode="cpu"))
+    assert rendered("summary", profile).splitlines()[:3] == [
+        "on a CPU: 1.01 % of one CPU for the time that passed",
+        "% self  % total  name",
+        "  1.01     1.01  Kernel#sleep",
+    ]
+    document = json.loads(rendered("json", profile))
+    assert (document["weight"], document["one_cpu"]) == (4, 396)
+    assert json.loads(rendered("json", Profile(counts)))["one_cpu"] is None
+
+
+def test_paths_in_a_summary_are_relative_to_the_application() -> None:
+    gem = "/usr/lib/ruby/gems/3.1.0/gems/puma-5.6.5/lib/puma/server.rb"
+    one = sample("<main>@/app/shop.rb:3", f"Puma::Server#run@{gem}:38")
+    profile = Profile(counted(one), Meta(folder="/app"))
+    assert rendered("summary-by-line", profile).splitlines()[1:3] == [
+        "100.00   100.00  Puma::Server#run puma-5.6.5 lib/puma/server.rb:38",
+        "  0.00   100.00  <main> shop.rb:3",
+    ]
+    assert gem in rendered("folded", profile)
+
+
 def test_summary_by_line() -> None:
     counts = counted(*shop(1), sample("a@/a.rb", "a@/a.rb:7"))
     text = rendered("summary-by-line", Profile(counts))

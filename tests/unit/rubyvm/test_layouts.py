@@ -18,7 +18,6 @@ from rbtrace_py.rubyvm.layout import (
     Offsets,
     Origin,
     StringStyle,
-    Table,
     ThreadList,
 )
 from rbtrace_py.rubyvm.layouts import VERSIONS, layout_from, nearest, table_for
@@ -90,7 +89,7 @@ def test_offsets_make_sense(version: str) -> None:
 SMALL = {
     "th_status", "nt_tid", "body_type", "body_size", "body_line_count", "line_number",
     "line_position", "def_type", "fiber_status", "objspace_flags", "objspace_gc_bit",
-    "body_first_line",
+    "body_first_line", "body_last_line",
 }  # fmt: skip
 """Members that are no words of 8 bytes."""
 
@@ -264,6 +263,24 @@ def test_a_patch_release_yet_to_come_is_as_the_last() -> None:
     assert table_for("3.2.99") == table_for("3.2.11")
 
 
+def test_each_table_says_how_far_it_was_verified() -> None:
+    assert {
+        version: table_for(f"{version[0]}.{version[1]}.0").newest
+        for version in (VERSIONS)
+    } == RELEASES
+
+
+def test_4_0_6_moved_what_stands_behind_two_additions() -> None:
+    old, new = table_for("4.0.5").fields, table_for("4.0.6").fields
+    moved = {n: new[n].offset - old[n].offset for n in old if old[n] != new[n]}
+    assert moved == {
+        "vm_objspace": 8,
+        "ractor_running_ec": 16,
+        "ractor_main_thread": 16,
+        "ractor_list_node": 16,
+    }
+
+
 @pytest.mark.parametrize(
     ("version", "near"), [("4.1.0", "4.0"), ("2.0.0", "2.1"), ("1.9.3", "2.1")]
 )
@@ -291,8 +308,8 @@ def test_nearest_of_two_is_the_later() -> None:
 
 def test_a_better_source_replaces_fields_one_by_one() -> None:
     table = table_for("3.1.2")
-    found = {"ec_cfp": Field(24, "rb_execution_context_t.cfp")}
-    layout = layout_from(table, "3.1.2", found)
+    field = Field(24, "rb_execution_context_t.cfp")
+    layout = layout_from(table, "3.1.2", {"ec_cfp": (Origin.DWARF, field)})
     assert layout.version == "3.1.2"
     assert layout.offsets.ec_cfp == 24
     assert layout.origins["ec_cfp"] is Origin.DWARF
@@ -304,7 +321,7 @@ def test_a_better_source_replaces_fields_one_by_one() -> None:
 
 def test_a_table_alone() -> None:
     table = table_for("2.7.4")
-    layout = layout_from(Table(table.version, table.traits, table.fields), "2.7.4")
+    layout = layout_from(table, "2.7.4")
     assert set(layout.origins.values()) == {Origin.TABLE}
     for name, field in table.fields.items():
         assert getattr(layout.offsets, name) == field.offset

@@ -11,7 +11,7 @@ import pytest
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.rubyvm.layout import Layout, LineTable
 from rbtrace_py.rubyvm.layouts import layout_from, table_for
-from rbtrace_py.rubyvm.lines import EMPTY, LineFields, Lines, read_lines
+from rbtrace_py.rubyvm.lines import EMPTY, WRONG, LineFields, Lines, read_lines
 
 ENTRIES, POSITIONS, INDEX = 0x10000, 0x200000, 0x400000
 
@@ -60,7 +60,12 @@ def entries(layout: Layout, lines: list[int], positions: list[int]) -> bytes:
 
 
 def read(
-    version: str, lines: list[int], positions: list[int], size: int, count: int
+    version: str,
+    lines: list[int],
+    positions: list[int],
+    size: int,
+    count: int,
+    source: tuple[int, int | None] = (0, None),
 ) -> Lines:
     layout = layout_from(table_for(version), version)
     places = {
@@ -75,6 +80,7 @@ def read(
         count=count,
         index=INDEX if kind is LineTable.SUCCINCT else 0,
         size=size,
+        source=source,
     )
     return read_lines(Bytes(places), layout, fields)
 
@@ -100,9 +106,31 @@ def test_a_line_of_nought_is_not_known() -> None:
     assert Lines((2,), (7,)).at(1) is None
 
 
-@pytest.mark.parametrize("count", [0, 11, 1 << 20, 1 << 31])
+@pytest.mark.parametrize("count", [11, 1 << 20, 1 << 31])
 def test_a_count_that_cannot_be_is_no_table(count: int) -> None:
-    assert read("3.1.2", [7], [0], 10, count) is EMPTY
+    assert read("3.1.2", [7], [0], 10, count) is WRONG
+    assert read("3.1.2", [7], [0], 10, 0) is EMPTY
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_wrong"),
+    [
+        ([41, 42, 0, 49], False),
+        ([41, 0, 0, 49], False),
+        ([41, 43, 0, 0, 49, 49], False),
+        ([41, 0, 0, 0], True),
+        ([37, 54, 50], False),
+        ([36, 50], True),
+        ([41, 55], True),
+    ],
+)
+def test_lines_that_are_not_of_the_source(lines: list[int], is_wrong: bool) -> None:
+    """It goes from line 41 to 50; a few iseqs have lines beyond, by 4 at most."""
+    found = read(
+        "3.1.2", lines, [0, 2, 4, 6, 7, 8][: len(lines)], 10, len(lines), (41, 50)
+    )
+    assert (found is WRONG) == is_wrong
+    assert (found.at(0) == lines[0]) != is_wrong
 
 
 def test_an_index_of_other_positions_is_no_table() -> None:
@@ -110,6 +138,6 @@ def test_an_index_of_other_positions_is_no_table() -> None:
     fields = LineFields(ENTRIES, 0, 2, INDEX, 10)
     made = entries(layout, [1, 2], [0, 1])
     memory = Bytes({ENTRIES: made, INDEX: index_of([3])})
-    assert read_lines(memory, layout, fields) is EMPTY
+    assert read_lines(memory, layout, fields) is WRONG
     none = read_lines(memory, layout, replace(fields, index=0))
-    assert none is EMPTY
+    assert none is WRONG

@@ -12,6 +12,7 @@ from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.memory import ReplayMemory
 from rbtrace_py.model import SampleFlags
 from rbtrace_py.rubyvm.layouts import layout_from, table_for
+from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.vm import RubyVM
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "walker"
@@ -26,31 +27,44 @@ def recorded(name: str) -> tuple[RubyVM, dict[str, Any]]:
 
 
 def test_there_are_some() -> None:
-    assert NAMES == ["2.7", "3.1", "3.3", "3.4"]
+    assert {"2.7", "3.1", "3.2.8", "3.3", "3.4", "4.0.5"} <= set(NAMES)
+
+
+def keyed(vm: RubyVM) -> dict[str, VmThread]:
+    """Threads by name; those of stack_old.rb by number, the main thread -1."""
+    return {one.name or str(n): one for n, one in enumerate(vm.threads(), -1)}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_stacks_are_as_ruby_said(name: str) -> None:
     vm, stacks = recorded(name)
     found = {}
-    for thread in vm.threads():
-        if thread.name in stacks:
+    for key, thread in keyed(vm).items():
+        if key in stacks:
             walked = vm.sample(thread)
             assert walked is not None
             assert walked.flags is SampleFlags.CLEAN
-            found[thread.name] = [
+            found[key] = [
                 [frame.path, frame.line, frame.label]
                 for frame in reversed(walked.stack.frames)
             ]
-    assert found == stacks
+    assert found == (without_line(stacks) if "jit" in name else stacks)
+
+
+def without_line(stacks: dict[str, Any]) -> dict[str, Any]:
+    """The innermost frame of a JIT has no valid pc where it called no other frame."""
+    return {
+        key: [[path, None if path.startswith("<internal:") else line, label], *callers]
+        for key, ((path, line, label), *callers) in stacks.items()
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_was_not_recorded_is_no_stack(name: str) -> None:
     vm, stacks = recorded(name)
-    others = [thread for thread in vm.threads() if thread.name not in stacks]
+    others = [thread for key, thread in keyed(vm).items() if key not in stacks]
     assert vm.sample_all(others) == [None] * len(others)
-    assert vm.counts.failed == len(others) > 50
+    assert vm.counts.failed == len(others) > 8
 
 
 def test_a_vm_that_is_not_there() -> None:

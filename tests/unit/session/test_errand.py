@@ -38,6 +38,7 @@ def test_records_in_pieces() -> None:
         struct.pack("<I", MAX_FIELDS + 1),
         struct.pack("<II", 1, MAX_FIELD + 1),
         record(b"a") + b"\xff\xff\xff\xff",
+        record(*[bytes(MAX_FIELD)] * 17),
     ],
 )
 def test_what_is_none(data: bytes) -> None:

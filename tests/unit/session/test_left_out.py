@@ -75,7 +75,7 @@ def test_probes(two: tuple[Targets, int, int], monkeypatch: pytest.MonkeyPatch) 
 def test_calls(two: tuple[Targets, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     targets, parent, child = two
     header = Mock(ring_records=RING_RECORDS)
-    armed = Mock(threads=dict, ractors=1, unseen=0, shared=Mock(header=header))
+    armed = Mock(threads=dict, shared=Mock(header=header))
     session = Calls(targets, CallsOptions())
 
     def arm(process: Process) -> Mock:

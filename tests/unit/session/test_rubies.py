@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 import rubies as ours
-from processes import TARGETS, Target
+from processes import Target
 from rbtrace_py.errors import VmNotStarted
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model import ThreadState
@@ -73,14 +74,9 @@ def test_a_stack_that_could_not_be_read_has_the_list_read(
     assert ruby.broken_looks == 0
 
 
-@pytest.fixture(params=[ours.HERE, *ours.NAMES])
+@pytest.fixture(params=ours.EACH)
 def brief(request: pytest.FixtureRequest, root: None) -> Iterator[ours.Running]:
     """A Ruby with a main thread, and one that another takes the place of."""
-    if request.param == ours.HERE:
-        target = Target("ruby", str(TARGETS / "brief.rb"))
-        yield ours.Running(target, target.pid)
-        target.close()
-        return
     with ours.running(request.param, "brief.rb") as running:
         yield running
 
@@ -158,8 +154,8 @@ def no_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a Ruby that has its VM and no names yet."""
     whole = rubies.attach
 
-    def without(process: Process, version: str | None = None) -> Attached:
-        return replace(whole(process, version), symbols=None)
+    def without(process: Process, *given: Any) -> Attached:
+        return replace(whole(process, *given), symbols=None)
 
     monkeypatch.setattr(rubies, "attach", without)
 
@@ -176,3 +172,20 @@ def test_a_ruby_without_names_is_waited_for_however_old_its_process_is(
         monkeypatch.setattr(rubies, "_YOUNG_SECONDS", 0)
         with RubyProcess(process) as ruby:
             assert ruby.threads
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_thread_that_fell_asleep_before_its_stack_was_read_is_no_sample(
+    others: int, ruby: RubyProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel saw it on a CPU, some microseconds before."""
+    napping = next(one for one in ruby.threads if one.name == "napping")
+    main = next(one for one in ruby.threads if one.is_main)
+    seen = {napping.tid, *([main.tid] if others else [])}
+    running = ruby._tasks.running
+    answers = [seen]
+    monkeypatch.setattr(
+        ruby._tasks, "running", lambda tids: answers.pop() if answers else running(tids)
+    )
+    assert ruby.samples(Mode.CPU) == []
+    assert ruby.take_failed() == 0

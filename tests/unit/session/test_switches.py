@@ -42,6 +42,15 @@ for line in sys.stdin:
 BURN_NS, THREAD_NS = 200_000_000, 50_000_000
 
 
+def near(cpu_ns: int) -> int:
+    """How far the times of switches may be from the scheduler's own count.
+
+    A thread's time begins when the scheduler begins to look for whom to run, the
+    switch is told after; a hypervisor may take the CPU in between.
+    """
+    return 5_000_000 + cpu_ns // 20
+
+
 class Counted(NamedTuple):
     """Of a thread that is asleep, by the kernel: schedstat's first and third number."""
 
@@ -82,6 +91,21 @@ def sums(found: list[Switch]) -> dict[tuple[int, int], ThreadTimes]:
     return times.threads
 
 
+def taken_until_ended(switches: Switches, tids: list[int]) -> list[Switch]:
+    """All that happened until the threads have left their CPUs for good.
+
+    join returns before: Python's part of the thread has ended then, the kernel's not.
+    """
+    found: list[Switch] = []
+    left = set(tids)
+    deadline = time.monotonic() + TIMEOUT
+    while left:
+        assert time.monotonic() < deadline, f"no end of the threads {left}"
+        found += switches.take()
+        left -= {each.tid for each in found if each.state == "X"}
+    return found
+
+
 @pytest.fixture
 def switches() -> Iterator[Switches]:
     with Switches() as made:
@@ -114,9 +138,8 @@ def test_as_the_kernel_counts(is_given: int, monkeypatch: pytest.MonkeyPatch) ->
     assert own.turns == after.turns - before.turns
     cpu_ns = after.cpu_ns - before.cpu_ns
     assert cpu_ns >= 2 * BURN_NS
-    near = 5_000_000 + cpu_ns // 20
-    ran = own.ns[State.RUNNING]
-    assert cpu_ns - near <= ran <= cpu_ns + near + stolen + 20_000_000
+    ran, off = own.ns[State.RUNNING], near(cpu_ns)
+    assert cpu_ns - off <= ran <= cpu_ns + off + stolen + 20_000_000
     # 100 naps of a millisecond.
     assert own.ns[State.SLEEPING] >= 50_000_000
     assert (found[0].what, found[-1].what) == (Turn.FOUND, Turn.LEFT)
@@ -137,7 +160,7 @@ def test_times_are_those_of_the_clock(switches: Switches) -> None:
     offset = switches.wall_offset
     assert all(before <= each.time - offset <= after for each in found)
     (own,) = sums(found).values()
-    assert BURN_NS <= own.ns[State.RUNNING] <= after - before
+    assert BURN_NS - near(BURN_NS) <= own.ns[State.RUNNING] <= after - before
 
 
 def test_threads_come_and_go(switches: Switches) -> None:
@@ -146,14 +169,15 @@ def test_threads_come_and_go(switches: Switches) -> None:
         switches.watch(process)
         tids = [int(target.step("thread").split()[1]) for _ in range(3)]
         at_rest(target.pid)
-        found = switches.take()
+        found = taken_until_ended(switches, tids)
     threads = sums(found)
     assert threads.keys() == {(target.pid, tid) for tid in (target.pid, *tids)}
     for tid in tids:
         own = [each for each in found if each.tid == tid]
         assert own[0].what in (Turn.WOKEN, Turn.ON)
         assert (own[-1].what, own[-1].state) == (Turn.OFF, "X")
-        assert threads[target.pid, tid].ns[State.RUNNING] >= THREAD_NS
+        running = threads[target.pid, tid].ns[State.RUNNING]
+        assert running >= THREAD_NS - near(THREAD_NS)
 
 
 def test_threads_in_another_pid_namespace(switches: Switches) -> None:
@@ -165,11 +189,11 @@ def test_threads_in_another_pid_namespace(switches: Switches) -> None:
             switches.watch(process)
             tid = int(target.step("thread").split()[1])
             at_rest(pid)
-            found = switches.take()
+            found = taken_until_ended(switches, [tid])
     assert tid < pid
     threads = sums(found)
     assert threads.keys() == {(pid, 1), (pid, tid)}
-    assert threads[pid, tid].ns[State.RUNNING] >= THREAD_NS
+    assert threads[pid, tid].ns[State.RUNNING] >= THREAD_NS - near(THREAD_NS)
     (end,) = [each for each in found if each.state == "X"]
     assert end.tid == tid
 

@@ -14,7 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from rbtrace_py.agent.client import Agent
-from rbtrace_py.agent.protocol import BrokenAgent, Map
+from rbtrace_py.agent.protocol import (
+    BrokenAgent,
+    MalformedAnswer,
+    Map,
+    bound_of_exit,
+)
 from rbtrace_py.agent.shared import (
     ClockPair,
     Counters,
@@ -40,12 +45,33 @@ LEARN_SECONDS = 0.1
 MAX_TEXT = 1024
 """Characters of a name or path that are kept."""
 MAX_NS = (1 << 63) - 1
+_UNTESTED = "RBTRACE_UNTESTED_RUBY"
+_MISMATCHES = {
+    1: "the event",
+    2: "self",
+    3: "the control frame",
+    4: "the method of a frame",
+}
+"""By their numbers in the header: docs/agent.md."""
 _SCALES = (0.01, 100_000)
 """Nanoseconds that a tick may take: of 100 GHz down to 10 kHz."""
 
 
 class Unsupported(RbtraceError):
     """The agent has no hook for this Ruby or machine."""
+
+
+class HookMismatch(RbtraceError):
+    """The hook disarmed itself, as it read something otherwise than Ruby does."""
+
+    def __init__(self, pid: int, mismatch: int) -> None:
+        what = _MISMATCHES.get(mismatch, "something")
+        super().__init__(
+            f"the agent's hook in process {pid} disarmed itself: it reads {what}"
+            " otherwise than this Ruby does",
+            "Use `stacks`, `top` and `dump`, which need no hook, and report the version"
+            f" of Ruby and what `rbtrace-py layout {pid}` prints.",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +142,8 @@ class What:
             found |= {**slow, "cpu": self.cpu, "whole": self.whole}
         if self.offsets is not None:
             found["offsets"] = self.offsets
+        if os.environ.get(_UNTESTED) == "1":
+            found["untested"] = True
         return found
 
 
@@ -150,8 +178,6 @@ class Armed(Closing):
     shared: the memory it writes to
     scale: its ticks as nanoseconds
     overhead: what stays when it is disarmed, in the agent's words
-    ractors: how many there are
-    unseen: how many of them are not seen
     held: the program had done nothing yet, and was waiting for this
     ended: why there is no more to come: NoSuchTarget if the process has ended, or
         another error; None while it goes on
@@ -189,18 +215,18 @@ class Armed(Closing):
                 f"the agent in process {self._process.pid} cannot see methods:"
                 f" {_text(hello.get('native_reason')) or 'it has no hook'}"
             )
+        self._agent.event_bound = bound_of_exit(what.max_methods)
         reply = self._agent.call("arm", what.arguments(), seconds)
         files = self._agent.take_files()
         if len(files) != 2:
-            raise BrokenAgent("the agent armed, but sent no memory")
+            raise MalformedAnswer("it armed, but sent no memory")
         self.shared = SharedMemory(*files)
-        if self.shared.header.mode is not what.mode:
-            raise BrokenAgent("the agent armed something else than it was asked for")
+        header = self.shared.header
+        if header.methods.capacity > what.max_methods:
+            raise MalformedAnswer("room for more methods than it was asked for")
+        if header.mode is not what.mode:
+            raise MalformedAnswer("it armed something else than it was asked for")
         self.overhead = tuple(_texts(reply.get("overhead")))
-        self.ractors = _integer(reply.get("ractors"))
-        # An agent of before only saw the main one, and does not say.
-        unseen = _integer(reply.get("unseen", self.ractors - 1))
-        self.unseen = max(0, min(unseen, self.ractors - 1))
         self.held = reply.get("held") is True
         before = time.time_ns()
         try:
@@ -269,7 +295,10 @@ class Armed(Closing):
     def learn(self) -> None:
         """Ask for the names of all methods seen so far; sets ``ended`` if it cannot."""
         try:
-            last = self.shared.counters().methods
+            counters = self.shared.counters()
+            if counters.mismatch:
+                raise HookMismatch(self._process.pid, counters.mismatch)
+            last = counters.methods
             while len(self._names) < last:
                 asked = {"from": len(self._names), "count": NAMES_AT_ONCE}
                 if not self._take_names(self._agent.call("names", asked)):
@@ -328,7 +357,7 @@ def _own_time_namespace() -> int | None:
 def _method(found: Map) -> CalledMethod:
     kind = found.get("kind")
     if not isinstance(kind, int) or not 0 <= kind <= max(MethodKind):
-        raise BrokenAgent(f"the agent names a method of kind {kind!r}")
+        raise MalformedAnswer(f"a method of kind {kind!r}")
     if kind == MethodKind.NO_ROOM:
         return NO_ROOM_METHOD
     line = found.get("line")
@@ -344,7 +373,7 @@ def _method(found: Map) -> CalledMethod:
 
 def _maps(found: Any) -> list[Map]:
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise BrokenAgent("the agent's answer has no array of maps")
+        raise MalformedAnswer("no array of maps")
     return found
 
 
@@ -359,5 +388,5 @@ def _texts(found: Any) -> list[str]:
 
 def _integer(found: Any) -> int:
     if not isinstance(found, int):
-        raise BrokenAgent("the agent's answer lacks a number")
+        raise MalformedAnswer("it lacks a number")
     return found

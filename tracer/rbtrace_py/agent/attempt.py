@@ -9,9 +9,11 @@ from collections.abc import Callable
 
 from rbtrace_py.agent.addresses import Landing, RubyAddresses
 from rbtrace_py.agent.detour import Detour
+from rbtrace_py.agent.filtered import can_restart, denied_call
 from rbtrace_py.agent.jobs import find_handle
-from rbtrace_py.agent.refusal import check_state, refuse
-from rbtrace_py.agent.text import Text
+from rbtrace_py.agent.refusal import check_state, is_filtered, refuse
+from rbtrace_py.agent.text import ROOM_SIZE, Text, is_room, room_address
+from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.maps import mappings
 from rbtrace_py.linux.memfile import MemoryFile
 from rbtrace_py.linux.memory import ProcessMemory
@@ -29,6 +31,10 @@ _MOST_ASKED = 3
 _MEANINGLESS = (16, 30, 29)
 """STKFLT, PWR, IO: Ruby's handler notes one, its main thread wakes up to look, and
 nothing comes of it unless the program traps it (``rb_signal_exec``, signal.c)."""
+_READ_WRITE = 0x1 | 0x2
+_MAP = 0x02 | 0x20 | 0x100000
+"""MAP_PRIVATE, MAP_ANONYMOUS, MAP_FIXED_NOREPLACE (asm-generic/mman-common.h)."""
+_NO_FILE = (1 << 64) - 1
 _SIGACTION_SIZE = 160
 """``struct sigaction`` of the C library is 152 bytes; the handler stands first."""
 
@@ -57,14 +63,17 @@ class Attempts:
         self._text: Text | None = None
         self._handler: int | None = None
         self._is_handler_known = False
+        self._is_checked = not is_filtered(process)
         self.stops: list[int] = []
 
     def attempt(self) -> None:
         """Have the text evaluated at Ruby's next safe moment.
 
         Raises Busy, Late, Stopped (see ``detour``), Refused, NotPermitted,
-        NoSuchTarget, NoRoom.
+        NoSuchTarget.
         """
+        if not self._is_checked:
+            self._check_filters()
         if self._ruby.register_one:
             self._lead(self._register_one, is_waking=True)
             return
@@ -76,6 +85,34 @@ class Attempts:
             raise refuse(self._process, "its Ruby has no room for a postponed job")
         trigger = self._ruby.trigger or 0
         self._lead(lambda text: (trigger, number), is_waking=True)
+
+    def _check_filters(self) -> None:
+        """Raise Refused if its filters of system calls forbid what we need."""
+        check_state(self._process)
+        tracee, detour = self._seize()
+        detour.may_restart = False
+        detour.stop()
+        try:
+            filters = tracee.filters()
+            detour.may_restart = can_restart(filters)
+        finally:
+            detour.finish()
+        self.stops.append(detour.stopped_ns)
+        if name := denied_call(filters):
+            raise refuse(
+                self._process,
+                f"its filter of system calls (seccomp) forbids {name}",
+            )
+        self._is_checked = True
+
+    def _seize(self) -> tuple[Tracee, Detour]:
+        deadline = time.monotonic() + _LONGEST
+        tracee = Tracee(self._process)
+        self._at("seized")
+        restore = self._landing.restore
+        return tracee, Detour(
+            self._process, tracee, self._memory, restore, deadline, self._at
+        )
 
     def blank(self) -> None:
         """The text shall not be evaluated any more; it is empty for one that waits."""
@@ -106,22 +143,40 @@ class Attempts:
     def _lead(self, job: Callable[[int], tuple[int, ...]], is_waking: bool) -> None:
         check_state(self._process)
         caught = self._caught()
-        deadline = time.monotonic() + _LONGEST
-        tracee = Tracee(self._process)
-        self._at("seized")
-        if self._text is None:
-            self._text = Text(self._memory, self._landing.rooms, self._code)
-            self._at("text")
-        restore = self._landing.restore
-        detour = Detour(
-            self._process, tracee, self._memory, restore, deadline, self._at
-        )
+        _, detour = self._seize()
+        address = room_address(self._ruby.vm)
+        has_room = self._text is not None or is_room(self._process, address)
         detour.stop()
+        if not has_room:
+            self._make_room(detour, address)
+        if self._text is None:
+            self._text = Text(self._memory, address, self._code)
+            self._at("text")
         detour.run(*job(self._text.address))
-        if is_waking:
+        # One that computes sees to it by itself; each function costs it some stops.
+        if is_waking and detour.is_in_call:
             self._wake(detour, caught)
         detour.finish()
         self.stops.append(detour.stopped_ns)
+
+    def _make_room(self, detour: Detour, address: int) -> None:
+        """Have it mapped by the process; it is let go where that fails.
+
+        What the call returns is lost, so we say where, and see whether it is there.
+        Before Linux 4.17 the address is a hint, which is heeded where it is free.
+        """
+        mmap = self._landing.mmap or 0
+        detour.run(mmap, address, ROOM_SIZE, _READ_WRITE, _MAP, _NO_FILE, 0)
+        self._at("mapped")
+        try:
+            self._memory.read(address, ROOM_SIZE)
+        except UnreadableMemory:
+            detour.finish()
+            raise refuse(
+                self._process,
+                f"it cannot map {ROOM_SIZE} bytes for the code",
+                f"raise its limit of memory: prlimit --pid {self._process.pid} --as=…",
+            ) from None
 
     def _wake(self, detour: Detour, caught: set[int]) -> None:
         """Call Ruby's own handler, if it is known for sure."""

@@ -16,7 +16,17 @@ from contextlib import suppress
 
 from rbtrace_py.agent import protocol
 from rbtrace_py.agent.place import connect
-from rbtrace_py.agent.protocol import BrokenAgent, Channel, FrameType, Head, Map
+from rbtrace_py.agent.proof import denied, prove
+from rbtrace_py.agent.protocol import (
+    SMALL,
+    BrokenAgent,
+    Channel,
+    FrameType,
+    Head,
+    MalformedAnswer,
+    Map,
+    bound_of,
+)
 from rbtrace_py.errors import NotPermitted, RbtraceError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process, gone, parse_stat
@@ -35,7 +45,7 @@ _STOPPED_SECONDS = 0.5
 _MESSAGE_LIMIT = 4096
 _MOST_FILES = 2
 """Descriptors that come with a reply: of ``arm``."""
-_MOST_EVENTS = 16
+_MOST_EVENTS = 4
 _FILES_ROOM = socket.CMSG_SPACE(_MOST_FILES * array.array("i").itemsize)
 
 
@@ -49,6 +59,11 @@ class AgentError(RbtraceError):
         hint = ""
         if self.code == "busy":
             hint = f"end that first, or both: rbtrace-py detach {pid} --yes"
+        elif self.code == "untested":
+            hint = (
+                "Set RBTRACE_UNTESTED_RUBY=1 to arm it all the same: it disarms itself"
+                " where what it reads first is not what Ruby says."
+            )
         elif self.code == "system" and reply.get("errno") == errno.EFBIG:
             hint = (
                 "its limit for files holds for the agent's memory, too (RLIMIT_FSIZE,"
@@ -66,9 +81,9 @@ class _Ended(Exception):
 
 
 class Agent(Closing):
-    """The agent of ``process``; ``hello`` is what it said of itself.
+    """The agent of ``process``; ``hello`` is what it said of itself after our proof.
 
-    events: what it said unasked, in order
+    events: what it said unasked, in order; event_bound: how much each may have
 
     Raises NoAgent, NotPermitted, AgentError, BrokenAgent, NoSuchTarget.
     """
@@ -80,6 +95,7 @@ class Agent(Closing):
         self._is_sending = False
         self._is_cancelled = False
         self._files: list[int] = []
+        self._reply_bound = self.event_bound = SMALL
         self.events: list[Map] = []
         self._socket = connect(process)
         try:
@@ -142,8 +158,17 @@ class Agent(Closing):
 
     def _greet(self) -> Map:
         arguments = {"magic": protocol.MAGIC, "versions": [protocol.VERSION]}
+        answer = None
         try:
-            hello = self._call("hello", arguments, HELLO_SECONDS, {})
+            offer = self._call("hello", arguments, HELLO_SECONDS, {})
+            if offer.get("version") != protocol.VERSION:
+                raise BrokenAgent("the agent speaks another version of the protocol")
+            answer = prove(self._process, offer.get("address"))
+            return self._call("prove", {"answer": answer}, HELLO_SECONDS, {})
+        except AgentError as error:
+            if error.code != "denied":
+                raise
+            raise denied(self._process, answer is not None) from None
         except _Ended:
             # Its agent ends before it, when it ends in an orderly way.
             if self._process.is_ending() or self._process.wait(_ENDING_SECONDS):
@@ -153,12 +178,10 @@ class Agent(Closing):
                 "it answers to its own user and to root, as its user namespace"
                 " sees them",
             ) from None
-        if hello.get("version") != protocol.VERSION:
-            raise BrokenAgent("the agent speaks a version of the protocol of its own")
-        return hello
 
     def _call(self, command: str, arguments: Map, seconds: float, sinks: Sinks) -> Map:
         self._number += 1
+        self._reply_bound = bound_of(command)
         data = protocol.pack_request(self._number, {"command": command, **arguments})
         deadline = time.monotonic() + seconds
         self._is_cancelled, self._is_sending = False, True
@@ -171,16 +194,19 @@ class Agent(Closing):
     def _answer(self, deadline: float, sinks: Sinks, until_event: bool = False) -> Map:
         """The reply that is due, or the next event if no request is under way."""
         long = {self._number: bytearray(), 0: bytearray()}
+        bounds = {self._number: self._reply_bound, 0: self.event_bound}
         while True:
             head, payload = self._frame(deadline)
             is_error = head.type is FrameType.ERROR
             of_nobody = is_error or head.type is FrameType.EVENT or _is_map(head)
             if head.request != self._number and not (of_nobody and head.request == 0):
-                raise BrokenAgent("the agent sent an answer to another request")
+                raise MalformedAnswer("it is to another request")
             if head.type is FrameType.DATA:
-                self._take(head, payload, long[head.request], sinks)
+                size = bounds[head.request].size
+                self._take(head, payload, long[head.request], size, sinks)
                 continue
-            found = protocol.decode_map(long[head.request] if head.flags else payload)
+            data = long[head.request] if head.flags else payload
+            found = protocol.decode_map(data, bounds[head.request].values)
             long[head.request].clear()
             if is_error:
                 raise AgentError(self._process.pid, found)
@@ -191,21 +217,21 @@ class Agent(Closing):
 
     def _hear(self, event: Map) -> None:
         if len(self.events) == _MOST_EVENTS:
-            raise BrokenAgent("the agent goes on sending events")
+            raise MalformedAnswer("events without end")
         self.events.append(event)
 
-    def _take(self, head: Head, payload: bytes, long: bytearray, sinks: Sinks) -> None:
+    def _take(
+        self, head: Head, payload: bytes, long: bytearray, size: int, sinks: Sinks
+    ) -> None:
+        """size: bytes that ``long``, the map that comes in pieces, may have."""
         channel = Channel(head.flags)
         if channel is Channel.MAP:
-            if len(long) + len(payload) > protocol.MAX_REPLY:
-                raise BrokenAgent(
-                    f"the answer is longer than {protocol.MAX_REPLY} bytes",
-                    "let the process write it to a file",
-                )
+            if len(long) + len(payload) > size:
+                raise MalformedAnswer(f"it is longer than {size} bytes")
             long += payload
             return
         if channel not in sinks:
-            raise BrokenAgent("the agent sent data that nobody asked for")
+            raise MalformedAnswer("data that nobody asked for")
         sinks[channel](payload)
 
     def _frame(self, deadline: float) -> tuple[Head, bytes]:
@@ -247,7 +273,7 @@ class Agent(Closing):
                 files.frombytes(rights[: len(rights) // 4 * 4])
                 self._files += files
         if len(self._files) > _MOST_FILES:
-            raise BrokenAgent("the agent sent files that nobody asked for")
+            raise MalformedAnswer("files that nobody asked for")
         return data
 
     def _send(self, data: bytes, deadline: float) -> None:

@@ -20,7 +20,11 @@ from rbtrace_py.linux.maps import mappings
 from rbtrace_py.linux.memfile import MemoryFile
 from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.process import Process
-from rbtrace_py.linux.restart import as_if_not_stopped, without_kernel
+from rbtrace_py.linux.restart import (
+    as_if_not_stopped,
+    not_restarted,
+    without_kernel,
+)
 from rbtrace_py.linux.sigframe import SIGRETURN, Registers
 from rbtrace_py.linux.tracee import Stop, Tracee
 
@@ -52,6 +56,8 @@ class Detour:
 
     restore: address of code that makes ``rt_sigreturn``
     at: told of each step; for tests, which kill us there
+    may_restart: a sleep is taken up again, by ``restart_syscall``; else it ends with
+    EINTR
     stopped_ns: for how long it was kept, when that is over
     """
 
@@ -73,7 +79,13 @@ class Detour:
         self._reader = ProcessMemory(process.pid)
         self._is_away = False
         self._since = 0
+        self.may_restart = True
         self.stopped_ns = 0
+
+    @property
+    def is_in_call(self) -> bool:
+        """Was it in a system call when it was stopped? Perhaps asleep there."""
+        return not self._registers.orig_rax >> 63
 
     # ------------------------------------------------------------------- there
 
@@ -237,7 +249,10 @@ class Detour:
         self._at("registers restored")
 
     def _let_go(self) -> None:
-        self._tracee.set_registers(as_if_not_stopped(self._registers))
+        registers = self._registers
+        if not self.may_restart:
+            registers = not_restarted(registers)
+        self._tracee.set_registers(as_if_not_stopped(registers))
         self._at("restored")
         self._detach()
 

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from rbtrace_py.agent.keeper import Files, Owner, keep
@@ -24,13 +24,18 @@ class NoPlace(RbtraceError):
 
 
 @contextmanager
-def placed(process: Process, files: Files) -> Iterator[str]:
+def placed(
+    process: Process, files: Files, sockets: Sequence[str] = ()
+) -> Iterator[tuple[str, str]]:
     """Make a new directory with ``files`` (contents by name) for ``process``.
 
     A file without contents (None) is not made, but removed if the process makes it.
 
     Gives its path as the process sees it; the directory, 0700, and the files, 0600,
     belong to its user. They are removed when the block ends or we do, even by SIGKILL.
+    And the first of ``sockets`` for which there is a directory now, 0700 and its
+    user's; "" where there is none. That directory stays.
+
     Raises NoPlace, NotPermitted, NoSuchTarget.
     """
     for name in files:
@@ -44,7 +49,7 @@ def placed(process: Process, files: Files) -> Iterator[str]:
         )
     root = process.open("root", os.O_PATH | os.O_DIRECTORY)
     try:
-        child, answer, hold = _start(root, owner, files)
+        child, answer, hold = _start(root, owner, files, sockets)
     finally:
         os.close(root)
     try:
@@ -68,19 +73,21 @@ def _owner(process: Process) -> Owner:
         raise gone(process.pid) from None
 
 
-def _start(root: int, owner: Owner, files: Files) -> tuple[int, int, int]:
+def _start(
+    root: int, owner: Owner, files: Files, sockets: Sequence[str]
+) -> tuple[int, int, int]:
     """The keeper's pid, where to read its answer, and what to close to end it."""
     answer, answer_end = os.pipe2(os.O_CLOEXEC)
     hold_end, hold = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
     if child == 0:
-        keep(root, owner, files, answer_end, hold_end)
+        keep(root, owner, files, sockets, answer_end, hold_end)
     os.close(answer_end)
     os.close(hold_end)
     return child, answer, hold
 
 
-def _read_answer(process: Process, answer: int) -> str:
+def _read_answer(process: Process, answer: int) -> tuple[str, str]:
     """A file system of the target's may let the keeper wait for ever."""
     text, deadline = b"", time.monotonic() + _ANSWER_SECONDS
     while len(text) < _LONGEST_ANSWER:
@@ -97,7 +104,7 @@ def _read_answer(process: Process, answer: int) -> str:
             f"no place for files in process {process.pid}'s root ({said['error']})",
             "give it a /tmp that its user may write to and execute from",
         )
-    return str(said["path"])
+    return str(said["path"]), str(said["socket"])
 
 
 def _collect(child: int) -> None:

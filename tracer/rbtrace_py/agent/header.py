@@ -63,13 +63,13 @@ class TicksOf(IntEnum):
 class Condition(IntFlag):
     """What went wrong since arming."""
 
-    NO_OFFSETS = 1
+    MISMATCH = 1
     METHODS_FULL = 2
     BLOCKS_FULL = 4
     STREAMS_FULL = 8
     NO_INNER = 16
     SILENT = 32
-    LATE_RACTOR = 64
+    OTHER_RACTORS = 64
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Ruby code put into a process that never loaded anything of ours.
 
-The text goes into spare memory while the process runs. Then its main thread is stopped
-for about a millisecond, and led through the two functions that a signal handler of
+Its main thread is stopped for about a millisecond. It is led through its own ``mmap``,
+which makes room for the text; then through the two functions that a signal handler of
 Ruby's may call: one that has the text evaluated at the next safe moment, and Ruby's own
 handler, for a signal that means nothing to it, which wakes who sleeps. What runs then
 tells us so. Until it does, the same is done again.
@@ -27,8 +27,9 @@ from rbtrace_py.linux.ptrace import join_wholly
 
 __all__ = ["Injection", "NotAcknowledged", "check", "inject"]
 
-_FIRST_WAIT, _LONGEST_WAIT = 0.2, 2.0
-"""Seconds until the next attempt: a busy thread keeps Ruby's lock for 0.1 s."""
+_FIRST_WAIT, _LONGEST_WAIT = 1.5, 3.0
+"""Seconds until the next attempt. Each stops the process, and few are needed: a busy
+thread keeps Ruby's lock for 0.1 s, and the code has to wait for it twice."""
 _BUSY_WAIT, _LATE_WAIT = 0.002, 0.2
 _URGENT = -20
 """Nice value; only who has the right to gets it."""
@@ -79,8 +80,8 @@ def inject(
     landing = find_landing(process)
     if landing is None:
         raise refuse(process, "its C library has no return from signals")
-    if not landing.rooms:
-        raise refuse(process, "its libraries leave no memory free, as with musl")
+    if landing.mmap is None:
+        raise refuse(process, "its C library does not export mmap")
     with MemoryFile(process) as memory:
         attempts = Attempts(process, ruby, landing, memory, code, at)
         try:

@@ -30,7 +30,7 @@ Files = Mapping[str, bytes | None]
 
 _MOST_TRIES = 10
 _CAPABILITY_VERSION_3 = 0x20080522
-_PR_SET_NO_NEW_PRIVS = 38
+_PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -43,24 +43,34 @@ class Owner:
     groups: tuple[int, ...]
 
 
-def keep(root: int, owner: Owner, files: Files, answer: int, hold: int) -> NoReturn:
+def keep(
+    root: int,
+    owner: Owner,
+    files: Files,
+    sockets: Sequence[str],
+    answer: int,
+    hold: int,
+) -> NoReturn:
     """Make ``files``, say where on ``answer``, remove them at the end of ``hold``.
 
     root: descriptor of the target's root; ``answer`` and ``hold`` are of pipes.
-    What is said is JSON: {"path": …} or {"error": …}. To be called in a child of ours.
+    What is said is JSON: {"path": …, "socket": …} or {"error": …}; the socket is one of
+    ``sockets`` whose directory is there now, or "". To be called in a child of ours.
     """
     try:
         _leave_us({root, answer, hold})
         _become(owner)
         with _Directory(root, owner, files) as made:
-            os.write(answer, json.dumps({"path": made.path}).encode())
+            socket = _prepare_socket(root, owner.uid, sockets)
+            said = {"path": made.path, "socket": socket}
+            os.write(answer, json.dumps(said).encode())
             os.close(answer)
             while os.read(hold, 4096):
                 pass
     except OSError as error:
-        said = {"error": error.strerror or str(error)}
+        problem = {"error": error.strerror or str(error)}
         with suppress(OSError):
-            os.write(answer, json.dumps(said).encode())
+            os.write(answer, json.dumps(problem).encode())
         os._exit(1)
     finally:
         os._exit(0)
@@ -85,16 +95,27 @@ def _leave_us(kept: set[int]) -> None:
 
 
 def _become(owner: Owner) -> None:
-    """Only root can become another; without capabilities, whoever it is then."""
+    """Only root can become another; without capabilities, whoever it is then.
+
+    Nobody with that user's rights may trace us: /proc/PID/exe is our interpreter, and
+    our memory a copy of the tracer's. A change of user sets what fs.suid_dumpable says.
+    """
+    _hide()
     if os.geteuid() == 0:
         os.setgroups(owner.groups)
         os.setresgid(owner.gid, owner.gid, owner.gid)
         os.setresuid(owner.uid, owner.uid, owner.uid)
+        _hide()
     if os.getresuid() != (owner.uid,) * 3:
         raise PermissionError(1, f"not allowed to become user {owner.uid}")
     if _libc.capset(struct.pack("<Ii", _CAPABILITY_VERSION_3, 0), bytes(24)):
         raise PermissionError(1, "cannot give up capabilities")
     _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def _hide() -> None:
+    if _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):
+        raise PermissionError(1, "cannot keep others from tracing us")
 
 
 class _Directory:
@@ -171,7 +192,49 @@ class _Directory:
         self._remove()
 
 
+def _prepare_socket(root: int, uid: int, sockets: Sequence[str]) -> str:
+    """The first path whose directory is the user's alone, made if need be; "" if none.
+
+    A socket that is there goes: nobody listens on it, or it would have answered.
+    """
+    for path in sockets:
+        directory, name = os.path.split(path)
+        with suppress(OSError):
+            folder = _private_directory(root, directory, uid)
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=folder)
+            os.close(folder)
+            return path
+    return ""
+
+
+def _private_directory(root: int, path: str, uid: int) -> int:
+    """Open it; raises OSError where it belongs to another, or others may enter it."""
+    parent, name = os.path.split(path)
+    place = open_directory_in_root(root, parent)
+    try:
+        _check_owner(root, place, uid)
+        with suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=place)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        folder = os.open(name, flags, dir_fd=place)
+    finally:
+        os.close(place)
+    status = os.fstat(folder)
+    if status.st_uid != uid or status.st_mode & 0o077:
+        os.close(folder)
+        raise PermissionError(1, "it is not the user's alone")
+    return folder
+
+
 def _check_place(root: int, place: int, uid: int) -> None:
+    """It can be trusted, and executed from."""
+    _check_owner(root, place, uid)
+    if os.fstatvfs(place).f_flag & os.ST_NOEXEC:
+        raise PermissionError(1, "mounted noexec")
+
+
+def _check_owner(root: int, place: int, uid: int) -> None:
     """Nobody but the target's user, or its root, may move what is made there."""
     status = os.fstat(place)
     trusted: Sequence[int] = (0, uid, os.stat(".", dir_fd=root).st_uid)
@@ -179,6 +242,3 @@ def _check_place(root: int, place: int, uid: int) -> None:
         raise PermissionError(1, f"it belongs to user {status.st_uid}")
     if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
         raise PermissionError(1, "others may change it, and it is not sticky")
-    flags = os.fstatvfs(place).f_flag
-    if flags & os.ST_NOEXEC:
-        raise PermissionError(1, "mounted noexec")

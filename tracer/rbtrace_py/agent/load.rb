@@ -1,31 +1,32 @@
 # frozen_string_literal: true
 
 # Begins the agent in a process that never loaded it, or again where it was taken out
-# of service. What follows __END__, in the file that is made of this, is the agent.
+# of service. What follows __END__, in the text that is made of this, is the agent.
 #
-# Evaluated with that file's text and path, in a thread of its own; it may be more than
-# once, but only one can make the file "said" beside it. That comes to hold "done", or
-# what went wrong.
+# Evaluated in a thread of its own; it may be more than once, but only one can make the
+# link "begun" in the tracer's folder. "said" leads to "done", or to what went wrong.
 #
-# Each file that is touched costs a wait for Ruby's lock, 0.1 s for every thread that is
-# busy: so they are few. Nothing is required or loaded by its path: what a program hooks
-# into that (caches of compiled code, reloaders) would take note of files that are gone
-# a moment later.
-lambda do |text, path|
-  said = File.open(File.join(File.dirname(path), "said"), File::WRONLY | File::CREAT | File::EXCL, 0o600)
+# Every file that is touched, and every wait, costs 0.1 s for each thread that is busy,
+# as it gives up Ruby's lock (GVL). Making a link does not. Nothing is required or loaded
+# by its path: what a program hooks into that (caches of compiled code, reloaders) would
+# take note of files that are gone a moment later.
+lambda do |text, folder, socket|
+  File.symlink("begun", "#{folder}/begun")
   begin
     # A tracer that was killed may have begun the same a moment ago.
     before = Thread.main.thread_variable_get(:rbtrace_loader)
     Thread.main.thread_variable_set(:rbtrace_loader, Thread.current)
     before.join if before&.alive?
+    Thread.current.thread_variable_set(:rbtrace_socket, socket)
     if defined?(::Tracepoint::Agent)
       agent = ::Tracepoint::Agent
       agent.check_fork
-      socket = agent.path
-      agent.stop unless socket && File.socket?(socket) && File.lstat(socket).uid == Process.euid
+      path = agent.path
+      agent.stop unless path && File.socket?(path) && File.lstat(path).uid == Process.euid
       agent.start
     else
       source = text.partition("\n__END__\n").last
+      path = "#{folder}/agent.rb"
       begin
         RubyVM::InstructionSequence.compile(source, path, path).eval
       ensure
@@ -33,12 +34,11 @@ lambda do |text, path|
         ::Tracepoint.__send__(:remove_const, :Agent) if defined?(::Tracepoint::Agent) && !::Tracepoint::Agent.respond_to?(:start)
       end
     end
-    raise "no socket could be made" unless ::Tracepoint::Agent.path
-
+    made = ::Tracepoint::Agent.path or raise "no socket could be made in #{::Tracepoint::Agent::Place.directories.join(" or ")}"
     found = "done"
   rescue Exception => e # rubocop:disable Lint/RescueException -- it is told, whatever it is
-    found = "#{e.class}: #{e.message}"
+    found = "#{e.class}: #{e.message}".b.delete("\0")
   end
-  said.syswrite("#{found}\n".b)
-  said.close
+  File.symlink(found.byteslice(0, 2000), "#{folder}/said")
+  ::Tracepoint::Agent::Place.tidy(made) if made
 end

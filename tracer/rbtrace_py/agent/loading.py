@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +17,7 @@ from rbtrace_py.agent.client import Agent
 from rbtrace_py.agent.files import placed
 from rbtrace_py.agent.inject import Injection, NotAcknowledged, inject
 from rbtrace_py.agent.keeper import Files
-from rbtrace_py.agent.place import NoAgent, can_tell_users, inner_uid
-from rbtrace_py.agent.refusal import refuse
+from rbtrace_py.agent.place import NoAgent, socket_places
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
 from rbtrace_py.linux.inroot import open_directory_in_root
 from rbtrace_py.linux.process import Process, gone
@@ -30,19 +28,20 @@ _LOADER, _AGENT = _HERE / "load.rb", _HERE / "source" / "agent.rb"
 _PART = re.compile(rb'^require_relative "([a-z/]+)"$', re.MULTILINE)
 _COMMENT = b"# frozen_string_literal: true\n"
 """That each part begins with; Ruby heeds it at the head of a file only."""
-_SAID = "said"
+_BEGUN, _SAID = "begun", "said"
 _DONE = "done"
-_MOST_SAID = 2048
-_SLOWEST_POLL = 0.02
+_SLOWEST_POLL = 0.005
 
 _CODE = (
-    '::Thread.start("%s/agent.rb"){|path|begin;'
-    'text=::File.binread(path).force_encoding("UTF-8");'
-    "::RubyVM::InstructionSequence.compile(text,path,path).eval.call(text,path);"
-    "rescue ::Exception;end}"
+    "::Thread.start('%s','%s',<<'%s'){|folder,socket,text|begin;"
+    'text=text.dup.force_encoding("UTF-8");path="#{folder}/agent.rb";'
+    "::RubyVM::InstructionSequence.compile(text,path,path).eval"
+    ".call(text,folder,socket);rescue ::Exception;end}\n%s\n%s\n"
 )
 """Run where a trap's handler would be: there a thread may be begun, and little else.
-Whatever happens in it is not to reach the program."""
+Whatever happens in it is not to reach the program. The whole text of the agent stands
+in it: to read a file gives up Ruby's lock, 0.1 s for every thread that is busy."""
+_END = "RBTRACE_PY_END"
 
 
 class NotLoaded(RbtraceError):
@@ -59,19 +58,23 @@ class Loaded:
 
 
 def agent_files(hook: bytes | None) -> Files:
-    """What is put there to be loaded, by name.
+    """What is put there, by name: the hook, and names of what the process makes.
 
     hook: the shared object; None: method events are done without
     """
+    files: Files = {_BEGUN: None, _SAID: None}
+    return files if hook is None else {**files, "agent_hook.so": hook}
+
+
+def agent_text() -> str:
+    """The code that loads the agent, and the agent; raises RbtraceError."""
     try:
-        loader = _LOADER.read_bytes() + b"__END__\n" + _joined(_AGENT)
+        return (_LOADER.read_bytes() + b"__END__\n" + _joined(_AGENT)).decode()
     except OSError as error:
         raise RbtraceError(
             f"a file of the agent is missing: {error.filename}: {error.strerror}",
             "install rbtrace-py again",
         ) from error
-    files = {"agent.rb": loader, _SAID: None}
-    return files if hook is None else {**files, "agent_hook.so": hook}
 
 
 def _joined(path: Path) -> bytes:
@@ -100,11 +103,11 @@ def load_agent(
     """
     began = time.monotonic_ns()
     deadline = time.monotonic() + limit
-    check_can_talk(process)
-    with placed(process, files) as folder:
+    text = agent_text()
+    with placed(process, files, socket_places(process)) as (folder, socket):
         at("placed")
         said = Said(process, folder)
-        code = (_CODE % folder).encode()
+        code = (_CODE % (folder, socket, _END, text, _END)).encode()
         injection = inject(process, ruby, code, said.has_begun, limit, at)
         at("acknowledged")
         said.await_end(deadline)
@@ -112,22 +115,6 @@ def load_agent(
         hello = _greet(process, deadline)
         at("answered")
     return Loaded(injection, hello, time.monotonic_ns() - began)
-
-
-def check_can_talk(process: Process) -> None:
-    """Raise Refused where the agent would take us for a stranger.
-
-    It answers to its own user and to root, as its user namespace has them
-    (docs/agent.md, "Who may do what").
-    """
-    us = inner_uid(process, os.geteuid())
-    if us == 0 or (os.geteuid() == process.uid and can_tell_users(process)):
-        return
-    raise refuse(
-        process,
-        "it is in a user namespace in which we are neither root nor its user",
-        f"run it as its user: sudo -u '#{process.uid}' rbtrace-py …",
-    )
 
 
 @contextmanager
@@ -172,7 +159,7 @@ def _greet(process: Process, deadline: float) -> dict[str, object]:
 
 
 class Said:
-    """What load.rb has written to its file, which the process could have replaced."""
+    """The links that load.rb has made, which the process could have replaced."""
 
     def __init__(self, process: Process, folder: str) -> None:
         self._process = process
@@ -180,12 +167,12 @@ class Said:
 
     def has_begun(self) -> bool:
         """Has one of its threads taken it up?"""
-        return self._read() is not None
+        return self._read(_BEGUN) is not None
 
     def await_end(self, deadline: float) -> None:
         """Wait until it has come to its end; raises NotLoaded if that was an error."""
         pause = 0.0005
-        while not (found := self._read() or b"").endswith(b"\n"):
+        while (found := self._read(_SAID)) is None:
             if time.monotonic() > deadline:
                 raise NotAcknowledged(
                     f"process {self._process.pid} began to load the agent, but did not"
@@ -195,39 +182,31 @@ class Said:
                 )
             _pause(self._process, pause)
             pause = min(2 * pause, _SLOWEST_POLL)
-        line = safe_text(found.splitlines()[0], _MOST_SAID)
+        line = safe_text((found.splitlines() or [b""])[0])
         if line != _DONE:
             raise NotLoaded(
                 f"process {self._process.pid} could not load the agent: {line}"
             )
 
-    def _read(self) -> bytes | None:
-        """What is in the file, None where there is no such file of the process's."""
+    def _read(self, name: str) -> bytes | None:
+        """Where the link leads, None where there is no such link of the process's."""
         try:
-            return self._read_file()
+            return self._read_link(name)
         except (OSError, NoSuchTarget):
             return None
 
-    def _read_file(self) -> bytes | None:
+    def _read_link(self, name: str) -> bytes | None:
         root = self._process.open("root", os.O_PATH | os.O_DIRECTORY)
         try:
             folder = open_directory_in_root(root, self._folder)
         finally:
             os.close(root)
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            fd = os.open(_SAID, flags, dir_fd=folder)
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            is_its = status.st_uid == self._process.uid
+            return os.readlink(name.encode(), dir_fd=folder) if is_its else None
         finally:
             os.close(folder)
-        try:
-            status = os.fstat(fd)
-            # Another file of ours, or root's, must not be had read by a link to it.
-            is_its = status.st_uid == self._process.uid and status.st_nlink == 1
-            if not stat.S_ISREG(status.st_mode) or not is_its:
-                return None
-            return os.pread(fd, _MOST_SAID, 0)
-        finally:
-            os.close(fd)
 
 
 def _pause(process: Process, seconds: float) -> None:

@@ -9,12 +9,13 @@ import os
 import re
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 
-from rbtrace_py.errors import BadElf, NoSuchTarget, RbtraceError
+from rbtrace_py.errors import BadElf, NoSuchTarget, NotPermitted, RbtraceError
 from rbtrace_py.linux.binaries import MappedFile, mapped_files, open_mapped
 from rbtrace_py.linux.elf import Budget, ElfFile
 from rbtrace_py.linux.inroot import open_directory_in_root
@@ -23,15 +24,20 @@ from rbtrace_py.linux.ruby_probes import is_ruby_binary
 from rbtrace_py.linux.text import safe_text
 
 _BASES = ("/tmp", "/dev/shm")
-_VARIABLE = b"TRACEPOINT_AGENT_DIR="
+_VARIABLE, _RUNTIME = b"TRACEPOINT_AGENT_DIR", b"XDG_RUNTIME_DIR"
+_LONGEST_PATH = 4096
+"""PATH_MAX."""
 _CREDENTIALS = struct.Struct("3i")
 _MOST_NAMES = 4096
+_MOST_SOCKETS = 16
+"""Of a directory that are tried."""
 _TIMEOUT = struct.Struct("ll")
-_NOBODY = 65_534
-_ALL_USERS = (1 << 32) - 1
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./+-]+")
+"""That needs no quotes in Ruby code."""
 _MARK = b"\0ruby_version\0"
 _MAX_STRINGS = 64 << 20
 CONNECT_SECONDS = 5
+"""For all sockets together, as one may not take a connection."""
 HOW_TO_LOAD = (
     'load it in the program (require "tracepoint/agent", of the gem tracepoint-usdt),'
     " or start it with RUBYOPT=-rtracepoint/agent"
@@ -49,22 +55,24 @@ def connect(process: Process) -> socket.socket:
 
     Raises NoAgent, NoSuchTarget if the process is gone, NotPermitted.
     """
-    reasons: list[str] = []
+    search = _Search(process)
     for directory in _directories(process):
-        for connection in _connections(process, directory, reasons):
-            if process.alive():
-                return connection
+        connection = search.connection(directory)
+        if connection is not None and process.alive():
+            return connection
+        if connection is not None:
             connection.close()
             raise gone(process.pid)
     if process.is_ending():
         raise gone(process.pid)
-    stranger = None if reasons else runs_no_ruby(process)
+    stranger = None if search.reasons else runs_no_ruby(process)
     if stranger is not None:
         raise stranger
-    why = f": {reasons[0]}" if reasons else ""
+    why = "".join(f": {reason}" for reason in search.reasons[:1])
+    refused = "".join(f"; not looked into: {reason}" for reason in search.refused)
     raise NoAgent(
         f"there is no agent in process {process.pid}{why}",
-        f"{HOW_TO_LOAD}; or put it in: rbtrace-py attach {process.pid}",
+        f"{HOW_TO_LOAD}; or put it in: rbtrace-py attach {process.pid}{refused}",
     )
 
 
@@ -103,26 +111,59 @@ def _names_ruby(process: Process, file: MappedFile) -> bool:
     return False
 
 
-def _connections(
-    process: Process, directory: str, reasons: list[str]
-) -> Iterator[socket.socket]:
-    """Those of a directory that are the process's own; ``reasons`` why others not."""
-    try:
-        fd = _open_directory(process, directory)
-    except (OSError, RbtraceError):
-        return
-    try:
-        for name in _names(process, fd):
-            connection = _connect(f"/proc/self/fd/{fd}/{name}", reasons)
-            if connection is not None:
-                problem = _foreign(process, connection)
-                if problem is None:
-                    yield connection
-                    return
-                connection.close()
-                reasons.append(problem)
-    finally:
-        os.close(fd)
+class _Search:
+    """The search for a process's socket.
+
+    reasons: why a socket is not its own, or takes no connection
+    refused: directories that somebody else can have filled, and why
+    """
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._deadline = time.monotonic() + CONNECT_SECONDS
+        self.reasons: list[str] = []
+        self.refused: list[str] = []
+
+    def connection(self, directory: str) -> socket.socket | None:
+        """To the process's own socket in a directory, if it is there."""
+        try:
+            fd = _open_directory(self._process, directory)
+        except (OSError, RbtraceError):
+            return None
+        try:
+            problem = _not_its_own(self._process, fd)
+            if problem is None:
+                return self._first(fd)
+            self.refused.append(f"{safe_text(os.fsencode(directory))}, which {problem}")
+            return None
+        finally:
+            os.close(fd)
+
+    def _first(self, directory: int) -> socket.socket | None:
+        for name in islice(_names(self._process, directory), _MOST_SOCKETS):
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                return None
+            path = f"/proc/self/fd/{directory}/{name}"
+            connection = _connect(path, left, self.reasons)
+            if connection is None:
+                continue
+            problem = _foreign(self._process, connection)
+            if problem is None:
+                return connection
+            connection.close()
+            self.reasons.append(problem)
+        return None
+
+
+def _not_its_own(process: Process, directory: int) -> str | None:
+    """Why others can have put sockets there, None if they cannot."""
+    status = os.fstat(directory)
+    if status.st_uid != process.uid:
+        return f"belongs to user {status.st_uid}"
+    if status.st_mode & 0o022:
+        return "can be written by others"
+    return None
 
 
 def _open_directory(process: Process, directory: str) -> int:
@@ -133,7 +174,7 @@ def _open_directory(process: Process, directory: str) -> int:
     before, name = os.path.split(directory.rstrip("/"))
     if name in ("", ".", ".."):
         before, name = directory, "."
-    root = process.open("root", os.O_PATH | os.O_DIRECTORY)
+    root = _open_root(process)
     try:
         way = open_directory_in_root(root, before)
     finally:
@@ -144,42 +185,65 @@ def _open_directory(process: Process, directory: str) -> int:
         os.close(way)
 
 
+def _open_root(process: Process) -> int:
+    """That of the process; ours where we may not know.
+
+    Who listens there is asked of the kernel in any case.
+    """
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+    try:
+        return process.open("root", flags)
+    except NotPermitted:
+        return os.open("/", flags)
+
+
 def _directories(process: Process) -> Iterator[str]:
-    """By preference, as the process has them."""
-    asked = _environment(process)
-    if asked:
-        # A relative one was in the working directory of that time.
+    """By preference, as the process has them.
+
+    Variables are those that it was started with; a relative path was in the working
+    directory of that time.
+    """
+    variables = _variables(process)
+    if asked := variables.get(_VARIABLE):
         yield asked
-    uid = inner_uid(process, process.uid)
+    uid = _inner_uid(process, process.uid)
     uid = process.uid if uid is None else uid
-    yield from (f"{base}/rbtrace-agent-{uid}" for base in _BASES)
+    runtime = variables.get(_RUNTIME, "")
+    bases = [runtime] if runtime.startswith("/") else []
+    for base in dict.fromkeys((*bases, f"/run/user/{uid}", *_BASES)):
+        yield f"{base}/rbtrace-agent-{uid}"
 
 
-def _environment(process: Process) -> str:
-    """TRACEPOINT_AGENT_DIR, as the process was started with."""
+def socket_places(process: Process) -> list[str]:
+    """Paths that the socket of a new agent may have, by preference.
+
+    None where the program says itself which directory it wants. They stand in Ruby code
+    later: a directory with other than plain characters is left out.
+    """
+    if _variables(process).get(_VARIABLE):
+        return []
+    name = next(_names(process, -1))
+    directories = filter(_PLAIN_PATH.fullmatch, _directories(process))
+    return [f"{directory}/{name}" for directory in directories]
+
+
+def _variables(process: Process) -> dict[bytes, str]:
+    """Those that name a directory."""
     try:
         words = process.read("environ").split(b"\0")
     except RbtraceError:
-        return ""
-    found = (word[len(_VARIABLE) :] for word in words if word.startswith(_VARIABLE))
-    return os.fsdecode(next(found, b""))
+        return {}
+    pairs = (word.partition(b"=") for word in words if len(word) < _LONGEST_PATH)
+    known = (_VARIABLE, _RUNTIME)
+    return {name: os.fsdecode(path) for name, _, path in pairs if name in known}
 
 
-def inner_uid(process: Process, uid: int) -> int | None:
+def _inner_uid(process: Process, uid: int) -> int | None:
     """The number that a user of ours has for the process, None if it has none."""
     for inner, outer, count in _uid_map(process):
         if outer <= uid < outer + count:
             return inner + uid - outer
     return None
-
-
-def can_tell_users(process: Process) -> bool:
-    """Can the process tell its own user from those without a number for it?
-
-    Each of them is shown to it as nobody.
-    """
-    knows_all = sum(count for *_, count in _uid_map(process)) >= _ALL_USERS
-    return knows_all or inner_uid(process, process.uid) != _NOBODY
 
 
 def _uid_map(process: Process) -> list[tuple[int, int, int]]:
@@ -201,11 +265,11 @@ def _names(process: Process, directory: int) -> Iterator[str]:
                 yield entry.name
 
 
-def _connect(path: str, reasons: list[str]) -> socket.socket | None:
+def _connect(path: str, seconds: float, reasons: list[str]) -> socket.socket | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         # Blocking: a queue that is full is waited for only so (unix_stream_connect).
-        wait = _TIMEOUT.pack(CONNECT_SECONDS, 0)
+        wait = _TIMEOUT.pack(int(seconds), int(seconds % 1 * 999_999) + 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
         connection.connect(path)
         return connection

@@ -22,10 +22,8 @@ MAGIC = "rbtrace-agent"
 MAX_PAYLOAD = 65_536
 MAX_REQUEST = 16 << 20
 """Bytes of a request's map; the agent takes no more."""
-MAX_REPLY = 1 << 30
-"""Bytes of a map from the agent; our own bound, as it is put together in memory."""
-MAX_VALUES = 1 << 22
-"""Values in a map from the agent; ours too: a byte of it can take fifty in Python."""
+MAX_REPLY = 8 << 20
+"""Bytes of a map from the agent; it sends no longer one."""
 _DEPTH = 16
 _HEAD = struct.Struct("<IBBHI")
 HEAD_SIZE = _HEAD.size
@@ -36,6 +34,48 @@ _DOUBLE = struct.Struct("<d")
 
 class BrokenAgent(RbtraceError):
     """The agent sends what is no answer, or nothing; the connection is of no use."""
+
+
+class MalformedAnswer(BrokenAgent):
+    """The agent sent what is no answer to what it was asked."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"malformed answer from the agent: {detail}")
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How much a map from the agent may have.
+
+    size: bytes; values: that are in it, as a byte of one can take fifty in Python
+    """
+
+    size: int
+    values: int
+
+
+SMALL = Bound(MAX_PAYLOAD, 4096)
+_BOUNDS = {
+    "backtraces": Bound(MAX_REPLY, 1 << 18),
+    "eval": Bound(MAX_REPLY, 1 << 18),
+    "names": Bound(MAX_REPLY, 1 << 16),
+    "threads": Bound(MAX_REPLY, 1 << 18),
+}
+"""Of answers that can have more than a few numbers and names."""
+_METHOD_SIZE, _METHOD_VALUES = 512, 8
+"""Of a method in the event ``exit``."""
+
+
+def bound_of(command: str) -> Bound:
+    """What an answer to ``command`` can have."""
+    return _BOUNDS.get(command, SMALL)
+
+
+def bound_of_exit(methods: int) -> Bound:
+    """What the event ``exit`` can have where so many methods were asked for."""
+    return Bound(
+        SMALL.size + methods * _METHOD_SIZE, SMALL.values + methods * _METHOD_VALUES
+    )
 
 
 class FrameType(IntEnum):
@@ -75,16 +115,16 @@ class Head:
 
 
 def parse_head(data: bytes) -> Head:
-    """What an agent may send; raises BrokenAgent for all else."""
+    """What an agent may send; raises MalformedAnswer for all else."""
     length, kind, flags, zero, request = _HEAD.unpack(data)
     if kind not in _FROM_AGENT or zero:
-        raise BrokenAgent("the agent sent what is no frame")
+        raise MalformedAnswer("no such frame")
     if length > MAX_PAYLOAD:
-        raise BrokenAgent(f"the agent sent a frame of {length} bytes")
+        raise MalformedAnswer(f"a frame of {length} bytes")
     if flags > (Channel.FILE if kind == FrameType.DATA else 1):
-        raise BrokenAgent("the agent sent a frame with unknown flags")
+        raise MalformedAnswer("a frame with unknown flags")
     if length and flags and kind != FrameType.DATA:
-        raise BrokenAgent("the agent sent a frame with two payloads")
+        raise MalformedAnswer("a frame with two payloads")
     return Head(length, FrameType(kind), flags, request)
 
 
@@ -136,22 +176,22 @@ def _sized(data: bytes) -> bytes:
     return _U32.pack(len(data)) + data
 
 
-def decode_map(data: bytes | bytearray) -> Map:
-    """The one map that ``data`` is; raises BrokenAgent."""
-    reader = _Reader(memoryview(data))
+def decode_map(data: bytes | bytearray, values: int = SMALL.values) -> Map:
+    """The one map that ``data`` is, of so many values; raises MalformedAnswer."""
+    reader = _Reader(memoryview(data), values)
     value = reader.value(1)
     if not isinstance(value, dict) or not reader.is_done():
-        raise BrokenAgent("the agent sent what is not exactly one map")
+        raise MalformedAnswer("not exactly one map")
     return value
 
 
 class _Reader:
     """Takes values from bytes that may be anything."""
 
-    def __init__(self, data: memoryview) -> None:
+    def __init__(self, data: memoryview, values: int) -> None:
         self._data = data
         self._at = 0
-        self._left = MAX_VALUES
+        self._left = values
 
     def is_done(self) -> bool:
         return self._at == len(self._data)
@@ -160,7 +200,7 @@ class _Reader:
         """The next value; ``depth`` is 1 for the outermost."""
         self._left -= 1
         if depth > _DEPTH or self._left < 0:
-            raise BrokenAgent("the agent sent a map that is too deep or too large")
+            raise MalformedAnswer("a map that is too deep or too large")
         match bytes(self._take(1)):
             case b"n":
                 return None
@@ -180,14 +220,14 @@ class _Reader:
                 return [self.value(depth + 1) for _ in range(self._number(1))]
             case b"m":
                 return self._map(depth)
-        raise BrokenAgent("the agent sent a value of no known type")
+        raise MalformedAnswer("a value of no known type")
 
     def _map(self, depth: int) -> Map:
         pairs: Map = {}
         for _ in range(self._number(5)):
             key = self._text()
             if key in pairs:
-                raise BrokenAgent("the agent sent a map with a key twice")
+                raise MalformedAnswer("a map with a key twice")
             pairs[key] = self.value(depth + 1)
         return pairs
 
@@ -195,13 +235,13 @@ class _Reader:
         try:
             return str(self._take(self._length()), "utf-8")
         except UnicodeDecodeError:
-            raise BrokenAgent("the agent sent text that is not UTF-8") from None
+            raise MalformedAnswer("text that is not UTF-8") from None
 
     def _number(self, least: int) -> int:
         """How many things follow that take ``least`` bytes each at least."""
         number = self._length()
         if number * least > len(self._data) - self._at:
-            raise BrokenAgent("the agent sent a value that is cut short")
+            raise MalformedAnswer("a value that is cut short")
         return number
 
     def _length(self) -> int:
@@ -211,6 +251,6 @@ class _Reader:
     def _take(self, size: int) -> memoryview:
         end = self._at + size
         if end > len(self._data):
-            raise BrokenAgent("the agent sent a value that is cut short")
+            raise MalformedAnswer("a value that is cut short")
         self._at, start = end, self._at
         return self._data[start:end]

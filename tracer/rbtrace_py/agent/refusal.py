@@ -6,12 +6,14 @@ Nothing here touches the process.
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 
 from rbtrace_py.agent.addresses import RubyAddresses
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, VmNotStarted
 from rbtrace_py.linux.memfile import MemoryFile
 from rbtrace_py.linux.process import Process, gone, parse_stat, parse_status
 from rbtrace_py.linux.ptrace import seize_refused
+from rbtrace_py.linux.seccomp import can_read_filters
 
 _EM_X86_64 = 62
 _LOAD_IT = "or load the agent in the program itself: ruby -rtracepoint/agent"
@@ -48,12 +50,44 @@ def check_state(process: Process) -> None:
         raise _without_main_thread(process)
     if state in "Tt":
         raise refuse(process, "it is stopped", f"continue it: kill -CONT {process.pid}")
-    if status.get("Seccomp", "0") != "0":
-        raise refuse(
-            process, "a filter of system calls (seccomp) may kill it for what we do"
-        )
+    _check_seccomp(process, status)
     if "shstk" in status.get("x86_Thread_features", "").split():
         raise refuse(process, "it has a shadow stack, which forbids such calls")
+
+
+def is_filtered(process: Process) -> bool:
+    """Has its main thread a filter of system calls (seccomp)?"""
+    return parse_status(process.read("status")).get("Seccomp") == "2"
+
+
+def _check_seccomp(process: Process, status: Mapping[str, str]) -> None:
+    """A filter can be read when the process stands; here what must be true before.
+
+    A new thread has the filters of the one that makes it, whichever that is.
+    """
+    mode = status.get("Seccomp", "0")
+    if mode == "0":
+        return
+    if mode != "2":
+        raise refuse(process, "it is in seccomp's strict mode")
+    if not can_read_filters():
+        raise refuse(
+            process,
+            "a filter of system calls (seccomp) may kill it for what we do",
+            "run as root, outside of containers: the filter is read then",
+        )
+    of_all = {_filters(process, tid) for tid in process.threads()} - {None}
+    if len(of_all) > 1:
+        raise refuse(process, "its threads have different filters (seccomp)")
+
+
+def _filters(process: Process, tid: int) -> str | None:
+    """How many a thread has (since Linux 5.9); None if it has ended."""
+    try:
+        status = parse_status(process.read(f"task/{tid}/status"))
+    except NoSuchTarget:
+        return None
+    return status.get("Seccomp_filters", status.get("Seccomp"))
 
 
 def _without_main_thread(process: Process) -> RbtraceError:

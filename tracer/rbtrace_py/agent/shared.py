@@ -69,6 +69,8 @@ _DIRECTORY = struct.Struct(f"<{BLOCKS_A_METHOD}I")
 class Counters:
     """What changes; the numbers of methods and blocks include number 0.
 
+    mismatch: what the hook read otherwise than Ruby, for which it disarmed itself; 0:
+        nothing
     no_stream: events dropped for want of memory for a stream
     no_method: calls of methods that found no room, counted as number 0's
     too_deep: calls left out, more than 16,384 deep
@@ -83,6 +85,7 @@ class Counters:
     blocks: int
     streams: int
     conditions: Condition
+    mismatch: int
     no_stream: int
     no_method: int
     too_deep: int
@@ -181,7 +184,7 @@ class SharedMemory(Closing):
         """As they are now."""
         at = _COUNTERS_AT
         found = _COUNTERS.unpack(self._read(at, _COUNTERS.size))
-        state, methods, blocks, streams, conditions, _, *rest = found
+        state, methods, blocks, streams, conditions, mismatch, *rest = found
         header = self.header
         for name, number, most in (
             ("methods", methods, header.methods.capacity),
@@ -191,7 +194,8 @@ class SharedMemory(Closing):
             if number > most:
                 raise BrokenAgent(f"the agent's memory says {number} {name} of {most}")
         known = Condition(conditions & sum(Condition))
-        return Counters(state == 1, methods, blocks, streams, known, *rest)
+        armed = state == 1
+        return Counters(armed, methods, blocks, streams, known, mismatch, *rest)
 
     def methods(self, first: int, last: int) -> list[Method]:
         """Those numbered ``first`` up to, but without, ``last``."""

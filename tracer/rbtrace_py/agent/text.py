@@ -1,95 +1,76 @@
-"""The text of the code, in memory of the process where it can stay.
+"""The text of the code, in memory of the process's own where it can stay.
 
-A room that is used begins with a mark; texts follow, each ended by a NUL. What a tracer
-that was killed has left there stays until there is no more room, as it may yet be read.
+The memory is a mapping that the process makes at the first attach, and keeps: a text
+may be evaluated late, and Ruby's table of postponed jobs (3.3 and later) names it until
+the process ends. A later tracer finds it by its address, and uses it again.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 
-from rbtrace_py.errors import RbtraceError
+from rbtrace_py.agent.refusal import refuse
+from rbtrace_py.linux.maps import Mapping, mappings
 from rbtrace_py.linux.memfile import MemoryFile
+from rbtrace_py.linux.process import Process
 
-MARK = b"rbtrace-py text\0"
-_ALIGN = 16
+ROOM_SIZE = 128 << 10
+"""Bytes of the mapping, whose pages cost memory where a text was written."""
+
+_PAGE = 4096
+_LOWEST = 1 << 45
 _READING = 0.002
-"""Seconds after which who began to read a text has read it."""
+"""Seconds after which a thread that began to read a text has read it."""
 
 
-class NoRoom(RbtraceError):
-    """No zeroed memory that is large enough."""
+def room_address(vm: int) -> int:
+    """Where the mapping is, in a process whose VM is at ``vm``.
+
+    The same for every tracer of a process, in its forked children too, and as hard to
+    guess as the VM's own address. On x86-64, 2^45 to 2^46 is far from where programs,
+    libraries, heaps and the shadow memory of sanitizers are.
+    """
+    return _LOWEST + (vm >> 2 & -_PAGE)
+
+
+def is_room(process: Process, address: int) -> bool:
+    """Is the mapping there? Raises Refused if there is another."""
+    for mapping in mappings(process):
+        if mapping.start < address + ROOM_SIZE and address < mapping.end:
+            if _is_ours(mapping, address):
+                return True
+            raise refuse(process, f"something else is mapped at {address:#x}")
+    return False
+
+
+def _is_ours(mapping: Mapping, address: int) -> bool:
+    is_whole = (mapping.start, mapping.end) == (address, address + ROOM_SIZE)
+    return is_whole and mapping.is_writable and not mapping.path
 
 
 class Text:
     """A text at ``address``, blanked when it has served.
 
-    It is read by the process at some later time, perhaps just when we write: so its
-    first byte, without which it is empty, is the last to come and the first to go.
-    One who writes must have seized the process, so that there are no two.
+    The process reads it at some later time, perhaps just when we write: so its first
+    byte, without which it is empty, is the last to come and the first to go. A writer
+    must have seized the process, so that there are never two.
     """
 
-    def __init__(
-        self, memory: MemoryFile, rooms: Iterable[tuple[int, int]], text: bytes
-    ) -> None:
-        """Raises NoRoom, ValueError for a NUL in ``text``, UnreadableMemory."""
-        if b"\0" in text or not text:
-            raise ValueError("a text to be evaluated must not be empty or hold NUL")
+    def __init__(self, memory: MemoryFile, address: int, text: bytes) -> None:
+        """Raises ValueError for a text that cannot stand there, UnreadableMemory."""
+        if b"\0" in text or not 0 < len(text) < ROOM_SIZE:
+            raise ValueError("a text to be evaluated must fit, and not hold NUL")
         self._memory = memory
-        self._size = len(text)
-        self._room, self._length, self.address = _place(memory, rooms, len(text) + 1)
-        memory.write(self._room, MARK)
-        memory.write(self.address + 1, text[1:])
-        memory.write(self.address, text[:1])
+        self.address = address
+        if memory.read(address, 1) != b"\0":
+            # Of a tracer that was killed.
+            self.blank()
+            time.sleep(_READING)
+        memory.write(address + 1, text[1:])
+        memory.write(address, text[:1])
 
     def blank(self) -> None:
         """Make it an empty text; evaluated later, it does nothing."""
         self._memory.write(self.address, b"\0")
-        self._memory.write(self.address, bytes(self._size))
-        used = self._memory.read(self._room, self._length)
-        if not used[len(MARK) :].strip(b"\0"):
-            self._memory.write(self._room, bytes(len(MARK)))
-
-
-def _place(
-    memory: MemoryFile, rooms: Iterable[tuple[int, int]], size: int
-) -> tuple[int, int, int]:
-    """A room, its length, and a place for ``size`` bytes in it."""
-    full: list[tuple[int, int]] = []
-    for start, length in _aligned(rooms):
-        data = memory.read(start, length)
-        used = len(data.rstrip(b"\0"))
-        if used and not data.startswith(MARK):
-            continue
-        # A NUL stays between.
-        free = start + max(used + 1, len(MARK))
-        free += -free % _ALIGN
-        if free + size <= start + length:
-            return start, length, free
-        if used and len(MARK) + size <= length:
-            full.append((start, length))
-    for start, length in full:
-        _empty(memory, start + len(MARK), length - len(MARK))
-        return start, length, start + len(MARK)
-    raise NoRoom(
-        f"no room for {size} bytes of code in the process",
-        "load the agent in the program itself: ruby -rtracepoint/agent",
-    )
-
-
-def _aligned(rooms: Iterable[tuple[int, int]]) -> Iterable[tuple[int, int]]:
-    for start, length in rooms:
-        lost = -start % _ALIGN
-        if length > lost + len(MARK):
-            yield start + lost, length - lost
-
-
-def _empty(memory: MemoryFile, start: int, length: int) -> None:
-    """Texts of those who were killed: none begins any more, then there is none."""
-    data = memory.read(start, length)
-    for at in range(0, length, _ALIGN):
-        if data[at] and (at == 0 or data[at - 1] == 0):
-            memory.write(start + at, b"\0")
-    time.sleep(_READING)
-    memory.write(start, bytes(length))
+        used = self._memory.read(self.address, ROOM_SIZE).rstrip(b"\0")
+        self._memory.write(self.address, bytes(len(used)))

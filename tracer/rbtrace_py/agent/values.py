@@ -17,7 +17,6 @@ _REASONS = {
     2: "(too many were under way)",
     3: "(no stack was left for it)",
     4: "(no memory was left for it)",
-    5: "(not in other Ractors)",
 }
 
 

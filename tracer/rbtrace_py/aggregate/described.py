@@ -12,7 +12,7 @@ class Offset(NamedTuple):
 
     name: ours; member: CRuby's words, "" where they are not known
     offset: in bytes, of a bit field its number
-    origin: ``table``, ``DWARF``, ``calibrated`` or ``mined``
+    origin: ``file``, ``DWARF``, ``table`` or ``mined``
     is_confirmed: does the binary's own code use this offset?
     """
 

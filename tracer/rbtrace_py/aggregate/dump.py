@@ -46,6 +46,7 @@ class Dump:
     stopped_ns: how long it was stopped for that, None if it was not
     signal: number of the signal that a core is of, 0 for none
     notes: what a user should know, a line each
+    folder: the working directory, where it is known
     """
 
     pid: int
@@ -57,6 +58,7 @@ class Dump:
     stopped_ns: int | None = None
     signal: int = 0
     notes: tuple[str, ...] = ()
+    folder: str = ""
 
     @property
     def failed(self) -> int:

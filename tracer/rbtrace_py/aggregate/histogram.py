@@ -6,17 +6,19 @@ kernel says what an HdrHistogram fed with every value would say. The formula
 has no upper end: any value below 2**63 has a bucket.
 
 A distribution is a value: nothing changes it, ``minus`` and ``merge`` make new
-ones. Its counts are kept under the kernel's sparse bucket key, a u32.
+ones. Its counts are kept under the kernel's sparse bucket key, a u32, in arrays:
+12 bytes a bucket, as ``--by`` may keep hundreds of thousands of them for days.
 """
 
 from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
+from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -85,6 +87,14 @@ def _bits_float(bits: int) -> float:
     return value
 
 
+def _packed(code: str, numbers: list[int]) -> Sequence[int]:
+    """The numbers in an array, where they fit: those of a file may be any."""
+    try:
+        return array(code, numbers)
+    except OverflowError:
+        return numbers
+
+
 class Distribution(ABC):
     """Counts under bucket keys, with what can be asked of them.
 
@@ -94,23 +104,28 @@ class Distribution(ABC):
     kind: ClassVar[str]
     """integer, signed or float: how ``keys`` are to be read."""
 
-    __slots__ = ("_counts", "_cumulative", "_order")
+    __slots__ = ("_amounts", "_cumulative", "_finite", "_keys")
 
     def __init__(self, counts: Mapping[int, int]) -> None:
-        self._counts = {key: count for key, count in counts.items() if count > 0}
-        self._order: list[int] | None = None
-        self._cumulative: list[int] = []
+        found = sorted(
+            ((key, count) for key, count in counts.items() if count > 0),
+            key=lambda pair: (not self._is_finite(pair[0]), self._rank(pair[0])),
+        )
+        # Finite values come first, ascending.
+        self._keys = _packed("I", [key for key, _ in found])
+        self._amounts = _packed("Q", [count for _, count in found])
+        self._finite = sum(map(self._is_finite, self._keys))
+        self._cumulative: Sequence[int] | None = None
 
     @property
     def keys(self) -> Mapping[int, int]:
-        """Kernel key → count, without empty buckets, in no order."""
-        return self._counts
+        """Kernel key → count, without empty buckets."""
+        return dict(zip(self._keys, self._amounts, strict=True))
 
     @property
     def count(self) -> int:
         """How many values there are (for floats: finite ones)."""
-        self._sort()
-        return self._cumulative[-1] if self._cumulative else 0
+        return sum(self._amounts[: self._finite])
 
     @property
     def apart(self) -> dict[str, int]:
@@ -120,21 +135,19 @@ class Distribution(ABC):
     @property
     def min(self) -> Number:
         """Lowest value of the lowest bucket; 0 when there is none."""
-        order = self._sort()
-        return self._bounds(order[0])[0] if order else 0
+        return self._bounds(self._keys[0])[0] if self._finite else 0
 
     @property
     def max(self) -> Number:
         """Highest value of the highest bucket; 0 when there is none."""
-        order = self._sort()
-        return self._bounds(order[-1])[1] if order else 0
+        return self._bounds(self._keys[self._finite - 1])[1] if self._finite else 0
 
     @property
     def mean(self) -> float:
         """Mean of the middles of all buckets; 0.0 when there is none."""
-        if not self.count:
+        if not self._finite:
             return 0.0
-        total = sum(self._middle(key) * self._counts[key] for key in self._sort())
+        total = sum(self._middle(key) * count for key, count in self._pairs())
         return float(total) / self.count
 
     def percentile(self, percentile: float) -> Number:
@@ -142,39 +155,37 @@ class Distribution(ABC):
 
         At 0 it is the lowest value there is; without values it is 0.
         """
-        order = self._sort()
-        if not order:
+        if not self._finite:
             return 0
-        wanted = int(min(percentile, 100.0) * self.count / 100 + 0.5)
+        if self._cumulative is None:
+            amounts = self._amounts[: self._finite]
+            self._cumulative = _packed("Q", list(accumulate(amounts)))
+        wanted = int(min(percentile, 100.0) * self._cumulative[-1] / 100 + 0.5)
         place = bisect_left(self._cumulative, max(wanted, 1))
-        return self._bounds(order[place])[1 if percentile else 0]
+        return self._bounds(self._keys[place])[1 if percentile else 0]
 
     def buckets(self) -> Iterator[Bucket]:
         """Lowest value, highest value and count of each bucket, ascending."""
-        for key in self._sort():
+        for key, count in self._pairs():
             lowest, highest = self._bounds(key)
-            yield lowest, highest, self._counts[key]
+            yield lowest, highest, count
+
+    def _pairs(self) -> Iterator[tuple[int, int]]:
+        """Key and count of each finite bucket, ascending."""
+        return islice(zip(self._keys, self._amounts, strict=True), self._finite)
 
     def minus(self, older: Distribution) -> Self:
         """What came after ``older``, a snapshot of the same distribution."""
         before = older.keys
         return type(self)(
-            {key: count - before.get(key, 0) for key, count in self._counts.items()}
+            {key: count - before.get(key, 0) for key, count in self.keys.items()}
         )
 
     def merge(self, other: Distribution) -> Self:
         """Both together; ``other`` is of the same class."""
-        merged = Counter(self._counts)
+        merged = Counter(self.keys)
         merged.update(other.keys)
         return type(self)(merged)
-
-    def _sort(self) -> list[int]:
-        if self._order is None:
-            self._order = sorted(filter(self._is_finite, self._counts), key=self._rank)
-            self._cumulative = list(
-                accumulate(self._counts[key] for key in self._order)
-            )
-        return self._order
 
     def _is_finite(self, key: int) -> bool:
         return True
@@ -194,12 +205,12 @@ class Distribution(ABC):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Distribution):
             return NotImplemented
-        return self.kind == other.kind and self._counts == other._counts
+        return self.kind == other.kind and self.keys == other.keys
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._counts!r})"
+        return f"{type(self).__name__}({self.keys!r})"
 
 
 class Histogram(Distribution):
@@ -288,7 +299,7 @@ class FloatHistogram(Distribution):
     @property
     def apart(self) -> dict[str, int]:
         found: Counter[str] = Counter()
-        for key, count in self._counts.items():
+        for key, count in self.keys.items():
             if not self._is_finite(key):
                 found[_name_unbounded(key)] += count
         return dict(sorted(found.items()))
@@ -296,7 +307,7 @@ class FloatHistogram(Distribution):
     @property
     def mean(self) -> float:
         count = self.count
-        shares = ((key, self._counts[key] / count) for key in self._sort())
+        shares = ((key, amount / count) for key, amount in self._pairs())
         return sum((self._middle(key) * share for key, share in shares), 0.0)
 
     def _is_finite(self, key: int) -> bool:

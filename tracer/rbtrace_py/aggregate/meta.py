@@ -23,6 +23,7 @@ class Meta:
     mode: ``cpu`` or ``wall``; engine: what read the stacks
     command: of the target, where it is known; rubies: the versions of Ruby
     tool: what made it, with its version
+    folder: the working directory of the target, where it is known
     """
 
     started_ns: int = 0
@@ -34,6 +35,7 @@ class Meta:
     command: str = ""
     rubies: tuple[str, ...] = ()
     tool: str = ""
+    folder: str = ""
 
 
 LOSSES = ("rounds", "late", "failed")

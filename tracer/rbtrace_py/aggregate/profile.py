@@ -35,6 +35,16 @@ class Profile:
         """Of weights: ``samples``, ``calls`` or ``ns``."""
         return self.counts.statistics.unit
 
+    @property
+    def one_cpu(self) -> int | None:
+        """Weight of one CPU for the time that passed: 100 % in mode cpu.
+
+        None where shares are parts of all samples.
+        """
+        own = self.counts.statistics
+        is_of_cpus = self.meta.mode == "cpu" and self.unit == "samples"
+        return own.rounds if is_of_cpus and own.rounds else None
+
     def stream(self) -> Iterator[Sample]:
         """The samples; where they were not kept, one without a time for each row."""
         if self.samples is not None:

@@ -21,6 +21,7 @@ class Statistics:
     trimmed, truncated: those with that flag (a sample may have both)
     unclean: those with any flag
     failed: stacks that could not be read, and are in no count; of calls events lost
+    idle: weight of idle samples that a report leaves out
     other: weight that is in ``(other)``, as there was no room for more stacks
     """
 
@@ -36,6 +37,7 @@ class Statistics:
     unclean: int = 0
     failed: int = 0
     other: int = 0
+    idle: int = 0
     counted: str = "samples"
 
     @property

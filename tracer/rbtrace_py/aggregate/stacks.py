@@ -195,6 +195,21 @@ class StackCounts:
         }
         return found
 
+    def without(
+        self, unwanted: Callable[[ThreadState, tuple[Frame, ...]], bool]
+    ) -> StackCounts:
+        """Only the rows whose state and stack ``unwanted`` does not take."""
+        self._merge()
+        found = self._like()
+        known: dict[tuple[int, int], bool] = {}
+        for (thread, state, node), weight in self._rows.items():
+            if (state, node) not in known:
+                frames = self._tree.stack(node).frames
+                known[state, node] = unwanted(ThreadState(state), frames)
+            if not known[state, node]:
+                found._rows[thread, state, node] = weight
+        return found
+
     def snapshot(self) -> StackCounts:
         """These counts as they are now; a tree that only grows is shared."""
         self._merge()

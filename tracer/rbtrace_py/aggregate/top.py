@@ -46,9 +46,12 @@ class ThreadNow:
 class Picture:
     """All there is to show at one moment.
 
-    rubies: versions; command: of the first target, safe to show
+    rubies: versions; command: of the first target, safe to show; folder: its working
+        directory, where it is known
     statistics: since the start, or since it was cleared
     recent_ns: how long ``recent`` is; recent, weight: of all samples in it, and of all
+    recent_rounds: how often threads were looked at in it
+    idle: weight of idle samples that are left out, since the start
     methods, lines: in no order
     """
 
@@ -60,9 +63,18 @@ class Picture:
     recent_ns: int = 0
     recent: int = 0
     weight: int = 0
+    recent_rounds: int = 0
+    idle: int = 0
     methods: tuple[Weights, ...] = ()
     lines: tuple[Weights, ...] = ()
     threads: tuple[ThreadNow, ...] = ()
+    folder: str = ""
+
+    def everything(self, recent: bool) -> int:
+        """What 100 % is: one CPU for the time that passed; in mode wall all samples."""
+        if self.mode == "cpu":
+            return self.recent_rounds if recent else self.statistics.rounds
+        return self.recent if recent else self.weight
 
 
 @dataclass(slots=True)
@@ -71,6 +83,7 @@ class Slice:
 
     ns: int
     weight: int
+    rounds: int
     methods: Sequence[Share]
     lines: Sequence[Share]
 
@@ -114,6 +127,10 @@ class RecentWeights:
     def recent(self) -> int:
         """Weight of the last slices."""
         return sum(one.weight for one in self._recent)
+
+    @property
+    def recent_rounds(self) -> int:
+        return sum(one.rounds for one in self._recent)
 
     @property
     def recent_ns(self) -> int:

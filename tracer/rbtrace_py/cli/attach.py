@@ -37,11 +37,13 @@ def command(
     Ruby's that has a line of code run at the next safe moment: a new thread,
     which loads the agent from files that are gone a moment later. The process
     then has what `require "tracepoint/agent"` gives: a sleeping thread and a
-    socket for its own user and root. Programs that Ruby forks
+    socket for those who may attach to it. Programs that Ruby forks
     later have it too. It stays until the process ends, or until `detach`.
 
     Nothing is done to a process that this could harm: one that is traced or
-    stopped, under a filter of system calls (seccomp), or not on x86-64.
+    stopped, whose filter of system calls (seccomp) forbids what is needed or
+    cannot be read (root can), or that is not on x86-64. To read the filter it
+    is stopped for a moment, once more.
 
     \b
     Examples:

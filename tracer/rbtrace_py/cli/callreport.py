@@ -34,12 +34,24 @@ _EXTENSIONS = {
     "speedscope": ".speedscope.json",
 }
 
+_ENDINGS = {
+    ".perfetto-trace": "perfetto",
+    ".trace.json": "chrome",
+    ".txt": "calls",
+}
+
 Timeline = Iterable[Told | Switch]
 
 
 def has_calls(path: str) -> bool:
     """Is it a recording of ``calls --record``?"""
     return is_recording(path) and Recording(path).meta.mode == MODE
+
+
+def call_format_of_file(path: str | None) -> str | None:
+    """The format of calls alone that a file's name says."""
+    found = (each for each in _ENDINGS if (path or "").lower().endswith(each))
+    return _ENDINGS.get(next(found, ""))
 
 
 def show_calls(path: str, filters: Filters, values: dict[str, Any], stem: str) -> None:

@@ -18,10 +18,12 @@ from rbtrace_py.cli.main import wrapped
 from rbtrace_py.cli.methods import attach_first, selecting_options
 from rbtrace_py.cli.output import Ticker, attached, start
 from rbtrace_py.cli.stop import Stop
+from rbtrace_py.cli.writable import WritableFile
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.calls import (
     calls_end_document,
 )
+from rbtrace_py.report.fileformats import is_recording_file
 from rbtrace_py.report.notes import counter_lines
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.units import whole
@@ -85,7 +87,7 @@ _SHOWN = (Happened.RETURNED, Happened.ENDED)
 @click.option("--gc", is_flag=True, help="Garbage collections too.")
 @click.option("--by-thread", is_flag=True, help="Group lines by thread.")
 @click.option("-t", "--start-time", is_flag=True, help="Show when each call began.")
-@click.option("-n", "--no-duration", is_flag=True, help="Hide how long calls took.")
+@click.option("--no-duration", is_flag=True, help="Hide how long calls took.")
 @click.option(
     "-r",
     "--prefix",
@@ -95,14 +97,15 @@ _SHOWN = (Happened.RETURNED, Happened.ENDED)
     show_default=True,
     help="Spaces that nested calls are indented by.",
 )
-@o.output_option
+@o.calls_output_option
 @click.option("-a", "--append", "appends", is_flag=True, help="Append to FILE of -o.")
 @click.option(
     "--record",
     "record_path",
     metavar="FILE",
-    type=click.Path(dir_okay=False, writable=True),
-    help="Print nothing, and write all to a file for `rbtrace-py report`.",
+    type=WritableFile(),
+    help="Print nothing, and write all to a file for `rbtrace-py report`; so does"
+    " -o FILE.rbrec.",
 )
 @click.option(
     "--no-cpu",
@@ -121,7 +124,7 @@ _SHOWN = (Happened.RETURNED, Happened.ENDED)
 @click.option(
     "-d", "--duration", type=o.Seconds(), help="End after so long (10, 500ms, 2m)."
 )
-@click.option("--count", type=click.IntRange(1), help="End after so many events.")
+@click.option("-n", "--count", type=click.IntRange(1), help="End after so many events.")
 @click.option(
     "--wait", "waits", is_flag=True, help="Wait for an agent that is not there yet."
 )
@@ -169,6 +172,8 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
       rbtrace-py calls 1234 -d 10 --record shop.rbrec
       rbtrace-py report shop.rbrec --format perfetto
     """
+    if is_recording_file(values["output"]) and values["record_path"] is None:
+        values["record_path"], values["output"] = values["output"], None
     session = Calls(targets, _options(words, values))
     attach_first(targets, values)
     with ExitStack() as stack:

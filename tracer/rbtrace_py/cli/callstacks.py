@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from rbtrace_py.agent.arming import HookMismatch
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import Statistics
@@ -127,6 +128,9 @@ class _Folding:
             self._say(counters)
             for note in notes:
                 click.echo(f"rbtrace-py: {note}", err=True)
+        for ended in session.ends():
+            if isinstance(ended.problem, HookMismatch):
+                raise ended.problem
         missing = lost(counters)
         too_much = 100 * missing > self._values["max_loss"] * (session.calls + missing)
         return TOO_MUCH_LOST if missing and too_much else 0

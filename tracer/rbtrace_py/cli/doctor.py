@@ -15,9 +15,12 @@ from rbtrace_py.session.targets import parse_pids
 
 @click.command("doctor", options_metavar="[OPTIONS]")
 @click.argument("pid", required=False)
+@click.option("-p", "--pid", "option", metavar="PID", help="The same as PID.")
 @o.json_option
 @o.output_option
-def command(pid: str | None, as_json: bool, output: str | None) -> int:
+def command(
+    pid: str | None, option: str | None, as_json: bool, output: str | None
+) -> int:
     """Say what this machine, and a process, allow, and what is missing.
 
     Each line says what to do. The exit code is 1 if tracing cannot work.
@@ -27,7 +30,8 @@ def command(pid: str | None, as_json: bool, output: str | None) -> int:
       sudo rbtrace-py doctor
       sudo rbtrace-py doctor 1234
     """
-    pids = parse_pids(pid) if pid else [None]
+    named = list(filter(None, (pid, option)))
+    pids = parse_pids(",".join(named)) if named else [None]
     if len(pids) > 1:
         raise UsageError("doctor looks at one process at a time")
     found = checks(pids[0])

@@ -25,10 +25,12 @@ _PIDS = re.compile(r"-?[\d,]+")
 @o.target_options
 @click.option("--fibers", is_flag=True, help="Suspended fibers too.")
 @o.pause_option
+@o.nonblocking_option
 @click.option(
     "--lines/--no-lines", default=True, show_default=True, help="Line numbers."
 )
 @o.ruby_version_option
+@o.layout_option
 @click.option(
     "--exe",
     type=click.Path(dir_okay=False),
@@ -67,7 +69,9 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **values: Any) -> int
             "dump looks at what runs already, not at a command",
             "start it, and give its PID; `stacks -- COMMAND` samples a command",
         )
-    is_core = bool(words) and values["ps"] is None and not _PIDS.fullmatch(words[0])
+    o.check_nonblocking(values)
+    is_named = values["ps"] is not None or values["pid_words"]
+    is_core = bool(words) and not is_named and not _PIDS.fullmatch(words[0])
     dumps_ = _cores(words, values) if is_core else _processes(words=words, **values)
     with opened(values["output"]) as output:
         if values["as_json"]:
@@ -90,6 +94,7 @@ def _cores(words: tuple[str, ...], values: dict[str, Any]) -> list[Dump]:
     options = CoreOptions(
         exe=values["exe"],
         ruby_version=values["ruby_version"],
+        saved=o.saved_layout(values),
         symbols=dict(map(parse_symbol, values["symbols"])),
         fibers=values["fibers"],
     )
@@ -103,7 +108,12 @@ def _dump_targets(
         raise UsageError("--exe and --symbol are for core files")
     if words:
         raise UsageError(f"{words[0]!r} is one word too many")
-    options = DumpOptions(values["fibers"], values["pause"], values["ruby_version"])
+    options = DumpOptions(
+        values["fibers"],
+        values["pause"],
+        values["ruby_version"],
+        o.saved_layout(values),
+    )
     processes = targets.alive()
     found: list[Dump] = []
     missed: list[RbtraceError] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from rbtrace_py.cli.each import asked, check_words, leaves_out
 from rbtrace_py.cli.output import Output, Ticker
 from rbtrace_py.cli.whole import Write, whole_file
+from rbtrace_py.cli.writable import check_writable
 from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.style import Style
@@ -33,8 +35,9 @@ def write_dumps(
     name: of the command, what: of that which is dumped
     """
     check_words(name, targets, words, most=1)
-    processes = asked(targets, attaches)
     file = words[0] if words else None
+    check_writable(file or f"{name}-{os.getpid()}.json")
+    processes = asked(targets, attaches)
     if file == "-" and len(processes) > 1:
         raise UsageError(f"standard output takes the {what} of one process")
     if file == "-" and sys.stdout.isatty():

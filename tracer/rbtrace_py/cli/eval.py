@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import click
@@ -33,6 +34,11 @@ _MOST_KEPT = 64 << 20
     type=click.Path(allow_dash=True, dir_okay=False),
     help="Take the code from a file; - is standard input.",
 )
+@click.option(
+    "--echo/--no-echo",
+    default=None,
+    help="Print `>> CODE` and `=>` before the value; by default on a terminal alone.",
+)
 @o.attach_option
 @o.time_limit_option(inside.EVAL_SECONDS, inside.MOST_SECONDS)
 @o.json_option
@@ -40,13 +46,13 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     """Run Ruby code in a process, and print its value.
 
     PID CODE: the code is run at top level, in a thread of its own. What it
-    prints is printed here. Without CODE it is read from standard input. The
-    exit code is 1 if it raises.
+    prints is printed here, then its value. Without CODE it is read from standard
+    input. The exit code is 1 if it raises.
 
     The process must have loaded the agent: require "tracepoint/agent" in it, or
     RUBYOPT=-rtracepoint/agent around it, where the gem is installed (in a
     checkout RUBYOPT="-I$PWD/ruby/lib -rtracepoint/agent"); or --attach puts it
-    there. It answers to its own user and root.
+    there. It answers to those who may read the process's memory.
 
     \b
     Examples:
@@ -58,7 +64,9 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     """
     check_words("eval", targets, words, most=1, hint="put the code into quotes")
     code, name = _code(words, values["code_file"])
-    one = _document if values["as_json"] else _conversation
+    echoes = sys.stdout.isatty() if values["echo"] is None else values["echo"]
+    talk = partial(_conversation, echoes=echoes)
+    one = _document if values["as_json"] else talk
     found = asked(targets, values["attaches"])
     results = []
     for process in found:
@@ -95,12 +103,16 @@ def _read(path: str) -> str:
 
 
 def _conversation(
-    process: Process, code: str, name: str | None, seconds: float
+    process: Process, code: str, name: str | None, seconds: float, echoes: bool
 ) -> bool:
-    """``>> code``, what it prints, ``=> value``; whether there was one."""
+    """What it prints, and its value; whether there was one.
+
+    echoes: with ``>> code`` and ``=>`` in front, as people read it
+    """
     with opened(None) as output:
-        lines = code.rstrip("\n")
-        output.lines([f"{output.style.dim('>>')} {shown(lines, output.style)}"])
+        if echoes:
+            lines = code.rstrip("\n")
+            output.lines([f"{output.style.dim('>>')} {shown(lines, output.style)}"])
         out = Passed(output)
         err = Passed(Output(sys.stderr, "standard error"))
         try:
@@ -109,7 +121,7 @@ def _conversation(
             out.end()
             err.end()
         if isinstance(found, Evaluated):
-            output.lines(value_lines(found, output.style))
+            output.lines(value_lines(found, output.style, echoes))
             return True
     style = Style.for_stream(sys.stderr)
     for line in raised_lines(found, style):

@@ -11,6 +11,7 @@ from rbtrace_py.cli.dumping import write_dumps
 from rbtrace_py.cli.whole import Write
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session import inside
+from rbtrace_py.session.copying import check_room
 from rbtrace_py.session.targets import Targets
 
 
@@ -18,6 +19,7 @@ from rbtrace_py.session.targets import Targets
 @o.takes("PID [FILE]")
 @click.option("--gc", "collect", is_flag=True, help="Collect garbage in it first.")
 @o.attach_option
+@o.yes_option
 @o.time_limit_option(inside.DUMP_SECONDS, inside.MOST_SECONDS)
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> None:
     """Write every object of a Ruby process to a file, a line of JSON each.
@@ -27,8 +29,10 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> None:
     standard output; what ends in .gz is compressed. A file is there when it is
     whole, and can be read by its owner alone: all strings are in it.
 
-    The dump is made by a child of the process, which serves on meanwhile; it
-    needs the agent in the process (`eval --help` says how to load it).
+    The dump is made by a child of the process, which serves on meanwhile and
+    ends with it; it needs the agent in the process (`eval --help` says how to
+    load it). What memory the child can take is said; where less is free, --yes
+    is needed, and where it certainly does not fit nothing is done.
 
     \b
     Examples:
@@ -38,6 +42,11 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> None:
     """
 
     def dump(process: Process, write: Write) -> int:
-        return inside.heapdump(process, write, values["collect"], values["time_limit"])
+        collects = values["collect"]
+
+        def before() -> None:
+            check_room(process, collects, values["yes"], o.say)
+
+        return inside.heapdump(process, write, collects, values["time_limit"], before)
 
     write_dumps("heapdump", "heap", targets, words, values["attaches"], dump)

@@ -10,6 +10,7 @@ import click
 from rbtrace_py.cli import methods as m
 from rbtrace_py.cli import options as o
 from rbtrace_py.cli.answer import Rendering, answer, need_words
+from rbtrace_py.cli.writable import WritableFile
 from rbtrace_py.report.results import latency_report
 from rbtrace_py.session.latency import Latency
 from rbtrace_py.session.targets import Targets
@@ -25,7 +26,7 @@ from rbtrace_py.session.targets import Targets
 @o.unit_option
 @click.option(
     "--hlog",
-    type=click.Path(dir_okay=False, writable=True),
+    type=WritableFile(),
     help="Write a HdrHistogram log, with --interval a line an interval.",
 )
 @o.json_option

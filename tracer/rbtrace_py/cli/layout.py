@@ -8,10 +8,11 @@ import click
 
 from rbtrace_py.cli import options as o
 from rbtrace_py.cli.output import opened
+from rbtrace_py.cli.writable import WritableFile
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.json import dumps
 from rbtrace_py.report.layout import layout_document, layout_lines
-from rbtrace_py.session.layout import SOURCES_BY_NAME, LayoutOptions, describe
+from rbtrace_py.session.layout import SOURCES_BY_NAME, LayoutOptions, describe, save
 from rbtrace_py.session.targets import Targets
 
 
@@ -20,13 +21,16 @@ from rbtrace_py.session.targets import Targets
 @click.option(
     "--source",
     type=click.Choice(list(SOURCES_BY_NAME)),
-    help="Ask only this one.",
+    help="Use this source alone, with machine code beside it.",
 )
 @click.option(
-    "--calibrate",
-    is_flag=True,
-    help="Learn it by running the target's Ruby, again if it was done before.",
+    "--save",
+    "save_path",
+    metavar="FILE",
+    type=WritableFile(),
+    help="Write the offsets to a file that --layout reads.",
 )
+@o.layout_option
 @o.ruby_version_option
 @o.json_option
 @o.output_option
@@ -35,27 +39,31 @@ def command(
 ) -> None:
     """Show which Ruby a process runs, and where its structures' offsets came from.
 
-    They are taken from DWARF where there are debug symbols, else from the table
-    of that version. The binary's own code, and the VM in memory, must agree; if
-    they do not, the target's Ruby is run to learn its layout: as the target's
-    user (nobody for root), in its root, without capabilities, network, files to
-    write or other programs.
+    Sources are trusted in this order: a saved layout, DWARF, the table of the
+    version, machine code. The VM in memory decides: an offset that it
+    contradicts is out, and of those that stand the most trusted counts.
 
     \b
     Examples:
       rbtrace-py layout 1234
       rbtrace-py layout 1234 --source table --json
-      sudo rbtrace-py layout 1234 --calibrate
+      rbtrace-py layout 1234 --save ruby.layout    # of a build with symbols
+      rbtrace-py dump 5678 --layout ruby.layout    # of the same, stripped
     """
     if targets.command is not None:
-        raise UsageError("layout looks at what runs already, not at a command")
+        raise UsageError("layout reads a running process, not a command")
     if words:
         raise UsageError(f"{words[0]!r} is one word too many")
-    source, calibrate = values["source"], values["calibrate"]
-    if calibrate and source not in (None, "calibration"):
-        raise UsageError(f"--calibrate and --source {source} do not go together")
-    options = LayoutOptions(values["ruby_version"], source, calibrate)
-    described = [describe(one, options) for one in targets.processes.values()]
+    options = LayoutOptions(
+        values["ruby_version"], values["source"], o.saved_layout(values)
+    )
+    processes = list(targets.processes.values())
+    if values["save_path"] is not None:
+        if len(processes) != 1:
+            raise UsageError("--save takes one process")
+        with opened(values["save_path"]) as file:
+            file.lines(save(processes[0], options).splitlines())
+    described = [describe(one, options) for one in processes]
     with opened(values["output"]) as output:
         for number, one in enumerate(described):
             if as_json:

@@ -13,9 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from rbtrace_py.cli.stop import has_come
+from rbtrace_py.cli.writable import WritableFile
 from rbtrace_py.errors import NoSuchProbe, NoSuchTarget, RbtraceError, UsageError
+from rbtrace_py.report.fileformats import (
+    check_text_file,
+    is_json_file,
+    is_recording_file,
+)
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import cut
+from rbtrace_py.rubyvm.saved import LARGEST_FILE, SavedLayout, read_saved
 from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.targets import Targets, parse_pids
 
@@ -78,6 +85,14 @@ def chain(*decorators: Callable[[Command], Command]) -> Callable[[Command], Comm
 
 
 target_options = chain(
+    click.option(
+        "-p",
+        "--pid",
+        "pid_words",
+        metavar="PID[,PID]",
+        multiple=True,
+        help="The same as PID.",
+    ),
     click.option(
         "--ps",
         metavar="REGEX",
@@ -152,22 +167,114 @@ pause_option = click.option(
     "--pause", is_flag=True, help="Stop the target while its stacks are read."
 )
 
+idle_option = click.option(
+    "--idle/--no-idle",
+    default=None,
+    help="Show idle threads too, those that wait for work; or, with --no-idle, no"
+    " thread that sleeps.",
+)
+
 ruby_version_option = click.option(
     "--ruby-version",
+    "--force-version",
+    "ruby_version",
     metavar="VERSION",
     help="Read it as this Ruby, whatever it says it is.",
 )
 
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON (docs/formats.md)."
+nonblocking_option = click.option(
+    "--nonblocking",
+    is_flag=True,
+    hidden=True,
+    help="The default here; py-spy's and rbspy's name for it.",
 )
+
+
+layout_option = click.option(
+    "--layout",
+    "saved_layout",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Offsets that `layout --save` wrote, for a stripped build.",
+)
+
+
+def saved_layout(values: dict[str, Any]) -> SavedLayout | None:
+    """Read the file of --layout; raises UsageError."""
+    path = values["saved_layout"]
+    if path is None:
+        return None
+    try:
+        with open(path, "rb") as file:
+            return read_saved(file.read(LARGEST_FILE + 1), path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def check_nonblocking(values: dict[str, Any]) -> None:
+    if values["nonblocking"] and values["pause"]:
+        raise UsageError("--nonblocking and --pause do not go together")
+
+
+def _is_json(ctx: click.Context, parameter: click.Parameter, value: bool) -> bool:
+    return value or is_json_file(ctx.params.get("output"))
+
+
+json_option = click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    callback=_is_json,
+    help="Print JSON (docs/formats.md).",
+)
+
+
+_OUTPUT_HELP = (
+    "Write to a file instead of standard output; its name says the format where no"
+    " option does: .json, and of stacks .svg, .pb.gz, .folded, .rbrec."
+)
+
+
+def _text_file(
+    ctx: click.Context, parameter: click.Parameter, value: str | None
+) -> str | None:
+    check_text_file(value, ctx.command.name or "")
+    return value
+
 
 output_option = click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, writable=True),
-    help="Write to a file instead of standard output.",
+    type=WritableFile(),
+    is_eager=True,  # --json is told by its name
+    callback=_text_file,
+    help=_OUTPUT_HELP,
 )
+"""Of commands that write text or JSON."""
+
+
+def _calls_file(
+    ctx: click.Context, parameter: click.Parameter, value: str | None
+) -> str | None:
+    return value if is_recording_file(value) else _text_file(ctx, parameter, value)
+
+
+calls_output_option = click.option(
+    "-o",
+    "--output",
+    type=WritableFile(),
+    is_eager=True,
+    callback=_calls_file,
+    help=_OUTPUT_HELP,
+)
+
+report_output_option = click.option(
+    "-o",
+    "--output",
+    type=WritableFile(),
+    help=_OUTPUT_HELP,
+)
+"""Of commands that have --format."""
 
 
 attach_option = click.option(
@@ -270,16 +377,18 @@ def _with_targets(function: Command, may_be_numbers: bool) -> Callable[..., Any]
     def wrapper(
         ctx: click.Context,
         words: tuple[str, ...],
+        pid_words: tuple[str, ...],
         ps: str | None,
         subprocesses: bool,
         **values: Any,
     ) -> Any:
         command = (ctx.obj or {}).get("command")
-        if command and ps is not None:
-            raise UsageError("--ps and -- COMMAND do not go together")
-        is_named = command or ps is not None
-        if words and is_named and not may_be_numbers and _PIDS.fullmatch(words[0]):
-            other = "-- COMMAND" if command else "--ps"
+        given = {"--ps": ps is not None, "--pid": pid_words, "-- COMMAND": command}
+        named = [name for name, value in given.items() if value]
+        if len(named) > 1:
+            raise UsageError(f"{named[0]} and {named[1]} do not go together")
+        if words and named and not may_be_numbers and _PIDS.fullmatch(words[0]):
+            other = named[0]
             raise UsageError(
                 f"{other} stands instead of a PID: {words[0]} is one too many",
                 "name the target once",
@@ -288,6 +397,9 @@ def _with_targets(function: Command, may_be_numbers: bool) -> Callable[..., Any]
             targets = Targets.from_command(command, subprocesses)
         elif ps is not None:
             targets = Targets.from_pids([_choose(ps)], subprocesses)
+        elif pid_words:
+            pids = parse_pids(",".join(pid_words))
+            targets = Targets.from_pids(pids, subprocesses)
         else:
             if not words:
                 raise click.UsageError("a target is missing: PID, --ps or -- COMMAND")

@@ -214,7 +214,8 @@ def _backtrace(given: Given, notes: list[str]) -> tuple[str, list[str]]:
     count = given["backtrace"][0]
     if not count.isascii() or not count.isdigit():
         raise UsageError(f"--backtrace {count}: not a number of lines")
-    return "eval", [f"puts Thread.main.backtrace.first({count})", *_time(given)]
+    code = f"puts Thread.main.backtrace.first({count})"
+    return "eval", [code, "--echo", *_time(given)]
 
 
 def _backtraces(given: Given, notes: list[str]) -> tuple[str, list[str]]:
@@ -239,7 +240,7 @@ def _eval(given: Given, notes: list[str]) -> tuple[str, list[str]]:
     code = given["eval"][0]
     # It would be an option.
     code = f" {code}" if code.startswith("-") else code
-    return "eval", [code, *_time(given)]
+    return "eval", [code, "--echo", *_time(given)]
 
 
 def _console(given: Given, notes: list[str]) -> tuple[str, list[str]]:

@@ -16,8 +16,10 @@ from rbtrace_py.cli import options as o
 from rbtrace_py.cli import rendering as r
 from rbtrace_py.cli import sampling as s
 from rbtrace_py.cli.output import cannot_write
+from rbtrace_py.cli.writable import check_folder
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model import Sample
+from rbtrace_py.report.fileformats import RECORDING, described
 from rbtrace_py.session.sampling import Add, Sampling
 from rbtrace_py.session.targets import Targets
 
@@ -25,7 +27,7 @@ from rbtrace_py.session.targets import Targets
 @click.command("record", options_metavar="[OPTIONS]")
 @o.takes_only_target
 @s.sampling_options("wall")
-@r.format_option(None)
+@r.format_option
 @r.lines_option
 @r.threads_option
 @r.states_option
@@ -34,29 +36,47 @@ from rbtrace_py.session.targets import Targets
 @click.option("-a", "--append", is_flag=True, help="Add to a recording that is there.")
 @o.limit_options
 @s.loss_options
-@o.output_option
+@o.report_output_option
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     """Record the Ruby stacks of a running process to a file.
 
     Every sample is kept, with its time, thread and state; `rbtrace-py report`
-    makes any format of it. With --format that is made at once instead. A
-    recording is whole up to its last second however the command ends.
+    makes any format of it. With --format, or a file whose name says another
+    format (-o shop.svg), that is made at the end instead. A recording is whole
+    up to its last second however the command ends.
 
     \b
     Examples:
       rbtrace-py record 1234                        until Ctrl-C
       rbtrace-py record 1234 -d 30 -o shop.rbrec
-      rbtrace-py record 1234 -d 30 --format flamegraph
+      rbtrace-py record 1234 -d 30 -o shop.svg      a flame graph
       sudo rbtrace-py record -- bundle exec rake    runs as who called sudo
       rbtrace-py report shop.rbrec --format speedscope
     """
     if words:
         raise UsageError(f"record takes no {words[0]!r}", "name the file with -o")
-    if values["format_"] and values["append"]:
-        raise UsageError("--append is for recordings, not for a --format")
+    s.settle_mode(values)
+    is_named = values["format_"] is None
+    if r.choose_format(values, RECORDING) == RECORDING:
+        return record(targets, values)
+    if values["append"]:
+        raise UsageError(
+            f"--append is for recordings, not for {described(values['format_'])}"
+        )
+    if is_named and not values["silent"]:
+        o.say(
+            f"{values['output']} will be {described(values['format_'])};"
+            f" a name ending in {EXTENSION} keeps every sample"
+        )
     with ExitStack() as stack:
-        if values["format_"]:
-            return _report(stack, targets, values)
+        return _report(stack, targets, values)
+
+
+def record(targets: Targets, values: dict[str, Any]) -> int:
+    """Sample into a recording; the exit code."""
+    if not values["output"]:
+        check_folder()
+    with ExitStack() as stack:
         return _record(stack, targets, values)
 
 

@@ -11,10 +11,14 @@ from typing import Any, BinaryIO, TypeVar
 
 import click
 
+from rbtrace_py.aggregate.idle import without_idle
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.cli.output import cannot_write, create_bytes
+from rbtrace_py.cli.writable import check_folder
 from rbtrace_py.errors import RbtraceError
+from rbtrace_py.report.amounts import idle_text
 from rbtrace_py.report.asked import ReportOptions
+from rbtrace_py.report.fileformats import format_of_file
 from rbtrace_py.report.folding import Folding
 from rbtrace_py.report.formats import FORMATS
 from rbtrace_py.report.style import Style
@@ -22,17 +26,41 @@ from rbtrace_py.report.style import Style
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def format_option(default: str | None) -> Callable[[Command], Command]:
-    """``--format``; with a default of None the command finds one."""
-    return click.option(
-        "--format",
-        "format_",
-        type=click.Choice(list(FORMATS)),
-        default=default,
-        show_default=default is not None,
-        metavar="FORMAT",
-        help=f"{', '.join(list(FORMATS)[:-1])} or {list(FORMATS)[-1]}.",
-    )
+_ALIASES = {
+    "raw": "folded",
+    "collapsed": "folded",
+    "summary_by_line": "summary-by-line",
+}
+"""What py-spy and rbspy call formats that are named otherwise here."""
+
+
+class FormatChoice(click.Choice):  # type: ignore[type-arg,unused-ignore]
+    """The name of a format, or py-spy's or rbspy's name of it."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
+        return super().convert(_ALIASES.get(value, value), param, ctx)
+
+
+format_option = click.option(
+    "--format",
+    "format_",
+    type=FormatChoice(list(FORMATS)),
+    metavar="FORMAT",
+    help=f"{', '.join(list(FORMATS)[:-1])} or {list(FORMATS)[-1]};"
+    " by default as the name of -o says.",
+)
+"""``choose_format`` settles it."""
+
+
+def choose_format(values: dict[str, Any], default: str) -> str:
+    """Settle ``--format``: as given, as the name of ``-o`` says, else the default."""
+    chosen = values["format_"] or format_of_file(values["output"]) or default
+    values["format_"] = chosen
+    if chosen in FORMATS and not FORMATS[chosen].is_text and not values["output"]:
+        check_folder()
+    return str(chosen)
 
 
 lines_option = click.option(
@@ -77,15 +105,20 @@ def render(
     append: keep what is in the file
     """
     chosen = FORMATS[name]
+    if not values.get("idle"):
+        profile = without_idle(profile)
     own_name = "" if chosen.is_text else stem + chosen.extension
     with destination(values.get("output"), own_name, inputs, append) as file:
         chosen.render(profile, options_of(values, file), file)
+    left_out = profile.counts.statistics.idle
+    if left_out and not (values.get("silent") or says_losses(values)):
+        click.echo(f"rbtrace-py: {idle_text(left_out)}", err=True)
 
 
 def says_losses(values: dict[str, Any]) -> bool:
     """Does the report say itself how well it went, where its reader sees it?"""
     is_shown = values.get("output") in (None, "-")
-    return is_shown and FORMATS[values["format_"]].says_losses
+    return is_shown and FORMATS[values["format_"] or "summary"].says_losses
 
 
 @contextmanager
@@ -104,13 +137,18 @@ def destination(
         with _standard_output() as stream:
             yield stream
         return
-    for taken in inputs:
-        if os.path.exists(path) and os.path.samefile(path, taken):
-            raise RbtraceError(f"{path} would be written over", "name another with -o")
+    check_inputs(path, inputs)
     with create_bytes(path, append) as file:
         yield file
     if not output:
         click.echo(f"rbtrace-py: wrote {path}", err=True)
+
+
+def check_inputs(path: str, inputs: Iterable[str]) -> None:
+    """Raise RbtraceError if ``path`` is one of the files that are read."""
+    for taken in inputs:
+        if os.path.exists(path) and os.path.samefile(path, taken):
+            raise RbtraceError(f"{path} would be written over", "name another with -o")
 
 
 @contextmanager

@@ -7,10 +7,12 @@ from typing import Any
 
 import click
 
+from rbtrace_py.aggregate.idle import without_idle
 from rbtrace_py.cli import options as o
 from rbtrace_py.cli import rendering as r
 from rbtrace_py.cli.callreport import (
     CALL_FORMATS,
+    call_format_of_file,
     has_calls,
     read_folded,
     show_calls,
@@ -18,6 +20,7 @@ from rbtrace_py.cli.callreport import (
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model import ThreadState
 from rbtrace_py.report.diff import diff_lines
+from rbtrace_py.report.fileformats import RECORDING, format_of_file
 from rbtrace_py.report.flamegraph import difference_pieces
 from rbtrace_py.report.formats import FORMATS
 from rbtrace_py.report.latency_diff import latency_diff_lines
@@ -38,7 +41,7 @@ _STATES = {state.name.lower(): state for state in ThreadState}
 @click.option(
     "--format",
     "wanted",
-    type=click.Choice([*FORMATS, *CALL_FORMATS]),
+    type=r.FormatChoice([*FORMATS, *CALL_FORMATS]),
     metavar="FORMAT",
     help=f"{', '.join(FORMATS)}; of calls also {' or '.join(CALL_FORMATS)}.",
 )
@@ -54,24 +57,25 @@ _STATES = {state.name.lower(): state for state in ThreadState}
     help="Only threads that were in this state; may be given again.",
 )
 @click.option(
-    "--pid", "pids", type=int, multiple=True, help="Only this process; likewise."
+    "-p", "--pid", "pids", type=int, multiple=True, help="Only this process; likewise."
 )
 @r.lines_option
 @r.threads_option
 @r.states_option
+@o.idle_option
 @r.reverse_option
 @click.option(
     "--cpu", is_flag=True, help="Of each call how much its thread was on a CPU."
 )
 @r.title_option
-@o.output_option
+@o.report_output_option
 def command(files: tuple[str, ...], diff: bool, **values: Any) -> int:
     """Show what is in a recording, or what changed between two.
 
-    Without --format it is a summary by method, and of `calls --record` the
-    calls. flamegraph, speedscope, pprof, callgrind, perfetto and chrome are
-    written to a file beside the recording unless -o names one (- is standard
-    output).
+    Without --format the name of -o says which (as of `stacks`); else it is a
+    summary by method, and of `calls --record` the calls. flamegraph, speedscope,
+    pprof, callgrind, perfetto and chrome are written to a file beside the
+    recording unless -o names one (- is standard output).
 
     --diff takes two recordings, or two results of latency, of its --json or
     --hlog: methods whose share grew or shrank (with --format flamegraph a red
@@ -87,9 +91,11 @@ def command(files: tuple[str, ...], diff: bool, **values: Any) -> int:
       rbtrace-py report --diff monday.hlog tuesday.hlog
     """
     values["format_"] = values.pop("wanted")
+    if values["format_"] is None:
+        values["format_"] = _by_name(values["output"], diff, files)
     filters = Filters(
         values["thread"] or "",
-        frozenset(_STATES[name] for name in values["states_"]),
+        _states(values),
         frozenset(values["pids"]),
     )
     if diff:
@@ -97,6 +103,29 @@ def command(files: tuple[str, ...], diff: bool, **values: Any) -> int:
     else:
         _show(files, filters, values)
     return 0
+
+
+def _states(values: dict[str, Any]) -> frozenset[ThreadState]:
+    """The states that are shown; none of them: all."""
+    chosen = frozenset(_STATES[name] for name in values["states_"])
+    if values["idle"] is not False:
+        return chosen
+    awake = (chosen or frozenset(ThreadState)) - {ThreadState.SLEEPING}
+    if not awake:
+        raise UsageError("--no-idle and --state sleeping do not go together")
+    return awake
+
+
+def _by_name(output: str | None, diff: bool, files: tuple[str, ...]) -> str | None:
+    """The format that the name of -o says."""
+    of_calls = not diff and has_calls(files[0])
+    found = (call_format_of_file(output) if of_calls else None) or format_of_file(
+        output
+    )
+    if found == RECORDING:
+        r.check_inputs(str(output), files)
+        raise UsageError(f"{output} would be a recording, and report writes none")
+    return None if diff and found == "folded" else found
 
 
 def _show(files: tuple[str, ...], filters: Filters, values: dict[str, Any]) -> None:
@@ -149,7 +178,10 @@ def _compare_stacks(
     # What one of them has began, or ended, between them.
     if all(recorded.missing for recorded in both) and both[0].missing:
         raise both[0].missing
-    before, after = (recorded.profile.counts for recorded in both)
+    profiles = [recorded.profile for recorded in both]
+    if not values["idle"]:
+        profiles = list(map(without_idle, profiles))
+    before, after = (profile.counts for profile in profiles)
     if before.statistics.unit != after.statistics.unit:
         raise UsageError("the recordings count in different units")
     own_name = f"{_stem(files[1])}.diff.svg" if name else ""

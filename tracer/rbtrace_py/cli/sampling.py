@@ -13,7 +13,7 @@ import click
 from rbtrace_py.cli import options as o
 from rbtrace_py.cli.output import Ticker, attached, where
 from rbtrace_py.cli.stop import Stop
-from rbtrace_py.errors import TOO_MUCH_LOST
+from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.amounts import NONE_ON_CPU, progress, statistics_lines
 from rbtrace_py.report.style import Style
 from rbtrace_py.session.limits import Limits
@@ -41,20 +41,15 @@ def sampling_options(mode: str) -> Callable[[Command], Command]:
             type=click.Choice([mode.value for mode in Mode]),
             default=mode,
             show_default=True,
-            help="Threads on a CPU, or all of them with their states.",
+            help="Threads on a CPU, all of them with their states, or those that"
+            " hold Ruby's lock (GVL).",
         ),
-        click.option(
-            "--no-idle", is_flag=True, help="In mode wall, leave out who sleeps."
-        ),
-        click.option(
-            "--engine",
-            type=click.Choice(["auto", "memory"]),
-            default="auto",
-            show_default=True,
-            help="How stacks are read: memory is from outside, without BPF.",
-        ),
+        click.option("--gil", is_flag=True, hidden=True, help="--mode gvl, in py-spy."),
+        o.idle_option,
         o.pause_option,
+        o.nonblocking_option,
         o.ruby_version_option,
+        o.layout_option,
     )
 
 
@@ -71,13 +66,27 @@ loss_options = o.chain(
 )
 
 
+def settle_mode(values: dict[str, Any]) -> None:
+    """Let ``--idle`` and ``--gil`` mean a mode, as they do in py-spy."""
+    source = click.get_current_context().get_parameter_source("mode")
+    is_given = source is not click.core.ParameterSource.DEFAULT
+    meant = "gvl" if values["gil"] else "wall" if values["idle"] else values["mode"]
+    option = "--gil" if values["gil"] else "--idle"
+    if (values["gil"] and values["idle"]) or (is_given and meant != values["mode"]):
+        other = "--idle" if not is_given else f"--mode {values['mode']}"
+        raise UsageError(f"{option} and {other} do not go together")
+    values["mode"] = meant
+
+
 def options_of(values: dict[str, Any]) -> SamplingOptions:
+    o.check_nonblocking(values)
     return SamplingOptions(
         rate=values["rate"],
         mode=Mode(values["mode"]),
-        idle=not values["no_idle"],
+        idle=values["idle"] is not False,
         pause=values["pause"],
         ruby_version=values["ruby_version"],
+        saved=o.saved_layout(values),
         wait_seconds=values.get("duration"),
     )
 

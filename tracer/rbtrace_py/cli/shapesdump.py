@@ -9,15 +9,21 @@ from rbtrace_py.cli.dumping import write_dumps
 from rbtrace_py.cli.whole import Write
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session import inside
+from rbtrace_py.session.copying import check_room
 from rbtrace_py.session.targets import Targets
 
 
 @click.command("shapesdump", options_metavar="[OPTIONS]")
 @o.takes("PID [FILE]")
 @o.attach_option
+@o.yes_option
 @o.time_limit_option(inside.DUMP_SECONDS, inside.MOST_SECONDS)
 def command(
-    targets: Targets, words: tuple[str, ...], attaches: bool, time_limit: float
+    targets: Targets,
+    words: tuple[str, ...],
+    attaches: bool,
+    yes: bool,
+    time_limit: float,
 ) -> None:
     """Write every object shape of a Ruby process to a file, a line of JSON each.
 
@@ -26,7 +32,8 @@ def command(
     set; many of one class cost speed. FILE is as of `heapdump`; without it,
     shapesdump-PID.json.
 
-    It needs the agent in the process (`eval --help` says how to load it).
+    It needs the agent in the process (`eval --help` says how to load it), and
+    memory for a copy of it (`heapdump --help`).
 
     \b
     Examples:
@@ -35,6 +42,9 @@ def command(
     """
 
     def dump(process: Process, write: Write) -> int:
-        return inside.shapesdump(process, write, time_limit)
+        def before() -> None:
+            check_room(process, False, yes, o.say)
+
+        return inside.shapesdump(process, write, time_limit, before)
 
     write_dumps("shapesdump", "shapes", targets, words, attaches, dump)

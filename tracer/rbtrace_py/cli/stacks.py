@@ -15,7 +15,9 @@ from rbtrace_py.cli import options as o
 from rbtrace_py.cli import rendering as r
 from rbtrace_py.cli import sampling as s
 from rbtrace_py.cli.callstacks import fold_calls
+from rbtrace_py.cli.record import record
 from rbtrace_py.errors import UsageError
+from rbtrace_py.report.fileformats import RECORDING
 from rbtrace_py.report.formats import FORMATS, Format
 from rbtrace_py.session.sampling import Add, Sampling
 from rbtrace_py.session.targets import Targets
@@ -24,7 +26,7 @@ from rbtrace_py.session.targets import Targets
 @click.command("stacks", options_metavar="[OPTIONS]")
 @o.takes_only_target
 @s.sampling_options("cpu")
-@r.format_option("folded")
+@r.format_option
 @r.lines_option
 @r.threads_option
 @r.states_option
@@ -46,14 +48,16 @@ from rbtrace_py.session.targets import Targets
 @m.selecting_options
 @o.attach_option
 @o.yes_option
-@o.output_option
+@o.report_output_option
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     """Sample the Ruby stacks of a running process and print them, folded.
 
     Reads the target's memory from outside: no gem, no BPF, and the target is
     not stopped. Ctrl-C ends it and prints what was seen. --count is of samples.
-    flamegraph, speedscope, pprof and callgrind are written to a file unless -o
-    names one (- is standard output).
+    Without --format the file's name says it: .svg is a flame graph, .json for
+    speedscope, .pb.gz and .pprof for pprof, .callgrind, .folded and .txt folded,
+    .rbrec a recording. flamegraph, speedscope, pprof and callgrind are written to
+    a file unless -o names one (- is standard output).
 
     --calls asks the agent in the process for every entry and return instead:
     call trees with exact counts and times, in the same formats.
@@ -63,13 +67,20 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
       rbtrace-py stacks 1234                        at Ctrl-C: a line a stack
       rbtrace-py stacks 1234 -d 10 --format summary
       rbtrace-py stacks 1234 --mode wall --threads --no-idle
-      rbtrace-py stacks 1234 -d 30 --format flamegraph -o shop.svg
+      rbtrace-py stacks 1234 -d 30 -o shop.svg      a flame graph
       rbtrace-py stacks --subprocesses --ps 'puma.*cluster' -d 10
       rbtrace-py stacks 1234 --calls -m 'Order#' -d 10 --weight calls
       rbtrace-py stacks -- ruby script.rb
     """
     if words:
         raise UsageError(f"stacks takes no {words[0]!r}", "see --format for reports")
+    s.settle_mode(values)
+    is_recording = r.choose_format(values, "folded") == RECORDING
+    if is_recording and (values["calls"] or values["interval"]):
+        raise UsageError(
+            "a recording is of samples, whole",
+            "`rbtrace-py calls PID -o FILE.rbrec` records calls",
+        )
     if values["calls"]:
         m.attach_first(targets, values)
         return fold_calls(targets, values, lambda: s.name_now(targets))
@@ -79,8 +90,10 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
         raise UsageError(
             f"{values['format_']} takes a file for each interval", "leave -o out"
         )
-    if values["mode"] == "wall":
+    if values["mode"] != "cpu":
         values["states"] = True
+    if is_recording:
+        return record(targets, {**values, "append": False})
     with ExitStack() as stack:
         counting = _Counting(targets, values)
         wanted = counting.interval if values["interval"] else None

@@ -39,9 +39,10 @@ _RECENT_SECONDS = 5.0
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     """Show, live, which methods and threads of a Ruby process are busy.
 
-    Samples as `stacks` does. A method's self is the part of the samples that it
-    was the innermost method of, its total the part of those it was in. ? tells
-    the keys. Without a terminal each interval (1 s) is some lines.
+    Samples as `stacks` does. Self: share of samples with the method on top of
+    the stack. Total: share of those it is in at all. 100 % is one CPU for the
+    time that passed; with --mode wall it is all samples. ? shows the keys.
+    Without a terminal each interval (1 s) is some lines.
 
     \b
     Examples:
@@ -53,6 +54,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     """
     if words:
         raise UsageError(f"top takes no {words[0]!r}", "its options are all it takes")
+    s.settle_mode(values)
     values["interval"] = values["interval"] or 1.0
     values["silent"] = True
     with ExitStack() as stack:
@@ -81,12 +83,13 @@ class _Lines(Closing):
 
     def __init__(self, targets: Targets, values: dict[str, Any]) -> None:
         self._seconds: float = values["interval"]
+        self._idle = bool(values["idle"])
         self._look = Look(rows=values["rows"])
         self._picture: Picture | None = None
 
     def sink(self, sampling: Sampling) -> Add:
         s.warn(sampling)
-        self._top = Top(sampling, self._kept_intervals())
+        self._top = Top(sampling, self._kept_intervals(), self._idle)
         return self._top.add
 
     def _kept_intervals(self) -> int:

@@ -11,18 +11,23 @@ from rbtrace_py.linux.process import Process
 _MOUNTS = Path("/proc/self/mountinfo")
 _MEMINFO = Path("/proc/meminfo")
 _NAMES = {
-    "cgroup": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    "cgroup2": ("memory.max", "memory.current", "inactive_file"),
+    "cgroup": ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+    "cgroup2": ("memory.max", "memory.current"),
 }
-"""By file system: the limit, what is used, and what of that goes first."""
+"""By file system: the limit, and what is used."""
+_RECLAIMABLE = {
+    "cgroup": {"total_inactive_file", "total_active_file"},
+    "cgroup2": {"inactive_file", "active_file", "slab_reclaimable"},
+}
+"""Lines of memory.stat: what of it the kernel takes back before it ends a process."""
 _DEEPEST = 64
 
 
 def memory_room(process: Process) -> int | None:
     """Bytes that are free for ``process``; None if the system does not tell.
 
-    What is used of a cgroup's limit counts without files that nobody has read for a
-    while, as the kernel gives these up first.
+    What is used of a cgroup's limit counts without the page cache and the slabs that
+    the kernel takes back where memory runs out: files that are read fill any limit.
     """
     rooms = [*_rooms_of_cgroups(process), *_available()]
     return min(rooms, default=None)
@@ -36,8 +41,19 @@ def _available() -> Iterator[int]:
             yield from (1024 * number for number in _number(rest.removesuffix("kB")))
 
 
+def ends_together(process: Process) -> bool:
+    """Does the kernel end all of its cgroup where memory runs out (oom.group)?"""
+    paths = (folder / "memory.oom.group" for folder, _ in _cgroups(process))
+    return any(_text(path).strip() == "1" for path in paths)
+
+
 def _rooms_of_cgroups(process: Process) -> Iterator[int]:
-    """Of the process's cgroup and those around it, as far up as we see them."""
+    for folder, kind in _cgroups(process):
+        yield from _room(folder, kind)
+
+
+def _cgroups(process: Process) -> Iterator[tuple[Path, str]]:
+    """The process's cgroup and those around it, as far up as we see them."""
     try:
         lines = process.read("cgroup").decode("utf-8", "surrogateescape").splitlines()
     except RbtraceError:
@@ -47,10 +63,11 @@ def _rooms_of_cgroups(process: Process) -> Iterator[int]:
         if not path.startswith("/"):
             continue
         if not controllers or "memory" in controllers.split(","):
-            yield from _rooms(path, "cgroup" if controllers else "cgroup2")
+            kind = "cgroup" if controllers else "cgroup2"
+            yield from ((folder, kind) for folder in _folders(path, kind))
 
 
-def _rooms(path: str, kind: str) -> Iterator[int]:
+def _folders(path: str, kind: str) -> Iterator[Path]:
     for root, mounted in _mounts(kind):
         inner = Path(path)
         if root != "/" and inner.is_relative_to(root):
@@ -59,21 +76,25 @@ def _rooms(path: str, kind: str) -> Iterator[int]:
             continue  # it is outside of what we see
         at = Path(mounted) / inner.relative_to("/")
         for folder in (at, *at.parents)[:_DEEPEST]:
-            yield from _room(folder, *_NAMES[kind])
+            yield folder
             if folder == Path(mounted):
                 break
 
 
-def _room(folder: Path, limit: str, used: str, inactive: str) -> Iterator[int]:
+def _room(folder: Path, kind: str) -> Iterator[int]:
+    limit, used = _NAMES[kind]
     for most in _number(_text(folder / limit)):
         for now in _number(_text(folder / used)):
-            yield max(most - now + min(_inactive(folder, inactive), now), 0)
+            yield max(most - now + min(_reclaimable(folder, kind), now), 0)
 
 
-def _inactive(folder: Path, name: str) -> int:
-    words = (line.split() for line in _text(folder / "memory.stat").splitlines())
-    found = (word[1] for word in words if len(word) == 2 and word[0] == name)
-    return sum(_number(next(found, "")))
+def _reclaimable(folder: Path, kind: str) -> int:
+    lines = _text(folder / "memory.stat").splitlines()
+    parts = (line.partition(" ") for line in lines)
+    names = _RECLAIMABLE[kind]
+    return sum(
+        size for name, _, text in parts if name in names for size in _number(text)
+    )
 
 
 def _mounts(kind: str) -> Iterator[tuple[str, str]]:

@@ -266,5 +266,5 @@ def _operand(place: int, entry: bytes) -> Operand:
         name=safe_text(entry[2:].split(b"\0", 1)[0]) or f"arg{place}",
         type=kind,
         role=_ROLES.get(entry[0], OperandRole.UNKNOWN),
-        signed=kind is OperandType.INTEGER,
+        signed=kind in (OperandType.INTEGER, OperandType.NIL),
     )

@@ -48,7 +48,8 @@ class Process(Closing):
     Holds a descriptor of ``/proc/PID``, through which all reads go: they fail
     once the process is gone, even if its pid was given to another. Raises
     NoSuchTarget if there is no such process, or it is a thread, a zombie or
-    the kernel's own; NotPermitted if its maps may not be read.
+    the kernel's own; NotPermitted if it is another user's and its maps may not be
+    read.
     """
 
     def __init__(self, pid: int) -> None:
@@ -88,7 +89,15 @@ class Process(Closing):
                 f" its parent {stat.parent} has not collected it",
                 "give the pid of a running process",
             )
-        os.close(self.open("maps"))
+        self._check_readable()
+
+    def _check_readable(self) -> None:
+        try:
+            os.close(self.open("maps"))
+        except NotPermitted:
+            # The agent in a process of our own user may let us in all the same.
+            if self.uid != os.geteuid():
+                raise
 
     def _check_not_reused(self) -> None:
         if parse_stat(self.read("stat")).start_time != self.start_time:
@@ -222,6 +231,17 @@ class Process(Closing):
             return split_cmdline(self.read("cmdline", CMDLINE_LIMIT))
         except RbtraceError:
             return []
+
+    @property
+    def folder(self) -> str:
+        """The working directory as the process itself sees it, safe to show.
+
+        Empty where it is not known, and for ``/``, below which all files are.
+        """
+        found, root = self.readlink("cwd") or "", self.readlink("root") or "/"
+        if root != "/" and found.startswith(f"{root}/"):
+            found = found[len(root) :]
+        return "" if found == "/" else safe_text(os.fsencode(found))
 
     @property
     def exe(self) -> str | None:

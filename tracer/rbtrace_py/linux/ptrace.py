@@ -263,6 +263,10 @@ _libc_ptrace = _load()
 
 def ptrace(request: int, tid: int, address: int, data: int) -> int:
     """0, or the errno."""
-    if _libc_ptrace(request, tid, address, data) == -1:
-        return ctypes.get_errno()
-    return 0
+    return ptrace_value(request, tid, address, data)[1]
+
+
+def ptrace_value(request: int, tid: int, address: int, data: int) -> tuple[int, int]:
+    """What it returns, and 0 or the errno."""
+    value = _libc_ptrace(request, tid, address, data)
+    return value, ctypes.get_errno() if value == -1 else 0

@@ -52,6 +52,13 @@ def as_if_not_stopped(registers: Registers) -> Registers:
     return registers
 
 
+def not_restarted(registers: Registers) -> Registers:
+    """Registers without ``restart_syscall``: the call ends with EINTR."""
+    if _result(registers) == _RESTART_BLOCK:
+        return registers._replace(rax=_negative(_EINTR))
+    return registers
+
+
 def without_kernel(registers: Registers) -> Registers:
     """The same for a frame: the call is made once more, by its own instruction.
 

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
 from rbtrace_py.linux.process import Process, gone, parse_stat
-from rbtrace_py.linux.ptrace import WALL, ptrace, seize_refused
+from rbtrace_py.linux.ptrace import WALL, ptrace, ptrace_value, seize_refused
+from rbtrace_py.linux.seccomp import Filter, parse_filter
 from rbtrace_py.linux.sigframe import REGISTERS_SIZE, Registers
 
 _CONT, _DETACH, _SYSCALL = 7, 17, 24
@@ -23,6 +24,7 @@ _GETREGS, _SETREGS = 12, 13
 _GETREGSET, _SETREGSET = 0x4204, 0x4205
 _SEIZE, _INTERRUPT = 0x4206, 0x4207
 _GETSIGMASK, _SETSIGMASK = 0x420A, 0x420B
+_SECCOMP_GET_FILTER = 0x420C
 _GET_RSEQ = 0x420F
 """Requests of include/uapi/linux/ptrace.h."""
 
@@ -166,8 +168,27 @@ class Tracee:
         code = ptrace(_GET_RSEQ, self.tid, 24, ctypes.addressof(buffer))
         return None if code else int.from_bytes(buffer.raw[:8], "little")
 
+    def filters(self) -> list[Filter]:
+        """Its filters of system calls, the newest first; raises RbtraceError."""
+        found: list[Filter] = []
+        while (size := self._filter(len(found), 0)) is not None:
+            buffer = ctypes.create_string_buffer(max(size, 1) * 8)
+            self._filter(len(found), ctypes.addressof(buffer))
+            found.append(parse_filter(buffer.raw[: size * 8]))
+        return found
+
+    def _filter(self, number: int, place: int) -> int | None:
+        """How many instructions it has; None if there is no such filter."""
+        size, code = ptrace_value(_SECCOMP_GET_FILTER, self.tid, number, place)
+        if code == errno.ENOENT:
+            return None
+        self._check(_SECCOMP_GET_FILTER, code)
+        return size
+
     def _do(self, request: int, address: int, data: int) -> None:
-        code = ptrace(request, self.tid, address, data)
+        self._check(request, ptrace(request, self.tid, address, data))
+
+    def _check(self, request: int, code: int) -> None:
         if code == errno.ESRCH:
             raise self._lost()
         if code:

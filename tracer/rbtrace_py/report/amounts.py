@@ -37,6 +37,8 @@ def statistics_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
         text = _many(own.truncated, "lacks its", "lack their")
         text += " outermost frames, beyond the depth that is read"
         yield f"  {style.dim(text)}"
+    if own.idle:
+        yield f"  {style.dim(idle_text(own.idle))}"
     if own.other:
         text = f"{amount(own.other, own.unit, style)} of rare stacks are in (other)"
         yield f"  {style.dim(text)}"
@@ -54,6 +56,13 @@ def statistics_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
         yield f"  {style.red(text)}"
     else:
         yield f"  {style.dim('nothing was lost')}"
+
+
+def idle_text(samples: int) -> str:
+    """``1,234 idle samples are left out; --idle shows them``."""
+    return f"{_many(samples, 'idle sample is', 'idle samples are')} left out; " + (
+        "--idle shows it" if samples == 1 else "--idle shows them"
+    )
 
 
 def _many(number: int, one: str, more: str) -> str:

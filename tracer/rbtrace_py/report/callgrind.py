@@ -14,6 +14,7 @@ from rbtrace_py import __version__
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.model import Frame, FrameKind
+from rbtrace_py.report.amounts import idle_text
 from rbtrace_py.report.asked import ReportOptions
 from rbtrace_py.report.folding import clean
 
@@ -37,6 +38,8 @@ def callgrind_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
     yield "version: 1"
     yield f"creator: rbtrace-py {__version__}"
     yield f"cmd: {clean(options.title or profile.meta.command or 'ruby')}"
+    if profile.counts.statistics.idle:
+        yield f"desc: Note: {idle_text(profile.counts.statistics.idle)}"
     yield "positions: line"
     yield f"events: {event}"
     yield f"summary: {profile.counts.weight}"

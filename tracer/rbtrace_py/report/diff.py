@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from rbtrace_py.aggregate.stacks import Share, StackCounts
 from rbtrace_py.model import Frame
-from rbtrace_py.report.amounts import amount
+from rbtrace_py.report.amounts import amount, idle_text
 from rbtrace_py.report.folding import Folding, fold, portable_label
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.summary import share_text
@@ -51,6 +51,9 @@ def diff_lines(
         amount(counts.weight, counts.statistics.unit) for counts in (before, after)
     )
     yield style.bold(f"before {arrow} after: {both}")
+    idle = before.statistics.idle + after.statistics.idle
+    if idle:
+        yield style.dim(idle_text(idle))
     what = "lines" if folding.lines else "methods"
     old, new = (_shares(counts, folding.lines) for counts in (before, after))
     weights = (before.weight, after.weight)

@@ -9,6 +9,7 @@ from datetime import datetime
 from rbtrace_py.aggregate.dump import Dump, DumpedFiber, DumpedThread
 from rbtrace_py.model import Frame, FrameKind, SampleFlags, Stack, ThreadState
 from rbtrace_py.report.json import VERSION, Document
+from rbtrace_py.report.paths import shown_path
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import cut_left, escape, fitted, width, wrap
 from rbtrace_py.report.units import duration
@@ -25,7 +26,7 @@ _KERNEL_STATES = {
 
 def dump_lines(dump: Dump, style: Style, lines: bool = True) -> Iterator[str]:
     """A heading, and a paragraph for each thread; ``lines``: with line numbers."""
-    frames = _Frames(style, lines)
+    frames = _Frames(style, lines, dump.folder)
     yield from _wrapped(_heading(dump), style, style.bold)
     yield from _wrapped(_when(dump, style), style, style.dim)
     for note in dump.notes:
@@ -146,39 +147,45 @@ def _stack(
 class _Frames:
     """Lines of frames; threads mostly share those they stand on."""
 
-    def __init__(self, style: Style, with_lines: bool) -> None:
+    def __init__(self, style: Style, with_lines: bool, folder: str) -> None:
         self._style, self._with_lines = style, with_lines
+        self._folder = folder
         self._known: dict[int, tuple[Frame, list[str]]] = {}
 
     def lines(self, frame: Frame) -> list[str]:
         known = self._known.get(id(frame))
         if known is None:
-            lines = list(_frame(frame, self._style, self._with_lines))
+            place = _place(frame, self._with_lines, self._folder)
+            lines = list(_frame(frame, place, self._style))
             # Kept with the frame, whose id stays its own that way.
             known = self._known[id(frame)] = (frame, lines)
         return known[1]
 
 
-def _frame(frame: Frame, style: Style, lines: bool) -> Iterator[str]:
-    """Name and place; the place on a line of its own where both do not fit."""
+def _frame(frame: Frame, place: str, style: Style) -> Iterator[str]:
+    """Name and place; the place on a line of its own where both do not fit.
+
+    Where programs read them, both are on one line, however long it is.
+    """
     name = _shown(frame.name, style)
-    place = _shown(_place(frame, lines), style)
+    place = _shown(place, style)
     if not place:
         yield _INDENT + fitted(name, style.room - len(_INDENT), style)
         return
-    if len(_INDENT) + width(name) + 2 + width(place) <= style.room:
+    is_fitting = len(_INDENT) + width(name) + 2 + width(place) <= style.room
+    if is_fitting or style.is_whole:
         yield f"{_INDENT}{name}  {style.dim(place)}"
         return
     yield _INDENT + fitted(name, style.room - len(_INDENT), style)
-    if not style.is_whole:
-        place = cut_left(place, style.room - 2 * len(_INDENT), style)
+    place = cut_left(place, style.room - 2 * len(_INDENT), style)
     yield 2 * _INDENT + style.dim(place)
 
 
-def _place(frame: Frame, lines: bool) -> str:
+def _place(frame: Frame, lines: bool, folder: str) -> str:
     """``path:line``; a C function is where it is called."""
     line = "?" if frame.line is None else str(frame.line)
-    where = f"{frame.path}:{line}" if frame.path and lines else frame.path
+    path = shown_path(frame.path, folder)
+    where = f"{path}:{line}" if path and lines else path
     return f"{where} (C)".strip() if frame.kind is FrameKind.C else where
 
 

@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.report.amounts import amount, percent
+from rbtrace_py.report.amounts import amount, idle_text, percent
 from rbtrace_py.report.asked import ReportOptions
 from rbtrace_py.report.flamecolours import (
     GREY,
@@ -42,7 +42,7 @@ def flamegraph_pieces(profile: Profile, options: ReportOptions) -> Iterator[str]
     """The SVG of a profile."""
     tree = tree_of(fold(profile.counts, options.folding))
     title = options.title or profile.meta.command or "Flame graph"
-    yield from _svg(tree, title, profile.unit)
+    yield from _svg(tree, title, profile.unit, profile.counts.statistics.idle)
 
 
 def difference_pieces(
@@ -53,11 +53,14 @@ def difference_pieces(
     yield from _svg(tree, title or "Before and after", after.statistics.unit)
 
 
-def _svg(tree: FlameTree, title: str, unit: str) -> Iterator[str]:
+def _svg(tree: FlameTree, title: str, unit: str, idle: int = 0) -> Iterator[str]:
     picture = _Picture(tree, unit)
     frames = list(picture.frames())
     height = _TOP + picture.depth * _ROW + _BOTTOM
-    full = f"{clean(title)} – {picture.total}"
+    rest = f" – {picture.total}"
+    if idle:
+        rest += f" ({idle_text(idle)})"
+    full = f"{clean(title)}{rest}"
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}"'
         f' viewBox="0 0 {WIDTH} {height}" class="flames" role="group"'
@@ -66,7 +69,7 @@ def _svg(tree: FlameTree, title: str, unit: str) -> Iterator[str]:
     yield f"<title>{escape(full)}</title>\n"
     yield f"<style>\n{_resource('css')}</style>\n"
     yield f'<rect class="page" width="{WIDTH}" height="{height}" fill="#fff"/>\n'
-    yield from _head(full, tree)
+    yield from _head(clean(title), rest, tree)
     yield '<g class="frames">\n'
     yield from frames
     yield "</g>\n"
@@ -76,9 +79,9 @@ def _svg(tree: FlameTree, title: str, unit: str) -> Iterator[str]:
     yield f"<script><![CDATA[\n{_resource('js')}]]></script>\n</svg>\n"
 
 
-def _head(title: str, tree: FlameTree) -> Iterator[str]:
-    room = int((WIDTH - 2 * _PAD) / (_LETTER * 1.25))
-    yield _text("title", _PAD, 22, cut(title, room, PLAIN))
+def _head(title: str, rest: str, tree: FlameTree) -> Iterator[str]:
+    room = int((WIDTH - 2 * _PAD) / (_LETTER * 1.25)) - len(rest)
+    yield _text("title", _PAD, 22, cut(title, room, PLAIN) + rest)
     yield from _controls(can_reverse=len(tree.totals) == 1)
     legend = [(name, kind_colour(kind)) for name, kind in LEGEND]
     if len(tree.totals) > 1:

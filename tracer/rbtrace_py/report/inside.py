@@ -29,9 +29,12 @@ def shown(text: str, style: Style) -> str:
     return _SPECIAL.sub(lambda found: escape(found[0], style), text)
 
 
-def value_lines(found: Evaluated, style: Style) -> Iterator[str]:
-    """``=> 42``"""
-    yield f"{style.dim('=>')} {shown(found.value, style)}"
+def value_lines(
+    found: Evaluated, style: Style, has_arrow: bool = True
+) -> Iterator[str]:
+    """``=> 42``, or the value alone."""
+    arrow = f"{style.dim('=>')} " if has_arrow else ""
+    yield f"{arrow}{shown(found.value, style)}"
 
 
 def raised_lines(found: Raised, style: Style) -> Iterator[str]:

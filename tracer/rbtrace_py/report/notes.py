@@ -75,11 +75,9 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "what {} processes did is not all here: where a Ractor is collected, Ruby"
         " silences all hooks until they are put there again, which is done every 50 ms",
     ),
-    "late_ractors": (
-        "1 process began Ractors that may have run before they were seen: their first"
-        " calls, or with --slowcpu all, may be missing",
-        "{} processes began Ractors that may have run before they were seen: their"
-        " first calls, or with --slowcpu all, may be missing",
+    "other_ractors": (
+        "1 process has other Ractors: only its main Ractor is traced",
+        "{} processes have other Ractors: only their main Ractors are traced",
     ),
     "late_processes": (
         "1 child was joined after it began; what it did before is not here",

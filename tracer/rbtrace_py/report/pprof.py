@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.stacks import Row
 from rbtrace_py.model import Frame, FrameKind, RubyThread
+from rbtrace_py.report.amounts import idle_text
 from rbtrace_py.report.asked import ReportOptions
 from rbtrace_py.report.folding import clean
 
@@ -84,8 +85,11 @@ class _Message:
         parts.append(number_field(10, own.duration_ns))
         parts.append(bytes_field(11, self._type(*time)))
         parts.append(number_field(12, self._period))
-        if self._title:
-            parts.append(packed_field(13, [self._string(clean(self._title))]))
+        comments = [clean(self._title)] if self._title else []
+        if own.idle:
+            comments.append(idle_text(own.idle))
+        if comments:
+            parts.append(packed_field(13, map(self._string, comments)))
         parts.append(number_field(14, self._string(types[-1][0])))
         texts = (text.encode("utf-8", "replace") for text in self._strings)
         parts.extend(bytes_field(6, text) for text in texts)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from rbtrace_py import __version__
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.model import Frame, FrameKind, RubyThread, Stack
+from rbtrace_py.report.amounts import idle_text
 from rbtrace_py.report.asked import ReportOptions
 from rbtrace_py.report.folding import clean, thread_text
 
@@ -32,7 +33,7 @@ def speedscope_pieces(profile: Profile, options: ReportOptions) -> Iterator[str]
     head = {
         "$schema": SCHEMA,
         "exporter": f"rbtrace-py {__version__}",
-        "name": clean(options.title or profile.meta.command or "Ruby"),
+        "name": _name(profile, options),
         "activeProfileIndex": 0,
         "shared": {"frames": [_frame(frame) for frame in frames]},
     }
@@ -44,6 +45,12 @@ def speedscope_pieces(profile: Profile, options: ReportOptions) -> Iterator[str]
             _profile(name, threads[thread], profile.unit)
         )
     yield "]}\n"
+
+
+def _name(profile: Profile, options: ReportOptions) -> str:
+    name = clean(options.title or profile.meta.command or "Ruby")
+    idle = profile.counts.statistics.idle
+    return f"{name} ({idle_text(idle).replace(';', ',')})" if idle else name
 
 
 def _by_thread(

@@ -32,6 +32,7 @@ def stacks_document(profile: Profile) -> Document:
         "started_ns": own.started_ns,
         "ended_ns": own.ended_ns,
         "weight": profile.counts.weight,
+        "one_cpu": profile.one_cpu,
         "frames": [_frame(frame) for frame in frames],
         "threads": [_thread(thread) for thread in threads],
         "stacks": rows,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.stacks import Share
@@ -11,6 +12,7 @@ from rbtrace_py.report.amounts import percent, statistics_lines
 from rbtrace_py.report.asked import ReportOptions
 from rbtrace_py.report.cpu import cpu_lines
 from rbtrace_py.report.folding import clean, frame_text
+from rbtrace_py.report.paths import shown_path
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import cut_left, width
 
@@ -34,11 +36,15 @@ def _lines(
     style = options.style
     if options.title:
         yield style.bold(clean(options.title))
-    everything = profile.counts.weight
+    everything = profile.one_cpu or profile.counts.weight
+    if profile.one_cpu:
+        share = percent(profile.counts.weight, everything)
+        yield f"on a CPU: {share} % of one CPU for the time that passed"
     yield style.dim("% self  % total  name")
     for frame, own, total in shares:
         columns = f"{percent(own, everything):>6}  {percent(total, everything):>7}  "
-        yield columns + _fitted(frame, lines, style.room - len(columns), style)
+        room = style.room - len(columns)
+        yield columns + _fitted(frame, lines, room, profile.meta.folder, style)
     yield ""
     if profile.cpu is not None:
         yield from cpu_lines(profile.cpu, profile.names, style)
@@ -46,11 +52,12 @@ def _lines(
     yield from statistics_lines(profile.counts.statistics, style)
 
 
-def _fitted(frame: Frame, lines: bool, room: int, style: Style) -> str:
+def _fitted(frame: Frame, lines: bool, room: int, folder: str, style: Style) -> str:
     """In ``room`` columns if the name alone fits: of a long path the end is kept.
 
     Where names are whole, so are paths.
     """
+    frame = replace(frame, path=shown_path(frame.path, folder))
     text = share_text(frame, lines)
     name = clean(frame.name)
     place = text[len(name) + 1 :]

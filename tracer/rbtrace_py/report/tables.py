@@ -17,6 +17,8 @@ Sort = Literal["count", "total"]
 _INDENT = "  "
 _GAP = "  "
 _SHORTEST_KEY = 8
+_WIDEST_KEY = 200
+"""Columns of names that are whole; a line with a longer one is longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ def table(
 ) -> Iterator[str]:
     """A heading line and a line a group, the first column cut to fit.
 
-    Where names are whole, only the lines of those that do not fit are longer.
+    Where names are whole, the column is as wide as the longest, within a limit.
     """
     cells = [[column.cell(group) for column in columns] for group in groups]
     widths = [
@@ -51,7 +53,8 @@ def table(
     labels = list(map(label, groups))
     if not style.is_whole:
         labels = [shorten(name, room, style) for name in labels]
-    first = min(max(map(width, [heading, *labels])), room)
+    most = max(room, _WIDEST_KEY) if style.is_whole else room
+    first = min(max(map(width, [heading, *labels])), most)
     headings = [column.heading for column in columns]
     yield style.dim(_line(heading, first, headings, widths))
     for name, row in zip(labels, cells, strict=True):

@@ -9,8 +9,9 @@ from posixpath import basename
 from rbtrace_py.aggregate.top import Picture, Weights
 from rbtrace_py.model import Frame, FrameKind
 from rbtrace_py.report import units
-from rbtrace_py.report.amounts import NONE_ON_CPU, amount
+from rbtrace_py.report.amounts import NONE_ON_CPU, amount, idle_text
 from rbtrace_py.report.folding import clean
+from rbtrace_py.report.paths import shown_path
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import escape, fitted, width
 
@@ -38,10 +39,12 @@ def plain_lines(
 ) -> Iterator[str]:
     """An interval: a line of how it went, and its methods."""
     own = picture.statistics
-    head = f"{clock}  {amount(picture.recent, own.unit, style)}, {losses(picture)}"
+    samples = amount(picture.recent, own.unit, style)
+    head = f"{clock}  {on_cpu(picture, recent=True)}{samples}, {losses(picture)}"
     yield style.bold(fitted(head, style.width, style))
     shares = sorted_rows(picture, look, recent=True)[: look.rows or PLAIN_ROWS]
-    yield from _plain_table(shares, picture.recent, look, style, recent=True)
+    everything = picture.everything(recent=True)
+    yield from _plain_table(picture, shares, everything, look, style, recent=True)
     if not shares:
         yield f"  {style.dim(nothing(picture))}"
 
@@ -49,11 +52,17 @@ def plain_lines(
 def whole_lines(picture: Picture, look: Look, style: Style) -> Iterator[str]:
     """What came in all, to stand below what a screen was on."""
     shares = sorted_rows(picture, look, recent=False)[: look.rows or PLAIN_ROWS]
-    yield from _plain_table(shares, picture.weight, look, style, recent=False)
+    everything = picture.everything(recent=False)
+    yield from _plain_table(picture, shares, everything, look, style, recent=False)
 
 
 def _plain_table(
-    shares: Sequence[Weights], everything: int, look: Look, style: Style, recent: bool
+    picture: Picture,
+    shares: Sequence[Weights],
+    everything: int,
+    look: Look,
+    style: Style,
+    recent: bool,
 ) -> Iterator[str]:
     if shares:
         yield style.dim(f"self%  total%  {'line' if look.lines else 'method'}")
@@ -63,27 +72,42 @@ def _plain_table(
         )
         numbers = f"{units.share(own, everything):>5}  "
         numbers += f"{units.share(total, everything):>6}  "
-        name, where = frame_words(one.frame, look.lines, style.width - 15, style)
+        room = style.width - 15
+        name, where = frame_words(one.frame, look.lines, room, picture.folder, style)
         yield f"{numbers}{name}{style.dim(where)}".rstrip()
+
+
+def on_cpu(picture: Picture, recent: bool) -> str:
+    """``12.3 % of a CPU, ``: how much was on a CPU; nothing in mode wall."""
+    if picture.mode != "cpu":
+        return ""
+    weight = picture.recent if recent else picture.weight
+    return f"{units.share(weight, picture.everything(recent))} % of a CPU, "
 
 
 def losses(picture: Picture) -> str:
     own = picture.statistics
     rate = f"{own.achieved_rate:.0f} of {own.rate:g} rounds/s"
     lost = f"{units.whole(own.late)} late, {units.whole(own.failed)} failed"
-    return f"{rate}, {lost}"
+    idle = f", {units.whole(picture.idle)} idle" if picture.idle else ""
+    return f"{rate}, {lost}{idle}"
 
 
 def nothing(picture: Picture) -> str:
     if picture.mode == "cpu":
         return NONE_ON_CPU
+    if picture.idle:
+        return idle_text(picture.idle)
     return "nothing was seen"
 
 
-def frame_words(frame: Frame, lines: bool, room: int, style: Style) -> tuple[str, str]:
+def frame_words(
+    frame: Frame, lines: bool, room: int, folder: str, style: Style
+) -> tuple[str, str]:
     """Name and place in ``room`` columns: its folder, then the place gives way."""
     name = escape(clean(frame.name), style)
     where = "" if frame.kind is FrameKind.C and not lines else frame.path
+    where = shown_path(where, folder)
     line = f":{'?' if frame.line is None else frame.line}" if lines and where else ""
     for path in (where, basename(where)) if where else ():
         text = f" {escape(clean(path), style)}{line}"

@@ -16,7 +16,14 @@ from rbtrace_py.report import units
 from rbtrace_py.report.amounts import amount
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import cut, escape, pad, pad_left, width, wrap
-from rbtrace_py.report.top import Look, frame_words, losses, nothing, sorted_rows
+from rbtrace_py.report.top import (
+    Look,
+    frame_words,
+    losses,
+    nothing,
+    on_cpu,
+    sorted_rows,
+)
 
 KEYS = (
     ("q", "quit", "quit; so does Ctrl-C"),
@@ -84,7 +91,8 @@ def _who(picture: Picture, columns: int, style: Style) -> str:
 
 def _how(picture: Picture, style: Style) -> str:
     own = picture.statistics
-    text = f"{amount(own.samples, 'samples', style)} in {units.span(own.duration_ns)}"
+    text = on_cpu(picture, recent=False)
+    text += f"{amount(own.samples, 'samples', style)} in {units.span(own.duration_ns)}"
     return f"{text}, {losses(picture)}"
 
 
@@ -109,8 +117,8 @@ def _keys(columns: int) -> Text:
 def _help(columns: int) -> list[Text]:
     words = (
         "A method's self is the part of the samples that it was the innermost method"
-        " of, its total the part of those it was in at all. In mode cpu a sample is a"
-        " thread that was on a CPU, in mode wall any thread."
+        " of, its total the part of those it was in at all. In mode cpu 100 % is one"
+        " CPU for the time that passed, in mode wall all samples of all threads."
     )
     keys = [Text.assemble((f"{key:<7}", "bold"), what) for key, _, what in KEYS]
     return [Text(""), *keys, Text(""), *map(Text, wrap(words, columns))]
@@ -169,14 +177,14 @@ def _row(
     picture: Picture, one: Weights, look: Look, is_wide: bool, room: int, style: Style
 ) -> Text:
     text = Text()
-    pairs = [(one.recent_own, one.recent_total, picture.recent)]
+    pairs = [(one.recent_own, one.recent_total, picture.everything(recent=True))]
     if is_wide:
-        pairs.append((one.own, one.total, picture.weight))
+        pairs.append((one.own, one.total, picture.everything(recent=False)))
     for own, total, everything in pairs:
         for part, size in ((own, len("self%")), (total, len("total%"))):
             share = units.share(part, everything)
             text.append(f"{share:>{size}}  ", "" if part else "dim")
-    name, where = frame_words(one.frame, look.lines, room, style)
+    name, where = frame_words(one.frame, look.lines, room, picture.folder, style)
     return text.append(name).append(where, "dim")
 
 
@@ -242,7 +250,8 @@ def _threads(
         for heading, cell, colour in _cells(one, name, style):
             if heading in sizes:
                 text.append(f"{own.padded(heading, cell)}  ", colour)
-        inside, where = _inside(one, max(columns - own.width, 1), style)
+        room = max(columns - own.width, 1)
+        inside, where = _inside(one, room, picture.folder, style)
         yield text.append(inside).append(where, "dim")
 
 
@@ -259,10 +268,10 @@ def _cells(one: ThreadNow, name: str, style: Style) -> Iterator[tuple[str, str, 
     yield "name", name, ""
 
 
-def _inside(one: ThreadNow, room: int, style: Style) -> tuple[str, str]:
+def _inside(one: ThreadNow, room: int, folder: str, style: Style) -> tuple[str, str]:
     if one.frame is None:
         return "", cut("(not read)", room, style)
-    return frame_words(one.frame, True, room, style)
+    return frame_words(one.frame, True, room, folder, style)
 
 
 def _thread_name(one: ThreadNow) -> str:

@@ -25,16 +25,32 @@ _INDIRECT = frozenset(
 )
 """Methods that run another one without a frame of their own."""
 
+_IMPLICIT = frozenset(
+    (
+        *("to_ary", "to_a", "to_hash", "to_proc", "to_s", "to_str", "coerce"),
+        *("hash", "eql?", "==", "===", "<=>", "default"),
+        *("respond_to?", "respond_to_missing?", "method_missing", "const_missing"),
+        *("inherited", "method_added", "singleton_method_added", "const_added"),
+        "require",
+    )
+)
+"""Methods that instructions call which name another one, or none: ``expandarray``,
+``splatarray``, ``newhash``, ``newrange``, ``checkmatch``, a call with a ``&block``,
+operators on Ruby's own types, ``defineclass``, ``definemethod``, ``setconstant``, and
+what reads a constant that is autoloaded (insns.def, autoload_feature_require)."""
+
 
 class Site(NamedTuple):
     """The instruction before a pc.
 
     mid: ID of the method it calls, 0 if it names none (``yield``, ``super``), None if
-    it is no call; block: the iseq of the block given to it, if any
+    it is no call; block: the iseq of the block given to it, if any; body: the iseq of
+    the class body that it runs, if it is a ``defineclass``
     """
 
     mid: int | None
     block: int
+    body: int = 0
 
 
 _NO_CALL = Site(None, 0)
@@ -56,6 +72,10 @@ class CallSites:
         """Forget all, as code may have been replaced."""
         self._sites.clear()
 
+    def forget(self, pc: int) -> None:
+        """Forget the instruction before ``pc``."""
+        self._sites.pop(pc, None)
+
     def before(self, iseq: Iseq, pc: int) -> Site:
         """Return the instruction of ``iseq`` that ends at ``pc``."""
         known = self._sites.get(pc)
@@ -66,7 +86,8 @@ class CallSites:
         return known
 
     def _read(self, iseq: Iseq, pc: int) -> Site:
-        """A call is ``[insn][call data]`` or ``[insn][call data][block]``.
+        """A call is ``[insn][call data]`` or ``[insn][call data][block]``, and
+        ``defineclass`` is ``[insn][name][body][flags]``.
 
         What looks like the second may be a call and an instruction after it.
         """
@@ -78,13 +99,16 @@ class CallSites:
                 return Site(self._method_id(second), 0)
             if self._is_call_data(iseq, first) and self._is_block(second):
                 return Site(self._method_id(first), second)
+            if self._iseqs.get(first) is not None:
+                return Site(None, 0, first)
         except UnreadableMemory:
             return _NO_CALL
         return _NO_CALL
 
     def _is_call_data(self, iseq: Iseq, word: int) -> bool:
         words = (iseq.end - iseq.begin) // 8
-        return 0 <= word - iseq.call_data < words * self._size
+        has_any = iseq.call_data != 0
+        return has_any and 0 <= word - iseq.call_data < words * self._size
 
     def _is_block(self, word: int) -> bool:
         return word == 0 or self._iseqs.get(word) is not None
@@ -102,10 +126,10 @@ class CallSites:
 
     def can_call(self, site: Site, number: int, name: str) -> bool:
         """Can this instruction have called the method ``name`` (its ID ``number``)?"""
-        if not site.mid:
-            return site.mid == 0
-        if site.mid == number or name == "method_missing":
+        if name in _IMPLICIT or site.mid in (0, number):
             return True
+        if site.mid is None:
+            return False
         called = self._values.id_name(site.mid)
         return called == name or called in _INDIRECT
 

@@ -1,27 +1,52 @@
-"""Whether a VM in memory is what a layout says: it points to itself in many ways.
+"""Whether a VM in memory is what a layout says.
 
-The threads point to the VM, an execution context to its thread, a stack begins with
-``<main>``. A wrong offset breaks one of these. What changes while it is read may as
-well, so a check that fails is repeated before it counts.
+The VM's structures point to one another in many ways: the threads to the VM, an
+execution context to its thread, a fiber to its context. ``Object`` has its name, and
+the main thread's stack can be walked. A wrong offset breaks one of these, or makes the
+walk refuse what it reads (``iseqs.py``, ``names.py``, ``lines.py``). What is read may
+change meanwhile, so a check that fails is repeated before it counts.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.memory import Memory
-from rbtrace_py.rubyvm.layout import Layout, ThreadList
-from rbtrace_py.rubyvm.roots import is_pointer, read_word
+from rbtrace_py.model import SampleFlags, ThreadState
+from rbtrace_py.rubyvm.iseqs import Iseqs
+from rbtrace_py.rubyvm.layout import Layout, Offsets, ThreadList
+from rbtrace_py.rubyvm.names import Names
+from rbtrace_py.rubyvm.roots import KNOWN_IDS, is_pointer, read_word
 from rbtrace_py.rubyvm.unwinder import LARGEST_STACK
+from rbtrace_py.rubyvm.values import Values
+from rbtrace_py.rubyvm.vm import RubyVM
 
 _TRIES = 5
+_REST = 0.003
+"""Seconds before each of the last two tries."""
 _PAGE = 4096
 _LONGEST_LIST = 4096
+_MOST_FIBERS = 64
+_RESUMED, _SUSPENDED = 1, 2
+"""FIBER_RESUMED and FIBER_SUSPENDED (enum fiber_status, cont.c): of the fiber that a
+thread runs, and of one that resumed another."""
+_FIBER_BITS = 1 << 8
+"""The word with ``rb_fiber_t.status`` has two bits of it and a few flags."""
+_FLAG_BITS = 1 << 24
+"""``rb_objspace_t.flags`` has fewer bits than that."""
+_WALKED = ("cfp_", "iseq_", "body_", "line_", "me_", "def_", "call_", "th_status")
+"""Fields that only a walk reaches begin so."""
 
 
 class _Wrong(Exception):
     """What the layout says is not so."""
+
+
+class _Doubtful(_Wrong):
+    """It may be so: of one frame that makes no sense the program may be the cause."""
 
 
 class _Unmade(_Wrong):
@@ -29,33 +54,116 @@ class _Unmade(_Wrong):
 
 
 @dataclass(frozen=True, slots=True)
-class Complaint:
-    """What contradicts a layout; ``is_unmade``: it is that something is not there."""
+class Roots:
+    """Where checks begin.
+
+    vm: address of ``rb_vm_t``
+    symbols: of the global symbol table, None where it was not found
+    object_class: ``rb_cObject``, None where not known
+    """
+
+    vm: int
+    symbols: int | None = None
+    object_class: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """What memory says against a layout.
+
+    fields: those that the failed check used, by their names in ``Offsets``
+    stage: number of the check, and check its name; those before it hold
+    is_unmade: something is not there yet, as in a process that has just begun
+    is_unreadable: memory is not there, as in a core file that was cut short
+    is_doubt: a reason to prefer another layout, not to refuse this one
+    """
 
     reason: str
+    fields: frozenset[str]
+    stage: int
     is_unmade: bool = False
+    is_unreadable: bool = False
+    is_doubt: bool = False
+    check: str = ""
 
 
-def complaint(memory: Memory, layout: Layout, vm: int) -> Complaint | None:
-    """Return what contradicts the layout in the VM at ``vm``, None if nothing does."""
+def contradiction(memory: Memory, layout: Layout, roots: Roots) -> Contradiction | None:
+    """Return what contradicts ``layout``, None if nothing does.
+
+    A target that changes is in between for a moment, or for long if the kernel has put
+    it aside there.
+    """
     found = None
-    for _ in range(_TRIES):
-        try:
-            _Checks(memory, layout).vm(vm)
-        except _Wrong as wrong:
-            found = Complaint(str(wrong), isinstance(wrong, _Unmade))
-        except UnreadableMemory as error:
-            found = Complaint(f"it leads to memory that is not there ({error})")
-        else:
-            return None
+    for attempt in range(_TRIES):
+        time.sleep(_REST if attempt >= _TRIES - 2 else 0)
+        found = _Checks(memory, layout, roots).run()
+        if found is None:
+            break
     return found
 
 
 class _Checks:
-    def __init__(self, memory: Memory, layout: Layout) -> None:
+    """``used`` are the fields that the present check has used."""
+
+    def __init__(self, memory: Memory, layout: Layout, roots: Roots) -> None:
         self.memory = memory
         self.layout = layout
-        self.offsets = layout.offsets
+        self.roots = roots
+        self.used: set[str] = set()
+        self.main = self.ec = 0
+
+    def run(self) -> Contradiction | None:
+        """Do each check in turn; what the first one that fails says."""
+        if self.layout.offsets.vm_main_thread is None:
+            return None  # 2.1 and older releases' threads are found otherwise
+        checks: tuple[Callable[[], None], ...] = (
+            self.sizes,
+            self.main_thread,
+            self.lists,
+            self.context,
+            self.fibers,
+            self.collector,
+            self.symbols,
+            self.classes,
+            self.stack,
+        )
+        for stage, check in enumerate(checks):
+            self.used = set()
+            try:
+                check()
+            except _Wrong as wrong:
+                return Contradiction(
+                    str(wrong),
+                    frozenset(self.used),
+                    stage,
+                    is_unmade=isinstance(wrong, _Unmade),
+                    is_doubt=isinstance(wrong, _Doubtful),
+                    check=check.__name__,
+                )
+            except UnreadableMemory as error:
+                reason = f"it leads to memory that is not there ({error})"
+                return Contradiction(
+                    reason,
+                    frozenset(self.used),
+                    stage,
+                    is_unreadable=True,
+                    check=check.__name__,
+                )
+        return None
+
+    # ---------------------------------------------------------------- reading
+
+    def has(self, *names: str) -> bool:
+        """Does the layout know these fields?"""
+        return all(getattr(self.layout.offsets, name) is not None for name in names)
+
+    def place(self, structure: int, name: str) -> int:
+        """Address of a structure's member; raises _Wrong if it is not known."""
+        self.used.add(name)
+        offset: int | None = getattr(self.layout.offsets, name)
+        if offset is None:
+            raise _Wrong(f"the offset {name} is missing")
+        return structure + offset
 
     def word(self, address: int) -> int:
         if 0 <= address < _PAGE:
@@ -64,11 +172,9 @@ class _Checks:
             raise _Wrong(f"{address:#x} is no address")
         return read_word(self.memory, address)
 
-    def at(self, structure: int, offset: int | None) -> int:
-        """The word at ``offset``; raises _Wrong if that is not known."""
-        if offset is None:
-            raise _Wrong("an offset is missing")
-        return self.word(structure + offset)
+    def at(self, structure: int, name: str) -> int:
+        """The word of a structure's member."""
+        return self.word(self.place(structure, name))
 
     def need(self, what: bool, otherwise: str) -> None:
         if not what:
@@ -78,39 +184,59 @@ class _Checks:
         if found != wanted:
             raise _Wrong(otherwise) if found else _Unmade(otherwise)
 
-    def vm(self, vm: int) -> None:
-        offsets = self.offsets
-        if offsets.vm_main_thread is None:
+    # ----------------------------------------------------------------- checks
+
+    def sizes(self) -> None:
+        """Structures that are read in arrays have sizes that hold their members."""
+        offsets = self.layout.offsets
+        for size, prefix, unit in (("cfp_size", "cfp_", 8), ("line_size", "line_", 4)):
+            names = [name for name in Offsets.__slots__ if name.startswith(prefix)]
+            known = [getattr(offsets, name) or 0 for name in names if name != size]
+            whole = getattr(offsets, size)
+            self.used = set(names)
+            is_array = whole > max(known) and not whole % unit
+            aligned = not any(one % unit for one in known)
+            self.need(is_array and aligned, f"{size} is no size")
+
+    def main_thread(self) -> None:
+        vm = self.roots.vm
+        self.main = self.at(vm, "vm_main_thread")
+        self.same(self.at(self.main, "th_vm"), vm, "the main thread has another VM")
+        if self.has("th_ec"):
+            self.ec = self.at(self.main, "th_ec")
+            if not self.ec:
+                raise _Unmade("the main thread has no execution context")
+            self.need(is_pointer(self.ec), "an execution context is at no address")
+        else:
+            self.ec = self.main
+        if self.has("ec_thread"):
+            owner = self.at(self.ec, "ec_thread")
+            self.same(owner, self.main, "the context of a thread is another's")
+
+    def lists(self) -> None:
+        vm, main = self.roots.vm, self.main
+        if not self.layout.traits.has_ractors:
+            if self.layout.traits.thread_list is ThreadList.LIST:
+                node = self.place(main, "th_list_node")
+                self._on_list(self.place(vm, "vm_threads"), node, "the main thread")
             return
-        main = self.at(vm, offsets.vm_main_thread)
-        self.same(self.at(main, offsets.th_vm), vm, "the main thread has another VM")
-        if self.layout.traits.has_ractors:
-            ractor = self.at(vm, offsets.vm_main_ractor)
-            own = self.at(main, offsets.th_ractor)
-            self.same(own, ractor, "the main thread is in another ractor")
-            self._list(ractor, offsets.ractor_threads, main)
-            self._list_of_ractors(vm, ractor)
-        elif self.layout.traits.thread_list is ThreadList.LIST:
-            self._list(vm, offsets.vm_threads, main)
-        self._context(main)
+        ractor = self.at(vm, "vm_main_ractor")
+        own = self.at(main, "th_ractor")
+        self.same(own, ractor, "the main thread is in another ractor")
+        node = self.place(main, "th_list_node")
+        self._on_list(self.place(ractor, "ractor_threads"), node, "the main thread")
+        node = self.place(ractor, "ractor_list_node")
+        self._on_list(self.place(vm, "vm_ractors"), node, "the main ractor")
+        running = self.at(ractor, "ractor_running_ec")
+        if running:
+            thread = self.at(running, "ec_thread")
+            own = self.at(thread, "th_ractor")
+            self.need(own == ractor, "another ractor's thread runs")
 
-    def _list(self, owner: int, head: int | None, main: int) -> None:
-        """Is the main thread on the list of threads?"""
-        node = self.offsets.th_list_node
-        if head is None or node is None:
-            raise _Wrong("an offset is missing")
-        self._on_list(owner + head, main + node, "the main thread is on no list")
-
-    def _list_of_ractors(self, vm: int, ractor: int) -> None:
-        head, node = self.offsets.vm_ractors, self.offsets.ractor_list_node
-        if head is None or node is None:
-            raise _Wrong("an offset is missing")
-        self._on_list(vm + head, ractor + node, "the main ractor is on no list")
-
-    def _on_list(self, head: int, wanted: int, otherwise: str) -> None:
+    def _on_list(self, head: int, wanted: int, what: str) -> None:
         """struct list_head {next, prev}: each points back to where we came from.
 
-        What was made first stands first, so that few are looked at.
+        What was made first stands first, so that few are read.
         """
         before, at = head, self.word(head)
         for _ in range(_LONGEST_LIST):
@@ -119,21 +245,98 @@ class _Checks:
             if at == wanted:
                 return
             before, at = at, self.word(at)
-        raise _Wrong(otherwise)
+        raise _Wrong(f"{what} is on no list")
 
-    def _context(self, thread: int) -> None:
-        offsets = self.offsets
-        context = thread if offsets.th_ec is None else self.at(thread, offsets.th_ec)
-        if offsets.ec_thread is not None:
-            owner = self.at(context, offsets.ec_thread)
-            self.same(owner, thread, "the context of a thread is another's")
-        stack = self.at(context, offsets.ec_vm_stack)
-        size = self.at(context, offsets.ec_vm_stack_size)
-        cfp = self.at(context, offsets.ec_cfp)
+    def context(self) -> None:
+        stack = self.at(self.ec, "ec_vm_stack")
+        size = self.at(self.ec, "ec_vm_stack_size")
+        cfp = self.at(self.ec, "ec_cfp")
         if not (stack and size and cfp):
             raise _Unmade("the main thread has no stack")
         end = stack + 8 * size
         fits = 0 < 8 * size <= LARGEST_STACK and stack < cfp <= end
         self.need(fits, "a frame is not on its stack")
-        whole = (end - cfp) % offsets.cfp_size == 0
+        self.used.add("cfp_size")
+        whole = (end - cfp) % self.layout.offsets.cfp_size == 0
         self.need(whole, "the frames do not fill their part of the stack")
+
+    def fibers(self) -> None:
+        """A thread's context lies in its fiber, which is resumed; those that it was
+        resumed from are suspended (fiber_store of cont.c)."""
+        if not self.has("th_ec", "ec_thread", "ec_fiber", "fiber_ec", "fiber_status"):
+            return
+        fiber = self.at(self.ec, "ec_fiber")
+        if not fiber:
+            return
+        own = self.place(fiber, "fiber_ec")
+        self.need(own == self.ec, "a fiber has another context than its thread")
+        for number in range(_MOST_FIBERS):
+            if not fiber:
+                return
+            thread = self.at(self.place(fiber, "fiber_ec"), "ec_thread")
+            self.need(thread == self.main, "a fiber is another thread's")
+            place = self.place(fiber, "fiber_status")
+            status = int.from_bytes(self.memory.read(place, 4), "little")
+            expected = _SUSPENDED if number else _RESUMED
+            is_right = status & 3 == expected and status < _FIBER_BITS
+            self.need(is_right, "a fiber that runs is not resumed")
+            fiber = self.at(fiber, "fiber_prev") if self.has("fiber_prev") else 0
+
+    def collector(self) -> None:
+        if not self.has("vm_objspace", "objspace_flags", "objspace_gc_bit"):
+            return
+        objspace = self.at(self.roots.vm, "vm_objspace")
+        place = self.place(objspace, "objspace_flags")
+        self.need(is_pointer(objspace), "there is no object space")
+        flags = int.from_bytes(self.memory.read(place, 4), "little")
+        self.need(flags < _FLAG_BITS, "the collector's flags are none")
+
+    def symbols(self) -> None:
+        if self.roots.symbols is None:
+            return
+        self.used |= {"symbols_ids", "symbols_last_id"}
+        values = self._values()
+        for number, name in KNOWN_IDS.items():
+            is_right = values.id_name(number) == name.decode("ascii")
+            self.need(is_right, "the table of symbols has other names")
+
+    def classes(self) -> None:
+        """``Object`` and its singleton class have their names."""
+        known = self.roots.object_class
+        by_symbols = self.has("ext_ivars") and self.roots.symbols is None
+        if not known or by_symbols:
+            return
+        self.used |= {name for name in Offsets.__slots__ if _is_of_class(name)}
+        names = Names(self._values(), Iseqs(self._values()))
+        for klass, name in ((known, "Object#"), (self.word(known + 8), "Object.")):
+            is_right = names.class_prefix(klass) == (name, True)
+            self.need(is_right, "the class Object has another name")
+
+    def stack(self) -> None:
+        """The main thread's stack can be walked, and does not contradict itself."""
+        self.used |= {name for name in Offsets.__slots__ if name.startswith(_WALKED)}
+        vm = RubyVM(self.memory, self.layout, self.roots.vm, self.roots.symbols)
+        walked = vm.sample(_Thread(self.main))
+        if walked is None:
+            raise _Wrong("the main thread's stack cannot be read")
+        for doubt in vm.values.consistency.doubts():
+            raise _Wrong(f"{doubt} in the main thread's stack")
+        if SampleFlags.TRIMMED in walked.flags:
+            self.need(
+                bool(walked.stack.frames), "the main thread's stack has no frames"
+            )
+            # Of a thread that runs, newest frames may have changed at each try.
+            if walked.state is not ThreadState.RUNNING:
+                raise _Doubtful("the main thread's stack has frames of no kind")
+
+    def _values(self) -> Values:
+        return Values(self.memory, self.layout, self.roots.symbols)
+
+
+@dataclass(frozen=True, slots=True)
+class _Thread:
+    address: int
+
+
+def _is_of_class(name: str) -> bool:
+    return name.startswith(("class_", "ext_"))

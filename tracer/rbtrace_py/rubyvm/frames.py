@@ -7,6 +7,7 @@ its line are worked out once for each place of a program.
 
 from __future__ import annotations
 
+import struct
 from time import monotonic
 
 from rbtrace_py.errors import UnreadableMemory
@@ -22,13 +23,19 @@ _MOST_HELD = 1 << 22
 
 _MOST_TEXT = 1 << 26
 """Characters of names and paths that nodes may have together."""
+UNKNOWN_PC = 0
+"""Of a frame whose pc is not up to date: the innermost one of a JIT, which writes a pc
+only before it calls something. Its line is unknown."""
 MOST_SECONDS = 10.0
 """How long new frames are made, and stacks read anew, for one look at all threads; a
 target may have been made to need for ever."""
 
+_COMPILERS = ("RubyVM::MJIT::", "RubyVM::RJIT::")
+_LAMBDA = 0x100
+"""VM_FRAME_FLAG_LAMBDA (vm_core.h, 2.5 and later)."""
 _HIDDEN = ("IFUNC", "DUMMY")
-_SVAR_METHOD = 8
-"""``vm_svar.cref_or_me`` (internal/imemo.h)."""
+_SVAR = struct.Struct("=2Q")
+"""``struct vm_svar`` (internal/imemo.h) up to ``cref_or_me``; flags come first."""
 
 GC_FRAME = Frame(FrameKind.GC, "(garbage collection)", "(garbage collection)", "", None)
 
@@ -37,15 +44,15 @@ class Node:
     """One frame upon another; ``below`` is the next one that is shown.
 
     ``ruby`` is the node that C functions upon this one have path and line of,
-    ``is_fresh`` that the frame has not run an instruction, so cannot have called,
-    ``is_sure`` that the frame below can have called it.
+    ``is_leaf`` that the frame cannot have called: it has not run an instruction, or
+    its pc is unknown. ``is_sure`` says that the frame below can have called it.
     """
 
     __slots__ = (
         "below",
         "frame",
         "gc_stack",
-        "is_fresh",
+        "is_leaf",
         "is_sure",
         "iseq",
         "pc",
@@ -59,7 +66,7 @@ class Node:
         self.ruby: Node | None = below.ruby if below else None
         self.iseq: Iseq | None = None
         self.pc = 0
-        self.is_fresh = False
+        self.is_leaf = False
         self.is_sure = True
         self.stack: Stack | None = None
         self.gc_stack: Stack | None = None
@@ -84,7 +91,7 @@ class FrameTree:
         self._block_magic = magics["BLOCK"]
         self.block_magic, self.magic_mask = self._block_magic, self._mask
         self.calls = CallSites(values, self._iseqs)
-        self._entries: dict[int, int] = {}
+        self._entries: set[int] = set()
         self._until: float | None = None
         self.generation = 0
         self._start()
@@ -135,6 +142,9 @@ class FrameTree:
             return None
         try:
             made = self._make(node, iseq, pc, method, flags)
+            if made is None or not made.is_sure:
+                self._renew(node, iseq, method)
+                made = self._make(node, iseq, pc, method, flags)
         except UnreadableMemory:
             return None
         if made is not None:
@@ -144,22 +154,33 @@ class FrameTree:
                 self._text += len(frame.name) + len(frame.label) + len(frame.path)
         return made
 
+    def _renew(self, node: Node, iseq: int, method: int) -> None:
+        """Forget what was remembered of a frame and is not so any more."""
+        self.calls.forget(node.pc)
+        self._names.renew(method)
+        self._entries.discard(method)
+        self._iseqs.renew(iseq)
+
     def _make(
         self, node: Node, iseq: int, pc: int, method: int, flags: int
     ) -> Node | None:
         magic = flags & self._mask
-        if flags >> 32 or magic not in self._magics or node.is_fresh:
+        if flags >> 32 or magic not in self._magics or node.is_leaf:
             return None
         if magic in self._hidden:
             return Node(node, None)
         if magic == self._c_magic:
             return self._c_node(node, method) if iseq == 0 else None
         found = self._iseqs.get(iseq)
-        if found is None or not found.holds(pc):
+        if found is None or not (found.holds(pc) or pc == UNKNOWN_PC):
             return None
         entry = self._method(method)
+        if entry is None and self._iseqs.local_kind(found) == IseqKind.METHOD:
+            return None
         made = self._ruby_node(node, found, pc, entry)
         is_block = magic == self._block_magic
+        if is_block and flags & _LAMBDA and self._is_no_call(node):
+            return made  # ``when ->(x) { … }``: checkmatch calls it
         made.is_sure = self._is_its_code(found, entry) and self._can_stand(
             node, found, entry, is_block
         )
@@ -170,11 +191,11 @@ class FrameTree:
 
         Frames and environments are not read at the same moment.
         """
-        if entry is None or not entry.iseq:
+        if entry is None or self._iseqs.local_kind(iseq) != IseqKind.METHOD:
             return True
-        if self._iseqs.local_kind(iseq) != IseqKind.METHOD:
-            return True
-        return entry.iseq == (iseq.local or iseq.address)
+        if entry.iseq:
+            return entry.iseq == (iseq.local or iseq.address)
+        return not entry.is_c
 
     def _can_stand(
         self, node: Node, iseq: Iseq, entry: Method | None, is_block: bool
@@ -183,11 +204,25 @@ class FrameTree:
         if node.iseq is None or not self.calls.is_known:
             return True
         site = self.calls.before(node.iseq, node.pc)
+        if site.mid is None and node.iseq.is_internal:
+            return True  # a C function without a frame of its own (invokebuiltin)
         if is_block and self.calls.can_yield(site):
             return True
-        if iseq.is_handler or iseq.kind == IseqKind.CLASS:
+        if iseq.kind == IseqKind.CLASS:
+            return site.body == iseq.address
+        if iseq.is_handler:
             return iseq.parent == node.iseq.address
-        return entry is not None and self.calls.can_call(site, entry.called, entry.name)
+        if entry is None:
+            return False
+        # A JIT that is written in Ruby (3.2's MJIT, RJIT) runs at any instruction.
+        is_compiler = entry.prefix.startswith(_COMPILERS)
+        return is_compiler or self.calls.can_call(site, entry.called, entry.name)
+
+    def _is_no_call(self, node: Node) -> bool:
+        """Is the frame at an instruction that names no method?"""
+        if node.iseq is None or not self.calls.is_known:
+            return False
+        return self.calls.before(node.iseq, node.pc).mid is None
 
     def gives_block(self, node: Node, block: int) -> bool:
         """Does the call that ``node`` is in give the block whose iseq is ``block``?
@@ -201,13 +236,16 @@ class FrameTree:
 
     def _c_node(self, node: Node, word: int) -> Node | None:
         method = self._method(word)
-        if method is None:
+        if method is None or not (method.is_c or method.kind is None):
             return None
         name, label = self._names.c_frame(method)
         made = self._like_c(node, name, label)
         if node.iseq is not None and self.calls.is_known:
             site = self.calls.before(node.iseq, node.pc)
-            made.is_sure = self.calls.can_call(site, method.called, method.name)
+            is_builtin = site.mid is None and node.iseq.is_internal
+            made.is_sure = is_builtin or self.calls.can_call(
+                site, method.called, method.name
+            )
         return made
 
     def _like_c(self, node: Node, name: str, label: str) -> Node:
@@ -219,16 +257,21 @@ class FrameTree:
         self, node: Node, iseq: Iseq, pc: int, method: Method | None
     ) -> Node:
         name, label = self._names.iseq_frame(iseq, method)
-        if iseq.is_internal and self._values.traits.internal_as_c:
+        if iseq.is_internal and self._is_like_c(iseq):
             made = self._like_c(node, name, label)
         else:
-            line = self._iseqs.line(iseq, pc)
+            line = None if pc == UNKNOWN_PC else self._iseqs.line(iseq, pc)
             below = self._below(node, iseq)
             made = Node(below, Frame(FrameKind.RUBY, name, label, iseq.path, line))
             made.ruby = made
         made.iseq, made.pc = iseq, pc
-        made.is_fresh = pc == iseq.begin
+        made.is_leaf = pc in (iseq.begin, UNKNOWN_PC)
         return made
+
+    def _is_like_c(self, iseq: Iseq) -> bool:
+        """Does Ruby itself show a frame of this iseq as one of a C function?"""
+        traits = self._values.traits
+        return traits.internal_as_c or f"{iseq.path} {iseq.label}" in traits.c_traced
 
     def _below(self, node: Node, iseq: Iseq) -> Node:
         """What a frame stands on: where a ``rescue`` hides its method, what that
@@ -247,27 +290,33 @@ class FrameTree:
         """Return the address of the method entry that ``ep[-2]`` means, or 0.
 
         It may be a cref instead, or an svar that holds either (check_method_entry
-        of vm_insnhelper.c).
+        of vm_insnhelper.c). Only entries are kept: an svar lives as long as its frame,
+        and another one comes at its address.
         """
-        known = self._entries.get(word)
-        if known is None:
-            known = self._find_entry(word)
-            if len(self._entries) >= _MOST_NODES:
-                self._entries.clear()
-            self._entries[word] = known
-        return known
-
-    def _find_entry(self, word: int) -> int:
-        traits = self._values.traits
+        if word in self._entries:
+            return word
         try:
-            if traits.svar_imemo is not None:
-                if self._values.imemo_kind(word) == traits.svar_imemo:
-                    word = self._values.u64(word + _SVAR_METHOD)
-                if self._values.imemo_kind(word) != traits.ment_imemo:
-                    return 0
-            return word if self._names.method(word) is not None else 0
+            found = self._find_entry(word)
         except UnreadableMemory:
             return 0
+        if found:
+            if len(self._entries) >= _MOST_NODES:
+                self._entries.clear()
+            self._entries.add(found)
+        return found
+
+    def _find_entry(self, word: int) -> int:
+        traits, values = self._values.traits, self._values
+        if traits.svar_imemo is not None:
+            if not values.is_object(word):
+                return 0
+            flags, held = _SVAR.unpack(values.memory.read(word, _SVAR.size))
+            kind = values.imemo_kind_of(flags)
+            if kind == traits.svar_imemo:
+                word, kind = held, values.imemo_kind(held)
+            if kind != traits.ment_imemo:
+                return 0
+        return word if self._names.method(word) is not None else 0
 
     def stack(self, node: Node, is_collecting: bool = False) -> Stack:
         """Return the frames up to ``node``, with the collector upon them if so."""

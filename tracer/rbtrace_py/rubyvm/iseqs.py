@@ -6,12 +6,13 @@ import struct
 from enum import IntEnum
 
 from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.rubyvm.consistency import Topic
 from rbtrace_py.rubyvm.layout import Offsets
-from rbtrace_py.rubyvm.lines import LineFields, Lines, read_lines
-from rbtrace_py.rubyvm.values import LONGEST_NAME, T_IMEMO, Values
+from rbtrace_py.rubyvm.lines import WRONG, LineFields, Lines, read_lines
+from rbtrace_py.rubyvm.values import LONGEST_NAME, Values
 
 _MOST_WORDS = 1 << 24
-_MOST_PARENTS = 64
+_MOST_PARENTS = 512
 _TEXT_CACHED = 1 << 25
 """Characters of the names and paths of all iseqs together."""
 _LINES_CACHED = 1 << 21
@@ -34,6 +35,13 @@ class IseqKind(IntEnum):
 
 
 _SHOWN_AS_OUTER = (IseqKind.RESCUE, IseqKind.ENSURE, IseqKind.EVAL)
+
+
+_SELF_LOCAL = (IseqKind.TOP, IseqKind.METHOD, IseqKind.CLASS, IseqKind.MAIN)
+"""Their local iseq is themselves (set_relation of iseq.c)."""
+
+_LABELED_AS_PATH = (_INTERNAL, "<compiled>")
+"""Iseqs of such a path may have it as their label."""
 
 
 _CONSTANT_LABELS = {
@@ -90,6 +98,11 @@ class Iseq:
         return self._lines is not None
 
     @property
+    def has_wrong_lines(self) -> bool:
+        """Was its table read, and refused?"""
+        return self._lines is WRONG
+
+    @property
     def line_count(self) -> int:
         """How many entries of its table of lines are kept."""
         return 0 if self._lines is None else len(self._lines.lines)
@@ -131,6 +144,7 @@ class Iseqs:
         line = iseq.line(self._values, pc)
         if is_new:
             self._lines += iseq.line_count
+            self._values.consistency.add(Topic.LINES, not iseq.has_wrong_lines)
             if self._lines > _LINES_CACHED:
                 self._forget_lines()
                 iseq.forget_lines()
@@ -145,6 +159,12 @@ class Iseqs:
         """Return the iseq at ``address``, None if there is none."""
         known = self._known.get(address)
         return known if known is not None else self._load(address)
+
+    def renew(self, address: int) -> None:
+        """Forget the iseq if another one is at its address now."""
+        iseq = self._known.get(address)
+        if iseq is not None and self._gone(iseq):
+            del self._known[address]
 
     def revalidate(self) -> bool:
         """Read again what tells iseqs apart; return whether one was replaced.
@@ -179,7 +199,7 @@ class Iseqs:
     def _is_iseq(self, head: bytes) -> bool:
         kind = self._values.traits.iseq_imemo
         flags = int.from_bytes(head[:8], "little")
-        return kind is None or (flags & 0x1F == T_IMEMO and flags >> 12 & 0xF == kind)
+        return kind is None or self._values.imemo_kind_of(flags) == kind
 
     def _load(self, address: int) -> Iseq | None:
         offsets = self._offsets
@@ -192,12 +212,16 @@ class Iseqs:
         if not 0 < size <= _MOST_WORDS or begin & 7 or begin < 4096:
             return None
         iseq = Iseq(address, kind, (begin, begin + 8 * size), data)
-        iseq.label = self._label(body)
-        iseq.path = self._path(_u64(body, offsets.body_path))
+        label, path = self._label(body), self._path(_u64(body, offsets.body_path))
+        if label is None or path is None:
+            return None
+        iseq.label, iseq.path = label, path
         iseq.parent = _optional(body, offsets.body_parent)
         iseq.local = _optional(body, offsets.body_local)
         iseq.base_label = self._base_label(body, iseq)
         iseq.call_data = _optional(body, offsets.body_call_data)
+        if not self._is_sound(iseq):
+            return None
         iseq._fields = self._line_fields(body, size)
         self._text += len(iseq.label) + len(iseq.path) + len(iseq.base_label)
         if len(self._known) >= self._most or self._text > _TEXT_CACHED:
@@ -207,11 +231,50 @@ class Iseqs:
         self._known[address] = iseq
         return iseq
 
-    def _label(self, body: bytes) -> str:
-        """Those of Ruby's own are constants of the program, which a core may lack."""
+    def _is_sound(self, iseq: Iseq) -> bool:
+        """Does what was read of it go together, as in every iseq?
+
+        So that a layout with a wrong offset gives no frame instead of a wrong one.
+        """
+        if iseq.kind > IseqKind.PLAIN:
+            return False
+        if not iseq.path.startswith(_LABELED_AS_PATH):
+            is_path = iseq.path != iseq.base_label
+            self._values.consistency.add(Topic.PATHS, is_path)
+        if iseq.kind == IseqKind.BLOCK:
+            return self._is_sound_block(iseq)
+        if iseq.kind == IseqKind.METHOD and iseq.label != iseq.base_label:
+            return False
+        has_local = self._offsets.body_local is not None
+        return (
+            not has_local or iseq.kind not in _SELF_LOCAL or iseq.local == iseq.address
+        )
+
+    def _is_sound_block(self, iseq: Iseq) -> bool:
+        """``block in LABEL`` of its local iseq, within a parent (make_name_for_block
+        of compile.c)."""
+        label, base, offsets = iseq.label, iseq.base_label, self._offsets
+        is_whole = max(len(label), len(base)) < LONGEST_NAME
+        if is_whole and not (label.startswith("block ") and label.endswith(f" {base}")):
+            return False
+        if offsets.body_local is None or offsets.body_parent is None:
+            return True
+        if iseq.parent == iseq.local and label.startswith("block ("):
+            return False
+        return self._is_there(iseq.local) and self._is_there(iseq.parent)
+
+    def _is_there(self, address: int) -> bool:
+        """Is there an iseq at ``address``?"""
+        return address in self._known or bool(self._fingerprint(address))
+
+    def _label(self, body: bytes) -> str | None:
+        """Those of Ruby's own are constants of the program, which a core may lack.
+
+        None for what is no String.
+        """
         try:
             value = _u64(body, self._offsets.body_label)
-            return self._values.string(value, LONGEST_NAME) or ""
+            return self._values.string(value, LONGEST_NAME)
         except UnreadableMemory:
             kind = _u32(body, self._offsets.body_type)
             if kind not in _CONSTANT_LABELS:
@@ -230,15 +293,18 @@ class Iseqs:
             local = data if self._offsets.iseq_body is None else data[8:]
             if not local:
                 raise
-            return self._label(local)
+            return self._label(local) or ""
 
-    def _path(self, value: int) -> str:
-        """``pathobj`` is a String, or from 2.5 on an Array of path and real path."""
+    def _path(self, value: int) -> str | None:
+        """``pathobj`` is a String, or from 2.5 on an Array of path and real path.
+
+        None for what is neither.
+        """
         text = self._values.string(value)
         if text is None:
             first = self._values.element(value, 0)
             text = None if first is None else self._values.string(first)
-        return text or ""
+        return text
 
     def _line_fields(self, body: bytes, size: int) -> LineFields:
         offsets = self._offsets
@@ -248,7 +314,20 @@ class Iseqs:
             count=_u32(body, offsets.body_line_count),
             index=_optional(body, offsets.body_line_index),
             size=size,
+            source=(self._first_line(body), self._last_line(body)),
         )
+
+    def _first_line(self, body: bytes) -> int:
+        """``location.first_lineno``: a Fixnum up to 3.1, then an int."""
+        if self._values.traits.first_line_is_fixnum:
+            return _signed(_u64(body, self._offsets.body_first_line), 64) >> 1
+        return _signed(_u32(body, self._offsets.body_first_line), 32)
+
+    def _last_line(self, body: bytes) -> int | None:
+        """None where the compiler did not say: 0 or -1."""
+        offset = self._offsets.body_last_line
+        last = 0 if offset is None else _u32(body, offset)
+        return last if 0 < last < 1 << 31 else None
 
     def local_kind(self, iseq: Iseq) -> int | None:
         """Return the kind of the iseq whose local variables it shares."""
@@ -294,6 +373,10 @@ def _u32(data: bytes, offset: int) -> int:
 def _u64(data: bytes, offset: int) -> int:
     value: int = struct.unpack_from("=Q", data, offset)[0]
     return value
+
+
+def _signed(value: int, bits: int) -> int:
+    return value - (1 << bits) if value >> (bits - 1) else value
 
 
 def _optional(data: bytes, offset: int | None) -> int:

@@ -2,8 +2,8 @@
 
 The walker knows no version. What it needs of a Ruby stands in a ``Layout``: offsets
 in bytes, and traits. An absent field is None, never 0. A layout comes from the table
-of its minor version (``layouts/``), from DWARF, or from calibration; ``origins`` says
-which gave what.
+of its minor version (``layouts/``), from DWARF, from machine code, or from a file that
+``layout --save`` wrote; ``origins`` says which gave what.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from enum import Enum
 
 
 class Origin(str, Enum):
-    """Where an offset came from."""
+    """Where an offset came from, the most trusted first."""
 
-    TABLE = "table"
+    FILE = "file"
     DWARF = "DWARF"
-    CALIBRATED = "calibrated"
+    TABLE = "table"
     MINED = "mined"
 
 
@@ -95,6 +95,8 @@ class Traits:
     """ID_SCOPE_SHIFT: what to shift an ID by for its serial number."""
     last_operator_id: int
     """tLAST_OP_ID: up to here an ID is its own serial number."""
+    imemo_mask: int = 0xF
+    """IMEMO_MASK, of the bits with an imemo's kind (2.5 and later)."""
     old_tables: bool = False
     """st_table as a hash of linked entries (2.3 and earlier)."""
     qualified_labels: bool = False
@@ -102,6 +104,9 @@ class Traits:
     is in, whose own frame is not shown (3.4 and later)."""
     internal_as_c: bool = False
     """Frames of ``<internal:…>`` have their caller's path and line (4.0)."""
+    c_traced: tuple[str, ...] = ()
+    """Path and name of each method with ``Primitive.attr! :c_trace``, whose frames have
+    their caller's path and line (3.4 with YJIT)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +140,9 @@ class Offsets:
     cfp_me: int | None
     """Method entry, up to 2.2."""
     cfp_class: int | None
+    cfp_jit_return: int | None
+    """Where a JIT's code goes on once the frame returns (3.1 and later); 0 of a frame
+    that the interpreter pushed and no JIT has taken over."""
 
     th_ec: int | None
     th_vm: int
@@ -194,6 +202,8 @@ class Offsets:
     def_body: int | None
     def_original_id: int | None
 
+    class_super: int | None
+    """Of the superclass's VALUE, from the class."""
     class_ext: int | None
     """Of the pointer to the extension; None where it follows the class."""
     ext_ivars: int | None
@@ -216,6 +226,8 @@ class Offsets:
     objspace_gc_bit: int | None
     """Number of the bit ``during_gc`` in the word at ``objspace_flags``."""
 
+    body_last_line: int | None = None
+    """Of the last line of its source, an int (2.6 and later)."""
     body_call_data: int | None = None
     """Of the pointer to the call sites' data (2.7 and later)."""
     call_size: int | None = None
@@ -232,6 +244,8 @@ class Table:
     traits: Traits
     fields: Mapping[str, Field]
     """By name of ``Offsets``; an absent field is absent."""
+    newest: int
+    """The newest patch release that it was verified with."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,20 @@
-"""A cross-check of a layout: what the code of exported getters loads.
+"""What machine code says of a layout: the offsets that exported getters load.
 
 ``rb_iseq_label`` is compiled to two loads, and their offsets are those of two members.
-So each attach can ask the binary itself whether a table is right for it, which costs
-about a millisecond. A getter that a compiler made in another way says nothing.
+Reading them costs about a millisecond. It depends on the compiler, so it is the least
+trusted source: it confirms an offset, or offers one where the others are wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
 
 from rbtrace_py.errors import BadElf
 from rbtrace_py.rubyvm.detect import Ruby
 from rbtrace_py.rubyvm.flow import Chain, follow
-from rbtrace_py.rubyvm.layout import Layout, Offsets, Origin
+from rbtrace_py.rubyvm.layout import Offsets
 
 EC = "ec"
 """Root of chains: the execution context, wherever the function has it from."""
@@ -78,54 +77,72 @@ GETTERS = (
 
 _FIBER_GETTER = Getter("rb_fiber_alive_p", CALLED, ("fiber_status",))
 
-INDEX_GETTER = Getter(
-    "rb_iseq_insns_info_encode_positions",
-    "argument",
-    ("iseq_body", "body_line_positions"),
-)
-"""Long, so it is read only by who needs it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Disagreement:
-    """A getter that loads something else than a layout says."""
-
-    function: str
-    fields: tuple[str, ...]
-    expected: tuple[int, ...]
-    found: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return (
-            f"{self.function} reads {_offsets(self.found)} where the layout has"
-            f" {_offsets(self.expected)} ({', '.join(self.fields)})"
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Mined:
-    """What the getters say to a layout: fields that agree, and who disagrees."""
+    """What the getters say.
+
+    agreed: fields that a getter loads where the layout has them
+    offered: other offsets, by the names of their fields
+    """
 
     agreed: frozenset[str]
-    disagreements: tuple[Disagreement, ...]
+    offered: Mapping[str, int]
 
 
-def cross_check(ruby: Ruby, offsets: Offsets) -> Mined:
+def mine(ruby: Ruby, offsets: Offsets) -> Mined:
     """Compare ``offsets`` with what the getters of the binary load."""
     agreed: set[str] = set()
-    disagreements = []
+    others: dict[str, int] = {}
     for getter in GETTERS:
         expected = _expected(getter, offsets)
         if expected is None:
             continue
-        verdict = _ask(ruby, getter, expected)
-        if verdict is True:
-            agreed.update(getter.fields)
-            if getter.fields[-1] == "objspace_flags":
-                agreed.add("objspace_gc_bit")
-        elif verdict is not None:
-            disagreements.append(verdict)
-    return Mined(frozenset(agreed), tuple(disagreements))
+        found = list(found_by(ruby, getter))
+        if expected in found:
+            agreed |= _named(getter, expected).keys()
+        elif found:
+            nearest = min(found, key=lambda loads: _differences(loads, expected))
+            others = {**_named(getter, nearest), **others}
+    offered = {
+        name: offset
+        for name, offset in others.items()
+        if name not in agreed and offset != getattr(offsets, name)
+    }
+    return Mined(frozenset(agreed), offered | _fiber(ruby, offsets))
+
+
+def _differences(loads: tuple[int, ...], expected: tuple[int, ...]) -> int:
+    return sum(one != other for one, other in zip(loads, expected, strict=True))
+
+
+def _named(getter: Getter, loads: tuple[int, ...]) -> dict[str, int]:
+    """The offsets that a getter loads by their fields' names."""
+    named = dict(zip(getter.fields, loads, strict=True))
+    if "objspace_flags" in named:
+        bit = named["objspace_flags"]
+        named["objspace_flags"] = bit // 32 * 4
+        named["objspace_gc_bit"] = bit % 32
+    return named
+
+
+def _fiber(ruby: Ruby, offsets: Offsets) -> dict[str, int]:
+    """Where ``rb_fiber_alive_p`` has a fiber's status, and so what stands before it.
+
+    ``rb_fiber_t`` has a jmp_buf within, of 40 or of 200 bytes as Ruby was configured:
+    it moves all that follows by the same number.
+    """
+    known = offsets.fiber_status
+    found = [loads[0] for loads in found_by(ruby, _FIBER_GETTER)]
+    if known is None or known in found:
+        return {}
+    for status in found:
+        if 256 <= status < 1024 and status % 8 == 0:
+            moved = {"fiber_status": status}
+            if offsets.fiber_prev is not None:
+                moved["fiber_prev"] = offsets.fiber_prev + status - known
+            return moved
+    return {}
 
 
 def _expected(getter: Getter, offsets: Offsets) -> tuple[int, ...] | None:
@@ -139,20 +156,6 @@ def _expected(getter: Getter, offsets: Offsets) -> tuple[int, ...] | None:
             return None
         values[-1] = 8 * values[-1] + offsets.objspace_gc_bit
     return tuple(values)
-
-
-def _ask(
-    ruby: Ruby, getter: Getter, expected: tuple[int, ...]
-) -> Disagreement | Literal[True] | None:
-    """True if the getter loads ``expected``; None if it says nothing."""
-    first: tuple[int, ...] | None = None
-    for found in found_by(ruby, getter):
-        if found == expected:
-            return True
-        first = first or found
-    if first is None:
-        return None
-    return Disagreement(getter.function, getter.fields, expected, first)
 
 
 def found_by(ruby: Ruby, getter: Getter) -> Iterator[tuple[int, ...]]:
@@ -197,46 +200,3 @@ def _is_lead(getter: Getter, chain: Chain, count: int) -> bool:
         return is_pointer
     # From a global pointer up to 2.7; then local to the thread, through a call.
     return is_pointer or (chain.root in ("result", "thread") and count == 1)
-
-
-def _offsets(values: tuple[int, ...]) -> str:
-    return " then ".join(map(str, values))
-
-
-def mine_flag(ruby: Ruby) -> Mapping[str, int]:
-    """Return where ``during_gc`` is: vm_objspace, objspace_flags, objspace_gc_bit.
-
-    Empty where ``rb_during_gc`` does not say.
-    """
-    getter = next(g for g in GETTERS if g.function == "rb_during_gc")
-    for objspace, bit in found_by(ruby, getter):
-        return {
-            "vm_objspace": objspace,
-            "objspace_flags": bit // 32 * 4,
-            "objspace_gc_bit": bit % 32,
-        }
-    return {}
-
-
-def refine(ruby: Ruby, layout: Layout) -> Layout:
-    """Correct what depends on how a Ruby was configured, not only on its version.
-
-    ``rb_fiber_t`` has a jmp_buf within, of 40 or of 200 bytes: what stands after it is
-    moved by what ``rb_fiber_alive_p`` says.
-    """
-    known = layout.offsets.fiber_status
-    if known is None:
-        return layout
-    loads = [loads[0] for loads in found_by(ruby, _FIBER_GETTER)]
-    if known in loads:
-        return layout
-    for status in loads:
-        if not 256 <= status < 1024 or status % 8:
-            continue
-        moved = {"fiber_status": status}
-        if layout.offsets.fiber_prev is not None:
-            moved["fiber_prev"] = layout.offsets.fiber_prev + status - known
-        origins = {**layout.origins, **dict.fromkeys(moved, Origin.MINED)}
-        offsets = replace(layout.offsets, **moved)
-        return replace(layout, offsets=offsets, origins=origins)
-    return layout

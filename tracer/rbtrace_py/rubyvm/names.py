@@ -11,6 +11,7 @@ import struct
 from dataclasses import dataclass
 
 from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.rubyvm.consistency import Topic
 from rbtrace_py.rubyvm.iseqs import Iseq, IseqKind, Iseqs
 from rbtrace_py.rubyvm.layout import ClassPath
 from rbtrace_py.rubyvm.values import LONGEST_NAME, T_CLASS, T_MODULE, Values
@@ -32,8 +33,9 @@ _MOST_IVARS = 1 << 12
 _TEXT_CACHED = 1 << 24
 """Characters of the names of all methods together."""
 
-_BY_ISEQ = 0
-"""VM_METHOD_TYPE_ISEQ, of the four bits of ``def.type`` (method.h)."""
+_BY_ISEQ, _BY_C, _NOT_IMPLEMENTED = 0, 1, 8
+"""VM_METHOD_TYPE_ISEQ, CFUNC and NOTIMPLEMENTED, of the four bits of ``def.type``
+(method.h)."""
 
 _BLOCKS = {0: "", 1: "block in "}
 
@@ -45,16 +47,21 @@ class Method:
     ``prefix`` is ``Class#`` or ``Class.``, ``is_named`` whether that class has a name
     of its own, ``raw`` the entry's bytes, which tell if it is still the same,
     ``called`` the ID it is called by (an alias's), ``iseq`` the address of its code,
-    0 where that is no iseq.
+    0 where that is no iseq, ``kind`` its definition's type, None where not known.
     """
 
     iseq: int
-
+    kind: int | None
     called: int
     prefix: str
     name: str
     is_named: bool
     raw: bytes
+
+    @property
+    def is_c(self) -> bool:
+        """Is it known to be a C function?"""
+        return self.kind in (_BY_C, _NOT_IMPLEMENTED)
 
 
 class Names:
@@ -91,6 +98,12 @@ class Names:
         for address in gone:
             del self._methods[address]
         return bool(gone)
+
+    def renew(self, address: int) -> None:
+        """Forget the method entry if another one is at its address now."""
+        method = self._methods.get(address)
+        if method is not None and self._read(address) != method.raw:
+            del self._methods[address]
 
     def iseq_frame(self, iseq: Iseq, method: Method | None) -> tuple[str, str]:
         """Return the qualified name and the label of a Ruby frame."""
@@ -146,9 +159,18 @@ class Names:
             prefix, is_named = self._owner(data)
         except UnreadableMemory:
             return None
-        return Method(
-            self._iseq(definition), called, prefix, name or "?", is_named, raw
-        )
+        kind = self._kind(definition)
+        iseq = self._iseq(definition) if kind == _BY_ISEQ else 0
+        if iseq and name and not self._is_its_name(iseq, name):
+            return None
+        return Method(iseq, kind, called, prefix, name or "?", is_named, raw)
+
+    def _is_its_name(self, address: int, name: str) -> bool:
+        """Has the method's code the name that it was defined by?"""
+        iseq = self._iseqs.get(address)
+        is_it = iseq is None or iseq.base_label == name
+        self._values.consistency.add(Topic.NAMES, is_it)
+        return is_it
 
     def _original_id(self, definition: int) -> int | None:
         offset = self._values.offsets.def_original_id
@@ -156,20 +178,23 @@ class Names:
             return None
         return self._values.u64(definition + offset)
 
+    def _kind(self, definition: int) -> int | None:
+        """``def.type``, None where the layout does not say."""
+        offset = self._values.offsets.def_type
+        if offset is None or definition < 4096:
+            return None
+        return self._values.memory.read(definition + offset, 1)[0] & 0xF
+
     def _iseq(self, definition: int) -> int:
-        offsets, values = self._values.offsets, self._values
-        if offsets.def_type is None or offsets.def_body is None or definition < 4096:
-            return 0
-        if values.memory.read(definition + offsets.def_type, 1)[0] & 0xF != _BY_ISEQ:
-            return 0
-        return values.u64(definition + offsets.def_body)
+        offset = self._values.offsets.def_body
+        return 0 if offset is None else self._values.u64(definition + offset)
 
     def _owner(self, entry: bytes) -> tuple[str, bool]:
         offsets = self._values.offsets
         for offset in (offsets.me_owner, offsets.me_defined_class):
-            klass = 0 if offset is None else _field(entry, offset)
-            if klass:
-                return self.class_prefix(klass)
+            if offset is not None:
+                klass = _field(entry, offset)
+                return self.class_prefix(klass) if klass else ("", False)
         return "", False
 
     def class_prefix(self, klass: int) -> tuple[str, bool]:
@@ -200,7 +225,7 @@ class Names:
             flags = self._values.u64(klass)
             if not flags >> self._values.traits.singleton_bit & 1:
                 break
-            klass = self._values.u64(klass + 16)
+            klass = self._values.u64(klass + (self._values.offsets.class_super or 16))
         return f"#<{self.class_name(klass, depth + 1)[0]}:0x{value:016x}>"
 
     def class_name(self, klass: int, depth: int = 0) -> tuple[str, bool]:

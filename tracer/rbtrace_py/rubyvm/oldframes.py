@@ -45,7 +45,8 @@ class OldUnwinder(Unwinder):
         nodes = track.nodes
         for index in range(len(pcs) - 1, -1, -1):
             ep = eps[index]
-            floor = track.floors[-1] if track.floors else track.low
+            # The first frame of a fiber may have its environment in the first word.
+            floor = track.floors[-1] if track.floors else track.low - 8
             if track.low <= ep < track.high:
                 below = track.sps[-1] if track.sps else 0
                 if ep <= floor or ep < below or ep >= sps[index]:

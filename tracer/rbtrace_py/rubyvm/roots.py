@@ -105,6 +105,16 @@ def _pointer_of(memory: Memory, chain: Chain) -> int | None:
     return None
 
 
+def find_object_class(memory: Memory, ruby: Ruby) -> int | None:
+    """Return the address of the class ``Object``, None where it is not known."""
+    address = ruby.address("rb_cObject")
+    try:
+        value = 0 if address is None else read_word(memory, address)
+    except UnreadableMemory:
+        return None
+    return value if is_pointer(value) else None
+
+
 def find_symbols(memory: Memory, ruby: Ruby) -> Root | None:
     """Return the address of the table of symbols, or None where it is not found."""
     for name in SYMBOL_TABLES:
@@ -145,6 +155,15 @@ def _table_size(memory: Memory, table: int) -> int:
     bins, packed = struct.unpack("<QQ", memory.read(table + 8, 16))
     entries = int(packed) >> 1
     return entries if 0 < bins < 1 << 28 and entries < 1 << 28 else 0
+
+
+def find_zjit(ruby: Ruby) -> Root | None:
+    """Return where the entry of ZJIT's code is kept, 0 while it is off (4.0).
+
+    None of a Ruby without ZJIT.
+    """
+    address = ruby.address("rb_zjit_entry")
+    return None if address is None else Root(address, "rb_zjit_entry")
 
 
 def _candidates(memory: Memory, regions: Sequence[tuple[int, int]]) -> Iterator[int]:

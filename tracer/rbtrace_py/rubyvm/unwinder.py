@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.memory import LARGEST_READ, Memory
-from rbtrace_py.rubyvm.frames import FrameTree, Node
+from rbtrace_py.rubyvm.frames import UNKNOWN_PC, FrameTree, Node
 from rbtrace_py.rubyvm.layout import Layout
 
 MOST_FRAMES = 1 << 14
@@ -25,7 +25,7 @@ _MARGIN_FRAMES = 6
 _MARGIN_VALUES = 512
 _MOST_HEAP = 32
 """Environments outside the stack that are gathered along with it."""
-_MOST_BLOCKS = 64
+_MOST_BLOCKS = 512
 """How deep blocks are nested at most."""
 
 
@@ -109,7 +109,8 @@ class Reading(NamedTuple):
 
     ``depth`` control frames are good, of ``nodes``, which the next reading changes.
     ``unsure`` are frames that those below them should not have called, ``is_whole``
-    says that nothing else is wrong. ``status`` is the thread's status byte,
+    says that nothing else is wrong. ``parts`` is what ``ranges`` gave: the collector's
+    word, who runs, then what is the thread's own. ``status`` is its status byte,
     ``running`` who holds the lock (None: not known), ``flags`` the collector's word.
     """
 
@@ -124,6 +125,7 @@ class Reading(NamedTuple):
     status: int
     running: int | None
     flags: int
+    parts: list[bytes]
 
 
 class Unwinder:
@@ -132,10 +134,13 @@ class Unwinder:
     def __init__(self, memory: Memory, layout: Layout, tree: FrameTree) -> None:
         self._memory = memory
         self.tree = tree
+        self.has_zjit = False
         offsets, traits = layout.offsets, layout.traits
         self._offsets = offsets
         self._size = offsets.cfp_size
         self._words = offsets.cfp_size // 8
+        jit = offsets.cfp_jit_return
+        self._jit_word = None if jit is None else min(jit // 8, self._words - 1)
         self._flags_in_ep = traits.flags_in_ep
         self._local = traits.local_flag or 2
         fiber = offsets.ec_fiber
@@ -202,7 +207,8 @@ class Unwinder:
         if is_short:
             return None
         count = len(snapshot.frames) // self._size
-        is_whole = depth == count and snapshot.before == snapshot.after
+        # None at all: of a fiber that is being switched to, or has just been made.
+        is_whole = depth == count > 0 and snapshot.before == snapshot.after
         if not is_whole:
             certain = track.frames_end - max(snapshot.before, snapshot.after)
             certain = max(certain // self._size, 0)
@@ -220,6 +226,7 @@ class Unwinder:
             status=parts[2][self._status_at],
             running=int.from_bytes(parts[1], "little") if parts[1] else None,
             flags=int.from_bytes(parts[0], "little"),
+            parts=parts,
         )
 
     def _current_ec(self, track: Track, data: bytes) -> int:
@@ -289,6 +296,10 @@ class Unwinder:
             track.forget()
             track.generation = tree.generation
         kept = self._kept(track, snapshot, count)
+        if not kept == count == len(track.nodes):
+            # A JIT's pc, which is the same as it was, is known below another frame
+            # and unknown in the innermost.
+            kept = max(min(kept, count - 1, len(track.nodes) - 1), 0)
         del track.nodes[kept:], track.floors[kept:], track.sps[kept:]
         del track.eps[kept:]
         while track.unsure and track.unsure[-1] >= kept:
@@ -334,6 +345,8 @@ class Unwinder:
         node = nodes[-1] if nodes else self.tree.root
         floor = floors[-1] if floors else low
         below = track.sps[-1] if track.sps else 0
+        if self._is_jit_frame(new):
+            pcs[0], sps[0] = UNKNOWN_PC, track.high
         local, mask, block = self._local, self.tree.magic_mask, self.tree.block_magic
         eps_known = track.eps
         for index in range(len(pcs) - 1, -1, -1):
@@ -356,7 +369,9 @@ class Unwinder:
                     return len(nodes), False
                 method, link, flags = found
                 place = -1
-            if not flags & local:
+            if flags & local:
+                method = self.tree.entry(method)
+            else:
                 method = self._outer_method(track, snapshot, method, link)
             key = (node, iseq, pcs[index], method, flags)
             child = known.get(key) or self.tree.child(*key)
@@ -375,6 +390,16 @@ class Unwinder:
             floors.append(floor)
             track.sps.append(below)
         return len(nodes), False
+
+    def _is_jit_frame(self, frames: memoryview) -> bool:
+        """Is the innermost frame, the first, one of Ruby code that a JIT may run?
+
+        YJIT leaves its pc as it was, and ZJIT its sp, too, without a mark.
+        """
+        if not frames[self._offsets.cfp_iseq // 8]:
+            return False
+        word = self._jit_word
+        return self.has_zjit or (word is not None and frames[word] != 0)
 
     def _gives(self, track: Track, outer: int, block: int) -> bool:
         """Is the frame whose ep is ``outer`` in a call that gives this block?"""
@@ -431,8 +456,9 @@ class Unwinder:
     ) -> int:
         """Return the method entry of the frame a block belongs to, 0 if unknown."""
         for _ in range(_MOST_BLOCKS):
-            if method and self.tree.entry(method):
-                return method
+            entry = self.tree.entry(method) if method else 0
+            if entry:
+                return entry
             ep = link & ~3
             if track.low <= ep < track.high:
                 place = (ep - track.values_at) >> 3
@@ -450,5 +476,5 @@ class Unwinder:
                     return 0
                 method, link, flags = found
             if flags & self._local:
-                return method
+                return self.tree.entry(method)
         return 0

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from rbtrace_py.linux.memory import Memory
 from rbtrace_py.linux.text import safe_text
+from rbtrace_py.rubyvm.consistency import Consistency
 from rbtrace_py.rubyvm.layout import Layout, StringStyle, ThreadList
 
 T_OBJECT, T_CLASS, T_MODULE, T_STRING = 0x01, 0x02, 0x03, 0x05
@@ -19,8 +20,7 @@ _TYPE_MASK = 0x1F
 """RUBY_T_MASK (include/ruby/internal/value_type.h)."""
 
 _IMEMO_SHIFT = 12
-_IMEMO_MASK = 0x0F
-"""imemo_type: FL_USHIFT and IMEMO_MASK (internal/imemo.h)."""
+"""imemo_type: FL_USHIFT (internal/imemo.h)."""
 
 _NOEMBED = 1 << 13
 """RSTRING_NOEMBED: FL_USER1."""
@@ -57,6 +57,7 @@ class Values:
         self.layout = layout
         self.traits = layout.traits
         self.offsets = layout.offsets
+        self.consistency = Consistency()
         self._symbols = symbols
         self._names: dict[int, str] = {}
         self._text = 0
@@ -83,12 +84,13 @@ class Values:
 
     def imemo_kind(self, value: int) -> int | None:
         """Return the imemo's kind (``ment`` …), None for what is no imemo."""
-        if not self.is_object(value):
-            return None
-        flags = self.u64(value)
+        return self.imemo_kind_of(self.u64(value)) if self.is_object(value) else None
+
+    def imemo_kind_of(self, flags: int) -> int | None:
+        """Return the kind of the imemo with these flags, None if it is no imemo."""
         if flags & _TYPE_MASK != T_IMEMO:
             return None
-        return flags >> _IMEMO_SHIFT & _IMEMO_MASK
+        return flags >> _IMEMO_SHIFT & self.traits.imemo_mask
 
     def string(self, value: int, limit: int = _LONGEST_TEXT) -> str | None:
         """Return a String's safe text, cut at ``limit`` bytes."""

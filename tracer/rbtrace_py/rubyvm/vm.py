@@ -28,7 +28,9 @@ _UNREADABLE = 8
 _LOOKS = 8
 """How often what to read is found out anew, at most, for one try."""
 _BELIEVED = 4
-"""Instructions at which a frame that looks impossible must be seen."""
+"""Instructions at which a frame that looks impossible must be seen, or what it calls.
+"""
+_AT_REST = (ThreadState.SLEEPING, ThreadState.WAITING)
 _MOST_TRACKS = 1 << 12
 _MOST_KEPT = 1 << 28
 """Bytes of stacks that are kept to compare the next ones with."""
@@ -84,39 +86,28 @@ class _Doubt:
     """About frames that those below them should not have called.
 
     Some may all the same: a trap's handler or a finalizer runs upon any instruction.
-    A thread that sleeps or waits is at rest, so what it shows is so. One that runs may
-    have been put aside by the kernel in the middle of a call, and show the same wrong
-    thing for long: its frame is believed once it was seen at several instructions in
-    readings that follow each other, as only a frame that is alive moves on.
+    A thread that runs may have been put aside by the kernel in the middle of a call,
+    and show the same wrong thing for long: its frame is believed once it, or what it
+    calls, was seen at several instructions in readings that follow each other, as only
+    a frame that is alive moves on.
     """
 
     def __init__(self) -> None:
-        self._below: Node | None = None
-        self._iseq: Iseq | None = None
-        self._nodes: list[Node] | None = None
-        self._seen: set[int] = set()
+        self._seen: dict[tuple[Node | None, Iseq | Node], set[Node]] = {}
 
-    def is_over(self, reading: Reading, state: ThreadState) -> bool:
+    def is_over(self, reading: Reading) -> bool:
         """Is what ``reading`` shows to be believed, after those before it?
 
         To be asked of every reading, as one that differs is evidence too.
         """
-        nodes = [reading.nodes[index] for index in reading.unsure]
-        if state in (ThreadState.SLEEPING, ThreadState.WAITING):
-            is_same = nodes == self._nodes
-            self._nodes = nodes
-            return is_same
-        self._nodes = None
-        return len(nodes) == 1 and self._has_moved(reading, reading.unsure[0])
-
-    def _has_moved(self, reading: Reading, index: int) -> bool:
-        node = reading.nodes[index]
-        below = reading.nodes[index - 1] if index else None
-        if below is not self._below or node.iseq is not self._iseq:
-            self._below, self._iseq = below, node.iseq
-            self._seen.clear()
-        self._seen.add(node.pc)
-        return node.iseq is not None and len(self._seen) >= _BELIEVED
+        nodes, seen = reading.nodes, {}
+        newest = set(nodes[-1:]) if reading.is_whole else set()
+        for index in reading.unsure:
+            node = nodes[index]
+            key = (nodes[index - 1] if index else None, node.iseq or node)
+            seen[key] = self._seen.get(key, set()) | newest
+        self._seen = seen
+        return all(len(places) >= _BELIEVED for places in seen.values())
 
 
 class RubyVM:
@@ -125,6 +116,7 @@ class RubyVM:
     symbols: address of the global symbol table, None if not known: C functions have
     no names then
     is_tid: whether the target has a kernel thread of that id
+    zjit: address of the word that is not 0 while ZJIT is on, None: there is no ZJIT
     """
 
     def __init__(
@@ -134,8 +126,10 @@ class RubyVM:
         vm: int,
         symbols: int | None = None,
         is_tid: Callable[[int], bool] | None = None,
+        zjit: int | None = None,
     ) -> None:
         self.memory = memory
+        self._zjit = zjit
         self.layout = layout
         self.vm = vm
         self.counts = Counts()
@@ -144,6 +138,7 @@ class RubyVM:
         self._tree = FrameTree(self.values)
         kind = Unwinder if layout.traits.flags_in_ep else OldUnwinder
         self._unwinder = kind(memory, layout, self._tree)
+        self._look_for_zjit()
         self._tracks: dict[int, Track] = {}
         self._kept = 0
         self._collecting = self._find_collecting()
@@ -163,6 +158,15 @@ class RubyVM:
             return None
         mask = 1 << offsets.objspace_gc_bit
         return (objspace + offsets.objspace_flags, mask) if objspace > 4096 else None
+
+    def _look_for_zjit(self) -> None:
+        """See if ZJIT is on; programs may switch it on late (RubyVM::ZJIT.enable)."""
+        if self._zjit is None or self._unwinder.has_zjit:
+            return
+        try:
+            self._unwinder.has_zjit = self.values.u64(self._zjit) != 0
+        except UnreadableMemory:
+            return
 
     def threads(self) -> list[VmThread]:
         """Return all threads of all ractors, the main one first.
@@ -215,6 +219,10 @@ class RubyVM:
     def revalidate(self) -> None:
         """Check what was read of the program's code; to be called every second."""
         self._tree.revalidate()
+        self._look_for_zjit()
+        for track in self._tracks.values():
+            if track.walked is None or track.walked.flags:
+                track.parts = []  # what could not be understood may be by now
 
     def sample(self, thread: HasAddress) -> Walked | None:
         """Return what a thread is doing, None if that could not be read.
@@ -274,22 +282,34 @@ class RubyVM:
                 track.leave()
                 return self._insist(track, None)
         if parts == track.parts and track.generation == self._tree.generation:
-            self.counts.clean += 1
-            walked: Walked | None = track.walked
-            return walked
+            return self._count(track.walked)
         reading = self._read(track, parts)
         if reading is not None and reading.is_whole and not reading.unsure:
-            self.counts.clean += 1
             walked = self._walked(reading, reading.nodes[-1:], SampleFlags.CLEAN)
             track.parts, track.walked = parts, walked
-            return walked
+            return self._count(walked)
         return self._insist(track, reading)
 
+    def _count(self, walked: Walked | None) -> Walked | None:
+        if walked is None:
+            self.counts.failed += 1
+        elif SampleFlags.TRIMMED in walked.flags:
+            self.counts.trimmed += 1
+        else:
+            self.counts.clean += 1
+        return walked
+
     def _insist(self, track: Track, reading: Reading | None) -> Walked | None:
-        """Read until clean, or take the best of all tries; count it."""
+        """Read until clean, or take the best of all tries; count it.
+
+        A thread that sleeps or waits is at rest: two equal readings of it are enough,
+        and what comes of them is kept for as long as it shows the same.
+        """
         best = _Best()
         doubt = _Doubt()
+        last = track.parts[2:]
         unreadable = attempt = 0
+        is_clean = rests = False
         while attempt < _TRIES and unreadable < _UNREADABLE:
             if attempt:
                 if self._tree.is_late():
@@ -300,17 +320,26 @@ class RubyVM:
                 unreadable += 1
                 continue
             unreadable = 0
-            is_sure = not reading.unsure or doubt.is_over(reading, self._state(reading))
-            if reading.is_whole and is_sure:
-                self.counts.clean += 1
-                self.counts.retried += attempt - 1
-                return self._walked(reading, reading.nodes[-1:], SampleFlags.CLEAN)
+            rests = reading.parts[2:] == last and self._state(reading) in _AT_REST
+            last = reading.parts[2:]
+            is_sure = doubt.is_over(reading) or rests
+            is_clean = reading.is_whole and is_sure
+            if rests:
+                best = _Best()
             best.consider(reading)
+            if is_clean or rests:
+                break
         self.counts.retried += attempt - 1
+        walked = self._trimmed(best)
+        if reading is not None and is_clean:
+            walked = self._walked(reading, reading.nodes[-1:], SampleFlags.CLEAN)
+        if reading is not None and rests:
+            track.parts, track.walked = reading.parts, walked
+        return self._count(walked)
+
+    def _trimmed(self, best: _Best) -> Walked | None:
         if best.reading is None:
-            self.counts.failed += 1
             return None
-        self.counts.trimmed += 1
         return self._walked(best.reading, best.newest, SampleFlags.TRIMMED)
 
     def _read(self, track: Track, parts: list[bytes] | None) -> Reading | None:

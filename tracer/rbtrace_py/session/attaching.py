@@ -14,7 +14,6 @@ from rbtrace_py.agent.loading import (
     Loaded,
     agent_files,
     alone,
-    check_can_talk,
     load_agent,
 )
 from rbtrace_py.agent.place import NoAgent, connect
@@ -64,7 +63,6 @@ def attach(
         # Whatever can be found wrong is, before anything is said or done.
         ruby = ruby_addresses(process)
         check(process, ruby)
-        check_can_talk(process)
         files = agent_files(hook() if with_hook else None)
         say(
             f"process {process.pid} is stopped for about a millisecond (longer on a"

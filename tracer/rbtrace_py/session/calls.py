@@ -24,7 +24,6 @@ from rbtrace_py.model import CALL_RECORD_SIZE
 from rbtrace_py.session.agreeing import Agreement, what_stays
 from rbtrace_py.session.hook_offsets import hook_offsets
 from rbtrace_py.session.joining import Joining
-from rbtrace_py.session.ractors import unseen_ractors
 from rbtrace_py.session.targets import Targets
 from rbtrace_py.session.threadnames import ThreadNames
 from rbtrace_py.session.traced import MAX_METHODS, CallsEnd, Traced
@@ -132,6 +131,7 @@ class Calls(Closing):
         self._last_end = 0.0
         targets.start_with_agent(max(options.seconds, HOLD_SECONDS))
         self._switches: Switches | None = None
+        self._without: dict[Process, RbtraceError] = {}
 
     def start(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Have the hooks registered; waits for agents where that was asked for.
@@ -151,10 +151,13 @@ class Calls(Closing):
                     self.on_wait(waited)
                 time.sleep(LOOK_SECONDS)
         if not stop():
-            self._joining.begin(children)
+            self._joining.begin([*self._without, *children])
             self._say_left_out()
             if not self._traced:
-                raise NoSuchTarget(ENDED_BEFORE, HOW_TO_LOAD)
+                raise next(
+                    iter(self._without.values()),
+                    NoSuchTarget(ENDED_BEFORE, HOW_TO_LOAD),
+                )
         self._strangers = self.targets.strangers()
 
     @property
@@ -262,6 +265,10 @@ class Calls(Closing):
         try:
             self._take_in(process)
         except NoAgent as error:
+            if self.targets.follow and not waits:
+                # Its children may have agents, as workers whose parent loads little.
+                self._without[process] = error
+                return True
             if not waits:
                 raise
             if not process.alive() or (limit is not None and waited >= limit):
@@ -287,7 +294,6 @@ class Calls(Closing):
                 f"process {process.pid} has little memory left: its threads have room"
                 f" for {records:,} events each, not {self.options.ring_records:,}"
             )
-        self.notes += unseen_ractors(process.pid, armed.ractors, armed.unseen)
 
     def _told_of_end(self, end: CallsEnd) -> CallsEnd:
         """Of a child no problem is one of the command's."""

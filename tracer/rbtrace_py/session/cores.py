@@ -25,19 +25,23 @@ from rbtrace_py.linux.symbols import build_id
 from rbtrace_py.linux.text import safe_text
 from rbtrace_py.linux.unpack import open_regular
 from rbtrace_py.model import Binary, SampleFlags
+from rbtrace_py.rubyvm.checks import Roots
 from rbtrace_py.rubyvm.detect import Ruby, Version, forced_version
 from rbtrace_py.rubyvm.fibers import Fibers
 from rbtrace_py.rubyvm.layout import Layout, Offsets
+from rbtrace_py.rubyvm.layout_sources import LayoutSources
 from rbtrace_py.rubyvm.layouts import layout_from, table_for
-from rbtrace_py.rubyvm.mining import cross_check
 from rbtrace_py.rubyvm.roots import (
+    find_object_class,
     find_symbols,
     find_vm,
+    find_zjit,
     is_pointer,
     old_symbols_by_shape,
     read_word,
     symbols_by_shape,
 )
+from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.rubyvm.vm import RubyVM
 from rbtrace_py.session.dump import read_stacks, ruby_thread, writable
 
@@ -58,6 +62,11 @@ _IN_PATH = re.compile(
 )
 
 
+_OF_WHAT_RAN = ("fibers", "stack")
+"""Checks that fail, too, where the program was in the middle of something, or had
+damaged its own stack."""
+
+
 @dataclass(frozen=True, slots=True)
 class CoreOptions:
     """exe: the program, or its libruby; symbols: addresses by name of SYMBOLS."""
@@ -66,6 +75,7 @@ class CoreOptions:
     ruby_version: str | None = None
     symbols: Mapping[str, int] = field(default_factory=dict)
     fibers: bool = False
+    saved: SavedLayout | None = None
 
 
 def parse_symbol(text: str) -> tuple[str, int]:
@@ -106,11 +116,18 @@ class CoreRuby(Closing):
         self._ruby = self._find_ruby()
         try:
             self.version = self._version()
-            self.layout = self._layout()
+            version = self.version.text
+            self.layout = layout_from(table_for(version), version)
             symbols = self._symbols()
             self._table = symbols
+            vm = self._vm()
+            self.layout = self._checked_layout(vm, symbols)
             is_tid = self._tids.__contains__ if self._tids else None
-            self.vm = RubyVM(core, self.layout, self._vm(), symbols, is_tid)
+            zjit = self._ruby and find_zjit(self._ruby)
+            self.vm = RubyVM(
+                *(core, self.layout, vm, symbols, is_tid),
+                zjit.address if zjit else None,
+            )
         except BaseException:
             self.close()
             raise
@@ -190,24 +207,34 @@ class CoreRuby(Closing):
             "say it with --ruby-version, or give the program with --exe",
         )
 
-    def _layout(self) -> Layout:
-        """From the table; checked against the program, if that is there."""
-        version = self.version.text
-        layout = layout_from(table_for(version), version)
+    def _checked_layout(self, vm: int, symbols: int | None) -> Layout:
+        """By the program and the core's memory, if the program is there.
+
+        Memory that the core lacks contradicts nothing.
+        """
         if self._ruby is None:
             self.notes.append(
-                f"read as Ruby {version} ({self.version.origin}), which was not"
-                " verified: the program is not there (--exe FILE)"
+                f"read as Ruby {self.layout.version} ({self.version.origin}), which was"
+                " not verified: the program is not there (--exe FILE)"
             )
-            return layout
-        wrong = cross_check(self._ruby, layout.offsets).disagreements
-        if wrong:
+            return self.layout
+        sources = LayoutSources(self._ruby, self.version)
+        if self.options.saved is not None:
+            sources.add_saved(self.options.saved)
+        sources.add_dwarf(self._ruby.file.file.executable[0].raw_path, ("",))
+        known = find_object_class(self.core, self._ruby)
+        verdict = sources.resolve(self.core, Roots(vm, symbols, known))
+        wrong = verdict.contradiction
+        if wrong is not None and wrong.check in _OF_WHAT_RAN:
+            self.notes.append(f"in the core, {wrong.reason}")
+        elif wrong is not None and not wrong.is_unreadable:
             raise UnknownRuby(
-                f"{self._ruby.path} is no Ruby {version} as it is known:"
-                f" {'; '.join(map(str, wrong))}",
+                f"{self._ruby.path} is no Ruby {self.layout.version} as it is known:"
+                f" in the core, {wrong.reason}",
                 "say another with --ruby-version",
             )
-        return layout
+        self.notes += sources.notes
+        return verdict.layout
 
     # ------------------------------------------------------------------ roots
 

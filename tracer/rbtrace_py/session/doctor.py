@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from rbtrace_py.bpf.features import probe_features
-from rbtrace_py.errors import NotPermitted, NotRuby, RbtraceError, UnknownRuby
+from rbtrace_py.errors import NotPermitted, NotRuby, RbtraceError
 from rbtrace_py.linux.binaries import mapped_files
 from rbtrace_py.linux.btf import Btf
 from rbtrace_py.linux.kernel import (
@@ -20,7 +20,7 @@ from rbtrace_py.linux.kernel import (
 from rbtrace_py.linux.probes import Scan, StateReader, scan_probes
 from rbtrace_py.linux.process import Process, host_pid_namespace
 from rbtrace_py.linux.ruby_probes import PROVIDER, is_ruby_binary
-from rbtrace_py.rubyvm.attach import SOURCES, Attached, attach
+from rbtrace_py.rubyvm.attach import Attached, attach
 from rbtrace_py.rubyvm.layout import Origin
 
 _OLDEST_KERNEL = (5, 8)
@@ -328,14 +328,8 @@ def _memory(process: Process) -> Check:
 def _stacks(process: Process) -> Check:
     """Is its Ruby known, and is what is known of it confirmed by the binary?"""
     name = "Ruby stacks"
-    own = [source for source in SOURCES if source is not Origin.CALIBRATED]
     try:
-        # A doctor runs no program of others; attaching might, to learn of it.
-        attached = attach(process, sources=own)
-    except UnknownRuby as error:
-        advice = "dump, top and stacks try to learn it by running this Ruby once"
-        hint = f"{advice} (`rbtrace-py layout PID --calibrate` too). Or {error.hint}"
-        return Check(name, Status.WARN, str(error), hint if error.hint else advice)
+        attached = attach(process)
     except NotRuby as error:
         return Check(name, Status.WARN, str(error), "they are read of Ruby alone")
     except NotPermitted as error:

@@ -17,6 +17,7 @@ from rbtrace_py.linux.tasks import Tasks
 from rbtrace_py.model import RubyThread, SampleFlags, ThreadState
 from rbtrace_py.rubyvm.attach import Attached, attach
 from rbtrace_py.rubyvm.fibers import Fiber, Fibers
+from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.vm import RubyVM, Walked
 from rbtrace_py.session.rubies import Tids
@@ -35,6 +36,7 @@ class DumpOptions:
     fibers: bool = False
     pause: bool = False
     ruby_version: str | None = None
+    saved: SavedLayout | None = None
 
 
 @dataclass(slots=True)
@@ -65,7 +67,7 @@ def dump(process: Process, options: DumpOptions | None = None) -> Dump:
     there is no list of threads to be read.
     """
     options = options or DumpOptions()
-    attached = attach(process, options.ruby_version)
+    attached = attach(process, options.ruby_version, options.saved)
     tids = Tids(process)
     vm = RubyVM(
         ProcessMemory(process.pid),
@@ -73,6 +75,7 @@ def dump(process: Process, options: DumpOptions | None = None) -> Dump:
         attached.vm_address,
         attached.symbols_address,
         tids.is_known,
+        attached.zjit_address,
     )
     with Tasks(process) as tasks, _pausing(process, options.pause) as pause:
         now = time.time_ns()
@@ -95,6 +98,7 @@ def dump(process: Process, options: DumpOptions | None = None) -> Dump:
         time_ns=now,
         stopped_ns=None if pause is None else pause.stopped_ns,
         notes=tuple(notes),
+        folder=process.folder,
     )
 
 

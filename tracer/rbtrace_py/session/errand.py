@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 
 from rbtrace_py.agent.client import Agent, AgentError
-from rbtrace_py.agent.protocol import BrokenAgent, Channel, Map
+from rbtrace_py.agent.protocol import BrokenAgent, Channel, MalformedAnswer, Map
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process
@@ -24,6 +24,9 @@ two, and had not written, is not known."""
 
 MAX_FIELDS = 256
 MAX_FIELD = 1 << 16
+MAX_RECORD = 1 << 20
+"""Bytes of all fields of a record."""
+_WAITING_BYTES = 8 << 20
 _LIMIT_MS = 3_600_000
 _WAITING = 4096
 _GRACE = 10
@@ -38,6 +41,12 @@ end.run
 """
 _STOP = "Thread.list.each {{ |t| t.thread_variable_get({})&.push(nil) }}"
 _U32 = struct.Struct("<I")
+
+
+def has_other_ractors(hello: Map) -> bool:
+    """Has the process Ractors beside the main one? By its agent's hello."""
+    ractors = hello.get("ractors")
+    return isinstance(ractors, int) and ractors > 1
 
 
 class Records:
@@ -62,6 +71,8 @@ class Records:
             if (size := self._number(at, MAX_FIELD)) is None:
                 return None
             at += 4 + size
+            if at > MAX_RECORD:
+                raise MalformedAnswer("a record that is too long")
             if at > len(self._data):
                 return None
             fields.append(bytes(self._data[at - size : at]))
@@ -73,7 +84,7 @@ class Records:
             return None
         number: int = _U32.unpack_from(self._data, at)[0]
         if number > most:
-            raise BrokenAgent("the agent sent a record that is none")
+            raise MalformedAnswer("a record that is none")
         return number
 
 
@@ -90,6 +101,7 @@ class Errand(Closing):
 
     first: the record that said so
     ended: why no more comes, None while it goes on, or where the code has ended
+    has_other_ractors: whether there were any at the beginning, or are at the end
     Raises what Agent does, and BrokenAgent where the code does not begin.
     """
 
@@ -100,10 +112,13 @@ class Errand(Closing):
         self._variable = f":rbtrace_{secrets.token_hex(8)}"
         self._code = _ALONE % (code % {"queue": self._variable})
         self._records: queue.Queue[Record] = queue.Queue(_WAITING)
+        # Bytes: each is written by one thread alone.
+        self._put_bytes = self._fetched_bytes = 0
         self._is_closed = threading.Event()
         self._has_begun = threading.Event()
         self._is_beginning = True
         self._agent = Agent(process)
+        self.has_other_ractors = has_other_ractors(self._agent.hello)
         # To end a wait of the other thread's, which closing does not.
         self._socket = socket.socket(fileno=os.dup(self._agent.fileno()))
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -126,6 +141,7 @@ class Errand(Closing):
             found.append(self._records.get(timeout=max(seconds, 0.001)))
             while len(found) < _WAITING:
                 found.append(self._records.get_nowait())
+        self._fetched_bytes += sum(map(_size, found))
         return found
 
     def finish(self, seconds: float = _GRACE) -> list[Record]:
@@ -137,9 +153,12 @@ class Errand(Closing):
         deadline = time.monotonic() + seconds
         try:
             with Agent(self._process) as agent:
+                self.has_other_ractors |= has_other_ractors(agent.hello)
                 agent.call("eval", {"code": code}, seconds)
             while self._thread.is_alive() and time.monotonic() < deadline:
                 found += self.fetch(_SLICE)
+                if sum(map(_size, found)) > 2 * _WAITING_BYTES:
+                    raise MalformedAnswer("records without end")
         except RbtraceError as error:
             self.ended = self.ended or error
         return found + self.fetch(0)
@@ -194,6 +213,14 @@ class Errand(Closing):
             record = GAP
         while not self._is_closed.is_set():
             # While nobody takes them the code waits too, and counts what it drops.
+            if self._put_bytes - self._fetched_bytes > _WAITING_BYTES:
+                time.sleep(_SLICE)
+                continue
             with suppress(queue.Full):
                 self._records.put(record, timeout=0.1)
+                self._put_bytes += _size(record)
                 return
+
+
+def _size(record: Record) -> int:
+    return sum(map(len, record))

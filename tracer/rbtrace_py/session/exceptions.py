@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from rbtrace_py.agent.client import AnotherProgram
 from rbtrace_py.agent.place import NoAgent
-from rbtrace_py.agent.protocol import BrokenAgent
+from rbtrace_py.agent.protocol import MalformedAnswer
 from rbtrace_py.agent.starting import HOLD_SECONDS, begun_before
 from rbtrace_py.aggregate.events import RaiseEvent
 from rbtrace_py.linux.closing import Starting
@@ -217,7 +217,7 @@ class Exceptions(Starting):
 
     def _event(self, pid: int, record: Record) -> RaiseEvent:
         if len(record) < _FIELDS:
-            raise BrokenAgent("the agent sent an exception that is none")
+            raise MalformedAnswer("an exception that is none")
         when, tid, lost, class_, message, path, line, method, *trace = record
         self._lost[pid] = _number(lost)
         self._seen += 1
@@ -241,6 +241,7 @@ class Exceptions(Starting):
             "seen": self._seen,
             "without_agent": self._joining.without,
             "late_processes": self._joining.late,
+            "other_ractors": sum(e.has_other_ractors for e in self._errands.values()),
             "lost": sum(self._lost.values()),
         }
 
@@ -252,7 +253,7 @@ class Exceptions(Starting):
 
 def _number(text: bytes) -> int:
     if not text.isdigit() or len(text) > 19:
-        raise BrokenAgent("the agent sent an exception with a number that is none")
+        raise MalformedAnswer("an exception with a number that is none")
     return min(int(text), _MAX)
 
 

@@ -10,16 +10,13 @@ from __future__ import annotations
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.process import Process
 from rbtrace_py.rubyvm.attach import attach
-from rbtrace_py.rubyvm.layout import Layout, Origin
-
-_SOURCES = (Origin.DWARF, Origin.TABLE)
-"""Nothing that would have to run the target's Ruby first."""
+from rbtrace_py.rubyvm.layout import Layout
 
 
 def hook_offsets(process: Process) -> dict[str, int] | None:
     """The argument ``offsets`` of ``arm``, None where the layout is not trusted."""
     try:
-        return offsets_of(attach(process, sources=_SOURCES).layout)
+        return offsets_of(attach(process).layout)
     except (RbtraceError, OSError):
         return None
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from rbtrace_py.agent.client import Agent, AgentError
-from rbtrace_py.agent.protocol import BrokenAgent, Channel, Map, Value
+from rbtrace_py.agent.protocol import BrokenAgent, Channel, MalformedAnswer, Map, Value
 from rbtrace_py.aggregate.inside import (
     Evaluated,
     MemoryUse,
@@ -100,22 +100,37 @@ def memory(process: Process) -> MemoryUse:
 
 
 def heapdump(
-    process: Process, write: Write, collect: bool = False, seconds: float = DUMP_SECONDS
+    process: Process,
+    write: Write,
+    collect: bool = False,
+    seconds: float = DUMP_SECONDS,
+    before: Callable[[], None] = lambda: None,
 ) -> int:
     """Write ``ObjectSpace.dump_all`` of a copy of the process; how many bytes.
 
     collect: the copy collects garbage first. It takes at most ``seconds``.
+    before: called once the agent has answered; it may raise
     """
-    return _dump(process, "heapdump", write, collect, seconds)
+    return _dump(process, "heapdump", write, collect, seconds, before)
 
 
-def shapesdump(process: Process, write: Write, seconds: float = DUMP_SECONDS) -> int:
+def shapesdump(
+    process: Process,
+    write: Write,
+    seconds: float = DUMP_SECONDS,
+    before: Callable[[], None] = lambda: None,
+) -> int:
     """The same of ``ObjectSpace.dump_shapes``, which Ruby has since 3.3."""
-    return _dump(process, "shapesdump", write, False, seconds)
+    return _dump(process, "shapesdump", write, False, seconds, before)
 
 
 def _dump(
-    process: Process, command: str, write: Write, collect: bool, seconds: float
+    process: Process,
+    command: str,
+    write: Write,
+    collect: bool,
+    seconds: float,
+    before: Callable[[], None],
 ) -> int:
     received = 0
 
@@ -126,10 +141,11 @@ def _dump(
 
     arguments: Map = {"gc": collect, "limit_ms": _milliseconds(seconds)}
     with Agent(process) as agent:
+        before()
         sinks = {Channel.FILE: take}
         reply = agent.call(command, arguments, seconds + _GRACE, sinks)
     if _field(reply, "bytes", int) != received:
-        raise BrokenAgent("the dump is not whole")
+        raise MalformedAnswer("the dump is not whole")
     return received
 
 
@@ -186,14 +202,14 @@ def _field(reply: Map, name: str, kind: type[T], default: T | None = None) -> T:
     if found is None and default is not None:
         return default
     if not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
-        raise BrokenAgent(f"the agent's answer has no {name} as it should be")
+        raise MalformedAnswer(f"no {name} as it should be")
     return found
 
 
 def _list(reply: Map, name: str, kind: type[T]) -> list[T]:
     found = _field(reply, name, list)
     if not all(isinstance(item, kind) for item in found):
-        raise BrokenAgent(f"the agent's answer has no {name} as it should be")
+        raise MalformedAnswer(f"no {name} as it should be")
     return found
 
 

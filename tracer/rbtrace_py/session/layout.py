@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from enum import Enum
@@ -10,34 +10,26 @@ from enum import Enum
 from rbtrace_py.aggregate.described import Described, Offset
 from rbtrace_py.errors import UnknownRuby
 from rbtrace_py.linux.process import Process
-from rbtrace_py.rubyvm.attach import SOURCES, Attached, attach
+from rbtrace_py.rubyvm.attach import Attached, attach
 from rbtrace_py.rubyvm.layout import Field, Offsets, Origin, Traits
 from rbtrace_py.rubyvm.layouts import table_for
+from rbtrace_py.rubyvm.saved import SavedLayout, write_saved
 
-SOURCES_BY_NAME = {
-    "dwarf": Origin.DWARF,
-    "table": Origin.TABLE,
-    "calibration": Origin.CALIBRATED,
-}
+SOURCES_BY_NAME = {"dwarf": Origin.DWARF, "table": Origin.TABLE}
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutOptions:
-    """source: the only one to ask; calibrate: run the binary now, kept or not."""
+    """source: the one to use; saved: a layout from a file, trusted most."""
 
     ruby_version: str | None = None
     source: str | None = None
-    calibrate: bool = False
+    saved: SavedLayout | None = None
 
 
 def describe(process: Process, options: LayoutOptions) -> Described:
     """Attach to ``process`` and say how; raises as ``rubyvm.attach.attach`` does."""
-    attached = attach(
-        process,
-        options.ruby_version,
-        _sources(options),
-        use_cache=not options.calibrate,
-    )
+    attached = _attach(process, options)
     symbols = attached.symbols
     return Described(
         pid=process.pid,
@@ -52,16 +44,19 @@ def describe(process: Process, options: LayoutOptions) -> Described:
         symbols_origin="" if symbols is None else symbols.origin,
         traits=_traits(attached.layout.traits),
         offsets=tuple(_offsets(attached)),
-        notes=attached.notes,
+        notes=(*attached.notes, *attached.evidence),
     )
 
 
-def _sources(options: LayoutOptions) -> Sequence[Origin]:
-    if options.calibrate:
-        return (Origin.CALIBRATED,)
-    if options.source is not None:
-        return (SOURCES_BY_NAME[options.source],)
-    return SOURCES
+def save(process: Process, options: LayoutOptions) -> str:
+    """Return the text of a file that ``--layout`` reads; raises as ``describe``."""
+    attached = _attach(process, options)
+    return write_saved(attached.version.text, attached.build_id, attached.layout)
+
+
+def _attach(process: Process, options: LayoutOptions) -> Attached:
+    source = None if options.source is None else SOURCES_BY_NAME[options.source]
+    return attach(process, options.ruby_version, options.saved, source)
 
 
 def _traits(traits: Traits) -> Mapping[str, object]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from rbtrace_py.agent.arming import Armed, Selector, What
+from rbtrace_py.agent.arming import Armed, HookMismatch, Selector, What
 from rbtrace_py.agent.client import AnotherProgram
 from rbtrace_py.agent.place import ENDED_BEFORE, HOW_TO_LOAD, NoAgent, connect
 from rbtrace_py.agent.protocol import Map
@@ -30,7 +30,6 @@ from rbtrace_py.model import UNKNOWN_METHOD, CalledMethod, MethodKind
 from rbtrace_py.session.agreeing import Agreement, what_stays
 from rbtrace_py.session.hook_offsets import hook_offsets
 from rbtrace_py.session.joining import Joining
-from rbtrace_py.session.ractors import unseen_ractors
 from rbtrace_py.session.targets import Targets
 
 KINDS: Mapping[str, tuple[MethodKind, ...]] = {
@@ -47,7 +46,7 @@ _NAME = 512
 _CONDITIONS = {
     "no_inner": Condition.NO_INNER,
     "silent": Condition.SILENT,
-    "late_ractors": Condition.LATE_RACTOR,
+    "other_ractors": Condition.OTHER_RACTORS,
 }
 """Bytes of a name that are shown."""
 
@@ -138,21 +137,28 @@ class Methods(Starting):
             raise NoSuchTarget(ENDED_BEFORE, HOW_TO_LOAD)
         children = [one for one in processes if self.targets.has_joined(one)]
         armed = {hook.pid for hook in self._hooks}
-        try:
-            for process in processes:
-                if process.pid not in armed and process not in children:
-                    self._arm(process)
-        except NoAgent:
-            if not self._waits(waited):
-                raise
-            return False
-        except NoSuchTarget:
-            if self.targets.command is None:
-                raise
-            # It ended just now; what else there is to say is said next time.
-            return False
-        self._joining.begin(children)
+        without: dict[Process, RbtraceError] = {}
+        for process in processes:
+            if process.pid in armed or process in children:
+                continue
+            try:
+                self._arm(process)
+            except NoAgent as error:
+                if self._waits(waited):
+                    return False
+                if not self.targets.follow:
+                    raise
+                # Its children may have agents, as workers whose parent loads little.
+                without[process] = error
+            except NoSuchTarget:
+                if self.targets.command is None:
+                    raise
+                # It ended just now; what else there is to say is said next time.
+                return False
+        self._joining.begin([*without, *children])
         self.notes += self._joining.notes()
+        if without and not self._hooks:
+            raise next(iter(without.values()))
         return True
 
     def _arm(self, process: Process) -> None:
@@ -192,7 +198,6 @@ class Methods(Starting):
         """Which source it is, and what a user should know before the answer."""
         self.notes.append(f"{', '.join(self.words)}: counted by the agent's hook")
         for hook in self._hooks:
-            self.notes += unseen_ractors(hook.pid, hook.ractors, hook.unseen)
             self.notes += [f"process {hook.pid}: {text}" for text in hook.overhead]
 
     # ------------------------------------------------------------- as it goes on
@@ -223,12 +228,17 @@ class Methods(Starting):
             time.sleep(min(seconds, _RETRY_SECONDS))
 
     def detach(self) -> None:
-        """Have the hooks taken out; the answer can still be read."""
+        """Have the hooks taken out; the answer can still be read.
+
+        Raises HookMismatch where one had disarmed itself.
+        """
         if self._ended_ns is None:
             for hook in self._hooks:
                 hook.disarm()
             self._ended_ns = time.time_ns()
             self._strangers |= self.targets.strangers()
+            for hook in self._hooks:
+                hook.check()
 
     def close(self) -> None:
         for hook in self._hooks:
@@ -294,8 +304,6 @@ class _Hook:
         self._armed = Armed(process, what, before)
         self._tables = Tables(self._armed.shared, self._armed.scale)
         self._rows: dict[int, tuple[Counted, MethodRow]] = {}
-        self.ractors = self._armed.ractors
-        self.unseen = self._armed.unseen
         self.held = self._armed.held
         self.overhead = [safe_text(t.encode(), _NAME) for t in self._armed.overhead]
 
@@ -363,6 +371,11 @@ class _Hook:
             self.listen()
             self._armed.learn()
         self._armed.disarm()
+
+    def check(self) -> None:
+        """Raise HookMismatch if it disarmed itself."""
+        if isinstance(self._armed.ended, HookMismatch):
+            raise self._armed.ended
 
     def close(self) -> None:
         self._armed.close()

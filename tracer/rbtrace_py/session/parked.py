@@ -19,7 +19,7 @@ from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ruby_probes import PROVIDER
 from rbtrace_py.model import Probe
 from rbtrace_py.session.agreeing import Agreement, what_stays
-from rbtrace_py.session.errand import Errand
+from rbtrace_py.session.errand import Errand, has_other_ractors
 from rbtrace_py.session.hazards import NotAgreed
 
 NAMES = ("method__entry", "method__return")
@@ -83,6 +83,11 @@ class Parked(Closing):
                 return
             self._agreement.ask(what_stays(hello))
             self._errands.append(Errand(process, CODE))
+            if has_other_ractors(hello):
+                self.notes.append(
+                    f"process {process.pid} has other Ractors: Ruby's method probes"
+                    " fire only in its main Ractor"
+                )
         except NoAgent:
             self.notes.append(
                 f"in process {process.pid} Ruby's method probes say nothing unless"

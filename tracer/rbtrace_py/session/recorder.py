@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -36,8 +37,8 @@ _MOST_KEYS_READY = 1 << 14
 
 UNREADABLE_KEY = "(unreadable)"
 
-Cells = dict[tuple[int, int], dict[int, int]]
-"""Buckets of every group, by what the group is known by."""
+Cells = dict[tuple[int, int], tuple["array[int]", "array[int]"]]
+"""Buckets of every group and their counts, by what the group is known by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,8 @@ class Recorder:
     def _group(self, name: str, value: bytes, cells: Cells) -> Group:
         """Of a ``struct group``, without its key."""
         born, cpu, count, total = _GROUP.unpack(value)
-        distribution = self._distribution(cells.get((born, cpu), {}))
+        buckets, counts = cells.pop((born, cpu), ((), ()))
+        distribution = self._distribution(dict(zip(buckets, counts, strict=True)))
         if distribution is not None:
             # The group was read later and may be ahead of its buckets.
             count = distribution.count
@@ -181,7 +183,11 @@ class Recorder:
         if self._shape.values:
             for key, value in self._maps["buckets"].items():
                 born, cpu, place = struct.unpack("<QII", key)
-                cells.setdefault((born, cpu), {})[place] = _u64(value)
+                of_group = cells.get((born, cpu))
+                if of_group is None:
+                    of_group = cells[born, cpu] = (array("I"), array("Q"))
+                of_group[0].append(place)
+                of_group[1].append(_u64(value))
         return cells
 
     def _distribution(self, counts: dict[int, int]) -> Distribution | None:
@@ -226,6 +232,6 @@ def number_value(raw: int, operand: Operand | None) -> int | float | bool | None
     if kind is OperandType.BOOL:
         return None if raw == NIL_BOOL else bool(raw)
     signed = raw - (1 << 64) if raw >> 63 else raw
-    if kind is OperandType.INTEGER:
+    if kind in (OperandType.INTEGER, OperandType.NIL):
         return None if signed == NIL_INTEGER and operand.size == 8 else signed
     return signed if operand.signed else raw

@@ -19,6 +19,7 @@ from rbtrace_py.linux.ptrace import paused
 from rbtrace_py.linux.tasks import Tasks
 from rbtrace_py.model import RubyThread, Sample, ThreadState
 from rbtrace_py.rubyvm.attach import attach
+from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.vm import RubyVM, Walked
 
@@ -39,9 +40,11 @@ class Mode(str, Enum):
     """Which threads a sampler looks at."""
 
     CPU = "cpu"
-    """Those that are on a CPU, or ready to be."""
+    """Those that are on a CPU, or ready to be, also when their stacks are read."""
     WALL = "wall"
     """All, each with its state."""
+    GVL = "gvl"
+    """Those that hold Ruby's lock, as the VM has it."""
 
 
 _Known = tuple[VmThread, RubyThread]
@@ -59,11 +62,16 @@ class RubyProcess(Closing):
     that not everything is there.
     """
 
-    def __init__(self, process: Process, ruby_version: str | None = None) -> None:
+    def __init__(
+        self,
+        process: Process,
+        ruby_version: str | None = None,
+        saved: SavedLayout | None = None,
+    ) -> None:
         self.process = process
         self.broken_looks = 0
         self.stopped_ns = 0
-        attached = attach(process, ruby_version)
+        attached = attach(process, ruby_version, saved)
         if attached.symbols is None and process.seen < _YOUNG_SECONDS:
             # Names that are missing now would be missing for good; and its age does
             # not tell: it may have begun as another program.
@@ -80,6 +88,7 @@ class RubyProcess(Closing):
             attached.vm_address,
             attached.symbols_address,
             self._tids.is_known,
+            attached.zjit_address,
         )
         self._tasks = Tasks(process)
         self._threads: list[_Known] = []
@@ -173,7 +182,7 @@ class RubyProcess(Closing):
             self._list_threads()
         by_tid = self._by_tid
         running = self._tasks.running(by_tid)
-        if mode is Mode.WALL:
+        if mode is not Mode.CPU:
             wanted = self._threads
         elif not running:
             return []
@@ -191,21 +200,41 @@ class RubyProcess(Closing):
         now = time.time_ns()
         found = []
         lost = []
+        passed = 0
         for (one, thread), walked in zip(wanted, walks, strict=True):
             if walked is None:
                 lost.append(one)
                 continue
             stack, flags, fiber, state = walked
             tid = thread.tid
+            if not self._is_wanted(mode, tid, state):
+                passed += 1
+                continue
             if state is ThreadState.RUNNING and tid is not None and tid not in running:
                 # It may have been given the lock after the kernel was asked.
                 running |= self._tasks.running((tid,))
             state = _state(state, tid in running, tid is None)
             found.append(Sample(now, thread, state, stack, 1, flags, fiber))
-        self._read += len(found)
+        self._read += len(found) + passed
         if lost:
             self._lose(self._alive(lost))
         return found
+
+    def _is_wanted(self, mode: Mode, tid: int | None, state: ThreadState) -> bool:
+        """By the state that a thread's VM had when its stack was read."""
+        if mode is Mode.GVL:
+            return state is ThreadState.RUNNING
+        return mode is Mode.WALL or not self._sleeps(tid, state)
+
+    def _sleeps(self, tid: int | None, state: ThreadState) -> bool:
+        """Has a thread left its CPU between the kernel's word and its stack?
+
+        The kernel is asked again where the VM says that the thread does not run Ruby;
+        a thread that works without the lock is on a CPU all the same.
+        """
+        if state is ThreadState.RUNNING or tid is None:
+            return False
+        return not self._tasks.running((tid,))
 
     def _lose(self, stacks: int) -> None:
         self._lost += stacks
@@ -227,7 +256,9 @@ class RubyProcess(Closing):
             self._lose(self._alive([one]))
             return []
         self._read += 1
-        stack, flags, fiber, _ = walked
+        stack, flags, fiber, state = walked
+        if self._sleeps(thread.tid, state):
+            return []
         state = ThreadState.RUNNING
         return [Sample(time.time_ns(), thread, state, stack, 1, flags, fiber)]
 

@@ -18,6 +18,7 @@ from rbtrace_py.errors import (
 from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model import Sample, ThreadState
+from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.session.rubies import Mode, RubyProcess
 from rbtrace_py.session.strangers import Strangers
 from rbtrace_py.session.targets import Targets
@@ -46,9 +47,10 @@ class SamplingOptions:
     """What the commands that sample share.
 
     rate: rounds a second
-    idle: in mode wall, also threads that sleep
+    idle: in modes wall and gvl, also threads that sleep
     pause: stop the target while its stacks are read
     ruby_version: instead of what the target says of itself
+    saved: a layout from a file, trusted most
     wait_seconds: how long to wait for a program of ours to become a Ruby; None: always
     """
 
@@ -57,6 +59,7 @@ class SamplingOptions:
     idle: bool = True
     pause: bool = False
     ruby_version: str | None = None
+    saved: SavedLayout | None = None
     wait_seconds: float | None = None
 
 
@@ -84,6 +87,7 @@ class Sampling(Starting):
         self._rubies: dict[int, RubyProcess] = {}
         self._strangers = Strangers()
         self._versions: dict[str, None] = {}
+        self._folder = ""
         self._stopped_ns = 0
 
     def _start(self) -> None:
@@ -159,9 +163,10 @@ class Sampling(Starting):
         old = self._rubies.pop(process.pid, None)
         if old is not None:
             self._let_go(old)
-        ruby = RubyProcess(process, self.options.ruby_version)
+        ruby = RubyProcess(process, self.options.ruby_version, self.options.saved)
         self._rubies[process.pid] = ruby
         self._versions[ruby.version] = None
+        self._folder = self._folder or process.folder
         for note in ruby.notes:
             self._note(note)
 
@@ -203,6 +208,7 @@ class Sampling(Starting):
             pids=self.targets.pids,
             command=self.command,
             rubies=tuple(self._versions),
+            folder=self._folder,
         )
 
     @property

@@ -89,7 +89,10 @@ def choose(
         )
     # Only who needs the agent waits for it.
     waits = (waits or targets.command is not None) and not _can_do_without(names)
-    if via == "agent" or (via == "auto" and (waits or _all_have_agents(targets))):
+    needs_agents = not _can_do_without(names)
+    if via == "agent" or (
+        via == "auto" and (waits or _have_agents(targets, needs_agents))
+    ):
         _check_grouping(command, names, by)
         return Source(True, names)
     source = _from_probes(command, words, ours)
@@ -194,9 +197,17 @@ def _can_do_without(names: Sequence[str]) -> bool:
     return not {"method", "object"} & set(names)
 
 
-def _all_have_agents(targets: Targets) -> bool:
+def _have_agents(targets: Targets, needs_agents: bool) -> bool:
+    """Have all that were named an agent? One that may be left out needs none.
+
+    needs_agents: nobody else tells of it
+    """
     # A program of ours has not begun, and is not begun for this.
-    return targets.command is None and all(map(_has_agent, targets.chosen()))
+    if targets.command is not None:
+        return False
+    if targets.follow and needs_agents:
+        return any(map(_has_agent, targets.alive()))
+    return all(map(_has_agent, targets.chosen()))
 
 
 def _has_agent(process: Process) -> bool:

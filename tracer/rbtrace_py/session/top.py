@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from rbtrace_py.aggregate.idle import is_idle
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.aggregate.top import Picture, RecentWeights, Slice, ThreadNow
@@ -20,11 +21,13 @@ class Top:
     """Counts the samples of an entered session, an interval at a time.
 
     kept: how many of the last intervals are lately
+    idle: with threads that wait for work
 
     ``add`` is for ``sampling.run``, ``end_interval`` for where an interval ends.
     """
 
-    def __init__(self, sampling: Sampling, kept: int = 1) -> None:
+    def __init__(self, sampling: Sampling, kept: int = 1, idle: bool = False) -> None:
+        self._idle = idle
         self._sampling = sampling
         self._kept = kept
         self._cpu: dict[RubyThread, tuple[int, int]] = {}
@@ -35,11 +38,13 @@ class Top:
         self._sampling.statistics.ended_ns = time.time_ns()
         self._before: Statistics = self._sampling.statistics.copy()
         self._weights = RecentWeights(self._kept)
+        self._left_out = 0
         self._begin()
 
     def _begin(self) -> None:
         self._slice = StackCounts(self._sampling.statistics, by_thread=False)
         self._began = time.monotonic_ns()
+        self._rounds = self._sampling.statistics.rounds
 
     def add(self, sample: Sample) -> None:
         """Count one sample."""
@@ -47,11 +52,13 @@ class Top:
 
     def end_interval(self) -> Picture:
         """Take in what was counted since the last one; the picture as it is now."""
-        ended = self._slice
+        ended = self._slice if self._idle else self._slice.without(is_idle)
+        self._left_out += self._slice.weight - ended.weight
         self._weights.add(
             Slice(
                 time.monotonic_ns() - self._began,
                 ended.weight,
+                self._sampling.statistics.rounds - self._rounds,
                 ended.by_method(),
                 ended.by_line(),
             )
@@ -71,9 +78,12 @@ class Top:
             recent_ns=weights.recent_ns,
             recent=weights.recent,
             weight=weights.weight,
+            recent_rounds=weights.recent_rounds,
+            idle=self._left_out,
             methods=weights.methods(),
             lines=weights.lines(),
             threads=tuple(self._threads()),
+            folder=meta.folder,
         )
 
     def _threads(self) -> list[ThreadNow]:

@@ -108,7 +108,7 @@ class Traced:
             "too_deep": found.too_deep,
             "no_values": found.no_values,
             "silent": int(Condition.SILENT in found.conditions),
-            "late_ractors": int(Condition.LATE_RACTOR in found.conditions),
+            "other_ractors": int(Condition.OTHER_RACTORS in found.conditions),
         }
         problem = self.armed.ended
         notes = tuple(

@@ -14,6 +14,8 @@ from rbtrace_py.session.grouped import Picking, Recipe
 from rbtrace_py.session.slots import SlotPlan, operand_slot
 from rbtrace_py.session.targets import Targets
 
+_NUMBERS = (OperandType.UNKNOWN, OperandType.INTEGER, OperandType.NIL)
+
 
 class ValuesOf(Picking):
     """The distribution of one operand, kept in the kernel.
@@ -68,7 +70,7 @@ class ValuesOf(Picking):
         found, is_duration = operand.type, operand.is_duration
         if self._type is None:
             self._type, self._is_duration = found, is_duration
-            self.unit = found.name.lower() if found else "integer"
+            self.unit = "integer" if found in _NUMBERS else found.name.lower()
         elif found is not self._type or is_duration is not self._is_duration:
             raise UsageError(
                 f"{self.argument} is of another type in {probe.full_name}",

@@ -54,7 +54,7 @@ def table_for(version: str) -> Table:
     for first, changed in getattr(module, "CHANGES", {}).items():
         if teeny >= first:
             fields.update(changed)
-    return Table((major, minor), module.TRAITS, fields)
+    return Table((major, minor), module.TRAITS, fields, module.NEWEST)
 
 
 def _unknown(version: str, minor: tuple[int, int]) -> UnknownRuby:
@@ -85,22 +85,15 @@ def nearest(minor: tuple[int, int]) -> tuple[int, int]:
 def layout_from(
     table: Table,
     version: str,
-    found: Mapping[str, Field] | None = None,
-    origin: Origin = Origin.DWARF,
+    picked: Mapping[str, tuple[Origin, Field]] | None = None,
 ) -> Layout:
-    """Return the layout of a Ruby of ``version`` by its table.
-
-    ``found``: fields from a better source, named ``origin``, which replace the
-    table's; what it lacks is the table's.
-    """
-    better = found or {}
-    offsets: dict[str, int | None] = {}
-    origins: dict[str, Origin] = {}
-    for name in OFFSETS:
-        field = better.get(name) or table.fields.get(name)
-        offsets[name] = None if field is None else field.offset
-        if field is not None:
-            origins[name] = origin if name in better else Origin.TABLE
+    """Return the layout of a Ruby of ``version``: its table's, but for ``picked``."""
+    fields = {name: (Origin.TABLE, field) for name, field in table.fields.items()}
+    fields.update(picked or {})
+    offsets = {
+        name: fields[name][1].offset if name in fields else None for name in OFFSETS
+    }
+    origins = {name: origin for name, (origin, _) in fields.items()}
     return Layout(version, table.traits, Offsets(**offsets), origins)  # type: ignore[arg-type]
 
 

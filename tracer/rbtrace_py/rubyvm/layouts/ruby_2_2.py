@@ -19,6 +19,9 @@ from rbtrace_py.rubyvm.layout import (
 )
 from rbtrace_py.rubyvm.layouts.frames import IN_FLAG, IN_FLAG_MASK
 
+NEWEST = 10
+"""The newest patch release that this was verified with."""
+
 TRAITS = Traits(
     line_table=LineTable.POSITION_IN_ENTRY,
     thread_list=ThreadList.LIST,
@@ -94,6 +97,7 @@ FIELDS: Mapping[str, Field] = {
     "def_body": Field(16, "rb_method_definition_t.body"),
     "def_original_id": Field(8, "rb_method_definition_t.original_id"),
     # Class
+    "class_super": Field(16, "RClass.super"),
     "class_ext": Field(24, "RClass.ptr"),
     "ext_ivars": Field(8, "rb_classext_t.iv_tbl"),
     # Global symbols

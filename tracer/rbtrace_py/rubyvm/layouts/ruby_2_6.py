@@ -17,6 +17,9 @@ from rbtrace_py.rubyvm.layout import (
 )
 from rbtrace_py.rubyvm.layouts.frames import IN_EP, IN_EP_MASK
 
+NEWEST = 10
+"""The newest patch release that this was verified with."""
+
 TRAITS = Traits(
     line_table=LineTable.SUCCINCT,
     thread_list=ThreadList.LIST,
@@ -76,6 +79,9 @@ FIELDS: Mapping[str, Field] = {
     "body_base_label": Field(72, "rb_iseq_constant_body.location.base_label"),
     "body_label": Field(80, "rb_iseq_constant_body.location.label"),
     "body_first_line": Field(88, "rb_iseq_constant_body.location.first_lineno"),
+    "body_last_line": Field(
+        108, "rb_iseq_constant_body.location.code_location.end_pos.lineno"
+    ),
     "body_lines": Field(120, "rb_iseq_constant_body.insns_info.body"),
     "body_line_positions": Field(128, "rb_iseq_constant_body.insns_info.positions"),
     "body_line_count": Field(136, "rb_iseq_constant_body.insns_info.size"),
@@ -95,6 +101,7 @@ FIELDS: Mapping[str, Field] = {
     "def_body": Field(8, "rb_method_definition_t.body"),
     "def_original_id": Field(32, "rb_method_definition_t.original_id"),
     # Class
+    "class_super": Field(16, "RClass.super"),
     "class_ext": Field(24, "RClass.ptr"),
     "ext_ivars": Field(8, "rb_classext_t.iv_tbl"),
     # Global symbols

@@ -18,6 +18,9 @@ from rbtrace_py.rubyvm.layout import (
 )
 from rbtrace_py.rubyvm.layouts.frames import IN_EP, IN_EP_MASK
 
+NEWEST = 11
+"""The newest patch release that this was verified with."""
+
 TRAITS = Traits(
     line_table=LineTable.SUCCINCT,
     thread_list=ThreadList.LIST,
@@ -54,6 +57,7 @@ FIELDS: Mapping[str, Field] = {
     "cfp_iseq": Field(16, "rb_control_frame_t.iseq"),
     "cfp_self": Field(24, "rb_control_frame_t.self"),
     "cfp_ep": Field(32, "rb_control_frame_t.ep"),
+    "cfp_jit_return": Field(48, "rb_control_frame_t.jit_return"),
     # Thread
     "th_ec": Field(48, "rb_thread_t.ec"),
     "th_vm": Field(32, "rb_thread_t.vm"),
@@ -84,6 +88,9 @@ FIELDS: Mapping[str, Field] = {
     "body_base_label": Field(72, "rb_iseq_constant_body.location.base_label"),
     "body_label": Field(80, "rb_iseq_constant_body.location.label"),
     "body_first_line": Field(88, "rb_iseq_constant_body.location.first_lineno"),
+    "body_last_line": Field(
+        104, "rb_iseq_constant_body.location.code_location.end_pos.lineno"
+    ),
     "body_lines": Field(112, "rb_iseq_constant_body.insns_info.body"),
     "body_line_positions": Field(120, "rb_iseq_constant_body.insns_info.positions"),
     "body_line_count": Field(128, "rb_iseq_constant_body.insns_info.size"),
@@ -105,6 +112,7 @@ FIELDS: Mapping[str, Field] = {
     "def_body": Field(8, "rb_method_definition_t.body"),
     "def_original_id": Field(32, "rb_method_definition_t.original_id"),
     # Class
+    "class_super": Field(16, "RClass.super"),
     "class_first_ivar": Field(32, "sizeof RClass + rb_classext_t.iv_ptr"),
     "class_path": Field(152, "RClass_and_rb_classext_t.classext.classpath"),
     "class_attached": Field(

@@ -18,6 +18,9 @@ from rbtrace_py.rubyvm.layout import (
 )
 from rbtrace_py.rubyvm.layouts.frames import IN_EP, IN_EP_MASK
 
+NEWEST = 5
+"""The newest patch release that this was verified with."""
+
 TRAITS = Traits(
     line_table=LineTable.SUCCINCT,
     thread_list=ThreadList.LIST,
@@ -56,6 +59,7 @@ FIELDS: Mapping[str, Field] = {
     "cfp_iseq": Field(16, "rb_control_frame_t.iseq"),
     "cfp_self": Field(24, "rb_control_frame_t.self"),
     "cfp_ep": Field(32, "rb_control_frame_t.ep"),
+    "cfp_jit_return": Field(48, "rb_control_frame_t.jit_return"),
     # Thread
     "th_ec": Field(48, "rb_thread_t.ec"),
     "th_vm": Field(32, "rb_thread_t.vm"),
@@ -86,6 +90,9 @@ FIELDS: Mapping[str, Field] = {
     "body_base_label": Field(72, "rb_iseq_constant_body.location.base_label"),
     "body_label": Field(80, "rb_iseq_constant_body.location.label"),
     "body_first_line": Field(88, "rb_iseq_constant_body.location.first_lineno"),
+    "body_last_line": Field(
+        104, "rb_iseq_constant_body.location.code_location.end_pos.lineno"
+    ),
     "body_lines": Field(112, "rb_iseq_constant_body.insns_info.body"),
     "body_line_positions": Field(120, "rb_iseq_constant_body.insns_info.positions"),
     "body_line_count": Field(128, "rb_iseq_constant_body.insns_info.size"),
@@ -107,6 +114,7 @@ FIELDS: Mapping[str, Field] = {
     "def_body": Field(8, "rb_method_definition_t.body"),
     "def_original_id": Field(32, "rb_method_definition_t.original_id"),
     # Class
+    "class_super": Field(32, "RClass_and_rb_classext_t.classext.super"),
     "class_path": Field(152, "RClass_and_rb_classext_t.classext.classpath"),
     "class_attached": Field(
         136, "RClass_and_rb_classext_t.classext.as.singleton_class.attached_object"
@@ -122,3 +130,15 @@ FIELDS: Mapping[str, Field] = {
     "objspace_flags": Field(28, "rb_objspace_t.flags"),
     "objspace_gc_bit": Field(5, "rb_objspace_t.flags.during_gc"),
 }
+
+CHANGES: Mapping[int, Mapping[str, Field]] = {
+    # Unverified, by the source alone: ``rb_vm_t.master_box`` comes before the rest of
+    # the VM, two pointers more in ``struct rb_thread_sched`` before ``running_ec``.
+    6: {
+        "vm_objspace": Field(1256, "rb_vm_t.gc.objspace"),
+        "ractor_running_ec": Field(328, "rb_ractor_t.threads.running_ec"),
+        "ractor_main_thread": Field(336, "rb_ractor_t.threads.main"),
+        "ractor_list_node": Field(376, "rb_ractor_t.vmlr_node"),
+    },
+}
+"""By the patch release from which on they hold."""

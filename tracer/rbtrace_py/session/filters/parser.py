@@ -57,6 +57,7 @@ def _kind_of(operand: OperandType | Operand) -> Kind:
         return Kind.RAW_SIGNED if signed else Kind.RAW_UNSIGNED
     return {
         OperandType.INTEGER: Kind.SIGNED,
+        OperandType.NIL: Kind.SIGNED,
         OperandType.FLOAT: Kind.FLOAT,
         OperandType.BOOL: Kind.BOOL,
     }.get(kind, Kind.TEXT)

@@ -1,0 +1,175 @@
+# frozen_string_literal: true
+
+require "test_helper"
+require "support/agent_target"
+
+# Who is let in, and to what: docs/agent.md, "The proof" and "Consent".
+class AgentProofTest < Minitest::Test
+  include TestHelper
+  include AgentHelper
+
+  SELECT = [{ owner: "Object", kind: nil, name: "leaf" }].freeze
+  WITH_CODE = [SELECT.first.merge(expressions: ["1"])].freeze
+
+  def refused
+    assert_raises(AgentClient::Refused) { yield }.code
+  end
+
+  def begin_greeting(target)
+    client = connect(target, greet: false)
+    [client, client.call("hello", magic: "rbtrace-agent", versions: [1])["address"]]
+  end
+
+  def text_at(target, address)
+    File.binread("/proc/#{target.pid}/mem", 4096, address)
+  end
+
+  def test_the_text
+    target = target()
+    texts = Array.new(3) do
+      client, address = begin_greeting(target)
+      text = text_at(target, address)
+      assert_match(/\Arbtrace-proof-1:\h{4080}\z/, text)
+      assert_equal "eval", client.call("prove", answer: client.answer_to(text))["level"]
+      text
+    end
+    assert_equal texts, texts.uniq
+  end
+
+  # Ruby's own memory moves and is freed; the text has to stay where it was said to be.
+  def test_the_text_stays_where_it_is
+    target = target(<<~RUBY)
+      STEP = lambda do
+        GC.start
+        # Each object is moved, where Ruby can.
+        GC.verify_compaction_references(toward: :empty) if GC.respond_to?(:verify_compaction_references)
+      rescue NotImplementedError
+        nil
+      ensure
+        100_000.times { String.new(capacity: 4096) }
+        GC.start
+      end
+    RUBY
+    client, address = begin_greeting(target)
+    before = text_at(target, address)
+    target.step
+    assert_equal before, text_at(target, address)
+    assert_equal "eval", client.call("prove", answer: client.answer_to(before))["level"]
+  end
+
+  def refuse(client, answer)
+    assert_equal "denied", refused { client.call("prove", answer: answer) }
+    assert_raises(EOFError, Errno::ECONNRESET) { client.answer }
+  end
+
+  def test_a_wrong_answer
+    target = target()
+    client, address = begin_greeting(target)
+    old = text_at(target, address)
+    client.close
+    [client.answer_to(old), "", "x", "0" * 32, nil, 7, ["x"]].each { |answer| refuse(begin_greeting(target).first, answer) }
+  end
+
+  # What one process says of the text is of no use to another, and the text itself to none.
+  def test_an_answer_of_another_process
+    target = target()
+    [Process.pid + 1, Process.ppid, 0].each do |pid|
+      client, address = begin_greeting(target)
+      refuse(client, client.answer_to(text_at(target, address), pid))
+    end
+    client, address = begin_greeting(target)
+    refuse(client, text_at(target, address))
+  end
+
+  def test_a_relayed_answer
+    target = target()
+    near, far = UNIXSocket.pair
+    child = fork do
+      far.close
+      client, address = begin_greeting(target)
+      near.puts(address)
+      near.write(refused { client.call("prove", answer: near.gets.chomp) })
+    ensure
+      exit!(true)
+    end
+    near.close
+    text = text_at(target, far.gets.to_i)
+    far.puts(AgentClient.allocate.answer_to(text))
+    assert_equal "denied", far.read
+  ensure
+    far&.close
+    Process.wait(child) if child
+  end
+
+  def test_nothing_is_answered_before
+    target = target("$done = nil; STEP = -> { p $done }")
+    eval = { code: "$done = true" }
+    client = connect(target, greet: false)
+    assert_equal "protocol", refused { client.call("eval", **eval) }
+    client, = begin_greeting(target)
+    assert_equal "protocol", refused { client.call("eval", **eval) }
+    client, = begin_greeting(target)
+    assert_equal "protocol", refused { client.call("hello", magic: "rbtrace-agent", versions: [1]) }
+    client, = begin_greeting(target)
+    client.frame(AgentClient::DATA, 0, 3, "x")
+    assert_equal "protocol", refused { client.answer }
+    target.begin_step
+    assert_equal "nil\n", target.io.gets
+    target.end_step
+  end
+
+  def test_it_is_asked_for_once
+    client = connect(target)
+    assert_equal "state", refused { client.call("prove", answer: "") }
+    assert_equal "state", refused { client.call("hello", magic: "rbtrace-agent", versions: [1]) }
+    assert_equal "2", client.call("eval", code: "1 + 1")["value"]
+  end
+
+  def consented(level)
+    target = target("def leaf; end\nSTEP = -> { leaf }", env: { "TRACEPOINT_AGENT" => level })
+    client = connect(target, proves: false)
+    assert_equal level, client.hello["level"]
+    client
+  end
+
+  def test_observe
+    client = consented("observe")
+    %w[eval heapdump shapesdump fork stop].each { |command| assert_equal "denied", refused { client.call(command) } }
+    assert_equal "denied", refused { client.call("memory") }
+    assert_equal "denied", refused { client.call("arm", mode: "table", select: SELECT) }
+    assert_equal "denied", refused { client.call("arm", mode: "table", offsets: AgentHelper::OFFSETS) }
+    assert_equal "denied", refused { client.call("arm", mode: "table", untested: true) }
+    assert(client.call("backtraces")["threads"].any? { |thread| thread["main"] })
+    assert_equal 1, client.arm(mode: "table", untested: false).state
+    assert_operator client.call("names")["methods"].size, :>, 0
+    assert_equal 2, client.call("disarm")["state"]
+  end
+
+  def test_trace
+    client = consented("trace")
+    assert_operator client.call("memory")["rss"], :>, 0
+    assert_equal "denied", refused { client.call("arm", mode: "ring", select: WITH_CODE) }
+    assert_equal "denied", refused { client.call("arm", mode: "ring", select: SELECT, offsets: AgentHelper::OFFSETS) }
+    assert_equal "denied", refused { client.call("arm", mode: "ring", select: SELECT, untested: true) }
+    assert_equal "denied", refused { client.call("eval", code: "1") }
+    assert_equal 1, client.arm(mode: "ring", select: SELECT).state
+  end
+
+  def test_eval
+    client = consented("eval")
+    assert_equal "3", client.call("eval", code: "1 + 2")["value"]
+    assert_equal 1, client.arm(mode: "ring", select: WITH_CODE, offsets: AgentHelper::OFFSETS).state
+  end
+
+  def test_a_level_that_is_none
+    output = ruby("require 'tracepoint/agent'; p Tracepoint::Agent::Consent.level", env: { "TRACEPOINT_AGENT" => "all" })
+    assert_match(/TRACEPOINT_AGENT is none of observe, trace, eval: "all"/, output)
+    assert_match(/^nil$/, output)
+  end
+
+  # Its own hook is not there; the proof needs none.
+  def test_without_the_hook
+    program = "Tracepoint::Agent::Native.instance_variable_set(:@reason, 'none'); STEP = -> {}"
+    assert_equal "eval", connect(target(program)).hello["level"]
+  end
+end

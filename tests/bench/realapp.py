@@ -1,0 +1,219 @@
+"""What the tools cost on a real application: a Rails request under puma, wrk as load.
+
+The application has a processor of its own; the load and the tool share another. Each
+round measures the application under each tool in turn.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from stacks import rbspy
+from table import Ratio, Row
+
+from targets import HERE, ROOT
+
+MAIN = "from rbtrace_py.cli.main import main; main()"
+APP = HERE / "rails"
+NOTHING = "nothing"
+WARM_UP = 8
+"""Seconds of load before anything is measured."""
+SETTLE = 1.5
+"""Seconds after the start of a tool that does not say when it is attached."""
+TICKS = os.sysconf("SC_CLK_TCK")
+PROGRAMS = ("puma", "wrk")
+PACKAGES = "ruby-rails, ruby-sqlite3, puma and wrk"
+
+
+@dataclass(frozen=True)
+class Run:
+    """The application under load, and a tool on it.
+
+    rate: requests a second; p99_ms: of their latency
+    app_us: CPU of the application a request; tool: of the tool, in processors
+    """
+
+    rate: float
+    p99_ms: float
+    app_us: float
+    tool: float
+
+
+def cost(rounds: int, seconds: int) -> list[Row]:
+    """Throughput and p99 of the application, and CPU of both, under each tool."""
+    if not _can_run():
+        return [Row("a Rails request", f"not measured: install {PACKAGES}")]
+    with tempfile.TemporaryDirectory() as folder, _application(folder) as app:
+        tools = _tools(app, folder)
+        _load(app, WARM_UP)
+        runs: dict[str, list[Run]] = {name: [] for name in tools}
+        names = list(tools)
+        for number in range(rounds):
+            turn = number % len(names)
+            for name in [*names[turn:], *names[:turn]]:
+                with _tool(tools[name]) as pid:
+                    runs[name].append(_measure(app, pid, seconds))
+    return [_row(name, runs) for name in names]
+
+
+def _can_run() -> bool:
+    words = ["ruby", "-e", "require 'rails'; require 'sqlite3'"]
+    done = subprocess.run(words, capture_output=True)
+    return done.returncode == 0 and all(map(shutil.which, PROGRAMS))
+
+
+@dataclass(frozen=True)
+class App:
+    pid: int
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/items"
+
+
+def _pinned(last: bool) -> Sequence[str]:
+    """Words that keep a program on the last processor, or on the first."""
+    allowed = os.sched_getaffinity(0)
+    return ("taskset", "-c", str(max(allowed) if last else min(allowed)))
+
+
+@contextmanager
+def _application(folder: str) -> Iterator[App]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = [*_pinned(True), "puma", "-q", "-t", "3:3", "-b", f"tcp://127.0.0.1:{port}"]
+    environment = {
+        **os.environ,
+        "SHOP_DATABASE": f"{folder}/shop.sqlite3",
+        "RUBYOPT": f"-I{ROOT / 'ruby' / 'lib'} -rtracepoint/agent",
+    }
+    process = subprocess.Popen(
+        [*words, "config.ru"],
+        cwd=APP,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        _wait_for(process, port)
+        yield App(process.pid, port)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _wait_for(process: subprocess.Popen[bytes], port: int) -> None:
+    while process.poll() is None:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return
+        time.sleep(0.1)
+    assert process.stderr
+    raise RuntimeError(f"the application ended: {process.stderr.read().decode()}")
+
+
+def _tools(app: App, folder: str) -> dict[str, list[str]]:
+    """The words of each tool, by the name that the table shows."""
+    ours = [sys.executable, "-c", MAIN]
+    pid, out = str(app.pid), f"{folder}/out"
+    wall = ("--mode", "wall")
+    found = {
+        NOTHING: [],
+        "stacks at 99 Hz": [*ours, "stacks", pid, "-o", f"{out}.folded"],
+        "record --mode wall": [*ours, "record", pid, *wall, "-o", f"{out}.rbrec"],
+        "latency method": [*ours, "latency", pid, "method", "--yes"],
+        "calls --slow 100": [*ours, "calls", pid, "--slow", "100", "--yes"],
+    }
+    spy = rbspy()
+    if spy:
+        words = [spy, "record", "-p", pid, "-r", "99", "--silent", "-f", f"{out}.svg"]
+        found["rbspy --nonblocking"] = [*words, "--nonblocking"]
+        found["rbspy"] = words
+    return found
+
+
+@contextmanager
+def _tool(words: list[str]) -> Iterator[int | None]:
+    """Run a tool for as long as the block; its pid, None where there is none."""
+    if not words:
+        yield None
+        return
+    read, write = os.pipe()
+    process = subprocess.Popen(
+        [*_pinned(False), *words],
+        pass_fds=(write,),
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT / "tracer"),
+            "RBTRACE_READY_FD": str(write),
+        },
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(write)
+    with os.fdopen(read) as ready:
+        if words[0] == sys.executable:
+            assert ready.readline() == "attached\n", words
+        else:
+            time.sleep(SETTLE)
+        try:
+            yield process.pid
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+
+
+def _measure(app: App, tool: int | None, seconds: int) -> Run:
+    before = _cpu(app.pid), 0.0 if tool is None else _cpu(tool)
+    rate, p99_ms, requests = _load(app, seconds)
+    used = _cpu(app.pid) - before[0]
+    tool_used = 0.0 if tool is None else _cpu(tool) - before[1]
+    return Run(rate, p99_ms, 1e6 * used / requests, tool_used / seconds)
+
+
+def _cpu(pid: int) -> float:
+    """Seconds of CPU that a process has used, in user and in system mode."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / TICKS
+
+
+def _load(app: App, seconds: int) -> tuple[float, float, int]:
+    """Requests a second, the p99 of their latency in ms, and how many they were."""
+    words = [*_pinned(False), "wrk", "-t1", "-c3", f"-d{seconds}", "--latency", app.url]
+    out = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    assert "Non-2xx" not in out, out
+    found = re.search(
+        r"99% +([\d.]+)(us|ms|s)\s.*?(\d+) requests in.*?Requests/sec: +([\d.]+)",
+        out,
+        re.S,
+    )
+    assert found, out
+    scale = {"us": 1e-3, "ms": 1.0, "s": 1e3}[found[2]]
+    return float(found[4]), float(found[1]) * scale, int(found[3])
+
+
+def _row(name: str, runs: dict[str, list[Run]]) -> Row:
+    ours, base = runs[name], runs[NOTHING]
+    texts = [
+        f"{median(run.rate for run in ours):.0f}/s",
+        f"p99 {median(run.p99_ms for run in ours):.1f} ms",
+        f"{median(run.app_us for run in ours) / 1000:.2f} ms CPU a request",
+    ]
+    if name == NOTHING:
+        return Row(name, ", ".join(texts))
+    texts.append(f"tool {100 * median(run.tool for run in ours):.1f} % of a CPU")
+    ratio = Ratio.of([run.rate for run in ours], [run.rate for run in base])
+    return Row(name, ", ".join(texts), "throughput", ratio)

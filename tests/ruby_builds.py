@@ -1,0 +1,179 @@
+"""Every Ruby that tests run, of each kind of build, with its JITs off and on.
+
+Beside this machine's Ruby and Debian's (rubies.py) these are trees that were built from
+source: scripts/rubies.sh unpacks them from ../shared/rubies, as built and stripped.
+RBTRACE_RUBY=/dir/bin/ruby takes the place of all of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rubies
+from processes import ROOT, TARGETS, Target
+
+SHARED = Path(os.environ.get("RBTRACE_SHARED") or ROOT.parent / "shared")
+ARCHIVES = ("3.2.8-shared", "4.0.5-shared")
+TREES = (*ARCHIVES, *(f"{name}-stripped" for name in ARCHIVES))
+JITS = {
+    "yjit": ("--yjit", "--yjit-call-threshold=1"),
+    "zjit": ("--zjit", "--zjit-call-threshold=2"),
+}
+"""Options by which a JIT compiles nearly all that runs."""
+
+
+_LARGEST_VVAR = 1 << 16
+
+
+@dataclass(frozen=True)
+class Build:
+    """A Ruby of a kind of build.
+
+    name: of rubies.py, or of TREES; or the path of a program
+    jit: of JITS, empty with none
+    """
+
+    name: str
+    jit: str = ""
+
+    def __str__(self) -> str:
+        name = Path(self.name).name if "/" in self.name else self.name
+        return f"{name}-{self.jit}" if self.jit else name
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether it is built from source."""
+        return "/" in self.name or self.name in TREES
+
+    @property
+    def program(self) -> Path:
+        """Of a tree its ``bin/ruby``; skips the test where there is none."""
+        if "/" in self.name:
+            return Path(self.name)
+        unpack(self.name)
+        return rubies.DIRECTORY / self.name / "bin" / "ruby"
+
+    def words(self) -> list[str]:
+        """The words that run it; skips the test where it, or its JIT, is missing."""
+        words = self._words()
+        return [*words, *jit_options(tuple(words), self.jit)]
+
+    def _words(self) -> list[str]:
+        if self.is_tree:
+            return [str(self.program)]
+        if self.name == rubies.HERE:
+            return ["ruby"]
+        rubies.need(self.name)
+        return [str(rubies.SCRIPT), "run", self.name, "ruby"]
+
+
+@functools.cache
+def unpack(name: str) -> None:
+    """Have a tree of ../shared/rubies unpacked; skips where its archive is missing."""
+    archive = SHARED / "rubies" / f"ruby-{name.removesuffix('-stripped')}.tar.xz"
+    if not archive.exists():
+        pytest.skip(f"no archive {archive}")
+    subprocess.run([rubies.SCRIPT, "unpack", archive], check=True, capture_output=True)
+
+
+@functools.cache
+def jit_options(words: tuple[str, ...], jit: str) -> tuple[str, ...]:
+    """The options that turn ``jit`` on; skips where that Ruby has it not."""
+    if not jit:
+        return ()
+    options = JITS[jit]
+    said = subprocess.run([*words, *options, "-v"], capture_output=True, text=True)
+    if f"+{jit.upper()}" not in said.stdout:
+        pytest.skip(f"this Ruby has no {jit.upper()}")
+    return options
+
+
+def _is_old(program: str) -> bool:
+    words = [program, "--disable-gems", "-e", "print RUBY_VERSION"]
+    return subprocess.check_output(words, text=True) < "2.7"
+
+
+def _builds() -> list[Any]:
+    builds = [Build(rubies.HERE, "yjit"), *map(Build, rubies.NAMES), *map(Build, TREES)]
+    builds += [Build(name, "yjit") for name in TREES]
+    builds += [Build(name, "zjit") for name in TREES if name.startswith("4")]
+    others = [pytest.param(build, marks=pytest.mark.rubies) for build in builds]
+    return [Build(rubies.HERE), *others]
+
+
+def _each(builds: list[Any]) -> Any:
+    return pytest.mark.parametrize("build", builds, ids=str, scope="module")
+
+
+_GIVEN = os.environ.get("RBTRACE_RUBY", "")
+_HAS_OLD = bool(_GIVEN) and _is_old(_GIVEN)
+_OF_GIVEN = [Build(_GIVEN, jit) for jit in ("", *JITS)]
+
+each_build = _each(([] if _HAS_OLD else _OF_GIVEN) if _GIVEN else _builds())
+"""For tests of what is done with each Ruby; all but one are marked ``rubies``."""
+_NO_OLD = pytest.mark.skip("RBTRACE_RUBY names no Ruby up to 2.6")
+each_old_build = _each(
+    [pytest.param(Build(_GIVEN), marks=[] if _HAS_OLD else [_NO_OLD])]
+)
+"""For tests of Rubies up to 2.6, which are read, not traced."""
+
+
+@contextmanager
+def running(build: Build, script: str, *arguments: str) -> Iterator[rubies.Running]:
+    """Start targets/SCRIPT in a Ruby; ended afterwards."""
+    target = Target(*build.words(), str(TARGETS / script), *arguments)
+    try:
+        yield rubies.Running(target, innermost(target.pid))
+    finally:
+        target.close()
+
+
+def innermost(pid: int) -> int:
+    """The program that a chain of scripts has started."""
+    while words := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        pid = int(words[0])
+    return pid
+
+
+def build_gem(build: Build) -> None:
+    """Compile the gem's extension for it, into the folder of its ABI."""
+    script = "scripts/build-extension.sh"
+    if build.is_tree:
+        folder = str(build.program.parent)
+        environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+        words = [str(ROOT / script)]
+    else:
+        environment = dict(os.environ)
+        words = [script] if build.name == rubies.HERE else []
+        words = words or [str(rubies.SCRIPT), "run", build.name, script]
+    done = subprocess.run(
+        words, cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def core_of(pid: int, folder: Path) -> Path:
+    """A core file of a process, made by gdb."""
+    if shutil.which("gcore") is None:
+        pytest.skip("needs gdb's gcore")
+    words = ["gcore", "-o", str(folder / "core"), str(pid)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    core = folder / f"core.{pid}"
+    assert core.exists(), done.stderr
+    # Where one page is not readable gdb writes zeros for its whole mapping: always for
+    # [vvar], and for stacks that glibc 2.42 guards within it (MADV_GUARD_INSTALL).
+    failed = re.findall(r"read failed for corefile section, (\d+) bytes", done.stderr)
+    if any(int(size) > _LARGEST_VVAR for size in failed):
+        pytest.skip("this gdb writes zeros for mappings with guard pages")
+    return core

@@ -1,0 +1,2 @@
+puts "ready"
+nil while true

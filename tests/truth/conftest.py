@@ -1,0 +1,14 @@
+"""Prints the table of what the truth tests found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tally
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if tally.tallies:
+        terminalreporter.section("truth")
+        for line in tally.table():
+            terminalreporter.write_line(line)

@@ -1,0 +1,76 @@
+"""A thread stopped by ptrace, led through functions of its own program and back.
+
+For tests alone: a tracer that dies in the middle of a call takes the target with it.
+"""
+
+from __future__ import annotations
+
+import time
+
+from rbtrace_py.linux.memfile import MemoryFile
+from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.restart import as_if_not_stopped
+from rbtrace_py.linux.sigframe import Registers, below
+from rbtrace_py.linux.tracee import Stop, Tracee
+
+_SIGSEGV = 11
+_HOME = 0x1000
+"""The return address of a call: nothing can be mapped there, so that is a fault."""
+_SECONDS = 20.0
+
+
+class Fault(Exception):
+    """The function crashed; the thread was put back."""
+
+
+class StoppedThread:
+    """The main thread of ``process``, seized; runs until ``stop``."""
+
+    def __init__(self, process: Process) -> None:
+        self._tracee = Tracee(process)
+        self._memory = MemoryFile(process)
+
+    def stop(self) -> Registers:
+        """Stop it wherever it is; signals that come first are its own."""
+        self._tracee.interrupt()
+        stop = self._wait()
+        while not stop.is_interrupt:
+            self._tracee.go_on(stop.signal if stop.is_delivery else 0)
+            stop = self._wait()
+        self.registers = self._tracee.registers()
+        return self.registers
+
+    def go_on(self) -> None:
+        """Let it run on from where it was stopped."""
+        self._tracee.set_registers(as_if_not_stopped(self.registers))
+        self._tracee.go_on()
+
+    def call(self, function: int, *arguments: int, room: int) -> int:
+        """What ``function`` returns; it may use ``room`` bytes that ``reserved``
+        names. Raises Fault. The thread stands as before."""
+        xstate, mask = self._tracee.xstate(), self._tracee.mask()
+        top = (self.reserved(room) & -16) - 8
+        self._memory.write(top, _HOME.to_bytes(8, "little"))
+        self._tracee.set_mask((1 << 64) - 1 & ~(1 << _SIGSEGV - 1))
+        self._tracee.set_registers(self.registers.calling(function, arguments, top))
+        self._tracee.go_on()
+        stop = self._wait()
+        after = self._tracee.registers()
+        self._tracee.set_xstate(xstate)
+        self._tracee.set_mask(mask)
+        self._tracee.set_registers(self.registers)
+        if stop.signal != _SIGSEGV or after.rip != _HOME:
+            raise Fault(f"signal {stop.signal} at {after.rip:#x}")
+        return after.rax
+
+    def reserved(self, room: int) -> int:
+        """Address of ``room`` bytes below what its stack holds."""
+        return below(self.registers) - room & -16
+
+    def _wait(self) -> Stop:
+        stop = self._tracee.wait(time.monotonic() + _SECONDS)
+        assert stop is not None, "it did not stop"
+        return stop
+
+    def close(self) -> None:
+        self._memory.close()

@@ -1,0 +1,245 @@
+"""Stacks read from outside are those that Ruby itself sees, at any instruction.
+
+A busy thread that holds the GVL is stopped by ptrace; its stack is read, and then it is
+led through ``rb_profile_frames``. Method entries and iseqs are compared by address.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from typing import NamedTuple
+
+import builds
+import pytest
+import tally
+from stopped import Fault, StoppedThread
+
+import rubies
+from rbtrace_py.linux.maps import mappings
+from rbtrace_py.linux.memory import ProcessMemory
+from rbtrace_py.linux.process import Process
+from rbtrace_py.model import Frame
+from rbtrace_py.rubyvm.detect import find_ruby
+from rbtrace_py.rubyvm.frames import UNKNOWN_PC, Node
+from rbtrace_py.rubyvm.layouts import parse
+from rbtrace_py.rubyvm.vm import RubyVM
+from ruby_builds import Build, each_build
+
+SEED = 2718
+LONGEST_RUN = 0.003
+"""Seconds between two stops at most."""
+LIMIT = 2000
+"""Frames at most; the deepest stack of truth_busy.rb has some 400."""
+CFRAME = 0x80
+"""VM_FRAME_FLAG_CFRAME: no Ruby code."""
+DUMMY = 0x79990001
+"""VM_FRAME_MAGIC_DUMMY: the oldest frame of a thread."""
+BY_ISEQ, BY_C = 0, 1
+"""VM_METHOD_TYPE_ISEQ and VM_METHOD_TYPE_CFUNC (method.h), of four bits."""
+
+
+@pytest.mark.root
+@each_build
+@pytest.mark.timeout(900)
+def test_instructions(build: Build, root: None) -> None:
+    found = tally.tally("instructions", build)
+    chance = random.Random(SEED)
+    with builds.running(build, "truth_busy.rb", SEED) as process:
+        target = Busy(process)
+        checked = time.monotonic()
+        for _ in range(builds.stops(build)):
+            time.sleep(chance.random() * LONGEST_RUN)
+            target.compare(found)
+            if time.monotonic() > checked + 1:  # as often as a sampler does
+                checked = time.monotonic()
+                target.vm.revalidate()
+        target.thread.close()
+    found.check()
+
+
+class Row(NamedTuple):
+    """A frame as ``rb_profile_frames`` has it: a method entry or an iseq, and a line.
+
+    ``line`` is None where it is not known, 0 of a C function.
+    """
+
+    address: int
+    line: int | None
+
+
+class Busy:
+    """The target, its VM, and its main thread, which is stopped again and again."""
+
+    def __init__(self, process: rubies.Running) -> None:
+        self.vm = process.vm()
+        self._process = Process(process.pid)
+        self._memory = ProcessMemory(process.pid)
+        with find_ruby(self._process) as ruby:
+            address = ruby.address("rb_profile_frames")
+            self._version = parse(ruby.version.text)
+        assert address is not None
+        self._function = address
+        self._main = self.vm.threads()[0]
+        self._nodes = NodeKeys(self.vm)
+        self.thread = StoppedThread(self._process)
+
+    def compare(self, found: tally.Tally) -> None:
+        """Stop it once, read and ask, and let it go on."""
+        registers = self.thread.stop()
+        try:
+            is_jit_code = self._is_jit_code(registers.rip)
+            walked = self.vm.sample(self._main)
+            if walked is None or walked.flags:
+                found.in_jit += is_jit_code
+                found.flags.append(self._reason())
+                return
+            ours = self._ours()
+            if not ours:
+                # th->ec is the new fiber's, which has only its dummy frame yet.
+                found.flags.append("no frames: a fiber that is being switched to")
+                return
+            truth = self._profiled(found)
+            wrong = difference(ours, truth, bool(found.build.jit))
+            is_unknown = any(row.line is None for row in ours)
+            found.unknown_lines += is_unknown
+            found.in_jit += is_jit_code or is_unknown
+            if wrong:
+                found.differences.append(
+                    f"{wrong}\nours {show(ours)}\nRuby {show(truth)}"
+                    f"\n{describe(walked.stack.frames)}"
+                )
+            else:
+                found.same += 1
+        finally:
+            self.thread.go_on()
+
+    def _reason(self) -> str:
+        """Why the stack that stands there is not clean, and what it ends with."""
+        reading = self.vm._read(self.vm._track(self._main.address), None)
+        if reading is None:
+            return "unreadable"
+        size = self.vm.layout.offsets.cfp_size
+        frames = tuple(one.frame for one in reading.nodes if one.frame)
+        doubtful = [reading.nodes[index].frame for index in reading.unsure]
+        return (
+            f"{reading.depth} of {len(reading.track.frames) // size} frames,"
+            f" in doubt: {doubtful}\n{describe(frames[-4:])}"
+        )
+
+    def _is_jit_code(self, address: int) -> bool:
+        """Is it in an executable mapping of no file?"""
+        return any(
+            one.start <= address < one.end and one.is_executable and not one.is_file
+            for one in mappings(self._process)
+            if one.path != b"[vdso]"
+        )
+
+    def _profiled(self, found: tally.Tally) -> list[Row]:
+        """What ``rb_profile_frames(0, LIMIT, buffer, lines)`` gives, newest first."""
+        room = LIMIT * 12
+        buffer = self.thread.reserved(room)
+        lines = buffer + 8 * LIMIT
+        try:
+            count = self.thread.call(self._function, 0, LIMIT, buffer, lines, room=room)
+        except Fault:
+            # An innermost frame's stale pc is no address in its code.
+            found.unanswered += 1
+            lines = 0
+            count = self.thread.call(self._function, 0, LIMIT, buffer, 0, room=room)
+        count &= 0xFFFFFFFF
+        values = struct.unpack(f"={count}Q", self._memory.read(buffer, 8 * count))
+        if not lines:
+            return [Row(value, None) for value in values]
+        numbers = struct.unpack(f"={count}i", self._memory.read(lines, 4 * count))
+        return [Row(*row) for row in zip(values, numbers, strict=True)]
+
+    def _ours(self) -> list[Row]:
+        """The stack that was read, as ``rb_profile_frames`` would put it."""
+        nodes = self._nodes.of(self._main.address)
+        # From 3.2 on Ruby leaves out frames without a pc, as a JIT pushes them.
+        if nodes and self._version >= (3, 2) and self._has_no_pc(nodes[-1]):
+            nodes = nodes[:-1]
+        rows = (self._row(node) for node in reversed(nodes))
+        return [row for row in rows if row is not None]
+
+    def _has_no_pc(self, newest: Node) -> bool:
+        """Is it a frame of Ruby code, and its pc null?"""
+        frames = self.vm._tracks[self._main.address].frames
+        pc = struct.unpack_from("=Q", frames, self.vm.layout.offsets.cfp_pc)[0]
+        return pc == 0 and not self._nodes.key(newest)[2] & CFRAME
+
+    def _row(self, node: Node) -> Row | None:
+        iseq, method, flags = self._nodes.key(node)
+        if flags & self.vm._tree.magic_mask == DUMMY:
+            return Row(iseq, 0) if self._version < (3, 2) and iseq else None
+        kind = self._kind(method) if method else None
+        if flags & CFRAME:
+            has_c = self._version >= (3, 0) and kind == BY_C
+            return Row(method, 0) if has_c else None
+        return Row(method if kind == BY_ISEQ else iseq, self._nodes.line(node))
+
+    def _kind(self, method: int) -> int:
+        """``me->def->type``."""
+        offsets, values = self.vm.layout.offsets, self.vm.values
+        assert offsets.me_def is not None
+        assert offsets.def_type is not None
+        definition = values.u64(method + offsets.me_def)
+        return values.memory.read(definition + offsets.def_type, 1)[0] & 0xF
+
+
+class NodeKeys:
+    """What was read of the frame of each node of a VM's tree."""
+
+    def __init__(self, vm: RubyVM) -> None:
+        self._vm = vm
+        self._keys: dict[Node, tuple[int, int, int]] = {}
+        self._child = vm._tree.child
+        vm._tree.child = self._make  # type: ignore[method-assign]
+
+    def _make(
+        self, node: Node, iseq: int, pc: int, method: int, flags: int
+    ) -> Node | None:
+        made = self._child(node, iseq, pc, method, flags)
+        if made is not None:
+            self._keys[made] = (iseq, method, flags)
+        return made
+
+    def of(self, thread: int) -> list[Node]:
+        """The nodes of the stack that was read last, the oldest first."""
+        return self._vm._tracks[thread].nodes
+
+    def key(self, node: Node) -> tuple[int, int, int]:
+        """Address of the iseq (0: none), method entry (0: none), and flags."""
+        return self._keys[node]
+
+    def line(self, node: Node) -> int | None:
+        """Its own line, also where the one of its caller is shown."""
+        if node.pc == UNKNOWN_PC:
+            return node.frame.line if node.iseq is None and node.frame else None
+        if node.iseq is None or not node.iseq.is_internal:
+            return node.frame.line if node.frame else None
+        return self._vm._tree._iseqs.line(node.iseq, node.pc)
+
+
+def difference(ours: list[Row], truth: list[Row], has_jit: bool) -> str | None:
+    """What differs; a line may be unknown in a JIT's innermost frame alone."""
+    if len(ours) != len(truth):
+        return f"{len(ours)} frames, not {len(truth)}"
+    for number, (mine, real) in enumerate(zip(ours, truth, strict=True)):
+        if mine.address != real.address:
+            return f"frame {number} is {mine.address:#x}, not {real.address:#x}"
+        if mine.line != real.line and None not in (mine.line, real.line):
+            return f"frame {number} is on line {mine.line}, not {real.line}"
+        if mine.line is None and real.line and (number > 0 or not has_jit):
+            return f"frame {number} has no line, not {real.line}"
+    return None
+
+
+def show(rows: list[Row]) -> str:
+    return " ".join(f"{row.address:x}:{row.line}" for row in rows)
+
+
+def describe(frames: tuple[Frame, ...]) -> str:
+    return "\n".join(f"  {one.name} {one.path}:{one.line}" for one in frames[::-1])

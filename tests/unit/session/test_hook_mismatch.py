@@ -1,0 +1,77 @@
+"""A hook that reads something otherwise than Ruby does: who asked is told why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+import rubies
+from rbtrace_py.agent.arming import HookMismatch
+from rbtrace_py.agent.client import AgentError
+from rbtrace_py.linux.process import Process
+from rbtrace_py.session import calls, methods
+from rbtrace_py.session.calls import Calls, CallsOptions
+from rbtrace_py.session.folding import FoldedCalls
+from rbtrace_py.session.hook_offsets import hook_offsets
+from rbtrace_py.session.methods import Methods
+from rbtrace_py.session.targets import Targets
+from rubies import HERE, Running
+
+TEXT = "disarmed itself: it reads the method of a frame otherwise than this Ruby does"
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    """A target whose hook is told that methods' names are somewhere else."""
+
+    def wrong_offsets(process: Process) -> dict[str, int]:
+        found = hook_offsets(process)
+        assert found is not None
+        return {**found, "def_original_id": found["def_original_id"] - 8}
+
+    for module in (calls, methods):
+        monkeypatch.setattr(module, "hook_offsets", wrong_offsets)
+    with rubies.running(HERE, "calls.rb") as found:
+        yield found
+
+
+@pytest.mark.parametrize("kind", [Calls, FoldedCalls])
+def test_calls(running: Running, kind: type[Calls]) -> None:
+    options = CallsOptions(agree=lambda text: True)
+    targets = Targets.from_pids([running.pid])
+    with closing(targets), closing(kind(targets, options)) as session:
+        session.start()
+        running.target.step("trees")
+        assert not list(session.finish())
+        problem = session.ends()[0].problem
+    assert isinstance(problem, HookMismatch)
+    assert TEXT in str(problem)
+    assert "stacks" in problem.hint
+    running.target.step("trees")
+
+
+def test_tables(running: Running) -> None:
+    options = methods.MethodOptions(agree=lambda text: True)
+    targets = Targets.from_pids([running.pid])
+    with (
+        closing(targets),
+        Methods(targets, "latency", ["method"], options) as session,
+    ):
+        running.target.step("trees")
+        with pytest.raises(HookMismatch, match="the method of a frame"):
+            session.detach()
+    running.target.step("trees")
+
+
+def test_a_newer_ruby(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused with a hint, and armed where that is followed."""
+    with rubies.running(HERE, "calls.rb", "version=9.9.0") as running:
+        targets = Targets.from_pids([running.pid])
+        with closing(targets), closing(Calls(targets, CallsOptions())) as session:
+            with pytest.raises(AgentError, match=r"9\.9\.0 is newer than 4\.0") as e:
+                session.start()
+            assert "RBTRACE_UNTESTED_RUBY=1" in e.value.hint
+            monkeypatch.setenv("RBTRACE_UNTESTED_RUBY", "1")
+            session.start()

@@ -1,0 +1,91 @@
+"""The proof that we may read the memory of the agent's process.
+
+The agent names the address of a fresh text in its memory, and we answer with a value
+that only who knows the text can work out, and that holds for our process alone.
+``/proc/PID/mem`` opens to those only who may attach to the process (ptrace(2),
+PTRACE_MODE_ATTACH). See docs/agent.md, "The proof".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from rbtrace_py.agent.protocol import MalformedAnswer
+from rbtrace_py.errors import NotPermitted
+from rbtrace_py.linux.permission import explain_ptrace_denied
+from rbtrace_py.linux.process import Process, gone
+
+_SIZE = 4096
+_MARK_SIZE = len("rbtrace-proof-1:")
+_DIGITS = 30
+"""Of a coefficient."""
+_PRIME = 2**127 - 1
+_TEXT = re.compile(rb"rbtrace-proof-1:[0-9a-f]{4080}")
+"""What is not such a text is not told to anybody: who listens on the socket need not
+be who runs in the process any more, and could name an address with secrets."""
+
+
+def prove(process: Process, address: object) -> str | None:
+    """Our answer to the text at ``address``; None where we may not read it.
+
+    The kernel tells the agent our pid, 0 if we are outside of its pid namespace.
+    """
+    text = _read_text(process, address)
+    if text is None:
+        return None
+    is_outside = "pid" in process.foreign_namespaces()
+    return answer(text, 0 if is_outside else os.getpid())
+
+
+def answer(text: bytes, pid: int) -> str:
+    """The value at ``pid`` of the polynomial whose coefficients the text's digits are.
+
+    Who passes it on learns nothing of the value at its own pid.
+    """
+    value = 0
+    for start in range(_MARK_SIZE, _SIZE, _DIGITS):
+        value = (value * pid + int(text[start : start + _DIGITS], 16)) % _PRIME
+    return f"{value:032x}"
+
+
+def _read_text(process: Process, address: object) -> bytes | None:
+    """The text at ``address``; None where we may not read it, or there is none.
+
+    Raises MalformedAnswer if the memory there is no such text, NoSuchTarget if the
+    process has ended.
+    """
+    if address is None:
+        return None
+    try:
+        fd = process.open("mem", os.O_RDONLY)
+    except NotPermitted:
+        return None
+    try:
+        text = os.pread(fd, _SIZE, address) if isinstance(address, int) else b""
+    except PermissionError:
+        return None
+    except (OSError, OverflowError):
+        text = b""
+    finally:
+        os.close(fd)
+    if not _TEXT.fullmatch(text):
+        if process.is_ending():
+            raise gone(process.pid)
+        raise MalformedAnswer("an address without the text of a proof")
+    return text
+
+
+def denied(process: Process, has_proved: bool) -> NotPermitted:
+    """The error for an agent that did not let us in."""
+    if has_proved:
+        return NotPermitted(
+            f"another process passes on what is said to the agent in {process.pid}",
+            "it runs as the same user; find it, and remove its socket",
+        )
+    reason = explain_ptrace_denied(process)
+    return NotPermitted(
+        f"the agent lets in who may read its process's memory: {reason}",
+        f"{reason.hint}; or the program's owner starts it with"
+        " TRACEPOINT_AGENT=observe, trace or eval",
+    )

@@ -1,0 +1,64 @@
+"""Whether a file can be written, found out before there is anything to write."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import Any
+
+import click
+
+from rbtrace_py.cli.output import cannot_write
+from rbtrace_py.errors import UsageError
+
+
+class WritableFile(click.Path):
+    """A file that a command writes at its end; - is standard output."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, writable=True, allow_dash=True)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
+        path = super().convert(value, param, ctx)
+        check_writable(os.fsdecode(path))
+        return path
+
+
+def check_writable(path: str) -> None:
+    """Raise RbtraceError if ``path`` cannot be written; leave all as it is."""
+    if path == "-":
+        return
+    try:
+        _try(path)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def check_folder() -> None:
+    """The same of files that commands name themselves: they go into this folder."""
+    check_writable(f"rbtrace-{os.getpid()}")
+
+
+def _try(path: str) -> None:
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        _try_new(os.path.realpath(path))
+        return
+    if stat.S_ISDIR(mode):
+        raise UsageError(f"{path} is a directory; name a file")
+    if stat.S_ISREG(mode):
+        os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
+    elif not os.access(path, os.W_OK):
+        # A pipe is not opened: its reader would see the end of it.
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def _try_new(path: str) -> None:
+    """Make the file and remove it: a folder's mode does not tell for root."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    os.close(os.open(path, flags, 0o600))
+    os.unlink(path)

@@ -1,0 +1,60 @@
+"""Which format a file is to have, by its name."""
+
+from __future__ import annotations
+
+from rbtrace_py.errors import UsageError
+
+RECORDING = "recording"
+"""Beside the names of ``formats.FORMATS``: every sample, for ``report``."""
+
+_BY_ENDING = {
+    ".svg": "flamegraph",
+    ".json": "speedscope",
+    ".pb.gz": "pprof",
+    ".pprof": "pprof",
+    ".callgrind": "callgrind",
+    ".folded": "folded",
+    ".txt": "folded",
+    ".rbrec": RECORDING,
+}
+_NAMES = {
+    "flamegraph": "a flame graph",
+    "speedscope": "a speedscope profile",
+    "pprof": "a pprof profile",
+    "callgrind": "a callgrind profile",
+    "folded": "folded stacks",
+    RECORDING: "a recording",
+}
+
+
+def format_of_file(path: str | None) -> str | None:
+    """The format that a file's name says, None where it says none."""
+    name = (path or "").lower()
+    for ending, format_ in _BY_ENDING.items():
+        if name.endswith(ending):
+            return format_
+    return None
+
+
+def described(format_: str) -> str:
+    """``a flame graph``."""
+    return _NAMES.get(format_, f"the format {format_}")
+
+
+def is_recording_file(path: str | None) -> bool:
+    return format_of_file(path) == RECORDING
+
+
+def is_json_file(path: str | None) -> bool:
+    return (path or "").lower().endswith(".json")
+
+
+def check_text_file(path: str | None, command: str) -> None:
+    """Raise UsageError for a file whose name says that it is no text and no JSON."""
+    found = format_of_file(path)
+    if found is None or found in ("speedscope", "folded"):
+        return
+    raise UsageError(
+        f"{path} would be {described(found)}, and {command} writes text or JSON",
+        "`rbtrace-py stacks` and `record` write such files; or name it .txt or .json",
+    )

@@ -1,0 +1,136 @@
+"""The sources of one Ruby's layout: a saved file, DWARF, the table, machine code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from time import monotonic
+
+from rbtrace_py.errors import UsageError
+from rbtrace_py.linux.memory import Memory
+from rbtrace_py.rubyvm.checks import Contradiction, Roots, contradiction
+from rbtrace_py.rubyvm.detect import Ruby, Version
+from rbtrace_py.rubyvm.dwarf import fields_from_dwarf
+from rbtrace_py.rubyvm.evidence import Judge, Offer, Verdict, resolve
+from rbtrace_py.rubyvm.layout import Field, Layout, Origin, Table
+from rbtrace_py.rubyvm.layouts import VERSIONS, layout_from, table_for
+from rbtrace_py.rubyvm.mining import mine
+from rbtrace_py.rubyvm.saved import SavedLayout
+
+_MOST_SECONDS = 10.0
+"""How long layouts are held against memory; a hostile target can make that long."""
+
+
+class LayoutSources:
+    """What the sources say of the Ruby ``version`` in the file of ``ruby``.
+
+    table: of its version, or of the nearest one
+    notes: what a user should know, a line each
+    evidence: files that were read, a line each
+    agreed: fields that machine code confirms, once ``resolve`` was called
+
+    Raises UnknownRuby where no table comes near the version.
+    """
+
+    def __init__(self, ruby: Ruby, version: Version) -> None:
+        self._ruby = ruby
+        self._version = version
+        self._offers: list[Offer] = []
+        self.notes: list[str] = []
+        self.evidence: list[str] = []
+        self.agreed: frozenset[str] = frozenset()
+        self.table = self._find_table()
+
+    @property
+    def is_newer(self) -> bool:
+        """Is it of a minor version newer than those that are known?"""
+        return self._version.minor > VERSIONS[-1]
+
+    def _find_table(self) -> Table:
+        text = self._version.text
+        if self.is_newer:
+            text = "{}.{}.99".format(*VERSIONS[-1])
+        table = table_for(text)
+        if self.is_newer or int(text.split(".")[2]) > table.newest:
+            known = "{}.{}.{}".format(*table.version, table.newest)
+            self.notes.append(
+                f"Ruby {self._version.text} is newer than {known}, the newest that was"
+                " verified; its memory agrees with the layout of that one"
+            )
+        return table
+
+    def add_saved(self, saved: SavedLayout) -> None:
+        """Trust a saved layout most; raises UsageError if it is of another version."""
+        if saved.version != self._version.text:
+            raise UsageError(
+                f"the saved layout is of Ruby {saved.version}, and {self._ruby.path} is"
+                f" Ruby {self._version.text}",
+                "save the layout of the same release, or say --ruby-version",
+            )
+        if saved.build_id != self._ruby.build_id:
+            self.notes.append(
+                f"the saved layout is of another build of Ruby {saved.version}"
+            )
+        self._offers.append(Offer(Origin.FILE, saved.fields(self.table)))
+
+    def add_dwarf(self, path: bytes, roots: Sequence[str]) -> bool:
+        """Ask the file's DWARF, or that of a debug file; return whether there is any.
+
+        Args:
+            path: of the file, in the target's root
+            roots: where to look for separate debug files
+        """
+        elf, fd = self._ruby.elf, self._ruby.file.fd
+        found = fields_from_dwarf(elf, fd, path, map(os.fsencode, roots), self.table)
+        if found is None:
+            return False
+        self._offers.append(Offer(Origin.DWARF, found.fields))
+        self.evidence.append(f"DWARF: {found.path}")
+        return True
+
+    def resolve(self, memory: Memory, roots: Roots) -> Verdict:
+        """Hold what the sources say against memory; the table and machine code too."""
+        offers = [*self._offers, Offer(Origin.TABLE, self.table.fields)]
+        mined = mine(self._ruby, self._resolve(offers, _nothing).layout.offsets)
+        members = self.table.fields
+        offers.append(
+            Offer(
+                Origin.MINED,
+                {
+                    name: Field(offset, members[name].member)
+                    for name, offset in mined.offered.items()
+                },
+            )
+        )
+        verdict = self._resolve(offers, _judge(memory, roots))
+        origins = verdict.layout.origins.items()
+        chosen = {name for name, origin in origins if origin is Origin.MINED}
+        self.agreed = mined.agreed | chosen
+        self.evidence += verdict.disagreements
+        return verdict
+
+    def _resolve(self, offers: Sequence[Offer], judge: Judge) -> Verdict:
+        def build(picked: dict[str, tuple[Origin, Field]]) -> Layout:
+            return layout_from(self.table, self._version.text, picked)
+
+        return resolve(offers, build, judge)
+
+
+def _nothing(_: Layout) -> Contradiction | None:
+    """A judge that contradicts nothing."""
+    return None
+
+
+def _judge(memory: Memory, roots: Roots) -> Judge:
+    """A judge by memory, whose first word is its last once it has taken too long."""
+    until = monotonic() + _MOST_SECONDS
+    last: Contradiction | None = None
+    is_new = True
+
+    def judge(layout: Layout) -> Contradiction | None:
+        nonlocal last, is_new
+        if is_new or monotonic() < until:
+            last, is_new = contradiction(memory, layout, roots), False
+        return last
+
+    return judge

@@ -1,0 +1,96 @@
+"""Whether there is memory for a copy of a process, which ``heapdump`` makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rbtrace_py.errors import RbtraceError
+from rbtrace_py.linux.memoryroom import ends_together, memory_room
+from rbtrace_py.linux.process import Process, parse_status
+
+Say = Callable[[str], None]
+"""Gets a plain line about what will be done, before it is."""
+
+_LEAST = 4 << 20
+"""Bytes that a copy writes to before it has dumped anything; measured: 2.3 MiB."""
+_MIB = 1 << 20
+
+
+class NoRoom(RbtraceError):
+    """A copy of the process does not fit into memory, or may not."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyCost:
+    """Bytes of memory that a copy takes.
+
+    least: at once, its page tables among them, before it is a process of its own that
+    the kernel could end in place of the one it is made of; most: if every page is
+    written to, by the process or by the copy. A heap of 275 MB cost 90 MB by the end of
+    its dump, and 270 MB where the copy collected garbage before.
+    room: that is free for it, None if not known; ends_together: does the kernel end the
+    whole cgroup where that is too little?
+    """
+
+    least: int
+    most: int
+    room: int | None
+    ends_together: bool
+
+
+def copy_cost(process: Process) -> CopyCost:
+    """The cost of a copy of the process as it is now."""
+    status = parse_status(process.read("status"))
+    private, swapped, tables = (
+        _bytes(status.get(name, "")) for name in ("RssAnon", "VmSwap", "VmPTE")
+    )
+    least = tables + _LEAST
+    return CopyCost(
+        least, private + swapped + least, memory_room(process), ends_together(process)
+    )
+
+
+def check_room(process: Process, collects: bool, is_agreed: bool, say: Say) -> None:
+    """Say what a copy can cost; raises NoRoom if that is not there.
+
+    collects: it collects garbage, which writes to all of it; is_agreed: only if the
+    process itself is in danger.
+    """
+    cost = copy_cost(process)
+    say(
+        f"a copy of process {process.pid} makes the dump, and can take up to"
+        f" {_shown(cost.most)} of memory until it ends"
+    )
+    if cost.room is None or cost.room >= cost.most:
+        return
+    free = f"{_shown(cost.room)} are free for it"
+    if cost.room < cost.least:
+        raise NoRoom(
+            f"a copy of process {process.pid} does not fit: it takes at least"
+            f" {_shown(cost.least)}, and {free}",
+            "raise the limit of its cgroup (memory.max), or free memory",
+        )
+    if cost.ends_together:
+        raise NoRoom(
+            f"a copy of process {process.pid} may not fit: {free}, and the kernel would"
+            " end the process with it (memory.oom.group of its cgroup)",
+            "raise the limit of its cgroup (memory.max)",
+        )
+    if not is_agreed:
+        raise NoRoom(
+            f"a copy of process {process.pid} may not fit: {free}",
+            "raise the limit of its cgroup (memory.max), or --yes: where memory runs"
+            " out, the copy is what the kernel ends first"
+            + ("; without --gc it takes less" if collects else ""),
+        )
+
+
+def _bytes(text: str) -> int:
+    """Of ``123 kB``; 0 where there is no such line."""
+    number = text.removesuffix("kB").strip()
+    return int(number) * 1024 if number.isdigit() else 0
+
+
+def _shown(size: int) -> str:
+    return f"{-(-size // _MIB):,} MiB"
