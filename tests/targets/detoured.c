@@ -84,6 +84,7 @@ static long call(const char *kind, long ms) {
 static void spin(void) {
   double sum = 0, again = 0;
   long rounds = 0, wrong = 0;
+  puts("calling");
   while (!usr1 || !rounds) {
     sum = 1;
     for (int i = 1; i < 10000; i++) sum = sum * 1.0001 + 1.0 / i;

@@ -42,10 +42,8 @@ def calling(program: str, *words: object) -> Iterator[Target]:
     """The program, in the call that it is to make."""
     target = Target(program, *map(str, words))
     try:
-        if words[0] == "spin":
-            target.tell()
-        else:
-            assert target.step() == "calling"
+        assert target.step() == "calling"
+        if words[0] != "spin":
             wait_until_asleep(target.pid)
         yield target
     finally:
