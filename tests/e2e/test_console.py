@@ -17,6 +17,8 @@ from terminal import Terminal
 
 import rubies
 from conftest import MAIN, ROOT, TIMEOUT, Target, run
+from rbtrace_py.cli.console import _signals
+from rbtrace_py.cli.main import Interrupted
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session import completion
 from rbtrace_py.session import console as session
@@ -275,7 +277,7 @@ def test_a_second_ctrl_c_insists(target: Target, talk: Terminal) -> None:
     """A process that is stopped does not hear the first one."""
     talk.type("puts 'o' + 'n'; sleep\r")
     talk.read_until(r"\non\r\n")
-    os.kill(target.pid, signal.SIGSTOP)
+    stop(target.pid)
     while talk.process.poll() is None:
         os.kill(talk.process.pid, signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -283,6 +285,26 @@ def test_a_second_ctrl_c_insists(target: Target, talk: Terminal) -> None:
     said, code = talk.finish()
     assert said.endswith("rbtrace-py: interrupted\r\n")
     assert code == 130
+
+
+def stop(pid: int) -> None:
+    """Also those of its threads that had yet to hear of it."""
+    os.kill(pid, signal.SIGSTOP)
+    end = time.monotonic() + TIMEOUT
+    while {state(task) for task in Path(f"/proc/{pid}/task").iterdir()} != {"T"}:
+        assert time.monotonic() < end
+
+
+def state(task: Path) -> str:
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_ctrl_c_stops_nobody_who_leaves(target: Target) -> None:
+    """A third one comes as it is on its way out, and nothing runs any more."""
+    with Process(target.pid) as process, Console(process) as console, _signals(console):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with pytest.raises(Interrupted):
+                signal.raise_signal(number)
 
 
 def test_ctrl_c_drops_what_was_typed(target: Target, talk: Terminal) -> None:
@@ -298,8 +320,7 @@ def test_ctrl_c_drops_what_was_typed(target: Target, talk: Terminal) -> None:
 def wait_for_input(pid: int) -> None:
     """Python wakes for a signal only once it sleeps there."""
     end = time.monotonic() + TIMEOUT
-    stat = Path(f"/proc/{pid}/stat")
-    while stat.read_text().rpartition(")")[2].split()[0] != "S":
+    while state(Path(f"/proc/{pid}")) != "S":
         assert time.monotonic() < end
         time.sleep(0.01)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import NoReturn
 
 import click
 
@@ -125,18 +126,24 @@ def _talk(console: Console, pieces: _Pieces, output: Output) -> None:
 
 @contextmanager
 def _signals(console: Console) -> Iterator[None]:
-    """Ctrl-C ends what runs; a second one insists, and so do other signals."""
+    """Ctrl-C ends what runs; a second one insists, and so do other signals.
+
+    Who is leaving leaves: what comes on the way out does not lead back to the prompt.
+    """
+    is_leaving = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         # While it is busy a frame may be half read: nothing may be raised there
         # but what ends the conversation.
+        if is_leaving or (console.is_busy and console.is_cancelled):
+            leave(number, frame)
         if not console.is_busy:
             raise KeyboardInterrupt
-        if console.is_cancelled:
-            raise Interrupted
         console.cancel()
 
-    def leave(number: int, frame: FrameType | None) -> None:
+    def leave(number: int, frame: FrameType | None) -> NoReturn:
+        nonlocal is_leaving
+        is_leaving = True
         raise Interrupted
 
     handlers = {signal.SIGINT: interrupt, signal.SIGTERM: leave, signal.SIGHUP: leave}
