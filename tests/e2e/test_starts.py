@@ -87,7 +87,9 @@ def test_call_trees_are_of_the_whole_program() -> None:
     words = ("stacks", "--calls", "--weight", "calls", *ONLY)
     out, err, code = run(*words, "--", "ruby", PROGRAM)
     assert code == 0, err
-    stacks = (line.replace(f" {PROGRAM}", "") for line in out.splitlines())
+    # When Ruby collects garbage is its own business.
+    lines = (line for line in out.splitlines() if "(garbage collection)" not in line)
+    stacks = (line.replace(f" {PROGRAM}", "") for line in lines)
     assert sorted(stacks) == [
         "Object#first 2",
         "Object#first;Object#second 2",

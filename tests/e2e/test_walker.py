@@ -287,12 +287,10 @@ def test_no_stack_is_wrong_and_not_flagged(name: str) -> None:
         vm = process.vm()
         thread = vm.threads()[0]
         wrong = []
-        for _ in range(times(100_000)):
+        # How many samples that takes depends on who else has the machine; bench says
+        # it of a quiet one.
+        while vm.counts.clean < times(50_000):
             walked = vm.sample(thread)
             if walked is not None and not walked.flags:
                 wrong += filter(None, [tags.contradiction(walked.stack.frames)])
         assert wrong == []
-        counts = vm.counts
-        total = counts.clean + counts.trimmed + counts.failed
-        # how many depends on who else has the machine; bench says it of a quiet one
-        assert counts.clean > total / 2
