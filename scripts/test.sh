@@ -47,13 +47,15 @@ gem_tests() {
   warn "DOUBTFUL: the gem's tests failed once, then passed twice"
 }
 
+# They take a minute: those that hang say where, and fail.
+RUN_GEM_TESTS='timeout --signal=USR1 --kill-after=20 600 ruby -w ruby/test/run.rb'
+
 test_ruby() {
-  part "gem" gem_tests ruby -w ruby/test/run.rb
+  part "gem" gem_tests sh -c "$RUN_GEM_TESTS"
 }
 
 in_ruby() {
-  gem_tests scripts/rubies.sh run "$1" \
-    sh -c 'scripts/build-extension.sh && ruby -w ruby/test/run.rb'
+  gem_tests scripts/rubies.sh run "$1" sh -c "scripts/build-extension.sh && $RUN_GEM_TESTS"
 }
 
 # The chroots hold the Rubies that this machine does not have.

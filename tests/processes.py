@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,16 @@ class Target:
         assert self.process.stdin
         self.process.stdin.write(word + "\n")
         self.process.stdin.flush()
+
+    def wait_until_it_reads(self) -> None:
+        """Wait until the main thread waits for a word: it is "ready" before it does.
+
+        What it is in then is in proc(5), ``syscall``: read of descriptor 0.
+        """
+        deadline = time.monotonic() + TIMEOUT
+        while not Path(f"/proc/{self.pid}/syscall").read_text().startswith("0 0x0 "):
+            assert time.monotonic() < deadline, "it does not read what it is told"
+            time.sleep(0.001)
 
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -202,7 +202,9 @@ class AgentSocketTest < Minitest::Test
   # Nor may what the child does next crash it, or take the parent's agent away.
   def test_what_such_a_child_does
     codes = ["Tracepoint::Agent.stop", "Tracepoint::Agent.finish"] # at_exit calls the latter
-    codes << "one = Ractor.new { 7 }; exit!(one.respond_to?(:value) ? one.value : one.take)" if RUBY_VERSION >= "3.0"
+    # Up to 3.2 alone hooks go before a Ractor begins. From 3.3 on such a child waits for
+    # ever now and then, also where no agent is: locks that other threads held stay held.
+    codes << "exit!(Ractor.new { 7 }.take)" if %w[3.0 3.1 3.2].include?(RUBY_VERSION[/\d+\.\d+/])
     codes.each do |code|
       target = target(behind_rubys_back("#{code}; exit!(7)"))
       client = connect(target)

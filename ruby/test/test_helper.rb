@@ -15,6 +15,19 @@ require_relative "support/tapped_site"
 trap("INT", "DEFAULT")
 %w[HUP QUIT].each { |name| trap(name) {} if trap(name, "DEFAULT") == "IGNORE" }
 
+# For `timeout --signal=USR1`: where do these tests hang, and what do their children wait for?
+trap("USR1") do
+  warn(*Thread.list.flat_map { |thread| [thread.inspect, *thread.backtrace&.map { |line| "  #{line}" }] })
+  Dir["/proc/[0-9]*/task/*"].each do |task|
+    next unless File.read("#{task}/status")[/^PPid:\s+(\d+)/, 1].to_i == $$
+
+    warn "#{task}: #{%w[comm wchan syscall].map { |name| File.read("#{task}/#{name}").strip }.join(" ")}"
+  rescue SystemCallError
+    next # it has ended
+  end
+  exit!(1)
+end
+
 module TestHelper
   ROOT = File.expand_path("../..", __dir__)
   LIB = File.join(ROOT, "ruby/lib")

@@ -22,13 +22,18 @@ BURNING = f"block (2 levels) in <main> {SOURCE};Work.burn {SOURCE}"
 @pytest.fixture
 def still(start: Callable[..., Target], root: None) -> Target:
     """No thread has anything to do."""
-    return start("states.rb", "0")
+    return standing(start("states.rb", "0"))
 
 
 @pytest.fixture
 def busy(start: Callable[..., Target], root: None) -> Target:
     """Two threads burn, and share the lock."""
-    return start("states.rb", "2")
+    return standing(start("states.rb", "2"))
+
+
+def standing(target: Target) -> Target:
+    target.wait_until_it_reads()
+    return target
 
 
 def done(*words: object) -> str:
