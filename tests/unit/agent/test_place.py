@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from processes import LIB, Target
+from processes import LIB, Target, read_line
 from rbtrace_py.agent import place
 from rbtrace_py.agent.client import Agent
 from rbtrace_py.agent.place import NoAgent, connect, runs_no_ruby
@@ -109,12 +109,25 @@ def test_of_the_user_it_was(
     root: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(place, "runs_no_ruby", lambda process: None)
-    with (
-        listening(tmp_path, f"os.setuid({USER})") as process,
-        pytest.raises(NoAgent) as caught,
-    ):
-        connect(process)
-    assert f"{tmp_path}, which belongs to user 0" in caught.value.hint
+    then = f"os.setuid({USER})"
+    with listening(tmp_path, then) as process:
+        connect(process).close()  # which root began
+        os.chown(tmp_path, 1, 1)
+        with pytest.raises(NoAgent) as caught:
+            connect(process)
+    assert f"{tmp_path}, which belongs to user 1" in caught.value.hint
+
+
+def test_a_server_that_root_started(root: None) -> None:
+    """It becomes another user once its agent is there, as workers do."""
+    source = AGENT.replace("$stdin.gets", f"Process::UID.change_privilege({USER})")
+    source += "puts 'done'; $stdin.gets"
+    target = Target("ruby", f"-I{LIB}", "-e", source, env={"XDG_RUNTIME_DIR": ""})
+    with contextlib.closing(target), Process(target.pid) as process:
+        assert read_line(target.process.stdout) == "done"
+        assert process.uid == USER
+        with Agent(process) as client:
+            assert client.hello["uid"] == USER
 
 
 def test_a_directory_that_is_a_link(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 
 from rbtrace_py.errors import BadElf, NoSuchTarget, NotPermitted, RbtraceError
 from rbtrace_py.linux.binaries import MappedFile, mapped_files, open_mapped
@@ -24,6 +24,8 @@ from rbtrace_py.linux.ruby_probes import is_ruby_binary
 from rbtrace_py.linux.text import safe_text
 
 _BASES = ("/tmp", "/dev/shm")
+_ROOT = 0
+"""A server that root started has its socket there, and becomes another user after."""
 _VARIABLE, _RUNTIME = b"TRACEPOINT_AGENT_DIR", b"XDG_RUNTIME_DIR"
 _LONGEST_PATH = 4096
 """PATH_MAX."""
@@ -56,7 +58,7 @@ def connect(process: Process) -> socket.socket:
     Raises NoAgent, NoSuchTarget if the process is gone, NotPermitted.
     """
     search = _Search(process)
-    for directory in _directories(process):
+    for directory in chain(_directories(process), _directories_of_root(process)):
         connection = search.connection(directory)
         if connection is not None and process.alive():
             return connection
@@ -159,7 +161,7 @@ class _Search:
 def _not_its_own(process: Process, directory: int) -> str | None:
     """Why others can have put sockets there, None if they cannot."""
     status = os.fstat(directory)
-    if status.st_uid != process.uid:
+    if status.st_uid not in (process.uid, _ROOT):
         return f"belongs to user {status.st_uid}"
     if status.st_mode & 0o022:
         return "can be written by others"
@@ -212,6 +214,13 @@ def _directories(process: Process) -> Iterator[str]:
     bases = [runtime] if runtime.startswith("/") else []
     for base in dict.fromkeys((*bases, f"/run/user/{uid}", *_BASES)):
         yield f"{base}/rbtrace-agent-{uid}"
+
+
+def _directories_of_root(process: Process) -> Iterator[str]:
+    """Of a process that was root when its agent began."""
+    if process.uid != _ROOT == os.geteuid():
+        for base in (f"/run/user/{_ROOT}", *_BASES):
+            yield f"{base}/rbtrace-agent-{_ROOT}"
 
 
 def socket_places(process: Process) -> list[str]:
@@ -292,6 +301,6 @@ def _foreign(process: Process, connection: socket.socket) -> str | None:
     pid, uid, _ = _CREDENTIALS.unpack(found)
     if pid != process.pid:
         return f"who listens on its socket is process {pid}"
-    if uid != process.uid:
+    if uid not in (process.uid, _ROOT):
         return f"its socket is of user {uid}, whom it is no more"
     return None
