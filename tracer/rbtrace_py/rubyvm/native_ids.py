@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.rubyvm.values import Values
@@ -44,6 +44,24 @@ class NativeIds:
         if values.traits.native_id_is_tid:
             return self._plausible(values.u32(place))
         return self._tid_of_pthread(values.u64(place))
+
+    def tids(self, addresses: Sequence[int]) -> list[int | None]:
+        """Of many whose native threads have ids, in two reads."""
+        at, tid = self._offsets.th_native_thread, self._offsets.nt_tid
+        assert at is not None
+        assert tid is not None
+        natives = self._numbers((address + at, 8) for address in addresses)
+        known = sorted(set(natives) - {0})
+        ids = self._numbers((native + tid, 4) for native in known)
+        found = {
+            native: self._plausible(number)
+            for native, number in zip(known, ids, strict=True)
+        }
+        return [found.get(native) for native in natives]
+
+    def _numbers(self, places: Iterable[tuple[int, int]]) -> list[int]:
+        parts = self._values.memory.gather(list(places))
+        return [int.from_bytes(part, "little") for part in parts]
 
     def _tid_of_pthread(self, pthread: int) -> int | None:
         place = self._tid_place(pthread)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.model import ThreadState
 from rbtrace_py.rubyvm.layout import ThreadList
+from rbtrace_py.rubyvm.layouts import parse
 from rbtrace_py.rubyvm.native_ids import NativeIds
 from rbtrace_py.rubyvm.values import Values
 
@@ -23,6 +24,10 @@ _LIST_PREVIOUS = 8
 _MARKED_RACTORS = 64
 """More ractors than these are looked at only now and then."""
 
+_MN_THREADS = (3, 3)
+_HAS_OWN_NATIVE = 4
+"""``has_dedicated_nt``, the bit behind the two of ``rb_thread_t.status``."""
+
 _STATES = {0: ThreadState.RUNNING, 1: ThreadState.SLEEPING, 2: ThreadState.SLEEPING}
 """enum rb_thread_status: runnable, stopped, stopped for ever; killed is left out."""
 
@@ -33,7 +38,8 @@ class VmThread(NamedTuple):
     ``tid`` is the id the target's own namespace gives it, None where there is none
     or it cannot be told. ``ec`` is of the fiber it runs, which ``fiber`` is (0 where
     not known), ``running`` the address of the word that names its ractor's (or the
-    VM's) running thread or EC.
+    VM's) running thread or EC. One that ``is_moving`` runs on whichever native thread
+    is free (M:N threads, since 3.3), so its ``tid`` is of that moment.
     """
 
     address: int
@@ -45,6 +51,7 @@ class VmThread(NamedTuple):
     ractor: int = 1
     is_main: bool = False
     running: int = 0
+    is_moving: bool = False
 
 
 class Threads:
@@ -65,6 +72,7 @@ class Threads:
         self._vm = vm
         self._native = NativeIds(values, is_tid)
         self._has_running_ec = values.traits.has_ractors
+        self._has_mn_threads = parse(values.layout.version) >= _MN_THREADS
 
     def all(self) -> list[VmThread]:
         """Return all threads of all ractors, the main one first.
@@ -182,19 +190,29 @@ class Threads:
     ) -> VmThread | None:
         try:
             ec = self.ec_of(address)
+            status = self._values.memory.read(address + self._offsets.th_status, 1)[0]
+            now = self._values.u64(running) if running else None
             return VmThread(
                 address=address,
                 tid=self._native.tid(address),
                 name=self._name(address),
-                state=self._state(address, ec, running),
+                state=self.state(status, address, ec, now),
                 ec=ec,
                 fiber=self._fiber(ec),
                 ractor=ractor,
                 is_main=is_main,
                 running=running,
+                is_moving=self._has_mn_threads and not status & _HAS_OWN_NATIVE,
             )
         except UnreadableMemory:
             return None
+
+    def tids(self, addresses: Sequence[int]) -> list[int | None]:
+        """Return what ``tid`` is now, of threads of a Ruby that has native threads.
+
+        Raises UnreadableMemory.
+        """
+        return self._native.tids(addresses)
 
     def ec_of(self, address: int) -> int:
         """Return the execution context a thread has now (up to 2.4 the thread)."""
@@ -222,11 +240,6 @@ class Threads:
             return ""
         value = self._values.u64(address + offset)
         return self._values.string(value, 256) or ""
-
-    def _state(self, address: int, ec: int, running: int) -> ThreadState:
-        status = self._values.memory.read(address + self._offsets.th_status, 1)[0]
-        now = self._values.u64(running) if running else None
-        return self.state(status, address, ec, now)
 
     def state(
         self, status: int, address: int, ec: int, running: int | None

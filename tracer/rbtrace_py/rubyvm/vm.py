@@ -6,7 +6,7 @@ What is read is a running program, which does not wait. A sample is clean, trimm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -205,6 +205,13 @@ class RubyVM:
             return self.memory.gather(self._marks) != self._marked
         except UnreadableMemory:
             return True
+
+    def tids(self, threads: Sequence[HasAddress]) -> list[int | None]:
+        """Return which kernel thread each is on now, where some are moving.
+
+        Raises UnreadableMemory, and NoSuchTarget once the process is gone.
+        """
+        return self._threads.tids([thread.address for thread in threads])
 
     def has_stack(self, thread: HasAddress) -> bool:
         """Has the thread begun, and not ended? True as well if that is not known."""

@@ -93,6 +93,7 @@ class RubyProcess(Closing):
         self._tasks = Tasks(process)
         self._threads: list[_Known] = []
         self._by_tid: dict[int, _Known] = {}
+        self._has_moving = False
         self._listing: list[int] = []
         self._listed_ns = self._listing_ns = 0
         self._looks = 0
@@ -126,7 +127,8 @@ class RubyProcess(Closing):
     def _list_threads(self) -> bool:
         """Read the VM's list of threads; False if it is not there.
 
-        Each has one RubyThread as long as it is the same one.
+        Each has one RubyThread as long as it is the same one: one that is moving has
+        no id in it.
         """
         start = time.monotonic_ns()
         try:
@@ -140,12 +142,26 @@ class RubyProcess(Closing):
         self._threads = [
             (one, same.get(_identity(one)) or self._named(one)) for one in found
         ]
-        self._by_tid = {
-            thread.tid: (one, thread)
-            for one, thread in self._threads
-            if thread.tid is not None
-        }
+        self._has_moving = any(one.is_moving for one in found)
+        self._place([self._tids.of(one) for one in found])
         return True
+
+    def _place(self, tids: list[int | None]) -> None:
+        """Take in which kernel threads they are on."""
+        placed = zip(tids, self._threads, strict=True)
+        self._by_tid = {tid: known for tid, known in placed if tid is not None}
+        self._tid_of = {one.address: tid for tid, (one, _) in self._by_tid.items()}
+
+    def _find_moving(self) -> None:
+        """See where threads are that were somewhere else when they were listed."""
+        ones = [one for one, _ in self._threads]
+        try:
+            now = self.vm.tids(ones)
+        except UnreadableMemory:
+            self._list_threads()  # one of them has ended
+            return
+        moved = zip(ones, now, strict=True)
+        self._place([self._tids.of(one._replace(tid=tid)) for one, tid in moved])
 
     def _may_list(self) -> bool:
         """Is it time for a list again? One of many threads takes long to read."""
@@ -155,7 +171,7 @@ class RubyProcess(Closing):
     def _named(self, thread: VmThread) -> RubyThread:
         return RubyThread(
             self.process.pid,
-            self._tids.of(thread),
+            None if thread.is_moving else self._tids.of(thread),
             thread.address,
             thread.name,
             thread.ractor,
@@ -180,6 +196,8 @@ class RubyProcess(Closing):
         if self.vm.has_other_threads() and self._may_list():
             # A thread may live for less than the time between two looks.
             self._list_threads()
+        if self._has_moving and mode is not Mode.GVL:
+            self._find_moving()
         by_tid = self._by_tid
         running = self._tasks.running(by_tid)
         if mode is not Mode.CPU:
@@ -206,8 +224,8 @@ class RubyProcess(Closing):
                 lost.append(one)
                 continue
             stack, flags, fiber, state = walked
-            tid = thread.tid
-            if not self._is_wanted(mode, tid, state):
+            tid = self._tid_of.get(one.address)
+            if not self._is_wanted(mode, one, state):
                 passed += 1
                 continue
             if state is ThreadState.RUNNING and tid is not None and tid not in running:
@@ -220,21 +238,26 @@ class RubyProcess(Closing):
             self._lose(self._alive(lost))
         return found
 
-    def _is_wanted(self, mode: Mode, tid: int | None, state: ThreadState) -> bool:
+    def _is_wanted(self, mode: Mode, one: VmThread, state: ThreadState) -> bool:
         """By the state that a thread's VM had when its stack was read."""
         if mode is Mode.GVL:
             return state is ThreadState.RUNNING
-        return mode is Mode.WALL or not self._sleeps(tid, state)
+        return mode is Mode.WALL or not self._sleeps(one, state)
 
-    def _sleeps(self, tid: int | None, state: ThreadState) -> bool:
+    def _sleeps(self, one: VmThread, state: ThreadState) -> bool:
         """Has a thread left its CPU between the kernel's word and its stack?
 
         The kernel is asked again where the VM says that the thread does not run Ruby;
         a thread that works without the lock is on a CPU all the same.
         """
-        if state is ThreadState.RUNNING or tid is None:
+        if state is ThreadState.RUNNING:
             return False
-        return not self._tasks.running((tid,))
+        tid = self._tid_of.get(one.address)
+        if one.is_moving:
+            self._find_moving()  # another may run there now
+            if tid != self._tid_of.get(one.address):
+                return True
+        return tid is not None and not self._tasks.running((tid,))
 
     def _lose(self, stacks: int) -> None:
         self._lost += stacks
@@ -257,7 +280,7 @@ class RubyProcess(Closing):
             return []
         self._read += 1
         stack, flags, fiber, state = walked
-        if self._sleeps(thread.tid, state):
+        if self._sleeps(one, state):
             return []
         state = ThreadState.RUNNING
         return [Sample(time.time_ns(), thread, state, stack, 1, flags, fiber)]
@@ -284,7 +307,8 @@ class RubyProcess(Closing):
 
 
 def _identity(thread: VmThread) -> tuple[object, ...]:
-    return (thread.address, thread.tid, thread.name, thread.ractor)
+    tid = None if thread.is_moving else thread.tid
+    return (thread.address, tid, thread.name, thread.ractor)
 
 
 def _state(state: ThreadState, is_on_cpu: bool, has_no_task: bool) -> ThreadState:
