@@ -1,7 +1,6 @@
 # frozen_string_literal: true
 
 require "rbconfig"
-require "socket"
 
 module Tracepoint
   # What answers a tracer from inside the process: a socket, and behind it the
@@ -16,11 +15,18 @@ module Tracepoint
     PROTOCOL = 1
     MAGIC = "rbtrace-agent"
     FOLDER = __dir__
+    # What attach makes begins so; it goes when the tracer does.
+    PUT_THERE = File.basename(FOLDER).start_with?(".rbtrace-")
   end
 end
 
+# The rest of "socket" gives up Ruby's lock up to five times (its file, and the gem
+# io-wait): where the agent is put, load.rb sees to it when the agent can answer.
+require Tracepoint::Agent::PUT_THERE ? "socket.so" : "socket"
+
 require_relative "agent/refusal"
 require_relative "agent/values"
+require_relative "agent/early"
 require_relative "agent/wire"
 require_relative "agent/place"
 require_relative "agent/proof"
@@ -78,6 +84,11 @@ module Tracepoint
 
         @server&.shut
         close
+      end
+
+      # @return [Integer, nil] where the text is that this process will have to read
+      def expect(pid)
+        @server&.expect(pid)
       end
 
       def own?(thread)

@@ -70,6 +70,53 @@ class AgentProofTest < Minitest::Test
     [client.answer_to(old), "", "x", "0" * 32, nil, 7, ["x"]].each { |answer| refuse(begin_greeting(target).first, answer) }
   end
 
+  EXPECTING = <<~RUBY
+    $later = 0
+    Tracepoint::Agent.singleton_class.prepend(Module.new do
+      def now
+        super + $later
+      end
+    end)
+    STEPS = [-> { $stdout.puts(Tracepoint::Agent.expect(%d)) }, -> { $later = 6 }]
+    STEP = -> { STEPS.shift.call }
+  RUBY
+
+  def expecting(pid)
+    target = target(format(EXPECTING, pid))
+    target.begin_step
+    address = Integer(target.io.gets)
+    target.end_step
+    [target, address]
+  end
+
+  # As load.rb does: then both requests can be there before the agent looks.
+  def test_a_text_that_is_told_before
+    target, address = expecting(Process.pid)
+    client = connect(target, greet: false)
+    client.send_request("hello", magic: "rbtrace-agent", versions: [1])
+    client.send_request("prove", answer: client.answer_to(text_at(target, address)))
+    replies = Array.new(2) { client.read_frame }
+    assert_equal [[AgentClient::REPLY, 1], [AgentClient::REPLY, 2]], replies.map { |type, _, request| [type, request] }
+    hello, prove = replies.map { |frame| client.decode(frame.last) }
+    assert_equal [address, "eval"], [hello["address"], prove["level"]]
+    # Once, and of this connection only.
+    refute_equal address, begin_greeting(target).last
+  end
+
+  def test_a_text_that_another_is_told
+    target, address = expecting(Process.pid + 1)
+    client, other = begin_greeting(target)
+    refute_equal address, other
+    refuse(client, client.answer_to(text_at(target, address)))
+  end
+
+  # Its pid may be another's by then.
+  def test_a_text_that_was_told_long_before
+    target, address = expecting(Process.pid)
+    target.step
+    refute_equal address, begin_greeting(target).last
+  end
+
   # What one process says of the text is of no use to another, and the text itself to none.
   def test_an_answer_of_another_process
     target = target()

@@ -296,6 +296,22 @@ class AgentSocketTest < Minitest::Test
     assert_equal "busy", assert_raises(AgentClient::Refused) { greeters.pop.greet_agent(true) }.code
   end
 
+  # Who was let in has the thread that waited, and another waits then.
+  def test_one_thread_waits
+    target = target("STEP = -> { $stdout.puts(Thread.list.size - 1) }")
+    20.times { connect(target).close }
+    silent = connect(target, greet: false)
+    connect(target).close
+    assert(eventually { waiting_threads(target) == 2 })
+    silent.close
+    assert(eventually { waiting_threads(target) == 1 })
+  end
+
+  def waiting_threads(target)
+    target.begin_step
+    Integer(target.io.gets).tap { target.end_step }
+  end
+
   # Not each frame has as much, and what has begun has no more.
   def test_a_greeting_has_five_seconds
     client = connect(target, greet: false)

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -312,8 +313,14 @@ def test_a_directory_for_the_socket_that_the_program_names(
     words = as_user(["ruby", str(public_copy.targets / "unaware.rb")])
     target = Target(*words, env={"TRACEPOINT_AGENT_DIR": str(agents)})
     with contextlib.closing(target):
+        # One of a process that was killed is removed, as where nothing is put off.
+        deserted = agents / "4194305-1.sock"
+        with socket.socket(socket.AF_UNIX) as former:
+            former.bind(str(deserted))
+        os.chown(deserted, USER, USER)
         path = attach_and_ask(target.pid, "Tracepoint::Agent.path")
         assert Path(path).parent == agents
+        assert not deserted.exists()
         assert run("detach", target.pid)[2] == 0
 
 

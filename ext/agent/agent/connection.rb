@@ -80,7 +80,7 @@ module Tracepoint
 
       # @return [Integer, nil] where the text is that the peer has to read
       def begin_proof
-        @proof = Proof.new
+        @proof = @server.proof_of(@peer_pid)
         @proof.address
       end
 

@@ -12,9 +12,6 @@ module Tracepoint
         elsif !RbConfig::CONFIG["host_os"].include?("linux") then "the hook is for Linux"
         end
 
-      # What attach makes begins so; it goes when the tracer does.
-      PUT_THERE = File.basename(FOLDER).start_with?(".rbtrace-")
-
       def self.load
         require place
       rescue LoadError, SystemCallError => e

@@ -15,11 +15,14 @@ module Tracepoint
         @pid = Process.pid
         @thread = nil
         @connections = []
+        @is_shut = false
+        @expected = nil
         @lock = Mutex.new
         @group = ThreadGroup.new
         @consent = Consent.level
         @listener, @path = Place.bind
-        @thread = start { accept } if @listener
+        # Interrupts are put off in each thread that one with them put off begins.
+        @thread = Thread.handle_interrupt(Object => :never) { start { accept } } if @listener
         @reason = "no socket could be made in #{Place.directories.join(" or ")}" unless @listener
       rescue ThreadError => e
         close
@@ -50,8 +53,25 @@ module Tracepoint
         end
       end
 
+      # The process with this pid is to prove by a text that it is told of before.
+      # @return [Integer, nil] where the text is
+      def expect(pid)
+        proof = Proof.new
+        @expected = [pid, proof, Agent.now + Connection::GREETING_SECONDS]
+        proof.address
+      end
+
+      def proof_of(pid)
+        expected, proof, deadline = @expected
+        return Proof.new unless expected == pid && Agent.now < deadline
+
+        @expected = nil
+        proof
+      end
+
       # Nobody is let in from here on.
       def shut
+        @is_shut = true
         @thread&.kill&.join(STOP_SECONDS)
       end
 
@@ -59,6 +79,7 @@ module Tracepoint
       def close
         return unless @pid == Process.pid
 
+        @is_shut = true
         File.unlink(@path) if @path && File.socket?(@path)
         @thread&.kill
         @listener&.close
@@ -89,28 +110,47 @@ module Tracepoint
           Native.own(false) unless Native.reason
         end
         thread.name = "rbtrace agent"
+        # Not that of the program's thread, or of the one that loads it.
+        thread.priority = 0
         thread.report_on_exception = false
         @group.add(thread)
         thread
       end
 
+      # Who has let one in serves it, and another thread lets in the next: a thread that
+      # begins waits for Ruby's lock, 0.1 s for every busy one.
+      #
+      # With interrupts put off, so that who is let in has a thread that closes it.
       def accept
-        loop do
-          # Who is let in has a thread that closes it, whenever all this ends.
-          socket = Thread.handle_interrupt(Object => :never) { admit(@listener.accept_nonblock(exception: false)) }
-          end_oldest_greetings
-          # To wait gives up Ruby's lock, also where somebody is there.
-          IO.select([@listener]) if socket == :wait_readable
-        rescue SystemCallError, ThreadError # no more descriptors, or threads
-          sleep 0.1
+        connection = await_connection
+        serve(connection) if connection
+      end
+
+      # @return [Connection, nil] nil: nobody is let in any more
+      def await_connection
+        interruptibly { end_oldest_greetings }
+        until @is_shut
+          begin
+            # To wait gives up Ruby's lock, also where somebody is there.
+            socket = Early.accept(@listener)
+            next interruptibly { IO.select([@listener]) } if socket == :wait_readable
+
+            connection = admit(socket)
+            return connection if connection
+          rescue SystemCallError, ThreadError # no more descriptors, or threads
+            interruptibly { sleep 0.1 }
+          end
         end
       rescue IOError # closed
         nil
       end
 
-      def admit(socket)
-        return socket if socket == :wait_readable
+      def interruptibly(&block)
+        Thread.handle_interrupt(Object => :immediate, &block)
+      end
 
+      # @return [Connection, nil] nil: it was sent away
+      def admit(socket)
         pid, uid, = socket.getsockopt(:SOCKET, :PEERCRED).unpack("iii")
         # Root of another user namespace has no number in ours.
         return socket.close unless uid.zero? || uid == Process.euid || Consent.unknown?(uid)
@@ -120,7 +160,7 @@ module Tracepoint
           connection.refuse(0, Refusal.new("busy", FULL))
           return socket.close
         end
-        begin_serving(connection)
+        hand_over(connection)
       end
 
       def full?
@@ -135,9 +175,10 @@ module Tracepoint
         end
       end
 
-      def begin_serving(connection)
+      def hand_over(connection)
         @connections << connection
-        start { serve(connection) }
+        @thread = start { accept }
+        connection
       rescue ThreadError => e
         @connections.delete(connection)
         connection.refuse(0, Refusal.new("system", e.message))
@@ -149,9 +190,8 @@ module Tracepoint
         @consent if @consent && Consent.same_user?(uid) && Consent.same_pid_namespace?(pid)
       end
 
-      # Begins with interrupts put off, as who lets in does.
       def serve(connection)
-        Thread.handle_interrupt(Object => :immediate) { connection.serve }
+        interruptibly { connection.serve }
       ensure
         connection.close
         @connections.delete(connection)

@@ -47,6 +47,7 @@ module Tracepoint
       # A reply that brings open files.
       def reply_with(request, map, files)
         frame = head(REPLY, 0, request, Values.encode(map))
+        require "socket" # which may still be on its way (agent.rb)
         @lock.synchronize do
           send_whole("".b)
           sent = @socket.sendmsg(frame, 0, nil, Socket::AncillaryData.unix_rights(*files))
@@ -98,7 +99,7 @@ module Tracepoint
 
       def read_some(size, deadline)
         loop do
-          bytes = @socket.read_nonblock(size, exception: false)
+          bytes = Early.read(@socket, size)
           raise Gone if bytes.nil?
           return bytes unless bytes == :wait_readable
 

@@ -18,8 +18,10 @@ import pytest
 from injecting import build_registers, injected, settles, state
 
 from processes import ROOT, Target, is_soak, read_line, times
+from rbtrace_py.agent.client import Agent
 from rbtrace_py.agent.inject import NotAcknowledged
 from rbtrace_py.agent.loading import NotLoaded, Said, agent_text, alone
+from rbtrace_py.agent.protocol import MalformedAnswer
 from rbtrace_py.aggregate.inside import Evaluated
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.process import Process
@@ -136,6 +138,43 @@ def test_attach_ask_detach(kind: str, ruby: str, tmp_path: Path) -> None:
         assert target.end() == "right"
 
 
+EXPECTED = (
+    "Tracepoint::Agent.instance_variable_get(:@server).instance_eval { @expected }"
+)
+
+
+def test_the_proof_comes_with_the_first_request() -> None:
+    """It is made by the text whose address was said before, which is used up then."""
+    with injected("sleep") as target, Process(target.pid) as process:
+        attach(process, silent, LIMIT)
+        assert value(target.pid, EXPECTED) == "nil"
+
+
+def test_somebody_else_has_our_text() -> None:
+    """As can be where both are of other pid namespaces: we ask for another then."""
+
+    def be_first(step: str) -> None:
+        if step == "loaded":
+            assert value(target.pid, EXPECTED) == "nil"
+
+    with injected("sleep") as target, Process(target.pid) as process:
+        assert attach(process, silent, LIMIT, at=be_first).cost
+
+
+def test_a_text_that_is_not_ours() -> None:
+    with injected("sleep") as target, Process(target.pid) as process:
+        attach(process, silent, LIMIT)
+        code = (
+            "$server = Tracepoint::Agent.instance_variable_get(:@server);"
+            "$server.expect(1).tap { $other = $server.proof_of(1) }"
+        )
+        with pytest.raises(MalformedAnswer, match="another text"):
+            Agent(process, int(value(target.pid, code)))
+        with pytest.raises(MalformedAnswer, match="without the text"):
+            Agent(process, 0)
+        assert value(target.pid, "6 * 7") == "42"
+
+
 def test_a_sleep_is_not_cut_short() -> None:
     with injected("timed", "1.5") as target:
         assert target.target.step() == "sleeping"
@@ -224,11 +263,15 @@ def test_what_the_process_said(said: tuple[Said, Path]) -> None:
     assert reader.has_begun()
     with pytest.raises(NotAcknowledged):
         reader.await_end(0)
+    for text, address in (("done", None), ("done 140231", 140231)):
+        path.symlink_to(text)
+        assert reader.await_end(0) == address
+        path.unlink()
     path.symlink_to("done")
-    reader.await_end(0)
     for text, shown in (
         ("Error: \x1b[2J\nmore", r"agent: Error: \\x1b\[2J$"),
         ("\n", "$"),
+        ("done 14x", "agent: done 14x$"),
     ):
         path.unlink()
         path.symlink_to(text)

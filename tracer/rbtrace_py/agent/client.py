@@ -83,12 +83,15 @@ class _Ended(Exception):
 class Agent(Closing):
     """The agent of ``process``; ``hello`` is what it said of itself after our proof.
 
+    address: of the text to prove with, if it is known before: our proof goes with the
+    first request then, as the agent may wait long for Ruby's lock before each
     events: what it said unasked, in order; event_bound: how much each may have
 
-    Raises NoAgent, NotPermitted, AgentError, BrokenAgent, NoSuchTarget.
+    Raises NoAgent, NotPermitted, AgentError, BrokenAgent, NoSuchTarget; MalformedAnswer
+    also if the text is elsewhere than at ``address``.
     """
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, address: int | None = None) -> None:
         self._process = process
         self._program = process.program
         self._number = 0
@@ -100,7 +103,7 @@ class Agent(Closing):
         self._socket = connect(process)
         try:
             self._check_running()
-            self.hello = self._greet()
+            self.hello = self._greet(address)
         except BaseException:
             self.close()
             raise
@@ -156,13 +159,22 @@ class Agent(Closing):
                 frame = protocol.pack_cancel(self._number)
                 self._socket.send(frame, socket.MSG_DONTWAIT)
 
-    def _greet(self) -> Map:
+    def _greet(self, address: int | None) -> Map:
         arguments = {"magic": protocol.MAGIC, "versions": [protocol.VERSION]}
-        answer = None
+        answer, ahead = None, b""
         try:
-            offer = self._call("hello", arguments, HELLO_SECONDS, {})
+            if address is not None:
+                answer = prove(self._process, address)
+                proof: Map = {"command": "prove", "answer": answer}
+                ahead = protocol.pack_request(self._number + 2, proof)
+            offer = self._call("hello", arguments, HELLO_SECONDS, {}, ahead)
             if offer.get("version") != protocol.VERSION:
                 raise BrokenAgent("the agent speaks another version of the protocol")
+            if ahead:
+                if offer.get("address") != address:
+                    raise MalformedAnswer("the address of another text")
+                self._number += 1
+                return self._answer(time.monotonic() + HELLO_SECONDS, {})
             answer = prove(self._process, offer.get("address"))
             return self._call("prove", {"answer": answer}, HELLO_SECONDS, {})
         except AgentError as error:
@@ -179,13 +191,21 @@ class Agent(Closing):
                 " sees them",
             ) from None
 
-    def _call(self, command: str, arguments: Map, seconds: float, sinks: Sinks) -> Map:
+    def _call(
+        self,
+        command: str,
+        arguments: Map,
+        seconds: float,
+        sinks: Sinks,
+        ahead: bytes = b"",
+    ) -> Map:
+        """ahead: the request after this one, which does not depend on the reply."""
         self._number += 1
         self._reply_bound = bound_of(command)
         data = protocol.pack_request(self._number, {"command": command, **arguments})
         deadline = time.monotonic() + seconds
         self._is_cancelled, self._is_sending = False, True
-        self._send(data, deadline)
+        self._send(data + ahead, deadline)
         self._is_sending = False
         if self._is_cancelled:
             self.cancel()

@@ -4,13 +4,14 @@
 # of service. What follows __END__, in the text that is made of this, is the agent.
 #
 # Evaluated in a thread of its own; it may be more than once, but only one can make the
-# link "begun" in the tracer's folder. "said" leads to "done", or to what went wrong.
+# link "begun" in the tracer's folder. "said" leads to "done" and the address of the
+# text that the tracer, as process `peer`, proves with; or to what went wrong.
 #
 # Every file that is touched, and every wait, costs 0.1 s for each thread that is busy,
 # as it gives up Ruby's lock (GVL). Making a link does not. Nothing is required or loaded
 # by its path: what a program hooks into that (caches of compiled code, reloaders) would
 # take note of files that are gone a moment later.
-lambda do |text, folder, socket|
+lambda do |text, folder, socket, peer|
   File.symlink("begun", "#{folder}/begun")
   begin
     # A tracer that was killed may have begun the same a moment ago.
@@ -35,10 +36,15 @@ lambda do |text, folder, socket|
       end
     end
     made = ::Tracepoint::Agent.path or raise "no socket could be made in #{::Tracepoint::Agent::Place.directories.join(" or ")}"
-    found = "done"
+    address = ::Tracepoint::Agent.expect(peer) if ::Tracepoint::Agent.respond_to?(:expect)
+    found = "done #{address}".rstrip
   rescue Exception => e # rubocop:disable Lint/RescueException -- it is told, whatever it is
     found = "#{e.class}: #{e.message}".b.delete("\0")
   end
   File.symlink(found.byteslice(0, 2000), "#{folder}/said")
-  ::Tracepoint::Agent::Place.tidy(made) if made
+  Thread.current.priority = 0
+  return unless made
+
+  ::Tracepoint::Agent::Place.tidy(made)
+  require "socket"
 end

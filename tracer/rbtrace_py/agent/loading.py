@@ -18,6 +18,8 @@ from rbtrace_py.agent.files import placed
 from rbtrace_py.agent.inject import Injection, NotAcknowledged, inject
 from rbtrace_py.agent.keeper import Files
 from rbtrace_py.agent.place import NoAgent, socket_places
+from rbtrace_py.agent.proof import pid_seen_by
+from rbtrace_py.agent.protocol import MalformedAnswer
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
 from rbtrace_py.linux.inroot import open_directory_in_root
 from rbtrace_py.linux.process import Process, gone
@@ -29,18 +31,20 @@ _PART = re.compile(rb'^require_relative "([a-z/]+)"$', re.MULTILINE)
 _COMMENT = b"# frozen_string_literal: true\n"
 """That each part begins with; Ruby heeds it at the head of a file only."""
 _BEGUN, _SAID = "begun", "said"
-_DONE = "done"
+_DONE = re.compile("done(?: ([0-9]{1,20}))?")
 _SLOWEST_POLL = 0.005
 
 _CODE = (
-    "::Thread.start('%s','%s',<<'%s'){|folder,socket,text|begin;"
-    'text=text.dup.force_encoding("UTF-8");path="#{folder}/agent.rb";'
+    "::Thread.start('%s','%s',%d,<<'%s'){|folder,socket,peer,text|begin;"
+    '::Thread.current.priority=3;text=text.dup.force_encoding("UTF-8");path="#{folder}/agent.rb";'
     "::RubyVM::InstructionSequence.compile(text,path,path).eval"
-    ".call(text,folder,socket);rescue ::Exception;end}\n%s\n%s\n"
+    ".call(text,folder,socket,peer);rescue ::Exception;end}\n%s\n%s\n"
 )
 """Run where a trap's handler would be: there a thread may be begun, and little else.
 Whatever happens in it is not to reach the program. The whole text of the agent stands
-in it: to read a file gives up Ruby's lock, 0.1 s for every thread that is busy."""
+in it: to read a file gives up Ruby's lock, 0.1 s for every thread that is busy. The
+priority lets it keep the lock for longer than 0.1 s, should the processor be busy; it
+needs some 0.02 s of it."""
 _END = "RBTRACE_PY_END"
 
 
@@ -107,12 +111,13 @@ def load_agent(
     with placed(process, files, socket_places(process)) as (folder, socket):
         at("placed")
         said = Said(process, folder)
-        code = (_CODE % (folder, socket, _END, text, _END)).encode()
+        peer = pid_seen_by(process)
+        code = (_CODE % (folder, socket, peer, _END, text, _END)).encode()
         injection = inject(process, ruby, code, said.has_begun, limit, at)
         at("acknowledged")
-        said.await_end(deadline)
+        address = said.await_end(deadline)
         at("loaded")
-        hello = _greet(process, deadline)
+        hello = _greet(process, address, deadline)
         at("answered")
     return Loaded(injection, hello, time.monotonic_ns() - began)
 
@@ -146,12 +151,20 @@ def _locked(file: int) -> bool:
     return True
 
 
-def _greet(process: Process, deadline: float) -> dict[str, object]:
-    """Ask it who it is. Its socket is there by now."""
+def _greet(process: Process, address: int | None, deadline: float) -> dict[str, object]:
+    """Ask it who it is. Its socket is there by now.
+
+    address: of the text to prove with, if it is known
+    """
     while True:
         try:
-            with Agent(process) as agent:
+            with Agent(process, address) as agent:
                 return dict(agent.hello)
+        except MalformedAnswer:
+            # One of another pid namespace, as we are, was before us, and has our text.
+            if address is None:
+                raise
+            address = None
         except NoAgent:
             if time.monotonic() > deadline:
                 raise
@@ -169,8 +182,11 @@ class Said:
         """Has one of its threads taken it up?"""
         return self._read(_BEGUN) is not None
 
-    def await_end(self, deadline: float) -> None:
-        """Wait until it has come to its end; raises NotLoaded if that was an error."""
+    def await_end(self, deadline: float) -> int | None:
+        """Wait until it has come to its end; raises NotLoaded if that was an error.
+
+        The address of the text to prove with, if it said one.
+        """
         pause = 0.0005
         while (found := self._read(_SAID)) is None:
             if time.monotonic() > deadline:
@@ -183,10 +199,12 @@ class Said:
             _pause(self._process, pause)
             pause = min(2 * pause, _SLOWEST_POLL)
         line = safe_text((found.splitlines() or [b""])[0])
-        if line != _DONE:
+        done = _DONE.fullmatch(line)
+        if done is None:
             raise NotLoaded(
                 f"process {self._process.pid} could not load the agent: {line}"
             )
+        return int(done[1]) if done[1] else None
 
     def _read(self, name: str) -> bytes | None:
         """Where the link leads, None where there is no such link of the process's."""

@@ -27,15 +27,14 @@ be who runs in the process any more, and could name an address with secrets."""
 
 
 def prove(process: Process, address: object) -> str | None:
-    """Our answer to the text at ``address``; None where we may not read it.
-
-    The kernel tells the agent our pid, 0 if we are outside of its pid namespace.
-    """
+    """Our answer to the text at ``address``; None where we may not read it."""
     text = _read_text(process, address)
-    if text is None:
-        return None
-    is_outside = "pid" in process.foreign_namespaces()
-    return answer(text, 0 if is_outside else os.getpid())
+    return None if text is None else answer(text, pid_seen_by(process))
+
+
+def pid_seen_by(process: Process) -> int:
+    """Our pid, as the kernel tells it: 0 if we are outside of its pid namespace."""
+    return 0 if "pid" in process.foreign_namespaces() else os.getpid()
 
 
 def answer(text: bytes, pid: int) -> str:
