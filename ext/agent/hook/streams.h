@@ -118,6 +118,9 @@ NEVER_INLINE struct stream *switch_stream(const struct trace_arg *arg, const cha
     if (state.streams[i].ec == ec)
       s = &state.streams[i];
   if (!s) {
+    /* The agent's own, which runs again and again, takes none from the program. */
+    if (state.streams_used == state.config.max_streams && is_own_thread(rb_thread_current()))
+      return NULL;
     s = ended_stream((state.ring_mask + 1) / 2);
     if (!s && state.streams_used < state.config.max_streams)
       s = new_stream();
