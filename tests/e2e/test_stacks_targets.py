@@ -11,12 +11,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from conftest import LIB, ROOT, TARGETS, Target, Tracer, read_line, run
+from conftest import LIB, ROOT, TARGETS, TIMEOUT, Target, Tracer, read_line, run
 from rbtrace_py.errors import NotPermitted
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.processes import children
@@ -43,11 +43,18 @@ def folded(text: str) -> Counter[str]:
 
 def until(tracer: Tracer, said: str) -> None:
     """Read the intervals of a tracer until one has it."""
-    assert tracer.process.stdout
-    for line in tracer.process.stdout:
-        if said in line:
-            return
-    raise AssertionError(f"it ended without {said!r}")
+    end, last = time.monotonic() + TIMEOUT, ""
+    while time.monotonic() < end:
+        with suppress(AssertionError):  # silence
+            line = read_line(tracer.process.stdout, end - time.monotonic())
+            if said in line:
+                return
+            last = line or last
+            if not line and tracer.process.poll() is not None:
+                break
+    out, err, code = tracer.finish()
+    found = f"{last!r}, exit code {code}\n{out[-4096:]}\n{err}"
+    raise AssertionError(f"no {said!r}, but {found}")
 
 
 def state_of(pid: int) -> str:

@@ -78,14 +78,18 @@ class Threads:
         """Return all threads of all ractors, the main one first.
 
         A list that changes while it is read may lack those that came or went.
-        Raises UnreadableMemory if the VM itself is not where it should be.
+        Raises UnreadableMemory if the VM itself is not where it should be, or has gone
+        before one of its threads was read, as with an exec.
         """
         found: dict[int, VmThread] = {}
+        address = 0
         for address, ractor, main, running in self._addresses():
             if address not in found and len(found) < MOST_THREADS:
                 thread = self._thread(address, ractor, address == main, running)
                 if thread is not None:
                     found[address] = thread
+        if address and not found:
+            raise UnreadableMemory("none of the threads is there")
         return sorted(found.values(), key=lambda thread: not thread.is_main)
 
     def _addresses(self) -> Iterator[tuple[int, int, int, int]]:

@@ -1,0 +1,98 @@
+"""A process that becomes another program at an awkward moment is not lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from processes import TARGETS, Target
+from rbtrace_py.linux.process import Process
+from rbtrace_py.model import Sample
+from rbtrace_py.rubyvm.threads import VmThread
+from rbtrace_py.session import rubies
+from rbtrace_py.session.rubies import Mode, RubyProcess
+from rbtrace_py.session.sampling import Sampling, SamplingOptions
+from rbtrace_py.session.targets import Targets
+
+Start = Callable[..., Target]
+
+
+@pytest.fixture
+def target(start: Start, root: None) -> Target:
+    return start("turning.rb")
+
+
+@pytest.fixture(autouse=True)
+def _lists_are_read_for_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rubies, "_SECONDS_BETWEEN_LISTS", 1e9)
+
+
+@pytest.fixture
+def sampling(target: Target) -> Iterator[Sampling]:
+    options = SamplingOptions(mode=Mode.WALL)
+    with Sampling(Targets.from_pids([target.pid]), options) as found:
+        yield found
+        found.targets.close()
+
+
+def seen(sampling: Sampling) -> set[str]:
+    """The second frame of each stack of a round."""
+    samples: list[Sample] = []
+    sampling.round(samples.append)
+    return {sample.stack.frames[1].name for sample in samples}
+
+
+def test_an_exec_between_the_list_and_the_first_thread_on_it(
+    target: Target, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list's head was there, and nothing it led to."""
+    assert seen(sampling) == {"First.stand"}
+    (ruby,) = sampling.rubies
+    threads = ruby.vm._threads
+    read_thread = threads._thread
+
+    def turned(
+        address: int, ractor: int, is_main: bool, running: int
+    ) -> VmThread | None:
+        monkeypatch.setattr(threads, "_thread", read_thread)
+        assert target.step("again") == "done again"
+        return read_thread(address, ractor, is_main, running)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ruby.vm, "has_other_threads", lambda: True)
+        ruby._listing_ns = 0  # it is time
+        monkeypatch.setattr(threads, "_thread", turned)
+        assert seen(sampling) == set()
+    for _ in range(3):
+        ruby._listing_ns = 0
+        assert seen(sampling) == set()
+        sampling.look()
+    sampling.look()
+    assert seen(sampling) == {"Second.stand"}
+
+
+@pytest.mark.parametrize("words", [(), ("setarch", "-R")])
+@pytest.mark.parametrize("mode", Mode)
+def test_an_exec_is_noticed_whatever_is_read_then(
+    root: None, words: tuple[str, ...], mode: Mode
+) -> None:
+    """No stack may be looked at, as it sleeps; or there is one at the same address.
+
+    The long argument is gone in the new program, whose other data are elsewhere then.
+    """
+    command = (*words, "ruby", str(TARGETS / "turning.rb"), "0" * 64)
+    with (
+        closing(Target(*command)) as target,
+        Process(target.pid) as process,
+        RubyProcess(process) as ruby,
+    ):
+        ruby.look()
+        assert ruby.broken_looks == 0
+        assert target.step("again") == "done again"
+        for number in range(1, 4):
+            ruby._listing_ns = 0  # it is time
+            ruby.samples(mode)
+            ruby.look()
+            assert ruby.broken_looks == number
