@@ -10,6 +10,7 @@ import socket
 import struct
 import sys
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 sys.path.insert(0, os.environ["TRACER"])
@@ -59,9 +60,14 @@ def maps(number: int) -> Iterator[bytes]:
 
 def wide(number: int) -> Iterator[bytes]:
     """Text of which each character takes four bytes for the sake of one."""
-    text = "\N{PILE OF POO}" + "x" * (200 * MIB)
-    yield from pieces(ERROR, number, encode({"code": "raised", "message": text}))
+    yield from pieces(ERROR, number, wide_error())
     yield from endless(0)
+
+
+@cache
+def wide_error() -> bytes:
+    text = "\N{PILE OF POO}" + "x" * (200 * MIB)
+    return encode({"code": "raised", "message": text})
 
 
 def whole(number: int) -> Iterator[bytes]:
@@ -86,6 +92,8 @@ def main(command: str, attack: str) -> None:
     server = socket.socket(socket.AF_UNIX)
     server.bind(f"{os.getpid()}-{start}.sock")
     server.listen()
+    # What takes seconds to make is made before it is asked for.
+    next(globals()[attack](0))
     print("ready", flush=True)
     while True:
         serve(server.accept()[0], command, globals()[attack])
