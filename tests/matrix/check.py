@@ -44,7 +44,7 @@ DESCRIBE = """
 require "rbconfig"
 c = RbConfig::CONFIG
 given = c["configure_args"].to_s.scan(/'([^']*)'/).flatten
-jits = given.grep(/jit/).map { |flag| flag.delete_prefix("--enable-") }
+jits = given.grep(/\\A--enable-.*jit/).map { |flag| flag.delete_prefix("--enable-") }
 level = given.grep(/\\Aoptflags=/).map { |flag| flag.split("=").last }
 kind = c["ENABLE_SHARED"] == "yes" ? "shared" : "static"
 compiler = c["CC"][/clang|musl|gcc/]

@@ -1,5 +1,9 @@
 # Threads that share native threads (Ruby 3.3 and later, RUBY_MN_THREADS=1): of two the
 # one that is named burns, in a method of its own, and the other waits.
+if ARGV.delete("agent")
+  $LOAD_PATH.unshift File.expand_path("../../ruby/lib", __dir__)
+  require "tracepoint/agent"
+end
 $stdout.sync = true
 
 def done
@@ -24,7 +28,7 @@ turns.each do |name, queue|
   end
 end
 Thread.new { Thread.current.name = "last" and sleep }
-Thread.pass until Thread.list.all? { |thread| thread == Thread.main || thread.stop? }
+Thread.pass until Thread.list.all? { |thread| !%w[a b last].include?(thread.name) || thread.stop? }
 puts "ready"
 while (name = gets)
   turns[$turn = name.chomp] << true

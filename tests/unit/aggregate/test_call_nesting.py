@@ -6,6 +6,8 @@ import random
 import struct
 from collections.abc import Iterable
 
+import pytest
+
 from processes import times
 from rbtrace_py.aggregate.calls import MAX_DEPTH, CallNesting, Happened
 from rbtrace_py.model import CallRecord
@@ -132,9 +134,11 @@ def test_another_stack_ends_all() -> None:
     assert first.thread == second.thread == 0xABC
 
 
-def test_a_kernel_thread_that_serves_another_thread() -> None:
-    """Ruby keeps kernel threads for those to come: not a fiber of the first."""
-    nesting = CallNesting()
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_kernel_thread_that_serves_another_thread(shared: bool) -> None:
+    """Ruby keeps kernel threads for those to come: not a fiber of the first; M:N
+    threads take turns, and are told apart by their stacks' numbers."""
+    nesting = CallNesting(shares_natives=shared)
     for number, thread in ((1, 0xABC), (2, 0xDEF)):
         for record in (
             (1, number, 0, STACK, 0),
@@ -143,7 +147,7 @@ def test_a_kernel_thread_that_serves_another_thread() -> None:
         ):
             assert not nesting.feed(0, record)
     (stack,) = nesting.stacks
-    assert (stack.tid, stack.fiber, stack.number) == (70, 1, 2)
+    assert (stack.tid, stack.fiber, stack.number) == (70, 1 + shared, 2)
 
 
 def test_streams_are_apart() -> None:

@@ -208,8 +208,18 @@ class Armed(Closing):
             self.close()
             raise
 
+    @property
+    def shares_natives(self) -> bool:
+        """Does a native thread run several Ruby threads (RUBY_MN_THREADS=1)?"""
+        return "+MN" in (_text(self._agent.hello.get("description")) or "").split()
+
     def _arm(self, what: What, seconds: float) -> None:
         hello = self._agent.hello
+        if what.cpu and self.shares_natives:
+            raise Unsupported(
+                f"threads of process {self._process.pid} share native threads"
+                " (RUBY_MN_THREADS=1): what time a call was on a CPU cannot be told"
+            )
         if hello.get("native") is not True:
             raise Unsupported(
                 f"the agent in process {self._process.pid} cannot see methods:"
@@ -270,8 +280,8 @@ class Armed(Closing):
     def threads(self) -> dict[int, str]:
         """Names of its threads that have one, by kernel thread id; "" for others.
 
-        Without the agent's own, and empty before Ruby 3.1, which has no such ids;
-        sets ``ended`` if it cannot be asked.
+        Without the agent's own, and those that share native threads; empty before Ruby
+        3.1, which has no such ids; sets ``ended`` if it cannot be asked.
         """
         found = {}
         try:
@@ -282,6 +292,8 @@ class Armed(Closing):
             return {}
         for thread in _maps(reply.get("threads")):
             number = thread.get("native_id")
+            if self.shares_natives and thread.get("main") is not True:
+                continue
             if isinstance(number, int) and thread.get("agent") is not True:
                 found[number] = _text(thread.get("name")) or ""
         return found

@@ -147,13 +147,18 @@ class Told:
 class CallNesting:
     """The stacks of a process, by stream."""
 
-    def __init__(self, has_cpu: bool = False) -> None:
-        """has_cpu: each return is followed by a record of its CPU time."""
+    def __init__(self, has_cpu: bool = False, shares_natives: bool = False) -> None:
+        """has_cpu: each return is followed by a record of its CPU time.
+
+        shares_natives: Ruby threads take turns on kernel threads, whose stacks are
+            numbered together
+        """
         self._stacks: dict[int, CallStack] = {}
         self._returned: dict[int, CallEvent] = {}
         self._entered: dict[int, list[CallEvent]] = {}
         self._fibers: dict[tuple[int, int], int] = {}
         self._has_cpu = has_cpu
+        self._shares_natives = shares_natives
 
     @property
     def stacks(self) -> list[CallStack]:
@@ -242,7 +247,7 @@ class CallNesting:
         """Which of its thread's stacks it is; a kernel thread may serve several."""
         if len(self._fibers) >= _MAX_THREADS:
             self._fibers.clear()
-        key = (stack.tid, stack.thread)
+        key = (stack.tid, 0 if self._shares_natives else stack.thread)
         number = self._fibers[key] = self._fibers.get(key, 0) + 1
         return number
 

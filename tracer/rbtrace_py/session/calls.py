@@ -332,6 +332,11 @@ class Calls(Closing):
         if armed.has_our_clock:
             # Both tell the same time in the same way, to the nanosecond.
             armed.wall_offset = switches.wall_offset
+        if armed.shares_natives:
+            self.notes.append(
+                f"threads of process {process.pid} share native threads: what is"
+                " recorded of CPUs is theirs"
+            )
         return armed
 
     def trace(self, pid: int, armed: Armed) -> Traced:

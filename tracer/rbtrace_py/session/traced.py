@@ -50,7 +50,7 @@ class Traced:
         self.pid = pid
         self.armed = armed
         self._ring = Ring(armed.shared)
-        self._nesting = CallNesting(has_cpu)
+        self._nesting = CallNesting(has_cpu, armed.shares_natives)
         self._last = armed.shared.header.armed.ticks
         self._untold = 0
         self._given_up = 0
