@@ -171,6 +171,18 @@ def test_of_several_processes_each_line_has_its_pid() -> None:
     assert lines([*stack(0, 1, 71), *TREE], form)[0] == "            4/71 A#a"
 
 
+def test_a_program_that_executes_another() -> None:
+    """Its one thread is the same one; the agents count their stacks by themselves."""
+    made = CallLines(CallsForm(), PLAIN)
+    shown = []
+    for number in (2, 1):
+        nesting = CallNesting()
+        for s, record in [*stack(0, number, 71), *TREE]:
+            for event in nesting.feed(s, record):
+                shown += made.lines(Told(4, event, METHODS[event.method]))
+    assert shown == lines(TREE) * 2
+
+
 def test_by_thread() -> None:
     """A tree comes whole, whatever others do meanwhile."""
     mixed = [*stack(0, 1, 71), *stack(1, 2, 72)]

@@ -70,7 +70,7 @@ class CallLines:
         self._has_nested = False
         self._column = form.column or form.with_pid
         self._running: dict[tuple[int, int], CallStack] = {}
-        self._only: tuple[int, int] | None = None
+        self._only: tuple[int, str] | None = None
         self._headed: CallStack | None = None
 
     def lines(self, told: Told) -> list[str]:
@@ -198,9 +198,9 @@ class CallLines:
         return f"{start}{' ' * (form.indent * event.depth)}{text}"
 
     def _see(self, told: Told) -> None:
-        """From when there are two stacks, each line says whose it is."""
+        """From when there are two threads or fibers, each line says whose it is."""
         if not self._column and told.event.what in _PRINTED:
-            here = (told.pid, told.event.stack.number)
+            here = (told.pid, _number(told.event.stack))
             self._column = self._only not in (None, here)
             self._only = here
 
