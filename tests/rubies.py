@@ -10,7 +10,7 @@ import functools
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +42,8 @@ OTHERS = tuple(map(chroot, NAMES))
 """To parametrize a test with each chroot."""
 EACH = (HERE, *OTHERS)
 """To parametrize a test with this machine's Ruby and each chroot."""
+BUILT: dict[str, Callable[[], list[str]]] = {}
+"""The words that run a Ruby of ruby_builds.py, by its name."""
 is_allowed = False
 """Whether the running test may use a chroot; conftest sets it by the test's marks."""
 
@@ -52,7 +54,7 @@ each_ruby = pytest.mark.parametrize("ruby", EACH, indirect=True)
 def minor(name: str) -> str:
     """The minor version of the Ruby called ``name``, as 3.1."""
     if name != HERE:
-        return name
+        return name[:3]
     words = ["ruby", "-e", "print RUBY_VERSION[/\\d+\\.\\d+/]"]
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
@@ -84,6 +86,8 @@ def ruby(name: str) -> list[str]:
     """The words that run the Ruby called ``name``, with this checkout in its place."""
     if name == HERE:
         return ["ruby"]
+    if name in BUILT:
+        return BUILT[name]()
     need(name)
     return [str(SCRIPT), "run", name, "ruby"]
 

@@ -163,6 +163,19 @@ def build_gem(build: Build) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@functools.cache
+def _with_agent(build: Build) -> list[str]:
+    words = build.words()
+    build_gem(build)
+    return words
+
+
+_JITTED = [Build("4.0.5-shared", jit) for jit in JITS]
+rubies.BUILT.update({str(one): functools.partial(_with_agent, one) for one in _JITTED})
+EACH = (*rubies.EACH, *map(rubies.chroot, map(str, _JITTED)))
+"""To parametrize a test of the agent: as rubies.EACH, and where JITs compile all."""
+
+
 def core_of(pid: int, folder: Path) -> Path:
     """A core file of a process, made by gdb."""
     if shutil.which("gcore") is None:

@@ -23,7 +23,7 @@ from conftest import LIB, MAIN, ROOT, TARGETS, TIMEOUT, Target, Tracer, run
 from rbtrace_py.agent.arming import Selector
 from rbtrace_py.session.calls import Calls, CallsOptions
 from rbtrace_py.session.targets import Targets
-from rubies import EACH
+from ruby_builds import EACH
 
 Start = Callable[..., Target]
 Trace = Callable[..., Tracer]
@@ -107,7 +107,7 @@ def test_each_ruby(name: str, trace: Trace) -> None:
 
 
 def _check_all(target: Target, pid: int, trace: Trace) -> None:
-    assert shown(trace("calls", pid), target, "trees") == TREES
+    assert shown(trace("calls", pid, "--yes"), target, "trees") == TREES
     words = ["-m", "Object#", "Plain#", "upcase", "reverse", "--c-calls", "--yes"]
     tracer = trace("calls", pid, *words, "--json")
     for step in ("threads", "fibers", "strings"):

@@ -12,7 +12,7 @@ import pytest
 
 import rubies
 from conftest import TARGETS, TIMEOUT, Target, Tracer, run
-from rubies import EACH
+from ruby_builds import EACH
 
 Trace = Callable[..., Tracer]
 Start = Callable[..., Target]

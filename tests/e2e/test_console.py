@@ -23,7 +23,8 @@ from rbtrace_py.linux.process import Process
 from rbtrace_py.session import completion
 from rbtrace_py.session import console as session
 from rbtrace_py.session.console import Console
-from rubies import EACH, HERE
+from rubies import HERE
+from ruby_builds import EACH
 
 Start = Callable[..., Target]
 Talk = Callable[..., Terminal]

@@ -14,7 +14,8 @@ import pytest
 import rubies
 from conftest import Target, run
 from rbtrace_py.linux.process import Process, parse_stat
-from rubies import EACH, HERE
+from rubies import HERE
+from ruby_builds import EACH
 
 Start = Callable[..., Target]
 

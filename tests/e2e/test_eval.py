@@ -21,7 +21,8 @@ from public_copy import PublicCopy
 from rbtrace_py.aggregate.inside import Raised
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.inside import evaluate
-from rubies import EACH, HERE, USER
+from rubies import HERE, USER
+from ruby_builds import EACH
 
 Start = Callable[..., Target]
 

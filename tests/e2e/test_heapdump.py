@@ -25,7 +25,8 @@ import rubies
 from conftest import MAIN, ROOT, TIMEOUT, Target, run
 from public_copy import PublicCopy
 from rbtrace_py.linux.processes import children
-from rubies import EACH, HERE
+from rubies import HERE
+from ruby_builds import EACH
 
 Start = Callable[..., Target]
 ENV = {**os.environ, "PYTHONPATH": str(ROOT / "tracer")}

@@ -13,7 +13,8 @@ import pytest
 
 import rubies
 from conftest import TARGETS, Target, run
-from rubies import EACH, HERE
+from rubies import HERE
+from ruby_builds import EACH
 
 Start = Callable[..., Target]
 MAIN_LINE, WAIT_LINE, WORKER_LINE = (

@@ -21,7 +21,8 @@ from conftest import TARGETS, TIMEOUT, Target, Tracer, answer, has_ruby_probes, 
 from rbtrace_py.session.exceptions import ExceptionOptions, Exceptions
 from rbtrace_py.session.methods import Methods
 from rbtrace_py.session.targets import Targets
-from rubies import EACH, Running
+from rubies import Running
+from ruby_builds import EACH
 
 Start = Callable[..., Target]
 Trace = Callable[..., Tracer]
@@ -64,7 +65,7 @@ def counted(document: Any) -> dict[str, int]:
 
 def test_counts_and_times(each: Running, trace: Trace) -> None:
     """Counts exactly, and times as the program's own clock has them."""
-    tracer = trace("latency", each.pid, "method", "--json")
+    tracer = trace("latency", each.pid, "method", "--yes", "--json")
     own = step(each.target, "orders")
     for word in ("fib", "raise", "threads", "fibers", "late"):
         step(each.target, word)
@@ -158,12 +159,12 @@ def test_what_comes_after_an_overflow_is_the_callers(
 
 
 def test_objects_exceptions_and_collections(each: Running, trace: Trace) -> None:
-    words = ("object", "raise", "gc", "method")
+    words = ("object", "raise", "gc", "method", "--yes")
     tracer = trace("count", each.pid, *words, "--by", "class", "--json")
     for word in ("items", "raise", "gc"):
         step(each.target, word)
     found = counted(answer(tracer))
-    tracer = trace("latency", each.pid, "gc", "--via", "agent", "--json")
+    tracer = trace("latency", each.pid, "gc", "--via", "agent", "--yes", "--json")
     own = step(each.target, "gc")
     (gc,) = answer(tracer)["groups"]
     assert found["Work::Item"] == 500
@@ -467,7 +468,7 @@ def folded(text: str) -> Counter[str]:
 
 def test_call_trees(each: Running, trace: Trace) -> None:
     """Every path with its exact count."""
-    tracer = trace("stacks", each.pid, "--calls", "--weight", "calls")
+    tracer = trace("stacks", each.pid, "--calls", "--weight", "calls", "--yes")
     for word in ("orders", "raise", "threads", "fibers"):
         step(each.target, word)
     out, err, code = tracer.finish()
@@ -547,7 +548,7 @@ def test_the_agent_is_put_there_first(start: Start, trace: Trace) -> None:
 
 def test_exceptions(each: Running, trace: Trace) -> None:
     """Each with class, message, place and backtrace."""
-    tracer = trace("trace", each.pid, "raise", "--backtrace", "--json")
+    tracer = trace("trace", each.pid, "raise", "--backtrace", "--yes", "--json")
     step(each.target, "raise")
     out, err, code = tracer.finish()
     _, said, _ = run("eval", each.pid, "1")
