@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from contextlib import closing
 from pathlib import Path
 
@@ -51,6 +52,30 @@ def test_a_file_that_is_called_as_its_method(
             ("Object#work", "work", 2),
             ("IO#gets", "work", 2),
         ]
+
+
+EXTENSION = """
+#include <stdio.h>
+void Init_waiting(void) {
+    puts("ready");
+    fflush(stdout);
+    getchar();
+}
+"""
+
+
+def test_an_extension_that_is_loaded_before_the_program(
+    tmp_path: Path, root: None
+) -> None:
+    """Its frame, which has its path as a label, is all there is: so it is of those that
+    each Ruby loads at its start (encdb.so), and there a program may be for long."""
+    extension = tmp_path / "waiting.so"
+    gcc = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(extension)]
+    subprocess.run(gcc, check=True, input=EXTENSION, text=True)
+    words = ("--disable-gems", f"-r{extension}", "-e", "")
+    with closing(Target("ruby", *words)) as target:
+        name, path, _ = frames(target)[-1]
+        assert (name, path) == (str(extension), str(extension))
 
 
 def frames(target: Target) -> list[tuple[str, str, int | None]]:

@@ -238,7 +238,7 @@ class Iseqs:
         """
         if iseq.kind > IseqKind.PLAIN:
             return False
-        if not iseq.path.startswith(_LABELED_AS_PATH):
+        if not iseq.path.startswith(_LABELED_AS_PATH) and not _is_extension(iseq):
             is_path = iseq.path != iseq.base_label
             self._values.consistency.add(Topic.PATHS, is_path)
         if iseq.kind == IseqKind.BLOCK:
@@ -357,6 +357,15 @@ class Iseqs:
                 break
             iseq = outer
         return iseq, max(level, 1)
+
+
+def _is_extension(iseq: Iseq) -> bool:
+    """Is it of the frame that stands there while an extension is loaded?
+
+    It has that one's path for a label, too (rb_vm_push_frame_fname of vm.c); of a
+    file's frame the label is a constant.
+    """
+    return iseq.kind == IseqKind.TOP and not iseq.label.startswith("<")
 
 
 def _span(offsets: Offsets) -> int:
