@@ -20,10 +20,6 @@ module Tracepoint
   end
 end
 
-# The rest of "socket" gives up Ruby's lock up to five times (its file, and the gem
-# io-wait): where the agent is put, load.rb sees to it when the agent can answer.
-require Tracepoint::Agent::PUT_THERE ? "socket.so" : "socket"
-
 require_relative "agent/refusal"
 require_relative "agent/values"
 require_relative "agent/early"
@@ -36,6 +32,10 @@ require_relative "agent/arming"
 require_relative "agent/facts"
 require_relative "agent/ractors"
 require_relative "agent/native"
+# The rest of "socket" gives up Ruby's lock up to five times (its file, and the gem
+# io-wait): where the agent is put, load.rb sees to it when the agent can answer. By now
+# another thread may have loaded this part (loading.py).
+require Tracepoint::Agent::PUT_THERE ? "socket.so" : "socket"
 require_relative "agent/expressions"
 require_relative "agent/clock"
 require_relative "agent/redirect"
@@ -89,6 +89,10 @@ module Tracepoint
       # @return [Integer, nil] where the text is that this process will have to read
       def expect(pid)
         @server&.expect(pid)
+      end
+
+      def welcome
+        @server&.welcome
       end
 
       def own?(thread)

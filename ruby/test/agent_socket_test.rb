@@ -296,6 +296,32 @@ class AgentSocketTest < Minitest::Test
     assert_equal "busy", assert_raises(AgentClient::Refused) { greeters.pop.greet_agent(true) }.code
   end
 
+  # As load.rb has it: no thread of the agent's own needs Ruby's lock then.
+  def test_who_loads_it_serves_who_comes_at_once
+    target = target(<<~RUBY)
+      Tracepoint::Agent.stop
+      Tracepoint::Agent::Server.prepend(Module.new do
+        private
+
+        def await_connection
+          interruptibly { sleep }
+        end
+      end)
+      Tracepoint::Agent.start
+      STEP = -> { Thread.new { Tracepoint::Agent.welcome }.join }
+    RUBY
+    target.step
+    client = connect(target, greet: false)
+    client.send_request("hello", magic: "rbtrace-agent", versions: [1])
+    target.begin_step
+    address = client.answer["address"]
+    answer = client.answer_to(File.binread("/proc/#{target.pid}/mem", 4096, address))
+    assert_equal "eval", client.call("prove", answer: answer)["level"]
+    client.close
+    target.end_step
+    target.step
+  end
+
   # Who was let in has the thread that waited, and another waits then.
   def test_one_thread_waits
     target = target("STEP = -> { $stdout.puts(Thread.list.size - 1) }")

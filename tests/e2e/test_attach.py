@@ -612,6 +612,18 @@ def test_nothing_is_printed_in_the_program(tmp_path: Path) -> None:
         assert errors.read_text() == before
 
 
+def test_nothing_is_printed_where_the_program_ends_at_once(tmp_path: Path) -> None:
+    """While "socket" is loaded, which takes long where threads are busy."""
+    errors = tmp_path / "errors"
+    code = f"$stderr.reopen({str(errors)!r}); 4.times {{ Thread.new {{ loop {{}} }} }}"
+    for _ in range(3):
+        with prepared(code) as target:
+            assert run("attach", target.pid)[2] == 0
+            target.process.stdin.close()
+            assert target.process.wait(TIMEOUT) == 0
+        assert errors.read_text() == ""
+
+
 def test_no_file_is_left(target: Target) -> None:
     assert run("attach", target.pid)[2] == 0
     maps = Path(f"/proc/{target.pid}/maps").read_text()

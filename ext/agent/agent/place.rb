@@ -109,7 +109,7 @@ module Tracepoint
 
       # It may be of a process in another pid namespace: only asking tells.
       def deserted?(path)
-        require "socket" # which may still be on its way (agent.rb)
+        Early.complete
         socket = Socket.new(:UNIX, :STREAM)
         socket.connect_nonblock(Socket.sockaddr_un(path), exception: false)
         false

@@ -8,6 +8,7 @@ module Tracepoint
       MAX_GREETING = 8
       FULL = "#{MAX_CONNECTIONS} connections are open".freeze
       STOP_SECONDS = 1
+      WELCOME_SECONDS = 0.02
       # Of the socket; or why there is none.
       attr_reader :path, :reason
 
@@ -69,6 +70,20 @@ module Tracepoint
         proof
       end
 
+      # The calling thread serves who comes at once. It looks, and does not wait: that would
+      # give up Ruby's lock, and it gets that back after 0.1 s for every busy thread.
+      def welcome
+        @group.add(Thread.current)
+        as_own do
+          Thread.handle_interrupt(Object => :never) do
+            connection = look_out(Agent.now + WELCOME_SECONDS)
+            serve(connection) if connection
+          end
+        end
+      rescue SystemCallError, IOError, ThreadError # as its group is closed
+        nil
+      end
+
       # Nobody is let in from here on.
       def shut
         @is_shut = true
@@ -100,21 +115,36 @@ module Tracepoint
       private
 
       # Threads that begin in one of the group are of it too.
-      def start
-        thread = Thread.new do
-          # One that ends just now is of no group any more.
-          Thread.current.thread_variable_set(:rbtrace_agent, true)
-          Native.own(true) unless Native.reason
-          yield
-        ensure
-          Native.own(false) unless Native.reason
-        end
+      def start(&block)
+        thread = Thread.new { as_own(&block) }
         thread.name = "rbtrace agent"
-        # Not that of the program's thread, or of the one that loads it.
-        thread.priority = 0
         thread.report_on_exception = false
         @group.add(thread)
         thread
+      end
+
+      def as_own
+        # Not that of the program's thread, or with which the agent was loaded.
+        Thread.current.priority = 0
+        # One that ends just now is of no group any more.
+        Thread.current.thread_variable_set(:rbtrace_agent, true)
+        Native.own(true) unless Native.reason
+        yield
+      ensure
+        Native.own(false) unless Native.reason
+      end
+
+      # @return [Connection, nil] that has said something
+      def look_out(deadline)
+        socket = connection = nil
+        until @is_shut || Agent.now > deadline
+          socket = Early.accept(@listener) if socket.nil? || socket == :wait_readable
+          next if socket == :wait_readable
+
+          connection ||= admit(socket) or return
+          return connection if Early.ready?(socket)
+        end
+        connection
       end
 
       # Who has let one in serves it, and another thread lets in the next: a thread that
@@ -136,7 +166,7 @@ module Tracepoint
             next interruptibly { IO.select([@listener]) } if socket == :wait_readable
 
             connection = admit(socket)
-            return connection if connection
+            return hand_over(connection) if connection
           rescue SystemCallError, ThreadError # no more descriptors, or threads
             interruptibly { sleep 0.1 }
           end
@@ -160,7 +190,8 @@ module Tracepoint
           connection.refuse(0, Refusal.new("busy", FULL))
           return socket.close
         end
-        hand_over(connection)
+        @connections << connection
+        connection
       end
 
       def full?
@@ -176,7 +207,6 @@ module Tracepoint
       end
 
       def hand_over(connection)
-        @connections << connection
         @thread = start { accept }
         connection
       rescue ThreadError => e

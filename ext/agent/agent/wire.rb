@@ -47,7 +47,7 @@ module Tracepoint
       # A reply that brings open files.
       def reply_with(request, map, files)
         frame = head(REPLY, 0, request, Values.encode(map))
-        require "socket" # which may still be on its way (agent.rb)
+        Early.complete
         @lock.synchronize do
           send_whole("".b)
           sent = @socket.sendmsg(frame, 0, nil, Socket::AncillaryData.unix_rights(*files))

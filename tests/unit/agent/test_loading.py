@@ -6,10 +6,12 @@ import itertools
 import os
 import random
 import re
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from processes import ROOT, Target, is_soak, read_line, times
 from rbtrace_py.agent.client import Agent
 from rbtrace_py.agent.inject import NotAcknowledged
 from rbtrace_py.agent.loading import NotLoaded, Said, agent_text, alone
+from rbtrace_py.agent.place import NoAgent, connect
 from rbtrace_py.agent.protocol import MalformedAnswer
 from rbtrace_py.aggregate.inside import Evaluated
 from rbtrace_py.errors import RbtraceError
@@ -159,6 +162,27 @@ def test_somebody_else_has_our_text() -> None:
 
     with injected("sleep") as target, Process(target.pid) as process:
         assert attach(process, silent, LIMIT, at=be_first).cost
+
+
+def test_somebody_else_comes_first_and_says_nothing() -> None:
+    with (
+        injected("ruby") as target,
+        Process(target.pid) as process,
+        ThreadPoolExecutor() as pool,
+    ):
+        silent_one = pool.submit(connected, process)
+        assert attach(process, silent, LIMIT).cost
+        with silent_one.result():
+            assert value(target.pid, "6 * 7") == "42"
+
+
+def connected(process: Process) -> socket.socket:
+    """As soon as there is a socket."""
+    while True:
+        try:
+            return connect(process)
+        except NoAgent:
+            time.sleep(0.0001)
 
 
 def test_a_text_that_is_not_ours() -> None:

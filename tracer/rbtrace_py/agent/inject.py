@@ -128,7 +128,7 @@ def _await(process: Process, acknowledged: Callable[[], bool], until: float) -> 
             return False
         if process.wait(min(max(pause, 0.001), left)):
             raise gone(process.pid)
-        pause = min(2 * pause, 0.02)
+        pause = min(2 * pause, 0.005)
     return True
 
 

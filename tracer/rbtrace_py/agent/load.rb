@@ -5,7 +5,8 @@
 #
 # Evaluated in a thread of its own; it may be more than once, but only one can make the
 # link "begun" in the tracer's folder. "said" leads to "done" and the address of the
-# text that the tracer, as process `peer`, proves with; or to what went wrong.
+# text that the tracer, as process `peer`, proves with; or to what went wrong. The tracer
+# is answered here if it comes at once, as nobody else has Ruby's lock then.
 #
 # Every file that is touched, and every wait, costs 0.1 s for each thread that is busy,
 # as it gives up Ruby's lock (GVL). Making a link does not. Nothing is required or loaded
@@ -42,9 +43,10 @@ lambda do |text, folder, socket, peer|
     found = "#{e.class}: #{e.message}".b.delete("\0")
   end
   File.symlink(found.byteslice(0, 2000), "#{folder}/said")
-  Thread.current.priority = 0
   return unless made
 
+  ::Tracepoint::Agent.welcome if ::Tracepoint::Agent.respond_to?(:welcome)
+  Thread.current.priority = 0
+  ::Tracepoint::Agent::Early.complete if defined?(::Tracepoint::Agent::Early)
   ::Tracepoint::Agent::Place.tidy(made)
-  require "socket"
 end

@@ -33,8 +33,12 @@ _COMMENT = b"# frozen_string_literal: true\n"
 _BEGUN, _SAID = "begun", "said"
 _DONE = re.compile("done(?: ([0-9]{1,20}))?")
 _SLOWEST_POLL = 0.005
+_SHORTEST_POLL = 0.001
+"""The agent looks out for us for a moment only (``welcome``, server.rb)."""
 
 _CODE = (
+    "::Thread.start{begin;require'socket.so';rescue ::Exception;end}"
+    "unless defined?(::UNIXServer);"
     "::Thread.start('%s','%s',%d,<<'%s'){|folder,socket,peer,text|begin;"
     '::Thread.current.priority=3;text=text.dup.force_encoding("UTF-8");path="#{folder}/agent.rb";'
     "::RubyVM::InstructionSequence.compile(text,path,path).eval"
@@ -42,7 +46,8 @@ _CODE = (
 )
 """Run where a trap's handler would be: there a thread may be begun, and little else.
 Whatever happens in it is not to reach the program. The whole text of the agent stands
-in it: to read a file gives up Ruby's lock, 0.1 s for every thread that is busy. The
+in it: to read a file gives up Ruby's lock, 0.1 s for every thread that is busy. To
+load a library gives it up too, so two threads load one each at the same time. The
 priority lets it keep the lock for longer than 0.1 s, should the processor be busy; it
 needs some 0.02 s of it."""
 _END = "RBTRACE_PY_END"
@@ -187,7 +192,6 @@ class Said:
 
         The address of the text to prove with, if it said one.
         """
-        pause = 0.0005
         while (found := self._read(_SAID)) is None:
             if time.monotonic() > deadline:
                 raise NotAcknowledged(
@@ -196,8 +200,7 @@ class Said:
                     "threads that are busy keep Ruby's lock for 0.1 s each, again and"
                     " again: give it more --timeout",
                 )
-            _pause(self._process, pause)
-            pause = min(2 * pause, _SLOWEST_POLL)
+            _pause(self._process, _SHORTEST_POLL)
         line = safe_text((found.splitlines() or [b""])[0])
         done = _DONE.fullmatch(line)
         if done is None:
