@@ -210,7 +210,7 @@ def run(*words: object, env: dict[str, str] | None = None) -> tuple[str, str, in
 def answer(tracer: Tracer) -> Any:
     """Press Ctrl-C and read the JSON document it ends with."""
     out, err, code = tracer.finish()
-    assert code == 0, err
+    assert code == 0, out + err
     return json.loads(out)
 
 

@@ -199,8 +199,8 @@ def test_lines_without_a_screen(target, terminal, dumb):
     assert len(parts) == 2
     for part in parts:
         lines = part.splitlines()
-        rate = r"\d+ of 499 rounds/s, \d+ late, 0 failed"
-        assert re.fullmatch(rf"[\d.]+ % of a CPU, \d+ samples, {rate}", lines[0])
+        rate = r"\d+ of 499 rounds/s, [\d,]+ late, 0 failed"
+        assert re.fullmatch(rf"[\d.]+ % of a CPU, [\d,]+ samples, {rate}", lines[0])
         found, off = totals(lines), margin(samples(lines), 6)
         for name, share in SHARES.items():
             assert found[name] == pytest.approx(share, abs=off), part
