@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -148,3 +149,15 @@ def test_several_match_ps_and_nobody_can_be_asked(say: Callable) -> None:
         *(f"  {pid:>8}  sleep 97.25" for pid in sorted(p.pid for p in started)),
         "  give the PID of one, or a REGEX that only it matches",
     ]
+
+
+def test_ctrl_c_once_all_is_said_changes_nothing() -> None:
+    code = (
+        "import atexit, os, signal\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+        "from rbtrace_py.cli.main import main\n"
+        "main(['--version'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.startswith("rbtrace-py")
+    assert (done.stderr, done.returncode) == ("", 0)

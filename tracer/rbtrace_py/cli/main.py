@@ -150,12 +150,17 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         open_closed_streams()
         code = _run(sys.argv[1:] if arguments is None else arguments)
         _flush()
+        _ignore_ctrl_c()
     except BaseException as error:
-        # From here on an impatient second Ctrl-C changes nothing.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _ignore_ctrl_c()
         code = _code_of(error)
         drop_output()
     sys.exit(code)
+
+
+def _ignore_ctrl_c() -> None:
+    """From here on an impatient one changes nothing: all is said, or will be."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _run(arguments: list[str]) -> int:
