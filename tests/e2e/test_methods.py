@@ -107,6 +107,17 @@ def _check_times(found: dict[str, Any], own: dict[str, list[int]]) -> None:
     assert found["Order#total"]["self"] <= found["Order#total"]["total"] / 2
 
 
+def test_an_agent_that_is_taken_out(target: Target, trace: Trace) -> None:
+    """What was counted before is printed, and that more is missing."""
+    tracer = trace("count", target.pid, "-m", "Work.nest", "--yes")
+    step(target, "nest")
+    assert run("detach", target.pid, "--yes")[2] == 0
+    out, err, code = tracer.result()
+    assert re.search(r"method +5 ", out), out
+    assert "its agent hung up" in out + err
+    assert code == 0, err
+
+
 def test_recursion_is_counted_once(target: Target, trace: Trace) -> None:
     tracer = trace("latency", target.pid, "-m", "Work.nest", "--json")
     own = step(target, "nest")

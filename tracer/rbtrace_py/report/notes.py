@@ -24,6 +24,7 @@ LOSSES = (
     "no_block",
     "no_values",
     "silent",
+    "hung_up",
 )
 """Counters of what should be in a result and is not."""
 
@@ -74,6 +75,11 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         " silences all hooks until they are put there again, which is done every 50 ms",
         "what {} processes did is not all here: where a Ractor is collected, Ruby"
         " silences all hooks until they are put there again, which is done every 50 ms",
+    ),
+    "hung_up": (
+        "what 1 process did is not all here: its agent hung up, or did not answer",
+        "what {} processes did is not all here: their agents hung up, or did not"
+        " answer",
     ),
     "other_ractors": (
         "1 process has other Ractors: only its main Ractor is traced",

@@ -43,12 +43,14 @@ KINDS: Mapping[str, tuple[MethodKind, ...]] = {
 BY = ("method", "class", "pid")
 _RETRY_SECONDS = 0.02
 _NAME = 512
+"""Bytes of a name that are shown."""
 _CONDITIONS = {
     "no_inner": Condition.NO_INNER,
     "silent": Condition.SILENT,
     "other_ractors": Condition.OTHER_RACTORS,
 }
-"""Bytes of a name that are shown."""
+_TOLD_OTHERWISE = NoSuchTarget, AnotherProgram, HookMismatch
+"""Ends that are expected, or an error by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +209,7 @@ class Methods(Starting):
         ours = self.targets.ours
         for hook in self._hooks:
             is_live = hook.is_live
-            hook.listen()
-            hook.keep_learning()
+            hook.refresh()
             if is_live and hook.has_executed and ours and hook.pid == ours.pid:
                 self._joining.ask_again(ours)
         self._joining.look()
@@ -287,6 +288,7 @@ class Methods(Starting):
             counters["running"] -= counters["abandoned"]
         for name, bit in _CONDITIONS.items():
             counters[name] = sum(bit in each.conditions for each in found)
+        counters["hung_up"] = sum(hook.has_hung_up for hook in self._hooks)
         counters["without_agent"] = self._joining.without
         counters["late_processes"] = self._joining.late
         if not counted and self._strangers:
@@ -295,7 +297,7 @@ class Methods(Starting):
 
 
 class _Hook:
-    """One process's."""
+    """One process's; ``has_hung_up``: its agent does, and the process goes on."""
 
     def __init__(
         self, process: Process, what: What, before: Callable[[Map], None]
@@ -305,6 +307,7 @@ class _Hook:
         self._tables = Tables(self._armed.shared, self._armed.scale)
         self._rows: dict[int, tuple[Counted, MethodRow]] = {}
         self.held = self._armed.held
+        self.has_hung_up = False
         self.overhead = [safe_text(t.encode(), _NAME) for t in self._armed.overhead]
 
     @property
@@ -325,9 +328,12 @@ class _Hook:
         while self.is_live and readable([self], 0):
             self._armed.listen()
 
-    def keep_learning(self) -> None:
-        """Ask now and then for names: of one that is killed they are lost."""
+    def refresh(self) -> None:
+        """Hear it, and learn names now and then: who is killed takes them along."""
+        self.listen()
         self._armed.keep_learning()
+        why = self._armed.ended
+        self.has_hung_up = not (why is None or isinstance(why, _TOLD_OTHERWISE))
 
     def rows(self, is_timed: bool) -> list[MethodRow]:
         """As they are now."""
