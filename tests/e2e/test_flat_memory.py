@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
+
 from conftest import MAIN, ROOT, TIMEOUT, Target, is_soak
 
 SECONDS, WARM_SECONDS, MOST_MIB = (3600, 300, 8) if is_soak() else (10, 4, 16)
@@ -69,6 +71,7 @@ def running(words: tuple[str, ...], pid: int, folder: Path) -> Iterator[int]:
         process.wait()
 
 
+@pytest.mark.timeout(SECONDS + 600)
 def test_memory_is_flat(
     root: None, start: Callable[..., Target], tmp_path: Path
 ) -> None:
