@@ -195,7 +195,7 @@ build_from() (
   source=$(cd "$1" && pwd)
   shift
   [ -f "$source/vm_core.h" ] || die "$source is no folder of Ruby's source"
-  name=$(basename "$source")$(printf '%s' "$*" | tr -cs 'A-Za-z0-9._' '-')
+  name=$(basename "$source")$(printf '%s' "${*:+ $*}" | tr -cs 'A-Za-z0-9._' '-')
   tree=$RUBIES_DIR/$name
   [ ! -x "$tree/bin/ruby" ] || { say "$tree is built already" && return; }
   mkdir -p "$RUBIES_DIR"
@@ -214,7 +214,8 @@ build_from() (
   say "$tree: $("$tree/bin/ruby" -v)"
 )
 
-make_tree() {
+# In a shell of its own, so that nothing after it is traced.
+make_tree() (
   local source=$1 work=$2 destination=$3 part
   shift 3
   set -x
@@ -233,7 +234,7 @@ make_tree() {
     --disable-install-doc "$@"
   make -j"$(nproc)"
   make install DESTDIR="$destination"
-}
+)
 
 check() {
   [ -x "$1/bin/ruby" ] || die "$1 has no bin/ruby"
