@@ -34,6 +34,25 @@ class Field:
     member: str
 
 
+Differences = Mapping[str, Field | int | None]
+"""What a Ruby has otherwise than the one before, by names of ``Offsets``: a ``Field``
+that is new, or is another member; the offset to which a member has moved; None of a
+field that is gone."""
+
+
+def changed(before: Mapping[str, Field], differences: Differences) -> dict[str, Field]:
+    """Return the fields of ``before`` with these differences."""
+    fields = dict(before)
+    for name, now in differences.items():
+        if now is None:
+            del fields[name]
+        elif isinstance(now, int):
+            fields[name] = Field(now, fields[name].member)
+        else:
+            fields[name] = now
+    return fields
+
+
 class LineTable(str, Enum):
     """How an iseq says which instruction is on which line."""
 

@@ -1,5 +1,7 @@
 """The layouts that are known: a file a minor version, by its structures' own words.
 
+``ruby_2_1.py`` has all of them, each later file what differs from the version before.
+
 From 2.7 on one thing depends on how a Ruby was configured: what lies behind a
 ``rb_jmpbuf_t``, which is 40 bytes with ``__builtin_setjmp`` and 200 without. The tables
 are for the former, as gcc has it by default; Debian's 3.3 and 3.4 are the latter. It
@@ -14,7 +16,7 @@ from dataclasses import fields as fields_of
 from importlib import import_module
 
 from rbtrace_py.errors import UnknownRuby
-from rbtrace_py.rubyvm.layout import Field, Layout, Offsets, Origin, Table
+from rbtrace_py.rubyvm.layout import Field, Layout, Offsets, Origin, Table, changed
 
 VERSIONS = (
     *((2, minor) for minor in range(1, 8)),
@@ -50,10 +52,10 @@ def table_for(version: str) -> Table:
         raise _unknown(version, (major, minor))
     name = f"ruby_{major}_{minor}"
     module = import_module(f"rbtrace_py.rubyvm.layouts.{name}")
-    fields: dict[str, Field] = dict(module.FIELDS)
-    for first, changed in getattr(module, "CHANGES", {}).items():
+    fields: Mapping[str, Field] = module.FIELDS
+    for first, differences in getattr(module, "CHANGES", {}).items():
         if teeny >= first:
-            fields.update(changed)
+            fields = changed(fields, differences)
     return Table((major, minor), module.TRAITS, fields, module.NEWEST)
 
 
