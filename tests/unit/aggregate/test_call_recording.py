@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import struct
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ from rbtrace_py.aggregate.meta import Meta, encode_meta
 from rbtrace_py.aggregate.recording import Recording
 from rbtrace_py.aggregate.switches import Switch, Turn
 from rbtrace_py.errors import BadRecording
-from rbtrace_py.model import CalledMethod, CallRecord, MethodKind
+from rbtrace_py.model import CalledMethod, CallRecord, MethodKind, RubyThread
 
 ENTRY, RETURN, C_ENTRY, C_RETURN, LOST, GC_BEGIN, GC_END = range(1, 8)
 STACK, PLACE, THREAD = 11, 12, 13
@@ -177,6 +179,22 @@ def test_switches_without_calls(tmp_path: Path) -> None:
     recording = CallsRecording(path)
     assert (list(recording), list(recording.timeline())) == ([], SWITCHES[:3])
     assert list(Recording(path)) == []
+
+
+def test_switches_are_not_kept(tmp_path: Path) -> None:
+    """However many have come: only their threads are."""
+    switches = (Switch(4, 70 + time % 2, time, Turn.WOKEN) for time in range(10_000))
+    source = lambda: list(islice(switches, 100))  # noqa: E731
+    before = made(RubyThread)
+    with CallsWriter(tmp_path / "a", META, {}, source) as writer:
+        for _ in range(100):
+            writer.flush()
+        assert made(RubyThread) - before == 2
+
+
+def made(kind: type) -> int:
+    """How many of these there are."""
+    return sum(isinstance(each, kind) for each in gc.get_objects())
 
 
 def test_a_sampler_s_reader_leaves_it_out(tmp_path: Path) -> None:

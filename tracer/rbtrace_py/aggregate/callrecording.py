@@ -86,6 +86,7 @@ class CallsWriter(RecordingWriter):
         self._ask = ask
         self._switches: list[Switch] = []
         self._threads: dict[CallStack, int] = {}
+        self._natives: dict[tuple[Thread, str], int] = {}
         self._methods: dict[int, tuple[CalledMethod, int]] = {}
         super().__init__(path, meta, Statistics("ns", counted="calls"))
 
@@ -141,10 +142,8 @@ class CallsWriter(RecordingWriter):
         rows = []
         before = 0
         for switch in switches:
-            name = self._names.get((switch.pid, switch.tid), "")
-            thread = RubyThread(switch.pid, switch.tid or None, 0, name)
+            number = self._switched((switch.pid, switch.tid))
             state = ord(switch.state or "\0")
-            number = self._tables.thread(thread)
             step = switch.time - before
             rows.append((step, number, switch.what, state, switch.value))
             before = switch.time
@@ -152,6 +151,7 @@ class CallsWriter(RecordingWriter):
 
     def _begin_section(self) -> None:
         self._threads.clear()
+        self._natives.clear()
         self._methods.clear()
         super()._begin_section()
 
@@ -165,6 +165,18 @@ class CallsWriter(RecordingWriter):
         if len(self._methods) >= _MOST_STACKS:
             self._methods.clear()
         self._methods[id(method)] = (method, number)
+        return number
+
+    def _switched(self, native: Thread) -> int:
+        """The number of a kernel thread, and of its name, which may come later."""
+        name = self._names.get(native, "")
+        number = self._natives.get((native, name))
+        if number is None:
+            if len(self._natives) >= _MOST_STACKS:
+                self._natives.clear()
+            pid, tid = native
+            thread = RubyThread(pid, tid or None, 0, name)
+            number = self._natives[native, name] = self._tables.thread(thread)
         return number
 
     def _thread(self, told: Told) -> int:
