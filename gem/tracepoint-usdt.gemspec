@@ -13,6 +13,7 @@ Gem::Specification.new do |spec|
     or gdb, without a restart. Linux on x86-64 and aarch64; elsewhere the same
     API does nothing.
   TEXT
+  spec.homepage = "https://rubygems.org/gems/tracepoint-usdt"
   spec.license = "MIT"
   spec.required_ruby_version = ">= 2.7"
   spec.metadata["rubygems_mfa_required"] = "true"

@@ -21,13 +21,13 @@ extern "C" {
 /* ----------------------------------------------------------------- version */
 
 /* Of this header; sdt_version() is that of the library that is loaded. */
-#define SDT_VERSION "0.1.0"
+#define SDT_VERSION "0.2.0"
 /* To compare: SDT_VERSION_NUMBER >= SDT_VERSION_OF(0, 2, 0) */
 #define SDT_VERSION_OF(major, minor, patch)                                    \
   ((major) * 1000000 + (minor) * 1000 + (patch))
-#define SDT_VERSION_NUMBER SDT_VERSION_OF(0, 1, 0)
+#define SDT_VERSION_NUMBER SDT_VERSION_OF(0, 2, 0)
 
-/* "0.1.0"; never NULL. */
+/* "0.2.0"; never NULL. */
 const char *sdt_version(void);
 
 /* ------------------------------------------------------------------ limits */

@@ -97,7 +97,8 @@ class PackagingTest < Minitest::Test
   end
 
   def build_gem
-    run_in(File.join(@tree, "gem"), tool("gem"), "build", "tracepoint-usdt.gemspec")
+    output = run_in(File.join(@tree, "gem"), tool("gem"), "build", "tracepoint-usdt.gemspec")
+    refute_match(/WARNING/, output)
     Dir[File.join(@tree, "gem/*.gem")].first || flunk("gem build built nothing")
   end
 

@@ -34,4 +34,4 @@ else:
         return sorted(__getattr__("__all__"))
 
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -17,11 +17,12 @@ make_() {
 
 make_ install
 stage="$root/a stage"
+version=$(sed -n 's/^#define SDT_VERSION "\(.*\)"$/\1/p' libstapsdt.h)
 expected="/usr/include/libstapsdt.h
 /usr/lib/multi/libstapsdt.a
 /usr/lib/multi/libstapsdt.so
 /usr/lib/multi/libstapsdt.so.0
-/usr/lib/multi/libstapsdt.so.0.1.0
+/usr/lib/multi/libstapsdt.so.$version
 /usr/lib/multi/pkgconfig/libstapsdt.pc"
 found=$(cd "$stage" && find . ! -type d | cut -c2- | LC_ALL=C sort)
 [ "$found" = "$expected" ] || fail "installed: $found"
