@@ -4,7 +4,7 @@
 #
 #   scripts/test.sh               with this machine's Ruby, and a smoke test of the others
 #   scripts/test.sh --all         also everything with the others (needs root)
-#   scripts/test.sh c ruby …      only these parts: c, ruby, python, rubies
+#   scripts/test.sh c ruby …      only these parts: c, ruby, python, install, rubies
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$REPO"
@@ -103,19 +103,24 @@ print(*json.load(open(sys.argv[1])), sep="\n")' .pytest_cache/v/cache/lastfailed
 }
 
 test_python() {
-  part "tracer and end to end" tracer_tests -m "not rubies"
+  part "tracer and end to end" tracer_tests -m "not rubies and not install"
+}
+
+# Into empty environments, from the package registries.
+test_install() {
+  part "installation" tracer_tests -m install
 }
 
 parts=("$@")
 case "$*" in
   '') parts=(c ruby python) ;;
   # The others last: the rest runs as on a machine that has none of them.
-  --all) parts=(c ruby python rubies) ;;
+  --all) parts=(c ruby python install rubies) ;;
 esac
 for name in "${parts[@]}"; do
   case $name in
-    c | ruby | python | rubies) "test_$name" ;;
-    *) die "no part called $name: c, ruby, python, rubies" ;;
+    c | ruby | python | install | rubies) "test_$name" ;;
+    *) die "no part called $name: c, ruby, python, install, rubies" ;;
   esac
 done
 

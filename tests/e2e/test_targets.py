@@ -208,6 +208,9 @@ def test_without_root_it_says_what_is_missing(start, root, public_copy):
     )
     assert done.returncode == 3
     assert "not permitted" in done.stderr.lower() or "root" in done.stderr
+    *_, last = done.stderr.splitlines()
+    program = Path(sys.executable).resolve().with_name("rbtrace-py")
+    assert last == f"  sudo {program} count {target.pid} late:first"
 
 
 def test_a_kernel_thread():
@@ -236,22 +239,47 @@ def test_the_first_line_of_a_process_is_waited_for(start):
     assert read_line(target.process.stdout) == "done 0"
 
 
+WITHOUT_BCC = (
+    *("unshare", "--mount", "sh", "-c"),
+    'mount -t tmpfs none /usr/lib/python3/dist-packages/bcc && exec "$@"',
+    "sh",
+)
+"""Debian's bcc is looked for there whichever Python runs."""
+
+
 @pytest.mark.parametrize(
-    ("module", "said"),
+    ("files", "said"),
     [
-        ("raise ImportError('libbcc.so.0 is missing')", "libbcc.so.0 is missing"),
-        ("", "is not the BPF Compiler Collection"),
+        ({}, "it is not installed"),
+        ({"bcc.py": ""}, "bcc.py is PyPI's bcc, another program"),
+        ({"bcc/__init__.py": "print(1)"}, "__init__.py is PyPI's bcc"),
+        (
+            {
+                "bcc/__init__.py": "from . import libbcc",
+                "bcc/libbcc.py": "raise OSError('libbcc.so.0 is missing')",
+            },
+            "libbcc.so.0 is missing",
+        ),
     ],
 )
-def test_without_bcc(start, root, tmp_path, module, said):
-    """It is missing, or it is the other package of that name."""
+def test_without_bcc(start, root, tmp_path, files, said):
+    """It is missing, or broken, or it is the other package of that name."""
     target = start("late.rb")
-    (tmp_path / "bcc.py").write_text(module)
-    env = {"PYTHONPATH": f"{tmp_path}:{ROOT}/tracer", "RBTRACE_CACHE_DIR": ""}
-    out, err, code = run("count", target.pid, "late:first", env=env)
-    assert (out, code) == ("", 1)
-    assert said in " ".join(err.split())
-    assert "python3-bpfcc" in err
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    words = [sys.executable, "-c", MAIN, "count", str(target.pid), "late:first"]
+    path = f"{tmp_path}:{ROOT}/tracer"
+    done = subprocess.run(
+        [*WITHOUT_BCC, *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": path, "RBTRACE_CACHE_DIR": ""},
+    )
+    assert (done.stdout, done.returncode) == ("", 1)
+    assert said in " ".join(done.stderr.split())
+    assert "apt-get install python3-bpfcc" in done.stderr
     assert target.step("enabled") == "done [false]"
 
 

@@ -48,9 +48,18 @@ class FilterError(UsageError):
 
 
 class NotPermitted(RbtraceError):
-    """The kernel said no; the hint says which knob it is."""
+    """The kernel said no; the hint says which knob it is.
+
+    root_helps: root may do what this user may not
+    """
 
     exit_code = 3
+
+    def __init__(
+        self, message: str, hint: str = "", *, root_helps: bool = False
+    ) -> None:
+        super().__init__(message, hint)
+        self.root_helps = root_helps
 
 
 class NoSuchTarget(RbtraceError):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from linux_targets import running
 
+from rbtrace_py.bpf import compiler
 from rbtrace_py.errors import (
     BpfError,
     NotPermitted,
@@ -182,7 +183,9 @@ def test_features_that_cannot_be_asked(
 
 
 def test_no_bcc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "bcc", None)
+    monkeypatch.delitem(sys.modules, "bcc", raising=False)
+    monkeypatch.setattr(compiler, "_DEBIAN_BCC", "/no/such/file")
+    monkeypatch.setattr(sys, "path", [])
     check = doctor._bcc()
     assert check.status is Status.FAIL
     assert "python3-bpfcc" in check.advice

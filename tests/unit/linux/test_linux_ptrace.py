@@ -419,6 +419,7 @@ def test_yama_forbids_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(permission, "read_int", lambda path: 3)
     error = permission.explain_denied(os.getpid(), "the memory")
     assert "ptrace_scope = 3" in str(error)
+    assert not error.root_helps
 
 
 def test_root_without_the_capability(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,7 @@ def placed(
         raise NotPermitted(
             f"process {process.pid} belongs to user {owner.uid}",
             "run as that user, or as root",
+            root_helps=True,
         )
     root = process.open("root", os.O_PATH | os.O_DIRECTORY)
     try:

@@ -87,4 +87,5 @@ def denied(process: Process, has_proved: bool) -> NotPermitted:
         f"the agent lets in who may read its process's memory: {reason}",
         f"{reason.hint}; or the program's owner starts it with"
         " TRACEPOINT_AGENT=observe, trace or eval",
+        root_helps=reason.root_helps,
     )

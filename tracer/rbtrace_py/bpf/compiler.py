@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import json
 import os
 import platform
@@ -17,6 +18,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,10 @@ from rbtrace_py.errors import BpfError
 _HERE = Path(__file__).parent
 _SOURCES = _HERE / "programs"
 _INCLUDE = _HERE / "include"
+
+_DEBIAN_BCC = "/usr/lib/python3/dist-packages/bcc/__init__.py"
+_OWN_FILE = "libbcc.py"
+"""A file that the BPF Compiler Collection's package has, and PyPI's bcc has not."""
 
 _LD_IMM64 = 0x18
 _PSEUDO_MAP_FD = 1
@@ -121,22 +128,50 @@ def _compile(
 
 
 def import_bcc() -> Any:
-    """The bcc module; BpfError says how to get it."""
+    """The bcc module, whichever Python runs; BpfError says how to get it."""
     try:
-        import bcc
-    except ImportError as error:
+        with _found(_find_bcc()):
+            import bcc
+    except (ImportError, OSError) as error:  # OSError: libbcc.so.0 is not there
         raise BpfError(
-            f"bcc's Python module cannot be loaded: {error}",
-            "install it (Debian, Ubuntu: apt-get install python3-bpfcc) and run"
-            f" rbtrace-py with the Python it is built for, not {sys.executable}",
+            f"bcc, the BPF Compiler Collection, cannot be loaded: {error}",
+            "apt-get install python3-bpfcc (on Debian and Ubuntu)",
         ) from error
-    if not hasattr(bcc, "BPF"):
-        raise BpfError(
-            "the module called bcc is not the BPF Compiler Collection",
-            "the PyPI package of that name is something else;"
-            " install python3-bpfcc with apt",
-        )
     return bcc
+
+
+def _find_bcc() -> ModuleSpec:
+    """Where it is; raises ImportError.
+
+    Debian's package is pure Python, but on the path of Debian's own Python alone.
+    Elsewhere bcc is on the path, if anywhere.
+    """
+    if os.path.exists(_DEBIAN_BCC):
+        spec = importlib.util.spec_from_file_location("bcc", _DEBIAN_BCC)
+    else:
+        spec = importlib.util.find_spec("bcc")
+    if spec is None or spec.origin is None:
+        raise ImportError("it is not installed")
+    if not os.path.exists(os.path.join(os.path.dirname(spec.origin), _OWN_FILE)):
+        # It is not even run, as root at that, to see what it is.
+        raise ImportError(f"{spec.origin} is PyPI's bcc, another program")
+    return spec
+
+
+@contextlib.contextmanager
+def _found(spec: ModuleSpec) -> Iterator[None]:
+    """While entered, the module of that name is found there."""
+
+    class Finder(MetaPathFinder):
+        def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+            return spec if name == spec.name else None
+
+    finder = Finder()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
 
 
 def _relocate(

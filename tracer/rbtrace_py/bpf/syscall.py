@@ -78,6 +78,7 @@ def refused(error: int, doing: str, log: str = "") -> BpfError | NotPermitted:
             text,
             "run it as root (sudo), or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE;"
             " `rbtrace-py doctor` shows what is missing",
+            root_helps=True,
         )
     return BpfError(text, log)
 

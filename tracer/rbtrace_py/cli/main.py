@@ -6,6 +6,8 @@ import errno
 import importlib
 import io
 import os
+import shlex
+import shutil
 import signal
 import sys
 import textwrap
@@ -18,7 +20,13 @@ import click
 
 from rbtrace_py import __version__
 from rbtrace_py.cli.stop import is_ignored
-from rbtrace_py.errors import FilterError, RbtraceError, TooManyFiles, UsageError
+from rbtrace_py.errors import (
+    FilterError,
+    NotPermitted,
+    RbtraceError,
+    TooManyFiles,
+    UsageError,
+)
 from rbtrace_py.report.pointer import pointed
 from rbtrace_py.report.style import Style
 
@@ -219,6 +227,8 @@ def _said(error: BaseException) -> int:
     if not isinstance(error, RbtraceError):
         raise error
     show_error(error)
+    if isinstance(error, NotPermitted) and error.root_helps and os.geteuid() != 0:
+        click.echo(f"  {_with_sudo()}", err=True)
     return error.exit_code
 
 
@@ -287,6 +297,13 @@ def show_error(error: RbtraceError) -> None:
             click.echo(line, err=True)
     for line in error.hint.splitlines():
         click.echo(wrapped(line, "  ", style), err=True)
+
+
+def _with_sudo() -> str:
+    """This command as root, to be typed: sudo's PATH has no virtual environment."""
+    started = shutil.which(sys.argv[0])
+    program = started or os.path.join(os.path.dirname(sys.executable), "rbtrace-py")
+    return shlex.join(["sudo", os.path.abspath(program), *sys.argv[1:]])
 
 
 def wrapped(line: str, margin: str, style: Style) -> str:

@@ -110,6 +110,7 @@ def open_mapped(process: Process, file: MappedFile) -> OpenBinary:
         raise NotPermitted(
             f"not allowed to open {file.binary.path}, mapped by {process.pid}",
             "run as root, or with CAP_SYS_PTRACE and CAP_CHECKPOINT_RESTORE",
+            root_helps=True,
         )
     raise BadElf(
         f"the file that {process.pid} maps as {file.binary.path} cannot be found,"

@@ -67,7 +67,9 @@ class Btf:
                 " Debian, Ubuntu and Fedora are",
             ) from None
         except OSError as error:
-            raise NotPermitted(f"{path}: {error.strerror}", "run as root") from None
+            raise NotPermitted(
+                f"{path}: {error.strerror}", "run as root", root_helps=True
+            ) from None
 
     def offset(self, path: str) -> int | None:
         """Return the byte offset of ``struct.member[.member…]``, or None.

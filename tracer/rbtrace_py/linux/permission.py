@@ -26,6 +26,8 @@ _AS_ROOT = "run as root, or with CAP_SYS_PTRACE"
 _FIRST_USER_NAMESPACE = 0xEFFFFFFD
 """Its inode: PROC_USER_INIT_INO (include/linux/proc_ns.h)."""
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
+_NOBODY = 3
+"""Yama's scope in which nobody may look into another process, root included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +50,20 @@ def explain_ptrace_denied(process: Process) -> NotPermitted:
 
 def explain_denied(pid: int, what: str) -> NotPermitted:
     """The same for ``what`` of a process; nothing raises if it has ended."""
-    reason, hint = _why(pid)
+    scope = read_int(_YAMA) or 0
+    reason, hint = _why(pid, scope)
     message = f"not allowed to read {what} of process {pid}"
-    return NotPermitted(f"{message}: {reason}" if reason else message, hint)
+    return NotPermitted(
+        f"{message}: {reason}" if reason else message,
+        hint,
+        root_helps=scope < _NOBODY and os.geteuid() != 0,
+    )
 
 
-def _why(pid: int) -> tuple[str, str]:
+def _why(pid: int, scope: int) -> tuple[str, str]:
     """Reason and advice."""
     own, its = credentials(os.getpid()), credentials(pid)
-    scope = read_int(_YAMA) or 0
-    if scope >= 3:
+    if scope >= _NOBODY:
         return (
             "Yama forbids it to everybody (kernel.yama.ptrace_scope = 3)",
             "only a reboot changes that",

@@ -1,0 +1,115 @@
+"""A wheel and a folder in empty virtual environments, as ``pip install`` makes them.
+
+They come from the package registry, as they do for a user.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from installed import Environment, copy_of_sources, pythons
+
+from processes import LIB, ROOT, TARGETS, Target
+
+pytestmark = [pytest.mark.install, pytest.mark.timeout(900)]
+
+NO_BCC = (
+    *("unshare", "--mount", "sh", "-c"),
+    'mount -t tmpfs none /usr/lib/python3/dist-packages/bcc && exec "$@"',
+    "sh",
+)
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with this checkout's wheel, and all that it and its building need."""
+    folder = tmp_path_factory.mktemp("wheels")
+    maker = Environment(folder / "venv", pythons()[0])
+    project = (ROOT / "pyproject.toml").read_text()
+    found = re.search(r"^requires = (\[.*\])$", project, re.MULTILINE)
+    assert found is not None
+    sources = copy_of_sources(folder / "sources")
+    words = ["wheel", "--quiet", "--wheel-dir", folder, sources]
+    maker.pip(*words, *ast.literal_eval(found[1]))
+    return folder
+
+
+@pytest.fixture(scope="module", params=pythons(), ids=str)
+def installed(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    wheels: Path,
+) -> Environment:
+    """The wheel for one Python, the folder itself for the other."""
+    folder = tmp_path_factory.mktemp("install")
+    made = Environment(folder / "venv", request.param)
+    if request.param == pythons()[0]:
+        (what,) = wheels.glob("rbtrace_py-*.whl")
+    else:
+        what = copy_of_sources(folder / "sources")
+    made.pip("install", "--quiet", "--no-index", "--find-links", wheels, what)
+    return made
+
+
+@pytest.fixture
+def target() -> Iterator[Target]:
+    started = Target("ruby", f"-I{LIB}", str(TARGETS / "late.rb"))
+    yield started
+    started.close()
+
+
+def test_stacks_without_bcc(
+    installed: Environment, target: Target, root: None, tmp_path: Path
+) -> None:
+    recording = tmp_path / "a.rbrec"
+    for words in (
+        ("dump", target.pid),
+        ("top", target.pid, "-d", "0.3"),
+        ("stacks", target.pid, "-d", "0.3", "--mode", "wall"),
+        ("record", target.pid, "-d", "0.3", "--mode", "wall", "-o", recording),
+        ("report", recording),
+    ):
+        done = subprocess.run(
+            list(map(str, [*NO_BCC, installed.command, *words])),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=installed.env,
+            cwd="/",
+        )
+        assert done.returncode == 0, (words, done.stderr)
+        assert "Compiler Collection" not in done.stderr
+
+
+def test_a_filter_is_compiled_by_the_distributions_bcc(
+    installed: Environment, target: Target, root: None
+) -> None:
+    done = installed.run(
+        *("count", target.pid, "late:first", "--filter", "pid > 0", "-d", "0.3"),
+        env={"RBTRACE_CACHE_DIR": ""},
+    )
+    assert "late:first" in done.stdout
+    assert "✓ bcc" in installed.run("doctor").stdout
+
+
+def test_the_command_to_type(installed: Environment, target: Target) -> None:
+    """A virtual environment's folder is not on sudo's PATH."""
+    # It may read files of others, as a Python of root's own, and nothing else.
+    caps = "=-all,+dac_read_search"
+    nobody = ["setpriv", "--reuid=65534", "--clear-groups"]
+    nobody += [f"--inh-caps{caps}", f"--ambient-caps{caps}"]
+    done = subprocess.run(
+        [*nobody, str(installed.command), "dump", str(target.pid)],
+        capture_output=True,
+        text=True,
+        env=installed.env,
+        cwd="/",
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+    last = done.stderr.splitlines()[-1]
+    assert last == f"  sudo {installed.command} dump {target.pid}"
