@@ -20,7 +20,7 @@ from table import Ratio, Row, interleaved, ns
 from rbtrace_py.agent.arming import Armed, Selector, What
 from rbtrace_py.agent.shared import Mode, SharedMemory
 from rbtrace_py.linux.process import Process
-from rbtrace_py.session.hook_offsets import hook_offsets
+from rbtrace_py.session.methods.hook_offsets import hook_offsets
 from targets import HERE, ROOT, Target
 
 FIB, REQUESTS = 27, 300

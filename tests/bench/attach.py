@@ -11,7 +11,7 @@ from table import Row
 from rbtrace_py.agent.hook import hook
 from rbtrace_py.aggregate.attached import Cost
 from rbtrace_py.linux.process import Process
-from rbtrace_py.session.attaching import attach
+from rbtrace_py.session.inside.attach import attach
 from targets import ROOT
 
 PROGRAM = str(ROOT / "tests" / "targets" / "injected.rb")

@@ -7,8 +7,8 @@ from table import Row
 
 from rbtrace_py.aggregate.hdr import HIGHEST
 from rbtrace_py.aggregate.histogram import Histogram
-from rbtrace_py.session.latency import Latency
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.probes.latency import Latency
+from rbtrace_py.session.targets.targets import Targets
 from targets import c_target
 
 PERCENTILES = [*(i / 4 for i in range(401)), 99.9, 99.99, 99.999]

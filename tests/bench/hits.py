@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 from table import Row, compared, interleaved
 
-from rbtrace_py.session.asked import Options
-from rbtrace_py.session.base import Session
-from rbtrace_py.session.count import Count
-from rbtrace_py.session.grouped import Grouped
-from rbtrace_py.session.latency import Latency
-from rbtrace_py.session.targets import Targets
-from rbtrace_py.session.trace import Trace
+from rbtrace_py.session.probes.count import Count
+from rbtrace_py.session.probes.grouped import Grouped
+from rbtrace_py.session.probes.latency import Latency
+from rbtrace_py.session.probes.query import ProbeOptions
+from rbtrace_py.session.probes.session import ProbeSession
+from rbtrace_py.session.probes.trace import Trace
+from rbtrace_py.session.targets.targets import Targets
 from targets import PARTS, Bare, Target, c_target, ruby_target
 
-Make = Callable[[Targets], Session]
+Make = Callable[[Targets], ProbeSession]
 
 
 class Hits:
@@ -55,7 +55,7 @@ class Hits:
 
         return run
 
-    def _note_lost(self, name: str, session: Session) -> None:
+    def _note_lost(self, name: str, session: ProbeSession) -> None:
         """Hits that were fired and are not in the answer."""
         if isinstance(session, Bare) or not isinstance(session, Grouped):
             return
@@ -78,7 +78,7 @@ def trace(*words: str) -> Make:
 
 
 def latency(*words: str, by: str | None = None) -> Make:
-    return lambda targets: Latency(targets, words, Options(by=by))
+    return lambda targets: Latency(targets, words, ProbeOptions(by=by))
 
 
 def enabled(times: int, rounds: int) -> list[Row]:

@@ -8,7 +8,7 @@ from statistics import median
 from table import Row, seconds
 
 from rbtrace_py.bpf.attach import choose_attacher
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.targets.targets import Targets
 from targets import Bare, Target, c_target, ruby_target
 
 

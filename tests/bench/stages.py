@@ -37,12 +37,12 @@ def main() -> None:
     import rbtrace_py.cli.count
     from rbtrace_py.bpf import attach, compiler, maps, program, syscall
     from rbtrace_py.cli.main import main as command
-    from rbtrace_py.session import base
+    from rbtrace_py.session.probes import session
 
     SPENT["interpreter"] = BEGAN - started
     SPENT["imports"] = time.monotonic() - imports
     assert rbtrace_py.cli.count
-    base.find_probes = clocked("scan", base.find_probes)
+    session.find_probes = clocked("scan", session.find_probes)
     compiler.import_bcc = clocked("import bcc", compiler.import_bcc)
     program.compile_program = clocked("compile", program.compile_program)
     syscall.load_program = clocked("load", syscall.load_program)

@@ -21,7 +21,7 @@ from table import Ratio, Row, interleaved, ns
 
 from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.linux.process import Process
-from rbtrace_py.session.switches import Switches
+from rbtrace_py.session.stacks.context_switches import ContextSwitches
 from targets import PARTS, Target
 
 TURNS = 5000
@@ -87,11 +87,11 @@ def cost(rounds: int) -> list[Row]:
 
 
 @contextmanager
-def _watching(*pids: int) -> Iterator[Switches | None]:
+def _watching(*pids: int) -> Iterator[ContextSwitches | None]:
     if not pids:
         yield None
         return
-    with Switches() as switches:
+    with ContextSwitches() as switches:
         for pid in pids:
             with Process(pid) as process:
                 switches.watch(process)

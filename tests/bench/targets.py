@@ -11,9 +11,9 @@ from pathlib import Path
 
 from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.model import Probe
-from rbtrace_py.session.count import Count
-from rbtrace_py.session.engine import Engine, SlotPlan, Wanted
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.probes.count import Count
+from rbtrace_py.session.probes.engine import AttachRequest, Engine, SlotPlan
+from rbtrace_py.session.targets.targets import Targets
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -101,6 +101,6 @@ class Bare(Count):
         source = str(HERE / "bpf" / "bare.c")
         self._engines.append(Engine(attacher, None, source, ("on_hit",), {}, flags))
 
-    def wanted(self, engine: int, probes: Sequence[Probe]) -> list[Wanted]:
+    def wanted(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
         slots = tuple(SlotPlan(operand=index) for index in range(self._slots))
-        return [Wanted(probe, 0, slots) for probe in self.picked(probes)]
+        return [AttachRequest(probe, 0, slots) for probe in self.picked(probes)]

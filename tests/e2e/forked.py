@@ -16,7 +16,7 @@ from typing import NoReturn
 from conftest import TIMEOUT, read_line
 from rbtrace_py.agent.client import Agent
 from rbtrace_py.cli.main import main
-from rbtrace_py.session import attaching
+from rbtrace_py.session.inside import attach
 
 MARK = secrets.token_hex(4)
 """What the names begin with that these commands give to files in a target's root."""
@@ -161,7 +161,7 @@ def at_step(step: str, act: Callable[[], None]) -> Prepare:
     """At that step of putting the agent into a process."""
 
     def prepare() -> None:
-        load = attaching.load_agent
+        load = attach.load_agent
 
         def acting(*arguments):
             *rest, at = arguments
@@ -173,7 +173,7 @@ def at_step(step: str, act: Callable[[], None]) -> Prepare:
 
             return load(*rest, noted)
 
-        attaching.load_agent = acting
+        attach.load_agent = acting
 
     return prepare
 

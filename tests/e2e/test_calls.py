@@ -21,8 +21,8 @@ import pytest
 import rubies
 from conftest import LIB, MAIN, ROOT, TARGETS, TIMEOUT, Target, Tracer, run
 from rbtrace_py.agent.arming import Selector
-from rbtrace_py.session.calls import Calls, CallsOptions
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.methods.calls import Calls, CallsOptions
+from rbtrace_py.session.targets.targets import Targets
 from ruby_builds import EACH
 
 Start = Callable[..., Target]

@@ -20,9 +20,9 @@ from conftest import MAIN, ROOT, TIMEOUT, Target, run
 from rbtrace_py.cli.console import _signals
 from rbtrace_py.cli.main import Interrupted
 from rbtrace_py.linux.process import Process
-from rbtrace_py.session import completion
-from rbtrace_py.session import console as session
-from rbtrace_py.session.console import Console
+from rbtrace_py.session.inside import completion
+from rbtrace_py.session.inside import console as session
+from rbtrace_py.session.inside.console import Console
 from rubies import HERE
 from ruby_builds import EACH
 

@@ -255,7 +255,7 @@ def test_a_hundred_threads(root: None) -> None:
     from rbtrace_py.linux.process import Process
     from rbtrace_py.report.dump import dump_lines
     from rbtrace_py.report.style import PLAIN
-    from rbtrace_py.session.dump import dump
+    from rbtrace_py.session.stacks.dump import dump
 
     target = Standing(rubies.HERE, "98")
     try:

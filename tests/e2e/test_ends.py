@@ -8,9 +8,9 @@ import time
 import pytest
 
 from conftest import TARGETS, Target
-from rbtrace_py.session.count import Count
-from rbtrace_py.session.latency import Latency
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.probes.count import Count
+from rbtrace_py.session.probes.latency import Latency
+from rbtrace_py.session.targets.targets import Targets
 
 INTEGER = 1
 

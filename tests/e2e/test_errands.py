@@ -11,9 +11,9 @@ import pytest
 from conftest import TIMEOUT, Target, Tracer, has_ruby_probes
 from rbtrace_py.agent.client import Agent
 from rbtrace_py.linux.process import Process
-from rbtrace_py.session import errand
-from rbtrace_py.session.exceptions import ExceptionOptions, Exceptions
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.inside import agent_task
+from rbtrace_py.session.methods.exceptions import ExceptionOptions, Exceptions
+from rbtrace_py.session.targets.targets import Targets
 
 Start = Callable[..., Target]
 Trace = Callable[..., Tracer]
@@ -79,7 +79,7 @@ def test_code_whose_time_is_over_is_run_again(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was raised between two runs is not known, and counts as lost."""
-    monkeypatch.setattr(errand, "_LIMIT_MS", 2_000)
+    monkeypatch.setattr(agent_task, "_LIMIT_MS", 2_000)
     deadline = time.monotonic() + TIMEOUT
     targets = Targets.from_pids([target.pid])
     with closing(targets), Exceptions(targets, ExceptionOptions()) as session:

@@ -20,7 +20,7 @@ from conftest import MAIN, ROOT, TIMEOUT, Target, run
 from public_copy import PublicCopy
 from rbtrace_py.aggregate.inside import Raised
 from rbtrace_py.linux.process import Process
-from rbtrace_py.session.inside import evaluate
+from rbtrace_py.session.inside.commands import evaluate
 from rubies import HERE, USER
 from ruby_builds import EACH
 

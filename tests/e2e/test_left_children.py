@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from conftest import LIB, TIMEOUT, Target
-from rbtrace_py.session.calls import Calls, CallsOptions
-from rbtrace_py.session.joining import SECONDS, Joining
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.methods.calls import Calls, CallsOptions
+from rbtrace_py.session.targets.joining import SECONDS, Joining
+from rbtrace_py.session.targets.targets import Targets
 
 PROGRAM = f"""
 require "tracepoint/agent"

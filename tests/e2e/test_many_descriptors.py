@@ -13,9 +13,9 @@ from conftest import Target
 from rbtrace_py.agent.arming import Selector
 from rbtrace_py.aggregate.calls import Happened
 from rbtrace_py.linux.ready import readable
-from rbtrace_py.session.calls import Calls, CallsOptions
-from rbtrace_py.session.methods import Methods
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.methods.calls import Calls, CallsOptions
+from rbtrace_py.session.methods.tables import Methods
+from rbtrace_py.session.targets.targets import Targets
 
 HELD = 1100
 """Of which 1024 are as many as select takes."""

@@ -18,9 +18,9 @@ import pytest
 
 import rubies
 from conftest import TARGETS, TIMEOUT, Target, Tracer, answer, has_ruby_probes, run
-from rbtrace_py.session.exceptions import ExceptionOptions, Exceptions
-from rbtrace_py.session.methods import Methods
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.methods.exceptions import ExceptionOptions, Exceptions
+from rbtrace_py.session.methods.tables import Methods
+from rbtrace_py.session.targets.targets import Targets
 from rubies import Running
 from ruby_builds import EACH
 

@@ -16,7 +16,7 @@ import ruby_builds
 from conftest import Tracer, run
 from processes import TARGETS, Target
 from rbtrace_py.linux.process import Process
-from rbtrace_py.session.rubies import Mode, RubyProcess
+from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from ruby_builds import Build
 
 BUILDS = tuple(map(Build, ("3.3", "3.4", "4.0.5-shared")))
@@ -53,7 +53,7 @@ def check_samples(target: Target, process: Process) -> None:
     with RubyProcess(process) as ruby:
         for turn in "baba":
             target.step(turn)  # most often on the same native thread
-            samples = ruby.samples(Mode.CPU)  # of the main thread perhaps, too
+            samples = ruby.samples(SamplingMode.CPU)  # of the main thread perhaps, too
             (sample,) = [one for one in samples if not one.thread.is_main]
             frames = [frame.name for frame in sample.stack.frames]
             assert (sample.thread.name, sample.thread.tid) == (turn, None)

@@ -16,8 +16,8 @@ import pytest
 
 import rubies
 from conftest import TIMEOUT, Tracer, answer, run
-from rbtrace_py.session.calls import Calls, CallsOptions
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.methods.calls import Calls, CallsOptions
+from rbtrace_py.session.targets.targets import Targets
 
 Trace = Callable[..., Tracer]
 

@@ -190,8 +190,8 @@ def test_a_full_disk(busy: Target) -> None:
 
 def test_descriptors_are_given_back(start: START, root: None) -> None:
     """Of many threads and targets that come and go, in one process of ours."""
-    from rbtrace_py.session.sampling import Sampling
-    from rbtrace_py.session.targets import Targets
+    from rbtrace_py.session.stacks.sampling import Sampling
+    from rbtrace_py.session.targets.targets import Targets
 
     target = start("states.rb", "1")
     before = len(os.listdir("/proc/self/fd"))

@@ -23,7 +23,7 @@ from conftest import (
     read_line,
     run,
 )
-from rbtrace_py.session.filters import check_syntax
+from rbtrace_py.session.probes.filters import check_syntax
 
 UNSHARE = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 

@@ -42,16 +42,16 @@ from rbtrace_py.report.asked import ReportOptions
 from rbtrace_py.report.folded import folded_rows
 from rbtrace_py.report.folding import Folding
 from rbtrace_py.report.formats import FORMATS, format_named
-from rbtrace_py.session.cores import CoreOptions
-from rbtrace_py.session.cores import dump_core as _dump_core
-from rbtrace_py.session.dump import DumpOptions
-from rbtrace_py.session.dump import dump as _dump
 from rbtrace_py.session.limits import Limits
-from rbtrace_py.session.report import Filters, Recorded, open_recorded
-from rbtrace_py.session.rounds import run
-from rbtrace_py.session.rubies import Mode
-from rbtrace_py.session.sampling import Sampling, SamplingOptions
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.stacks.cores import CoreOptions
+from rbtrace_py.session.stacks.cores import dump_core as _dump_core
+from rbtrace_py.session.stacks.dump import DumpOptions
+from rbtrace_py.session.stacks.dump import dump as _dump
+from rbtrace_py.session.stacks.report import Filters, Recorded, open_recorded
+from rbtrace_py.session.stacks.ruby_process import SamplingMode
+from rbtrace_py.session.stacks.run import run
+from rbtrace_py.session.stacks.sampling import Sampling, SamplingOptions
+from rbtrace_py.session.targets.targets import Targets
 
 __all__ = [
     "BadRecording",
@@ -115,13 +115,13 @@ def attach(
 
     Raises NoSuchTarget, NotPermitted, NotRuby, UnknownRuby, UsageError.
     """
-    modes = [one.value for one in Mode]
+    modes = [one.value for one in SamplingMode]
     if mode not in modes:
         raise UsageError(f"no mode {mode!r}", f"there are {', '.join(modes)}")
     wanted = [pids] if isinstance(pids, int) else list(pids)
     if not wanted:
         raise UsageError("no process was named")
-    options = SamplingOptions(rate, Mode(mode), idle, pause, ruby_version)
+    options = SamplingOptions(rate, SamplingMode(mode), idle, pause, ruby_version)
     return Sampler(Targets.from_pids(wanted, subprocesses), options)
 
 

@@ -19,7 +19,7 @@ import rubies
 from processes import TARGETS, Target
 from rbtrace_py.agent.inject import Injection, inject
 from rbtrace_py.linux.process import Process
-from rbtrace_py.session.injection import ruby_addresses
+from rbtrace_py.session.inside.injection import ruby_addresses
 
 PROGRAM = str(TARGETS / "injected.rb")
 LIMIT = 60.0

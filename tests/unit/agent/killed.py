@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT / "tracer"))
 
 from rbtrace_py.agent.inject import inject  # noqa: E402
 from rbtrace_py.linux.process import Process  # noqa: E402
-from rbtrace_py.session.injection import ruby_addresses  # noqa: E402
+from rbtrace_py.session.inside.injection import ruby_addresses  # noqa: E402
 
 
 def main(pid: int, code: str, path: str, last: int) -> None:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tracer"))
 
 from rbtrace_py.linux.process import Process  # noqa: E402
-from rbtrace_py.session.attaching import attach, detach  # noqa: E402
+from rbtrace_py.session.inside.attach import attach, detach  # noqa: E402
 
 
 def main(pid: int, last: str) -> None:

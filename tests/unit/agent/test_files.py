@@ -21,7 +21,7 @@ from rbtrace_py.agent.files import NoPlace, placed
 from rbtrace_py.agent.inject import inject
 from rbtrace_py.errors import NoSuchTarget, NotPermitted
 from rbtrace_py.linux.process import Process
-from rbtrace_py.session.injection import ruby_addresses
+from rbtrace_py.session.inside.injection import ruby_addresses
 
 __all__ = ["bell"]
 pytestmark = pytest.mark.usefixtures("root")

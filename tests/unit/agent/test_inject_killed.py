@@ -23,7 +23,7 @@ from processes import is_soak
 from rbtrace_py.agent.text import ROOM_SIZE, room_address
 from rbtrace_py.linux.maps import mappings
 from rbtrace_py.linux.process import Process
-from rbtrace_py.session.injection import ruby_addresses
+from rbtrace_py.session.inside.injection import ruby_addresses
 from rubies import EACH
 
 __all__ = ["bell"]

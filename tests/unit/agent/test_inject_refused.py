@@ -29,7 +29,7 @@ from rbtrace_py.linux.maps import mappings
 from rbtrace_py.linux.memfile import MemoryFile
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.tracee import Tracee
-from rbtrace_py.session.injection import ruby_addresses
+from rbtrace_py.session.inside.injection import ruby_addresses
 
 __all__ = ["bell"]
 

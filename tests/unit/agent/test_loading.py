@@ -28,8 +28,8 @@ from rbtrace_py.agent.protocol import MalformedAnswer
 from rbtrace_py.aggregate.inside import Evaluated
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.process import Process
-from rbtrace_py.session.attaching import attach, detach
-from rbtrace_py.session.inside import evaluate
+from rbtrace_py.session.inside.attach import attach, detach
+from rbtrace_py.session.inside.commands import evaluate
 from rubies import HERE, NAMES, USER, chroot, minor
 
 pytestmark = pytest.mark.usefixtures("root")

@@ -17,8 +17,8 @@ HEAVY = (
     "rich",
     "rbtrace_py.bpf.compiler",
     "rbtrace_py.report.flamegraph",
-    "rbtrace_py.session.base",
-    "rbtrace_py.session.filters",
+    "rbtrace_py.session.probes.session",
+    "rbtrace_py.session.probes.filters",
 )
 
 

@@ -18,7 +18,7 @@ from rbtrace_py.aggregate.recording import RecordingWriter
 from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.report.hlog import HlogWriter
-from rbtrace_py.session.report import Filters
+from rbtrace_py.session.stacks.report import Filters
 from sample_makers import START, shop
 
 ROOT = Path(__file__).resolve().parents[3]

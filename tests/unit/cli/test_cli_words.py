@@ -10,7 +10,7 @@ import pytest
 from rbtrace_py.cli.main import cli, split_command
 from rbtrace_py.cli.options import Milliseconds, Seconds, limits_of, options_of
 from rbtrace_py.session.limits import Limits
-from rbtrace_py.session.targets import Targets, parse_pids
+from rbtrace_py.session.targets.targets import Targets, parse_pids
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_values_of_the_shared_options() -> None:
 
 def test_ps_takes_the_only_match(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "rbtrace_py.session.choosing.find_by_cmdline",
+        "rbtrace_py.session.targets.choosing.find_by_cmdline",
         lambda regex: [type("Candidate", (), {"pid": 77, "cmdline": "ruby"})],
     )
     seen = invoked(monkeypatch, "count", "--ps", "ruby", "a")

@@ -6,7 +6,7 @@ import pytest
 
 from rbtrace_py.errors import FilterError
 from rbtrace_py.model import Operand, OperandType
-from rbtrace_py.session.filters import parse_filter
+from rbtrace_py.session.probes.filters import parse_filter
 
 OPERANDS: dict[str, OperandType | Operand] = {
     "id": OperandType.INTEGER,

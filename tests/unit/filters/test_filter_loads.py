@@ -7,7 +7,11 @@ import shutil
 
 import pytest
 
-from rbtrace_py.session.filters.parser import MAX_COMPARISONS, MAX_DEPTH, MAX_TEXT
+from rbtrace_py.session.probes.filters.parser import (
+    MAX_COMPARISONS,
+    MAX_DEPTH,
+    MAX_TEXT,
+)
 
 pytestmark = pytest.mark.skipif(not shutil.which("ruby"), reason="no ruby")
 

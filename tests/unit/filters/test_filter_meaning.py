@@ -9,7 +9,7 @@ from filter_oracle import evaluate
 
 from rbtrace_py.aggregate.events import UNREADABLE, Value
 from rbtrace_py.model import Operand, OperandType
-from rbtrace_py.session.filters import (
+from rbtrace_py.session.probes.filters import (
     And,
     Comparison,
     CompiledFilter,

@@ -27,8 +27,8 @@ from rbtrace_py.report.style import Style
 from rbtrace_py.rubyvm import checks, fibers, frames, threads, unwinder, vm
 from rbtrace_py.rubyvm.roots import old_symbols_by_shape, symbols_by_shape
 from rbtrace_py.rubyvm.vm import RubyVM
-from rbtrace_py.session.cores import CoreOptions, dump_core
-from rbtrace_py.session.dump import read_stacks
+from rbtrace_py.session.stacks.cores import CoreOptions, dump_core
+from rbtrace_py.session.stacks.dump import read_stacks
 
 IMAGES = 100_000
 CORES = 5_000

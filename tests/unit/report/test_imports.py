@@ -13,7 +13,7 @@ SLOW = ("hdrh", "difflib", "rich", "click", "textwrap.", "ctypes")
 def test_nothing_slow_is_imported() -> None:
     imports = "; ".join(f"import rbtrace_py.report.{name}" for name in MODULES)
     show = "import sys; print(*sys.modules)"
-    filters = "import rbtrace_py.session.filters"
+    filters = "import rbtrace_py.session.probes.filters"
     root = Path(__file__).parents[3] / "tracer"
     command = [sys.executable, "-S", "-c", f"{imports}; {filters}; {show}"]
     loaded = subprocess.check_output(command, text=True, env={"PYTHONPATH": str(root)})

@@ -8,11 +8,15 @@ from contextlib import suppress
 import pytest
 
 from rbtrace_py.agent.protocol import Map
-from rbtrace_py.session.agreeing import C_CALLS_STAY, Agreement, what_stays
-from rbtrace_py.session.calls import Calls, CallsOptions
-from rbtrace_py.session.hazards import NotAgreed
-from rbtrace_py.session.methods import MethodOptions, Methods
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.methods.calls import Calls, CallsOptions
+from rbtrace_py.session.methods.tables import MethodOptions, Methods
+from rbtrace_py.session.targets.confirmation import (
+    C_CALLS_STAY,
+    Confirmation,
+    what_stays,
+)
+from rbtrace_py.session.targets.hazards import NotConfirmed
+from rbtrace_py.session.targets.targets import Targets
 
 PLAIN: Map = {"jit": None}
 YJIT: Map = {"jit": "yjit"}
@@ -50,7 +54,7 @@ def test_the_second_process_is_asked_about_too(made: Made) -> None:
     before = made(asked, False)
     before(PLAIN)
     assert asked.texts == []
-    with pytest.raises(NotAgreed, match="YJIT has compiled"):
+    with pytest.raises(NotConfirmed, match="YJIT has compiled"):
         before(YJIT)
     assert asked.texts == what_stays(YJIT)
 
@@ -70,7 +74,7 @@ def test_a_no_is_not_asked_again(made: Made) -> None:
     asked = Asked(False)
     before = made(asked, False)
     for _ in range(3):
-        with suppress(NotAgreed):
+        with suppress(NotConfirmed):
             before(YJIT)
     assert asked.texts == what_stays(YJIT)
 
@@ -80,20 +84,20 @@ def test_a_no_that_is_raised() -> None:
 
     def agree(text: str) -> bool:
         asked.append(text)
-        raise NotAgreed("nothing was attached")
+        raise NotConfirmed("nothing was attached")
 
-    agreement = Agreement(agree)
+    agreement = Confirmation(agree)
     for hint in ("", "--yes does it nevertheless"):
-        with pytest.raises(NotAgreed) as raised:
+        with pytest.raises(NotConfirmed) as raised:
             agreement.ask(["text"])
         assert raised.value.hint == hint
     assert asked == ["text"]
 
 
 def test_nobody_is_there_to_say_yes() -> None:
-    Agreement(None).ask([])
-    with pytest.raises(NotAgreed):
-        Agreement(None).ask(["text"])
+    Confirmation(None).ask([])
+    with pytest.raises(NotConfirmed):
+        Confirmation(None).ask(["text"])
 
 
 def test_the_name_of_a_compiler_is_the_targets_word() -> None:

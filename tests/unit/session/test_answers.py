@@ -12,8 +12,8 @@ from rbtrace_py.agent.client import AgentError
 from rbtrace_py.agent.protocol import BrokenAgent, Channel
 from rbtrace_py.aggregate.inside import Evaluated, Raised
 from rbtrace_py.linux.process import Process
-from rbtrace_py.session import console, inside
-from rbtrace_py.session.console import Console, Form, GivenUp
+from rbtrace_py.session.inside import commands, console
+from rbtrace_py.session.inside.console import Console, Form, GivenUp
 
 Answer = Callable[..., None]
 VALUE = {"value": "1", "class": "Integer", "ns": 5}
@@ -52,7 +52,7 @@ class FakeAgent:
 
 @pytest.fixture
 def answer(monkeypatch: pytest.MonkeyPatch) -> Answer:
-    for module in (inside, console):
+    for module in (commands, console):
         monkeypatch.setattr(module, "Agent", FakeAgent)
 
     def give(found: Any, data: bytes = b"") -> None:
@@ -87,25 +87,25 @@ def drop(data: bytes) -> None:
 def test_no_value_and_no_error(found: Any, answer: Answer, process: Process) -> None:
     answer(found)
     with pytest.raises(BrokenAgent):
-        inside.evaluate(process, "1", drop, drop)
+        commands.evaluate(process, "1", drop, drop)
 
 
 def test_a_value_without_a_class(answer: Answer, process: Process) -> None:
     answer({**VALUE, "class": None})
-    found = inside.evaluate(process, "1", drop, drop)
+    found = commands.evaluate(process, "1", drop, drop)
     assert found == Evaluated("1", "BasicObject", 5)
 
 
 def test_an_error_without_a_class(answer: Answer, process: Process) -> None:
     answer({"code": "raised", "class": None, "message": "no", "backtrace": ["a:1"]})
-    found = inside.evaluate(process, "1", drop, drop)
+    found = commands.evaluate(process, "1", drop, drop)
     assert found == Raised("", "no", ("a:1",))
 
 
 @pytest.mark.parametrize("found", [{}, {"bytes": 2}, {"bytes": "3"}, {"bytes": True}])
 def test_a_dump_that_is_not_whole(found: Any, answer: Answer, process: Process) -> None:
     answer(found, b"{}\n")
-    for dump in (inside.heapdump, inside.shapesdump):
+    for dump in (commands.heapdump, commands.shapesdump):
         with pytest.raises(BrokenAgent):
             dump(process, drop)
 
@@ -113,7 +113,7 @@ def test_a_dump_that_is_not_whole(found: Any, answer: Answer, process: Process) 
 def test_a_whole_dump(answer: Answer, process: Process) -> None:
     answer({"bytes": 3}, b"{}\n")
     taken: list[bytes] = []
-    assert inside.heapdump(process, taken.append) == 3
+    assert commands.heapdump(process, taken.append) == 3
     assert taken == [b"{}\n"]
 
 
@@ -122,10 +122,10 @@ def test_a_copy_that_is_none(
     found: Any, answer: Answer, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pid that is no stopped child of the process's is not given out."""
-    monkeypatch.setattr(inside, "_FORK_SECONDS", 0.05)
+    monkeypatch.setattr(commands, "_FORK_SECONDS", 0.05)
     answer(found)
     with pytest.raises(BrokenAgent):
-        inside.fork(process)
+        commands.fork(process)
 
 
 @pytest.mark.parametrize("value", [":unfinished", ":expression", ":other"])

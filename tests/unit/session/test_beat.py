@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from rbtrace_py.aggregate.sampling import Statistics
-from rbtrace_py.session.beat import Beat
+from rbtrace_py.session.stacks.sample_timer import SampleTimer
 
 SECOND = 1_000_000_000
 MS = 1_000_000
@@ -26,7 +26,7 @@ class Clock:
 def rounds(rate: float, work: int, until: int) -> tuple[list[int], Statistics]:
     """When each round began, of rounds that take ``work`` ns."""
     clock, statistics = Clock(), Statistics()
-    beat = Beat(rate, statistics, clock, clock.sleep)
+    beat = SampleTimer(rate, statistics, clock, clock.sleep)
     begun = []
     while beat.wait(until):
         begun.append(clock.now)
@@ -67,14 +67,14 @@ def test_what_is_too_slow_is_counted_and_not_made_up_for() -> None:
 
 def test_the_end_comes_even_if_a_round_is_due() -> None:
     clock, statistics = Clock(), Statistics()
-    beat = Beat(1, statistics, clock, clock.sleep)
+    beat = SampleTimer(1, statistics, clock, clock.sleep)
     assert not beat.wait(0)
     assert statistics.rounds == 0
 
 
 def test_a_round_that_was_not_waited_for_still_comes() -> None:
     clock, statistics = Clock(), Statistics()
-    beat = Beat(1, statistics, clock, clock.sleep)
+    beat = SampleTimer(1, statistics, clock, clock.sleep)
     while not beat.wait(clock.now + MS):
         assert clock.now <= SECOND
     assert statistics.rounds == 1

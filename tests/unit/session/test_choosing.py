@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable
 
 from processes import Target
-from rbtrace_py.session.choosing import choices
+from rbtrace_py.session.targets.choosing import choices
 
 Start = Callable[..., Target]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rbtrace_py.session.completion import (
+from rbtrace_py.session.inside.completion import (
     MOST_BYTES,
     MOST_NAMES,
     Bounded,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rbtrace_py.session import copying
-from rbtrace_py.session.copying import NoRoom, check_room, copy_cost
+from rbtrace_py.session.inside import copy_cost as module
+from rbtrace_py.session.inside.copy_cost import NoRoom, check_room, copy_cost
 
 STATUS = b"Name:\truby\nVmPTE:\t   1024 kB\nVmSwap:\t  2048 kB\nRssAnon:\t  98304 kB\n"
 MIB = 1 << 20
@@ -19,8 +19,8 @@ MOST, LEAST = 103 * MIB, 5 * MIB
 @pytest.fixture
 def room(monkeypatch: pytest.MonkeyPatch) -> Any:
     def set_(free: int | None, ends_together: bool = False) -> None:
-        monkeypatch.setattr(copying, "memory_room", lambda process: free)
-        monkeypatch.setattr(copying, "ends_together", lambda process: ends_together)
+        monkeypatch.setattr(module, "memory_room", lambda process: free)
+        monkeypatch.setattr(module, "ends_together", lambda process: ends_together)
 
     return set_
 

@@ -9,7 +9,7 @@ import pytest
 
 from processes import times
 from rbtrace_py.agent.protocol import BrokenAgent
-from rbtrace_py.session.errand import MAX_FIELD, MAX_FIELDS, Records
+from rbtrace_py.session.inside.agent_task import MAX_FIELD, MAX_FIELDS, Records
 
 SEED = 20_260_104
 

@@ -11,10 +11,10 @@ from processes import TARGETS, Target
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model import Sample
 from rbtrace_py.rubyvm.threads import VmThread
-from rbtrace_py.session import rubies
-from rbtrace_py.session.rubies import Mode, RubyProcess
-from rbtrace_py.session.sampling import Sampling, SamplingOptions
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.stacks import ruby_process
+from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
+from rbtrace_py.session.stacks.sampling import Sampling, SamplingOptions
+from rbtrace_py.session.targets.targets import Targets
 
 Start = Callable[..., Target]
 
@@ -26,12 +26,12 @@ def target(start: Start, root: None) -> Target:
 
 @pytest.fixture(autouse=True)
 def _lists_are_read_for_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rubies, "_SECONDS_BETWEEN_LISTS", 1e9)
+    monkeypatch.setattr(ruby_process, "_SECONDS_BETWEEN_LISTS", 1e9)
 
 
 @pytest.fixture
 def sampling(target: Target) -> Iterator[Sampling]:
-    options = SamplingOptions(mode=Mode.WALL)
+    options = SamplingOptions(mode=SamplingMode.WALL)
     with Sampling(Targets.from_pids([target.pid]), options) as found:
         yield found
         found.targets.close()
@@ -74,9 +74,9 @@ def test_an_exec_between_the_list_and_the_first_thread_on_it(
 
 
 @pytest.mark.parametrize("words", [(), ("setarch", "-R")])
-@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("mode", SamplingMode)
 def test_an_exec_is_noticed_whatever_is_read_then(
-    root: None, words: tuple[str, ...], mode: Mode
+    root: None, words: tuple[str, ...], mode: SamplingMode
 ) -> None:
     """No stack may be looked at, as it sleeps; or there is one at the same address.
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from processes import times
-from rbtrace_py.session.expressions import BadExpressions, split_expressions
+from rbtrace_py.session.methods.expressions import BadExpressions, split_expressions
 
 SEED = 20_260_106
 

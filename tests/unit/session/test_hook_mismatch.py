@@ -11,12 +11,12 @@ import rubies
 from rbtrace_py.agent.arming import HookMismatch
 from rbtrace_py.agent.client import AgentError
 from rbtrace_py.linux.process import Process
-from rbtrace_py.session import calls, methods
-from rbtrace_py.session.calls import Calls, CallsOptions
-from rbtrace_py.session.folding import FoldedCalls
-from rbtrace_py.session.hook_offsets import hook_offsets
-from rbtrace_py.session.methods import Methods
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.methods import calls, tables
+from rbtrace_py.session.methods.call_trees import FoldedCalls
+from rbtrace_py.session.methods.calls import Calls, CallsOptions
+from rbtrace_py.session.methods.hook_offsets import hook_offsets
+from rbtrace_py.session.methods.tables import Methods
+from rbtrace_py.session.targets.targets import Targets
 from rubies import HERE, Running
 
 TEXT = "disarmed itself: it reads the method of a frame otherwise than this Ruby does"
@@ -31,7 +31,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
         assert found is not None
         return {**found, "def_original_id": found["def_original_id"] - 8}
 
-    for module in (calls, methods):
+    for module in (calls, tables):
         monkeypatch.setattr(module, "hook_offsets", wrong_offsets)
     with rubies.running(HERE, "calls.rb") as found:
         yield found
@@ -53,7 +53,7 @@ def test_calls(running: Running, kind: type[Calls]) -> None:
 
 
 def test_tables(running: Running) -> None:
-    options = methods.MethodOptions(agree=lambda text: True)
+    options = tables.MethodOptions(agree=lambda text: True)
     targets = Targets.from_pids([running.pid])
     with (
         closing(targets),

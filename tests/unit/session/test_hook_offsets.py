@@ -9,7 +9,7 @@ from rbtrace_py.agent.arming import Armed, What
 from rbtrace_py.agent.shared import Condition, Mode
 from rbtrace_py.linux.process import Process
 from rbtrace_py.rubyvm.layouts import VERSIONS, layout_from, table_for
-from rbtrace_py.session.hook_offsets import hook_offsets, offsets_of
+from rbtrace_py.session.methods.hook_offsets import hook_offsets, offsets_of
 from rubies import EACH
 
 KEYS = {

@@ -10,9 +10,9 @@ import pytest
 from rbtrace_py.agent.place import NoAgent
 from rbtrace_py.errors import NoSuchTarget
 from rbtrace_py.linux.process import Process
-from rbtrace_py.session.hazards import NotAgreed
-from rbtrace_py.session.joining import SECONDS, Joining
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.targets.hazards import NotConfirmed
+from rbtrace_py.session.targets.joining import SECONDS, Joining
+from rbtrace_py.session.targets.targets import Targets
 
 
 @dataclass(eq=False)
@@ -179,10 +179,10 @@ def test_those_there_at_first_are_not_late(world: World, joining: Joining) -> No
 
 def test_a_no(world: World, joining: Joining) -> None:
     """At first it ends all; of one that comes later only that is left out."""
-    world.child(1, NotAgreed("no"))
-    with pytest.raises(NotAgreed):
+    world.child(1, NotConfirmed("no"))
+    with pytest.raises(NotConfirmed):
         joining.begin(cast(list[Process], world.refresh()))
-    world.child(2, NotAgreed("no"))
+    world.child(2, NotConfirmed("no"))
     for _ in range(3):
         joining.look()
     assert world.tried == [1, 1, 2]

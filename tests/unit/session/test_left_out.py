@@ -13,11 +13,12 @@ from processes import Target
 from rbtrace_py.cli.each import each
 from rbtrace_py.errors import NoSuchTarget, UnknownRuby
 from rbtrace_py.linux.process import Process, gone
-from rbtrace_py.session import base, rubies
-from rbtrace_py.session.calls import RING_RECORDS, Calls, CallsOptions
-from rbtrace_py.session.count import Count
-from rbtrace_py.session.sampling import Sampling
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.methods.calls import RING_RECORDS, Calls, CallsOptions
+from rbtrace_py.session.probes import session as probe_session
+from rbtrace_py.session.probes.count import Count
+from rbtrace_py.session.stacks import ruby_process
+from rbtrace_py.session.stacks.sampling import Sampling
+from rbtrace_py.session.targets.targets import Targets
 
 Start = Callable[..., Target]
 
@@ -50,7 +51,7 @@ def test_sampling(
     two: tuple[Targets, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     targets, parent, child = two
-    monkeypatch.setattr(rubies, "attach", failing(rubies.attach, child))
+    monkeypatch.setattr(ruby_process, "attach", failing(ruby_process.attach, child))
     monkeypatch.setattr(Process, "age", 1000.0)
     with pytest.raises(UnknownRuby), Sampling(targets):
         pass
@@ -62,7 +63,9 @@ def test_sampling(
 
 def test_probes(two: tuple[Targets, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     targets, parent, child = two
-    monkeypatch.setattr(base, "find_probes", failing(base.find_probes, child))
+    monkeypatch.setattr(
+        probe_session, "find_probes", failing(probe_session.find_probes, child)
+    )
     session = Count(targets, ["ruby:*"])
     with pytest.raises(UnknownRuby):
         session._scan(targets.alive())

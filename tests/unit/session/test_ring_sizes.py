@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rbtrace_py.session.calls import MOST_MEMORY, ring_sizes
+from rbtrace_py.session.methods.calls import MOST_MEMORY, ring_sizes
 
 MIB = 1 << 20
 

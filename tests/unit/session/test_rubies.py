@@ -15,8 +15,8 @@ from rbtrace_py.linux.process import Process
 from rbtrace_py.model import ThreadState
 from rbtrace_py.rubyvm.attach import Attached
 from rbtrace_py.rubyvm.threads import VmThread
-from rbtrace_py.session import rubies
-from rbtrace_py.session.rubies import Mode, RubyProcess
+from rbtrace_py.session.stacks import ruby_process
+from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 
 Start = Callable[..., Target]
 
@@ -44,7 +44,7 @@ def listed(ruby: RubyProcess, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_look_where_nothing_changed_reads_no_list(
     ruby: RubyProcess, listed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rubies, "_SECONDS_BETWEEN_LISTS", 1e9)
+    monkeypatch.setattr(ruby_process, "_SECONDS_BETWEEN_LISTS", 1e9)
     for _ in range(5):
         ruby.look()
     assert listed == []
@@ -53,7 +53,7 @@ def test_a_look_where_nothing_changed_reads_no_list(
 def test_the_list_is_read_in_any_case_now_and_then(
     ruby: RubyProcess, listed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rubies, "_SECONDS_BETWEEN_LISTS", 0)
+    monkeypatch.setattr(ruby_process, "_SECONDS_BETWEEN_LISTS", 0)
     ruby.look()
     assert listed == [3]
 
@@ -61,10 +61,10 @@ def test_the_list_is_read_in_any_case_now_and_then(
 def test_a_stack_that_could_not_be_read_has_the_list_read(
     ruby: RubyProcess, listed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rubies, "_SECONDS_BETWEEN_LISTS", 1e9)
+    monkeypatch.setattr(ruby_process, "_SECONDS_BETWEEN_LISTS", 1e9)
     monkeypatch.setattr(ruby.vm, "sample_all", lambda threads: [None] * len(threads))
     ruby._listing_ns = 10**15  # it is not yet time to ask which of them live
-    assert ruby.samples(Mode.WALL) == []
+    assert ruby.samples(SamplingMode.WALL) == []
     ruby.look()
     assert listed == [3]
     assert ruby.broken_looks == 1
@@ -83,7 +83,7 @@ def brief(request: pytest.FixtureRequest, root: None) -> Iterator[ours.Running]:
 
 def depths(ruby: RubyProcess) -> list[int]:
     """Calls of deep on the stack of each thread that has any."""
-    stacks = [sample.stack.frames for sample in ruby.samples(Mode.WALL)]
+    stacks = [sample.stack.frames for sample in ruby.samples(SamplingMode.WALL)]
     found = [sum(frame.name == "Object#deep" for frame in frames) for frames in stacks]
     return [depth for depth in found if depth]
 
@@ -118,16 +118,16 @@ def test_lists_take_a_bounded_part_of_the_time(
 ) -> None:
     monkeypatch.setattr(ruby.vm, "has_other_threads", lambda: True)
     ruby._listing_ns = 10**15
-    ruby.samples(Mode.WALL)
+    ruby.samples(SamplingMode.WALL)
     assert listed == []
     ruby._listing_ns = 0
-    ruby.samples(Mode.WALL)
+    ruby.samples(SamplingMode.WALL)
     assert listed == [3]
 
 
 def test_a_thread_stays_the_same_object(ruby: RubyProcess) -> None:
     before = ruby.threads
-    ruby.samples(Mode.WALL)
+    ruby.samples(SamplingMode.WALL)
     ruby._listed_ns = 0
     ruby.look()
     assert [id(thread) for thread in ruby.threads] == [id(t) for t in before]
@@ -146,18 +146,18 @@ def test_a_thread_stays_the_same_object(ruby: RubyProcess) -> None:
 def test_states(
     vm: ThreadState, is_on_cpu: bool, has_no_task: bool, expected: ThreadState
 ) -> None:
-    assert rubies._state(vm, is_on_cpu, has_no_task) is expected
+    assert ruby_process._state(vm, is_on_cpu, has_no_task) is expected
 
 
 @pytest.fixture
 def no_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a Ruby that has its VM and no names yet."""
-    whole = rubies.attach
+    whole = ruby_process.attach
 
     def without(process: Process, *given: Any) -> Attached:
         return replace(whole(process, *given), symbols=None)
 
-    monkeypatch.setattr(rubies, "attach", without)
+    monkeypatch.setattr(ruby_process, "attach", without)
 
 
 @pytest.mark.usefixtures("no_symbols", "root")
@@ -169,7 +169,7 @@ def test_a_ruby_without_names_is_waited_for_however_old_its_process_is(
     with Process(start("states.rb", "0").pid) as process:
         with pytest.raises(VmNotStarted, match="is still starting"):
             RubyProcess(process)
-        monkeypatch.setattr(rubies, "_YOUNG_SECONDS", 0)
+        monkeypatch.setattr(ruby_process, "_YOUNG_SECONDS", 0)
         with RubyProcess(process) as ruby:
             assert ruby.threads
 
@@ -187,5 +187,5 @@ def test_a_thread_that_fell_asleep_before_its_stack_was_read_is_no_sample(
     monkeypatch.setattr(
         ruby._tasks, "running", lambda tids: answers.pop() if answers else running(tids)
     )
-    assert ruby.samples(Mode.CPU) == []
+    assert ruby.samples(SamplingMode.CPU) == []
     assert ruby.take_failed() == 0

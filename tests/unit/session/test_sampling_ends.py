@@ -12,8 +12,8 @@ import pytest
 from processes import Target
 from rbtrace_py.errors import NoSuchTarget
 from rbtrace_py.linux.process import Process
-from rbtrace_py.session.sampling import Sampling
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.stacks.sampling import Sampling
+from rbtrace_py.session.targets.targets import Targets
 
 Start = Callable[..., Target]
 

@@ -8,8 +8,8 @@ import pytest
 
 from rbtrace_py.agent.arming import Selector
 from rbtrace_py.errors import UsageError
-from rbtrace_py.session.method_sets import METHOD_SETS
-from rbtrace_py.session.selectors import MOST, parse_selector, selectors_of
+from rbtrace_py.session.methods.method_sets import METHOD_SETS
+from rbtrace_py.session.methods.selectors import MOST, parse_selector, selectors_of
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rbtrace_py.errors import NotRuby, RbtraceError, VmNotStarted
-from rbtrace_py.session import sampling
+from rbtrace_py.session.stacks import sampling
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import cast
 
 from rbtrace_py.linux.process import Process
-from rbtrace_py.session.strangers import Strangers
+from rbtrace_py.session.targets.non_ruby import NonRubyProcesses
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Clock:
 
 def test_ever_more_seldom() -> None:
     clock, process = Clock(), made(1)
-    strangers, looks = Strangers(clock), []
+    strangers, looks = NonRubyProcesses(clock), []
     while clock.now < 60:
         if strangers.is_due(process):
             looks.append(clock.now)
@@ -49,7 +49,7 @@ def test_ever_more_seldom() -> None:
 
 
 def test_at_once_where_it_runs_another_program() -> None:
-    strangers, process = Strangers(Clock()), made(1)
+    strangers, process = NonRubyProcesses(Clock()), made(1)
     for may_become in (True, False):
         strangers.add(process, may_become)
         assert not strangers.is_due(process)
@@ -60,14 +60,14 @@ def test_at_once_where_it_runs_another_program() -> None:
 
 def test_never_where_it_is_of_no_use() -> None:
     clock = Clock()
-    strangers, process = Strangers(clock), made(1)
+    strangers, process = NonRubyProcesses(clock), made(1)
     strangers.add(process, may_become=False)
     clock.now = 1e9
     assert not strangers.is_due(process)
 
 
 def test_those_that_ended_are_forgotten() -> None:
-    strangers = Strangers(Clock())
+    strangers = NonRubyProcesses(Clock())
     for pid in (1, 2):
         strangers.add(made(pid))
     strangers.keep([made(2)])

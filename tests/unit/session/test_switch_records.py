@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rbtrace_py.aggregate.switches import Switch, Turn
-from rbtrace_py.session.switch_records import RECORD, SwitchRecords
+from rbtrace_py.session.stacks.switch_records import RECORD, SwitchRecords
 
 PID, TID, OWN, OFFSET = 40, 71, 7, 1_000_000
 

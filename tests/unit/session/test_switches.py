@@ -16,8 +16,8 @@ from processes import TIMEOUT, Target
 from rbtrace_py.aggregate.switches import CpuTimes, State, Switch, ThreadTimes, Turn
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.processes import children
-from rbtrace_py.session import switches as module
-from rbtrace_py.session.switches import Switches
+from rbtrace_py.session.stacks import context_switches as module
+from rbtrace_py.session.stacks.context_switches import ContextSwitches
 
 pytestmark = pytest.mark.usefixtures("root")
 
@@ -91,7 +91,7 @@ def sums(found: list[Switch]) -> dict[tuple[int, int], ThreadTimes]:
     return times.threads
 
 
-def taken_until_ended(switches: Switches, tids: list[int]) -> list[Switch]:
+def taken_until_ended(switches: ContextSwitches, tids: list[int]) -> list[Switch]:
     """All that happened until the threads have left their CPUs for good.
 
     join returns before: Python's part of the thread has ended then, the kernel's not.
@@ -107,8 +107,8 @@ def taken_until_ended(switches: Switches, tids: list[int]) -> list[Switch]:
 
 
 @pytest.fixture
-def switches() -> Iterator[Switches]:
-    with Switches() as made:
+def switches() -> Iterator[ContextSwitches]:
+    with ContextSwitches() as made:
         yield made
 
 
@@ -120,7 +120,7 @@ def test_as_the_kernel_counts(is_given: int, monkeypatch: pytest.MonkeyPatch) ->
         program() as target,
         program() as stranger,
         Process(target.pid) as process,
-        Switches() as switches,
+        ContextSwitches() as switches,
     ):
         before, stolen = at_rest(target.pid), stolen_ns()
         switches.watch(process)
@@ -146,7 +146,7 @@ def test_as_the_kernel_counts(is_given: int, monkeypatch: pytest.MonkeyPatch) ->
     assert sum(own.ns.values()) == found[-1].time - found[0].time
 
 
-def test_times_are_those_of_the_clock(switches: Switches) -> None:
+def test_times_are_those_of_the_clock(switches: ContextSwitches) -> None:
     """What happens between two readings of our own clock is told between them."""
     with program() as target, Process(target.pid) as process:
         at_rest(target.pid)
@@ -163,7 +163,7 @@ def test_times_are_those_of_the_clock(switches: Switches) -> None:
     assert BURN_NS - near(BURN_NS) <= own.ns[State.RUNNING] <= after - before
 
 
-def test_threads_come_and_go(switches: Switches) -> None:
+def test_threads_come_and_go(switches: ContextSwitches) -> None:
     with program() as target, Process(target.pid) as process:
         at_rest(target.pid)
         switches.watch(process)
@@ -180,7 +180,7 @@ def test_threads_come_and_go(switches: Switches) -> None:
         assert running >= THREAD_NS - near(THREAD_NS)
 
 
-def test_threads_in_another_pid_namespace(switches: Switches) -> None:
+def test_threads_in_another_pid_namespace(switches: ContextSwitches) -> None:
     """They are named as they name themselves, also when they end."""
     with program("unshare", "--pid", "--fork", "--kill-child") as target:
         (pid,) = children(target.pid)
@@ -200,7 +200,11 @@ def test_threads_in_another_pid_namespace(switches: Switches) -> None:
 
 def test_a_loss_is_told_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RING_SIZE", 4096)
-    with program() as target, Process(target.pid) as process, Switches() as switches:
+    with (
+        program() as target,
+        Process(target.pid) as process,
+        ContextSwitches() as switches,
+    ):
         before = at_rest(target.pid)
         switches.watch(process)
         target.step("nap")
@@ -228,8 +232,8 @@ code = '''
 import sys
 sys.path.insert(0, sys.argv[1])
 from rbtrace_py.errors import NotPermitted
-from rbtrace_py.session.switches import Switches
-try: Switches()
+from rbtrace_py.session.stacks.context_switches import ContextSwitches
+try: ContextSwitches()
 except NotPermitted as error: print("refused:", error.hint)
 '''
 os.execv(sys.executable, [sys.executable, "-c", code, sys.argv[1]])
@@ -237,7 +241,7 @@ os.execv(sys.executable, [sys.executable, "-c", code, sys.argv[1]])
 
 
 def test_without_rights() -> None:
-    tracer = str(Path(module.__file__).parents[2])
+    tracer = str(Path(module.__file__).parents[3])
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT, tracer],
         capture_output=True,

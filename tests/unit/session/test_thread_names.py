@@ -8,8 +8,8 @@ import pytest
 
 from rbtrace_py.agent.arming import Armed
 from rbtrace_py.errors import RbtraceError
-from rbtrace_py.session import threadnames
-from rbtrace_py.session.threadnames import ThreadNames
+from rbtrace_py.session.methods import thread_names
+from rbtrace_py.session.methods.thread_names import ThreadNames
 
 
 class Made:
@@ -28,7 +28,7 @@ def armed(made: Made) -> Armed:
 
 
 def test_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threadnames, "_ASK_SECONDS", 0)
+    monkeypatch.setattr(thread_names, "_ASK_SECONDS", 0)
     one, two = Made(web=1, puma=70), Made(job=70)
     names = ThreadNames()
     known = names.known
@@ -43,7 +43,7 @@ def test_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_agents_are_not_asked_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threadnames, "_ASK_SECONDS", 3600)
+    monkeypatch.setattr(thread_names, "_ASK_SECONDS", 3600)
     made, names = Made(web=1), ThreadNames()
     names.learn_again([(4, armed(made))])
     made.found[2] = "late"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rbtrace_py.model import Binary, Probe
-from rbtrace_py.session.select import pick, unknown_probe
+from rbtrace_py.session.probes.select import pick, unknown_probe
 
 
 def probe(name: str) -> Probe:

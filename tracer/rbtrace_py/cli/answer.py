@@ -26,7 +26,7 @@ from rbtrace_py.report.json import document, dumps
 from rbtrace_py.report.notes import lost
 from rbtrace_py.report.style import Style
 from rbtrace_py.session.limits import Limits
-from rbtrace_py.session.run import Counting, run
+from rbtrace_py.session.probes.run import Counting, run
 
 
 class Answering(Asking, Counting, Protocol):

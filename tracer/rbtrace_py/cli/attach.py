@@ -10,13 +10,13 @@ from rbtrace_py.cli.output import opened
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.attached import attached_document, attached_lines
 from rbtrace_py.report.json import dumps
-from rbtrace_py.session import attaching
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.inside import attach
+from rbtrace_py.session.targets.targets import Targets
 
 
 @click.command("attach", options_metavar="[OPTIONS]")
 @o.takes_only_target
-@o.time_limit_option(attaching.ATTACH_SECONDS, attaching.MOST_SECONDS)
+@o.time_limit_option(attach.ATTACH_SECONDS, attach.MOST_SECONDS)
 @click.option(
     "--no-hook",
     is_flag=True,
@@ -53,7 +53,7 @@ def command(
     """
 
     def one(process: Process) -> None:
-        found = attaching.attach(process, o.say, time_limit, not no_hook)
+        found = attach.attach(process, o.say, time_limit, not no_hook)
         with opened(None) as output:
             if as_json:
                 output.lines([dumps(attached_document(found))])

@@ -11,8 +11,8 @@ from rbtrace_py.cli import options as o
 from rbtrace_py.cli.each import check_words, show
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.inside import backtrace_lines, backtraces_document
-from rbtrace_py.session import inside
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.inside import commands
+from rbtrace_py.session.targets.targets import Targets
 
 
 @click.command("backtraces", options_metavar="[OPTIONS]")
@@ -34,7 +34,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> None:
     """
 
     def threads(process: Process) -> list[RubyThread]:
-        found = inside.backtraces(process)
+        found = commands.backtraces(process)
         return [one for one in found if values["agent"] or not one.is_agent]
 
     check_words("backtraces", targets, words)

@@ -21,7 +21,7 @@ from rbtrace_py.report.calls import CallLines, CallsForm
 from rbtrace_py.report.chrome import chrome_pieces
 from rbtrace_py.report.evented import evented_pieces
 from rbtrace_py.report.perfetto import perfetto_pieces
-from rbtrace_py.session.report import Filters, Recorded
+from rbtrace_py.session.stacks.report import Filters, Recorded
 
 CALL_FORMATS = ("calls", "perfetto", "chrome")
 """Beside those that samples have, too."""

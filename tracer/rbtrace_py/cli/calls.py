@@ -27,17 +27,17 @@ from rbtrace_py.report.fileformats import is_recording_file
 from rbtrace_py.report.notes import counter_lines
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.units import whole
-from rbtrace_py.session.calls import (
+from rbtrace_py.session.limits import Limits
+from rbtrace_py.session.methods.calls import (
     LOOK_SECONDS,
     RING_RECORDS,
     Calls,
     CallsEnd,
     CallsOptions,
 )
-from rbtrace_py.session.limits import Limits
-from rbtrace_py.session.method_sets import METHOD_SETS
-from rbtrace_py.session.selectors import selectors_of
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.methods.method_sets import METHOD_SETS
+from rbtrace_py.session.methods.selectors import selectors_of
+from rbtrace_py.session.targets.targets import Targets
 
 SLOW_MS = 250
 QUIET_SECONDS = 1.0

@@ -23,11 +23,11 @@ from rbtrace_py.errors import TOO_MUCH_LOST
 from rbtrace_py.report.amounts import amount
 from rbtrace_py.report.notes import counter_lines, lost
 from rbtrace_py.report.style import Style
-from rbtrace_py.session.calls import CallsOptions
-from rbtrace_py.session.folding import FoldedCalls
 from rbtrace_py.session.limits import REFRESH_SECONDS
-from rbtrace_py.session.selectors import selectors_of
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.methods.call_trees import FoldedCalls
+from rbtrace_py.session.methods.calls import CallsOptions
+from rbtrace_py.session.methods.selectors import selectors_of
+from rbtrace_py.session.targets.targets import Targets
 
 
 def fold_calls(

@@ -16,7 +16,7 @@ from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.cli.output import Output, cannot_write, opened
 from rbtrace_py.report.calls import CallLines, CallsForm, call_document
 from rbtrace_py.report.json import dumps
-from rbtrace_py.session.calls import Calls
+from rbtrace_py.session.methods.calls import Calls
 
 
 class Writers:

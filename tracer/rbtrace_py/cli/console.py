@@ -24,8 +24,8 @@ from rbtrace_py.cli.stop import is_ignored
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.inside import raised_lines, shown, value_lines
 from rbtrace_py.report.text import escape
-from rbtrace_py.session.console import Console, Form, GivenUp
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.inside.console import Console, Form, GivenUp
+from rbtrace_py.session.targets.targets import Targets
 
 Read = Callable[[int, bool], str | None]
 """The line of this number, None at the end; True: something goes on with it."""

@@ -10,8 +10,8 @@ from rbtrace_py.cli import methods as m
 from rbtrace_py.cli import options as o
 from rbtrace_py.cli.answer import Rendering, answer, need_words
 from rbtrace_py.report.results import count_report
-from rbtrace_py.session.count import Count
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.probes.count import Count
+from rbtrace_py.session.targets.targets import Targets
 
 
 @click.command("count", options_metavar="[OPTIONS]")

@@ -10,13 +10,13 @@ from rbtrace_py.cli.output import opened
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.attached import detached_document, detached_lines
 from rbtrace_py.report.json import dumps
-from rbtrace_py.session import attaching
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.inside import attach
+from rbtrace_py.session.targets.targets import Targets
 
 
 @click.command("detach", options_metavar="[OPTIONS]")
 @o.takes_only_target
-@o.time_limit_option(attaching.DETACH_SECONDS, attaching.MOST_SECONDS)
+@o.time_limit_option(attach.DETACH_SECONDS, attach.MOST_SECONDS)
 @o.yes_option
 @o.json_option
 def command(
@@ -39,7 +39,7 @@ def command(
     """
 
     def one(process: Process) -> None:
-        found = attaching.detach(process, yes, time_limit)
+        found = attach.detach(process, yes, time_limit)
         with opened(None) as output:
             if as_json:
                 output.lines([dumps(detached_document(found))])

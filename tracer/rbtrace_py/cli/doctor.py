@@ -10,7 +10,7 @@ from rbtrace_py.errors import UsageError
 from rbtrace_py.report.doctor import doctor_lines
 from rbtrace_py.report.json import doctor_document, dumps
 from rbtrace_py.session.doctor import Status, checks
-from rbtrace_py.session.targets import parse_pids
+from rbtrace_py.session.targets.targets import parse_pids
 
 
 @click.command("doctor", options_metavar="[OPTIONS]")

@@ -13,9 +13,9 @@ from rbtrace_py.cli.output import opened
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.report.dump import dump_document, dump_lines
 from rbtrace_py.report.json import dumps
-from rbtrace_py.session.cores import CoreOptions, dump_core, parse_symbol
-from rbtrace_py.session.dump import DumpOptions, dump
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.stacks.cores import CoreOptions, dump_core, parse_symbol
+from rbtrace_py.session.stacks.dump import DumpOptions, dump
+from rbtrace_py.session.targets.targets import Targets
 
 _PIDS = re.compile(r"-?[\d,]+")
 

@@ -16,7 +16,7 @@ from rbtrace_py.linux.process import Process
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import escape
 from rbtrace_py.report.units import whole
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.targets.targets import Targets
 
 Dump = Callable[[Process, Write], int]
 """Writes the dump of a process; how many bytes."""

@@ -12,9 +12,9 @@ from rbtrace_py.errors import NoSuchTarget, NotRuby, RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.json import dumps
 from rbtrace_py.report.style import Style
-from rbtrace_py.session.attaching import attach
-from rbtrace_py.session.inside import processes
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.inside.attach import attach
+from rbtrace_py.session.inside.commands import processes
+from rbtrace_py.session.targets.targets import Targets
 
 T = TypeVar("T")
 

@@ -18,8 +18,8 @@ from rbtrace_py.linux.process import Process
 from rbtrace_py.report.inside import eval_document, raised_lines, shown, value_lines
 from rbtrace_py.report.json import dumps
 from rbtrace_py.report.style import Style
-from rbtrace_py.session import inside
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.inside import commands
+from rbtrace_py.session.targets.targets import Targets
 
 _MOST_KEPT = 64 << 20
 """Bytes of output that go into one JSON document."""
@@ -40,7 +40,7 @@ _MOST_KEPT = 64 << 20
     help="Print `>> CODE` and `=>` before the value; by default on a terminal alone.",
 )
 @o.attach_option
-@o.time_limit_option(inside.EVAL_SECONDS, inside.MOST_SECONDS)
+@o.time_limit_option(commands.EVAL_SECONDS, commands.MOST_SECONDS)
 @o.json_option
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     """Run Ruby code in a process, and print its value.
@@ -116,7 +116,7 @@ def _conversation(
         out = Passed(output)
         err = Passed(Output(sys.stderr, "standard error"))
         try:
-            found = inside.evaluate(process, code, out, err, name, seconds)
+            found = commands.evaluate(process, code, out, err, name, seconds)
         finally:
             out.end()
             err.end()
@@ -133,7 +133,7 @@ def _document(process: Process, code: str, name: str | None, seconds: float) -> 
     out, err = _Kept(), _Kept()
     found: Evaluated | Raised | RbtraceError
     try:
-        found = inside.evaluate(process, code, out, err, name, seconds)
+        found = commands.evaluate(process, code, out, err, name, seconds)
     except RbtraceError as error:
         found = error
     with opened(None) as output:

@@ -12,8 +12,8 @@ from rbtrace_py.cli.output import Output, opened
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.inside import fork_document, fork_lines
 from rbtrace_py.report.json import dumps
-from rbtrace_py.session import inside
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.inside import commands
+from rbtrace_py.session.targets.targets import Targets
 
 
 @click.command("fork", options_metavar="[OPTIONS]")
@@ -39,7 +39,7 @@ def command(
     """
 
     def one(process: Process) -> None:
-        copy = inside.fork(process)
+        copy = commands.fork(process)
         with opened(None) as output:
             if as_json:
                 output.lines([dumps(fork_document(process.pid, copy))])

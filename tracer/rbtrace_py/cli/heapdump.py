@@ -10,9 +10,9 @@ from rbtrace_py.cli import options as o
 from rbtrace_py.cli.dumping import write_dumps
 from rbtrace_py.cli.whole import Write
 from rbtrace_py.linux.process import Process
-from rbtrace_py.session import inside
-from rbtrace_py.session.copying import check_room
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.inside import commands
+from rbtrace_py.session.inside.copy_cost import check_room
+from rbtrace_py.session.targets.targets import Targets
 
 
 @click.command("heapdump", options_metavar="[OPTIONS]")
@@ -20,7 +20,7 @@ from rbtrace_py.session.targets import Targets
 @click.option("--gc", "collect", is_flag=True, help="Collect garbage in it first.")
 @o.attach_option
 @o.yes_option
-@o.time_limit_option(inside.DUMP_SECONDS, inside.MOST_SECONDS)
+@o.time_limit_option(commands.DUMP_SECONDS, commands.MOST_SECONDS)
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> None:
     """Write every object of a Ruby process to a file, a line of JSON each.
 
@@ -47,6 +47,6 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> None:
         def before() -> None:
             check_room(process, collects, values["yes"], o.say)
 
-        return inside.heapdump(process, write, collects, values["time_limit"], before)
+        return commands.heapdump(process, write, collects, values["time_limit"], before)
 
     write_dumps("heapdump", "heap", targets, words, values["attaches"], dump)

@@ -12,8 +12,8 @@ from rbtrace_py.cli import options as o
 from rbtrace_py.cli.answer import Rendering, answer, need_words
 from rbtrace_py.cli.writable import WritableFile
 from rbtrace_py.report.results import latency_report
-from rbtrace_py.session.latency import Latency
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.probes.latency import Latency
+from rbtrace_py.session.targets.targets import Targets
 
 
 @click.command("latency", options_metavar="[OPTIONS]")

@@ -12,8 +12,13 @@ from rbtrace_py.cli.writable import WritableFile
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.json import dumps
 from rbtrace_py.report.layout import layout_document, layout_lines
-from rbtrace_py.session.layout import SOURCES_BY_NAME, LayoutOptions, describe, save
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.stacks.layout import (
+    SOURCES_BY_NAME,
+    LayoutOptions,
+    describe,
+    save,
+)
+from rbtrace_py.session.targets.targets import Targets
 
 
 @click.command("layout", options_metavar="[OPTIONS]")

@@ -9,8 +9,8 @@ import click
 from rbtrace_py.cli import options as o
 from rbtrace_py.cli.each import check_words, show
 from rbtrace_py.report.inside import memory_document, memory_lines
-from rbtrace_py.session import inside
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.inside import commands
+from rbtrace_py.session.targets.targets import Targets
 
 
 @click.command("memory", options_metavar="[OPTIONS]")
@@ -31,4 +31,4 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> None:
       rbtrace-py memory 1234 --json
     """
     check_words("memory", targets, words)
-    show(targets, values, inside.memory, memory_document, memory_lines)
+    show(targets, values, commands.memory, memory_document, memory_lines)

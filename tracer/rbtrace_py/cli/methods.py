@@ -12,10 +12,10 @@ from rbtrace_py.cli import options as o
 from rbtrace_py.cli.answer import Rendering, answer
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.methods import SORTS, TOP, counts_report, methods_report
-from rbtrace_py.session.methods import MethodOptions, Methods
-from rbtrace_py.session.selectors import selectors_of
-from rbtrace_py.session.sources import Source, choose
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.methods.event_source import EventSource, choose
+from rbtrace_py.session.methods.selectors import selectors_of
+from rbtrace_py.session.methods.tables import MethodOptions, Methods
+from rbtrace_py.session.targets.targets import Targets
 
 selecting_options = o.chain(
     click.option(
@@ -65,7 +65,7 @@ sort_option = click.option(
 
 def source_of(
     command: str, targets: Targets, words: tuple[str, ...], values: dict[str, Any]
-) -> Source:
+) -> EventSource:
     """Who answers; ``-m`` alone means the word ``method``, and the agent."""
     if values.get("selectors") and not {"method", ":method"} & set(words):
         # With the colon: a user's probe of that name takes no selectors.
@@ -97,7 +97,7 @@ def attach_first(targets: Targets, values: dict[str, Any]) -> None:
     asked(targets, attaches=True)
 
 
-def latency(targets: Targets, source: Source, values: dict[str, Any]) -> int:
+def latency(targets: Targets, source: EventSource, values: dict[str, Any]) -> int:
     """``latency`` of what the hooks time; the exit code."""
     report = partial(
         methods_report,
@@ -109,7 +109,7 @@ def latency(targets: Targets, source: Source, values: dict[str, Any]) -> int:
     return _ask("latency", targets, source, values, report)
 
 
-def count(targets: Targets, source: Source, values: dict[str, Any]) -> int:
+def count(targets: Targets, source: EventSource, values: dict[str, Any]) -> int:
     """``count`` of what the hooks see; the exit code."""
     report = partial(counts_report, top=values["top"])
     return _ask("count", targets, source, values, report)
@@ -118,7 +118,7 @@ def count(targets: Targets, source: Source, values: dict[str, Any]) -> int:
 def _ask(
     command: str,
     targets: Targets,
-    source: Source,
+    source: EventSource,
     values: dict[str, Any],
     report: Callable[..., Any],
 ) -> int:

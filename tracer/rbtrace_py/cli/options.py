@@ -24,10 +24,10 @@ from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import cut
 from rbtrace_py.rubyvm.saved import LARGEST_FILE, SavedLayout, read_saved
 from rbtrace_py.session.limits import Limits
-from rbtrace_py.session.targets import Targets, parse_pids
+from rbtrace_py.session.targets.targets import Targets, parse_pids
 
 if TYPE_CHECKING:
-    from rbtrace_py.session.asked import Options
+    from rbtrace_py.session.probes.query import ProbeOptions
 
 # What only commands with probes need is imported where it is: it is most of what
 # the others would start up with.
@@ -304,11 +304,11 @@ def time_limit_option(default: float, most: float) -> Callable[[Command], Comman
     )
 
 
-def options_of(values: dict[str, Any]) -> Options:
+def options_of(values: dict[str, Any]) -> ProbeOptions:
     """The sessions' options out of a command's."""
-    from rbtrace_py.session.asked import Options
+    from rbtrace_py.session.probes.query import ProbeOptions
 
-    return Options(
+    return ProbeOptions(
         by=values.get("by"),
         filter=values.get("filter_"),
         max_keys=values.get("max_keys") or 1000,
@@ -330,10 +330,10 @@ def _ask(text: str) -> bool:
     columns = Style.for_stream(sys.stderr).width - 1
     click.echo(textwrap.fill(f"{text}.", columns), err=True)
     if not click.confirm("Attach nevertheless?", err=True):
-        from rbtrace_py.session.hazards import NotAgreed
+        from rbtrace_py.session.targets.hazards import NotConfirmed
 
         # What it is about stands above.
-        raise NotAgreed("nothing was attached")
+        raise NotConfirmed("nothing was attached")
     return True
 
 
@@ -411,7 +411,7 @@ def _with_targets(function: Command, may_be_numbers: bool) -> Callable[..., Any]
         except RbtraceError as error:
             _told_status(targets)
             if isinstance(error, NoSuchProbe):
-                from rbtrace_py.session.hints import explain
+                from rbtrace_py.session.probes.hints import explain
 
                 explain(error, targets.processes.values())
             raise
@@ -440,7 +440,7 @@ def _told_status(targets: Targets) -> int:
 
 def _choose(regex: str) -> int:
     """The pid that --ps means; a person may be asked."""
-    from rbtrace_py.session.choosing import choices
+    from rbtrace_py.session.targets.choosing import choices
 
     choice = choices(regex)
     found = choice.candidates

@@ -15,7 +15,7 @@ from rbtrace_py.report.status import status_line
 from rbtrace_py.report.style import Style, can_move
 
 if TYPE_CHECKING:
-    from rbtrace_py.session.targets import Targets
+    from rbtrace_py.session.targets.targets import Targets
 
 
 class HasNotes(Protocol):

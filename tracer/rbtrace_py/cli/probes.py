@@ -10,9 +10,9 @@ from rbtrace_py.cli import options as o
 from rbtrace_py.cli.output import opened
 from rbtrace_py.report.json import dumps, probes_document
 from rbtrace_py.report.probes import probe_lines
-from rbtrace_py.session.hints import without_gem
-from rbtrace_py.session.listing import list_probes
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.probes.hints import without_gem
+from rbtrace_py.session.probes.probes import list_probes
+from rbtrace_py.session.targets.targets import Targets
 
 
 @click.command("probes", options_metavar="[OPTIONS]")

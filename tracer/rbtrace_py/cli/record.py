@@ -20,8 +20,8 @@ from rbtrace_py.cli.writable import check_folder
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model import Sample
 from rbtrace_py.report.fileformats import RECORDING, described
-from rbtrace_py.session.sampling import Add, Sampling
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.stacks.sampling import Add, Sampling
+from rbtrace_py.session.targets.targets import Targets
 
 
 @click.command("record", options_metavar="[OPTIONS]")

@@ -24,7 +24,7 @@ from rbtrace_py.report.fileformats import RECORDING, format_of_file
 from rbtrace_py.report.flamegraph import difference_pieces
 from rbtrace_py.report.formats import FORMATS
 from rbtrace_py.report.latency_diff import latency_diff_lines
-from rbtrace_py.session.report import (
+from rbtrace_py.session.stacks.report import (
     Filters,
     is_recording,
     open_recorded,

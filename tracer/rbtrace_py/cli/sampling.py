@@ -17,10 +17,10 @@ from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.amounts import NONE_ON_CPU, progress, statistics_lines
 from rbtrace_py.report.style import Style
 from rbtrace_py.session.limits import Limits
-from rbtrace_py.session.rounds import run
-from rbtrace_py.session.rubies import Mode
-from rbtrace_py.session.sampling import MAX_RATE, Add, Sampling, SamplingOptions
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.stacks.ruby_process import SamplingMode
+from rbtrace_py.session.stacks.run import run
+from rbtrace_py.session.stacks.sampling import MAX_RATE, Add, Sampling, SamplingOptions
+from rbtrace_py.session.targets.targets import Targets
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -38,7 +38,7 @@ def sampling_options(mode: str) -> Callable[[Command], Command]:
         ),
         click.option(
             "--mode",
-            type=click.Choice([mode.value for mode in Mode]),
+            type=click.Choice([mode.value for mode in SamplingMode]),
             default=mode,
             show_default=True,
             help="Threads on a CPU, all of them with their states, or those that"
@@ -82,7 +82,7 @@ def options_of(values: dict[str, Any]) -> SamplingOptions:
     o.check_nonblocking(values)
     return SamplingOptions(
         rate=values["rate"],
-        mode=Mode(values["mode"]),
+        mode=SamplingMode(values["mode"]),
         idle=values["idle"] is not False,
         pause=values["pause"],
         ruby_version=values["ruby_version"],
@@ -173,7 +173,10 @@ def tell(sampling: Sampling, is_said: bool = False) -> None:
     for line in lines:
         click.echo(f"rbtrace-py: {line.strip()}", err=True)
     counted = sampling.statistics
-    if sampling.options.mode is Mode.CPU and not counted.samples + counted.failed:
+    if (
+        sampling.options.mode is SamplingMode.CPU
+        and not counted.samples + counted.failed
+    ):
         click.echo(f"rbtrace-py: {NONE_ON_CPU}", err=True)
     if sampling.options.pause:
         stopped = f"{sampling.stopped_ns / 1e6:.1f} ms"

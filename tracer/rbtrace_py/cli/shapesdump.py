@@ -8,16 +8,16 @@ from rbtrace_py.cli import options as o
 from rbtrace_py.cli.dumping import write_dumps
 from rbtrace_py.cli.whole import Write
 from rbtrace_py.linux.process import Process
-from rbtrace_py.session import inside
-from rbtrace_py.session.copying import check_room
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.inside import commands
+from rbtrace_py.session.inside.copy_cost import check_room
+from rbtrace_py.session.targets.targets import Targets
 
 
 @click.command("shapesdump", options_metavar="[OPTIONS]")
 @o.takes("PID [FILE]")
 @o.attach_option
 @o.yes_option
-@o.time_limit_option(inside.DUMP_SECONDS, inside.MOST_SECONDS)
+@o.time_limit_option(commands.DUMP_SECONDS, commands.MOST_SECONDS)
 def command(
     targets: Targets,
     words: tuple[str, ...],
@@ -45,6 +45,6 @@ def command(
         def before() -> None:
             check_room(process, False, yes, o.say)
 
-        return inside.shapesdump(process, write, time_limit, before)
+        return commands.shapesdump(process, write, time_limit, before)
 
     write_dumps("shapesdump", "shapes", targets, words, attaches, dump)

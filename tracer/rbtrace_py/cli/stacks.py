@@ -19,8 +19,8 @@ from rbtrace_py.cli.record import record
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.fileformats import RECORDING
 from rbtrace_py.report.formats import FORMATS, Format
-from rbtrace_py.session.sampling import Add, Sampling
-from rbtrace_py.session.targets import Targets
+from rbtrace_py.session.stacks.sampling import Add, Sampling
+from rbtrace_py.session.targets.targets import Targets
 
 
 @click.command("stacks", options_metavar="[OPTIONS]")

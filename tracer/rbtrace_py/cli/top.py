@@ -22,9 +22,9 @@ from rbtrace_py.linux.closing import Closing
 from rbtrace_py.report.style import Style, can_move
 from rbtrace_py.report.top import Look, plain_lines, whole_lines
 from rbtrace_py.report.topscreen import screen_lines
-from rbtrace_py.session.sampling import Add, Sampling
-from rbtrace_py.session.targets import Targets
-from rbtrace_py.session.top import Top
+from rbtrace_py.session.stacks.sampling import Add, Sampling
+from rbtrace_py.session.stacks.top import Top
+from rbtrace_py.session.targets.targets import Targets
 
 _RECENT_SECONDS = 5.0
 """What a screen calls lately; of longer intervals the last one."""

@@ -29,10 +29,10 @@ from rbtrace_py.report.json import dumps, event_document, trace_end_document
 from rbtrace_py.report.notes import counter_lines
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.units import whole
-from rbtrace_py.session.exceptions import ExceptionOptions, Exceptions
 from rbtrace_py.session.limits import REFRESH_SECONDS, Limits
-from rbtrace_py.session.targets import Targets
-from rbtrace_py.session.trace import Trace
+from rbtrace_py.session.methods.exceptions import ExceptionOptions, Exceptions
+from rbtrace_py.session.probes.trace import Trace
+from rbtrace_py.session.targets.targets import Targets
 
 Line = Callable[[Event], str]
 Tracing = Trace | Exceptions

@@ -10,8 +10,8 @@ from rbtrace_py.cli import options as o
 from rbtrace_py.cli.answer import Rendering, answer
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.results import values_report
-from rbtrace_py.session.targets import Targets
-from rbtrace_py.session.values import ValuesOf
+from rbtrace_py.session.probes.values import ValuesOf
+from rbtrace_py.session.targets.targets import Targets
 
 
 @click.command("values", options_metavar="[OPTIONS]")

@@ -1,0 +1,1 @@
+"""The agent inside a process: put there, taken out, and what it runs and reports."""

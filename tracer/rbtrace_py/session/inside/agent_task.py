@@ -1,0 +1,226 @@
+"""Code that runs in a process, by its agent, for as long as we listen to it."""
+
+from __future__ import annotations
+
+import os
+import queue
+import secrets
+import socket
+import struct
+import threading
+import time
+from contextlib import suppress
+
+from rbtrace_py.agent.client import Agent, AgentError
+from rbtrace_py.agent.protocol import BrokenAgent, Channel, MalformedAnswer, Map
+from rbtrace_py.errors import RbtraceError
+from rbtrace_py.linux.closing import Closing
+from rbtrace_py.linux.process import Process
+
+Record = tuple[bytes, ...]
+GAP: Record = ()
+"""Comes where the code's time was over and it was run again: what it did between the
+two, and had not written, is not known."""
+
+MAX_FIELDS = 256
+MAX_FIELD = 1 << 16
+MAX_RECORD = 1 << 20
+"""Bytes of all fields of a record."""
+_WAITING_BYTES = 8 << 20
+_LIMIT_MS = 3_600_000
+_WAITING = 4096
+_GRACE = 10
+_SLICE = 0.02
+# As a method's, its local variables are not the program's at top level.
+_ALONE = """
+::Module.new do
+  def self.run
+    %s
+  end
+end.run
+"""
+_STOP = "Thread.list.each {{ |t| t.thread_variable_get({})&.push(nil) }}"
+_U32 = struct.Struct("<I")
+
+
+def has_other_ractors(hello: Map) -> bool:
+    """Has the process Ractors beside the main one? By its agent's hello."""
+    ractors = hello.get("ractors")
+    return isinstance(ractors, int) and ractors > 1
+
+
+class Records:
+    """Texts as the code writes them: how many, and of each its length and bytes."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> list[Record]:
+        """The records that are whole now; raises BrokenAgent for what is none."""
+        self._data += data
+        found = []
+        while (record := self._next()) is not None:
+            found.append(record)
+        return found
+
+    def _next(self) -> Record | None:
+        at, fields = 4, []
+        if (count := self._number(0, MAX_FIELDS)) is None:
+            return None
+        for _ in range(count):
+            if (size := self._number(at, MAX_FIELD)) is None:
+                return None
+            at += 4 + size
+            if at > MAX_RECORD:
+                raise MalformedAnswer("a record that is too long")
+            if at > len(self._data):
+                return None
+            fields.append(bytes(self._data[at - size : at]))
+        del self._data[:at]
+        return tuple(fields)
+
+    def _number(self, at: int, most: int) -> int | None:
+        if at + 4 > len(self._data):
+            return None
+        number: int = _U32.unpack_from(self._data, at)[0]
+        if number > most:
+            raise MalformedAnswer("a record that is none")
+        return number
+
+
+class AgentTask(Closing):
+    """Runs ``code`` in ``process``; what it writes comes as records.
+
+    It writes to the IO in its thread's variable ``:rbtrace_stdout``: $stdout stays
+    the program's. The first record says that it has begun; of each later run, as
+    none goes on for longer than an hour, there is GAP instead. When we close, or are
+    killed, the agent kills the code's thread, which has to undo what it did
+    (``Tracepoint::Agent.undoing``, so that it is undone in children too). ``%(queue)s``
+    in the code is a symbol of its thread's variable for a queue: it ends by itself,
+    and has written all by then, when it takes nil from that.
+
+    first: the record that said so
+    ended: why no more comes, None while it goes on, or where the code has ended
+    has_other_ractors: whether there were any at the beginning, or are at the end
+    Raises what Agent does, and BrokenAgent where the code does not begin.
+    """
+
+    def __init__(self, process: Process, code: str, seconds: float = _GRACE) -> None:
+        self.ended: RbtraceError | None = None
+        self.first: Record = ()
+        self._process = process
+        self._variable = f":rbtrace_{secrets.token_hex(8)}"
+        self._code = _ALONE % (code % {"queue": self._variable})
+        self._records: queue.Queue[Record] = queue.Queue(_WAITING)
+        # Bytes: each is written by one thread alone.
+        self._put_bytes = self._fetched_bytes = 0
+        self._is_closed = threading.Event()
+        self._has_begun = threading.Event()
+        self._is_beginning = True
+        self._agent = Agent(process)
+        self.has_other_ractors = has_other_ractors(self._agent.hello)
+        # To end a wait of the other thread's, which closing does not.
+        self._socket = socket.socket(fileno=os.dup(self._agent.fileno()))
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        if not self._has_begun.wait(seconds) or self.ended is not None:
+            self.close()
+            raise self.ended or BrokenAgent(
+                f"process {process.pid} does not run what it is asked to"
+            )
+
+    @property
+    def is_over(self) -> bool:
+        """Has all come that will?"""
+        return not self._thread.is_alive()
+
+    def fetch(self, seconds: float) -> list[Record]:
+        """Records that have come; waits at most so long for the first."""
+        found: list[Record] = []
+        with suppress(queue.Empty):
+            found.append(self._records.get(timeout=max(seconds, 0.001)))
+            while len(found) < _WAITING:
+                found.append(self._records.get_nowait())
+        self._fetched_bytes += sum(map(_size, found))
+        return found
+
+    def finish(self, seconds: float = _GRACE) -> list[Record]:
+        """Have the code end by itself; what had not been fetched by then."""
+        found: list[Record] = []
+        if not self._thread.is_alive():
+            return self.fetch(0)
+        code = _STOP.format(self._variable)
+        deadline = time.monotonic() + seconds
+        try:
+            with Agent(self._process) as agent:
+                self.has_other_ractors |= has_other_ractors(agent.hello)
+                agent.call("eval", {"code": code}, seconds)
+            while self._thread.is_alive() and time.monotonic() < deadline:
+                found += self.fetch(_SLICE)
+                if sum(map(_size, found)) > 2 * _WAITING_BYTES:
+                    raise MalformedAnswer("records without end")
+        except RbtraceError as error:
+            self.ended = self.ended or error
+        return found + self.fetch(0)
+
+    def close(self) -> None:
+        """Have the code ended; may be called twice."""
+        self._is_closed.set()
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join(_GRACE)
+        self._socket.close()
+        self._agent.close()
+
+    def _run(self) -> None:
+        try:
+            while not self._is_closed.is_set() and not self._has_ended():
+                pass
+        except RbtraceError as error:
+            self.ended = error
+        self._has_begun.set()
+
+    def _has_ended(self) -> bool:
+        """Run it; False if only its time is over, as nothing is run without end."""
+        records = Records()
+        self._is_beginning = True
+
+        def take(data: bytes) -> None:
+            for record in records.feed(data):
+                self._put(record)
+
+        arguments: Map = {
+            "code": self._code,
+            "limit_ms": _LIMIT_MS,
+            "redirect": False,
+        }
+        seconds = _LIMIT_MS / 1000 + _GRACE
+        try:
+            self._agent.call("eval", arguments, seconds, {Channel.STDOUT: take})
+        except AgentError as error:
+            if error.code != "time":
+                raise
+            return False
+        return True
+
+    def _put(self, record: Record) -> None:
+        if self._is_beginning:
+            self._is_beginning = False
+            if not self._has_begun.is_set():
+                self.first = record
+                self._has_begun.set()
+                return
+            record = GAP
+        while not self._is_closed.is_set():
+            # While nobody takes them the code waits too, and counts what it drops.
+            if self._put_bytes - self._fetched_bytes > _WAITING_BYTES:
+                time.sleep(_SLICE)
+                continue
+            with suppress(queue.Full):
+                self._records.put(record, timeout=0.1)
+                self._put_bytes += _size(record)
+                return
+
+
+def _size(record: Record) -> int:
+    return sum(map(len, record))

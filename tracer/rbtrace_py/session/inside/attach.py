@@ -1,0 +1,145 @@
+"""The agent in processes that never loaded it: put there, and out of service again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from rbtrace_py.agent.attempt import Step
+from rbtrace_py.agent.client import Agent
+from rbtrace_py.agent.hook import hook
+from rbtrace_py.agent.inject import check
+from rbtrace_py.agent.loading import (
+    Loaded,
+    agent_files,
+    alone,
+    load_agent,
+)
+from rbtrace_py.agent.place import NoAgent, connect
+from rbtrace_py.agent.protocol import BrokenAgent
+from rbtrace_py.aggregate.attached import Attached, Cost, Detached
+from rbtrace_py.errors import RbtraceError
+from rbtrace_py.linux.process import Process, gone
+from rbtrace_py.linux.text import safe_text
+from rbtrace_py.session.inside.injection import ruby_addresses
+
+ATTACH_SECONDS = 60.0
+"""Threads that are busy keep Ruby's lock for 0.1 s each, again and again."""
+DETACH_SECONDS = 10.0
+MOST_SECONDS = 3600.0
+
+Say = Callable[[str], None]
+"""Gets a plain line about what will be done, before it is."""
+
+_POLL = 0.005
+_MOST_SAID = 512
+
+
+class InUse(RbtraceError):
+    """Another tracer has something armed through the agent."""
+
+
+def attach(
+    process: Process,
+    say: Say,
+    limit: float = ATTACH_SECONDS,
+    with_hook: bool = True,
+    at: Step = lambda step: None,
+) -> Attached:
+    """Put the agent into ``process``, unless it is there.
+
+    limit: seconds; with_hook: with method events, for which a C compiler is needed
+    once; at: told of each step
+
+    Raises Refused, NotRuby, NotBuilt, NotPermitted, NoPlace, NotLoaded,
+    NotAcknowledged, NoSuchTarget, BrokenAgent.
+    """
+    deadline = time.monotonic() + limit
+    with alone(process, deadline):
+        hello = _hello(process)
+        if hello is not None:
+            return _attached(process, hello, None)
+        # Whatever can be found wrong is, before anything is said or done.
+        ruby = ruby_addresses(process)
+        check(process, ruby)
+        files = agent_files(hook() if with_hook else None)
+        say(
+            f"process {process.pid} is stopped for about a millisecond (longer on a"
+            " busy machine), and gets the agent: a sleeping thread and a socket"
+        )
+        left = max(0.0, deadline - time.monotonic())
+        loaded = load_agent(process, ruby, files, left, at)
+        return _attached(process, loaded.hello, _cost(loaded))
+
+
+def detach(
+    process: Process, is_agreed: bool = False, limit: float = DETACH_SECONDS
+) -> Detached:
+    """Take the agent in ``process`` out of service.
+
+    is_agreed: also where that ends another tracer's work
+    Raises NoAgent, InUse, BrokenAgent, NotPermitted, NoSuchTarget.
+    """
+    deadline = time.monotonic() + limit
+    with alone(process, deadline):
+        with Agent(process) as agent:
+            tracer = agent.hello.get("armed_by")
+            tracer = tracer if type(tracer) is int else None
+            if tracer is not None and not is_agreed:
+                raise InUse(
+                    f"process {tracer} is tracing process {process.pid}"
+                    " through the agent",
+                    "end that, or --yes",
+                )
+            # It may hang up before it has said that it does.
+            with suppress(BrokenAgent):
+                agent.call("stop", seconds=limit)
+        _await_silence(process, deadline)
+    return Detached(process.pid, tracer)
+
+
+def _await_silence(process: Process, deadline: float) -> None:
+    while _still_listens(process):
+        if time.monotonic() > deadline:
+            raise BrokenAgent(
+                f"the agent in process {process.pid} was told to stop, and goes on"
+            )
+        if process.wait(_POLL):
+            raise gone(process.pid)
+
+
+def _still_listens(process: Process) -> bool:
+    """Nothing is asked: who accepts just now may be gone before it could answer."""
+    try:
+        connect(process).close()
+    except NoAgent:
+        return False
+    return True
+
+
+def _hello(process: Process) -> Mapping[str, object] | None:
+    """What the agent says of itself, None if there is none."""
+    try:
+        with Agent(process) as agent:
+            return dict(agent.hello)
+    except NoAgent:
+        return None
+
+
+def _cost(loaded: Loaded) -> Cost:
+    found = loaded.injection
+    stopped, longest = found.stopped_ns, found.longest_ns
+    return Cost(found.attempts, stopped, longest, loaded.answer_ns)
+
+
+def _attached(
+    process: Process, hello: Mapping[str, object], cost: Cost | None
+) -> Attached:
+    """What it says may be anything."""
+    reason = None if hello.get("native") is True else _text(hello, "native_reason")
+    return Attached(process.pid, cost, _text(hello, "description"), reason)
+
+
+def _text(hello: Mapping[str, object], name: str) -> str:
+    return safe_text(str(hello.get(name) or "unknown").encode(), _MOST_SAID)

@@ -1,0 +1,220 @@
+"""What the agent inside a process does for us: code, backtraces, memory, the heap."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from rbtrace_py.agent.client import Agent, AgentError
+from rbtrace_py.agent.protocol import BrokenAgent, Channel, MalformedAnswer, Map, Value
+from rbtrace_py.aggregate.inside import (
+    Evaluated,
+    MemoryUse,
+    Raised,
+    RubyThread,
+    Scalar,
+)
+from rbtrace_py.errors import NoSuchTarget
+from rbtrace_py.linux.process import Process, parse_status
+from rbtrace_py.linux.processes import children
+from rbtrace_py.linux.procfs import read_file
+from rbtrace_py.session.targets.targets import Targets
+
+Write = Callable[[bytes], None]
+T = TypeVar("T")
+
+EVAL_SECONDS = 5.0
+DUMP_SECONDS = 600.0
+MOST_SECONDS = 3600.0
+_FORK_SECONDS = 10
+_LOOK_SECONDS = 0.01
+_GRACE = 10
+"""Seconds after a time limit in which the agent still may say that it passed."""
+
+
+def processes(targets: Targets) -> list[Process]:
+    """The targets that live; raises NoSuchTarget if none does."""
+    found = targets.alive()
+    if not found:
+        raise NoSuchTarget("the process has ended")
+    return found
+
+
+def evaluate(
+    process: Process,
+    code: str,
+    out: Write,
+    err: Write,
+    file: str | None = None,
+    seconds: float = EVAL_SECONDS,
+) -> Evaluated | Raised:
+    """Run ``code`` in the process, at most ``seconds``.
+
+    out, err: get what it prints, as it does
+    file: what ``__FILE__`` and backtraces name
+    """
+    with Agent(process) as agent:
+        return evaluate_through(agent, code, out, err, seconds, file=file)
+
+
+def evaluate_through(
+    agent: Agent, code: str, out: Write, err: Write, seconds: float, **arguments: Value
+) -> Evaluated | Raised:
+    """The same over a connection that there is; arguments: more of the request's."""
+    request: Map = {"code": code, "limit_ms": _milliseconds(seconds)}
+    request.update(
+        (name, value) for name, value in arguments.items() if value is not None
+    )
+    sinks = {Channel.STDOUT: out, Channel.STDERR: err}
+    try:
+        reply = agent.call("eval", request, seconds + _GRACE, sinks)
+    except AgentError as error:
+        if error.code != "raised":
+            raise
+        return _raised(error.reply)
+    return Evaluated(
+        _field(reply, "value", str),
+        _field(reply, "class", str, "BasicObject"),
+        _field(reply, "ns", int),
+    )
+
+
+def backtraces(process: Process) -> list[RubyThread]:
+    """All threads of the process as Ruby sees them, the agent's own too."""
+    with Agent(process) as agent:
+        reply = agent.call("backtraces")
+    return list(map(_thread, _list(reply, "threads", dict)))
+
+
+def memory(process: Process) -> MemoryUse:
+    """How much memory the process uses, and for what."""
+    with Agent(process) as agent:
+        reply = agent.call("memory")
+    sizes = {name: _field(reply, name, int, -1) for name in ("rss", "pss", "swap")}
+    return MemoryUse(
+        gc=dict(_scalars(_field(reply, "gc", dict))),
+        objects=dict(_scalars(_field(reply, "objects", dict))),
+        **{name: None if size < 0 else size for name, size in sizes.items()},
+    )
+
+
+def heapdump(
+    process: Process,
+    write: Write,
+    collect: bool = False,
+    seconds: float = DUMP_SECONDS,
+    before: Callable[[], None] = lambda: None,
+) -> int:
+    """Write ``ObjectSpace.dump_all`` of a copy of the process; how many bytes.
+
+    collect: the copy collects garbage first. It takes at most ``seconds``.
+    before: called once the agent has answered; it may raise
+    """
+    return _dump(process, "heapdump", write, collect, seconds, before)
+
+
+def shapesdump(
+    process: Process,
+    write: Write,
+    seconds: float = DUMP_SECONDS,
+    before: Callable[[], None] = lambda: None,
+) -> int:
+    """The same of ``ObjectSpace.dump_shapes``, which Ruby has since 3.3."""
+    return _dump(process, "shapesdump", write, False, seconds, before)
+
+
+def _dump(
+    process: Process,
+    command: str,
+    write: Write,
+    collect: bool,
+    seconds: float,
+    before: Callable[[], None],
+) -> int:
+    received = 0
+
+    def take(data: bytes) -> None:
+        nonlocal received
+        received += len(data)
+        write(data)
+
+    arguments: Map = {"gc": collect, "limit_ms": _milliseconds(seconds)}
+    with Agent(process) as agent:
+        before()
+        sinks = {Channel.FILE: take}
+        reply = agent.call(command, arguments, seconds + _GRACE, sinks)
+    if _field(reply, "bytes", int) != received:
+        raise MalformedAnswer("the dump is not whole")
+    return received
+
+
+def fork(process: Process) -> int:
+    """Make a copy of the process, which is stopped; its pid as we see it."""
+    with Agent(process) as agent:
+        inner = _field(agent.call("fork"), "pid", int)
+    deadline = time.monotonic() + _FORK_SECONDS
+    while time.monotonic() < deadline:
+        for pid in children(process.pid):
+            if _is_stopped(pid, inner):
+                return pid
+        time.sleep(_LOOK_SECONDS)
+    raise BrokenAgent(f"the copy {inner} of process {process.pid} is not there")
+
+
+def _is_stopped(pid: int, inner: int) -> bool:
+    """Is it the one with pid ``inner`` in its own pid namespace, and stopped?"""
+    try:
+        status = parse_status(read_file(f"/proc/{pid}/status"))
+    except OSError:
+        return False
+    pids = status.get("NSpid", str(pid)).split()
+    return pids[-1:] == [str(inner)] and status.get("State", "").startswith("T")
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def _raised(reply: Map) -> Raised:
+    return Raised(
+        _field(reply, "class", str, ""),
+        _field(reply, "message", str),
+        tuple(_list(reply, "backtrace", str)),
+    )
+
+
+def _thread(found: Map) -> RubyThread:
+    number = _field(found, "native_id", int, -1)
+    return RubyThread(
+        native_id=None if number < 0 else number,
+        name=_field(found, "name", str, "") or None,
+        status=_field(found, "status", str, "") or None,
+        is_main=_field(found, "main", bool),
+        is_agent=_field(found, "agent", bool),
+        backtrace=tuple(_list(found, "backtrace", str)),
+    )
+
+
+def _field(reply: Map, name: str, kind: type[T], default: T | None = None) -> T:
+    """What must be a ``kind``, or nil where there is a default."""
+    found = reply.get(name)
+    if found is None and default is not None:
+        return default
+    if not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
+        raise MalformedAnswer(f"no {name} as it should be")
+    return found
+
+
+def _list(reply: Map, name: str, kind: type[T]) -> list[T]:
+    found = _field(reply, name, list)
+    if not all(isinstance(item, kind) for item in found):
+        raise MalformedAnswer(f"no {name} as it should be")
+    return found
+
+
+def _scalars(found: Map) -> Iterator[tuple[str, Scalar]]:
+    """Its numbers and texts; a later Ruby may have maps in it."""
+    for name, value in found.items():
+        if value is None or isinstance(value, (bool, int, float, str)):
+            yield name, value

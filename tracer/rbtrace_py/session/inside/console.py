@@ -1,0 +1,149 @@
+"""A conversation with a process: code after code, and local variables that stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from rbtrace_py.agent.client import Agent, AgentError
+from rbtrace_py.agent.protocol import Map, Value
+from rbtrace_py.aggregate.inside import Evaluated, Raised
+from rbtrace_py.errors import RbtraceError
+from rbtrace_py.linux.closing import Closing
+from rbtrace_py.linux.process import Process
+from rbtrace_py.session.inside.commands import (
+    EVAL_SECONDS,
+    MOST_SECONDS,
+    evaluate_through,
+)
+from rbtrace_py.session.inside.completion import Bounded, choices, question
+
+Write = Callable[[bytes], None]
+
+FILE = "(console)"
+
+
+_GIVEN_UP = ("cancelled", "time")
+_COMPLETE_SECONDS = 0.5
+
+
+class GivenUp(RbtraceError):
+    """Code that was ended before its end; the conversation goes on."""
+
+
+class Form(Enum):
+    """What Ruby makes of code: its parser is asked, ours would know less."""
+
+    UNFINISHED = ":unfinished"
+    EXPRESSION = ":expression"
+    OTHER = ":other"
+    """Neither: with an error in it, or with what cannot stand inside an expression."""
+
+
+_FORMS = {form.value: form for form in Form}
+
+# The parser's words: of parse.y (to 3.3), and of prism (since 3.4). An error before
+# the end is unexpected too, but it is no "end-of-input"; what prism has between
+# backticks would have been all right, had it gone on.
+# What stands behind ; is the block's own, should the program have such variables.
+_ASK_FOR_FORM = r"""
+lambda do |text, last; problem, message, open, wrong, is_open|
+  problem = lambda do |code; error|
+    RubyVM::InstructionSequence.compile(code)
+    nil
+  rescue SyntaxError => error
+    error.message.scrub
+  end
+  return :expression unless problem[last]
+
+  message = problem[text]
+  open = ["unexpected end-of-input", "meets end of file", "before EOF",
+          "expected a closing delimiter", "a `}` to close the hash"]
+  wrong = /unexpected (?!end-of-input|`[^'`]+`)/
+  is_open = message && open.any? { |words| message.include?(words) }
+  is_open && message !~ wrong ? :unfinished : :other
+end.call(*%w[TEXTS].map { |text| [text].pack("H*").force_encoding("UTF-8") })
+"""
+
+
+class Console(Closing):
+    """A connection to the agent of ``process``, with a binding of its own.
+
+    program, ruby: what the process says it is
+    is_busy: it has been asked, and has not answered yet
+    is_cancelled: what it was asked last has been cancelled
+    """
+
+    def __init__(self, process: Process) -> None:
+        self._agent = Agent(process)
+        self.program = str(self._agent.hello.get("program"))
+        self.ruby = str(self._agent.hello.get("ruby"))
+        self.is_busy = False
+        self.is_cancelled = False
+
+    def close(self) -> None:
+        self._agent.close()
+
+    def cancel(self) -> None:
+        """End what runs; also from a signal handler."""
+        self.is_cancelled = True
+        self._agent.cancel()
+
+    def form(self, code: str) -> Form:
+        """What ``code`` is; nothing of it is run."""
+        both = " ".join(map(_hex, (code, _as_last(code))))
+        question = _ASK_FOR_FORM.replace("TEXTS", both)
+        found = self._ask(question, _drop, _drop, EVAL_SECONDS)
+        if isinstance(found, Evaluated):
+            return _FORMS.get(found.value, Form.OTHER)
+        return Form.OTHER
+
+    def evaluate(
+        self, code: str, form: Form, line: int, out: Write, err: Write
+    ) -> Evaluated | Raised:
+        """Run ``code``, whose first line is number ``line`` of the conversation.
+
+        Raises GivenUp if it was cancelled.
+        """
+        if form is Form.EXPRESSION:
+            code, line = _as_last(code), line - 1
+        where: Map = {"file": FILE, "line": line, "keep": True}
+        return self._ask(code, out, err, MOST_SECONDS, **where)
+
+    def complete(self, before: str) -> list[str]:
+        """What the word at the end of ``before`` can become, in order.
+
+        No method of the program's is called for it. Raises GivenUp if it was
+        cancelled, or took too long.
+        """
+        asked, answer = question(before), Bounded()
+        if asked is None:
+            return []
+        self._ask(asked.code, answer, _drop, _COMPLETE_SECONDS, keep=True)
+        return choices(asked, answer.data)
+
+    def _ask(
+        self, code: str, out: Write, err: Write, seconds: float, **arguments: Value
+    ) -> Evaluated | Raised:
+        self.is_busy, self.is_cancelled = True, False
+        try:
+            return evaluate_through(self._agent, code, out, err, seconds, **arguments)
+        except AgentError as error:
+            if error.code in _GIVEN_UP:
+                raise GivenUp(str(error)) from error
+            raise
+        finally:
+            self.is_busy = False
+
+
+def _as_last(code: str) -> str:
+    """The same, with its value kept as ``_``; it begins a line later."""
+    return f"_ = begin\n{code}\nend"
+
+
+def _hex(text: str) -> str:
+    return text.encode("utf-8", "replace").hex()
+
+
+def _drop(data: bytes) -> None:
+    """Warnings of the parser: they come again when the code is run."""

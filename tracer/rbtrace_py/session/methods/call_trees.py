@@ -1,0 +1,117 @@
+"""Every call of processes that have the agent, folded into call trees as it comes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+from rbtrace_py.agent.arming import Armed
+from rbtrace_py.aggregate.calls import Thread, Told
+from rbtrace_py.aggregate.recordfold import RecordFold
+from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.aggregate.stacks import StackCounts
+from rbtrace_py.session.methods.calls import Calls, CallsOptions
+from rbtrace_py.session.methods.traced_process import TracedProcess
+from rbtrace_py.session.targets.targets import Targets
+
+_STEP_SECONDS = 0.1
+
+
+class FoldedCalls(Calls):
+    """As ``Calls``, but nobody is told of a call: ``take`` has them all."""
+
+    def __init__(self, targets: Targets, options: CallsOptions) -> None:
+        super().__init__(targets, options)
+        self._folds: list[_Folded] = []
+
+    def trace(self, pid: int, armed: Armed) -> TracedProcess:
+        folded = _Folded(pid, armed)
+        self._folds.append(folded)
+        return folded
+
+    def look(self, seconds: float) -> None:
+        """Take in what has come; if there is nothing, waits at most so long."""
+        for _ in self.events(seconds):
+            pass
+
+    def stop(self) -> None:
+        """Take the hooks out, and take in what had come by then."""
+        for _ in self.finish():
+            pass
+
+    @property
+    def calls(self) -> int:
+        return sum(each.fold.calls for each in self._folds)
+
+    @property
+    def unreturned(self) -> int:
+        """Calls that were not seen to return; timed until they were last seen."""
+        return sum(each.fold.unreturned for each in self._folds)
+
+    @property
+    def other(self) -> int:
+        """Calls on paths for which there was no room."""
+        return sum(each.fold.other for each in self._folds)
+
+    def counters(self) -> dict[str, int]:
+        """What ``ends`` tells of all processes."""
+        found: dict[str, int] = {}
+        for end in self.ends():
+            for name, number in end.counters.items():
+                found[name] = found.get(name, 0) + number
+        return found
+
+    @property
+    def lost(self) -> int:
+        """Events; of those at the very end no record tells."""
+        told = sum(each.fold.lost for each in self._folds)
+        return max(told, self.counters().get("lost", 0))
+
+    def take(
+        self, statistics: Statistics, calls: StackCounts | None = None
+    ) -> StackCounts:
+        """What was folded since the last time, as stacks.
+
+        statistics: ``unit`` says whether they weigh their own time or their calls
+        calls: gets the same stacks with how many calls there were
+        """
+        counts = StackCounts(statistics)
+        samples = statistics.samples
+        for each in self._folds:
+            each.take(counts, self.thread_names, statistics.unit == "ns", calls)
+        statistics.samples = samples
+        return counts
+
+
+class _Folded(TracedProcess):
+    """A process's."""
+
+    def __init__(self, pid: int, armed: Armed) -> None:
+        super().__init__(pid, armed, has_cpu=False)
+        self.fold = RecordFold()
+
+    def step(self, until: int | None = None) -> Iterator[Told]:
+        if until is None:
+            self.armed.keep_learning()
+        ends = time.monotonic() + _STEP_SECONDS
+        feed = self.fold.feed
+        while time.monotonic() < ends and (found := self._ring.step()):
+            for when, stream, record in found:
+                if until is None or when <= until:
+                    feed(stream, record)
+                    self._last = when
+        yield from ()
+
+    def finish(self) -> Iterator[Told]:
+        yield from super().finish()
+        self.fold.finish(self._last, self.armed.method)
+
+    def take(
+        self,
+        counts: StackCounts,
+        names: Mapping[Thread, str],
+        is_time: bool,
+        calls: StackCounts | None,
+    ) -> None:
+        duration = self.armed.scale.duration if is_time else None
+        self.fold.take(counts, self.pid, names, self.armed.method, duration, calls)

@@ -1,0 +1,248 @@
+"""Who tells of methods, collections, exceptions and objects: the agent, or Ruby.
+
+The agent's hook sees more and costs less, where it was loaded. Ruby's own probes are
+there without it where Ruby was built with them; those of methods are silent since
+Ruby 2.5 until something in the process asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rbtrace_py.agent.place import HOW_TO_LOAD, NoAgent, connect, runs_no_ruby
+from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
+from rbtrace_py.linux.probes import find_probes
+from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.ruby_probes import PROVIDER, RUBY_PROBES
+from rbtrace_py.model import Probe
+from rbtrace_py.session.methods.tables import KINDS
+from rbtrace_py.session.probes import select
+from rbtrace_py.session.targets.targets import Targets
+
+_ENTRY, _RETURN = "ruby:method__entry", "ruby:method__return"
+PROBES: dict[tuple[str, str], str] = {
+    ("latency", "method"): f"{_ENTRY}..{_RETURN}",
+    ("latency", "gc"): ":gc",
+    ("count", "method"): _ENTRY,
+    ("count", "gc"): "ruby:gc__mark__begin",
+    ("count", "raise"): "ruby:raise",
+    ("count", "object"): "ruby:object__create",
+    ("trace", "raise"): "ruby:raise",
+}
+"""What Ruby's own probes have for a word of a command."""
+
+_HAPPENINGS = {
+    "method": "calls of methods have a command of their own",
+    "object": "new objects are counted, not shown one by one",
+    "gc": "collections are counted and timed, not shown one by one",
+}
+"""Why ``trace`` does not take a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventSource:
+    """Who answers.
+
+    is_agent: the hooks; else probes
+    words: for it
+    notes: what to tell a user about the choice
+    """
+
+    is_agent: bool
+    words: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def choose(
+    targets: Targets,
+    command: str,
+    words: Sequence[str],
+    via: str = "auto",
+    waits: bool = False,
+    selecting: str = "",
+    by: str | None = None,
+) -> EventSource:
+    """Who answers ``words`` of ``command``; via: ``agent``, ``probes`` or ``auto``.
+
+    waits: for an agent that is not there yet, where nobody else tells
+    selecting: the option that says which methods, and that only the agent takes
+    by: what to group by
+    Raises UsageError for words that take both, or that cannot be told of or grouped
+    so; NoAgent where there is nobody.
+    """
+    if selecting:
+        via = _the_agent(via, selecting)
+    if command == "trace":
+        _check_traced(words, targets, waits)
+    ours = [word for word in words if _is_ours(word, command, targets)]
+    names = tuple(word.removeprefix(":") for word in ours)
+    if not ours:
+        return _probes_alone(words, via)
+    if len(ours) < len(words):
+        if via == "probes" or (via == "auto" and _can_do_without(names)):
+            return _from_probes(command, words, ours)
+        other = next(word for word in words if word not in ours)
+        raise UsageError(
+            f"{ours[0]} is the agent's to tell, {other} is a probe",
+            "ask for them in two commands",
+        )
+    # Only who needs the agent waits for it.
+    waits = (waits or targets.command is not None) and not _can_do_without(names)
+    needs_agents = not _can_do_without(names)
+    if via == "agent" or (
+        via == "auto" and (waits or _have_agents(targets, needs_agents))
+    ):
+        _check_grouping(command, names, by)
+        return EventSource(True, names)
+    source = _from_probes(command, words, ours)
+    if via == "auto":
+        _check_probes(targets, names, source.words)
+    return source
+
+
+def _the_agent(via: str, selecting: str) -> str:
+    """Who else answered would answer another question; raises UsageError."""
+    if via == "probes":
+        raise UsageError(
+            f"{selecting} is for the agent's hook; Ruby's own probes do not take it",
+            'of probes --filter chooses: --filter \'class == "Job" and'
+            ' method == "run"\'',
+        )
+    return "agent"
+
+
+def _check_traced(words: Sequence[str], targets: Targets, waits: bool) -> None:
+    """Raise UsageError for what other commands tell of, and no probe is called."""
+    # It may yet come where that is waited for.
+    may_come = waits or targets.command is not None
+    for word in words:
+        name = word.removeprefix(":")
+        if name not in _HAPPENINGS or (may_come and name == word):
+            continue
+        if name != word or not _is_users(name, targets):
+            raise UsageError(
+                f"trace shows probes and raise; {_HAPPENINGS[name]}",
+                select.INSTEAD[name],
+            )
+
+
+def _check_grouping(command: str, names: Sequence[str], by: str | None) -> None:
+    """Raise UsageError for what the hook does not know; the hint says who does."""
+    if by in (None, "class", "pid"):
+        return
+    for name in names:
+        knows_class_alone = name in ("raise", "object")
+        if by == "method" and not knows_class_alone:
+            continue
+        ours = "class or pid" if knows_class_alone else "method, class or pid"
+        probe = PROBES.get((command, name), "").split("..")[0]
+        operands = RUBY_PROBES.get(probe.removeprefix("ruby:"), ())
+        theirs = [o.name for o in operands if o.name not in ("class", "method")]
+        raise UsageError(
+            f"{name} cannot be grouped by {by}",
+            f"--by takes {ours} here; --via probes asks Ruby's own probes instead,"
+            f" by {' or '.join(filter(None, (', '.join(theirs), 'tid')))} too",
+        )
+
+
+def _is_ours(word: str, command: str, targets: Targets) -> bool:
+    """Is it one of our words, and no user's probe?"""
+    name = word.removeprefix(":")
+    if name not in KINDS or (command == "trace" and name != "raise"):
+        return False
+    if word.startswith(":") or targets.command is not None:
+        return True
+    return not _is_users(name, targets)
+
+
+def _is_users(name: str, targets: Targets) -> bool:
+    """Has the program a probe of that name?"""
+    return any(
+        select.pick(name, _users_probes(process)) for process in targets.chosen()
+    )
+
+
+def _users_probes(process: Process) -> list[Probe]:
+    builtin = (PROVIDER, select.AGENT_PROVIDER)
+    try:
+        return [p for p in find_probes(process) if p.provider not in builtin]
+    except NoSuchTarget:
+        return []
+
+
+def _probes_alone(words: Sequence[str], via: str) -> EventSource:
+    if via == "agent":
+        raise UsageError(
+            "none of these is the agent's to tell",
+            f"it tells of {', '.join(KINDS)}; probes are the kernel's",
+        )
+    return EventSource(False, tuple(words))
+
+
+def _from_probes(
+    command: str, words: Sequence[str], ours: Sequence[str]
+) -> EventSource:
+    """The words with ours replaced by what Ruby's own probes have."""
+    found = []
+    for word in words:
+        probe = PROBES.get((command, word.removeprefix(":")))
+        if word in ours and probe is None:
+            raise UsageError(f"Ruby has no probes for {command} {word}")
+        found.append(probe if word in ours and probe else word)
+    names = ", ".join(word.removeprefix(":") for word in ours)
+    return EventSource(False, tuple(found), (f"{names}: from Ruby's own probes",))
+
+
+def _can_do_without(names: Sequence[str]) -> bool:
+    """Have Ruby's probes as much to say of it?"""
+    return not {"method", "object"} & set(names)
+
+
+def _have_agents(targets: Targets, needs_agents: bool) -> bool:
+    """Have all that were named an agent? One that may be left out needs none.
+
+    needs_agents: nobody else tells of it
+    """
+    # A program of ours has not begun, and is not begun for this.
+    if targets.command is not None:
+        return False
+    if targets.follow and needs_agents:
+        return any(map(_has_agent, targets.alive()))
+    return all(map(_has_agent, targets.chosen()))
+
+
+def _has_agent(process: Process) -> bool:
+    try:
+        connect(process).close()
+    except RbtraceError:
+        return False
+    return True
+
+
+def _check_probes(targets: Targets, names: Sequence[str], words: Sequence[str]) -> None:
+    """Without the agent: raise NoAgent where Ruby's probes are no help either."""
+    if targets.command is not None:
+        return
+    for process in targets.chosen():
+        if _has_agent(process):
+            continue
+        stranger = runs_no_ruby(process)
+        if stranger is not None:
+            raise stranger
+        found = [p for p in find_probes(process) if p.provider == PROVIDER]
+        wanted = [end for word in words for end in word.split("..")]
+        has_all = all(select.pick(w, found) for w in wanted if w.startswith(PROVIDER))
+        if "gc" in names and not select.pick("ruby:gc__mark__begin", found):
+            has_all = False
+        if not has_all:
+            why = "its Ruby was built without probes of its own"
+        elif "method" in names:
+            why = "Ruby's own method probes say nothing by themselves since Ruby 2.5"
+        else:
+            continue
+        raise NoAgent(
+            f"nobody tells of {names[0]} in process {process.pid}: it has no agent,"
+            f" and {why}",
+            f"{HOW_TO_LOAD}; or put it in: rbtrace-py attach {process.pid}",
+        )

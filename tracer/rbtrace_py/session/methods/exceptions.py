@@ -1,0 +1,261 @@
+"""``trace PID raise``: every exception as it is raised, from within the process.
+
+The agent runs code of ours, with a TracePoint of the one event that costs nothing
+while nothing is raised. Of what is raised only the object is kept in the thread that
+raises; texts are made in the agent's own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rbtrace_py.agent.client import AnotherProgram
+from rbtrace_py.agent.place import NoAgent
+from rbtrace_py.agent.protocol import MalformedAnswer
+from rbtrace_py.agent.starting import HOLD_SECONDS, begun_before
+from rbtrace_py.aggregate.events import RaiseEvent
+from rbtrace_py.linux.closing import Starting
+from rbtrace_py.linux.process import Process
+from rbtrace_py.model import Binary, Operand, OperandType, Probe
+from rbtrace_py.session.inside.agent_task import GAP, AgentTask, Record
+from rbtrace_py.session.targets.joining import Joining
+from rbtrace_py.session.targets.targets import Targets
+
+MAX_BACKTRACE = 200
+_WAITING = 10_000
+_FIELDS = 8
+_SLICE = 0.02
+_MAX = (1 << 63) - 1
+_HELD = b"held"
+_BEFORE = 0
+"""As whose are counted those that were lost before a process's code was run again."""
+
+_OPERANDS = (
+    Operand("class", OperandType.STRING),
+    Operand("message", OperandType.STRING),
+    Operand("file", OperandType.STRING),
+    Operand("line", OperandType.INTEGER),
+    Operand("method", OperandType.STRING),
+)
+PROBE = Probe("rbtrace", "raise", Binary(0, 0, ""), (), _OPERANDS)
+"""As which an exception is shown; Ruby's own probe has class, file and line alone."""
+
+CODE = """
+lambda do |waiting, size, depth|
+  own = Thread.current
+  out = own.thread_variable_get(:rbtrace_stdout)
+  queue = Queue.new
+  # Either of them ends it: we, and the agent when the process ends.
+  [%(queue)s, :rbtrace_end].each { |name| own.thread_variable_set(name, queue) }
+  lost = 0
+  to_s = Exception.instance_method(:to_s)
+  backtrace = Exception.instance_method(:backtrace)
+  name = Module.instance_method(:name)
+  nameless = Module.instance_method(:to_s)
+  class_of = Kernel.instance_method(:class)
+  text = lambda { |value| value.to_s.b.byteslice(0, size) }
+  guarded = lambda do |method, error|
+    method.bind(error).call
+  rescue Exception
+    nil
+  end
+  write = lambda do |fields|
+    out.write(fields.map { |field| [field.bytesize].pack("V") << field }
+                    .unshift([fields.size].pack("V")).join)
+  end
+  tracer = TracePoint.new(:raise) do |point|
+    thread = Thread.current
+    next if thread.equal?(own) || ::Tracepoint::Agent.own?(thread)
+    next lost += 1 if queue.size >= waiting
+    now = Process.clock_gettime(Process::CLOCK_REALTIME, :nanosecond)
+    # Of who forked, Ruby 3.1 has the parent's in the child.
+    id = Process.pid if thread.equal?(Thread.main)
+    id ||= thread.respond_to?(:native_thread_id) ? thread.native_thread_id : 0
+    place = [point.path, point.lineno, point.method_id]
+    queue << [now, id, point.raised_exception, *place]
+  end
+  undo = lambda do
+    tracer.disable
+    queue.clear
+  end
+  ::Tracepoint::Agent.undoing(undo) do
+    tracer.enable
+    hold = ::Tracepoint::Agent::Hold if defined?(::Tracepoint::Agent::Hold)
+    write.call(["ready", hold && hold.on? ? "held" : ""])
+    hold.release if hold
+    while (now, id, error, path, line, method = queue.pop)
+      kind = class_of.bind(error).call
+      fields = [now, id, lost, guarded.call(name, kind) || guarded.call(nameless, kind),
+                guarded.call(to_s, error), path, line, method]
+      fields.concat((guarded.call(backtrace, error) || []).first(depth))
+      write.call(fields.map(&text))
+    end
+  end
+end.call(%(waiting)d, %(size)d, %(depth)d)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ExceptionOptions:
+    """What is asked.
+
+    string_size: bytes of a text that are sent
+    backtrace: with backtraces
+    wait: for an agent that is not there yet, and wait_seconds: for how long
+    """
+
+    string_size: int = 128
+    backtrace: bool = False
+    wait: bool = False
+    wait_seconds: float | None = None
+
+
+class Exceptions(Starting):
+    """A session as ``Trace`` is, of exceptions.
+
+    Raises NoAgent, NoSuchTarget, NotPermitted, AgentError, BrokenAgent.
+    """
+
+    words: tuple[str, ...] = ("raise",)
+
+    def __init__(self, targets: Targets, options: ExceptionOptions) -> None:
+        self.targets = targets
+        self.options = options
+        self.notes: list[str] = []
+        self.on_wait: Callable[[float], None] | None = None
+        self.probes: Sequence[Probe] = [PROBE]
+        self._errands: dict[int, AgentTask] = {}
+        self._joining = Joining(targets, self._ask)
+        self._lost: dict[int, int] = {}
+        self._seen = 0
+        self._last: list[tuple[int, Record]] = []
+        size = max(options.string_size, 16)
+        depth = MAX_BACKTRACE if options.backtrace else 0
+        numbers = {"waiting": _WAITING, "size": size, "depth": depth}
+        # What is for the errand is left to it.
+        self._code = CODE % {**numbers, "queue": "%(queue)s"}
+        targets.start_with_agent(HOLD_SECONDS)
+
+    def _start(self) -> None:
+        began = time.monotonic()
+        processes = self.targets.alive()
+        for process in processes:
+            if self.targets.has_joined(process):
+                continue
+            while not self._has_begun(process, time.monotonic() - began):
+                if self.on_wait is not None:
+                    self.on_wait(time.monotonic() - began)
+                time.sleep(_SLICE)
+        self._joining.begin(filter(self.targets.has_joined, processes))
+        self.notes += self._joining.notes()
+        self.notes.append("raise: by the agent, which runs a TracePoint for it")
+
+    def _has_begun(self, process: Process, waited: float) -> bool:
+        limit = self.options.wait_seconds
+        wants = self.options.wait or self.targets.command is not None
+        try:
+            self._ask(process)
+        except NoAgent:
+            if wants and process.alive() and (limit is None or waited < limit):
+                return False
+            raise
+        return True
+
+    @property
+    def is_over(self) -> bool:
+        """Have all targets ended, or their agents?"""
+        return self.targets.ours_has_ended and all(
+            errand.is_over for errand in self._errands.values()
+        )
+
+    def refresh(self) -> None:
+        """Take in children that have an agent by now, and what our program executes."""
+        ours = self.targets.ours
+        errand = self._errands.get(ours.pid) if ours else None
+        if ours and errand and isinstance(errand.ended, AnotherProgram):
+            self._last += [(ours.pid, record) for record in errand.finish()]
+            self._lost_before(ours.pid)
+            self._errands.pop(ours.pid).close()
+            self._joining.ask_again(ours)
+        self._joining.look()
+
+    def _ask(self, process: Process) -> None:
+        errand = AgentTask(process, self._code)
+        self._errands[process.pid] = errand
+        if self.targets.is_ours(process) and _HELD not in errand.first:
+            self.notes.append(begun_before(process.pid))
+
+    def events(self, seconds: float) -> Iterator[RaiseEvent]:
+        """What has come; waits up to ``seconds`` if nothing has."""
+        last, self._last = self._last, []
+        for pid, record in last:
+            yield from self._heard(pid, record)
+        deadline = time.monotonic() + seconds
+        share = min(seconds, _SLICE) / max(len(self._errands), 1)
+        while True:
+            is_quiet = True
+            for pid, errand in self._errands.items():
+                for record in errand.fetch(share):
+                    is_quiet = False
+                    yield from self._heard(pid, record)
+            if not is_quiet or self.is_over or time.monotonic() >= deadline:
+                return
+
+    def _heard(self, pid: int, record: Record) -> Iterator[RaiseEvent]:
+        """The event that it is; a gap counts as one that was lost."""
+        if record == GAP:
+            # What the code counts begins anew.
+            self._lost_before(pid, 1)
+            return
+        yield self._event(pid, record)
+
+    def _lost_before(self, pid: int, more: int = 0) -> None:
+        lost = self._lost.pop(pid, 0) + more
+        self._lost[_BEFORE] = self._lost.get(_BEFORE, 0) + lost
+
+    def _event(self, pid: int, record: Record) -> RaiseEvent:
+        if len(record) < _FIELDS:
+            raise MalformedAnswer("an exception that is none")
+        when, tid, lost, class_, message, path, line, method, *trace = record
+        self._lost[pid] = _number(lost)
+        self._seen += 1
+        size = self.options.string_size
+        texts = tuple(map(_text, (class_, message, path)))
+        values = (*texts, _number(line), _text(method) or None)
+        cut = tuple(len(text) >= size for text in (class_, message, path))
+        return RaiseEvent(
+            _number(when), pid, _number(tid), "", PROBE, values,
+            (*cut, False, len(method) >= size), tuple(map(_text, trace)),
+        )  # fmt: skip
+
+    def detach(self) -> None:
+        """Have the TracePoints taken out; what was raised before can still be read."""
+        for pid, errand in self._errands.items():
+            self._last += [(pid, record) for record in errand.finish()]
+            errand.close()
+
+    def result_counters(self) -> dict[str, int]:
+        return {
+            "seen": self._seen,
+            "without_agent": self._joining.without,
+            "late_processes": self._joining.late,
+            "other_ractors": sum(e.has_other_ractors for e in self._errands.values()),
+            "lost": sum(self._lost.values()),
+        }
+
+    def close(self) -> None:
+        for errand in self._errands.values():
+            errand.close()
+        self._errands.clear()
+
+
+def _number(text: bytes) -> int:
+    if not text.isdigit() or len(text) > 19:
+        raise MalformedAnswer("an exception with a number that is none")
+    return min(int(text), _MAX)
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")

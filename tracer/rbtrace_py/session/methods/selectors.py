@@ -1,0 +1,133 @@
+"""Words that choose methods: ``sleep``, ``String#gsub``, ``Process.pid``, ``Dir.``.
+
+And with expressions, ``String#gsub(self, @text)``, whose values are asked for.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from rbtrace_py.agent.arming import Selector
+from rbtrace_py.errors import UsageError
+from rbtrace_py.session.methods.expressions import BadExpressions, split_expressions
+from rbtrace_py.session.methods.method_sets import METHOD_SETS
+
+MOST = 1024
+"""Selectors that the agent takes."""
+_MAX_BYTES = 1024
+_MAX_FILE = 1 << 20
+_OWNER = r"[^\W\d]\w*(?:::[^\W\d]\w*)*"
+_NAME = (
+    r"[^\W\d]\w*[?!=]?"
+    r"|\[\]=?|\*\*|<=>|===?|=~|![=~]?|<<|>>|<=|>=|[+\-~]@?|[*/%&|^<>`]"
+)
+_SELECTOR = re.compile(rf"(?:({_OWNER})([#.]))?({_NAME})?")
+_COMMENT = re.compile(r"(^|\s)#.*")
+_EXAMPLE = "as 'String#gsub(self, @ivar, argument, self.attribute, __source__)'"
+_FORMS = (
+    "write sleep (any method of that name), String#gsub, Process.pid,"
+    " Kernel# (all instance methods) or Dir. (all class methods)"
+)
+
+
+def parse_selector(text: str, shows_values: bool = True) -> Selector:
+    """What a word selects; raises UsageError.
+
+    shows_values: may it have expressions?
+    """
+    word, bracket, _ = text.partition("(")
+    if bracket and not shows_values:
+        raise UsageError(
+            f"{text!r} asks for the values of expressions, which are of single calls",
+            f"`rbtrace-py calls PID -m {shlex.quote(text)}` shows them; here select"
+            f" {word or 'the method'!r} alone",
+        )
+    selector = _methods(word, text)
+    if not bracket:
+        return selector
+    return replace(selector, expressions=_expressions(text, len(word)))
+
+
+def _expressions(text: str, at: int) -> tuple[str, ...]:
+    try:
+        found, end = split_expressions(text, at)
+    except BadExpressions as error:
+        raise UsageError(f"{text!r}: {error}", _EXAMPLE) from None
+    if text[end:].strip():
+        raise UsageError(f"{text!r}: {text[end:].strip()!r} is too much", _EXAMPLE)
+    return found
+
+
+def _methods(word: str, text: str) -> Selector:
+    found = _SELECTOR.fullmatch(word)
+    if not word or not found or len(word.encode()) > _MAX_BYTES:
+        hint = _FORMS
+        if re.fullmatch(_OWNER, word) and "::" in word:
+            hint = f"{word}# selects its instance methods, {word}. its class methods"
+        raise UsageError(f"{text!r} selects no method", hint)
+    owner, mark, name = found.groups()
+    kind = {"#": "instance", ".": "singleton", None: None}[mark]
+    return Selector(owner, kind, name)
+
+
+def selectors_of(
+    words: Iterable[str], sets: Iterable[str], shows_values: bool = False
+) -> list[Selector]:
+    """Of words, and of predefined sets or files of such words.
+
+    Raises UsageError; also for expressions, unless their values are shown.
+    """
+    found = [parse_selector(word, shows_values) for word in words]
+    for name in sets:
+        found += _of_set(name)
+    unique = list(dict.fromkeys(found))
+    if len(unique) > MOST:
+        raise UsageError(f"{len(unique)} selectors are too many; at most {MOST}")
+    return unique
+
+
+def _of_set(name: str) -> list[Selector]:
+    if name in METHOD_SETS:
+        return [parse_selector(word) for word in METHOD_SETS[name]]
+    found = []
+    for number, word in _lines(name):
+        try:
+            found.append(parse_selector(word))
+        except UsageError as error:
+            raise UsageError(f"{name}, line {number}: {error}", error.hint) from None
+    if not found:
+        raise UsageError(f"{name} selects no method", "a selector a line; # comments")
+    return found
+
+
+def _lines(path: str) -> Iterator[tuple[int, str]]:
+    """Its selectors with their line numbers; ``#`` begins a comment after a space."""
+    try:
+        with Path(path).open("rb") as file:
+            text = file.read(_MAX_FILE).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        names = ", ".join(sorted(METHOD_SETS))
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise UsageError(
+            f"no set of methods {path!r}, nor a file: {reason}", f"sets: {names}"
+        ) from error
+    for number, line in enumerate(text.splitlines(), 1):
+        word = _COMMENT.sub("", line).strip()
+        if "(" in word:
+            # In an expression it is none.
+            word = _word_of(line)
+        if word:
+            yield number, word
+
+
+def _word_of(line: str) -> str:
+    """What of a line is a selector with expressions, be they right or wrong."""
+    try:
+        end = split_expressions(line, line.index("("))[1]
+    except BadExpressions:
+        return line.strip()
+    return (line[:end] + _COMMENT.sub("", line[end:])).strip()

@@ -1,0 +1,1 @@
+"""Questions that probes answer: count, latency, trace, values."""

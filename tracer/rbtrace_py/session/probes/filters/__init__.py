@@ -1,0 +1,49 @@
+"""The language of ``--filter``: ``id > 10 and sku == "abc"``.
+
+A filter is read into a typed tree, and the tree becomes a C expression that the
+kernel evaluates for each event.
+
+An operand is compared with a constant; ``==  !=  <  <=  >  >=`` and, for texts,
+``^=`` (begins with). ``and``, ``or``, ``not`` and parentheses join comparisons.
+nil is equal to ``nil`` and to nothing else, and every other comparison with it
+is false, ``!=`` too. NaN is as in Ruby: unequal to everything.
+
+Nothing a user wrote, and nothing a target holds, gets into the C expression
+but as a number.
+"""
+
+from rbtrace_py.session.probes.filters.ccode import (
+    CompiledFilter,
+    compile_filter,
+    float_order,
+)
+from rbtrace_py.session.probes.filters.lexer import MAX_STRING
+from rbtrace_py.session.probes.filters.parser import (
+    PSEUDO_OPERANDS,
+    check_syntax,
+    parse_filter,
+)
+from rbtrace_py.session.probes.filters.tree import (
+    And,
+    Comparison,
+    Filter,
+    Kind,
+    Not,
+    Or,
+)
+
+__all__ = [
+    "MAX_STRING",
+    "PSEUDO_OPERANDS",
+    "And",
+    "Comparison",
+    "CompiledFilter",
+    "Filter",
+    "Kind",
+    "Not",
+    "Or",
+    "check_syntax",
+    "compile_filter",
+    "float_order",
+    "parse_filter",
+]

@@ -1,0 +1,192 @@
+"""The words of a filter: names, numbers, strings and signs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+
+from rbtrace_py.errors import FilterError
+from rbtrace_py.session.probes.filters.tree import Constant
+
+MAX_STRING = 63
+"""Bytes of a string constant, without a NUL."""
+
+
+class Word(Enum):
+    NAME = "a name"
+    NUMBER = "a number"
+    STRING = "a string"
+    SIGN = "a sign"
+    END = "the end"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """``text`` is the canonical spelling of a sign; ``value`` what a literal is."""
+
+    word: Word
+    text: str
+    position: int
+    value: Constant = None
+    is_time: bool = False
+
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+      (?P<number>-?(?:0[xX][0-9a-zA-Z_]+
+                   |(?:[0-9][0-9_]*(?:\.[0-9][0-9_]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)
+                 [^\W\d]*\w*)
+    | (?P<name>[^\W\d]\w*)
+    | (?P<symbol>:[^\W\d]\w*[?!]?)
+    | (?P<string>["'])
+    | (?P<sign>==|!=|<=|>=|\^=|=~|!~|&&|\|\||[<>()!=])
+    | (?P<end>\Z)
+    )""",
+    re.VERBOSE,
+)
+_NUMBER = re.compile(
+    r"(-?)(?:0[xX](?P<hex>[0-9a-fA-F]+(?:_[0-9a-fA-F]+)*)"
+    r"|(?P<whole>[0-9]+(?:_[0-9]+)*)?(?P<part>\.[0-9]+(?:_[0-9]+)*)?"
+    r"(?P<power>[eE][+-]?[0-9]{1,4})?(?P<unit>ns|us|µs|μs|ms|s)?)\Z"
+)
+_UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9}
+_ESCAPE = re.compile(
+    r"\\(?:x(?P<byte>[0-9a-fA-F]{2})|u(?P<code>[0-9a-fA-F]{4})"
+    r"|u\{(?P<long>[0-9a-fA-F]{1,6})\}|(?P<plain>[\\'\"abefnrtv]))"
+)
+_PLAIN = dict(zip("\\'\"abefnrtv", b"\\'\"\a\b\x1b\f\n\r\t\v", strict=True))
+_SPELLINGS = {"&&": "and", "||": "or", "!": "not"}
+
+
+class Lexer:
+    """Cuts a text into tokens."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def fail(self, message: str, position: int) -> FilterError:
+        return FilterError(message, self._text, position)
+
+    def tokens(self) -> list[Token]:
+        found: list[Token] = []
+        place = 0
+        while not found or found[-1].word is not Word.END:
+            match = _TOKEN.match(self._text, place)
+            if match is None:
+                raise self._stray(place)
+            token, place = self._token(match)
+            found.append(token)
+        return found
+
+    def _stray(self, place: int) -> FilterError:
+        rest = self._text[place:]
+        place += len(rest) - len(rest.lstrip())
+        return self.fail(f"{self._text[place]!a} has no meaning here", place)
+
+    def _token(self, match: re.Match[str]) -> tuple[Token, int]:
+        group = match.lastgroup or ""
+        text, start = match[group], match.start(group)
+        if group == "number":
+            return self._number(text, start), match.end()
+        if group == "symbol":
+            data = self._bounded(_encode(text[1:]), start)
+            return Token(Word.STRING, text, start, data), match.end()
+        if group == "string":
+            return self._string(text, start)
+        if group == "name":
+            return Token(Word.NAME, text, start), match.end()
+        if group == "end":
+            return Token(Word.END, "", len(self._text)), match.end()
+        return self._sign(text, start), match.end()
+
+    def _sign(self, text: str, start: int) -> Token:
+        if text == "=":
+            raise self.fail("'=' alone has no meaning; equality is '=='", start)
+        if text in ("=~", "!~"):
+            message = "there are no regular expressions; '^=' compares a beginning"
+            raise self.fail(message, start)
+        if text in _SPELLINGS:
+            return Token(Word.NAME, _SPELLINGS[text], start)
+        return Token(Word.SIGN, text, start)
+
+    def _number(self, text: str, start: int) -> Token:
+        match = _NUMBER.match(text)
+        if match is None:
+            message = "not a number (times end in ns, us, ms or s)"
+            raise self.fail(message, start)
+        sign = -1 if match[1] else 1
+        if match["hex"]:
+            return Token(Word.NUMBER, text, start, sign * int(match["hex"], 16))
+        digits = (match["whole"] or "0") + (match["part"] or "")
+        digits = digits.replace("_", "") + (match["power"] or "")
+        if match["unit"]:
+            time = self._time(sign * _fraction(digits) * _UNITS[match["unit"]], start)
+            return Token(Word.NUMBER, text, start, time, is_time=True)
+        if match["part"] or match["power"]:
+            number = self._finite(sign * float(digits), start)
+            return Token(Word.NUMBER, text, start, number)
+        return Token(Word.NUMBER, text, start, sign * int(digits))
+
+    def _finite(self, number: float, start: int) -> float:
+        if number in (float("inf"), float("-inf")):
+            raise self.fail("a number too large for a Float", start)
+        return number
+
+    def _time(self, time: Fraction, start: int) -> int:
+        if time.denominator != 1:
+            raise self.fail("not a whole number of nanoseconds", start)
+        return time.numerator
+
+    def _string(self, quote: str, start: int) -> tuple[Token, int]:
+        place = start + 1
+        data = bytearray()
+        while True:
+            if place >= len(self._text):
+                raise self.fail(f"a string without its closing {quote}", start)
+            if self._text[place] == quote:
+                break
+            piece, place = self._piece(place)
+            data += piece
+        text = self._text[start : place + 1]
+        value = self._bounded(bytes(data), start)
+        return Token(Word.STRING, text, start, value), place + 1
+
+    def _piece(self, place: int) -> tuple[bytes, int]:
+        character = self._text[place]
+        if character != "\\":
+            return _encode(character), place + 1
+        match = _ESCAPE.match(self._text, place)
+        if match is None:
+            raise self.fail("an escape that does not exist", place)
+        return self._escaped(match), match.end()
+
+    def _escaped(self, match: re.Match[str]) -> bytes:
+        if match["plain"]:
+            return bytes([_PLAIN[match["plain"]]])
+        if match["byte"]:
+            return bytes([int(match["byte"], 16)])
+        code = int(match["code"] or match["long"], 16)
+        if code > 0x10FFFF or 0xD800 <= code < 0xE000:
+            raise self.fail("no such character", match.start())
+        return chr(code).encode()
+
+    def _bounded(self, data: bytes, start: int) -> bytes:
+        if 0 in data:
+            raise self.fail("texts of probes never hold a NUL", start)
+        if len(data) > MAX_STRING:
+            message = f"strings are compared up to {MAX_STRING} bytes"
+            raise self.fail(f"{message}, this one has {len(data)}", start)
+        return data
+
+
+def _fraction(digits: str) -> Fraction:
+    """The exact number, without building powers that cannot be times anyway."""
+    mantissa, _, power = digits.lower().partition("e")
+    exponent = max(-40, min(int(power or 0), 40))
+    return Fraction(mantissa) * Fraction(10) ** exponent
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

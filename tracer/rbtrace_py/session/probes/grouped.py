@@ -1,0 +1,185 @@
+"""Sessions that answer with groups: by series and, with ``--by``, by key."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rbtrace_py.aggregate.results import Result
+from rbtrace_py.bpf.abi import MAX_SLOTS, By, Values
+from rbtrace_py.bpf.attach import Attacher
+from rbtrace_py.bpf.maps import Map, MapSpec
+from rbtrace_py.errors import UsageError
+from rbtrace_py.model import Operand, Probe
+from rbtrace_py.session.probes import select
+from rbtrace_py.session.probes.engine import MAX_SITES, Engine
+from rbtrace_py.session.probes.group_reader import DENSE_SERIES, GroupReader, GroupShape
+from rbtrace_py.session.probes.query import ProbeOptions
+from rbtrace_py.session.probes.session import ProbeSession
+from rbtrace_py.session.probes.slots import SlotPlan, operand_of, operand_slot
+from rbtrace_py.session.targets.targets import Targets
+
+MAX_SERIES = MAX_SITES
+"""Series that globs may come to, over the whole session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A program of ``programs/`` that records, beyond what all of them share.
+
+    own: operands of the slots the program names itself, empty if they are taken
+        as they are; the key's and the filter's follow
+    """
+
+    source: str
+    values: Values
+    own: tuple[str, ...]
+    flags: Mapping[str, int]
+    functions: tuple[str, ...] = ("on_hit",)
+    maps: Mapping[str, MapSpec] | None = None
+
+
+class Grouped(ProbeSession):
+    """See the module. ``snapshot`` is the answer so far."""
+
+    unit = ""
+    operand: str | None = None
+
+    def __init__(
+        self,
+        targets: Targets,
+        words: Sequence[str],
+        options: ProbeOptions | None = None,
+    ) -> None:
+        super().__init__(targets, words, options)
+        self._by = By.NOTHING
+        self._key_operands: dict[int, Operand | None] = {}
+        self._recorder: GroupReader | None = None
+        self._recorded: dict[str, Map] = {}
+        self._most_series = MAX_SERIES
+
+    @abstractmethod
+    def result_counters(self) -> dict[str, int]:
+        """What was seen and is not in the groups."""
+
+    @property
+    def by_name(self) -> str | None:
+        return self.options.by
+
+    def snapshot(self) -> Result:
+        groups = self._recorder.groups() if self._recorder is not None else []
+        counters = self.result_counters()
+        counted = sum(group.count for group in groups)
+        counters.update(self.children_hint(counted, counters))
+        return Result(
+            self.command,
+            self.targets.pids,
+            tuple(self.series),
+            self.started_ns,
+            self.ended_ns,
+            tuple(groups),
+            counters,
+            self.by_name,
+            self.unit,
+            self.operand,
+        )
+
+    def settle_series(self, name: str, probe: Probe) -> None:
+        """Number a series and settle how its key, read at ``probe``, is kept."""
+        if name not in self.series and len(self.series) >= self._most_series:
+            raise UsageError(
+                f"more than {self._most_series} series", "name fewer probes"
+            )
+        number = self.series_number(name)
+        if self.by_name is None or number in self._key_operands:
+            return
+        operand = operand_of(probe, self.by_name)
+        kind = By.TEXT if operand and operand.type.is_text else By.NUMBER
+        if self._key_operands and kind is not self._by:
+            raise UsageError(
+                f"{self.by_name} is a text in some of the probes, a number in others",
+                "name fewer probes",
+            )
+        self._by = kind
+        self._key_operands[number] = operand
+        if self._recorder is not None:
+            self._recorder.reserve_other(number)
+
+    def with_key_and_filter(
+        self, probe: Probe, own: Sequence[SlotPlan]
+    ) -> tuple[SlotPlan, ...]:
+        """All slots of a probe: a program's own, the key, the filter's."""
+        key = [] if self.by_name is None else [operand_slot(probe, self.by_name)]
+        return (*own, *key, *self.filter.slots(probe))
+
+    def make_recording(self, attacher: Attacher, recipe: Recipe) -> Engine:
+        """Make an engine that records, and add it to the session's.
+
+        A session's engines record into the same maps: ``--max-keys`` counts
+        the keys of them all.
+        """
+        shape = self._shape(recipe.values)
+        keys = () if self.by_name is None else (self.by_name,)
+        names = (*recipe.own, *keys, *self.filter.operands)
+        flags = {
+            "SLOTS": len(names),
+            "KEY_SLOT": len(recipe.own),
+            "FILTER_BASE": len(recipe.own) + len(keys),
+            "DURATIONS": self.durations_flag(names),
+            **shape.flags(),
+            **recipe.flags,
+        }
+        if flags["SLOTS"] > MAX_SLOTS:
+            room = MAX_SLOTS - flags["FILTER_BASE"]
+            raise UsageError(
+                f"the filter names {len(self.filter.operands)} operands, and there is"
+                f" room for {room}"
+            )
+        maps = {**self.filter.maps(), **(recipe.maps or {})}
+        if not self._recorded:
+            maps.update(shape.maps())
+        engine = Engine(
+            attacher,
+            self._family,
+            recipe.source,
+            recipe.functions,
+            maps,
+            flags,
+            self.filter.prelude(),
+            self._recorded,
+        )
+        self._engines.append(engine)
+        self.filter.fill(engine.program)
+        if self._recorder is None:
+            self._recorded = {name: engine.program.maps[name] for name in shape.maps()}
+            self._recorder = GroupReader(
+                self._recorded, shape, self.series, self._key_operands.get
+            )
+            for number in self.series.values():
+                self._recorder.reserve_other(number)
+        return engine
+
+    def _shape(self, values: Values) -> GroupShape:
+        dense = self._by is By.NOTHING and not self.may_grow
+        if values is not Values.NONE:
+            dense = (
+                dense and values is Values.DURATION and len(self.series) <= DENSE_SERIES
+            )
+        room = MAX_SERIES if self.may_grow else len(self.series)
+        self._most_series = room
+        return GroupShape(values, self._by, dense, room, self.options.max_keys)
+
+
+class Picking(Grouped):
+    """A grouped session each of whose words means probes, not pairs."""
+
+    def plan(self, probes: Sequence[Probe]) -> None:
+        self.filter.settle([p for w in self.words for p in select.pick(w, probes)])
+        self.check_words(probes)
+        for probe in self.picked(probes):
+            self.filter.check(probe)
+            self.settle_series(self.series_name(probe), probe)
+
+    def series_name(self, probe: Probe) -> str:
+        return probe.full_name

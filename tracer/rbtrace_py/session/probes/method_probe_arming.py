@@ -1,0 +1,123 @@
+"""Having Ruby's own method probes speak.
+
+Since Ruby 2.5 ``ruby:method__entry`` and ``method__return`` fire only while something
+in the process asks for calls of every method. The agent runs code of ours that has a
+TracePoint on a thread which sleeps: so all threads' methods fire the probes, and no
+call runs a line of Ruby for it. It goes when we go, and is not in children. Once an
+hour, when the code's time is over and it is run again, they say nothing for a moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from rbtrace_py.agent.client import Agent
+from rbtrace_py.agent.place import HOW_TO_LOAD, NoAgent
+from rbtrace_py.errors import NoSuchTarget, RbtraceError
+from rbtrace_py.linux.closing import Closing
+from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.ruby_probes import PROVIDER
+from rbtrace_py.model import Probe
+from rbtrace_py.session.inside.agent_task import AgentTask, has_other_ractors
+from rbtrace_py.session.targets.confirmation import Confirmation, what_stays
+from rbtrace_py.session.targets.hazards import NotConfirmed
+
+NAMES = ("method__entry", "method__return")
+_SPEAKS_BEFORE = [2, 5]
+
+CODE = """
+lambda do
+  own = Thread.current
+  queue = Queue.new
+  own.thread_variable_set(%(queue)s, queue)
+  tracer = TracePoint.new(:call, :return) {}
+  parked = nil
+  undo = lambda do
+    tracer.disable
+    parked&.kill
+  end
+  ::Tracepoint::Agent.undoing(undo) do
+    parked = Thread.new { loop { sleep } }
+    begin
+      tracer.enable(target_thread: parked)
+    rescue ArgumentError # before Ruby 2.7
+      tracer.enable
+    end
+    own.thread_variable_get(:rbtrace_stdout).write([1, 0].pack("V2"))
+    queue.pop
+  end
+end.call
+"""
+
+
+def is_silent(probe: Probe) -> bool:
+    """May it be one that fires only when it is asked for?"""
+    return probe.provider == PROVIDER and probe.name in NAMES
+
+
+class MethodProbeArming(Closing):
+    """The TracePoints in a set of processes; notes: what to tell a user.
+
+    agree: asked before what was compiled is thrown away. Raises NotAgreed, and
+    whatever Errand does but NoAgent.
+    """
+
+    def __init__(
+        self, processes: Iterable[Process], agree: Callable[[str], bool] | None
+    ) -> None:
+        self.notes: list[str] = []
+        self._errands: list[AgentTask] = []
+        self._agreement = Confirmation(agree)
+        try:
+            for process in processes:
+                self._park(process)
+        except BaseException:
+            self.close()
+            raise
+
+    def _park(self, process: Process) -> None:
+        try:
+            with Agent(process) as agent:
+                hello = agent.hello
+            if [] < _version(hello.get("ruby")) < _SPEAKS_BEFORE:
+                return
+            self._agreement.ask(what_stays(hello))
+            self._errands.append(AgentTask(process, CODE))
+            if has_other_ractors(hello):
+                self.notes.append(
+                    f"process {process.pid} has other Ractors: Ruby's method probes"
+                    " fire only in its main Ractor"
+                )
+        except NoAgent:
+            self.notes.append(
+                f"in process {process.pid} Ruby's method probes say nothing unless"
+                f" something asks for them (Ruby 2.5 and later). The agent would:"
+                f" {HOW_TO_LOAD}"
+            )
+        except NoSuchTarget:
+            return
+        except NotConfirmed:
+            raise
+        except RbtraceError as error:
+            self.notes.append(
+                f"in process {process.pid} Ruby's method probes may say nothing:"
+                f" {error}"
+            )
+        else:
+            self.notes.append(
+                "the agent has Ruby's method probes speak: with a TracePoint on a"
+                " thread that sleeps. Its own methods are among them, as"
+                " Tracepoint::Agent's"
+            )
+
+    def close(self) -> None:
+        """Take them out; may be called twice."""
+        for errand in self._errands:
+            errand.close()
+        self._errands.clear()
+
+
+def _version(text: object) -> list[int]:
+    parts = str(text).split(".")[:2]
+    known = all(part.isdecimal() and len(part) < 4 for part in parts)
+    return [int(part) for part in parts] if known else []

@@ -1,0 +1,93 @@
+"""The probes of the targets, and whether somebody traces them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rbtrace_py.aggregate.listed import Listed
+from rbtrace_py.errors import RbtraceError
+from rbtrace_py.linux.probes import ProbeCache, StateReader, scan_probes
+from rbtrace_py.linux.process import Process
+from rbtrace_py.model import Probe
+from rbtrace_py.session.probes import select
+from rbtrace_py.session.targets.targets import Targets
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """probes: equal ones of several processes once, as of a file that they share
+        or of the images that each has of its own
+
+    problems: why some files' probes are not among them
+    """
+
+    probes: list[Listed]
+    problems: list[str]
+
+
+def list_probes(targets: Targets, words: Sequence[str] = ()) -> Listing:
+    """Look into every target.
+
+    words: names or globs to choose by; raises NoSuchProbe for one that means
+    nothing.
+    """
+    cache = ProbeCache()
+    found: dict[tuple[object, ...], Listed] = {}
+    problems: dict[str, None] = {}
+    for process in targets.processes.values():
+        try:
+            scan = scan_probes(process, cache)
+        except RbtraceError as error:
+            if not targets.has_joined(process):
+                raise
+            problems[f"process {process.pid} is left out: {error}"] = None
+            continue
+        problems.update((f"{p.path}: {p.text}", None) for p in scan.problems)
+        seen: Counter[tuple[object, ...]] = Counter()
+        for probe, traced in _states(process, _chosen(scan.probes, words)):
+            look = _look(probe)
+            # Two in one process that look alike are two.
+            key = (*look, seen[look])
+            seen[look] += 1
+            known = found.get(key, Listed(probe, traced))
+            # What one process tells goes before what another does not.
+            is_traced = known.traced or (known.traced if traced is None else traced)
+            found[key] = Listed(known.probe, is_traced, (*known.pids, process.pid))
+    for word in words:
+        if not any(select.matches(word, listed.probe) for listed in found.values()):
+            raise select.unknown_probe(word, _all(targets, cache))
+    return Listing(list(found.values()), list(problems))
+
+
+def _look(probe: Probe) -> tuple[object, ...]:
+    """By which probes of several processes are one to a person."""
+    return (
+        probe.full_name,
+        probe.binary.path,
+        probe.operands,
+        probe.role,
+        len(probe.sites),
+    )
+
+
+def _chosen(probes: Sequence[Probe], words: Sequence[str]) -> list[Probe]:
+    if not words:
+        return list(probes)
+    return [p for p in probes if any(select.matches(word, p) for word in words)]
+
+
+def _states(
+    process: Process, probes: Sequence[Probe]
+) -> list[tuple[Probe, bool | None]]:
+    try:
+        with StateReader(process) as reader:
+            return [(probe, reader.state(probe).traced) for probe in probes]
+    except RbtraceError:
+        return [(probe, None) for probe in probes]
+
+
+def _all(targets: Targets, cache: ProbeCache) -> list[Probe]:
+    scans = [scan_probes(p, cache) for p in targets.chosen()]
+    return [probe for scan in scans for probe in scan.probes]

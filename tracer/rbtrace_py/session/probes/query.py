@@ -1,0 +1,126 @@
+"""What is asked of probes: words, operands, a filter; and which probes that means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rbtrace_py.errors import UsageError
+from rbtrace_py.model import Probe
+from rbtrace_py.session.probes import select
+from rbtrace_py.session.probes.kernel_filter import KernelFilter
+from rbtrace_py.session.probes.slots import SPECIAL
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeOptions:
+    """What the event commands share.
+
+    by: operand (or ``pid``, ``tid``) to group by
+    filter: text of a filter
+    max_keys: groups kept
+    wait: wait for probes that are not there yet, and wait_seconds: for how long
+    agree: asked before something is done that can harm the target, with what
+        it is; without it such things are not done
+    string_size: bytes of a text that ``trace`` reads
+    ring_size: bytes of ``trace``'s ring buffer, a power of two
+    """
+
+    by: str | None = None
+    filter: str | None = None
+    max_keys: int = 1000
+    wait: bool = False
+    wait_seconds: float | None = None
+    agree: Callable[[str], bool] | None = None
+    string_size: int = 128
+    ring_size: int = 1 << 22
+
+
+class NoOperand(UsageError):
+    """A probe without an operand that was asked for."""
+
+
+class ProbeQuery:
+    """Words of a command, and its options; a session is one.
+
+    lacking: names of operands that probes do not have, by the probe's full name
+    """
+
+    command = ""
+
+    def __init__(
+        self, words: Sequence[str], options: ProbeOptions | None = None
+    ) -> None:
+        if not words:
+            raise UsageError("no probe was named", "see `rbtrace-py probes PID`")
+        self.options = options or ProbeOptions()
+        self.words = tuple(dict.fromkeys(words))
+        self.filter = KernelFilter(self.options.filter)
+        self.lacking: dict[str, list[str]] = {}
+
+    def check(self, probes: Sequence[Probe]) -> None:
+        """Raise NoSuchProbe if a word means none of ``probes``."""
+        for word in self.words:
+            if not select.pick(word, probes):
+                raise select.unknown_probe(word, probes, self.command)
+
+    def named(self, probes: Sequence[Probe]) -> list[Probe]:
+        """The probes that words mean which are no globs."""
+        words = [word for word in self.words if not select.is_glob(word)]
+        return [p for word in words for p in select.pick(word, probes)]
+
+    def pick(self, word: str, probes: Sequence[Probe]) -> list[Probe]:
+        """The probes a word means that have the operands asked for."""
+        return self.fitting(select.pick(word, probes))
+
+    def fitting(self, probes: Sequence[Probe]) -> list[Probe]:
+        """Those that have the operands asked for."""
+        return [probe for probe in probes if not self.missing_operands(probe)]
+
+    def check_operands(self, word: str, found: Sequence[Probe]) -> None:
+        """Of a glob probes without an operand are passed over and counted.
+
+        Raises NoOperand if there are no others, or the word is no glob.
+        """
+        lacking = {p: self.missing_operands(p) for p in found}
+        lacking = {p: names for p, names in lacking.items() if names}
+        if lacking and (len(lacking) == len(found) or not select.is_glob(word)):
+            raise _no_operand(word, lacking)
+        self.lacking.update((p.full_name, names) for p, names in lacking.items())
+
+    def picked(self, probes: Sequence[Probe]) -> list[Probe]:
+        """Of all words, each probe once."""
+        return list(dict.fromkeys(p for w in self.words for p in self.pick(w, probes)))
+
+    def check_words(self, probes: Sequence[Probe]) -> None:
+        """``check_operands`` of all words."""
+        for word in self.words:
+            self.check_operands(word, select.pick(word, probes))
+
+    def missing_operands(self, probe: Probe) -> list[str]:
+        names = [self.options.by] if self.options.by else []
+        names += self.filter.operands
+        return [n for n in names if probe.operand(n) is None and n not in SPECIAL]
+
+
+def _no_operand(word: str, lacking: Mapping[Probe, Sequence[str]]) -> NoOperand:
+    probe, names = next(iter(lacking.items()))
+    everywhere = [n for n in names if all(n in lack for lack in lacking.values())]
+    if len(lacking) > 1 and everywhere and select.is_glob(word):
+        return NoOperand(
+            f"none of the {len(lacking)} probes {word} has an operand {everywhere[0]}",
+            "`rbtrace-py probes PID` shows those they have",
+        )
+    return NoOperand(
+        f"{probe.full_name} has no operand {names[0]}", f"it is {probe.signature}"
+    )
+
+
+def unique(probes: Mapping[int, Sequence[Probe]]) -> list[Probe]:
+    """The probes of all processes, each file's once."""
+    found: dict[tuple[object, ...], Probe] = {}
+    for group in probes.values():
+        for probe in group:
+            key = (probe.binary.key, probe.full_name, probe.sites[0].offset)
+            found.setdefault(key, probe)
+    return list(found.values())

@@ -1,0 +1,408 @@
+"""What every probe session does: pick, attach, keep up, count what is lost."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+
+from rbtrace_py.bpf.abi import Counter
+from rbtrace_py.bpf.attach import Attacher, choose_attacher
+from rbtrace_py.bpf.features import check_rights
+from rbtrace_py.errors import (
+    BpfError,
+    NoSuchProbe,
+    NoSuchTarget,
+    RbtraceError,
+)
+from rbtrace_py.linux.closing import Starting
+from rbtrace_py.linux.probes import ProbeCache, find_probes
+from rbtrace_py.linux.process import Process
+from rbtrace_py.model import Probe
+from rbtrace_py.session.probes import method_probe_arming, select
+from rbtrace_py.session.probes.engine import AttachRequest, Engine, TrackedPids
+from rbtrace_py.session.probes.filters import check_syntax
+from rbtrace_py.session.probes.query import NoOperand, ProbeOptions, ProbeQuery, unique
+from rbtrace_py.session.probes.slots import DURATION_NAME
+from rbtrace_py.session.probes.watcher import Watcher
+from rbtrace_py.session.targets import hazards
+from rbtrace_py.session.targets.targets import Targets
+
+_MOST_NOTES = 20
+_UNSEEN = (
+    "a program has them once it has loaded the gem and defined them;"
+    " `rbtrace-py probes PID` lists them while it runs"
+)
+
+
+class ProbeSession(Starting, ProbeQuery):
+    """A question about probes, asked of a set of processes.
+
+    Use it as a context manager: entering attaches, leaving detaches.
+    ``refresh`` keeps up with a set that grows, about every
+    ``limits.REFRESH_SECONDS``.
+    ``on_wait``, if set before, gets the seconds so far while entering waits for
+    a probe, many times a second.
+
+    Raises NoSuchProbe, NoSuchTarget, NotPermitted, BpfError, UsageError.
+    """
+
+    command = ""
+
+    def __init__(
+        self,
+        targets: Targets,
+        words: Sequence[str],
+        options: ProbeOptions | None = None,
+    ) -> None:
+        super().__init__(words, options)
+        self.targets = targets
+        self.series: dict[str, int] = {}
+        self.late_probes = 0
+        self.not_traced = 0
+        self.started_ns = 0
+        self.notes: list[str] = []
+        self.on_wait: Callable[[float], None] | None = None
+        self._cache = ProbeCache()
+        self._watcher = Watcher()
+        self._made = time.monotonic()
+        self._unfit: set[str] = set()
+        self._strangers: set[int] = set()
+        self._durations = {DURATION_NAME}
+        self._has_executed = False
+        self._family: TrackedPids | None = None
+        self._engines: list[Engine] = []
+        self._is_agreed: bool | None = None
+        self._ended_ns: int | None = None
+        self._parked: method_probe_arming.MethodProbeArming | None = None
+
+    # ------------------------------------------------------------- life cycle
+
+    def _start(self) -> None:
+        attacher = choose_attacher()
+        if self._is_ours:
+            self.check_before()
+        probes = self._scan_until_there()
+        if not self.targets.is_single:
+            self._family = TrackedPids(self.targets)
+        found = [o for p in unique(probes) for o in p.operands if o.is_duration]
+        self._durations.update(operand.name for operand in found)
+        self._ask(unique(probes))
+        probes = self._agreed(probes)
+        self.plan(unique(probes))
+        self.make_engines(attacher)
+        self._have_methods_speak(probes)
+        attached = self._attach_first(probes)
+        if self._is_ours:
+            # The program ran before they could be attached to.
+            self.late_probes += attached
+        self._check_attached(probes)
+        self.started_ns = time.time_ns()
+        self._strangers = self.targets.strangers()
+        self._note(attacher)
+
+    def _have_methods_speak(self, probes: Mapping[int, Sequence[Probe]]) -> None:
+        """Those that were named; a glob is not worth slowing a process down."""
+        if any(map(method_probe_arming.is_silent, self.named(unique(probes)))):
+            agree = self.options.agree
+            self._parked = method_probe_arming.MethodProbeArming(
+                self.targets.alive(), agree
+            )
+            self.notes += dict.fromkeys(self._parked.notes)
+
+    def _attach_first(self, probes: Mapping[int, Sequence[Probe]]) -> int:
+        try:
+            return self._attach(probes)
+        except NoSuchTarget as error:
+            if self.targets.alive():
+                raise
+            raise NoSuchTarget(
+                "the target ended before it could be attached to"
+            ) from error
+
+    def _note(self, attacher: Attacher) -> None:
+        """What a user should know before the answer comes."""
+        if attacher.slow_to_detach:
+            self.notes.append(
+                "without uprobe_multi (Linux 6.10) detaching takes about a tenth of a"
+                " second a site"
+            )
+        is_immediate = self._family is not None and self._family.is_immediate
+        if self.targets.follow and not is_immediate:
+            self.notes.append(
+                "without BTF children are found up to 100 ms after they began"
+            )
+        if self.lacking:
+            names = {name for lack in self.lacking.values() for name in lack}
+            what = f"no operand {' or '.join(sorted(names))} and"
+            number = len(self.lacking)
+            self.notes.append(
+                f"1 probe has {what} is not traced"
+                if number == 1
+                else f"{number} probes have {what} are not traced"
+            )
+
+    def _check_attached(self, probes: Mapping[int, Sequence[Probe]]) -> None:
+        """A probe that was named must be attached; one of a glob may not be."""
+        named = set(self.named(unique(probes)))
+        for engine in self._engines:
+            for probe, reason in engine.refused.items():
+                if probe in named or not engine.wanted:
+                    raise BpfError(f"{probe.full_name}: {reason}")
+                self.not_traced += 1
+
+    def _ask(self, probes: Sequence[Probe]) -> None:
+        """Before anything is done: a probe that can harm the target needs a yes."""
+        text = hazards.hazard(self.named(probes))
+        if text is None:
+            return
+        agree = self.options.agree
+        self._is_agreed = agree is not None and agree(text)
+        if not self._is_agreed:
+            raise hazards.not_confirmed(text)
+
+    def _agreed(self, probes: Mapping[int, Sequence[Probe]]) -> dict[int, list[Probe]]:
+        """Without those that can harm the target, unless that was agreed to."""
+        if self._is_agreed:
+            return {pid: list(found) for pid, found in probes.items()}
+        return {
+            pid: [p for p in found if not hazards.is_hazardous(p)]
+            for pid, found in probes.items()
+        }
+
+    def _scan_until_there(self) -> dict[int, list[Probe]]:
+        """Scan; with ``wait`` again and again until every word means something."""
+        while True:
+            probes = self._scan(self.targets.alive())
+            if not probes and not self.targets.processes:
+                raise NoSuchTarget(
+                    "the target ended before its probes appeared", _UNSEEN
+                )
+            try:
+                self.check(unique(probes))
+                return probes
+            except NoSuchProbe:
+                if not (self.options.wait or self._is_ours) or self._is_too_late():
+                    raise
+            if self.on_wait is not None:
+                self.on_wait(time.monotonic() - self._made)
+            time.sleep(0.02)
+            self.targets.refresh()
+
+    def _is_too_late(self) -> bool:
+        limit = self.options.wait_seconds
+        return limit is not None and time.monotonic() - self._made > limit
+
+    def _scan(self, processes: Iterable[Process]) -> dict[int, list[Probe]]:
+        found = {}
+        for process in processes:
+            try:
+                found[process.pid] = find_probes(process, self._cache)
+            except NoSuchTarget:
+                if self.targets.is_single and not self._engines and not self._is_ours:
+                    raise
+                continue
+            except RbtraceError as error:
+                if not self.targets.has_joined(process):
+                    raise
+                self._leave_out(process, error)
+                continue
+            self._watcher.has_executed(process)
+            if self.may_grow or self._has_executed:
+                self._watcher.learn(process, found[process.pid])
+        return found
+
+    def _leave_out(self, process: Process, error: RbtraceError) -> None:
+        """A child that cannot be read; of more than a few that would be too much."""
+        note = f"process {process.pid} is left out: {error}"
+        if note not in self.notes and len(self.notes) < _MOST_NOTES:
+            self.notes.append(note)
+
+    @property
+    def _is_ours(self) -> bool:
+        """Did we start the target? Then it may end before it has probes."""
+        return self.targets.command is not None
+
+    def _attach(self, probes: Mapping[int, Sequence[Probe]]) -> int:
+        """Attach for each process what it has; how many probes were new."""
+        count = 0
+        for number, engine in enumerate(self._engines):
+            for pid, found in probes.items():
+                process = self.targets.processes.get(pid)
+                if process is not None:
+                    count += engine.attach(process, self.wanted(number, found))
+        return count
+
+    @property
+    def probes(self) -> list[Probe]:
+        """The probes that are attached to."""
+        found = [w.probe for engine in self._engines for w in engine.wanted]
+        return list(dict.fromkeys(found))
+
+    @property
+    def may_grow(self) -> bool:
+        """Can probes or processes appear that belong to the answer?"""
+        return (
+            not self.targets.is_single
+            or self.targets.command is not None
+            or self.options.wait
+            or any(map(select.is_glob, self.words))
+        )
+
+    def refresh(self) -> None:
+        """Take in what is new; let go of processes that ended.
+
+        Nothing that a target does from here on ends the session: what does not
+        fit is passed over and counted (``not_traced``).
+        """
+        alive = self.targets.alive()
+        for pid in self.targets.take_ended():
+            self._forget(pid)
+        self._has_executed |= any(map(self._watcher.has_executed, alive))
+        if not (self.may_grow or self._has_executed):
+            return
+        known = self._family.pids() if self._family is not None else []
+        fresh = self.targets.refresh(known)
+        changed = [p for p in (*alive, *fresh) if self._watcher.has_changed(p)]
+        probes = self._agreed(self._scan(changed))
+        if probes:
+            self.late_probes += self._attach_late(self._fitting(probes))
+
+    def _forget(self, pid: int) -> None:
+        self._watcher.forget(pid)
+        if self._family is not None:
+            self._family.discard(pid)
+        for engine in self._engines:
+            engine.forget(pid)
+
+    def _fitting(self, probes: Mapping[int, Sequence[Probe]]) -> dict[int, list[Probe]]:
+        """Those that can be planned for, each by itself."""
+        unfit = set()
+        for probe in unique(probes):
+            try:
+                self.plan([probe])
+            except NoOperand:
+                self.lacking[probe.full_name] = self.missing_operands(probe)
+            except RbtraceError:
+                unfit.add(probe.full_name)
+        self.not_traced += len(unfit - self._unfit)
+        self._unfit |= unfit
+        return {
+            pid: [probe for probe in found if probe.full_name not in unfit]
+            for pid, found in probes.items()
+        }
+
+    def _attach_late(self, probes: Mapping[int, Sequence[Probe]]) -> int:
+        count = 0
+        for pid, found in probes.items():
+            try:
+                count += self._attach({pid: found})
+            except NoSuchTarget:
+                continue
+            except RbtraceError:
+                self.not_traced += 1
+        return count
+
+    @property
+    def is_over(self) -> bool:
+        """Have all targets ended?"""
+        return not self.targets.alive()
+
+    def wait(self, seconds: float) -> None:
+        """Until the only target ends, or so long."""
+        processes = list(self.targets.processes.values())
+        if len(processes) == 1 and self.targets.command is None:
+            processes[0].wait(seconds)
+        else:
+            time.sleep(seconds)
+
+    def detach(self) -> None:
+        """Stop counting; the answer can still be read."""
+        if self._ended_ns is None:
+            for engine in self._engines:
+                engine.silence()
+            self._ended_ns = time.time_ns()
+            self._strangers |= self.targets.strangers()
+        for engine in self._engines:
+            engine.detach()
+
+    def close(self) -> None:
+        with ExitStack() as stack:
+            stack.callback(self._watcher.close)
+            if self._parked is not None:
+                stack.callback(self._parked.close)
+            if self._family is not None:
+                stack.callback(self._family.close)
+            for engine in self._engines:
+                stack.callback(engine.close)
+        self._engines = []
+        self._family = None
+
+    @property
+    def ended_ns(self) -> int:
+        """When counting ended; now, while it goes on."""
+        return self._ended_ns or time.time_ns()
+
+    # --------------------------------------------------------- for each session
+
+    def check_before(self) -> None:
+        """Before a program of ours starts: what would fail whatever it does.
+
+        Raises NotPermitted, BpfError, FilterError.
+        """
+        check_rights()
+        if self.options.filter is not None:
+            check_syntax(self.options.filter)
+
+    @abstractmethod
+    def plan(self, probes: Sequence[Probe]) -> None:
+        """Take in probes: name their series, settle operands and the filter.
+
+        Called again with each probe that comes later; raises for one that does
+        not fit.
+        """
+
+    @abstractmethod
+    def make_engines(self, attacher: Attacher) -> None:
+        """Add the programs to ``_engines``, once planned."""
+
+    @abstractmethod
+    def wanted(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
+        """What engine number ``engine`` attaches to of a process's probes."""
+
+    # ------------------------------------------------------------------- shared
+
+    def durations_flag(self, names: Sequence[str]) -> int:
+        """DURATIONS of a program whose slots hold the operands of these names."""
+        return sum(1 << i for i, name in enumerate(names) if name in self._durations)
+
+    def series_number(self, name: str) -> int:
+        return self.series.setdefault(name, len(self.series))
+
+    def counters(self, *which: Counter) -> dict[str, int]:
+        """The engines' counters by their names in a result, and the common ones."""
+        names = [*which, Counter.UNREADABLE, Counter.NO_ROOM]
+        found = {}
+        for counter in names:
+            total = sum(engine.counters()[counter] for engine in self._engines)
+            found[counter.name.lower()] = total
+        if self.filter.is_set:
+            found["filtered"] = sum(
+                engine.counters()[Counter.FILTERED] for engine in self._engines
+            )
+        found["kernel_missed"] = sum(engine.missed() for engine in self._engines)
+        if self._family is not None:
+            found["no_room"] += self._family.no_room
+        found["late_probes"] = self.late_probes
+        found["not_traced"] = self.not_traced
+        found["no_operand"] = len(self.lacking)
+        return found
+
+    def children_hint(
+        self, counted: int, counters: Mapping[str, int]
+    ) -> dict[str, int]:
+        """A counter for those who saw nothing, perhaps as it went on elsewhere."""
+        if counted or counters.get("filtered") or not self._strangers:
+            return {}
+        return {"not_followed": len(self._strangers)}

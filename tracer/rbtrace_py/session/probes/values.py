@@ -1,0 +1,108 @@
+"""How are the values of an operand distributed?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rbtrace_py.bpf.abi import Counter, Values
+from rbtrace_py.bpf.attach import Attacher
+from rbtrace_py.errors import UsageError
+from rbtrace_py.model import OperandType, Probe
+from rbtrace_py.session.probes.engine import AttachRequest
+from rbtrace_py.session.probes.grouped import Picking, Recipe
+from rbtrace_py.session.probes.query import ProbeOptions
+from rbtrace_py.session.probes.slots import SlotPlan, operand_slot
+from rbtrace_py.session.targets.targets import Targets
+
+_NUMBERS = (OperandType.UNKNOWN, OperandType.INTEGER, OperandType.NIL)
+
+
+class ValuesOf(Picking):
+    """The distribution of one operand, kept in the kernel.
+
+    Of a text or a truth value there is no distribution: its values are
+    counted, as ``--by`` would.
+    """
+
+    command = "values"
+
+    def __init__(
+        self,
+        targets: Targets,
+        words: Sequence[str],
+        argument: str,
+        options: ProbeOptions | None = None,
+    ) -> None:
+        super().__init__(targets, words, options)
+        self.operand = self.argument = argument
+        self._type: OperandType | None = None
+        self._is_duration = False
+
+    @property
+    def is_counted(self) -> bool:
+        return self._type in (OperandType.STRING, OperandType.SYMBOL, OperandType.BOOL)
+
+    @property
+    def by_name(self) -> str | None:
+        return self.argument if self.is_counted else self.options.by
+
+    def missing_operands(self, probe: Probe) -> list[str]:
+        missing = super().missing_operands(probe)
+        if probe.operand(self.argument) is None:
+            missing.insert(0, self.argument)
+        return missing
+
+    def plan(self, probes: Sequence[Probe]) -> None:
+        self.check_words(probes)
+        for probe in self.picked(probes):
+            self._settle_type(probe)
+        if self.is_counted and self.options.by not in (None, self.argument):
+            raise UsageError(
+                f"{self.argument} is no number: its values are counted,"
+                f" and cannot be grouped by {self.options.by} as well"
+            )
+        super().plan(probes)
+
+    def _settle_type(self, probe: Probe) -> None:
+        index = probe.operand(self.argument)
+        assert index is not None
+        operand = probe.operands[index]
+        found, is_duration = operand.type, operand.is_duration
+        if self._type is None:
+            self._type, self._is_duration = found, is_duration
+            self.unit = "integer" if found in _NUMBERS else found.name.lower()
+        elif found is not self._type or is_duration is not self._is_duration:
+            raise UsageError(
+                f"{self.argument} is of another type in {probe.full_name}",
+                "name fewer probes",
+            )
+        if is_duration:
+            self.unit = "ns"
+
+    def make_engines(self, attacher: Attacher) -> None:
+        if self.is_counted:
+            recipe = Recipe("values.c", Values.NONE, (), {})
+        else:
+            is_float = self._type is OperandType.FLOAT
+            kind = Values.FLOAT if is_float else Values.INTEGER
+            recipe = Recipe("values.c", kind, (self.argument,), {"VALUE_SLOT": 0})
+        self.make_recording(attacher, recipe)
+
+    def wanted(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
+        return [
+            AttachRequest(
+                probe,
+                self.series[self.series_name(probe)],
+                self.with_key_and_filter(probe, self._own_slots(probe)),
+            )
+            for probe in self.picked(probes)
+        ]
+
+    def _own_slots(self, probe: Probe) -> list[SlotPlan]:
+        if self.is_counted:
+            return []
+        return [operand_slot(probe, self.argument)]
+
+    def result_counters(self) -> dict[str, int]:
+        missing = Counter.RUNNING_AT_ATTACH if self._is_duration else Counter.NIL
+        return self.counters(missing)

@@ -1,0 +1,1 @@
+"""Ruby stacks: read once, sampled, from core files and from recordings."""

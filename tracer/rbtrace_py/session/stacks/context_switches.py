@@ -1,0 +1,188 @@
+"""When threads of processes get a CPU, leave it and are woken, as the kernel says.
+
+One program on the scheduler's tracepoints writes a record for each thread of the
+processes that are watched, and for none else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+from rbtrace_py.aggregate.switches import Switch, Turn
+from rbtrace_py.bpf import syscall as sys_
+from rbtrace_py.bpf.abi import Counter
+from rbtrace_py.bpf.attach import RawTracepoint
+from rbtrace_py.bpf.features import check_rights
+from rbtrace_py.bpf.maps import MapSpec
+from rbtrace_py.bpf.program import Program, counters_map
+from rbtrace_py.bpf.ringbuf import RingBuffer
+from rbtrace_py.errors import BpfError, NotPermitted, RbtraceError
+from rbtrace_py.linux.btf import Btf, NoBtf
+from rbtrace_py.linux.closing import Closing
+from rbtrace_py.linux.process import Process, host_pid_namespace, parse_status
+from rbtrace_py.session.stacks.switch_records import SwitchRecords
+
+RING_SIZE = 1 << 22
+"""Bytes, of 48 a record: room for 87,000 until they are taken."""
+_MAX_PROCESSES = 65_536
+_TRIES = 1000
+"""Looks at the ring while a record in it is still being written."""
+_WAYS = (1, 0)
+"""STATE_GIVEN: as Linux has it since 5.19, and before."""
+
+_OFFSETS = {
+    "PID_OFFSET": ("task_struct.pid",),
+    "TGID_OFFSET": ("task_struct.tgid",),
+    "THREAD_PID_OFFSET": ("task_struct.thread_pid",),
+    "RAN_OFFSET": ("task_struct.se.sum_exec_runtime",),
+    "STATE_OFFSET": ("task_struct.__state", "task_struct.state"),
+    "LEVEL_OFFSET": ("pid.level",),
+    "NUMBERS_OFFSET": ("pid.numbers",),
+}
+"""Of the program's numbers: where each is, by the names that kernels gave it."""
+
+
+class ContextSwitches(Closing):
+    """Watches no process yet, but is ready to.
+
+    wall_offset: of the times that are told to CLOCK_MONOTONIC, ns
+
+    Raises NotPermitted, BpfError or NoBtf where it cannot be.
+    """
+
+    def __init__(self) -> None:
+        self.wall_offset = time.time_ns() - time.monotonic_ns()
+        self._records = SwitchRecords(self.wall_offset)
+        self._waiting: list[Switch] = []
+        with ExitStack() as stack:
+            self._program = _attached(stack)
+            self._ring = RingBuffer(self._program.maps["ring"])
+            stack.callback(self._ring.close)
+            self._stack = stack.pop_all()
+
+    def watch(self, process: Process) -> None:
+        """Tell of its threads from here on, of those that sleep too."""
+        self._records.watched.add(process.pid)
+        self._program.maps["watched"].put(_u32(process.pid), _u32(0))
+        now = time.monotonic_ns()
+        for tid, own, letter, ran in _threads(process):
+            self._records.know(process.pid, tid, own, ran, now)
+            at = now + self.wall_offset
+            self._waiting.append(Switch(process.pid, own, at, Turn.FOUND, letter))
+
+    def forget(self, pid: int) -> None:
+        """Tell no more of a process."""
+        if pid not in self._records.watched:
+            return
+        self._program.maps["watched"].delete(_u32(pid))
+        now = time.monotonic_ns() + self.wall_offset
+        self._waiting += self._drained()
+        self._waiting.append(Switch(pid, 0, now, Turn.LEFT))
+        self._records.forget(pid)
+
+    def take(self) -> list[Switch]:
+        """All until now that was not taken yet, in order."""
+        found = self._waiting + self._drained()
+        self._waiting = []
+        # Several CPUs write at a time: a record may stand before an earlier one.
+        found.sort(key=lambda switch: switch.time)
+        return found
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def _drained(self) -> list[Switch]:
+        found: list[Switch] = []
+        until = time.monotonic_ns()
+        for _ in range(_TRIES):
+            for record in self._ring.records():
+                found += self._records.read(record)
+            if self._records.last > until or not self._ring.is_behind:
+                break
+        lost = self._program.counters()[Counter.LOST]
+        return found + list(self._records.missing(lost))
+
+
+def _attached(stack: ExitStack) -> Program:
+    """With the state of who leaves from the tracepoint, or as older kernels have it."""
+    if not host_pid_namespace():
+        raise BpfError(
+            "we are in a container's pid namespace, and the kernel counts processes"
+            " by other numbers",
+            "run on the host, or in a container with the host's pids (--pid=host)",
+        )
+    check_rights()
+    flags = _flags()
+    for is_given in _WAYS:
+        attempt = ExitStack()
+        try:
+            program = _attach(attempt, {**flags, "STATE_GIVEN": is_given})
+            stack.push(attempt.pop_all())
+            return program
+        except NotPermitted:
+            raise
+        except BpfError:
+            if is_given == _WAYS[-1]:
+                raise
+        finally:
+            attempt.close()
+    raise AssertionError("one of the two returns or raises")
+
+
+def _attach(stack: ExitStack, flags: dict[str, int]) -> Program:
+    program = Program(
+        "switches.c",
+        ("on_switch", "on_wakeup"),
+        {
+            "watched": MapSpec(
+                sys_.MAP_TYPE_HASH, 4, 4, _MAX_PROCESSES, sys_.F_NO_PREALLOC
+            ),
+            "counters": counters_map(),
+            "ring": MapSpec(sys_.MAP_TYPE_RINGBUF, 0, 0, RING_SIZE),
+        },
+        flags,
+    )
+    stack.callback(program.close)
+    for function, event in (
+        ("on_switch", "sched_switch"),
+        ("on_wakeup", "sched_wakeup"),
+        ("on_wakeup", "sched_wakeup_new"),
+    ):
+        stack.callback(RawTracepoint(program, function, event).close)
+    return program
+
+
+def _flags() -> dict[str, int]:
+    """Raises NoBtf."""
+    btf = Btf.load()
+    flags = {"NUMBER_SIZE": btf.size("upid")}
+    for flag, paths in _OFFSETS.items():
+        found = (btf.offset(path) for path in paths)
+        flags[flag] = next((o for o in found if o is not None), None)
+    known = {flag: number for flag, number in flags.items() if number is not None}
+    if len(known) < len(flags):
+        missing = ", ".join(sorted(flags.keys() - known.keys()))
+        raise NoBtf(f"the kernel's BTF does not say what {missing} is")
+    return known
+
+
+def _threads(process: Process) -> Iterator[tuple[int, int, str, int]]:
+    """Thread id, the same as the thread has it itself, state's letter, ns on CPUs."""
+    try:
+        tids = process.threads()
+    except RbtraceError:
+        return
+    for tid in tids:
+        try:
+            ran = int(process.read(f"task/{tid}/schedstat").split()[0])
+            status = parse_status(process.read(f"task/{tid}/status"))
+            own = int(status.get("NSpid", str(tid)).split()[-1])
+            yield tid, own, status["State"][0], ran
+        except (RbtraceError, KeyError, IndexError, ValueError):
+            continue  # it has ended
+
+
+def _u32(number: int) -> bytes:
+    return number.to_bytes(4, "little")

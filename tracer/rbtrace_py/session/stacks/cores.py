@@ -1,0 +1,358 @@
+"""A core file as a Ruby VM: its roots by symbols, from the program or the user."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from rbtrace_py.aggregate.dump import Dump, DumpedThread
+from rbtrace_py.errors import (
+    BadElf,
+    NotRuby,
+    RbtraceError,
+    UnknownRuby,
+    UnreadableMemory,
+    UsageError,
+)
+from rbtrace_py.linux.binaries import MappedFile, OpenBinary
+from rbtrace_py.linux.closing import Closing
+from rbtrace_py.linux.core import CoreFile
+from rbtrace_py.linux.elf import ElfFile
+from rbtrace_py.linux.symbols import build_id
+from rbtrace_py.linux.text import safe_text
+from rbtrace_py.linux.unpack import open_regular
+from rbtrace_py.model import Binary, SampleFlags
+from rbtrace_py.rubyvm.checks import Roots
+from rbtrace_py.rubyvm.detect import Ruby, Version, forced_version
+from rbtrace_py.rubyvm.fibers import Fibers
+from rbtrace_py.rubyvm.layout import Layout, Offsets
+from rbtrace_py.rubyvm.layout_sources import LayoutSources
+from rbtrace_py.rubyvm.layouts import layout_from, table_for
+from rbtrace_py.rubyvm.roots import (
+    find_object_class,
+    find_symbols,
+    find_vm,
+    find_zjit,
+    is_pointer,
+    old_symbols_by_shape,
+    read_word,
+    symbols_by_shape,
+)
+from rbtrace_py.rubyvm.saved import SavedLayout
+from rbtrace_py.rubyvm.vm import RubyVM
+from rbtrace_py.session.stacks.dump import read_stacks, ruby_thread, writable
+
+VM_SYMBOLS = ("ruby_current_vm_ptr", "ruby_current_vm")
+EC_SYMBOLS = ("ruby_current_execution_context_ptr", "ruby_current_ec")
+THREAD_SYMBOLS = ("ruby_current_thread",)
+TABLE_SYMBOLS = ("ruby_global_symbols", "global_symbols")
+SYMBOLS = (*VM_SYMBOLS, *EC_SYMBOLS, *THREAD_SYMBOLS, *TABLE_SYMBOLS)
+"""What ``--symbol`` takes: pointers to the VM, an execution context, a thread (until
+2.4); and the table of symbols itself."""
+
+_MOST_DATA = 4 << 20
+
+_IN_PATH = re.compile(
+    rb"libruby(?:-\d\.\d)?\.so\.(\d\.\d{1,2}\.\d{1,2})$"
+    rb"|/(?:ruby-)?(\d\.\d{1,2}\.\d{1,2})(?:-\w+)?/(?:bin/ruby|lib/libruby)"
+    rb"|/lib/(?:[\w-]+/)?ruby/(?:vendor_ruby/|site_ruby/|gems/)?(\d\.\d{1,2}\.\d{1,2})/"
+)
+
+
+_OF_WHAT_RAN = ("fibers", "stack")
+"""Checks that fail, too, where the program was in the middle of something, or had
+damaged its own stack."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreOptions:
+    """exe: the program, or its libruby; symbols: addresses by name of SYMBOLS."""
+
+    exe: str | None = None
+    ruby_version: str | None = None
+    symbols: Mapping[str, int] = field(default_factory=dict)
+    fibers: bool = False
+    saved: SavedLayout | None = None
+
+
+def parse_symbol(text: str) -> tuple[str, int]:
+    """``NAME=ADDRESS`` of ``--symbol``, in hex with 0x; raises UsageError."""
+    name, _, address = text.partition("=")
+    if name not in SYMBOLS:
+        raise UsageError(
+            f"--symbol {name!r} is not known", f"it takes {', '.join(SYMBOLS)}"
+        )
+    try:
+        return name, int(address, 0)
+    except ValueError:
+        raise UsageError(
+            f"--symbol {text!r}: {address!r} is no address",
+            "write it as NAME=0x7f0dc0c83c58",
+        ) from None
+
+
+def dump_core(path: str, options: CoreOptions | None = None) -> Dump:
+    """Read all threads of a core file, gzipped or not.
+
+    Raises BadElf, NotRuby, UnknownRuby, UsageError, UnreadableMemory, and what opening
+    files raises.
+    """
+    with CoreFile(path) as core, CoreRuby(core, options or CoreOptions()) as ruby:
+        return ruby.dump()
+
+
+class CoreRuby(Closing):
+    """The Ruby of ``core``, which stays the caller's; raises as dump_core does."""
+
+    def __init__(self, core: CoreFile, options: CoreOptions) -> None:
+        self.core = core
+        self.options = options
+        self.notes: list[str] = []
+        self._tids = {thread.tid for thread in core.notes.threads}
+        self._fill()
+        self._ruby = self._find_ruby()
+        try:
+            self.version = self._version()
+            version = self.version.text
+            self.layout = layout_from(table_for(version), version)
+            symbols = self._symbols()
+            self._table = symbols
+            vm = self._vm()
+            self.layout = self._checked_layout(vm, symbols)
+            is_tid = self._tids.__contains__ if self._tids else None
+            zjit = self._ruby and find_zjit(self._ruby)
+            self.vm = RubyVM(
+                *(core, self.layout, vm, symbols, is_tid),
+                zjit.address if zjit else None,
+            )
+        except BaseException:
+            self.close()
+            raise
+        if core.is_truncated:
+            self.notes.append("the core file has been cut short: memory is missing")
+
+    def close(self) -> None:
+        """Close the program; may be called twice."""
+        if self._ruby is not None:
+            self._ruby.close()
+
+    # ---------------------------------------------------------------- program
+
+    def _fill(self) -> None:
+        """Take what the core lacks from files, if they are the very same."""
+        core = self.core
+        if self.options.exe is not None:
+            core.fill_from(self._path_of(self.options.exe), self.options.exe)
+        for path in core.paths():
+            if b"ruby" in path.rsplit(b"/", 1)[-1] and os.path.isfile(path):
+                with suppress(RbtraceError):
+                    core.fill_from(path, path)
+
+    def _path_of(self, exe: str) -> bytes:
+        """Which of the mapped files ``exe`` is: by build-id, else by its name."""
+        core, wanted = self.core, None
+        paths = core.paths()
+        fd = open_regular(exe)
+        try:
+            wanted = build_id(ElfFile(fd))
+        except BadElf as error:
+            raise BadElf(f"{exe}: {error}", error.hint) from error
+        finally:
+            os.close(fd)
+        for path in paths:
+            if wanted is not None and core.build_id_of(path) == wanted:
+                return path
+        name = os.fsencode(os.path.basename(exe))
+        for path in paths:
+            if path.rsplit(b"/", 1)[-1] == name:
+                return path
+        raise UsageError(
+            f"{exe} is not the program of this core file, nor a library of it",
+            "it has mapped: " + ", ".join(map(safe_text, _likely(paths))),
+        )
+
+    def _find_ruby(self) -> Ruby | None:
+        """The file with the VM in it, among those that fill the core."""
+        mappings = self.core.mappings
+        for path, fd in self.core.filled.items():
+            own = tuple(one for one in mappings if one.path == path)
+            binary = Binary(own[0].device, own[0].inode, own[0].shown_path)
+            file = OpenBinary(os.dup(fd), MappedFile(binary, own))
+            try:
+                ruby = Ruby(file, ElfFile(file.fd), mappings)
+                if ruby.address("ruby_version") and ruby.address("rb_cObject"):
+                    return ruby
+            except RbtraceError:
+                pass
+            file.close()
+        return None
+
+    def _version(self) -> Version:
+        if self.options.ruby_version is not None:
+            return forced_version(self.options.ruby_version)
+        if self._ruby is not None:
+            return self._ruby.version
+        for path in self.core.paths():
+            match = _IN_PATH.search(path)
+            if match:
+                text = next(filter(None, match.groups())).decode("ascii")
+                return Version(text, "file name")
+        if not any(b"ruby" in path for path in self.core.paths()):
+            raise NotRuby(f"{self.core.path} is of no Ruby, or does not tell")
+        raise UnknownRuby(
+            "which Ruby the core file is of is not known",
+            "say it with --ruby-version, or give the program with --exe",
+        )
+
+    def _checked_layout(self, vm: int, symbols: int | None) -> Layout:
+        """By the program and the core's memory, if the program is there.
+
+        Memory that the core lacks contradicts nothing.
+        """
+        if self._ruby is None:
+            self.notes.append(
+                f"read as Ruby {self.layout.version} ({self.version.origin}), which was"
+                " not verified: the program is not there (--exe FILE)"
+            )
+            return self.layout
+        sources = LayoutSources(self._ruby, self.version)
+        if self.options.saved is not None:
+            sources.add_saved(self.options.saved)
+        sources.add_dwarf(self._ruby.file.file.executable[0].raw_path, ("",))
+        known = find_object_class(self.core, self._ruby)
+        verdict = sources.resolve(self.core, Roots(vm, symbols, known))
+        wrong = verdict.contradiction
+        if wrong is not None and wrong.check in _OF_WHAT_RAN:
+            self.notes.append(f"in the core, {wrong.reason}")
+        elif wrong is not None and not wrong.is_unreadable:
+            raise UnknownRuby(
+                f"{self._ruby.path} is no Ruby {self.layout.version} as it is known:"
+                f" in the core, {wrong.reason}",
+                "say another with --ruby-version",
+            )
+        self.notes += sources.notes
+        return verdict.layout
+
+    # ------------------------------------------------------------------ roots
+
+    def _given(self, names: tuple[str, ...]) -> int | None:
+        given = self.options.symbols
+        return next((given[name] for name in names if name in given), None)
+
+    def _symbols(self) -> int | None:
+        given = self._given(TABLE_SYMBOLS)
+        if given is not None:
+            return given
+        if self._ruby is not None:
+            root = find_symbols(self.core, self._ruby)
+        else:
+            is_old = self.layout.traits.old_tables
+            search = old_symbols_by_shape if is_old else symbols_by_shape
+            root = search(self.core, _data_of_ruby(self.core))
+        if root is not None:
+            return root.address
+        self.notes.append(
+            "the table of symbols is not known: C functions have no names"
+            " (--symbol ruby_global_symbols=ADDRESS)"
+        )
+        return None
+
+    def _vm(self) -> int:
+        """Address of ``rb_vm_t``, by what was given or by the program."""
+        offsets = self.layout.offsets
+        pointer = self._given(VM_SYMBOLS)
+        if pointer is not None:
+            return self._pointed(pointer)
+        pointer = self._given(EC_SYMBOLS)
+        if pointer is not None:
+            return self._vm_of(self._thread_of(self._pointed(pointer), offsets))
+        pointer = self._given(THREAD_SYMBOLS)
+        if pointer is not None:
+            return self._vm_of(self._pointed(pointer))
+        if self._ruby is None:
+            raise UnknownRuby(
+                "where the VM is in the core file is not known",
+                "give the program with --exe FILE, or the address with --symbol"
+                " ruby_current_vm_ptr=ADDRESS",
+            )
+        return find_vm(self.core, self._ruby).address
+
+    def _thread_of(self, ec: int, offsets: Offsets) -> int:
+        if offsets.ec_thread is None:
+            return ec  # up to 2.4 it is the thread
+        return self._pointed(ec + offsets.ec_thread)
+
+    def _vm_of(self, thread: int) -> int:
+        return self._pointed(thread + self.layout.offsets.th_vm)
+
+    def _pointed(self, address: int) -> int:
+        """The pointer at ``address``; raises UnknownRuby if there is none."""
+        try:
+            value = read_word(self.core, address)
+        except UnreadableMemory as error:
+            raise UnknownRuby(str(error), "is the address right?") from error
+        if not is_pointer(value):
+            raise UnknownRuby(
+                f"at {address:#x} of the core file there is no pointer ({value:#x})",
+                "is the address right, and the version?",
+            )
+        return value
+
+    # ------------------------------------------------------------------- dump
+
+    def dump(self) -> Dump:
+        """Read all threads."""
+        core = self.core
+        fibers = None
+        if self.options.fibers:
+            fibers = Fibers(self.vm, self._table, writable(core.mappings))
+        stacks = read_stacks(self.vm, fibers)
+        pid = core.notes.pid or 0
+        threads = tuple(
+            DumpedThread(
+                thread=ruby_thread(pid, one.tid, one),
+                state=one.state if walked is None else walked.state,
+                on_cpu=None,
+                kernel_state="",
+                stack=None if walked is None else walked.stack,
+                flags=SampleFlags.CLEAN if walked is None else walked.flags,
+                fiber=one.fiber if walked is None else walked.fiber,
+                fibers=stacks.fibers_of(one),
+            )
+            for one, walked in stacks.threads
+        )
+        if not threads:
+            raise BadElf(
+                f"{core.path}: no Ruby thread was found",
+                "is the address right, and the version?",
+            )
+        return Dump(
+            pid=pid,
+            command=core.notes.command or core.notes.comm,
+            ruby_version=self.version.text,
+            threads=threads,
+            core=safe_text(os.fsencode(core.path)),
+            signal=core.notes.signal,
+            notes=(*self.notes, *stacks.notes),
+        )
+
+
+def _likely(paths: list[bytes]) -> list[bytes]:
+    """Those that may be a Ruby, or else the first ones."""
+    return [path for path in paths if b"ruby" in path.rsplit(b"/", 1)[-1]] or paths[:3]
+
+
+def _data_of_ruby(core: CoreFile) -> list[tuple[int, int]]:
+    """Writable memory of files called ruby, and what adjoins it: .data and .bss."""
+    found: list[tuple[int, int]] = []
+    end = 0
+    for one in core.mappings:
+        is_ruby = b"ruby" in one.path.rsplit(b"/", 1)[-1]
+        follows = one.start == end and not one.path
+        if one.is_writable and (is_ruby or follows):
+            found.append((one.start, min(one.end - one.start, _MOST_DATA)))
+            end = one.end if is_ruby else 0
+    return found

@@ -1,0 +1,183 @@
+"""``dump``: all threads of a process, once; and their suspended fibers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+from rbtrace_py.aggregate.dump import Dump, DumpedFiber, DumpedThread
+from rbtrace_py.linux.maps import Mapping, mappings
+from rbtrace_py.linux.memory import ProcessMemory
+from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.ptrace import Pause, paused
+from rbtrace_py.linux.resident import resident
+from rbtrace_py.linux.tasks import Tasks
+from rbtrace_py.model import RubyThread, SampleFlags, ThreadState
+from rbtrace_py.rubyvm.attach import Attached, attach
+from rbtrace_py.rubyvm.fibers import Fiber, Fibers
+from rbtrace_py.rubyvm.saved import SavedLayout
+from rbtrace_py.rubyvm.threads import VmThread
+from rbtrace_py.rubyvm.vm import RubyVM, Walked
+from rbtrace_py.session.stacks.ruby_process import Tids
+
+PAUSE_SECONDS = 5.0
+"""How long a target is stopped at most."""
+
+_TRIES = 3
+"""How often what could not be read is read anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class DumpOptions:
+    """fibers: suspended ones too; pause: stop the target while it is read."""
+
+    fibers: bool = False
+    pause: bool = False
+    ruby_version: str | None = None
+    saved: SavedLayout | None = None
+
+
+@dataclass(slots=True)
+class Stacks:
+    """What was read of a VM: threads with their walks, and fibers by thread.
+
+    notes: what a user should know, a line each
+    """
+
+    threads: list[tuple[VmThread, Walked | None]]
+    fibers: dict[int, list[tuple[Fiber, Walked | None]]]
+    notes: list[str] = field(default_factory=list)
+
+    def fibers_of(self, thread: VmThread) -> tuple[DumpedFiber, ...]:
+        found = self.fibers.get(thread.address, [])
+        return tuple(
+            DumpedFiber(fiber.address, walked.stack, walked.flags)
+            if walked is not None
+            else DumpedFiber(fiber.address, None)
+            for fiber, walked in found
+        )
+
+
+def dump(process: Process, options: DumpOptions | None = None) -> Dump:
+    """Read all threads of a process.
+
+    Raises NotRuby, UnknownRuby, NotPermitted, NoSuchTarget, and UnreadableMemory if
+    there is no list of threads to be read.
+    """
+    options = options or DumpOptions()
+    attached = attach(process, options.ruby_version, options.saved)
+    tids = Tids(process)
+    vm = RubyVM(
+        ProcessMemory(process.pid),
+        attached.layout,
+        attached.vm_address,
+        attached.symbols_address,
+        tids.is_known,
+        attached.zjit_address,
+    )
+    with Tasks(process) as tasks, _pausing(process, options.pause) as pause:
+        now = time.time_ns()
+        # What the kernel says of a thread that we have stopped is that we have.
+        running = None if options.pause else tasks.running(process.threads())
+        fibers = _fibers(process, vm, attached) if options.fibers else None
+        stacks = read_stacks(vm, fibers)
+        threads = tuple(
+            _dumped(process.pid, stacks, one, walked, tids, tasks, running)
+            for one, walked in stacks.threads
+        )
+    notes = [*attached.notes, *stacks.notes]
+    if pause is not None and pause.is_expired:
+        notes.append(f"it was let go after {PAUSE_SECONDS:g} s, before all was read")
+    return Dump(
+        pid=process.pid,
+        command=" ".join(process.cmdline) or process.comm,
+        ruby_version=attached.version.text,
+        threads=threads,
+        time_ns=now,
+        stopped_ns=None if pause is None else pause.stopped_ns,
+        notes=tuple(notes),
+        folder=process.folder,
+    )
+
+
+def _pausing(process: Process, wanted: bool) -> AbstractContextManager[Pause | None]:
+    return paused(process, PAUSE_SECONDS) if wanted else nullcontext()
+
+
+def _fibers(process: Process, vm: RubyVM, attached: Attached) -> Fibers:
+    regions = resident(process, writable(mappings(process)))
+    return Fibers(vm, attached.symbols_address, regions)
+
+
+def writable(all_mappings: Sequence[Mapping]) -> list[tuple[int, int]]:
+    """Where objects may be: (address, size) of writable memory of no file."""
+    return [
+        (one.start, one.end - one.start)
+        for one in all_mappings
+        if one.is_writable and not one.path.startswith((b"/", b"[v"))
+    ]
+
+
+def read_stacks(vm: RubyVM, fibers: Fibers | None) -> Stacks:
+    """Read all threads, those that fail anew; and the fibers if they are wanted."""
+    found = vm.threads()
+    walks: list[Walked | None] = list(vm.sample_all(found))
+    for _ in range(_TRIES):
+        lost = [place for place, walked in enumerate(walks) if walked is None]
+        for place, walked in zip(
+            lost, vm.sample_all([found[place] for place in lost]), strict=True
+        ):
+            walks[place] = walked
+    stacks = Stacks(list(zip(found, walks, strict=True)), {})
+    if fibers is not None:
+        if not fibers.can_be_read:
+            stacks.notes.append("where this Ruby keeps its fibers is not known")
+        suspended = fibers.find(found)
+        for fiber, walked in zip(suspended, fibers.walk(suspended), strict=True):
+            stacks.fibers.setdefault(fiber.thread, []).append((fiber, walked))
+    return stacks
+
+
+def _dumped(
+    pid: int,
+    stacks: Stacks,
+    thread: VmThread,
+    walked: Walked | None,
+    tids: Tids,
+    tasks: Tasks,
+    running: set[int] | None,
+) -> DumpedThread:
+    tid = tids.of(thread)
+    task = None if tid is None else tasks.state(tid)
+    letter = "" if task is None or running is None else task.letter
+    on_cpu = None if running is None or tid is None else tid in running
+    state = thread.state if walked is None else walked.state
+    return DumpedThread(
+        thread=ruby_thread(pid, tid, thread),
+        state=_state(state, on_cpu),
+        on_cpu=on_cpu,
+        kernel_state=letter,
+        stack=None if walked is None else walked.stack,
+        flags=SampleFlags.CLEAN if walked is None else walked.flags,
+        fiber=thread.fiber if walked is None else walked.fiber,
+        fibers=stacks.fibers_of(thread),
+    )
+
+
+def ruby_thread(pid: int, tid: int | None, thread: VmThread) -> RubyThread:
+    """The thread as the model has it."""
+    return RubyThread(
+        pid, tid, thread.address, thread.name, thread.ractor, thread.is_main
+    )
+
+
+def _state(state: ThreadState, on_cpu: bool | None) -> ThreadState:
+    """What the VM says, with what the kernel says."""
+    if on_cpu:
+        return ThreadState.RUNNING
+    if on_cpu is False and state is ThreadState.RUNNING:
+        # It has the lock, and yet it is asleep: in a call that keeps the lock.
+        return ThreadState.SLEEPING
+    return state

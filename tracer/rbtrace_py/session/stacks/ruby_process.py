@@ -1,0 +1,380 @@
+"""A Ruby process whose stacks are read: its VM, its memory, its threads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from enum import Enum
+
+from rbtrace_py.errors import (
+    NoSuchTarget,
+    RbtraceError,
+    UnreadableMemory,
+    VmNotStarted,
+)
+from rbtrace_py.linux.closing import Closing
+from rbtrace_py.linux.memory import ProcessMemory
+from rbtrace_py.linux.process import Process, parse_status
+from rbtrace_py.linux.ptrace import paused
+from rbtrace_py.linux.tasks import Tasks
+from rbtrace_py.model import RubyThread, Sample, ThreadState
+from rbtrace_py.rubyvm.attach import attach
+from rbtrace_py.rubyvm.saved import SavedLayout
+from rbtrace_py.rubyvm.threads import VmThread
+from rbtrace_py.rubyvm.vm import RubyVM, Walked
+
+_LOOKS_BETWEEN_CHECKS = 10
+"""What was read of the target's code is checked anew at every so manieth look."""
+
+_SECONDS_BETWEEN_LISTS = 1.0
+"""How often all threads are listed anew where nothing tells of a change."""
+
+_LISTING_SHARE = 0.1
+"""Part of the time that goes into lists which are read because threads come and go."""
+
+_YOUNG_SECONDS = 2.0
+"""How long we know of a process whose Ruby may not have made all that we look for."""
+
+
+class SamplingMode(str, Enum):
+    """Which threads a sampler looks at."""
+
+    CPU = "cpu"
+    """Those that are on a CPU, or ready to be, also when their stacks are read."""
+    WALL = "wall"
+    """All, each with its state."""
+    GVL = "gvl"
+    """Those that hold Ruby's lock, as the VM has it."""
+
+
+_Known = tuple[VmThread, RubyThread]
+"""A thread as the VM's list had it, and as it is shown."""
+
+
+class RubyProcess(Closing):
+    """One process; ``process`` is the caller's.
+
+    version, notes: of its Ruby, and what a user should know of it
+    broken_looks: looks in a row between which nothing could be read
+    stopped_ns: how long it was stopped for our sake
+
+    Raises what ``rubyvm.attach`` raises; VmNotStarted, too, if its Ruby is so young
+    that not everything is there.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        ruby_version: str | None = None,
+        saved: SavedLayout | None = None,
+    ) -> None:
+        self.process = process
+        self.broken_looks = 0
+        self.stopped_ns = 0
+        self._program = process.program
+        attached = attach(process, ruby_version, saved)
+        if attached.symbols is None and process.seen < _YOUNG_SECONDS:
+            # Names that are missing now would be missing for good; and its age does
+            # not tell: it may have begun as another program.
+            raise VmNotStarted(
+                f"the Ruby of process {process.pid} is still starting",
+                "look again in a moment",
+            )
+        self.version = attached.layout.version
+        self.notes = attached.notes
+        self._tids = Tids(process)
+        self.vm = RubyVM(
+            ProcessMemory(process.pid),
+            attached.layout,
+            attached.vm_address,
+            attached.symbols_address,
+            self._tids.is_known,
+            attached.zjit_address,
+        )
+        self._tasks = Tasks(process)
+        self._threads: list[_Known] = []
+        self._by_tid: dict[int, _Known] = {}
+        self._has_moving = False
+        self._listing: list[int] = []
+        self._listed_ns = self._listing_ns = 0
+        self._looks = 0
+        self._failed = self._lost = self._read = 0
+        self.look()
+
+    def look(self) -> None:
+        """Take in threads that came, let go of those that went.
+
+        To be called some times a second. The VM's list is read where the kernel's
+        differs from the last one, where a stack could not be read, and each second.
+        """
+        self._looks += 1
+        if self._looks % _LOOKS_BETWEEN_CHECKS == 0:
+            self.vm.revalidate()
+        is_broken = self._has_executed() or (self._lost > 0 and self._read == 0)
+        is_doubtful = self._lost > 0 or self.broken_looks > 0
+        self._lost = self._read = 0
+        listing = self._tasks.refresh()
+        now = time.monotonic_ns()
+        if (
+            is_doubtful
+            or listing != self._listing
+            or now - self._listed_ns >= _SECONDS_BETWEEN_LISTS * 1e9
+        ):
+            self._listing = listing
+            self._tids.take(listing)
+            is_broken |= not self._list_threads()
+        self.broken_looks = self.broken_looks + 1 if is_broken else 0
+
+    def _has_executed(self) -> bool:
+        """Does it run another program? It may have what we read at the same places."""
+        program = self.process.program
+        return bool(program) and program != self._program
+
+    def _list_threads(self) -> bool:
+        """Read the VM's list of threads; False if it is not there.
+
+        Each has one RubyThread as long as it is the same one: one that is moving has
+        no id in it.
+        """
+        start = time.monotonic_ns()
+        try:
+            found = self.vm.threads()
+        except UnreadableMemory:
+            return False
+        finally:
+            self._listed_ns = time.monotonic_ns()
+            self._listing_ns = self._listed_ns - start
+        same = {_identity(old): thread for old, thread in self._threads}
+        self._threads = [
+            (one, same.get(_identity(one)) or self._named(one)) for one in found
+        ]
+        self._has_moving = any(one.is_moving for one in found)
+        self._place([self._tids.of(one) for one in found])
+        return True
+
+    def _place(self, tids: list[int | None]) -> None:
+        """Take in which kernel threads they are on."""
+        placed = zip(tids, self._threads, strict=True)
+        self._by_tid = {tid: known for tid, known in placed if tid is not None}
+        self._tid_of = {one.address: tid for tid, (one, _) in self._by_tid.items()}
+
+    def _find_moving(self) -> None:
+        """See where threads are that were somewhere else when they were listed."""
+        ones = [one for one, _ in self._threads]
+        try:
+            now = self.vm.tids(ones)
+        except UnreadableMemory:
+            self._list_threads()  # one of them has ended
+            return
+        moved = zip(ones, now, strict=True)
+        self._place([self._tids.of(one._replace(tid=tid)) for one, tid in moved])
+
+    def _may_list(self) -> bool:
+        """Is it time for a list again? One of many threads takes long to read."""
+        since = time.monotonic_ns() - self._listed_ns
+        return since * _LISTING_SHARE >= self._listing_ns
+
+    def _named(self, thread: VmThread) -> RubyThread:
+        return RubyThread(
+            self.process.pid,
+            None if thread.is_moving else self._tids.of(thread),
+            thread.address,
+            thread.name,
+            thread.ractor,
+            thread.is_main,
+        )
+
+    @property
+    def threads(self) -> list[RubyThread]:
+        """All of them, the main one first."""
+        return [thread for _, thread in self._threads]
+
+    def cpu_ns(self, thread: RubyThread) -> int | None:
+        """CPU time that a thread has used; None where it is not known."""
+        return None if thread.tid is None else self._tasks.cpu_ns(thread.tid)
+
+    def samples(self, mode: SamplingMode, pause: bool = False) -> list[Sample]:
+        """Look at the threads once.
+
+        Raises NoSuchTarget if the process has ended; NotPermitted and RbtraceError if
+        it may not be read, or does not stop, which counts as failed.
+        """
+        if self.vm.has_other_threads() and self._may_list():
+            # A thread may live for less than the time between two looks.
+            self._list_threads()
+        if self._has_moving and mode is not SamplingMode.GVL:
+            self._find_moving()
+        by_tid = self._by_tid
+        running = self._tasks.running(by_tid)
+        if mode is not SamplingMode.CPU:
+            wanted = self._threads
+        elif not running:
+            return []
+        elif len(running) == 1 and not pause:
+            return self._only(by_tid[running.pop()])
+        else:
+            wanted = [by_tid[tid] for tid in running]
+        try:
+            walks = self._walk_paused(wanted) if pause else self._walk(wanted)
+        except NoSuchTarget:
+            raise
+        except RbtraceError:
+            self._lose(len(wanted))
+            raise
+        now = time.time_ns()
+        found = []
+        lost = []
+        passed = 0
+        for (one, thread), walked in zip(wanted, walks, strict=True):
+            if walked is None:
+                lost.append(one)
+                continue
+            stack, flags, fiber, state = walked
+            tid = self._tid_of.get(one.address)
+            if not self._is_wanted(mode, one, state):
+                passed += 1
+                continue
+            if state is ThreadState.RUNNING and tid is not None and tid not in running:
+                # It may have been given the lock after the kernel was asked.
+                running |= self._tasks.running((tid,))
+            state = _state(state, tid in running, tid is None)
+            found.append(Sample(now, thread, state, stack, 1, flags, fiber))
+        self._read += len(found) + passed
+        if lost:
+            self._lose(self._alive(lost))
+        return found
+
+    def _is_wanted(self, mode: SamplingMode, one: VmThread, state: ThreadState) -> bool:
+        """By the state that a thread's VM had when its stack was read."""
+        if mode is SamplingMode.GVL:
+            return state is ThreadState.RUNNING
+        return mode is SamplingMode.WALL or not self._sleeps(one, state)
+
+    def _sleeps(self, one: VmThread, state: ThreadState) -> bool:
+        """Has a thread left its CPU between the kernel's word and its stack?
+
+        The kernel is asked again where the VM says that the thread does not run Ruby;
+        a thread that works without the lock is on a CPU all the same.
+        """
+        if state is ThreadState.RUNNING:
+            return False
+        tid = self._tid_of.get(one.address)
+        if one.is_moving:
+            self._find_moving()  # another may run there now
+            if tid != self._tid_of.get(one.address):
+                return True
+        return tid is not None and not self._tasks.running((tid,))
+
+    def _lose(self, stacks: int) -> None:
+        self._lost += stacks
+        self._failed += stacks
+
+    def _alive(self, threads: list[VmThread]) -> int:
+        """How many have begun, and not ended meanwhile: the others have no stack."""
+        begun = [thread for thread in threads if self.vm.has_stack(thread)]
+        if not begun or not self._may_list() or not self._list_threads():
+            return len(begun)
+        listed = {one.address for one, _ in self._threads}
+        return sum(thread.address in listed for thread in begun)
+
+    def _only(self, known: _Known) -> list[Sample]:
+        """Look at the one thread that is on a CPU: the short way."""
+        one, thread = known
+        walked = self.vm.sample(one)
+        if walked is None:
+            self._lose(self._alive([one]))
+            return []
+        self._read += 1
+        stack, flags, fiber, state = walked
+        if self._sleeps(one, state):
+            return []
+        state = ThreadState.RUNNING
+        return [Sample(time.time_ns(), thread, state, stack, 1, flags, fiber)]
+
+    def _walk_paused(self, wanted: list[_Known]) -> list[Walked | None]:
+        with paused(self.process) as pausing:
+            walks = self._walk(wanted)
+        self.stopped_ns += pausing.stopped_ns
+        return walks
+
+    def _walk(self, wanted: list[_Known]) -> list[Walked | None]:
+        if len(wanted) == 1:
+            return [self.vm.sample(wanted[0][0])]
+        return self.vm.sample_all([one for one, _ in wanted])
+
+    def take_failed(self) -> int:
+        """How many stacks could not be read since this was last asked."""
+        failed, self._failed = self._failed, 0
+        return failed
+
+    def close(self) -> None:
+        """Give back descriptors; may be called twice."""
+        self._tasks.close()
+
+
+def _identity(thread: VmThread) -> tuple[object, ...]:
+    tid = None if thread.is_moving else thread.tid
+    return (thread.address, tid, thread.name, thread.ractor)
+
+
+def _state(state: ThreadState, is_on_cpu: bool, has_no_task: bool) -> ThreadState:
+    """What the VM says of a thread, with what the kernel says of it."""
+    if is_on_cpu:
+        return ThreadState.RUNNING
+    if state is ThreadState.RUNNING and not has_no_task:
+        # It holds the lock, and yet it is asleep: in a call that keeps the lock.
+        return ThreadState.SLEEPING
+    return state
+
+
+class Tids:
+    """Kernel thread ids as the target's own pid namespace and as ours has them."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._is_foreign = "pid" in process.foreign_namespaces()
+        self._ours: dict[int, int] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take in what threads there are."""
+        try:
+            tids = self._process.threads()
+        except RbtraceError:
+            tids = []
+        self.take(tids)
+
+    def take(self, tids: Sequence[int]) -> None:
+        """Take over a list of threads, by the ids of our namespace."""
+        if not self._is_foreign:
+            self._ours = {tid: tid for tid in tids}
+            return
+        known = {ours: its for its, ours in self._ours.items()}
+        self._ours = {known.get(tid) or self._in_its(tid): tid for tid in tids}
+
+    def _in_its(self, tid: int) -> int:
+        """The id that the target's namespace gives to ``tid``: the last of NSpid."""
+        try:
+            status = parse_status(self._process.read(f"task/{tid}/status"))
+        except RbtraceError:
+            return 0
+        words = status.get("NSpid", "").split()
+        return int(words[-1]) if words and words[-1].isdigit() else tid
+
+    def is_known(self, tid: int) -> bool:
+        """Has the target a thread of this id, in its own namespace?"""
+        if tid not in self._ours:
+            self.refresh()
+        return tid in self._ours
+
+    def of(self, thread: VmThread) -> int | None:
+        """The id that our namespace gives to it, None if it has none that is known.
+
+        In a child of fork some Rubies (3.1 among them) still have the parent's id of
+        the main thread, which is the one that forked, and so the child's first.
+        """
+        tid = None if thread.tid is None else self._ours.get(thread.tid)
+        first = self._process.pid
+        if tid is None and thread.is_main and first in self._ours.values():
+            return first
+        return tid

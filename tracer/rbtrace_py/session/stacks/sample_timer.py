@@ -1,0 +1,64 @@
+"""The rhythm of a sampler: rounds at a rate, and how many came late."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from rbtrace_py.aggregate.sampling import Statistics
+
+
+class SampleTimer:
+    """Rounds at ``rate`` a second, each at a random moment of its own period.
+
+    Random, since a program that does something as regularly would be seen at it
+    always or never. A round that begins more than half a period late counts as late,
+    and so does each period that is over before its round could begin.
+
+    began: when the last round did, by the clock
+    """
+
+    def __init__(
+        self,
+        rate: float,
+        statistics: Statistics,
+        clock: Callable[[], int] = time.monotonic_ns,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._period = round(1e9 / rate)
+        self._statistics = statistics
+        self._clock = clock
+        self._sleep = sleep
+        self._random = random.Random().random
+        self._start = self.began = clock()
+        self._due = self._start + int(self._random() * self._period)
+
+    def wait(self, until: int) -> bool:
+        """Sleep until the next round is due; False if ``until`` comes first.
+
+        ``until`` is a time of the monotonic clock, in ns. A round that did not come
+        is still due.
+        """
+        # All in one piece: at 100 rounds a second every function that is called has
+        # to be fetched from memory again.
+        due, clock = self._due, self._clock
+        wanted = due if due < until else until
+        now = clock()
+        while now < wanted:
+            self._sleep((wanted - now) / 1e9)
+            now = clock()
+        if now >= until:
+            return False
+        period, statistics = self._period, self._statistics
+        self.began = now
+        statistics.rounds += 1
+        # The period that we are in now may still have its own round.
+        missed = (now - self._start) // period - 1
+        if missed < 0:
+            missed = 0
+        if (now - due) * 2 > period:
+            statistics.late += missed or 1
+        start = self._start = self._start + period * (missed + 1)
+        self._due = start + int(self._random() * period)
+        return True

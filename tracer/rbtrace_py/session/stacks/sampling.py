@@ -1,0 +1,303 @@
+"""Sampling: the stacks of a set of processes, again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rbtrace_py.aggregate.meta import Meta
+from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.errors import (
+    NoSuchTarget,
+    NotRuby,
+    RbtraceError,
+    UsageError,
+    VmNotStarted,
+)
+from rbtrace_py.linux.closing import Starting
+from rbtrace_py.linux.process import Process
+from rbtrace_py.model import Sample, ThreadState
+from rbtrace_py.rubyvm.saved import SavedLayout
+from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
+from rbtrace_py.session.targets.non_ruby import NonRubyProcesses
+from rbtrace_py.session.targets.targets import Targets
+
+_START_SECONDS = 0.002
+"""How often a program of ours that is starting is looked at."""
+
+_STARTING_SECONDS = 10.0
+"""How long a program of ours may take to become a Ruby that is ready, at least."""
+
+_YOUNG_SECONDS = 2.0
+"""How long a VM that is there, but not ready, may take."""
+
+_BROKEN_LOOKS = 3
+"""Looks in a row without one stack that was read, after which a process is attached
+anew: it may run another program now."""
+
+_MOST_NOTES = 100
+MAX_RATE = 100_000.0
+
+Add = Callable[[Sample], object]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingOptions:
+    """What the commands that sample share.
+
+    rate: rounds a second
+    idle: in modes wall and gvl, also threads that sleep
+    pause: stop the target while its stacks are read
+    ruby_version: instead of what the target says of itself
+    saved: a layout from a file, trusted most
+    wait_seconds: how long to wait for a program of ours to become a Ruby; None: always
+    """
+
+    rate: float = 99.0
+    mode: SamplingMode = SamplingMode.CPU
+    idle: bool = True
+    pause: bool = False
+    ruby_version: str | None = None
+    saved: SavedLayout | None = None
+    wait_seconds: float | None = None
+
+
+class Sampling(Starting):
+    """See the module. Use it as a context manager: entering attaches.
+
+    statistics: how well it goes
+    notes: what a user should know, a line each
+    stopped_ns: how long targets were stopped, with ``pause``
+
+    Raises NoSuchTarget, NotPermitted, NotRuby, UnknownRuby, UsageError.
+    """
+
+    def __init__(
+        self, targets: Targets, options: SamplingOptions | None = None
+    ) -> None:
+        self.targets = targets
+        self.options = options or SamplingOptions()
+        if not 0 < self.options.rate <= MAX_RATE:
+            raise UsageError(f"a rate of {self.options.rate:g} is not possible")
+        self.statistics = Statistics(rate=self.options.rate)
+        self.notes: list[str] = []
+        self.on_wait: Callable[[float], None] | None = None
+        self.stop: Callable[[], bool] = lambda: False
+        self._rubies: dict[int, RubyProcess] = {}
+        self._strangers = NonRubyProcesses()
+        self._versions: dict[str, None] = {}
+        self._folder = ""
+        self._stopped_ns = 0
+
+    def _start(self) -> None:
+        self._attach_first()
+        self.statistics.started_ns = self.statistics.ended_ns = time.time_ns()
+
+    # -------------------------------------------------------------- attaching
+
+    def _attach_first(self) -> None:
+        if self.targets.command is not None:
+            self._wait_for_ruby()
+            return
+        processes = self.targets.alive()
+        for process in processes:
+            try:
+                self._attach_young(process)
+            except NoSuchTarget:
+                if len(processes) == 1:  # of many one may end just now
+                    raise
+            except NotRuby as error:
+                if len(processes) == 1 or not self.targets.follow:
+                    raise
+                self._strangers.add(process)
+                self._note(str(error))
+            except RbtraceError as error:
+                if not self.targets.has_joined(process):
+                    raise
+                self._give_up(process, error)
+        if not self._rubies:
+            raise NoSuchTarget("none of the processes is a Ruby")
+
+    def _attach_young(self, process: Process) -> None:
+        """Attach to a process that may just have begun."""
+        end = time.monotonic() + _YOUNG_SECONDS
+        while True:
+            try:
+                self._attach(process)
+                return
+            except VmNotStarted:
+                if self.stop() or time.monotonic() >= end:
+                    raise
+            time.sleep(_START_SECONDS)
+
+    def _wait_for_ruby(self) -> None:
+        """A program of ours has just begun: wait until it has a VM."""
+        start = time.monotonic()
+        limit = self.options.wait_seconds
+        while True:
+            error = self._attach_any()
+            if error is None:
+                return
+            waited = time.monotonic() - start
+            if not self.targets.alive() or self.stop():
+                raise error
+            if limit is not None and waited >= _patience(limit, error):
+                raise error
+            if self.on_wait is not None:
+                self.on_wait(waited)
+            time.sleep(_START_SECONDS)
+
+    def _attach_any(self) -> RbtraceError | None:
+        """Attach to what has become a Ruby; else say why there is none."""
+        self.targets.refresh()
+        found: RbtraceError = NoSuchTarget("the program has ended")
+        for process in self.targets.alive():
+            try:
+                self._attach(process)
+            except (NotRuby, NoSuchTarget) as error:
+                found = error
+        return None if self._rubies else found
+
+    def _attach(self, process: Process) -> None:
+        old = self._rubies.pop(process.pid, None)
+        if old is not None:
+            self._let_go(old)
+        ruby = RubyProcess(process, self.options.ruby_version, self.options.saved)
+        self._rubies[process.pid] = ruby
+        self._versions[ruby.version] = None
+        self._folder = self._folder or process.folder
+        for note in ruby.notes:
+            self._note(note)
+
+    def _let_go(self, ruby: RubyProcess) -> None:
+        self.statistics.failed += ruby.take_failed()
+        self._stopped_ns += ruby.stopped_ns
+        ruby.close()
+
+    # --------------------------------------------------------------- sampling
+
+    @property
+    def is_over(self) -> bool:
+        """Is no Ruby left, and will there be no other?"""
+        if self._rubies:
+            return False
+        alive = self.targets.alive()
+        if self.targets.command is not None or self.targets.follow:
+            return not alive
+        return all(process in self._strangers for process in alive)
+
+    @property
+    def rubies(self) -> tuple[RubyProcess, ...]:
+        """The processes that are looked at now."""
+        return tuple(self._rubies.values())
+
+    @property
+    def stopped_ns(self) -> int:
+        return self._stopped_ns + sum(r.stopped_ns for r in self._rubies.values())
+
+    @property
+    def meta(self) -> Meta:
+        """For a recording of this."""
+        return Meta(
+            started_ns=self.statistics.started_ns,
+            unit=self.statistics.unit,
+            rate=self.options.rate,
+            mode=self.options.mode.value,
+            engine="memory",
+            pids=self.targets.pids,
+            command=self.command,
+            rubies=tuple(self._versions),
+            folder=self._folder,
+        )
+
+    @property
+    def command(self) -> str:
+        """The command line of the first target that still runs."""
+        for process in self.targets.processes.values():
+            return " ".join(process.cmdline)
+        return ""
+
+    def round(self, add: Add) -> None:
+        """Look once at every process.
+
+        Raises what ``rubies.RubyProcess.samples`` does if nothing was seen before.
+        """
+        options = self.options
+        mode, pause = options.mode, options.pause
+        idle = options.idle or mode is SamplingMode.CPU
+        ended = None
+        for pid, ruby in self._rubies.items():
+            try:
+                for sample in ruby.samples(mode, pause):
+                    if idle or sample.state is not ThreadState.SLEEPING:
+                        add(sample)
+            except NoSuchTarget:
+                ended = pid
+            except RbtraceError as error:
+                if not self.statistics.samples:
+                    raise
+                # What was seen is not thrown away, and the next time all may be well.
+                self._note(f"process {pid} could not be read at times: {error}")
+        if ended is not None:  # others that have ended are so the next time, too
+            self._let_go(self._rubies.pop(ended))
+
+    def look(self) -> None:
+        """Keep up with what comes and goes; every ``rounds.LOOK_SECONDS``."""
+        alive = {process.pid: process for process in self.targets.alive()}
+        for pid in self._rubies.keys() - alive.keys():
+            self._let_go(self._rubies.pop(pid))
+        self._strangers.keep(alive.values())
+        self.targets.refresh()
+        for pid, process in list(self.targets.processes.items()):
+            self._keep_up(pid, process)
+        self.statistics.ended_ns = time.time_ns()
+
+    def _keep_up(self, pid: int, process: Process) -> None:
+        ruby = self._rubies.get(pid)
+        try:
+            if ruby is None:
+                if self._strangers.is_due(process):
+                    self._attach(process)
+            elif ruby.broken_looks >= _BROKEN_LOOKS:
+                self._attach(process)
+            else:
+                ruby.look()
+                self.statistics.failed += ruby.take_failed()
+        except VmNotStarted:
+            return
+        except NoSuchTarget:
+            if ruby is not None and self._rubies.get(pid) is ruby:
+                self._let_go(self._rubies.pop(pid))
+        except RbtraceError as error:
+            self._give_up(process, error)
+
+    def _give_up(self, process: Process, error: RbtraceError) -> None:
+        """A child that is no Ruby, or a Ruby that became something else."""
+        ruby = self._rubies.pop(process.pid, None)
+        if ruby is not None:
+            self._let_go(ruby)
+        is_young = process.age < _YOUNG_SECONDS
+        if is_young and not self.targets.follow:
+            return  # it may become a Ruby yet, which the next look will show
+        may_become = is_young or isinstance(error, NotRuby)
+        self._strangers.add(process, may_become)
+        # Children run all kinds of programs, which is nothing to speak of.
+        if not may_become or not self.targets.follow:
+            self._note(f"process {process.pid} is left out: {error}")
+
+    def _note(self, text: str) -> None:
+        """Say it once."""
+        if text not in self.notes and len(self.notes) < _MOST_NOTES:
+            self.notes.append(text)
+
+    def close(self) -> None:
+        """Let go of all; may be called twice. The targets stay the caller's."""
+        for ruby in self._rubies.values():
+            self._let_go(ruby)
+        self._rubies.clear()
+
+
+def _patience(limit: float, error: RbtraceError) -> float:
+    """Seconds to wait for a Ruby; one that has begun is given the time it takes."""
+    return max(limit, _STARTING_SECONDS) if isinstance(error, VmNotStarted) else limit

@@ -1,0 +1,128 @@
+"""``top``: what methods and threads are doing, now and lately."""
+
+from __future__ import annotations
+
+import time
+
+from rbtrace_py.aggregate.idle import is_idle
+from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.aggregate.stacks import StackCounts
+from rbtrace_py.aggregate.top import Picture, RecentWeights, Slice, ThreadNow
+from rbtrace_py.errors import NoSuchTarget
+from rbtrace_py.model import RubyThread, Sample, ThreadState
+from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
+from rbtrace_py.session.stacks.sampling import Sampling
+
+_MOST_SHOWN = 10_000
+"""Threads, of all processes, that are looked at for a picture."""
+
+
+class Top:
+    """Counts the samples of an entered session, an interval at a time.
+
+    kept: how many of the last intervals are lately
+    idle: with threads that wait for work
+
+    ``add`` is for ``sampling.run``, ``end_interval`` for where an interval ends.
+    """
+
+    def __init__(self, sampling: Sampling, kept: int = 1, idle: bool = False) -> None:
+        self._idle = idle
+        self._sampling = sampling
+        self._kept = kept
+        self._cpu: dict[RubyThread, tuple[int, int]] = {}
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin to count anew."""
+        self._sampling.statistics.ended_ns = time.time_ns()
+        self._before: Statistics = self._sampling.statistics.copy()
+        self._weights = RecentWeights(self._kept)
+        self._left_out = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._slice = StackCounts(self._sampling.statistics, by_thread=False)
+        self._began = time.monotonic_ns()
+        self._rounds = self._sampling.statistics.rounds
+
+    def add(self, sample: Sample) -> None:
+        """Count one sample."""
+        self._slice.add(sample)
+
+    def end_interval(self) -> Picture:
+        """Take in what was counted since the last one; the picture as it is now."""
+        ended = self._slice if self._idle else self._slice.without(is_idle)
+        self._left_out += self._slice.weight - ended.weight
+        self._weights.add(
+            Slice(
+                time.monotonic_ns() - self._began,
+                ended.weight,
+                self._sampling.statistics.rounds - self._rounds,
+                ended.by_method(),
+                ended.by_line(),
+            )
+        )
+        self._begin()
+        return self._picture()
+
+    def _picture(self) -> Picture:
+        sampling, weights = self._sampling, self._weights
+        meta = sampling.meta
+        return Picture(
+            pids=meta.pids,
+            command=meta.command,
+            rubies=meta.rubies,
+            mode=meta.mode,
+            statistics=sampling.statistics.minus(self._before),
+            recent_ns=weights.recent_ns,
+            recent=weights.recent,
+            weight=weights.weight,
+            recent_rounds=weights.recent_rounds,
+            idle=self._left_out,
+            methods=weights.methods(),
+            lines=weights.lines(),
+            threads=tuple(self._threads()),
+            folder=meta.folder,
+        )
+
+    def _threads(self) -> list[ThreadNow]:
+        """All threads, whatever the mode, with the CPU each had since last asked."""
+        found: list[ThreadNow] = []
+        cpu: dict[RubyThread, tuple[int, int]] = {}
+        for ruby in self._sampling.rubies:
+            samples = self._standing(ruby)
+            for thread in ruby.threads[: _MOST_SHOWN - len(found)]:
+                share = self._cpu_share(ruby, thread, cpu)
+                found.append(_thread(thread, samples.get(thread), share))
+        self._cpu = cpu
+        return found
+
+    def _standing(self, ruby: RubyProcess) -> dict[RubyThread, Sample]:
+        try:
+            looked = ruby.samples(SamplingMode.WALL, self._sampling.options.pause)
+            return {sample.thread: sample for sample in looked}
+        except NoSuchTarget:
+            return {}
+
+    def _cpu_share(
+        self,
+        ruby: RubyProcess,
+        thread: RubyThread,
+        cpu: dict[RubyThread, tuple[int, int]],
+    ) -> float | None:
+        """Part of one CPU since it was last asked; ``cpu`` takes what is known now."""
+        used = ruby.cpu_ns(thread)
+        if used is None:
+            return None
+        now = time.monotonic_ns()
+        cpu[thread] = (used, now)
+        before, then = self._cpu.get(thread, (used, now))
+        return min(max(used - before, 0) / (now - then), 1.0) if now > then else None
+
+
+def _thread(thread: RubyThread, sample: Sample | None, cpu: float | None) -> ThreadNow:
+    if sample is None:
+        return ThreadNow(thread, ThreadState.UNKNOWN, cpu, None)
+    frames = sample.stack.frames
+    return ThreadNow(thread, sample.state, cpu, frames[-1] if frames else None)

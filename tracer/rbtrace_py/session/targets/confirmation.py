@@ -1,0 +1,56 @@
+"""What to see methods does to a process that cannot be undone, and who agreed to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from rbtrace_py.agent.protocol import Map
+from rbtrace_py.linux.text import safe_text
+from rbtrace_py.session.targets.hazards import NotConfirmed
+
+_JIT_NAME = 8
+"""Bytes of a compiler's name that are shown."""
+
+C_CALLS_STAY = (
+    "To see calls of C methods leaves the process slower until it ends, also when"
+    " nobody looks any more: loops of tiny methods take twice as long, a web"
+    " application's requests some percent"
+)
+_COMPILED_GOES = (
+    "To see calls throws away what {} has compiled in the process, which stays slower"
+    " afterwards"
+)
+
+
+def what_stays(hello: Map, c_calls: bool = False) -> list[str]:
+    """What seeing methods leaves behind in a process, by its agent's hello."""
+    texts = [C_CALLS_STAY] if c_calls else []
+    jit = hello.get("jit")
+    if isinstance(jit, str):
+        name = safe_text(jit[:_JIT_NAME].upper().encode(), _JIT_NAME)
+        texts.append(_COMPILED_GOES.format(name))
+    return texts
+
+
+class Confirmation:
+    """Asks about each text once, whatever the answer: processes come one by one.
+
+    agree: asked before it is done; None: nobody is there to say yes
+    """
+
+    def __init__(self, agree: Callable[[str], bool] | None) -> None:
+        self._agree = agree
+        self._answers: dict[str, bool] = {}
+
+    def ask(self, texts: Iterable[str]) -> None:
+        """Raises NotAgreed for the first that is not agreed to."""
+        for text in texts:
+            if not self._is_agreed(text):
+                raise NotConfirmed(text, "--yes does it nevertheless")
+
+    def _is_agreed(self, text: str) -> bool:
+        if text not in self._answers:
+            # Who is asked may raise, which is a no for the next process too.
+            self._answers[text] = False
+            self._answers[text] = self._agree is not None and self._agree(text)
+        return self._answers[text]
