@@ -59,12 +59,15 @@ class FallbackTest < Minitest::Test
   end
 
   def test_an_extension_that_does_not_load
-    without_extension do |_, lib|
-      abi = "#{RbConfig::CONFIG["ruby_version"]}-#{RbConfig::CONFIG["arch"]}"
-      native = File.join(lib, "tracepoint/native", abi, "native.#{RbConfig::CONFIG["DLEXT"]}")
-      FileUtils.mkdir_p(File.dirname(native))
-      File.write(native, "no library")
-      assert_warns(/.*#{Regexp.escape(native)}.*; .+/, lib)
+    with_damaged_extension { |lib, native| assert_warns(/.*#{Regexp.escape(native)}.*; .+/, lib) }
+  end
+
+  # That of a shared Ruby loads libruby, which a static Ruby of the same version has not.
+  def test_another_kind_of_build_has_an_extension_of_its_own
+    other = RbConfig::CONFIG["ENABLE_SHARED"] == "no" ? "yes" : "no"
+    with_damaged_extension do |lib, _|
+      kind = ["--disable-gems", "-rrbconfig", "-e", "RbConfig::CONFIG['ENABLE_SHARED'] = '#{other}'"]
+      assert_warns(/cannot load such file -- [^;]+; .+/, lib, *kind)
     end
   end
 
@@ -90,6 +93,16 @@ class FallbackTest < Minitest::Test
       FileUtils.cp_r(LIB, lib)
       FileUtils.rm_rf(File.join(lib, "tracepoint/native"))
       yield dir, lib
+    end
+  end
+
+  def with_damaged_extension
+    without_extension do |_, lib|
+      abi = Tracepoint.const_get(:Implementation).abi
+      native = File.join(lib, "tracepoint/native", abi, "native.#{RbConfig::CONFIG["DLEXT"]}")
+      FileUtils.mkdir_p(File.dirname(native))
+      File.write(native, "no library")
+      yield lib, native
     end
   end
 

@@ -9,7 +9,9 @@ require "rbconfig"
 
 here = __dir__
 library = File.expand_path("..", here)
-abi = "#{RbConfig::CONFIG["ruby_version"]}-#{RbConfig::CONFIG["arch"]}"
+config = RbConfig::CONFIG
+# As tracepoint/implementation.rb has it.
+abi = "#{config["ruby_version"]}#{"-static" if config["ENABLE_SHARED"] == "no"}-#{config["arch"]}"
 build = File.join(library, "build", "ruby-#{abi}")
 target = File.expand_path("../../ruby/lib/tracepoint/native/#{abi}/native.so", library)
 log = File.join(build, "build.log")

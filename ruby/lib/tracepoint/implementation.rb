@@ -32,11 +32,18 @@ module Tracepoint
       "`gem pristine tracepoint-usdt` builds it, given a C compiler, make and Ruby's headers"
     end
 
-    # A checkout keeps one for each Ruby that was built in it; an installed gem
-    # has the one.
+    # A checkout keeps one for each kind of Ruby that built it there; an installed
+    # gem has the one.
     def native
-      built = File.join(__dir__, "native", "#{RbConfig::CONFIG["ruby_version"]}-#{RbConfig::CONFIG["arch"]}", "native")
+      built = File.join(__dir__, "native", abi, "native")
       require File.exist?("#{built}.#{RbConfig::CONFIG["DLEXT"]}") ? built : "tracepoint/native"
+    end
+
+    # A static Ruby has a folder of its own: the extension of a shared one would load
+    # libruby, a second VM, into it.
+    def abi
+      config = RbConfig::CONFIG
+      "#{config["ruby_version"]}#{"-static" if config["ENABLE_SHARED"] == "no"}-#{config["arch"]}"
     end
 
     def fallback
