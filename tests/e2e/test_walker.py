@@ -18,6 +18,8 @@ import ruby_builds
 import tags
 from conftest import times
 from rbtrace_py.linux.memory import ProcessMemory, RecordingMemory, ReplayMemory
+from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.ptrace import paused
 from rbtrace_py.model import Frame, FrameKind, SampleFlags, ThreadState
 from rbtrace_py.rubyvm.vm import RubyVM, Walked
 
@@ -226,6 +228,34 @@ def test_what_moves_upon_several_doubted_frames_is_clean(name: str) -> None:
     names = [frame.name for frame in walked.stack.frames]
     assert names[-1] == "Object#spin"
     assert names.count("Warning.warn") == 2
+
+
+@pytest.mark.parametrize("name", rubies.EACH)
+def test_a_switch_to_a_fiber_that_has_not_begun_is_flagged(name: str) -> None:
+    """A thread that runs has then a stack without any frame of Ruby code."""
+    with rubies.running(name, "stack_tags.rb", str(tags.LEVELS)) as process:
+        vm = process.vm()
+        offsets, u64 = vm.layout.offsets, vm.values.u64
+        thread = vm.threads()[0]
+        while (walked := vm.sample(thread)) and walked.state is ThreadState.SLEEPING:
+            pass  # it writes that it is ready
+        with Process(process.pid) as target, paused(target):
+            assert offsets.th_ec is not None
+            ec = u64(thread.address + offsets.th_ec)
+            stack = u64(ec + offsets.ec_vm_stack)
+            end = stack + 8 * u64(ec + offsets.ec_vm_stack_size)
+            with open(f"/proc/{process.pid}/mem", "r+b", buffering=0) as memory:
+                memory.seek(ec + offsets.ec_cfp)
+                was = memory.read(8)
+                memory.seek(ec + offsets.ec_cfp)
+                memory.write(struct.pack("=Q", end - offsets.cfp_size))
+                walked = vm.sample(thread)
+                memory.seek(ec + offsets.ec_cfp)
+                memory.write(was)
+    assert walked is not None
+    assert walked.state is ThreadState.RUNNING
+    assert walked.stack.frames == ()
+    assert walked.flags is SampleFlags.TRIMMED
 
 
 class CountingMemory(ProcessMemory):

@@ -96,10 +96,6 @@ class Busy:
                 found.flags.append(self._reason())
                 return
             ours = self._ours()
-            if not ours:
-                # th->ec is the new fiber's, which has only its dummy frame yet.
-                found.flags.append("no frames: a fiber that is being switched to")
-                return
             truth = self._profiled(found)
             wrong = difference(ours, truth, bool(found.build.jit))
             is_unknown = any(row.line is None for row in ours)

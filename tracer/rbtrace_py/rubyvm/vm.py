@@ -291,11 +291,22 @@ class RubyVM:
         if parts == track.parts and track.generation == self._tree.generation:
             return self._count(track.walked)
         reading = self._read(track, parts)
-        if reading is not None and reading.is_whole and not reading.unsure:
+        if reading is not None and self._is_whole(reading) and not reading.unsure:
             walked = self._walked(reading, reading.nodes[-1:], SampleFlags.CLEAN)
             track.parts, track.walked = parts, walked
             return self._count(walked)
         return self._insist(track, reading)
+
+    def _is_whole(self, reading: Reading) -> bool:
+        """Are all of its frames good, and is there one to show, if the thread runs?
+
+        There is none for a moment where a thread switches to a new fiber: it has that
+        fiber's stack before the fiber's block is called.
+        """
+        return reading.is_whole and (
+            any(node.frame is not None for node in reversed(reading.nodes))
+            or self._state(reading) is not ThreadState.RUNNING
+        )
 
     def _count(self, walked: Walked | None) -> Walked | None:
         if walked is None:
@@ -330,7 +341,7 @@ class RubyVM:
             rests = reading.parts[2:] == last and self._state(reading) in _AT_REST
             last = reading.parts[2:]
             is_sure = doubt.is_over(reading) or rests
-            is_clean = reading.is_whole and is_sure
+            is_clean = self._is_whole(reading) and is_sure
             if rests:
                 best = _Best()
             best.consider(reading)
