@@ -273,11 +273,38 @@ def test_killed_while_the_process_loads_its_files() -> None:
         assert target.end() == "right"
 
 
+EXECUTING = """
+$stdout.sync = true
+Thread.new { gets; exec("sh", "-c", "echo other; read line; echo right") }
+puts "ready"
+sleep
+"""
+STEPS = ("placed", "seized", "stopped", "text", "call", "acknowledged", "loaded")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_it_becomes_another_program(step: str) -> None:
+    """What was found of the one is not done to the other."""
+    target = Target("ruby", "-e", EXECUTING)
+
+    def at(now: str) -> None:
+        if now == step:
+            assert target.step() == "other"
+
+    try:
+        other = pytest.raises(RbtraceError, match=r"runs another program now$")
+        with Process(target.pid) as process, other:
+            attach(process, silent, LIMIT, at=at)
+        assert target.step() == "right"
+    finally:
+        target.close()
+
+
 @pytest.fixture
 def said(tmp_path: Path) -> Iterator[tuple[Said, Path]]:
     """What reads the file of a process (this one), and that file's place."""
     with Process(os.getpid()) as process:
-        yield Said(process, str(tmp_path)), tmp_path / "said"
+        yield Said(process, str(tmp_path), process.program), tmp_path / "said"
 
 
 def test_what_the_process_said(said: tuple[Said, Path]) -> None:

@@ -28,6 +28,7 @@ class RubyAddresses:
     register_one: ``rb_postponed_job_register_one``, up to 4.0
     preregister, trigger: ``rb_postponed_job_preregister`` and ``…_trigger``, since 3.3
     code: first address and end of each executable mapping of its file
+    program: by what the program that they are of is known (``Process.program``)
     """
 
     vm: int
@@ -36,6 +37,7 @@ class RubyAddresses:
     preregister: int | None
     trigger: int | None
     code: tuple[tuple[int, int], ...]
+    program: bytes
 
     def is_code(self, address: int) -> bool:
         """Is it in Ruby itself?"""

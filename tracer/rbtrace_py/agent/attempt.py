@@ -11,9 +11,9 @@ from rbtrace_py.agent.addresses import Landing, RubyAddresses
 from rbtrace_py.agent.detour import Detour
 from rbtrace_py.agent.filtered import can_restart, denied_call
 from rbtrace_py.agent.jobs import find_handle
-from rbtrace_py.agent.refusal import check_state, is_filtered, refuse
+from rbtrace_py.agent.refusal import check_program, check_state, is_filtered, refuse
 from rbtrace_py.agent.text import ROOM_SIZE, Text, is_room, room_address
-from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.errors import RbtraceError, UnreadableMemory
 from rbtrace_py.linux.maps import mappings
 from rbtrace_py.linux.memfile import MemoryFile
 from rbtrace_py.linux.memory import ProcessMemory
@@ -147,6 +147,11 @@ class Attempts:
         address = room_address(self._ruby.vm)
         has_room = self._text is not None or is_room(self._process, address)
         detour.stop()
+        try:
+            check_program(self._process, self._ruby.program)
+        except RbtraceError:
+            detour.finish()
+            raise
         if not has_room:
             self._make_room(detour, address)
         if self._text is None:

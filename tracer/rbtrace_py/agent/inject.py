@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from rbtrace_py.agent.addresses import RubyAddresses, find_landing
 from rbtrace_py.agent.attempt import Attempts, Step
 from rbtrace_py.agent.detour import Busy, Late
-from rbtrace_py.agent.refusal import check, refuse
+from rbtrace_py.agent.refusal import check, check_program, refuse
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.memfile import MemoryFile
 from rbtrace_py.linux.process import Process, gone
@@ -85,7 +85,10 @@ def inject(
     with MemoryFile(process) as memory:
         attempts = Attempts(process, ruby, landing, memory, code, at)
         try:
-            _until(process, attempts, acknowledged, time.monotonic() + limit)
+            _until(process, ruby, attempts, acknowledged, time.monotonic() + limit)
+        except RbtraceError:
+            check_program(process, ruby.program)
+            raise
         finally:
             with suppress(RbtraceError):
                 attempts.blank()
@@ -96,6 +99,7 @@ def inject(
 
 def _until(
     process: Process,
+    ruby: RubyAddresses,
     attempts: Attempts,
     acknowledged: Callable[[], bool],
     deadline: float,
@@ -116,6 +120,7 @@ def _until(
             failure, pause = error, _LATE_WAIT
         if _await(process, acknowledged, min(time.monotonic() + pause, deadline)):
             return
+        check_program(process, ruby.program)
         if time.monotonic() >= deadline:
             raise failure
 

@@ -20,6 +20,7 @@ from rbtrace_py.agent.keeper import Files
 from rbtrace_py.agent.place import NoAgent, socket_places
 from rbtrace_py.agent.proof import pid_seen_by
 from rbtrace_py.agent.protocol import MalformedAnswer
+from rbtrace_py.agent.refusal import check_program
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
 from rbtrace_py.linux.inroot import open_directory_in_root
 from rbtrace_py.linux.process import Process, gone
@@ -115,14 +116,18 @@ def load_agent(
     text = agent_text()
     with placed(process, files, socket_places(process)) as (folder, socket):
         at("placed")
-        said = Said(process, folder)
+        said = Said(process, folder, ruby.program)
         peer = pid_seen_by(process)
         code = (_CODE % (folder, socket, peer, _END, text, _END)).encode()
         injection = inject(process, ruby, code, said.has_begun, limit, at)
         at("acknowledged")
-        address = said.await_end(deadline)
-        at("loaded")
-        hello = _greet(process, address, deadline)
+        try:
+            address = said.await_end(deadline)
+            at("loaded")
+            hello = _greet(process, ruby.program, address, deadline)
+        except RbtraceError:
+            check_program(process, ruby.program)
+            raise
         at("answered")
     return Loaded(injection, hello, time.monotonic_ns() - began)
 
@@ -156,7 +161,9 @@ def _locked(file: int) -> bool:
     return True
 
 
-def _greet(process: Process, address: int | None, deadline: float) -> dict[str, object]:
+def _greet(
+    process: Process, program: bytes, address: int | None, deadline: float
+) -> dict[str, object]:
     """Ask it who it is. Its socket is there by now.
 
     address: of the text to prove with, if it is known
@@ -173,14 +180,15 @@ def _greet(process: Process, address: int | None, deadline: float) -> dict[str, 
         except NoAgent:
             if time.monotonic() > deadline:
                 raise
-        _pause(process, _SLOWEST_POLL)
+        _pause(process, program, _SLOWEST_POLL)
 
 
 class Said:
     """The links that load.rb has made, which the process could have replaced."""
 
-    def __init__(self, process: Process, folder: str) -> None:
+    def __init__(self, process: Process, folder: str, program: bytes) -> None:
         self._process = process
+        self._program = program
         self._folder = folder
 
     def has_begun(self) -> bool:
@@ -200,7 +208,7 @@ class Said:
                     "threads that are busy keep Ruby's lock for 0.1 s each, again and"
                     " again: give it more --timeout",
                 )
-            _pause(self._process, _SHORTEST_POLL)
+            _pause(self._process, self._program, _SHORTEST_POLL)
         line = safe_text((found.splitlines() or [b""])[0])
         done = _DONE.fullmatch(line)
         if done is None:
@@ -230,6 +238,8 @@ class Said:
             os.close(folder)
 
 
-def _pause(process: Process, seconds: float) -> None:
+def _pause(process: Process, program: bytes, seconds: float) -> None:
+    """Raises NoSuchTarget once it has ended, RbtraceError once it runs another."""
     if process.wait(max(seconds, 0.001)):
         raise gone(process.pid)
+    check_program(process, program)

@@ -40,6 +40,19 @@ def check(process: Process, ruby: RubyAddresses) -> None:
     MemoryFile(process).close()
 
 
+def check_program(process: Process, before: bytes) -> None:
+    """Raise RbtraceError if it runs another than ``before`` (``Process.program``).
+
+    Nothing that was found out of it holds then. Any of its threads may do that.
+    """
+    program = process.program
+    if program and program != before:
+        raise RbtraceError(
+            f"process {process.pid} runs another program now",
+            "try again, if that is Ruby too",
+        )
+
+
 def check_state(process: Process) -> None:
     """What may change from one moment to the next."""
     state = parse_stat(process.read(f"task/{process.pid}/stat")).state

@@ -17,6 +17,8 @@ def ruby_addresses(process: Process) -> RubyAddresses:
 
     Raises NotRuby, UnknownRuby, NotPermitted, NoSuchTarget, UnreadableMemory.
     """
+    # Before anything is read: an exec meanwhile is noticed before anything is done.
+    program = process.program
     with closing(find_ruby(process)) as ruby:
         return RubyAddresses(
             vm=_vm(process, ruby),
@@ -25,6 +27,7 @@ def ruby_addresses(process: Process) -> RubyAddresses:
             preregister=ruby.address("rb_postponed_job_preregister"),
             trigger=ruby.address("rb_postponed_job_trigger"),
             code=tuple((m.start, m.end) for m in ruby.file.file.executable),
+            program=program,
         )
 
 
