@@ -1,4 +1,4 @@
-"""Real processes to trace, and the command to trace them with.
+"""Fixtures of all tests: real processes to trace, and the command to trace them with.
 
 A target is a small Ruby program that says ``ready`` and then does one step of
 known work for each line on its standard input, answering ``done``: nothing
@@ -7,46 +7,21 @@ here waits for time to pass.
 
 from __future__ import annotations
 
-import functools
-import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 import rubies
-from processes import (
-    LIB,
-    MAIN,
-    ROOT,
-    TARGETS,
-    TIMEOUT,
-    Target,
-    is_soak,
-    read_line,
-    times,
-)
+from commands import Tracer
+from processes import LIB, ROOT, TARGETS, TIMEOUT, Target
 from public_copy import PublicCopy
-
-__all__ = [
-    "LIB",
-    "MAIN",
-    "ROOT",
-    "TARGETS",
-    "TIMEOUT",
-    "Target",
-    "is_soak",
-    "read_line",
-    "times",
-]
 
 sys.path.insert(0, str(ROOT / "tracer"))
 
@@ -55,65 +30,6 @@ settings.register_profile(
     "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("patient")
-
-
-class Tracer:
-    """``rbtrace-py`` as a process that was told to say when it is attached.
-
-    waits: until it is attached, or has ended
-    """
-
-    def __init__(
-        self, *arguments: str, env: dict[str, str] | None = None, waits: bool = True
-    ) -> None:
-        read, write = os.pipe()
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", MAIN, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            pass_fds=(write,),
-            env={
-                **os.environ,
-                "PYTHONPATH": str(ROOT / "tracer"),
-                "RBTRACE_READY_FD": str(write),
-                **(env or {}),
-            },
-        )
-        os.close(write)
-        with os.fdopen(read) as ready:
-            self.attached = waits and read_line(ready) == "attached"
-        if waits and not self.attached:
-            out, err = self.process.communicate(timeout=TIMEOUT)
-            raise AssertionError(f"it ended before it was attached: {out}{err}")
-
-    def finish(self, number: int = signal.SIGINT) -> tuple[str, str, int]:
-        """Press Ctrl-C; output, errors and exit code."""
-        self.process.send_signal(number)
-        return self.result()
-
-    def result(self) -> tuple[str, str, int]:
-        out, err = self.process.communicate(timeout=TIMEOUT)
-        return out, err, self.process.returncode
-
-
-@functools.cache
-def has_ruby_probes() -> bool:
-    """Was this machine's Ruby built with probes of its own? Debian's 3.3 was not."""
-    from rbtrace_py.linux.probes import find_probes
-    from rbtrace_py.linux.process import Process
-
-    target = Target("ruby", "-e", "$stdout.sync = true; puts :ready; gets")
-    try:
-        probes = find_probes(Process(target.pid))
-        return any(probe.provider == "ruby" for probe in probes)
-    finally:
-        target.close()
-
-
-def if_ruby_has(*words: str) -> list[str]:
-    """Words for Ruby's own probes, where it has any."""
-    return list(words) if has_ruby_probes() else []
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -193,27 +109,3 @@ def trace(root: None) -> Iterator[Callable[..., Tracer]]:
         for stream in (tracer.process.stdout, tracer.process.stderr):
             if stream:
                 stream.close()
-
-
-def run(*words: object, env: dict[str, str] | None = None) -> tuple[str, str, int]:
-    """Run ``rbtrace-py`` to its end: output, errors, exit code."""
-    done = subprocess.run(
-        [sys.executable, "-c", MAIN, *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "tracer"), **(env or {})},
-    )
-    return done.stdout, done.stderr, done.returncode
-
-
-def answer(tracer: Tracer) -> Any:
-    """Press Ctrl-C and read the JSON document it ends with."""
-    out, err, code = tracer.finish()
-    assert code == 0, out + err
-    return json.loads(out)
-
-
-def by_key(document: Any) -> dict[Any, int]:
-    """Counts of a document's groups by key."""
-    return {group["key"]: group["count"] for group in document["groups"]}

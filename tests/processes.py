@@ -1,8 +1,4 @@
-"""Programs that tests start: targets that wait for a word, and the command itself.
-
-A module of its own, as each folder has a ``conftest``, and only one can be imported by
-that name.
-"""
+"""Programs that tests start: targets that do a step when told."""
 
 from __future__ import annotations
 

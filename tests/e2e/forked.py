@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from conftest import TIMEOUT, read_line
+from processes import TIMEOUT, read_line
 from rbtrace_py.agent.client import Agent
 from rbtrace_py.cli.main import main
 from rbtrace_py.session.inside import attach

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from forked import MARK
 
-from conftest import TIMEOUT, Target
+from processes import TIMEOUT, Target
 from rbtrace_py.linux.maps import mappings
 from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.probes import ProbeCache, StateReader, scan_probes

@@ -22,9 +22,9 @@ from unittest import mock
 
 import pytest
 
-from conftest import MAIN, ROOT, TARGETS, TIMEOUT, Target
-from conftest import run as run_apart
+from commands import run as run_apart
 from filtering import filtered, forbidding, like_dockers
+from processes import MAIN, ROOT, TARGETS, TIMEOUT, Target
 from public_copy import PublicCopy
 from rbtrace_py.cli.main import main
 from rubies import USER, as_user

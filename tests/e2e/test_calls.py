@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 import rubies
-from conftest import LIB, MAIN, ROOT, TARGETS, TIMEOUT, Target, Tracer, run
+from commands import Tracer, run
+from processes import LIB, MAIN, ROOT, TARGETS, TIMEOUT, Target
 from rbtrace_py.agent.arming import Selector
 from rbtrace_py.session.methods.calls import Calls, CallsOptions
 from rbtrace_py.session.targets.targets import Targets

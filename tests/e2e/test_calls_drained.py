@@ -6,7 +6,8 @@ import re
 import signal
 from collections.abc import Callable
 
-from conftest import TIMEOUT, Target, Tracer
+from commands import Tracer
+from processes import TIMEOUT, Target
 
 CALLS = 200_000
 READ = 150_000

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import LIB, TIMEOUT, Target, Tracer
+from commands import Tracer
+from processes import LIB, TIMEOUT, Target
 
 PROGRAM = """\
 require ARGV.fetch(0)

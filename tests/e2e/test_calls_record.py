@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from test_calls import TREES, masked
 
-from conftest import LIB, MAIN, ROOT, TIMEOUT, Target, Tracer, run
+from commands import Tracer, run
+from processes import LIB, MAIN, ROOT, TIMEOUT, Target
 from rbtrace_py.aggregate.callrecording import CallsRecording
 from rbtrace_py.aggregate.switches import Switch
 

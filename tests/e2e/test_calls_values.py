@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import rubies
-from conftest import TARGETS, TIMEOUT, Target, Tracer, run
+from commands import Tracer, run
+from processes import TARGETS, TIMEOUT, Target
 from ruby_builds import EACH
 
 Trace = Callable[..., Tracer]

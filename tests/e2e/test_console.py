@@ -16,7 +16,8 @@ import pytest
 from terminal import Terminal
 
 import rubies
-from conftest import MAIN, ROOT, TIMEOUT, Target, run
+from commands import run
+from processes import MAIN, ROOT, TIMEOUT, Target
 from rbtrace_py.cli.console import _signals
 from rbtrace_py.cli.main import Interrupted
 from rbtrace_py.linux.process import Process

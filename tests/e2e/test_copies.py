@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import rubies
-from conftest import Target, run
+from commands import run
+from processes import Target
 from rbtrace_py.linux.process import Process, parse_stat
 from rubies import HERE
 from ruby_builds import EACH

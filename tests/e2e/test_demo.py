@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT
+from processes import ROOT
 
 
 @pytest.fixture

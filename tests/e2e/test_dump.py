@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 import rubies
-from conftest import ROOT, TARGETS, Target, run
+from commands import run
+from processes import ROOT, TARGETS, Target
 from public_copy import PublicCopy
 
 SOURCE = TARGETS / "standing.rb"

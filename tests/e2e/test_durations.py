@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from conftest import TARGETS, Target, answer, by_key
+from commands import answer, by_key
+from processes import TARGETS, Target
 
 INTEGER = 1
 SPAN_END = [["duration_ns", INTEGER, 1], ["outcome", INTEGER, 2], ["id", INTEGER, 0]]

@@ -12,7 +12,7 @@ import pytest
 from forked import Forked, Prepare, at_data, at_request, at_step
 from leftovers import places, until
 
-from conftest import TARGETS, Target
+from processes import TARGETS, Target
 
 pytestmark = pytest.mark.usefixtures("root")
 

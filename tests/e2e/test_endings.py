@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from terminal import Terminal
 
-from conftest import MAIN, ROOT, TIMEOUT, by_key, run
+from commands import by_key, run
+from processes import MAIN, ROOT, TIMEOUT
 
 START = "from rbtrace_py.cli.start import main; main()"
 

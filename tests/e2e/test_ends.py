@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from conftest import TARGETS, Target
+from processes import TARGETS, Target
 from rbtrace_py.session.probes.count import Count
 from rbtrace_py.session.probes.latency import Latency
 from rbtrace_py.session.targets.targets import Targets

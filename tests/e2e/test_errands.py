@@ -8,7 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from conftest import TIMEOUT, Target, Tracer, has_ruby_probes
+from commands import Tracer, has_ruby_probes
+from processes import TIMEOUT, Target
 from rbtrace_py.agent.client import Agent
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.inside import agent_task

@@ -16,7 +16,8 @@ from unittest.mock import Mock
 import pytest
 
 import rubies
-from conftest import MAIN, ROOT, TIMEOUT, Target, run
+from commands import run
+from processes import MAIN, ROOT, TIMEOUT, Target
 from public_copy import PublicCopy
 from rbtrace_py.aggregate.inside import Raised
 from rbtrace_py.linux.process import Process

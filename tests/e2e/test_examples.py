@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from conftest import LIB, ROOT, TIMEOUT, answer, by_key, read_line
+from commands import answer, by_key
+from processes import LIB, ROOT, TIMEOUT, read_line
 
 EXAMPLES = ROOT / "examples"
 

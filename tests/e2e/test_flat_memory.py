@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import MAIN, ROOT, TIMEOUT, Target, is_soak
+from processes import MAIN, ROOT, TIMEOUT, Target, is_soak
 
 SECONDS, WARM_SECONDS, MOST_MIB = (3600, 300, 8) if is_soak() else (10, 4, 16)
 """How long they run, how long until their memory is looked at, by how much it may

@@ -10,17 +10,8 @@ import sys
 
 import pytest
 
-from conftest import (
-    LIB,
-    MAIN,
-    ROOT,
-    TARGETS,
-    Target,
-    answer,
-    by_key,
-    if_ruby_has,
-    run,
-)
+from commands import answer, by_key, if_ruby_has, run
+from processes import LIB, MAIN, ROOT, TARGETS, Target
 from rbtrace_py.bpf import compiler
 
 INTEGER, STRING = 1, 2

@@ -22,7 +22,8 @@ import pytest
 from terminal import Terminal
 
 import rubies
-from conftest import MAIN, ROOT, TIMEOUT, Target, run
+from commands import run
+from processes import MAIN, ROOT, TIMEOUT, Target
 from public_copy import PublicCopy
 from rbtrace_py.linux.processes import children
 from rubies import HERE

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from terminal import Terminal
 
-from conftest import LIB, Target, if_ruby_has, run
+from commands import if_ruby_has, run
+from processes import LIB, Target
 
 RUBY = "$stdout.sync = true; puts :ready; gets"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import run
+from commands import run
 from processes import MAIN, ROOT, TARGETS, TIMEOUT, Target, times
 from public_copy import PublicCopy
 from rbtrace_py.linux.process import Process

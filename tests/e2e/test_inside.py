@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import rubies
-from conftest import TARGETS, Target, run
+from commands import run
+from processes import TARGETS, Target
 from rubies import HERE
 from ruby_builds import EACH
 

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from conftest import TARGETS, Target, answer
+from commands import answer
+from processes import TARGETS, Target
 
 INTEGER, STRING = 1, 2
 SPAN_END = [["duration_ns", INTEGER, 1], ["outcome", INTEGER, 2], ["id", INTEGER, 0]]

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from conftest import Target, run
+from commands import run
+from processes import Target
 
 PROGRAM = "$stdout.sync = true; puts :ready; $stdin.gets"
 

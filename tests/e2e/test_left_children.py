@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import LIB, TIMEOUT, Target
+from processes import LIB, TIMEOUT, Target
 from rbtrace_py.session.methods.calls import Calls, CallsOptions
 from rbtrace_py.session.targets.joining import SECONDS, Joining
 from rbtrace_py.session.targets.targets import Targets

@@ -10,8 +10,7 @@ import sys
 import pytest
 
 import rbtrace_py
-from conftest import ROOT
-from processes import margin
+from processes import ROOT, margin
 
 PAGE = (ROOT / "docs" / "library.md").read_text()
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

@@ -7,7 +7,8 @@ import resource
 
 import pytest
 
-from conftest import LIB, Target, run
+from commands import run
+from processes import LIB, Target
 from rbtrace_py.errors import TooManyFiles
 from rbtrace_py.linux.binaries import mapped_files, open_mapped
 from rbtrace_py.linux.process import Process

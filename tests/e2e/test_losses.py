@@ -11,7 +11,8 @@ import pytest
 from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogReader
 
-from conftest import TARGETS, Target, answer, by_key, run
+from commands import answer, by_key, run
+from processes import TARGETS, Target
 
 INTEGER, STRING, FLOAT, BOOL = 1, 2, 4, 5
 SPAN_END = [["duration_ns", INTEGER, 1], ["outcome", INTEGER, 2], ["id", INTEGER, 0]]

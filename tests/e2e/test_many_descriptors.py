@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
-from conftest import Target
+from processes import Target
 from rbtrace_py.agent.arming import Selector
 from rbtrace_py.aggregate.calls import Happened
 from rbtrace_py.linux.ready import readable

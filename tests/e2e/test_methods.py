@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 import rubies
-from conftest import TARGETS, TIMEOUT, Target, Tracer, answer, has_ruby_probes, run
+from commands import Tracer, answer, has_ruby_probes, run
+from processes import TARGETS, TIMEOUT, Target
 from rbtrace_py.session.methods.exceptions import ExceptionOptions, Exceptions
 from rbtrace_py.session.methods.tables import Methods
 from rbtrace_py.session.targets.targets import Targets

@@ -13,7 +13,7 @@ import pytest
 
 import rubies
 import ruby_builds
-from conftest import Tracer, run
+from commands import Tracer, run
 from processes import TARGETS, Target
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode

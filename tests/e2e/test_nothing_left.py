@@ -13,7 +13,8 @@ import pytest
 from forked import Forked, Prepare, at_data, at_request, at_step, die, stop
 from leftovers import Watched, until
 
-from conftest import TARGETS, Target, has_ruby_probes
+from commands import has_ruby_probes
+from processes import TARGETS, Target
 
 pytestmark = pytest.mark.usefixtures("root")
 

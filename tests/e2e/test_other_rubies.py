@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 import rubies
-from conftest import Tracer, run
+from commands import Tracer, run
 from ruby_builds import TREES, Build, running
 
 pytestmark = [pytest.mark.smoke, pytest.mark.usefixtures("root")]

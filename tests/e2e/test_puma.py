@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import LIB, TARGETS, Tracer, run
-from processes import TIMEOUT, read_line
+from commands import Tracer, run
+from processes import LIB, TARGETS, TIMEOUT, read_line
 
 CALLS = 2
 """Methods of Web that a request calls."""

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 import rubies
-from conftest import TIMEOUT, Tracer, answer, run
+from commands import Tracer, answer, run
+from processes import TIMEOUT
 from rbtrace_py.session.methods.calls import Calls, CallsOptions
 from rbtrace_py.session.targets.targets import Targets
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import rubies
-from conftest import LIB, ROOT, TIMEOUT, Target, run
+from commands import run
+from processes import LIB, ROOT, TIMEOUT, Target
 from rbtrace_py.agent import starting
 from rubies import EACH, HERE
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import answer, by_key, if_ruby_has, run, times
+from commands import answer, by_key, if_ruby_has, run
+from processes import times
 from rbtrace_py.linux.probes import StateReader, find_probes
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.processes import descendants

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from conftest import Target, answer, by_key, has_ruby_probes, run
+from commands import answer, by_key, has_ruby_probes, run
+from processes import Target
 
 LOOP = """
 $stdout.sync = true

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from conftest import run
+from commands import run
 
 
 def test_equal_probes_are_listed_once(start, trace):

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import TARGETS, Target, run
+from commands import run
+from processes import TARGETS, Target
 
 SOURCE = str(TARGETS / "states.rb")
 MAIN = f"<main> {SOURCE};Object#wait {SOURCE};IO#gets {SOURCE}"

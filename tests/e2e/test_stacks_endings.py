@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import TARGETS, Target, Tracer, run
+from commands import Tracer, run
+from processes import TARGETS, Target
 
 SOURCE = str(TARGETS / "states.rb")
 START = Callable[..., Target]

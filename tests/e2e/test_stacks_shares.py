@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from conftest import TARGETS, Target, Tracer
+from commands import Tracer
+from processes import TARGETS, Target
 from rubies import EACH, ruby
 
 SOURCE = str(TARGETS / "shares.rb")

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import LIB, ROOT, TARGETS, TIMEOUT, Target, Tracer, read_line, run
+from commands import Tracer, run
+from processes import LIB, ROOT, TARGETS, TIMEOUT, Target, read_line
 from rbtrace_py.errors import NotPermitted
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.processes import children

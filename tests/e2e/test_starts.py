@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import rubies
-from conftest import LIB, TARGETS, run
+from commands import run
+from processes import LIB, TARGETS
 
 PROGRAM = str(TARGETS / "start.rb")
 ONLY = ("-m", "first", "-m", "second")

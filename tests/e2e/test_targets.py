@@ -10,19 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import (
-    LIB,
-    MAIN,
-    ROOT,
-    TARGETS,
-    Target,
-    Tracer,
-    answer,
-    by_key,
-    if_ruby_has,
-    read_line,
-    run,
-)
+from commands import Tracer, answer, by_key, if_ruby_has, run
+from processes import LIB, MAIN, ROOT, TARGETS, Target, read_line
 from rbtrace_py.session.probes.filters import check_syntax
 
 UNSHARE = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]

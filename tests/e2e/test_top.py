@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from terminal import Terminal
 
-from conftest import TARGETS, run
-from processes import margin
+from commands import run
+from processes import TARGETS, margin
 
 ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 SHARES = {"half": 50, "third": 30, "fifth": 20}

@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from conftest import Target, Tracer, run
+from commands import Tracer, run
+from processes import Target
 
 Start = Callable[..., Target]
 Trace = Callable[..., Tracer]

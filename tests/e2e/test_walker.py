@@ -16,7 +16,7 @@ import pytest
 import rubies
 import ruby_builds
 import tags
-from conftest import times
+from processes import times
 from rbtrace_py.linux.memory import ProcessMemory, RecordingMemory, ReplayMemory
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ptrace import paused

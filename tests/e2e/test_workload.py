@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from conftest import answer, by_key, if_ruby_has
+from commands import answer, by_key, if_ruby_has
 
 KINDS = {
     "plain": 7,

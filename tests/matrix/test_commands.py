@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import ruby_builds
-from conftest import Tracer, answer, by_key, run
+from commands import Tracer, answer, by_key, run
 from rubies import Running
 from ruby_builds import Build, each_build
 

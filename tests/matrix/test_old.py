@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import ruby_builds
-from conftest import run
+from commands import run
 from rubies import Running
 from ruby_builds import Build, each_old_build
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from conftest import ROOT
+from processes import ROOT
 
 HEAVY = (
     "bcc",
