@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rbtrace_py.cli.writable import check_writable
+from rbtrace_py.cli.common.writable import check_writable
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.report.fileformats import format_of_file
 

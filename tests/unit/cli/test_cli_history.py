@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rbtrace_py.cli.history import MAX_LINES, History
+from rbtrace_py.cli.common.console_history import MAX_LINES, History
 
 NOBODY = 65_534
 

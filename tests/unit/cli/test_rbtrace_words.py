@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from rbtrace_py.cli.rbtrace_words import translate
+from rbtrace_py.cli.common.rbtrace_arguments import translate
 from rbtrace_py.errors import UsageError
 
 C_CALLS = "methods written in C are left out; --c-calls takes them in"

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from processes import Target
-from rbtrace_py.cli.each import each
+from rbtrace_py.cli.common.per_process import each
 from rbtrace_py.errors import NoSuchTarget, UnknownRuby
 from rbtrace_py.linux.process import Process, gone
 from rbtrace_py.session.methods.calls import RING_RECORDS, Calls, CallsOptions

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from rbtrace_py.cli import options as o
-from rbtrace_py.cli.each import each
-from rbtrace_py.cli.output import opened
+from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.output import opened
+from rbtrace_py.cli.common.per_process import each
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.attached import attached_document, attached_lines
 from rbtrace_py.report.json import dumps

@@ -12,13 +12,13 @@ from typing import Any
 import click
 
 from rbtrace_py.aggregate.calls import Happened, Told
-from rbtrace_py.cli import options as o
-from rbtrace_py.cli.callwriters import Recorder, Writers
+from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.call_writers import CallRecorder, Writers
+from rbtrace_py.cli.common.method_events import attach_first, selecting_options
+from rbtrace_py.cli.common.output import Ticker, attached, start
+from rbtrace_py.cli.common.stop import Stop
+from rbtrace_py.cli.common.writable import WritableFile
 from rbtrace_py.cli.main import wrapped
-from rbtrace_py.cli.methods import attach_first, selecting_options
-from rbtrace_py.cli.output import Ticker, attached, start
-from rbtrace_py.cli.stop import Stop
-from rbtrace_py.cli.writable import WritableFile
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.calls import (
     calls_end_document,
@@ -180,9 +180,9 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
         stack.callback(session.close)
         stop = stack.enter_context(Stop())
         start(session, stop.is_asked)
-        writers: Writers | Recorder
+        writers: Writers | CallRecorder
         if values["record_path"] is not None:
-            writers = Recorder(session, stack, values["record_path"])
+            writers = CallRecorder(session, stack, values["record_path"])
         else:
             writers = Writers(session, stack, values)
         attached(session)
@@ -244,7 +244,11 @@ class _Printing:
     """Writes calls until it is over; ``shown``: how many there were."""
 
     def __init__(
-        self, session: Calls, limits: Limits, writers: Writers | Recorder, stop: Stop
+        self,
+        session: Calls,
+        limits: Limits,
+        writers: Writers | CallRecorder,
+        stop: Stop,
     ) -> None:
         self._session = session
         self._limits = limits
@@ -350,7 +354,7 @@ class _End:
             self._stays += [f"process {end.pid}: {text}" for text in end.stays]
             self._notes += [f"process {end.pid}: {text}" for text in end.notes]
 
-    def say(self, writers: Writers | Recorder, as_json: bool) -> int:
+    def say(self, writers: Writers | CallRecorder, as_json: bool) -> int:
         """Write all that; the exit code."""
         if as_json:
             document = calls_end_document(self._shown, self._counters, self._stays)

@@ -15,12 +15,12 @@ from typing import NoReturn
 import click
 
 from rbtrace_py.aggregate.inside import Evaluated, Raised
-from rbtrace_py.cli import options as o
-from rbtrace_py.cli.each import asked, check_words
+from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.output import Output, opened
+from rbtrace_py.cli.common.per_process import asked, check_words
+from rbtrace_py.cli.common.stop import is_ignored
+from rbtrace_py.cli.common.streamed_output import StreamedOutput
 from rbtrace_py.cli.main import Interrupted, show_error
-from rbtrace_py.cli.output import Output, opened
-from rbtrace_py.cli.passed import Passed
-from rbtrace_py.cli.stop import is_ignored
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.inside import raised_lines, shown, value_lines
 from rbtrace_py.report.text import escape
@@ -88,10 +88,10 @@ def _next_line(number: int, goes_on: bool) -> str | None:
 
 def _at_terminal(console: Console, pid: int, output: Output) -> None:
     # Readline is not everywhere, and only a terminal has a use for it.
-    from rbtrace_py.cli.history import History
-    from rbtrace_py.cli.typed import Typed
+    from rbtrace_py.cli.common.console_history import History
+    from rbtrace_py.cli.common.line_editor import LineEditor
 
-    lines = Typed(console.complete, History("console_history"))
+    lines = LineEditor(console.complete, History("console_history"))
     err = Output(sys.stderr, "standard error")
     who = f"{console.program}, process {pid}, Ruby {console.ruby}"
     err.lines([f"rbtrace-py: {escape(who, err.style)}"])
@@ -207,9 +207,9 @@ def _answer(
     """Run it, and show what came of it; None if it means to leave."""
     if piece.code.strip() in _LEAVING:
         return None
-    out = Passed(output)
+    out = StreamedOutput(output)
     errors = Output(sys.stderr, "standard error")
-    err = Passed(errors)
+    err = StreamedOutput(errors)
     try:
         found = console.evaluate(piece.code, piece.form, piece.line, out, err)
     finally:

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from rbtrace_py.cli import methods as m
-from rbtrace_py.cli import options as o
-from rbtrace_py.cli.answer import Rendering, answer, need_words
+from rbtrace_py.cli.common import method_events as m
+from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.grouped_report import Rendering, answer, need_words
 from rbtrace_py.report.results import count_report
 from rbtrace_py.session.probes.count import Count
 from rbtrace_py.session.targets.targets import Targets

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from rbtrace_py.cli import options as o
-from rbtrace_py.cli.output import opened
+from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.output import opened
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.doctor import doctor_lines
 from rbtrace_py.report.json import doctor_document, dumps

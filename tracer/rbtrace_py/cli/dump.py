@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from rbtrace_py.aggregate.dump import Dump
-from rbtrace_py.cli import options as o
-from rbtrace_py.cli.output import opened
+from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.output import opened
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.report.dump import dump_document, dump_lines
 from rbtrace_py.report.json import dumps

@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from rbtrace_py.aggregate.inside import Evaluated, Raised
-from rbtrace_py.cli import options as o
-from rbtrace_py.cli.each import asked, check_words, leaves_out
-from rbtrace_py.cli.output import Output, opened
-from rbtrace_py.cli.passed import Passed
+from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.output import Output, opened
+from rbtrace_py.cli.common.per_process import asked, check_words, leaves_out
+from rbtrace_py.cli.common.streamed_output import StreamedOutput
 from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.inside import eval_document, raised_lines, shown, value_lines
@@ -113,8 +113,8 @@ def _conversation(
         if echoes:
             lines = code.rstrip("\n")
             output.lines([f"{output.style.dim('>>')} {shown(lines, output.style)}"])
-        out = Passed(output)
-        err = Passed(Output(sys.stderr, "standard error"))
+        out = StreamedOutput(output)
+        err = StreamedOutput(Output(sys.stderr, "standard error"))
         try:
             found = commands.evaluate(process, code, out, err, name, seconds)
         finally:

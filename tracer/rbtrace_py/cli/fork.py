@@ -6,9 +6,9 @@ import sys
 
 import click
 
-from rbtrace_py.cli import options as o
-from rbtrace_py.cli.each import each
-from rbtrace_py.cli.output import Output, opened
+from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.output import Output, opened
+from rbtrace_py.cli.common.per_process import each
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.inside import fork_document, fork_lines
 from rbtrace_py.report.json import dumps

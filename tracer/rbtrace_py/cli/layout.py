@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from rbtrace_py.cli import options as o
-from rbtrace_py.cli.output import opened
-from rbtrace_py.cli.writable import WritableFile
+from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.output import opened
+from rbtrace_py.cli.common.writable import WritableFile
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.json import dumps
 from rbtrace_py.report.layout import layout_document, layout_lines

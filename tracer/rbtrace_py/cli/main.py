@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TextIO
 import click
 
 from rbtrace_py import __version__
-from rbtrace_py.cli.stop import is_ignored
+from rbtrace_py.cli.common.stop import is_ignored
 from rbtrace_py.errors import (
     FilterError,
     NotPermitted,

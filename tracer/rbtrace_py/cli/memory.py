@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from rbtrace_py.cli import options as o
-from rbtrace_py.cli.each import check_words, show
+from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.per_process import check_words, show
 from rbtrace_py.report.inside import memory_document, memory_lines
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.targets.targets import Targets

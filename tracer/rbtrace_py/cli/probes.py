@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from rbtrace_py.cli import options as o
-from rbtrace_py.cli.output import opened
+from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.output import opened
 from rbtrace_py.report.json import dumps, probes_document
 from rbtrace_py.report.probes import probe_lines
 from rbtrace_py.session.probes.hints import without_gem

@@ -8,9 +8,9 @@ import sys
 import click
 
 from rbtrace_py import __version__
+from rbtrace_py.cli.common.output import Output
+from rbtrace_py.cli.common.rbtrace_arguments import Translated, translate
 from rbtrace_py.cli.main import cli
-from rbtrace_py.cli.output import Output
-from rbtrace_py.cli.rbtrace_words import Translated, translate
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import escape
 

@@ -12,11 +12,11 @@ from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.recording import EXTENSION, RecordingWriter
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.cli import options as o
-from rbtrace_py.cli import rendering as r
-from rbtrace_py.cli import sampling as s
-from rbtrace_py.cli.output import cannot_write
-from rbtrace_py.cli.writable import check_folder
+from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common import rendering as r
+from rbtrace_py.cli.common import sampling as s
+from rbtrace_py.cli.common.output import cannot_write
+from rbtrace_py.cli.common.writable import check_folder
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model import Sample
 from rbtrace_py.report.fileformats import RECORDING, described

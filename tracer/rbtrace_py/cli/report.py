@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from rbtrace_py.aggregate.idle import without_idle
-from rbtrace_py.cli import options as o
-from rbtrace_py.cli import rendering as r
-from rbtrace_py.cli.callreport import (
+from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common import rendering as r
+from rbtrace_py.cli.common.call_report import (
     CALL_FORMATS,
     call_format_of_file,
     has_calls,

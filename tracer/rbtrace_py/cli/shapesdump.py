@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from rbtrace_py.cli import options as o
-from rbtrace_py.cli.dumping import write_dumps
-from rbtrace_py.cli.whole import Write
+from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.atomic_file import Write
+from rbtrace_py.cli.common.dump_files import write_dumps
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.inside.copy_cost import check_room

@@ -10,11 +10,11 @@ import click
 
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.cli import methods as m
-from rbtrace_py.cli import options as o
-from rbtrace_py.cli import rendering as r
-from rbtrace_py.cli import sampling as s
-from rbtrace_py.cli.callstacks import fold_calls
+from rbtrace_py.cli.common import method_events as m
+from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common import rendering as r
+from rbtrace_py.cli.common import sampling as s
+from rbtrace_py.cli.common.call_stacks import fold_calls
 from rbtrace_py.cli.record import record
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.fileformats import RECORDING

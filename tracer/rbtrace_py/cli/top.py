@@ -12,11 +12,11 @@ from typing import Any
 import click
 
 from rbtrace_py.aggregate.top import Picture
-from rbtrace_py.cli import options as o
-from rbtrace_py.cli import sampling as s
-from rbtrace_py.cli.kept import Kept
-from rbtrace_py.cli.keys import Screen
-from rbtrace_py.cli.output import opened
+from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common import sampling as s
+from rbtrace_py.cli.common.captured_output import CapturedOutput
+from rbtrace_py.cli.common.output import opened
+from rbtrace_py.cli.common.screen import Screen
 from rbtrace_py.errors import UsageError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.report.style import Style, can_move
@@ -128,9 +128,9 @@ class _Live(_Lines):
         self._held = ExitStack()
         self._screen: Screen | None = None
         self._size = (0, 0)
-        self._kept: Kept | None = None
+        self._kept: CapturedOutput | None = None
         if targets.command is not None:
-            self._kept = self._held.enter_context(Kept())
+            self._kept = self._held.enter_context(CapturedOutput())
             targets.output = self._kept.fd
         self._keys: dict[str, Callable[[], Look | None]] = {
             "s": lambda: replace(self._look, by_total=False),

@@ -11,10 +11,10 @@ from typing import Any
 import click
 
 from rbtrace_py.aggregate.events import Event
-from rbtrace_py.cli import methods as m
-from rbtrace_py.cli import options as o
-from rbtrace_py.cli.answer import need_words
-from rbtrace_py.cli.output import (
+from rbtrace_py.cli.common import method_events as m
+from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.grouped_report import need_words
+from rbtrace_py.cli.common.output import (
     Output,
     attached,
     enter,
@@ -22,7 +22,7 @@ from rbtrace_py.cli.output import (
     subject,
     ticker_for,
 )
-from rbtrace_py.cli.stop import Stop
+from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.events import FIELDS, Template, backtrace_lines, event_line
 from rbtrace_py.report.json import dumps, event_document, trace_end_document

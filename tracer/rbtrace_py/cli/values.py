@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from rbtrace_py.cli import options as o
-from rbtrace_py.cli.answer import Rendering, answer
+from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.grouped_report import Rendering, answer
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.results import values_report
 from rbtrace_py.session.probes.values import ValuesOf

@@ -7,10 +7,10 @@ import sys
 import time
 from collections.abc import Callable
 
-from rbtrace_py.cli.each import asked, check_words, leaves_out
-from rbtrace_py.cli.output import Output, Ticker
-from rbtrace_py.cli.whole import Write, whole_file
-from rbtrace_py.cli.writable import check_writable
+from rbtrace_py.cli.common.atomic_file import Write, atomic_file
+from rbtrace_py.cli.common.output import Output, Ticker
+from rbtrace_py.cli.common.per_process import asked, check_words, leaves_out
+from rbtrace_py.cli.common.writable import check_writable
 from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.style import Style
@@ -62,7 +62,7 @@ def _numbered(name: str, pid: int) -> str:
 
 
 def _dump(process: Process, path: str, what: str, dump: Dump) -> None:
-    with whole_file(path) as write:
+    with atomic_file(path) as write:
         doing = f"{what} of pid {process.pid}"
         with _Progress(doing, write) as progress:
             size = dump(process, progress)

@@ -15,10 +15,10 @@ from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.cli import options as o
-from rbtrace_py.cli import rendering as r
-from rbtrace_py.cli.output import Ticker, attached, start
-from rbtrace_py.cli.stop import Stop
+from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common import rendering as r
+from rbtrace_py.cli.common.output import Ticker, attached, start
+from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.errors import TOO_MUCH_LOST
 from rbtrace_py.report.amounts import amount
 from rbtrace_py.report.notes import counter_lines, lost

@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import Protocol
 
 from rbtrace_py.aggregate.results import Result
-from rbtrace_py.cli.output import (
-    Asking,
+from rbtrace_py.cli.common.output import (
     Output,
+    ProbingSession,
     attached,
     create,
     enter,
@@ -19,7 +19,7 @@ from rbtrace_py.cli.output import (
     subject,
     ticker_for,
 )
-from rbtrace_py.cli.stop import Stop
+from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.hlog import HlogWriter
 from rbtrace_py.report.json import document, dumps
@@ -29,7 +29,7 @@ from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.probes.run import Counting, run
 
 
-class Answering(Asking, Counting, Protocol):
+class Answering(ProbingSession, Counting, Protocol):
     """A session that ends with groups."""
 
     started_ns: int

@@ -30,7 +30,7 @@ class HasTargets(Protocol):
     targets: Targets
 
 
-class Starting(HasTargets, Protocol):
+class StartableSession(HasTargets, Protocol):
     """A session that may wait for agents as it begins."""
 
     on_wait: Callable[[float], None] | None
@@ -38,7 +38,7 @@ class Starting(HasTargets, Protocol):
     def start(self, stop: Callable[[], bool]) -> None: ...
 
 
-class Asking(HasNotes, HasTargets, Protocol):
+class ProbingSession(HasNotes, HasTargets, Protocol):
     """A session that is entered to attach it."""
 
     words: tuple[str, ...]
@@ -192,7 +192,7 @@ class Ticker:
         self.clear()
 
 
-def enter(stack: ExitStack, session: Asking) -> None:
+def enter(stack: ExitStack, session: ProbingSession) -> None:
     """Attach, with a line about it while that has to wait for a probe."""
     ticker = ticker_for(session, f"waiting for {subject(session)}", "stops", quiet=1.0)
     session.on_wait = ticker
@@ -202,7 +202,7 @@ def enter(stack: ExitStack, session: Asking) -> None:
         ticker.clear()
 
 
-def start(session: Starting, stop: Callable[[], bool]) -> None:
+def start(session: StartableSession, stop: Callable[[], bool]) -> None:
     """Have it begin, with a line about it while that has to wait for an agent."""
     what = f"waiting for an agent in {where(session.targets)}"
     ticker = ticker_for(session, what, "ends it", quiet=1.0)
@@ -213,7 +213,7 @@ def start(session: Starting, stop: Callable[[], bool]) -> None:
         ticker.clear()
 
 
-def subject(session: Asking) -> str:
+def subject(session: ProbingSession) -> str:
     """``shop:checkout in pid 123``: what a session is about."""
     words = ", ".join(session.words)
     if session.targets.command is not None:

@@ -13,7 +13,7 @@ from rbtrace_py import __version__
 from rbtrace_py.aggregate.callrecording import MODE, CallsWriter
 from rbtrace_py.aggregate.calls import Told
 from rbtrace_py.aggregate.meta import Meta
-from rbtrace_py.cli.output import Output, cannot_write, opened
+from rbtrace_py.cli.common.output import Output, cannot_write, opened
 from rbtrace_py.report.calls import CallLines, CallsForm, call_document
 from rbtrace_py.report.json import dumps
 from rbtrace_py.session.methods.calls import Calls
@@ -94,7 +94,7 @@ class Writers:
         )
 
 
-class Recorder:
+class CallRecorder:
     """Writes all to a recording, and nothing to standard output."""
 
     def __init__(self, session: Calls, stack: ExitStack, path: str) -> None:

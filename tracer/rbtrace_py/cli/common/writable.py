@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from rbtrace_py.cli.output import cannot_write
+from rbtrace_py.cli.common.output import cannot_write
 from rbtrace_py.errors import UsageError
 
 

@@ -15,7 +15,7 @@ from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.recording import Recording, is_recording
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.aggregate.switches import CpuOfCalls, CpuTimes, Switch
-from rbtrace_py.cli import rendering as r
+from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.errors import NoSuchTarget, UsageError
 from rbtrace_py.report.calls import CallLines, CallsForm
 from rbtrace_py.report.chrome import chrome_pieces

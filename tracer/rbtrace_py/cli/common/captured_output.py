@@ -12,7 +12,7 @@ _MOST = 1 << 20
 """Bytes that are kept; a program may write for days."""
 
 
-class Kept(Closing):
+class CapturedOutput(Closing):
     """A file in place of a program's standard output and error; ``fd`` is for it."""
 
     def __init__(self) -> None:

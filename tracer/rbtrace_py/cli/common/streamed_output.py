@@ -5,11 +5,11 @@ from __future__ import annotations
 import codecs
 from typing import TextIO
 
-from rbtrace_py.cli.output import Output, cannot_write
+from rbtrace_py.cli.common.output import Output, cannot_write
 from rbtrace_py.report.inside import shown
 
 
-class Passed:
+class StreamedOutput:
     """Output that is passed on as it comes: bytes to a file, text to a terminal."""
 
     def __init__(self, output: Output) -> None:

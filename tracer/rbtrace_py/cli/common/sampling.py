@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
-from rbtrace_py.cli import options as o
-from rbtrace_py.cli.output import Ticker, attached, where
-from rbtrace_py.cli.stop import Stop
+from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.output import Ticker, attached, where
+from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.amounts import NONE_ON_CPU, progress, statistics_lines
 from rbtrace_py.report.style import Style

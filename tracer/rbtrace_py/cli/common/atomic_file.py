@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-from rbtrace_py.cli.output import cannot_write
+from rbtrace_py.cli.common.output import cannot_write
 from rbtrace_py.errors import UsageError
 
 Write = Callable[[bytes], None]
@@ -19,7 +19,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 @contextmanager
-def whole_file(path: str) -> Iterator[Write]:
+def atomic_file(path: str) -> Iterator[Write]:
     """Writes to ``path``; on an error nothing of it is left, and what was there is.
 
     ``-`` is standard output, and devices and pipes are written to as they are. What

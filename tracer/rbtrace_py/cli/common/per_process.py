@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from rbtrace_py.cli.common.options import say
+from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.main import show_error
-from rbtrace_py.cli.options import say
-from rbtrace_py.cli.output import opened
 from rbtrace_py.errors import NoSuchTarget, NotRuby, RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.json import dumps

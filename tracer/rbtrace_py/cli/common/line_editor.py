@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Callable
 
-from rbtrace_py.cli.history import History
+from rbtrace_py.cli.common.console_history import History
 from rbtrace_py.cli.main import Interrupted
 from rbtrace_py.errors import RbtraceError
 
@@ -19,7 +19,7 @@ _DELIMITERS = " \t\n\"'`\\=<>;|&{}()[],+-*/%^~.!:?"
 _RETRY_SECONDS = 0.01
 
 
-class Typed:
+class LineEditor:
     """Reads lines; ``complete`` is asked at Tab, ``history`` has those of before."""
 
     def __init__(self, complete: Complete, history: History) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from rbtrace_py.cli.stop import has_come
-from rbtrace_py.cli.writable import WritableFile
+from rbtrace_py.cli.common.stop import has_come
+from rbtrace_py.cli.common.writable import WritableFile
 from rbtrace_py.errors import NoSuchProbe, NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.report.fileformats import (
     check_text_file,

@@ -13,8 +13,8 @@ import click
 
 from rbtrace_py.aggregate.idle import without_idle
 from rbtrace_py.aggregate.profile import Profile
-from rbtrace_py.cli.output import cannot_write, create_bytes
-from rbtrace_py.cli.writable import check_folder
+from rbtrace_py.cli.common.output import cannot_write, create_bytes
+from rbtrace_py.cli.common.writable import check_folder
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.report.amounts import idle_text
 from rbtrace_py.report.asked import ReportOptions

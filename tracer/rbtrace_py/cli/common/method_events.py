@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from rbtrace_py.cli import options as o
-from rbtrace_py.cli.answer import Rendering, answer
+from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.grouped_report import Rendering, answer
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.methods import SORTS, TOP, counts_report, methods_report
 from rbtrace_py.session.methods.event_source import EventSource, choose
@@ -92,7 +92,7 @@ def attach_first(targets: Targets, values: dict[str, Any]) -> None:
     if targets.command is not None:
         raise UsageError("--attach is for what runs already, not for a command")
     # It takes much that only this needs.
-    from rbtrace_py.cli.each import asked
+    from rbtrace_py.cli.common.per_process import asked
 
     asked(targets, attaches=True)
 
