@@ -254,8 +254,8 @@ def test_by_its_command_line(root: None) -> None:
 def test_a_hundred_threads(root: None) -> None:
     """CPU of it, start-up left out, as the machine may be busy: 50 ms measured."""
     from rbtrace_py.linux.process import Process
-    from rbtrace_py.report.dump import dump_lines
     from rbtrace_py.report.style import PLAIN
+    from rbtrace_py.report.terminal.dump import dump_lines
     from rbtrace_py.session.stacks.dump import dump
 
     target = Standing(rubies.HERE, "98")

@@ -13,9 +13,9 @@ import pytest
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.report.asked import ReportOptions
-from rbtrace_py.report.flamegraph import difference_pieces, flamegraph_pieces
-from rbtrace_py.report.folding import Folding
+from rbtrace_py.report.exchange.rows import Folding
+from rbtrace_py.report.flamegraph.svg import difference_pieces, flamegraph_pieces
+from rbtrace_py.report.sample_query import ReportOptions
 from sample_makers import sample, shop
 
 from .browser import Browser

@@ -20,9 +20,9 @@ from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.report.asked import ReportOptions
-from rbtrace_py.report.folding import Folding
+from rbtrace_py.report.exchange.rows import Folding
 from rbtrace_py.report.formats import FORMATS
+from rbtrace_py.report.sample_query import ReportOptions
 from sample_makers import START, sample, shop
 
 from .browser import Browser

@@ -25,7 +25,9 @@ SHIPPED = {
     "rbtrace_py/agent/first/tracepoint/agent.rb": (
         "tracer/rbtrace_py/agent/first/tracepoint/agent.rb"
     ),
-    "rbtrace_py/report/flamegraph.js": "tracer/rbtrace_py/report/flamegraph.js",
+    "rbtrace_py/report/flamegraph/flamegraph.js": (
+        "tracer/rbtrace_py/report/flamegraph/flamegraph.js"
+    ),
     **{
         f"rbtrace_py/agent/source/{path.relative_to(AGENT)}": path.relative_to(ROOT)
         for kind in ("agent.*", "agent/*.rb", "hook/*.h")

@@ -38,10 +38,10 @@ from rbtrace_py.model import (
     Stack,
     ThreadState,
 )
-from rbtrace_py.report.asked import ReportOptions
-from rbtrace_py.report.folded import folded_rows
-from rbtrace_py.report.folding import Folding
+from rbtrace_py.report.exchange.folded import folded_rows
+from rbtrace_py.report.exchange.rows import Folding
 from rbtrace_py.report.formats import FORMATS, format_named
+from rbtrace_py.report.sample_query import ReportOptions
 from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.stacks.cores import CoreOptions
 from rbtrace_py.session.stacks.cores import dump_core as _dump_core

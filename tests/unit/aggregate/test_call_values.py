@@ -15,8 +15,8 @@ from rbtrace_py.aggregate.callrecording import MODE, CallsRecording, CallsWriter
 from rbtrace_py.aggregate.calls import CallEvent, CallStack, Happened, Told, Values
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.model import CalledMethod, MethodKind
-from rbtrace_py.report.chrome import chrome_pieces
-from rbtrace_py.report.perfetto import perfetto_pieces
+from rbtrace_py.report.exchange.chrome import chrome_pieces
+from rbtrace_py.report.exchange.perfetto import perfetto_pieces
 
 SEED = 20_260_107
 META = Meta(started_ns=1_000, unit="ns", mode=MODE, engine="agent", pids=(4,))

@@ -20,8 +20,8 @@ from rbtrace_py.model import (
     CallRecord,
     MethodKind,
 )
-from rbtrace_py.report.asked import ReportOptions
-from rbtrace_py.report.callgrind import callgrind_lines
+from rbtrace_py.report.exchange.callgrind import callgrind_lines
+from rbtrace_py.report.sample_query import ReportOptions
 
 KINDS = {"(": CallKind.ENTRY, ")": CallKind.RETURN, "{": CallKind.GC_BEGIN,
          "}": CallKind.GC_END, "!": CallKind.LOST, "]": CallKind.RETURN}  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 
 from rbtrace_py.cli.common.writable import check_writable
 from rbtrace_py.errors import RbtraceError
-from rbtrace_py.report.fileformats import format_of_file
+from rbtrace_py.report.file_formats import format_of_file
 
 NOWHERE = "/proc/nowhere/file"
 PID = str(os.getpid())

@@ -16,7 +16,7 @@ HEAVY = (
     "http",
     "rich",
     "rbtrace_py.bpf.compiler",
-    "rbtrace_py.report.flamegraph",
+    "rbtrace_py.report.flamegraph.svg",
     "rbtrace_py.session.probes.session",
     "rbtrace_py.session.probes.filters",
 )

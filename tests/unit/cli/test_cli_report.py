@@ -17,7 +17,7 @@ from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.recording import RecordingWriter
 from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.aggregate.sampling import Statistics
-from rbtrace_py.report.hlog import HlogWriter
+from rbtrace_py.report.exchange.hlog import HlogWriter
 from rbtrace_py.session.stacks.report import Filters
 from sample_makers import START, shop
 

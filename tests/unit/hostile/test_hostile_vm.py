@@ -22,8 +22,8 @@ from vm_images import NAMES, Image, Recorded, damaged
 
 from processes import times
 from rbtrace_py.errors import RbtraceError
-from rbtrace_py.report.dump import dump_lines
 from rbtrace_py.report.style import Style
+from rbtrace_py.report.terminal.dump import dump_lines
 from rbtrace_py.rubyvm import checks, fibers, frames, threads, unwinder, vm
 from rbtrace_py.rubyvm.roots import old_symbols_by_shape, symbols_by_shape
 from rbtrace_py.rubyvm.vm import RubyVM

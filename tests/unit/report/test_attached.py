@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 from rbtrace_py.aggregate.attached import Attached, Cost, Detached
-from rbtrace_py.report.attached import (
+from rbtrace_py.report.style import PLAIN
+from rbtrace_py.report.terminal.attach import (
     attached_document,
     attached_lines,
     detached_document,
     detached_lines,
 )
-from rbtrace_py.report.style import PLAIN
 
 COST = Cost(
     attempts=1, stopped_ns=1_120_000, longest_ns=1_120_000, answer_ns=61 * 10**6

@@ -8,9 +8,9 @@ from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.aggregate.switches import CpuTimes, Switch, Turn
-from rbtrace_py.report.asked import ReportOptions
-from rbtrace_py.report.stacks_json import stacks_document
-from rbtrace_py.report.summary import summary_lines
+from rbtrace_py.report.json.stacks import stacks_document
+from rbtrace_py.report.sample_query import ReportOptions
+from rbtrace_py.report.terminal.summary import summary_lines
 
 NAMES = {(4, 70): "worker", (4, 71): "", (5, 71): "other"}
 

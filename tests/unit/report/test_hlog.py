@@ -12,7 +12,7 @@ from hdrh.log import HistogramLogReader
 
 from rbtrace_py.aggregate.histogram import Histogram, SignedHistogram
 from rbtrace_py.aggregate.results import Group, Result
-from rbtrace_py.report.hlog import HlogWriter
+from rbtrace_py.report.exchange.hlog import HlogWriter
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND

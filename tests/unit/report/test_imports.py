@@ -6,7 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-MODULES = "doctor events hlog json notes picture probes results rows tables".split()  # noqa: SIM905
+TERMINAL = "doctor events histogram histogram_rows notes probes results tables".split()  # noqa: SIM905
+MODULES = [
+    "exchange.hlog",
+    "json.results",
+    *(f"terminal.{name}" for name in TERMINAL),
+]
 SLOW = ("hdrh", "difflib", "rich", "click", "textwrap.", "ctypes")
 
 

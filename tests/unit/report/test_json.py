@@ -22,7 +22,7 @@ from rbtrace_py.model import (
     ProbeRole,
     Site,
 )
-from rbtrace_py.report.json import (
+from rbtrace_py.report.json.results import (
     Document,
     doctor_document,
     document,
@@ -31,7 +31,7 @@ from rbtrace_py.report.json import (
     probes_document,
     trace_end_document,
 )
-from rbtrace_py.report.notes import _SENTENCES, LOSSES
+from rbtrace_py.report.terminal.notes import _SENTENCES, LOSSES
 
 PAGE = Path(__file__).parents[3].joinpath("docs", "formats.md").read_text("utf-8")
 HERE = ("latency", "values", "count", "trace", "trace-end", "probes", "doctor")

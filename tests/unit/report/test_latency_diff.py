@@ -15,10 +15,10 @@ from rbtrace_py.aggregate.histogram import Histogram
 from rbtrace_py.aggregate.latencies import read_latencies
 from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.errors import BadRecording
-from rbtrace_py.report.hlog import HlogWriter
-from rbtrace_py.report.json import document, dumps
-from rbtrace_py.report.latency_diff import latency_diff_lines
+from rbtrace_py.report.exchange.hlog import HlogWriter
+from rbtrace_py.report.json.results import document, dumps
 from rbtrace_py.report.style import ASCII, PLAIN
+from rbtrace_py.report.terminal.latency_diff import latency_diff_lines
 
 MS = 10**6
 OLD = Histogram.from_values([2 * MS] * 90 + [20 * MS] * 10)

@@ -14,9 +14,9 @@ from rbtrace_py.model import (
     ProbeRole,
     Site,
 )
-from rbtrace_py.report.doctor import doctor_lines
-from rbtrace_py.report.probes import probe_lines
 from rbtrace_py.report.style import ASCII, PLAIN
+from rbtrace_py.report.terminal.doctor import doctor_lines
+from rbtrace_py.report.terminal.probes import probe_lines
 from rbtrace_py.report.text import width
 
 IMAGE = Binary(1, 2, "/memfd:rbtrace (deleted)", True)

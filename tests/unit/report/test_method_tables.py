@@ -10,9 +10,9 @@ from rbtrace_py.aggregate.histogram import Histogram
 from rbtrace_py.aggregate.methods import METHODS, MethodRow, group_rows
 from rbtrace_py.aggregate.results import Result
 from rbtrace_py.model import CalledMethod, MethodKind
-from rbtrace_py.report.json import document
-from rbtrace_py.report.methods import SORTS, counts_report, methods_report
+from rbtrace_py.report.json.results import document
 from rbtrace_py.report.style import ASCII, PLAIN, Style
+from rbtrace_py.report.terminal.methods import SORTS, counts_report, methods_report
 
 MS = 1_000_000
 HOSTILE = "A\x1b[31m\u202e" + "é" * 90

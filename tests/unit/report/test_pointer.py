@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rbtrace_py.report.pointer import pointed
 from rbtrace_py.report.style import ASCII, PLAIN, Style
+from rbtrace_py.report.terminal.pointer import pointed
 from rbtrace_py.report.text import escape, width
 
 

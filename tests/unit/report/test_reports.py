@@ -13,8 +13,12 @@ from rbtrace_py.aggregate.histogram import (
     SignedHistogram,
 )
 from rbtrace_py.aggregate.results import Group, Key, Result
-from rbtrace_py.report.results import count_report, latency_report, values_report
 from rbtrace_py.report.style import ASCII, PLAIN, Style
+from rbtrace_py.report.terminal.results import (
+    count_report,
+    latency_report,
+    values_report,
+)
 from rbtrace_py.report.text import width
 
 SERIES = "shop:checkout"

@@ -15,7 +15,7 @@ from rbtrace_py.aggregate.histogram import (
     Histogram,
     SignedHistogram,
 )
-from rbtrace_py.report.rows import MAX_ROWS, Row, rows
+from rbtrace_py.report.terminal.histogram_rows import MAX_ROWS, HistogramRow, rows
 
 integers = st.integers(-(2**63) + 1, 2**63 - 1) | st.integers(-100, 100)
 floats = st.floats(allow_nan=False)
@@ -54,16 +54,16 @@ def test_none() -> None:
 
 
 def test_one_value() -> None:
-    assert rows(Histogram.from_values([7, 7])) == [Row(7, None, 2)]
-    assert rows(FloatHistogram.from_values([0.0])) == [Row(0.0, None, 1)]
+    assert rows(Histogram.from_values([7, 7])) == [HistogramRow(7, None, 2)]
+    assert rows(FloatHistogram.from_values([0.0])) == [HistogramRow(0.0, None, 1)]
 
 
 def test_few_integers_have_a_row_each() -> None:
     assert rows(Histogram.from_values([0, 1, 1, 3])) == [
-        Row(0, None, 1),
-        Row(1, None, 2),
-        Row(2, None, 0),
-        Row(3, None, 1),
+        HistogramRow(0, None, 1),
+        HistogramRow(1, None, 2),
+        HistogramRow(2, None, 0),
+        HistogramRow(3, None, 1),
     ]
 
 
@@ -88,10 +88,10 @@ def test_decades_are_cut_alike() -> None:
 def test_zero_stands_between_signs() -> None:
     values = [-(10**6), -1, 0, 1, 10**6] * 2
     found = rows(SignedHistogram.from_values(values))
-    assert Row(0, None, 2) in found
-    assert Row(-1, None, 2) in found
-    assert found[0] == Row(-(10**6), -(10**5), 2)
-    assert found[-1] == Row(10**6, 10**7, 2)
+    assert HistogramRow(0, None, 2) in found
+    assert HistogramRow(-1, None, 2) in found
+    assert found[0] == HistogramRow(-(10**6), -(10**5), 2)
+    assert found[-1] == HistogramRow(10**6, 10**7, 2)
 
 
 def test_what_is_spread_over_its_range_is_cut_evenly() -> None:

@@ -25,17 +25,23 @@ from rbtrace_py.model import (
     Stack,
     ThreadState,
 )
-from rbtrace_py.report.amounts import statistics_lines
-from rbtrace_py.report.asked import ReportOptions
-from rbtrace_py.report.diff import diff_lines
-from rbtrace_py.report.flamecolours import colour
-from rbtrace_py.report.flametree import build, tree_of
-from rbtrace_py.report.folded import folded_lines
-from rbtrace_py.report.folding import Folding, Label, fold, frame_text, portable_label
+from rbtrace_py.report.exchange.folded import folded_lines
+from rbtrace_py.report.exchange.pprof import varint
+from rbtrace_py.report.exchange.rows import (
+    Folding,
+    Label,
+    fold,
+    frame_text,
+    portable_label,
+)
+from rbtrace_py.report.flamegraph.colors import colour
+from rbtrace_py.report.flamegraph.tree import build, tree_of
 from rbtrace_py.report.formats import FORMATS, format_named
-from rbtrace_py.report.pprof import varint
+from rbtrace_py.report.sample_query import ReportOptions
 from rbtrace_py.report.style import PLAIN, Style
-from rbtrace_py.report.summary import summary_lines
+from rbtrace_py.report.terminal.diff import diff_lines
+from rbtrace_py.report.terminal.summary import summary_lines
+from rbtrace_py.report.terminal.weights import statistics_lines
 from sample_makers import MAIN, OTHER_PROCESS, START, WORKER, sample, shop, stack
 
 FORMATS_PAGE = Path(__file__).resolve().parents[3] / "docs" / "formats.md"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rbtrace_py.report.status import elapsed, status_line
 from rbtrace_py.report.style import ASCII, PLAIN, Style
+from rbtrace_py.report.terminal.status import elapsed, status_line
 from rbtrace_py.report.text import width
 
 WHAT = "waiting for shop:checkout in pid 123"

@@ -9,9 +9,9 @@ from typing import Any
 from rbtrace_py.aggregate.calls import CallNesting, Told
 from rbtrace_py.aggregate.switches import Switch, Turn
 from rbtrace_py.model import CalledMethod, CallRecord, MethodKind
-from rbtrace_py.report.chrome import chrome_pieces
-from rbtrace_py.report.evented import evented_pieces
-from rbtrace_py.report.perfetto import perfetto_pieces
+from rbtrace_py.report.exchange.chrome import chrome_pieces
+from rbtrace_py.report.exchange.perfetto import perfetto_pieces
+from rbtrace_py.report.exchange.speedscope_calls import evented_pieces
 
 ENTRY, RETURN, C_ENTRY, C_RETURN, LOST, GC_BEGIN, GC_END = range(1, 8)
 STACK, PLACE, THREAD = 11, 12, 13

@@ -17,9 +17,9 @@ from rbtrace_py.aggregate.top import (
 )
 from rbtrace_py.model import Frame, FrameKind, RubyThread, ThreadState
 from rbtrace_py.report.style import ASCII, PLAIN, Style
+from rbtrace_py.report.terminal.top import Look, plain_lines, whole_lines
+from rbtrace_py.report.terminal.top_screen import screen_lines
 from rbtrace_py.report.text import width
-from rbtrace_py.report.top import Look, plain_lines, whole_lines
-from rbtrace_py.report.topscreen import screen_lines
 
 MAIN = Frame(FrameKind.RUBY, "<main>", "<main>", "/srv/shop/shop.rb", 40)
 TOTAL = Frame(FrameKind.RUBY, "Order#total", "total", "/srv/shop/order.rb", 7)

@@ -19,8 +19,8 @@ from rbtrace_py.model import (
     ProbeRole,
     Site,
 )
-from rbtrace_py.report.events import Template, event_line
 from rbtrace_py.report.style import ASCII, PLAIN
+from rbtrace_py.report.terminal.events import Template, event_line
 
 IMAGE = Binary(1, 2, "/memfd:rbtrace (deleted)", True)
 SITE = Site(0, 0, 0, ())

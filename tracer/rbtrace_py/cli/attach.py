@@ -8,8 +8,8 @@ from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.per_process import each
 from rbtrace_py.linux.process import Process
-from rbtrace_py.report.attached import attached_document, attached_lines
-from rbtrace_py.report.json import dumps
+from rbtrace_py.report.json.results import dumps
+from rbtrace_py.report.terminal.attach import attached_document, attached_lines
 from rbtrace_py.session.inside import attach
 from rbtrace_py.session.targets.targets import Targets
 

@@ -10,7 +10,7 @@ from rbtrace_py.aggregate.inside import RubyThread
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.per_process import check_words, show
 from rbtrace_py.linux.process import Process
-from rbtrace_py.report.inside import backtrace_lines, backtraces_document
+from rbtrace_py.report.terminal.inside import backtrace_lines, backtraces_document
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.targets.targets import Targets
 

@@ -20,12 +20,10 @@ from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.cli.common.writable import WritableFile
 from rbtrace_py.cli.main import wrapped
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
-from rbtrace_py.report.calls import (
-    calls_end_document,
-)
-from rbtrace_py.report.fileformats import is_recording_file
-from rbtrace_py.report.notes import counter_lines
+from rbtrace_py.report.file_formats import is_recording_file
 from rbtrace_py.report.style import Style
+from rbtrace_py.report.terminal.calls import calls_end_document
+from rbtrace_py.report.terminal.notes import counter_lines
 from rbtrace_py.report.units import whole
 from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.methods.calls import (

@@ -22,7 +22,7 @@ from rbtrace_py.cli.common.stop import is_ignored
 from rbtrace_py.cli.common.streamed_output import StreamedOutput
 from rbtrace_py.cli.main import Interrupted, show_error
 from rbtrace_py.errors import UsageError
-from rbtrace_py.report.inside import raised_lines, shown, value_lines
+from rbtrace_py.report.terminal.inside import raised_lines, shown, value_lines
 from rbtrace_py.report.text import escape
 from rbtrace_py.session.inside.console import Console, Form, GivenUp
 from rbtrace_py.session.targets.targets import Targets

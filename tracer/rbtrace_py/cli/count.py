@@ -9,7 +9,7 @@ import click
 from rbtrace_py.cli.common import method_events as m
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.grouped_report import Rendering, answer, need_words
-from rbtrace_py.report.results import count_report
+from rbtrace_py.report.terminal.results import count_report
 from rbtrace_py.session.probes.count import Count
 from rbtrace_py.session.targets.targets import Targets
 

@@ -7,8 +7,8 @@ import click
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import opened
 from rbtrace_py.errors import UsageError
-from rbtrace_py.report.doctor import doctor_lines
-from rbtrace_py.report.json import doctor_document, dumps
+from rbtrace_py.report.json.results import doctor_document, dumps
+from rbtrace_py.report.terminal.doctor import doctor_lines
 from rbtrace_py.session.doctor import Status, checks
 from rbtrace_py.session.targets.targets import parse_pids
 

@@ -15,9 +15,14 @@ from rbtrace_py.cli.common.per_process import asked, check_words, leaves_out
 from rbtrace_py.cli.common.streamed_output import StreamedOutput
 from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
-from rbtrace_py.report.inside import eval_document, raised_lines, shown, value_lines
-from rbtrace_py.report.json import dumps
+from rbtrace_py.report.json.results import dumps
 from rbtrace_py.report.style import Style
+from rbtrace_py.report.terminal.inside import (
+    eval_document,
+    raised_lines,
+    shown,
+    value_lines,
+)
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.targets.targets import Targets
 

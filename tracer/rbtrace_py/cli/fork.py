@@ -10,8 +10,8 @@ from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import Output, opened
 from rbtrace_py.cli.common.per_process import each
 from rbtrace_py.linux.process import Process
-from rbtrace_py.report.inside import fork_document, fork_lines
-from rbtrace_py.report.json import dumps
+from rbtrace_py.report.json.results import dumps
+from rbtrace_py.report.terminal.inside import fork_document, fork_lines
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.targets.targets import Targets
 

@@ -11,7 +11,7 @@ from rbtrace_py.cli.common import method_events as m
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.grouped_report import Rendering, answer, need_words
 from rbtrace_py.cli.common.writable import WritableFile
-from rbtrace_py.report.results import latency_report
+from rbtrace_py.report.terminal.results import latency_report
 from rbtrace_py.session.probes.latency import Latency
 from rbtrace_py.session.targets.targets import Targets
 

@@ -10,8 +10,8 @@ from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.writable import WritableFile
 from rbtrace_py.errors import UsageError
-from rbtrace_py.report.json import dumps
-from rbtrace_py.report.layout import layout_document, layout_lines
+from rbtrace_py.report.json.results import dumps
+from rbtrace_py.report.terminal.layout import layout_document, layout_lines
 from rbtrace_py.session.stacks.layout import (
     SOURCES_BY_NAME,
     LayoutOptions,

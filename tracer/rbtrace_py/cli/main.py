@@ -27,8 +27,8 @@ from rbtrace_py.errors import (
     TooManyFiles,
     UsageError,
 )
-from rbtrace_py.report.pointer import pointed
 from rbtrace_py.report.style import Style
+from rbtrace_py.report.terminal.pointer import pointed
 
 COMMANDS = {
     "probes": "List the USDT probes of a process.",

@@ -8,7 +8,7 @@ import click
 
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.per_process import check_words, show
-from rbtrace_py.report.inside import memory_document, memory_lines
+from rbtrace_py.report.terminal.inside import memory_document, memory_lines
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.targets.targets import Targets
 

@@ -8,8 +8,8 @@ import click
 
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import opened
-from rbtrace_py.report.json import dumps, probes_document
-from rbtrace_py.report.probes import probe_lines
+from rbtrace_py.report.json.results import dumps, probes_document
+from rbtrace_py.report.terminal.probes import probe_lines
 from rbtrace_py.session.probes.hints import without_gem
 from rbtrace_py.session.probes.probes import list_probes
 from rbtrace_py.session.targets.targets import Targets

@@ -19,11 +19,11 @@ from rbtrace_py.cli.common.call_report import (
 )
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model import ThreadState
-from rbtrace_py.report.diff import diff_lines
-from rbtrace_py.report.fileformats import RECORDING, format_of_file
-from rbtrace_py.report.flamegraph import difference_pieces
+from rbtrace_py.report.file_formats import RECORDING, format_of_file
+from rbtrace_py.report.flamegraph.svg import difference_pieces
 from rbtrace_py.report.formats import FORMATS
-from rbtrace_py.report.latency_diff import latency_diff_lines
+from rbtrace_py.report.terminal.diff import diff_lines
+from rbtrace_py.report.terminal.latency_diff import latency_diff_lines
 from rbtrace_py.session.stacks.report import (
     Filters,
     is_recording,

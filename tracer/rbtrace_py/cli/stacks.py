@@ -17,7 +17,7 @@ from rbtrace_py.cli.common import sampling as s
 from rbtrace_py.cli.common.call_stacks import fold_calls
 from rbtrace_py.cli.record import record
 from rbtrace_py.errors import UsageError
-from rbtrace_py.report.fileformats import RECORDING
+from rbtrace_py.report.file_formats import RECORDING
 from rbtrace_py.report.formats import FORMATS, Format
 from rbtrace_py.session.stacks.sampling import Add, Sampling
 from rbtrace_py.session.targets.targets import Targets

@@ -20,8 +20,8 @@ from rbtrace_py.cli.common.screen import Screen
 from rbtrace_py.errors import UsageError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.report.style import Style, can_move
-from rbtrace_py.report.top import Look, plain_lines, whole_lines
-from rbtrace_py.report.topscreen import screen_lines
+from rbtrace_py.report.terminal.top import Look, plain_lines, whole_lines
+from rbtrace_py.report.terminal.top_screen import screen_lines
 from rbtrace_py.session.stacks.sampling import Add, Sampling
 from rbtrace_py.session.stacks.top import Top
 from rbtrace_py.session.targets.targets import Targets

@@ -24,10 +24,15 @@ from rbtrace_py.cli.common.output import (
 )
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
-from rbtrace_py.report.events import FIELDS, Template, backtrace_lines, event_line
-from rbtrace_py.report.json import dumps, event_document, trace_end_document
-from rbtrace_py.report.notes import counter_lines
+from rbtrace_py.report.json.results import dumps, event_document, trace_end_document
 from rbtrace_py.report.style import Style
+from rbtrace_py.report.terminal.events import (
+    FIELDS,
+    Template,
+    backtrace_lines,
+    event_line,
+)
+from rbtrace_py.report.terminal.notes import counter_lines
 from rbtrace_py.report.units import whole
 from rbtrace_py.session.limits import REFRESH_SECONDS, Limits
 from rbtrace_py.session.methods.exceptions import ExceptionOptions, Exceptions

@@ -9,7 +9,7 @@ import click
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.grouped_report import Rendering, answer
 from rbtrace_py.errors import UsageError
-from rbtrace_py.report.results import values_report
+from rbtrace_py.report.terminal.results import values_report
 from rbtrace_py.session.probes.values import ValuesOf
 from rbtrace_py.session.targets.targets import Targets
 

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.errors import UsageError
-from rbtrace_py.report.asked import ReportOptions
+from rbtrace_py.report.sample_query import ReportOptions
 
 Render = Callable[[Profile, ReportOptions, BinaryIO], None]
 
@@ -51,56 +51,56 @@ def _write(file: BinaryIO, texts: Iterable[str]) -> None:
 
 
 def _folded(profile: Profile, options: ReportOptions) -> Iterator[str]:
-    from rbtrace_py.report.folded import folded_lines
+    from rbtrace_py.report.exchange.folded import folded_lines
 
     return folded_lines(profile.counts, options.folding)
 
 
 def _flamegraph(profile: Profile, options: ReportOptions) -> Iterator[str]:
-    from rbtrace_py.report.flamegraph import flamegraph_pieces
+    from rbtrace_py.report.flamegraph.svg import flamegraph_pieces
 
     return flamegraph_pieces(profile, options)
 
 
 def _speedscope(profile: Profile, options: ReportOptions) -> Iterator[str]:
-    from rbtrace_py.report.speedscope import speedscope_pieces
+    from rbtrace_py.report.exchange.speedscope import speedscope_pieces
 
     return speedscope_pieces(profile, options)
 
 
 def _pprof(profile: Profile, options: ReportOptions, file: BinaryIO) -> None:
-    from rbtrace_py.report.pprof import pprof_bytes
+    from rbtrace_py.report.exchange.pprof import pprof_bytes
 
     file.write(pprof_bytes(profile, options))
 
 
 def _callgrind(profile: Profile, options: ReportOptions) -> Iterator[str]:
-    from rbtrace_py.report.callgrind import callgrind_lines
+    from rbtrace_py.report.exchange.callgrind import callgrind_lines
 
     return callgrind_lines(profile, options)
 
 
 def _summary(profile: Profile, options: ReportOptions) -> Iterator[str]:
-    from rbtrace_py.report.summary import summary_lines
+    from rbtrace_py.report.terminal.summary import summary_lines
 
     return summary_lines(profile, options)
 
 
 def _summary_by_line(profile: Profile, options: ReportOptions) -> Iterator[str]:
-    from rbtrace_py.report.summary import summary_by_line_lines
+    from rbtrace_py.report.terminal.summary import summary_by_line_lines
 
     return summary_by_line_lines(profile, options)
 
 
 def _readable(profile: Profile, options: ReportOptions) -> Iterator[str]:
-    from rbtrace_py.report.readable import readable_lines
+    from rbtrace_py.report.terminal.samples import readable_lines
 
     return readable_lines(profile, options)
 
 
 def _json(profile: Profile, options: ReportOptions) -> Iterator[str]:
-    from rbtrace_py.report.json import dumps
-    from rbtrace_py.report.stacks_json import stacks_document
+    from rbtrace_py.report.json.results import dumps
+    from rbtrace_py.report.json.stacks import stacks_document
 
     yield dumps(stacks_document(profile))
 

@@ -17,10 +17,10 @@ from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.aggregate.switches import CpuOfCalls, CpuTimes, Switch
 from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.errors import NoSuchTarget, UsageError
-from rbtrace_py.report.calls import CallLines, CallsForm
-from rbtrace_py.report.chrome import chrome_pieces
-from rbtrace_py.report.evented import evented_pieces
-from rbtrace_py.report.perfetto import perfetto_pieces
+from rbtrace_py.report.exchange.chrome import chrome_pieces
+from rbtrace_py.report.exchange.perfetto import perfetto_pieces
+from rbtrace_py.report.exchange.speedscope_calls import evented_pieces
+from rbtrace_py.report.terminal.calls import CallLines, CallsForm
 from rbtrace_py.session.stacks.report import Filters, Recorded
 
 CALL_FORMATS = ("calls", "perfetto", "chrome")

@@ -20,9 +20,9 @@ from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.cli.common.output import Ticker, attached, start
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.errors import TOO_MUCH_LOST
-from rbtrace_py.report.amounts import amount
-from rbtrace_py.report.notes import counter_lines, lost
 from rbtrace_py.report.style import Style
+from rbtrace_py.report.terminal.notes import counter_lines, lost
+from rbtrace_py.report.terminal.weights import amount
 from rbtrace_py.session.limits import REFRESH_SECONDS
 from rbtrace_py.session.methods.call_trees import FoldedCalls
 from rbtrace_py.session.methods.calls import CallsOptions

@@ -14,8 +14,8 @@ from rbtrace_py.aggregate.callrecording import MODE, CallsWriter
 from rbtrace_py.aggregate.calls import Told
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.cli.common.output import Output, cannot_write, opened
-from rbtrace_py.report.calls import CallLines, CallsForm, call_document
-from rbtrace_py.report.json import dumps
+from rbtrace_py.report.json.results import dumps
+from rbtrace_py.report.terminal.calls import CallLines, CallsForm, call_document
 from rbtrace_py.session.methods.calls import Calls
 
 

@@ -21,10 +21,10 @@ from rbtrace_py.cli.common.output import (
 )
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
-from rbtrace_py.report.hlog import HlogWriter
-from rbtrace_py.report.json import document, dumps
-from rbtrace_py.report.notes import lost
+from rbtrace_py.report.exchange.hlog import HlogWriter
+from rbtrace_py.report.json.results import document, dumps
 from rbtrace_py.report.style import Style
+from rbtrace_py.report.terminal.notes import lost
 from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.probes.run import Counting, run
 

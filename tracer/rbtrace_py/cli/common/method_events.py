@@ -11,7 +11,7 @@ import click
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.grouped_report import Rendering, answer
 from rbtrace_py.errors import UsageError
-from rbtrace_py.report.methods import SORTS, TOP, counts_report, methods_report
+from rbtrace_py.report.terminal.methods import SORTS, TOP, counts_report, methods_report
 from rbtrace_py.session.methods.event_source import EventSource, choose
 from rbtrace_py.session.methods.selectors import selectors_of
 from rbtrace_py.session.methods.tables import MethodOptions, Methods

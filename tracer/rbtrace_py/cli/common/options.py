@@ -15,7 +15,7 @@ import click
 from rbtrace_py.cli.common.stop import has_come
 from rbtrace_py.cli.common.writable import WritableFile
 from rbtrace_py.errors import NoSuchProbe, NoSuchTarget, RbtraceError, UsageError
-from rbtrace_py.report.fileformats import (
+from rbtrace_py.report.file_formats import (
     check_text_file,
     is_json_file,
     is_recording_file,

@@ -11,8 +11,8 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from rbtrace_py.errors import RbtraceError
-from rbtrace_py.report.status import status_line
 from rbtrace_py.report.style import Style, can_move
+from rbtrace_py.report.terminal.status import status_line
 
 if TYPE_CHECKING:
     from rbtrace_py.session.targets.targets import Targets

@@ -10,7 +10,7 @@ from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.main import show_error
 from rbtrace_py.errors import NoSuchTarget, NotRuby, RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
-from rbtrace_py.report.json import dumps
+from rbtrace_py.report.json.results import dumps
 from rbtrace_py.report.style import Style
 from rbtrace_py.session.inside.attach import attach
 from rbtrace_py.session.inside.commands import processes

@@ -16,12 +16,12 @@ from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.cli.common.output import cannot_write, create_bytes
 from rbtrace_py.cli.common.writable import check_folder
 from rbtrace_py.errors import RbtraceError
-from rbtrace_py.report.amounts import idle_text
-from rbtrace_py.report.asked import ReportOptions
-from rbtrace_py.report.fileformats import format_of_file
-from rbtrace_py.report.folding import Folding
+from rbtrace_py.report.exchange.rows import Folding
+from rbtrace_py.report.file_formats import format_of_file
 from rbtrace_py.report.formats import FORMATS
+from rbtrace_py.report.sample_query import ReportOptions
 from rbtrace_py.report.style import Style
+from rbtrace_py.report.terminal.weights import idle_text
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -14,8 +14,8 @@ from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import Ticker, attached, where
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
-from rbtrace_py.report.amounts import NONE_ON_CPU, progress, statistics_lines
 from rbtrace_py.report.style import Style
+from rbtrace_py.report.terminal.weights import NONE_ON_CPU, progress, statistics_lines
 from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.stacks.ruby_process import SamplingMode
 from rbtrace_py.session.stacks.run import run

@@ -6,7 +6,7 @@ import codecs
 from typing import TextIO
 
 from rbtrace_py.cli.common.output import Output, cannot_write
-from rbtrace_py.report.inside import shown
+from rbtrace_py.report.terminal.inside import shown
 
 
 class StreamedOutput:

@@ -1,0 +1,155 @@
+"""Callgrind's format: what lines cost, and what calls cost with all they call.
+
+A sampler does not see calls, only that a method was in another: the number of calls
+is that of the samples. Where calls were seen it is theirs. Of what is called again
+further in only the innermost call has a cost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from rbtrace_py import __version__
+from rbtrace_py.aggregate.profile import Profile
+from rbtrace_py.aggregate.stacks import StackCounts
+from rbtrace_py.model import Frame, FrameKind
+from rbtrace_py.report.exchange.rows import clean
+from rbtrace_py.report.sample_query import ReportOptions
+from rbtrace_py.report.terminal.weights import idle_text
+
+Function = tuple[str, str]
+"""File and name."""
+
+Place = tuple[Function, int]
+"""A line of a function; 0 where it is not known."""
+
+Call = tuple[int, Function, int]
+"""The line that calls, what it calls, and the line of that."""
+
+_UNKNOWN_FILE = "???"
+
+
+def callgrind_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
+    """Functions in the order of their files and names."""
+    costs = _Costs(profile.counts, profile.calls)
+    event = {"ns": "ns", "calls": "Calls"}.get(profile.unit, "Samples")
+    yield "# callgrind format"
+    yield "version: 1"
+    yield f"creator: rbtrace-py {__version__}"
+    yield f"cmd: {clean(options.title or profile.meta.command or 'ruby')}"
+    if profile.counts.statistics.idle:
+        yield f"desc: Note: {idle_text(profile.counts.statistics.idle)}"
+    yield "positions: line"
+    yield f"events: {event}"
+    yield f"summary: {profile.counts.weight}"
+    names = _Names()
+    for function in sorted(costs.functions):
+        yield ""
+        yield from _function(function, costs, names)
+    yield ""
+    yield f"totals: {profile.counts.weight}"
+
+
+class _Costs:
+    """Own costs by line, and costs of calls with all that they call.
+
+    own: of each function's lines; calls: of the lines that call
+    numbers: of calls, as far as they were seen; else their costs
+    """
+
+    def __init__(self, counts: StackCounts, calls: StackCounts | None) -> None:
+        self.own: dict[Function, Counter[int]] = {}
+        self.calls: dict[Function, Counter[Call]] = {}
+        self.numbers: dict[Function, Counter[Call]] = {}
+        self._places: dict[Frame, Place] = {}
+        self._take_costs(counts)
+        if counts.statistics.unit == "calls":
+            calls = counts
+        if calls is None:
+            self.numbers = self.calls
+        else:
+            self._take_calls(calls)
+
+    def _take_costs(self, counts: StackCounts) -> None:
+        for row in counts.rows():
+            if not row.frames:
+                continue
+            path = self._path(row.frames)
+            function, line = path[-1]
+            self.own.setdefault(function, Counter())[line] += row.weight
+            for caller, at, callee, to in _calls(path):
+                calls = self.calls.setdefault(caller, Counter())
+                calls[at, callee, to] += row.weight
+
+    def _take_calls(self, counts: StackCounts) -> None:
+        """A stack is the calls of its innermost frame, from the one around it."""
+        for row in counts.rows():
+            if len(row.frames) < 2:
+                continue
+            (caller, at), (callee, _) = self._path(row.frames[-2:])
+            self.numbers.setdefault(caller, Counter())[at, callee, 0] += row.weight
+            self.calls.setdefault(caller, Counter())[at, callee, 0] += 0
+
+    def _path(self, frames: Sequence[Frame]) -> list[Place]:
+        known = self._places
+        return [
+            known[frame] if frame in known else known.setdefault(frame, place(frame))
+            for frame in frames
+        ]
+
+    @property
+    def functions(self) -> set[Function]:
+        """With those that are only called."""
+        called = {callee for calls in self.calls.values() for _, callee, _ in calls}
+        return self.own.keys() | self.calls.keys() | called
+
+
+def _calls(path: list[Place]) -> Iterator[tuple[Function, int, Function, int]]:
+    """From which line of what a stack goes on to what.
+
+    A function goes on from its innermost frame alone: what a function costs with
+    what it calls is then right however it recurs. The line of what is called is not
+    known, 0 stands for it.
+    """
+    seen = {path[-1][0]}
+    for (caller, at), (callee, _) in zip(path[-2::-1], path[:0:-1], strict=True):
+        if caller not in seen:
+            seen.add(caller)
+            yield caller, at, callee, 0
+
+
+def place(frame: Frame) -> Place:
+    """The function of a frame, and the line; a C function has neither file nor line."""
+    if frame.kind is FrameKind.C or not frame.path:
+        return (_UNKNOWN_FILE, clean(frame.name)), 0
+    return (clean(frame.path), clean(frame.name)), frame.line or 0
+
+
+class _Names:
+    """Names in short: ``(1) name`` when first used, then ``(1)``."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], int] = {}
+
+    def __call__(self, kind: str, name: str) -> str:
+        number = self._known.get((kind, name))
+        if number is not None:
+            return f"({number})"
+        self._known[kind, name] = len(self._known) + 1
+        return f"({len(self._known)}) {name}"
+
+
+def _function(function: Function, costs: _Costs, names: _Names) -> Iterator[str]:
+    file, name = function
+    yield f"fl={names('file', file)}"
+    yield f"fn={names('function', name)}"
+    for line, cost in sorted(costs.own.get(function, Counter()).items()):
+        yield f"{line} {cost}"
+    calls = costs.calls.get(function, Counter())
+    numbers = costs.numbers.get(function, Counter())
+    for (line, callee, to), cost in sorted(calls.items()):
+        yield f"cfi={names('file', callee[0])}"
+        yield f"cfn={names('function', callee[1])}"
+        yield f"calls={numbers[line, callee, to]} {to}"
+        yield f"{line} {cost}"

@@ -1,0 +1,1 @@
+"""Flame graphs: one SVG file that needs nothing else."""

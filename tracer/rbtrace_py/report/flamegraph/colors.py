@@ -1,0 +1,61 @@
+"""Colours of flame graphs: a family for each kind of frame, a hue for each method."""
+
+from __future__ import annotations
+
+import colorsys
+import zlib
+
+from rbtrace_py.model import FrameKind
+from rbtrace_py.report.exchange.rows import Label
+
+_FAMILIES: dict[FrameKind | None, tuple[int, int, float]] = {
+    FrameKind.RUBY: (8, 50, 0.80),
+    FrameKind.C: (190, 225, 0.60),
+    FrameKind.NATIVE: (262, 290, 0.50),
+    FrameKind.GC: (95, 135, 0.45),
+}
+"""Least hue, highest hue (degrees), saturation. Other frames are grey."""
+
+LEGEND = (
+    ("Ruby", FrameKind.RUBY),
+    ("C", FrameKind.C),
+    ("native", FrameKind.NATIVE),
+    ("GC", FrameKind.GC),
+)
+
+GREY = "#c8c8c8"
+
+
+def colour(label: Label) -> str:
+    """``#rrggbb``, the same for a method in every graph; black is readable on it."""
+    family = _FAMILIES.get(label.kind)
+    if family is None:
+        return GREY
+    low, high, saturation = family
+    check = zlib.crc32(label.name.encode("utf-8", "replace"))
+    hue = low + (check & 0xFFFF) / 0xFFFF * (high - low)
+    lightness = 0.66 + (check >> 16) / 0xFFFF * 0.12
+    return _hex(hue, saturation, lightness)
+
+
+def kind_colour(kind: FrameKind) -> str:
+    """The middle of a kind's family."""
+    low, high, saturation = _FAMILIES[kind]
+    return _hex((low + high) / 2, saturation, 0.70)
+
+
+def change_colour(before: float, after: float) -> str:
+    """Red where a share grew, blue where it shrank, the stronger the more.
+
+    Strongest at five points, or where it was nothing and is now, or the other way.
+    """
+    change = after - before
+    if not change:
+        return "#e4e4e4"
+    strength = max(min(abs(change) / 0.05, 1.0), 0.08)
+    return _hex(4 if change > 0 else 215, 0.85, 0.93 - 0.30 * strength)
+
+
+def _hex(hue: float, saturation: float, lightness: float) -> str:
+    parts = colorsys.hls_to_rgb(hue / 360, lightness, saturation)
+    return "#" + "".join(f"{round(part * 255):02x}" for part in parts)

@@ -1,0 +1,76 @@
+"""Stack counts as JSON (docs/formats.md): frames, threads, and rows that name them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from rbtrace_py.aggregate.profile import Profile
+from rbtrace_py.aggregate.sampling import COUNTERS
+from rbtrace_py.aggregate.stacks import Row
+from rbtrace_py.model import Frame, RubyThread
+from rbtrace_py.report.json.results import Document
+from rbtrace_py.report.terminal.cpu import cpu_documents
+
+VERSION = 1
+
+
+def stacks_document(profile: Profile) -> Document:
+    """Every row; stacks are lists of indices of frames, the root first."""
+    frames: dict[Frame, int] = {}
+    threads: dict[RubyThread, int] = {}
+    rows = [_row(row, frames, threads) for row in profile.counts.rows()]
+    own = profile.counts.statistics
+    meta = asdict(profile.meta)
+    found: Document = {
+        "schema": "rbtrace-py/stacks",
+        "version": VERSION,
+        "pids": list(meta["pids"]) or sorted({thread.pid for thread in threads}),
+        "mode": meta["mode"],
+        "engine": meta["engine"],
+        "unit": own.unit,
+        "rate": own.rate,
+        "started_ns": own.started_ns,
+        "ended_ns": own.ended_ns,
+        "weight": profile.counts.weight,
+        "one_cpu": profile.one_cpu,
+        "frames": [_frame(frame) for frame in frames],
+        "threads": [_thread(thread) for thread in threads],
+        "stacks": rows,
+        "counters": {name: getattr(own, name) for name in COUNTERS},
+        "lost": own.failed,
+    }
+    if profile.cpu is not None:
+        found["cpu"] = cpu_documents(profile.cpu, profile.names)
+        found["switches_lost"] = profile.cpu.lost
+    return found
+
+
+def _row(
+    row: Row, frames: dict[Frame, int], threads: dict[RubyThread, int]
+) -> Document:
+    return {
+        "thread": threads.setdefault(row.thread, len(threads)),
+        "state": row.state.name.lower(),
+        "frames": [frames.setdefault(frame, len(frames)) for frame in row.frames],
+        "weight": row.weight,
+    }
+
+
+def _frame(frame: Frame) -> Document:
+    return {
+        "kind": frame.kind.name.lower(),
+        "name": frame.name,
+        "label": frame.label,
+        "path": frame.path,
+        "line": frame.line,
+    }
+
+
+def _thread(thread: RubyThread) -> Document:
+    return {
+        "pid": thread.pid,
+        "tid": thread.tid,
+        "name": thread.name,
+        "ractor": thread.ractor,
+        "main": thread.is_main,
+    }

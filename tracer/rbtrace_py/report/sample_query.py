@@ -1,0 +1,17 @@
+"""What a user may ask of a report of samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rbtrace_py.report.exchange.rows import Folding
+from rbtrace_py.report.style import PLAIN, Style
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """Each format takes what means something to it."""
+
+    folding: Folding = field(default_factory=Folding)
+    title: str = ""
+    style: Style = PLAIN

@@ -1,0 +1,1 @@
+"""Reports that are read in a terminal: tables, summaries, screens, sentences."""

@@ -1,0 +1,69 @@
+"""What came of ``attach`` and ``detach``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rbtrace_py.aggregate.attached import Attached, Cost, Detached
+from rbtrace_py.report.json.results import VERSION, Document
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.text import escape
+from rbtrace_py.report.units import duration
+
+
+def attached_lines(found: Attached, style: Style) -> Iterator[str]:
+    """Whether it answers, and what that took."""
+    if found.cost is None:
+        yield f"process {found.pid} has the agent already"
+    else:
+        yield f"process {found.pid} has the agent now, and it answers"
+        yield from (f"  {line}" for line in _cost_lines(found.cost, style))
+    yield f"  {escape(found.ruby, style)}"
+    if found.without_hook is not None:
+        yield f"  no method events: {escape(found.without_hook, style)}"
+
+
+def _cost_lines(cost: Cost, style: Style) -> Iterator[str]:
+    stopped = duration(cost.stopped_ns, style)
+    how = f"stopped once, for {stopped}"
+    if cost.attempts > 1:
+        longest = duration(cost.longest_ns, style)
+        how = f"stopped {cost.attempts} times, for {stopped}, at most {longest} at once"
+    yield f"{how}; answer after {duration(cost.answer_ns, style)}"
+
+
+def detached_lines(found: Detached, style: Style) -> Iterator[str]:
+    """What is gone, and what is not."""
+    yield f"process {found.pid}: the agent is out of service"
+    yield "  gone: its socket, its threads, and what was armed"
+    if found.tracer is not None:
+        yield f"  process {found.tracer} was tracing through it"
+    yield "  left until the process ends: its code, asleep"
+
+
+def attached_document(found: Attached) -> Document:
+    """JSON of ``attach``; times in ns."""
+    cost = found.cost
+    return {
+        "schema": "rbtrace-py/attach",
+        "version": VERSION,
+        "pid": found.pid,
+        "was_there": cost is None,
+        "attempts": cost.attempts if cost else 0,
+        "stopped_ns": cost.stopped_ns if cost else 0,
+        "longest_ns": cost.longest_ns if cost else 0,
+        "answer_ns": cost.answer_ns if cost else None,
+        "ruby": found.ruby,
+        "method_events": found.without_hook is None,
+        "without_method_events": found.without_hook,
+    }
+
+
+def detached_document(found: Detached) -> Document:
+    """JSON of ``detach``."""
+    return {
+        "schema": "rbtrace-py/detach",
+        "version": VERSION,
+        "pid": found.pid,
+        "tracer": found.tracer,
+    }

@@ -1,0 +1,143 @@
+"""Two measurements of stacks: which methods and stacks took a larger share, which less.
+
+Shares are compared, not weights: one measurement may be longer than the other. A
+method is the same in both by its name and the name of its file, as the folder may be
+another after a deployment.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from posixpath import basename
+from typing import NamedTuple
+
+from rbtrace_py.aggregate.stacks import Share, StackCounts
+from rbtrace_py.model import Frame
+from rbtrace_py.report.exchange.rows import Folding, fold, portable_label
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.terminal.summary import share_text
+from rbtrace_py.report.terminal.weights import amount, idle_text
+from rbtrace_py.report.text import ellipsis
+
+MAX_ROWS = 30
+"""Rows of each table; how many more there are is said."""
+
+_LONGEST = 160
+"""Letters of a stack in a table."""
+
+_UNCHANGED = 0.00005
+"""Shares that differ by less are the same: they would print as equal."""
+
+
+class Change(NamedTuple):
+    """A text, and its shares (0 to 1) before and after."""
+
+    text: str
+    before: float
+    after: float
+
+    @property
+    def by(self) -> float:
+        return self.after - self.before
+
+
+def diff_lines(
+    before: StackCounts, after: StackCounts, folding: Folding, style: Style
+) -> Iterator[str]:
+    """Methods (or with lines, their lines) by self and by total, then stacks."""
+    arrow = style.pick("→", "->")
+    both = f" {arrow} ".join(
+        amount(counts.weight, counts.statistics.unit) for counts in (before, after)
+    )
+    yield style.bold(f"before {arrow} after: {both}")
+    idle = before.statistics.idle + after.statistics.idle
+    if idle:
+        yield style.dim(idle_text(idle))
+    what = "lines" if folding.lines else "methods"
+    old, new = (_shares(counts, folding.lines) for counts in (before, after))
+    weights = (before.weight, after.weight)
+    found = changes(_own(old), _own(new), weights)
+    yield from _table(f"{what}, self", found, style)
+    found = changes(_totals(old), _totals(new), weights)
+    yield from _table(f"{what}, total", found, style)
+    found = changes(_stacks(before, folding), _stacks(after, folding), weights)
+    yield from _table("stacks", found, style)
+
+
+def _own(shares: dict[str, Share]) -> dict[str, int]:
+    return {text: share.own for text, share in shares.items()}
+
+
+def _totals(shares: dict[str, Share]) -> dict[str, int]:
+    return {text: share.total for text, share in shares.items()}
+
+
+def changes(
+    before: Mapping[str, int], after: Mapping[str, int], weights: tuple[int, int]
+) -> list[Change]:
+    """What has another share of its ``weights``, the greatest change first."""
+    weight, new_weight = weights
+    found = [
+        Change(
+            text,
+            before.get(text, 0) / weight if weight else 0.0,
+            after.get(text, 0) / new_weight if new_weight else 0.0,
+        )
+        for text in before.keys() | after.keys()
+    ]
+    changed = (change for change in found if abs(change.by) >= _UNCHANGED)
+    return sorted(changed, key=lambda change: (-abs(change.by), change.text))
+
+
+def _shares(counts: StackCounts, lines: bool) -> dict[str, Share]:
+    found: dict[str, Share] = {}
+    for share in counts.by_line() if lines else counts.by_method():
+        text = share_text(portable(share.frame), lines)
+        known = found.get(text)
+        if known is not None:
+            own, total = share.own + known.own, share.total + known.total
+            share = Share(share.frame, own, total)  # noqa: PLW2901
+        found[text] = share
+    return found
+
+
+def portable(frame: Frame) -> Frame:
+    """A frame by which it is known on another machine, or in another release."""
+    return Frame(frame.kind, frame.name, frame.label, basename(frame.path), frame.line)
+
+
+def _stacks(counts: StackCounts, folding: Folding) -> dict[str, int]:
+    """Weights by folded text, with the names of files alone."""
+    folded = fold(counts, folding)
+    names = [portable_label(label).text for label in folded.labels]
+    found: Counter[str] = Counter()
+    for row, weight in folded.stacks.items():
+        found[";".join(names[number] for number in row)] += weight
+    return found
+
+
+def _table(heading: str, found: list[Change], style: Style) -> Iterator[str]:
+    yield ""
+    yield style.dim(f"% before   % after   change  {heading}")
+    for change in found[:MAX_ROWS]:
+        yield _row(change, style)
+    if not found:
+        yield "  the same"
+    if len(found) > MAX_ROWS:
+        yield style.dim(f"  and {len(found) - MAX_ROWS:,} smaller changes")
+
+
+def _row(change: Change, style: Style) -> str:
+    paint = style.red if change.by > 0 else style.green
+    by = paint(f"{100 * change.by:+7.2f}")
+    columns = f"{100 * change.before:8.2f}  {100 * change.after:8.2f}  {by}"
+    return f"{columns}  {_innermost(change.text, style)}"
+
+
+def _innermost(text: str, style: Style) -> str:
+    """As many of a stack's frames as fit, at least one."""
+    if len(text) <= _LONGEST:
+        return text
+    start = text.find(";", len(text) - _LONGEST)
+    return f"{ellipsis(style)}{text[start if start >= 0 else text.rfind(';') :]}"

@@ -1,0 +1,254 @@
+"""``dump``: threads and their stacks, the innermost frame first."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+
+from rbtrace_py.aggregate.dump import Dump, DumpedFiber, DumpedThread
+from rbtrace_py.model import Frame, FrameKind, SampleFlags, Stack, ThreadState
+from rbtrace_py.report.json.results import VERSION, Document
+from rbtrace_py.report.paths import shown_path
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.text import cut_left, escape, fitted, width, wrap
+from rbtrace_py.report.units import duration
+
+_INDENT = "    "
+_KERNEL_STATES = {
+    "D": "in the kernel",
+    "T": "stopped",
+    "t": "stopped by a debugger",
+    "Z": "ended",
+    "X": "ended",
+}
+
+
+def dump_lines(dump: Dump, style: Style, lines: bool = True) -> Iterator[str]:
+    """A heading, and a paragraph for each thread; ``lines``: with line numbers."""
+    frames = _Frames(style, lines, dump.folder)
+    yield from _wrapped(_heading(dump), style, style.bold)
+    yield from _wrapped(_when(dump, style), style, style.dim)
+    for note in dump.notes:
+        yield from _wrapped(f"({_shown(note, style)})", style, style.yellow)
+    for thread in dump.threads:
+        yield ""
+        yield from _thread(thread, frames, style)
+
+
+def _wrapped(text: str, style: Style, paint: Callable[[str], str]) -> Iterator[str]:
+    for line in wrap(text, style.width):
+        yield paint(fitted(line, style.width, style))
+
+
+def _heading(dump: Dump) -> str:
+    where = f"process {dump.pid}" if dump.pid else "a process"
+    if dump.core is not None:
+        where = f"core of {where}"
+    return f"Ruby {dump.ruby_version}, {where}: {dump.command or '(no command line)'}"
+
+
+def _when(dump: Dump, style: Style) -> str:
+    count = len(dump.threads)
+    words = [f"{count} thread{'' if count == 1 else 's'}"]
+    if dump.core is not None:
+        words.insert(0, dump.core)
+        words.append(_signal(dump.signal))
+    if dump.time_ns is not None:
+        clock = datetime.fromtimestamp(dump.time_ns / 1e9)
+        words.insert(0, f"{clock:%Y-%m-%d %H:%M:%S}")
+    if dump.stopped_ns is not None:
+        words.append(f"stopped for {duration(dump.stopped_ns, style)}")
+    if dump.failed:
+        words.append(f"{dump.failed} could not be read")
+    return ", ".join(word for word in words if word)
+
+
+def _signal(number: int) -> str:
+    if number == 0:
+        return ""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _thread(thread: DumpedThread, frames: _Frames, style: Style) -> Iterator[str]:
+    paint = _PAINTS.get(thread.state, Style.bold)
+    name = _shown(thread_name(thread), style)
+    name = fitted(name, max(style.width - 40, 20), style)
+    rest = ", ".join(_facts(thread))
+    yield f"{style.bold(name)} {paint(style, rest)}"
+    yield from _stack(thread.stack, thread.flags, frames, style)
+    for fiber in thread.fibers:
+        yield from _fiber(fiber, frames, style)
+
+
+_PAINTS = {
+    ThreadState.RUNNING: Style.green,
+    ThreadState.WAITING: Style.yellow,
+    ThreadState.SLEEPING: Style.dim,
+}
+
+
+def _shown(text: str, style: Style) -> str:
+    """Texts of a dump are safe already, but may not be ASCII."""
+    return escape(text, style) if style.ascii and not text.isascii() else text
+
+
+def thread_name(thread: DumpedThread) -> str:
+    """``"worker"``; the main thread of Ruby has no name of its own."""
+    name = thread.thread.name or ("main" if thread.thread.is_main else "")
+    return f'"{name}"' if name else "thread"
+
+
+def _facts(thread: DumpedThread) -> Iterator[str]:
+    known = thread.thread
+    yield f"tid {known.tid}" if known.tid is not None else "no kernel thread known"
+    if known.ractor != 1:
+        yield f"ractor {known.ractor}"
+    if thread.kernel_state in _KERNEL_STATES:
+        yield _KERNEL_STATES[thread.kernel_state]
+        return
+    if thread.state is not ThreadState.UNKNOWN:
+        yield _STATES[thread.state]
+    if thread.on_cpu:
+        yield "on a CPU"
+
+
+_STATES = {
+    ThreadState.RUNNING: "running",
+    ThreadState.WAITING: "waiting for the lock",
+    ThreadState.SLEEPING: "sleeping",
+}
+
+
+def _fiber(fiber: DumpedFiber, frames: _Frames, style: Style) -> Iterator[str]:
+    yield f"  {style.cyan(f'suspended fiber {fiber.address:#x}')}"
+    yield from _stack(fiber.stack, fiber.flags, frames, style)
+
+
+def _stack(
+    stack: Stack | None, flags: SampleFlags, frames: _Frames, style: Style
+) -> Iterator[str]:
+    if stack is None:
+        yield _INDENT + style.red("(its stack could not be read)")
+        return
+    if flags & SampleFlags.TRIMMED:
+        yield _INDENT + style.yellow("(innermost frames missing)")
+    if not stack.frames:
+        yield _INDENT + style.dim("(no Ruby frames)")
+    for frame in reversed(stack.frames):
+        yield from frames.lines(frame)
+    if flags & SampleFlags.TRUNCATED:
+        yield _INDENT + style.yellow("(outermost frames missing)")
+
+
+class _Frames:
+    """Lines of frames; threads mostly share those they stand on."""
+
+    def __init__(self, style: Style, with_lines: bool, folder: str) -> None:
+        self._style, self._with_lines = style, with_lines
+        self._folder = folder
+        self._known: dict[int, tuple[Frame, list[str]]] = {}
+
+    def lines(self, frame: Frame) -> list[str]:
+        known = self._known.get(id(frame))
+        if known is None:
+            place = _place(frame, self._with_lines, self._folder)
+            lines = list(_frame(frame, place, self._style))
+            # Kept with the frame, whose id stays its own that way.
+            known = self._known[id(frame)] = (frame, lines)
+        return known[1]
+
+
+def _frame(frame: Frame, place: str, style: Style) -> Iterator[str]:
+    """Name and place; the place on a line of its own where both do not fit.
+
+    Where programs read them, both are on one line, however long it is.
+    """
+    name = _shown(frame.name, style)
+    place = _shown(place, style)
+    if not place:
+        yield _INDENT + fitted(name, style.room - len(_INDENT), style)
+        return
+    is_fitting = len(_INDENT) + width(name) + 2 + width(place) <= style.room
+    if is_fitting or style.is_whole:
+        yield f"{_INDENT}{name}  {style.dim(place)}"
+        return
+    yield _INDENT + fitted(name, style.room - len(_INDENT), style)
+    place = cut_left(place, style.room - 2 * len(_INDENT), style)
+    yield 2 * _INDENT + style.dim(place)
+
+
+def _place(frame: Frame, lines: bool, folder: str) -> str:
+    """``path:line``; a C function is where it is called."""
+    line = "?" if frame.line is None else str(frame.line)
+    path = shown_path(frame.path, folder)
+    where = f"{path}:{line}" if path and lines else path
+    return f"{where} (C)".strip() if frame.kind is FrameKind.C else where
+
+
+# ----------------------------------------------------------------------- JSON
+
+
+def dump_document(dumps: Sequence[Dump]) -> Document:
+    """All processes in one document; frames are innermost first."""
+    return {
+        "schema": "rbtrace-py/dump",
+        "version": VERSION,
+        "processes": [_process(dump) for dump in dumps],
+    }
+
+
+def _process(dump: Dump) -> Document:
+    return {
+        "pid": dump.pid or None,
+        "core": dump.core,
+        "command": dump.command,
+        "ruby_version": dump.ruby_version,
+        "time_ns": dump.time_ns,
+        "stopped_ns": dump.stopped_ns,
+        "signal": dump.signal or None,
+        "failed": dump.failed,
+        "notes": list(dump.notes),
+        "threads": [_thread_document(thread) for thread in dump.threads],
+    }
+
+
+def _thread_document(thread: DumpedThread) -> Document:
+    return {
+        "tid": thread.thread.tid,
+        "name": thread.thread.name,
+        "main": thread.thread.is_main,
+        "ractor": thread.thread.ractor,
+        "address": thread.thread.address,
+        "state": thread.state.name.lower(),
+        "on_cpu": thread.on_cpu,
+        "kernel_state": thread.kernel_state or None,
+        "fiber": thread.fiber or None,
+        **_stack_document(thread.stack, thread.flags),
+        "fibers": [
+            {"address": fiber.address, **_stack_document(fiber.stack, fiber.flags)}
+            for fiber in thread.fibers
+        ],
+    }
+
+
+def _stack_document(stack: Stack | None, flags: SampleFlags) -> Document:
+    frames = None if stack is None else [_frame_document(f) for f in stack.frames[::-1]]
+    return {
+        "trimmed": bool(flags & SampleFlags.TRIMMED),
+        "truncated": bool(flags & SampleFlags.TRUNCATED),
+        "frames": frames,
+    }
+
+
+def _frame_document(frame: Frame) -> Document:
+    return {
+        "kind": frame.kind.name.lower(),
+        "name": frame.name,
+        "label": frame.label,
+        "path": frame.path or None,
+        "line": frame.line,
+    }

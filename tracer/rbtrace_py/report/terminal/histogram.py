@@ -1,0 +1,187 @@
+"""A distribution as a person reads it: percentiles, and bars in few rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from rbtrace_py.aggregate.histogram import Distribution
+from rbtrace_py.report import units
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.terminal.histogram_rows import HistogramRow, rows
+from rbtrace_py.report.text import fitted, pad, pad_left, width
+from rbtrace_py.report.units import Format, Number
+
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_INDENT = "  "
+_LONGEST_BAR = 40
+_SHORTEST_BAR = 8
+_SHARE_WIDTH = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Notation:
+    """How a report writes values.
+
+    value: those measured
+    edge: those between rows of a picture
+    cell: those measured, in a table whose headings say the ``unit``
+    unit: empty where cells say theirs
+    has_total: does a sum say something?
+    """
+
+    value: Format
+    edge: Format
+    cell: Format
+    unit: str = ""
+    has_total: bool = False
+
+
+def times(style: Style, unit: units.Unit = "auto") -> Notation:
+    """Nanoseconds."""
+
+    def value(number: Number) -> str:
+        return units.duration(number, style, unit)
+
+    def edge(number: Number) -> str:
+        return units.edge(number, style, unit)
+
+    def cell(number: Number) -> str:
+        return units.scaled(number, unit)
+
+    if unit == "auto":
+        return Notation(value, edge, value, has_total=True)
+    return Notation(value, edge, cell, units.unit_name(unit, style), has_total=True)
+
+
+NUMBERS = Notation(units.value, units.plain, units.value)
+
+
+def header(title: str, count: int, elapsed_ns: int, style: Style) -> str:
+    """``title``, escaped before, with how much was seen in what time."""
+    seen = f"{units.whole(count)} in {units.span(elapsed_ns)}"
+    rate = units.rate(count, elapsed_ns)
+    if rate and count:
+        seen += f"  {rate}"
+    title = fitted(title, max(style.width - len(seen) - 2, 16), style)
+    gap = max(style.width - width(title) - len(seen), 2)
+    return f"{style.bold(title)}{' ' * gap}{seen}"
+
+
+def picture(
+    distribution: Distribution,
+    total: int,
+    notation: Notation,
+    style: Style,
+    least: int = 0,
+) -> Iterator[str]:
+    """Percentiles, an empty line, and the rows; nothing for no values.
+
+    least: values for each row; where there are fewer the rows are left out
+    """
+    if not distribution.count:
+        return
+    yield from _facts(distribution, total, notation, style)
+    found = rows(distribution)
+    if distribution.count >= least * len(found):
+        yield ""
+        yield from _bars(found, notation, style)
+
+
+def _facts(
+    distribution: Distribution, total: int, notation: Notation, style: Style
+) -> Iterator[str]:
+    facts = [
+        ("min", distribution.min),
+        *((f"p{p:g}", distribution.percentile(p)) for p in (50, 90, 99, 99.9)),
+        ("max", distribution.max),
+        ("mean", distribution.mean),
+    ]
+    if notation.has_total:
+        facts.append(("total", total))
+    yield from _grid([(name, notation.value(fact)) for name, fact in facts], style)
+
+
+def _grid(cells: Sequence[tuple[str, str]], style: Style) -> Iterator[str]:
+    """Names and values in as many columns, up to four, as there is room for."""
+    names = max(len(name) for name, _ in cells)
+    values = max(len(value) for _, value in cells)
+    size = len(_INDENT) + names + 2 + values
+    across = max(min(4, (style.width - 2) // (size + 1)), 1)
+    gap = " " * min((style.width - across * size) // across, 4)
+    for start in range(0, len(cells), across):
+        line = gap.join(
+            f"{_INDENT}{style.dim(name.ljust(names))}  {value.rjust(values)}"
+            for name, value in cells[start : start + across]
+        )
+        yield line
+
+
+def _bars(
+    found: Sequence[HistogramRow], notation: Notation, style: Style
+) -> Iterator[str]:
+    labels = row_labels(found, notation, style)
+    counts = [units.whole(row.count) for row in found]
+    label_width = max(map(width, labels))
+    count_width = max(len("count"), *map(len, counts))
+    fixed = len(_INDENT) + label_width + 2 + 2 + count_width
+    headings = [_share("%"), _share("sum %")]
+    while headings and style.width - fixed - _width_of(headings) < _SHORTEST_BAR:
+        headings.pop()
+    room = style.width - fixed - _width_of(headings)
+    longest = max(min(room, _LONGEST_BAR), _SHORTEST_BAR)
+    heading = f"{'count'.rjust(count_width)}{''.join(headings)}"
+    yield f"{_INDENT}{' ' * (label_width + 2 + longest + 2)}{style.dim(heading)}"
+    most = max(row.count for row in found)
+    bars = [pad(bar(row.count, most, longest, style), longest) for row in found]
+    for label, drawn, count, shares in zip(
+        labels, bars, counts, _shares(found), strict=True
+    ):
+        start = f"{_INDENT}{style.dim(pad_left(label, label_width))}"
+        shown = shares[: _width_of(headings)]
+        yield f"{start}  {style.cyan(drawn)}  {count.rjust(count_width)}{shown}"
+
+
+def _width_of(columns: Sequence[str]) -> int:
+    return sum(map(len, columns))
+
+
+def _shares(found: Sequence[HistogramRow]) -> Iterator[str]:
+    """Of each row its share, and that of all up to it."""
+    counts = [row.count for row in found]
+    everything = sum(counts)
+    for count, so_far in zip(counts, accumulate(counts), strict=True):
+        own, running = units.share(count, everything), units.share(so_far, everything)
+        yield _share(own) + _share(running)
+
+
+def _share(text: str) -> str:
+    return text.rjust(_SHARE_WIDTH)
+
+
+def row_labels(
+    found: Sequence[HistogramRow], notation: Notation, style: Style
+) -> list[str]:
+    if len(found) == 1 and found[0].high is None:
+        return [notation.value(found[0].low)]
+    dash = style.pick("–", "-")
+    lows = [notation.edge(row.low) for row in found]
+    highs = ["" if row.high is None else notation.edge(row.high) for row in found]
+    left, right = max(map(width, lows)), max(map(width, highs))
+    if not right:
+        return lows
+    return [
+        f"{pad_left(low, left)} {dash if high else ' '} {pad_left(high, right)}"
+        for low, high in zip(lows, highs, strict=True)
+    ]
+
+
+def bar(part: int, most: int, columns: int, style: Style) -> str:
+    """A bar of up to so many columns; what is there is never without a mark."""
+    if not part:
+        return ""
+    if style.ascii:
+        return "#" * round(part * columns / most) or "."
+    eighths = max(round(part * columns * 8 / most), 1)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()

@@ -1,0 +1,205 @@
+"""What a process says of itself: values, backtraces, memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from rbtrace_py.aggregate.inside import (
+    Evaluated,
+    MemoryUse,
+    Raised,
+    RubyThread,
+    Scalar,
+)
+from rbtrace_py.errors import RbtraceError
+from rbtrace_py.report.json.results import VERSION, Document
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.text import cut, escape, fitted, pad, pad_left
+from rbtrace_py.report.units import share, whole
+
+_SPECIAL = re.compile(r"[^\\\n\t]?[^\x20-\x7e\n\t]+")
+_MARGIN = "  "
+_MOST_CALLERS = 20
+"""Lines of a backtrace at its beginning and at its end; of a short one all."""
+
+
+def shown(text: str, style: Style) -> str:
+    """Text of a process as it is, but for what would steer a terminal."""
+    return _SPECIAL.sub(lambda found: escape(found[0], style), text)
+
+
+def value_lines(
+    found: Evaluated, style: Style, has_arrow: bool = True
+) -> Iterator[str]:
+    """``=> 42``, or the value alone."""
+    arrow = f"{style.dim('=>')} " if has_arrow else ""
+    yield f"{arrow}{shown(found.value, style)}"
+
+
+def raised_lines(found: Raised, style: Style) -> Iterator[str]:
+    """As Ruby tells of an error: place, message and class, the callers."""
+    place, callers = found.backtrace[:1], found.backtrace[1:]
+    first, *others = found.message.split("\n")
+    class_name = f" ({shown(found.class_name, style)})" if found.class_name else ""
+    what = style.red(f"{shown(first, style)}{class_name}")
+    yield ": ".join([*(shown(line, style) for line in place), what])
+    yield from (shown(line, style) for line in others)
+    yield from (f"{_MARGIN}{line}" for line in _shortened(callers, style))
+
+
+def _shortened(callers: Sequence[str], style: Style) -> Iterator[str]:
+    """Both ends of a long backtrace, as of a recursion without end."""
+    left_out = len(callers) - 2 * _MOST_CALLERS
+    for number, line in enumerate(callers):
+        if left_out <= 1 or not _MOST_CALLERS <= number < _MOST_CALLERS + left_out:
+            yield f"from {shown(line, style)}"
+        elif number == _MOST_CALLERS:
+            yield f"… {whole(left_out)} more …"
+
+
+def backtrace_lines(
+    pid: int, threads: Sequence[RubyThread], style: Style
+) -> Iterator[str]:
+    """A heading, and a paragraph for each thread, the innermost call first."""
+    count = len(threads)
+    yield style.bold(f"process {pid}, {count} thread{'' if count == 1 else 's'}")
+    for thread in threads:
+        yield ""
+        yield style.bold(fitted(_heading(thread, style), style.width, style))
+        lines = thread.backtrace or ("(no Ruby code)",)
+        yield from (f"{_MARGIN}{shown(line, style)}" for line in lines)
+
+
+def _heading(thread: RubyThread, style: Style) -> str:
+    """``thread 1234 "worker", sleep``"""
+    words = ["thread"]
+    if thread.native_id is not None:
+        words.append(str(thread.native_id))
+    if thread.name is not None:
+        words.append(f'"{escape(thread.name, style)}"')
+    marks = [thread.status or "ended"]
+    if thread.is_main:
+        marks.insert(0, "main")
+    return f"{' '.join(words)}, {', '.join(escape(mark, style) for mark in marks)}"
+
+
+def memory_lines(pid: int, found: MemoryUse, style: Style) -> Iterator[str]:
+    """Three tables: what the kernel says, the objects, ``GC.stat``."""
+    sizes = {"resident": found.rss, "proportional": found.pss, "swapped": found.swap}
+    yield from _table(f"process {pid}", _sizes(sizes), style)
+    yield ""
+    yield from _table("objects", _objects(found.objects), style)
+    yield ""
+    stat = [(name, _cell(value), "") for name, value in found.gc.items()]
+    yield from _table("GC.stat", stat, style)
+
+
+Row = tuple[str, str, str]
+
+
+def _sizes(sizes: Mapping[str, int | None]) -> list[Row]:
+    return [
+        (name, whole(size), f"{size / (1 << 20):.1f} MiB")
+        for name, size in sizes.items()
+        if size is not None
+    ]
+
+
+def _objects(objects: Mapping[str, Scalar]) -> list[Row]:
+    """The most frequent type first; TOTAL is of slots, the free ones too."""
+    numbers = {name: n for name, n in objects.items() if isinstance(n, int)}
+    total = numbers.pop("TOTAL", 0)
+    rows = sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
+    table = [(name, whole(n), f"{share(n, total)} %") for name, n in rows if total]
+    return [*table, ("TOTAL", whole(total), "")]
+
+
+def _cell(value: Scalar) -> str:
+    return whole(value) if type(value) is int else str(value)
+
+
+def _table(heading: str, rows: Sequence[Row], style: Style) -> Iterator[str]:
+    yield style.bold(heading)
+    safe = [[escape(cell, style) for cell in row] for row in rows]
+    names, numbers, rests = (
+        max((len(row[column]) for row in safe), default=0) for column in range(3)
+    )
+    for name, number, rest in safe:
+        line = f"{_MARGIN}{pad(name, names)}  {pad_left(number, numbers)}"
+        line += f"  {pad_left(rest, rests)}"
+        yield cut(line.rstrip(), style.width, style)
+
+
+def eval_document(
+    pid: int, code: str, found: Evaluated | Raised | RbtraceError, out: str, err: str
+) -> Document:
+    """JSON of ``eval``; ``error`` is None where there is a value."""
+    value = found if isinstance(found, Evaluated) else None
+    return {
+        **_head("eval", pid),
+        "code": code,
+        "value": value and value.value,
+        "class": value and value.class_name,
+        "time_ns": value and value.time_ns,
+        "error": None if isinstance(found, Evaluated) else _error(found),
+        "stdout": out,
+        "stderr": err,
+    }
+
+
+def _error(found: Raised | RbtraceError) -> Document:
+    """``class`` is None for what is no exception, as where the time was over."""
+    if isinstance(found, RbtraceError):
+        return {"class": None, "message": str(found), "backtrace": []}
+    return {
+        "class": found.class_name or None,
+        "message": found.message,
+        "backtrace": list(found.backtrace),
+    }
+
+
+def backtraces_document(pid: int, threads: Sequence[RubyThread]) -> Document:
+    """JSON of ``backtraces``."""
+    return {
+        **_head("backtraces", pid),
+        "threads": [
+            {
+                "native_id": thread.native_id,
+                "name": thread.name,
+                "status": thread.status,
+                "main": thread.is_main,
+                "agent": thread.is_agent,
+                "backtrace": list(thread.backtrace),
+            }
+            for thread in threads
+        ],
+    }
+
+
+def memory_document(pid: int, found: MemoryUse) -> Document:
+    """JSON of ``memory``; sizes in bytes, None where unknown."""
+    return {
+        **_head("memory", pid),
+        "rss": found.rss,
+        "pss": found.pss,
+        "swap": found.swap,
+        "objects": dict(found.objects),
+        "gc": dict(found.gc),
+    }
+
+
+def fork_lines(pid: int, copy: int) -> Iterator[str]:
+    """What a copy of a process is good for, and how to be rid of it."""
+    yield f"rbtrace-py: process {copy} is a copy of {pid}, and stopped"
+    yield f"{_MARGIN}look at it  gdb -p {copy}, or gcore {copy}"
+    yield f"{_MARGIN}end it      kill -KILL {copy}"
+
+
+def fork_document(pid: int, copy: int) -> Document:
+    """JSON of ``fork``."""
+    return {**_head("fork", pid), "copy": copy}
+
+
+def _head(command: str, pid: int) -> Document:
+    return {"schema": f"rbtrace-py/{command}", "version": VERSION, "pid": pid}

@@ -1,0 +1,217 @@
+"""Tables of methods as a profiler has them, and counts of methods and objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from rbtrace_py.aggregate.methods import MethodGroup
+from rbtrace_py.aggregate.results import Group, Result
+from rbtrace_py.report import units
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.terminal.histogram import Notation, header, picture, times
+from rbtrace_py.report.terminal.notes import note_lines
+from rbtrace_py.report.terminal.tables import Column, count_columns, rate_column, table
+from rbtrace_py.report.text import cut_left, ellipsis, escape, key_label, width
+from rbtrace_py.report.units import Unit
+
+SORTS = ("total", "self", "calls", "p50", "p99", "max")
+TOP = 30
+_PICTURES = 3
+"""Up to so many rows get a picture each before the table."""
+
+
+def methods_report(
+    result: Result,
+    style: Style,
+    unit: Unit = "auto",
+    sort: str = "total",
+    top: int = TOP,
+    pictures: bool = False,
+) -> Iterator[str]:
+    """A table a series, of what has no key a picture; then what is not in them.
+
+    pictures: of single rows too, where there are few
+    top: rows of a table
+    """
+    notation = times(style, unit)
+    for series in result.series:
+        groups = _of(result, series)
+        yield _header(result, series, groups, style)
+        yield ""
+        yield from _pictures(groups, notation, style, pictures)
+        has_left = bool(result.counters.get("abandoned"))
+        keyed = [group for group in groups if _is_row(group, result.by, has_left)]
+        if keyed:
+            rows = sorted(keyed, key=lambda group: (*_order(group, sort), _name(group)))
+            columns = _time_columns(notation, all(map(_has_total, keyed)))
+            if has_left:
+                columns.insert(1, _NO_RETURN)
+            yield from _rows(rows, columns, result.by or "", style, top)
+    yield from note_lines(result, style)
+
+
+def counts_report(result: Result, style: Style, top: int = TOP) -> Iterator[str]:
+    """Counts and rates: one table of all series, or with ``--by`` a table each."""
+    if result.by is None:
+        seen = {group.series: group for group in result.groups}
+        groups = [seen.get(name, Group(name, None, 0)) for name in result.series]
+        title = "all" if len(groups) > 1 else result.series[0]
+        yield _header(result, title, groups, style)
+        yield ""
+        columns = [*count_columns(groups), rate_column(result)]
+        yield from table(groups, "", lambda g: escape(g.series, style), columns, style)
+        yield ""
+    else:
+        for series in result.series:
+            yield from _count_table(result, series, style, top)
+    yield from note_lines(result, style)
+
+
+def _count_table(result: Result, series: str, style: Style, top: int) -> Iterator[str]:
+    groups = _of(result, series)
+    yield _header(result, series, groups, style)
+    yield ""
+    if any(group.count for group in groups):
+        rows = sorted(groups, key=lambda group: (-group.count, _name(group)))
+        columns = [*count_columns(rows), rate_column(result)]
+        yield from _rows(rows, columns, result.by or "", style, top)
+
+
+def _rows(
+    rows: Sequence[Group], columns: Sequence[Column], by: str, style: Style, top: int
+) -> Iterator[str]:
+    """The first ones, how many more there are, and an empty line."""
+
+    def label(group: Group) -> str:
+        return key_label(group, style)
+
+    yield from table(rows[:top], by, label, columns, style, _shorter)
+    if len(rows) > top:
+        more = units.whole(len(rows) - top)
+        yield style.dim(f"  and {more} more (--top shows more of them)")
+    yield ""
+
+
+def _shorter(name: str, columns: int, style: Style) -> str:
+    """``…::Server#run``: outer modules go first, and whole, if that is enough.
+
+    The end of a method's name says more than the beginning of its module's.
+    """
+    if width(name) <= columns:
+        return name
+    mark = ellipsis(style)
+    place = name.find("::")
+    while place >= 0:
+        if len(mark) + width(name[place:]) <= columns:
+            return mark + name[place:]
+        place = name.find("::", place + 2)
+    return cut_left(name, columns, style)
+
+
+def _of(result: Result, series: str) -> list[Group]:
+    return [group for group in result.groups if group.series == series]
+
+
+def _header(result: Result, title: str, groups: Sequence[Group], style: Style) -> str:
+    seen = sum(group.count for group in groups)
+    elapsed = result.ended_ns - result.started_ns
+    return header(escape(title, style), seen, elapsed, style)
+
+
+def _pictures(
+    groups: Sequence[Group], notation: Notation, style: Style, pictures: bool
+) -> Iterator[str]:
+    full = [g for g in groups if g.distribution is not None and g.distribution.count]
+    few = pictures and len(full) <= _PICTURES
+    for group in full:
+        if group.key is not None and not few:
+            continue
+        assert group.distribution is not None
+        if len(full) > 1:
+            yield style.bold(key_label(group, style))
+        summed = group.summed if isinstance(group, MethodGroup) else group.total
+        # Of two calls a picture would be rows of zeros.
+        least = 0 if group.key is None else 1
+        yield from picture(group.distribution, summed, notation, style, least)
+        yield ""
+
+
+def _is_row(group: Group, by: str | None, has_left: bool) -> bool:
+    """Calls that are all running still are told of by the notes alone."""
+    return by is not None and bool(group.count or (has_left and _entries(group)))
+
+
+def _time_columns(notation: Notation, has_total: bool) -> list[Column]:
+    def heading(name: str) -> str:
+        return f"{name} {notation.unit}".rstrip()
+
+    def timed(time: Callable[[Group], int]) -> Callable[[Group], str]:
+        return lambda group: notation.cell(time(group)) if group.count else "-"
+
+    def percentile(wanted: float) -> Column:
+        def cell(group: Group) -> str:
+            values = group.distribution
+            if values is None or not values.count:
+                return "-"
+            # A bucket's end may lie beyond the longest call.
+            found = values.percentile(wanted)
+            return notation.cell(min(found, _highest(group) or found))
+
+        return Column(heading(f"p{wanted:g}"), cell)
+
+    total = Column(heading("total"), timed(lambda group: group.total))
+    return [
+        Column("calls", lambda group: units.whole(group.count)),
+        *([total] if has_total else []),
+        Column(heading("self"), timed(_own)),
+        percentile(50),
+        percentile(99),
+        Column(heading("max"), timed(_highest)),
+    ]
+
+
+def _entries(group: Group) -> int:
+    return group.entries if isinstance(group, MethodGroup) else group.count
+
+
+def _unreturned(group: Group) -> int:
+    """Calls that began and did not return: left without one, or running still."""
+    return max(_entries(group) - group.count, 0)
+
+
+_NO_RETURN = Column("no return", lambda group: units.whole(_unreturned(group)))
+
+
+def _has_total(group: Group) -> bool:
+    return not isinstance(group, MethodGroup) or group.has_total
+
+
+def _own(group: Group) -> int:
+    return group.own if isinstance(group, MethodGroup) else 0
+
+
+def _highest(group: Group) -> int:
+    return group.highest if isinstance(group, MethodGroup) else 0
+
+
+def _order(group: Group, sort: str) -> tuple[float, int]:
+    """Largest first, by what was asked for, then by the total; or self without one."""
+    values = group.distribution
+    if not _has_total(group):
+        group = replace(group, total=_own(group))
+    if sort == "self":
+        size: float = _own(group)
+    elif sort == "calls":
+        size = group.count
+    elif sort == "max":
+        size = _highest(group)
+    elif sort == "total" or values is None:
+        size = group.total
+    else:
+        size = values.percentile(float(sort.removeprefix("p")))
+    return -size, -group.total
+
+
+def _name(group: Group) -> str:
+    return str(group.key)

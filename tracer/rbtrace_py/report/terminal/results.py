@@ -1,0 +1,105 @@
+"""Whole reports of latency, values and count: what a command prints at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rbtrace_py.aggregate.results import Group, Result
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.terminal.histogram import (
+    NUMBERS,
+    Notation,
+    header,
+    picture,
+    times,
+)
+from rbtrace_py.report.terminal.notes import note_lines
+from rbtrace_py.report.terminal.tables import (
+    Sort,
+    count_columns,
+    distribution_columns,
+    in_order,
+    key_table,
+    rate_column,
+    table,
+)
+from rbtrace_py.report.text import escape
+from rbtrace_py.report.units import Unit
+
+
+def latency_report(
+    result: Result, style: Style, unit: Unit = "auto", sort: Sort = "total"
+) -> Iterator[str]:
+    """Pictures, a series each, or with ``--by`` tables; then what is not in them."""
+    notation = times(style, unit)
+    for series in result.series:
+        yield from _series(result, series, notation, sort, style)
+    yield from note_lines(result, style)
+
+
+def values_report(result: Result, style: Style, sort: Sort = "count") -> Iterator[str]:
+    """As ``latency_report``, of numbers; of texts and bools the top values."""
+    notation = times(style) if result.unit == "ns" else NUMBERS
+    for series in result.series:
+        yield from _series(result, series, notation, sort, style)
+    yield from note_lines(result, style)
+
+
+def count_report(result: Result, style: Style) -> Iterator[str]:
+    """One table of all series, or with ``--by`` a table each."""
+    if result.by is not None:
+        for series in result.series:
+            yield from _series(result, series, NUMBERS, "count", style)
+    else:
+        yield from _counts(result, style)
+        yield ""
+    yield from note_lines(result, style)
+
+
+def _counts(result: Result, style: Style) -> Iterator[str]:
+    seen = {group.series: group for group in result.groups}
+    groups = [seen.get(name, Group(name, None, 0)) for name in result.series]
+    columns = [*count_columns(groups), rate_column(result)]
+    title = "all probes" if len(groups) > 1 else result.series[0]
+    yield _header(result, title, groups, style)
+    yield ""
+    yield from table(
+        in_order(groups, "count"),
+        "probe",
+        lambda group: escape(group.series, style),
+        columns,
+        style,
+    )
+
+
+def _series(
+    result: Result, series: str, notation: Notation, sort: Sort, style: Style
+) -> Iterator[str]:
+    groups = [group for group in result.groups if group.series == series]
+    title = f"{series} {result.operand}" if result.operand else series
+    yield _header(result, title, groups, style)
+    yield ""
+    if not any(group.count for group in groups):
+        return
+    if result.by is not None:
+        yield from _by(groups, result.by, notation, sort, style)
+        yield ""
+        return
+    for group in groups:
+        if group.distribution is not None and group.distribution.count:
+            yield from picture(group.distribution, group.total, notation, style)
+            yield ""
+
+
+def _by(
+    groups: Sequence[Group], by: str, notation: Notation, sort: Sort, style: Style
+) -> Iterator[str]:
+    has_values = any(group.distribution is not None for group in groups)
+    columns = distribution_columns(notation) if has_values else count_columns(groups)
+    yield from key_table(in_order(groups, sort), by, columns, style)
+
+
+def _header(result: Result, title: str, groups: Sequence[Group], style: Style) -> str:
+    seen = sum(group.count for group in groups)
+    elapsed = result.ended_ns - result.started_ns
+    return header(escape(title, style), seen, elapsed, style)

@@ -1,0 +1,74 @@
+"""Summaries: what of everything is a method's own, and what passes through it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from rbtrace_py.aggregate.profile import Profile
+from rbtrace_py.aggregate.stacks import Share
+from rbtrace_py.model import Frame, FrameKind
+from rbtrace_py.report.exchange.rows import clean, frame_text
+from rbtrace_py.report.paths import shown_path
+from rbtrace_py.report.sample_query import ReportOptions
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.terminal.cpu import cpu_lines
+from rbtrace_py.report.terminal.weights import percent, statistics_lines
+from rbtrace_py.report.text import cut_left, width
+
+_SHORTEST_PLACE = 16
+"""Columns that are left of a path, however long the name is."""
+
+
+def summary_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
+    """``% self  % total  name`` by method."""
+    yield from _lines(profile, profile.counts.by_method(), options, lines=False)
+
+
+def summary_by_line_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
+    """``% self  % total  name`` by line."""
+    yield from _lines(profile, profile.counts.by_line(), options, lines=True)
+
+
+def _lines(
+    profile: Profile, shares: Sequence[Share], options: ReportOptions, lines: bool
+) -> Iterator[str]:
+    style = options.style
+    if options.title:
+        yield style.bold(clean(options.title))
+    everything = profile.one_cpu or profile.counts.weight
+    if profile.one_cpu:
+        share = percent(profile.counts.weight, everything)
+        yield f"on a CPU: {share} % of one CPU for the time that passed"
+    yield style.dim("% self  % total  name")
+    for frame, own, total in shares:
+        columns = f"{percent(own, everything):>6}  {percent(total, everything):>7}  "
+        room = style.room - len(columns)
+        yield columns + _fitted(frame, lines, room, profile.meta.folder, style)
+    yield ""
+    if profile.cpu is not None:
+        yield from cpu_lines(profile.cpu, profile.names, style)
+        yield ""
+    yield from statistics_lines(profile.counts.statistics, style)
+
+
+def _fitted(frame: Frame, lines: bool, room: int, folder: str, style: Style) -> str:
+    """In ``room`` columns if the name alone fits: of a long path the end is kept.
+
+    Where names are whole, so are paths.
+    """
+    frame = replace(frame, path=shown_path(frame.path, folder))
+    text = share_text(frame, lines)
+    name = clean(frame.name)
+    place = text[len(name) + 1 :]
+    if style.is_whole or not place or width(text) <= room:
+        return text
+    left = max(room - width(name) - 1, _SHORTEST_PLACE)
+    return f"{name} {cut_left(place, left, style)}"
+
+
+def share_text(frame: Frame, lines: bool) -> str:
+    """As in folded stacks; but a C function has no path: it has many callers."""
+    if frame.kind is FrameKind.C and not lines:
+        return clean(frame.name)
+    return frame_text(frame, lines)

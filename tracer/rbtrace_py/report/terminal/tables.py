@@ -1,0 +1,149 @@
+"""Tables of ``--by``, and of counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rbtrace_py.aggregate.results import Group, Result
+from rbtrace_py.report import units
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.terminal.histogram import Notation
+from rbtrace_py.report.text import cut, escape, key_label, pad, width
+
+Sort = Literal["count", "total"]
+
+_INDENT = "  "
+_GAP = "  "
+_SHORTEST_KEY = 8
+_WIDEST_KEY = 200
+"""Columns of names that are whole; a line with a longer one is longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A heading, and what stands under it for a row."""
+
+    heading: str
+    cell: Callable[[Group], str]
+
+
+def table(
+    groups: Sequence[Group],
+    heading: str,
+    label: Callable[[Group], str],
+    columns: Sequence[Column],
+    style: Style,
+    shorten: Callable[[str, int, Style], str] = cut,
+) -> Iterator[str]:
+    """A heading line and a line a group, the first column cut to fit.
+
+    Where names are whole, the column is as wide as the longest, within a limit.
+    """
+    cells = [[column.cell(group) for column in columns] for group in groups]
+    widths = [
+        max(len(column.heading), *(len(row[place]) for row in cells))
+        for place, column in enumerate(columns)
+    ]
+    kept = _fitting(widths, style)
+    columns, widths = columns[:kept], widths[:kept]
+    room = max(_room(widths, style), _SHORTEST_KEY)
+    heading = cut(escape(heading, style), room, style)
+    labels = list(map(label, groups))
+    if not style.is_whole:
+        labels = [shorten(name, room, style) for name in labels]
+    most = max(room, _WIDEST_KEY) if style.is_whole else room
+    first = min(max(map(width, [heading, *labels])), most)
+    headings = [column.heading for column in columns]
+    yield style.dim(_line(heading, first, headings, widths))
+    for name, row in zip(labels, cells, strict=True):
+        yield _line(name, first, row[:kept], widths)
+
+
+def _room(widths: Sequence[int], style: Style) -> int:
+    """Columns that are left for the first."""
+    return style.width - len(_INDENT) - sum(len(_GAP) + size for size in widths)
+
+
+def _fitting(widths: Sequence[int], style: Style) -> int:
+    """How many columns a terminal has room for; the last ones go first."""
+    kept = len(widths)
+    while kept > 1 and _room(widths[:kept], style) < _SHORTEST_KEY:
+        kept -= 1
+    return kept
+
+
+def _line(name: str, first: int, row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = [cell.rjust(size) for cell, size in zip(row, widths, strict=True)]
+    return _INDENT + _GAP.join([pad(name, first), *cells])
+
+
+def key_table(
+    groups: Sequence[Group], by: str, columns: Sequence[Column], style: Style
+) -> Iterator[str]:
+    """Rows by key."""
+    yield from table(groups, by, lambda group: key_label(group, style), columns, style)
+
+
+def in_order(groups: Sequence[Group], sort: Sort) -> list[Group]:
+    """Largest first, ``(other)`` last; equal ones by their keys."""
+
+    def place(group: Group) -> tuple[bool, int, str, str]:
+        size = group.total if sort == "total" else group.count
+        return group.is_other, -size, group.series, _key_order(group)
+
+    return sorted(groups, key=place)
+
+
+def _key_order(group: Group) -> str:
+    key = group.key
+    if isinstance(key, int):
+        return f"{key + (1 << 64):021d}"
+    return str(key)
+
+
+def count_columns(groups: Sequence[Group]) -> list[Column]:
+    """Count and share of all."""
+    everything = sum(group.count for group in groups)
+    return [
+        Column("count", lambda group: units.whole(group.count)),
+        Column("%", lambda group: units.share(group.count, everything)),
+    ]
+
+
+def rate_column(result: Result) -> Column:
+    elapsed = result.ended_ns - result.started_ns
+    return Column("rate", lambda group: units.rate(group.count, elapsed))
+
+
+def distribution_columns(notation: Notation) -> list[Column]:
+    """Count, percentiles and, where it says something, total."""
+
+    def total(group: Group) -> str:
+        return notation.cell(group.total)
+
+    columns = [
+        Column("count", lambda group: units.whole(group.count)),
+        _percentile("p50", 50, notation),
+        _percentile("p90", 90, notation),
+        _percentile("p99", 99, notation),
+        _percentile("max", 100, notation),
+    ]
+    if notation.has_total:
+        columns.append(Column(_heading("total", notation), total))
+    return columns
+
+
+def _percentile(name: str, percentile: float, notation: Notation) -> Column:
+    def cell(group: Group) -> str:
+        distribution = group.distribution
+        if distribution is None or not distribution.count:
+            return "-"
+        return notation.cell(distribution.percentile(percentile))
+
+    return Column(_heading(name, notation), cell)
+
+
+def _heading(name: str, notation: Notation) -> str:
+    return f"{name} {notation.unit}".rstrip()

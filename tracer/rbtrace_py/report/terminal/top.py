@@ -1,0 +1,138 @@
+"""``top``: which methods of a picture are shown; lines, where there is no screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from posixpath import basename
+
+from rbtrace_py.aggregate.top import Picture, Weights
+from rbtrace_py.model import Frame, FrameKind
+from rbtrace_py.report import units
+from rbtrace_py.report.exchange.rows import clean
+from rbtrace_py.report.paths import shown_path
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.terminal.weights import NONE_ON_CPU, amount, idle_text
+from rbtrace_py.report.text import escape, fitted, width
+
+PLAIN_ROWS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What of a picture a user wants to see.
+
+    rows: methods at most; None: as many as fit
+    """
+
+    by_total: bool = False
+    lines: bool = False
+    threads: bool = True
+    reverse: bool = False
+    is_held: bool = False
+    help: bool = False
+    rows: int | None = None
+
+
+def plain_lines(
+    picture: Picture, look: Look, clock: str, style: Style
+) -> Iterator[str]:
+    """An interval: a line of how it went, and its methods."""
+    own = picture.statistics
+    samples = amount(picture.recent, own.unit, style)
+    head = f"{clock}  {on_cpu(picture, recent=True)}{samples}, {losses(picture)}"
+    yield style.bold(fitted(head, style.width, style))
+    shares = sorted_rows(picture, look, recent=True)[: look.rows or PLAIN_ROWS]
+    everything = picture.everything(recent=True)
+    yield from _plain_table(picture, shares, everything, look, style, recent=True)
+    if not shares:
+        yield f"  {style.dim(nothing(picture))}"
+
+
+def whole_lines(picture: Picture, look: Look, style: Style) -> Iterator[str]:
+    """What came in all, to stand below what a screen was on."""
+    shares = sorted_rows(picture, look, recent=False)[: look.rows or PLAIN_ROWS]
+    everything = picture.everything(recent=False)
+    yield from _plain_table(picture, shares, everything, look, style, recent=False)
+
+
+def _plain_table(
+    picture: Picture,
+    shares: Sequence[Weights],
+    everything: int,
+    look: Look,
+    style: Style,
+    recent: bool,
+) -> Iterator[str]:
+    if shares:
+        yield style.dim(f"self%  total%  {'line' if look.lines else 'method'}")
+    for one in shares:
+        own, total = (
+            (one.recent_own, one.recent_total) if recent else (one.own, one.total)
+        )
+        numbers = f"{units.share(own, everything):>5}  "
+        numbers += f"{units.share(total, everything):>6}  "
+        room = style.width - 15
+        name, where = frame_words(one.frame, look.lines, room, picture.folder, style)
+        yield f"{numbers}{name}{style.dim(where)}".rstrip()
+
+
+def on_cpu(picture: Picture, recent: bool) -> str:
+    """``12.3 % of a CPU, ``: how much was on a CPU; nothing in mode wall."""
+    if picture.mode != "cpu":
+        return ""
+    weight = picture.recent if recent else picture.weight
+    return f"{units.share(weight, picture.everything(recent))} % of a CPU, "
+
+
+def losses(picture: Picture) -> str:
+    own = picture.statistics
+    rate = f"{own.achieved_rate:.0f} of {own.rate:g} rounds/s"
+    lost = f"{units.whole(own.late)} late, {units.whole(own.failed)} failed"
+    idle = f", {units.whole(picture.idle)} idle" if picture.idle else ""
+    return f"{rate}, {lost}{idle}"
+
+
+def nothing(picture: Picture) -> str:
+    if picture.mode == "cpu":
+        return NONE_ON_CPU
+    if picture.idle:
+        return idle_text(picture.idle)
+    return "nothing was seen"
+
+
+def frame_words(
+    frame: Frame, lines: bool, room: int, folder: str, style: Style
+) -> tuple[str, str]:
+    """Name and place in ``room`` columns: its folder, then the place gives way."""
+    name = escape(clean(frame.name), style)
+    where = "" if frame.kind is FrameKind.C and not lines else frame.path
+    where = shown_path(where, folder)
+    line = f":{'?' if frame.line is None else frame.line}" if lines and where else ""
+    for path in (where, basename(where)) if where else ():
+        text = f" {escape(clean(path), style)}{line}"
+        if style.is_whole or width(name) + width(text) <= room:
+            return name, text
+    if line and width(name) + len(line) <= room:
+        return name, line
+    return fitted(name, room, style), ""
+
+
+def sorted_rows(picture: Picture, look: Look, recent: bool) -> list[Weights]:
+    """Those that were seen, the most first. What was not lately comes last."""
+    found = picture.lines if look.lines else picture.methods
+    key = _by_total if look.by_total else _by_self
+    most_first = sorted(found, key=lambda one: key(one, recent), reverse=True)
+    if recent and not picture.weight:
+        return []
+    return most_first[::-1] if look.reverse else most_first
+
+
+def _by_self(one: Weights, recent: bool) -> tuple[int, ...]:
+    order = (one.recent_own, one.recent_total, one.own, one.total)
+    return order if recent else order[2:]
+
+
+def _by_total(one: Weights, recent: bool) -> tuple[int, ...]:
+    order = (one.recent_total, one.recent_own, one.total, one.own)
+    return order if recent else order[2:]
