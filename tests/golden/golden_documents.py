@@ -32,16 +32,7 @@ from rbtrace_py.model import (
     Site,
     ThreadState,
 )
-from rbtrace_py.report.attached import attached_document, detached_document
-from rbtrace_py.report.calls import call_document, calls_end_document
-from rbtrace_py.report.dump import dump_document
-from rbtrace_py.report.inside import (
-    backtraces_document,
-    eval_document,
-    fork_document,
-    memory_document,
-)
-from rbtrace_py.report.json import (
+from rbtrace_py.report.json.results import (
     Document,
     doctor_document,
     document,
@@ -49,7 +40,16 @@ from rbtrace_py.report.json import (
     probes_document,
     trace_end_document,
 )
-from rbtrace_py.report.layout import layout_document
+from rbtrace_py.report.terminal.attach import attached_document, detached_document
+from rbtrace_py.report.terminal.calls import call_document, calls_end_document
+from rbtrace_py.report.terminal.dump import dump_document
+from rbtrace_py.report.terminal.inside import (
+    backtraces_document,
+    eval_document,
+    fork_document,
+    memory_document,
+)
+from rbtrace_py.report.terminal.layout import layout_document
 from sample_makers import MAIN, OTHER_PROCESS, START, WORKER, stack
 
 SERIES = "shop:checkout"
