@@ -27,6 +27,8 @@ class RubyAddresses:
     eval_string: ``rb_eval_string(const char *)``
     register_one: ``rb_postponed_job_register_one``, up to 4.0
     preregister, trigger: ``rb_postponed_job_preregister`` and ``…_trigger``, since 3.3
+    current_ec: up to 2.7, a pointer to the execution context of the thread that ran
+    Ruby last: ``rb_postponed_job_register_one`` announces a job to that thread
     code: first address and end of each executable mapping of its file
     program: by what the program that they are of is known (``Process.program``)
     """
@@ -36,6 +38,7 @@ class RubyAddresses:
     register_one: int | None
     preregister: int | None
     trigger: int | None
+    current_ec: int | None
     code: tuple[tuple[int, int], ...]
     program: bytes
 

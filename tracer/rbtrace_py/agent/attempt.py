@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import time
-from collections import Counter
 from collections.abc import Callable
 
 from rbtrace_py.agent.addresses import Landing, RubyAddresses
@@ -64,6 +63,8 @@ class Attempts:
         self._handler: int | None = None
         self._is_handler_known = False
         self._is_checked = not is_filtered(process)
+        self._announced_to: bytes | None = None
+        self._was_missed = False
         self.stops: list[int] = []
 
     def attempt(self) -> None:
@@ -120,6 +121,19 @@ class Attempts:
             self._text.blank()
             self._at("blanked")
 
+    def is_missed(self) -> bool:
+        """Was the job announced to a thread that sleeps, and another one woken? True
+        once: the next attempt announces it to that other.
+        """
+        if self._announced_to in (None, self._current_ec()):
+            return False
+        self._announced_to, self._was_missed = None, True
+        return True
+
+    def _current_ec(self) -> bytes | None:
+        place = self._ruby.current_ec
+        return None if place is None else self._memory.read(place, 8)
+
     def _register_one(self, text: int) -> tuple[int, ...]:
         """Once only, as long as it waits: the same function is not taken twice."""
         return (self._ruby.register_one or 0, 0, self._ruby.eval_string or 0, text)
@@ -160,6 +174,8 @@ class Attempts:
         detour.run(*job(self._text.address))
         # One that computes sees to it by itself; each function costs it some stops.
         if is_waking and detour.is_in_call:
+            if not self._was_missed:
+                self._announced_to = self._current_ec()
             self._wake(detour, caught)
         detour.finish()
         self.stops.append(detour.stopped_ns)
@@ -199,18 +215,17 @@ class Attempts:
         return {number for number in range(1, 65) if caught >> number - 1 & 1}
 
     def _find_handler(self, detour: Detour, caught: set[int]) -> int | None:
-        """The handler that most signals share, if it is in Ruby itself."""
+        """The handler that two signals share, if it is in Ruby itself."""
         sigaction = self._landing.sigaction
         asked = [s for s in _ASKED if s in caught][:_MOST_ASKED]
         if sigaction is None or len(asked) < 2:
             return None
         place = detour.reserve(_SIGACTION_SIZE)
-        found: list[int] = []
+        found: set[int] = set()
         for signal in asked:
             detour.run(sigaction, signal, 0, place)
-            found += struct.unpack("<Q", detour.read(place, 8))
-            # Two that agree are enough.
-            if len(set(found)) < len(found):
-                break
-        handler, count = Counter(found).most_common(1)[0]
-        return handler if count >= 2 and self._ruby.is_code(handler) else None
+            (handler,) = struct.unpack("<Q", detour.read(place, 8))
+            if handler in found:
+                return handler if self._ruby.is_code(handler) else None
+            found.add(handler)
+        return None

@@ -9,11 +9,11 @@ tells us so. Until it does, the same is done again.
 
 from __future__ import annotations
 
-import os
+import gc
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from rbtrace_py.agent.addresses import RubyAddresses, find_landing
@@ -24,6 +24,7 @@ from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.memfile import MemoryFile
 from rbtrace_py.linux.process import Process, gone
 from rbtrace_py.linux.ptrace import join_wholly
+from rbtrace_py.linux.scheduling import hurry
 
 __all__ = ["Injection", "NotAcknowledged", "check", "inject"]
 
@@ -31,8 +32,6 @@ _FIRST_WAIT, _LONGEST_WAIT = 1.5, 3.0
 """Seconds until the next attempt. Each stops the process, and few are needed: a busy
 thread keeps Ruby's lock for 0.1 s, and the code has to wait for it twice."""
 _BUSY_WAIT, _LATE_WAIT = 0.002, 0.2
-_URGENT = -20
-"""Nice value; only who has the right to gets it."""
 
 
 class NotAcknowledged(RbtraceError):
@@ -118,18 +117,24 @@ def _until(
             failure, pause = error, _BUSY_WAIT
         except Late as error:
             failure, pause = error, _LATE_WAIT
-        if _await(process, acknowledged, min(time.monotonic() + pause, deadline)):
+        until = min(time.monotonic() + pause, deadline)
+        if _await(process, acknowledged, until, attempts.is_missed):
             return
         check_program(process, ruby.program)
         if time.monotonic() >= deadline:
             raise failure
 
 
-def _await(process: Process, acknowledged: Callable[[], bool], until: float) -> bool:
+def _await(
+    process: Process,
+    acknowledged: Callable[[], bool],
+    until: float,
+    is_missed: Callable[[], bool],
+) -> bool:
     pause = 0.0005
     while not acknowledged():
         left = until - time.monotonic()
-        if left <= 0:
+        if left <= 0 or is_missed():
             return False
         if process.wait(min(max(pause, 0.001), left)):
             raise gone(process.pid)
@@ -142,12 +147,10 @@ def _in_a_thread(attempt: Callable[[], None]) -> None:
     errors: list[BaseException] = []
 
     def work() -> None:
-        # A thread of Linux has a priority of its own. On a busy machine the process
-        # stands for as long as we wait for a processor.
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _URGENT)
+        hurry()
         try:
-            attempt()
+            with _without_collections():
+                attempt()
         except BaseException as error:
             errors.append(error)
 
@@ -160,3 +163,15 @@ def _in_a_thread(attempt: Callable[[], None]) -> None:
         join_wholly(thread)
     if errors:
         raise errors[0]
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """A collection of all our objects takes longer than a stop."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

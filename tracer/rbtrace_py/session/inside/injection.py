@@ -26,6 +26,7 @@ def ruby_addresses(process: Process) -> RubyAddresses:
             register_one=ruby.address("rb_postponed_job_register_one"),
             preregister=ruby.address("rb_postponed_job_preregister"),
             trigger=ruby.address("rb_postponed_job_trigger"),
+            current_ec=ruby.address("ruby_current_execution_context_ptr"),
             code=tuple((m.start, m.end) for m in ruby.file.file.executable),
             program=program,
         )
