@@ -8,11 +8,10 @@ from contextlib import closing
 import pytest
 
 from processes import TARGETS, Target
-from rbtrace_py.linux.process import Process
 from rbtrace_py.model import Sample
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.session.stacks import ruby_process
-from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
+from rbtrace_py.session.stacks.ruby_process import SamplingMode
 from rbtrace_py.session.stacks.sampling import Sampling, SamplingOptions
 from rbtrace_py.session.targets.targets import Targets
 
@@ -65,10 +64,8 @@ def test_an_exec_between_the_list_and_the_first_thread_on_it(
         ruby._listing_ns = 0  # it is time
         monkeypatch.setattr(threads, "_thread", turned)
         assert seen(sampling) == set()
-    for _ in range(3):
-        ruby._listing_ns = 0
-        assert seen(sampling) == set()
-        sampling.look()
+    ruby._listing_ns = 0
+    assert seen(sampling) == set()
     sampling.look()
     assert seen(sampling) == {"Second.stand"}
 
@@ -85,14 +82,17 @@ def test_an_exec_is_noticed_whatever_is_read_then(
     command = (*words, "ruby", str(TARGETS / "turning.rb"), "0" * 64)
     with (
         closing(Target(*command)) as target,
-        Process(target.pid) as process,
-        RubyProcess(process) as ruby,
+        closing(Targets.from_pids([target.pid])) as targets,
+        Sampling(targets, SamplingOptions(mode=mode)) as sampling,
     ):
-        ruby.look()
-        assert ruby.broken_looks == 0
+        (ruby,) = sampling.rubies
+        sampling.look()
+        assert sampling.rubies == (ruby,)
         assert target.step("again") == "done again"
-        for number in range(1, 4):
-            ruby._listing_ns = 0  # it is time
-            ruby.samples(mode)
-            ruby.look()
-            assert ruby.broken_looks == number
+        ruby._listing_ns = 0  # it is time
+        sampling.round(lambda sample: None)
+        sampling.look()
+        (other,) = sampling.rubies
+        assert other is not ruby
+        (sample,) = other.samples(SamplingMode.WALL)
+        assert sample.stack.frames[1].name == "Second.stand"

@@ -110,7 +110,7 @@ class RubyProcess(Closing):
         self._looks += 1
         if self._looks % _LOOKS_BETWEEN_CHECKS == 0:
             self.vm.revalidate()
-        is_broken = self._has_executed() or (self._lost > 0 and self._read == 0)
+        is_broken = self._lost > 0 and self._read == 0
         is_doubtful = self._lost > 0 or self.broken_looks > 0
         self._lost = self._read = 0
         listing = self._tasks.refresh()
@@ -125,7 +125,8 @@ class RubyProcess(Closing):
             is_broken |= not self._list_threads()
         self.broken_looks = self.broken_looks + 1 if is_broken else 0
 
-    def _has_executed(self) -> bool:
+    @property
+    def has_executed(self) -> bool:
         """Does it run another program? It may have what we read at the same places."""
         program = self.process.program
         return bool(program) and program != self._program

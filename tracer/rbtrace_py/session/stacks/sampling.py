@@ -34,7 +34,7 @@ _YOUNG_SECONDS = 2.0
 
 _BROKEN_LOOKS = 3
 """Looks in a row without one stack that was read, after which a process is attached
-anew: it may run another program now."""
+anew, as one that runs another program is at once."""
 
 _MOST_NOTES = 100
 MAX_RATE = 100_000.0
@@ -259,7 +259,7 @@ class Sampling(Starting):
             if ruby is None:
                 if self._strangers.is_due(process):
                     self._attach(process)
-            elif ruby.broken_looks >= _BROKEN_LOOKS:
+            elif ruby.has_executed or ruby.broken_looks >= _BROKEN_LOOKS:
                 self._attach(process)
             else:
                 ruby.look()
