@@ -130,7 +130,7 @@ def test_several(start: Start, tmp_path: Path) -> None:
     pids = [start("agent.rb").pid for _ in range(2)]
     words = ",".join(map(str, pids))
     assert run("heapdump", words, tmp_path / "a.json")[2] == 0
-    assert run("heapdump", words, tmp_path / "b.gz")[2] == 0
+    assert run("heapdump", words, "-o", tmp_path / "b.gz")[2] == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         name for pid in pids for name in (f"a.json.{pid}", f"b.{pid}.gz")
     )

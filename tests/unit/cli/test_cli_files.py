@@ -47,7 +47,10 @@ def test_a_file_is_refused_before_the_program_starts(
         *[(name, PID, "-o", NOWHERE) for name in TEXT],
         ("backtraces", PID, "-o", NOWHERE),
         ("heapdump", PID, NOWHERE),
+        ("heapdump", PID, "-o", NOWHERE),
         ("shapesdump", PID, NOWHERE),
+        ("shapesdump", PID, "-o", NOWHERE),
+        ("layout", PID, "--save", NOWHERE),
         ("report", "none.rbrec", "-o", NOWHERE),
     ],
     ids=lambda words: words[0],
@@ -58,6 +61,13 @@ def test_a_file_is_refused_before_the_target_is_read(
     said = say(*words)
     assert said.err.startswith(f"rbtrace-py: cannot write {NOWHERE}: "), said
     assert (said.out, said.code) == ("", 1)
+
+
+@pytest.mark.parametrize("command", ["heapdump", "shapesdump"])
+def test_a_dump_has_one_file(command: str, say: Callable, tmp_path: Path) -> None:
+    said = say(command, PID, "a.json", "-o", str(tmp_path / "b.json"))
+    assert (said.code, said.out) == (2, "")
+    assert "'a.json' is one word too many" in said.err
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="any folder is root's to make read-only")

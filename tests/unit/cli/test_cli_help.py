@@ -29,8 +29,9 @@ TARGETED = [
     *DUMPS,
     *ATTACHING,
 ]
-NO_OUTPUT = [*ATTACHING, "top", "eval", "console", "fork", *DUMPS]
+NO_OUTPUT = [*ATTACHING, "top", "eval", "console", "fork"]
 SHARED = {
+    "--pid": [*TARGETED, "doctor", "report"],
     "--filter": EVENT_COMMANDS,
     "--wait": [*EVENT_COMMANDS, "calls"],
     "--duration": [*EVENT_COMMANDS, *SAMPLING, "calls"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from io import StringIO
@@ -17,9 +18,11 @@ from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.recording import RecordingWriter
 from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.model import ThreadState
 from rbtrace_py.report.exchange.hlog import HlogWriter
+from rbtrace_py.report.formats import FORMATS
 from rbtrace_py.session.stacks.report import Filters
-from sample_makers import START, shop
+from sample_makers import START, WORKER, sample, shop
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMAND = "from rbtrace_py.cli.main import main; main()"
@@ -44,6 +47,15 @@ def record(path: Path, rounds: int, unit: str = "samples") -> None:
             writer.add(sample)
         statistics.rounds, statistics.failed = rounds, 3
         statistics.ended_ns = START + rounds * 10**7
+
+
+def record_idle(path: Path) -> None:
+    """Two samples of a thread that waits for work, one of a thread that has some."""
+    pool = "Pool#wait@/gems/pool-1.0.0/lib/pool.rb:3"
+    waits = sample(pool, "c!Thread::Queue#pop", state=ThreadState.SLEEPING)
+    with RecordingWriter(path, Meta(mode="wall"), Statistics(rate=100.0)) as writer:
+        for one in (waits, sample("Job#work@/app/job.rb:4", thread=WORKER), waits):
+            writer.add(one)
 
 
 @pytest.fixture
@@ -188,6 +200,40 @@ def test_diff_of_recordings(folder: Path) -> None:
     )
     assert done.stderr == "rbtrace-py: wrote two.diff.svg\n"
     assert "+1.43)" in (folder / "two.diff.svg").read_text()
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_every_format_says_how_many_were_idle(folder: Path, format_: str) -> None:
+    """To who asked for it, and in what has a place for it."""
+    record_idle(folder / "idle.rbrec")
+    words = ("idle.rbrec", "--format", format_, "-o", "out")
+    done = report(*words, folder=folder)
+    assert "2 idle samples are left out; --idle shows them" in done.stderr
+    text = read(folder / "out")
+    if format_ == "json":
+        assert json.loads(text)["counters"]["idle"] == 2
+    elif format_ != "folded":
+        assert re.search("2 idle samples are left out[;,] --idle shows them", text)
+    assert "Queue#pop" not in text
+    done = report(*words, "--idle", folder=folder)
+    assert "idle samples" not in done.stderr
+    assert "Queue#pop" in read(folder / "out")
+
+
+def read(path: Path) -> str:
+    data = path.read_bytes()
+    return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode(
+        "latin-1"
+    )
+
+
+@pytest.mark.parametrize("format_", [(), ("--format", "flamegraph")])
+def test_a_diff_says_how_many_were_idle(folder: Path, format_: tuple[str, ...]) -> None:
+    record_idle(folder / "idle.rbrec")
+    words = ("--diff", "idle.rbrec", "idle.rbrec", *format_, "-o", "out")
+    assert report(*words, folder=folder).returncode == 0
+    said = "4 idle samples are left out; --idle shows them"
+    assert said in (folder / "out").read_text()
 
 
 def test_diff_of_latencies(folder: Path) -> None:

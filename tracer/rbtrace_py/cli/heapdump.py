@@ -8,7 +8,7 @@ import click
 
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.atomic_file import Write
-from rbtrace_py.cli.common.dump_files import write_dumps
+from rbtrace_py.cli.common.dump_files import file_option, write_dumps
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.inside.copy_cost import check_room
@@ -17,6 +17,7 @@ from rbtrace_py.session.targets.targets import Targets
 
 @click.command("heapdump", options_metavar="[OPTIONS]")
 @o.takes("PID [FILE]")
+@file_option
 @click.option("--gc", "collect", is_flag=True, help="Collect garbage in it first.")
 @o.attach_option
 @o.yes_option
@@ -49,4 +50,5 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> None:
 
         return commands.heapdump(process, write, collects, values["time_limit"], before)
 
-    write_dumps("heapdump", "heap", targets, words, values["attaches"], dump)
+    file, attaches = values["file"], values["attaches"]
+    write_dumps("heapdump", "heap", targets, words, file, attaches, dump)

@@ -6,7 +6,7 @@ import click
 
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.atomic_file import Write
-from rbtrace_py.cli.common.dump_files import write_dumps
+from rbtrace_py.cli.common.dump_files import file_option, write_dumps
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.inside.copy_cost import check_room
@@ -15,12 +15,14 @@ from rbtrace_py.session.targets.targets import Targets
 
 @click.command("shapesdump", options_metavar="[OPTIONS]")
 @o.takes("PID [FILE]")
+@file_option
 @o.attach_option
 @o.yes_option
 @o.time_limit_option(commands.DUMP_SECONDS, commands.MOST_SECONDS)
 def command(
     targets: Targets,
     words: tuple[str, ...],
+    file: str | None,
     attaches: bool,
     yes: bool,
     time_limit: float,
@@ -47,4 +49,4 @@ def command(
 
         return commands.shapesdump(process, write, time_limit, before)
 
-    write_dumps("shapesdump", "shapes", targets, words, attaches, dump)
+    write_dumps("shapesdump", "shapes", targets, words, file, attaches, dump)

@@ -7,10 +7,12 @@ import sys
 import time
 from collections.abc import Callable
 
+import click
+
 from rbtrace_py.cli.common.atomic_file import Write, atomic_file
 from rbtrace_py.cli.common.output import Output, Ticker
 from rbtrace_py.cli.common.per_process import asked, check_words, leaves_out
-from rbtrace_py.cli.common.writable import check_writable
+from rbtrace_py.cli.common.writable import WritableFile, check_writable
 from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.style import Style
@@ -21,21 +23,26 @@ from rbtrace_py.session.targets.targets import Targets
 Dump = Callable[[Process, Write], int]
 """Writes the dump of a process; how many bytes."""
 
+file_option = click.option(
+    "-o", "--output", "file", type=WritableFile(), help="The same as FILE."
+)
+
 
 def write_dumps(
     name: str,
     what: str,
     targets: Targets,
     words: tuple[str, ...],
+    file: str | None,
     attaches: bool,
     dump: Dump,
 ) -> None:
-    """Of each target, into the file that ``words`` name.
+    """Of each target, into the file that ``words`` or -o name.
 
     name: of the command, what: of that which is dumped
     """
-    check_words(name, targets, words, most=1)
-    file = words[0] if words else None
+    check_words(name, targets, words, most=0 if file else 1)
+    file = words[0] if words else file
     check_writable(file or f"{name}-{os.getpid()}.json")
     processes = asked(targets, attaches)
     if file == "-" and len(processes) > 1:

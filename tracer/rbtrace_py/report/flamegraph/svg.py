@@ -55,7 +55,8 @@ def difference_pieces(
 ) -> Iterator[str]:
     """The SVG of two: red is what grew, blue what shrank, in share of the whole."""
     tree = difference_of(fold(before, folding), fold(after, folding))
-    yield from _svg(tree, title or "Before and after", after.statistics.unit)
+    idle = before.statistics.idle + after.statistics.idle
+    yield from _svg(tree, title or "Before and after", after.statistics.unit, idle)
 
 
 def _svg(tree: FlameTree, title: str, unit: str, idle: int = 0) -> Iterator[str]:
