@@ -7,28 +7,33 @@ or all of it is right.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 from moved_tables import with_wrong
 
 from processes import Target
 from rbtrace_py.errors import UnreadableMemory
-from rbtrace_py.linux.memory import ProcessMemory
+from rbtrace_py.linux.memory import ProcessMemory, ReplayMemory
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model import Frame, SampleFlags
 from rbtrace_py.rubyvm.attach import Attached, attach
 from rbtrace_py.rubyvm.checks import Roots, contradiction
 from rbtrace_py.rubyvm.detect import find_ruby
 from rbtrace_py.rubyvm.layout import Layout, Origin
-from rbtrace_py.rubyvm.layouts import OFFSETS
+from rbtrace_py.rubyvm.layouts import OFFSETS, layout_from, table_for
 from rbtrace_py.rubyvm.roots import find_object_class
 from rbtrace_py.rubyvm.vm import RubyVM
-from rubies import EACH, command
+from rubies import EACH, chroot, command
+from ruby_builds import TREES, Build
 
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "walker"
+BUILDS = (*EACH, *map(chroot, TREES))
 PROGRAM = (
     "\n" * 40
     + """\
@@ -84,7 +89,10 @@ class Waiting:
 
 @pytest.fixture
 def waiting(request: pytest.FixtureRequest, root: None) -> Iterator[Waiting]:
-    with closing(Target(*command(request.param, PROGRAM))) as target:
+    name = request.param
+    ruby = [*Build(name).words(), "--disable-gems", "-e"] if name in TREES else None
+    words = [*ruby, PROGRAM] if ruby else command(name, PROGRAM)
+    with closing(Target(*words)) as target:
         assert target.ready
         with Process(target.pid) as process:
             attached = attach(process)
@@ -107,7 +115,7 @@ def is_right_or_missing(found: Frame, right: Frame) -> bool:
     )
 
 
-@pytest.mark.parametrize("waiting", EACH, indirect=True)
+@pytest.mark.parametrize("waiting", BUILDS, indirect=True)
 def test_each_offset_moved(waiting: Waiting) -> None:
     layout = waiting.attached.layout
     right = waiting.stacks(layout)
@@ -157,3 +165,19 @@ def test_machine_code_stands_in_for_what_memory_contradicts(
         f"rb_thread_t.self is at {right.th_self + 8} by table;"
         f" mined has {right.th_self}"
     ]
+
+
+@pytest.mark.parametrize("name", ["2.1.10", "2.4.10", "3.4"])
+@pytest.mark.parametrize(
+    ("size", "wrong"),
+    [("cfp_size", 0), ("cfp_size", 60), ("line_size", 0), ("line_size", 6)],
+)
+def test_sizes_that_are_none(name: str, size: str, wrong: int) -> None:
+    """As a saved layout may have them, which is not even read with then."""
+    about = json.loads((FIXTURES / f"{name}.json").read_text())
+    memory = ReplayMemory((FIXTURES / f"{name}.memory").read_bytes())
+    layout = layout_from(table_for(about["version"]), about["version"])
+    layout = replace(layout, offsets=replace(layout.offsets, **{size: wrong}))
+    found = contradiction(memory, layout, Roots(about["vm"], about["symbols"]))
+    assert found is not None
+    assert (found.check, found.reason) == ("sizes", f"{size} is no size")

@@ -114,8 +114,6 @@ class _Checks:
 
     def run(self) -> Contradiction | None:
         """Do each check in turn; what the first one that fails says."""
-        if self.layout.offsets.vm_main_thread is None:
-            return None  # 2.1 and older releases' threads are found otherwise
         checks: tuple[Callable[[], None], ...] = (
             self.sizes,
             self.main_thread,
