@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from installed import Environment, copy_of_sources, pythons
 
+from installed import Environment, copy_of_sources, pythons
 from processes import LIB, ROOT, TARGETS, Target
 
 pytestmark = [pytest.mark.install, pytest.mark.timeout(900)]
@@ -95,6 +95,31 @@ def test_a_filter_is_compiled_by_the_distributions_bcc(
     )
     assert "late:first" in done.stdout
     assert "✓ bcc" in installed.run("doctor").stdout
+
+
+WORKING = """
+def work = sleep(0.01)
+puts "ready"
+$stdout.flush
+loop { work }
+"""
+
+
+def test_the_agent_needs_no_compiler(
+    installed: Environment, root: None, tmp_path: Path
+) -> None:
+    """Nothing is found on this PATH, and nothing was built before."""
+    bare = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    target = Target("ruby", "-e", WORKING)
+    try:
+        installed.run("attach", target.pid, env=bare)
+        words = ("calls", target.pid, "-m", "Object#work", "-n", "3")
+        done = installed.run(*words, env=bare)
+        assert done.stdout.count("Object#work") >= 3
+        installed.run("detach", target.pid, env=bare)
+    finally:
+        target.close()
+    assert not list(tmp_path.glob("rbtrace-py/agent/*"))
 
 
 def test_the_command_to_type(installed: Environment, target: Target) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
+import platform
 import subprocess
 import sys
 import tarfile
@@ -12,6 +12,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from installed import copy_of_sources
+from rbtrace_py.agent import hook
 
 ROOT = Path(__file__).resolve().parents[2]
 AGENT = ROOT / "ext" / "agent"
@@ -35,21 +38,27 @@ SHIPPED = {
     },
 }
 """By its place in the wheel: where it stands in a checkout."""
+IN_SDIST = (
+    *("CHANGELOG.md", "docs/guide.md", "tests/conftest.py", "scripts/test.sh"),
+    *("ext/libstapsdt/libstapsdt.h", "ruby/lib/tracepoint.rb", "examples/shop/shop.rb"),
+    *("gem/tracepoint-usdt.gemspec", "gem/lib/tracepoint.rb", "gem/ext/agent/agent.c"),
+)
+
+
+def test_without_a_compiler_a_wheel_is_built_and_says_so(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", "/bin/false")
+    wheel = build("build_wheel", checkout, tmp_path / "out")
+    assert "/built/" not in "".join(zipfile.ZipFile(wheel).namelist())
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of what the package is made of, as building leaves files in it."""
+    """A copy of the checkout, as building leaves files in it."""
     if importlib.util.find_spec("setuptools") is None:
         pytest.skip("needs setuptools")
-    copy = tmp_path / "checkout"
-    copy.mkdir()
-    for name in ("tracer", "ext/agent"):
-        ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-        shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignored)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, copy / name)
-    return copy
+    return copy_of_sources(tmp_path / "checkout")
 
 
 def build(what: str, folder: Path, output: Path) -> Path:
@@ -69,6 +78,9 @@ def check(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         for inside, outside in SHIPPED.items():
             assert opened.read(inside) == (ROOT / outside).read_bytes()
+        built = f"rbtrace_py/agent/built/{hook._key()}.so"
+        assert opened.read(built).startswith(b"\x7fELF")
+    assert wheel.name.endswith(f"-py3-none-linux_{platform.machine()}.whl")
 
 
 def test_a_wheel_of_a_checkout(checkout: Path, tmp_path: Path) -> None:
@@ -80,4 +92,7 @@ def test_a_wheel_of_an_sdist(checkout: Path, tmp_path: Path) -> None:
     with tarfile.open(sdist) as packed:
         packed.extractall(tmp_path / "unpacked")
     (unpacked,) = (tmp_path / "unpacked").iterdir()
+    for name in IN_SDIST:
+        assert (unpacked / name).read_bytes() == (ROOT / name).read_bytes(), name
+    assert not list(unpacked.rglob("*.so*"))
     check(build("build_wheel", unpacked, tmp_path / "out"))

@@ -1,7 +1,8 @@
 """The agent's hook on method events, built from its source for this machine.
 
-One shared object serves every Ruby of an architecture. It is built when it is first
-needed, and kept in the user's cache.
+One shared object serves every Ruby of an architecture. A wheel carries it, built; in a
+checkout, or on another kind of machine, it is built when it is first needed, and kept
+in the user's cache.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from rbtrace_py.linux import cache
 from rbtrace_py.linux.text import safe_text
 
 SOURCE = Path(__file__).parent / "source" / "agent.c"
+BUILT = Path(__file__).parent / "built"
+"""What a wheel carries (setup.py), by the key of its source: never one of another."""
 
 _FLAGS = ["-std=gnu11", "-O2", "-fPIC", "-shared", "-nostdlib", "-fvisibility=hidden"]
 _FLAGS += ["-fno-stack-protector"]
@@ -38,13 +41,31 @@ class NotBuilt(RbtraceError):
 
 def hook() -> bytes:
     """The shared object; raises NotBuilt, which says what is missing."""
-    words = [platform.machine(), *_FLAGS]
-    key = hashlib.sha256("\0".join(words).encode() + _source()).hexdigest()
-    kept = _kept(key)
+    key = _key()
+    kept = _carried(key) or _kept(key)
     if kept is None:
         kept = _build(_compiler())
         cache.store(_KIND, key, base64.b64encode(kept).decode())
     return kept
+
+
+def build_into(folder: Path) -> None:
+    """Build it for a wheel, whose ``BUILT`` this will be; raises NotBuilt."""
+    built = _build(_compiler())
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{_key()}.so").write_bytes(built)
+
+
+def _key() -> str:
+    words = [platform.machine(), *_FLAGS]
+    return hashlib.sha256("\0".join(words).encode() + _source()).hexdigest()
+
+
+def _carried(key: str) -> bytes | None:
+    try:
+        return (BUILT / f"{key}.so").read_bytes()
+    except OSError:
+        return None
 
 
 def _source() -> bytes:
