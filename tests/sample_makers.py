@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rbtrace_py.model import (
+from rbtrace_py.model.stacks import (
     Frame,
     FrameKind,
     RubyThread,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rbtrace_py.model import Frame
+from rbtrace_py.model.stacks import Frame
 
 LEVELS = 12
 TAG = re.compile(r"(block in )?(?:Object#)?t(\d+)_(\d)")

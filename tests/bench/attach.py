@@ -9,8 +9,8 @@ from statistics import median
 from table import Row
 
 from rbtrace_py.agent.hook import hook
-from rbtrace_py.aggregate.attached import Cost
 from rbtrace_py.linux.process import Process
+from rbtrace_py.model.attach import Cost
 from rbtrace_py.session.inside.attach import attach
 from targets import ROOT
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rbtrace_py.bpf.attach import Attacher
-from rbtrace_py.model import Probe
+from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes.count import Count
 from rbtrace_py.session.probes.engine import AttachRequest, Engine, SlotPlan
 from rbtrace_py.session.targets.targets import Targets

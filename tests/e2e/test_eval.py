@@ -19,8 +19,8 @@ import rubies
 from commands import run
 from processes import MAIN, ROOT, TIMEOUT, Target
 from public_copy import PublicCopy
-from rbtrace_py.aggregate.inside import Raised
 from rbtrace_py.linux.process import Process
+from rbtrace_py.model.process_state import Raised
 from rbtrace_py.session.inside.commands import evaluate
 from rubies import HERE, USER
 from ruby_builds import EACH

@@ -20,7 +20,7 @@ from processes import times
 from rbtrace_py.linux.memory import ProcessMemory, RecordingMemory, ReplayMemory
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ptrace import paused
-from rbtrace_py.model import Frame, FrameKind, SampleFlags, ThreadState
+from rbtrace_py.model.stacks import Frame, FrameKind, SampleFlags, ThreadState
 from rbtrace_py.rubyvm.vm import RubyVM, Walked
 
 UNNAMED = re.compile(r"#<.+>[#.]")

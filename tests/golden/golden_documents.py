@@ -8,30 +8,28 @@ from typing import NamedTuple
 
 from golden_recordings import NAMES, SWITCHES, told
 
-from rbtrace_py.aggregate.attached import Attached, Cost, Detached
-from rbtrace_py.aggregate.described import Described, Offset
-from rbtrace_py.aggregate.dump import Dump, DumpedFiber, DumpedThread
-from rbtrace_py.aggregate.events import UNREADABLE, Event, RaiseEvent
 from rbtrace_py.aggregate.histogram import FloatHistogram, Histogram, SignedHistogram
-from rbtrace_py.aggregate.inside import Evaluated, MemoryUse, Raised, RubyThread
-from rbtrace_py.aggregate.listed import Listed
 from rbtrace_py.aggregate.methods import METHODS, MethodRow, group_rows
 from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.aggregate.switches import CpuOfCalls
 from rbtrace_py.errors import RbtraceError
-from rbtrace_py.model import (
+from rbtrace_py.model.attach import AttachResult, Cost, Detached
+from rbtrace_py.model.calls import CalledMethod, MethodKind
+from rbtrace_py.model.dump import Dump, DumpedFiber, DumpedThread
+from rbtrace_py.model.events import UNREADABLE, Event, RaiseEvent
+from rbtrace_py.model.listed_probes import Listed
+from rbtrace_py.model.probes import (
     Binary,
-    CalledMethod,
-    MethodKind,
     Operand,
     OperandRole,
     OperandType,
     Probe,
     ProbeRole,
-    SampleFlags,
     Site,
-    ThreadState,
 )
+from rbtrace_py.model.process_state import Evaluated, MemoryUse, Raised, ThreadBacktrace
+from rbtrace_py.model.stacks import SampleFlags, ThreadState
+from rbtrace_py.model.vm_layout import Offset, VmDescription
 from rbtrace_py.report.json.results import (
     Document,
     doctor_document,
@@ -215,7 +213,7 @@ def dump() -> Iterator[Document]:
 
 def layout() -> Iterator[Document]:
     yield layout_document(
-        Described(
+        VmDescription(
             4211,
             "3.3.6",
             "the library's name",
@@ -240,8 +238,8 @@ def layout() -> Iterator[Document]:
 
 def attach() -> Iterator[Document]:
     cost = Cost(2, 1_120_000, 900_000, 61 * MS)
-    yield attached_document(Attached(4711, cost, "ruby 3.1.2p20", None))
-    yield attached_document(Attached(4711, None, "ruby 3.1.2p20", "no hook"))
+    yield attached_document(AttachResult(4711, cost, "ruby 3.1.2p20", None))
+    yield attached_document(AttachResult(4711, None, "ruby 3.1.2p20", "no hook"))
 
 
 def detach() -> Iterator[Document]:
@@ -258,9 +256,9 @@ def evaluated() -> Iterator[Document]:
 
 def backtraces() -> Iterator[Document]:
     threads = [
-        RubyThread(70, None, "run", True, False, ("/a.rb:1:in `b'", "/a.rb:2")),
-        RubyThread(None, "é", "sleep", False, False, ()),
-        RubyThread(72, "agent", None, False, True, ()),
+        ThreadBacktrace(70, None, "run", True, False, ("/a.rb:1:in `b'", "/a.rb:2")),
+        ThreadBacktrace(None, "é", "sleep", False, False, ()),
+        ThreadBacktrace(72, "agent", None, False, True, ()),
     ]
     yield backtraces_document(7, threads)
 

@@ -16,7 +16,7 @@ from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.recording import RecordingWriter
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.switches import Switch, Turn
-from rbtrace_py.model import CalledMethod, CallRecord, MethodKind
+from rbtrace_py.model.calls import CalledMethod, CallRecord, MethodKind
 from sample_makers import START, shop
 
 FOLDER = Path(__file__).parent / "recordings"

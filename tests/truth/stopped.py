@@ -11,7 +11,7 @@ from rbtrace_py.linux.memfile import MemoryFile
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.restart import as_if_not_stopped
 from rbtrace_py.linux.sigframe import Registers, below
-from rbtrace_py.linux.tracee import Stop, Tracee
+from rbtrace_py.linux.tracee import Tracee, TraceeStop
 
 _SIGSEGV = 11
 _HOME = 0x1000
@@ -67,7 +67,7 @@ class StoppedThread:
         """Address of ``room`` bytes below what its stack holds."""
         return below(self.registers) - room & -16
 
-    def _wait(self) -> Stop:
+    def _wait(self) -> TraceeStop:
         stop = self._tracee.wait(time.monotonic() + _SECONDS)
         assert stop is not None, "it did not stop"
         return stop

@@ -20,9 +20,9 @@ import rubies
 from rbtrace_py.linux.maps import mappings
 from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.process import Process
-from rbtrace_py.model import Frame
+from rbtrace_py.model.stacks import Frame
 from rbtrace_py.rubyvm.detect import find_ruby
-from rbtrace_py.rubyvm.frames import UNKNOWN_PC, Node
+from rbtrace_py.rubyvm.frames import UNKNOWN_PC, FrameNode
 from rbtrace_py.rubyvm.layouts import parse
 from rbtrace_py.rubyvm.vm import RubyVM
 from ruby_builds import Build, each_build
@@ -160,13 +160,13 @@ class Busy:
         rows = (self._row(node) for node in reversed(nodes))
         return [row for row in rows if row is not None]
 
-    def _has_no_pc(self, newest: Node) -> bool:
+    def _has_no_pc(self, newest: FrameNode) -> bool:
         """Is it a frame of Ruby code, and its pc null?"""
         frames = self.vm._tracks[self._main.address].frames
         pc = struct.unpack_from("=Q", frames, self.vm.layout.offsets.cfp_pc)[0]
         return pc == 0 and not self._nodes.key(newest)[2] & CFRAME
 
-    def _row(self, node: Node) -> Row | None:
+    def _row(self, node: FrameNode) -> Row | None:
         iseq, method, flags = self._nodes.key(node)
         if flags & self.vm._tree.magic_mask == DUMMY:
             return Row(iseq, 0) if self._version < (3, 2) and iseq else None
@@ -190,27 +190,27 @@ class NodeKeys:
 
     def __init__(self, vm: RubyVM) -> None:
         self._vm = vm
-        self._keys: dict[Node, tuple[int, int, int]] = {}
+        self._keys: dict[FrameNode, tuple[int, int, int]] = {}
         self._child = vm._tree.child
         vm._tree.child = self._make  # type: ignore[method-assign]
 
     def _make(
-        self, node: Node, iseq: int, pc: int, method: int, flags: int
-    ) -> Node | None:
+        self, node: FrameNode, iseq: int, pc: int, method: int, flags: int
+    ) -> FrameNode | None:
         made = self._child(node, iseq, pc, method, flags)
         if made is not None:
             self._keys[made] = (iseq, method, flags)
         return made
 
-    def of(self, thread: int) -> list[Node]:
+    def of(self, thread: int) -> list[FrameNode]:
         """The nodes of the stack that was read last, the oldest first."""
         return self._vm._tracks[thread].nodes
 
-    def key(self, node: Node) -> tuple[int, int, int]:
+    def key(self, node: FrameNode) -> tuple[int, int, int]:
         """Address of the iseq (0: none), method entry (0: none), and flags."""
         return self._keys[node]
 
-    def line(self, node: Node) -> int | None:
+    def line(self, node: FrameNode) -> int | None:
         """Its own line, also where the one of its caller is shown."""
         if node.pc == UNKNOWN_PC:
             return node.frame.line if node.iseq is None and node.frame else None

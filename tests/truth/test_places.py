@@ -17,7 +17,7 @@ import pytest
 import tally
 
 import rubies
-from rbtrace_py.model import Frame, FrameKind, Stack
+from rbtrace_py.model.stacks import Frame, FrameKind, Stack
 from rbtrace_py.rubyvm.vm import RubyVM, Walked
 from ruby_builds import Build, each_build
 

@@ -12,7 +12,6 @@ import io
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from rbtrace_py.aggregate.dump import Dump, DumpedFiber, DumpedThread
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.recording import RecordingWriter
@@ -29,7 +28,8 @@ from rbtrace_py.errors import (
 )
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process
-from rbtrace_py.model import (
+from rbtrace_py.model.dump import Dump, DumpedFiber, DumpedThread
+from rbtrace_py.model.stacks import (
     Frame,
     FrameKind,
     RubyThread,

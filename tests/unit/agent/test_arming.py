@@ -20,7 +20,12 @@ from rbtrace_py.agent.client import AgentError
 from rbtrace_py.agent.protocol import BrokenAgent, Map, decode_map, encode
 from rbtrace_py.agent.shared import Mode
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
-from rbtrace_py.model import NO_ROOM_METHOD, UNKNOWN_METHOD, CalledMethod, MethodKind
+from rbtrace_py.model.calls import (
+    NO_ROOM_METHOD,
+    UNKNOWN_METHOD,
+    CalledMethod,
+    MethodKind,
+)
 
 REQUEST, DATA, REPLY, ERROR, EVENT, CANCEL = range(1, 7)
 HELLO = {"version": 1, "native": True}

@@ -25,9 +25,9 @@ from rbtrace_py.agent.inject import NotAcknowledged
 from rbtrace_py.agent.loading import NotLoaded, Said, agent_text, alone
 from rbtrace_py.agent.place import NoAgent, connect
 from rbtrace_py.agent.protocol import MalformedAnswer
-from rbtrace_py.aggregate.inside import Evaluated
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.process import Process
+from rbtrace_py.model.process_state import Evaluated
 from rbtrace_py.session.inside.attach import attach, detach
 from rbtrace_py.session.inside.commands import evaluate
 from rubies import HERE, NAMES, USER, chroot, minor

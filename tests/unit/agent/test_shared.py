@@ -23,9 +23,9 @@ from rbtrace_py.agent.shared import (
     Condition,
     Counters,
     Flag,
-    Method,
     Mode,
     SharedMemory,
+    SharedMethod,
     Stream,
     TicksOf,
 )
@@ -57,7 +57,7 @@ def test_what_changes() -> None:
 
 def test_methods_and_histograms() -> None:
     with memory_of(make_data(Mode.TABLE)) as memory:
-        assert memory.methods(1, 3)[1] == Method(
+        assert memory.methods(1, 3)[1] == SharedMethod(
             2, 0xA2, 0xB2, 2, True, 2, 3, 4, 5, 6, 7
         )
         assert list(memory.histogram(1)) == [(192, tuple(range(64)))]

@@ -15,7 +15,7 @@ from rbtrace_py.agent.arming import Scale
 from rbtrace_py.agent.protocol import BrokenAgent
 from rbtrace_py.agent.shared import ClockPair, Mode, SharedMemory
 from rbtrace_py.agent.tables import Counted, Tables
-from rbtrace_py.model import MethodKind
+from rbtrace_py.model.calls import MethodKind
 
 SEED = 20_260_103
 HOSTILE = (0, 1, 5, 255, 1 << 31, (1 << 32) - 1, 1 << 63, (1 << 64) - 1)

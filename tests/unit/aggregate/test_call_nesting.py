@@ -10,7 +10,7 @@ import pytest
 
 from processes import times
 from rbtrace_py.aggregate.calls import MAX_DEPTH, CallNesting, Happened
-from rbtrace_py.model import CallRecord
+from rbtrace_py.model.calls import CallRecord
 
 ENTRY, RETURN, C_ENTRY, C_RETURN, LOST, GC_BEGIN, GC_END, RAISE = range(1, 9)
 CPU, STACK, PLACE, THREAD, TEXT = range(10, 15)

@@ -22,7 +22,8 @@ from rbtrace_py.aggregate.meta import Meta, encode_meta
 from rbtrace_py.aggregate.recording import Recording
 from rbtrace_py.aggregate.switches import Switch, Turn
 from rbtrace_py.errors import BadRecording
-from rbtrace_py.model import CalledMethod, CallRecord, MethodKind, RubyThread
+from rbtrace_py.model.calls import CalledMethod, CallRecord, MethodKind
+from rbtrace_py.model.stacks import RubyThread
 
 ENTRY, RETURN, C_ENTRY, C_RETURN, LOST, GC_BEGIN, GC_END = range(1, 8)
 STACK, PLACE, THREAD = 11, 12, 13

@@ -14,7 +14,7 @@ from rbtrace_py.aggregate.blocks import BlockType, Damaged, block
 from rbtrace_py.aggregate.callrecording import MODE, CallsRecording, CallsWriter
 from rbtrace_py.aggregate.calls import CallEvent, CallStack, Happened, Told, Values
 from rbtrace_py.aggregate.meta import Meta
-from rbtrace_py.model import CalledMethod, MethodKind
+from rbtrace_py.model.calls import CalledMethod, MethodKind
 from rbtrace_py.report.exchange.chrome import chrome_pieces
 from rbtrace_py.report.exchange.perfetto import perfetto_pieces
 

@@ -13,7 +13,7 @@ from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.recordfold import RecordFold
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import OTHER, StackCounts
-from rbtrace_py.model import (
+from rbtrace_py.model.calls import (
     CALL_ORPHAN,
     CalledMethod,
     CallKind,

@@ -10,7 +10,7 @@ from rbtrace_py.aggregate.calls import CallEvent, CallStack, Happened, Told
 from rbtrace_py.aggregate.recordfold import RecordFold
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.model import CalledMethod, CallKind, MethodKind
+from rbtrace_py.model.calls import CalledMethod, CallKind, MethodKind
 
 METHOD = CalledMethod(MethodKind.RUBY, "A", False, "a", "/a.rb", 1)
 THREADS, MOST = 50, 8

@@ -10,7 +10,7 @@ from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.sourcepaths import gem_path, is_library
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.model import Frame, FrameKind, Sample, ThreadState
+from rbtrace_py.model.stacks import Frame, FrameKind, Sample, ThreadState
 from sample_makers import sample, stack
 
 GEM = "/var/lib/gems/3.1.0/gems/puma-5.6.5/lib/puma/thread_pool.rb"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rbtrace_py.aggregate.histogram import Histogram
 from rbtrace_py.aggregate.methods import METHODS, MethodGroup, MethodRow, group_rows
 from rbtrace_py.aggregate.results import Result
-from rbtrace_py.model import CalledMethod, MethodKind
+from rbtrace_py.model.calls import CalledMethod, MethodKind
 
 SERIES = dict.fromkeys(METHODS, "method")
 TOTAL = CalledMethod(MethodKind.RUBY, "Order", False, "total", "/a.rb", 3)

@@ -28,7 +28,7 @@ from rbtrace_py.aggregate.recording import Recording, RecordingWriter
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.tables import MAX_DEPTH
 from rbtrace_py.errors import BadRecording
-from rbtrace_py.model import Frame, FrameKind, Sample, SampleFlags, Stack
+from rbtrace_py.model.stacks import Frame, FrameKind, Sample, SampleFlags, Stack
 from sample_makers import MAIN, START, frame, sample, shop
 
 META = Meta(

@@ -10,7 +10,7 @@ from rbtrace_py.aggregate import stacks
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import OTHER, Row, StackCounts
 from rbtrace_py.aggregate.stacktree import StackTree
-from rbtrace_py.model import RubyThread, SampleFlags, ThreadState
+from rbtrace_py.model.stacks import RubyThread, SampleFlags, ThreadState
 from sample_makers import MAIN, OTHER_PROCESS, WORKER, frame, sample, shop
 
 

@@ -15,7 +15,7 @@ from rbtrace_py.aggregate.switches import (
     ThreadStates,
     Turn,
 )
-from rbtrace_py.model import UNKNOWN_METHOD
+from rbtrace_py.model.calls import UNKNOWN_METHOD
 
 PID, TID = 4, 70
 FOUND, WOKEN, ON, OFF, LOST, LEFT = Turn

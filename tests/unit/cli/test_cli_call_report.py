@@ -13,7 +13,7 @@ from rbtrace_py.aggregate.calls import CallNesting, Told
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.switches import Switch, Turn
 from rbtrace_py.cli.main import main
-from rbtrace_py.model import CalledMethod, CallRecord, MethodKind
+from rbtrace_py.model.calls import CalledMethod, CallRecord, MethodKind
 
 ENTRY, RETURN, STACK, PLACE = 1, 2, 11, 12
 PID, START = 4, 1_700_000_000_000_000_000

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from rbtrace_py.aggregate.dump import Dump, DumpedThread
 from rbtrace_py.cli import dump as command
 from rbtrace_py.errors import NotPermitted, RbtraceError, UnknownRuby, UsageError
 from rbtrace_py.linux.process import Process
-from rbtrace_py.model import RubyThread, Stack, ThreadState
+from rbtrace_py.model.dump import Dump, DumpedThread
+from rbtrace_py.model.stacks import RubyThread, Stack, ThreadState
 
 
 def dumps_but(pid: int, error: RbtraceError) -> Callable[..., Dump]:

@@ -18,7 +18,7 @@ from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.recording import RecordingWriter
 from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.aggregate.sampling import Statistics
-from rbtrace_py.model import ThreadState
+from rbtrace_py.model.stacks import ThreadState
 from rbtrace_py.report.exchange.hlog import HlogWriter
 from rbtrace_py.report.formats import FORMATS
 from rbtrace_py.session.stacks.report import Filters

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rbtrace_py.aggregate.events import Unreadable, Value
+from rbtrace_py.model.events import Unreadable, Value
 from rbtrace_py.session.probes.filters import And, Comparison, Filter, Not, Or
 
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rbtrace_py.errors import FilterError
-from rbtrace_py.model import Operand, OperandType
+from rbtrace_py.model.probes import Operand, OperandType
 from rbtrace_py.session.probes.filters import parse_filter
 
 OPERANDS: dict[str, OperandType | Operand] = {

@@ -15,9 +15,9 @@ from filter_oracle import evaluate
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rbtrace_py.aggregate.events import Value
 from rbtrace_py.aggregate.histogram import float_bits
-from rbtrace_py.model import NIL_BOOL, NIL_FLOAT_BITS, NIL_INTEGER, OperandType
+from rbtrace_py.model.events import Value
+from rbtrace_py.model.probes import NIL_BOOL, NIL_FLOAT_BITS, NIL_INTEGER, OperandType
 from rbtrace_py.session.probes.filters import (
     MAX_STRING,
     CompiledFilter,

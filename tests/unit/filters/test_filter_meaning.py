@@ -7,8 +7,8 @@ import math
 import pytest
 from filter_oracle import evaluate
 
-from rbtrace_py.aggregate.events import UNREADABLE, Value
-from rbtrace_py.model import Operand, OperandType
+from rbtrace_py.model.events import UNREADABLE, Value
+from rbtrace_py.model.probes import Operand, OperandType
 from rbtrace_py.session.probes.filters import (
     And,
     Comparison,

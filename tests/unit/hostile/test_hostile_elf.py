@@ -29,7 +29,7 @@ from rbtrace_py.linux.elf import Budget, ElfFile
 from rbtrace_py.linux.notes import image_signature, read_notes
 from rbtrace_py.linux.probes import ProbeCache, Problem, probes_of_file, scan_probes
 from rbtrace_py.linux.process import Process
-from rbtrace_py.model import Binary, Probe
+from rbtrace_py.model.probes import Binary, Probe
 
 SOAK = bool(os.environ.get("RBTRACE_SOAK"))
 BINARY = Binary(1, 2, "/hostile")

@@ -27,7 +27,7 @@ from rbtrace_py.linux.notes import (
     parse_image_note,
     read_notes,
 )
-from rbtrace_py.model import Operand, OperandRole, OperandType, ProbeRole
+from rbtrace_py.model.probes import Operand, OperandRole, OperandType, ProbeRole
 
 OpenBytes = Callable[[bytes], int]
 

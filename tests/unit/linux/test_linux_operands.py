@@ -12,7 +12,7 @@ from rbtrace_py.linux.operands import (
     parse_operand,
     parse_operands,
 )
-from rbtrace_py.model import Location, LocationKind
+from rbtrace_py.model.probes import Location, LocationKind
 
 CONSTANT, REGISTER, MEMORY = LocationKind
 

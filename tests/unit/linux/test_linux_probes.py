@@ -28,7 +28,7 @@ from rbtrace_py.linux.probes import (
 )
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ruby_probes import RUBY_PROBES, is_ruby_binary
-from rbtrace_py.model import (
+from rbtrace_py.model.probes import (
     Binary,
     LocationKind,
     OperandRole,

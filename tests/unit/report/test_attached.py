@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rbtrace_py.aggregate.attached import Attached, Cost, Detached
+from rbtrace_py.model.attach import AttachResult, Cost, Detached
 from rbtrace_py.report.style import PLAIN
 from rbtrace_py.report.terminal.attach import (
     attached_document,
@@ -16,7 +16,7 @@ from rbtrace_py.report.terminal.attach import (
 COST = Cost(
     attempts=1, stopped_ns=1_120_000, longest_ns=1_120_000, answer_ns=61 * 10**6
 )
-FOUND = Attached(pid=4711, cost=COST, ruby="ruby 3.1.2p20", without_hook=None)
+FOUND = AttachResult(pid=4711, cost=COST, ruby="ruby 3.1.2p20", without_hook=None)
 
 
 def test_one_attempt() -> None:
@@ -37,7 +37,7 @@ def test_several_attempts() -> None:
 
 def test_what_was_there_and_has_no_hook() -> None:
     """Texts of the process do not steer the terminal."""
-    found = Attached(4711, None, "ruby \x1b[2J", "no\nhook")
+    found = AttachResult(4711, None, "ruby \x1b[2J", "no\nhook")
     assert list(attached_lines(found, PLAIN)) == [
         "process 4711 has the agent already",
         "  ruby \\e[2J",

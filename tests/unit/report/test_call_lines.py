@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rbtrace_py.aggregate.calls import CallEvent, CallNesting, Told
-from rbtrace_py.model import (
+from rbtrace_py.model.calls import (
     NO_ROOM_METHOD,
     UNKNOWN_METHOD,
     CalledMethod,

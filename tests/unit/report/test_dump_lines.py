@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from rbtrace_py.aggregate.dump import Dump, DumpedFiber, DumpedThread
-from rbtrace_py.model import SampleFlags, ThreadState
+from rbtrace_py.model.dump import Dump, DumpedFiber, DumpedThread
+from rbtrace_py.model.stacks import SampleFlags, ThreadState
 from rbtrace_py.report.style import PLAIN, Style
 from rbtrace_py.report.terminal.dump import dump_document, dump_lines
 from sample_makers import MAIN, OTHER_PROCESS, WORKER, stack

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import pytest
 
-from rbtrace_py.aggregate.events import UNREADABLE, Event
 from rbtrace_py.aggregate.histogram import FloatHistogram, Histogram
-from rbtrace_py.aggregate.listed import Listed
 from rbtrace_py.aggregate.results import Group, Result
-from rbtrace_py.model import (
+from rbtrace_py.model.events import UNREADABLE, Event
+from rbtrace_py.model.listed_probes import Listed
+from rbtrace_py.model.probes import (
     Binary,
     Operand,
     OperandRole,

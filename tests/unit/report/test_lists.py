@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rbtrace_py.aggregate.listed import Listed
-from rbtrace_py.model import (
+from rbtrace_py.model.listed_probes import Listed
+from rbtrace_py.model.probes import (
     Binary,
     Operand,
     OperandRole,

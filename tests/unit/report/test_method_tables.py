@@ -9,7 +9,7 @@ import pytest
 from rbtrace_py.aggregate.histogram import Histogram
 from rbtrace_py.aggregate.methods import METHODS, MethodRow, group_rows
 from rbtrace_py.aggregate.results import Result
-from rbtrace_py.model import CalledMethod, MethodKind
+from rbtrace_py.model.calls import CalledMethod, MethodKind
 from rbtrace_py.report.json.results import document
 from rbtrace_py.report.style import ASCII, PLAIN, Style
 from rbtrace_py.report.terminal.methods import SORTS, counts_report, methods_report

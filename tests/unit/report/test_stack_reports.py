@@ -16,7 +16,7 @@ from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.errors import UsageError
-from rbtrace_py.model import (
+from rbtrace_py.model.stacks import (
     Frame,
     FrameKind,
     RubyThread,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rbtrace_py.aggregate.results import Group
-from rbtrace_py.model import OperandRole
+from rbtrace_py.model.probes import OperandRole
 from rbtrace_py.report.style import ASCII, PLAIN
 from rbtrace_py.report.text import (
     cut,

@@ -8,7 +8,7 @@ from typing import Any
 
 from rbtrace_py.aggregate.calls import CallNesting, Told
 from rbtrace_py.aggregate.switches import Switch, Turn
-from rbtrace_py.model import CalledMethod, CallRecord, MethodKind
+from rbtrace_py.model.calls import CalledMethod, CallRecord, MethodKind
 from rbtrace_py.report.exchange.chrome import chrome_pieces
 from rbtrace_py.report.exchange.perfetto import perfetto_pieces
 from rbtrace_py.report.exchange.speedscope_calls import evented_pieces

@@ -15,7 +15,7 @@ from rbtrace_py.aggregate.top import (
     ThreadNow,
     Weights,
 )
-from rbtrace_py.model import Frame, FrameKind, RubyThread, ThreadState
+from rbtrace_py.model.stacks import Frame, FrameKind, RubyThread, ThreadState
 from rbtrace_py.report.style import ASCII, PLAIN, Style
 from rbtrace_py.report.terminal.top import Look, plain_lines, whole_lines
 from rbtrace_py.report.terminal.top_screen import screen_lines

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from rbtrace_py.aggregate.events import UNREADABLE, Event
 from rbtrace_py.errors import UsageError
-from rbtrace_py.model import (
+from rbtrace_py.model.events import UNREADABLE, Event
+from rbtrace_py.model.probes import (
     Binary,
     Operand,
     OperandRole,

@@ -11,7 +11,7 @@ import pytest
 from processes import Target
 from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.process import Process
-from rbtrace_py.model import SampleFlags
+from rbtrace_py.model.stacks import SampleFlags
 from rbtrace_py.rubyvm.attach import attach
 from rbtrace_py.rubyvm.vm import RubyVM
 from rubies import EACH, command

@@ -10,7 +10,7 @@ import pytest
 
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.memory import ReplayMemory
-from rbtrace_py.model import SampleFlags
+from rbtrace_py.model.stacks import SampleFlags
 from rbtrace_py.rubyvm.layouts import layout_from, table_for
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.vm import RubyVM

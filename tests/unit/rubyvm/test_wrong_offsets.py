@@ -21,7 +21,7 @@ from processes import Target
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.memory import ProcessMemory, ReplayMemory
 from rbtrace_py.linux.process import Process
-from rbtrace_py.model import Frame, SampleFlags
+from rbtrace_py.model.stacks import Frame, SampleFlags
 from rbtrace_py.rubyvm.attach import Attached, attach
 from rbtrace_py.rubyvm.checks import Roots, contradiction
 from rbtrace_py.rubyvm.detect import find_ruby

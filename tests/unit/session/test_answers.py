@@ -10,8 +10,8 @@ import pytest
 
 from rbtrace_py.agent.client import AgentError
 from rbtrace_py.agent.protocol import BrokenAgent, Channel
-from rbtrace_py.aggregate.inside import Evaluated, Raised
 from rbtrace_py.linux.process import Process
+from rbtrace_py.model.process_state import Evaluated, Raised
 from rbtrace_py.session.inside import commands, console
 from rbtrace_py.session.inside.console import Console, Form, GivenUp
 

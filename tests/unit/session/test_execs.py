@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from processes import TARGETS, Target
-from rbtrace_py.model import Sample
+from rbtrace_py.model.stacks import Sample
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.session.stacks import ruby_process
 from rbtrace_py.session.stacks.ruby_process import SamplingMode

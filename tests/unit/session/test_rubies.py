@@ -12,7 +12,7 @@ import rubies as ours
 from processes import Target
 from rbtrace_py.errors import VmNotStarted
 from rbtrace_py.linux.process import Process
-from rbtrace_py.model import ThreadState
+from rbtrace_py.model.stacks import ThreadState
 from rbtrace_py.rubyvm.attach import Attached
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.session.stacks import ruby_process

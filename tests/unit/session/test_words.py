@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rbtrace_py.model import Binary, Probe
+from rbtrace_py.model.probes import Binary, Probe
 from rbtrace_py.session.probes.select import pick, unknown_probe
 
 

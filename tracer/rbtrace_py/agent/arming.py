@@ -24,14 +24,14 @@ from rbtrace_py.agent.shared import (
     ClockPair,
     Counters,
     Header,
-    Mode,
+    HookMode,
     SharedMemory,
     TicksOf,
 )
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process
-from rbtrace_py.model import (
+from rbtrace_py.model.calls import (
     NO_ROOM_METHOD,
     UNKNOWN_METHOD,
     CalledMethod,
@@ -104,7 +104,7 @@ class What:
     offsets: of CRuby's structures, by docs/agent.md's names; None: Ruby is asked
     """
 
-    mode: Mode
+    mode: HookMode
     methods: bool = True
     c_calls: bool = False
     gc: bool = False
@@ -137,7 +137,7 @@ class What:
             "max_streams": self.max_streams,
             "ring_records": self.ring_records,
         }
-        if self.mode is Mode.SLOW:
+        if self.mode is HookMode.SLOW:
             slow = {"threshold_ns": self.threshold_ns}
             found |= {**slow, "cpu": self.cpu, "whole": self.whole}
         if self.offsets is not None:

@@ -26,7 +26,7 @@ from rbtrace_py.linux.restart import (
     without_kernel,
 )
 from rbtrace_py.linux.sigframe import SIGRETURN, Registers
-from rbtrace_py.linux.tracee import Stop, Tracee
+from rbtrace_py.linux.tracee import Tracee, TraceeStop
 
 _USER_CODE = 0x33
 """``__USER_CS``: 64-bit code."""
@@ -261,7 +261,7 @@ class Detour:
         self.stopped_ns = time.monotonic_ns() - self._since
         self._tracee.detach()
 
-    def _wait(self) -> Stop:
+    def _wait(self) -> TraceeStop:
         stop = self._tracee.wait(self._deadline)
         if stop is None:
             raise Late(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
 from rbtrace_py.agent.protocol import BrokenAgent
-from rbtrace_py.model import CALL_RECORD_SIZE
+from rbtrace_py.model.calls import CALL_RECORD_SIZE
 
 HEADER_SIZE = 4096
 VERSION = 1
@@ -27,7 +27,7 @@ _MAGIC = b"RBTRAGT1"
 _FIXED = struct.Struct("<8sIIQIIIIQQQQQQIIQIIQIIQIIQIIQ")
 
 
-class Mode(IntEnum):
+class HookMode(IntEnum):
     """What the hook does with an event."""
 
     EMPTY = 0
@@ -108,7 +108,7 @@ class Header:
 
     size: int
     pid: int
-    mode: Mode
+    mode: HookMode
     flags: Flag
     clock: TicksOf
     mult: int
@@ -140,7 +140,7 @@ def parse_header(data: bytes, size: int) -> Header:
         raise BrokenAgent(f"the agent's memory has a layout of version {version}")
     if header_size < HEADER_SIZE or said != size:
         raise BrokenAgent("the agent's memory has not the size that it says")
-    if mode > max(Mode) or clock > max(TicksOf):
+    if mode > max(HookMode) or clock > max(TicksOf):
         raise BrokenAgent("the agent's memory is of an unknown mode or clock")
     if ring_records & (ring_records - 1):
         raise BrokenAgent(f"a ring of the agent's has {ring_records} records")
@@ -162,7 +162,7 @@ def parse_header(data: bytes, size: int) -> Header:
     return Header(
         size,
         pid,
-        Mode(mode),
+        HookMode(mode),
         Flag(flags & 1023),
         TicksOf(clock),
         mult,

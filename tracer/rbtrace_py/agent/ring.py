@@ -11,7 +11,7 @@ from operator import itemgetter
 
 from rbtrace_py.agent.protocol import BrokenAgent
 from rbtrace_py.agent.shared import SharedMemory
-from rbtrace_py.model import CallKind, CallRecord
+from rbtrace_py.model.calls import CallKind, CallRecord
 
 AT_ONCE = 16_384
 """Records that a step takes about at most, of all streams."""

@@ -28,14 +28,14 @@ from rbtrace_py.agent.header import (
     Condition,
     Flag,
     Header,
-    Mode,
+    HookMode,
     Region,
     TicksOf,
     parse_header,
 )
 from rbtrace_py.agent.protocol import BrokenAgent
 from rbtrace_py.linux.closing import Closing
-from rbtrace_py.model import CALL_RECORD_SIZE, CallRecord
+from rbtrace_py.model.calls import CALL_RECORD_SIZE, CallRecord
 
 __all__ = [
     "BUCKETS",
@@ -45,10 +45,10 @@ __all__ = [
     "Counters",
     "Flag",
     "Header",
-    "Method",
-    "Mode",
+    "HookMode",
     "Region",
     "SharedMemory",
+    "SharedMethod",
     "Stream",
     "TicksOf",
 ]
@@ -96,7 +96,7 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class SharedMethod:
     """A method that was seen; from ``entries`` on table mode's, times in ticks.
 
     owner: VALUE of its class or module, id: ID of its original name; 0: none
@@ -197,7 +197,7 @@ class SharedMemory(Closing):
         armed = state == 1
         return Counters(armed, methods, blocks, streams, known, mismatch, *rest)
 
-    def methods(self, first: int, last: int) -> list[Method]:
+    def methods(self, first: int, last: int) -> list[SharedMethod]:
         """Those numbered ``first`` up to, but without, ``last``."""
         return [self._method(index) for index in range(first, last)]
 
@@ -245,10 +245,10 @@ class SharedMemory(Closing):
             counts = self._read(self.header.blocks.place(block), BLOCK.size)
             yield place * BLOCK_COUNTERS, BLOCK.unpack(counts)
 
-    def _method(self, index: int) -> Method:
+    def _method(self, index: int) -> SharedMethod:
         at = self.header.methods.place(index)
         owner, id_, kind, selected, *times = METHOD.unpack(self._read(at, METHOD.size))
-        return Method(index, owner, id_, kind, selected == 1, *times)
+        return SharedMethod(index, owner, id_, kind, selected == 1, *times)
 
     def _stream(self, index: int) -> Stream:
         at = self.header.streams.place(index)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from rbtrace_py.agent.arming import Scale
 from rbtrace_py.agent.protocol import BrokenAgent
-from rbtrace_py.agent.shared import Method, SharedMemory
-from rbtrace_py.model import MethodKind
+from rbtrace_py.agent.shared import SharedMemory, SharedMethod
+from rbtrace_py.model.calls import MethodKind
 
 _KINDS = frozenset(MethodKind)
 _MOST = (1 << 63) - 1
@@ -48,7 +48,7 @@ class Tables:
     def __init__(self, memory: SharedMemory, scale: Scale) -> None:
         self._memory = memory
         self._ns = scale.duration
-        self._known: dict[int, tuple[Method, Counted]] = {}
+        self._known: dict[int, tuple[SharedMethod, Counted]] = {}
         self._blocks_left = 0
 
     def read(self, is_timed: bool = True) -> list[Counted]:
@@ -67,7 +67,7 @@ class Tables:
             if (row.entries or row.calls) and row.kind in _KINDS
         ]
 
-    def _counted(self, row: Method, is_timed: bool) -> Counted:
+    def _counted(self, row: SharedMethod, is_timed: bool) -> Counted:
         known = self._known.get(row.index)
         if known is not None and known[0] == row:
             return known[1]
@@ -77,14 +77,14 @@ class Tables:
             self._known[row.index] = row, counted
         return counted
 
-    def _timed(self, row: Method) -> Counted:
+    def _timed(self, row: SharedMethod) -> Counted:
         return Counted(
             row.index, row.kind, min(row.entries, _MOST), min(row.calls, _MOST),
             self._ns(row.total), self._ns(row.self), self._ns(row.sum),
             self._ns(row.max), dict(self._buckets(row)) if row.calls else {},
         )  # fmt: skip
 
-    def _buckets(self, row: Method) -> Iterator[tuple[int, int]]:
+    def _buckets(self, row: SharedMethod) -> Iterator[tuple[int, int]]:
         for first, counts in self._memory.histogram(row.index):
             self._blocks_left -= 1
             if self._blocks_left < 0:
@@ -92,5 +92,5 @@ class Tables:
             yield from ((i, min(n, _MOST)) for i, n in enumerate(counts, first) if n)
 
 
-def _entered(row: Method) -> Counted:
+def _entered(row: SharedMethod) -> Counted:
     return Counted(row.index, row.kind, min(row.entries, _MOST))

@@ -15,11 +15,10 @@ from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import OTHER, StackCounts
 from rbtrace_py.aggregate.stacktree import MAX_NODES
 from rbtrace_py.aggregate.tables import printable
-from rbtrace_py.model import (
-    CalledMethod,
+from rbtrace_py.model.calls import CalledMethod, MethodKind
+from rbtrace_py.model.stacks import (
     Frame,
     FrameKind,
-    MethodKind,
     RubyThread,
     Sample,
     Stack,

@@ -41,14 +41,8 @@ from rbtrace_py.aggregate.recording import (
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.switches import Switch, Turn
 from rbtrace_py.aggregate.tables import TablesReader
-from rbtrace_py.model import (
-    UNKNOWN_METHOD,
-    CalledMethod,
-    FrameKind,
-    MethodKind,
-    RubyThread,
-    Stack,
-)
+from rbtrace_py.model.calls import UNKNOWN_METHOD, CalledMethod, MethodKind
+from rbtrace_py.model.stacks import FrameKind, RubyThread, Stack
 
 MODE = "calls"
 """Of META of such a recording."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from rbtrace_py.model import (
+from rbtrace_py.model.calls import (
     CALL_ORPHAN,
     CALL_TEXT_GOES_ON,
     CALL_TEXT_SIZE,

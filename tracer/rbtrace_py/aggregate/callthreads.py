@@ -16,7 +16,7 @@ from rbtrace_py.aggregate.blocks import (
 )
 from rbtrace_py.aggregate.calls import Happened, Thread
 from rbtrace_py.aggregate.tables import TablesReader
-from rbtrace_py.model import RubyThread
+from rbtrace_py.model.stacks import RubyThread
 
 CALL_COLUMNS = "qIIIBHQ"
 """Time since the last one, thread, Ruby stack, method (number of a stack of one frame),

@@ -14,7 +14,7 @@ from posixpath import basename, dirname
 
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sourcepaths import is_library
-from rbtrace_py.model import Frame, FrameKind, Sample, Stack, ThreadState
+from rbtrace_py.model.stacks import Frame, FrameKind, Sample, Stack, ThreadState
 
 _WAITS = re.compile(
     r"(Thread::)?(Sized)?Queue#(pop|shift|deq)|(Thread::)?ConditionVariable#wait"

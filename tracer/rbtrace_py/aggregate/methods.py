@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from rbtrace_py.aggregate.histogram import Histogram
 from rbtrace_py.aggregate.results import Group, Key
-from rbtrace_py.model import CalledMethod, MethodKind
+from rbtrace_py.model.calls import CalledMethod, MethodKind
 
 METHODS = (MethodKind.NO_ROOM, MethodKind.RUBY, MethodKind.C)
 """Kinds that are calls of methods; of the first nobody knows which."""

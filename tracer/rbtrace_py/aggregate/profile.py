@@ -9,7 +9,7 @@ from rbtrace_py.aggregate.calls import Thread
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.aggregate.switches import CpuTimes
-from rbtrace_py.model import Sample, Stack
+from rbtrace_py.model.stacks import Sample, Stack
 
 
 @dataclass(frozen=True, slots=True)

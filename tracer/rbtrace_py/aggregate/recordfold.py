@@ -20,15 +20,8 @@ from rbtrace_py.aggregate.callfold import (
 from rbtrace_py.aggregate.calls import MAX_DEPTH, Thread
 from rbtrace_py.aggregate.stacks import OTHER, StackCounts
 from rbtrace_py.aggregate.stacktree import MAX_NODES
-from rbtrace_py.model import (
-    CALL_ORPHAN,
-    CalledMethod,
-    CallKind,
-    CallRecord,
-    Frame,
-    RubyThread,
-    Stack,
-)
+from rbtrace_py.model.calls import CALL_ORPHAN, CalledMethod, CallKind, CallRecord
+from rbtrace_py.model.stacks import Frame, RubyThread, Stack
 
 _MARKS = {-1: GARBAGE, -2: DEEPER, -3: OTHER}
 _GARBAGE, _DEEPER, _OTHER = _MARKS

@@ -40,7 +40,7 @@ from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacktree import MAX_NODES
 from rbtrace_py.aggregate.tables import MAX_DEPTH, TablesReader, TablesWriter
 from rbtrace_py.errors import BadRecording
-from rbtrace_py.model import Sample, SampleFlags, Stack, ThreadState
+from rbtrace_py.model.stacks import Sample, SampleFlags, Stack, ThreadState
 
 SAMPLE_COLUMNS = "qIIBBQQ"
 """Time since the last one, thread, stack, state, flags, weight, fiber."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from rbtrace_py.aggregate.histogram import Distribution
-from rbtrace_py.model import OUTCOMES, OperandRole
+from rbtrace_py.model.probes import OUTCOMES, OperandRole
 
 Key = int | float | bool | str | None
 """A value of ``--by``. None: nil, or, in an ungrouped result, no key at all."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from rbtrace_py.model import SampleFlags
+from rbtrace_py.model.stacks import SampleFlags
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacktree import MAX_NODES, ROOT, StackTree
-from rbtrace_py.model import (
+from rbtrace_py.model.stacks import (
     Frame,
     FrameKind,
     RubyThread,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from rbtrace_py.model import Frame, Stack
+from rbtrace_py.model.stacks import Frame, Stack
 
 ROOT = 0
 """The node of the stack without frames."""

@@ -20,7 +20,7 @@ from rbtrace_py.aggregate.blocks import (
     unpack_columns,
 )
 from rbtrace_py.aggregate.stacktree import MAX_NODES, StackTree
-from rbtrace_py.model import Frame, FrameKind, RubyThread, Stack
+from rbtrace_py.model.stacks import Frame, FrameKind, RubyThread, Stack
 
 MAX_DEPTH = 1 << 14
 """Frames of a stack; what is deeper is written without its outermost ones."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import OTHER, Share, method_key
-from rbtrace_py.model import Frame, RubyThread, ThreadState
+from rbtrace_py.model.stacks import Frame, RubyThread, ThreadState
 
 MAX_NAMES = 1 << 16
 """Methods, or lines, that are told apart; the rest is ``(other)``."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from rbtrace_py.model import Location, LocationKind
+from rbtrace_py.model.probes import Location, LocationKind
 
 MAX_SLOTS = 16
 MAX_OPERANDS = 12
@@ -42,7 +42,7 @@ class Counter(IntEnum):
     NO_ROOM = 12
 
 
-class Values(IntEnum):
+class RecordedValues(IntEnum):
     """What a program records of a value: VALUES in ``programs/record.h``."""
 
     NONE = 0

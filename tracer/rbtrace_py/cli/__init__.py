@@ -1,1 +1,1 @@
-"""The commands, one a module; the only storey that reads words from a terminal."""
+"""The commands, one a module; the only layer that reads words from a terminal."""

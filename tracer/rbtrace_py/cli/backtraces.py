@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from rbtrace_py.aggregate.inside import RubyThread
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.per_process import check_words, show
 from rbtrace_py.linux.process import Process
+from rbtrace_py.model.process_state import ThreadBacktrace
 from rbtrace_py.report.terminal.inside import backtrace_lines, backtraces_document
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.targets.targets import Targets
@@ -33,7 +33,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> None:
       rbtrace-py backtraces 1234 --json
     """
 
-    def threads(process: Process) -> list[RubyThread]:
+    def threads(process: Process) -> list[ThreadBacktrace]:
         found = commands.backtraces(process)
         return [one for one in found if values["agent"] or not one.is_agent]
 

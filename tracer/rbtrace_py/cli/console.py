@@ -14,7 +14,6 @@ from typing import NoReturn
 
 import click
 
-from rbtrace_py.aggregate.inside import Evaluated, Raised
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import Output, opened
 from rbtrace_py.cli.common.per_process import asked, check_words
@@ -22,6 +21,7 @@ from rbtrace_py.cli.common.stop import is_ignored
 from rbtrace_py.cli.common.streamed_output import StreamedOutput
 from rbtrace_py.cli.main import Interrupted, show_error
 from rbtrace_py.errors import UsageError
+from rbtrace_py.model.process_state import Evaluated, Raised
 from rbtrace_py.report.terminal.inside import raised_lines, shown, value_lines
 from rbtrace_py.report.text import escape
 from rbtrace_py.session.inside.console import Console, Form, GivenUp

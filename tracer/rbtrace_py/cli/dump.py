@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from rbtrace_py.aggregate.dump import Dump
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import opened
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
+from rbtrace_py.model.dump import Dump
 from rbtrace_py.report.json.results import dumps
 from rbtrace_py.report.terminal.dump import dump_document, dump_lines
 from rbtrace_py.session.stacks.cores import CoreOptions, dump_core, parse_symbol

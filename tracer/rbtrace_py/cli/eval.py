@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from rbtrace_py.aggregate.inside import Evaluated, Raised
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import Output, opened
 from rbtrace_py.cli.common.per_process import asked, check_words, leaves_out
 from rbtrace_py.cli.common.streamed_output import StreamedOutput
 from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
+from rbtrace_py.model.process_state import Evaluated, Raised
 from rbtrace_py.report.json.results import dumps
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.inside import (

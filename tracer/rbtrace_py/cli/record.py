@@ -18,7 +18,7 @@ from rbtrace_py.cli.common import sampling as s
 from rbtrace_py.cli.common.output import cannot_write
 from rbtrace_py.cli.common.writable import check_folder
 from rbtrace_py.errors import UsageError
-from rbtrace_py.model import Sample
+from rbtrace_py.model.stacks import Sample
 from rbtrace_py.report.file_formats import RECORDING, described
 from rbtrace_py.session.stacks.sampling import Add, Sampling
 from rbtrace_py.session.targets.targets import Targets

@@ -18,7 +18,7 @@ from rbtrace_py.cli.common.call_report import (
     show_calls,
 )
 from rbtrace_py.errors import UsageError
-from rbtrace_py.model import ThreadState
+from rbtrace_py.model.stacks import ThreadState
 from rbtrace_py.report.file_formats import RECORDING, format_of_file
 from rbtrace_py.report.flamegraph.svg import difference_pieces
 from rbtrace_py.report.formats import FORMATS

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from rbtrace_py.aggregate.events import Event
 from rbtrace_py.cli.common import method_events as m
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.grouped_report import need_words
@@ -24,6 +23,7 @@ from rbtrace_py.cli.common.output import (
 )
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
+from rbtrace_py.model.events import Event
 from rbtrace_py.report.json.results import dumps, event_document, trace_end_document
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.events import (

@@ -19,7 +19,7 @@ from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.maps import Mapping, mappings
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.procfs import read_file
-from rbtrace_py.model import Binary
+from rbtrace_py.model.probes import Binary
 
 _MAX_DESCRIPTORS = 65536
 """How many of a target's descriptors are looked at in search of a file."""

@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 
 from rbtrace_py.linux.elf import EM_AARCH64, EM_X86_64
-from rbtrace_py.model import Location, LocationKind
+from rbtrace_py.model.probes import Location, LocationKind
 
 X86_64_REGISTERS = (
     *("r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8"),

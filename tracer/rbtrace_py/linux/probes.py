@@ -23,7 +23,7 @@ from rbtrace_py.linux.notes import ImageNote, Notes, StapsdtNote, image_signatur
 from rbtrace_py.linux.operands import parse_operands
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ruby_probes import PROVIDER, RUBY_PROBES, is_ruby_binary
-from rbtrace_py.model import (
+from rbtrace_py.model.probes import (
     Binary,
     Location,
     Operand,

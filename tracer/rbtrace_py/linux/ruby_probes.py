@@ -6,7 +6,7 @@ int; a length is a long, but sites that pass a constant pass it as an int.
 
 from __future__ import annotations
 
-from rbtrace_py.model import Operand, OperandType
+from rbtrace_py.model.probes import Operand, OperandType
 
 PROVIDER = "ruby"
 

@@ -40,7 +40,7 @@ _SPIN, _SOON = 0.00003, 0.001
 within 50 µs, if the other gets a processor: it may need this very one."""
 
 
-class Stop(NamedTuple):
+class TraceeStop(NamedTuple):
     """Why it stands: ``signal`` on its way to it, or an event of ptrace."""
 
     signal: int
@@ -85,7 +85,7 @@ class Tracee:
         """Ask it to stop, wherever it is; it does so soon, or wakes up to do it."""
         self._do(_INTERRUPT, 0, 0)
 
-    def wait(self, deadline: float) -> Stop | None:
+    def wait(self, deadline: float) -> TraceeStop | None:
         """Its next stop, None if there was none until then (``time.monotonic``)."""
         began = time.monotonic()
         while True:
@@ -103,7 +103,7 @@ class Tracee:
                 self._check_alive()
                 time.sleep(0.0001)
 
-    def _poll(self) -> Stop | None:
+    def _poll(self) -> TraceeStop | None:
         """WEXITED is not asked for: its end is for its parent to collect."""
         try:
             found = os.waitid(os.P_PID, self.tid, os.WSTOPPED | os.WNOHANG | WALL)
@@ -111,7 +111,7 @@ class Tracee:
             raise gone(self.tid) from None
         if found is None:
             return None
-        return Stop(found.si_status & 0xFF, found.si_status >> 8)
+        return TraceeStop(found.si_status & 0xFF, found.si_status >> 8)
 
     def _check_alive(self) -> None:
         state = parse_stat(self._process.read(f"task/{self.tid}/stat")).state

@@ -40,7 +40,7 @@ operators on Ruby's own types, ``defineclass``, ``definemethod``, ``setconstant`
 what reads a constant that is autoloaded (insns.def, autoload_feature_require)."""
 
 
-class Site(NamedTuple):
+class CallSite(NamedTuple):
     """The instruction before a pc.
 
     mid: ID of the method it calls, 0 if it names none (``yield``, ``super``), None if
@@ -53,7 +53,7 @@ class Site(NamedTuple):
     body: int = 0
 
 
-_NO_CALL = Site(None, 0)
+_NO_CALL = CallSite(None, 0)
 
 
 class CallSites:
@@ -66,7 +66,7 @@ class CallSites:
         self._mid = offsets.call_mid
         self._size = offsets.call_size or 0
         self.is_known = offsets.body_call_data is not None and self._size > 0
-        self._sites: dict[int, Site] = {}
+        self._sites: dict[int, CallSite] = {}
 
     def clear(self) -> None:
         """Forget all, as code may have been replaced."""
@@ -76,7 +76,7 @@ class CallSites:
         """Forget the instruction before ``pc``."""
         self._sites.pop(pc, None)
 
-    def before(self, iseq: Iseq, pc: int) -> Site:
+    def before(self, iseq: Iseq, pc: int) -> CallSite:
         """Return the instruction of ``iseq`` that ends at ``pc``."""
         known = self._sites.get(pc)
         if known is None:
@@ -85,7 +85,7 @@ class CallSites:
             known = self._sites[pc] = self._read(iseq, pc)
         return known
 
-    def _read(self, iseq: Iseq, pc: int) -> Site:
+    def _read(self, iseq: Iseq, pc: int) -> CallSite:
         """A call is ``[insn][call data]`` or ``[insn][call data][block]``, and
         ``defineclass`` is ``[insn][name][body][flags]``.
 
@@ -96,11 +96,11 @@ class CallSites:
         try:
             first, second = struct.unpack("=2Q", self._values.memory.read(pc - 16, 16))
             if self._is_call_data(iseq, second):
-                return Site(self._method_id(second), 0)
+                return CallSite(self._method_id(second), 0)
             if self._is_call_data(iseq, first) and self._is_block(second):
-                return Site(self._method_id(first), second)
+                return CallSite(self._method_id(first), second)
             if self._iseqs.get(first) is not None:
-                return Site(None, 0, first)
+                return CallSite(None, 0, first)
         except UnreadableMemory:
             return _NO_CALL
         return _NO_CALL
@@ -124,7 +124,7 @@ class CallSites:
             return None
         return values.u64(info + _CALLINFO_MID)
 
-    def can_call(self, site: Site, number: int, name: str) -> bool:
+    def can_call(self, site: CallSite, number: int, name: str) -> bool:
         """Can this instruction have called the method ``name`` (its ID ``number``)?"""
         if name in _IMPLICIT or site.mid in (0, number):
             return True
@@ -133,7 +133,7 @@ class CallSites:
         called = self._values.id_name(site.mid)
         return called == name or called in _INDIRECT
 
-    def can_yield(self, site: Site) -> bool:
+    def can_yield(self, site: CallSite) -> bool:
         """Can this instruction have run a block?"""
         if not site.mid:
             return site.mid == 0

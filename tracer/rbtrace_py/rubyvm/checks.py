@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.memory import Memory
-from rbtrace_py.model import SampleFlags, ThreadState
+from rbtrace_py.model.stacks import SampleFlags, ThreadState
 from rbtrace_py.rubyvm.iseqs import Iseqs
 from rbtrace_py.rubyvm.layout import Layout, Offsets, ThreadList
 from rbtrace_py.rubyvm.names import Names

@@ -11,7 +11,7 @@ import struct
 from time import monotonic
 
 from rbtrace_py.errors import UnreadableMemory
-from rbtrace_py.model import Frame, FrameKind, Stack
+from rbtrace_py.model.stacks import Frame, FrameKind, Stack
 from rbtrace_py.rubyvm.calls import CallSites
 from rbtrace_py.rubyvm.iseqs import Iseq, IseqKind, Iseqs
 from rbtrace_py.rubyvm.names import Method, Names
@@ -40,7 +40,7 @@ _SVAR = struct.Struct("=2Q")
 GC_FRAME = Frame(FrameKind.GC, "(garbage collection)", "(garbage collection)", "", None)
 
 
-class Node:
+class FrameNode:
     """One frame upon another; ``below`` is the next one that is shown.
 
     ``ruby`` is the node that C functions upon this one have path and line of,
@@ -60,10 +60,10 @@ class Node:
         "stack",
     )
 
-    def __init__(self, below: Node | None, frame: Frame | None) -> None:
+    def __init__(self, below: FrameNode | None, frame: Frame | None) -> None:
         self.below = below
         self.frame = frame
-        self.ruby: Node | None = below.ruby if below else None
+        self.ruby: FrameNode | None = below.ruby if below else None
         self.iseq: Iseq | None = None
         self.pc = 0
         self.is_leaf = False
@@ -99,8 +99,8 @@ class FrameTree:
     def _start(self) -> None:
         self.generation += 1
         self._text = 0
-        self.root = Node(None, None)
-        self.nodes: dict[tuple[Node, int, int, int, int], Node] = {}
+        self.root = FrameNode(None, None)
+        self.nodes: dict[tuple[FrameNode, int, int, int, int], FrameNode] = {}
         self._held = 0
 
     def revalidate(self) -> None:
@@ -132,8 +132,8 @@ class FrameTree:
         return now > self._until
 
     def child(
-        self, node: Node, iseq: int, pc: int, method: int, flags: int
-    ) -> Node | None:
+        self, node: FrameNode, iseq: int, pc: int, method: int, flags: int
+    ) -> FrameNode | None:
         """Return the node of a frame upon ``node``, None if there is no such frame.
 
         Only what could be read in full is kept.
@@ -154,7 +154,7 @@ class FrameTree:
                 self._text += len(frame.name) + len(frame.label) + len(frame.path)
         return made
 
-    def _renew(self, node: Node, iseq: int, method: int) -> None:
+    def _renew(self, node: FrameNode, iseq: int, method: int) -> None:
         """Forget what was remembered of a frame and is not so any more."""
         self.calls.forget(node.pc)
         self._names.renew(method)
@@ -162,13 +162,13 @@ class FrameTree:
         self._iseqs.renew(iseq)
 
     def _make(
-        self, node: Node, iseq: int, pc: int, method: int, flags: int
-    ) -> Node | None:
+        self, node: FrameNode, iseq: int, pc: int, method: int, flags: int
+    ) -> FrameNode | None:
         magic = flags & self._mask
         if flags >> 32 or magic not in self._magics or node.is_leaf:
             return None
         if magic in self._hidden:
-            return Node(node, None)
+            return FrameNode(node, None)
         if magic == self._c_magic:
             return self._c_node(node, method) if iseq == 0 else None
         found = self._iseqs.get(iseq)
@@ -198,7 +198,7 @@ class FrameTree:
         return not entry.is_c
 
     def _can_stand(
-        self, node: Node, iseq: Iseq, entry: Method | None, is_block: bool
+        self, node: FrameNode, iseq: Iseq, entry: Method | None, is_block: bool
     ) -> bool:
         """Can the Ruby frame ``node`` have called a Ruby frame of ``iseq``?"""
         if node.iseq is None or not self.calls.is_known:
@@ -218,13 +218,13 @@ class FrameTree:
         is_compiler = entry.prefix.startswith(_COMPILERS)
         return is_compiler or self.calls.can_call(site, entry.called, entry.name)
 
-    def _is_no_call(self, node: Node) -> bool:
+    def _is_no_call(self, node: FrameNode) -> bool:
         """Is the frame at an instruction that names no method?"""
         if node.iseq is None or not self.calls.is_known:
             return False
         return self.calls.before(node.iseq, node.pc).mid is None
 
-    def gives_block(self, node: Node, block: int) -> bool:
+    def gives_block(self, node: FrameNode, block: int) -> bool:
         """Does the call that ``node`` is in give the block whose iseq is ``block``?
 
         Asked of blocks whose outer frame has its variables on the stack still: once
@@ -234,7 +234,7 @@ class FrameTree:
             return True
         return self.calls.before(node.iseq, node.pc).block == block
 
-    def _c_node(self, node: Node, word: int) -> Node | None:
+    def _c_node(self, node: FrameNode, word: int) -> FrameNode | None:
         method = self._method(word)
         if method is None or not (method.is_c or method.kind is None):
             return None
@@ -248,21 +248,21 @@ class FrameTree:
             )
         return made
 
-    def _like_c(self, node: Node, name: str, label: str) -> Node:
+    def _like_c(self, node: FrameNode, name: str, label: str) -> FrameNode:
         caller = node.ruby.frame if node.ruby else None
         path, line = (caller.path, caller.line) if caller else ("", None)
-        return Node(node, Frame(FrameKind.C, name, label, path, line))
+        return FrameNode(node, Frame(FrameKind.C, name, label, path, line))
 
     def _ruby_node(
-        self, node: Node, iseq: Iseq, pc: int, method: Method | None
-    ) -> Node:
+        self, node: FrameNode, iseq: Iseq, pc: int, method: Method | None
+    ) -> FrameNode:
         name, label = self._names.iseq_frame(iseq, method)
         if iseq.is_internal and self._is_like_c(iseq):
             made = self._like_c(node, name, label)
         else:
             line = None if pc == UNKNOWN_PC else self._iseqs.line(iseq, pc)
             below = self._below(node, iseq)
-            made = Node(below, Frame(FrameKind.RUBY, name, label, iseq.path, line))
+            made = FrameNode(below, Frame(FrameKind.RUBY, name, label, iseq.path, line))
             made.ruby = made
         made.iseq, made.pc = iseq, pc
         made.is_leaf = pc in (iseq.begin, UNKNOWN_PC)
@@ -273,7 +273,7 @@ class FrameTree:
         traits = self._values.traits
         return traits.internal_as_c or f"{iseq.path} {iseq.label}" in traits.c_traced
 
-    def _below(self, node: Node, iseq: Iseq) -> Node:
+    def _below(self, node: FrameNode, iseq: Iseq) -> FrameNode:
         """What a frame stands on: where a ``rescue`` hides its method, what that
         stands on."""
         is_hiding = iseq.is_handler and self._values.traits.qualified_labels
@@ -318,7 +318,7 @@ class FrameTree:
                 return 0
         return word if self._names.method(word) is not None else 0
 
-    def stack(self, node: Node, is_collecting: bool = False) -> Stack:
+    def stack(self, node: FrameNode, is_collecting: bool = False) -> Stack:
         """Return the frames up to ``node``, with the collector upon them if so."""
         if is_collecting:
             if node.gc_stack is None:
@@ -331,9 +331,9 @@ class FrameTree:
         return node.stack
 
 
-def _frames(node: Node) -> tuple[Frame, ...]:
+def _frames(node: FrameNode) -> tuple[Frame, ...]:
     found: list[Frame] = []
-    place: Node | None = node
+    place: FrameNode | None = node
     while place is not None:
         if place.frame is not None:
             found.append(place.frame)

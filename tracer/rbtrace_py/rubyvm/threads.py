@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from rbtrace_py.errors import UnreadableMemory
-from rbtrace_py.model import ThreadState
+from rbtrace_py.model.stacks import ThreadState
 from rbtrace_py.rubyvm.layout import ThreadList
 from rbtrace_py.rubyvm.layouts import parse
 from rbtrace_py.rubyvm.native_ids import NativeIds

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.memory import LARGEST_READ, Memory
-from rbtrace_py.rubyvm.frames import UNKNOWN_PC, FrameTree, Node
+from rbtrace_py.rubyvm.frames import UNKNOWN_PC, FrameNode, FrameTree
 from rbtrace_py.rubyvm.layout import Layout
 
 MOST_FRAMES = 1 << 14
@@ -85,7 +85,7 @@ class Track:
         self.parts: list[bytes] = []
         self.walked: Any = None
         self.frames = b""
-        self.nodes: list[Node] = []
+        self.nodes: list[FrameNode] = []
         self.eps: list[int] = []
         self.floors: list[int] = []
         self.unsure: list[int] = []
@@ -115,7 +115,7 @@ class Reading(NamedTuple):
     """
 
     track: Track
-    nodes: list[Node]
+    nodes: list[FrameNode]
     depth: int
     is_whole: bool
     unsure: tuple[int, ...]

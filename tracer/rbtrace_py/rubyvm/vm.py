@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.memory import Memory
-from rbtrace_py.model import SampleFlags, Stack, ThreadState
-from rbtrace_py.rubyvm.frames import FrameTree, Node
+from rbtrace_py.model.stacks import SampleFlags, Stack, ThreadState
+from rbtrace_py.rubyvm.frames import FrameNode, FrameTree
 from rbtrace_py.rubyvm.iseqs import Iseq
 from rbtrace_py.rubyvm.layout import Layout
 from rbtrace_py.rubyvm.oldframes import OldUnwinder
@@ -72,7 +72,7 @@ class _Best:
 
     def __init__(self) -> None:
         self.reading: Reading | None = None
-        self.newest: list[Node] = []
+        self.newest: list[FrameNode] = []
         self.depth = 0
 
     def consider(self, reading: Reading) -> None:
@@ -93,7 +93,7 @@ class _Doubt:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[Node | None, Iseq | Node], set[Node]] = {}
+        self._seen: dict[tuple[FrameNode | None, Iseq | FrameNode], set[FrameNode]] = {}
 
     def is_over(self, reading: Reading) -> bool:
         """Is what ``reading`` shows to be believed, after those before it?
@@ -392,7 +392,7 @@ class RubyVM:
         )
 
     def _walked(
-        self, reading: Reading, newest: list[Node], flags: SampleFlags
+        self, reading: Reading, newest: list[FrameNode], flags: SampleFlags
     ) -> Walked:
         state = self._state(reading)
         collecting = self._collecting

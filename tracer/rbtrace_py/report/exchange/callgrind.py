@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from rbtrace_py import __version__
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.model import Frame, FrameKind
+from rbtrace_py.model.stacks import Frame, FrameKind
 from rbtrace_py.report.exchange.rows import clean
 from rbtrace_py.report.sample_query import ReportOptions
 from rbtrace_py.report.terminal.weights import idle_text

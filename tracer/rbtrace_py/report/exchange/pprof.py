@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.stacks import Row
-from rbtrace_py.model import Frame, FrameKind, RubyThread
+from rbtrace_py.model.stacks import Frame, FrameKind, RubyThread
 from rbtrace_py.report.exchange.rows import clean
 from rbtrace_py.report.sample_query import ReportOptions
 from rbtrace_py.report.terminal.weights import idle_text

@@ -11,7 +11,7 @@ from posixpath import basename
 from typing import NamedTuple
 
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.model import Frame, FrameKind, RubyThread, ThreadState
+from rbtrace_py.model.stacks import Frame, FrameKind, RubyThread, ThreadState
 
 
 @dataclass(frozen=True, slots=True)

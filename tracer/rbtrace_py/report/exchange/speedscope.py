@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from rbtrace_py import __version__
 from rbtrace_py.aggregate.profile import Profile
-from rbtrace_py.model import Frame, FrameKind, RubyThread, Stack
+from rbtrace_py.model.stacks import Frame, FrameKind, RubyThread, Stack
 from rbtrace_py.report.exchange.rows import clean, thread_text
 from rbtrace_py.report.sample_query import ReportOptions
 from rbtrace_py.report.terminal.weights import idle_text

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from rbtrace_py import __version__
 from rbtrace_py.aggregate.calls import Happened, Thread, Told
-from rbtrace_py.model import CalledMethod, MethodKind
+from rbtrace_py.model.calls import CalledMethod, MethodKind
 from rbtrace_py.report.exchange.rows import clean
 from rbtrace_py.report.exchange.speedscope import SCHEMA
 from rbtrace_py.report.exchange.tracks import Tracks, track_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import colorsys
 import zlib
 
-from rbtrace_py.model import FrameKind
+from rbtrace_py.model.stacks import FrameKind
 from rbtrace_py.report.exchange.rows import Label
 
 _FAMILIES: dict[FrameKind | None, tuple[int, int, float]] = {

@@ -10,13 +10,14 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from rbtrace_py.aggregate.checks import Check
-from rbtrace_py.aggregate.events import Event, RaiseEvent, Unreadable, Value
 from rbtrace_py.aggregate.histogram import Distribution
-from rbtrace_py.aggregate.listed import Listed
 from rbtrace_py.aggregate.methods import MethodGroup
 from rbtrace_py.aggregate.results import Group, Result
-from rbtrace_py.model import MethodKind, Operand, OperandRole, Probe
+from rbtrace_py.model.calls import MethodKind
+from rbtrace_py.model.checks import Check
+from rbtrace_py.model.events import Event, RaiseEvent, Unreadable, Value
+from rbtrace_py.model.listed_probes import Listed
+from rbtrace_py.model.probes import Operand, OperandRole, Probe
 from rbtrace_py.report.terminal.notes import lost
 from rbtrace_py.report.text import replace_undecodable
 

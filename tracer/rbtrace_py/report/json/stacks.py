@@ -7,7 +7,7 @@ from dataclasses import asdict
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import COUNTERS
 from rbtrace_py.aggregate.stacks import Row
-from rbtrace_py.model import Frame, RubyThread
+from rbtrace_py.model.stacks import Frame, RubyThread
 from rbtrace_py.report.json.results import Document
 from rbtrace_py.report.terminal.cpu import cpu_documents
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rbtrace_py.aggregate.attached import Attached, Cost, Detached
+from rbtrace_py.model.attach import AttachResult, Cost, Detached
 from rbtrace_py.report.json.results import VERSION, Document
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import escape
 from rbtrace_py.report.units import duration
 
 
-def attached_lines(found: Attached, style: Style) -> Iterator[str]:
+def attached_lines(found: AttachResult, style: Style) -> Iterator[str]:
     """Whether it answers, and what that took."""
     if found.cost is None:
         yield f"process {found.pid} has the agent already"
@@ -41,7 +41,7 @@ def detached_lines(found: Detached, style: Style) -> Iterator[str]:
     yield "  left until the process ends: its code, asleep"
 
 
-def attached_document(found: Attached) -> Document:
+def attached_document(found: AttachResult) -> Document:
     """JSON of ``attach``; times in ns."""
     cost = found.cost
     return {

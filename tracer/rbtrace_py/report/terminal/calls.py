@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rbtrace_py.aggregate.calls import CallStack, Happened, Thread, Told
-from rbtrace_py.model import CalledMethod, MethodKind
+from rbtrace_py.model.calls import CalledMethod, MethodKind
 from rbtrace_py.report import units
 from rbtrace_py.report.json.results import Document
 from rbtrace_py.report.style import Style

@@ -13,7 +13,7 @@ from posixpath import basename
 from typing import NamedTuple
 
 from rbtrace_py.aggregate.stacks import Share, StackCounts
-from rbtrace_py.model import Frame
+from rbtrace_py.model.stacks import Frame
 from rbtrace_py.report.exchange.rows import Folding, fold, portable_label
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.summary import share_text

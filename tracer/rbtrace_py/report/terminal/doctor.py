@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rbtrace_py.aggregate.checks import Check
+from rbtrace_py.model.checks import Check
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import escape, pad, width, wrap
 

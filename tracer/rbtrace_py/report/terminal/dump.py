@@ -6,8 +6,8 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 
-from rbtrace_py.aggregate.dump import Dump, DumpedFiber, DumpedThread
-from rbtrace_py.model import Frame, FrameKind, SampleFlags, Stack, ThreadState
+from rbtrace_py.model.dump import Dump, DumpedFiber, DumpedThread
+from rbtrace_py.model.stacks import Frame, FrameKind, SampleFlags, Stack, ThreadState
 from rbtrace_py.report.json.results import VERSION, Document
 from rbtrace_py.report.paths import shown_path
 from rbtrace_py.report.style import Style

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
-from rbtrace_py.aggregate.events import Event, RaiseEvent, Unreadable, Value
 from rbtrace_py.errors import UsageError
-from rbtrace_py.model import (
+from rbtrace_py.model.events import Event, RaiseEvent, Unreadable, Value
+from rbtrace_py.model.probes import (
     DURATION_UNTRACED,
     OUTCOMES,
     Operand,

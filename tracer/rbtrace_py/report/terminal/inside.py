@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from rbtrace_py.aggregate.inside import (
+from rbtrace_py.errors import RbtraceError
+from rbtrace_py.model.process_state import (
     Evaluated,
     MemoryUse,
     Raised,
-    RubyThread,
     Scalar,
+    ThreadBacktrace,
 )
-from rbtrace_py.errors import RbtraceError
 from rbtrace_py.report.json.results import VERSION, Document
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import cut, escape, fitted, pad, pad_left
@@ -59,7 +59,7 @@ def _shortened(callers: Sequence[str], style: Style) -> Iterator[str]:
 
 
 def backtrace_lines(
-    pid: int, threads: Sequence[RubyThread], style: Style
+    pid: int, threads: Sequence[ThreadBacktrace], style: Style
 ) -> Iterator[str]:
     """A heading, and a paragraph for each thread, the innermost call first."""
     count = len(threads)
@@ -71,7 +71,7 @@ def backtrace_lines(
         yield from (f"{_MARGIN}{shown(line, style)}" for line in lines)
 
 
-def _heading(thread: RubyThread, style: Style) -> str:
+def _heading(thread: ThreadBacktrace, style: Style) -> str:
     """``thread 1234 "worker", sleep``"""
     words = ["thread"]
     if thread.native_id is not None:
@@ -159,7 +159,7 @@ def _error(found: Raised | RbtraceError) -> Document:
     }
 
 
-def backtraces_document(pid: int, threads: Sequence[RubyThread]) -> Document:
+def backtraces_document(pid: int, threads: Sequence[ThreadBacktrace]) -> Document:
     """JSON of ``backtraces``."""
     return {
         **_head("backtraces", pid),

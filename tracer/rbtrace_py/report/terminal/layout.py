@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from rbtrace_py.aggregate.described import Described, Offset
+from rbtrace_py.model.vm_layout import Offset, VmDescription
 from rbtrace_py.report.json.results import VERSION, Document
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import cut, escape, pad, wrap
@@ -14,7 +14,7 @@ _LABELS = 10
 _MARGIN = "  "
 
 
-def layout_lines(described: Described, style: Style) -> Iterator[str]:
+def layout_lines(described: VmDescription, style: Style) -> Iterator[str]:
     """For people."""
     yield style.bold(f"Ruby {described.ruby_version}") + style.dim(
         f"  by {described.version_origin}"
@@ -27,7 +27,7 @@ def layout_lines(described: Described, style: Style) -> Iterator[str]:
             yield ("! " if not number else "  ") + line
 
 
-def _facts(described: Described, style: Style) -> Iterator[str]:
+def _facts(described: VmDescription, style: Style) -> Iterator[str]:
     facts = [
         ("file", escape(described.file, style)),
         ("build-id", described.build_id or "none"),
@@ -40,7 +40,7 @@ def _facts(described: Described, style: Style) -> Iterator[str]:
         yield style.dim(pad(label, _LABELS)) + cut(text, style.width - _LABELS, style)
 
 
-def _symbols(described: Described) -> str:
+def _symbols(described: VmDescription) -> str:
     if described.symbols is None:
         return "not found"
     return f"{described.symbols:#x}  by {described.symbols_origin}"
@@ -71,7 +71,7 @@ def _table(offsets: Sequence[Offset], style: Style) -> Iterator[str]:
     yield style.dim(f"{_MARGIN}{mark} the binary's own code uses this offset")
 
 
-def layout_document(described: Described) -> Document:
+def layout_document(described: VmDescription) -> Document:
     """JSON of ``layout``."""
     return {
         "schema": "rbtrace-py/layout",

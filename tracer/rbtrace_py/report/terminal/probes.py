@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from rbtrace_py.aggregate.listed import Listed
-from rbtrace_py.model import Operand, describe_operand
+from rbtrace_py.model.listed_probes import Listed
+from rbtrace_py.model.probes import Operand, describe_operand
 from rbtrace_py.report import units
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import escape, fitted, width

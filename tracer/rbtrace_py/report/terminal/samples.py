@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 
 from rbtrace_py.aggregate.profile import Profile
-from rbtrace_py.model import Frame, Sample, SampleFlags
+from rbtrace_py.model.stacks import Frame, Sample, SampleFlags
 from rbtrace_py.report.exchange.rows import clean, frame_text, thread_text
 from rbtrace_py.report.sample_query import ReportOptions
 from rbtrace_py.report.terminal.weights import amount, statistics_lines

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.stacks import Share
-from rbtrace_py.model import Frame, FrameKind
+from rbtrace_py.model.stacks import Frame, FrameKind
 from rbtrace_py.report.exchange.rows import clean, frame_text
 from rbtrace_py.report.paths import shown_path
 from rbtrace_py.report.sample_query import ReportOptions

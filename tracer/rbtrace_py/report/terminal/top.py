@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from posixpath import basename
 
 from rbtrace_py.aggregate.top import Picture, Weights
-from rbtrace_py.model import Frame, FrameKind
+from rbtrace_py.model.stacks import Frame, FrameKind
 from rbtrace_py.report import units
 from rbtrace_py.report.exchange.rows import clean
 from rbtrace_py.report.paths import shown_path

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rbtrace_py.aggregate.top import Picture, ThreadNow, Weights
-from rbtrace_py.model import ThreadState
+from rbtrace_py.model.stacks import ThreadState
 from rbtrace_py.report import units
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.top import (

@@ -18,10 +18,10 @@ from rbtrace_py.agent.loading import (
 )
 from rbtrace_py.agent.place import NoAgent, connect
 from rbtrace_py.agent.protocol import BrokenAgent
-from rbtrace_py.aggregate.attached import Attached, Cost, Detached
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.process import Process, gone
 from rbtrace_py.linux.text import safe_text
+from rbtrace_py.model.attach import AttachResult, Cost, Detached
 from rbtrace_py.session.inside.injection import ruby_addresses
 
 ATTACH_SECONDS = 60.0
@@ -46,7 +46,7 @@ def attach(
     limit: float = ATTACH_SECONDS,
     with_hook: bool = True,
     at: Step = lambda step: None,
-) -> Attached:
+) -> AttachResult:
     """Put the agent into ``process``, unless it is there.
 
     limit: seconds; with_hook: with method events, for which a C compiler is needed
@@ -135,10 +135,10 @@ def _cost(loaded: Loaded) -> Cost:
 
 def _attached(
     process: Process, hello: Mapping[str, object], cost: Cost | None
-) -> Attached:
+) -> AttachResult:
     """What it says may be anything."""
     reason = None if hello.get("native") is True else _text(hello, "native_reason")
-    return Attached(process.pid, cost, _text(hello, "description"), reason)
+    return AttachResult(process.pid, cost, _text(hello, "description"), reason)
 
 
 def _text(hello: Mapping[str, object], name: str) -> str:

@@ -8,17 +8,17 @@ from typing import TypeVar
 
 from rbtrace_py.agent.client import Agent, AgentError
 from rbtrace_py.agent.protocol import BrokenAgent, Channel, MalformedAnswer, Map, Value
-from rbtrace_py.aggregate.inside import (
-    Evaluated,
-    MemoryUse,
-    Raised,
-    RubyThread,
-    Scalar,
-)
 from rbtrace_py.errors import NoSuchTarget
 from rbtrace_py.linux.process import Process, parse_status
 from rbtrace_py.linux.processes import children
 from rbtrace_py.linux.procfs import read_file
+from rbtrace_py.model.process_state import (
+    Evaluated,
+    MemoryUse,
+    Raised,
+    Scalar,
+    ThreadBacktrace,
+)
 from rbtrace_py.session.targets.targets import Targets
 
 Write = Callable[[bytes], None]
@@ -80,7 +80,7 @@ def evaluate_through(
     )
 
 
-def backtraces(process: Process) -> list[RubyThread]:
+def backtraces(process: Process) -> list[ThreadBacktrace]:
     """All threads of the process as Ruby sees them, the agent's own too."""
     with Agent(process) as agent:
         reply = agent.call("backtraces")
@@ -184,9 +184,9 @@ def _raised(reply: Map) -> Raised:
     )
 
 
-def _thread(found: Map) -> RubyThread:
+def _thread(found: Map) -> ThreadBacktrace:
     number = _field(found, "native_id", int, -1)
-    return RubyThread(
+    return ThreadBacktrace(
         native_id=None if number < 0 else number,
         name=_field(found, "name", str, "") or None,
         status=_field(found, "status", str, "") or None,

@@ -7,10 +7,10 @@ from enum import Enum
 
 from rbtrace_py.agent.client import Agent, AgentError
 from rbtrace_py.agent.protocol import Map, Value
-from rbtrace_py.aggregate.inside import Evaluated, Raised
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process
+from rbtrace_py.model.process_state import Evaluated, Raised
 from rbtrace_py.session.inside.commands import (
     EVAL_SECONDS,
     MOST_SECONDS,

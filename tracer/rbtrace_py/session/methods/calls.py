@@ -11,7 +11,7 @@ from rbtrace_py.agent.arming import Armed, Selector, What
 from rbtrace_py.agent.client import AnotherProgram
 from rbtrace_py.agent.place import ENDED_BEFORE, HOW_TO_LOAD, NoAgent, connect
 from rbtrace_py.agent.protocol import Map
-from rbtrace_py.agent.shared import Mode
+from rbtrace_py.agent.shared import HookMode
 from rbtrace_py.agent.starting import HOLD_SECONDS, begun_before
 from rbtrace_py.aggregate.calls import Thread, Told
 from rbtrace_py.aggregate.switches import Switch
@@ -20,7 +20,7 @@ from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.memoryroom import memory_room
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ready import readable
-from rbtrace_py.model import CALL_RECORD_SIZE
+from rbtrace_py.model.calls import CALL_RECORD_SIZE
 from rbtrace_py.session.methods.hook_offsets import hook_offsets
 from rbtrace_py.session.methods.thread_names import ThreadNames
 from rbtrace_py.session.methods.traced_process import (
@@ -84,7 +84,7 @@ class CallsOptions:
         """
         streams, records = ring_sizes(self.ring_records, most)
         return What(
-            mode=Mode.RING if self.slow_ns is None else Mode.SLOW,
+            mode=HookMode.RING if self.slow_ns is None else HookMode.SLOW,
             methods=self.methods,
             c_calls=self.c_calls,
             gc=self.gc,

@@ -15,7 +15,7 @@ from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.linux.probes import find_probes
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ruby_probes import PROVIDER, RUBY_PROBES
-from rbtrace_py.model import Probe
+from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.methods.tables import KINDS
 from rbtrace_py.session.probes import select
 from rbtrace_py.session.targets.targets import Targets

@@ -15,10 +15,10 @@ from rbtrace_py.agent.client import AnotherProgram
 from rbtrace_py.agent.place import NoAgent
 from rbtrace_py.agent.protocol import MalformedAnswer
 from rbtrace_py.agent.starting import HOLD_SECONDS, begun_before
-from rbtrace_py.aggregate.events import RaiseEvent
 from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
-from rbtrace_py.model import Binary, Operand, OperandType, Probe
+from rbtrace_py.model.events import RaiseEvent
+from rbtrace_py.model.probes import Binary, Operand, OperandType, Probe
 from rbtrace_py.session.inside.agent_task import GAP, AgentTask, Record
 from rbtrace_py.session.targets.joining import Joining
 from rbtrace_py.session.targets.targets import Targets

@@ -15,7 +15,7 @@ from rbtrace_py.agent.arming import Armed, HookMismatch, Selector, What
 from rbtrace_py.agent.client import AnotherProgram
 from rbtrace_py.agent.place import ENDED_BEFORE, HOW_TO_LOAD, NoAgent, connect
 from rbtrace_py.agent.protocol import Map
-from rbtrace_py.agent.shared import Condition, Counters, Mode
+from rbtrace_py.agent.shared import Condition, Counters, HookMode
 from rbtrace_py.agent.starting import HOLD_SECONDS, begun_before
 from rbtrace_py.agent.tables import Counted, Tables
 from rbtrace_py.aggregate.histogram import Histogram
@@ -26,7 +26,7 @@ from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ready import readable
 from rbtrace_py.linux.text import safe_text
-from rbtrace_py.model import UNKNOWN_METHOD, CalledMethod, MethodKind
+from rbtrace_py.model.calls import UNKNOWN_METHOD, CalledMethod, MethodKind
 from rbtrace_py.session.methods.hook_offsets import hook_offsets
 from rbtrace_py.session.targets.confirmation import Confirmation, what_stays
 from rbtrace_py.session.targets.joining import Joining
@@ -185,7 +185,7 @@ class Methods(Starting):
 
     def _what(self, offsets: dict[str, int] | None) -> What:
         return What(
-            Mode.TABLE,
+            HookMode.TABLE,
             methods="method" in self.words,
             c_calls="method" in self.words and self.options.c_calls,
             gc="gc" in self.words,

@@ -11,7 +11,7 @@ from rbtrace_py.agent.shared import Condition
 from rbtrace_py.agent.values import values_of
 from rbtrace_py.aggregate.calls import CallEvent, CallNesting, Happened, Told
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
-from rbtrace_py.model import UNKNOWN_METHOD
+from rbtrace_py.model.calls import UNKNOWN_METHOD
 
 MAX_METHODS = 65_536
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rbtrace_py.bpf.abi import Values
+from rbtrace_py.bpf.abi import RecordedValues
 from rbtrace_py.bpf.attach import Attacher
-from rbtrace_py.model import Probe
+from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes.engine import AttachRequest
 from rbtrace_py.session.probes.grouped import Picking, Recipe
 
@@ -17,7 +17,7 @@ class Count(Picking):
     command = "count"
 
     def make_engines(self, attacher: Attacher) -> None:
-        recipe = Recipe("values.c", Values.NONE, (), {})
+        recipe = Recipe("values.c", RecordedValues.NONE, (), {})
         self.make_recording(attacher, recipe)
 
     def wanted(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:

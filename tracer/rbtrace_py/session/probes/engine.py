@@ -25,7 +25,7 @@ from rbtrace_py.errors import BpfError, NotPermitted, RbtraceError
 from rbtrace_py.linux import btf
 from rbtrace_py.linux.binaries import open_binary
 from rbtrace_py.linux.process import Process
-from rbtrace_py.model import Probe, Site
+from rbtrace_py.model.probes import Probe, Site
 from rbtrace_py.session.probes.slots import SlotPlan
 from rbtrace_py.session.targets.targets import Targets
 

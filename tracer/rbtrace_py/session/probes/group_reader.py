@@ -15,9 +15,9 @@ from rbtrace_py.aggregate.histogram import (
 )
 from rbtrace_py.aggregate.results import Group, Key
 from rbtrace_py.bpf import syscall as sys_
-from rbtrace_py.bpf.abi import BUCKETS, KEY_TEXT, By, KeyKind, Values
+from rbtrace_py.bpf.abi import BUCKETS, KEY_TEXT, By, KeyKind, RecordedValues
 from rbtrace_py.bpf.maps import Map, MapSpec
-from rbtrace_py.model import (
+from rbtrace_py.model.probes import (
     NIL_BOOL,
     NIL_FLOAT_BITS,
     NIL_INTEGER,
@@ -51,7 +51,7 @@ class GroupShape:
         them each series has one for the rest
     """
 
-    values: Values
+    values: RecordedValues
     by: By
     dense: bool
     series: int
@@ -174,7 +174,7 @@ class GroupReader:
         if distribution is not None:
             # The group was read later and may be ahead of its buckets.
             count = distribution.count
-        if self._shape.values is Values.FLOAT:
+        if self._shape.values is RecordedValues.FLOAT:
             total = 0  # the kernel cannot add doubles
         return Group(name, None, count, total, distribution)
 
@@ -191,11 +191,11 @@ class GroupReader:
         return cells
 
     def _distribution(self, counts: dict[int, int]) -> Distribution | None:
-        if self._shape.values is Values.DURATION:
+        if self._shape.values is RecordedValues.DURATION:
             return Histogram(counts)
-        if self._shape.values is Values.INTEGER:
+        if self._shape.values is RecordedValues.INTEGER:
             return SignedHistogram(counts)
-        if self._shape.values is Values.FLOAT:
+        if self._shape.values is RecordedValues.FLOAT:
             return FloatHistogram(counts)
         return None
 

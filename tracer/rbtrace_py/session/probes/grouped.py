@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rbtrace_py.aggregate.results import Result
-from rbtrace_py.bpf.abi import MAX_SLOTS, By, Values
+from rbtrace_py.bpf.abi import MAX_SLOTS, By, RecordedValues
 from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.bpf.maps import Map, MapSpec
 from rbtrace_py.errors import UsageError
-from rbtrace_py.model import Operand, Probe
+from rbtrace_py.model.probes import Operand, Probe
 from rbtrace_py.session.probes import select
 from rbtrace_py.session.probes.engine import MAX_SITES, Engine
 from rbtrace_py.session.probes.group_reader import DENSE_SERIES, GroupReader, GroupShape
@@ -33,7 +33,7 @@ class Recipe:
     """
 
     source: str
-    values: Values
+    values: RecordedValues
     own: tuple[str, ...]
     flags: Mapping[str, int]
     functions: tuple[str, ...] = ("on_hit",)
@@ -160,11 +160,13 @@ class Grouped(ProbeSession):
                 self._recorder.reserve_other(number)
         return engine
 
-    def _shape(self, values: Values) -> GroupShape:
+    def _shape(self, values: RecordedValues) -> GroupShape:
         dense = self._by is By.NOTHING and not self.may_grow
-        if values is not Values.NONE:
+        if values is not RecordedValues.NONE:
             dense = (
-                dense and values is Values.DURATION and len(self.series) <= DENSE_SERIES
+                dense
+                and values is RecordedValues.DURATION
+                and len(self.series) <= DENSE_SERIES
             )
         room = MAX_SERIES if self.may_grow else len(self.series)
         self._most_series = room

@@ -8,7 +8,7 @@ from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.maps import MapSpec
 from rbtrace_py.bpf.program import Program
 from rbtrace_py.errors import UsageError
-from rbtrace_py.model import Operand, OperandType, Probe
+from rbtrace_py.model.probes import Operand, OperandType, Probe
 from rbtrace_py.session.probes.filters import (
     CompiledFilter,
     compile_filter,

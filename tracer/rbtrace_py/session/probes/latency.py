@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rbtrace_py.bpf import syscall as sys_
-from rbtrace_py.bpf.abi import PAIR_DEPTH, THREADS, Counter, Values
+from rbtrace_py.bpf.abi import PAIR_DEPTH, THREADS, Counter, RecordedValues
 from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.bpf.maps import MapSpec
 from rbtrace_py.errors import UsageError
-from rbtrace_py.model import Probe, ProbeRole
+from rbtrace_py.model.probes import Probe, ProbeRole
 from rbtrace_py.session.probes import select
 from rbtrace_py.session.probes.engine import AttachRequest, Engine
 from rbtrace_py.session.probes.grouped import Grouped, Recipe
@@ -167,7 +167,7 @@ class Latency(Grouped):
     def make_engines(self, attacher: Attacher) -> None:
         if self._spans or not self._pairs:
             slots = {"VALUE_SLOT": 0, "OUTCOME_SLOT": 1}
-            recipe = Recipe("values.c", Values.DURATION, ("", ""), slots)
+            recipe = Recipe("values.c", RecordedValues.DURATION, ("", ""), slots)
             self.make_recording(attacher, recipe)
             self._kinds.append("spans")
         if self._pairs:
@@ -183,7 +183,7 @@ class Latency(Grouped):
         nothing = MapSpec(sys_.MAP_TYPE_ARRAY, 4, _BEGINNINGS, 1)
         return Recipe(
             "pairs.c",
-            Values.DURATION,
+            RecordedValues.DURATION,
             (),
             {"DEPTH": PAIR_DEPTH, "PAIRS": len(self._pairs)},
             ("on_hit", "on_thread_exit"),

@@ -17,7 +17,7 @@ from rbtrace_py.errors import NoSuchTarget, RbtraceError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ruby_probes import PROVIDER
-from rbtrace_py.model import Probe
+from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.inside.agent_task import AgentTask, has_other_ractors
 from rbtrace_py.session.targets.confirmation import Confirmation, what_stays
 from rbtrace_py.session.targets.hazards import NotConfirmed

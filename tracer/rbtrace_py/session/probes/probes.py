@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rbtrace_py.aggregate.listed import Listed
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.probes import ProbeCache, StateReader, scan_probes
 from rbtrace_py.linux.process import Process
-from rbtrace_py.model import Probe
+from rbtrace_py.model.listed_probes import Listed
+from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes import select
 from rbtrace_py.session.targets.targets import Targets
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rbtrace_py.errors import UsageError
-from rbtrace_py.model import Probe
+from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes import select
 from rbtrace_py.session.probes.kernel_filter import KernelFilter
 from rbtrace_py.session.probes.slots import SPECIAL

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rbtrace_py.errors import NoSuchProbe, UsageError
-from rbtrace_py.model import OperandRole, Probe, ProbeRole
+from rbtrace_py.model.probes import OperandRole, Probe, ProbeRole
 
 AGENT_PROVIDER = "rbtrace"
 """Of the agent's own static probes."""

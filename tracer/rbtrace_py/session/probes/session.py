@@ -19,7 +19,7 @@ from rbtrace_py.errors import (
 from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.probes import ProbeCache, find_probes
 from rbtrace_py.linux.process import Process
-from rbtrace_py.model import Probe
+from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes import method_probe_arming, select
 from rbtrace_py.session.probes.engine import AttachRequest, Engine, TrackedPids
 from rbtrace_py.session.probes.filters import check_syntax

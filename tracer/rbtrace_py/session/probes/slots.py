@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rbtrace_py.bpf.abi import Slot, SlotKind
-from rbtrace_py.model import Operand, Probe, Site
+from rbtrace_py.model.probes import Operand, Probe, Site
 
 SPECIAL = {"pid": SlotKind.PID, "tid": SlotKind.TID}
 """Names that every event has; an operand of the same name goes before them."""

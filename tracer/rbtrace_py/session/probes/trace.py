@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from rbtrace_py.aggregate.events import UNREADABLE, Event, Value
 from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.abi import MAX_OPERANDS, MAX_SLOTS, Counter
 from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.bpf.maps import MapSpec
 from rbtrace_py.bpf.ringbuf import RingBuffer
 from rbtrace_py.errors import UsageError
-from rbtrace_py.model import Probe
+from rbtrace_py.model.events import UNREADABLE, Event, Value
+from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes import select
 from rbtrace_py.session.probes.engine import AttachRequest, Engine
 from rbtrace_py.session.probes.group_reader import number_value

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rbtrace_py.bpf.abi import Counter, Values
+from rbtrace_py.bpf.abi import Counter, RecordedValues
 from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.errors import UsageError
-from rbtrace_py.model import OperandType, Probe
+from rbtrace_py.model.probes import OperandType, Probe
 from rbtrace_py.session.probes.engine import AttachRequest
 from rbtrace_py.session.probes.grouped import Picking, Recipe
 from rbtrace_py.session.probes.query import ProbeOptions
@@ -81,10 +81,10 @@ class ValuesOf(Picking):
 
     def make_engines(self, attacher: Attacher) -> None:
         if self.is_counted:
-            recipe = Recipe("values.c", Values.NONE, (), {})
+            recipe = Recipe("values.c", RecordedValues.NONE, (), {})
         else:
             is_float = self._type is OperandType.FLOAT
-            kind = Values.FLOAT if is_float else Values.INTEGER
+            kind = RecordedValues.FLOAT if is_float else RecordedValues.INTEGER
             recipe = Recipe("values.c", kind, (self.argument,), {"VALUE_SLOT": 0})
         self.make_recording(attacher, recipe)
 

@@ -9,7 +9,7 @@ from rbtrace_py.linux.binaries import OpenBinary, open_binary
 from rbtrace_py.linux.maps import executable_signature
 from rbtrace_py.linux.probes import image_signature
 from rbtrace_py.linux.process import Process
-from rbtrace_py.model import Probe
+from rbtrace_py.model.probes import Probe
 
 
 class Watcher:

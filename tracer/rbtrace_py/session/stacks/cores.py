@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from rbtrace_py.aggregate.dump import Dump, DumpedThread
 from rbtrace_py.errors import (
     BadElf,
     NotRuby,
@@ -24,7 +23,9 @@ from rbtrace_py.linux.elf import ElfFile
 from rbtrace_py.linux.symbols import build_id
 from rbtrace_py.linux.text import safe_text
 from rbtrace_py.linux.unpack import open_regular
-from rbtrace_py.model import Binary, SampleFlags
+from rbtrace_py.model.dump import Dump, DumpedThread
+from rbtrace_py.model.probes import Binary
+from rbtrace_py.model.stacks import SampleFlags
 from rbtrace_py.rubyvm.checks import Roots
 from rbtrace_py.rubyvm.detect import Ruby, Version, forced_version
 from rbtrace_py.rubyvm.fibers import Fibers

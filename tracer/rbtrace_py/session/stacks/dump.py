@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from rbtrace_py.aggregate.dump import Dump, DumpedFiber, DumpedThread
 from rbtrace_py.linux.maps import Mapping, mappings
 from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ptrace import Pause, paused
 from rbtrace_py.linux.resident import resident
 from rbtrace_py.linux.tasks import Tasks
-from rbtrace_py.model import RubyThread, SampleFlags, ThreadState
+from rbtrace_py.model.dump import Dump, DumpedFiber, DumpedThread
+from rbtrace_py.model.stacks import RubyThread, SampleFlags, ThreadState
 from rbtrace_py.rubyvm.attach import Attached, attach
 from rbtrace_py.rubyvm.fibers import Fiber, Fibers
 from rbtrace_py.rubyvm.saved import SavedLayout

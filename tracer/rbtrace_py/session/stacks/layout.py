@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from enum import Enum
 
-from rbtrace_py.aggregate.described import Described, Offset
 from rbtrace_py.errors import UnknownRuby
 from rbtrace_py.linux.process import Process
+from rbtrace_py.model.vm_layout import Offset, VmDescription
 from rbtrace_py.rubyvm.attach import Attached, attach
 from rbtrace_py.rubyvm.layout import Field, Offsets, Origin, Traits
 from rbtrace_py.rubyvm.layouts import table_for
@@ -27,11 +27,11 @@ class LayoutOptions:
     saved: SavedLayout | None = None
 
 
-def describe(process: Process, options: LayoutOptions) -> Described:
+def describe(process: Process, options: LayoutOptions) -> VmDescription:
     """Attach to ``process`` and say how; raises as ``rubyvm.attach.attach`` does."""
     attached = _attach(process, options)
     symbols = attached.symbols
-    return Described(
+    return VmDescription(
         pid=process.pid,
         ruby_version=attached.version.text,
         version_origin=attached.version.origin,

@@ -13,7 +13,7 @@ from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.errors import NoSuchTarget, UsageError
 from rbtrace_py.linux.text import safe_text
-from rbtrace_py.model import RubyThread, Sample, ThreadState
+from rbtrace_py.model.stacks import RubyThread, Sample, ThreadState
 
 __all__ = ["Filters", "Recorded", "is_recording", "open_recorded", "read_latencies"]
 

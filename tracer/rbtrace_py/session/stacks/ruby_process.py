@@ -17,7 +17,7 @@ from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.process import Process, parse_status
 from rbtrace_py.linux.ptrace import paused
 from rbtrace_py.linux.tasks import Tasks
-from rbtrace_py.model import RubyThread, Sample, ThreadState
+from rbtrace_py.model.stacks import RubyThread, Sample, ThreadState
 from rbtrace_py.rubyvm.attach import attach
 from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.rubyvm.threads import VmThread

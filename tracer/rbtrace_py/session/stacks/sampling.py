@@ -17,7 +17,7 @@ from rbtrace_py.errors import (
 )
 from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
-from rbtrace_py.model import Sample, ThreadState
+from rbtrace_py.model.stacks import Sample, ThreadState
 from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from rbtrace_py.session.targets.non_ruby import NonRubyProcesses

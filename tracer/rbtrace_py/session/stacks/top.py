@@ -9,7 +9,7 @@ from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.aggregate.top import Picture, RecentWeights, Slice, ThreadNow
 from rbtrace_py.errors import NoSuchTarget
-from rbtrace_py.model import RubyThread, Sample, ThreadState
+from rbtrace_py.model.stacks import RubyThread, Sample, ThreadState
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from rbtrace_py.session.stacks.sampling import Sampling
 

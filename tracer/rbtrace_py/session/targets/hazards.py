@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 
 from rbtrace_py.errors import RbtraceError
-from rbtrace_py.model import Probe
+from rbtrace_py.model.probes import Probe
 
 _CMETHOD = ("cmethod__entry", "cmethod__return")
 _VERSION = re.compile(r"(?:lib)?ruby[-.]?(\d)\.(\d)")

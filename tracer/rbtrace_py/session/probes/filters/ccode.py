@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rbtrace_py.aggregate.histogram import float_bits
-from rbtrace_py.model import NIL_BOOL, NIL_FLOAT_BITS, NIL_INTEGER
+from rbtrace_py.model.probes import NIL_BOOL, NIL_FLOAT_BITS, NIL_INTEGER
 from rbtrace_py.session.probes.filters.tree import (
     And,
     Comparison,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rbtrace_py.errors import FilterError
-from rbtrace_py.model import Operand, OperandType
+from rbtrace_py.model.probes import Operand, OperandType
 from rbtrace_py.session.probes.filters.lexer import Lexer, Token, Word
 from rbtrace_py.session.probes.filters.tree import (
     And,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rbtrace_py.model import RubyThread, SampleFlags, Stack, ThreadState
+from rbtrace_py.model.stacks import RubyThread, SampleFlags, Stack, ThreadState
 
 
 @dataclass(frozen=True, slots=True)

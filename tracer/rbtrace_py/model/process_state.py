@@ -27,7 +27,7 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True)
-class RubyThread:
+class ThreadBacktrace:
     """A thread as Ruby has it.
 
     native_id: the kernel's, in the process's pid namespace; None before Ruby 3.1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rbtrace_py.model import Probe
+from rbtrace_py.model.probes import Probe
 
 
 class Listed(NamedTuple):

@@ -21,7 +21,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Attached:
+class AttachResult:
     """The agent answers in a process.
 
     cost: None if it was there before

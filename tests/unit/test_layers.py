@@ -1,4 +1,4 @@
-"""The storeys of the package: each imports only what is below it."""
+"""The layers of the package: each imports only what is below it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "tracer" / "rbtrace_py"
 NAME = PACKAGE.name
 
-# What a storey may import beside itself and the ground floor.
+# What a layer may import beside itself and the bottom layer.
 BELOW: dict[str, set[str]] = {
     "": {"library"},
     "library": {"report", "session", "aggregate", "linux"},
@@ -30,8 +30,8 @@ BELOW: dict[str, set[str]] = {
     "model": set(),
     "errors": set(),
 }  # fmt: skip
-GROUND = {"model", "errors"}
-"""What every storey may import; these two import nothing of the package."""
+BOTTOM = {"model", "errors"}
+"""What every layer may import; these two import nothing of the package."""
 
 OUTSIDE = {
     "bcc": "bpf",
@@ -40,7 +40,7 @@ OUTSIDE = {
     "elftools": "rubyvm",
     "rich": "report",
 }
-"""Libraries, and the storey that alone may know them."""
+"""Libraries, and the layer that alone may know them."""
 
 STREAMS = {"stdout", "stderr"}
 
@@ -55,7 +55,7 @@ class Module:
         return ".".join(word for word in words if word != "__init__")
 
     @property
-    def storey(self) -> str:
+    def layer(self) -> str:
         return self.name.partition(".")[0]
 
     @property
@@ -79,11 +79,11 @@ class Module:
             inside = f"{node.module}.{alias.name}"
             yield inside if find_module(inside) else node.module
 
-    def storeys(self) -> set[str]:
-        """Other storeys of the package that it imports."""
+    def layers(self) -> set[str]:
+        """Other layers of the package that it imports."""
         names = (name.split(".") for name in self.imports())
         return {words[1] for words in names if words[0] == NAME and len(words) > 1} - {
-            self.storey
+            self.layer
         }
 
 
@@ -114,15 +114,15 @@ each_module = pytest.mark.parametrize(
 )
 
 
-def test_every_storey_is_known() -> None:
-    assert {module.storey for module in MODULES} - {""} <= set(BELOW)
+def test_every_layer_is_known() -> None:
+    assert {module.layer for module in MODULES} - {""} <= set(BELOW)
 
 
 @each_module
 def test_imports_only_what_is_below(module: Module) -> None:
-    allowed = set() if module.storey in GROUND else GROUND
-    allowed = allowed | BELOW.get(module.storey, set())
-    assert module.storeys() <= allowed
+    allowed = set() if module.layer in BOTTOM else BOTTOM
+    allowed = allowed | BELOW.get(module.layer, set())
+    assert module.layers() <= allowed
 
 
 @each_module
@@ -133,7 +133,7 @@ def test_imports_what_exists(module: Module) -> None:
 
 @each_module
 def test_only_the_commands_print(module: Module) -> None:
-    if module.storey == "cli":
+    if module.layer == "cli":
         return
     said = [node.lineno for node in ast.walk(module.tree) if _prints(node)]
     assert said == []
@@ -157,7 +157,7 @@ def _prints(node: ast.AST) -> bool:
 def test_a_library_is_known_to_one_storey(library: str) -> None:
     users = _users(library)
     assert users
-    assert {module.storey for module in users} == {OUTSIDE[library]}
+    assert {module.layer for module in users} == {OUTSIDE[library]}
 
 
 @pytest.mark.parametrize("library", ["bcc", "hdrh", "rich"])

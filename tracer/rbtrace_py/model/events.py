@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rbtrace_py.model import Probe
+from rbtrace_py.model.probes import Probe
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ class Offset(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class VmDescription:
     """A Ruby in a process, and how each thing was learnt of it (``…_origin``).
 
     base: what the file's addresses were moved by; vm, symbols: addresses in the

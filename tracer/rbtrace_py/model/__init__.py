@@ -1,0 +1,1 @@
+"""Plain values that every layer shares; nothing here reads a process or a file."""

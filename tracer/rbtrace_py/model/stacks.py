@@ -1,0 +1,98 @@
+"""Stacks as all layers name them: frames, threads and their states, samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import NamedTuple
+
+
+class FrameKind(IntEnum):
+    """What a frame is, numbered as in recordings."""
+
+    RUBY = 0
+    C = 1
+    NATIVE = 2
+    GC = 3
+    MARKER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a stack; texts are safe to show.
+
+    ``name`` is the qualified name (``Order#total``, ``block in Order#total``,
+    ``<main>``), ``label`` what the target's own Ruby calls it. A C function has the
+    path and line of its caller. ``path`` is empty and ``line`` None where unknown.
+    """
+
+    kind: FrameKind
+    name: str
+    label: str
+    path: str
+    line: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stack:
+    """Frames, the root first. Equal ones are mostly, not always, the same object.
+
+    Compared by identity, as a stack of 500 frames takes long to hash.
+    """
+
+    frames: tuple[Frame, ...]
+
+
+class ThreadState(IntEnum):
+    """What a thread is doing, numbered as in recordings."""
+
+    UNKNOWN = 0
+    RUNNING = 1
+    """On a CPU, or ready to be."""
+    WAITING = 2
+    """Could run, but for Ruby's lock (GVL)."""
+    SLEEPING = 3
+    """Waits for something: time, a file, another thread."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RubyThread:
+    """A Ruby thread of a process; one object for each, as long as it is known.
+
+    ``tid`` is the kernel's id, None where it has none or it is not known;
+    ``address`` that of the VM's structure; ``ractor`` is 1 for the main one.
+    """
+
+    pid: int
+    tid: int | None
+    address: int
+    name: str
+    ractor: int = 1
+    is_main: bool = False
+
+
+class SampleFlags(IntFlag):
+    """What is not whole about a sample, numbered as in recordings."""
+
+    CLEAN = 0
+    TRIMMED = 1
+    """Its innermost frames changed while they were read, and are left out."""
+    TRUNCATED = 2
+    """It is deeper than what is read; the outermost frames are missing."""
+
+
+class Sample(NamedTuple):
+    """What one thread was doing at one moment.
+
+    time_ns: CLOCK_REALTIME when it was read
+    weight: how much it stands for, in the unit of the whole (samples, or ns)
+    fiber: address of the fiber's structure, 0 where not known
+    """
+
+    time_ns: int
+    thread: RubyThread
+    state: ThreadState
+    stack: Stack
+    weight: int = 1
+    flags: SampleFlags = SampleFlags.CLEAN
+    fiber: int = 0
