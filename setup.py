@@ -1,12 +1,14 @@
 """What a wheel carries that is made when it is built: see pyproject.toml for the rest.
 
 The agent's hook is compiled, so that a machine without a compiler can attach. Its
-source goes with it, for machines of another kind.
+source goes with it, for machines of another kind. Man pages and completion come of what
+the commands say of themselves.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from setuptools import Distribution, setup
@@ -14,14 +16,21 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE / "tracer"))
+sys.path[:0] = [str(HERE / "tracer"), str(HERE / "scripts")]
 
 from rbtrace_py.agent import hook  # noqa: E402
 from rbtrace_py.errors import RbtraceError  # noqa: E402
 
+COMPLETION = {
+    "bash": "bash-completion/completions/rbtrace-py",
+    "fish": "fish/vendor_completions.d/rbtrace-py.fish",
+    "zsh": "zsh/site-functions/_rbtrace-py",
+}
+"""Under share, where each shell looks."""
+
 
 class Build(build_py):
-    """Also compiles what runs on the target machine."""
+    """Also makes what is not there before."""
 
     def run(self) -> None:
         super().run()
@@ -32,6 +41,25 @@ class Build(build_py):
             hook.build_into(folder)
         except RbtraceError as error:
             self.warn(f"this wheel has no compiled hook: {error}")
+        try:
+            self.distribution.data_files = list(self._shared())
+        except ImportError as error:
+            self.warn(f"this wheel has no man pages and no completion: {error}")
+
+    def _shared(self) -> Iterator[tuple[str, list[str]]]:
+        """What goes under share: folders, and the files in each."""
+        import gen_man_pages
+
+        from rbtrace_py.cli.completion import script
+
+        folder = Path(self.get_finalized_command("build").build_base) / "share"
+        pages = gen_man_pages.write(folder / "man" / "man1")
+        yield "share/man/man1", [str(page) for page in pages]
+        for shell, name in COMPLETION.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(script(shell))
+            yield f"share/{Path(name).parent}", [str(path)]
 
 
 class Wheel(bdist_wheel):

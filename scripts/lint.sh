@@ -70,8 +70,8 @@ lint_shell() {
   fi
 }
 
-check "ruff" .venv/bin/ruff check --quiet tracer tests scripts
-check "ruff format" .venv/bin/ruff format --quiet --check tracer tests scripts
+check "ruff" .venv/bin/ruff check --quiet tracer tests scripts setup.py
+check "ruff format" .venv/bin/ruff format --quiet --check tracer tests scripts setup.py
 check "mypy --strict" .venv/bin/mypy --no-error-summary
 check "Ruby" lint_ruby
 check "C" lint_c

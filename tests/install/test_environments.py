@@ -122,6 +122,13 @@ def test_the_agent_needs_no_compiler(
     assert not list(tmp_path.glob("rbtrace-py/agent/*"))
 
 
+def test_its_man_pages_and_completion(installed: Environment) -> None:
+    share = installed.folder / "share"
+    assert len(list((share / "man" / "man1").glob("rbtrace-py*.1"))) > 20
+    script = share / "bash-completion" / "completions" / "rbtrace-py"
+    assert script.read_text() == installed.run("completion", "bash").stdout
+
+
 def test_the_command_to_type(installed: Environment, target: Target) -> None:
     """A virtual environment's folder is not on sudo's PATH."""
     # It may read files of others, as a Python of root's own, and nothing else.

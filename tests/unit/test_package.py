@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -15,6 +16,7 @@ import pytest
 
 from installed import copy_of_sources
 from rbtrace_py.agent import hook
+from rbtrace_py.cli.main import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 AGENT = ROOT / "ext" / "agent"
@@ -38,6 +40,13 @@ SHIPPED = {
     },
 }
 """By its place in the wheel: where it stands in a checkout."""
+SHARED = {
+    "share/man/man1/rbtrace-py.1",
+    *(f"share/man/man1/rbtrace-py-{name}.1" for name in COMMANDS),
+    "share/bash-completion/completions/rbtrace-py",
+    "share/fish/vendor_completions.d/rbtrace-py.fish",
+    "share/zsh/site-functions/_rbtrace-py",
+}
 IN_SDIST = (
     *("CHANGELOG.md", "docs/guide.md", "tests/conftest.py", "scripts/test.sh"),
     *("ext/libstapsdt/libstapsdt.h", "ruby/lib/tracepoint.rb", "examples/shop/shop.rb"),
@@ -74,12 +83,28 @@ def build(what: str, folder: Path, output: Path) -> Path:
     return output / done.stdout.splitlines()[-1]
 
 
+def check_pages(pages: list[bytes]) -> None:
+    """None has anything that groff warns of."""
+    if shutil.which("groff"):
+        for page in pages:
+            words = ["groff", "-man", "-Tutf8", "-ww", "-z"]
+            done = subprocess.run(words, input=page, capture_output=True)
+            assert (done.returncode, done.stderr) == (0, b"")
+    latency = next(page for page in pages if b"rbtrace-py\\-latency" in page).decode()
+    assert ".nf\nExamples:\n  rbtrace\\-py latency 1234 checkout\n" in latency
+    assert "Keys kept with \\-\\-by; the rest is (other)." in latency
+
+
 def check(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         for inside, outside in SHIPPED.items():
             assert opened.read(inside) == (ROOT / outside).read_bytes()
         built = f"rbtrace_py/agent/built/{hook._key()}.so"
         assert opened.read(built).startswith(b"\x7fELF")
+        names = {name.partition(".data/data/")[2] for name in opened.namelist()}
+        assert names >= SHARED
+        pages = [name for name in opened.namelist() if name.endswith(".1")]
+        check_pages([opened.read(name) for name in pages])
     assert wheel.name.endswith(f"-py3-none-linux_{platform.machine()}.whl")
 
 

@@ -17,8 +17,13 @@ def command(shell: str) -> None:
       eval "$(rbtrace-py completion zsh)"     in ~/.zshrc
       rbtrace-py completion fish > ~/.config/fish/completions/rbtrace-py.fish
     """
+    click.echo(script(shell))
+
+
+def script(shell: str) -> str:
+    """It asks the command itself what can stand where the cursor is."""
     from rbtrace_py.cli.main import cli
 
     kind = get_completion_class(shell)
     assert kind is not None
-    click.echo(kind(cli, {}, "rbtrace-py", "_RBTRACE_PY_COMPLETE").source())
+    return kind(cli, {}, "rbtrace-py", "_RBTRACE_PY_COMPLETE").source()

@@ -6,6 +6,7 @@ import click
 
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import opened
+from rbtrace_py.cli.common.pid_completion import complete_pid
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.json.results import doctor_document, dumps
 from rbtrace_py.report.terminal.doctor import doctor_lines
@@ -14,7 +15,7 @@ from rbtrace_py.session.targets.targets import parse_pids
 
 
 @click.command("doctor", options_metavar="[OPTIONS]")
-@click.argument("pid", required=False)
+@click.argument("pid", required=False, shell_complete=complete_pid)
 @click.option("-p", "--pid", "option", metavar="PID", help="The same as PID.")
 @o.json_option
 @o.output_option

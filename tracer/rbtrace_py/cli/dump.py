@@ -9,6 +9,7 @@ import click
 
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import opened
+from rbtrace_py.cli.common.pid_completion import complete_pid_or_file
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.model.dump import Dump
 from rbtrace_py.report.json.results import dumps
@@ -21,7 +22,9 @@ _PIDS = re.compile(r"-?[\d,]+")
 
 
 @click.command("dump", options_metavar="[OPTIONS]")
-@click.argument("words", nargs=-1, metavar="PID|CORE")
+@click.argument(
+    "words", nargs=-1, metavar="PID|CORE", shell_complete=complete_pid_or_file
+)
 @o.target_options
 @click.option("--fibers", is_flag=True, help="Suspended fibers too.")
 @o.pause_option

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from rbtrace_py.cli.common.pid_completion import complete_pid
 from rbtrace_py.cli.common.stop import has_come
 from rbtrace_py.cli.common.writable import WritableFile
 from rbtrace_py.errors import NoSuchProbe, NoSuchTarget, RbtraceError, UsageError
@@ -91,6 +92,7 @@ target_options = chain(
         "pid_words",
         metavar="PID[,PID]",
         multiple=True,
+        shell_complete=complete_pid,
         help="The same as PID.",
     ),
     click.option(
@@ -362,7 +364,9 @@ def takes(
     def decorate(function: Command) -> Command:
         decorated: Any = click.pass_context(_with_targets(function, may_be_numbers))
         decorated = target_options(decorated)
-        argument = click.argument("words", nargs=-1, metavar=words_metavar)
+        argument = click.argument(
+            "words", nargs=-1, metavar=words_metavar, shell_complete=complete_pid
+        )
         return cast(Command, argument(decorated))
 
     return decorate
