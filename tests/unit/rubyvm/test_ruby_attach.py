@@ -25,14 +25,16 @@ from rbtrace_py.errors import (
 from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.processes import descendants
+from rbtrace_py.rubyvm import attach as attaching
 from rbtrace_py.rubyvm import layout_sources, roots
-from rbtrace_py.rubyvm.attach import attach
+from rbtrace_py.rubyvm.attach import attach, check_zjit
 from rbtrace_py.rubyvm.detect import find_ruby, forced_version
 from rbtrace_py.rubyvm.layout import Layout, Origin
 from rbtrace_py.rubyvm.layouts import layout_from, table_for
 from rbtrace_py.rubyvm.mining import mine
 from rbtrace_py.rubyvm.saved import read_saved, write_saved
 from rubies import EACH, HERE, WAITING, command, each_ruby, own_ruby
+from ruby_builds import Build
 
 Start = Callable[..., Any]
 
@@ -231,6 +233,70 @@ def test_a_newer_release_is_read_as_the_nearest_and_says_so(
         assert found.layout.offsets == known
         assert len(found.notes) == 1
         assert found.notes[0].startswith(f"Ruby {version} is newer than {major}.")
+
+
+@pytest.fixture
+def knows_no_4_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4.0.5 is a newer minor version, and as the newest that is known."""
+    old = replace(table_for("4.0.5"), newest=0, version=(3, 4))
+    monkeypatch.setattr(layout_sources, "VERSIONS", ((3, 4),))
+    monkeypatch.setattr(layout_sources, "table_for", lambda _: old)
+
+
+@pytest.mark.rubies
+@pytest.mark.parametrize(
+    ("jit", "has_symbol", "is_read"),
+    [
+        ("", True, True),
+        ("", False, True),
+        ("yjit", True, True),
+        ("yjit", False, False),  # code of a JIT: of which one, nothing tells
+        ("zjit", True, False),
+    ],
+)
+def test_a_newer_minor_version_is_not_read_where_it_may_run_zjit(
+    jit: str,
+    has_symbol: bool,
+    is_read: bool,
+    started: Start,
+    knows_no_4_0: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = Build("4.0.5-shared", jit).words()
+    target = started(*words, "--disable-gems", "-e", WAITING)
+    if not has_symbol:
+        monkeypatch.setattr(attaching, "find_zjit", lambda _: None)
+    with Process(target.pid) as process:
+        if is_read:
+            assert attach(process).notes
+        else:
+            with pytest.raises(UnknownRuby, match="may run ZJIT"):
+                attach(process)
+
+
+@pytest.mark.rubies
+@pytest.mark.parametrize("has_symbol", [True, False])
+def test_zjit_that_a_newer_minor_version_switches_on_later(
+    has_symbol: bool,
+    started: Start,
+    knows_no_4_0: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = (
+        "def m = 1; $stdout.sync = true; puts :ready; $stdin.gets;"
+        "RubyVM::ZJIT.enable; 1000.times { m }; puts :on; $stdin.gets"
+    )
+    words = Build("4.0.5-shared").words()
+    target = started(*words, "--disable-gems", "-e", program)
+    if not has_symbol:
+        monkeypatch.setattr(attaching, "find_zjit", lambda _: None)
+    with Process(target.pid) as process:
+        memory = ProcessMemory(process.pid)
+        attached = attach(process)
+        check_zjit(process, memory, attached)
+        assert target.step("go") == "on"
+        with pytest.raises(UnknownRuby, match="may run ZJIT"):
+            check_zjit(process, memory, attached)
 
 
 def test_not_ruby(started: Start) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +11,16 @@ import pytest
 
 import rubies as ours
 from processes import Target
-from rbtrace_py.errors import VmNotStarted
+from rbtrace_py.errors import UnknownRuby, VmNotStarted
 from rbtrace_py.linux.process import Process
-from rbtrace_py.model.stacks import ThreadState
+from rbtrace_py.model.stacks import Sample, ThreadState
 from rbtrace_py.rubyvm.attach import Attached
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.session.stacks import ruby_process
+from rbtrace_py.session.stacks import sampling as sampling_module
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
+from rbtrace_py.session.stacks.sampling import Sampling, SamplingOptions
+from rbtrace_py.session.targets.targets import Targets
 
 Start = Callable[..., Target]
 
@@ -189,3 +193,27 @@ def test_a_thread_that_fell_asleep_before_its_stack_was_read_is_no_sample(
     )
     assert ruby.samples(SamplingMode.CPU) == []
     assert ruby.take_failed() == 0
+
+
+def test_one_whose_stacks_cannot_be_trusted_any_more_is_left_out(
+    start: Start, root: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was sampled before is kept."""
+    target = start("turning.rb", "0")
+    options = SamplingOptions(mode=SamplingMode.WALL)
+    samples: list[Sample] = []
+
+    def refuse(*_: object) -> None:
+        raise UnknownRuby("it runs ZJIT", "use a newer rbtrace-py")
+
+    with (
+        closing(Targets.from_pids([target.pid])) as targets,
+        Sampling(targets, options) as sampling,
+    ):
+        sampling.round(samples.append)
+        monkeypatch.setattr(sampling_module, "_YOUNG_SECONDS", 0)
+        monkeypatch.setattr(ruby_process, "check_zjit", refuse)
+        sampling.look()
+        assert (sampling.rubies, sampling.is_over) == ((), True)
+        assert sampling.notes == [f"process {target.pid} is left out: it runs ZJIT"]
+    assert len(samples) == 1

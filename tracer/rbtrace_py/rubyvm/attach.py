@@ -40,6 +40,7 @@ class Attached:
     notes: what a user should know, a line each
     evidence: files that were read, and sources that disagree, a line each
     zjit: the word that says whether ZJIT is on, None where there is no ZJIT
+    is_newer: is it of a minor version newer than is known? ``check_zjit`` then
     """
 
     version: Version
@@ -53,6 +54,7 @@ class Attached:
     notes: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
     zjit: Root | None = None
+    is_newer: bool = False
 
     @property
     def vm_address(self) -> int:
@@ -98,8 +100,9 @@ def attach(
         vm = _started(memory, ruby)
         symbols = find_symbols(memory, ruby)
         sources = LayoutSources(ruby, version)
+        zjit = find_zjit(ruby)
         if sources.is_newer:
-            _refuse_zjit(process, ruby, memory)
+            _refuse_zjit(process, memory, zjit, ruby.path)
         _ask(sources, process, ruby, saved, source)
         verdict = sources.resolve(
             memory,
@@ -123,8 +126,18 @@ def attach(
             sources.agreed,
             (*sources.notes, *_notes(symbols)),
             tuple(sources.evidence),
-            find_zjit(ruby),
+            zjit,
+            sources.is_newer,
         )
+
+
+def check_zjit(process: Process, memory: Memory, attached: Attached) -> None:
+    """Raise UnknownRuby where ZJIT has been switched on since, or has begun to compile.
+
+    To be called now and then, as what is read with it is wrong.
+    """
+    if attached.is_newer:
+        _refuse_zjit(process, memory, attached.zjit, attached.path)
 
 
 def _started(memory: Memory, ruby: Ruby) -> Root:
@@ -183,12 +196,13 @@ def _refusal(
     )
 
 
-def _refuse_zjit(process: Process, ruby: Ruby, memory: Memory) -> None:
+def _refuse_zjit(
+    process: Process, memory: Memory, zjit: Root | None, path: str
+) -> None:
     """Raise UnknownRuby if ZJIT is on, or may be, in a version newer than is known.
 
     In 4.1's development pc and iseq of a control frame are stale under ZJIT.
     """
-    zjit = find_zjit(ruby)
     if zjit is None:
         # Nothing says which JIT it is that has code of its own.
         is_on = any(
@@ -199,7 +213,7 @@ def _refuse_zjit(process: Process, ruby: Ruby, memory: Memory) -> None:
         is_on = read_word(memory, zjit.address) != 0
     if is_on:
         raise UnknownRuby(
-            f"{ruby.path} is newer than is known and may run ZJIT, whose frames cannot"
+            f"{path} is newer than is known and may run ZJIT, whose frames cannot"
             " be trusted",
             "run it without --zjit, or use a newer rbtrace-py",
         )

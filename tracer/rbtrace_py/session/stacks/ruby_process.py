@@ -18,7 +18,7 @@ from rbtrace_py.linux.process import Process, parse_status
 from rbtrace_py.linux.ptrace import paused
 from rbtrace_py.linux.tasks import Tasks
 from rbtrace_py.model.stacks import RubyThread, Sample, ThreadState
-from rbtrace_py.rubyvm.attach import attach
+from rbtrace_py.rubyvm.attach import attach, check_zjit
 from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.vm import RubyVM, Walked
@@ -80,6 +80,7 @@ class RubyProcess(Closing):
                 f"the Ruby of process {process.pid} is still starting",
                 "look again in a moment",
             )
+        self._attached = attached
         self.version = attached.layout.version
         self.notes = attached.notes
         self._tids = Tids(process)
@@ -106,7 +107,9 @@ class RubyProcess(Closing):
 
         To be called some times a second. The VM's list is read where the kernel's
         differs from the last one, where a stack could not be read, and each second.
+        Raises UnknownRuby where its stacks cannot be trusted any more.
         """
+        check_zjit(self.process, self.vm.memory, self._attached)
         self._looks += 1
         if self._looks % _LOOKS_BETWEEN_CHECKS == 0:
             self.vm.revalidate()
