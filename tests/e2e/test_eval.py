@@ -87,6 +87,29 @@ def test_what_has_no_value(code: str, text: str, target: Target) -> None:
     assert target.step("on") == "done on"
 
 
+BINARY = r"""
+class Odd < StandardError
+  def self.to_s = "Odd\xff".b
+  def inspect = "odd\xff".b
+end
+"""
+
+
+def test_strings_in_rubys_binary_encoding(target: Target) -> None:
+    """As of a message from the network, and of a file whose name is no UTF-8."""
+    assert run("eval", target.pid, f"{BINARY}; Odd.new") == ("odd\ufffd\n", "", 0)
+    raising = r'eval %q(raise Odd, "no\xff".b), binding, "/tmp/f\xff.rb".b, 7'
+    out, err, code = run("eval", target.pid, raising)
+    assert (out, code) == ("", 1)
+    assert err.startswith("/tmp/f\ufffd.rb:7:in ")
+    assert "no\ufffd (Odd\ufffd)\n" in err
+    sleeping = r'eval %q(Thread.new { sleep }; 1), binding, "/tmp/f\xff.rb".b, 7'
+    assert run("eval", target.pid, sleeping) == ("1\n", "", 0)
+    out, err, code = run("backtraces", target.pid)
+    assert (err, code) == ("", 0)
+    assert "/tmp/f\ufffd.rb:7:in" in out
+
+
 def test_from_a_file(target: Target, tmp_path: Path) -> None:
     path = tmp_path / "code.rb"
     path.write_text("# encoding: utf-8\n[__FILE__, __LINE__]\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rbtrace_py.agent.client import Agent, AgentError
 from rbtrace_py.agent.protocol import BrokenAgent, Channel, MalformedAnswer, Map, Value
@@ -198,7 +198,7 @@ def _thread(found: Map) -> ThreadBacktrace:
 
 def _field(reply: Map, name: str, kind: type[T], default: T | None = None) -> T:
     """What must be a ``kind``, or nil where there is a default."""
-    found = reply.get(name)
+    found = _decoded(reply.get(name), kind)
     if found is None and default is not None:
         return default
     if not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
@@ -206,8 +206,15 @@ def _field(reply: Map, name: str, kind: type[T], default: T | None = None) -> T:
     return found
 
 
+def _decoded(value: Value, kind: type[T]) -> Any:
+    """A string of the program's in Ruby's binary encoding is bytes: as a string."""
+    if kind is str and isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value
+
+
 def _list(reply: Map, name: str, kind: type[T]) -> list[T]:
-    found = _field(reply, name, list)
+    found = [_decoded(item, kind) for item in _field(reply, name, list)]
     if not all(isinstance(item, kind) for item in found):
         raise MalformedAnswer(f"no {name} as it should be")
     return found
