@@ -9,7 +9,8 @@
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$REPO"
 
-failed=()
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 
 # part NAME CMD…
 part() {
@@ -19,9 +20,21 @@ part() {
   if "$@" </dev/null; then
     say "$name: ok, $((SECONDS - start)) s"
   else
-    failed+=("$name")
+    echo "$name" >>"$work/failed"
     warn "$name: FAILED, $((SECONDS - start)) s"
   fi
+}
+
+# beside NAME: run a function in the background; `await NAME` shows what it wrote.
+declare -A pids
+beside() {
+  "$1" >"$work/$1" 2>&1 &
+  pids[$1]=$!
+}
+
+await() {
+  wait "${pids[$1]}" || echo "$1" >>"$work/failed"
+  cat "$work/$1"
 }
 
 test_c() {
@@ -58,20 +71,36 @@ in_ruby() {
   gem_tests scripts/rubies.sh run "$1" sh -c "scripts/build-extension.sh && $RUN_GEM_TESTS"
 }
 
-# The chroots hold the Rubies that this machine does not have.
-test_rubies() {
+native() {
+  ! has c || test_c
+  ! has ruby || test_ruby
+}
+
+# The chroots hold the Rubies that this machine does not have; RUBIES="3.1 3.4" names
+# those that are to be built, by default all.
+build_rubies() {
+  local -a names
+  read -r -a names <<<"${RUBIES-}"
+  part "chroots of the other Rubies" scripts/rubies.sh build "${names[@]}"
+  [ ! -d "${RBTRACE_SHARED:-../shared}/rubies" ] \
+    || part "trees built from source" scripts/rubies.sh unpack
+}
+
+test_gem_with_others() {
   local name version
-  if ! is_root; then
-    warn "the tests with other Rubies need root: they are left out"
-    return 0
-  fi
-  part "chroots of the other Rubies" scripts/rubies.sh build
   while IFS=$'\t' read -r name version _; do
     part "gem with Ruby $version" in_ruby "$name"
   done < <(scripts/rubies.sh list)
-  [ ! -d "${RBTRACE_SHARED:-../shared}/rubies" ] \
-    || part "trees built from source" scripts/rubies.sh unpack
-  part "tracer with the other Rubies" tracer_tests -m rubies
+}
+
+# tracer_tests MARKS OPTION…: what failed is noted, and looked at again in the end.
+tracer_tests() {
+  local status=0
+  .venv/bin/python -m pytest --cache-clear -m "$@" || status=$?
+  [ $status -eq 1 ] || return $status # 1: tests failed; the rest is worse
+  .venv/bin/python -c '
+import json, sys
+print(*json.load(open(sys.argv[1])), sep="\n")' .pytest_cache/v/cache/lastfailed >>"$work/look-again"
 }
 
 # Some tests look at what real processes do within moments, which the machine's
@@ -81,20 +110,14 @@ test_rubies() {
 MAX_DOUBTFUL=6
 LOOKS_AGAIN=3
 
-tracer_tests() {
-  local status=0 test look
+look_again() {
+  local test look
   local -a tests
-  .venv/bin/python -m pytest --cache-clear "$@" || status=$?
-  [ $status -eq 1 ] || return $status # 1: tests failed; the rest is worse
-  mapfile -t tests < <(.venv/bin/python -c '
-import json, sys
-print(*json.load(open(sys.argv[1])), sep="\n")' .pytest_cache/v/cache/lastfailed)
-  if [ ${#tests[@]} -eq 0 ] || [ ${#tests[@]} -gt $MAX_DOUBTFUL ]; then
-    return $status
-  fi
+  mapfile -t tests <"$work/look-again"
+  [ ${#tests[@]} -gt 0 ] && [ ${#tests[@]} -le $MAX_DOUBTFUL ] || return 1
   for test in "${tests[@]}"; do
     for ((look = 0; look < LOOKS_AGAIN; look++)); do
-      .venv/bin/python -m pytest -q "$test" || return $status
+      .venv/bin/python -m pytest -q "$test" || return 1
     done
   done
   for test in "${tests[@]}"; do
@@ -102,30 +125,61 @@ print(*json.load(open(sys.argv[1])), sep="\n")' .pytest_cache/v/cache/lastfailed
   done
 }
 
-test_python() {
-  part "tracer and end to end" tracer_tests -m "not rubies and not install"
-}
-
-# Into empty environments, from the package registries.
-test_install() {
-  part "installation" tracer_tests -m install
-}
-
 parts=("$@")
 case "$*" in
   '') parts=(c ruby python) ;;
-  # The others last: the rest runs as on a machine that has none of them.
   --all) parts=(c ruby python install rubies) ;;
 esac
 for name in "${parts[@]}"; do
   case $name in
-    c | ruby | python | install | rubies) "test_$name" ;;
+    c | ruby | python | install | rubies) ;;
     *) die "no part called $name: c, ruby, python, install, rubies" ;;
   esac
 done
 
-if [ ${#failed[@]} -gt 0 ]; then
-  printf -v list '%s, ' "${failed[@]}"
-  die "failed: ${list%, }"
+has() { [[ " ${parts[*]} " = *" $1 "* ]]; }
+
+if has rubies && ! is_root; then
+  warn "the tests with other Rubies need root: they are left out"
+  parts=("${parts[@]/rubies/}")
+fi
+
+# marks PART…: what pytest selects for those of these parts that run.
+declare -A MARKS=([python]="not (rubies or install)" [install]=install [rubies]=rubies)
+marks() {
+  local name found=""
+  for name; do
+    ! has "$name" || found+="${found:+ or }${MARKS[$name]}"
+  done
+  echo "${found:+($found)}"
+}
+
+# Where tests that were skipped are noted, for one list in the end.
+export RBTRACE_LEFT_OUT=$work/left-out
+# Each takes what comes next, so that a file's fixtures are made once, or twice.
+workers=$(nproc)
+AT_ONCE=(-n "$((workers < 4 ? workers : 4))" --dist worksteal)
+
+beside native
+! has rubies || beside build_rubies
+found=$(marks python)
+[ -z "$found" ] || part "tracer and end to end" tracer_tests "$found and not alone" "${AT_ONCE[@]}"
+await native
+
+if has rubies; then
+  await build_rubies
+  beside test_gem_with_others
+fi
+found=$(marks install rubies)
+[ -z "$found" ] || part "tracer: ${found//[()]/}" tracer_tests "$found and not alone" "${AT_ONCE[@]}"
+! has rubies || await test_gem_with_others
+
+found=$(marks python install rubies)
+[ -z "$found" ] || part "tracer: tests that run alone" tracer_tests "$found and alone"
+[ ! -e "$work/look-again" ] || part "tests that failed" look_again
+
+[ ! -s "$RBTRACE_LEFT_OUT" ] || .venv/bin/python tests/left_out.py "$RBTRACE_LEFT_OUT"
+if [ -s "$work/failed" ]; then
+  die "failed: $(paste -sd, "$work/failed" | sed 's/,/, /g')"
 fi
 say "all tests passed, $SECONDS s"

@@ -14,10 +14,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+import left_out
 import rubies
 from commands import Tracer
 from processes import LIB, ROOT, TARGETS, TIMEOUT, Target
@@ -38,6 +40,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     rubies.is_allowed = any(map(item.get_closest_marker, ("rubies", "smoke")))
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Skips are summed by reason; scripts/test.sh prints those of all its runs."""
+    found = left_out.skips(terminalreporter.stats.get("skipped", []))
+    if path := os.environ.get("RBTRACE_LEFT_OUT"):
+        left_out.note(found, path)
+    elif found:
+        terminalreporter.section("left out")
+        for line in left_out.lines(found, os.geteuid() == 0):
+            terminalreporter.write_line(line)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _signals_are_not_ignored() -> None:
     """Programs that tests start get the signals that nohup, or a shell's &, ignores.
@@ -54,8 +67,11 @@ def _signals_are_not_ignored() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _one_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Programs compiled by one test serve the others, and no one else."""
-    if "RBTRACE_CACHE_DIR" not in os.environ:
-        os.environ["RBTRACE_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of all workers
+    (folder / "cache").mkdir(mode=0o700, exist_ok=True)
+    os.environ.setdefault("RBTRACE_CACHE_DIR", str(folder / "cache"))
 
 
 @pytest.fixture(scope="session")

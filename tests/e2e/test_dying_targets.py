@@ -14,7 +14,7 @@ from leftovers import places, until
 
 from processes import TARGETS, Target
 
-pytestmark = pytest.mark.usefixtures("root")
+pytestmark = [pytest.mark.usefixtures("root"), pytest.mark.alone]
 
 Begin = Callable[..., Forked]
 

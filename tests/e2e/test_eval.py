@@ -118,7 +118,7 @@ def test_from_a_file(target: Target, tmp_path: Path) -> None:
     assert code == 0
     path.write_bytes(b"\xff")
     _, err, code = run("eval", target.pid, "-f", path)
-    assert "is not UTF-8" in err
+    assert "is not UTF-8" in " ".join(err.split())
     assert code == 2
     _, err, code = run("eval", target.pid, "-f", tmp_path / "none")
     assert "none" in err

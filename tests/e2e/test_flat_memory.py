@@ -71,6 +71,7 @@ def running(words: tuple[str, ...], pid: int, folder: Path) -> Iterator[int]:
         process.wait()
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(SECONDS + 600)
 def test_memory_is_flat(
     root: None, start: Callable[..., Target], tmp_path: Path

@@ -41,6 +41,7 @@ def shares(profile):
     return {name: 100 * found[name] / profile.counts.weight for name in SHARES}
 
 
+@pytest.mark.alone
 def test_a_profile_has_the_right_shares(target):
     with rbtrace_py.attach(target.pid, rate=499) as ruby:
         profile = ruby.profile(seconds=4)

@@ -64,6 +64,7 @@ def counted(document: Any) -> dict[str, int]:
 # ------------------------------------------------------------------ exactness
 
 
+@pytest.mark.alone
 def test_counts_and_times(each: Running, trace: Trace) -> None:
     """Counts exactly, and times as the program's own clock has them."""
     tracer = trace("latency", each.pid, "method", "--yes", "--json")

@@ -16,7 +16,7 @@ from leftovers import Watched, until
 from commands import has_ruby_probes
 from processes import TARGETS, Target
 
-pytestmark = pytest.mark.usefixtures("root")
+pytestmark = [pytest.mark.usefixtures("root"), pytest.mark.alone]
 
 Begin = Callable[..., Forked]
 HOOKS, TRACEPOINTS, PROBES, NOTHING = "hooks", "tracepoints", "probes", "nothing"

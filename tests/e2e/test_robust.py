@@ -19,6 +19,8 @@ from rbtrace_py.linux.probes import StateReader, find_probes
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.processes import descendants
 
+pytestmark = pytest.mark.alone
+
 
 def states(pid, pattern=""):
     """Names of the probes that are traced, and of those with a semaphore up."""

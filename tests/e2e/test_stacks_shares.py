@@ -13,6 +13,8 @@ from commands import Tracer
 from processes import TARGETS, Target
 from rubies import EACH, ruby
 
+pytestmark = pytest.mark.alone
+
 SOURCE = str(TARGETS / "shares.rb")
 METHODS = ("half", "third", "fifth")
 SECONDS = 8

@@ -185,7 +185,7 @@ def test_a_command_that_never_is_a_ruby(root: None) -> None:
     out, err, code = run("stacks", "-d", "0.5", "--", "sleep", "100")
     assert (out, code) == ("", 4), err
     assert "Ruby" in err
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 90, "it waits for the command"
 
 
 def test_a_command_runs_as_who_called_sudo(root: None, tmp_path: Path) -> None:

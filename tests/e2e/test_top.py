@@ -14,6 +14,8 @@ from terminal import Terminal
 from commands import run
 from processes import TARGETS, margin
 
+pytestmark = pytest.mark.alone
+
 ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 SHARES = {"half": 50, "third": 30, "fifth": 20}
 

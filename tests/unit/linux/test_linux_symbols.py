@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from linux_targets import compile_c, running
 
+import rubies
 from rbtrace_py.errors import BadElf
 from rbtrace_py.linux.elf import ElfFile
 from rbtrace_py.linux.maps import mappings
@@ -100,20 +101,25 @@ def test_stripped(
     assert table.find("hidden") is None
 
 
-def rubies() -> list[Path]:
-    places = [Path("/usr/lib"), Path.home() / ".cache/rbtrace-py/rubies"]
-    patterns = ("*/libruby*.so.*.*", "*/usr/lib/*/libruby*.so.*.*.*")
-    found = [path for p in places for pattern in patterns for path in p.glob(pattern)]
-    return sorted({path.resolve() for path in found})
+@pytest.mark.parametrize("name", rubies.EACH)
+def test_a_real_ruby(name: str, open_file: Callable[[Path], int]) -> None:
+    root = Path("/")
+    if name != rubies.HERE:
+        rubies.need(name)
+        root = rubies.DIRECTORY / name
+    found = {path.resolve() for path in root.glob("usr/lib/*/libruby*.so.*.*")}
+    if not found:
+        pytest.skip("this Ruby has no libruby")
+    for path in found:
+        _compare_with_nm(path, open_file(path))
 
 
-@pytest.mark.parametrize("path", rubies(), ids=str)
-def test_a_real_ruby(path: Path, open_file: Callable[[Path], int]) -> None:
-    began = time.perf_counter()
-    table = SymbolTable.open(open_file(path))
+def _compare_with_nm(path: Path, fd: int) -> None:
+    began = time.process_time()
+    table = SymbolTable.open(fd)
     found = {name: table.find(name) for name in ("ruby_version", "rb_cObject")}
     assert table.find("no_such_symbol") is None
-    assert time.perf_counter() - began < 0.1  # measured: 1 ms
+    assert time.process_time() - began < 0.1  # measured: 1 ms
     expected = nm(path, "-D")
     for name, symbol in found.items():
         assert symbol == (name, *expected[name])
@@ -266,6 +272,6 @@ def test_a_name_that_is_everywhere(
         if section.type == 3:
             names = b"a\0" * (section.size // 2)
             data[section.offset : section.offset + len(names)] = names
-    began = time.perf_counter()
+    began = time.process_time()
     SymbolTable.open(open_bytes(bytes(data))).find("a")
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1

@@ -427,7 +427,7 @@ def test_a_reader_that_does_not_end_is_ended(
     monkeypatch.setattr(dwarf, "_SECONDS", 0.1)
     began = time.monotonic()
     assert look(library) is None
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 90, "it was not ended"
 
 
 def test_a_reader_short_of_memory_or_time(
