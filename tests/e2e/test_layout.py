@@ -55,7 +55,7 @@ def test_each_source_says_the_same(target: Target, tmp_path: Path) -> None:
     assert offsets[0] == offsets[1]
     assert {one["origin"] for one in table["offsets"]} <= {"table", "mined"}
     confirmed = {one["name"] for one in table["offsets"] if one["confirmed"]}
-    assert {"iseq_body", "body_label", "me_def"} <= confirmed
+    assert {"fiber_status", "vm_objspace"} <= confirmed
 
 
 def test_a_layout_is_saved_and_used(target: Target, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_a_ruby() -> None:
     assert "Ruby" not in found
     stacks = found["Ruby stacks"]
     assert stacks.status is Status.OK
-    assert " and verified: " in stacks.text
+    assert " and verified in memory" in stacks.text
     assert found["Ruby's probes"].status in (Status.OK, Status.WARN)
 
 

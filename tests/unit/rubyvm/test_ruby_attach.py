@@ -29,9 +29,8 @@ from rbtrace_py.rubyvm import attach as attaching
 from rbtrace_py.rubyvm import layout_sources, roots
 from rbtrace_py.rubyvm.attach import attach, check_zjit
 from rbtrace_py.rubyvm.detect import find_ruby, forced_version
-from rbtrace_py.rubyvm.layout import Layout, Origin
-from rbtrace_py.rubyvm.layouts import layout_from, table_for
-from rbtrace_py.rubyvm.mining import mine
+from rbtrace_py.rubyvm.layout import Origin
+from rbtrace_py.rubyvm.layouts import table_for
 from rbtrace_py.rubyvm.saved import read_saved, write_saved
 from rubies import EACH, HERE, WAITING, command, each_ruby, own_ruby
 from ruby_builds import Build
@@ -106,15 +105,6 @@ def test_the_roots(ruby: Process, monkeypatch: pytest.MonkeyPatch) -> None:
         assert 500 < roots.read_word(memory, symbols.address) & 0xFFFFFFFF < 100_000
 
 
-@each_ruby
-def test_the_code_agrees_with_the_table(ruby: Process) -> None:
-    """But for what a jmp_buf moves, where Ruby was configured otherwise."""
-    with closing(find_ruby(ruby)) as found:
-        mined = mine(found, _table(found.version.text).offsets)
-        assert mined.offered.keys() <= {"fiber_status", "fiber_prev"}
-        assert len(mined.agreed) >= 22
-
-
 class Empty:
     """A process's memory in which one word is still zero, or is not there at all."""
 
@@ -167,10 +157,6 @@ def test_attach(ruby: Process) -> None:
     assert attached.notes == ()
     assert attached.symbols_address
     assert set(attached.layout.origins.values()) <= {Origin.TABLE, Origin.MINED}
-
-
-def _table(version: str) -> Layout:
-    return layout_from(table_for(version), version)
 
 
 @each_ruby

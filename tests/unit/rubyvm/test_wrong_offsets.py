@@ -152,18 +152,18 @@ def test_machine_code_stands_in_for_what_memory_contradicts(
     waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = waiting.attached.layout.offsets
-    moved = ("body_label", "me_def", "th_self")
-    with_wrong(monkeypatch, **dict.fromkeys(moved, 8))
+    bit = right.objspace_gc_bit
+    assert bit is not None
+    with_wrong(monkeypatch, vm_objspace=8, objspace_gc_bit=1)
     found = attach(waiting.process, source=Origin.TABLE)
-    assert replace(found.layout.offsets, th_self=right.th_self) == right
+    assert replace(found.layout.offsets, objspace_gc_bit=bit) == right
     origins = found.layout.origins
-    assert {origins[name] for name in moved[:2]} == {Origin.MINED}
-    # No walk reads self: nothing contradicts the table, which is trusted more.
-    assert origins["th_self"] is Origin.TABLE
-    said = [one for one in found.evidence if "rb_thread_t.self" in one]
+    assert origins["vm_objspace"] is Origin.MINED
+    # Nothing contradicts the table's number of a bit, and the table is trusted more.
+    assert origins["objspace_gc_bit"] is Origin.TABLE
+    said = [one for one in found.evidence if one.startswith("rb_objspace_t.flags.")]
     assert said == [
-        f"rb_thread_t.self is at {right.th_self + 8} by table;"
-        f" mined has {right.th_self}"
+        f"rb_objspace_t.flags.during_gc is at {bit + 1} by table; mined has {bit}"
     ]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rbtrace_py.errors import UnknownRuby, UnreadableMemory, VmNotStarted
 from rbtrace_py.linux.memory import Memory
 from rbtrace_py.rubyvm.detect import Ruby
-from rbtrace_py.rubyvm.flow import Chain, follow
+from rbtrace_py.rubyvm.mining import pointer_in
 
 _WORD = struct.Struct("<Q")
 _LOWEST = 0x10000
@@ -82,27 +82,14 @@ def find_vm_pointer(memory: Memory, ruby: Ruby) -> Root:
 def _pointer_in_code(memory: Memory, ruby: Ruby) -> int | None:
     """``ruby_vm_at_exit`` (vm.c) begins with ``rb_vm_t *vm = GET_VM()``.
 
-    Its first load from an absolute address is of that pointer (3.3 and later,
-    where it is hidden), or of a slot of the GOT that holds the pointer's address.
-    Then ``vm->at_exit`` is read, at an offset that is not 0.
+    It loads that pointer itself (3.3 and later, where it is hidden), or its address
+    from a slot of the GOT.
     """
-    function = ruby.address("ruby_vm_at_exit")
-    if function is None:
+    found = pointer_in(ruby, "ruby_vm_at_exit")
+    if found is None:
         return None
-    for chain in follow(ruby.code, function):
-        if isinstance(chain.root, int) and chain.loads[-1] > 0:
-            return _pointer_of(memory, chain)
-    return None
-
-
-def _pointer_of(memory: Memory, chain: Chain) -> int | None:
-    """Where the pointer is that the chain loads at its beginning."""
-    assert isinstance(chain.root, int)
-    if len(chain.loads) == 2:
-        return chain.root
-    if chain.loads[:2] == (0, 0) and len(chain.loads) == 3:
-        return read_word(memory, chain.root)
-    return None
+    address, is_slot = found
+    return read_word(memory, address) if is_slot else address
 
 
 def find_object_class(memory: Memory, ruby: Ruby) -> int | None:
