@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import os
 import stat
 import tempfile
@@ -73,8 +74,8 @@ def _unpack(fd: int, path: str, limit: int) -> tuple[int, bool]:
         raise _no_room(path, error) from error
     os.unlink(name)
     try:
-        is_cut = _copy(fd, target, path, limit)
-    except zlib.error as error:
+        return target, _copy(fd, target, path, limit)
+    except (zlib.error, gzip.BadGzipFile) as error:
         os.close(target)
         raise BadElf(f"{path}: damaged gzip data ({error})") from error
     except OSError as error:
@@ -83,7 +84,6 @@ def _unpack(fd: int, path: str, limit: int) -> tuple[int, bool]:
     except BaseException:
         os.close(target)
         raise
-    return target, is_cut
 
 
 def _no_room(path: str, error: OSError) -> RbtraceError:
@@ -95,47 +95,23 @@ def _no_room(path: str, error: OSError) -> RbtraceError:
 
 
 def _copy(fd: int, target: int, path: str, limit: int) -> bool:
-    """Unpack all members; was the last one cut short?"""
+    """Unpack all of it; was it cut short?"""
     written = 0
-    source = _Source(fd)
-    unpacker = zlib.decompressobj(31)
-    while packed := source.take():
-        data = unpacker.decompress(packed, _CHUNK)
-        written += len(data)
-        if written > limit:
-            raise BadElf(
-                f"{path} unpacks to more than {limit >> 20} MiB",
-                "if it is so large, unpack it first",
-            )
-        _write_sparse(target, data, written - len(data))
-        source.put_back(unpacker.unconsumed_tail)
-        if unpacker.eof:
-            source.put_back(unpacker.unused_data)
-            if not source.has(_GZIP):
-                break  # the end, or what pads it
-            unpacker = zlib.decompressobj(31)
+    is_cut = False
+    with open(fd, "rb", closefd=False) as packed, gzip.open(packed) as source:
+        try:
+            while data := source.read1(_CHUNK):
+                if written + len(data) > limit:
+                    raise BadElf(
+                        f"{path} unpacks to more than {limit >> 20} MiB",
+                        "if it is so large, unpack it first",
+                    )
+                _write_sparse(target, data, written)
+                written += len(data)
+        except EOFError:
+            is_cut = True
     os.ftruncate(target, written)
-    return not unpacker.eof
-
-
-class _Source:
-    """A file in chunks, parts of which may be put back."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._at = 0
-
-    def take(self) -> bytes:
-        data = os.pread(self._fd, _CHUNK, self._at)
-        self._at += len(data)
-        return data
-
-    def put_back(self, data: bytes) -> None:
-        """``data`` is the end of what was taken last, and not used."""
-        self._at -= len(data)
-
-    def has(self, beginning: bytes) -> bool:
-        return os.pread(self._fd, len(beginning), self._at) == beginning
+    return is_cut
 
 
 def _write_sparse(fd: int, data: bytes, at: int) -> None:
