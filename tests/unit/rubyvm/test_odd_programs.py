@@ -79,6 +79,7 @@ def test_an_extension_that_is_loaded_before_the_program(
 
 
 def frames(target: Target) -> list[tuple[str, str, int | None]]:
+    target.wait_until_it_reads()
     with Process(target.pid) as process:
         found = attach(process)
         memory = ProcessMemory(target.pid)
