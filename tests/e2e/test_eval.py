@@ -48,10 +48,12 @@ def test_each_ruby(name: str) -> None:
     assert out.splitlines() == [rubies.minor(name), ":é"]
 
 
-def test_what_it_prints(target: Target) -> None:
-    words = '$stdout.print "a\\xff"; $stderr.puts "b"; warn "c"; $stdout.flush; nil'
+@pytest.mark.parametrize("before", ["", "Encoding.default_internal = 'UTF-8'; "])
+def test_what_it_prints(before: str, target: Target) -> None:
+    """As bytes, also where Ruby converts what is written: Rails has it so."""
+    words = '$stdout.print "a\\xff".b; $stderr.puts "b"; warn "c"; $stdout.flush; nil'
     done = subprocess.run(
-        [sys.executable, "-c", MAIN, "eval", str(target.pid), words],
+        [sys.executable, "-c", MAIN, "eval", str(target.pid), before + words],
         capture_output=True,
         timeout=TIMEOUT,
         env={**os.environ, "PYTHONPATH": str(ROOT / "tracer")},

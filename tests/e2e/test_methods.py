@@ -620,6 +620,35 @@ def test_the_exception_that_ends_the_program(target: Target, trace: Trace) -> No
     assert (len(events), end["count"], end["lost"]) == (300, 301, 0)
 
 
+def test_exceptions_where_io_converts(target: Target, trace: Trace) -> None:
+    """Rails sets default_internal; what we write is bytes, whatever is set."""
+    code = "Encoding.default_internal = Encoding::UTF_8; 0"
+    assert run("eval", target.pid, code)[2] == 0
+    tracer = trace("trace", target.pid, "raise", "--backtrace", "--json")
+    raised = "Thread.new { raise IOError, 'é' * 100 rescue 0 }.join; 0"
+    assert run("eval", target.pid, raised)[2] == 0
+    out, err, status = tracer.finish()
+    event, end = map(json.loads, out.splitlines())
+    assert event["arguments"]["message"].startswith("é" * 60)
+    assert (end["count"], end["lost"], status) == (1, 0, 0), err
+
+
+def test_what_ends_our_code_is_told(target: Target, trace: Trace) -> None:
+    """The TracePoint's thread fails: that is an error, and no empty result."""
+    tracer = trace("trace", target.pid, "raise")
+    step(target, "raise")
+    code = (
+        "Thread.list.each { |t| t.thread_variable_get(:rbtrace_end) and"
+        " t.raise('odd') }; 0"
+    )
+    assert run("eval", target.pid, code)[2] == 0
+    out, err, status = tracer.result()
+    assert (len(out.splitlines()), status) == (30, 1)
+    assert "nothing was lost" not in err
+    assert "what 1 process did is not all here" in err
+    assert f"process {target.pid}: odd" in err
+
+
 FORKING = """
 $stdout.sync = true
 require "tracepoint/agent"

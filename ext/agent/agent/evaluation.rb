@@ -19,6 +19,9 @@ module Tracepoint
       def run(wire, request, limit)
         out, out_end = IO.pipe
         err, err_end = IO.pipe
+        # Bytes as they come: with Encoding.default_internal, which Rails sets, IO
+        # would convert them, and raise for what is no text.
+        [out, out_end, err, err_end].each(&:binmode)
         @thread = thread = start(out_end, err_end)
         Pump.new(wire, request, { 1 => out, 2 => err }, limit).run { !thread.alive? }
         thread.value

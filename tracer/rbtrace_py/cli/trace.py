@@ -101,7 +101,10 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
         stop = stack.enter_context(Stop())
         attached(session)
         shown = _print(session, o.limits_of(values), output, line, stop)
-        return _end(shown, session.result_counters(), output, values["as_json"])
+        code = _end(shown, session.result_counters(), output, values["as_json"])
+        if isinstance(session, Exceptions) and session.failure is not None:
+            raise session.failure
+        return code
 
 
 def _session(

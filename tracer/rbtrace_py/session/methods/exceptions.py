@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rbtrace_py.agent.client import AnotherProgram
+from rbtrace_py.agent.client import AgentError, AnotherProgram
 from rbtrace_py.agent.place import NoAgent
 from rbtrace_py.agent.protocol import MalformedAnswer
 from rbtrace_py.agent.starting import HOLD_SECONDS, begun_before
+from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.events import RaiseEvent
@@ -29,6 +30,7 @@ _FIELDS = 8
 _SLICE = 0.02
 _MAX = (1 << 63) - 1
 _HELD = b"held"
+_FAILURES = AgentError, MalformedAnswer
 _BEFORE = 0
 """As whose are counted those that were lost before a process's code was run again."""
 
@@ -236,6 +238,12 @@ class Exceptions(Starting):
             self._last += [(pid, record) for record in errand.finish()]
             errand.close()
 
+    @property
+    def failure(self) -> RbtraceError | None:
+        """Why our code ended in a process that goes on, where it says so itself."""
+        failures = (errand.ended for errand in self._errands.values())
+        return next((e for e in failures if isinstance(e, _FAILURES)), None)
+
     def result_counters(self) -> dict[str, int]:
         return {
             "seen": self._seen,
@@ -243,6 +251,7 @@ class Exceptions(Starting):
             "late_processes": self._joining.late,
             "other_ractors": sum(e.has_other_ractors for e in self._errands.values()),
             "lost": sum(self._lost.values()),
+            "hung_up": sum(e.has_hung_up for e in self._errands.values()),
         }
 
     def close(self) -> None:
