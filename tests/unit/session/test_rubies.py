@@ -129,6 +129,23 @@ def test_lists_take_a_bounded_part_of_the_time(
     assert listed == [3]
 
 
+def test_who_slept_when_paused_is_no_cpu_sample(
+    start: Start, root: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pause wakes all: on a busy machine they are ready to run for long after."""
+    with Process(start("states.rb", "1").pid) as process, RubyProcess(process) as ruby:
+        tids = {thread.tid for thread in ruby.threads}
+        assert len(tids) == 4
+        monkeypatch.setattr(ruby._tasks, "running", lambda asked: tids & set(asked))
+        for _ in range(20):
+            samples = ruby.samples(SamplingMode.CPU, pause=True)
+            assert {sample.thread.name for sample in samples} == {"burner 0"}
+            walls = ruby.samples(SamplingMode.WALL, pause=True)
+            states = {sample.thread.name: sample.state for sample in walls}
+            assert states.pop("burner 0") is ThreadState.RUNNING
+            assert ThreadState.RUNNING not in states.values()
+
+
 def test_a_thread_stays_the_same_object(ruby: RubyProcess) -> None:
     before = ruby.threads
     ruby.samples(SamplingMode.WALL)

@@ -21,8 +21,11 @@ from rbtrace_py.errors import NoSuchTarget, NotPermitted, RbtraceError
 from rbtrace_py.linux.permission import explain_ptrace_denied
 from rbtrace_py.linux.process import Process, gone, parse_stat, parse_status
 from rbtrace_py.linux.procfs import read_text
+from rbtrace_py.linux.restart import was_asleep
+from rbtrace_py.linux.sigframe import REGISTERS_SIZE, Registers
 from rbtrace_py.linux.text import safe_text
 
+_PTRACE_GETREGS = 12
 _PTRACE_DETACH = 17
 _PTRACE_SEIZE = 0x4206
 _PTRACE_INTERRUPT = 0x4207
@@ -39,11 +42,14 @@ class Pause:
     stopped_ns: from the first thread's stop to the last one's release
     threads: how many were stopped
     is_expired: it took too long, and the target was let go before we were done
+    asleep: ids of the threads that slept in a system call when they were stopped. The
+        kernel's own word is of no use here: each pause wakes all of them
     """
 
     stopped_ns: int = 0
     threads: int = 0
     is_expired: bool = False
+    asleep: frozenset[int] = frozenset()
 
 
 @contextmanager
@@ -105,6 +111,7 @@ class _Tracer(threading.Thread):
         try:
             self._stop_all()
             self.pause.threads = len(self._held)
+            self.pause.asleep = frozenset(filter(_sleeps, self._held))
             self.ready.set()
             left = self._deadline - time.monotonic()
             self.pause.is_expired = not self.done.wait(max(0.0, left))
@@ -224,6 +231,14 @@ class _Tracer(threading.Thread):
             return
         if found is not None and found.si_code != os.CLD_TRAPPED:
             self._bury(tid)
+
+
+def _sleeps(tid: int) -> bool:
+    """Did a stopped thread sleep in a system call?"""
+    buffer = ctypes.create_string_buffer(REGISTERS_SIZE)
+    if ptrace(_PTRACE_GETREGS, tid, 0, ctypes.addressof(buffer)):
+        return False
+    return was_asleep(Registers.unpack(buffer.raw))
 
 
 def seize_refused(process: Process, tid: int) -> RbtraceError:

@@ -41,6 +41,12 @@ def _result(registers: Registers) -> int:
     return -registers.rax % (1 << 64)
 
 
+def was_asleep(registers: Registers) -> bool:
+    """Has a stop ended the sleep of a call? Of one that ran it ends nothing."""
+    result = _result(as_if_not_stopped(registers))
+    return result == _RESTART_BLOCK or result in _RESTART
+
+
 def as_if_not_stopped(registers: Registers) -> Registers:
     """Registers with which the kernel goes on with the call that a stop has ended.
 

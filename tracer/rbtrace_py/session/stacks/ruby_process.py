@@ -218,8 +218,13 @@ class RubyProcess(Closing):
             return self._only(by_tid[running.pop()])
         else:
             wanted = [by_tid[tid] for tid in running]
+        asleep: frozenset[int] | None = None
         try:
-            walks = self._walk_paused(wanted) if pause else self._walk(wanted)
+            if pause:
+                walks, asleep = self._walk_paused(wanted)
+                running -= asleep
+            else:
+                walks = self._walk(wanted)
         except NoSuchTarget:
             raise
         except RbtraceError:
@@ -235,12 +240,15 @@ class RubyProcess(Closing):
                 continue
             stack, flags, fiber, state = walked
             tid = self._tid_of.get(one.address)
-            if not self._is_wanted(mode, one, state):
+            if not self._is_wanted(mode, one, state, asleep):
                 passed += 1
                 continue
             if state is ThreadState.RUNNING and tid is not None and tid not in running:
                 # It may have been given the lock after the kernel was asked.
-                running |= self._tasks.running((tid,))
+                if asleep is None:
+                    running |= self._tasks.running((tid,))
+                elif tid not in asleep:
+                    running.add(tid)
             state = _state(state, tid in running, tid is None)
             found.append(Sample(now, thread, state, stack, 1, flags, fiber))
         self._read += len(found) + passed
@@ -248,11 +256,25 @@ class RubyProcess(Closing):
             self._lose(self._alive(lost))
         return found
 
-    def _is_wanted(self, mode: SamplingMode, one: VmThread, state: ThreadState) -> bool:
-        """By the state that a thread's VM had when its stack was read."""
+    def _is_wanted(
+        self,
+        mode: SamplingMode,
+        one: VmThread,
+        state: ThreadState,
+        asleep: frozenset[int] | None,
+    ) -> bool:
+        """By the state that a thread had when its stack was read.
+
+        asleep: those that slept when they were paused; None: they were not. Once they
+        go on all of them are ready to run, which says nothing.
+        """
         if mode is SamplingMode.GVL:
             return state is ThreadState.RUNNING
-        return mode is SamplingMode.WALL or not self._sleeps(one, state)
+        if mode is SamplingMode.WALL:
+            return True
+        if asleep is not None:
+            return self._tid_of.get(one.address) not in asleep
+        return not self._sleeps(one, state)
 
     def _sleeps(self, one: VmThread, state: ThreadState) -> bool:
         """Has a thread left its CPU between the kernel's word and its stack?
@@ -295,11 +317,14 @@ class RubyProcess(Closing):
         state = ThreadState.RUNNING
         return [Sample(time.time_ns(), thread, state, stack, 1, flags, fiber)]
 
-    def _walk_paused(self, wanted: list[_Known]) -> list[Walked | None]:
+    def _walk_paused(
+        self, wanted: list[_Known]
+    ) -> tuple[list[Walked | None], frozenset[int]]:
+        """And who slept then."""
         with paused(self.process) as pausing:
             walks = self._walk(wanted)
         self.stopped_ns += pausing.stopped_ns
-        return walks
+        return walks, pausing.asleep
 
     def _walk(self, wanted: list[_Known]) -> list[Walked | None]:
         if len(wanted) == 1:
