@@ -285,6 +285,7 @@ def test_a_hundred_threads(root: None) -> None:
         ([], 2, "a target is missing"),
         (["--", "ruby", "-e", "1"], 2, "not at a command"),
         (["/nowhere/core"], 1, "No such file"),
+        (["abc"], 1, "Give the PID of a process, or the path of a core file."),
         (["/etc/passwd"], 1, "not an ELF file"),
         (["/bin/sh"], 1, "no core file"),
         (["/etc/passwd", "--pause"], 2, "are for processes"),

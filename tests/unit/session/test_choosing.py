@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable
 
 from processes import Target
-from rbtrace_py.session.targets.choosing import choices
+from rbtrace_py.session.targets.choosing import choices, families
 
 Start = Callable[..., Target]
 
@@ -38,3 +38,37 @@ def test_what_started_another_that_matches_is_passed_over() -> None:
         assert (choice.are_ruby, choice.passed_over) == (False, 1)
     finally:
         outer.close()
+
+
+CLUSTER = """
+$stdout.sync = true
+workers = 2.times.map { fork { $0 = ARGV[0]; $stdin.read } }
+$0 = ARGV[1]
+puts "ready #{$$} #{workers.join(" ")}"
+$stdin.gets
+"""
+
+
+def test_a_cluster_is_one_choice_with_its_workers() -> None:
+    """As puma names itself: the master matches too, or its workers alone do."""
+    marker = f"marker-{uuid.uuid4().hex}"
+    titles = (f"{marker}: cluster worker", f"{marker} 5.6.5 [app]")
+    target = Target("ruby", "-e", CLUSTER, *titles)
+    try:
+        master, *workers = map(int, target.ready.split()[1:])
+        for regex, expected in (
+            (marker, [master]),
+            (f"^{marker} [0-9]", [master]),
+            (f"{marker}.*cluster", sorted(workers)),
+        ):
+            groups = families(choices(regex).candidates)
+            assert [[one.pid for one in group] for group in groups] == [expected]
+    finally:
+        target.close()
+
+
+def test_programs_side_by_side_are_several_choices(start: Start) -> None:
+    marker = f"marker-{uuid.uuid4().hex}"
+    pids = sorted(start("turning.rb", "0", marker).pid for _ in range(2))
+    groups = families(choices(marker).candidates)
+    assert [[one.pid for one in group] for group in groups] == [[pid] for pid in pids]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -94,6 +95,12 @@ def _is_lost(one: Dump) -> bool:
 def _cores(words: tuple[str, ...], values: dict[str, Any]) -> list[Dump]:
     if values["pause"] or values["subprocesses"]:
         raise UsageError("--pause and --subprocesses are for processes")
+    for word in words:
+        if not os.path.exists(word):
+            raise RbtraceError(
+                f"cannot read {word}: No such file or directory",
+                "Give the PID of a process, or the path of a core file.",
+            )
     options = CoreOptions(
         exe=values["exe"],
         ruby_version=values["ruby_version"],

@@ -68,7 +68,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
       rbtrace-py stacks 1234 -d 10 --format summary
       rbtrace-py stacks 1234 --mode wall --threads --no-idle
       rbtrace-py stacks 1234 -d 30 -o shop.svg      a flame graph
-      rbtrace-py stacks --subprocesses --ps 'puma.*cluster' -d 10
+      rbtrace-py stacks --subprocesses --ps '^puma [0-9]' -d 10
       rbtrace-py stacks 1234 --calls -m 'Order#' -d 10 --weight calls
       rbtrace-py stacks -- ruby script.rb
     """

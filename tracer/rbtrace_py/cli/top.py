@@ -48,7 +48,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     Examples:
       rbtrace-py top 1234
       rbtrace-py top 1234 --mode wall --no-idle     also who waits for the lock
-      rbtrace-py top --subprocesses --ps 'puma.*cluster'
+      rbtrace-py top --subprocesses --ps '^puma [0-9]'
       rbtrace-py top 1234 -i 5 --rows 20 | tee top.txt
       rbtrace-py top -- ruby script.rb
     """

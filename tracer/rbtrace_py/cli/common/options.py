@@ -400,7 +400,7 @@ def _with_targets(function: Command, may_be_numbers: bool) -> Callable[..., Any]
         if command:
             targets = Targets.from_command(command, subprocesses)
         elif ps is not None:
-            targets = Targets.from_pids([_choose(ps)], subprocesses)
+            targets = Targets.from_pids(_choose(ps, subprocesses), subprocesses)
         elif pid_words:
             pids = parse_pids(",".join(pid_words))
             targets = Targets.from_pids(pids, subprocesses)
@@ -442,12 +442,21 @@ def _told_status(targets: Targets) -> int:
     return _SIGNALLED - status
 
 
-def _choose(regex: str) -> int:
-    """The pid that --ps means; a person may be asked."""
-    from rbtrace_py.session.targets.choosing import choices
+def _choose(regex: str, subprocesses: bool) -> list[int]:
+    """The pid that --ps means; a person may be asked.
+
+    subprocesses: children of one that matches go with it; workers of one program are
+    meant together
+    """
+    from rbtrace_py.session.targets.choosing import choices, families
 
     choice = choices(regex)
     found = choice.candidates
+    if subprocesses and len(found) > 1:
+        groups = families(found)
+        if len(groups) == 1:
+            return [one.pid for one in groups[0]]
+        found = [head for group in groups for head in group]
     if not found:
         raise NoSuchTarget(f"no process matches {regex!r}")
     style = Style.for_stream(sys.stderr)
@@ -457,7 +466,7 @@ def _choose(regex: str) -> int:
             number = choice.passed_over + 1
             line = cut(found[0].cmdline, _CMDLINE_COLUMNS, style)
             say(f"of {number} processes that match, {found[0].pid} {what}: {line}")
-        return found[0].pid
+        return [found[0].pid]
     room = style.width - 14
     listing = [f"{c.pid:>8}  {cut(c.cmdline, room, style)}" for c in found]
     if not sys.stdin.isatty():
@@ -466,4 +475,4 @@ def _choose(regex: str) -> int:
         raise UsageError(f"{len(found)} {what} match {regex!r}", "\n".join(listing))
     click.echo("\n".join(listing), err=True)
     pids = [str(candidate.pid) for candidate in found]
-    return int(click.prompt("PID", type=click.Choice(pids), err=True))
+    return [int(click.prompt("PID", type=click.Choice(pids), err=True))]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rbtrace_py.errors import RbtraceError
-from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.process import Process, parse_stat
 from rbtrace_py.linux.processes import Candidate, descendants, find_by_cmdline
 from rbtrace_py.rubyvm.detect import find_ruby
 
@@ -37,6 +37,30 @@ def choices(regex: str) -> Choice:
     rubies = [one for one in matching if runs_ruby(one.pid)]
     found = rubies or _without_starters(matching)
     return Choice(found, bool(rubies), len(matching) - len(found))
+
+
+def families(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
+    """Who is meant where children count: descendants of another one go with it.
+
+    Workers of one program that runs Ruby, which does not match itself, are meant
+    together.
+    """
+    pids = {one.pid for one in candidates}
+    below = {pid for one in pids for pid in descendants(one)}
+    heads = [one for one in candidates if one.pid not in below]
+    parents = {_parent(one.pid) for one in heads}
+    if len(heads) > 1 and len(parents) == 1 and runs_ruby(parents.pop()):
+        return [heads]
+    return [[head] for head in heads]
+
+
+def _parent(pid: int) -> int:
+    """0 if it is not there any more."""
+    try:
+        with Process(pid) as process:
+            return parse_stat(process.read("stat")).parent
+    except RbtraceError:
+        return 0
 
 
 def runs_ruby(pid: int) -> bool:
