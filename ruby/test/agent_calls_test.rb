@@ -401,6 +401,19 @@ class AgentCallsTest < Minitest::Test
     assert_equal [0, 0], @status.values_at("conditions", "mismatch")
   end
 
+  # So does an event, or a self, that Ruby's own functions have otherwise.
+  def test_another_answer_of_ruby_disarms
+    { "unsigned int rb_tracearg_event_flag" => 1, "unsigned long rb_tracearg_self" => 2 }.each do |function, mismatch|
+      Dir.mktmpdir do |dir|
+        File.write("#{dir}/other.c", "#{function}(void *arg) { (void)arg; return 0; }\n")
+        assert system("cc", "-shared", "-fPIC", "-o", "#{dir}/other.so", "#{dir}/other.c")
+        target = target("def leaf; end\nSTEP = -> { leaf; leaf }", env: { "LD_PRELOAD" => "#{dir}/other.so" })
+        assert_empty seen(connect(target), target, mode: "ring", offsets: OFFSETS)
+        assert_equal [2, 1, mismatch], @status.values_at("state", "conditions", "mismatch"), function
+      end
+    end
+  end
+
   def test_a_newer_ruby
     { "4.0.99" => true, "4.1.0" => false, "9.9.0" => false }.each do |version, armed|
       target = target("def leaf; end\nSTEP = -> { leaf }", options: ["-e", "Object.send(:remove_const, :RUBY_VERSION)", "-e",
