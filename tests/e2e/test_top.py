@@ -14,8 +14,6 @@ from terminal import Terminal
 from commands import run
 from processes import TARGETS, margin
 
-pytestmark = pytest.mark.alone
-
 ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 SHARES = {"half": 50, "third": 30, "fifth": 20}
 
@@ -68,6 +66,7 @@ def modes(seen: Terminal) -> list[object]:
     return termios.tcgetattr(seen.master)
 
 
+@pytest.mark.alone
 def test_shares_are_right(target, terminal):
     seen = terminal("top", target.pid, "--rate", "499", "-d", "6")
     said, code = seen.finish()
@@ -186,6 +185,7 @@ def test_a_program_of_ours_writes_below(terminal):
     assert left(said).startswith("hahaha\r\n")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("dumb", [False, True])
 def test_lines_without_a_screen(target, terminal, dumb):
     words = ("top", target.pid, "--rate", "499", "-d", "4", "-i", "2", "--rows", "12")
