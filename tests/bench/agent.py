@@ -18,7 +18,7 @@ from typing import NamedTuple
 from table import Ratio, Row, interleaved, ns
 
 from rbtrace_py.agent.arming import Armed, Selector, What
-from rbtrace_py.agent.shared import Mode, SharedMemory
+from rbtrace_py.agent.shared import HookMode, SharedMemory
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.methods.hook_offsets import hook_offsets
 from targets import HERE, ROOT, Target
@@ -45,18 +45,18 @@ OVER_EMPTY = 1.5
 LESS_THAN_RBTRACE = 50
 
 WHAT: Mapping[str, What] = {
-    EMPTY: What(Mode.EMPTY),
-    TABLE: What(Mode.TABLE),
-    RING: What(Mode.RING),
-    SLOW: What(Mode.SLOW, threshold_ns=1_000_000_000),
+    EMPTY: What(HookMode.EMPTY),
+    TABLE: What(HookMode.TABLE),
+    RING: What(HookMode.RING),
+    SLOW: What(HookMode.SLOW, threshold_ns=1_000_000_000),
     TWO: What(
-        Mode.RING,
+        HookMode.RING,
         select=(
             Selector("Web::Page", "singleton", "layout"),
             Selector("Web::Request", "instance", "query"),
         ),
     ),
-    TABLE_C: What(Mode.TABLE, c_calls=True),
+    TABLE_C: What(HookMode.TABLE, c_calls=True),
 }
 
 

@@ -6,7 +6,7 @@ import fcntl
 import os
 import struct
 
-from rbtrace_py.agent.shared import HEADER_SIZE, Mode, SharedMemory
+from rbtrace_py.agent.shared import HEADER_SIZE, HookMode, SharedMemory
 
 ADD_SEALS = 1033
 SEALS = 2 | 4  # shrink, grow
@@ -25,7 +25,7 @@ ARMED = (21_000, 10_500)
 """Ticks and ns: two ticks a nanosecond."""
 
 
-def make_data(mode: Mode = Mode.RING) -> bytearray:
+def make_data(mode: HookMode = HookMode.RING) -> bytearray:
     """Armed, with two methods, a block, two streams; a ring holds 8 records."""
     data = bytearray(SIZE)
     struct.pack_into("<8sIIQIIII", data, 0, b"RBTRAGT1", 1, 4096, SIZE, 7, mode, 1, 1)

@@ -18,7 +18,7 @@ from rbtrace_py.agent import arming, client
 from rbtrace_py.agent.arming import Armed, Selector, Unsupported, What
 from rbtrace_py.agent.client import AgentError
 from rbtrace_py.agent.protocol import BrokenAgent, Map, decode_map, encode
-from rbtrace_py.agent.shared import Mode
+from rbtrace_py.agent.shared import HookMode
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
 from rbtrace_py.model.calls import (
     NO_ROOM_METHOD,
@@ -122,7 +122,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAgent]:
 
 
 def arm(what: What | None = None, process: Any = None, **rest: Any) -> Armed:
-    return Armed(process or Process(), what or What(Mode.RING), **rest)
+    return Armed(process or Process(), what or What(HookMode.RING), **rest)
 
 
 def names(*methods: Map) -> Map:
@@ -131,7 +131,7 @@ def names(*methods: Map) -> Map:
 
 def test_what_is_asked(agent: FakeAgent) -> None:
     select = [Selector("A", "instance", None)]
-    what = What(Mode.SLOW, threshold_ns=5, cpu=True, select=select)
+    what = What(HookMode.SLOW, threshold_ns=5, cpu=True, select=select)
     with pytest.raises(BrokenAgent, match="something else"):
         arm(what)
     asked = agent.asked[2]
@@ -192,7 +192,7 @@ def _unsealed(agent: FakeAgent) -> None:
 
 
 def _another_mode(agent: FakeAgent) -> None:
-    agent.files = [file_of(make_data(Mode.TABLE)), file_of(make_control())]
+    agent.files = [file_of(make_data(HookMode.TABLE)), file_of(make_control())]
 
 
 def _no_clock(agent: FakeAgent) -> None:

@@ -23,7 +23,7 @@ from rbtrace_py.agent.shared import (
     Condition,
     Counters,
     Flag,
-    Mode,
+    HookMode,
     SharedMemory,
     SharedMethod,
     Stream,
@@ -37,7 +37,7 @@ SEED = 20_260_102
 def test_the_header() -> None:
     with memory_of(make_data()) as memory:
         header = memory.header
-    assert (header.size, header.pid, header.mode) == (made.SIZE, 7, Mode.RING)
+    assert (header.size, header.pid, header.mode) == (made.SIZE, 7, HookMode.RING)
     assert (header.flags, header.clock) == (Flag.METHODS, TicksOf.TSC)
     assert header.armed == ClockPair(*made.ARMED)
     assert header.ring_records == made.RECORDS
@@ -56,7 +56,7 @@ def test_what_changes() -> None:
 
 
 def test_methods_and_histograms() -> None:
-    with memory_of(make_data(Mode.TABLE)) as memory:
+    with memory_of(make_data(HookMode.TABLE)) as memory:
         assert memory.methods(1, 3)[1] == SharedMethod(
             2, 0xA2, 0xB2, 2, True, 2, 3, 4, 5, 6, 7
         )
@@ -196,7 +196,7 @@ def _places() -> Iterator[tuple[int, str]]:
 
 
 def test_every_number_is_a_lie() -> None:
-    for mode in (Mode.RING, Mode.TABLE):
+    for mode in (HookMode.RING, HookMode.TABLE):
         for at, kind in _places():
             for value in (*HOSTILE, made.SIZE, made.SIZE - 8, made.SIZE + 8):
                 data = make_data(mode)
@@ -209,7 +209,7 @@ def test_every_number_is_a_lie() -> None:
 def test_damaged_memory() -> None:
     chance = random.Random(SEED)
     for _ in range(times(20_000)):
-        data = make_data(chance.choice(list(Mode)))
+        data = make_data(chance.choice(list(HookMode)))
         for _ in range(chance.randint(1, 8)):
             at = chance.choice((264, made.SIZE))
             data[chance.randrange(8, at)] = chance.choice((0, 1, 8, 255))

@@ -13,7 +13,7 @@ from agent_memory import make_data, memory_of
 from processes import times
 from rbtrace_py.agent.arming import Scale
 from rbtrace_py.agent.protocol import BrokenAgent
-from rbtrace_py.agent.shared import ClockPair, Mode, SharedMemory
+from rbtrace_py.agent.shared import ClockPair, HookMode, SharedMemory
 from rbtrace_py.agent.tables import Counted, Tables
 from rbtrace_py.model.calls import MethodKind
 
@@ -33,18 +33,18 @@ def rows(data: bytearray, is_timed: bool = True) -> list[Counted]:
 
 def test_rows_are_in_nanoseconds() -> None:
     buckets = {192 + place: place for place in range(1, 64)}
-    first, second = rows(make_data(Mode.TABLE))
+    first, second = rows(make_data(HookMode.TABLE))
     assert first == Counted(1, MethodKind.RUBY, 1, 2, 1, 2, 2, 3, buckets)
     assert second == Counted(2, MethodKind.C, 2, 3, 2, 2, 3, 3)
 
 
 def test_counts_alone() -> None:
-    found = rows(make_data(Mode.TABLE), is_timed=False)
+    found = rows(make_data(HookMode.TABLE), is_timed=False)
     assert found == [Counted(1, 1, 1), Counted(2, 2, 2)]
 
 
 def test_what_did_not_change_is_the_same() -> None:
-    data = make_data(Mode.TABLE)
+    data = make_data(HookMode.TABLE)
     # Two calls, both in the histogram by now; of the other method they are not yet.
     struct.pack_into("<64Q", data, made.BLOCKS_AT + made.BLOCK_SIZE, 1, 1, *[0] * 62)
     with memory_of(data) as memory:
@@ -58,19 +58,19 @@ def test_what_did_not_change_is_the_same() -> None:
 
 
 def test_what_was_not_called_is_no_row() -> None:
-    data = make_data(Mode.TABLE)
+    data = make_data(HookMode.TABLE)
     struct.pack_into("<6Q", data, _method(1) + 64, *[0] * 6)
     assert [row.index for row in rows(data)] == [2]
 
 
 def test_a_kind_that_nobody_knows_is_passed_over() -> None:
-    data = make_data(Mode.TABLE)
+    data = make_data(HookMode.TABLE)
     struct.pack_into("<I", data, _method(1) + 16, 6)
     assert [row.index for row in rows(data)] == [2]
 
 
 def test_numbers_have_bounds() -> None:
-    data = make_data(Mode.TABLE)
+    data = make_data(HookMode.TABLE)
     struct.pack_into("<6Q", data, _method(1) + 64, *[(1 << 64) - 1] * 6)
     most = (1 << 63) - 1
     row = rows(data)[0]
@@ -79,7 +79,7 @@ def test_numbers_have_bounds() -> None:
 
 @pytest.mark.parametrize("block", [2, 8, 1 << 31, (1 << 32) - 1])
 def test_a_block_that_is_not_there(block: int) -> None:
-    data = make_data(Mode.TABLE)
+    data = make_data(HookMode.TABLE)
     struct.pack_into("<I", data, made.DIRECTORY_AT + made.DIRECTORY_SIZE, block)
     with pytest.raises(BrokenAgent, match="no block"):
         rows(data)
@@ -87,7 +87,7 @@ def test_a_block_that_is_not_there(block: int) -> None:
 
 def test_more_histograms_than_there_are_blocks() -> None:
     """What they may cost us is bounded by what is there."""
-    data = make_data(Mode.TABLE)
+    data = make_data(HookMode.TABLE)
     at = made.DIRECTORY_AT + made.DIRECTORY_SIZE
     struct.pack_into("<528I", data, at, *[1] * 528)
     with pytest.raises(BrokenAgent, match="more histograms than blocks"):
@@ -95,7 +95,7 @@ def test_more_histograms_than_there_are_blocks() -> None:
 
 
 def test_without_histograms() -> None:
-    data = make_data(Mode.TABLE)
+    data = make_data(HookMode.TABLE)
     struct.pack_into("<QII", data, 96, 0, 0, 0)
     struct.pack_into("<QII", data, 112, 0, 0, 0)
     struct.pack_into("<I", data, made.COUNTERS_AT + 8, 0)
@@ -106,7 +106,7 @@ def test_hostile_tables() -> None:
     """Whatever stands there is refused, or a number within bounds."""
     random_ = random.Random(SEED)
     for _ in range(times(20_000)):
-        data = make_data(Mode.TABLE)
+        data = make_data(HookMode.TABLE)
         for _ in range(random_.randrange(1, 6)):
             at = random_.randrange(0, made.BLOCKS_AT, 4)
             value = random_.choice(HOSTILE)

@@ -6,7 +6,7 @@ import pytest
 
 import rubies
 from rbtrace_py.agent.arming import Armed, What
-from rbtrace_py.agent.shared import Condition, Mode
+from rbtrace_py.agent.shared import Condition, HookMode
 from rbtrace_py.linux.process import Process
 from rbtrace_py.rubyvm.layouts import VERSIONS, layout_from, table_for
 from rbtrace_py.session.methods.hook_offsets import hook_offsets, offsets_of
@@ -30,7 +30,7 @@ def test_the_hook_keeps_them(name: str) -> None:
     with rubies.running(name, "calls.rb") as running, Process(running.pid) as process:
         offsets = hook_offsets(process)
         assert offsets is not None
-        with Armed(process, What(Mode.RING, offsets=offsets)) as armed:
+        with Armed(process, What(HookMode.RING, offsets=offsets)) as armed:
             for step in ("trees", "threads", "fibers"):
                 running.target.step(step)
             assert not armed.counters().conditions & Condition.MISMATCH
