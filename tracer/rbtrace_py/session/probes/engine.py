@@ -24,7 +24,7 @@ from rbtrace_py.bpf.program import Program, counters_map
 from rbtrace_py.errors import BpfError, NotPermitted, RbtraceError
 from rbtrace_py.linux import btf
 from rbtrace_py.linux.binaries import open_binary
-from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.process import Process, host_pid_namespace
 from rbtrace_py.model.probes import Probe, Site
 from rbtrace_py.session.probes.slots import SlotPlan
 from rbtrace_py.session.targets.targets import Targets
@@ -47,6 +47,13 @@ class TrackedPids:
     """Which processes count, kept by the kernel as they fork."""
 
     def __init__(self, targets: Targets) -> None:
+        if not host_pid_namespace():
+            raise BpfError(
+                "several processes cannot be traced from a container's pid namespace:"
+                " the kernel counts them by other numbers",
+                "name one PID; or run on the host, or in a container with the host's"
+                " pids (--pid=host, hostPID: true)",
+            )
         self.watched = Map(
             "watched",
             MapSpec(sys_.MAP_TYPE_HASH, 4, 4, _MAX_PROCESSES, sys_.F_NO_PREALLOC),

@@ -1,0 +1,112 @@
+"""docs/containers.md: what a tracer with few capabilities can do, and from where.
+
+The target is like a container: a user of its own in a pid and a mount namespace. A
+sidecar is in that pid namespace, with a ``/proc`` of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from processes import MAIN, ROOT, TIMEOUT, Target
+from public_copy import PublicCopy
+from rbtrace_py.linux.processes import descendants
+
+USER = 54321
+PROGRAM = """
+require "tracepoint"
+SPAN = Tracepoint.define_span(:checkout, {id: Integer}, provider: :shop)
+def work = sleep(0.01)
+$stdout.sync = true
+puts "ready"
+1.step { |id| SPAN.measure(id) { work } }
+"""
+CONTAINER = ("unshare", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc")
+SIDECAR = (
+    *("unshare", "--mount", "--fork", "sh", "-c"),
+    *('mount -t proc proc /proc; exec "$@"', "sh"),
+)
+STACKS = "sys_ptrace"
+PROBES = "sys_ptrace,bpf,perfmon,dac_read_search"
+AGENT = "sys_ptrace,dac_override"
+ATTACH = f"{AGENT},setuid,setgid"
+
+
+@pytest.fixture
+def container(root: None, public_copy: PublicCopy) -> Iterator[int]:
+    """The pid of the Ruby in it, as the host counts."""
+    user = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
+    ruby = ["ruby", f"-I{public_copy.lib}", "-e", PROGRAM]
+    target = Target(*CONTAINER, *user, *ruby)
+    yield descendants(target.pid)[-1]
+    target.close()
+
+
+def look(
+    *words: object, caps: str, sidecar_of: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command as a root that has no other capabilities."""
+    kept = f"-all,+{caps.replace(',', ',+')}"
+    command = ["setpriv", f"--bounding-set={kept}", f"--inh-caps={kept}"]
+    command += [sys.executable, "-c", MAIN, *map(str, words)]
+    if sidecar_of is not None:
+        namespace = f"--pid=/proc/{sidecar_of}/ns/pid"
+        command = ["nsenter", namespace, *SIDECAR, *command]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}/tracer"},
+    )
+
+
+@pytest.mark.parametrize("place", ["host", "sidecar"])
+def test_what_each_command_needs(place: str, container: int, tmp_path: Path) -> None:
+    pid, beside = (container, None) if place == "host" else (1, container)
+    for caps, words in (
+        (STACKS, ("dump", pid)),
+        (STACKS, ("record", pid, "-d", "0.3", "-o", tmp_path / "a.rbrec")),
+        (PROBES, ("latency", pid, "checkout", "-d", "0.3")),
+        (PROBES, ("trace", pid, "checkout", "-n", "2")),
+        (ATTACH, ("attach", pid)),
+        (AGENT, ("calls", pid, "-n", "2")),
+        (AGENT, ("latency", pid, "method", "-d", "0.3")),
+        (AGENT, ("eval", pid, "1 + 1")),
+        (AGENT, ("detach", pid)),
+    ):
+        done = look(*words, caps=caps, sidecar_of=beside)
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("words", "caps", "code"),
+    [
+        (("dump",), "bpf,perfmon,dac_read_search", 3),
+        (("count", "checkout", "-d", "0.3"), STACKS, 3),
+        (("attach",), STACKS, 3),
+    ],
+)
+def test_without_them(
+    words: tuple[str, ...], caps: str, code: int, container: int
+) -> None:
+    verb, *rest = words
+    done = look(verb, container, *rest, caps=caps)
+    assert (done.returncode, done.stdout) == (code, "")
+
+
+def test_several_processes_from_a_sidecar(container: int) -> None:
+    """The kernel knows them by the host's pids, which nobody has there."""
+    words = ("count", 1, "checkout", "--subprocesses", "-d", "0.3")
+    done = look(*words, caps=PROBES, sidecar_of=container)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "hostPID: true" in done.stderr
+    on_host = look("count", container, *words[2:], caps=PROBES)
+    assert on_host.returncode == 0, on_host.stderr
+    assert "shop:checkout" in on_host.stdout
