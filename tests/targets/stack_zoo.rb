@@ -6,6 +6,10 @@
 
 require "json"
 
+# A collection would empty the caches of calls that have not returned (3.4 and later),
+# by which it is seen that a method is another name of ``send``.
+GC.disable
+
 GATE = Queue.new
 
 def park
@@ -133,6 +137,8 @@ class Animal
   end
 
   alias other_name plain
+  alias send_action send
+  alias action plain
 
   module Nested
     class Deep
@@ -181,12 +187,28 @@ EVALUATED.instance_eval do
   end
 end
 
+# As Rails calls its actions: ``super`` goes to an alias of Kernel#send.
+class Controller < Animal
+  def send_action(name)
+    result = super
+    result.to_i
+  end
+end
+
+class Proc
+  alias execute call
+end
+
 Animal.class_eval("def evaled_method\n  park\nend\n", "evaled.rb", 7)
 
 CASES = {
   "plain" => -> { Animal.new.plain },
   "inherited" => -> { Puppy.new.plain },
   "alias" => -> { Animal.new.other_name },
+  "alias of send" => -> { Animal.new.send_action(:plain) },
+  "alias of send to an alias" => -> { Animal.new.send_action(:action) },
+  "super to an alias of send" => -> { Controller.new.send_action(:c_functions) },
+  "alias of call" => -> { proc { park }.execute },
   "module" => -> { Animal.new.greet },
   "module function" => -> { Greeting.salute },
   "blocks" => -> { Animal.new.blocks },

@@ -183,6 +183,18 @@ class Derived < Base
   end
 end
 
+# As Rails calls its actions: a method of this name, whose super is an alias of send.
+class Acting < Derived
+  alias send_action send
+
+  module Rendering
+    def send_action(name, *arguments)
+      super
+    end
+  end
+  prepend Rendering
+end
+
 class Starting
   def initialize(plan, at)
     @gone = Go.on(plan, at)
@@ -278,6 +290,10 @@ class Kinds
 
   def in_send(plan, at)
     Derived.new.public_send(:inherited, plan, at)
+  end
+
+  def in_alias_of_send(plan, at)
+    Acting.new.send_action(:inherited, plan, at)
   end
 
   def in_method_object(plan, at)

@@ -33,6 +33,7 @@ EVALS = {
 @pytest.mark.parametrize("program", EVALS.values(), ids=EVALS)
 def test_evals(name: str, program: str, root: None) -> None:
     with closing(Target(*command(name, program))) as target:
+        target.wait_until_it_reads()
         lines = frames(target)
         assert lines[-1][0] == "IO#gets"
         assert lines[0][:2] == ("<main>", "-e")
@@ -47,6 +48,7 @@ def test_a_file_that_is_called_as_its_method(
     monkeypatch.chdir(tmp_path)
     Path("work").write_text(f"def work\n {WAIT}\nend\nwork\n")
     with closing(Target("ruby", "--disable-gems", "work")) as target:
+        target.wait_until_it_reads()
         assert frames(target) == [
             ("<main>", "work", 4),
             ("Object#work", "work", 2),

@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.rubyvm.iseqs import Iseq, Iseqs
+from rbtrace_py.rubyvm.names import Names
 from rbtrace_py.rubyvm.values import T_IMEMO, Values
 
 _CACHED = 1 << 16
+_MOST_ALIASES = 1 << 10
 _CALLINFO_MID = 16
 """``rb_callinfo.mid`` after flags and kwarg (vm_callinfo.h, 3.0 and later)."""
 _PACKED_MID_SHIFT = 32
@@ -23,7 +25,8 @@ _PACKED_MID_SHIFT = 32
 _INDIRECT = frozenset(
     ("send", "__send__", "call", "()", "yield", "===", "[]", "new", "!=", "!~")
 )
-"""Methods that run another one without a frame of their own."""
+"""Methods that run another one without a frame of their own; so do their aliases
+(Rails calls each action by an alias of ``send``)."""
 
 _IMPLICIT = frozenset(
     (
@@ -45,12 +48,14 @@ class CallSite(NamedTuple):
 
     mid: ID of the method it calls, 0 if it names none (``yield``, ``super``), None if
     it is no call; block: the iseq of the block given to it, if any; body: the iseq of
-    the class body that it runs, if it is a ``defineclass``
+    the class body that it runs, if it is a ``defineclass``;
+    data: address of its call data
     """
 
     mid: int | None
     block: int
     body: int = 0
+    data: int = 0
 
 
 _NO_CALL = CallSite(None, 0)
@@ -59,14 +64,16 @@ _NO_CALL = CallSite(None, 0)
 class CallSites:
     """Reads instructions by address, and keeps what they call; bounded."""
 
-    def __init__(self, values: Values, iseqs: Iseqs) -> None:
+    def __init__(self, values: Values, iseqs: Iseqs, names: Names) -> None:
         self._values = values
         self._iseqs = iseqs
+        self._names = names
         offsets = values.offsets
         self._mid = offsets.call_mid
         self._size = offsets.call_size or 0
         self.is_known = offsets.body_call_data is not None and self._size > 0
         self._sites: dict[int, CallSite] = {}
+        self._aliases: set[int] = set()
 
     def clear(self) -> None:
         """Forget all, as code may have been replaced."""
@@ -96,9 +103,9 @@ class CallSites:
         try:
             first, second = struct.unpack("=2Q", self._values.memory.read(pc - 16, 16))
             if self._is_call_data(iseq, second):
-                return CallSite(self._method_id(second), 0)
+                return CallSite(self._method_id(second), 0, data=second)
             if self._is_call_data(iseq, first) and self._is_block(second):
-                return CallSite(self._method_id(first), second)
+                return CallSite(self._method_id(first), second, data=first)
             if self._iseqs.get(first) is not None:
                 return CallSite(None, 0, first)
         except UnreadableMemory:
@@ -131,10 +138,41 @@ class CallSites:
         if site.mid is None:
             return False
         called = self._values.id_name(site.mid)
-        return called == name or called in _INDIRECT
+        return called == name or self._is_indirect(site)
 
     def can_yield(self, site: CallSite) -> bool:
         """Can this instruction have run a block?"""
+        return site.mid == 0 or self._is_indirect(site)
+
+    def _is_indirect(self, site: CallSite) -> bool:
+        """Does this instruction call one of ``_INDIRECT``, or an alias of one?
+
+        A collection empties the caches of calls (3.4 and later), so a method that was
+        seen to be such an alias is taken for one wherever it is called.
+        """
         if not site.mid:
-            return site.mid == 0
-        return self._values.id_name(site.mid) in _INDIRECT
+            return False
+        if self._values.id_name(site.mid) in _INDIRECT or site.mid in self._aliases:
+            return True
+        is_alias = self._calls_alias(site)
+        if is_alias and len(self._aliases) < _MOST_ALIASES:
+            self._aliases.add(site.mid)
+        return is_alias
+
+    def _calls_alias(self, site: CallSite) -> bool:
+        """Was what this instruction called last an alias of one of ``_INDIRECT``?
+
+        Its cache has the method entry, whose definition has the original's name. A
+        ``super`` that was run bears the name of its own method.
+        """
+        offsets, values = self._values.offsets, self._values
+        if offsets.call_me is None or not site.data:
+            return False
+        cache = site.data
+        try:
+            if offsets.call_cache is not None:
+                cache = values.u64(cache + offsets.call_cache)
+            called = self._names.method(values.u64(cache + offsets.call_me))
+        except UnreadableMemory:
+            return False
+        return called is not None and called.name in _INDIRECT

@@ -90,7 +90,7 @@ class FrameTree:
         self._magics = frozenset(magics.values())
         self._block_magic = magics["BLOCK"]
         self.block_magic, self.magic_mask = self._block_magic, self._mask
-        self.calls = CallSites(values, self._iseqs)
+        self.calls = CallSites(values, self._iseqs, self._names)
         self._entries: set[int] = set()
         self._until: float | None = None
         self.generation = 0

@@ -253,6 +253,11 @@ class Offsets:
     call_mid: int | None = None
     """Of the method's ID within a call site's data, 2.7; later a ``ci`` comes first,
     which is packed into its word or an object."""
+    call_cache: int | None = None
+    """Of the pointer to a call site's cache (3.0 and later)."""
+    call_me: int | None = None
+    """Of the method entry that was called last: within the cache; 2.7: within the
+    call site's data."""
 
 
 @dataclass(frozen=True, slots=True)

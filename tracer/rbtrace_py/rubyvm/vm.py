@@ -298,14 +298,15 @@ class RubyVM:
         return self._insist(track, reading)
 
     def _is_whole(self, reading: Reading) -> bool:
-        """Are all of its frames good, and is there one to show, if the thread runs?
+        """Are all of its frames good, and is there one to show, if the thread can run?
 
         There is none for a moment where a thread switches to a new fiber: it has that
-        fiber's stack before the fiber's block is called.
+        fiber's stack before the fiber's block is called, and before the VM says that it
+        is the one that runs.
         """
         return reading.is_whole and (
             any(node.frame is not None for node in reversed(reading.nodes))
-            or self._state(reading) is not ThreadState.RUNNING
+            or self._state(reading) not in (ThreadState.RUNNING, ThreadState.WAITING)
         )
 
     def _count(self, walked: Walked | None) -> Walked | None:

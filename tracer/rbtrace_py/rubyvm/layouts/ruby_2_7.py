@@ -29,6 +29,7 @@ FIELDS = changed(
         "body_call_data": Field(192, "rb_iseq_constant_body.call_data"),
         "call_size": Field(80, "sizeof rb_call_data"),
         "call_mid": Field(64, "rb_call_data.ci.mid"),
+        "call_me": Field(32, "rb_call_data.cc.me"),
         "symbols_last_id": Field(0, "rb_symbols_t.last_id"),
         "symbols_ids": Field(16, "rb_symbols_t.ids"),
         "fiber_prev": 520,

@@ -39,6 +39,8 @@ FIELDS = changed(
         "ractor_main_thread": Field(528, "rb_ractor_t.threads.main"),
         "ractor_list_node": Field(568, "rb_ractor_t.vmlr_node"),
         "call_size": 16,
+        "call_cache": Field(8, "rb_call_data.cc"),
+        "call_me": Field(16, "rb_callcache.cme_"),
         "fiber_status": 536,
         "vm_threads": None,
         "vm_running_thread": None,
