@@ -355,7 +355,7 @@ def test_a_table(target: Target, trace: Trace) -> None:
     assert lines[3].split()[:2] == ["Work.fib", "1,973"]
     assert lines[4].split()[:2] == ["Work.attempt", "30"]
     assert lines[5] == "  and 2 more (--top shows more of them)"
-    assert lines[-1] == "  nothing was lost"
+    assert lines[-1] == "  no losses"
     assert max(map(len, lines)) <= 80
 
 
@@ -597,7 +597,7 @@ def test_exceptions_for_people(target: Target, trace: Trace) -> None:
     out, err, code = tracer.result()
     assert (code, len(out.splitlines())) == (0, 2)
     assert 'rbtrace:raise class: "Work::Refused", message: "no", file: ' in out
-    assert "2 events\n  nothing was lost\n" in err
+    assert "2 events\n  no losses\n" in err
     words = ("--template", "{class} {message}", "--backtrace")
     tracer = trace("trace", target.pid, "raise", *words)
     step(target, "raise")
@@ -644,7 +644,7 @@ def test_what_ends_our_code_is_told(target: Target, trace: Trace) -> None:
     assert run("eval", target.pid, code)[2] == 0
     out, err, status = tracer.result()
     assert (len(out.splitlines()), status) == (30, 1)
-    assert "nothing was lost" not in err
+    assert "no losses" not in err
     assert "what 1 process did is not all here" in err
     assert f"process {target.pid}: odd" in err
 

@@ -49,7 +49,7 @@ def ruby(name: str) -> list[str]:
 def test_every_call_from_the_first_line(name: str) -> None:
     out, err, code = run("calls", *ONLY, *PATIENT, "--", *ruby(name), PROGRAM)
     assert (masked(out), code) == (WHOLE, 0), err
-    assert err.splitlines() == ["7 calls", "  nothing was lost"]
+    assert err.splitlines() == ["7 calls", "  no losses"]
 
 
 def test_what_it_executes_is_traced_from_its_first_line() -> None:

@@ -70,7 +70,7 @@ def test_the_table() -> None:
         "  Cart#add         3     9.000    8.000   3.000   3.000   3.000",
         "  Cart#price       4     4.000    4.000   1.000   1.000   1.000",
         "",
-        "  nothing was lost",
+        "  no losses",
     ]
 
 
@@ -96,7 +96,7 @@ def test_calls_that_are_still_running() -> None:
     lines = list(methods_report(found, PLAIN, "ms"))
     assert lines[2].split()[:3] == ["method", "calls", "total"]
     assert [line.split()[0] for line in lines[3:4]] == ["Order#total"]
-    assert lines[4:] == ["", "  1 call has not returned yet", "  nothing was lost"]
+    assert lines[4:] == ["", "  1 call has not returned yet", "  no losses"]
 
 
 @pytest.mark.parametrize(
@@ -175,15 +175,15 @@ def test_counts() -> None:
         "  Cart       7  77.8  3.5/s",
         "  Order      2  22.2    1/s",
         "",
-        "  nothing was lost",
+        "  no losses",
     ]
     lines = list(counts_report(result(ROWS, "count", None), PLAIN))
     assert lines[3].split() == ["method", "9", "100.0", "4.5/s"]
 
 
 def test_nothing() -> None:
-    assert list(methods_report(result([]), PLAIN))[1:] == ["", "  nothing was lost"]
-    assert list(counts_report(result([], "count"), PLAIN))[-1] == "  nothing was lost"
+    assert list(methods_report(result([]), PLAIN))[1:] == ["", "  no losses"]
+    assert list(counts_report(result([], "count"), PLAIN))[-1] == "  no losses"
 
 
 def test_json() -> None:

@@ -67,7 +67,7 @@ def test_many_of_each() -> None:
 
 
 def test_zeros_are_left_out_but_that_nothing_was_lost_is_said() -> None:
-    nothing = ["  nothing was lost"]
+    nothing = ["  no losses"]
     assert list(counter_lines(dict.fromkeys(NAMES, 0), PLAIN)) == nothing
     assert list(counter_lines({}, PLAIN)) == nothing
     assert list(counter_lines({"nil": 2}, PLAIN)) == ["  2 were nil", *nothing]
@@ -90,5 +90,5 @@ def test_values_in_no_bucket_are_noted() -> None:
         "  1 was nil",
         "  2 were Infinity",
         "  2 were NaN",
-        "  nothing was lost",
+        "  no losses",
     ]

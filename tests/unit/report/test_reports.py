@@ -90,7 +90,7 @@ shop:checkout                                                301 in 3.0 s  100/s
 
   12 spans raised exceptions (they are counted above)
   1 end had no begin
-  nothing was lost
+  no losses
 """,
     )
 
@@ -121,7 +121,7 @@ shop:checkout                                                301 in 3.0 s  100/s
   20,000 us -  50,000 us  ################################      46   15.3   93.0
   50,000 us - 100,000 us  ###############                       21    7.0  100.0
 
-  nothing was lost
+  no losses
 """,
     )
 
@@ -139,7 +139,7 @@ shop:checkout                                                    3 in 3.0 s  1/s
                                                      count      %  sum %
   5.00 ms  ████████████████████████████████████████      3  100.0  100.0
 
-  nothing was lost
+  no losses
 """,
     )
 
@@ -151,7 +151,7 @@ def test_nothing_seen() -> None:
         """
 shop:checkout                                                         0 in 3.0 s
 
-  nothing was lost
+  no losses
 """,
     )
 
@@ -233,7 +233,7 @@ shop:checkout                                                    3 in 3.0 s  1/s
 
 shop:pay                                                              0 in 3.0 s
 
-  nothing was lost
+  no losses
 """,
     )
 
@@ -262,7 +262,7 @@ shop:checkout                                                   18 in 3.0 s  6/s
   nil                             1     7 ns     7 ns     7 ns     7 ns     7 ns
   (other)                         9   500 ns   500 ns   500 ns   500 ns  4.50 µs
 
-  nothing was lost
+  no losses
 """,
     )
 
@@ -281,7 +281,7 @@ shop:checkout                                                   18 in 3.0 s  6/s
   nil                                1   0.000   0.000   0.000   0.000     0.000
   (other)                            9   0.001   0.001   0.001   0.001     0.004
 
-  nothing was lost
+  no losses
 """,
     )
 
@@ -323,7 +323,7 @@ shop:checkout                                                  60 in 3.0 s  20/s
    35 –  40  ████████████████████████████████████████      5    8.3  100.0
 
   1 was nil
-  nothing was lost
+  no losses
 """,
     )
 
@@ -358,7 +358,7 @@ shop:checkout                                                 5 in 3.0 s  1.67/s
 
   1 was Infinity
   1 was NaN
-  nothing was lost
+  no losses
 """,
     )
 
@@ -375,7 +375,7 @@ shop:checkout                                                   12 in 3.0 s  4/s
   milk      7  58.3
   tea       5  41.7
 
-  nothing was lost
+  no losses
 """,
     )
 
@@ -395,7 +395,7 @@ shop:checkout                                                    3 in 3.0 s  1/s
   tea       2    1    2    2    2
   milk      1    5    5    5    5
 
-  nothing was lost
+  no losses
 """,
     )
 
@@ -414,7 +414,7 @@ all probes                                                 1,235 in 3.0 s  412/s
   shop:pay           1   0.1  0.333/s
   gc                 0   0.0      0/s
 
-  nothing was lost
+  no losses
 """,
     )
 
@@ -434,7 +434,7 @@ shop:checkout                                                49 in 3.0 s  16.3/s
   9       3   6.1
   10      3   6.1
 
-  nothing was lost
+  no losses
 """,
     )
 

@@ -247,11 +247,19 @@ def test_a_wide_terminal_has_room_for_paths_and_a_file_too(style: Style) -> None
     )
 
 
+@pytest.mark.parametrize("name", ["failed", "late", "trimmed", "truncated"])
+def test_no_losses_is_said_of_nothing_else(name: str) -> None:
+    own = Statistics(samples=3, rounds=3)
+    setattr(own, name, 1)
+    _, found = statistics_lines(own)
+    assert "no losses" not in found
+
+
 def test_statistics_say_that_nothing_was_lost() -> None:
     assert list(statistics_lines(Statistics(samples=1, other=3))) == [
         "  1 sample",
         "  3 samples of rare stacks are in (other)",
-        "  nothing was lost",
+        "  no losses",
     ]
 
 
@@ -284,7 +292,6 @@ def test_readable() -> None:
         "  2 samples\n"
         "  1 lacks its innermost frames, which changed while they were read\n"
         "  1 lacks its outermost frames, beyond the depth that is read\n"
-        "  nothing was lost\n"
     )
 
 

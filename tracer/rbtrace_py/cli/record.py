@@ -132,5 +132,8 @@ def _report(stack: ExitStack, targets: Targets, values: dict[str, Any]) -> int:
 
     sampling = s.sample(stack, targets, values, sink)
     profile = Profile(found[0], sampling.meta)
-    r.render(profile, values["format_"], values, s.name_now(targets))
-    return s.sum_up(sampling, values, r.says_losses(values))
+
+    def render() -> None:
+        r.render(profile, values["format_"], values, s.name_now(targets))
+
+    return s.report(sampling, values, render, r.says_losses(values))

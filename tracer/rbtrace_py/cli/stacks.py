@@ -100,8 +100,8 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
         sampling = s.sample(stack, targets, values, counting.sink, wanted)
         if values["interval"]:
             return s.sum_up(sampling, values)
-        counting.render()
-        return s.sum_up(sampling, values, r.says_losses(values))
+        is_said = r.says_losses(values)
+        return s.report(sampling, values, counting.render, is_said)
 
 
 def _format_of(values: dict[str, Any]) -> Format:

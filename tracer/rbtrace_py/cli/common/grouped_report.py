@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from rbtrace_py.cli.common.output import (
     attached,
     create,
     enter,
+    is_pipe,
     opened,
     subject,
     ticker_for,
@@ -24,7 +26,7 @@ from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.exchange.hlog import HlogWriter
 from rbtrace_py.report.json.results import document, dumps
 from rbtrace_py.report.style import Style
-from rbtrace_py.report.terminal.notes import lost
+from rbtrace_py.report.terminal.notes import LOSSES, counter_lines, lost
 from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.probes.run import Counting, run
 
@@ -68,7 +70,10 @@ def answer(session: Answering, limits: Limits, rendering: Rendering) -> int:
         if not limits.interval:
             if hlog is not None:
                 hlog.write(whole)
-            output.lines(_lines(whole, rendering, output))
+            try:
+                output.lines(_lines(whole, rendering, output))
+            finally:
+                _tell_losses(whole, rendering, output)
         return TOO_MUCH_LOST if _mostly_lost(whole) else 0
 
 
@@ -81,6 +86,15 @@ def _lines(result: Result, rendering: Rendering, output: Output) -> Iterable[str
     if rendering.as_json:
         return [dumps(document(result))]
     return rendering.report(result, output.style)
+
+
+def _tell_losses(whole: Result, rendering: Rendering, output: Output) -> None:
+    """Say them once more where a report goes into a pipe: ``| head`` cuts it."""
+    if rendering.as_json or not is_pipe(output.stream):
+        return
+    losses = {name: whole.counters.get(name, 0) for name in LOSSES}
+    for line in counter_lines(losses, Style.for_stream(sys.stderr), says_none=False):
+        print(f"rbtrace-py: {line.strip()}", file=sys.stderr)
 
 
 def _interval_lines(

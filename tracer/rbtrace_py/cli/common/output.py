@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -121,6 +122,14 @@ def cannot_write(name: str, error: OSError) -> Exception:
     if isinstance(error, BrokenPipeError):
         return error
     return RbtraceError(f"cannot write {name}: {error.strerror}")
+
+
+def is_pipe(stream: TextIO) -> bool:
+    """Does somebody read it who may have seen enough before its end?"""
+    try:
+        return stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 _CLEAR = "\r\x1b[2K"

@@ -11,11 +11,16 @@ from typing import Any, TypeVar
 import click
 
 from rbtrace_py.cli.common import options as o
-from rbtrace_py.cli.common.output import Ticker, attached, where
+from rbtrace_py.cli.common.output import Ticker, attached, is_pipe, where
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.style import Style
-from rbtrace_py.report.terminal.weights import NONE_ON_CPU, progress, statistics_lines
+from rbtrace_py.report.terminal.weights import (
+    NONE_ON_CPU,
+    has_losses,
+    progress,
+    statistics_lines,
+)
 from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.stacks.ruby_process import SamplingMode
 from rbtrace_py.session.stacks.run import run
@@ -158,6 +163,24 @@ def warn(sampling: Sampling) -> None:
         )
 
 
+def report(
+    sampling: Sampling,
+    values: dict[str, Any],
+    render: Callable[[], None],
+    is_said: bool,
+) -> int:
+    """Render what was sampled, and say how well it went; the exit code.
+
+    is_said: the end of the report says it, which a closed pipe has not taken
+    """
+    try:
+        render()
+    except BrokenPipeError:
+        sum_up(sampling, values)
+        raise
+    return sum_up(sampling, values, is_said)
+
+
 def sum_up(sampling: Sampling, values: dict[str, Any], is_said: bool = False) -> int:
     """Say how well it went, unless the report ``is_said`` to; the exit code."""
     if not values["silent"]:
@@ -167,12 +190,15 @@ def sum_up(sampling: Sampling, values: dict[str, Any], is_said: bool = False) ->
 
 
 def tell(sampling: Sampling, is_said: bool = False) -> None:
-    """Say how well it went; ``is_said``: but for what a report says of it."""
+    """Say how well it went; ``is_said``: but for what a report says of it.
+
+    Losses are said once more where the report goes into a pipe: ``| head`` cuts it.
+    """
     style = Style.for_stream(sys.stderr)
-    lines = () if is_said else statistics_lines(sampling.statistics, style)
-    for line in lines:
-        click.echo(f"rbtrace-py: {line.strip()}", err=True)
     counted = sampling.statistics
+    if not is_said or (has_losses(counted) and is_pipe(sys.stdout)):
+        for line in statistics_lines(counted, style):
+            click.echo(f"rbtrace-py: {line.strip()}", err=True)
     if (
         sampling.options.mode is SamplingMode.CPU
         and not counted.samples + counted.failed

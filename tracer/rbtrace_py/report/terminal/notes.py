@@ -166,7 +166,7 @@ def counter_lines(
 ) -> Iterator[str]:
     """As ``note_lines``, of counters alone.
 
-    says_none: that nothing was lost is said, too
+    says_none: "no losses" is said, too
     """
     for name, number in counters.items():
         if number > 0 and name not in LOSSES:
@@ -175,7 +175,7 @@ def counter_lines(
         if counters.get(name, 0) > 0:
             yield from _note(sentence(name, counters[name], style), style.red, style)
     if says_none and not lost(counters):
-        yield from _note("nothing was lost", style.dim, style)
+        yield from _note("no losses", style.dim, style)
 
 
 def _note(text: str, paint: Callable[[str], str], style: Style) -> Iterator[str]:

@@ -54,8 +54,13 @@ def statistics_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
         part = units.share(own.failed, tried)
         text = f"{_many(own.failed, 'stack', 'stacks')} could not be read ({part} %)"
         yield f"  {style.red(text)}"
-    else:
-        yield f"  {style.dim('nothing was lost')}"
+    elif not has_losses(own):
+        yield f"  {style.dim('no losses')}"
+
+
+def has_losses(own: Statistics) -> bool:
+    """Is anything not as it was to be: lost, cut, or late?"""
+    return bool(own.failed or own.late or own.trimmed or own.truncated)
 
 
 def idle_text(samples: int) -> str:
