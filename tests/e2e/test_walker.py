@@ -230,11 +230,22 @@ def test_what_moves_upon_several_doubted_frames_is_clean(name: str) -> None:
     assert names.count("Warning.warn") == 2
 
 
+class CountingMemory(ProcessMemory):
+    """Counts how often something was gathered."""
+
+    gathers = 0
+
+    def gather(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        self.gathers += 1
+        return super().gather(ranges)
+
+
 @pytest.mark.parametrize("name", rubies.EACH)
 def test_a_switch_to_a_fiber_that_has_not_begun_is_flagged(name: str) -> None:
     """A thread that runs has then a stack without any frame of Ruby code."""
     with rubies.running(name, "stack_tags.rb", str(tags.LEVELS)) as process:
-        vm = process.vm()
+        counting = CountingMemory(process.pid)
+        vm = process.vm(counting)
         offsets, u64 = vm.layout.offsets, vm.values.u64
         thread = vm.threads()[0]
         while (walked := vm.sample(thread)) and walked.state is ThreadState.SLEEPING:
@@ -249,23 +260,16 @@ def test_a_switch_to_a_fiber_that_has_not_begun_is_flagged(name: str) -> None:
                 was = memory.read(8)
                 memory.seek(ec + offsets.ec_cfp)
                 memory.write(struct.pack("=Q", end - offsets.cfp_size))
+                counting.gathers = 0
                 walked = vm.sample(thread)
+                assert vm.sample(thread) == walked
                 memory.seek(ec + offsets.ec_cfp)
                 memory.write(was)
+    assert counting.gathers <= 6
     assert walked is not None
     assert walked.state is ThreadState.RUNNING
     assert walked.stack.frames == ()
     assert walked.flags is SampleFlags.TRIMMED
-
-
-class CountingMemory(ProcessMemory):
-    """Counts how often something was gathered."""
-
-    gathers = 0
-
-    def gather(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        self.gathers += 1
-        return super().gather(ranges)
 
 
 @pytest.mark.parametrize("place", ["innermost", "outermost"])

@@ -302,10 +302,11 @@ class RubyVM:
 
         There is none for a moment where a thread switches to a new fiber: it has that
         fiber's stack before the fiber's block is called, and before the VM says that it
-        is the one that runs.
+        is the one that runs. It is the same where Ruby parses a program or C code began
+        the thread, which nothing tells apart.
         """
         return reading.is_whole and (
-            any(node.frame is not None for node in reversed(reading.nodes))
+            _has_frames(reading)
             or self._state(reading) not in (ThreadState.RUNNING, ThreadState.WAITING)
         )
 
@@ -321,8 +322,9 @@ class RubyVM:
     def _insist(self, track: Track, reading: Reading | None) -> Walked | None:
         """Read until clean, or take the best of all tries; count it.
 
-        A thread that sleeps or waits is at rest: two equal readings of it are enough,
-        and what comes of them is kept for as long as it shows the same.
+        A thread that sleeps or waits is at rest, and so is one without frames: two
+        equal readings of it are enough, and what comes of them is kept for as long as
+        it shows the same.
         """
         best = _Best()
         doubt = _Doubt()
@@ -339,7 +341,10 @@ class RubyVM:
                 unreadable += 1
                 continue
             unreadable = 0
-            rests = reading.parts[2:] == last and self._state(reading) in _AT_REST
+            rests = reading.parts[2:] == last and (
+                self._state(reading) in _AT_REST
+                or (reading.is_whole and not _has_frames(reading))
+            )
             last = reading.parts[2:]
             is_sure = doubt.is_over(reading) or rests
             is_clean = self._is_whole(reading) and is_sure
@@ -408,3 +413,8 @@ class RubyVM:
             newest[0] if newest else self._tree.root, is_collecting
         )
         return Walked(stack, flags, reading.fiber, state)
+
+
+def _has_frames(reading: Reading) -> bool:
+    """Is there a frame to show?"""
+    return any(node.frame is not None for node in reversed(reading.nodes))
