@@ -36,7 +36,8 @@ settings.load_profile("patient")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Chroots are only for the tests that `make test` leaves to `make test-all`."""
+    """Signals as in a terminal; chroots only for the tests of `make test-all`."""
+    heed_signals()
     rubies.is_allowed = any(map(item.get_closest_marker, ("rubies", "smoke")))
 
 
@@ -51,11 +52,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             terminalreporter.write_line(line)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _signals_are_not_ignored() -> None:
+def heed_signals() -> None:
     """Programs that tests start get the signals that nohup, or a shell's &, ignores.
 
-    A handler is not inherited, so SIGHUP still does not end the tests themselves.
+    A handler is not inherited, so SIGHUP still does not end the tests themselves. Done
+    before each test: a command that was run in this process left Ctrl-C ignored.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -37,7 +37,12 @@ def test_the_demo(demo, tmp_path):
         *("record", "report", "report", "report"),
     ]
     lines = parts[-1].splitlines()
-    shown = demo.partition("$ cd ")[2].replace(str(ROOT), "").splitlines()
+    shown = (
+        demo.partition("$ cd ")[2]
+        .replace(str(ROOT), "")
+        .replace(str(tmp_path), "")
+        .splitlines()
+    )
     assert [line for line in shown if len(line) > 80] == []
     stacks = [line for line in lines if re.search(r";Kernel#sleep \d+$", line)]
     assert stacks

@@ -40,9 +40,10 @@ def test_nothing_is_prepared_while_it_is_stopped(kind: str) -> None:
         assert done.returncode == 0, done.stderr
         assert target.end() == "right"
     found: dict[str, Any] = json.loads(done.stdout)
-    # Should it not come for a millisecond, it is looked up whether it still lives.
-    alive = f"open task/{target.pid}/stat"
-    others = {e for e in found["events"] if not e.startswith("ctypes.")} - {alive}
+    # It is looked up whether it runs the same program, and, should it not come for a
+    # millisecond, whether it still lives.
+    looked_up = {"open auxv", f"open task/{target.pid}/stat"}
+    others = {e for e in found["events"] if not e.startswith("ctypes.")} - looked_up
     assert others == set()
     assert found["collections"] == 0
     assert found["classes"] == [os.SCHED_RR | os.SCHED_RESET_ON_FORK]
