@@ -649,6 +649,31 @@ def test_what_ends_our_code_is_told(target: Target, trace: Trace) -> None:
     assert f"process {target.pid}: odd" in err
 
 
+def test_exceptions_of_a_class_alone(target: Target, trace: Trace) -> None:
+    """What does not pass is counted apart, and is none of -n."""
+    chosen = ("--filter", 'class == "KeyError" and message ^= "n"', "-n", "2")
+    tracer = trace("trace", target.pid, "raise", "--json", *chosen)
+    step(target, "raise")
+    code = "[IOError, 'no', KeyError, 'yes', KeyError, 'no', KeyError, 'nil']"
+    code += ".each_slice(2) { |kind, text| raise kind, text rescue 0 }"
+    assert run("eval", target.pid, f"Thread.new {{ {code} }}.join; 0")[2] == 0
+    out, err, status = tracer.result()
+    *events, end = map(json.loads, out.splitlines())
+    assert [e["arguments"]["message"] for e in events] == ["no", "nil"], err
+    assert (end["count"], end["counters"]["filtered"], status) == (2, 32, 0)
+
+
+def test_exceptions_of_ruby_itself(each: Running, trace: Trace) -> None:
+    """Of a method that Ruby has in Ruby the place is where it was called."""
+    tracer = trace("trace", each.pid, "raise", "-n", "1", "--yes", "--json")
+    code = "Thread.new { eval('[].pack(%q(C)) rescue 0', nil, '/shop.rb', 7) }.join; 0"
+    assert run("eval", each.pid, code)[2] == 0
+    out, err, status = tracer.result()
+    arguments = json.loads(out.splitlines()[0])["arguments"]
+    place = arguments["class"], arguments["file"], arguments["line"]
+    assert (*place, status) == ("ArgumentError", "/shop.rb", 7, 0), err
+
+
 FORKING = """
 $stdout.sync = true
 require "tracepoint/agent"
@@ -699,10 +724,12 @@ def test_exceptions_of_a_child(forking: Target, root: None) -> None:
     assert events[1].tid not in (child, forking.pid)
     assert counters == {
         "seen": 2,
+        "filtered": 0,
         "without_agent": 0,
         "late_processes": 1,
         "other_ractors": 0,
         "lost": 0,
+        "hung_up": 0,
     }
 
 
@@ -745,8 +772,8 @@ def test_no_tracepoint_stays(number: int, target: Target, trace: Trace) -> None:
 
 
 def test_what_exceptions_do_not_take(target: Target) -> None:
-    _, err, code = run("trace", target.pid, "raise", "--filter", "pid > 1")
-    assert (code, "takes no --filter" in err) == (2, True)
+    _, err, code = run("trace", target.pid, "raise", "--filter", "klass == 1")
+    assert (code, "klass" in err) == (2, True)
     _, err, code = run("trace", target.pid, "gc__mark__begin", "--backtrace")
     assert (code, "--backtrace is of" in err) == (2, True)
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from filter_oracle import evaluate
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +23,7 @@ from rbtrace_py.session.probes.filters import (
     compile_filter,
     parse_filter,
 )
+from rbtrace_py.session.probes.filters.evaluation import evaluate
 
 pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from filter_oracle import evaluate
 
 from rbtrace_py.model.events import UNREADABLE, Value
 from rbtrace_py.model.probes import Operand, OperandType
@@ -19,6 +18,7 @@ from rbtrace_py.session.probes.filters import (
     compile_filter,
     parse_filter,
 )
+from rbtrace_py.session.probes.filters.evaluation import evaluate
 
 OPERANDS: dict[str, OperandType | Operand] = {
     "id": OperandType.INTEGER,

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from rbtrace_py.errors import UsageError
-from rbtrace_py.model.events import UNREADABLE, Event
+from rbtrace_py.model.events import UNREADABLE, Event, RaiseEvent
 from rbtrace_py.model.probes import (
     Binary,
     Operand,
@@ -20,7 +20,7 @@ from rbtrace_py.model.probes import (
     Site,
 )
 from rbtrace_py.report.style import ASCII, PLAIN
-from rbtrace_py.report.terminal.events import Template, event_line
+from rbtrace_py.report.terminal.events import Template, backtrace_lines, event_line
 
 IMAGE = Binary(1, 2, "/memfd:rbtrace (deleted)", True)
 SITE = Site(0, 0, 0, ())
@@ -183,3 +183,22 @@ def test_wrong_template(text: str, message: str, hint: str | None) -> None:
         Template(text, [CHECKOUT])
     assert str(caught.value) == message
     assert hint is None or caught.value.hint == hint
+
+
+def test_files_of_gems_are_short_for_people() -> None:
+    path = "/usr/share/gems/actionpack-6.1.7.10/lib/static.rb"
+    operands = (
+        Operand("file", OperandType.STRING),
+        Operand("line", OperandType.INTEGER),
+    )
+    probe = Probe("rbtrace", "raise", Binary(0, 0, ""), (), operands)
+    trace = (f"{path}:140:in `stat'", "/srv/app.rb:1:in `<main>'")
+    event = RaiseEvent(0, 1, 1, "", probe, (path, 140), (False, False), trace)
+    line = event_line(event, PLAIN)
+    assert line.endswith('file: "actionpack-6.1.7.10 lib/static.rb", line: 140')
+    assert list(backtrace_lines(event, PLAIN)) == [
+        "    actionpack-6.1.7.10 lib/static.rb:140:in `stat'",
+        "    /srv/app.rb:1:in `<main>'",
+    ]
+    # A template is for programs.
+    assert Template("{file}", [probe]).line(event, PLAIN) == f'"{path}"'

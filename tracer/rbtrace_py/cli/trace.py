@@ -90,6 +90,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
       rbtrace-py trace 1234 'shop:*' --count 20
       rbtrace-py trace 1234 order --filter 'price > 100' --json
       rbtrace-py trace 1234 raise --backtrace
+      rbtrace-py trace 1234 raise --filter 'class ^= "Gateway::"'
       rbtrace-py trace 1234 order --template '{time} {tid} {id} {sku}'
     """
     need_words(words, "a probe")
@@ -118,12 +119,14 @@ def _session(
         session = Trace(targets, source.words, options)
         session.notes += source.notes
         return session
-    if values["filter_"] is not None:
-        raise UsageError("the agent takes no --filter", "--via probes does")
     return Exceptions(
         targets,
         ExceptionOptions(
-            options.string_size, values["backtrace"], options.wait, options.wait_seconds
+            options.string_size,
+            values["backtrace"],
+            options.filter,
+            options.wait,
+            options.wait_seconds,
         ),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime
 
 from rbtrace_py.errors import UsageError
@@ -17,12 +18,16 @@ from rbtrace_py.model.probes import (
     Probe,
 )
 from rbtrace_py.report import units
+from rbtrace_py.report.paths import shown_path
 from rbtrace_py.report.style import PLAIN, Style
 from rbtrace_py.report.text import escape, inspect, inspect_symbol, scalar
 from rbtrace_py.report.units import Unit
 
 FIELDS = ("time", "pid", "tid", "comm", "probe", "provider", "arguments")
 """Names that a template can always use."""
+
+_RUBYS = ("ruby", "rbtrace")
+"""Providers of Ruby's own probes, and of what the agent tells."""
 
 _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]|[^{}]+")
 
@@ -44,7 +49,8 @@ def backtrace_lines(event: Event, style: Style) -> Iterator[str]:
     """Below an exception where it was raised, the innermost first."""
     if isinstance(event, RaiseEvent):
         for line in event.backtrace:
-            yield f"    {escape(line, style)}"
+            path, colon, rest = line.partition(":")
+            yield f"    {escape(shown_path(path, '') + colon + rest, style)}"
 
 
 def clock(time_ns: int) -> str:
@@ -54,11 +60,19 @@ def clock(time_ns: int) -> str:
 
 
 def arguments(event: Event, style: Style, unit: Unit = "auto") -> str:
-    """``id: 42, sku: "abc"``."""
+    """``id: 42, sku: "abc"``; a file of a gem as ``puma-5.6.5 lib/puma.rb``."""
+    if event.probe.provider in _RUBYS:
+        event = replace(event, values=tuple(_short_paths(event)))
     return ", ".join(
         f"{escape(_shown_name(operand), style)}: {text}"
         for operand, text in _texts(event, style, unit)
     )
+
+
+def _short_paths(event: Event) -> Iterator[Value]:
+    for operand, value in zip(event.probe.operands, event.values, strict=False):
+        is_path = operand.name == "file" and isinstance(value, str)
+        yield shown_path(str(value), "") if is_path else value
 
 
 def value_text(

@@ -21,6 +21,7 @@ from rbtrace_py.linux.process import Process
 from rbtrace_py.model.events import RaiseEvent
 from rbtrace_py.model.probes import Binary, Operand, OperandType, Probe
 from rbtrace_py.session.inside.agent_task import GAP, AgentTask, Record
+from rbtrace_py.session.probes.filters import evaluate, parse_filter
 from rbtrace_py.session.targets.joining import Joining
 from rbtrace_py.session.targets.targets import Targets
 
@@ -67,6 +68,7 @@ lambda do |waiting, size, depth|
     out.write(fields.map { |field| [field.bytesize].pack("V") << field }
                     .unshift([fields.size].pack("V")).join)
   end
+  internal = lambda { |place| place.path.start_with?("<internal:") }
   tracer = TracePoint.new(:raise) do |point|
     thread = Thread.current
     next if thread.equal?(own) || ::Tracepoint::Agent.own?(thread)
@@ -75,8 +77,10 @@ lambda do |waiting, size, depth|
     # Of who forked, Ruby 3.1 has the parent's in the child.
     id = Process.pid if thread.equal?(Thread.main)
     id ||= thread.respond_to?(:native_thread_id) ? thread.native_thread_id : 0
-    place = [point.path, point.lineno, point.method_id]
-    queue << [now, id, point.raised_exception, *place]
+    # Part of Ruby itself is written in Ruby: of that it is where it was called.
+    at = caller_locations(1, 16).find { |one| !internal.call(one) } if internal.call(point)
+    at ||= point
+    queue << [now, id, point.raised_exception, at.path, at.lineno, point.method_id]
   end
   undo = lambda do
     tracer.disable
@@ -105,11 +109,13 @@ class ExceptionOptions:
 
     string_size: bytes of a text that are sent
     backtrace: with backtraces
+    filter: text of a filter on class, message, file, line, method, pid and tid
     wait: for an agent that is not there yet, and wait_seconds: for how long
     """
 
     string_size: int = 128
     backtrace: bool = False
+    filter: str | None = None
     wait: bool = False
     wait_seconds: float | None = None
 
@@ -117,7 +123,7 @@ class ExceptionOptions:
 class Exceptions(Starting):
     """A session as ``Trace`` is, of exceptions.
 
-    Raises NoAgent, NoSuchTarget, NotPermitted, AgentError, BrokenAgent.
+    Raises NoAgent, NoSuchTarget, NotPermitted, AgentError, BrokenAgent, FilterError.
     """
 
     words: tuple[str, ...] = ("raise",)
@@ -131,7 +137,10 @@ class Exceptions(Starting):
         self._errands: dict[int, AgentTask] = {}
         self._joining = Joining(targets, self._ask)
         self._lost: dict[int, int] = {}
-        self._seen = 0
+        self._seen = self._filtered = 0
+        operands = {operand.name: operand for operand in _OPERANDS}
+        text = options.filter
+        self._filter = None if text is None else parse_filter(text, operands)
         self._last: list[tuple[int, Record]] = []
         size = max(options.string_size, 16)
         depth = MAX_BACKTRACE if options.backtrace else 0
@@ -211,7 +220,18 @@ class Exceptions(Starting):
             # What the code counts begins anew.
             self._lost_before(pid, 1)
             return
-        yield self._event(pid, record)
+        event = self._event(pid, record)
+        if self._passes(event):
+            yield event
+        else:
+            self._filtered += 1
+
+    def _passes(self, event: RaiseEvent) -> bool:
+        if self._filter is None:
+            return True
+        names = (operand.name for operand in _OPERANDS)
+        values = dict(zip(names, event.values, strict=True))
+        return evaluate(self._filter, {"pid": event.pid, "tid": event.tid, **values})
 
     def _lost_before(self, pid: int, more: int = 0) -> None:
         lost = self._lost.pop(pid, 0) + more
@@ -247,6 +267,7 @@ class Exceptions(Starting):
     def result_counters(self) -> dict[str, int]:
         return {
             "seen": self._seen,
+            "filtered": self._filtered,
             "without_agent": self._joining.without,
             "late_processes": self._joining.late,
             "other_ractors": sum(e.has_other_ractors for e in self._errands.values()),

@@ -17,6 +17,7 @@ from rbtrace_py.session.probes.filters.ccode import (
     compile_filter,
     float_order,
 )
+from rbtrace_py.session.probes.filters.evaluation import evaluate
 from rbtrace_py.session.probes.filters.lexer import MAX_STRING
 from rbtrace_py.session.probes.filters.parser import (
     PSEUDO_OPERANDS,
@@ -44,6 +45,7 @@ __all__ = [
     "Or",
     "check_syntax",
     "compile_filter",
+    "evaluate",
     "float_order",
     "parse_filter",
 ]

@@ -1,4 +1,7 @@
-"""What a filter means: the answer in Python, which its C must agree with."""
+"""What a filter means, in Python: for events that do not come from the kernel.
+
+The C that the kernel evaluates must agree with it, and is tested against it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rbtrace_py.model.events import Unreadable, Value
-from rbtrace_py.session.probes.filters import And, Comparison, Filter, Not, Or
+from rbtrace_py.session.probes.filters.tree import And, Comparison, Filter, Not, Or
 
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
