@@ -226,7 +226,8 @@ def test_a_time_limit(target: Target) -> None:
     words = ("eval", target.pid, "$stdout.puts 1; loop { }", "--timeout", "300ms")
     out, err, code = run(*words)
     assert out.splitlines() == ["1"]
-    assert "the time limit passed" in err
+    assert "the time limit of 0.3 s passed" in err
+    assert "Set another with --timeout." in err
     assert code == 1
     assert target.step("on") == "done on"
 
@@ -253,10 +254,11 @@ def test_json_where_the_time_was_over(target: Target) -> None:
     words = ("$stdout.puts 1; loop { }", "--timeout", "300ms", "--json")
     out, err, code = run("eval", target.pid, *words)
     document = json.loads(out)
-    message = f"process {target.pid}: the time limit passed"
+    message = f"process {target.pid}: the time limit of 0.3 s passed"
     error = {"class": None, "message": message, "backtrace": []}
     assert (document["error"], document["stdout"]) == (error, "1\n")
-    assert (err, code) == (f"rbtrace-py: {message}\n", 1)
+    hint = "Set another with --timeout."
+    assert (err, code) == (f"rbtrace-py: {message}\n  {hint}\n", 1)
 
 
 def test_a_backtrace_without_end(target: Target) -> None:

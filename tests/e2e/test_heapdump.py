@@ -400,9 +400,26 @@ def test_a_copy_that_is_killed_where_the_program_takes_its_status(
 def test_a_time_limit(target: Target, tmp_path: Path) -> None:
     path = tmp_path / "heap"
     _, err, code = run("heapdump", target.pid, path, "--timeout", "1ms")
-    assert "the time limit passed" in err
+    assert "the time limit of 0.001 s passed" in err
+    assert "Set another with --timeout." in err
     assert code == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_terminal_is_told_before_anything_comes(
+    target: Target, tmp_path: Path
+) -> None:
+    """Also while nothing does: the process collects garbage, or is stopped."""
+    os.kill(target.pid, signal.SIGSTOP)
+    terminal = Terminal("heapdump", target.pid, tmp_path / "heap")
+    try:
+        terminal.read_until(f"heap of pid {target.pid}: 0 MiB")
+        terminal.read_until(f"heap of pid {target.pid}: 0 MiB")
+    finally:
+        os.kill(target.pid, signal.SIGCONT)
+        _, code = terminal.finish()
+        terminal.close()
+    assert code == 0
 
 
 def test_a_terminal_is_no_file(target: Target) -> None:

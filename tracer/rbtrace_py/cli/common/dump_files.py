@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 
@@ -22,6 +23,8 @@ from rbtrace_py.session.targets.targets import Targets
 
 Dump = Callable[[Process, Write], int]
 """Writes the dump of a process; how many bytes."""
+
+_TOLD_SECONDS = 0.5
 
 file_option = click.option(
     "-o", "--output", "file", type=WritableFile(), help="The same as FILE."
@@ -82,7 +85,10 @@ def _dump(process: Process, path: str, what: str, dump: Dump) -> None:
 
 
 class _Progress:
-    """Passes data on, and says on a terminal how much there was."""
+    """Passes data on, and says on a terminal how much there was.
+
+    A thread says so: the process may collect garbage for long before any data comes.
+    """
 
     def __init__(self, what: str, write: Write) -> None:
         self._what = what
@@ -90,16 +96,25 @@ class _Progress:
         self._size = 0
         self._begin = time.monotonic()
         self._ticker = Ticker(self._what, "stops, and leaves no file")
+        self._is_done = threading.Event()
+        self._thread = threading.Thread(target=self._tell, daemon=True)
 
     def __enter__(self) -> _Progress:
-        self._ticker(0.0)
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._is_done.set()
+        self._thread.join()
         self._ticker.end()
 
     def __call__(self, data: bytes) -> None:
         self._write(data)
         self._size += len(data)
-        what = f"{self._what}: {self._size >> 20} MiB"
-        self._ticker.say(what, time.monotonic() - self._begin)
+
+    def _tell(self) -> None:
+        while True:
+            what = f"{self._what}: {self._size >> 20} MiB"
+            self._ticker.say(what, time.monotonic() - self._begin)
+            if self._is_done.wait(_TOLD_SECONDS):
+                return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from rbtrace_py.agent.client import Agent, AgentError
@@ -54,7 +55,7 @@ def evaluate(
     out, err: get what it prints, as it does
     file: what ``__FILE__`` and backtraces name
     """
-    with Agent(process) as agent:
+    with Agent(process) as agent, _limited(process, seconds):
         return evaluate_through(agent, code, out, err, seconds, file=file)
 
 
@@ -143,7 +144,8 @@ def _dump(
     with Agent(process) as agent:
         before()
         sinks = {Channel.FILE: take}
-        reply = agent.call(command, arguments, seconds + _GRACE, sinks)
+        with _limited(process, seconds):
+            reply = agent.call(command, arguments, seconds + _GRACE, sinks)
     if _field(reply, "bytes", int) != received:
         raise MalformedAnswer("the dump is not whole")
     return received
@@ -170,6 +172,20 @@ def _is_stopped(pid: int, inner: int) -> bool:
         return False
     pids = status.get("NSpid", str(pid)).split()
     return pids[-1:] == [str(inner)] and status.get("State", "").startswith("T")
+
+
+@contextmanager
+def _limited(process: Process, seconds: float) -> Iterator[None]:
+    """Name the limit where the agent says that it passed, and what sets it."""
+    try:
+        yield
+    except AgentError as error:
+        if error.code != "time":
+            raise
+        message = f"the time limit of {seconds:g} s passed"
+        named = AgentError(process.pid, {**error.reply, "message": message})
+        named.hint = "Set another with --timeout."
+        raise named from error
 
 
 def _milliseconds(seconds: float) -> int:

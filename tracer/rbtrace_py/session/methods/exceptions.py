@@ -68,7 +68,7 @@ lambda do |waiting, size, depth|
     out.write(fields.map { |field| [field.bytesize].pack("V") << field }
                     .unshift([fields.size].pack("V")).join)
   end
-  internal = lambda { |place| place.path.start_with?("<internal:") }
+  public = lambda { |place| !place.path.start_with?("<internal:") }
   tracer = TracePoint.new(:raise) do |point|
     thread = Thread.current
     next if thread.equal?(own) || ::Tracepoint::Agent.own?(thread)
@@ -78,8 +78,7 @@ lambda do |waiting, size, depth|
     id = Process.pid if thread.equal?(Thread.main)
     id ||= thread.respond_to?(:native_thread_id) ? thread.native_thread_id : 0
     # Part of Ruby itself is written in Ruby: of that it is where it was called.
-    at = caller_locations(1, 16).find { |one| !internal.call(one) } if internal.call(point)
-    at ||= point
+    at = public.call(point) ? point : caller_locations(1, 16).find(&public) || point
     queue << [now, id, point.raised_exception, at.path, at.lineno, point.method_id]
   end
   undo = lambda do
