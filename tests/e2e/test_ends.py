@@ -48,6 +48,23 @@ def test_time_to_detach_is_not_measured(crafted, trace, attach):
         assert document["ended_ns"] - asked < (gone - asked) / 2
 
 
+def test_one_of_several_ends_before_it_is_attached_to(crafted):
+    other = Target("/usr/bin/python3", str(TARGETS / "crafted.py"))
+    for target in (other, crafted):
+        define(target, "event", ["id", INTEGER, 0])
+
+    class Slow(Count):
+        def make_engines(self, attacher):
+            super().make_engines(attacher)
+            other.close()
+
+    targets = Targets.from_pids([other.pid, crafted.pid])
+    with Slow(targets, ["made:event"]) as session:
+        tell(crafted, "fire", "event", [1], 23)
+        assert session.snapshot().count == 23
+    targets.close()
+
+
 @pytest.mark.parametrize(
     ("kind", "word", "counted"), [(Count, "made:*", 6), (Latency, "begin..end", 3)]
 )

@@ -24,7 +24,7 @@ from rbtrace_py.bpf.program import Program, counters_map
 from rbtrace_py.errors import BpfError, NotPermitted, RbtraceError
 from rbtrace_py.linux import btf
 from rbtrace_py.linux.binaries import open_binary
-from rbtrace_py.linux.process import Process, host_pid_namespace
+from rbtrace_py.linux.process import Process, gone, host_pid_namespace
 from rbtrace_py.model.probes import Probe, Site
 from rbtrace_py.session.probes.slots import SlotPlan
 from rbtrace_py.session.targets.targets import Targets
@@ -180,6 +180,8 @@ class Engine:
             except NotPermitted:
                 raise
             except BpfError as error:
+                if not process.alive():
+                    raise gone(process.pid) from error
                 # One site that the kernel refuses must not cost the others.
                 fresh = self._attach_singly(opened.fd_path, fresh, pid, error)
         self._attached.update(self._identity(want, pid) for want in fresh)

@@ -112,14 +112,21 @@ class ProbeSession(Starting, ProbeQuery):
             self.notes += dict.fromkeys(self._parked.notes)
 
     def _attach_first(self, probes: Mapping[int, Sequence[Probe]]) -> int:
-        try:
-            return self._attach(probes)
-        except NoSuchTarget as error:
-            if self.targets.alive():
-                raise
-            raise NoSuchTarget(
-                "the target ended before it could be attached to"
-            ) from error
+        """Of several targets some may end meanwhile, or execute another program."""
+        count = 0
+        problem = None
+        for pid, found in probes.items():
+            try:
+                count += self._attach({pid: found})
+            except NoSuchTarget as error:
+                problem = error
+        if problem is None or count:
+            return count
+        if self.targets.alive():
+            raise problem
+        raise NoSuchTarget(
+            "the target ended before it could be attached to"
+        ) from problem
 
     def _note(self, attacher: Attacher) -> None:
         """What a user should know before the answer comes."""
