@@ -72,7 +72,7 @@ def running(words: tuple[str, ...], pid: int, folder: Path) -> Iterator[int]:
 
 
 @pytest.mark.alone
-@pytest.mark.timeout(SECONDS + 600)
+@pytest.mark.timeout(SECONDS + 1800)
 def test_memory_is_flat(
     root: None, start: Callable[..., Target], tmp_path: Path
 ) -> None:
