@@ -126,7 +126,7 @@ def test_its_man_pages_and_completion(installed: Environment) -> None:
     share = installed.folder / "share"
     assert len(list((share / "man" / "man1").glob("rbtrace-py*.1"))) > 20
     script = share / "bash-completion" / "completions" / "rbtrace-py"
-    assert script.read_text() == installed.run("completion", "bash").stdout
+    assert f"{script.read_text()}\n" == installed.run("completion", "bash").stdout
 
 
 def test_the_command_to_type(installed: Environment, target: Target) -> None:
