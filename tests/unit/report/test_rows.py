@@ -15,7 +15,12 @@ from rbtrace_py.aggregate.histogram import (
     Histogram,
     SignedHistogram,
 )
-from rbtrace_py.report.terminal.histogram_rows import MAX_ROWS, HistogramRow, rows
+from rbtrace_py.report.terminal.histogram_rows import (
+    MAX_ROWS,
+    HistogramRow,
+    rows,
+    without_runs,
+)
 
 integers = st.integers(-(2**63) + 1, 2**63 - 1) | st.integers(-100, 100)
 floats = st.floats(allow_nan=False)
@@ -65,6 +70,21 @@ def test_few_integers_have_a_row_each() -> None:
         HistogramRow(2, None, 0),
         HistogramRow(3, None, 1),
     ]
+
+
+def test_a_run_of_empty_rows_is_one() -> None:
+    assert without_runs(rows(Histogram.from_values([0, 5, 7]))) == [
+        HistogramRow(0, None, 1),
+        HistogramRow(1, 5, 0),
+        HistogramRow(5, None, 1),
+        HistogramRow(6, None, 0),
+        HistogramRow(7, None, 1),
+    ]
+    values = [1_000, 2_000_000, 2_100_000]
+    found = without_runs(rows(Histogram.from_values(values)))
+    assert [row.count for row in found] == [1, 0, 2]
+    assert found[0].high == found[1].low
+    assert found[1].high == found[2].low
 
 
 def test_a_decade_is_cut_evenly() -> None:

@@ -9,7 +9,7 @@ from itertools import accumulate
 from rbtrace_py.aggregate.histogram import Distribution
 from rbtrace_py.report import units
 from rbtrace_py.report.style import Style
-from rbtrace_py.report.terminal.histogram_rows import HistogramRow, rows
+from rbtrace_py.report.terminal.histogram_rows import HistogramRow, rows, without_runs
 from rbtrace_py.report.text import fitted, pad, pad_left, width
 from rbtrace_py.report.units import Format, Number
 
@@ -86,7 +86,7 @@ def picture(
     found = rows(distribution)
     if distribution.count >= least * len(found):
         yield ""
-        yield from _bars(found, notation, style)
+        yield from _bars(without_runs(found), notation, style)
 
 
 def _facts(

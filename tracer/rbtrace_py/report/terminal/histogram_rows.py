@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rbtrace_py.aggregate.histogram import Distribution, Number
@@ -56,6 +57,18 @@ def rows(distribution: Distribution) -> list[HistogramRow]:
     edges = _edges(distribution)
     counts = _fill(distribution, edges)
     return [_row(edges, place, number) for place, number in enumerate(counts)]
+
+
+def without_runs(found: Sequence[HistogramRow]) -> list[HistogramRow]:
+    """The rows, with one for each run of empty ones."""
+    shown: list[HistogramRow] = []
+    for row in found:
+        if row.count or not shown or shown[-1].count:
+            shown.append(row)
+        else:
+            high = row.low + 1 if row.high is None else row.high
+            shown[-1] = HistogramRow(shown[-1].low, high, 0)
+    return shown
 
 
 def _fill(distribution: Distribution, edges: list[Number]) -> list[int]:
