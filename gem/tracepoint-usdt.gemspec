@@ -24,8 +24,8 @@ Gem::Specification.new do |spec|
   spec.files = Dir.chdir(__dir__) do
     Dir["lib/*.rb", "lib/tracepoint/*.rb", "sig/*.rbs", "LICENSE", "README.md",
         "ext/libstapsdt/*.h", "ext/libstapsdt/src/*.{c,h}", "ext/libstapsdt/ruby/*.{c,h}",
-        "ext/libstapsdt/ruby/extconf.rb", "ext/agent/agent.{c,rb}", "ext/agent/hook/*.h", "ext/agent/agent/*.rb",
-        "ext/agent/extconf.rb"].sort
+        "ext/libstapsdt/ruby/extconf.rb", "ext/agent/agent.{c,rb}", "ext/agent/hook/*.{c,h}", "ext/agent/agent/*.rb",
+        "ext/agent/sources.txt", "ext/agent/extconf.rb"].sort
   end
   spec.require_paths = ["lib"]
   spec.extensions = ["ext/libstapsdt/ruby/extconf.rb", "ext/agent/extconf.rb"]

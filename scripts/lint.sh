@@ -52,7 +52,8 @@ lint_c() {
   local files
   mapfile -t files < <(git ls-files --cached --others --exclude-standard -- 'ext/libstapsdt/src/*.c' 'ext/libstapsdt/tests/*.c')
   [ ${#files[@]} -eq 0 ] || gcc "${flags[@]}" "${files[@]}" || return 1
-  gcc "${flags[@]}" -Wno-strict-prototypes ext/agent/agent.c || return 1
+  mapfile -t files < <(sed 's:^:ext/agent/:' ext/agent/sources.txt)
+  gcc "${flags[@]}" -Wno-strict-prototypes "${files[@]}" || return 1
   mapfile -t files < <(git ls-files --cached --others --exclude-standard -- 'ext/libstapsdt/ruby/*.c')
   [ ${#files[@]} -gt 0 ] || return 0
   mapfile -t headers < <(ruby -rrbconfig -e '

@@ -13,66 +13,24 @@
  *
  * The GVL orders all of this: hooks belong to one Ractor, ours to the main one.
  *
- * One translation unit, so that an event is handled without a call; its parts are
- * in the order in which they use one another.
+ * What an event goes through is one translation unit, hook/calls.c, so that it is handled
+ * without a call. All others are called seldom.
  *
  * SPDX-License-Identifier: MIT
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
-#include "hook/cruby.h"
-#include "hook/shared.h"
-#include "hook/state.h"
-#include "hook/clock.h"
-#include "hook/sites.h"
-#include "hook/rings.h"
-#include "hook/streams.h"
-#include "hook/methods.h"
-#include "hook/tables.h"
-#include "hook/expressions.h"
-#include "hook/calls.h"
-#include "hook/objects.h"
-#include "hook/arming.h"
-#include "hook/answers.h"
+#include "hook/hook.h"
 
-/* The methods of Tracepoint::Agent::Native, by name and number of arguments. */
-#define ENTRIES(ENTRY) \
-  ENTRY(arm, 1) \
-  ENTRY(stop, 0) \
-  ENTRY(inner, 1) \
-  ENTRY(others, 0) \
-  ENTRY(beats, 0) \
-  ENTRY(renew, 1) \
-  ENTRY(release, 0) \
-  ENTRY(forget, 0) \
-  ENTRY(best_clock, 0) \
-  ENTRY(clock, 1) \
-  ENTRY(counters, 0) \
-  ENTRY(method_at, 1) \
-  ENTRY(attached, 1) \
-  ENTRY(refinement, 1) \
-  ENTRY(id_of, 1) \
-  ENTRY(own, 1) \
-  ENTRY(watch, 0) \
-  ENTRY(use, 4) \
-  ENTRY(forked, 0)
+struct state state;
+struct alive *alive;
+int is_forked;
+VALUE own_threads[MAX_OWN_THREADS];
+VALUE marker;
+ID attached_name, new_name;
+VALUE nil_value;
+uint64_t arming;
 
-#define PARAMETERS_0
-#define PARAMETERS_1 , VALUE a
-#define PARAMETERS_2 PARAMETERS_1, VALUE b
-#define PARAMETERS_4 PARAMETERS_2, VALUE c, VALUE d
 #define ARGUMENTS_0
 #define ARGUMENTS_1 , a
 #define ARGUMENTS_2 ARGUMENTS_1, b
@@ -105,15 +63,8 @@ __attribute__((visibility("default"))) void Init_agent_hook(void) {
   state.data_fd = state.control_fd = -1;
   attached_name = rb_intern("__attached__");
   new_name = rb_intern("new");
-  of_name = rb_intern("of");
-  flush_name = rb_intern("flush");
-  bind_call_name = rb_intern("bind_call");
   nil_value = rb_ary_pop(rb_ary_new());
-  VALUE *kept[] = {&expressions, &stop_class, &raise_method, &asleep_method};
-  for (int i = 0; i < 4; i++) {
-    *kept[i] = nil_value;
-    rb_gc_register_address(kept[i]);
-  }
+  know_expressions();
   marker = rb_data_object_wrap(rb_cObject, &marker, mark_classes, NULL);
   rb_gc_register_address(&marker);
   ENTRIES(DEFINED)

@@ -8,8 +8,9 @@ require "rbconfig"
 require "shellwords"
 
 here = __dir__
-source = File.join(here, "agent.c")
-parts = Dir[File.join(here, "hook", "*.h")]
+list = File.join(here, "sources.txt")
+sources = File.readlines(list, chomp: true).map { |name| File.join(here, name) }
+headers = Dir[File.join(here, "hook", "*.h")]
 target = File.expand_path("../../ruby/lib/tracepoint/native/agent-#{RbConfig::CONFIG["arch"]}/agent_hook.so", here)
 
 unless RUBY_ENGINE == "ruby" && RbConfig::CONFIG["host_os"].include?("linux") &&
@@ -29,10 +30,10 @@ FileUtils.mkdir_p(File.dirname(target))
 File.open("#{target}.lock", File::CREAT | File::RDWR) do |lock|
   lock.flock(File::LOCK_EX)
   exit if File.exist?(target) && File.exist?(stamp) && File.read(stamp) == command.join(" ") &&
-          File.mtime(stamp) > [source, *parts, __FILE__].map { |path| File.mtime(path) }.max
+          File.mtime(stamp) > [list, *sources, *headers, __FILE__].map { |path| File.mtime(path) }.max
 
   # Renamed into place: a process that has the old one mapped keeps it.
-  system(*command, "-o", "#{target}.new", source) || abort("tracepoint: the agent's hook did not build")
+  system(*command, "-o", "#{target}.new", *sources) || abort("tracepoint: the agent's hook did not build")
   File.rename("#{target}.new", target)
   File.write(stamp, command.join(" "))
   puts "built #{target}"

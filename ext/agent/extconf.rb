@@ -13,8 +13,9 @@ end
 
 if RUBY_ENGINE == "ruby" && RbConfig::CONFIG["host_os"].include?("linux") &&
    %w[x86_64 aarch64].include?(RbConfig::CONFIG["host_cpu"]) && compiler_works?
-  $srcs = ["agent.c"]
-  $objs = ["agent.o"]
+  $srcs = File.readlines(File.join(__dir__, "sources.txt"), chomp: true).map { |path| File.basename(path) }
+  $objs = $srcs.map { |name| name.sub(/c\z/, "o") }
+  $VPATH << "$(srcdir)/hook"
   $CFLAGS << " -std=gnu11 -O2 -fvisibility=hidden -fno-stack-protector"
   $warnflags = "-Wall -Wextra -Wno-strict-prototypes"
   $warnflags += " -Werror" if ENV["TRACEPOINT_WERROR"] == "1"

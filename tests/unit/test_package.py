@@ -35,7 +35,7 @@ SHIPPED = {
     ),
     **{
         f"rbtrace_py/agent/source/{path.relative_to(AGENT)}": path.relative_to(ROOT)
-        for kind in ("agent.*", "agent/*.rb", "hook/*.h")
+        for kind in ("sources.txt", "agent.*", "agent/*.rb", "hook/*.[ch]")
         for path in AGENT.glob(kind)
     },
 }

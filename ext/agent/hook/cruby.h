@@ -1,4 +1,8 @@
 /* What of CRuby the hook uses, as it has been since 2.7. */
+#ifndef TRACEPOINT_HOOK_CRUBY_H
+#define TRACEPOINT_HOOK_CRUBY_H
+
+#include <stdint.h>
 
 typedef unsigned long VALUE;
 typedef unsigned long ID;
@@ -65,7 +69,7 @@ extern void rb_set_errinfo(VALUE error);
 extern void rb_thread_schedule(void);
 extern VALUE rb_cRactor __attribute__((weak)); /* 3.0 */
 /* Of rb_ractor_local_key_t; 3.0 */
-extern void *rb_ractor_local_storage_ptr_newkey(void) __attribute__((weak));
+extern void *rb_ractor_local_storage_ptr_newkey(const void *type) __attribute__((weak));
 extern void *rb_ractor_local_storage_ptr(void *key) __attribute__((weak));
 extern void rb_ractor_local_storage_ptr_set(void *key, void *value) __attribute__((weak));
 
@@ -98,9 +102,9 @@ struct basic {
 };
 
 /* Immediates are below or odd; nil, true, false and undef are below 64. */
-static int is_object(VALUE value) { return value >= 64 && (value & 7) == 0; }
+static inline int is_object(VALUE value) { return value >= 64 && (value & 7) == 0; }
 
-static unsigned type_of(VALUE object) {
+static inline unsigned type_of(VALUE object) {
   return ((const struct basic *)object)->flags & TYPE_MASK;
 }
 
@@ -108,3 +112,5 @@ static unsigned type_of(VALUE object) {
 #define unlikely(x) __builtin_expect(!!(x), 0)
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 #define NEVER_INLINE static __attribute__((noinline))
+
+#endif

@@ -1,121 +1,12 @@
-/* What is called, by number: class, id, and whether it is selected. */
+/* The method that an event is of: found, if it was seen before. */
+#ifndef TRACEPOINT_HOOK_METHODS_H
+#define TRACEPOINT_HOOK_METHODS_H
 
-static VALUE attached_to(VALUE klass) {
-  if (rb_class_attached_object)
-    return rb_class_attached_object(klass);
-  return rb_attr_get(klass, attached_name);
-}
-
-static int is_singleton(VALUE owner) {
-  return type_of(owner) == TYPE_CLASS && rb_class_real(owner) != owner;
-}
-
-/* Ends there, or goes on with a character of `more`. */
-static int name_begins(VALUE module, const char *name, size_t length, const char *more) {
-  VALUE text = rb_mod_name(module);
-  if (!is_object(text) || type_of(text) != TYPE_STRING)
-    return 0;
-  const char *bytes = rb_string_value_ptr(&text);
-  for (size_t i = 0; i < length; i++)
-    if (bytes[i] != name[i])
-      return 0;
-  return bytes[length] == 0 || bytes[length] == *more;
-}
-
-static int has_name(VALUE module, const char *name, size_t length) {
-  return name_begins(module, name, length, "");
-}
-
-static int selects(const struct selector *selector, VALUE owner, ID id) {
-  if (selector->id && selector->id != id)
-    return 0;
-  if (!selector->kind && !selector->owner_length)
-    return 1;
-  int singleton = is_singleton(owner);
-  if (selector->kind && (selector->kind == 2) != singleton)
-    return 0;
-  if (!selector->owner_length)
-    return 1;
-  if (singleton) {
-    owner = attached_to(owner);
-    if (!is_object(owner))
-      return 0;
-    if (type_of(owner) != TYPE_CLASS && type_of(owner) != TYPE_MODULE)
-      owner = rb_obj_class(owner);
-  }
-  return has_name(owner, selector->owner, selector->owner_length);
-}
-
-/* What of the agent runs in the program's own threads, around a fork say. */
-static int is_own_method(VALUE owner) {
-  static const char name[] = "Tracepoint::Agent";
-  if (!is_object(owner))
-    return 0;
-  if (is_singleton(owner))
-    owner = attached_to(owner);
-  if (!is_object(owner) || (type_of(owner) != TYPE_CLASS && type_of(owner) != TYPE_MODULE))
-    return 0;
-  return name_begins(owner, name, sizeof(name) - 1, ":");
-}
-
-static size_t selector_size(const struct selector *selector) {
-  return sizeof(*selector) + (((size_t)selector->owner_length + 7) & ~(size_t)7);
-}
-
-/* program: of the first selector that has expressions, of those that select it */
-static int is_selected(VALUE owner, uint64_t id, uint32_t kind, uint32_t *program) {
-  *program = 0;
-  if (kind > KIND_C)
-    return 1;
-  if (is_own_method(owner))
-    return 0;
-  if (!(state.config.flags & FLAG_SELECT))
-    return 1;
-  int found = 0;
-  const char *at = (const char *)state.selectors;
-  for (uint32_t i = 0; i < state.config.selectors && !*program; i++) {
-    const struct selector *selector = (const struct selector *)at;
-    if ((!found || selector->wants) && selects(selector, owner, id)) {
-      found = 1;
-      *program = selector->wants ? i + 1 : 0;
-    }
-    if (found && !state.evaluating)
-      break;
-    at += selector_size(selector);
-  }
-  return found;
-}
+#include "hook.h"
 
 ALWAYS_INLINE uint64_t hash_of(VALUE owner, uint64_t id_and_kind) {
   return (owner + (id_and_kind << 5)) * 0x9e3779b97f4a7c15 >> state.keys_shift;
 }
-
-static const struct key no_room = {.selected = 1};
-static const struct key no_room_unselected = {.selected = 0};
-
-static int is_of_class(VALUE owner) {
-  if (!is_object(owner) || !is_singleton(owner))
-    return 0;
-  VALUE attached = attached_to(owner);
-  return is_object(attached) &&
-         (type_of(attached) == TYPE_CLASS || type_of(attached) == TYPE_MODULE);
-}
-
-/* As is_selected, by the class it is called on or the one it is defined in. */
-static int is_selected_of(VALUE owner, VALUE definer, uint64_t id, uint32_t kind,
-                          uint32_t *program) {
-  uint32_t other = 0;
-  int selected = is_selected(definer, id, kind, program);
-  if (owner != definer && is_selected(owner, id, kind, &other)) {
-    selected = 1;
-    if (!*program || (other && other < *program))
-      *program = other;
-  }
-  return selected;
-}
-
-NEVER_INLINE const struct key *new_key(VALUE owner, uint64_t id, uint32_t key_kind,
-                                       VALUE definer);
 
 ALWAYS_INLINE const struct key *key_in(VALUE owner, uint64_t id, uint32_t kind, VALUE definer) {
   uint64_t mask = (1ull << (64 - state.keys_shift)) - 1;
@@ -130,56 +21,6 @@ ALWAYS_INLINE const struct key *key_in(VALUE owner, uint64_t id, uint32_t kind, 
 
 ALWAYS_INLINE const struct key *key_of(VALUE owner, uint64_t id, uint32_t kind) {
   return key_in(owner, id, kind, owner);
-}
-
-/* Its first call says that there are other Ractors, however short they live. */
-static int is_ractor_new(VALUE owner, uint64_t id) {
-  return id == new_name && &rb_cRactor && owner == ((const struct basic *)rb_cRactor)->klass;
-}
-
-/* Its selection may run the collector, whose hook comes here: then look again. */
-NEVER_INLINE const struct key *new_key(VALUE owner, uint64_t id, uint32_t key_kind,
-                                       VALUE definer) {
-  uint32_t program;
-  uint32_t kind = key_kind - (key_kind >= KIND_RUBY_INHERITED ? KIND_INHERITED : 0);
-  int selected = is_selected_of(owner, definer, id, kind, &program);
-  int of_class = kind <= KIND_C && is_of_class(owner);
-  if (kind == KIND_RUBY && is_ractor_new(owner, id))
-    state.header->conditions |= CONDITION_OTHER_RACTORS;
-  if (kind != key_kind && !of_class)
-    return key_of(definer, id, kind); /* a class of nobody's */
-  uint64_t mask = (1ull << (64 - state.keys_shift)) - 1;
-  uint64_t id_and_kind = id << 3 | key_kind;
-  uint64_t i = hash_of(owner, id_and_kind);
-  for (; state.keys[i].id_and_kind; i = (i + 1) & mask)
-    if (state.keys[i].owner == owner && state.keys[i].id_and_kind == id_and_kind &&
-        state.known[state.keys[i].method].definer == definer)
-      return &state.keys[i];
-  if (state.methods_used == state.config.max_methods) {
-    state.header->conditions |= CONDITION_METHODS_FULL;
-    return selected ? &no_room : &no_room_unselected;
-  }
-  struct shared_method *method = &state.methods[state.methods_used];
-  method->owner = owner;
-  method->id = id;
-  method->kind = kind;
-  method->selected = (uint32_t)selected;
-  state.keys[i] = (struct key){owner, id_and_kind, state.methods_used, (uint8_t)selected,
-                               (uint8_t)(of_class && kind == key_kind), (uint16_t)program};
-  state.known[state.methods_used] = (struct known){owner, id << 3 | kind, definer};
-  RELEASE(state.header->methods, ++state.methods_used);
-  return &state.keys[i];
-}
-
-/* A method of classes or modules, of the one that it was called on. */
-NEVER_INLINE const struct key *key_of_class(const struct key *key, VALUE self) {
-  VALUE definer = key->owner;
-  if (!is_object(self))
-    return key;
-  VALUE owner = ((const struct basic *)self)->klass;
-  if (likely(owner == definer))
-    return key;
-  return key_in(owner, key->id_and_kind >> 3, (key->id_and_kind & 7) + KIND_INHERITED, definer);
 }
 
 /* The method entry in an ep[-2], or behind its svar; as check_method_entry. */
@@ -214,80 +55,6 @@ ALWAYS_INLINE int method_of_frame(const char *cfp, VALUE *owner, ID *id) {
   return 1;
 }
 
-enum { FRAMES_COMPARED = 64 };
-
-/*
- * A fiber that was dropped leaves calls open, and another one may be made in its place.
- * Has each of the outer frames still the method that was entered there?
- */
-static int has_same_frames(const struct stream *s, const struct trace_arg *arg) {
-  if (!state.has_offsets)
-    return 1; /* nobody can say */
-  for (uint32_t i = 0; i < s->depth && i < FRAMES_COMPARED; i++) {
-    const struct call *call = &s->calls[i];
-    const struct known *known = &state.known[call->method];
-    VALUE owner = 0;
-    ID id = 0;
-    if (call->key <= (uint64_t)arg->cfp)
-      break; /* no frame of now; abandon_above knows */
-    if (call->is_c || !call->method)
-      continue;
-    if (!method_of_frame((const char *)call->key, &owner, &id) || id != known->id_and_kind >> 3)
-      return 0;
-    if (owner != known->definer && is_object(owner) && type_of(owner) == TYPE_ICLASS)
-      owner = ((const struct basic *)owner)->klass;
-    if (owner != known->definer)
-      return 0;
-  }
-  return 1;
-}
-
-enum { FIRST = 256 }; /* of an arming: so many events and methods are compared */
-
-static void remove_hooks(void);
-
-/* Ruby is not as the hook takes it to be: nothing more is read. */
-NEVER_INLINE void disarm_for(enum mismatch mismatch) {
-  state.header->mismatch = mismatch;
-  state.header->conditions |= CONDITION_MISMATCH;
-  remove_hooks();
-  RELEASE(state.header->state, STATE_DISARMED);
-}
-
-/* rb_execution_context_t begins with vm_stack and its size in words in every version. */
-static int is_in_stack(const char *cfp, const char *ec) {
-  const uintptr_t *stack = (const uintptr_t *)ec;
-  return (uintptr_t)cfp - stack[0] < stack[1] * sizeof(VALUE);
-}
-
-/* Are event, self and control frame what Ruby's own functions say? */
-NEVER_INLINE int is_checked(const struct trace_arg *arg) {
-  struct trace_arg *theirs = (struct trace_arg *)arg;
-  state.to_check--;
-  if (arg->event != rb_tracearg_event_flag(theirs))
-    disarm_for(MISMATCH_EVENT);
-  else if (arg->self != rb_tracearg_self(theirs))
-    disarm_for(MISMATCH_SELF);
-  else if (!is_in_stack(arg->cfp, arg->ec))
-    disarm_for(MISMATCH_FRAME);
-  return state.hook != NULL;
-}
-
-/* The method of a frame as we read it, and as Ruby does: 0 also if they differ. */
-NEVER_INLINE int verified_method(const struct trace_arg *arg, VALUE *owner, ID *id) {
-  VALUE owner_of_theirs = 0;
-  ID id_of_theirs = 0;
-  int found = method_of_frame(arg->cfp, owner, id);
-  int is = rb_frame_method_id_and_class(&id_of_theirs, &owner_of_theirs) != 0;
-  VALUE name = rb_tracearg_method_id((struct trace_arg *)arg);
-  state.to_verify--;
-  if (found == is && is == (name != nil_value) &&
-      (!is || (*owner == owner_of_theirs && *id == id_of_theirs && *id == rb_to_id(name))))
-    return is;
-  disarm_for(MISMATCH_METHOD);
-  return 0;
-}
-
 /* The method an event is of, or NULL if it is of none. */
 ALWAYS_INLINE const struct key *method_of(const struct trace_arg *arg, uint32_t kind) {
   VALUE owner = arg->klass;
@@ -307,3 +74,5 @@ ALWAYS_INLINE const struct key *method_of(const struct trace_arg *arg, uint32_t 
   const struct key *key = key_of(owner, id, kind);
   return unlikely(key->of_class) ? key_of_class(key, arg->self) : key;
 }
+
+#endif

@@ -1,10 +1,8 @@
 /* A stream's ring of records: one writer, and a reader who may lie. */
+#ifndef TRACEPOINT_HOOK_RINGS_H
+#define TRACEPOINT_HOOK_RINGS_H
 
-#define STORE(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELAXED)
-#define RELEASE(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELEASE)
-
-/* One writer: an add that is a load and a store, each whole. */
-#define ADD(place, amount) STORE(place, (place) + (amount))
+#include "hook.h"
 
 ALWAYS_INLINE int has_room(struct stream *s, uint64_t records) {
   if (likely(s->written + records - s->tail <= state.ring_mask + 1))
@@ -30,39 +28,9 @@ ALWAYS_INLINE void publish(struct stream *s) {
   RELEASE(s->shared->published, s->written);
 }
 
-NEVER_INLINE void drop(struct stream *s, uint32_t records) {
-  s->lost += s->lost <= UINT32_MAX - records ? records : 0;
-  s->dropped += records;
-  if (state.config.mode == MODE_RING)
-    STORE(s->shared->dropped, s->dropped);
-}
-
 /* How many records have to stand before the next one. */
 ALWAYS_INLINE uint64_t records_behind(const struct stream *s) {
   return (s->lost > 0) + (s->untold ? 3 : 0);
-}
-
-static const char *thread_of(const struct stream *s) {
-  return state.config.ec_thread ? *(const char *const *)(s->ec + state.config.ec_thread) : NULL;
-}
-
-/* What the next record cannot do without, in the order of a reader's needs. */
-static void tell(struct stream *s, uint64_t time, uint32_t depth) {
-  if (s->lost)
-    append(s, time, s->lost, s->untold ? 0 : depth, RECORD_LOST, 0);
-  if (s->untold) {
-    append(s, time, s->stack, 0, RECORD_STACK, 0);
-    append(s, (uint64_t)s->ec, s->tid, 0, RECORD_PLACE, 0);
-    append(s, (uint64_t)thread_of(s), 0, 0, RECORD_THREAD, 0);
-  }
-  s->behind = 0;
-}
-
-NEVER_INLINE int catch_up(struct stream *s, uint64_t time, uint32_t depth) {
-  if (!has_room(s, records_behind(s) + 1))
-    return 0;
-  tell(s, time, depth);
-  return 1;
 }
 
 /* Put a record, behind what tells of the loss before it and of its stack. */
@@ -74,3 +42,5 @@ ALWAYS_INLINE void put(struct stream *s, uint64_t time, uint32_t method,
   }
   append(s, time, method, depth, kind, flags);
 }
+
+#endif

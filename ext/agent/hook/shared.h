@@ -1,4 +1,9 @@
 /* The memory that the tracer maps: docs/agent.md, byte by byte. */
+#ifndef TRACEPOINT_HOOK_SHARED_H
+#define TRACEPOINT_HOOK_SHARED_H
+
+#include <stddef.h>
+#include <stdint.h>
 
 enum mode { MODE_EMPTY, MODE_RING, MODE_TABLE, MODE_SLOW, MODE_SITES };
 
@@ -139,3 +144,11 @@ _Static_assert(offsetof(struct header, methods_offset) == 80, "as docs/agent.md 
 _Static_assert(offsetof(struct header, threshold_ns) == 160, "as docs/agent.md has it");
 _Static_assert(offsetof(struct header, state) == 192, "as docs/agent.md has it");
 _Static_assert(offsetof(struct header, no_values) == 264, "as docs/agent.md has it");
+
+#define STORE(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELAXED)
+#define RELEASE(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELEASE)
+
+/* One writer: an add that is a load and a store, each whole. */
+#define ADD(place, amount) STORE(place, (place) + (amount))
+
+#endif

@@ -1,4 +1,9 @@
 /* What only the hook can write: all that a decision depends on. */
+#ifndef TRACEPOINT_HOOK_STATE_H
+#define TRACEPOINT_HOOK_STATE_H
+
+#include "cruby.h"
+#include "shared.h"
 
 /* As agent/arming.rb packs it; selectors follow. */
 struct config {
@@ -84,6 +89,14 @@ struct known {
   VALUE definer;
 };
 
+/* Values of a selector's expressions, as TEXT records hold them. */
+enum { MAX_VALUES = 1200 };
+
+struct values {
+  uint32_t size;
+  uint8_t bytes[MAX_VALUES];
+};
+
 struct state {
   struct config config;
   char *data; /* the shared memory */
@@ -115,22 +128,30 @@ struct state {
   int data_fd, control_fd;
 };
 
-static struct state state;
+#pragma GCC visibility push(hidden)
+
+extern struct state state;
 
 /*
  * On a page of its own, which a fork wipes: in a child that nobody told Ruby
  * about, the hook is still there and the memory is not.
  */
-static struct {
+struct alive {
   uint64_t armed;
   uint64_t is_known; /* 0: a fork made this process, and state is its parent's */
-} *alive;
-static int is_forked; /* by a fork that Ruby was not told of */
+};
+
+extern struct alive *alive;
+extern int is_forked; /* by a fork that Ruby was not told of */
 
 /* Threads of the agent itself, whose calls are no one's business. */
 enum { MAX_OWN_THREADS = 64 };
-static VALUE own_threads[MAX_OWN_THREADS];
-static VALUE marker; /* marks the classes that were seen */
-static ID attached_name, new_name;
-static VALUE nil_value;
-static uint64_t arming; /* counts; what was under way may be of an earlier one */
+extern VALUE own_threads[MAX_OWN_THREADS];
+extern VALUE marker; /* marks the classes that were seen */
+extern ID attached_name, new_name;
+extern VALUE nil_value;
+extern uint64_t arming; /* counts; what was under way may be of an earlier one */
+
+#pragma GCC visibility pop
+
+#endif

@@ -1,22 +1,14 @@
 /* Counts, times and histograms of each method, kept by the hook. */
+#ifndef TRACEPOINT_HOOK_TABLES_H
+#define TRACEPOINT_HOOK_TABLES_H
+
+#include "clock.h"
 
 ALWAYS_INLINE uint32_t bucket_of(uint64_t ns) {
   const uint64_t highest = 3600 * 1000000000ull;
   uint64_t v = ns < highest ? ns : highest;
   uint32_t b = 53 - (uint32_t)__builtin_clzll(v | 2047); /* bits beyond 11 */
   return (b << 10) + (uint32_t)(v >> b);
-}
-
-NEVER_INLINE uint32_t new_block(uint32_t *entry) {
-  if (state.blocks_used >= state.config.max_blocks) {
-    state.header->conditions |= CONDITION_BLOCKS_FULL;
-    ADD(state.header->no_block, 1);
-    return 0;
-  }
-  uint32_t block = state.blocks_used;
-  RELEASE(state.header->blocks, ++state.blocks_used);
-  RELEASE(*entry, block);
-  return block;
 }
 
 ALWAYS_INLINE void count_duration(uint32_t method, uint64_t ns) {
@@ -44,3 +36,5 @@ ALWAYS_INLINE void count_return(uint32_t index, uint64_t duration, uint64_t chil
     STORE(method->max, duration);
   count_duration(index, ns_of(duration));
 }
+
+#endif

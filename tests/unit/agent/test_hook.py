@@ -22,10 +22,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """In place of agent.c."""
+    """In place of the agent's."""
     path = tmp_path / "agent.c"
     path.write_text("int nothing;\n")
-    monkeypatch.setattr(module, "SOURCE", path)
+    sources = tmp_path / "sources.txt"
+    sources.write_text("agent.c\n")
+    monkeypatch.setattr(module, "SOURCES", sources)
     return path
 
 

@@ -21,9 +21,10 @@ from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux import cache
 from rbtrace_py.linux.text import safe_text
 
-SOURCE = Path(__file__).parent / "source" / "agent.c"
 BUILT = Path(__file__).parent / "built"
 """What a wheel carries (setup.py), by the key of its source: never one of another."""
+SOURCES = Path(__file__).parent / "source" / "sources.txt"
+"""The list of its sources, which ext/agent/build.rb and extconf.rb read too."""
 
 _FLAGS = ["-std=gnu11", "-O2", "-fPIC", "-shared", "-nostdlib", "-fvisibility=hidden"]
 _FLAGS += ["-fno-stack-protector"]
@@ -68,14 +69,18 @@ def _carried(key: str) -> bytes | None:
         return None
 
 
+def _sources() -> list[Path]:
+    return [SOURCES.parent / name for name in SOURCES.read_text().split()]
+
+
 def _source() -> bytes:
     """All of it, to be told from another one's."""
     try:
-        parts = sorted((SOURCE.parent / "hook").glob("*.h"))
-        return b"\0".join(path.read_bytes() for path in (SOURCE, *parts))
+        headers = sorted((SOURCES.parent / "hook").glob("*.h"))
+        return b"\0".join(path.read_bytes() for path in (*_sources(), *headers))
     except OSError as error:
         raise NotBuilt(
-            f"the agent's source is missing: {SOURCE}: {error.strerror}",
+            f"the agent's source is missing: {error.filename}: {error.strerror}",
             "install rbtrace-py again",
         ) from error
 
@@ -109,7 +114,7 @@ def _build(compiler: list[str]) -> bytes:
         output = Path(folder) / "agent_hook.so"
         try:
             done = subprocess.run(
-                [*compiler, *_FLAGS, "-o", str(output), str(SOURCE)],
+                [*compiler, *_FLAGS, "-o", str(output), *map(str, _sources())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,

@@ -1,13 +1,15 @@
 /* Values of expressions at a call, worked out in the program's thread. */
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "rings.h"
 
 /* What a TEXT record says, docs/agent.md, "Values of expressions". */
-enum { MAX_VALUES = 1200, VALUES_HEAD = 3 };
-enum { VALUES_FOLLOW, VALUES_LATE, VALUES_TOO_MANY, VALUES_NO_STACK, VALUES_NO_MEMORY };
+enum { VALUES_HEAD = 3 };
 
-struct values {
-  uint32_t size;
-  uint8_t bytes[MAX_VALUES];
-};
+enum { VALUES_FOLLOW, VALUES_LATE, VALUES_TOO_MANY, VALUES_NO_STACK, VALUES_NO_MEMORY };
 
 /*
  * An evaluation that is under way. It may outlive what was armed, and its fiber may
@@ -35,7 +37,24 @@ static uint64_t serials;
 static VALUE expressions; /* the module, which evaluates */
 static VALUE stop_class, raise_method, asleep_method;
 static ID of_name, flush_name, bind_call_name;
-static int hooks_fibers;
+static int is_hooked; /* that a thread goes to another fiber */
+
+void know_expressions(void) {
+  VALUE *kept[] = {&expressions, &stop_class, &raise_method, &asleep_method};
+  of_name = rb_intern("of");
+  flush_name = rb_intern("flush");
+  bind_call_name = rb_intern("bind_call");
+  for (int i = 0; i < 4; i++) {
+    *kept[i] = nil_value;
+    rb_gc_register_address(kept[i]);
+  }
+}
+
+void mark_evaluations(void) {
+  for (int i = 0; i < MAX_EVALUATIONS; i++)
+    if (evaluations[i].serial)
+      rb_gc_mark(evaluations[i].thread);
+}
 
 /* What evaluate() and its parts share. */
 struct evaluating {
@@ -221,7 +240,7 @@ static void values_are(struct values *values, uint32_t program, uint8_t what) {
  * expressions leaves, but what other threads and signals send to this thread: how
  * (for rb_jump_tag), or 0.
  */
-NEVER_INLINE int evaluate(const struct trace_arg *arg, uint32_t program, int is_c,
+int evaluate(const struct trace_arg *arg, uint32_t program, int is_c,
                           struct values *values) {
   values->size = 0;
   if (state.programs[program].late >= MAX_LATE) {
@@ -251,6 +270,26 @@ static void hook_fiber(VALUE data, const struct trace_arg *arg) {
   int left = leave_other_fibers(arg->ec);
   if (left)
     rb_jump_tag(left);
+}
+
+void hook_fibers(void) {
+  if (is_hooked)
+    return;
+  rb_add_event_hook2(hook_fiber, EVENT_FIBER_SWITCH, marker, HOOK_SAFE | HOOK_RAW_ARG);
+  is_hooked = 1;
+}
+
+static void unhook_fibers(void) {
+  if (is_hooked)
+    rb_remove_event_hook_with_data(hook_fiber, marker);
+  is_hooked = 0;
+}
+
+/* In a child of a fork, where none of them came along. */
+void forget_evaluations(void) {
+  unhook_fibers();
+  for (int i = 0; i < MAX_EVALUATIONS; i++)
+    evaluations[i] = (struct evaluation){.serial = 0};
 }
 
 static VALUE raise_body(VALUE thread) {
@@ -300,7 +339,7 @@ static int is_watching(void) {
  * watch: end the evaluations that take too long, and those of what is disarmed. True
  * if it has to be called again.
  */
-static VALUE native_watch(VALUE self) {
+VALUE native_watch(VALUE self) {
   (void)self;
   uint64_t now = monotonic_ns();
   int left = 0;
@@ -323,15 +362,12 @@ static VALUE native_watch(VALUE self) {
     rb_jump_tag(left);
   if (is_watching())
     return rb_ull2inum(1);
-  if (hooks_fibers) {
-    rb_remove_event_hook_with_data(hook_fiber, marker);
-    hooks_fibers = 0;
-  }
+  unhook_fibers();
   return FALSE_VALUE;
 }
 
 /* An entry, and behind it its values: all of them, or none. */
-NEVER_INLINE void put_with_values(struct stream *s, uint64_t time, uint32_t method,
+void put_with_values(struct stream *s, uint64_t time, uint32_t method,
                                   uint32_t depth, uint8_t kind, const struct values *values) {
   uint32_t size = values->size;
   uint32_t records = (size + TEXT_BYTES - 1) / TEXT_BYTES;
@@ -349,4 +385,15 @@ NEVER_INLINE void put_with_values(struct stream *s, uint64_t time, uint32_t meth
     __builtin_memcpy(&record, values->bytes + at, length);
     s->ring[s->written++ & state.ring_mask] = record;
   }
+}
+
+/* use(module, exception, Thread#raise, Thread#stop?): what evaluates, and what ends it. */
+VALUE native_use(VALUE self, VALUE module, VALUE exception, VALUE raising,
+                        VALUE asleep) {
+  (void)self;
+  expressions = module;
+  stop_class = exception;
+  raise_method = raising;
+  asleep_method = asleep;
+  return module;
 }

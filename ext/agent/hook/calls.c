@@ -1,4 +1,9 @@
 /* Calls and returns: the frames that are open, and what each mode does. */
+#include "clock.h"
+#include "methods.h"
+#include "rings.h"
+#include "streams.h"
+#include "tables.h"
 
 /*
  * What orders frames. A C call is announced before its frame is there, and its
@@ -270,4 +275,4 @@ static void hook_sites(VALUE data, const struct trace_arg *arg) {
 }
 
 /* Indexed by enum mode. */
-static const hook_function hooks[] = {hook_empty, hook_ring, hook_table, hook_slow, hook_sites};
+const hook_function hooks[] = {hook_empty, hook_ring, hook_table, hook_slow, hook_sites};

@@ -1,11 +1,12 @@
 /* What the agent's Ruby asks of the hook. */
+#include "clock.h"
 
-static VALUE native_best_clock(VALUE self) {
+VALUE native_best_clock(VALUE self) {
   (void)self;
   return rb_ull2inum(best_clock());
 }
 
-static VALUE native_clock(VALUE self, VALUE clock) {
+VALUE native_clock(VALUE self, VALUE clock) {
   (void)self;
   uint32_t kind = (uint32_t)rb_num2ull(clock);
   uint64_t best = UINT64_MAX, now = 0, ns = 0;
@@ -23,7 +24,7 @@ static VALUE native_clock(VALUE self, VALUE clock) {
 }
 
 /* In the order of the header. */
-static VALUE native_counters(VALUE self) {
+VALUE native_counters(VALUE self) {
   (void)self;
   if (!state.header)
     return FALSE_VALUE;
@@ -39,7 +40,7 @@ static VALUE native_counters(VALUE self) {
 }
 
 /* method_at(i): [kind, class or false, name or false, class of definition], or false. */
-static VALUE native_method_at(VALUE self, VALUE index) {
+VALUE native_method_at(VALUE self, VALUE index) {
   (void)self;
   uint64_t i = rb_num2ull(index);
   if (!state.header || !i || i >= state.methods_used)
@@ -54,7 +55,7 @@ static VALUE native_method_at(VALUE self, VALUE index) {
 }
 
 /* refinement(module): what it refines and where, each nil if it does not. */
-static VALUE native_refinement(VALUE self, VALUE module) {
+VALUE native_refinement(VALUE self, VALUE module) {
   (void)self;
   VALUE answer = rb_ary_new();
   if (!is_object(module) || type_of(module) != TYPE_MODULE)
@@ -64,20 +65,20 @@ static VALUE native_refinement(VALUE self, VALUE module) {
 }
 
 /* attached(class): what a singleton class is of, or false. */
-static VALUE native_attached(VALUE self, VALUE klass) {
+VALUE native_attached(VALUE self, VALUE klass) {
   (void)self;
   if (!is_object(klass) || !is_singleton(klass))
     return FALSE_VALUE;
   return attached_to(klass);
 }
 
-static VALUE native_id_of(VALUE self, VALUE symbol) {
+VALUE native_id_of(VALUE self, VALUE symbol) {
   (void)self;
   return rb_ull2inum(rb_to_id(symbol));
 }
 
 /* own(yes): whether the calling thread is the agent's. */
-static VALUE native_own(VALUE self, VALUE yes) {
+VALUE native_own(VALUE self, VALUE yes) {
   (void)self;
   VALUE thread = rb_thread_current();
   for (int i = 0; i < MAX_OWN_THREADS; i++)
@@ -92,15 +93,4 @@ static VALUE native_own(VALUE self, VALUE yes) {
     if (state.streams[i].thread == thread)
       state.streams[i].ignored = yes != FALSE_VALUE;
   return yes;
-}
-
-/* use(module, exception, Thread#raise, Thread#stop?): what evaluates, and what ends it. */
-static VALUE native_use(VALUE self, VALUE module, VALUE exception, VALUE raising,
-                        VALUE asleep) {
-  (void)self;
-  expressions = module;
-  stop_class = exception;
-  raise_method = raising;
-  asleep_method = asleep;
-  return module;
 }

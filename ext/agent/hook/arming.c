@@ -1,11 +1,16 @@
 /* Hooks and memory, from being armed until nothing is left. */
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
-static void mark_classes(void *unused) {
+#include "methods.h"
+
+void mark_classes(void *unused) {
   (void)unused;
   VALUE last = 0;
-  for (int i = 0; i < MAX_EVALUATIONS; i++)
-    if (evaluations[i].serial)
-      rb_gc_mark(evaluations[i].thread);
+  mark_evaluations();
   for (uint32_t i = 1; i < state.methods_used; i++) {
     const struct known *known = &state.known[i];
     if (known->owner != last && is_object(known->owner))
@@ -17,7 +22,6 @@ static void mark_classes(void *unused) {
 }
 
 static uint64_t aligned(uint64_t size) { return (size + 4095) & ~4095ull; }
-
 enum { MAX_SIZE_GIB = 16 };
 
 static int lay_out(struct header *header) {
@@ -219,13 +223,11 @@ static void add_hooks(void) {
     state.header->conditions |= CONDITION_NO_INNER;
   else if (inner_events())
     rb_add_event_hook2(hook_inner, inner_events(), marker, HOOK_SAFE | HOOK_RAW_ARG);
-  if (state.evaluating && !hooks_fibers) {
-    rb_add_event_hook2(hook_fiber, EVENT_FIBER_SWITCH, marker, HOOK_SAFE | HOOK_RAW_ARG);
-    hooks_fibers = 1;
-  }
+  if (state.evaluating)
+    hook_fibers();
 }
 
-static void remove_hooks(void) {
+void remove_hooks(void) {
   if (state.hook)
     rb_remove_event_hook_with_data(state.hook, marker);
   rb_remove_event_hook_with_data(hook_inner, marker);
@@ -283,7 +285,7 @@ static int prepare(const char *packed, size_t size) {
 }
 
 /* arm(packed): [data, control, size, size of control, sealed], or an errno. */
-static VALUE native_arm(VALUE self, VALUE packed) {
+VALUE native_arm(VALUE self, VALUE packed) {
   (void)self;
   if (!alive)
     return rb_ull2inum(ENOTSUP);
@@ -324,7 +326,7 @@ static void finish_streams(void) {
 }
 
 /* stop: take the hooks out; what they wrote can still be asked for. */
-static VALUE native_stop(VALUE self) {
+VALUE native_stop(VALUE self) {
   (void)self;
   if (!state.header)
     return FALSE_VALUE;
@@ -335,7 +337,7 @@ static VALUE native_stop(VALUE self) {
 }
 
 /* inner(yes): may collections and new objects be hooked? At once, and from now on. */
-static VALUE native_inner(VALUE self, VALUE yes) {
+VALUE native_inner(VALUE self, VALUE yes) {
   (void)self;
   no_inner = yes == FALSE_VALUE;
   if (no_inner && state.header && inner_events()) {
@@ -351,20 +353,20 @@ static void hook_nothing(VALUE data, const struct trace_arg *arg) {
 }
 
 /* others: there are other Ractors than the main one. */
-static VALUE native_others(VALUE self) {
+VALUE native_others(VALUE self) {
   (void)self;
   if (state.header)
     state.header->conditions |= CONDITION_OTHER_RACTORS;
   return FALSE_VALUE;
 }
 
-static VALUE native_beats(VALUE self) {
+VALUE native_beats(VALUE self) {
   (void)self;
   return rb_ull2inum(state.beats);
 }
 
 /* renew(beats): should there be more of them by now? agent/ractors.rb */
-static VALUE native_renew(VALUE self, VALUE before) {
+VALUE native_renew(VALUE self, VALUE before) {
   (void)self;
   if (!state.header || !state.hook) /* taken out already */
     return FALSE_VALUE;
@@ -379,7 +381,7 @@ static VALUE native_renew(VALUE self, VALUE before) {
 }
 
 /* release: forget it all. */
-static VALUE native_release(VALUE self) {
+VALUE native_release(VALUE self) {
   (void)self;
   if (!state.header)
     return FALSE_VALUE;
@@ -392,11 +394,7 @@ static VALUE native_release(VALUE self) {
 /* In a child: alive->armed was wiped, and there is no shared memory. */
 static void forget(void) {
   know_main_ractor(); /* another one may be it here */
-  if (hooks_fibers)
-    rb_remove_event_hook_with_data(hook_fiber, marker);
-  hooks_fibers = 0;
-  for (int i = 0; i < MAX_EVALUATIONS; i++)
-    evaluations[i] = (struct evaluation){.serial = 0};
+  forget_evaluations();
   /* None of them came along; those that begin here say so. */
   for (int i = 0; i < MAX_OWN_THREADS; i++)
     own_threads[i] = 0;
@@ -407,7 +405,7 @@ static void forget(void) {
 }
 
 /* The guard of every native entry: a child of any fork forgets what its parent armed. */
-static void check_fork(void) {
+void check_fork(void) {
   if (!alive || alive->is_known)
     return;
   alive->is_known = 1;
@@ -416,14 +414,14 @@ static void check_fork(void) {
 }
 
 /* forget: Ruby was told of the fork. */
-static VALUE native_forget(VALUE self) {
+VALUE native_forget(VALUE self) {
   (void)self;
   is_forked = 0;
   return FALSE_VALUE;
 }
 
 /* forked: is this a child of a fork that Ruby was not told of? */
-static VALUE native_forked(VALUE self) {
+VALUE native_forked(VALUE self) {
   (void)self;
   return is_forked ? rb_ull2inum(1) : FALSE_VALUE;
 }

@@ -1,4 +1,9 @@
 /* Collections, exceptions and new objects. */
+#include "clock.h"
+#include "methods.h"
+#include "rings.h"
+#include "streams.h"
+#include "tables.h"
 
 static void record_apart(struct stream *s, uint64_t now, uint32_t method, uint8_t kind) {
   if (!s->ring)
@@ -48,13 +53,13 @@ static void object_event(struct stream *s, VALUE object) {
 }
 
 /* Why they are not to be hooked: agent/ractors.rb. */
-static int no_inner;
+int no_inner;
 
 static void *ractor_key; /* with a value in the main Ractor alone */
 
-static void know_main_ractor(void) {
+void know_main_ractor(void) {
   if (!ractor_key && rb_ractor_local_storage_ptr_newkey)
-    ractor_key = rb_ractor_local_storage_ptr_newkey();
+    ractor_key = rb_ractor_local_storage_ptr_newkey(NULL); /* nothing to mark or free */
   if (ractor_key)
     rb_ractor_local_storage_ptr_set(ractor_key, &ractor_key);
 }
@@ -67,7 +72,7 @@ static int is_main_ractor(void) {
  * Ruby takes hooks on its inner events only apart from the others. From 4.0 on they are
  * called in every Ractor, beside the main one.
  */
-static void hook_inner(VALUE data, const struct trace_arg *arg) {
+void hook_inner(VALUE data, const struct trace_arg *arg) {
   (void)data;
   if (!alive->armed || !is_main_ractor())
     return;

@@ -1,4 +1,5 @@
 /* Static USDT sites, which trap only while somebody is attached. */
+#include "hook.h"
 
 #if defined(__x86_64__)
 #define ADDRESS ".8byte"
@@ -42,41 +43,41 @@ __asm__(".pushsection .stapsdt.base,\"aG\",\"progbits\",.stapsdt.base,comdat\n"
 #define FRAME_PLACES "8@%0 8@%1 8@%2 8@%3"
 #define FRAME_VALUES "r"(owner), "r"(id), "r"(ec), "r"(depth)
 
-NEVER_INLINE void site_entry(uint64_t owner, uint64_t id, const char *ec, uint64_t depth) {
+void site_entry(uint64_t owner, uint64_t id, const char *ec, uint64_t depth) {
   SITE("method__entry", 4, FRAME_NAMES, FRAME_PLACES, FRAME_VALUES);
 }
 
-NEVER_INLINE void site_c_entry(uint64_t owner, uint64_t id, const char *ec, uint64_t depth) {
+void site_c_entry(uint64_t owner, uint64_t id, const char *ec, uint64_t depth) {
   SITE("cmethod__entry", 4, FRAME_NAMES, FRAME_PLACES, FRAME_VALUES);
 }
 
-NEVER_INLINE void site_return(uint64_t owner, uint64_t id, const char *ec,
+void site_return(uint64_t owner, uint64_t id, const char *ec,
                               uint64_t depth, int64_t duration) {
   SITE("method__return", 5, FRAME_NAMES NAMED(11, "duration_ns"),
        FRAME_PLACES " -8@%4", FRAME_VALUES, "r"(duration));
 }
 
-NEVER_INLINE void site_c_return(uint64_t owner, uint64_t id, const char *ec,
+void site_c_return(uint64_t owner, uint64_t id, const char *ec,
                                 uint64_t depth, int64_t duration) {
   SITE("cmethod__return", 5, FRAME_NAMES NAMED(11, "duration_ns"),
        FRAME_PLACES " -8@%4", FRAME_VALUES, "r"(duration));
 }
 
-NEVER_INLINE void site_gc_begin(const char *ec) {
+void site_gc_begin(const char *ec) {
   SITE("gc__begin", 1, NAMED(2, "ec"), "8@%0", "r"(ec));
 }
 
-NEVER_INLINE void site_gc_end(const char *ec, int64_t duration) {
+void site_gc_end(const char *ec, int64_t duration) {
   SITE("gc__end", 2, NAMED(2, "ec") NAMED(11, "duration_ns"), "8@%0 -8@%1",
        "r"(ec), "r"(duration));
 }
 
-NEVER_INLINE void site_raise(uint64_t owner, uint64_t exception, const char *ec) {
+void site_raise(uint64_t owner, uint64_t exception, const char *ec) {
   SITE("raise", 3, NAMED(5, "owner") NAMED(9, "exception") NAMED(2, "ec"),
        "8@%0 8@%1 8@%2", "r"(owner), "r"(exception), "r"(ec));
 }
 
-NEVER_INLINE void site_object(uint64_t owner, uint64_t object, const char *ec) {
+void site_object(uint64_t owner, uint64_t object, const char *ec) {
   SITE("object", 3, NAMED(5, "owner") NAMED(6, "object") NAMED(2, "ec"),
        "8@%0 8@%1 8@%2", "r"(owner), "r"(object), "r"(ec));
 }
