@@ -12,7 +12,8 @@ import pytest
 
 from processes import ROOT
 from rbtrace_py.agent.hook import hook
-from rubies import DIRECTORY, EACH, NAMES, ruby
+from rubies import DIRECTORY, EACH, NAMES, chroot
+from ruby_builds import ARCHIVES, Build
 
 AGENT = ROOT / "ext" / "agent"
 HEADERS = sorted((AGENT / "hook").glob("*.h"))
@@ -101,7 +102,10 @@ def include(name: str) -> tuple[str, tuple[int, ...]]:
         puts RbConfig::CONFIG.values_at("rubyhdrdir", "rubyarchhdrdir"), RUBY_VERSION
     """
     done = subprocess.run(
-        [*ruby(name), "-e", program], capture_output=True, text=True, check=True
+        [*Build(name).words(), "-e", program],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     *folders, version = done.stdout.split()
     root = str(DIRECTORY / name) if name in NAMES else ""
@@ -113,7 +117,7 @@ SINCE = {"rb_class_attached_object": (3, 2), "rb_cRactor": (3, 0)}
 """Weak ones: the version that brought them."""
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", [*EACH, *map(chroot, ARCHIVES)])
 def test_cruby_is_as_its_headers_say(name: str) -> None:
     flags, version = include(name)
     has_ractors = version >= (3, 0)
