@@ -98,6 +98,7 @@ tracer_tests() {
   local status=0
   .venv/bin/python -m pytest --cache-clear -m "$@" || status=$?
   [ $status -eq 1 ] || return $status # 1: tests failed; the rest is worse
+  warn "what failed is looked at again in the end"
   .venv/bin/python -c '
 import json, sys
 print(*json.load(open(sys.argv[1])), sep="\n")' .pytest_cache/v/cache/lastfailed >>"$work/look-again"
