@@ -116,6 +116,7 @@ module Tracepoint
           Ractors.renew if Ractors::PERIOD && own?(Thread.current)
           Native.stop
           status = Arming.status
+          status = status.merge(names: yield) if block_given?
           Native.release
           Ractors.unwatch
           @armed_by = nil

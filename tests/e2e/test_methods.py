@@ -19,8 +19,9 @@ import pytest
 import rubies
 from commands import Tracer, answer, has_ruby_probes, run
 from processes import TARGETS, TIMEOUT, Target
+from rbtrace_py.agent.arming import Armed
 from rbtrace_py.session.methods.exceptions import ExceptionOptions, Exceptions
-from rbtrace_py.session.methods.tables import Methods
+from rbtrace_py.session.methods.tables import MethodOptions, Methods
 from rbtrace_py.session.targets.targets import Targets
 from rubies import Running
 from ruby_builds import EACH
@@ -555,6 +556,20 @@ def test_the_agent_is_put_there_first(start: Start, trace: Trace) -> None:
     step(target, "fib")
     out, err, code = tracer.finish()
     assert (json.loads(out)["count"], code) == (FIB_15, 0), err
+
+
+def test_names_of_what_was_seen_last(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First raised between the last question for names and the end of tracing."""
+    targets = Targets.from_pids([target.pid])
+    options = MethodOptions(by="class")
+    with closing(targets), Methods(targets, "count", ["raise"], options) as session:
+        monkeypatch.setattr(Armed, "learn", lambda self: None)
+        target.step("raise")
+        session.detach()
+        found = {group.key: group.count for group in session.snapshot().groups}
+    assert found == {"Work::Refused": 30}
 
 
 # ------------------------------------------------------------------ exceptions

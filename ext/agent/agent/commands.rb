@@ -113,7 +113,9 @@ module Tracepoint
       def command_names
         armed!
         from = argument("from", 0..(1 << 20), 0)
-        { methods: Names.of(from, argument("count", 0..MOST_NAMES, MOST_NAMES)) }
+        found = Names.of(from, argument("count", 0..MOST_NAMES, MOST_NAMES))
+        @connection.named = from + found.size
+        { methods: found }
       end
 
       def command_threads

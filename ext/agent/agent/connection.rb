@@ -17,6 +17,9 @@ module Tracepoint
       # The pid of a stopped copy: nobody's, until it was read.
       attr_writer :copy
 
+      # The first number whose name it has not been told.
+      attr_writer :named
+
       # consent: the level that it has without a proof
       # server: says whether there is room for one more that has proved
       def initialize(socket, peer_pid, server, consent = nil)
@@ -26,6 +29,7 @@ module Tracepoint
         @consent = consent
         @commands = Commands.new(self)
         @due = 0.0
+        @named = 0
         # Ruby 2.7 warns of variables that were not set.
         @level = @proof = @copy = nil
       end
@@ -75,7 +79,8 @@ module Tracepoint
       end
 
       def disarm
-        Agent.disarm(self)
+        # What was first seen since names were last asked for.
+        Agent.disarm(self) { Names.of(@named, Commands::MOST_NAMES) }
       end
 
       # @return [Integer, nil] where the text is that the peer has to read

@@ -331,7 +331,8 @@ class Armed(Closing):
         if self.ended is not None:
             return False
         try:
-            self._agent.call("disarm")
+            reply = self._agent.call("disarm")
+            self._take_names({"methods": reply.get("names", [])})
         except RbtraceError as error:
             self.ended = error
             return False
