@@ -380,6 +380,7 @@ def tidy() -> Iterator[None]:
         shutil.rmtree(left)
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("tidy")
 @pytest.mark.parametrize("inside", [[], ["unshare", "--user", "--map-root-user"]])
 def test_by_a_user_to_what_is_his(
@@ -413,6 +414,7 @@ def test_by_a_user_to_what_is_his(
         target.close()
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("tidy")
 def test_in_a_user_namespace_where_we_are_nobody(public_copy: PublicCopy) -> None:
     """Its agent cannot tell who connects; it is enough that we can read its memory."""

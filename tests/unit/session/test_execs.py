@@ -66,6 +66,7 @@ def test_an_exec_between_the_list_and_the_first_thread_on_it(
         assert seen(sampling) == set()
     ruby._listing_ns = 0
     assert seen(sampling) == set()
+    target.wait_until_it_reads()
     sampling.look()
     assert seen(sampling) == {"Second.stand"}
 
@@ -94,5 +95,6 @@ def test_an_exec_is_noticed_whatever_is_read_then(
         sampling.look()
         (other,) = sampling.rubies
         assert other is not ruby
+        target.wait_until_it_reads()
         (sample,) = other.samples(SamplingMode.WALL)
         assert sample.stack.frames[1].name == "Second.stand"
