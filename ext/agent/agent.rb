@@ -80,7 +80,9 @@ module Tracepoint
 
       # Take the agent out of service: its socket goes, what is armed is disarmed.
       def stop
-        return leave_parent if child?
+        # A close lets go of Ruby's lock. Behind Ruby's back a thread that is not here may
+        # be the next to have it, so that the child would wait for ever.
+        return leave_parent(closes: false) if child?
 
         @server&.shut
         close
@@ -189,13 +191,13 @@ module Tracepoint
       end
 
       # In a child: what its parent's agent did is not done here.
-      def leave_parent
+      def leave_parent(closes: true)
         server = @server
         undos = [*@undos.keys, -> { Redirect.forget }]
         forget
         undos << -> { Ractors.unwatch }
         undos << -> { Native.forget } unless Native.reason
-        undos << -> { server.abandon } if server
+        undos << -> { server.abandon } if server && closes
         undos.each do |undo|
           undo.call
         rescue StandardError
