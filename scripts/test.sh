@@ -162,13 +162,13 @@ workers=$(nproc)
 AT_ONCE=(-n "$((workers < 4 ? workers : 4))" --dist worksteal)
 
 beside native
-! has rubies || beside build_rubies
 found=$(marks python)
 [ -z "$found" ] || part "tracer and end to end" tracer_tests "$found and not alone" "${AT_ONCE[@]}"
 await native
 
+# Not beside the tests: it takes both processors for minutes.
 if has rubies; then
-  await build_rubies
+  build_rubies
   beside test_gem_with_others
 fi
 found=$(marks install rubies)
