@@ -79,7 +79,7 @@ module Tracepoint
       end
 
       def disarm
-        # What was first seen since names were last asked for.
+        # What was first seen since the last request for names.
         Agent.disarm(self) { Names.of(@named, Commands::MOST_NAMES) }
       end
 

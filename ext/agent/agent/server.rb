@@ -124,11 +124,12 @@ module Tracepoint
       end
 
       def as_own
+        # First, so that not even what follows is seen by C calls that are traced.
+        Native.own(true) unless Native.reason
         # Not that of the program's thread, or with which the agent was loaded.
         Thread.current.priority = 0
         # One that ends just now is of no group any more.
         Thread.current.thread_variable_set(:rbtrace_agent, true)
-        Native.own(true) unless Native.reason
         yield
       ensure
         Native.own(false) unless Native.reason

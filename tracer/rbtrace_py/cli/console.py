@@ -16,7 +16,7 @@ import click
 
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import Output, opened
-from rbtrace_py.cli.common.per_process import asked, check_words
+from rbtrace_py.cli.common.per_process import check_words, with_agent
 from rbtrace_py.cli.common.stop import is_ignored
 from rbtrace_py.cli.common.streamed_output import StreamedOutput
 from rbtrace_py.cli.main import Interrupted, show_error
@@ -56,7 +56,7 @@ def command(targets: Targets, words: tuple[str, ...], attaches: bool) -> int:
       rbtrace-py console 1234 < questions.rb
     """
     check_words("console", targets, words)
-    processes = asked(targets, attaches)
+    processes = with_agent(targets, attaches)
     if len(processes) > 1:
         raise UsageError("a conversation is with one process")
     with Console(processes[0]) as console, opened(None) as output:

@@ -10,7 +10,7 @@ import click
 
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import Output, opened
-from rbtrace_py.cli.common.per_process import asked, check_words, leaves_out
+from rbtrace_py.cli.common.per_process import check_words, leaves_out, with_agent
 from rbtrace_py.cli.common.streamed_output import StreamedOutput
 from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
@@ -72,7 +72,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     echoes = sys.stdout.isatty() if values["echo"] is None else values["echo"]
     talk = partial(_conversation, echoes=echoes)
     one = _document if values["as_json"] else talk
-    found = asked(targets, values["attaches"])
+    found = with_agent(targets, values["attaches"])
     results = []
     for process in found:
         if len(found) > 1 and not values["as_json"]:

@@ -12,7 +12,7 @@ import click
 
 from rbtrace_py.cli.common.atomic_file import Write, atomic_file
 from rbtrace_py.cli.common.output import Output, Ticker
-from rbtrace_py.cli.common.per_process import asked, check_words, leaves_out
+from rbtrace_py.cli.common.per_process import check_words, leaves_out, with_agent
 from rbtrace_py.cli.common.writable import WritableFile, check_writable
 from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
@@ -47,7 +47,7 @@ def write_dumps(
     check_words(name, targets, words, most=0 if file else 1)
     file = words[0] if words else file
     check_writable(file or f"{name}-{os.getpid()}.json")
-    processes = asked(targets, attaches)
+    processes = with_agent(targets, attaches)
     if file == "-" and len(processes) > 1:
         raise UsageError(f"standard output takes the {what} of one process")
     if file == "-" and sys.stdout.isatty():

@@ -92,9 +92,9 @@ def attach_first(targets: Targets, values: dict[str, Any]) -> None:
     if targets.command is not None:
         raise UsageError("--attach is for what runs already, not for a command")
     # It takes much that only this needs.
-    from rbtrace_py.cli.common.per_process import asked
+    from rbtrace_py.cli.common.per_process import with_agent
 
-    asked(targets, attaches=True)
+    with_agent(targets, attaches=True)
 
 
 def latency(targets: Targets, source: EventSource, values: dict[str, Any]) -> int:

@@ -29,7 +29,7 @@ def check_words(
         raise UsageError(f"{words[most]!r} is one word too many", hint)
 
 
-def asked(targets: Targets, attaches: bool) -> list[Process]:
+def with_agent(targets: Targets, attaches: bool) -> list[Process]:
     """The targets that live; with ``--attach`` each has the agent then.
 
     Of children those are left out that cannot have it.
@@ -75,7 +75,7 @@ def show(
     lines: Callable[[int, T, Style], Iterable[str]],
 ) -> None:
     """Ask each target, and print what all answered, as ``--json`` and ``-o`` say."""
-    answers = _each(targets, asked(targets, values["attaches"]), ask)
+    answers = _each(targets, with_agent(targets, values["attaches"]), ask)
     with opened(values["output"]) as out:
         for number, (process, answer) in enumerate(answers):
             if values["as_json"]:
@@ -98,7 +98,7 @@ def each(
     target's is raised.
     """
     check_words(name, targets, words)
-    found = asked(targets, attaches)
+    found = with_agent(targets, attaches)
     codes = [0]
     for process in found:
         try:
