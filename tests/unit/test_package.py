@@ -92,7 +92,7 @@ def check_pages(pages: list[bytes]) -> None:
             assert (done.returncode, done.stderr) == (0, b"")
     latency = next(page for page in pages if b"rbtrace-py\\-latency" in page).decode()
     assert ".nf\nExamples:\n  rbtrace\\-py latency 1234 checkout\n" in latency
-    assert "Keys kept with \\-\\-by; the rest is (other)." in latency
+    assert "Groups to keep with \\-\\-by; the rest is (other)." in latency
 
 
 def check(wheel: Path) -> None:

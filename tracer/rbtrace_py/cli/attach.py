@@ -20,7 +20,7 @@ from rbtrace_py.session.targets.targets import Targets
 @click.option(
     "--no-hook",
     is_flag=True,
-    help="Without method events; needs no C compiler here.",
+    help="Leave out method events; no C compiler needed.",
 )
 @o.json_option
 def command(
@@ -30,20 +30,20 @@ def command(
     no_hook: bool,
     as_json: bool,
 ) -> int:
-    """Put the agent into a Ruby process that did not load it.
+    """Load the agent into a running Ruby process.
 
-    The main thread is stopped for about a millisecond (longer where it has to
-    wait for a processor; the time is printed), and led through a function of
-    Ruby's that has a line of code run at the next safe moment: a new thread,
-    which loads the agent from files that are gone a moment later. The process
-    then has what `require "tracepoint/agent"` gives: a sleeping thread and a
-    socket for those who may attach to it. Programs that Ruby forks
-    later have it too. It stays until the process ends, or until `detach`.
+    The main thread is paused for about a millisecond (longer if it has to wait for
+    a CPU; the time is printed) and led through a Ruby function that schedules one
+    line of code for the next safe moment. That line starts a thread, which loads
+    the agent from files that are deleted a moment later. The process is then as if
+    it had called `require "tracepoint/agent"`: it has a sleeping thread, and a
+    socket for users who may attach to it. Processes it forks later have the agent
+    too. The agent stays until the process exits, or until `detach`.
 
-    Nothing is done to a process that this could harm: one that is traced or
-    stopped, whose filter of system calls (seccomp) forbids what is needed or
-    cannot be read (root can), or that is not on x86-64. To read the filter it
-    is stopped for a moment, once more.
+    A process that this could harm is left alone: one that is already traced or
+    stopped, one whose seccomp filter forbids the necessary system calls or cannot
+    be read (root can), or one that is not x86-64. Reading the filter pauses the
+    process once more.
 
     \b
     Examples:

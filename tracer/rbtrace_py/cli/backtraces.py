@@ -17,15 +17,15 @@ from rbtrace_py.session.targets.targets import Targets
 
 @click.command("backtraces", options_metavar="[OPTIONS]")
 @o.takes_only_target
-@click.option("--agent", is_flag=True, help="The agent's own threads too.")
+@click.option("--agent", is_flag=True, help="Include the agent's own threads.")
 @o.attach_option
 @o.json_option
 @o.output_option
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> None:
-    """Print the backtrace of every thread, as Ruby itself has it.
+    """Print every thread's backtrace as Ruby reports it.
 
-    Asked is the process, through its agent (`eval --help` says how to load it);
-    `dump` needs none, and shows fibers, C functions and states besides.
+    The agent in the process answers (see `eval --help` for how to load it). `dump`
+    needs no agent, and also shows fibers, C functions and states.
 
     \b
     Examples:

@@ -52,7 +52,7 @@ _SHOWN = (Happened.RETURNED, Happened.ENDED)
     "sets",
     multiple=True,
     metavar="NAME|FILE",
-    help="Only methods of a set, or of a file with a selector a line: "
+    help="Only methods of a predefined set, or of a file with one selector per line: "
     + ", ".join(sorted(METHOD_SETS))
     + ".",
 )
@@ -64,8 +64,8 @@ _SHOWN = (Happened.RETURNED, Happened.ENDED)
     is_flag=False,
     flag_value=str(SLOW_MS),
     metavar="MS",
-    help="Only calls that take so many ms or more (10, 10ms, 0.01s;"
-    f" {SLOW_MS} if none is given).",
+    help="Only calls that take at least MS milliseconds (10, 10ms, 0.01s;"
+    f" {SLOW_MS} if omitted).",
 )
 @click.option(
     "--slowcpu",
@@ -74,18 +74,18 @@ _SHOWN = (Happened.RETURNED, Happened.ENDED)
     is_flag=False,
     flag_value=str(SLOW_MS),
     metavar="MS",
-    help="The same of the time that the call's thread was on a CPU.",
+    help="Only calls whose thread was on CPU for at least MS milliseconds.",
 )
 @click.option(
     "--slow-methods",
     multiple=True,
     metavar="SELECTOR",
-    help="What --slow watches; as -m, and --slow if that is not given.",
+    help="Methods that --slow applies to; same syntax as -m. Implies --slow.",
 )
-@click.option("--gc", is_flag=True, help="Garbage collections too.")
+@click.option("--gc", is_flag=True, help="Include garbage collections.")
 @click.option("--by-thread", is_flag=True, help="Group lines by thread.")
 @click.option("-t", "--start-time", is_flag=True, help="Show when each call began.")
-@click.option("--no-duration", is_flag=True, help="Hide how long calls took.")
+@click.option("--no-duration", is_flag=True, help="Hide durations.")
 @click.option(
     "-r",
     "--prefix",
@@ -93,22 +93,22 @@ _SHOWN = (Happened.RETURNED, Happened.ENDED)
     type=click.IntRange(0, 16),
     default=2,
     show_default=True,
-    help="Spaces that nested calls are indented by.",
+    help="Indentation of nested calls, in spaces.",
 )
 @o.calls_output_option
-@click.option("-a", "--append", "appends", is_flag=True, help="Append to FILE of -o.")
+@click.option("-a", "--append", "appends", is_flag=True, help="Append to the -o file.")
 @click.option(
     "--record",
     "record_path",
     metavar="FILE",
     type=WritableFile(),
-    help="Print nothing, and write all to a file for `rbtrace-py report`; so does"
+    help="Print nothing; record to FILE for `rbtrace-py report`. Same as"
     " -o FILE.rbrec.",
 )
 @click.option(
     "--no-cpu",
     is_flag=True,
-    help="Leave out of the recording when threads were on a CPU.",
+    help="Do not record when threads were on CPU.",
 )
 @click.option(
     "--buffer",
@@ -116,22 +116,23 @@ _SHOWN = (Happened.RETURNED, Happened.ENDED)
     default=str(RING_RECORDS),
     show_default=True,
     metavar="EVENTS",
-    help="Room of each thread and fiber for events, a power of two from 1024 on;"
-    " 16 bytes an event.",
+    help="Buffer size of each thread and fiber, in events of 16 bytes: a power of"
+    " two, 1024 or more.",
 )
 @click.option(
-    "-d", "--duration", type=o.Seconds(), help="End after so long (10, 500ms, 2m)."
+    "-d", "--duration", type=o.Seconds(), help="Stop after TIME (10, 500ms, 2m)."
 )
-@click.option("-n", "--count", type=click.IntRange(1), help="End after so many events.")
 @click.option(
-    "--wait", "waits", is_flag=True, help="Wait for an agent that is not there yet."
+    "-n", "--count", type=click.IntRange(1), help="Stop after this many events."
 )
+@click.option("--wait", "waits", is_flag=True, help="Wait for the agent to be loaded.")
 @click.option(
     "--timeout",
     type=o.Seconds(),
     default=10.0,
     show_default="10s",
-    help="How long the process may take to begin, and a COMMAND waits to be traced.",
+    help="Time limit for the process to start tracing, and for a COMMAND to wait"
+    " for it.",
 )
 @o.attach_option
 @o.yes_option
@@ -139,24 +140,25 @@ _SHOWN = (Happened.RETURNED, Happened.ENDED)
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     """Print every method call of a process, nested and timed.
 
-    PID SELECTOR…: with -m, what follows selects methods too. A call with others
-    in it is printed when it begins, and again with its time when it ends. Behind a
-    selector may stand expressions in parentheses: their values when the method was
-    entered are printed. They run in the process, and what they change stays changed.
+    PID SELECTOR…: with -m, words after the target are selectors too. A call that
+    makes other calls is printed when it starts, and again with its time when it
+    returns. A selector may be followed by expressions in parentheses, whose values
+    at method entry are printed. Expressions run in the process, and their side
+    effects remain.
 
-    The process must have loaded the agent: require "tracepoint/agent" in it, or
-    RUBYOPT=-rtracepoint/agent around it (in a checkout
-    RUBYOPT="-I$PWD/ruby/lib -rtracepoint/agent"); or --attach puts it there.
-    A COMMAND gets it by itself, and does nothing before its calls are seen.
-    Nothing is hooked before this command runs, and nothing after it.
+    The process must have loaded the agent: require "tracepoint/agent" in the
+    program, start it with RUBYOPT=-rtracepoint/agent (in a checkout
+    RUBYOPT="-I$PWD/ruby/lib -rtracepoint/agent"), or use --attach. A COMMAND gets
+    the agent automatically and waits until tracing has started. Methods are hooked
+    only while this command runs.
 
-    Calls that come faster than they can be written are lost, and shown where
-    they were lost; then the exit code is 5 if more were lost than shown. With
-    several threads their number stands in front; of a thread's second stack, a
-    fiber's, it is NUMBER.2. Of several processes -o writes FILE.PID each.
+    Calls that arrive faster than they can be written are lost; the output marks
+    each gap, and the exit code is 5 if more calls were lost than shown. With
+    several threads, each line starts with the thread's number, or NUMBER.2 for its
+    second stack (a fiber). With several processes, -o writes FILE.PID for each.
 
-    --record also tells when each thread was on a CPU, waited for one, or slept,
-    where BPF is at hand (as root).
+    --record also records when each thread was on CPU, runnable or sleeping, where
+    BPF is available (as root).
 
     \b
     Examples:

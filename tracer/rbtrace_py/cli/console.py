@@ -38,16 +38,16 @@ _GOES_ON = re.compile(r"(?<!\\)(\\\\)*\\\Z")
 @o.takes_only_target
 @o.attach_option
 def command(targets: Targets, words: tuple[str, ...], attaches: bool) -> int:
-    """Talk Ruby with a process: like irb, but its objects are the process's.
+    """Open a Ruby console inside a process, like irb.
 
-    Code runs at top level, each piece in a thread of its own; local variables
-    stay until you leave, and _ is the last value. Ctrl-C ends what runs, or
-    drops what was typed; Ctrl-D, exit or quit leave. The process goes on
-    meanwhile. Tab completes names, calling nothing of the program's for it; what
-    was typed is kept in ~/.local/state/rbtrace-py, but for code that begins with a
-    space. From a pipe it takes code, too; the exit code is 1 if some raised.
+    Code runs at top level, each input in its own thread. Local variables persist
+    until you leave, and _ is the last value. Ctrl-C interrupts running code or
+    discards the input line; Ctrl-D, exit or quit leave. The process keeps running.
+    Tab completes names without calling the program's methods. History is saved in
+    ~/.local/state/rbtrace-py, except for lines that start with a space. Code can
+    also be piped in; then the exit code is 1 if any input raised.
 
-    It needs the agent in the process (`eval --help` says how to load it).
+    The process must have loaded the agent (see `eval --help`).
 
     \b
     Examples:

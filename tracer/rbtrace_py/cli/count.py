@@ -23,11 +23,13 @@ from rbtrace_py.session.targets.targets import Targets
 @o.json_option
 @o.output_option
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
-    """Count how often probes fire, in the kernel: nothing is lost at any rate.
+    """Count how often probes fire.
 
-    method, object, raise and gc are counted by the agent's hook inside the
-    process, where it has loaded the agent: calls, objects made, exceptions and
-    collections, --by class, method or pid.
+    Counting happens in the kernel, without losses at any rate.
+
+    The agent's hook inside the process counts method (calls), object (allocations),
+    raise (exceptions) and gc (collections), --by class, method or pid. The process
+    must have loaded the agent.
 
     \b
     Examples:

@@ -26,11 +26,11 @@ def command(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Take the agent in a process out of service.
+    """Stop the agent in a process.
 
-    Its socket and its threads go, and what was armed through it: where that
-    ends another tracer's work, --yes is needed. Its code stays in the process,
-    asleep; `attach` begins it again.
+    Its socket and threads are removed, and everything armed through it is disarmed.
+    If that would end another tracer's session, --yes is required. The agent's code
+    stays in the process, inactive; `attach` starts it again.
 
     \b
     Examples:

@@ -16,13 +16,13 @@ from rbtrace_py.session.targets.targets import parse_pids
 
 @click.command("doctor", options_metavar="[OPTIONS]")
 @click.argument("pid", required=False, shell_complete=complete_pid)
-@click.option("-p", "--pid", "option", metavar="PID", help="The same as PID.")
+@click.option("-p", "--pid", "option", metavar="PID", help="Same as PID.")
 @o.json_option
 @o.output_option
 def command(
     pid: str | None, option: str | None, as_json: bool, output: str | None
 ) -> int:
-    """Say what this machine, and a process, allow, and what is missing.
+    """Check what this machine and a process allow, and what is missing.
 
     Each line says what to do. The exit code is 1 if tracing cannot work.
 

@@ -27,11 +27,11 @@ _PIDS = re.compile(r"-?[\d,]+")
     "words", nargs=-1, metavar="PID|CORE", shell_complete=complete_pid_or_file
 )
 @o.target_options
-@click.option("--fibers", is_flag=True, help="Suspended fibers too.")
+@click.option("--fibers", is_flag=True, help="Include suspended fibers.")
 @o.pause_option
 @o.nonblocking_option
 @click.option(
-    "--lines/--no-lines", default=True, show_default=True, help="Line numbers."
+    "--lines/--no-lines", default=True, show_default=True, help="Show line numbers."
 )
 @o.ruby_version_option
 @o.layout_option
@@ -39,28 +39,28 @@ _PIDS = re.compile(r"-?[\d,]+")
     "--exe",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Of a core: the program, or its libruby.",
+    help="For a core file: the program, or its libruby.",
 )
 @click.option(
     "--symbol",
     "symbols",
     multiple=True,
     metavar="NAME=ADDRESS",
-    help="Of a core: where a symbol is that the program lacks; repeatable.",
+    help="For a core file: address of a symbol that the program lacks; repeatable.",
 )
 @o.json_option
 @o.output_option
 @click.pass_context
 def command(ctx: click.Context, /, words: tuple[str, ...], **values: Any) -> int:
-    """Print the stack of every thread of a Ruby process, once.
+    """Print the stack of every thread of a Ruby process once.
 
-    The process goes on meanwhile, unless --pause is given: then it is stopped
-    for the time the stacks are read, some milliseconds.
+    The process keeps running, unless --pause is given: then it is paused for a few
+    milliseconds while its stacks are read.
 
-    A core file, gzipped or not, can be read as well. The program it is of is
-    taken from where it was, or from --exe; without it, addresses must be given
-    with --symbol: ruby_current_vm_ptr, ruby_current_execution_context_ptr,
-    ruby_current_thread (pointers), ruby_global_symbols or global_symbols.
+    Core files work as well, gzipped or not. The program is looked up at its
+    original path, or given with --exe. Without it, give addresses with --symbol:
+    ruby_current_vm_ptr, ruby_current_execution_context_ptr, ruby_current_thread
+    (pointers), ruby_global_symbols or global_symbols.
 
     \b
     Examples:

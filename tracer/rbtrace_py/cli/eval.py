@@ -37,27 +37,27 @@ _MOST_KEPT = 64 << 20
     "--file",
     "code_file",
     type=click.Path(allow_dash=True, dir_okay=False),
-    help="Take the code from a file; - is standard input.",
+    help="Read the code from FILE; - is standard input.",
 )
 @click.option(
     "--echo/--no-echo",
     default=None,
-    help="Print `>> CODE` and `=>` before the value; by default on a terminal alone.",
+    help="Print `>> CODE` and `=>` before the value; by default only on a terminal.",
 )
 @o.attach_option
 @o.time_limit_option(commands.EVAL_SECONDS, commands.MOST_SECONDS)
 @o.json_option
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
-    """Run Ruby code in a process, and print its value.
+    """Run Ruby code in a process and print its value.
 
-    PID CODE: the code is run at top level, in a thread of its own. What it
-    prints is printed here, then its value. Without CODE it is read from standard
-    input. The exit code is 1 if it raises.
+    PID CODE: the code runs at top level, in its own thread. Its output is printed
+    first, then its value. Without CODE, code is read from standard input. The exit
+    code is 1 if the code raises.
 
-    The process must have loaded the agent: require "tracepoint/agent" in it, or
-    RUBYOPT=-rtracepoint/agent around it, where the gem is installed (in a
-    checkout RUBYOPT="-I$PWD/ruby/lib -rtracepoint/agent"); or --attach puts it
-    there. It answers to those who may read the process's memory.
+    The process must have loaded the agent: require "tracepoint/agent" in the
+    program, start it with RUBYOPT=-rtracepoint/agent, where the gem is installed
+    (in a checkout RUBYOPT="-I$PWD/ruby/lib -rtracepoint/agent"), or use --attach.
+    The agent answers anyone who is allowed to read the process's memory.
 
     \b
     Examples:

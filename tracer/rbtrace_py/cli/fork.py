@@ -23,14 +23,14 @@ from rbtrace_py.session.targets.targets import Targets
 def command(
     targets: Targets, words: tuple[str, ...], attaches: bool, as_json: bool
 ) -> int:
-    """Make a copy of a process that is stopped, and print its pid.
+    """Fork a stopped copy of a process and print its pid.
 
-    The copy has the memory of the process at this moment, for a debugger: the
-    process itself serves on. It never runs. It has one thread, that which made
-    it, and keeps open what the process had open (connections, locked files), so
-    end it when you are done: kill -KILL.
+    The copy is for a debugger: it has the memory of the process at this moment and
+    never runs, while the process itself keeps serving. The copy has one thread, the
+    one that forked it, and keeps files and connections of the process open, locks
+    included. Kill it when you are done: kill -KILL.
 
-    It needs the agent in the process (`eval --help` says how to load it).
+    The process must have loaded the agent (see `eval --help`).
 
     \b
     Examples:

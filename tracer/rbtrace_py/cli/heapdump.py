@@ -18,22 +18,22 @@ from rbtrace_py.session.targets.targets import Targets
 @click.command("heapdump", options_metavar="[OPTIONS]")
 @o.takes("PID [FILE]")
 @file_option
-@click.option("--gc", "collect", is_flag=True, help="Collect garbage in it first.")
+@click.option("--gc", "collect", is_flag=True, help="Collect garbage first.")
 @o.attach_option
 @o.yes_option
 @o.time_limit_option(commands.DUMP_SECONDS, commands.MOST_SECONDS)
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> None:
-    """Write every object of a Ruby process to a file, a line of JSON each.
+    """Write every object of a Ruby process to a file, one line of JSON each.
 
-    PID [FILE]: as ObjectSpace.dump_all writes it, for heap analysers. Of several
-    processes each has FILE.PID. Without FILE it is heapdump-PID.json; - is
-    standard output; what ends in .gz is compressed. A file is there when it is
-    whole, and can be read by its owner alone: all strings are in it.
+    PID [FILE]: the format is that of ObjectSpace.dump_all, for heap analyzers. The
+    default FILE is heapdump-PID.json; - is standard output; .gz compresses. With
+    several processes, each gets FILE.PID. The file appears when the dump is
+    complete. Only its owner can read it, since it contains every string.
 
-    The dump is made by a child of the process, which serves on meanwhile and
-    ends with it; it needs the agent in the process (`eval --help` says how to
-    load it). What memory the child can take is said; where less is free, --yes
-    is needed, and where it certainly does not fit nothing is done.
+    A child of the process writes the dump while the process keeps serving; the
+    child exits with the process. The agent must be loaded (see `eval --help`). The
+    memory that the child may take is printed; if less is free, --yes is required,
+    and if it cannot possibly fit, nothing is done.
 
     \b
     Examples:

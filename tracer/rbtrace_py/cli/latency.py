@@ -27,22 +27,22 @@ from rbtrace_py.session.targets.targets import Targets
 @click.option(
     "--hlog",
     type=WritableFile(),
-    help="Write a HdrHistogram log, with --interval a line an interval.",
+    help="Write an HdrHistogram log; with --interval, one line per interval.",
 )
 @o.json_option
 @o.output_option
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     """Measure how long methods, spans or pairs of probes take.
 
-    A span by its name; any two probes as BEGIN..END, timed on each thread and
-    nested as they nest; and of Ruby's own probes gc, gc-mark, gc-sweep, gvl,
-    require, load and cmethod. Kept in the kernel to three significant digits:
-    nothing is lost at any rate.
+    A WORD is the name of a span; BEGIN..END for any two probes, paired per thread,
+    nested pairs included; or gc, gc-mark, gc-sweep, gvl, require, load or cmethod
+    for Ruby's built-in probes. Histograms are kept in the kernel, with three
+    significant digits and without losses at any rate.
 
-    method, and gc, are timed by the agent's hook inside the process, where it
-    has loaded the agent: every call of a Ruby method, with recursion and
-    exceptions, as a table of calls, total, self and percentiles (--by method,
-    class or pid). What a user's probe is called goes before: :gc is not one.
+    The agent's hook inside the process times method and gc: every call of a Ruby
+    method, with recursion and exceptions, as a table of calls, total, self and
+    percentiles (--by method, class or pid). The process must have loaded the agent.
+    Your own probes take precedence; `:gc` always means the built-in.
 
     \b
     Examples:

@@ -26,14 +26,14 @@ from rbtrace_py.session.targets.targets import Targets
 @click.option(
     "--source",
     type=click.Choice(list(SOURCES_BY_NAME)),
-    help="Use this source alone, with machine code beside it.",
+    help="Use only this source, and machine code.",
 )
 @click.option(
     "--save",
     "save_path",
     metavar="FILE",
     type=WritableFile(),
-    help="Write the offsets to a file that --layout reads.",
+    help="Save the offsets to FILE for --layout.",
 )
 @o.layout_option
 @o.ruby_version_option
@@ -42,18 +42,18 @@ from rbtrace_py.session.targets.targets import Targets
 def command(
     targets: Targets, words: tuple[str, ...], as_json: bool, **values: Any
 ) -> None:
-    """Show which Ruby a process runs, and where its structures' offsets came from.
+    """Show which Ruby a process runs and where its structure offsets come from.
 
-    Sources are trusted in this order: a saved layout, DWARF, the table of the
-    version, machine code. The VM in memory decides: an offset that it
-    contradicts is out, and of those that stand the most trusted counts.
+    Sources in order of trust: a saved layout, DWARF, the table for the version,
+    machine code. The VM in memory decides: offsets that it contradicts are
+    discarded, and of the rest the most trusted wins.
 
     \b
     Examples:
       rbtrace-py layout 1234
       rbtrace-py layout 1234 --source table --json
-      rbtrace-py layout 1234 --save ruby.layout    # of a build with symbols
-      rbtrace-py dump 5678 --layout ruby.layout    # of the same, stripped
+      rbtrace-py layout 1234 --save ruby.layout    # from a build with symbols
+      rbtrace-py dump 5678 --layout ruby.layout    # the same build, stripped
     """
     if targets.command is not None:
         raise UsageError("layout reads a running process, not a command")

@@ -33,28 +33,28 @@ from rbtrace_py.report.terminal.pointer import pointed
 COMMANDS = {
     "probes": "List the USDT probes of a process.",
     "count": "Count how often probes fire.",
-    "latency": "Measure how long spans or pairs of probes take.",
-    "trace": "Print every event of probes.",
+    "latency": "Measure how long methods, spans or pairs of probes take.",
+    "trace": "Print each probe event.",
     "calls": "Print every method call as it happens, nested (agent).",
-    "values": "Show how the values of an operand are distributed.",
-    "dump": "Print the stack of every thread, once; also of a core file.",
-    "top": "Watch which methods and threads are busy, live.",
-    "stacks": "Sample stacks, and print them folded or in another format.",
+    "values": "Show the distribution of an argument's values.",
+    "dump": "Print every thread's stack once; also from a core file.",
+    "top": "Watch the busiest methods and threads, live.",
+    "stacks": "Sample stacks; print them folded or in another format.",
     "record": "Record stacks to a file.",
-    "report": "Show what is in a recording, or what changed between two.",
-    "eval": "Run Ruby code in a process that has the agent.",
-    "console": "Talk Ruby with a process, as with irb (agent).",
-    "backtraces": "Print every thread's backtrace as Ruby has it (agent).",
-    "memory": "Show what is in a process's memory (agent).",
-    "heapdump": "Write every object of a process to a file (agent).",
-    "shapesdump": "Write every object shape of a process to a file (agent).",
-    "fork": "Make a stopped copy of a process, for a debugger (agent).",
-    "attach": "Put the agent into a process that did not load it.",
-    "detach": "Take the agent in a process out of service.",
-    "rbtrace": "Take the flags of rbtrace, and do the same.",
-    "layout": "Show which Ruby it is, and where its offsets came from.",
-    "doctor": "Say what this machine and a target allow, and what is missing.",
-    "completion": "Print the completion script of a shell.",
+    "report": "Show a recording, or compare two.",
+    "eval": "Run Ruby code in a process (agent).",
+    "console": "Open a Ruby console in a process, like irb (agent).",
+    "backtraces": "Print every thread's backtrace as Ruby reports it (agent).",
+    "memory": "Show a process's memory usage (agent).",
+    "heapdump": "Write all objects of a process to a file (agent).",
+    "shapesdump": "Write all object shapes of a process to a file (agent).",
+    "fork": "Fork a stopped copy of a process for a debugger (agent).",
+    "attach": "Load the agent into a running process.",
+    "detach": "Stop the agent in a process.",
+    "rbtrace": "Accept rbtrace's flags.",
+    "layout": "Show a process's Ruby and the source of each offset.",
+    "doctor": "Check what this machine and a process allow.",
+    "completion": "Print a shell completion script.",
 }
 """Every verb with its line in the overview; each is a module of this package."""
 
@@ -128,19 +128,20 @@ class Verbs(click.Group):
 def cli() -> None:
     """Trace running Ruby processes.
 
-    A target is PID[,PID…], or instead of it --ps REGEX, or -- COMMAND… at the
-    end. A probe is name, provider:name, or a glob of either.
+    A target is PID[,PID…], --ps REGEX, or -- COMMAND… at the end of the line. A
+    probe is name, provider:name, or a glob of either.
 
     \b
     Examples:
-      rbtrace-py probes 1234                  what can be traced
-      rbtrace-py latency 1234 checkout        a histogram, at Ctrl-C
-      rbtrace-py count 1234 'shop:*' -i 1     events each second
+      rbtrace-py probes 1234                  list the probes
+      rbtrace-py latency 1234 checkout        a histogram, on Ctrl-C
+      rbtrace-py count 1234 'shop:*' -i 1     events per second
       rbtrace-py trace 1234 shop:order        every event as it happens
-      rbtrace-py stacks 1234                  where the time goes, at Ctrl-C
+      rbtrace-py stacks 1234                  where time is spent, on Ctrl-C
 
-    Exit codes: 0 done, 1 failed, 2 usage, 3 not permitted, 4 no such target or
-    probe, 5 too much was lost; instead of 0 that of a COMMAND which failed.
+    Exit codes: 0 success, 1 failure, 2 usage error, 3 not permitted, 4 no such
+    target or probe, 5 too many losses. If a COMMAND fails, its exit code
+    replaces 0.
     """
 
 

@@ -19,11 +19,11 @@ from rbtrace_py.session.targets.targets import Targets
 @o.json_option
 @o.output_option
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> None:
-    """Show how much memory a process uses: its own, Ruby's objects, GC.stat.
+    """Show a process's memory: resident size, Ruby objects, GC.stat.
 
-    Asked is the process, through its agent (`eval --help` says how to load it).
-    Objects are counted by walking the heap, which stops the program meanwhile:
-    some 20 ms for a million of them.
+    The agent in the process answers (see `eval --help` for how to load it).
+    Counting objects walks the heap, which pauses the program: about 20 ms per
+    million objects.
 
     \b
     Examples:

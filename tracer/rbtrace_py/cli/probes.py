@@ -22,10 +22,10 @@ from rbtrace_py.session.targets.targets import Targets
 def command(
     targets: Targets, words: tuple[str, ...], as_json: bool, **values: Any
 ) -> None:
-    """List the USDT probes of a process: its own, Ruby's, those of libraries.
+    """List the USDT probes of a process: its own, Ruby's and those of its libraries.
 
-    Words after the target choose among them, by name or glob. Those that
-    somebody traces now are marked. A process of your own needs no root.
+    Names or globs after the target select probes. Probes that a tool traces right
+    now are marked. Your own processes need no root.
 
     \b
     Examples:

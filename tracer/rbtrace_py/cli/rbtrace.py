@@ -24,29 +24,30 @@ from rbtrace_py.report.text import escape
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="")
 @click.pass_context
 def command(ctx: click.Context, words: tuple[str, ...]) -> int:
-    """Take rbtrace's own flags, and do the same with our commands.
+    """Accept rbtrace's flags.
 
-    The command that does it is printed first. Of several things to do the first
-    of fork, backtraces, memory, heapdump, shapesdump, eval and console is done.
+    The equivalent rbtrace-py command is printed first. If several actions are
+    given, only the first of fork, backtraces, memory, heapdump, shapesdump, eval
+    and console runs.
 
     \b
-      -p PID..., --ps REGEX, -x (--exec) COMMAND...  of whom
-      -f, -m METHOD..., -c NAME|FILE..., -g (--gc)   calls; of --exec alone all
+      -p PID..., --ps REGEX, -x (--exec) COMMAND...  targets
+      -f, -m METHOD..., -c NAME|FILE..., -g (--gc)   calls (--exec alone: all)
       -s [MS], -l (--slowcpu) [MS]                   calls --slow, --slowcpu
       -w (--slow-methods) METHOD...                  calls --slow-methods
-      -t, -n, -r N, -o FILE, -a                      calls, as there
+      -t, -n, -r N, -o FILE, -a                      the same options of calls
       -e CODE                                        eval
       -i                                             console
       -b (--backtraces), --backtrace N               backtraces, eval
       -y (--memory)                                  memory
       -h [FILE] (--heapdump), --shapesdump [FILE]    heapdump, shapesdump
       -k (--fork)                                    fork
-      -u (--timeout) SECONDS                         as there
-      -v (--version)                                 our version
-      -d (--devmode), --wait SECONDS                 taken; not needed here
+      -u (--timeout) SECONDS                         --timeout
+      -v (--version)                                 version of rbtrace-py
+      -d (--devmode), --wait SECONDS                 ignored; not needed here
 
-    Our own --c-calls, --attach and --yes go with them. The process must have
-    the agent (`eval --help` says how to load it), not rbtrace's gem.
+    rbtrace-py's --c-calls, --attach and --yes work as well. The process must have
+    loaded the agent (see `eval --help`), not rbtrace's gem.
 
     \b
     Examples:

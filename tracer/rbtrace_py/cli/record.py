@@ -33,24 +33,24 @@ from rbtrace_py.session.targets.targets import Targets
 @r.states_option
 @r.reverse_option
 @r.title_option
-@click.option("-a", "--append", is_flag=True, help="Add to a recording that is there.")
+@click.option("-a", "--append", is_flag=True, help="Append to an existing recording.")
 @o.limit_options
 @s.loss_options
 @o.report_output_option
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     """Record the Ruby stacks of a running process to a file.
 
-    Every sample is kept, with its time, thread and state; `rbtrace-py report`
-    makes any format of it. With --format, or a file whose name says another
-    format (-o shop.svg), that is made at the end instead. A recording is whole
-    up to its last second however the command ends.
+    Every sample is kept with its time, thread and state; `rbtrace-py report`
+    converts the recording to any format. With --format, or a file name of another
+    format (-o shop.svg), the result is written in that format at the end instead.
+    However the command ends, at most the last second of a recording is missing.
 
     \b
     Examples:
       rbtrace-py record 1234                        until Ctrl-C
       rbtrace-py record 1234 -d 30 -o shop.rbrec
       rbtrace-py record 1234 -d 30 -o shop.svg      a flame graph
-      sudo rbtrace-py record -- bundle exec rake    runs as who called sudo
+      sudo rbtrace-py record -- bundle exec rake    runs as your own user
       rbtrace-py report shop.rbrec --format speedscope
     """
     if words:

@@ -43,9 +43,9 @@ _STATES = {state.name.lower(): state for state in ThreadState}
     "wanted",
     type=r.FormatChoice([*FORMATS, *CALL_FORMATS]),
     metavar="FORMAT",
-    help=f"{', '.join(FORMATS)}; of calls also {' or '.join(CALL_FORMATS)}.",
+    help=f"{', '.join(FORMATS)}; for calls also {' or '.join(CALL_FORMATS)}.",
 )
-@click.option("--diff", is_flag=True, help="Compare two files, before and after.")
+@click.option("--diff", is_flag=True, help="Compare two files: before, after.")
 @click.option(
     "--thread", "thread", metavar="REGEX", help="Only threads whose name matches."
 )
@@ -54,32 +54,30 @@ _STATES = {state.name.lower(): state for state in ThreadState}
     "states_",
     type=click.Choice(list(_STATES)),
     multiple=True,
-    help="Only threads that were in this state; may be given again.",
+    help="Only threads in this state; repeatable.",
 )
 @click.option(
-    "-p", "--pid", "pids", type=int, multiple=True, help="Only this process; likewise."
+    "-p", "--pid", "pids", type=int, multiple=True, help="Only this pid; repeatable."
 )
 @r.lines_option
 @r.threads_option
 @r.states_option
 @o.idle_option
 @r.reverse_option
-@click.option(
-    "--cpu", is_flag=True, help="Of each call how much its thread was on a CPU."
-)
+@click.option("--cpu", is_flag=True, help="Show each call's on-CPU time.")
 @r.title_option
 @o.report_output_option
 def command(files: tuple[str, ...], diff: bool, **values: Any) -> int:
-    """Show what is in a recording, or what changed between two.
+    """Show a recording, or compare two.
 
-    Without --format the name of -o says which (as of `stacks`); else it is a
-    summary by method, and of `calls --record` the calls. flamegraph, speedscope,
-    pprof, callgrind, perfetto and chrome are written to a file beside the
-    recording unless -o names one (- is standard output).
+    Without --format, the extension of -o selects the format (see `stacks`). The
+    default is a summary by method, or the calls if the recording is from `calls
+    --record`. Flame graphs, speedscope, pprof, callgrind, perfetto and chrome go to
+    a file beside the recording unless -o names one (- is standard output).
 
-    --diff takes two recordings, or two results of latency, of its --json or
-    --hlog: methods whose share grew or shrank (with --format flamegraph a red
-    and blue one), or percentiles and histograms.
+    --diff compares two recordings, or two latency results from --json or --hlog.
+    For recordings it shows methods whose share grew or shrank (with --format
+    flamegraph, in red and blue); for latency results, percentiles and histograms.
 
     \b
     Examples:

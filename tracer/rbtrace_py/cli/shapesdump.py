@@ -27,15 +27,15 @@ def command(
     yes: bool,
     time_limit: float,
 ) -> None:
-    """Write every object shape of a Ruby process to a file, a line of JSON each.
+    """Write every object shape of a Ruby process to a file, one line of JSON each.
 
-    PID [FILE]: as ObjectSpace.dump_shapes writes it, which Ruby has since 3.3.
-    Shapes say which instance variables objects have, in which order they were
-    set; many of one class cost speed. FILE is as of `heapdump`; without it,
-    shapesdump-PID.json.
+    PID [FILE]: the format is that of ObjectSpace.dump_shapes, in Ruby 3.3 and
+    later. A shape is the list of instance variables an object has, in the order
+    they were set; many shapes for one class cost speed. FILE works as for
+    `heapdump`; the default is shapesdump-PID.json.
 
-    It needs the agent in the process (`eval --help` says how to load it), and
-    memory for a copy of it (`heapdump --help`).
+    The process must have loaded the agent (see `eval --help`) and have memory for a
+    copy of itself (see `heapdump --help`).
 
     \b
     Examples:

@@ -36,14 +36,16 @@ from rbtrace_py.session.targets.targets import Targets
 @o.limit_options
 @s.loss_options
 @click.option(
-    "--calls", is_flag=True, help="Every call, by the agent's hook, instead of samples."
+    "--calls",
+    is_flag=True,
+    help="Trace every call with the agent's hook instead of sampling.",
 )
 @click.option(
     "--weight",
     type=click.Choice(["time", "calls"]),
     default="time",
     show_default=True,
-    help="Of --calls: a stack's own time in ns, or how often it was called.",
+    help="With --calls: weight stacks by self time in ns, or by calls.",
 )
 @m.selecting_options
 @o.attach_option
@@ -52,19 +54,19 @@ from rbtrace_py.session.targets.targets import Targets
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     """Sample the Ruby stacks of a running process and print them, folded.
 
-    Reads the target's memory from outside: no gem, no BPF, and the target is
-    not stopped. Ctrl-C ends it and prints what was seen. --count is of samples.
-    Without --format the file's name says it: .svg is a flame graph, .json for
-    speedscope, .pb.gz and .pprof for pprof, .callgrind, .folded and .txt folded,
-    .rbrec a recording. flamegraph, speedscope, pprof and callgrind are written to
-    a file unless -o names one (- is standard output).
+    Sampling needs no gem and no BPF: memory is read without pausing the process.
+    Ctrl-C stops and prints the result. --count counts samples. Without --format,
+    the extension of the output file selects the format: .svg is a flame graph,
+    .json speedscope, .pb.gz and .pprof pprof, .callgrind callgrind, .folded and
+    .txt folded, .rbrec a recording. Flame graphs, speedscope, pprof and callgrind
+    go to a file unless -o names one (- is standard output).
 
-    --calls asks the agent in the process for every entry and return instead:
-    call trees with exact counts and times, in the same formats.
+    --calls asks the agent in the process for every entry and return instead: call
+    trees with exact counts and times, in the same formats.
 
     \b
     Examples:
-      rbtrace-py stacks 1234                        at Ctrl-C: a line a stack
+      rbtrace-py stacks 1234                        on Ctrl-C: a line per stack
       rbtrace-py stacks 1234 -d 10 --format summary
       rbtrace-py stacks 1234 --mode wall --threads --no-idle
       rbtrace-py stacks 1234 -d 30 -o shop.svg      a flame graph

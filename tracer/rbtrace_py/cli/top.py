@@ -33,21 +33,21 @@ _RECENT_SECONDS = 5.0
 @click.command("top", options_metavar="[OPTIONS]")
 @o.takes_only_target
 @s.sampling_options("cpu")
-@click.option("--rows", type=click.IntRange(1), help="Methods at most.")
+@click.option("--rows", type=click.IntRange(1), help="Maximum number of methods.")
 @o.interval_option
 @o.limit_options
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
-    """Show, live, which methods and threads of a Ruby process are busy.
+    """Show the busiest methods and threads of a Ruby process, live.
 
-    Samples as `stacks` does. Self: share of samples with the method on top of
-    the stack. Total: share of those it is in at all. 100 % is one CPU for the
-    time that passed; with --mode wall it is all samples. ? shows the keys.
-    Without a terminal each interval (1 s) is some lines.
+    Samples as `stacks` does. Self: share of samples with the method on top of the
+    stack. Total: share of samples with the method anywhere on the stack. 100 % is
+    one CPU for the elapsed time; with --mode wall, all samples. Press ? for the
+    keys. Without a terminal, each interval (1 s) prints a few lines.
 
     \b
     Examples:
       rbtrace-py top 1234
-      rbtrace-py top 1234 --mode wall --no-idle     also who waits for the lock
+      rbtrace-py top 1234 --mode wall --no-idle   also waiting for the GVL
       rbtrace-py top --subprocesses --ps '^puma [0-9]'
       rbtrace-py top 1234 -i 5 --rows 20 | tee top.txt
       rbtrace-py top -- ruby script.rb

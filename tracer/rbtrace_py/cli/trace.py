@@ -56,33 +56,34 @@ QUIET_SECONDS = 1.0
 @click.option(
     "--template",
     metavar="TEXT",
-    help="A line of your own: in braces "
+    help="Format of each line. Fields in braces: "
     + ", ".join(FIELDS)
-    + " and the probes' operands.",
+    + " and names of arguments.",
 )
 @click.option(
     "--string-size",
     type=click.IntRange(8, 4096),
     default=128,
     show_default=True,
-    help="Bytes of a text that are shown.",
+    help="Bytes to show of each string.",
 )
 @click.option(
-    "--backtrace", is_flag=True, help="Below each exception of raise where it was."
+    "--backtrace", is_flag=True, help="Print the backtrace of each exception (raise)."
 )
 @m.source_options
 @o.json_option
 @o.output_option
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
-    """Print every event of probes: time, thread, probe, arguments.
+    """Print each probe event: time, thread, probe, arguments.
 
-    With several processes a thread is PID/TID.
+    With several processes, threads are shown as PID/TID.
 
-    raise is every exception with its message and place, by the agent inside the
-    process where it has loaded it; else by Ruby's own probe, without message.
+    raise is every exception, with message and place if the process has loaded the
+    agent, without a message if Ruby's built-in probe reports it.
 
-    Events that come faster than they can be written are lost, counted, and
-    shown at the end; then the exit code is 5 if more were lost than shown.
+    Events that arrive faster than they can be written are lost and counted; the
+    count is shown at the end. The exit code is 5 if more events were lost than
+    shown.
 
     \b
     Examples:

@@ -20,10 +20,10 @@ from rbtrace_py.session.targets.targets import Targets
 @o.json_option
 @o.output_option
 def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
-    """Show how the values of an operand are distributed.
+    """Show the distribution of an argument's values.
 
-    Of a number it is a histogram to three significant digits; the values of a
-    text, a symbol or a truth value are counted. The operand is the last word.
+    Numbers give a histogram with three significant digits; strings, symbols and
+    booleans are counted. The argument's name is the last word.
 
     \b
     Examples:

@@ -27,7 +27,7 @@ Dump = Callable[[Process, Write], int]
 _TOLD_SECONDS = 0.5
 
 file_option = click.option(
-    "-o", "--output", "file", type=WritableFile(), help="The same as FILE."
+    "-o", "--output", "file", type=WritableFile(), help="Same as FILE."
 )
 
 

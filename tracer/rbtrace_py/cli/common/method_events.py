@@ -24,13 +24,13 @@ selecting_options = o.chain(
         "selectors",
         multiple=True,
         metavar="SELECTOR",
-        help="Only such methods: total, Order#total, Order.find, Order#, Order.;"
-        " may be repeated.",
+        help="Only matching methods: total, Order#total, Order.find, Order#, Order.;"
+        " repeatable.",
     ),
     click.option(
         "--c-calls",
         is_flag=True,
-        help="Methods written in C too; the process stays slower afterwards.",
+        help="Include methods written in C; the process stays slower afterwards.",
     ),
 )
 
@@ -39,8 +39,8 @@ _via_option = click.option(
     type=click.Choice(["auto", "agent", "probes"]),
     default="auto",
     show_default=True,
-    help="Who tells of methods, gc, raise and objects: the agent's hook, or Ruby's"
-    " own probes.",
+    help="Event source for methods, gc, raise and objects: the agent's hook or"
+    " Ruby's built-in probes.",
 )
 
 source_options = o.chain(_via_option, o.attach_option)
@@ -59,7 +59,7 @@ sort_option = click.option(
     type=click.Choice(SORTS),
     default="total",
     show_default=True,
-    help="Order of a table of methods.",
+    help="Sort order of a table of methods.",
 )
 
 

@@ -93,27 +93,25 @@ target_options = chain(
         metavar="PID[,PID]",
         multiple=True,
         shell_complete=complete_pid,
-        help="The same as PID.",
+        help="Same as PID.",
     ),
     click.option(
         "--ps",
         metavar="REGEX",
-        help="Instead of PID: the process whose command line matches, one with Ruby"
-        " if some have it; asks when several do.",
+        help="Target the process whose command line matches, instead of PID. Prefers"
+        " Ruby processes; asks if several match.",
     ),
-    click.option(
-        "--subprocesses", is_flag=True, help="Children of the target join it."
-    ),
+    click.option("--subprocesses", is_flag=True, help="Include child processes."),
 )
 
 event_options = chain(
-    click.option("--by", metavar="ARG", help="Group by an operand, or by pid or tid."),
+    click.option("--by", metavar="ARG", help="Group by an argument, pid or tid."),
     click.option(
         "--max-keys",
         type=click.IntRange(1, 1_000_000),
         default=1000,
         show_default=True,
-        help="Keys kept with --by; the rest is (other).",
+        help="Groups to keep with --by; the rest is (other).",
     ),
 )
 
@@ -121,30 +119,33 @@ filter_option = click.option(
     "--filter",
     "filter_",
     metavar="EXPR",
-    help="Only events for which this is true, e.g. 'id > 10 and sku == \"abc\"'.",
+    help="Only matching events, e.g. 'id > 10 and sku == \"abc\"'.",
 )
 
 wait_option = click.option(
-    "--wait", is_flag=True, help="Wait for a probe that is not there yet."
+    "--wait", is_flag=True, help="Wait for probes that do not exist yet."
 )
 
 yes_option = click.option(
     "--yes",
     is_flag=True,
-    help="Without asking, also where that does harm.",
+    help="Skip confirmation, even for operations that can harm the process.",
 )
 
 limit_options = chain(
     click.option(
-        "-d", "--duration", type=Seconds(), help="End after so long (10, 500ms, 2m)."
+        "-d", "--duration", type=Seconds(), help="Stop after TIME (10, 500ms, 2m)."
     ),
     click.option(
-        "-n", "--count", type=click.IntRange(1), help="End after so many events."
+        "-n", "--count", type=click.IntRange(1), help="Stop after this many events."
     ),
 )
 
 interval_option = click.option(
-    "-i", "--interval", type=Seconds(), help="Report every so often, what came in it."
+    "-i",
+    "--interval",
+    type=Seconds(),
+    help="Print a report every TIME, covering that interval.",
 )
 
 grouping_options = chain(
@@ -162,18 +163,18 @@ unit_option = click.option(
     type=click.Choice(["auto", "ns", "us", "ms", "s"]),
     default="auto",
     show_default=True,
-    help="Unit of times.",
+    help="Time unit.",
 )
 
 pause_option = click.option(
-    "--pause", is_flag=True, help="Stop the target while its stacks are read."
+    "--pause", is_flag=True, help="Pause the target while its stacks are read."
 )
 
 idle_option = click.option(
     "--idle/--no-idle",
     default=None,
-    help="Show idle threads too, those that wait for work; or, with --no-idle, no"
-    " thread that sleeps.",
+    help="Include idle threads, which wait for work; --no-idle leaves out every"
+    " sleeping thread.",
 )
 
 ruby_version_option = click.option(
@@ -181,14 +182,14 @@ ruby_version_option = click.option(
     "--force-version",
     "ruby_version",
     metavar="VERSION",
-    help="Read it as this Ruby, whatever it says it is.",
+    help="Use the layout of this Ruby version, whatever the process reports.",
 )
 
 nonblocking_option = click.option(
     "--nonblocking",
     is_flag=True,
     hidden=True,
-    help="The default here; py-spy's and rbspy's name for it.",
+    help="The default; accepted for py-spy and rbspy users.",
 )
 
 
@@ -197,7 +198,7 @@ layout_option = click.option(
     "saved_layout",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Offsets that `layout --save` wrote, for a stripped build.",
+    help="Offsets saved by `layout --save`, for a stripped build.",
 )
 
 
@@ -232,8 +233,8 @@ json_option = click.option(
 
 
 _OUTPUT_HELP = (
-    "Write to a file instead of standard output; its name says the format where no"
-    " option does: .json, and of stacks .svg, .pb.gz, .folded, .rbrec."
+    "Write to FILE instead of standard output. Its extension selects the format"
+    " unless an option does: .json; for stacks also .svg, .pb.gz, .folded, .rbrec."
 )
 
 
@@ -283,7 +284,7 @@ attach_option = click.option(
     "--attach",
     "attaches",
     is_flag=True,
-    help="Put the agent into the process if it is not there (`attach --help`).",
+    help="Load the agent if the process lacks it (see `attach --help`).",
 )
 
 
@@ -302,7 +303,7 @@ def time_limit_option(default: float, most: float) -> Callable[[Command], Comman
         default=default,
         show_default=f"{default:g}s",
         callback=check,
-        help="How long it may take in the process; then it is ended.",
+        help="Time limit in the process.",
     )
 
 

@@ -49,7 +49,7 @@ format_option = click.option(
     type=FormatChoice(list(FORMATS)),
     metavar="FORMAT",
     help=f"{', '.join(list(FORMATS)[:-1])} or {list(FORMATS)[-1]};"
-    " by default as the name of -o says.",
+    " by default from the extension of -o.",
 )
 """``choose_format`` settles it."""
 
@@ -64,16 +64,16 @@ def choose_format(values: dict[str, Any], default: str) -> str:
 
 
 lines_option = click.option(
-    "--lines", is_flag=True, help="Tell lines of a method apart."
+    "--lines", is_flag=True, help="Separate the lines of a method."
 )
-threads_option = click.option("--threads", is_flag=True, help="Tell threads apart.")
+threads_option = click.option("--threads", is_flag=True, help="Separate threads.")
 states_option = click.option(
-    "--states", is_flag=True, help="Tell running, waiting and sleeping apart."
+    "--states", is_flag=True, help="Separate the states running, waiting and sleeping."
 )
 reverse_option = click.option(
-    "--reverse", is_flag=True, help="The innermost frame first."
+    "--reverse", is_flag=True, help="Put the innermost frame first."
 )
-title_option = click.option("--title", default="", help="What stands above it.")
+title_option = click.option("--title", default="", help="Title of the report.")
 
 
 def options_of(values: dict[str, Any], stream: BinaryIO | None = None) -> ReportOptions:

@@ -39,17 +39,17 @@ def sampling_options(mode: str) -> Callable[[Command], Command]:
             type=click.FloatRange(0, MAX_RATE, min_open=True),
             default=99.0,
             show_default=True,
-            help="Looks a second.",
+            help="Samples per second.",
         ),
         click.option(
             "--mode",
             type=click.Choice([mode.value for mode in SamplingMode]),
             default=mode,
             show_default=True,
-            help="Threads on a CPU, all of them with their states, or those that"
-            " hold Ruby's lock (GVL).",
+            help="Sample threads on CPU, all threads with their states, or threads"
+            " that hold the GVL.",
         ),
-        click.option("--gil", is_flag=True, hidden=True, help="--mode gvl, in py-spy."),
+        click.option("--gil", is_flag=True, hidden=True, help="py-spy's --mode gvl."),
         o.idle_option,
         o.pause_option,
         o.nonblocking_option,
@@ -65,9 +65,9 @@ loss_options = o.chain(
         default=5.0,
         show_default=True,
         metavar="PERCENT",
-        help="Exit with 5 if more stacks than this could not be read.",
+        help="Exit with 5 if more than this share of samples failed.",
     ),
-    click.option("--silent", is_flag=True, help="No progress, and no sum at the end."),
+    click.option("--silent", is_flag=True, help="Hide progress and the final summary."),
 )
 
 
