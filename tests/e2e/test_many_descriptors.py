@@ -12,7 +12,7 @@ import pytest
 from processes import Target
 from rbtrace_py.agent.arming import Selector
 from rbtrace_py.aggregate.calls import Happened
-from rbtrace_py.linux.ready import readable
+from rbtrace_py.linux.readable import readable
 from rbtrace_py.session.methods.calls import Calls, CallsOptions
 from rbtrace_py.session.methods.tables import Methods
 from rbtrace_py.session.targets.targets import Targets

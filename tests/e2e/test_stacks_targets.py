@@ -21,7 +21,7 @@ from processes import LIB, ROOT, TARGETS, TIMEOUT, Target, read_line
 from rbtrace_py.errors import NotPermitted
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.processes import children
-from rbtrace_py.linux.ptrace import paused
+from rbtrace_py.linux.ptrace.pause import paused
 from rubies import OTHERS, ruby
 
 STATES = str(TARGETS / "states.rb")

@@ -19,7 +19,7 @@ import tags
 from processes import times
 from rbtrace_py.linux.memory import ProcessMemory, RecordingMemory, ReplayMemory
 from rbtrace_py.linux.process import Process
-from rbtrace_py.linux.ptrace import paused
+from rbtrace_py.linux.ptrace.pause import paused
 from rbtrace_py.model.stacks import Frame, FrameKind, SampleFlags, ThreadState
 from rbtrace_py.rubyvm.vm import RubyVM, Walked
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import time
 
-from rbtrace_py.linux.memfile import MemoryFile
+from rbtrace_py.linux.memory_file import MemoryFile
 from rbtrace_py.linux.process import Process
-from rbtrace_py.linux.restart import as_if_not_stopped
-from rbtrace_py.linux.sigframe import Registers, below
-from rbtrace_py.linux.tracee import Tracee, TraceeStop
+from rbtrace_py.linux.ptrace.restart import as_if_not_stopped
+from rbtrace_py.linux.ptrace.signal_frame import Registers, below
+from rbtrace_py.linux.ptrace.tracee import Tracee, TraceeStop
 
 _SIGSEGV = 11
 _HOME = 0x1000

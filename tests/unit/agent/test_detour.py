@@ -19,11 +19,11 @@ from rbtrace_py.agent.addresses import Landing, find_landing
 from rbtrace_py.agent.detour import Busy, Detour, Late
 from rbtrace_py.errors import NoSuchTarget, NotPermitted, RbtraceError
 from rbtrace_py.linux.binaries import group_files, open_mapped
+from rbtrace_py.linux.elf.symbols import SymbolTable, load_bias
 from rbtrace_py.linux.maps import mappings
-from rbtrace_py.linux.memfile import MemoryFile
+from rbtrace_py.linux.memory_file import MemoryFile
 from rbtrace_py.linux.process import Process
-from rbtrace_py.linux.symbols import SymbolTable, load_bias
-from rbtrace_py.linux.tracee import Tracee
+from rbtrace_py.linux.ptrace.tracee import Tracee
 
 pytestmark = pytest.mark.usefixtures("root")
 DONE = threading.Event()

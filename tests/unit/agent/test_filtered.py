@@ -10,7 +10,7 @@ from filtering import EPERM, KILL, forbidding
 from rbtrace_py.agent.client import Agent
 from rbtrace_py.agent.filtered import NEEDED, OPTIONAL, denied_call
 from rbtrace_py.linux.process import Process
-from rbtrace_py.linux.seccomp import Call, parse_filter
+from rbtrace_py.linux.ptrace.seccomp import Call, parse_filter
 from rbtrace_py.session.inside.attach import attach
 from rbtrace_py.session.inside.commands import evaluate
 from rubies import EACH

@@ -26,9 +26,9 @@ from rbtrace_py.agent.refusal import Refused
 from rbtrace_py.agent.text import ROOM_SIZE, Text, is_room, room_address
 from rbtrace_py.errors import NoSuchTarget, NotPermitted, NotRuby, VmNotStarted
 from rbtrace_py.linux.maps import mappings
-from rbtrace_py.linux.memfile import MemoryFile
+from rbtrace_py.linux.memory_file import MemoryFile
 from rbtrace_py.linux.process import Process
-from rbtrace_py.linux.tracee import Tracee
+from rbtrace_py.linux.ptrace.tracee import Tracee
 from rbtrace_py.session.inside.injection import ruby_addresses
 
 __all__ = ["bell"]

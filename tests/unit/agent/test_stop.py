@@ -18,7 +18,7 @@ import pytest
 from injecting import LIMIT, Bell, bell, injected, ring
 
 from rbtrace_py.agent import inject
-from rbtrace_py.linux import scheduling
+from rbtrace_py.linux.ptrace import scheduling
 from rubies import EACH
 
 __all__ = ["bell"]

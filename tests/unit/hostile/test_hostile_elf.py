@@ -21,12 +21,12 @@ import pytest
 from elfmaker import TEXT_ADDRESS, Elf, image_note, note, site_note
 
 from rbtrace_py.errors import BadElf
-from rbtrace_py.linux import elf as elf_module
-from rbtrace_py.linux import notes as notes_module
 from rbtrace_py.linux import probes as probes_module
 from rbtrace_py.linux.binaries import MappedFile, OpenBinary
-from rbtrace_py.linux.elf import Budget, ElfFile
-from rbtrace_py.linux.notes import image_signature, read_notes
+from rbtrace_py.linux.elf import notes as notes_module
+from rbtrace_py.linux.elf import reader as elf_module
+from rbtrace_py.linux.elf.notes import image_signature, read_notes
+from rbtrace_py.linux.elf.reader import Budget, ElfFile
 from rbtrace_py.linux.probes import ProbeCache, Problem, probes_of_file, scan_probes
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.probes import Binary, Probe

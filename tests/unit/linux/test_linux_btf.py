@@ -15,7 +15,7 @@ from linux_targets import compile_c
 from rbtrace_py.errors import NotPermitted
 from rbtrace_py.linux import btf as module
 from rbtrace_py.linux.btf import VMLINUX, Btf, NoBtf
-from rbtrace_py.linux.elf import ElfFile
+from rbtrace_py.linux.elf.reader import ElfFile
 
 SOURCE = """
 #include <stddef.h>

@@ -17,7 +17,7 @@ from coremaker import Core, files_note, program_note, thread_note
 from linux_targets import compile_c, running
 
 from rbtrace_py.errors import BadElf, NotPermitted, RbtraceError, UnreadableMemory
-from rbtrace_py.linux.core import CoreFile
+from rbtrace_py.linux.elf.core import CoreFile
 from rbtrace_py.linux.unpack import open_unpacked
 
 CORES = Path(__file__).resolve().parents[4] / "shared" / "coredumps"

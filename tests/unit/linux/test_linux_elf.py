@@ -11,7 +11,7 @@ import pytest
 from elfmaker import DATA_ADDRESS, PAGE, TEXT_ADDRESS, Elf, site_note
 
 from rbtrace_py.errors import BadElf
-from rbtrace_py.linux.elf import PF_W, PF_X, ElfFile, name_at
+from rbtrace_py.linux.elf.reader import PF_W, PF_X, ElfFile, name_at
 
 OpenBytes = Callable[[bytes], int]
 

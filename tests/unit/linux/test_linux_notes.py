@@ -19,14 +19,14 @@ from elfmaker import (
 )
 
 from rbtrace_py.errors import BadElf
-from rbtrace_py.linux.elf import ElfFile
-from rbtrace_py.linux.notes import (
+from rbtrace_py.linux.elf.notes import (
     Notes,
     StapsdtNote,
     image_signature,
     parse_image_note,
     read_notes,
 )
+from rbtrace_py.linux.elf.reader import ElfFile
 from rbtrace_py.model.probes import Operand, OperandRole, OperandType, ProbeRole
 
 OpenBytes = Callable[[bytes], int]

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rbtrace_py.linux.elf import EM_AARCH64, EM_X86_64
-from rbtrace_py.linux.operands import (
+from rbtrace_py.linux.elf.operands import (
     AARCH64_REGISTERS,
     MAX_OPERANDS,
     X86_64_REGISTERS,
     parse_operand,
     parse_operands,
 )
+from rbtrace_py.linux.elf.reader import EM_AARCH64, EM_X86_64
 from rbtrace_py.model.probes import Location, LocationKind
 
 CONSTANT, REGISTER, MEMORY = LocationKind

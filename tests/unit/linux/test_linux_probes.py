@@ -15,7 +15,7 @@ from linux_targets import HERE, LIBRARY, compile_c, is_root, running
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux import probes as module
 from rbtrace_py.linux.binaries import open_binary
-from rbtrace_py.linux.elf import ElfFile
+from rbtrace_py.linux.elf.reader import ElfFile
 from rbtrace_py.linux.maps import mappings
 from rbtrace_py.linux.probes import (
     ProbeCache,

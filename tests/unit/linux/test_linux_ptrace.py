@@ -20,7 +20,7 @@ from linux_targets import compile_c, running
 from public_copy import PYTHON, PublicCopy
 from rbtrace_py.errors import NoSuchTarget, NotPermitted, RbtraceError
 from rbtrace_py.linux.process import Process, parse_stat
-from rbtrace_py.linux.ptrace import paused
+from rbtrace_py.linux.ptrace.pause import paused
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -244,7 +244,7 @@ PAUSE = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
 from rbtrace_py.linux.process import Process
-from rbtrace_py.linux.ptrace import paused
+from rbtrace_py.linux.ptrace.pause import paused
 with Process(int(sys.argv[2])) as process:
     while True:
         with paused(process, 60):
@@ -310,7 +310,7 @@ def test_a_thread_that_does_not_stop(
     program: Path, counts: Counts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that waits for a disk: the others are let go, and it too."""
-    from rbtrace_py.linux import ptrace
+    from rbtrace_py.linux.ptrace import pause as ptrace
 
     with running(program, counts.path, *"sn") as target, Process(target.pid) as process:
         real = ptrace.ptrace

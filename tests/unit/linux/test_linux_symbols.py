@@ -19,16 +19,16 @@ from linux_targets import compile_c, running
 
 import rubies
 from rbtrace_py.errors import BadElf
-from rbtrace_py.linux.elf import ElfFile
-from rbtrace_py.linux.maps import mappings
-from rbtrace_py.linux.process import Process
-from rbtrace_py.linux.symbols import (
+from rbtrace_py.linux.elf.reader import ElfFile
+from rbtrace_py.linux.elf.symbols import (
     SymbolTable,
     build_id,
     build_id_in,
     debug_link,
     load_bias,
 )
+from rbtrace_py.linux.maps import mappings
+from rbtrace_py.linux.process import Process
 
 SOURCE = """
 int shared_number = 0x12345678;

@@ -15,7 +15,7 @@ from filtering import (
     forbidding,
     like_dockers,
 )
-from rbtrace_py.linux.seccomp import Call, answers, is_allowed, parse_filter
+from rbtrace_py.linux.ptrace.seccomp import Call, answers, is_allowed, parse_filter
 
 
 def said(program: bytes, number: int, *arguments: int | None) -> set[int]:

@@ -16,8 +16,8 @@ import pytest
 
 from rbtrace_py.errors import BadElf
 from rbtrace_py.linux import cache
-from rbtrace_py.linux.elf import ElfFile
-from rbtrace_py.linux.symbols import build_id, debug_link
+from rbtrace_py.linux.elf.reader import ElfFile
+from rbtrace_py.linux.elf.symbols import build_id, debug_link
 from rbtrace_py.rubyvm import dwarf
 from rbtrace_py.rubyvm.dwarf import FromDwarf, fields_from_dwarf
 from rbtrace_py.rubyvm.layout import Field, Table

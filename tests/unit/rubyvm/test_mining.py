@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from rbtrace_py.linux.elf import PF_X, ElfFile
+from rbtrace_py.linux.elf.reader import PF_X, ElfFile
+from rbtrace_py.linux.elf.symbols import Symbol, SymbolTable
 from rbtrace_py.linux.process import Process
-from rbtrace_py.linux.symbols import Symbol, SymbolTable
 from rbtrace_py.rubyvm.attach import attach
 from rbtrace_py.rubyvm.detect import find_ruby
 from rbtrace_py.rubyvm.layouts import layout_from, table_for

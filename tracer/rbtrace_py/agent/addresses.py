@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from rbtrace_py.errors import BadElf, NotPermitted
 from rbtrace_py.linux.binaries import MappedFile, group_files, open_mapped
-from rbtrace_py.linux.elf import PF_X, Budget, ElfFile
+from rbtrace_py.linux.elf.reader import PF_X, Budget, ElfFile
+from rbtrace_py.linux.elf.symbols import SymbolTable, load_bias
 from rbtrace_py.linux.maps import mappings
 from rbtrace_py.linux.process import Process
-from rbtrace_py.linux.sigframe import RETURN_CODE
-from rbtrace_py.linux.symbols import SymbolTable, load_bias
+from rbtrace_py.linux.ptrace.signal_frame import RETURN_CODE
 
 _MOST_CODE = 64 << 20
 _LIBC = ("libc.", "libc-", "ld-musl-")

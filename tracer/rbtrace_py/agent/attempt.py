@@ -14,10 +14,10 @@ from rbtrace_py.agent.refusal import check_program, check_state, is_filtered, re
 from rbtrace_py.agent.text import ROOM_SIZE, Text, is_room, room_address
 from rbtrace_py.errors import RbtraceError, UnreadableMemory
 from rbtrace_py.linux.maps import mappings
-from rbtrace_py.linux.memfile import MemoryFile
 from rbtrace_py.linux.memory import ProcessMemory
+from rbtrace_py.linux.memory_file import MemoryFile
 from rbtrace_py.linux.process import Process, parse_status
-from rbtrace_py.linux.tracee import Tracee
+from rbtrace_py.linux.ptrace.tracee import Tracee
 
 Step = Callable[[str], None]
 

@@ -15,18 +15,18 @@ import time
 from collections.abc import Callable
 
 from rbtrace_py.errors import RbtraceError
-from rbtrace_py.linux import sigframe
 from rbtrace_py.linux.maps import mappings
-from rbtrace_py.linux.memfile import MemoryFile
 from rbtrace_py.linux.memory import ProcessMemory
+from rbtrace_py.linux.memory_file import MemoryFile
 from rbtrace_py.linux.process import Process
-from rbtrace_py.linux.restart import (
+from rbtrace_py.linux.ptrace import signal_frame
+from rbtrace_py.linux.ptrace.restart import (
     as_if_not_stopped,
     not_restarted,
     without_kernel,
 )
-from rbtrace_py.linux.sigframe import SIGRETURN, Registers
-from rbtrace_py.linux.tracee import Tracee, TraceeStop
+from rbtrace_py.linux.ptrace.signal_frame import SIGRETURN, Registers
+from rbtrace_py.linux.ptrace.tracee import Tracee, TraceeStop
 
 _USER_CODE = 0x33
 """``__USER_CS``: 64-bit code."""
@@ -107,8 +107,8 @@ class Detour:
             self._check()
             self._xstate = self._tracee.xstate()
             self._mask = self._tracee.mask()
-            area = sigframe.vector_area(self._xstate)
-            self._vectors = sigframe.below(self._registers) - len(area) & -64
+            area = signal_frame.vector_area(self._xstate)
+            self._vectors = signal_frame.below(self._registers) - len(area) & -64
             self._floor = self._vectors
             self._memory.write(self._vectors, area)
         except BaseException:
@@ -131,7 +131,7 @@ class Detour:
             raise self._busy("it is in 32-bit code")
         if self._is_in_rseq(registers.rip):
             raise self._busy("it is in a restartable sequence (rseq)")
-        if not self._has_room(sigframe.below(registers)):
+        if not self._has_room(signal_frame.below(registers)):
             raise self._busy("there is no room on its stack")
 
     def _busy(self, why: str) -> Busy:
@@ -174,10 +174,10 @@ class Detour:
         It stands when this comes back: for another ``run``, or ``finish``.
         """
         # Below what an earlier run may still need to find its way back.
-        frame_at = (self._floor & -16) - sigframe.FRAME_SIZE
+        frame_at = (self._floor & -16) - signal_frame.FRAME_SIZE
         top = self._floor = frame_at - 8
         home = without_kernel(self._registers)
-        frame = sigframe.frame(home, self._mask, self._vectors)
+        frame = signal_frame.frame(home, self._mask, self._vectors)
         self._memory.write(top, struct.pack("<Q", self._restore) + frame)
         self._at("written")
         self._tracee.set_registers(self._registers.calling(function, arguments, top))

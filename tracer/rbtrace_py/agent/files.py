@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from rbtrace_py.agent.keeper import Files, Owner, keep
 from rbtrace_py.errors import NotPermitted, RbtraceError
 from rbtrace_py.linux.process import Process, gone, parse_status
-from rbtrace_py.linux.ready import readable
+from rbtrace_py.linux.readable import readable
 
 _ANSWER_SECONDS = 10.0
 _REMOVE_SECONDS = 2.0

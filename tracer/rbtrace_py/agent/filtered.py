@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rbtrace_py.linux.seccomp import Call, Filter, is_allowed
+from rbtrace_py.linux.ptrace.seccomp import Call, Filter, is_allowed
 
 RESTART = Call("restart_syscall", 219)
 """Which a thread makes that was stopped in a sleep."""

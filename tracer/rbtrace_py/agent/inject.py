@@ -21,10 +21,10 @@ from rbtrace_py.agent.attempt import Attempts, Step
 from rbtrace_py.agent.detour import Busy, Late
 from rbtrace_py.agent.refusal import check, check_program, refuse
 from rbtrace_py.errors import RbtraceError
-from rbtrace_py.linux.memfile import MemoryFile
+from rbtrace_py.linux.memory_file import MemoryFile
 from rbtrace_py.linux.process import Process, gone
-from rbtrace_py.linux.ptrace import join_wholly
-from rbtrace_py.linux.scheduling import hurry
+from rbtrace_py.linux.ptrace.pause import join_wholly
+from rbtrace_py.linux.ptrace.scheduling import hurry
 
 __all__ = ["Injection", "NotAcknowledged", "check", "inject"]
 

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from rbtrace_py.linux.inroot import open_directory_in_root
+from rbtrace_py.linux.paths_in_root import open_directory_in_root
 
 PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 """Directories of the target's root, the first that will do is taken."""

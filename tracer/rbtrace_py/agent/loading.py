@@ -22,7 +22,7 @@ from rbtrace_py.agent.proof import pid_seen_by
 from rbtrace_py.agent.protocol import MalformedAnswer
 from rbtrace_py.agent.refusal import check_program
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
-from rbtrace_py.linux.inroot import open_directory_in_root
+from rbtrace_py.linux.paths_in_root import open_directory_in_root
 from rbtrace_py.linux.process import Process, gone
 from rbtrace_py.linux.text import safe_text
 

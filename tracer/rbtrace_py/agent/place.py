@@ -17,8 +17,8 @@ from itertools import chain, islice
 
 from rbtrace_py.errors import BadElf, NoSuchTarget, NotPermitted, RbtraceError
 from rbtrace_py.linux.binaries import MappedFile, mapped_files, open_mapped
-from rbtrace_py.linux.elf import Budget, ElfFile
-from rbtrace_py.linux.inroot import open_directory_in_root
+from rbtrace_py.linux.elf.reader import Budget, ElfFile
+from rbtrace_py.linux.paths_in_root import open_directory_in_root
 from rbtrace_py.linux.process import Process, gone, parse_status
 from rbtrace_py.linux.ruby_probes import is_ruby_binary
 from rbtrace_py.linux.text import safe_text

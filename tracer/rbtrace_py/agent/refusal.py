@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 from rbtrace_py.agent.addresses import RubyAddresses
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, VmNotStarted
-from rbtrace_py.linux.memfile import MemoryFile
+from rbtrace_py.linux.memory_file import MemoryFile
 from rbtrace_py.linux.process import Process, gone, parse_stat, parse_status
-from rbtrace_py.linux.ptrace import seize_refused
-from rbtrace_py.linux.seccomp import can_read_filters
+from rbtrace_py.linux.ptrace.pause import seize_refused
+from rbtrace_py.linux.ptrace.seccomp import can_read_filters
 
 _EM_X86_64 = 62
 _LOAD_IT = "or load the agent in the program itself: ruby -rtracepoint/agent"

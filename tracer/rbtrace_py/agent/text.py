@@ -11,7 +11,7 @@ import time
 
 from rbtrace_py.agent.refusal import refuse
 from rbtrace_py.linux.maps import Mapping, mappings
-from rbtrace_py.linux.memfile import MemoryFile
+from rbtrace_py.linux.memory_file import MemoryFile
 from rbtrace_py.linux.process import Process
 
 ROOM_SIZE = 128 << 10

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from rbtrace_py.errors import BadElf, RbtraceError
-from rbtrace_py.linux import notes as elf_notes
 from rbtrace_py.linux.binaries import (
     MappedFile,
     OpenBinary,
@@ -17,10 +16,11 @@ from rbtrace_py.linux.binaries import (
     open_mapped,
 )
 from rbtrace_py.linux.closing import Closing
-from rbtrace_py.linux.elf import Budget, ElfFile, pread
+from rbtrace_py.linux.elf import notes as elf_notes
+from rbtrace_py.linux.elf.notes import ImageNote, Notes, StapsdtNote, image_signature
+from rbtrace_py.linux.elf.operands import parse_operands
+from rbtrace_py.linux.elf.reader import Budget, ElfFile, pread
 from rbtrace_py.linux.maps import mappings
-from rbtrace_py.linux.notes import ImageNote, Notes, StapsdtNote, image_signature
-from rbtrace_py.linux.operands import parse_operands
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ruby_probes import PROVIDER, RUBY_PROBES, is_ruby_binary
 from rbtrace_py.model.probes import (

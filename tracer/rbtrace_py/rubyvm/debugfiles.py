@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rbtrace_py.errors import BadElf
-from rbtrace_py.linux.elf import SHT_NOBITS, ElfFile
-from rbtrace_py.linux.symbols import build_id, debug_link
+from rbtrace_py.linux.elf.reader import SHT_NOBITS, ElfFile
+from rbtrace_py.linux.elf.symbols import build_id, debug_link
 from rbtrace_py.linux.text import safe_text
 
 LARGEST = 1 << 30

@@ -26,10 +26,10 @@ from rbtrace_py.linux.binaries import (
     open_mapped,
 )
 from rbtrace_py.linux.closing import Closing
-from rbtrace_py.linux.elf import PF_X, Budget, ElfFile
+from rbtrace_py.linux.elf.reader import PF_X, Budget, ElfFile
+from rbtrace_py.linux.elf.symbols import SymbolTable, build_id, load_bias
 from rbtrace_py.linux.maps import Mapping, mappings
 from rbtrace_py.linux.process import Process, gone
-from rbtrace_py.linux.symbols import SymbolTable, build_id, load_bias
 
 _MARK = b"\0ruby_version\0"
 """In the string table of each file that defines or uses CRuby's own version."""

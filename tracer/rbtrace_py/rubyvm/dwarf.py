@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rbtrace_py.errors import BadElf
 from rbtrace_py.linux import cache
-from rbtrace_py.linux.elf import ElfFile
+from rbtrace_py.linux.elf.reader import ElfFile
 from rbtrace_py.rubyvm.debugfiles import LARGEST, DebugFile, debug_file
 from rbtrace_py.rubyvm.layout import Field, Table
 

@@ -17,9 +17,9 @@ from rbtrace_py.aggregate.calls import Thread, Told
 from rbtrace_py.aggregate.switches import Switch
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
 from rbtrace_py.linux.closing import Closing
-from rbtrace_py.linux.memoryroom import memory_room
+from rbtrace_py.linux.free_memory import memory_room
 from rbtrace_py.linux.process import Process
-from rbtrace_py.linux.ready import readable
+from rbtrace_py.linux.readable import readable
 from rbtrace_py.model.calls import CALL_RECORD_SIZE
 from rbtrace_py.session.methods.hook_offsets import hook_offsets
 from rbtrace_py.session.methods.thread_names import ThreadNames

@@ -24,7 +24,7 @@ from rbtrace_py.aggregate.results import Result
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
-from rbtrace_py.linux.ready import readable
+from rbtrace_py.linux.readable import readable
 from rbtrace_py.linux.text import safe_text
 from rbtrace_py.model.calls import UNKNOWN_METHOD, CalledMethod, MethodKind
 from rbtrace_py.session.methods.hook_offsets import hook_offsets

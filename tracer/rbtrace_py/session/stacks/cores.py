@@ -18,9 +18,9 @@ from rbtrace_py.errors import (
 )
 from rbtrace_py.linux.binaries import MappedFile, OpenBinary
 from rbtrace_py.linux.closing import Closing
-from rbtrace_py.linux.core import CoreFile
-from rbtrace_py.linux.elf import ElfFile
-from rbtrace_py.linux.symbols import build_id
+from rbtrace_py.linux.elf.core import CoreFile
+from rbtrace_py.linux.elf.reader import ElfFile
+from rbtrace_py.linux.elf.symbols import build_id
 from rbtrace_py.linux.text import safe_text
 from rbtrace_py.linux.unpack import open_regular
 from rbtrace_py.model.dump import Dump, DumpedThread

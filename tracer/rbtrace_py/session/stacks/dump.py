@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from rbtrace_py.linux.maps import Mapping, mappings
 from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.process import Process
-from rbtrace_py.linux.ptrace import Pause, paused
+from rbtrace_py.linux.ptrace.pause import Pause, paused
 from rbtrace_py.linux.resident import resident
 from rbtrace_py.linux.tasks import Tasks
 from rbtrace_py.model.dump import Dump, DumpedFiber, DumpedThread

@@ -15,7 +15,7 @@ from rbtrace_py.errors import (
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.process import Process, parse_status
-from rbtrace_py.linux.ptrace import paused
+from rbtrace_py.linux.ptrace.pause import paused
 from rbtrace_py.linux.tasks import Tasks
 from rbtrace_py.model.stacks import RubyThread, Sample, ThreadState
 from rbtrace_py.rubyvm.attach import attach, check_zjit

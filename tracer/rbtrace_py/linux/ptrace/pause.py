@@ -21,8 +21,8 @@ from rbtrace_py.errors import NoSuchTarget, NotPermitted, RbtraceError
 from rbtrace_py.linux.permission import explain_ptrace_denied
 from rbtrace_py.linux.process import Process, gone, parse_stat, parse_status
 from rbtrace_py.linux.procfs import read_text
-from rbtrace_py.linux.restart import was_asleep
-from rbtrace_py.linux.sigframe import REGISTERS_SIZE, Registers
+from rbtrace_py.linux.ptrace.restart import was_asleep
+from rbtrace_py.linux.ptrace.signal_frame import REGISTERS_SIZE, Registers
 from rbtrace_py.linux.text import safe_text
 
 _PTRACE_GETREGS = 12

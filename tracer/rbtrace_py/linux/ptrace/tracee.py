@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
 from rbtrace_py.linux.process import Process, gone, parse_stat
-from rbtrace_py.linux.ptrace import WALL, ptrace, ptrace_value, seize_refused
-from rbtrace_py.linux.seccomp import Filter, parse_filter
-from rbtrace_py.linux.sigframe import REGISTERS_SIZE, Registers
+from rbtrace_py.linux.ptrace.pause import WALL, ptrace, ptrace_value, seize_refused
+from rbtrace_py.linux.ptrace.seccomp import Filter, parse_filter
+from rbtrace_py.linux.ptrace.signal_frame import REGISTERS_SIZE, Registers
 
 _CONT, _DETACH, _SYSCALL = 7, 17, 24
 _GETREGS, _SETREGS = 12, 13

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from rbtrace_py.errors import BadElf
-from rbtrace_py.linux.elf import PF_W, PF_X, SHT_NOBITS, ElfFile, Section
+from rbtrace_py.linux.elf.reader import PF_W, PF_X, SHT_NOBITS, ElfFile, Section
 from rbtrace_py.linux.text import safe_text
 from rbtrace_py.model.probes import Operand, OperandRole, OperandType, ProbeRole
 

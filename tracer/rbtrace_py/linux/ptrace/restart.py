@@ -8,7 +8,7 @@ room for the number of the call; so the registers must say it in another way.
 
 from __future__ import annotations
 
-from rbtrace_py.linux.sigframe import NO_CALL, Registers
+from rbtrace_py.linux.ptrace.signal_frame import NO_CALL, Registers
 
 _EINTR = 4
 _RESTART = (512, 513, 514)

@@ -15,10 +15,10 @@ from functools import cached_property
 
 from rbtrace_py.errors import BadElf, RbtraceError, UnreadableMemory
 from rbtrace_py.linux.closing import Closing
-from rbtrace_py.linux.corenotes import CoreMapping, CoreNotes, parse_core_notes
-from rbtrace_py.linux.elf import ET_CORE, PF_W, PF_X, ElfFile, Segment, pread
+from rbtrace_py.linux.elf.core_notes import CoreMapping, CoreNotes, parse_core_notes
+from rbtrace_py.linux.elf.reader import ET_CORE, PF_W, PF_X, ElfFile, Segment, pread
+from rbtrace_py.linux.elf.symbols import build_id, build_id_in
 from rbtrace_py.linux.maps import Mapping
-from rbtrace_py.linux.symbols import build_id, build_id_in
 from rbtrace_py.linux.text import safe_text
 from rbtrace_py.linux.unpack import LARGEST, open_regular, open_unpacked
 

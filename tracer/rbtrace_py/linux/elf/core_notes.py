@@ -11,8 +11,8 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rbtrace_py.linux.elf import EM_AARCH64, EM_X86_64
-from rbtrace_py.linux.symbols import iterate_notes
+from rbtrace_py.linux.elf.reader import EM_AARCH64, EM_X86_64
+from rbtrace_py.linux.elf.symbols import iterate_notes
 from rbtrace_py.linux.text import safe_text
 
 NT_PRSTATUS = 1

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from rbtrace_py.errors import BadElf
-from rbtrace_py.linux.elf import PF_X, ElfFile, Section, name_at
+from rbtrace_py.linux.elf.reader import PF_X, ElfFile, Section, name_at
 from rbtrace_py.linux.maps import Mapping
 
 SHT_SYMTAB = 2

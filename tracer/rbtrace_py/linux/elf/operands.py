@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from rbtrace_py.linux.elf import EM_AARCH64, EM_X86_64
+from rbtrace_py.linux.elf.reader import EM_AARCH64, EM_X86_64
 from rbtrace_py.model.probes import Location, LocationKind
 
 X86_64_REGISTERS = (

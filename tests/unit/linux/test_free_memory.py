@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rbtrace_py.linux import memoryroom
-from rbtrace_py.linux.memoryroom import ends_together, memory_room
+from rbtrace_py.linux import free_memory
+from rbtrace_py.linux.free_memory import ends_together, memory_room
 from rbtrace_py.linux.process import Process
 
 MIB = 1 << 20
@@ -21,8 +21,8 @@ class Files:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
-        monkeypatch.setattr(memoryroom, "_MOUNTS", folder / "mountinfo")
-        monkeypatch.setattr(memoryroom, "_MEMINFO", folder / "meminfo")
+        monkeypatch.setattr(free_memory, "_MOUNTS", folder / "mountinfo")
+        monkeypatch.setattr(free_memory, "_MEMINFO", folder / "meminfo")
         (folder / "meminfo").write_text("MemFree: 1 kB\nMemAvailable:  204800 kB\n")
 
     def mount(self, kind: str, root: str, options: str) -> None:

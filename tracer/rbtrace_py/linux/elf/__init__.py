@@ -1,0 +1,1 @@
+"""ELF files: headers, USDT notes, operands, symbols, and core files."""

@@ -1,0 +1,1 @@
+"""ptrace: pausing a process, and leading one of its threads."""
