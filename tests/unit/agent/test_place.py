@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from processes import LIB, Target, read_line
+from public_copy import PublicCopy
 from rbtrace_py.agent import place
 from rbtrace_py.agent.client import Agent
 from rbtrace_py.agent.place import NoAgent, connect, runs_no_ruby
@@ -232,16 +233,24 @@ $stdin.gets
 """
 
 
-@contextlib.contextmanager
-def agent(uid: int, **env: str) -> Iterator[tuple[Process, Path]]:
-    """A Ruby of a user, and the directory of its socket."""
-    words = as_user(["ruby", f"-I{LIB}", "-e", AGENT], uid)
-    target = Target(*words, env={"XDG_RUNTIME_DIR": "", **env})
-    try:
-        with Process(target.pid) as process:
-            yield process, Path(target.ready.split()[1]).parent
-    finally:
-        target.close()
+AgentOf = Callable[..., contextlib.AbstractContextManager[tuple[Process, Path]]]
+
+
+@pytest.fixture
+def agent(public_copy: PublicCopy) -> AgentOf:
+    """Starts a Ruby of a user: the process, and the directory of its socket."""
+
+    @contextlib.contextmanager
+    def start(uid: int, **env: str) -> Iterator[tuple[Process, Path]]:
+        words = as_user(["ruby", f"-I{public_copy.lib}", "-e", AGENT], uid)
+        target = Target(*words, env={"XDG_RUNTIME_DIR": "", **env})
+        try:
+            with Process(target.pid) as process:
+                yield process, Path(target.ready.split()[1]).parent
+        finally:
+            target.close()
+
+    return start
 
 
 @contextlib.contextmanager
@@ -250,8 +259,10 @@ def directory(path: Path, uid: int, mode: int = 0o700) -> Iterator[Path]:
     path.mkdir(parents=True)
     os.chown(path, uid, uid)
     path.chmod(mode)
-    yield path
-    shutil.rmtree(path)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
 
 
 @pytest.fixture
@@ -264,7 +275,7 @@ def user(root: None) -> Iterator[int]:
         shutil.rmtree(one, ignore_errors=True)
 
 
-def test_the_directory_that_the_session_has(user: int) -> None:
+def test_the_directory_that_the_session_has(user: int, agent: AgentOf) -> None:
     """XDG_RUNTIME_DIR is the target's; ours is another or none."""
     with (
         directory(Path(f"/tmp/rbtrace-test-{user}"), user) as runtime,
@@ -275,7 +286,9 @@ def test_the_directory_that_the_session_has(user: int) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770])
-def test_a_sessions_directory_that_others_can_enter(mode: int, user: int) -> None:
+def test_a_sessions_directory_that_others_can_enter(
+    mode: int, user: int, agent: AgentOf
+) -> None:
     with (
         directory(Path(f"/tmp/rbtrace-test-{user}"), user, mode) as runtime,
         agent(user, XDG_RUNTIME_DIR=str(runtime)) as (process, where),
@@ -285,13 +298,15 @@ def test_a_sessions_directory_that_others_can_enter(mode: int, user: int) -> Non
 
 
 @pytest.mark.parametrize("runtime", ["run", "/nowhere", "/" + "d" * 200, "/etc/passwd"])
-def test_a_sessions_directory_that_is_none(runtime: str, user: int) -> None:
+def test_a_sessions_directory_that_is_none(
+    runtime: str, user: int, agent: AgentOf
+) -> None:
     with agent(user, XDG_RUNTIME_DIR=runtime) as (process, where):
         assert where == Path(f"/tmp/rbtrace-agent-{user}")
         connect(process).close()
 
 
-def test_the_users_directory(user: int) -> None:
+def test_the_users_directory(user: int, agent: AgentOf) -> None:
     with (
         directory(Path(f"/run/user/{user}"), user) as runtime,
         agent(user) as (process, where),
@@ -300,7 +315,7 @@ def test_the_users_directory(user: int) -> None:
         connect(process).close()
 
 
-def test_another_user_was_there_first(user: int) -> None:
+def test_another_user_was_there_first(user: int, agent: AgentOf) -> None:
     """The agent goes elsewhere, and the tracer finds it there."""
     with (
         directory(Path(f"/tmp/rbtrace-agent-{user}"), USER) as squatted,

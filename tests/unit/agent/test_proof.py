@@ -19,7 +19,8 @@ from peers import (
     run_apart,
 )
 
-from processes import LIB, TARGETS, Target
+from processes import Target
+from public_copy import PublicCopy
 from rbtrace_py.agent.client import Agent, AgentError
 from rbtrace_py.agent.proof import prove
 from rbtrace_py.agent.protocol import BrokenAgent
@@ -37,7 +38,6 @@ $stdout.sync = true
 puts "ready #{Tracepoint::Agent.path}"
 $stdin.gets
 """
-RELAY = TARGETS / "relay.rb"
 PRCTL = {"x86_64": 157, "aarch64": 167}[os.uname().machine]
 NOT_DUMPABLE = f"$VERBOSE = nil; syscall({PRCTL}, 4, 0)\n{AGENT}"
 LEVELS = ["observe", "trace", "eval"]
@@ -58,7 +58,7 @@ Start = Callable[..., Target]
 
 
 @pytest.fixture
-def start(folder: Path) -> Iterator[Start]:
+def start(folder: Path, public_copy: PublicCopy) -> Iterator[Start]:
     """A process of a user with the agent."""
     started: list[Target] = []
 
@@ -76,7 +76,7 @@ def start(folder: Path) -> Iterator[Start]:
             made.mkdir(mode=0o700)
             os.chown(made, uid, uid)
             env["TRACEPOINT_AGENT_DIR"] = str(made)
-        ruby = [*inside, "ruby", f"-I{LIB}", "-e", program]
+        ruby = [*inside, "ruby", f"-I{public_copy.lib}", "-e", program]
         words = as_user(ruby, uid) if uid else ruby
         started.append(Target(*before, *words, env=env))
         return started[-1]
@@ -214,13 +214,15 @@ def test_our_client_as_root(start: Start) -> None:
     assert ask(pid) == "eval yes yes yes"
 
 
-def test_a_proof_that_another_process_passes_on(folder: Path) -> None:
+def test_a_proof_that_another_process_passes_on(
+    folder: Path, public_copy: PublicCopy
+) -> None:
     """It listened before the exec, and its child passes root's proof to the agent."""
     made = folder / "agent"
     made.mkdir(mode=0o700)
     os.chown(made, USER, USER)
-    program = ["ruby", f"-I{LIB}", "-e", NOT_DUMPABLE]
-    words = ["ruby", str(RELAY), str(made), *program]
+    program = ["ruby", f"-I{public_copy.lib}", "-e", NOT_DUMPABLE]
+    words = ["ruby", str(public_copy.targets / "relay.rb"), str(made), *program]
     target = Target(*as_user(words, USER), env={"TRACEPOINT_AGENT_DIR": str(made)})
     try:
         while not (made / "relayed").exists():

@@ -60,8 +60,11 @@ module Shop
     define_method(:wait) { |_| $stdout.sync = true; puts :ready; $stdin.gets }
   end
 end
-Thread.new { Shop::Till.open { |till| till.buy(0) } }
-Shop::Till.open { |till| till.instance_eval { [1].each { sleep } } }
+sleeper = Thread.new do
+  Shop::Till.open { |till| till.instance_eval { [1].each { sleep } } }
+end
+Thread.pass until sleeper.stop?
+Shop::Till.open { |till| till.buy(0) }
 """
 )
 
@@ -93,7 +96,7 @@ def waiting(request: pytest.FixtureRequest, root: None) -> Iterator[Waiting]:
     ruby = [*Build(name).words(), "--disable-gems", "-e"] if name in TREES else None
     words = [*ruby, PROGRAM] if ruby else command(name, PROGRAM)
     with closing(Target(*words)) as target:
-        assert target.ready
+        target.wait_until_it_reads()
         with Process(target.pid) as process:
             attached = attach(process)
             memory = ProcessMemory(process.pid)
