@@ -20,6 +20,7 @@ from rbtrace_py.aggregate.callrecording import MODE, CallsRecording, CallsWriter
 from rbtrace_py.aggregate.calls import CallNesting, Thread, Told
 from rbtrace_py.aggregate.meta import Meta, encode_meta
 from rbtrace_py.aggregate.recording import Recording
+from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.aggregate.switches import Switch, Turn
 from rbtrace_py.errors import BadRecording
 from rbtrace_py.model.calls import CalledMethod, CallRecord, MethodKind
@@ -104,10 +105,12 @@ def test_threads_of_two_containers_have_their_own_names(tmp_path: Path) -> None:
     recording = CallsRecording(path)
     assert {each.pid for each in recording} == {4, 5}
     assert recording.names == names
-    fold = CallFold(names)
+    fold = CallFold()
     for each in recording:
         fold.add(each)
-    rows = fold.take(recording.statistics).rows()
+    counts = StackCounts(recording.statistics)
+    fold.take(counts, names, int)
+    rows = counts.rows()
     threads = {thread for thread, *_ in rows}
     assert {(t.pid, t.tid or 0): t.name for t in threads} == names
 

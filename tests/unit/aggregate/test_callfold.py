@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rbtrace_py.aggregate import callfold, recordfold
+from rbtrace_py.aggregate import callfold
 from rbtrace_py.aggregate.callfold import DEEPER, GARBAGE, CallFold
 from rbtrace_py.aggregate.calls import CallNesting, Told
 from rbtrace_py.aggregate.profile import Profile
-from rbtrace_py.aggregate.recordfold import RecordFold
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import OTHER, StackCounts
 from rbtrace_py.model.calls import (
@@ -29,9 +28,6 @@ KINDS = {"(": CallKind.ENTRY, ")": CallKind.RETURN, "{": CallKind.GC_BEGIN,
 
 def method(number: int) -> CalledMethod:
     return CalledMethod(MethodKind.RUBY, "A", False, chr(number), "/a.rb", 1)
-
-
-Fold = CallFold | RecordFold
 
 
 def records(text: str) -> Iterator[CallRecord]:
@@ -61,13 +57,13 @@ def records(text: str) -> Iterator[CallRecord]:
 
 
 @pytest.fixture(params=["events", "records"])
-def fold(request: pytest.FixtureRequest) -> Callable[..., Fold]:
+def fold(request: pytest.FixtureRequest) -> Callable[..., CallFold]:
     """Two ways that must not differ."""
     return fold_events if request.param == "events" else fold_records
 
 
 @pytest.mark.parametrize("pid", [1, 70])
-def test_which_thread_is_the_main_one(fold: Callable[..., Fold], pid: int) -> None:
+def test_which_thread_is_the_main_one(fold: Callable[..., CallFold], pid: int) -> None:
     """As the kernel numbers them: the one with the process's number."""
     place = [(0, 1, 0, CallKind.STACK, 0), (0xEC, 70, 0, CallKind.PLACE, 0)]
     counts, called = StackCounts(), list(records("a( )"))
@@ -76,12 +72,12 @@ def test_which_thread_is_the_main_one(fold: Callable[..., Fold], pid: int) -> No
         for record in [*place, *called]:
             for event in nesting.feed(0, record):
                 found.add(Told(pid, event, method(event.method)))
-        counts = found.take(Statistics("calls", counted="calls"))
+        found.take(counts, {}, None)
     else:
-        folded = RecordFold()
+        folded = CallFold(pid)
         for record in [*place, *called]:
             folded.feed(0, record)
-        folded.take(counts, pid, {}, method, None)
+        folded.take(counts, {}, None, name=method)
     (row,) = counts.rows()
     assert (row.thread.tid, row.thread.is_main) == (70, pid == 70)
 
@@ -99,8 +95,8 @@ def fold_events(text: str, **options: int) -> CallFold:
     return found
 
 
-def fold_records(text: str, **options: int) -> RecordFold:
-    found = RecordFold(**options)
+def fold_records(text: str, **options: int) -> CallFold:
+    found = CallFold(1, **options)
     last = 0
     for record in records(text):
         last = record[0]
@@ -109,47 +105,42 @@ def fold_records(text: str, **options: int) -> RecordFold:
     return found
 
 
-def stacks(found: Fold, unit: str = "calls") -> dict[str, int]:
-    statistics = Statistics(unit, counted="calls")
-    if isinstance(found, CallFold):
-        counts = found.take(statistics)
-    else:
-        counts = StackCounts(statistics)
-        duration = int if unit == "ns" else None
-        found.take(counts, 1, {}, method, duration)
+def stacks(found: CallFold, unit: str = "calls") -> dict[str, int]:
+    counts = StackCounts(Statistics(unit, counted="calls"))
+    found.take(counts, {}, int if unit == "ns" else None)
     return {
         ";".join(frame.name.removeprefix("A#") for frame in row.frames): row.weight
         for row in counts.rows()
     }
 
 
-def test_counts_and_own_times(fold: Callable[..., Fold]) -> None:
+def test_counts_and_own_times(fold: Callable[..., CallFold]) -> None:
     text = "a( b( ) b( c( ) ) ) a( )"
     assert stacks(fold(text)) == {"a": 2, "a;b": 2, "a;b;c": 1}
     # a: 7 - (1 + 3) and 1; b: 1 and 3 - 1.
     assert stacks(fold(text), "ns") == {"a": 4, "a;b": 3, "a;b;c": 1}
 
 
-def test_recursion(fold: Callable[..., Fold]) -> None:
+def test_recursion(fold: Callable[..., CallFold]) -> None:
     found = fold("a( a( a( ) ) a( ) )")
     assert (found.calls, found.unreturned) == (4, 0)
     assert stacks(found) == {"a": 1, "a;a": 2, "a;a;a": 1}
 
 
-def test_collections_are_not_the_callers_time(fold: Callable[..., Fold]) -> None:
+def test_collections_are_not_the_callers_time(fold: Callable[..., CallFold]) -> None:
     text = "a( { } ) { }"
     name = GARBAGE.name
     assert stacks(fold(text)) == {"a": 1, f"a;{name}": 1, name: 1}
     assert stacks(fold(text), "ns") == {"a": 2, f"a;{name}": 1, name: 1}
 
 
-def test_what_was_lost_or_did_not_return(fold: Callable[..., Fold]) -> None:
+def test_what_was_lost_or_did_not_return(fold: Callable[..., CallFold]) -> None:
     found = fold("] a( ! b( )")
     assert (found.calls, found.unreturned, found.lost) == (2, 1, 3)
     assert stacks(found, "ns") == {"a": 2, "a;b": 1}
 
 
-def test_a_stack_that_overflowed(fold: Callable[..., Fold]) -> None:
+def test_a_stack_that_overflowed(fold: Callable[..., CallFold]) -> None:
     """What its caller does then is the caller's."""
     text = "a( r( r( r( . . . { } b( ) )"
     found = fold(text)
@@ -163,35 +154,33 @@ def test_a_stack_that_overflowed(fold: Callable[..., Fold]) -> None:
     assert sum(times.values()) == 11
 
 
-def test_times_and_numbers_of_calls_in_one(fold: Callable[..., Fold]) -> None:
+def test_times_and_numbers_of_calls_in_one(fold: Callable[..., CallFold]) -> None:
     """Callgrind has both: 3 calls from one line that took 5, and one of itself."""
     found = fold("a( b( ) b( ) b( b( ) ) )")
     calls, counts = StackCounts(), StackCounts(Statistics("ns", counted="calls"))
-    if isinstance(found, CallFold):
-        counts = found.take(counts.statistics, calls)
-    else:
-        found.take(counts, 1, {}, method, int, calls)
+    found.take(counts, {}, int, calls)
     profile = Profile(counts, calls=calls)
     lines = list(callgrind_lines(profile, ReportOptions()))
     called = [lines[at : at + 2] for at, line in enumerate(lines) if "calls=" in line]
     assert called == [["calls=3 0", "1 5"], ["calls=1 0", "1 0"]]
 
 
-def test_it_begins_anew(fold: Callable[..., Fold]) -> None:
+def test_it_begins_anew(fold: Callable[..., CallFold]) -> None:
     found = fold("a( )")
     assert stacks(found) == {"a": 1}
     assert stacks(found) == {}
 
 
-def test_no_room(fold: Callable[..., Fold]) -> None:
+def test_no_room(fold: Callable[..., CallFold]) -> None:
     found = fold("a( b( ) c( d( ) ) ) e( )", max_nodes=2)
     assert stacks(found) == {"a": 1, "a;b": 1, f"a;{OTHER.name}": 2, OTHER.name: 1}
     assert found.other == 3
 
 
-def test_very_deep(fold: Callable[..., Fold], monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (callfold, recordfold):
-        monkeypatch.setattr(module, "MAX_FRAMES", 3)
+def test_very_deep(
+    fold: Callable[..., CallFold], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callfold, "MAX_FRAMES", 3)
     found = fold("a( " * 6 + ") " * 6)
     last = DEEPER.name
     assert stacks(found) == {"a": 1, "a;a": 1, "a;a;a": 1, f"a;a;a;{last}": 3}

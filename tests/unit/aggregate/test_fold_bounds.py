@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rbtrace_py.aggregate import callfold, recordfold
+from rbtrace_py.aggregate import callfold
 from rbtrace_py.aggregate.callfold import CallFold
 from rbtrace_py.aggregate.calls import CallEvent, CallStack, Happened, Told
-from rbtrace_py.aggregate.recordfold import RecordFold
-from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.model.calls import CalledMethod, CallKind, MethodKind
 
@@ -23,7 +21,6 @@ def told(what: Happened, stack: CallStack) -> Told:
 @pytest.fixture(autouse=True)
 def bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callfold, "MAX_THREADS", MOST)
-    monkeypatch.setattr(recordfold, "MAX_THREADS", MOST)
     monkeypatch.setattr(callfold, "_MAX_STACKS", MOST)
 
 
@@ -42,7 +39,8 @@ def test_events() -> None:
         stack = CallStack(number, number + 1)
         fold.add(told(Happened.ENTERED, stack))
         fold.add(told(Happened.RETURNED, stack))
-    counts = fold.take(Statistics("calls", counted="calls"))
+    counts = StackCounts()
+    fold.take(counts, {}, None)
     found = threads_of(counts)
     assert found.pop(None) == THREADS - MOST
     assert found == dict.fromkeys(range(1, MOST + 1), 1)
@@ -60,14 +58,14 @@ def test_events_of_calls_that_never_end() -> None:
 
 
 def test_records() -> None:
-    fold = RecordFold()
+    fold = CallFold(7)
     for number in range(THREADS):
         fold.feed(0, (0, number + 1, 0, CallKind.STACK, 0))
         fold.feed(0, (0xEC, number + 1, 0, CallKind.PLACE, 0))
         fold.feed(0, (5, 1, 0, CallKind.ENTRY, 0))
         fold.feed(0, (10, 1, 0, CallKind.RETURN, 0))
     counts = StackCounts()
-    fold.take(counts, 7, {}, lambda index: METHOD, None)
+    fold.take(counts, {}, None, name=lambda index: METHOD)
     found = threads_of(counts)
     assert found.pop(None) == THREADS - MOST
     assert found == dict.fromkeys(range(1, MOST + 1), 1)

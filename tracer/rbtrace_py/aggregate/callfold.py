@@ -1,21 +1,27 @@
 """Call trees folded: how often each path of calls was taken, and its own time.
 
-Fed with what ``calls.CallNesting`` makes of records. A call costs the same however
-deep it is, and what is kept has bounds: calls on new paths when there is no more room
-are one, ``(other)``.
+There may be millions of records (docs/agent.md, "Records"), so nothing is made of one
+but what is counted; methods are numbers and times are ticks until somebody asks. A call
+costs the same however deep it is, and what is kept has bounds: calls on new paths when
+there is no more room are one, ``(other)``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from rbtrace_py.aggregate.calls import CallStack, Happened, Thread, Told
-from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.aggregate.calls import MAX_DEPTH, CallStack, Happened, Thread, Told
 from rbtrace_py.aggregate.stacks import OTHER, StackCounts
 from rbtrace_py.aggregate.stacktree import MAX_NODES
 from rbtrace_py.aggregate.tables import printable
-from rbtrace_py.model.calls import CalledMethod, MethodKind
+from rbtrace_py.model.calls import (
+    CALL_ORPHAN,
+    CalledMethod,
+    CallKind,
+    CallRecord,
+    MethodKind,
+)
 from rbtrace_py.model.stacks import (
     Frame,
     FrameKind,
@@ -32,166 +38,289 @@ MAX_FRAMES = 1000
 MAX_THREADS = 1 << 13
 """The calls of those that come later are of a thread that nobody knows."""
 _MAX_STACKS = 1 << 16
-"""With calls that are open; of others none is counted."""
-_LAST = (OTHER, DEEPER)
-_NOBODY = RubyThread(0, None, 0, "")
+"""Of a recording, with calls that are open; of others none is counted."""
+_MARKS = {-1: GARBAGE, -2: DEEPER, -3: OTHER}
+_GARBAGE, _DEEPER, _OTHER = _MARKS
+"""Numbers of what is no method."""
 
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    """A path of calls; own: nanoseconds in its last one, less those in others."""
+    """A path of calls; own: ticks in its last one, less those in others."""
 
-    frame: Frame | None
+    method: int
     depth: int
     calls: int = 0
     own: int = 0
-    below: dict[object, _Node] = field(default_factory=dict)
+    below: dict[int, _Node] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Open:
+    """A call that has not returned; below: ticks in calls from it."""
+
+    method: int
+    depth: int
+    start: int
     node: _Node
     below: int = 0
-    """Nanoseconds in calls from it."""
+
+
+@dataclass(slots=True)
+class _Calls:
+    """A stack of Ruby's; root is found when it is known whose it is.
+
+    last: time of its last entry or return, which was inside all that are open
+    """
+
+    pid: int
+    tid: int = 0
+    thread: int = 0
+    root: _Node | None = None
+    open: list[_Open] = field(default_factory=list)
+    gc_since: int | None = None
+    last: int = 0
 
 
 class CallFold:
     """Counts and times by thread and path.
 
-    names: of threads; more may come
+    Fed with records of the agent's hook in the process ``pid``, or with the events of
+    a recording.
+
     calls: that ended; unreturned: of them those that were not seen to return
     other: calls on paths for which there was no room
     lost: events that are missing
     """
 
-    def __init__(
-        self, names: Mapping[Thread, str] | None = None, max_nodes: int = MAX_NODES
-    ) -> None:
+    def __init__(self, pid: int = 0, max_nodes: int = MAX_NODES) -> None:
         self.calls = self.unreturned = self.other = self.lost = 0
-        self._names = {} if names is None else names
+        self._pid = pid
         self._room = max_nodes
-        self._threads: dict[tuple[int, int, int], RubyThread] = {}
-        self._roots: dict[RubyThread, _Node] = {}
-        self._open: dict[CallStack, list[_Open]] = {}
+        self._stacks: dict[int, _Calls] = {}
+        self._recorded: dict[CallStack, _Calls] = {}
+        self._roots: dict[tuple[int, int, int], _Node] = {}
+        self._methods: dict[int, CalledMethod] = {}
+        self._numbers: dict[CalledMethod, int] = {}
+
+    def feed(self, stream: int, record: CallRecord) -> None:
+        """Take in one record of a stream; those of each in order."""
+        time, method, depth, kind, flags = record
+        stack = self._stacks.get(stream)
+        if stack is None:
+            stack = self._stacks[stream] = _Calls(self._pid)
+        if kind in (CallKind.ENTRY, CallKind.C_ENTRY):
+            if depth <= MAX_DEPTH:
+                self._enter(stack, time, method, depth)
+        elif kind in (CallKind.RETURN, CallKind.C_RETURN):
+            if not flags & CALL_ORPHAN:
+                self._leave(stack, time, method, depth)
+        else:
+            self._apart(stream, stack, record)
 
     def add(self, told: Told) -> None:
-        """Take in one event; those of each stack in order."""
+        """Take in one event of a recording; those of each stack in order."""
         event = told.event
         if event.what is Happened.LOST:
             self.lost += event.count
         elif event.what is Happened.ENTERED:
-            self._enter(told)
+            stack = self._recorded.get(event.stack)
+            if stack is None:
+                if len(self._recorded) >= _MAX_STACKS:
+                    return
+                stack = self._recorded[event.stack] = _recorded(told)
+            self._enter(stack, event.time, self._number(told.method), event.depth)
+        elif event.start is None:
+            return
+        elif event.what is Happened.COLLECTED:
+            stack = self._recorded.get(event.stack) or _recorded(told)
+            stack.gc_since = event.start
+            self._collected(stack, event.time)
         elif event.what in (Happened.RETURNED, Happened.ENDED):
-            if event.start is not None:
-                self._leave(told)
-        elif event.what is Happened.COLLECTED and event.start is not None:
-            self._collected(told)
+            stack = self._recorded.get(event.stack)
+            if stack is None:
+                return
+            self.unreturned += event.what is Happened.ENDED
+            self._close(stack, event.time)
+            if not stack.open:
+                del self._recorded[event.stack]
 
-    def _enter(self, told: Told) -> None:
-        stack = told.event.stack
-        if stack not in self._open and len(self._open) >= _MAX_STACKS:
-            return
-        calls = self._open.setdefault(stack, [])
-        above = calls[-1].node if calls else self._root(told.pid, stack)
-        calls.append(_Open(self._below(above, told.method)))
+    def _number(self, method: CalledMethod) -> int:
+        number = self._numbers.get(method)
+        if number is None:
+            number = self._numbers[method] = len(self._numbers)
+            self._methods[number] = method
+        return number
 
-    def _leave(self, told: Told) -> None:
-        calls = self._open.get(told.event.stack)
-        if not calls:
+    def finish(self, time: int, name: Callable[[int], CalledMethod]) -> None:
+        """No more comes: what is open ends now; name: of a method's number."""
+        for stack in self._stacks.values():
+            self._end(stack, 0, time)
+        self._name(name)
+
+    def _enter(self, stack: _Calls, time: int, method: int, depth: int) -> None:
+        calls = stack.open
+        if calls and calls[-1].depth >= depth:
+            self._end(stack, depth, stack.last)
+        stack.last = time
+        above = calls[-1].node if calls else stack.root or self._root(stack)
+        node = above.below.get(method) or self._grow(above, method)
+        calls.append(_Open(method, depth, time, node))
+
+    def _leave(self, stack: _Calls, time: int, method: int, depth: int) -> None:
+        calls, last = stack.open, stack.last
+        stack.last = time
+        if calls and calls[-1].depth > depth:
+            self._end(stack, depth + 1, last)
+        if not calls or calls[-1].depth != depth:
             return
+        if calls[-1].method != method:
+            self._end(stack, depth, last)
+            return
+        self._close(stack, time)
+
+    def _close(self, stack: _Calls, time: int) -> None:
+        """The innermost call ends."""
+        calls = stack.open
         call = calls.pop()
         # What was collected in it may be later than the last that is known of it.
-        time = max(told.event.duration or 0, call.below)
-        call.node.calls += 1
-        call.node.own += time - call.below
-        self.calls += 1
-        self.unreturned += told.event.what is Happened.ENDED
-        self.other += call.node.frame is OTHER
-        if calls:
-            calls[-1].below += time
-        else:
-            del self._open[told.event.stack]
-
-    def _collected(self, told: Told) -> None:
-        calls = self._open.get(told.event.stack)
-        time = told.event.duration or 0
-        above = calls[-1].node if calls else self._root(told.pid, told.event.stack)
-        node = self._below(above, GARBAGE)
+        took = max(time - call.start, call.below, 0)
+        node = call.node
         node.calls += 1
-        node.own += time
+        node.own += took - call.below
+        self.calls += 1
+        if node.method == _OTHER:
+            self.other += 1
         if calls:
-            calls[-1].below += time
+            calls[-1].below += took
 
-    def _root(self, pid: int, stack: CallStack) -> _Node:
-        key = (pid, stack.tid, stack.thread)
-        thread = self._threads.get(key)
-        if thread is None and len(self._threads) >= MAX_THREADS:
-            return self._roots.setdefault(_NOBODY, _Node(None, 0))
-        if thread is None:
-            name, is_main = self._names.get((pid, stack.tid), ""), stack.tid == pid
-            thread = RubyThread(
-                pid, stack.tid or None, stack.thread, name, is_main=is_main
-            )
-            self._threads[key] = thread
-            self._roots[thread] = _Node(None, 0)
-        return self._roots[thread]
+    def _end(self, stack: _Calls, depth: int, time: int) -> None:
+        """Calls of at least this depth did not return; innermost first."""
+        while stack.open and stack.open[-1].depth >= depth:
+            self.unreturned += 1
+            self._close(stack, time)
 
-    def _below(self, above: _Node, what: CalledMethod | Frame) -> _Node:
-        found = above.below.get(what)
-        if found is not None:
-            return found
-        if above.frame in _LAST:
+    def _apart(self, stream: int, stack: _Calls, record: CallRecord) -> None:
+        """What is no call."""
+        time, method, _, kind, _ = record
+        if kind == CallKind.LOST:
+            self.lost += method
+        elif kind == CallKind.STACK:
+            self._end(stack, 0, stack.last)
+            self._stacks[stream] = _Calls(self._pid)
+        elif kind == CallKind.PLACE:
+            stack.tid = method
+        elif kind == CallKind.THREAD:
+            stack.thread = time
+        elif kind == CallKind.GC_BEGIN:
+            stack.gc_since = time
+        elif kind == CallKind.GC_END:
+            self._collected(stack, time)
+
+    def _collected(self, stack: _Calls, time: int) -> None:
+        since, stack.gc_since = stack.gc_since, None
+        if since is None:
+            return
+        took, calls = max(time - since, 0), stack.open
+        above = calls[-1].node if calls else stack.root or self._root(stack)
+        node = above.below.get(_GARBAGE) or self._grow(above, _GARBAGE)
+        node.calls += 1
+        node.own += took
+        if calls:
+            calls[-1].below += took
+
+    def _root(self, stack: _Calls) -> _Node:
+        key = (stack.pid, stack.tid, stack.thread)
+        if key not in self._roots and len(self._roots) >= MAX_THREADS:
+            key = (self._pid, 0, 0)
+        stack.root = self._roots.setdefault(key, _Node(0, 0))
+        return stack.root
+
+    def _grow(self, above: _Node, method: int) -> _Node:
+        if above.method in (_OTHER, _DEEPER):
             return above
-        if self._room <= 0 or above.depth >= MAX_FRAMES:
-            what = OTHER if self._room <= 0 else DEEPER
-            if what in above.below:
-                return above.below[what]
-        self._room -= 1
-        frame = what if isinstance(what, Frame) else frame_of(what)
-        node = above.below[what] = _Node(frame, above.depth + 1)
+        if self._room <= 0:
+            method = _OTHER
+        elif above.depth >= MAX_FRAMES:
+            method = _DEEPER
+        node = above.below.get(method)
+        if node is None:
+            self._room -= 1
+            node = above.below[method] = _Node(method, above.depth + 1)
         return node
 
     def take(
-        self, statistics: Statistics, calls: StackCounts | None = None
-    ) -> StackCounts:
-        """Every path as a stack, and begin anew; calls that are open go on.
+        self,
+        counts: StackCounts,
+        names: Mapping[Thread, str],
+        duration: Callable[[int], int] | None,
+        calls: StackCounts | None = None,
+        name: Callable[[int], CalledMethod] | None = None,
+    ) -> None:
+        """Add every path to ``counts``, and begin anew; calls that are open go on.
 
-        A stack's weight is the time of its own, or how many calls there were.
-
-        statistics: of the measurement; ``unit`` says which of them it is to be
+        names: of threads
+        duration: ticks in nanoseconds, for stacks to weigh what their own time is;
+            None: how many calls there were
         calls: gets every path with how many there were
+        name: of a method's number; a recording's events have names
         """
-        samples = statistics.samples
-        counts = StackCounts(statistics)
-        is_time = statistics.unit == "ns"
-        for thread, root in self._roots.items():
-            for frames, node in _paths(root):
-                stack = Stack(frames)
-                add_weight(counts, thread, stack, node.own if is_time else node.calls)
+        if name:
+            self._name(name)
+        samples = counts.statistics.samples
+        frames: dict[int, Frame] = dict(_MARKS)
+        for (pid, tid, address), root in self._roots.items():
+            is_main = tid == pid != 0
+            thread = RubyThread(
+                pid, tid or None, address, names.get((pid, tid), ""), is_main=is_main
+            )
+            for path, node in self._paths(root, frames):
+                stack, weight = Stack(path), node.calls
                 if calls is not None:
-                    add_weight(calls, thread, stack, node.calls)
+                    _add_weight(calls, thread, stack, weight)
+                if duration:
+                    weight = duration(node.own)
+                _add_weight(counts, thread, stack, weight)
                 node.own = node.calls = 0
-        statistics.samples = samples
-        return counts
+        counts.statistics.samples = samples
+
+    def _paths(
+        self, root: _Node, frames: dict[int, Frame]
+    ) -> Iterator[tuple[tuple[Frame, ...], _Node]]:
+        """Frames from the root on, and the node, of all below; without recursion."""
+        waiting: list[tuple[tuple[Frame, ...], _Node]] = [
+            ((), node) for node in reversed(root.below.values())
+        ]
+        while waiting:
+            above, node = waiting.pop()
+            frame = frames.get(node.method)
+            if frame is None:
+                frame = frames[node.method] = frame_of(self._methods[node.method])
+            path = (*above, frame)
+            yield path, node
+            waiting += [(path, below) for below in reversed(node.below.values())]
+
+    def _name(self, name: Callable[[int], CalledMethod]) -> None:
+        """Ask now for what will not be known when its process is gone."""
+        waiting = list(self._roots.values())
+        while waiting:
+            node = waiting.pop()
+            for method, below in node.below.items():
+                if method >= 0 and method not in self._methods:
+                    self._methods[method] = name(method)
+                waiting.append(below)
 
 
-def add_weight(
+def _recorded(told: Told) -> _Calls:
+    return _Calls(told.pid, told.event.stack.tid, told.event.stack.thread)
+
+
+def _add_weight(
     counts: StackCounts, thread: RubyThread, stack: Stack, weight: int
 ) -> None:
     """A path without any is left out."""
     if weight:
         counts.add(Sample(0, thread, ThreadState.UNKNOWN, stack, weight))
-
-
-def _paths(root: _Node) -> Iterator[tuple[tuple[Frame, ...], _Node]]:
-    """Frames from the root on, and the node, of all below it; without recursion."""
-    waiting: list[tuple[tuple[Frame, ...], _Node]] = [((), root)]
-    while waiting:
-        frames, node = waiting.pop()
-        if node.frame is not None:
-            frames = (*frames, node.frame)
-            yield frames, node
-        waiting += [(frames, below) for below in reversed(node.below.values())]
 
 
 def frame_of(method: CalledMethod) -> Frame:

@@ -154,15 +154,15 @@ class _Chosen:
 
 
 def _folded(timeline: Timeline, recording: CallsRecording) -> Profile:
-    fold = CallFold(recording.names)
+    fold = CallFold()
     times = CpuTimes()
     for each in timeline:
         if isinstance(each, Switch):
             times.feed(each)
         else:
             fold.add(each)
-    calls = StackCounts()
-    counts = fold.take(recording.statistics.copy(), calls)
+    calls, counts = StackCounts(), StackCounts(recording.statistics.copy())
+    fold.take(counts, recording.names, int, calls)
     times.end(recording.statistics.ended_ns)
     cpu = times if times.threads else None
     names = recording.names

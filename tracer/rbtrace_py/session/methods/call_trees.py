@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator, Mapping
 
 from rbtrace_py.agent.arming import Armed
+from rbtrace_py.aggregate.callfold import CallFold
 from rbtrace_py.aggregate.calls import Thread, Told
-from rbtrace_py.aggregate.recordfold import RecordFold
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.session.methods.calls import Calls, CallsOptions
@@ -76,10 +76,8 @@ class FoldedCalls(Calls):
         calls: gets the same stacks with how many calls there were
         """
         counts = StackCounts(statistics)
-        samples = statistics.samples
         for each in self._folds:
             each.take(counts, self.thread_names, statistics.unit == "ns", calls)
-        statistics.samples = samples
         return counts
 
 
@@ -88,7 +86,7 @@ class _Folded(TracedProcess):
 
     def __init__(self, pid: int, armed: Armed) -> None:
         super().__init__(pid, armed, has_cpu=False)
-        self.fold = RecordFold()
+        self.fold = CallFold(pid)
 
     def step(self, until: int | None = None) -> Iterator[Told]:
         if until is None:
@@ -114,4 +112,4 @@ class _Folded(TracedProcess):
         calls: StackCounts | None,
     ) -> None:
         duration = self.armed.scale.duration if is_time else None
-        self.fold.take(counts, self.pid, names, self.armed.method, duration, calls)
+        self.fold.take(counts, names, duration, calls, self.armed.method)
