@@ -404,14 +404,33 @@ class AgentCallsTest < Minitest::Test
   # So does an event, or a self, that Ruby's own functions have otherwise.
   def test_another_answer_of_ruby_disarms
     { "unsigned int rb_tracearg_event_flag" => 1, "unsigned long rb_tracearg_self" => 2 }.each do |function, mismatch|
-      Dir.mktmpdir do |dir|
-        File.write("#{dir}/other.c", "#{function}(void *arg) { (void)arg; return 0; }\n")
-        assert system("cc", "-shared", "-fPIC", "-o", "#{dir}/other.so", "#{dir}/other.c")
-        target = target("def leaf; end\nSTEP = -> { leaf; leaf }", env: { "LD_PRELOAD" => "#{dir}/other.so" })
-        assert_empty seen(connect(target), target, mode: "ring", offsets: OFFSETS)
-        assert_equal [2, 1, mismatch], @status.values_at("state", "conditions", "mismatch"), function
-      end
+      assert_disarms_with("#{function}(void *arg) { (void)arg; return 0; }\n", mismatch)
     end
+  end
+
+  # So does a control frame that is not in the VM stack of its execution context.
+  def test_a_frame_outside_of_the_stack_disarms
+    assert_disarms_with(<<~C, 3)
+      #define _GNU_SOURCE
+      #include <dlfcn.h>
+      typedef void (*hook)(unsigned long data, void **arg);
+      static hook real;
+      static void with_another_frame(unsigned long data, void **arg) {
+        void *frame = arg[2];
+        arg[2] = &frame;
+        real(data, arg);
+        arg[2] = frame;
+      }
+      void rb_add_event_hook2(hook function, unsigned events, unsigned long data, int flags) {
+        void (*add)(hook, unsigned, unsigned long, int) = dlsym(RTLD_NEXT, "rb_add_event_hook2");
+        real = function;
+        add(with_another_frame, events, data, flags);
+      }
+      int rb_remove_event_hook_with_data(hook function, unsigned long data) {
+        int (*remove)(hook, unsigned long) = dlsym(RTLD_NEXT, "rb_remove_event_hook_with_data");
+        return remove(function == real ? with_another_frame : function, data);
+      }
+    C
   end
 
   def test_a_newer_ruby
@@ -688,5 +707,18 @@ class AgentCallsTest < Minitest::Test
     assert_equal %i[entry return cpu], records.map(&:kind)
     assert_equal "Object#busy", names_of(client)[records[0].method]
     assert_includes 55_000_000..90_000_000, records[2].time
+  end
+
+  private
+
+  # A library before Ruby's answers for it.
+  def assert_disarms_with(library, mismatch)
+    Dir.mktmpdir do |dir|
+      File.write("#{dir}/other.c", library)
+      assert system("cc", "-shared", "-fPIC", "-o", "#{dir}/other.so", "#{dir}/other.c")
+      target = target("def leaf; end\nSTEP = -> { leaf; leaf }", env: { "LD_PRELOAD" => "#{dir}/other.so" })
+      assert_empty seen(connect(target), target, mode: "ring", offsets: OFFSETS)
+      assert_equal [2, 1, mismatch], @status.values_at("state", "conditions", "mismatch"), library
+    end
   end
 end
