@@ -34,7 +34,7 @@ def percentiles(seed: int, count: int) -> list[Row]:
         targets = Targets.from_pids([target.pid])
         with Latency(targets, ["bench:span__end"]) as session:
             target.ask(f"spans {seed} {count}")
-            session.detach()
+            session.finish()
             group = session.snapshot().groups[0]
         targets.close()
     finally:

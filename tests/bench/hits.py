@@ -47,7 +47,7 @@ class Hits:
                 with make(targets) as session:
                     assert session.probes, f"{name}: nothing is attached"
                     found = target.hit(command, self._times)
-                    session.detach()
+                    session.finish()
                     self._note_lost(name, session)
             finally:
                 targets.close()

@@ -57,7 +57,7 @@ def attach_many(rounds: int, count: int = 200) -> list[Row]:
             with Timed(targets, ["bench:many_*"], spent) as session:
                 assert len(session.probes) == count
                 entered = time.perf_counter()
-                session.detach()
+                session.finish()
                 left = time.perf_counter()
             targets.close()
             sessions.append(time.perf_counter() - start)

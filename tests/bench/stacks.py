@@ -277,8 +277,8 @@ def memory(samples: int) -> list[Row]:
             for step in range(1, 11):
                 while statistics.samples < samples * step // 10:
                     for _ in range(100):
-                        sampling.round(add)
-                    sampling.look()
+                        sampling.sample(add)
+                    sampling.refresh()
                 marks.append((statistics.samples, _resident()))
             held = len(counts)
     finally:

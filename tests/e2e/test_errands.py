@@ -89,7 +89,7 @@ def test_code_whose_time_is_over_is_run_again(
             target.step("raise")
             kinds |= {str(event.values[0]) for event in session.events(0.1)}
             assert time.monotonic() < deadline, "it is not run again"
-        session.detach()
+        session.finish()
         kinds |= {str(event.values[0]) for event in session.events(0)}
     assert kinds == {"Work::Refused"}
 

@@ -77,6 +77,6 @@ def test_methods(start: Callable[..., Target]) -> None:
     ):
         session.wait(0.01)
         target.step("raise")
-        session.detach()
+        session.finish()
         (group,) = session.snapshot().groups
     assert group.count == 30

@@ -567,7 +567,7 @@ def test_names_of_what_was_seen_last(
     with closing(targets), Methods(targets, "count", ["raise"], options) as session:
         monkeypatch.setattr(Armed, "learn", lambda self: None)
         target.step("raise")
-        session.detach()
+        session.finish()
         found = {group.key: group.count for group in session.snapshot().groups}
     assert found == {"Work::Refused": 30}
 
@@ -731,7 +731,7 @@ def test_exceptions_of_a_child(forking: Target, root: None) -> None:
         child = int(forking.step())
         until_joined(session, lambda: session.result_counters()["late_processes"])
         forking.step()
-        session.detach()
+        session.finish()
         events = list(session.events(0))
         counters = session.result_counters()
     assert [event.pid for event in events] == [child, child]
@@ -754,7 +754,7 @@ def test_counts_of_a_child(forking: Target, root: None) -> None:
         forking.step()
         until_joined(session, lambda: session.snapshot().counters["late_processes"])
         forking.step()
-        session.detach()
+        session.finish()
         found = session.snapshot()
     assert [group.count for group in found.groups] == [2]
     assert found.counters["late_processes"] == 1

@@ -202,8 +202,8 @@ def test_descriptors_are_given_back(start: START, root: None) -> None:
     for _ in range(5):
         targets = Targets.from_pids([target.pid])
         with Sampling(targets) as sampling:
-            sampling.round(lambda sample: None)
-            sampling.look()
+            sampling.sample(lambda sample: None)
+            sampling.refresh()
         targets.close()
     assert len(os.listdir("/proc/self/fd")) == before
 

@@ -42,6 +42,7 @@ from rbtrace_py.report.exchange.folded import folded_rows
 from rbtrace_py.report.exchange.rows import Folding
 from rbtrace_py.report.formats import FORMATS, format_named
 from rbtrace_py.report.sample_query import ReportOptions
+from rbtrace_py.session.drive import drive
 from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.stacks.cores import CoreOptions
 from rbtrace_py.session.stacks.cores import dump_core as _dump_core
@@ -49,8 +50,8 @@ from rbtrace_py.session.stacks.dump import DumpOptions
 from rbtrace_py.session.stacks.dump import dump as _dump
 from rbtrace_py.session.stacks.report import Filters, Recorded, open_recorded
 from rbtrace_py.session.stacks.ruby_process import SamplingMode
-from rbtrace_py.session.stacks.run import run
-from rbtrace_py.session.stacks.sampling import Sampling, SamplingOptions
+from rbtrace_py.session.stacks.sampling import Add, Sampling, SamplingOptions
+from rbtrace_py.session.stacks.sampling_passes import SamplingPasses
 from rbtrace_py.session.targets.targets import Targets
 
 __all__ = [
@@ -90,8 +91,9 @@ __all__ = [
     "render",
 ]
 
-_CHUNK_SECONDS = 0.1
-"""How long samples are gathered before they are handed on."""
+_CHUNK_SECONDS = 0.075
+"""How long samples are gathered before they are handed on: so short that the
+sampling is refreshed once for them, at their end."""
 
 
 def attach(
@@ -182,7 +184,7 @@ class Sampler(Closing):
             if chunk <= 0:
                 return
             found: list[Sample] = []
-            run(self._sampling, found.append, Limits(chunk))
+            self._run(found.append, chunk)
             for sample in found[:left]:
                 self.statistics.samples += 1
                 self.statistics.flag(sample.flags)
@@ -194,7 +196,7 @@ class Sampler(Closing):
     ) -> Profile:
         """Sample, and count equal stacks; that is less work than ``samples``."""
         counts, before = StackCounts(self.statistics), self.statistics.copy()
-        run(self._sampling, counts.add, Limits(seconds, _end(self.statistics, count)))
+        self._run(counts.add, seconds, count)
         counts.statistics = self.statistics.minus(before)
         return Profile(counts, self.meta)
 
@@ -213,17 +215,17 @@ class Sampler(Closing):
                 statistics.samples += 1
                 statistics.flag(sample.flags)
 
-            run(self._sampling, add, Limits(seconds, _end(statistics, count)))
+            self._run(add, seconds, count)
+
+    def _run(self, add: Add, seconds: float | None, count: int | None = None) -> None:
+        # The statistics are of all that was sampled before, too.
+        most = None if count is None else self.statistics.samples + count
+        drive(SamplingPasses(self._sampling, add), Limits(seconds, most))
 
     def close(self) -> None:
         """Let go of the processes; may be called twice."""
         self._sampling.close()
         self._targets.close()
-
-
-def _end(statistics: Statistics, count: int | None) -> int | None:
-    """Where the counter of samples stands after ``count`` more."""
-    return None if count is None else statistics.samples + count
 
 
 def count(samples: Iterable[Sample]) -> Profile:

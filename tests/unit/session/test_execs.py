@@ -39,7 +39,7 @@ def sampling(target: Target) -> Iterator[Sampling]:
 def seen(sampling: Sampling) -> set[str]:
     """The second frame of each stack of a round."""
     samples: list[Sample] = []
-    sampling.round(samples.append)
+    sampling.sample(samples.append)
     return {sample.stack.frames[1].name for sample in samples}
 
 
@@ -67,7 +67,7 @@ def test_an_exec_between_the_list_and_the_first_thread_on_it(
     ruby._listing_ns = 0
     assert seen(sampling) == set()
     target.wait_until_it_reads()
-    sampling.look()
+    sampling.refresh()
     assert seen(sampling) == {"Second.stand"}
 
 
@@ -87,12 +87,12 @@ def test_an_exec_is_noticed_whatever_is_read_then(
         Sampling(targets, SamplingOptions(mode=mode)) as sampling,
     ):
         (ruby,) = sampling.rubies
-        sampling.look()
+        sampling.refresh()
         assert sampling.rubies == (ruby,)
         assert target.step("again") == "done again"
         ruby._listing_ns = 0  # it is time
-        sampling.round(lambda sample: None)
-        sampling.look()
+        sampling.sample(lambda sample: None)
+        sampling.refresh()
         (other,) = sampling.rubies
         assert other is not ruby
         target.wait_until_it_reads()

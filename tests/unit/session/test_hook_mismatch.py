@@ -61,7 +61,7 @@ def test_tables(running: Running) -> None:
     ):
         running.target.step("trees")
         with pytest.raises(HookMismatch, match="the method of a frame"):
-            session.detach()
+            session.finish()
     running.target.step("trees")
 
 

@@ -74,23 +74,23 @@ def counts(joining: Joining) -> tuple[int, int, int]:
 
 def test_one_with_an_agent_joins(world: World, joining: Joining) -> None:
     world.child(1)
-    joining.look()
+    joining.refresh()
     assert (counts(joining), joining.notes()) == ((0, 0, 1), [])
-    joining.look()
+    joining.refresh()
     assert world.tried == [1]
 
 
 def test_one_without_is_given_up(world: World, joining: Joining) -> None:
     world.child(1, NoAgent("none"))
     for world.now in (0.0, 1.0, SECONDS - 0.5):
-        joining.look()
+        joining.refresh()
         assert counts(joining) == (1, 0, 0)
         assert joining.may_join(0.0)
     world.now = SECONDS
-    joining.look()
+    joining.refresh()
     assert not joining.may_join(SECONDS)
     assert world.take_tried() == [1, 1, 1, 1]
-    joining.look()
+    joining.refresh()
     assert world.tried == []
     assert counts(joining) == (1, 1, 0)
     assert joining.notes() == ["process 1 is left out: none"]
@@ -98,28 +98,28 @@ def test_one_without_is_given_up(world: World, joining: Joining) -> None:
 
 def test_an_agent_that_comes_in_time(world: World, joining: Joining) -> None:
     world.child(1, NoAgent("none"))
-    joining.look()
+    joining.refresh()
     world.problems.clear()
     # However long nobody looked.
     world.now = 9 * SECONDS
-    joining.look()
+    joining.refresh()
     assert (counts(joining), joining.notes()) == ((0, 0, 1), [])
 
 
 def test_another_program_begins_anew(world: World, joining: Joining) -> None:
     child = world.child(1, NoAgent("no Ruby"))
-    joining.look()
+    joining.refresh()
     world.now = SECONDS
-    joining.look()
+    joining.refresh()
     child.program, world.problems[1] = b"ruby", NoSuchTarget("busy")
     world.take_tried()
-    joining.look()
+    joining.refresh()
     assert (world.take_tried(), joining.may_join(SECONDS)) == ([1], True)
     assert joining.notes() == ["process 1 is left out: busy"]
     # Nothing is known of one that is ending.
     child.program = b""
     world.now += SECONDS
-    joining.look()
+    joining.refresh()
     assert counts(joining) == (1, 1, 0)
 
 
@@ -132,13 +132,13 @@ def test_one_that_is_ours_is_asked_for_as_long_as_it_lives(
     joining.ask_again(cast(Process, ours))
     assert joining.is_asking_again
     for world.now in (0.0, SECONDS, 9 * SECONDS):
-        joining.look()
+        joining.refresh()
         assert (counts(joining), joining.is_asking_again) == ((1, 0, 0), not world.now)
     ours.program = b"ruby"
-    joining.look()
+    joining.refresh()
     assert joining.is_asking_again
     world.problems.clear()
-    joining.look()
+    joining.refresh()
     assert (counts(joining), joining.is_asking_again) == ((0, 0, 0), False)
 
 
@@ -146,22 +146,22 @@ def test_nobody_waits_for_ever(world: World, joining: Joining) -> None:
     """Of those that have no agent new ones may come and come."""
     for pid in range(1, 9):
         world.child(pid, NoAgent("none"))
-        joining.look()
+        joining.refresh()
         assert joining.may_join(0.0) is (world.now < SECONDS)
         world.now += 1
 
 
 def test_one_that_ended_is_counted(world: World, joining: Joining) -> None:
     first = world.child(1, NoAgent("none"))
-    joining.look()
+    joining.refresh()
     world.living.remove(first)
     # Another one may have its pid.
     world.child(1, NoSuchTarget("has ended"))
-    joining.look()
+    joining.refresh()
     assert counts(joining) == (2, 0, 0)
     assert joining.notes() == ["process 1 is left out: none"]
     world.living.clear()
-    joining.look()
+    joining.refresh()
     assert (counts(joining), joining.may_join(0.0)) == ((2, 0, 0), False)
 
 
@@ -173,7 +173,7 @@ def test_those_there_at_first_are_not_late(world: World, joining: Joining) -> No
     assert counts(joining) == (1, 0, 0)
     assert joining.notes() == ["process 2 is left out: none"]
     world.problems.clear()
-    joining.look()
+    joining.refresh()
     assert counts(joining) == (0, 0, 1)
 
 
@@ -184,7 +184,7 @@ def test_a_no(world: World, joining: Joining) -> None:
         joining.begin(cast(list[Process], world.refresh()))
     world.child(2, NotConfirmed("no"))
     for _ in range(3):
-        joining.look()
+        joining.refresh()
     assert world.tried == [1, 1, 2]
     assert counts(joining) == (2, 2, 0)
 
@@ -192,6 +192,6 @@ def test_a_no(world: World, joining: Joining) -> None:
 def test_reasons_have_bounds(world: World, joining: Joining) -> None:
     for pid in range(1, 1001):
         world.child(pid, NoAgent("none"))
-    joining.look()
+    joining.refresh()
     assert joining.without == 1000
     assert len(joining.notes()) == 50

@@ -50,7 +50,7 @@ def test_a_look_where_nothing_changed_reads_no_list(
 ) -> None:
     monkeypatch.setattr(ruby_process, "_SECONDS_BETWEEN_LISTS", 1e9)
     for _ in range(5):
-        ruby.look()
+        ruby.refresh()
     assert listed == []
 
 
@@ -58,7 +58,7 @@ def test_the_list_is_read_in_any_case_now_and_then(
     ruby: RubyProcess, listed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ruby_process, "_SECONDS_BETWEEN_LISTS", 0)
-    ruby.look()
+    ruby.refresh()
     assert listed == [3]
 
 
@@ -69,13 +69,13 @@ def test_a_stack_that_could_not_be_read_has_the_list_read(
     monkeypatch.setattr(ruby.vm, "sample_all", lambda threads: [None] * len(threads))
     ruby._listing_ns = 10**15  # it is not yet time to ask which of them live
     assert ruby.samples(SamplingMode.WALL) == []
-    ruby.look()
+    ruby.refresh()
     assert listed == [3]
-    assert ruby.broken_looks == 1
+    assert ruby.broken_refreshes == 1
     assert ruby.take_failed() == 3
     monkeypatch.undo()
-    ruby.look()
-    assert ruby.broken_looks == 0
+    ruby.refresh()
+    assert ruby.broken_refreshes == 0
 
 
 @pytest.fixture(params=ours.EACH)
@@ -150,7 +150,7 @@ def test_a_thread_stays_the_same_object(ruby: RubyProcess) -> None:
     before = ruby.threads
     ruby.samples(SamplingMode.WALL)
     ruby._listed_ns = 0
-    ruby.look()
+    ruby.refresh()
     assert [id(thread) for thread in ruby.threads] == [id(t) for t in before]
 
 
@@ -227,10 +227,10 @@ def test_one_whose_stacks_cannot_be_trusted_any_more_is_left_out(
         closing(Targets.from_pids([target.pid])) as targets,
         Sampling(targets, options) as sampling,
     ):
-        sampling.round(samples.append)
+        sampling.sample(samples.append)
         monkeypatch.setattr(sampling_module, "_YOUNG_SECONDS", 0)
         monkeypatch.setattr(ruby_process, "check_zjit", refuse)
-        sampling.look()
+        sampling.refresh()
         assert (sampling.rubies, sampling.is_over) == ((), True)
         assert sampling.notes == [f"process {target.pid} is left out: it runs ZJIT"]
     assert len(samples) == 1

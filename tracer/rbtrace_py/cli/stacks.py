@@ -98,8 +98,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
         return record(targets, {**values, "append": False})
     with ExitStack() as stack:
         counting = _Counting(targets, values)
-        wanted = counting.interval if values["interval"] else None
-        sampling = s.sample(stack, targets, values, counting.sink, wanted)
+        sampling = s.sample(stack, targets, values, counting.sink, counting.interval)
         if values["interval"]:
             return s.sum_up(sampling, values)
         is_said = r.says_losses(values)

@@ -171,7 +171,7 @@ def _print(
         if shown == limits.count:
             break
     waiting.end()
-    session.detach()
+    session.finish()
     output.flush()
     return shown
 
@@ -192,7 +192,7 @@ def _events(session: Tracing, limits: Limits, stop: Stop) -> Iterator[Event | No
             if left <= 0:
                 break
     # What came before the end belongs to it.
-    session.detach()
+    session.finish()
     yield from session.events(0)
 
 

@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 
 from rbtrace_py.aggregate.results import Result
 from rbtrace_py.cli.common.output import (
     Output,
-    ProbingSession,
     attached,
     create,
     enter,
@@ -27,14 +25,9 @@ from rbtrace_py.report.exchange.hlog import HlogWriter
 from rbtrace_py.report.json.results import document, dumps
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.notes import LOSSES, counter_lines, lost
+from rbtrace_py.session.counting import CountingSession
+from rbtrace_py.session.drive import drive
 from rbtrace_py.session.limits import Limits
-from rbtrace_py.session.probes.run import Counting, run
-
-
-class Answering(ProbingSession, Counting, Protocol):
-    """A session that ends with groups."""
-
-    started_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +40,7 @@ class Rendering:
     hlog: str | None = None
 
 
-def answer(session: Answering, limits: Limits, rendering: Rendering) -> int:
+def answer(session: CountingSession, limits: Limits, rendering: Rendering) -> int:
     """Attach, let it count, and render the answer; the exit code."""
     with ExitStack() as stack:
         # Only what could be attached may overwrite a file.
@@ -58,15 +51,16 @@ def answer(session: Answering, limits: Limits, rendering: Rendering) -> int:
         attached(session)
         ticker = ticker_for(session, f"measuring {subject(session)}")
 
-        def interval(result: Result) -> None:
+        def interval() -> None:
             ticker.clear()
+            result = session.take_interval()
             if hlog is not None:
                 hlog.write(result)
             output.lines(_interval_lines(result, rendering, output.style))
 
-        wanted = interval if limits.interval else None
-        whole = run(session, limits, wanted, ticker, stop.is_asked)
+        drive(session, limits, stop.is_asked, ticker, interval)
         ticker.end()
+        whole = session.snapshot()
         if not limits.interval:
             if hlog is not None:
                 hlog.write(whole)
@@ -106,7 +100,9 @@ def _interval_lines(
     return [style.bold(clock), *rendering.report(result, style)]
 
 
-def _hlog(stack: ExitStack, session: Answering, path: str | None) -> HlogWriter | None:
+def _hlog(
+    stack: ExitStack, session: CountingSession, path: str | None
+) -> HlogWriter | None:
     if path is None:
         return None
     file = stack.enter_context(create(path, "ascii"))

@@ -21,10 +21,11 @@ from rbtrace_py.report.terminal.weights import (
     progress,
     statistics_lines,
 )
+from rbtrace_py.session.drive import drive
 from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.stacks.ruby_process import SamplingMode
-from rbtrace_py.session.stacks.run import run
 from rbtrace_py.session.stacks.sampling import MAX_RATE, Add, Sampling, SamplingOptions
+from rbtrace_py.session.stacks.sampling_passes import SamplingPasses
 from rbtrace_py.session.targets.targets import Targets
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -101,7 +102,7 @@ def sample(
     targets: Targets,
     values: dict[str, Any],
     sink: Callable[[Sampling], Add],
-    on_interval: Callable[[], None] | None = None,
+    on_interval: Callable[[], None] = lambda: None,
     goes_on: Callable[[], bool] = lambda: True,
     at_end: Callable[[], None] = lambda: None,
 ) -> Sampling:
@@ -130,17 +131,9 @@ def sample(
 
     def interval() -> None:
         ticker.clear()
-        if on_interval is not None:
-            on_interval()
+        on_interval()
 
-    run(
-        sampling,
-        add,
-        limits,
-        interval if on_interval is not None else None,
-        tick,
-        stop.is_asked,
-    )
+    drive(SamplingPasses(sampling, add), limits, stop.is_asked, tick, interval)
     ticker.end()
     at_end()
     for note in sampling.notes[said:]:

@@ -369,7 +369,7 @@ class Calls(Closing):
         if not may_come or now - self._looked < seconds:
             return
         self._looked = now
-        self._joining.look()
+        self._joining.refresh()
 
     def _wait(self, seconds: float) -> None:
         waiting = [traced.armed for traced in self._traced.values()]

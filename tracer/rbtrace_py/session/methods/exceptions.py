@@ -189,7 +189,7 @@ class Exceptions(Starting):
             self._lost_before(ours.pid)
             self._errands.pop(ours.pid).close()
             self._joining.ask_again(ours)
-        self._joining.look()
+        self._joining.refresh()
 
     def _ask(self, process: Process) -> None:
         errand = AgentTask(process, self._code)
@@ -251,7 +251,7 @@ class Exceptions(Starting):
             (*cut, False, len(method) >= size), tuple(map(_text, trace)),
         )  # fmt: skip
 
-    def detach(self) -> None:
+    def finish(self) -> None:
         """Have the TracePoints taken out; what was raised before can still be read."""
         for pid, errand in self._errands.items():
             self._last += [(pid, record) for record in errand.finish()]

@@ -22,11 +22,11 @@ from rbtrace_py.aggregate.histogram import Histogram
 from rbtrace_py.aggregate.methods import METHODS, MethodRow, group_rows
 from rbtrace_py.aggregate.results import Result
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
-from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.readable import readable
 from rbtrace_py.linux.text import safe_text
 from rbtrace_py.model.calls import UNKNOWN_METHOD, CalledMethod, MethodKind
+from rbtrace_py.session.counting import CountingSession
 from rbtrace_py.session.methods.hook_offsets import hook_offsets
 from rbtrace_py.session.targets.confirmation import Confirmation, what_stays
 from rbtrace_py.session.targets.joining import Joining
@@ -72,7 +72,7 @@ class MethodOptions:
     agree: Callable[[str], bool] | None = None
 
 
-class Methods(Starting):
+class Methods(CountingSession):
     """A question about what Ruby calls, asked of the agents in a set of processes.
 
     command: ``latency`` or ``count``; words: of KINDS
@@ -212,7 +212,7 @@ class Methods(Starting):
             hook.refresh()
             if is_live and hook.has_executed and ours and hook.pid == ours.pid:
                 self._joining.ask_again(ours)
-        self._joining.look()
+        self._joining.refresh()
 
     @property
     def is_over(self) -> bool:
@@ -228,7 +228,7 @@ class Methods(Starting):
         else:
             time.sleep(min(seconds, _RETRY_SECONDS))
 
-    def detach(self) -> None:
+    def finish(self) -> None:
         """Have the hooks taken out; the answer can still be read.
 
         Raises HookMismatch where one had disarmed itself.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.bpf.maps import Map, MapSpec
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.probes import Operand, Probe
+from rbtrace_py.session.counting import CountingSession
 from rbtrace_py.session.probes import select
 from rbtrace_py.session.probes.engine import MAX_SITES, Engine
 from rbtrace_py.session.probes.group_reader import DENSE_SERIES, GroupReader, GroupShape
@@ -40,8 +42,8 @@ class Recipe:
     maps: Mapping[str, MapSpec] | None = None
 
 
-class Grouped(ProbeSession):
-    """See the module. ``snapshot`` is the answer so far."""
+class Grouped(ProbeSession, CountingSession):
+    """See the module."""
 
     unit = ""
     operand: str | None = None
@@ -66,6 +68,14 @@ class Grouped(ProbeSession):
     @property
     def by_name(self) -> str | None:
         return self.options.by
+
+    def wait(self, seconds: float) -> None:
+        """Until the only target ends, or so long."""
+        processes = list(self.targets.processes.values())
+        if len(processes) == 1 and self.targets.command is None:
+            processes[0].wait(seconds)
+        else:
+            time.sleep(seconds)
 
     def snapshot(self) -> Result:
         groups = self._recorder.groups() if self._recorder is not None else []

@@ -316,16 +316,8 @@ class ProbeSession(Starting, ProbeQuery):
         """Have all targets ended?"""
         return not self.targets.alive()
 
-    def wait(self, seconds: float) -> None:
-        """Until the only target ends, or so long."""
-        processes = list(self.targets.processes.values())
-        if len(processes) == 1 and self.targets.command is None:
-            processes[0].wait(seconds)
-        else:
-            time.sleep(seconds)
-
-    def detach(self) -> None:
-        """Stop counting; the answer can still be read."""
+    def finish(self) -> None:
+        """Detach from all; what was seen can still be read."""
         if self._ended_ns is None:
             for engine in self._engines:
                 engine.silence()

@@ -113,10 +113,6 @@ class Trace(ProbeSession):
         for record in self._ring.records():
             yield self._event(record)
 
-    def wait(self, seconds: float) -> None:
-        assert self._ring is not None
-        self._ring.wait(seconds)
-
     def _event(self, record: bytes) -> Event:
         when, pid, tid, site, unreadable, texts, cuts, comm = _HEADER.unpack_from(
             record

@@ -23,8 +23,8 @@ from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.vm import RubyVM, Walked
 
-_LOOKS_BETWEEN_CHECKS = 10
-"""What was read of the target's code is checked anew at every so manieth look."""
+_REFRESHES_BETWEEN_CHECKS = 10
+"""After so many, what was read of the target's code is checked anew."""
 
 _SECONDS_BETWEEN_LISTS = 1.0
 """How often all threads are listed anew where nothing tells of a change."""
@@ -33,11 +33,11 @@ _LISTING_SHARE = 0.1
 """Part of the time that goes into lists which are read because threads come and go."""
 
 _YOUNG_SECONDS = 2.0
-"""How long we know of a process whose Ruby may not have made all that we look for."""
+"""How long we know of a process whose Ruby may not have made all that we need."""
 
 
 class SamplingMode(str, Enum):
-    """Which threads a sampler looks at."""
+    """Which threads are sampled."""
 
     CPU = "cpu"
     """Those that are on a CPU, or ready to be, also when their stacks are read."""
@@ -55,7 +55,7 @@ class RubyProcess(Closing):
     """One process; ``process`` is the caller's.
 
     version, notes: of its Ruby, and what a user should know of it
-    broken_looks: looks in a row between which nothing could be read
+    broken_refreshes: in a row, between which nothing could be read
     stopped_ns: how long it was stopped for our sake
 
     Raises what ``rubyvm.attach`` raises; VmNotStarted, too, if its Ruby is so young
@@ -69,7 +69,7 @@ class RubyProcess(Closing):
         saved: SavedLayout | None = None,
     ) -> None:
         self.process = process
-        self.broken_looks = 0
+        self.broken_refreshes = 0
         self.stopped_ns = 0
         self._program = process.program
         attached = attach(process, ruby_version, saved)
@@ -98,11 +98,11 @@ class RubyProcess(Closing):
         self._has_moving = False
         self._listing: list[int] = []
         self._listed_ns = self._listing_ns = 0
-        self._looks = 0
+        self._refreshes = 0
         self._failed = self._lost = self._read = 0
-        self.look()
+        self.refresh()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Take in threads that came, let go of those that went.
 
         To be called some times a second. The VM's list is read where the kernel's
@@ -110,11 +110,11 @@ class RubyProcess(Closing):
         Raises UnknownRuby where its stacks cannot be trusted any more.
         """
         check_zjit(self.process, self.vm.memory, self._attached)
-        self._looks += 1
-        if self._looks % _LOOKS_BETWEEN_CHECKS == 0:
+        self._refreshes += 1
+        if self._refreshes % _REFRESHES_BETWEEN_CHECKS == 0:
             self.vm.revalidate()
         is_broken = self._lost > 0 and self._read == 0
-        is_doubtful = self._lost > 0 or self.broken_looks > 0
+        is_doubtful = self._lost > 0 or self.broken_refreshes > 0
         self._lost = self._read = 0
         listing = self._tasks.refresh()
         now = time.monotonic_ns()
@@ -126,7 +126,7 @@ class RubyProcess(Closing):
             self._listing = listing
             self._tids.take(listing)
             is_broken |= not self._list_threads()
-        self.broken_looks = self.broken_looks + 1 if is_broken else 0
+        self.broken_refreshes = self.broken_refreshes + 1 if is_broken else 0
 
     @property
     def has_executed(self) -> bool:
@@ -198,13 +198,13 @@ class RubyProcess(Closing):
         return None if thread.tid is None else self._tasks.cpu_ns(thread.tid)
 
     def samples(self, mode: SamplingMode, pause: bool = False) -> list[Sample]:
-        """Look at the threads once.
+        """What the threads are doing now: one sampling pass.
 
         Raises NoSuchTarget if the process has ended; NotPermitted and RbtraceError if
         it may not be read, or does not stop, which counts as failed.
         """
         if self.vm.has_other_threads() and self._may_list():
-            # A thread may live for less than the time between two looks.
+            # A thread may live for less than the time between two refreshes.
             self._list_threads()
         if self._has_moving and mode is not SamplingMode.GVL:
             self._find_moving()
@@ -304,7 +304,7 @@ class RubyProcess(Closing):
         return sum(thread.address in listed for thread in begun)
 
     def _only(self, known: _Known) -> list[Sample]:
-        """Look at the one thread that is on a CPU: the short way."""
+        """Sample the one thread that is on a CPU: the short way."""
         one, thread = known
         walked = self.vm.sample(one)
         if walked is None:

@@ -1,4 +1,4 @@
-"""The rhythm of a sampler: rounds at a rate, and how many came late."""
+"""The sampling timer: passes at a rate, and how many came late."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rbtrace_py.aggregate.sampling import Statistics
 
 
 class SampleTimer:
-    """Rounds at ``rate`` a second, each at a random moment of its own period.
+    """Sampling passes at ``rate`` a second, each at a random moment of its own period.
 
     Random, since a program that does something as regularly would be seen at it
-    always or never. A round that begins more than half a period late counts as late,
-    and so does each period that is over before its round could begin.
+    always or never. A pass that begins more than half a period late counts as late,
+    and so does each period that is over before its pass could begin.
 
-    began: when the last round did, by the clock
+    began: when the last pass did, by the clock
     """
 
     def __init__(
@@ -35,12 +35,12 @@ class SampleTimer:
         self._due = self._start + int(self._random() * self._period)
 
     def wait(self, until: int) -> bool:
-        """Sleep until the next round is due; False if ``until`` comes first.
+        """Sleep until the next pass is due; False if ``until`` comes first.
 
-        ``until`` is a time of the monotonic clock, in ns. A round that did not come
+        ``until`` is a time of the monotonic clock, in ns. A pass that did not come
         is still due.
         """
-        # All in one piece: at 100 rounds a second every function that is called has
+        # All in one piece: at 100 passes a second every function that is called has
         # to be fetched from memory again.
         due, clock = self._due, self._clock
         wanted = due if due < until else until
@@ -53,7 +53,7 @@ class SampleTimer:
         period, statistics = self._period, self._statistics
         self.began = now
         statistics.rounds += 1
-        # The period that we are in now may still have its own round.
+        # The period that we are in now may still have its own pass.
         missed = (now - self._start) // period - 1
         if missed < 0:
             missed = 0

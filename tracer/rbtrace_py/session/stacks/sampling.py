@@ -24,7 +24,7 @@ from rbtrace_py.session.targets.non_ruby import NonRubyProcesses
 from rbtrace_py.session.targets.targets import Targets
 
 _START_SECONDS = 0.002
-"""How often a program of ours that is starting is looked at."""
+"""How often a program of ours that is starting is tried."""
 
 _STARTING_SECONDS = 10.0
 """How long a program of ours may take to become a Ruby that is ready, at least."""
@@ -32,8 +32,8 @@ _STARTING_SECONDS = 10.0
 _YOUNG_SECONDS = 2.0
 """How long a VM that is there, but not ready, may take."""
 
-_BROKEN_LOOKS = 3
-"""Looks in a row without one stack that was read, after which a process is attached
+_BROKEN_REFRESHES = 3
+"""Refreshes in a row without one stack that was read, after which a process is attached
 anew, as one that runs another program is at once."""
 
 _MOST_NOTES = 100
@@ -46,7 +46,7 @@ Add = Callable[[Sample], object]
 class SamplingOptions:
     """What the commands that sample share.
 
-    rate: rounds a second
+    rate: sampling passes per second
     idle: in modes wall and gvl, also threads that sleep
     pause: stop the target while its stacks are read
     ruby_version: instead of what the target says of itself
@@ -85,7 +85,7 @@ class Sampling(Starting):
         self.on_wait: Callable[[float], None] | None = None
         self.stop: Callable[[], bool] = lambda: False
         self._rubies: dict[int, RubyProcess] = {}
-        self._strangers = NonRubyProcesses()
+        self._non_ruby = NonRubyProcesses()
         self._versions: dict[str, None] = {}
         self._folder = ""
         self._stopped_ns = 0
@@ -110,7 +110,7 @@ class Sampling(Starting):
             except NotRuby as error:
                 if len(processes) == 1 or not self.targets.follow:
                     raise
-                self._strangers.add(process)
+                self._non_ruby.add(process)
                 self._note(str(error))
             except RbtraceError as error:
                 if not self.targets.has_joined(process):
@@ -185,11 +185,11 @@ class Sampling(Starting):
         alive = self.targets.alive()
         if self.targets.command is not None or self.targets.follow:
             return not alive
-        return all(process in self._strangers for process in alive)
+        return all(process in self._non_ruby for process in alive)
 
     @property
     def rubies(self) -> tuple[RubyProcess, ...]:
-        """The processes that are looked at now."""
+        """The processes that are sampled now."""
         return tuple(self._rubies.values())
 
     @property
@@ -218,10 +218,10 @@ class Sampling(Starting):
             return " ".join(process.cmdline)
         return ""
 
-    def round(self, add: Add) -> None:
-        """Look once at every process.
+    def sample(self, add: Add) -> None:
+        """One sampling pass over every process.
 
-        Raises what ``rubies.RubyProcess.samples`` does if nothing was seen before.
+        Raises what ``RubyProcess.samples`` does if nothing was seen before.
         """
         options = self.options
         mode, pause = options.mode, options.pause
@@ -242,12 +242,12 @@ class Sampling(Starting):
         if ended is not None:  # others that have ended are so the next time, too
             self._let_go(self._rubies.pop(ended))
 
-    def look(self) -> None:
-        """Keep up with what comes and goes; every ``rounds.LOOK_SECONDS``."""
+    def refresh(self) -> None:
+        """Keep up with what comes and goes; about every ``REFRESH_SECONDS``."""
         alive = {process.pid: process for process in self.targets.alive()}
         for pid in self._rubies.keys() - alive.keys():
             self._let_go(self._rubies.pop(pid))
-        self._strangers.keep(alive.values())
+        self._non_ruby.keep(alive.values())
         self.targets.refresh()
         for pid, process in list(self.targets.processes.items()):
             self._keep_up(pid, process)
@@ -257,12 +257,12 @@ class Sampling(Starting):
         ruby = self._rubies.get(pid)
         try:
             if ruby is None:
-                if self._strangers.is_due(process):
+                if self._non_ruby.is_due(process):
                     self._attach(process)
-            elif ruby.has_executed or ruby.broken_looks >= _BROKEN_LOOKS:
+            elif ruby.has_executed or ruby.broken_refreshes >= _BROKEN_REFRESHES:
                 self._attach(process)
             else:
-                ruby.look()
+                ruby.refresh()
                 self.statistics.failed += ruby.take_failed()
         except VmNotStarted:
             return
@@ -279,9 +279,9 @@ class Sampling(Starting):
             self._let_go(ruby)
         is_young = process.age < _YOUNG_SECONDS
         if is_young and not self.targets.follow:
-            return  # it may become a Ruby yet, which the next look will show
+            return  # it may become a Ruby yet, which the next refresh will show
         may_become = is_young or isinstance(error, NotRuby)
-        self._strangers.add(process, may_become)
+        self._non_ruby.add(process, may_become)
         # Children run all kinds of programs, which is nothing to speak of.
         if not may_become or not self.targets.follow:
             self._note(f"process {process.pid} is left out: {error}")

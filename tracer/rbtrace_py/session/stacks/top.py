@@ -14,7 +14,7 @@ from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from rbtrace_py.session.stacks.sampling import Sampling
 
 _MOST_SHOWN = 10_000
-"""Threads, of all processes, that are looked at for a picture."""
+"""Threads of all processes in a picture, at most."""
 
 
 class Top:
@@ -23,7 +23,7 @@ class Top:
     kept: how many of the last intervals are lately
     idle: with threads that wait for work
 
-    ``add`` is for ``sampling.run``, ``end_interval`` for where an interval ends.
+    ``add`` is for SamplingPasses, ``end_interval`` for where an interval ends.
     """
 
     def __init__(self, sampling: Sampling, kept: int = 1, idle: bool = False) -> None:
@@ -100,8 +100,8 @@ class Top:
 
     def _standing(self, ruby: RubyProcess) -> dict[RubyThread, Sample]:
         try:
-            looked = ruby.samples(SamplingMode.WALL, self._sampling.options.pause)
-            return {sample.thread: sample for sample in looked}
+            samples = ruby.samples(SamplingMode.WALL, self._sampling.options.pause)
+            return {sample.thread: sample for sample in samples}
         except NoSuchTarget:
             return {}
 

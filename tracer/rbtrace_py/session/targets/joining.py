@@ -92,7 +92,7 @@ class Joining:
 
     @property
     def is_asking_again(self) -> bool:
-        """Is one of those worth a look at once, as it may wait for us?"""
+        """Should one of those be tried at once, as it may wait for us?"""
         now = self.clock()
         return any(
             not (each.is_late or each.is_given_up) and now - each.since < SECONDS
@@ -104,7 +104,7 @@ class Joining:
         for child in children:
             self._ask(self._leave(child))
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Find children that are new; try those that are left out and young."""
         self._forget_ended()
         for child in self._targets.refresh():
@@ -134,7 +134,7 @@ class Joining:
             left.is_given_up = True
             self._explain(left, error)
         else:
-            # After it was tried, however long nobody looked.
+            # After it was tried, however long ago the last try was.
             is_old = self.clock() - left.since >= SECONDS
             left.is_given_up = is_old and left.is_late
 

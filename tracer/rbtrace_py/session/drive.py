@@ -1,0 +1,79 @@
+"""The one driver of all sessions: duration, count, intervals, progress, the end."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from rbtrace_py.session.limits import REFRESH_SECONDS, Limits
+
+EARLY_SECONDS = 0.02
+"""How much sooner than it has to a session may return: not to wake up twice."""
+
+
+class Session(Protocol):
+    """What ``drive`` needs of a session that was entered, whatever it looks at."""
+
+    @property
+    def is_over(self) -> bool:
+        """Have all targets ended?"""
+
+    @property
+    def seen(self) -> int:
+        """How much there is so far of what ``Limits.count`` limits."""
+
+    def advance(self, until: float, most: int | None) -> None:
+        """Work, or wait for work, until a time of the monotonic clock, in seconds.
+
+        Returns sooner, too: once ``most`` was seen, where it is over, or up to
+        EARLY_SECONDS before ``until``.
+        """
+
+    def refresh(self) -> None:
+        """Keep up with what comes and goes; about every REFRESH_SECONDS."""
+
+    def finish(self) -> None:
+        """Stop. What was seen can still be read."""
+
+
+def drive(
+    session: Session,
+    limits: Limits,
+    stop: Callable[[], bool] = lambda: False,
+    on_tick: Callable[[float], object] = lambda seconds: None,
+    on_interval: Callable[[], object] = lambda: None,
+) -> None:
+    """Let a session work until a limit, the targets' end, or ``stop``; finish it.
+
+    stop: asked some ten times a second, as ``on_tick`` gets the seconds so far
+    on_interval: called where an interval ends, the last, shorter one too
+    """
+    start = time.monotonic()
+    refresh = start + REFRESH_SECONDS
+    end = math.inf if limits.duration is None else start + limits.duration
+    interval = limits.interval or math.inf
+    due = start + interval
+    while not stop() and not _is_over(session):
+        session.advance(min(refresh, end, due), limits.count)
+        now = time.monotonic()
+        if now >= refresh - EARLY_SECONDS:
+            session.refresh()
+            refresh = now + REFRESH_SECONDS
+            on_tick(now - start)
+        if now >= end or (limits.count and session.seen >= limits.count):
+            break
+        if now >= due:
+            due += interval
+            on_interval()
+    session.finish()
+    if limits.interval:
+        on_interval()
+
+
+def _is_over(session: Session) -> bool:
+    """Processes that have ended may have left children, which are found first."""
+    if session.is_over:
+        session.refresh()
+    return session.is_over
