@@ -291,7 +291,7 @@ def memory(samples: int) -> list[Row]:
             for done, size in marks
         ),
         Row("stacks kept apart", f"{held:,}", f"{statistics.other:,} in (other)"),
-        Row("stacks that could not be read", f"{statistics.failed:,}"),
+        Row("failed samples", f"{statistics.failed:,}"),
     ]
 
 

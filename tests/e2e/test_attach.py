@@ -85,9 +85,9 @@ def test_what_it_says(target: Target) -> None:
         " on a busy machine), and gets the agent: a sleeping thread and a socket"
     )
     first, cost, ruby = out.splitlines()
-    assert first == f"process {target.pid} has the agent now, and it answers"
-    assert re.match(r"  stopped (once|\d+ times), for [\d.]+ .?s", cost)
-    assert "; answer after " in cost
+    assert first == f"process {target.pid} now has the agent, and it answers"
+    assert re.match(r"  paused (once|\d+ times), for [\d.]+ .?s", cost)
+    assert "; first answer after " in cost
     assert ruby.startswith("  ruby ")
     assert run("eval", target.pid, "6 * 7")[0] == "42\n"
 
@@ -140,9 +140,9 @@ def test_detach_leaves_nothing_awake(target: Target) -> None:
         out, err, code = run("detach", target.pid)
         assert (err, code) == ("", 0)
         assert out.splitlines() == [
-            f"process {target.pid}: the agent is out of service",
-            "  gone: its socket, its threads, and what was armed",
-            "  left until the process ends: its code, asleep",
+            f"process {target.pid}: the agent is stopped",
+            "  removed: its socket, its threads, everything it had armed",
+            "  stays until the process exits: its code, inactive",
         ]
         assert not Path(socket).exists()
         comes_to(target, "left", before)
@@ -208,7 +208,7 @@ def test_preforked_workers(target: Target) -> None:
         assert answered("eval", child, "Process.pid")["value"] == str(child)
     out, _, code = run("detach", target.pid, "--subprocesses")
     assert code == 0
-    assert out.count("out of service") == 3
+    assert out.count("the agent is stopped") == 3
 
 
 def test_of_several_the_others_get_it(target: Target) -> None:
@@ -216,7 +216,7 @@ def test_of_several_the_others_get_it(target: Target) -> None:
     try:
         out, err, code = run("attach", f"{other.pid},{target.pid}")
         assert code == 4
-        assert f"process {target.pid} has the agent now" in out
+        assert f"process {target.pid} now has the agent" in out
         assert f"{other.pid}" in err
     finally:
         other.kill()

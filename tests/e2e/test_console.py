@@ -353,5 +353,5 @@ def test_without_an_agent() -> None:
 def test_one_process_only(start: Start) -> None:
     pids = ",".join(str(start("agent.rb").pid) for _ in range(2))
     _, err, code = run("console", pids)
-    assert "with one process" in err
+    assert "works on one process" in err
     assert code == 2

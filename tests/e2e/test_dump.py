@@ -282,13 +282,13 @@ def test_a_hundred_threads(root: None) -> None:
     [
         (["4194305"], 4, "no process 4194305"),
         (["0"], 4, "no process 0"),
-        ([], 2, "a target is missing"),
-        (["--", "ruby", "-e", "1"], 2, "not at a command"),
+        ([], 2, "missing target"),
+        (["--", "ruby", "-e", "1"], 2, "not on a command"),
         (["/nowhere/core"], 1, "No such file"),
         (["abc"], 1, "Give the PID of a process, or the path of a core file."),
         (["/etc/passwd"], 1, "not an ELF file"),
         (["/bin/sh"], 1, "no core file"),
-        (["/etc/passwd", "--pause"], 2, "are for processes"),
+        (["/etc/passwd", "--pause"], 2, "do not apply to core files"),
         (["/etc/passwd", "--symbol", "x=1"], 2, "is not known"),
         (["/etc/passwd", "--symbol", "ruby_current_vm=z"], 2, "is no address"),
     ],
@@ -302,13 +302,13 @@ def test_what_cannot_be(root: None, words: list[str], code: int, text: str) -> N
 def test_options_of_cores(here: Standing) -> None:
     _, err, code = run("dump", here.pid, "--symbol", "ruby_current_vm=1")
     assert code == 2
-    assert "for core files" in err
+    assert "to core files" in err
 
 
 def test_a_word_too_many(here: Standing) -> None:
     _, err, code = run("dump", here.pid, "Shop#serve")
     assert code == 2
-    assert "one word too many" in err
+    assert "too many arguments" in err
 
 
 def test_no_ruby(root: None) -> None:

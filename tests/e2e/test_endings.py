@@ -292,4 +292,4 @@ def test_a_full_standard_output(start, arguments):
             env=environment(),
         )
     assert done.returncode == 1
-    assert done.stderr == f"rbtrace-py: cannot write standard output: {FULL}\n"
+    assert done.stderr == f"rbtrace-py: cannot write to standard output: {FULL}\n"

@@ -365,8 +365,8 @@ def test_of_several_users(root: None, public_copy: PublicCopy) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["1", "2"], "one word too many"),
-        (["1", "-f", "x"], "do not go together"),
+        (["1", "2"], "too many arguments"),
+        (["1", "-f", "x"], "cannot be combined"),
         (["1", "--timeout", "2h"], "at most 3600 s"),
     ],
 )

@@ -78,7 +78,7 @@ def test_it_is_said_below_the_result(crafted, trace):
         tracer = trace(command, crafted.pid, "shop:*", "--filter", "cents > 1")
         tell(crafted, "fire", "paid", [5], 1)
         out, err, _ = tracer.finish()
-        assert "1 probe has no such operand and was not traced" in out + err
+        assert "1 probe has no such argument and was not traced" in out + err
 
 
 @pytest.mark.parametrize(

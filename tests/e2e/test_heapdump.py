@@ -187,7 +187,7 @@ def test_standard_output_that_is_full(target: Target) -> None:
             timeout=TIMEOUT,
             env=ENV,
         )
-    assert "cannot write standard output: No space left on device" in done.stderr
+    assert "cannot write to standard output: No space left on device" in done.stderr
     assert done.returncode == 1
 
 
@@ -429,6 +429,6 @@ def test_a_terminal_is_no_file(target: Target) -> None:
     finally:
         terminal.close()
     assert said == (
-        "rbtrace-py: a terminal is no place for the heap\r\n  name a file\r\n"
+        "rbtrace-py: will not write a heap to a terminal\r\n  Name a file\r\n"
     )
     assert code == 2

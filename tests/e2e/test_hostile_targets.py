@@ -115,7 +115,7 @@ def test_nothing_on_a_cpu_says_what_to_ask_for() -> None:
     with target(*ruby("standing.rb")) as standing:
         out, err, code = run("stacks", standing.pid, "-d", "0.2")
         assert (out, code) == ("", 0)
-        assert "no thread was on a CPU; --mode wall shows" in err
+        assert "no thread was on CPU; --mode wall shows" in err
         assert (
             "no thread" not in run("stacks", standing.pid, "-d", "0.2", "--silent")[1]
         )

@@ -36,7 +36,7 @@ def test_for_people(target: Target, tmp_path: Path) -> None:
     out, err, code = run("layout", target.pid, env=env)
     assert (code, err) == (0, "")
     assert out.startswith("Ruby ")
-    assert "the binary's code confirms" in out
+    assert "confirmed by the binary's code" in out
     assert "rb_execution_context_t.cfp" in out
     assert [line for line in out.splitlines() if len(line) > 80] == []
 

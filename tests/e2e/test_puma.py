@@ -107,7 +107,7 @@ def test_a_parent_without_an_agent_is_left_out(
     served = Counter(workers_alone.ask() for _ in range(10))
     out, err, code = tracer.finish()
     assert code == 0, err
-    assert f"process {pid} is left out: there is no agent in process" in " ".join(
+    assert f"skipping process {pid}: there is no agent in process" in " ".join(
         err.split()
     )
     if words[0] == "calls":

@@ -131,7 +131,7 @@ def test_nobody_on_a_cpu_is_no_stack(still: Target) -> None:
     out, err, code = run("stacks", still.pid, "-d", "0.3")
     assert (out, code) == ("", 0)
     assert "0 samples" in err
-    assert "of 99 rounds a second" in err
+    assert "of 99 sampling passes per second" in err
 
 
 def test_an_interval_shows_what_came_in_it(still: Target) -> None:
@@ -171,7 +171,7 @@ def test_each_interval_has_a_file_of_its_own_where_it_is_no_text(
     assert sorted(re.findall(r"wrote (.*)", err)) == names
     refused = run("stacks", still.pid, *words, "-o", "one.svg")
     assert refused[1:] == (
-        "rbtrace-py: flamegraph takes a file for each interval\n  leave -o out\n",
+        "rbtrace-py: flamegraph needs a file for each interval\n  Leave out -o\n",
         2,
     )
 
@@ -181,7 +181,8 @@ def test_a_duration(still: Target) -> None:
     weights = folded(out).values()
     assert len(set(weights)) == 1
     assert re.search(
-        rf"{sum(weights)} samples in 0\.5 s, \d+\.\d of 200 rounds a second", err
+        rf"{sum(weights)} samples in 0\.5 s, \d+\.\d of 200 sampling passes per second",
+        err,
     )
 
 
@@ -194,7 +195,7 @@ def test_how_well_it_went_is_said_once(still: Target, words: tuple[str, ...]) ->
     if "no losses" in out:
         assert (out.count("no losses"), err) == (1, "")
     else:
-        (late,) = re.findall(r"[\d,]+ rounds? (?:was|were) late", out)
+        (late,) = re.findall(r"[\d,]+ late sampling pass", out)
         assert late in err  # again, as `| head` would have cut it
 
 
@@ -305,8 +306,8 @@ def test_the_same_stacks_while_it_is_paused(busy: Target) -> None:
         stacks[stack.split(";", 1)[1]] += weight
     assert code == 0
     assert stacks == {MAIN: 20, NAPPING: 20, WATCHING: 20, BURNING: 40}
-    assert "the target is stopped each time its stacks are read" in err
-    assert re.search(r"targets were stopped for \d+\.\d ms in all", err)
+    assert "the target is paused each time its stacks are read" in err
+    assert re.search(r"targets were paused for \d+\.\d ms in total", err)
     assert busy.step("go") == "done"
 
 

@@ -95,7 +95,7 @@ def test_a_ruby_goes_before_what_else_matches(start, root):
     try:
         out, err, code = run("probes", "--ps", "mixed-4417", "late:first")
         assert (code, "first" in out) == (0, True), err
-        said = f"of 2 processes that match, {target.pid} alone runs Ruby: "
+        said = f"2 processes match; {target.pid} is the only one running Ruby: "
         assert said in " ".join(err.split())
     finally:
         shell.close()
@@ -296,8 +296,8 @@ def test_root_without_its_rights(start, root, taken, said):
         (["count", "tick", "--filter", "id > "], "expected a name or a constant", 2),
         (["count", "tick", "--filter", "id > 3 and (n == 1"], "never closed", 2),
         (["latency", "a..b*"], "a pair is of two names", 2),
-        (["latency"], "a span or a pair of probes is missing", 2),
-        (["values", "tick"], "a probe and one of its operands", 2),
+        (["latency"], "span or pair of probes", 2),
+        (["values", "tick"], "missing arguments: a probe and the name of one", 2),
     ],
 )
 def test_a_command_is_not_started_in_vain(root, tmp_path, words, said, code):

@@ -71,8 +71,10 @@ def test_a_summary(folder: Path) -> None:
     lines = done.stdout.splitlines()
     assert lines[0] == "% self  % total  name"
     assert lines[1] == " 50.00    50.00  Order#total /app/order.rb"
-    assert lines[-4] == "  160 samples in 0.4 s, 100.0 of 100 rounds a second"
-    assert lines[-1] == "  3 stacks could not be read (1.8 %)"
+    assert (
+        lines[-4] == "  160 samples in 0.4 s, 100.0 of 100 sampling passes per second"
+    )
+    assert lines[-1] == "  3 failed samples (1.8 %)"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,7 @@ def test_the_recording_is_not_written_over(folder: Path) -> None:
     before = (folder / "one.rbrec").read_bytes()
     done = report("one.rbrec", "-o", "./one.rbrec", folder=folder)
     assert done.returncode == 1
-    assert "would be written over" in done.stderr
+    assert "would be overwritten" in done.stderr
     assert (folder / "one.rbrec").read_bytes() == before
 
 
@@ -183,7 +185,7 @@ def test_a_cut_recording_is_said(folder: Path) -> None:
     (folder / "cut.rbrec").write_bytes(data[:-30])
     done = report("cut.rbrec", folder=folder)
     assert done.returncode == 0
-    assert "cut.rbrec is not whole (the last block is cut)" in done.stderr
+    assert "cut.rbrec is damaged (the last block is cut)" in done.stderr
     # All but the block that says it is the end.
     (folder / "cut.rbrec").write_bytes(data[:-20])
     done = report("cut.rbrec", folder=folder)
@@ -254,15 +256,15 @@ def test_diff_of_latencies(folder: Path) -> None:
         (("no.rbrec",), 1, "no.rbrec: No such file or directory"),
         (("text",), 1, "text is no recording"),
         (("new.rbrec",), 1, "new.rbrec is of version 9.0"),
-        (("one.rbrec", "two.rbrec"), 2, "report one, or two with --diff"),
-        (("--diff", "one.rbrec"), 2, "--diff takes two files"),
+        (("one.rbrec", "two.rbrec"), 2, "Give one file, or two with --diff"),
+        (("--diff", "one.rbrec"), 2, "--diff needs two files"),
         (("--diff", "one.rbrec", "text"), 1, "no recording, and no result of latency"),
         (("--diff", "text", "text"), 1, "text is no recording, and no result"),
         (("--diff", "one.rbrec", "ns.rbrec"), 2, "different units"),
         (
             ("--diff", "one.rbrec", "two.rbrec", "--format", "pprof"),
             2,
-            "--diff has no format pprof",
+            "--diff does not support the format pprof",
         ),
         (("one.rbrec", "--thread", "("), 2, "--thread '('"),
         (("one.rbrec", "--format", "png"), 2, "'png' is not one of"),

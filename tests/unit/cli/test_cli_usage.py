@@ -20,19 +20,25 @@ PID = str(os.getpid())
     [
         (("nosuch",), "No such command 'nosuch'"),
         (("--nosuch",), "No such option"),
-        (("count",), "a target is missing: PID, --ps or -- COMMAND"),
-        (("probes",), "a target is missing: PID, --ps or -- COMMAND"),
-        (("count", PID), "a probe is missing"),
-        (("trace", PID), "a probe is missing"),
-        (("latency", PID), "a span or a pair of probes is missing"),
-        (("values", PID), "a probe and one of its operands are wanted"),
-        (("values", PID, "order"), "a probe and one of its operands are wanted"),
+        (("count",), "missing target: PID, --ps or -- COMMAND"),
+        (("probes",), "missing target: PID, --ps or -- COMMAND"),
+        (("count", PID), "missing argument: a probe"),
+        (("trace", PID), "missing argument: a probe"),
+        (("latency", PID), "span or pair of probes"),
+        (
+            ("values", PID),
+            "missing arguments: a probe and the name of one of its arguments",
+        ),
+        (
+            ("values", PID, "order"),
+            "missing arguments: a probe and the name of one of its arguments",
+        ),
         (("count", PID, "x", "--by"), "requires an argument"),
         (("count", PID, "x", "--max-keys", "0"), "0 is not in the range"),
         (("count", PID, "x", "-n", "0"), "0 is not in the range"),
         (("count", PID, "x", "-n", "many"), "'many' is not a valid integer"),
         (("count", PID, "x", "-d", "soon"), "'soon' is not a time"),
-        (("count", PID, "x", "-i", "0"), "a time must be more than 0"),
+        (("count", PID, "x", "-i", "0"), "a time must be greater than 0"),
         (("latency", PID, "x", "--unit", "fortnight"), "'fortnight' is not one of"),
         (("latency", PID, "x", "--hlog", "/"), "is a directory"),
         (("count", PID, "x", "-o", "/"), "is a directory"),
@@ -44,9 +50,9 @@ PID = str(os.getpid())
         (("completion",), "Missing argument"),
         (("doctor", f"{PID},1"), "one process at a time"),
         (("count", "--ps", "(", "x"), "in the regular expression '('"),
-        (("count", "--ps", "x", "y", "--", "true"), "do not go together"),
-        (("count", "12", "y", "--ps", "x"), "--ps stands instead of a PID: 12 is one"),
-        (("probes", "12,13", "--", "true"), "-- COMMAND stands instead of a PID"),
+        (("count", "--ps", "x", "y", "--", "true"), "cannot be combined"),
+        (("count", "12", "y", "--ps", "x"), "--ps already names the target: 12 is one"),
+        (("probes", "12,13", "--", "true"), "-- COMMAND already names the target"),
         (("count", "x", "--"), "no command after --"),
         (("--",), "no command after --"),
         (("count", "y", "--", "/no/such/program"), "cannot run /no/such/program"),
@@ -125,8 +131,8 @@ def test_a_target_is_named_once(command: str, say: Callable) -> None:
     said = say(command, "--ps", "ruby", str(PID))
     assert said.code == 2
     assert said.err.splitlines() == [
-        f"rbtrace-py: --ps stands instead of a PID: {PID} is one too many",
-        "  name the target once",
+        f"rbtrace-py: --ps already names the target: {PID} is one too many",
+        "  Name the target once",
     ]
 
 
@@ -135,7 +141,7 @@ def test_code_may_be_a_number(say: Callable) -> None:
     assert said.code == 4
     assert said.err.startswith("rbtrace-py: no process matches")
     said = say("eval", "--ps", "^sleep 97", "17", "--", "true")
-    assert (said.code, "do not go together" in said.err) == (2, True)
+    assert (said.code, "cannot be combined" in said.err) == (2, True)
 
 
 def test_several_match_ps_and_nobody_can_be_asked(say: Callable) -> None:
@@ -152,7 +158,7 @@ def test_several_match_ps_and_nobody_can_be_asked(say: Callable) -> None:
     assert said.err.splitlines() == [
         "rbtrace-py: 2 processes match '^sleep 97[.]25$'",
         *(f"  {pid:>8}  sleep 97.25" for pid in sorted(p.pid for p in started)),
-        "  give the PID of one, or a REGEX that only it matches",
+        "  Give one PID, or a more specific REGEX",
     ]
 
 

@@ -9,8 +9,8 @@ import pytest
 from rbtrace_py.cli.common.rbtrace_arguments import translate
 from rbtrace_py.errors import UsageError
 
-C_CALLS = "methods written in C are left out; --c-calls takes them in"
-BOTH = "with --slow the methods are shown only when they are slow"
+C_CALLS = "methods written in C are left out; --c-calls includes them"
+BOTH = "with --slow, methods are shown only when they are slow"
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_command_alone_shows_all_its_calls(before: str) -> None:
     found = translate([*before.split(), "ruby", "shop.rb"])
     assert found.words == ["calls", *(["--no-duration"] if before == "-nx" else [])]
     assert found.command == ["ruby", "shop.rb"]
-    assert "nothing was chosen to be shown: all calls are, as with -f" in found.notes
+    assert "no method selected: showing all calls, as with -f" in found.notes
     assert ("waited for" in found.notes[0]) is ("wait" in before)
 
 
@@ -82,10 +82,10 @@ def test_a_command_alone_shows_all_its_calls(before: str) -> None:
         ("-p 1 -m a", [C_CALLS]),
         ("-p 1 -m a --c-calls", []),
         ("-p 1 -m a -s", [BOTH, C_CALLS]),
-        ("-p 1 -f -s -d", ["classes that are loaded anew are known without --devmode",
+        ("-p 1 -f -s -d", ["--devmode is not needed: reloaded classes are recognized",
                            C_CALLS]),
-        ("-p 1 -b 3", ["of each thread all lines are shown"]),
-        ("-p 1 -i pry", ["pry is not there; the console is our own"]),
+        ("-p 1 -b 3", ["showing all lines of each thread"]),
+        ("-p 1 -i pry", ["ignoring pry: the console is rbtrace-py's own"]),
         ("-p 1 -e 1", []),
     ],
 )  # fmt: skip
@@ -96,21 +96,21 @@ def test_what_is_not_the_same_is_said(theirs: str, notes: list[str]) -> None:
 @pytest.mark.parametrize(
     ("theirs", "text"),
     [
-        ("-p 1", "what is to be done is missing"),
-        ("-f", "a target is missing"),
-        ("-p", "--pid needs a word"),
-        ("-p x -f", "x is no pid"),
-        ("-p 1 -f -x ruby", "instead of --pid"),
+        ("-p 1", "no action given"),
+        ("-f", "missing target"),
+        ("-p", "--pid needs an argument"),
+        ("-p x -f", "x is not a pid"),
+        ("-p 1 -f -x ruby", "--exec replaces --pid"),
         ("-p 1 -s100x -q", "no option -q"),
         ("-p 1 -z", "no option -z"),
         ("-p 1 --none", "no option --none"),
-        ("-p 1 word -f", "word is no pid"),
+        ("-p 1 word -f", "word is not a pid"),
         ("word", "no option word"),
-        ("-p 1 -f word", "'word' is one word too many"),
-        ("-p 1 -e 1 2", "'2' is one word too many"),
+        ("-p 1 -f word", "too many arguments: 'word'"),
+        ("-p 1 -e 1 2", "too many arguments: '2'"),
         ("-p 1 --backtrace many", "not a number"),
-        ("-p 1 -f --exec ruby", "instead of --pid"),
-        ("-e 1 --exec ruby", "for what runs already"),
+        ("-p 1 -f --exec ruby", "--exec replaces --pid"),
+        ("-e 1 --exec ruby", "works on running processes"),
         ("-p 1 -- ruby", "no option --"),
     ],
 )

@@ -21,8 +21,8 @@ FOUND = AttachResult(pid=4711, cost=COST, ruby="ruby 3.1.2p20", without_hook=Non
 
 def test_one_attempt() -> None:
     assert list(attached_lines(FOUND, PLAIN)) == [
-        "process 4711 has the agent now, and it answers",
-        "  stopped once, for 1.12 ms; answer after 61.0 ms",
+        "process 4711 now has the agent, and it answers",
+        "  paused once, for 1.12 ms; first answer after 61.0 ms",
         "  ruby 3.1.2p20",
     ]
 
@@ -31,7 +31,8 @@ def test_several_attempts() -> None:
     cost = Cost(3, 5_500_000, 4_000_000, 2 * 10**9)
     found = dataclasses.replace(FOUND, cost=cost)
     assert list(attached_lines(found, PLAIN))[1] == (
-        "  stopped 3 times, for 5.50 ms, at most 4.00 ms at once; answer after 2.00 s"
+        "  paused 3 times, for 5.50 ms, at most 4.00 ms at once;"
+        " first answer after 2.00 s"
     )
 
 

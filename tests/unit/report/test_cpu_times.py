@@ -37,14 +37,14 @@ def summary(shown: Profile) -> list[str]:
 
 def test_summary() -> None:
     assert summary(profile())[2:-3] == [
-        "   on CPU    waiting     asleep      turns  thread",
+        "   on CPU   runnable   sleeping  intervals  thread",
         "  2.00 ms       0 ns    8.00 ms          1  worker 70",
         "  1.00 ms    1.00 ms    8.00 ms          1  thread 71",
     ]
     assert not any("on CPU" in line for line in summary(profile(is_known=False)))
     lines = summary(profile(lost=3))
-    assert "  3 switches were lost: it was all at least so long" in lines
-    assert "  1 switch was lost: it was all at least so long" in summary(
+    assert "  3 context switches were lost: times are lower bounds" in lines
+    assert "  1 context switch was lost: times are lower bounds" in summary(
         profile(lost=1)
     )
     assert "and 5 more" in summary(profile(threads=25))

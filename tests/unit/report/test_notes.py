@@ -28,41 +28,41 @@ NAMES = [
 
 def test_one_of_each() -> None:
     assert list(counter_lines(dict.fromkeys(NAMES, 1), PLAIN)) == [
-        "  1 span raised an exception (it is counted above)",
-        "  1 span was left by a throw or break (it is counted above)",
+        "  1 span raised an exception (included above)",
+        "  1 span was left by throw or break (included above)",
         "  1 was running when tracing began",
-        "  1 end had no begin",
-        "  1 begin has no end yet",
-        "  1 was beyond the range",
-        "  1 was negative: the clock went backwards",
-        "  1 was nil",
-        "  1 did not match the filter",
-        "  1 probe appeared while tracing ran; what it did before is not here",
+        "  1 end without a begin",
+        "  1 begin without an end so far",
+        "  1 value was out of range",
+        "  1 value was negative: the clock went backwards",
+        "  1 value was nil",
+        "  1 event did not match the filter",
+        "  1 probe appeared during tracing; its earlier events are missing",
         "  1 event was lost: the buffer was full",
         "  1 hit was missed by the kernel",
-        "  1 was lost: the kernel's map was full",
-        "  1 was lost: nested too deeply",
-        "  1 was lost: an argument could not be read",
+        "  1 event was lost: the kernel's map was full",
+        "  1 event was lost: nested too deeply",
+        "  1 event was lost: an argument could not be read",
     ]
 
 
 def test_many_of_each() -> None:
     assert list(counter_lines(dict.fromkeys(NAMES, 1234), PLAIN)) == [
-        "  1,234 spans raised exceptions (they are counted above)",
-        "  1,234 spans were left by throws or breaks (they are counted above)",
+        "  1,234 spans raised exceptions (included above)",
+        "  1,234 spans were left by throw or break (included above)",
         "  1,234 were running when tracing began",
-        "  1,234 ends had no begin",
-        "  1,234 begins have no end yet",
-        "  1,234 were beyond the range",
-        "  1,234 were negative: the clock went backwards",
-        "  1,234 were nil",
-        "  1,234 did not match the filter",
-        "  1,234 probes appeared while tracing ran; what they did before is not here",
+        "  1,234 ends without a begin",
+        "  1,234 begins without an end so far",
+        "  1,234 values were out of range",
+        "  1,234 values were negative: the clock went backwards",
+        "  1,234 values were nil",
+        "  1,234 events did not match the filter",
+        "  1,234 probes appeared during tracing; their earlier events are missing",
         "  1,234 events were lost: the buffer was full",
         "  1,234 hits were missed by the kernel",
-        "  1,234 were lost: the kernel's map was full",
-        "  1,234 were lost: nested too deeply",
-        "  1,234 were lost: an argument could not be read",
+        "  1,234 events were lost: the kernel's map was full",
+        "  1,234 events were lost: nested too deeply",
+        "  1,234 events were lost: an argument could not be read",
     ]
 
 
@@ -70,7 +70,7 @@ def test_zeros_are_left_out_but_that_nothing_was_lost_is_said() -> None:
     nothing = ["  no losses"]
     assert list(counter_lines(dict.fromkeys(NAMES, 0), PLAIN)) == nothing
     assert list(counter_lines({}, PLAIN)) == nothing
-    assert list(counter_lines({"nil": 2}, PLAIN)) == ["  2 were nil", *nothing]
+    assert list(counter_lines({"nil": 2}, PLAIN)) == ["  2 values were nil", *nothing]
 
 
 def test_an_unknown_counter_is_shown() -> None:
@@ -87,8 +87,8 @@ def test_values_in_no_bucket_are_noted() -> None:
     groups = (Group("a:b", None, 3, 0, values), Group("a:c", None, 3, 0, values))
     result = Result("values", (1,), ("a:b", "a:c"), 0, 1, groups, {"nil": 1})
     assert list(note_lines(result, PLAIN)) == [
-        "  1 was nil",
-        "  2 were Infinity",
+        "  1 value was nil",
+        "  2 values were Infinity",
         "  2 were NaN",
         "  no losses",
     ]

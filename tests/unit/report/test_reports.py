@@ -85,8 +85,8 @@ shop:checkout                                                301 in 3.0 s  100/s
    20 ms –  50 ms  ███████████████████████████████████████▏     46   15.3   93.0
    50 ms – 100 ms  █████████████████▉                           21    7.0  100.0
 
-  12 spans raised exceptions (they are counted above)
-  1 end had no begin
+  12 spans raised exceptions (included above)
+  1 end without a begin
   no losses
 """,
     )
@@ -308,7 +308,7 @@ shop:checkout                                                  60 in 3.0 s  20/s
    30 –  35  ████████████████████████████████████████      5    8.3   91.7
    35 –  40  ████████████████████████████████████████      5    8.3  100.0
 
-  1 was nil
+  1 value was nil
   no losses
 """,
     )
@@ -331,7 +331,7 @@ shop:checkout                                                 5 in 3.0 s  1.67/s
   0.26 –  0.5                                                0    0.0   33.3
    0.5 – 0.52  ████████████████████████████████████████      2   66.7  100.0
 
-  1 was Infinity
+  1 value was Infinity
   1 was NaN
   no losses
 """,

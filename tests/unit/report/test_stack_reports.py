@@ -180,11 +180,11 @@ def test_summary() -> None:
         "  0.00    80.00  <main> /app/shop.rb\n"
         "  0.00    55.00  Shop#serve /app/shop.rb\n"
         "\n"
-        "  16 samples in 10.0 s, 99.0 of 100 rounds a second\n"
-        "  2 lack their innermost frames, which changed while they were read\n"
-        "  4 lack their outermost frames, beyond the depth that is read\n"
-        "  1 round was late (0.1 %)\n"
-        "  2 stacks could not be read (11.1 %)\n"
+        "  16 samples in 10.0 s, 99.0 of 100 sampling passes per second\n"
+        "  2 samples: newest frames dropped (torn read)\n"
+        "  4 samples: oldest frames dropped (too deep)\n"
+        "  1 late sampling pass (0.1 %)\n"
+        "  2 failed samples (11.1 %)\n"
     )
 
 
@@ -194,7 +194,7 @@ def test_a_summary_of_mode_cpu_is_of_one_cpu() -> None:
     counts.add_all([sample("c!Kernel#sleep@/app/shop.rb:7")] * 4)
     profile = Profile(counts, Meta(mode="cpu"))
     assert rendered("summary", profile).splitlines()[:3] == [
-        "on a CPU: 1.01 % of one CPU for the time that passed",
+        "on CPU: 1.01 % of one CPU for the elapsed time",
         "% self  % total  name",
         "  1.01     1.01  Kernel#sleep",
     ]
@@ -258,7 +258,7 @@ def test_no_losses_is_said_of_nothing_else(name: str) -> None:
 def test_statistics_say_that_nothing_was_lost() -> None:
     assert list(statistics_lines(Statistics(samples=1, other=3))) == [
         "  1 sample",
-        "  3 samples of rare stacks are in (other)",
+        "  3 samples with rare stacks are in (other)",
         "  no losses",
     ]
 
@@ -285,13 +285,13 @@ def test_readable() -> None:
         "\n"
         "2023-11-14 22:13:20.010000 pid 4211 [worker 1, tid 4213] running"
         " (3 samples)\n"
-        "    (innermost frames missing)\n"
+        "    (newest frames missing)\n"
         "    f /a.rb:?\n"
-        "    (outermost frames missing)\n"
+        "    (oldest frames missing)\n"
         "\n"
         "  2 samples\n"
-        "  1 lacks its innermost frames, which changed while they were read\n"
-        "  1 lacks its outermost frames, beyond the depth that is read\n"
+        "  1 sample: newest frames dropped (torn read)\n"
+        "  1 sample: oldest frames dropped (too deep)\n"
     )
 
 

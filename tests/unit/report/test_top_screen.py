@@ -68,8 +68,8 @@ def screen(picture=PICTURE, look=Look(), columns=80, rows=24, style=PLAIN):  # n
 def test_a_screen() -> None:
     assert screen(rows=15) == [
         "Ruby 3.1.2, pid 1234: ruby shop.rb",
-        "wall: 990 samples in 10.0 s, 99 of 99 rounds/s, 2 late, 0 failed",
-        "last 5 s       since the start",
+        "wall: 990 samples in 10.0 s, 99 of 99 passes/s, 2 late, 0 failed",
+        "last 5 s       since start",
         "self%  total%  self%  total%  method",
         " 75.0    75.0   48.5    48.5  Order#total /srv/shop/order.rb",
         " 25.0    25.0   50.5    50.5  Kernel#sleep",
@@ -89,7 +89,7 @@ def test_a_narrow_screen() -> None:
     assert screen(columns=40, rows=16) == [
         "Ruby 3.1.2, pid 1234: ruby shop.rb",
         "wall: 990 samples in 10.0 s, 99 of 99",
-        "rounds/s, 2 late, 0 failed",
+        "passes/s, 2 late, 0 failed",
         "last 5 s",
         "self%  total%  method",
         " 75.0    75.0  Order#total order.rb",
@@ -154,7 +154,7 @@ def test_many_of_both_share_the_rows() -> None:
 def test_nothing_on_a_cpu() -> None:
     picture = replace(PICTURE, mode="cpu", methods=(), recent=0, weight=0)
     said = "\n".join(screen(picture))
-    assert "no thread was on a CPU; --mode wall shows those that wait" in said
+    assert "no thread was on CPU; --mode wall shows waiting threads" in said
 
 
 def test_in_mode_cpu_all_is_one_cpu() -> None:
@@ -183,7 +183,7 @@ def test_several_processes_and_held() -> None:
     picture = replace(PICTURE, pids=(1234, 1235))
     lines = screen(picture, Look(is_held=True))
     assert lines[0].startswith("Ruby 3.1.2, 2 processes: ")
-    assert lines[1].startswith("wall: held still, 990 samples")
+    assert lines[1].startswith("wall: frozen, 990 samples")
     assert "    pid      tid  state      cpu%  name      in" in lines
 
 
@@ -216,7 +216,7 @@ def test_colours_only_where_they_are_wanted() -> None:
 
 def test_lines_without_a_screen() -> None:
     assert list(plain_lines(PICTURE, Look(), "12:00:00", PLAIN)) == [
-        "12:00:00  400 samples, 99 of 99 rounds/s, 2 late, 0 failed",
+        "12:00:00  400 samples, 99 of 99 passes/s, 2 late, 0 failed",
         "self%  total%  method",
         " 75.0    75.0  Order#total /srv/shop/order.rb",
         " 25.0    25.0  Kernel#sleep",

@@ -163,13 +163,13 @@ def test_hostile_comm_is_escaped() -> None:
     [
         (
             "{size}",
-            "no 'size' for the template",
+            "no field 'size' for the template",
             "there are time, pid, tid, comm, probe, provider, arguments, "
             "id, ok, ratio, sku, status",
         ),
-        ("{id.real}", "no 'id.real' for the template", None),
-        ("{id!r}", "no 'id!r' for the template", None),
-        ("{}", "no '' for the template", None),
+        ("{id.real}", "no field 'id.real' for the template", None),
+        ("{id!r}", "no field 'id!r' for the template", None),
+        ("{}", "no field '' for the template", None),
         (
             "{id",
             "a single '{' in the template",

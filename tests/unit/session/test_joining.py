@@ -93,7 +93,7 @@ def test_one_without_is_given_up(world: World, joining: Joining) -> None:
     joining.refresh()
     assert world.tried == []
     assert counts(joining) == (1, 1, 0)
-    assert joining.notes() == ["process 1 is left out: none"]
+    assert joining.notes() == ["skipping process 1: none"]
 
 
 def test_an_agent_that_comes_in_time(world: World, joining: Joining) -> None:
@@ -115,7 +115,7 @@ def test_another_program_begins_anew(world: World, joining: Joining) -> None:
     world.take_tried()
     joining.refresh()
     assert (world.take_tried(), joining.may_join(SECONDS)) == ([1], True)
-    assert joining.notes() == ["process 1 is left out: busy"]
+    assert joining.notes() == ["skipping process 1: busy"]
     # Nothing is known of one that is ending.
     child.program = b""
     world.now += SECONDS
@@ -159,7 +159,7 @@ def test_one_that_ended_is_counted(world: World, joining: Joining) -> None:
     world.child(1, NoSuchTarget("has ended"))
     joining.refresh()
     assert counts(joining) == (2, 0, 0)
-    assert joining.notes() == ["process 1 is left out: none"]
+    assert joining.notes() == ["skipping process 1: none"]
     world.living.clear()
     joining.refresh()
     assert (counts(joining), joining.may_join(0.0)) == ((2, 0, 0), False)
@@ -171,7 +171,7 @@ def test_those_there_at_first_are_not_late(world: World, joining: Joining) -> No
     world.problems[2] = NoAgent("none")
     joining.begin(cast(list[Process], world.refresh()))
     assert counts(joining) == (1, 0, 0)
-    assert joining.notes() == ["process 2 is left out: none"]
+    assert joining.notes() == ["skipping process 2: none"]
     world.problems.clear()
     joining.refresh()
     assert counts(joining) == (0, 0, 1)

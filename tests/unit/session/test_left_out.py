@@ -58,7 +58,7 @@ def test_sampling(
     joins(monkeypatch, targets, child)
     with Sampling(targets) as sampling:
         assert [ruby.process.pid for ruby in sampling.rubies] == [parent]
-        assert sampling.notes == [f"process {child} is left out: not to be read"]
+        assert sampling.notes == [f"skipping process {child}: not to be read"]
 
 
 def test_probes(two: tuple[Targets, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ def test_probes(two: tuple[Targets, int, int], monkeypatch: pytest.MonkeyPatch) 
     joins(monkeypatch, targets, child)
     for _ in range(2):
         assert list(session._scan(targets.alive())) == [parent]
-    assert session.notes == [f"process {child} is left out: not to be read"]
+    assert session.notes == [f"skipping process {child}: not to be read"]
 
 
 def test_calls(two: tuple[Targets, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,9 +94,7 @@ def test_calls(two: tuple[Targets, int, int], monkeypatch: pytest.MonkeyPatch) -
     with closing(session):
         session.start()
         assert session.pids == [parent]
-        assert session.notes == [
-            f"process {child} is left out: process {child} has ended"
-        ]
+        assert session.notes == [f"skipping process {child}: process {child} has ended"]
 
 
 def test_each(
@@ -115,7 +113,7 @@ def test_each(
     capsys.readouterr()
     assert each("eval", targets, (), work) == 0
     assert capsys.readouterr().err == (
-        f"rbtrace-py: process {child} is left out: process {child} has ended\n"
+        f"rbtrace-py: skipping process {child}: process {child} has ended\n"
     )
 
 

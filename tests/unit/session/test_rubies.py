@@ -232,5 +232,5 @@ def test_one_whose_stacks_cannot_be_trusted_any_more_is_left_out(
         monkeypatch.setattr(ruby_process, "check_zjit", refuse)
         sampling.refresh()
         assert (sampling.rubies, sampling.is_over) == ((), True)
-        assert sampling.notes == [f"process {target.pid} is left out: it runs ZJIT"]
+        assert sampling.notes == [f"skipping process {target.pid}: it runs ZJIT"]
     assert len(samples) == 1

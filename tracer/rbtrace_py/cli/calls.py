@@ -199,22 +199,22 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
 def _options(words: tuple[str, ...], values: dict[str, Any]) -> CallsOptions:
     if words and not (values["selectors"] or values["slow_methods"]):
         raise UsageError(
-            f"{words[0]!r} is one word too many",
-            f"a selector stands after -m: -m {words[0]}",
+            f"too many arguments: {words[0]!r}",
+            f"Put selectors after -m: -m {words[0]}",
         )
     if values["appends"] and values["output"] is None:
-        raise UsageError("--append is for the file of -o")
+        raise UsageError("--append needs -o FILE")
     if values["record_path"] is not None and (values["output"] or values["as_json"]):
-        raise UsageError("--record goes neither with -o nor with --json")
+        raise UsageError("--record cannot be combined with -o or --json")
     if values["no_cpu"] and values["record_path"] is None:
-        raise UsageError("--no-cpu is for --record, which alone tells of CPUs")
+        raise UsageError("--no-cpu needs --record: only recordings contain CPU times")
     slow, cpu = values["slow_ms"], values["slowcpu_ms"]
     if slow and cpu:
-        raise UsageError("--slow and --slowcpu do not go together")
+        raise UsageError("--slow and --slowcpu cannot be combined")
     if cpu and values["record_path"] is not None:
         raise UsageError(
-            "a recording has no room for the CPU time that --slowcpu measures",
-            "--json -o FILE keeps it; or --record FILE alone, then report FILE --cpu",
+            "recordings do not store the CPU time that --slowcpu measures",
+            "Use --json -o FILE; or use --record FILE alone, then report FILE --cpu",
         )
     if values["slow_methods"] and not (slow or cpu):
         slow = SLOW_MS
@@ -301,11 +301,11 @@ class _Printing:
     def _finish(self, finishing: Iterable[Told]) -> None:
         was_asked = self._stop.is_asked()
         began = time.monotonic()
-        ticker = Ticker("writing", "drops them", QUIET_SECONDS)
+        ticker = Ticker("writing", "stops without writing them", QUIET_SECONDS)
         for number, told in enumerate(finishing):
             if number % _EVENTS_BETWEEN == 0:
                 left = whole(self._session.waiting())
-                ticker.say(f"writing: {left} events wait", time.monotonic() - began)
+                ticker.say(f"writing {left} remaining events", time.monotonic() - began)
                 if self._stop.is_asked() and not was_asked:
                     break
             self._write(told)
@@ -333,9 +333,9 @@ def _hints(options: CallsOptions, shown: int) -> list[str]:
     """What may have been overlooked by who selected methods and has seen none."""
     if shown or not options.select:
         return []
-    slow = "" if options.slow_ns is None else " for so long"
-    c_calls = "" if options.c_calls else "; methods written in C take --c-calls"
-    return [f"no method that was selected was called{slow}{c_calls}"]
+    slow = "" if options.slow_ns is None else " for that long"
+    c_calls = "" if options.c_calls else "; add --c-calls to see methods written in C"
+    return [f"no selected method was called{slow}{c_calls}"]
 
 
 class _End:

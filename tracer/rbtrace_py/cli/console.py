@@ -58,7 +58,7 @@ def command(targets: Targets, words: tuple[str, ...], attaches: bool) -> int:
     check_words("console", targets, words)
     processes = with_agent(targets, attaches)
     if len(processes) > 1:
-        raise UsageError("a conversation is with one process")
+        raise UsageError("console works on one process")
     with Console(processes[0]) as console, opened(None) as output:
         if sys.stdin.isatty() and sys.stdout.isatty():
             _at_terminal(console, processes[0].pid, output)
@@ -95,7 +95,7 @@ def _at_terminal(console: Console, pid: int, output: Output) -> None:
     err = Output(sys.stderr, "standard error")
     who = f"{console.program}, process {pid}, Ruby {console.ruby}"
     err.lines([f"rbtrace-py: {escape(who, err.style)}"])
-    err.lines(["  Tab completes, Ctrl-C ends what runs, Ctrl-D leaves"])
+    err.lines(["  Tab completes, Ctrl-C interrupts, Ctrl-D leaves"])
 
     def typed(number: int, goes_on: bool) -> str | None:
         try:

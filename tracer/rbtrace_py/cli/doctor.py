@@ -34,7 +34,7 @@ def command(
     named = list(filter(None, (pid, option)))
     pids = parse_pids(",".join(named)) if named else [None]
     if len(pids) > 1:
-        raise UsageError("doctor looks at one process at a time")
+        raise UsageError("doctor checks one process at a time")
     found = checks(pids[0])
     with opened(output) as out:
         if as_json:

@@ -70,8 +70,8 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **values: Any) -> int
     """
     if (ctx.obj or {}).get("command"):
         raise UsageError(
-            "dump looks at what runs already, not at a command",
-            "start it, and give its PID; `stacks -- COMMAND` samples a command",
+            "dump works on running processes, not on a command",
+            "Start the program and give its PID; `stacks -- COMMAND` samples a command",
         )
     o.check_nonblocking(values)
     is_named = values["ps"] is not None or values["pid_words"]
@@ -94,7 +94,7 @@ def _is_lost(one: Dump) -> bool:
 
 def _cores(words: tuple[str, ...], values: dict[str, Any]) -> list[Dump]:
     if values["pause"] or values["subprocesses"]:
-        raise UsageError("--pause and --subprocesses are for processes")
+        raise UsageError("--pause and --subprocesses do not apply to core files")
     for word in words:
         if not os.path.exists(word):
             raise RbtraceError(
@@ -115,9 +115,9 @@ def _dump_targets(
     targets: Targets, words: tuple[str, ...], **values: Any
 ) -> list[Dump]:
     if values["exe"] or values["symbols"]:
-        raise UsageError("--exe and --symbol are for core files")
+        raise UsageError("--exe and --symbol apply only to core files")
     if words:
-        raise UsageError(f"{words[0]!r} is one word too many")
+        raise UsageError(f"too many arguments: {words[0]!r}")
     options = DumpOptions(
         values["fibers"],
         values["pause"],

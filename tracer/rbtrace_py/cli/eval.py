@@ -67,7 +67,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
       rbtrace-py eval 1234 -f fix.rb --timeout 1m
       echo 'GC.start' | rbtrace-py eval 1234
     """
-    check_words("eval", targets, words, most=1, hint="put the code into quotes")
+    check_words("eval", targets, words, most=1, hint="Quote the code")
     code, name = _code(words, values["code_file"])
     echoes = sys.stdout.isatty() if values["echo"] is None else values["echo"]
     talk = partial(_conversation, echoes=echoes)
@@ -88,11 +88,11 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
 def _code(words: tuple[str, ...], path: str | None) -> tuple[str, str | None]:
     """The code, and its file's name if it has one."""
     if words and path is not None:
-        raise UsageError("CODE and --file do not go together")
+        raise UsageError("CODE and --file cannot be combined")
     if words:
         return words[0], None
     if path is None and sys.stdin.isatty():
-        raise UsageError("the code is missing", "give CODE, --file, or standard input")
+        raise UsageError("no code given", "Give CODE or --file, or pipe code in")
     is_file = path not in (None, "-")
     return _read(path or "-"), path if is_file else None
 
@@ -159,7 +159,7 @@ class _Kept:
         if len(self._data) + len(data) > _MOST_KEPT:
             raise RbtraceError(
                 f"the code printed more than {_MOST_KEPT} bytes",
-                "without --json output of any length is passed on",
+                "Without --json, output of any length is printed",
             )
         self._data += data
 

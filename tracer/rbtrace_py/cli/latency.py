@@ -55,7 +55,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
       rbtrace-py latency checkout -- ruby shop.rb
     """
     if not values["selectors"]:
-        need_words(words, "method, a span or a pair of probes")
+        need_words(words, "method, span or pair of probes")
     source = m.source_of("latency", targets, words, values)
     if source.is_agent:
         return m.latency(targets, source, values)

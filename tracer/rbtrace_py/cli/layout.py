@@ -56,16 +56,16 @@ def command(
       rbtrace-py dump 5678 --layout ruby.layout    # the same build, stripped
     """
     if targets.command is not None:
-        raise UsageError("layout reads a running process, not a command")
+        raise UsageError("layout works on running processes, not on a command")
     if words:
-        raise UsageError(f"{words[0]!r} is one word too many")
+        raise UsageError(f"too many arguments: {words[0]!r}")
     options = LayoutOptions(
         values["ruby_version"], values["source"], o.saved_layout(values)
     )
     processes = list(targets.processes.values())
     if values["save_path"] is not None:
         if len(processes) != 1:
-            raise UsageError("--save takes one process")
+            raise UsageError("--save takes only one process")
         with opened(values["save_path"]) as file:
             file.lines(save(processes[0], options).splitlines())
     described = [describe(one, options) for one in processes]

@@ -180,7 +180,7 @@ def _run(arguments: list[str]) -> int:
     if "--" in arguments and not command:
         raise UsageError(
             "no command after --",
-            "it is the program to start and look at: -- ruby a.rb",
+            "Give the program to start: -- ruby a.rb",
         )
     result = cli.main(
         words,
@@ -198,7 +198,9 @@ def _flush() -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise RbtraceError(f"cannot write standard output: {error.strerror}") from error
+        raise RbtraceError(
+            f"cannot write to standard output: {error.strerror}"
+        ) from error
 
 
 def _code_of(error: BaseException) -> int:

@@ -54,19 +54,19 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
       rbtrace-py report shop.rbrec --format speedscope
     """
     if words:
-        raise UsageError(f"record takes no {words[0]!r}", "name the file with -o")
+        raise UsageError(f"too many arguments: {words[0]!r}", "Name the file with -o")
     s.settle_mode(values)
     is_named = values["format_"] is None
     if r.choose_format(values, RECORDING) == RECORDING:
         return record(targets, values)
     if values["append"]:
         raise UsageError(
-            f"--append is for recordings, not for {described(values['format_'])}"
+            f"--append works on recordings, not on {described(values['format_'])}"
         )
     if is_named and not values["silent"]:
         o.say(
-            f"{values['output']} will be {described(values['format_'])};"
-            f" a name ending in {EXTENSION} keeps every sample"
+            f"{values['output']} will be {described(values['format_'])}; to keep"
+            f" every sample, use a name that ends in {EXTENSION}"
         )
     with ExitStack() as stack:
         return _report(stack, targets, values)

@@ -110,7 +110,7 @@ def _states(values: dict[str, Any]) -> frozenset[ThreadState]:
         return chosen
     awake = (chosen or frozenset(ThreadState)) - {ThreadState.SLEEPING}
     if not awake:
-        raise UsageError("--no-idle and --state sleeping do not go together")
+        raise UsageError("--no-idle and --state sleeping cannot be combined")
     return awake
 
 
@@ -122,23 +122,23 @@ def _by_name(output: str | None, diff: bool, files: tuple[str, ...]) -> str | No
     )
     if found == RECORDING:
         r.check_inputs(str(output), files)
-        raise UsageError(f"{output} would be a recording, and report writes none")
+        raise UsageError(f"report cannot write a recording: {output}")
     return None if diff and found == "folded" else found
 
 
 def _show(files: tuple[str, ...], filters: Filters, values: dict[str, Any]) -> None:
     if len(files) != 1:
-        raise UsageError(f"{len(files)} files", "report one, or two with --diff")
+        raise UsageError(f"{len(files)} files", "Give one file, or two with --diff")
     if has_calls(files[0]):
         show_calls(files[0], filters, values, _stem(files[0]))
         return
     if values["format_"] in CALL_FORMATS:
         raise UsageError(
-            f"{values['format_']} is for calls, and {files[0]} has samples",
-            "rbtrace-py calls PID --record FILE",
+            f"{values['format_']} works on calls, but {files[0]} has samples",
+            "Record calls with rbtrace-py calls PID --record FILE",
         )
     if values["cpu"]:
-        raise UsageError(f"--cpu is for calls, and {files[0]} has samples")
+        raise UsageError(f"--cpu works on calls, but {files[0]} has samples")
     recorded = open_recorded(files[0], filters)
     _say(recorded.notes)
     if recorded.missing is not None:
@@ -149,13 +149,13 @@ def _show(files: tuple[str, ...], filters: Filters, values: dict[str, Any]) -> N
 
 def _compare(files: tuple[str, ...], filters: Filters, values: dict[str, Any]) -> None:
     if len(files) != 2:
-        raise UsageError("--diff takes two files, before and after")
+        raise UsageError("--diff needs two files: before and after")
     name = values["format_"]
     if all(map(is_recording, files)):
         _compare_stacks(files, filters, values, name)
         return
     if name or filters.are_set:
-        raise UsageError("two results of latency take no --format and no filters")
+        raise UsageError("--format and filters do not apply to latency results")
     before, after = map(read_latencies, files)
     with r.destination(values["output"], "", files) as file:
         style = r.options_of(values, file).style
@@ -166,7 +166,9 @@ def _compare_stacks(
     files: tuple[str, ...], filters: Filters, values: dict[str, Any], name: str | None
 ) -> None:
     if name not in (None, "flamegraph"):
-        raise UsageError(f"--diff has no format {name}", "a table, or flamegraph")
+        raise UsageError(
+            f"--diff does not support the format {name}", "Use a table, or flamegraph"
+        )
     both = [
         (read_folded if has_calls(path) else open_recorded)(path, filters)
         for path in files
@@ -181,7 +183,7 @@ def _compare_stacks(
         profiles = list(map(without_idle, profiles))
     before, after = (profile.counts for profile in profiles)
     if before.statistics.unit != after.statistics.unit:
-        raise UsageError("the recordings count in different units")
+        raise UsageError("the recordings have different units")
     own_name = f"{_stem(files[1])}.diff.svg" if name else ""
     with r.destination(values["output"], own_name, files) as file:
         asked = r.options_of(values, file)

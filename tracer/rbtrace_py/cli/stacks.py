@@ -75,22 +75,24 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
       rbtrace-py stacks -- ruby script.rb
     """
     if words:
-        raise UsageError(f"stacks takes no {words[0]!r}", "see --format for reports")
+        raise UsageError(
+            f"too many arguments: {words[0]!r}", "See --format for report formats"
+        )
     s.settle_mode(values)
     is_recording = r.choose_format(values, "folded") == RECORDING
     if is_recording and (values["calls"] or values["interval"]):
         raise UsageError(
-            "a recording is of samples, whole",
-            "`rbtrace-py calls PID -o FILE.rbrec` records calls",
+            "--calls cannot write a recording of samples",
+            "Record calls with `rbtrace-py calls PID -o FILE.rbrec`",
         )
     if values["calls"]:
         m.attach_first(targets, values)
         return fold_calls(targets, values, lambda: s.name_now(targets))
     if values["selectors"] or values["c_calls"] or values["attaches"]:
-        raise UsageError("-m, --c-calls and --attach are for --calls")
+        raise UsageError("-m, --c-calls and --attach need --calls")
     if values["interval"] and values["output"] and not _format_of(values).is_text:
         raise UsageError(
-            f"{values['format_']} takes a file for each interval", "leave -o out"
+            f"{values['format_']} needs a file for each interval", "Leave out -o"
         )
     if values["mode"] != "cpu":
         values["states"] = True

@@ -53,7 +53,10 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
       rbtrace-py top -- ruby script.rb
     """
     if words:
-        raise UsageError(f"top takes no {words[0]!r}", "its options are all it takes")
+        raise UsageError(
+            f"too many arguments: {words[0]!r}",
+            "top only takes options after the target",
+        )
     s.settle_mode(values)
     values["interval"] = values["interval"] or 1.0
     values["silent"] = True

@@ -116,7 +116,7 @@ def _session(
     options = o.options_of(values)
     if not source.is_agent:
         if values["backtrace"]:
-            raise UsageError("--backtrace is of `raise`, where the agent tells")
+            raise UsageError("--backtrace needs `raise` from the agent")
         session = Trace(targets, source.words, options)
         session.notes += source.notes
         return session

@@ -33,7 +33,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     """
     if len(words) < 2:
         raise UsageError(
-            "a probe and one of its operands are wanted",
+            "missing arguments: a probe and the name of one of its arguments",
             "`rbtrace-py probes PID` lists both",
         )
     session = ValuesOf(targets, words[:-1], words[-1], o.options_of(values))

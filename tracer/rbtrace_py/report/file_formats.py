@@ -55,6 +55,6 @@ def check_text_file(path: str | None, command: str) -> None:
     if found is None or found in ("speedscope", "folded"):
         return
     raise UsageError(
-        f"{path} would be {described(found)}, and {command} writes text or JSON",
-        "`rbtrace-py stacks` and `record` write such files; or name it .txt or .json",
+        f"{path} would be {described(found)}, but {command} writes text or JSON",
+        "Use `rbtrace-py stacks` or `record` for such files; or name it .txt or .json",
     )

@@ -57,7 +57,7 @@ def call_format_of_file(path: str | None) -> str | None:
 def show_calls(path: str, filters: Filters, values: dict[str, Any], stem: str) -> None:
     """Write it as ``--format`` and ``-o`` say."""
     if filters.states:
-        raise UsageError("calls have no states")
+        raise UsageError("recordings of calls have no states")
     recording = CallsRecording(path)
     name = values["format_"] or "calls"
     _check_cpu(path, recording, name, values)
@@ -90,11 +90,11 @@ def _check_cpu(
     if not values["cpu"]:
         return
     if name != "calls":
-        raise UsageError(f"--cpu is for --format calls, not {name}")
+        raise UsageError(f"--cpu needs --format calls, not {name}")
     if not recording.has_switches():
         raise UsageError(
-            f"{path} does not tell when threads were on a CPU",
-            "root's recordings do, made without --no-cpu",
+            f"{path} has no CPU times",
+            "Record as root, without --no-cpu",
         )
 
 
@@ -251,9 +251,11 @@ def _write(file: BinaryIO, texts: Iterable[str]) -> None:
 
 def _notes(path: str, recording: CallsRecording) -> Iterator[str]:
     if recording.damage:
-        yield f"{path} is not whole ({recording.damage}): what follows is missing"
+        yield (
+            f"{path} is damaged ({recording.damage}): everything after that is missing"
+        )
     elif not recording.is_complete:
-        yield f"{path} was not closed: its last second may be missing"
+        yield f"{path} was not closed: up to one second at the end may be missing"
     lost = recording.statistics.failed
     if lost:
-        yield f"{lost:,} events were lost while it was written"
+        yield f"{lost:,} events were lost during recording"

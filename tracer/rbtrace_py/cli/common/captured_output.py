@@ -35,7 +35,7 @@ class CapturedOutput(Closing):
         self._file.seek(0)
         text = self._file.read(2 * _MOST)
         if self._is_cut:
-            sys.stderr.write("rbtrace-py: what it wrote first was not kept\n")
+            sys.stderr.write("rbtrace-py: the beginning of the output was dropped\n")
             sys.stderr.flush()
         sys.stdout.flush()
         sys.stdout.buffer.write(text)

@@ -49,10 +49,10 @@ def write_dumps(
     check_writable(file or f"{name}-{os.getpid()}.json")
     processes = with_agent(targets, attaches)
     if file == "-" and len(processes) > 1:
-        raise UsageError(f"standard output takes the {what} of one process")
+        raise UsageError(f"cannot write more than one {what} to standard output")
     if file == "-" and sys.stdout.isatty():
         # It has what the process has, also what steers a terminal.
-        raise UsageError(f"a terminal is no place for the {what}", "name a file")
+        raise UsageError(f"will not write a {what} to a terminal", "Name a file")
     for process in processes:
         if file is None:
             path = f"{name}-{process.pid}.json"
@@ -95,7 +95,7 @@ class _Progress:
         self._write = write
         self._size = 0
         self._begin = time.monotonic()
-        self._ticker = Ticker(self._what, "stops, and leaves no file")
+        self._ticker = Ticker(self._what, "stops without leaving a file")
         self._is_done = threading.Event()
         self._thread = threading.Thread(target=self._tell, daemon=True)
 

@@ -111,4 +111,6 @@ def _hlog(
 
 def need_words(words: tuple[str, ...], what: str) -> None:
     if not words:
-        raise UsageError(f"{what} is missing", "`rbtrace-py probes PID` lists probes")
+        raise UsageError(
+            f"missing argument: {what}", "`rbtrace-py probes PID` lists probes"
+        )

@@ -90,7 +90,7 @@ def attach_first(targets: Targets, values: dict[str, Any]) -> None:
     if not values["attaches"]:
         return
     if targets.command is not None:
-        raise UsageError("--attach is for what runs already, not for a command")
+        raise UsageError("--attach works on running processes, not on a command")
     # It takes much that only this needs.
     from rbtrace_py.cli.common.per_process import with_agent
 
@@ -124,7 +124,8 @@ def _ask(
 ) -> int:
     if values["filter_"] is not None:
         raise UsageError(
-            "the agent's hook takes no --filter", "-m chooses methods; --by groups them"
+            "the agent's hook does not support --filter",
+            "Select methods with -m; group them with --by",
         )
     by = values["by"]
     if by is None and command == "latency" and "method" in source.words:

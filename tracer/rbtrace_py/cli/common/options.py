@@ -59,7 +59,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
             self.fail(f"{value!r} is not a time; write 10, 0.5, 500ms, 2m or 1h")
         seconds = float(found[1]) * _UNITS[found[2]]
         if seconds <= 0:
-            self.fail("a time must be more than 0")
+            self.fail("a time must be greater than 0")
         return seconds
 
 
@@ -211,12 +211,12 @@ def saved_layout(values: dict[str, Any]) -> SavedLayout | None:
         with open(path, "rb") as file:
             return read_saved(file.read(LARGEST_FILE + 1), path)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
 
 def check_nonblocking(values: dict[str, Any]) -> None:
     if values["nonblocking"] and values["pause"]:
-        raise UsageError("--nonblocking and --pause do not go together")
+        raise UsageError("--nonblocking and --pause cannot be combined")
 
 
 def _is_json(ctx: click.Context, parameter: click.Parameter, value: bool) -> bool:
@@ -332,7 +332,7 @@ def _ask(text: str) -> bool:
         return False
     columns = Style.for_stream(sys.stderr).width - 1
     click.echo(textwrap.fill(f"{text}.", columns), err=True)
-    if not click.confirm("Attach nevertheless?", err=True):
+    if not click.confirm("Attach anyway?", err=True):
         from rbtrace_py.session.targets.hazards import NotConfirmed
 
         # What it is about stands above.
@@ -391,12 +391,12 @@ def _with_targets(function: Command, may_be_numbers: bool) -> Callable[..., Any]
         given = {"--ps": ps is not None, "--pid": pid_words, "-- COMMAND": command}
         named = [name for name, value in given.items() if value]
         if len(named) > 1:
-            raise UsageError(f"{named[0]} and {named[1]} do not go together")
+            raise UsageError(f"{named[0]} and {named[1]} cannot be combined")
         if words and named and not may_be_numbers and _PIDS.fullmatch(words[0]):
             other = named[0]
             raise UsageError(
-                f"{other} stands instead of a PID: {words[0]} is one too many",
-                "name the target once",
+                f"{other} already names the target: {words[0]} is one too many",
+                "Name the target once",
             )
         if command:
             targets = Targets.from_command(command, subprocesses)
@@ -407,7 +407,7 @@ def _with_targets(function: Command, may_be_numbers: bool) -> Callable[..., Any]
             targets = Targets.from_pids(pids, subprocesses)
         else:
             if not words:
-                raise click.UsageError("a target is missing: PID, --ps or -- COMMAND")
+                raise click.UsageError("missing target: PID, --ps or -- COMMAND")
             targets = Targets.from_pids(parse_pids(words[0]), subprocesses)
             words = words[1:]
         try:
@@ -436,7 +436,7 @@ def _told_status(targets: Targets) -> int:
     if not status or has_come():
         return 0
     if status > 0:
-        say(f"the program ended with status {status}")
+        say(f"the program exited with status {status}")
         return status
     known = {each.value: each.name for each in signal.Signals}
     say(f"the program was ended by {known.get(-status, f'signal {-status}')}")
@@ -463,16 +463,20 @@ def _choose(regex: str, subprocesses: bool) -> list[int]:
     style = Style.for_stream(sys.stderr)
     if len(found) == 1:
         if choice.passed_over:
-            what = "alone runs Ruby" if choice.are_ruby else "was started by the others"
+            what = (
+                "is the only one running Ruby"
+                if choice.are_ruby
+                else ("is the parent of the others")
+            )
             number = choice.passed_over + 1
             line = cut(found[0].cmdline, _CMDLINE_COLUMNS, style)
-            say(f"of {number} processes that match, {found[0].pid} {what}: {line}")
+            say(f"{number} processes match; {found[0].pid} {what}: {line}")
         return [found[0].pid]
     room = style.width - 14
     listing = [f"{c.pid:>8}  {cut(c.cmdline, room, style)}" for c in found]
     if not sys.stdin.isatty():
-        listing.append("give the PID of one, or a REGEX that only it matches")
-        what = "processes that run Ruby" if choice.are_ruby else "processes"
+        listing.append("Give one PID, or a more specific REGEX")
+        what = "Ruby processes" if choice.are_ruby else "processes"
         raise UsageError(f"{len(found)} {what} match {regex!r}", "\n".join(listing))
     click.echo("\n".join(listing), err=True)
     pids = [str(candidate.pid) for candidate in found]

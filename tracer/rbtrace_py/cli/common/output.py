@@ -214,7 +214,7 @@ def enter(stack: ExitStack, session: ProbingSession) -> None:
 def start(session: StartableSession, stop: Callable[[], bool]) -> None:
     """Have it begin, with a line about it while that has to wait for an agent."""
     what = f"waiting for an agent in {where(session.targets)}"
-    ticker = ticker_for(session, what, "ends it", quiet=1.0)
+    ticker = ticker_for(session, what, "stops", quiet=1.0)
     session.on_wait = ticker
     try:
         session.start(stop)

@@ -24,9 +24,9 @@ def check_words(
 ) -> None:
     """Raise UsageError where a command is to be started, or for a word too many."""
     if targets.command is not None:
-        raise UsageError(f"{name} is for what runs already, not for a command")
+        raise UsageError(f"{name} works on running processes, not on a command")
     if len(words) > most:
-        raise UsageError(f"{words[most]!r} is one word too many", hint)
+        raise UsageError(f"too many arguments: {words[most]!r}", hint)
 
 
 def with_agent(targets: Targets, attaches: bool) -> list[Process]:
@@ -64,7 +64,7 @@ def leaves_out(targets: Targets, process: Process, error: RbtraceError) -> bool:
 
 
 def _leave_out(process: Process, error: RbtraceError) -> None:
-    say(f"process {process.pid} is left out: {error}")
+    say(f"skipping process {process.pid}: {error}")
 
 
 def show(

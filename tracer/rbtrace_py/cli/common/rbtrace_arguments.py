@@ -84,7 +84,7 @@ def translate(words: Sequence[str]) -> Translated:
     found = next((one for name, one in _QUESTIONS.items() if name in given), None)
     if found is None and is_command and not any(name in given for name in _TRACERS):
         given["firehose"] = []
-        notes.append("nothing was chosen to be shown: all calls are, as with -f")
+        notes.append("no method selected: showing all calls, as with -f")
     if found is None:
         verb, rest = "calls", list(_calls(given, notes))
     else:
@@ -96,7 +96,7 @@ def translate(words: Sequence[str]) -> Translated:
 
 def _notes(given: Given) -> list[str]:
     is_waited = "wait" in given
-    return ["a program that starts is waited for without --wait"] if is_waited else []
+    return ["--wait is not needed: a command is always waited for"] if is_waited else []
 
 
 def _read(words: Sequence[str]) -> dict[str, list[str]]:
@@ -125,7 +125,7 @@ def _names(word: str) -> tuple[list[str], str | None]:
         letters, found = _letters(word[1:])
         if all(letter in _BY_LETTER for letter in letters):
             return [_BY_LETTER[letter] for letter in letters], found
-    raise UsageError(f"rbtrace has no option {word}", "see rbtrace-py rbtrace --help")
+    raise UsageError(f"rbtrace has no option {word}", "See rbtrace-py rbtrace --help")
 
 
 def _letters(text: str) -> tuple[str, str | None]:
@@ -144,45 +144,45 @@ def _letters(text: str) -> tuple[str, str | None]:
 def _checked(name: str, taken: list[str]) -> list[str]:
     takes = _OPTIONS[name][1]
     if not taken and takes in (_Takes.A_WORD, _Takes.WORDS):
-        raise UsageError(f"--{name} needs a word")
+        raise UsageError(f"--{name} needs an argument")
     most = {_Takes.NOTHING: 0, _Takes.WORDS: len(taken)}.get(takes, 1)
     if len(taken) > most:
-        raise UsageError(f"{taken[most]!r} is one word too many")
+        raise UsageError(f"too many arguments: {taken[most]!r}")
     return taken
 
 
 def _target(given: Given, verb: str, is_command: bool) -> list[str]:
     if is_command:
         if "pid" in given or "ps" in given:
-            raise UsageError("--exec stands instead of --pid and --ps")
+            raise UsageError("--exec replaces --pid and --ps")
         if verb != "calls":
-            raise UsageError(f"{verb} is for what runs already, not for --exec")
+            raise UsageError(f"{verb} works on running processes, not with --exec")
         return []
     if "pid" in given:
         pids = ",".join(given["pid"])
         if not re.fullmatch(r"\d+(,\d+)*", pids):
-            raise UsageError(f"{pids} is no pid")
+            raise UsageError(f"{pids} is not a pid")
         return [pids]
     if "ps" in given:
         return ["--ps", given["ps"][0]]
-    raise UsageError("a target is missing: -p PID, --ps REGEX or --exec COMMAND")
+    raise UsageError("missing target: -p PID, --ps REGEX or --exec COMMAND")
 
 
 def _calls(given: Given, notes: list[str]) -> Iterator[str]:
     """The options of ``calls``; raises UsageError if nothing is to be traced."""
     if not any(name in given for name in _TRACERS):
         raise UsageError(
-            "what is to be done is missing",
-            "as -f, -m METHOD, -s MS, -e CODE: see rbtrace-py rbtrace --help",
+            "no action given",
+            "Give -f, -m METHOD, -s MS or -e CODE: see rbtrace-py rbtrace --help",
         )
     if "firehose" not in given:
         yield from _selected(given, notes)
     if "devmode" in given:
-        notes.append("classes that are loaded anew are known without --devmode")
+        notes.append("--devmode is not needed: reloaded classes are recognized")
     if "c-calls" in given:
         yield "--c-calls"
     else:
-        notes.append("methods written in C are left out; --c-calls takes them in")
+        notes.append("methods written in C are left out; --c-calls includes them")
     for name in ("gc", "start-time", "no-duration", "append"):
         if name in given:
             yield f"--{name}"
@@ -197,7 +197,7 @@ def _selected(given: Given, notes: list[str]) -> Iterator[str]:
         yield f"--{slow}={(*given[slow], '250')[0]}"
         names["slow-methods"] = "--slow-methods"
         if "methods" in given or "config" in given:
-            notes.append("with --slow the methods are shown only when they are slow")
+            notes.append("with --slow, methods are shown only when they are slow")
     for name, ours in names.items():
         for word in given.get(name, ()):
             yield from (ours, word)
@@ -220,7 +220,7 @@ def _backtrace(given: Given, notes: list[str]) -> tuple[str, list[str]]:
 
 def _backtraces(given: Given, notes: list[str]) -> tuple[str, list[str]]:
     if given["backtraces"] not in ([], ["-1"], ["0"]):
-        notes.append("of each thread all lines are shown")
+        notes.append("showing all lines of each thread")
     return "backtraces", []
 
 
@@ -245,7 +245,9 @@ def _eval(given: Given, notes: list[str]) -> tuple[str, list[str]]:
 
 def _console(given: Given, notes: list[str]) -> tuple[str, list[str]]:
     if given["interactive"] not in ([], ["irb"]):
-        notes.append(f"{given['interactive'][0]} is not there; the console is our own")
+        notes.append(
+            f"ignoring {given['interactive'][0]}: the console is rbtrace-py's own"
+        )
     return "console", []
 
 

@@ -148,7 +148,9 @@ def check_inputs(path: str, inputs: Iterable[str]) -> None:
     """Raise RbtraceError if ``path`` is one of the files that are read."""
     for taken in inputs:
         if os.path.exists(path) and os.path.samefile(path, taken):
-            raise RbtraceError(f"{path} would be written over", "name another with -o")
+            raise RbtraceError(
+                f"{path} would be overwritten", "Name another file with -o"
+            )
 
 
 @contextmanager

@@ -80,7 +80,7 @@ def settle_mode(values: dict[str, Any]) -> None:
     option = "--gil" if values["gil"] else "--idle"
     if (values["gil"] and values["idle"]) or (is_given and meant != values["mode"]):
         other = "--idle" if not is_given else f"--mode {values['mode']}"
-        raise UsageError(f"{option} and {other} do not go together")
+        raise UsageError(f"{option} and {other} cannot be combined")
     values["mode"] = meant
 
 
@@ -142,7 +142,7 @@ def sample(
 
 
 def _ticker(targets: Targets, values: dict[str, Any]) -> Ticker:
-    ticker = Ticker(f"waiting for Ruby in {where(targets)}", "ends it", quiet=0.3)
+    ticker = Ticker(f"waiting for Ruby in {where(targets)}", "stops", quiet=0.3)
     if values["silent"] or targets.command is not None:
         ticker.mute()
     return ticker
@@ -152,7 +152,7 @@ def warn(sampling: Sampling) -> None:
     """Say what a user should know before it begins."""
     if sampling.options.pause:
         click.echo(
-            "rbtrace-py: the target is stopped each time its stacks are read", err=True
+            "rbtrace-py: the target is paused each time its stacks are read", err=True
         )
 
 
@@ -199,7 +199,7 @@ def tell(sampling: Sampling, is_said: bool = False) -> None:
         click.echo(f"rbtrace-py: {NONE_ON_CPU}", err=True)
     if sampling.options.pause:
         stopped = f"{sampling.stopped_ns / 1e6:.1f} ms"
-        click.echo(f"rbtrace-py: targets were stopped for {stopped} in all", err=True)
+        click.echo(f"rbtrace-py: targets were paused for {stopped} in total", err=True)
 
 
 def name_now(targets: Targets) -> str:

@@ -16,7 +16,7 @@ def attached_lines(found: AttachResult, style: Style) -> Iterator[str]:
     if found.cost is None:
         yield f"process {found.pid} has the agent already"
     else:
-        yield f"process {found.pid} has the agent now, and it answers"
+        yield f"process {found.pid} now has the agent, and it answers"
         yield from (f"  {line}" for line in _cost_lines(found.cost, style))
     yield f"  {escape(found.ruby, style)}"
     if found.without_hook is not None:
@@ -25,20 +25,20 @@ def attached_lines(found: AttachResult, style: Style) -> Iterator[str]:
 
 def _cost_lines(cost: Cost, style: Style) -> Iterator[str]:
     stopped = duration(cost.stopped_ns, style)
-    how = f"stopped once, for {stopped}"
+    how = f"paused once, for {stopped}"
     if cost.attempts > 1:
         longest = duration(cost.longest_ns, style)
-        how = f"stopped {cost.attempts} times, for {stopped}, at most {longest} at once"
-    yield f"{how}; answer after {duration(cost.answer_ns, style)}"
+        how = f"paused {cost.attempts} times, for {stopped}, at most {longest} at once"
+    yield f"{how}; first answer after {duration(cost.answer_ns, style)}"
 
 
 def detached_lines(found: Detached, style: Style) -> Iterator[str]:
     """What is gone, and what is not."""
-    yield f"process {found.pid}: the agent is out of service"
-    yield "  gone: its socket, its threads, and what was armed"
+    yield f"process {found.pid}: the agent is stopped"
+    yield "  removed: its socket, its threads, everything it had armed"
     if found.tracer is not None:
         yield f"  process {found.tracer} was tracing through it"
-    yield "  left until the process ends: its code, asleep"
+    yield "  stays until the process exits: its code, inactive"
 
 
 def attached_document(found: AttachResult) -> Document:

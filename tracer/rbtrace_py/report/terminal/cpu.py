@@ -19,10 +19,10 @@ _ASLEEP = (State.SLEEPING, State.DISK, State.STOPPED)
 def cpu_lines(
     times: CpuTimes, names: Mapping[Thread, str], style: Style
 ) -> Iterator[str]:
-    """``on CPU  waiting  asleep  turns  thread``."""
+    """``on CPU  runnable  sleeping  intervals  thread``."""
     threads = _in_order(times)
     yield style.dim(
-        f"{'on CPU':>9}  {'waiting':>9}  {'asleep':>9}  {'turns':>9}  thread"
+        f"{'on CPU':>9}  {'runnable':>9}  {'sleeping':>9}  {'intervals':>9}  thread"
     )
     for thread, own in threads[:_MOST_THREADS]:
         asleep = sum(own.ns[state] for state in _ASLEEP)
@@ -34,9 +34,9 @@ def cpu_lines(
     if len(threads) > _MOST_THREADS:
         yield style.dim(f"and {units.whole(len(threads) - _MOST_THREADS)} more")
     if times.lost:
-        one = "1 switch was" if times.lost == 1 else ""
-        text = one or f"{units.whole(times.lost)} switches were"
-        yield style.red(f"  {text} lost: it was all at least so long")
+        one = "1 context switch was" if times.lost == 1 else ""
+        text = one or f"{units.whole(times.lost)} context switches were"
+        yield style.red(f"  {text} lost: times are lower bounds")
 
 
 def cpu_documents(times: CpuTimes, names: Mapping[Thread, str]) -> list[Document]:

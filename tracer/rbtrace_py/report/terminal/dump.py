@@ -58,7 +58,7 @@ def _when(dump: Dump, style: Style) -> str:
         clock = datetime.fromtimestamp(dump.time_ns / 1e9)
         words.insert(0, f"{clock:%Y-%m-%d %H:%M:%S}")
     if dump.stopped_ns is not None:
-        words.append(f"stopped for {duration(dump.stopped_ns, style)}")
+        words.append(f"paused for {duration(dump.stopped_ns, style)}")
     if dump.failed:
         words.append(f"{dump.failed} could not be read")
     return ", ".join(word for word in words if word)
@@ -113,12 +113,12 @@ def _facts(thread: DumpedThread) -> Iterator[str]:
     if thread.state is not ThreadState.UNKNOWN:
         yield _STATES[thread.state]
     if thread.on_cpu:
-        yield "on a CPU"
+        yield "on CPU"
 
 
 _STATES = {
     ThreadState.RUNNING: "running",
-    ThreadState.WAITING: "waiting for the lock",
+    ThreadState.WAITING: "waiting for the GVL",
     ThreadState.SLEEPING: "sleeping",
 }
 
@@ -135,13 +135,13 @@ def _stack(
         yield _INDENT + style.red("(its stack could not be read)")
         return
     if flags & SampleFlags.TRIMMED:
-        yield _INDENT + style.yellow("(innermost frames missing)")
+        yield _INDENT + style.yellow("(newest frames missing)")
     if not stack.frames:
         yield _INDENT + style.dim("(no Ruby frames)")
     for frame in reversed(stack.frames):
         yield from frames.lines(frame)
     if flags & SampleFlags.TRUNCATED:
-        yield _INDENT + style.yellow("(outermost frames missing)")
+        yield _INDENT + style.yellow("(oldest frames missing)")
 
 
 class _Frames:

@@ -133,7 +133,7 @@ def _piece(match: re.Match[str], known: set[str]) -> tuple[bool, str]:
     if name not in known and name not in FIELDS:
         names = ", ".join(escape(each, PLAIN) for each in (*FIELDS, *sorted(known)))
         raise UsageError(
-            f"no {escape(name, PLAIN)!r} for the template", f"there are {names}"
+            f"no field {escape(name, PLAIN)!r} for the template", f"there are {names}"
         )
     return True, name
 

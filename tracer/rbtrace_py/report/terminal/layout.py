@@ -51,7 +51,7 @@ def _summary(offsets: Sequence[Offset]) -> str:
     counts = Counter(offset.origin for offset in offsets)
     parts = [f"{count} {origin}" for origin, count in counts.most_common()]
     confirmed = sum(offset.is_confirmed for offset in offsets)
-    return f"{', '.join(parts)}; the binary's code confirms {confirmed}"
+    return f"{', '.join(parts)}; {confirmed} confirmed by the binary's code"
 
 
 def _table(offsets: Sequence[Offset], style: Style) -> Iterator[str]:

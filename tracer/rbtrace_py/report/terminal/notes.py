@@ -30,90 +30,95 @@ LOSSES = (
 
 _SENTENCES: dict[str, tuple[str, str]] = {
     "raised": (
-        "1 span raised an exception (it is counted above)",
-        "{} spans raised exceptions (they are counted above)",
+        "1 span raised an exception (included above)",
+        "{} spans raised exceptions (included above)",
     ),
     "thrown": (
-        "1 span was left by a throw or break (it is counted above)",
-        "{} spans were left by throws or breaks (they are counted above)",
+        "1 span was left by throw or break (included above)",
+        "{} spans were left by throw or break (included above)",
     ),
     "running_at_attach": (
         "1 was running when tracing began",
         "{} were running when tracing began",
     ),
-    "no_begin": ("1 end had no begin", "{} ends had no begin"),
-    "open_begins": ("1 begin has no end yet", "{} begins have no end yet"),
+    "no_begin": ("1 end without a begin", "{} ends without a begin"),
+    "open_begins": ("1 begin without an end so far", "{} begins without an end so far"),
     "running": ("1 call has not returned yet", "{} calls have not returned yet"),
     "not_returned": (
-        "1 call was not seen to return; its time is until it was last seen",
-        "{} calls were not seen to return; their times are until they were last seen",
+        "1 call was not seen to return; its time runs until it was last seen",
+        "{} calls were not seen to return; their times run until they were last seen",
     ),
     "other_paths": (
-        "1 call is in (other): there was no room for its path",
-        "{} calls are in (other): there was no room for their paths",
+        "1 call is in (other): no space for its path",
+        "{} calls are in (other): no space for their paths",
     ),
     "abandoned": (
         "1 call never returned: its fiber was dropped, or its stack overflowed",
         "{} calls never returned: their fibers were dropped, or a stack overflowed",
     ),
     "no_method": (
-        "1 was of a method for which there was no room: see (no room)",
-        "{} were of methods for which there was no room: see (no room)",
+        "1 call is in (no room): its method did not fit into the table",
+        "{} calls are in (no room): their methods did not fit into the table",
     ),
     "without_agent": (
-        "1 process has no agent and is not here",
-        "{} processes have no agent and are not here",
+        "1 process has no agent and was not traced",
+        "{} processes have no agent and were not traced",
     ),
     "no_inner": (
-        "1 process has Ractors, or began one: its collections and new objects were not"
-        " counted since, as Ruby before 3.3 crashes with hooks on them",
-        "{} processes have Ractors, or began some: their collections and new objects"
-        " were not counted since, as Ruby before 3.3 crashes with hooks on them",
+        "1 process uses Ractors: its collections and new objects were not counted"
+        " after the first Ractor, since hooks on them crash Ruby before 3.3",
+        "{} processes use Ractors: their collections and new objects were not"
+        " counted after the first Ractor, since hooks on them crash Ruby before"
+        " 3.3",
     ),
     "silent": (
-        "what 1 process did is not all here: where a Ractor is collected, Ruby"
-        " silences all hooks until they are put there again, which is done every 50 ms",
-        "what {} processes did is not all here: where a Ractor is collected, Ruby"
-        " silences all hooks until they are put there again, which is done every 50 ms",
+        "events of 1 process are missing: when a Ractor is garbage-collected,"
+        " Ruby disables all hooks until they are set again, which happens every"
+        " 50 ms",
+        "events of {} processes are missing: when a Ractor is garbage-collected,"
+        " Ruby disables all hooks until they are set again, which happens every"
+        " 50 ms",
     ),
     "hung_up": (
-        "what 1 process did is not all here: its agent hung up, or did not answer",
-        "what {} processes did is not all here: their agents hung up, or did not"
-        " answer",
+        "events of 1 process are missing: its agent hung up or did not answer",
+        "events of {} processes are missing: their agents hung up or did not answer",
     ),
     "other_ractors": (
         "1 process has other Ractors: only its main Ractor is traced",
         "{} processes have other Ractors: only their main Ractors are traced",
     ),
     "late_processes": (
-        "1 child was joined after it began; what it did before is not here",
-        "{} children were joined after they began; what they did before is not here",
+        "1 child was traced late; its first events are missing",
+        "{} children were traced late; their first events are missing",
     ),
-    "beyond_range": ("1 was beyond the range", "{} were beyond the range"),
+    "beyond_range": ("1 value was out of range", "{} values were out of range"),
     "negative": (
-        "1 was negative: the clock went backwards",
-        "{} were negative: the clock went backwards",
+        "1 value was negative: the clock went backwards",
+        "{} values were negative: the clock went backwards",
     ),
-    "nil": ("1 was nil", "{} were nil"),
+    "nil": ("1 value was nil", "{} values were nil"),
     "nan": ("1 was NaN", "{} were NaN"),
-    "inf": ("1 was Infinity", "{} were Infinity"),
-    "-inf": ("1 was -Infinity", "{} were -Infinity"),
-    "filtered": ("1 did not match the filter", "{} did not match the filter"),
+    "inf": ("1 value was Infinity", "{} values were Infinity"),
+    "-inf": ("1 value was -Infinity", "{} values were -Infinity"),
+    "filtered": (
+        "1 event did not match the filter",
+        "{} events did not match the filter",
+    ),
     "late_probes": (
-        "1 probe appeared while tracing ran; what it did before is not here",
-        "{} probes appeared while tracing ran; what they did before is not here",
+        "1 probe appeared during tracing; its earlier events are missing",
+        "{} probes appeared during tracing; their earlier events are missing",
     ),
     "not_traced": (
-        "1 probe could not be traced and is not here",
-        "{} probes could not be traced and are not here",
+        "1 probe could not be traced",
+        "{} probes could not be traced",
     ),
     "not_followed": (
         "the target has 1 child process, which was not traced: see --subprocesses",
         "the target has {} child processes, which were not traced: see --subprocesses",
     ),
     "no_operand": (
-        "1 probe has no such operand and was not traced",
-        "{} probes have no such operand and were not traced",
+        "1 probe has no such argument and was not traced",
+        "{} probes have no such argument and were not traced",
     ),
     "lost": (
         "1 event was lost: the buffer was full",
@@ -124,25 +129,28 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "{} hits were missed by the kernel",
     ),
     "no_room": (
-        "1 was lost: the kernel's map was full",
-        "{} were lost: the kernel's map was full",
+        "1 event was lost: the kernel's map was full",
+        "{} events were lost: the kernel's map was full",
     ),
-    "too_deep": ("1 was lost: nested too deeply", "{} were lost: nested too deeply"),
+    "too_deep": (
+        "1 event was lost: nested too deeply",
+        "{} events were lost: nested too deeply",
+    ),
     "unreadable": (
-        "1 was lost: an argument could not be read",
-        "{} were lost: an argument could not be read",
+        "1 event was lost: an argument could not be read",
+        "{} events were lost: an argument could not be read",
     ),
     "no_stream": (
-        "1 event was lost: there was no memory for its thread",
-        "{} events were lost: there was no memory for their threads",
+        "1 event was lost: no memory for its thread",
+        "{} events were lost: no memory for their threads",
     ),
     "no_block": (
-        "1 is in no distribution: there was no room (its time is in the sums)",
-        "{} are in no distribution: there was no room (their times are in the sums)",
+        "1 is missing in the distribution: no space (its time is in the sums)",
+        "{} are missing in the distribution: no space (their times are in the sums)",
     ),
     "no_values": (
-        "1 call is without the values of its expressions: the buffer was full",
-        "{} calls are without the values of their expressions: the buffer was full",
+        "the expressions of 1 call have no values: the buffer was full",
+        "the expressions of {} calls have no values: the buffer was full",
     ),
 }
 

@@ -22,11 +22,11 @@ def readable_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
     for sample in profile.stream():
         yield options.style.bold(_head(sample, profile.unit, of_calls))
         if sample.flags & SampleFlags.TRIMMED:
-            yield "    (innermost frames missing)"
+            yield "    (newest frames missing)"
         for frame in reversed(sample.stack.frames):
             yield f"    {_frame(frame)}"
         if sample.flags & SampleFlags.TRUNCATED:
-            yield "    (outermost frames missing)"
+            yield "    (oldest frames missing)"
         yield ""
     yield from statistics_lines(profile.counts.statistics, options.style)
 

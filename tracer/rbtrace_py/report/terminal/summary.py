@@ -39,7 +39,7 @@ def _lines(
     everything = profile.one_cpu or profile.counts.weight
     if profile.one_cpu:
         share = percent(profile.counts.weight, everything)
-        yield f"on a CPU: {share} % of one CPU for the time that passed"
+        yield f"on CPU: {share} % of one CPU for the elapsed time"
     yield style.dim("% self  % total  name")
     for frame, own, total in shares:
         columns = f"{percent(own, everything):>6}  {percent(total, everything):>7}  "

@@ -87,7 +87,7 @@ def on_cpu(picture: Picture, recent: bool) -> str:
 
 def losses(picture: Picture) -> str:
     own = picture.statistics
-    rate = f"{own.achieved_rate:.0f} of {own.rate:g} rounds/s"
+    rate = f"{own.achieved_rate:.0f} of {own.rate:g} passes/s"
     lost = f"{units.whole(own.late)} late, {units.whole(own.failed)} failed"
     idle = f", {units.whole(picture.idle)} idle" if picture.idle else ""
     return f"{rate}, {lost}{idle}"
@@ -98,7 +98,7 @@ def nothing(picture: Picture) -> str:
         return NONE_ON_CPU
     if picture.idle:
         return idle_text(picture.idle)
-    return "nothing was seen"
+    return "nothing seen"
 
 
 def frame_words(

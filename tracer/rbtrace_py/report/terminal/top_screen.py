@@ -27,14 +27,14 @@ from rbtrace_py.report.text import cut, escape, pad, pad_left, width, wrap
 
 KEYS = (
     ("q", "quit", "quit; so does Ctrl-C"),
-    ("?", "help", "this, or the picture again"),
-    ("s", "self", "sort by self: what a method does itself"),
-    ("t", "total", "sort by total: with what it calls"),
-    ("l", "lines", "lines of a method apart, or together"),
-    ("T", "threads", "threads below, or not"),
-    ("space", "hold", "hold the picture still; sampling goes on"),
-    ("c", "clear", "forget what was counted, begin anew"),
-    ("r", "reverse", "the least first, or the most"),
+    ("?", "help", "help, or back to the report"),
+    ("s", "self", "sort by self: time in the method itself"),
+    ("t", "total", "sort by total: including the methods it calls"),
+    ("l", "lines", "separate or combine the lines of a method"),
+    ("T", "threads", "show or hide threads"),
+    ("space", "hold", "freeze the display; sampling continues"),
+    ("c", "clear", "reset all counts"),
+    ("r", "reverse", "reverse the order"),
 )
 """Key, its name in the last line, what it does."""
 
@@ -76,7 +76,7 @@ def _painted(lines: Sequence[Text], columns: int, style: Style) -> list[str]:
 
 def _head(picture: Picture, look: Look, columns: int, style: Style) -> Iterator[Text]:
     yield Text(_who(picture, columns, style), "bold")
-    held = "held still, " if look.is_held else ""
+    held = "frozen, " if look.is_held else ""
     for line in wrap(f"{picture.mode}: {held}{_how(picture, style)}", columns):
         yield Text(cut(line, columns, style), _mood(picture))
 
@@ -116,9 +116,9 @@ def _keys(columns: int) -> Text:
 
 def _help(columns: int) -> list[Text]:
     words = (
-        "A method's self is the part of the samples that it was the innermost method"
-        " of, its total the part of those it was in at all. In mode cpu 100 % is one"
-        " CPU for the time that passed, in mode wall all samples of all threads."
+        "Self: share of samples with the method on top of the stack. Total: share"
+        " of samples with the method anywhere on the stack. In mode cpu, 100 % is"
+        " one CPU for the elapsed time; in mode wall, all samples of all threads."
     )
     keys = [Text.assemble((f"{key:<7}", "bold"), what) for key, _, what in KEYS]
     return [Text(""), *keys, Text(""), *map(Text, wrap(words, columns))]
@@ -155,7 +155,7 @@ def _methods(
 ) -> Iterator[Text]:
     is_wide = columns >= _WIDE
     recent = f"last {picture.recent_ns / 1e9:.0f} s"
-    yield Text(f"{recent:<15}since the start" if is_wide else recent, "dim")
+    yield Text(f"{recent:<15}since start" if is_wide else recent, "dim")
     yield _headings(look, is_wide)
     room = columns - (30 if is_wide else 15)
     for one in shares:

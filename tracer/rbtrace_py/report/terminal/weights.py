@@ -8,7 +8,7 @@ from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.report import units
 from rbtrace_py.report.style import PLAIN, Style
 
-NONE_ON_CPU = "no thread was on a CPU; --mode wall shows those that wait"
+NONE_ON_CPU = "no thread was on CPU; --mode wall shows waiting threads"
 """What there is to say where mode cpu saw nothing."""
 
 
@@ -30,21 +30,22 @@ def statistics_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
     """How much was sampled and how well; the last line says what was lost."""
     yield f"  {_head(own)}"
     if own.trimmed:
-        text = _many(own.trimmed, "lacks its", "lack their")
-        text += " innermost frames, which changed while they were read"
+        text = _many(own.trimmed, "sample", "samples")
+        text += ": newest frames dropped (torn read)"
         yield f"  {style.dim(text)}"
     if own.truncated:
-        text = _many(own.truncated, "lacks its", "lack their")
-        text += " outermost frames, beyond the depth that is read"
+        text = _many(own.truncated, "sample", "samples")
+        text += ": oldest frames dropped (too deep)"
         yield f"  {style.dim(text)}"
     if own.idle:
         yield f"  {style.dim(idle_text(own.idle))}"
     if own.other:
-        text = f"{amount(own.other, own.unit, style)} of rare stacks are in (other)"
+        text = f"{amount(own.other, own.unit, style)} with rare stacks are in (other)"
         yield f"  {style.dim(text)}"
     if own.late:
         part = units.share(own.late, max(own.rounds, own.late))
-        text = f"{_many(own.late, 'round was', 'rounds were')} late ({part} %)"
+        text = f"{_many(own.late, 'late sampling pass', 'late sampling passes')}"
+        text += f" ({part} %)"
         yield f"  {style.yellow(text)}"
     if own.failed and own.counted == "calls":
         text = _many(own.failed, "event was lost", "events were lost")
@@ -52,7 +53,7 @@ def statistics_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
     elif own.failed:
         tried = own.samples + own.failed
         part = units.share(own.failed, tried)
-        text = f"{_many(own.failed, 'stack', 'stacks')} could not be read ({part} %)"
+        text = f"{_many(own.failed, 'failed sample', 'failed samples')} ({part} %)"
         yield f"  {style.red(text)}"
     elif not has_losses(own):
         yield f"  {style.dim('no losses')}"
@@ -79,7 +80,7 @@ def _head(own: Statistics) -> str:
     if own.duration_ns:
         text += f" in {units.span(own.duration_ns)}"
     if own.achieved_rate and own.rate:
-        text += f", {own.achieved_rate:.1f} of {own.rate:g} rounds a second"
+        text += f", {own.achieved_rate:.1f} of {own.rate:g} sampling passes per second"
     return text
 
 

@@ -42,7 +42,7 @@ def list_probes(targets: Targets, words: Sequence[str] = ()) -> Listing:
         except RbtraceError as error:
             if not targets.has_joined(process):
                 raise
-            problems[f"process {process.pid} is left out: {error}"] = None
+            problems[f"skipping process {process.pid}: {error}"] = None
             continue
         problems.update((f"{p.path}: {p.text}", None) for p in scan.problems)
         seen: Counter[tuple[object, ...]] = Counter()

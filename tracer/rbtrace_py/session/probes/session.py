@@ -222,7 +222,7 @@ class ProbeSession(Starting, ProbeQuery):
 
     def _leave_out(self, process: Process, error: RbtraceError) -> None:
         """A child that cannot be read; of more than a few that would be too much."""
-        note = f"process {process.pid} is left out: {error}"
+        note = f"skipping process {process.pid}: {error}"
         if note not in self.notes and len(self.notes) < _MOST_NOTES:
             self.notes.append(note)
 

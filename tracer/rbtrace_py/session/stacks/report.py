@@ -135,6 +135,8 @@ def _tell(own: Statistics, read: Statistics) -> None:
 
 def _notes(path: str, recording: Recording) -> Iterator[str]:
     if recording.damage:
-        yield f"{path} is not whole ({recording.damage}): what follows is missing"
+        yield (
+            f"{path} is damaged ({recording.damage}): everything after that is missing"
+        )
     elif not recording.is_complete:
-        yield f"{path} was not closed: its last second may be missing"
+        yield f"{path} was not closed: up to one second at the end may be missing"

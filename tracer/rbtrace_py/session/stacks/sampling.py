@@ -284,7 +284,7 @@ class Sampling(Starting):
         self._non_ruby.add(process, may_become)
         # Children run all kinds of programs, which is nothing to speak of.
         if not may_become or not self.targets.follow:
-            self._note(f"process {process.pid} is left out: {error}")
+            self._note(f"skipping process {process.pid}: {error}")
 
     def _note(self, text: str) -> None:
         """Say it once."""

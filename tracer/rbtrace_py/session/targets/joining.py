@@ -84,7 +84,7 @@ class Joining:
     def notes(self) -> list[str]:
         """Why the first of those that are left out are so, a line each."""
         found = self._reasons.items()
-        return [f"process {pid} is left out: {why}" for pid, why in found]
+        return [f"skipping process {pid}: {why}" for pid, why in found]
 
     def ask_again(self, process: Process) -> None:
         """One that runs another program than we asked; for as long as it lives."""
