@@ -97,9 +97,9 @@ class Bare(Count):
         self._slots = max(counts) if self._reads else 0
 
     def make_engines(self, attacher: Attacher) -> None:
-        flags = {"READS": int(self._reads), "SLOTS": self._slots}
+        flags = {"READS": int(self._reads), "FILTER_BASE": self._slots}
         source = str(HERE / "bpf" / "bare.c")
-        self._engines.append(Engine(attacher, None, source, ("on_hit",), {}, flags))
+        self._engines.append(Engine(attacher, None, source, {}, flags, {}))
 
     def wanted(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
         slots = tuple(SlotPlan(operand=index) for index in range(self._slots))

@@ -289,7 +289,7 @@ def test_a_damaged_cache_is_made_anew(start, trace, tmp_path):
 def test_a_cache_that_cannot_be_written_is_left_as_it_was(tmp_path, monkeypatch):
     """As on a full disk: what was begun is taken away."""
     monkeypatch.setenv("RBTRACE_CACHE_DIR", str(tmp_path))
-    compiled = compiler.Compiled({"on_hit": (bytes(80_000), ())})
+    compiled = {"on_hit": bytes(80_000)}
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:

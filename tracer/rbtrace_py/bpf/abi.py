@@ -22,6 +22,26 @@ MASK = (1 << 64) - 1
 SIGN = 1 << 63
 BUCKETS = 33_792
 PAIR_DEPTH = 128
+MAX_PAIRS = 16
+
+SITE_FROM_COOKIE = 1 << 32
+"""SITE of a program whose sites' numbers come with the attachment."""
+
+AT_LOAD_MARK = 0x5EED5EED << 32
+"""The upper half of what stands in the code where the loader puts something."""
+
+MAPS = (
+    *("counters", "sites", "watched", "totals", "histogram", "groups", "others"),
+    *("buckets", "threads", "nothing", "ring", "strings"),
+)
+NUMBERS = (
+    *("SITE", "WATCH_SET", "DURATIONS", "PAIRS"),
+    *("ECHO", "TEXTS", "TEXT", "RECORD_SIZE"),
+    *("PID_OFFSET", "TGID_OFFSET", "THREAD_PID_OFFSET", "STATE_OFFSET", "STATE_GIVEN"),
+    *("RAN_OFFSET", "LEVEL_OFFSET", "NUMBERS_OFFSET", "NUMBER_SIZE"),
+)
+AT_LOAD = (*MAPS, *NUMBERS)
+"""What the loader puts into programs: see ``programs/loading.h``."""
 
 
 class Counter(IntEnum):
@@ -138,5 +158,16 @@ def _bulk(slots: Sequence[Slot]) -> tuple[int, int]:
     return (6, run) if run > 1 else (0, 0)
 
 
-def counter_flags() -> dict[str, int]:
-    return {f"COUNTER_{counter.name}": int(counter) for counter in Counter}
+def definitions() -> dict[str, int]:
+    """Numbers for -D that every program gets."""
+    return {
+        "AT_LOAD_MARK": AT_LOAD_MARK,
+        "KEY_TEXT": KEY_TEXT,
+        "MAX_OPERANDS": MAX_OPERANDS,
+        "MAX_PAIRS": MAX_PAIRS,
+        "MAX_SLOTS": MAX_SLOTS,
+        "PAIR_DEPTH": PAIR_DEPTH,
+        "SITE_FROM_COOKIE": SITE_FROM_COOKIE,
+        **{f"COUNTER_{counter.name}": int(counter) for counter in Counter},
+        **{f"AT_LOAD_{name}": place for place, name in enumerate(AT_LOAD)},
+    }

@@ -118,7 +118,7 @@ class PerfUprobes:
         attachment = Attachment([])
         try:
             for point in points:
-                program_fd = program.load(function, cookie=point.number)
+                program_fd = program.load(function, site=point.number)
                 attachment._fds.append(self._one(program_fd, path, point, pid))
         except BaseException:
             attachment.close()

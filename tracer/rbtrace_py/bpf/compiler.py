@@ -17,13 +17,13 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
 from rbtrace_py import __version__
+from rbtrace_py.bpf.abi import definitions
 from rbtrace_py.errors import BpfError
 
 _HERE = Path(__file__).parent
@@ -34,50 +34,44 @@ _DEBIAN_BCC = "/usr/lib/python3/dist-packages/bcc/__init__.py"
 _OWN_FILE = "libbcc.py"
 """A file that the BPF Compiler Collection's package has, and PyPI's bcc has not."""
 
-_LD_IMM64 = 0x18
-_PSEUDO_MAP_FD = 1
 _MOST_ENTRIES = 256
 
 
-Function = tuple[bytes, tuple[tuple[int, str], ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """Functions of one source, by name.
-
-    Each is its instructions, 8 bytes each, and the places (instruction
-    numbers) where the descriptor of a map, by name, has to be filled in.
-    """
-
-    functions: dict[str, Function]
+Compiled = dict[str, bytes]
+"""Functions of one source by name: instructions, 8 bytes each."""
 
 
 def compile_program(
-    source: str,
-    functions: tuple[str, ...],
-    maps: tuple[str, ...],
-    flags: Mapping[str, int],
-    prelude: str = "",
+    source: str, flags: Mapping[str, int], prelude: str = ""
 ) -> Compiled:
-    """Compile ``programs/SOURCE``.
+    """Compile ``programs/SOURCE``, unless that was done before.
 
-    source: file name; functions, maps: the names in it to keep
-    flags: numbers for -D
+    source: file name
+    flags: numbers for -D, beside those every program gets
     prelude: text put in front (the filter)
     Raises BpfError when bcc is missing or refuses.
     """
-    text = prelude + _expand(source)
-    defines = [f"-D{name}={value}" for name, value in sorted(flags.items())]
-    wanted = json.dumps(
-        [text, defines, functions, maps, platform.machine(), __version__, _headers()]
-    )
-    key = hashlib.sha256(wanted.encode()).hexdigest()
-    cached = _load(key)
-    if cached is None or not _is_whole(cached, functions, maps):
-        cached = _compile(text, defines, functions, maps)
-        _store(key, cached)
-    return cached
+    text, defines = _input(source, flags, prelude)
+    key = _key(text, defines)
+    found = _load(key)
+    if found is None:
+        found = _compile(text, defines)
+        _store(key, found)
+    return found
+
+
+def _input(
+    source: str, flags: Mapping[str, int], prelude: str = ""
+) -> tuple[str, list[str]]:
+    """The whole text of a program, and its -D."""
+    numbers = {**definitions(), **flags}
+    defines = [f"-D{name}={int(value)}" for name, value in sorted(numbers.items())]
+    return prelude + _expand(source), defines
+
+
+def _key(text: str, defines: list[str]) -> str:
+    parts = [text, defines, platform.machine(), __version__, _headers()]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def _expand(name: str) -> str:
@@ -102,12 +96,7 @@ def _headers() -> str:
 # ------------------------------------------------------------------ compiling
 
 
-def _compile(
-    text: str,
-    defines: list[str],
-    functions: tuple[str, ...],
-    maps: tuple[str, ...],
-) -> Compiled:
+def _compile(text: str, defines: list[str]) -> Compiled:
     bcc = import_bcc()
     # bcc changes its directory to this one, and reads no other headers.
     os.environ["BCC_KERNEL_SOURCE"] = str(_INCLUDE)
@@ -119,10 +108,9 @@ def _compile(
                 f"bcc cannot compile the tracing program: {error}", said()
             ) from error
     try:
-        names = {int(module[name.encode()].map_fd): name for name in maps}
-        return Compiled(
-            {f: _relocate(module.dump_func(f.encode()), names) for f in functions}
-        )
+        count = bcc.lib.bpf_num_functions(module.module)
+        names = [bcc.lib.bpf_function_name(module.module, i) for i in range(count)]
+        return {name.decode(): module.dump_func(name) for name in names}
     finally:
         module.cleanup()
 
@@ -172,23 +160,6 @@ def _found(spec: ModuleSpec) -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(finder)
-
-
-def _relocate(
-    code: bytes, names: Mapping[int, str]
-) -> tuple[bytes, tuple[tuple[int, str], ...]]:
-    """Find the map descriptors in ``code`` and take them out."""
-    clean = bytearray(code)
-    places = []
-    position = 0
-    while position < len(code):
-        wide = code[position] == _LD_IMM64
-        if wide and code[position + 1] >> 4 == _PSEUDO_MAP_FD:
-            fd = int.from_bytes(code[position + 4 : position + 8], "little")
-            places.append((position // 8, names[fd]))
-            clean[position + 4 : position + 8] = bytes(4)
-        position += 16 if wide else 8
-    return bytes(clean), tuple(places)
 
 
 @contextlib.contextmanager
@@ -259,11 +230,21 @@ def _load(key: str) -> Compiled | None:
             status = os.fstat(file.fileno())
             if status.st_uid != os.geteuid() or status.st_mode & 0o022:
                 return None
-            document = json.load(file)
-        return Compiled(
-            {name: _checked(*function) for name, function in document.items()}
-        )
-    except (OSError, ValueError, TypeError, AttributeError):
+            return _parse(file.read())
+    except OSError:
+        return None
+
+
+def _document(compiled: Compiled) -> str:
+    return json.dumps({name: code.hex() for name, code in compiled.items()})
+
+
+def _parse(document: bytes) -> Compiled | None:
+    """What ``_document`` wrote; None if it did not."""
+    try:
+        found = json.loads(document)
+        return {name: bytes.fromhex(code) for name, code in found.items()} or None
+    except (ValueError, TypeError, AttributeError):
         return None
 
 
@@ -271,39 +252,15 @@ def _open_no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
-def _is_whole(
-    cached: Compiled, functions: tuple[str, ...], maps: tuple[str, ...]
-) -> bool:
-    named = {m for _, places in cached.functions.values() for _, m in places}
-    return set(cached.functions) == set(functions) and named <= set(maps)
-
-
-def _checked(code: str, places: list[list[object]]) -> Function:
-    """A function out of a cache; ValueError if its parts do not fit together."""
-    instructions = bytes.fromhex(code)
-    found = []
-    for at, name in places:
-        inside = isinstance(at, int) and 0 <= at * 8 <= len(instructions) - 16
-        if not inside or not isinstance(name, str):
-            raise ValueError("a place outside the code")
-        assert isinstance(at, int)
-        found.append((at, name))
-    return instructions, tuple(found)
-
-
 def _store(key: str, compiled: Compiled) -> None:
     place = cache_directory()
     if place is None:
         return
-    document = {
-        name: (code.hex(), places)
-        for name, (code, places) in compiled.functions.items()
-    }
     with contextlib.suppress(OSError):  # a cache that cannot be written costs time
         file, new = tempfile.mkstemp(dir=place, prefix=".new-")
         try:
             with open(file, "w") as stream:
-                json.dump(document, stream)
+                stream.write(_document(compiled))
             os.replace(new, place / key)
         except BaseException:
             os.unlink(new)

@@ -12,12 +12,20 @@ import struct
 from collections.abc import Mapping
 
 from rbtrace_py.bpf import syscall as sys_
-from rbtrace_py.bpf.abi import Counter, counter_flags
-from rbtrace_py.bpf.compiler import Compiled, compile_program
+from rbtrace_py.bpf.abi import (
+    AT_LOAD,
+    AT_LOAD_MARK,
+    MAPS,
+    SITE_FROM_COOKIE,
+    Counter,
+)
+from rbtrace_py.bpf.compiler import compile_program
 from rbtrace_py.bpf.maps import Map, MapSpec
 
-COOKIE = 0x5EED5EED5EED5EED
-"""What stands in the code where a copy's site number goes (common.h)."""
+_LD_IMM64 = 0x18
+_PSEUDO_MAP_FD = 1 << 4
+_WIDE = struct.Struct("<BBxxIxxxxI")
+"""A wide load: operation, registers, and both halves of its value."""
 
 
 class Program:
@@ -26,25 +34,24 @@ class Program:
     source: file in ``programs/``
     maps: what to make, by the names the source uses
     flags: numbers for -D, beside those every program gets
+    numbers: what the source has in AT_LOAD, beside maps and the site
     shared: maps of another program that this one uses too
     """
 
     def __init__(
         self,
         source: str,
-        functions: tuple[str, ...],
         maps: Mapping[str, MapSpec],
         flags: Mapping[str, int],
+        numbers: Mapping[str, int],
         prelude: str = "",
         shared: Mapping[str, Map] | None = None,
     ) -> None:
         self._owned: list[Map] = []
-        self._fds: dict[tuple[str, int, int | None], int] = {}
+        self._fds: dict[tuple[str, int, int], int] = {}
         self.maps: dict[str, Map] = dict(shared or {})
-        names = (*self.maps, *maps)
-        self._compiled: Compiled = compile_program(
-            source, functions, names, {**counter_flags(), **flags}, prelude
-        )
+        self._numbers = dict(numbers)
+        self._compiled = compile_program(source, flags, prelude)
         try:
             for name, spec in maps.items():
                 self.maps[name] = Map(name, spec)
@@ -58,24 +65,34 @@ class Program:
         function: str,
         program_type: int = sys_.PROG_TYPE_KPROBE,
         attach_type: int = 0,
-        cookie: int | None = None,
+        site: int = SITE_FROM_COOKIE,
     ) -> int:
-        """Descriptor of ``function`` loaded; a copy of its own a cookie."""
-        key = (function, attach_type, cookie)
+        """Descriptor of ``function`` loaded; a copy of its own a site."""
+        key = (function, attach_type, site)
         if key not in self._fds:
-            code = self._link(function, cookie)
+            code = self._link(self._compiled[function], site)
             self._fds[key] = sys_.load_program(
                 program_type, code, attach_type, function
             )
         return self._fds[key]
 
-    def _link(self, function: str, cookie: int | None) -> bytes:
-        code, places = self._compiled.functions[function]
+    def _link(self, code: bytes, site: int) -> bytes:
+        """Put in what stands in the source as AT_LOAD."""
         linked = bytearray(code)
-        for place, name in places:
-            struct.pack_into("<I", linked, place * 8 + 4, self.maps[name].fd)
-        if cookie is not None:
-            _write_cookie(linked, cookie)
+        numbers = {**self._numbers, "SITE": site}
+        for at in range(0, len(code) - 8, 8):
+            operation, registers, low, high = _WIDE.unpack_from(code, at)
+            is_marked = operation == _LD_IMM64 and high == AT_LOAD_MARK >> 32
+            if not is_marked or low >= len(AT_LOAD):
+                continue
+            name = AT_LOAD[low]
+            if name in self.maps:
+                registers |= _PSEUDO_MAP_FD
+                value = self.maps[name].fd
+            else:  # without a map no way leads there
+                value = 0 if name in MAPS else numbers[name]
+            halves = value & 0xFFFFFFFF, value >> 32
+            _WIDE.pack_into(linked, at, operation, registers, *halves)
         return bytes(linked)
 
     def missed(self) -> int:
@@ -100,19 +117,6 @@ class Program:
 
 def counters_map() -> MapSpec:
     return MapSpec(sys_.MAP_TYPE_ARRAY, 4, 8, len(Counter), sys_.F_MMAPABLE)
-
-
-def _write_cookie(code: bytearray, cookie: int) -> None:
-    """Put a site's number where COOKIE stands: both halves of a wide load."""
-    low, high = COOKIE & 0xFFFFFFFF, COOKIE >> 32
-    for at in range(0, len(code) - 8, 8):
-        if (
-            code[at] == 0x18
-            and struct.unpack_from("<I", code, at + 4)[0] == low
-            and struct.unpack_from("<I", code, at + 12)[0] == high
-        ):
-            struct.pack_into("<I", code, at + 4, cookie)
-            struct.pack_into("<I", code, at + 12, 0)
 
 
 def _recursion_misses(fd: int) -> int:

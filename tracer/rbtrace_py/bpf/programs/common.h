@@ -1,21 +1,25 @@
 /*
- * What every program shares: the sites, how an operand is fetched, the set of
- * processes, counters, the filter.
+ * What every program on probes shares: the sites, how an operand is fetched, the
+ * set of processes, the filter.
  *
- * Compiled by bcc, loaded by our own loader. Numbers come in as -D (abi.py):
- *   SLOTS        operands a site hands to the program
- *   WATCH_SET    1: only processes in `watched` count
- *   COOKIE_MULTI 1: the site's number comes with the attachment;
- *                0: the loader writes it into each copy of the program
- *   TEXT         bytes of a string that are read, with its NUL
- *   COUNTER_*    places in `counters`
+ * A program that includes this says first
  *   FILTER_BASE  the slot of the filter's first operand
+ * When it is loaded it is given
+ *   SITE         the site's number, or SITE_FROM_COOKIE: it comes with the attachment
+ *   WATCH_SET    1: only processes in `watched` count
  *   DURATIONS    a bit a slot that may hold a span's duration
- * FILTER is the one generated text: a C expression over SLOT(i) (filters.py).
+ * FILTER is the one generated text: a C expression over SLOT(i) (filters.py), of
+ * FILTER_SLOTS operands.
  */
-#include <uapi/linux/ptrace.h>
+#include "loading.h"
 
-#define MAX_SLOTS 16
+#ifndef FILTER
+#define FILTER 1
+#define FILTER_SLOTS 0
+#endif
+
+/* Operands a site hands to the program. */
+#define SLOTS (FILTER_BASE + FILTER_SLOTS)
 
 /* abi.py packs these. */
 struct operand {
@@ -40,39 +44,23 @@ struct site {
   struct operand slots[MAX_SLOTS];
 };
 
-/* The loader makes the maps; the sizes here are only for the compiler. */
-BPF_TABLE("array", u32, struct site, sites, 1);
-BPF_TABLE("array", u32, u64, counters, 1);
-#if WATCH_SET
-BPF_TABLE("hash", u32, u32, watched, 1);
-#endif
-
-/* The helper by number: older versions of bcc do not name it. */
-static u64 (*attach_cookie)(void *ctx) = (void *)174;
-
 static __always_inline u32 site_number(struct pt_regs *ctx) {
-#if COOKIE_MULTI
-  return (u32)attach_cookie(ctx);
-#else
-  u64 number;
-  asm volatile("%0 = 0x5eed5eed5eed5eed ll" : "=r"(number));
+  u64 number = AT_LOAD(SITE);
+  if (number == SITE_FROM_COOKIE)
+    number = attach_cookie(ctx);
   return (u32)number;
-#endif
 }
 
-static __always_inline void count_one(u32 counter) {
-  u64 *cell = counters.lookup(&counter);
-  if (cell)
-    __sync_fetch_and_add(cell, 1);
+static __always_inline struct site *site_of(u32 number) {
+  return LOOKUP(sites, &number);
 }
 
 static __always_inline bool is_watched(void) {
-#if WATCH_SET
-  u32 tgid = bpf_get_current_pid_tgid() >> 32;
-  return watched.lookup(&tgid) != NULL;
-#else
-  return true;
-#endif
+  u32 tgid;
+  if (!AT_LOAD(WATCH_SET))
+    return true;
+  tgid = bpf_get_current_pid_tgid() >> 32;
+  return LOOKUP(watched, &tgid) != NULL;
 }
 
 /* Is this a hit of ours? */
@@ -136,10 +124,10 @@ static __always_inline bool read_any_operand(struct pt_regs *ctx,
     u64 raw = 0;
     if (operand->index)
       where += read_register(ctx, operand->index - 1) << (operand->shift & 7);
-    if (bpf_probe_read_user(&raw, sizeof raw, (void *)where)) {
+    if (read_user(&raw, sizeof raw, (void *)where)) {
       /* A short operand at the end of a mapping. */
       u32 size = operand->size;
-      if (size > 4 || bpf_probe_read_user(&raw, size & 7, (void *)where))
+      if (size > 4 || read_user(&raw, size & 7, (void *)where))
         return false;
     }
     *ret = resize(raw, operand->size, operand->is_signed);
@@ -192,7 +180,6 @@ static __always_inline s64 float_key(u64 bits) {
 struct text64 {
   u64 words[8];
 };
-BPF_TABLE("array", u32, struct text64, strings, 1);
 
 /*
  * `text` is the caller's, one for all comparisons of a filter: the compiler
@@ -200,13 +187,13 @@ BPF_TABLE("array", u32, struct text64, strings, 1);
  */
 static __always_inline bool same_text(struct text64 *text, u64 pointer,
                                       u32 number, u32 prefix) {
-  struct text64 *wanted = strings.lookup(&number);
+  struct text64 *wanted = LOOKUP(strings, &number);
   u64 difference = 0;
   int length;
   if (!wanted || !pointer)
     return false;
   __builtin_memset(text, 0, sizeof *text);
-  length = bpf_probe_read_user_str(text, sizeof *text, (void *)pointer);
+  length = read_user_string(text, sizeof *text, (void *)pointer);
   if (length < 0)
     return false;
   if (prefix) {
@@ -226,7 +213,7 @@ static __always_inline bool same_text(struct text64 *text, u64 pointer,
       difference |= text->words[i] ^ wanted->words[i];
     if (length == sizeof *text) {
       u8 beyond = 1;
-      bpf_probe_read_user(&beyond, 1, (void *)(pointer + sizeof *text - 1));
+      read_user(&beyond, 1, (void *)(pointer + sizeof *text - 1));
       if (beyond)
         return false;
     }
@@ -240,16 +227,8 @@ static __always_inline bool same_text(struct text64 *text, u64 pointer,
 #define FILTER_SCRATCH
 #endif
 
-#ifndef FILTER
-#define FILTER 1
-#endif
-
 #define PID (bpf_get_current_pid_tgid() >> 32)
 #define TID (bpf_get_current_pid_tgid() & 0xffffffff)
-
-#ifndef DURATIONS
-#define DURATIONS 0
-#endif
 
 #define NIL_INTEGER 0x8000000000000000ULL
 
@@ -272,13 +251,14 @@ static __always_inline bool read_slot(struct pt_regs *ctx, struct site *site,
 
 /*
  * The duration of a span that began before anyone traced it is not known. The
- * gem says -1 then; a slot's flag makes it nil. Once all slots are read, and
- * without a branch: the verifier walks every way through every slot.
+ * gem says -1 then; a slot's flag makes it nil, from the slot `first` on. Once
+ * they are read, and without a branch: the verifier walks every way through every slot.
  */
-static __always_inline void know_durations(struct site *site, u64 *slots) {
+static __always_inline void know_durations(struct site *site, u64 *slots,
+                                           int first) {
 #pragma unroll
-  for (int i = 0; i < SLOTS; i++) {
-    if (DURATIONS >> i & 1) {
+  for (int i = first; i < SLOTS; i++) {
+    if (AT_LOAD(DURATIONS) >> i & 1) {
       u64 other = slots[i] + 1; /* 0 for -1 */
       other |= -other;
       asm volatile("" : "+r"(other)); /* the compiler would make a branch of it */
@@ -297,6 +277,6 @@ static __always_inline bool read_slots(struct pt_regs *ctx, struct site *site,
     if (!read_slot(ctx, site, i, &slots[i]))
       whole = false;
   }
-  know_durations(site, slots);
+  know_durations(site, slots, 0);
   return whole;
 }

@@ -2,13 +2,16 @@
  * The time from one probe to another on the same thread. Each thread has a
  * stack of beginnings a series, so that pairs may nest and recurse.
  *
- *   DEPTH   beginnings kept for a thread, a power of two: the latest. So one
- *           that never ends, because an exception went past its end, costs
- *           nothing but itself; ends of those no longer kept are counted.
- *   PAIRS   number of pairs; a site's role is twice its pair's number, and one
- *           more where it ends
+ *   VALUES, BY, DENSE  as in record.h; VALUES is 1
+ *   PAIR_DEPTH  beginnings kept for a thread, a power of two: the latest. So one
+ *               that never ends, because an exception went past its end, costs
+ *               nothing but itself; ends of those no longer kept are counted.
+ *   MAX_PAIRS   a site's role is twice its pair's number, and one more where it ends
+ * and when it is loaded
+ *   PAIRS       number of pairs
  */
-#define VALUES 1
+#define OWN 0
+#define FILTER_BASE (BY != 0)
 #include "common.h"
 #include "record.h"
 
@@ -20,12 +23,8 @@ struct thread {
 struct beginnings {
   u64 depth; /* beginnings open */
   u64 floor; /* the lowest of them that is still kept */
-  u64 started[DEPTH];
+  u64 started[PAIR_DEPTH];
 };
-
-BPF_TABLE("hash", struct thread, struct beginnings, threads, 1);
-/* One entry of zeros, too large for the stack: what a new thread starts as. */
-BPF_TABLE("array", u32, struct beginnings, nothing, 1);
 
 static __always_inline struct beginnings *thread_of(u32 pair, bool make) {
   struct thread thread = {};
@@ -33,19 +32,20 @@ static __always_inline struct beginnings *thread_of(u32 pair, bool make) {
   u32 first = 0;
   thread.tid = (u32)bpf_get_current_pid_tgid();
   thread.pair = pair;
-  found = threads.lookup(&thread);
+  found = LOOKUP(threads, &thread);
   if (found || !make)
     return found;
-  found = nothing.lookup(&first);
+  /* One entry of zeros, too large for the stack. */
+  found = LOOKUP(nothing, &first);
   if (!found)
     return NULL;
-  threads.update(&thread, found);
-  return threads.lookup(&thread);
+  UPDATE(threads, &thread, found);
+  return LOOKUP(threads, &thread);
 }
 
 int on_hit(struct pt_regs *ctx) {
   u32 number = site_number(ctx);
-  struct site *site = sites.lookup(&number);
+  struct site *site = site_of(number);
   struct beginnings *open;
   u64 depth, started;
   if (!is_counted(site))
@@ -61,10 +61,10 @@ int on_hit(struct pt_regs *ctx) {
     open->depth = depth + 1;
     if (depth < open->floor)
       open->floor = depth;
-    else if (depth >= open->floor + DEPTH)
-      open->floor = depth - DEPTH + 1;
+    else if (depth >= open->floor + PAIR_DEPTH)
+      open->floor = depth - PAIR_DEPTH + 1;
     /* Last, so that our own work is not measured. */
-    open->started[depth & (DEPTH - 1)] = bpf_ktime_get_ns();
+    open->started[depth & (PAIR_DEPTH - 1)] = bpf_ktime_get_ns();
     return 0;
   }
   /* First, for the same reason. */
@@ -81,7 +81,7 @@ int on_hit(struct pt_regs *ctx) {
     count_one(COUNTER_TOO_DEEP);
     return 0;
   }
-  started = open->started[depth & (DEPTH - 1)];
+  started = open->started[depth & (PAIR_DEPTH - 1)];
   if (!read_slots(ctx, site, slots)) {
     count_one(COUNTER_UNREADABLE);
     return 0;
@@ -103,9 +103,10 @@ int on_thread_exit(struct bpf_raw_tracepoint_args *ctx) {
   struct thread thread = {};
   thread.tid = (u32)bpf_get_current_pid_tgid();
 #pragma unroll
-  for (u32 i = 0; i < PAIRS; i++) {
+  for (u32 i = 0; i < MAX_PAIRS; i++) {
     thread.pair = i;
-    threads.delete(&thread);
+    if (i < AT_LOAD(PAIRS))
+      DELETE(threads, &thread);
   }
   return 0;
 }

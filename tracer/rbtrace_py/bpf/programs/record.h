@@ -3,25 +3,22 @@
  * series, a count a group and only those buckets that were hit.
  *
  *   BY       0 no key, 1 a number, 2 a text
- *   KEY_SLOT the slot the key is in
  *   DENSE    1: one array of BUCKETS a series
+ *   OWN      slots of the program's own; the key's follows them
  *   VALUES   0: only count; 1: durations; 2: signed integers; 3: doubles
  */
 #define BUCKETS 33792 /* HdrHistogram(1, 3.6e12, 3) */
 #define LARGEST 3600000000000ULL
 
-BPF_TABLE("array", u32, u64, totals, 1);
-#if DENSE
-#if VALUES
-BPF_TABLE("array", u32, u64, histogram, 1);
-#endif
-#else
+#define KEY_SLOT OWN
+
+#if !DENSE
 
 struct key {
   u32 series;
   u32 kind; /* 0 a key, 1 a text that is nil or unreadable */
 #if BY == 2
-  u64 text[TEXT / 8];
+  u64 text[KEY_TEXT / 8];
 #else
   u64 number;
 #endif
@@ -39,15 +36,6 @@ struct bucket {
   u32 cpu;
   u32 place;
 };
-
-BPF_TABLE("hash", struct key, struct group, groups, 1);
-#if BY
-/* Of each series, everything beyond --max-keys; the loader gives them a `born`. */
-BPF_TABLE("array", u32, struct group, others, 1);
-#endif
-#if VALUES
-BPF_TABLE("hash", struct bucket, u64, buckets, 1);
-#endif
 #endif
 
 /*
@@ -80,15 +68,15 @@ static __always_inline u32 place_of(u64 value) {
 
 #if !DENSE
 static __always_inline struct group *group_of(struct key *key) {
-  struct group *group = groups.lookup(key);
+  struct group *group = LOOKUP(groups, key);
   struct group fresh = {};
   if (group)
     return group;
   fresh.born = bpf_ktime_get_ns();
   fresh.cpu = bpf_get_smp_processor_id();
   /* Another processor may have been faster: then its group is ours. */
-  groups.insert(key, &fresh);
-  return groups.lookup(key);
+  INSERT(groups, key, &fresh);
+  return LOOKUP(groups, key);
 }
 
 static __always_inline void fill_key(struct key *key, u64 *slots) {
@@ -98,16 +86,16 @@ static __always_inline void fill_key(struct key *key, u64 *slots) {
   u64 pointer = slots[KEY_SLOT];
   int length = -1;
   if (pointer)
-    length = bpf_probe_read_user_str(key->text, TEXT, (void *)pointer);
+    length = read_user_string(key->text, KEY_TEXT, (void *)pointer);
   if (length < 0) {
     key->kind = 1;
     key->text[0] = pointer != 0; /* nil, or a pointer that leads nowhere */
-  } else if (length == TEXT) {
+  } else if (length == KEY_TEXT) {
     /* Cut, unless it fits to the byte: the last byte says so. */
     u8 beyond = 0;
-    bpf_probe_read_user(&beyond, 1, (void *)(pointer + TEXT - 1));
+    read_user(&beyond, 1, (void *)(pointer + KEY_TEXT - 1));
     if (beyond)
-      key->text[TEXT / 8 - 1] |= 0xff00000000000000ULL;
+      key->text[KEY_TEXT / 8 - 1] |= 0xff00000000000000ULL;
   }
 #endif
 }
@@ -115,13 +103,13 @@ static __always_inline void fill_key(struct key *key, u64 *slots) {
 
 static __always_inline void record(u32 series, u64 value, u64 *slots) {
 #if DENSE && !VALUES
-  u64 *total = totals.lookup(&series);
+  u64 *total = LOOKUP(totals, &series);
   if (total)
     __sync_fetch_and_add(total, 1);
 #elif DENSE
   u32 place = series * BUCKETS + bucket_of(value);
-  u64 *cell = histogram.lookup(&place);
-  u64 *total = totals.lookup(&series);
+  u64 *cell = LOOKUP(histogram, &place);
+  u64 *total = LOOKUP(totals, &series);
   if (cell)
     __sync_fetch_and_add(cell, 1);
   if (total)
@@ -133,8 +121,8 @@ static __always_inline void record(u32 series, u64 value, u64 *slots) {
   fill_key(&key, slots);
   group = group_of(&key);
 #if BY
-  if (!group)
-    group = others.lookup(&series);
+  if (!group) /* everything beyond --max-keys; the reader gives them a `born` */
+    group = LOOKUP(others, &series);
 #endif
   if (!group) {
     count_one(COUNTER_NO_ROOM);
@@ -149,10 +137,10 @@ static __always_inline void record(u32 series, u64 value, u64 *slots) {
   bucket.born = group->born;
   bucket.cpu = (u32)group->cpu;
   bucket.place = place_of(value);
-  cell = buckets.lookup(&bucket);
+  cell = LOOKUP(buckets, &bucket);
   if (!cell) {
-    buckets.insert(&bucket, &zero);
-    cell = buckets.lookup(&bucket);
+    INSERT(buckets, &bucket, &zero);
+    cell = LOOKUP(buckets, &bucket);
   }
   if (cell)
     __sync_fetch_and_add(cell, 1);

@@ -3,13 +3,14 @@
  * This runs at every switch of the whole machine, so who is none of ours is left
  * after one look into `watched`, and the idle task after none.
  *
+ * When it is loaded it is given
  *   PID_OFFSET, TGID_OFFSET, THREAD_PID_OFFSET, STATE_OFFSET, RAN_OFFSET
  *                in struct task_struct, from BTF
  *   LEVEL_OFFSET, NUMBERS_OFFSET, NUMBER_SIZE
  *                in struct pid, and of a struct upid, whose first member it is
  *   STATE_GIVEN  1: the tracepoint gives the state of who leaves (Linux 5.19)
  */
-#include <uapi/linux/ptrace.h>
+#include "loading.h"
 
 #define WOKEN 2
 #define ON 3
@@ -28,29 +29,25 @@ struct record {
   u16 cpu;
 };
 
-BPF_TABLE("hash", u32, u32, watched, 1);
-BPF_TABLE("array", u32, u64, counters, 1);
-BPF_RINGBUF_OUTPUT(ring, 1);
-
 static __always_inline u32 own_tid(u64 task) {
   u64 pid = 0;
   u32 level = 0, tid = 0;
-  bpf_probe_read_kernel(&pid, sizeof pid, (void *)(task + THREAD_PID_OFFSET));
+  read_kernel(&pid, sizeof pid, (void *)(task + AT_LOAD(THREAD_PID_OFFSET)));
   if (!pid)
     return 0;
-  bpf_probe_read_kernel(&level, sizeof level, (void *)(pid + LEVEL_OFFSET));
-  pid += NUMBERS_OFFSET + (u64)level * NUMBER_SIZE;
-  bpf_probe_read_kernel(&tid, sizeof tid, (void *)pid);
+  read_kernel(&level, sizeof level, (void *)(pid + AT_LOAD(LEVEL_OFFSET)));
+  pid += AT_LOAD(NUMBERS_OFFSET) + (u64)level * AT_LOAD(NUMBER_SIZE);
+  read_kernel(&tid, sizeof tid, (void *)pid);
   return tid;
 }
 
 static __always_inline void tell(u64 task, u64 ids, u16 what, u32 state) {
   u32 place = COUNTER_LOST;
-  u64 *lost = counters.lookup(&place);
+  u64 *lost = LOOKUP(counters, &place);
   struct record *record;
   if (!lost)
     return;
-  record = ring.ringbuf_reserve(sizeof(struct record));
+  record = reserve_record((void *)AT_LOAD(ring), sizeof(struct record), 0);
   if (!record) {
     __sync_fetch_and_add(lost, 1);
     return;
@@ -58,8 +55,8 @@ static __always_inline void tell(u64 task, u64 ids, u16 what, u32 state) {
   record->time = bpf_ktime_get_ns();
   record->ran = 0;
   if (what == OFF)
-    bpf_probe_read_kernel(&record->ran, sizeof record->ran,
-                          (void *)(task + RAN_OFFSET));
+    read_kernel(&record->ran, sizeof record->ran,
+                          (void *)(task + AT_LOAD(RAN_OFFSET)));
   record->pid = ids >> 32;
   record->tid = (u32)ids;
   record->own = own_tid(task);
@@ -67,26 +64,26 @@ static __always_inline void tell(u64 task, u64 ids, u16 what, u32 state) {
   record->lost = (u32)*lost;
   record->what = what;
   record->cpu = bpf_get_smp_processor_id();
-  ring.ringbuf_submit(record, NO_WAKEUP);
+  submit_record(record, NO_WAKEUP);
 }
 
 /* As bpf_get_current_pid_tgid has them. */
 static __always_inline u64 ids_of(u64 task) {
-#if TGID_OFFSET == PID_OFFSET + 4
+  u64 pid_offset = AT_LOAD(PID_OFFSET), tgid_offset = AT_LOAD(TGID_OFFSET);
   u64 ids = 0;
-  bpf_probe_read_kernel(&ids, sizeof ids, (void *)(task + PID_OFFSET));
-  return ids;
-#else
   u32 pid = 0, tgid = 0;
-  bpf_probe_read_kernel(&pid, sizeof pid, (void *)(task + PID_OFFSET));
-  bpf_probe_read_kernel(&tgid, sizeof tgid, (void *)(task + TGID_OFFSET));
+  if (tgid_offset == pid_offset + 4) {
+    read_kernel(&ids, sizeof ids, (void *)(task + pid_offset));
+    return ids;
+  }
+  read_kernel(&pid, sizeof pid, (void *)(task + pid_offset));
+  read_kernel(&tgid, sizeof tgid, (void *)(task + tgid_offset));
   return (u64)tgid << 32 | pid;
-#endif
 }
 
 static __always_inline bool is_watched(u64 ids) {
   u32 tgid = ids >> 32;
-  return tgid && watched.lookup(&tgid);
+  return tgid && LOOKUP(watched, &tgid);
 }
 
 /* preempt, prev, next, and since 5.19 prev's state; prev is still current. */
@@ -96,12 +93,11 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx) {
   u32 state = 0;
   if (is_watched(leaving)) {
     if (!ctx->args[0]) { /* else it is ready to run, whatever its state */
-#if STATE_GIVEN
-      state = (u32)ctx->args[3];
-#else
-      bpf_probe_read_kernel(&state, sizeof state,
-                            (void *)(ctx->args[1] + STATE_OFFSET));
-#endif
+      if (AT_LOAD(STATE_GIVEN))
+        state = (u32)ctx->args[3];
+      else
+        read_kernel(&state, sizeof state,
+                    (void *)(ctx->args[1] + AT_LOAD(STATE_OFFSET)));
     }
     tell(ctx->args[1], leaving, OFF, state);
   }

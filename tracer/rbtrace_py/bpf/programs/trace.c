@@ -2,10 +2,15 @@
  * Every hit as a record in a ring buffer, written in place: a program can be
  * preempted by another run of itself, so there is no scratch memory to share.
  *
- *   TEXTS  strings a record has room for
- * Slots before FILTER_BASE are operands of the probe; those after it are the
- * filter's.
+ * Slots before FILTER_BASE are operands of the probe, those after it the filter's.
+ * When it is loaded it is given
+ *   ECHO         operands a record has
+ *   TEXTS, TEXT  strings it has room for, and bytes of each, with its NUL
+ *   RECORD_SIZE  bytes of it all
  */
+#ifndef FILTER_BASE
+#define FILTER_BASE MAX_OPERANDS
+#endif
 #include "common.h"
 
 struct record {
@@ -18,19 +23,17 @@ struct record {
   u16 cut;        /* a bit an operand: its text goes on */
   u16 pad[3];
   char comm[16];
-  u64 values[FILTER_BASE + 1];
-  char text[TEXTS + 1][TEXT];
+  u64 values[]; /* ECHO of them, and behind them the texts */
 };
-
-BPF_RINGBUF_OUTPUT(ring, 1);
 
 int on_hit(struct pt_regs *ctx) {
   u32 number = site_number(ctx);
-  struct site *site = sites.lookup(&number);
+  struct site *site = site_of(number);
   u64 slots[SLOTS + 1];
   FILTER_SCRATCH;
   u64 id = bpf_get_current_pid_tgid();
-  u32 first, texts = 0;
+  u64 echo = AT_LOAD(ECHO), size = AT_LOAD(TEXT), texts = 0;
+  u32 first;
   u16 unreadable = 0, read = 0, cut = 0;
   struct record *record;
   if (!is_counted(site))
@@ -47,7 +50,7 @@ int on_hit(struct pt_regs *ctx) {
       return 0;
     }
   }
-  know_durations(site, slots);
+  know_durations(site, slots, FILTER_BASE);
   if (!(FILTER)) {
     count_one(COUNTER_FILTERED);
     return 0;
@@ -55,23 +58,24 @@ int on_hit(struct pt_regs *ctx) {
 #pragma unroll
   for (int i = 0; i < FILTER_BASE; i++) {
     slots[i] = 0;
-    if (i < site->bulk_first || i >= site->bulk_first + site->bulk_count)
+    if (i < echo &&
+        (i < site->bulk_first || i >= site->bulk_first + site->bulk_count))
       if (!read_slot(ctx, site, i, &slots[i]))
         unreadable |= 1 << i;
   }
 #if FILTER_BASE > 6
-  if (site->bulk_count) {
+  if (echo > 6 && site->bulk_count) {
     /* Stack operands in one read: a read each costs more than all the rest. */
     first = site->bulk_first;
-    u64 size = site->bulk_count * 8;
+    u64 bytes = site->bulk_count * 8;
     u64 where = read_register(ctx, site->slots[6].reg) + site->slots[6].value;
-    if (size > (FILTER_BASE - 6) * 8)
-      size = (FILTER_BASE - 6) * 8;
-    if (first != 6 || bpf_probe_read_user(&slots[6], size, (void *)where))
+    if (bytes > (echo - 6) * 8)
+      bytes = (echo - 6) * 8;
+    if (first != 6 || read_user(&slots[6], bytes, (void *)where))
       unreadable |= 0xffc0;
   }
 #endif
-  record = ring.ringbuf_reserve(sizeof(struct record));
+  record = reserve_record((void *)AT_LOAD(ring), AT_LOAD(RECORD_SIZE), 0);
   if (!record) {
     count_one(COUNTER_LOST);
     return 0;
@@ -83,30 +87,30 @@ int on_hit(struct pt_regs *ctx) {
   bpf_get_current_comm(record->comm, sizeof record->comm);
 #pragma unroll
   for (int i = 0; i < FILTER_BASE; i++)
-    record->values[i] = slots[i];
-#if TEXTS
+    if (i < echo)
+      record->values[i] = slots[i];
 #pragma unroll
   for (int i = 0; i < FILTER_BASE; i++) {
-    if (site->slots[i].is_text && slots[i] && texts < TEXTS) {
-      int length = bpf_probe_read_user_str(record->text[texts], TEXT,
-                                           (void *)slots[i]);
+    if (i < echo && texts < AT_LOAD(TEXTS) && site->slots[i].is_text &&
+        slots[i]) {
+      int length = read_user_string((char *)&record->values[echo] + texts * size,
+                                    size, (void *)slots[i]);
       u8 beyond = 0;
       if (length < 0)
         unreadable |= 1 << i;
       else
         read |= 1 << i;
-      if (length == TEXT)
-        bpf_probe_read_user(&beyond, 1, (void *)(slots[i] + TEXT - 1));
+      if (length == size)
+        read_user(&beyond, 1, (void *)(slots[i] + size - 1));
       if (beyond)
         cut |= 1 << i;
       texts++;
     }
   }
-#endif
   record->unreadable = unreadable;
   record->texts = read;
   record->cut = cut;
-  ring.ringbuf_submit(record, 0);
+  submit_record(record, 0);
   count_one(COUNTER_SEEN);
   return 0;
 }

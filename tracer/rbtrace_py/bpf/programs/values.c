@@ -1,15 +1,22 @@
 /*
  * One hit, one value: counts, distributions of an operand, and the latency of
- * a span, whose end probe carries it.
+ * a span, whose end probe carries it. A value is in the first slot, a span's
+ * outcome in the second.
  *
- *   VALUE_SLOT, OUTCOME_SLOT  places among the slots
+ *   VALUES, BY, DENSE  as in record.h
  */
+#if VALUES == 1
+#define OWN 2
+#else
+#define OWN (VALUES != 0)
+#endif
+#define FILTER_BASE (OWN + (BY != 0))
 #include "common.h"
 #include "record.h"
 
 int on_hit(struct pt_regs *ctx) {
   u32 number = site_number(ctx);
-  struct site *site = sites.lookup(&number);
+  struct site *site = site_of(number);
   u64 slots[SLOTS + 1];
   FILTER_SCRATCH;
   u64 value = 0;
@@ -24,7 +31,7 @@ int on_hit(struct pt_regs *ctx) {
     return 0;
   }
 #if VALUES
-  value = slots[VALUE_SLOT];
+  value = slots[0];
 #endif
 #if VALUES == 1
   if ((s64)value < 0) {
@@ -35,13 +42,13 @@ int on_hit(struct pt_regs *ctx) {
     count_one(COUNTER_BEYOND_RANGE);
     return 0;
   }
-  if (slots[OUTCOME_SLOT] == 1)
+  if (slots[1] == 1)
     count_one(COUNTER_RAISED);
-  else if (slots[OUTCOME_SLOT] == 2)
+  else if (slots[1] == 2)
     count_one(COUNTER_THROWN);
 #elif VALUES == 2
-  if (value == NIL_INTEGER && site->slots[VALUE_SLOT].size == 8) {
-    count_one(site->slots[VALUE_SLOT].is_duration ? COUNTER_RUNNING_AT_ATTACH
+  if (value == NIL_INTEGER && site->slots[0].size == 8) {
+    count_one(site->slots[0].is_duration ? COUNTER_RUNNING_AT_ATTACH
                                                   : COUNTER_NIL);
     return 0;
   }

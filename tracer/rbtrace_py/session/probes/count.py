@@ -17,7 +17,7 @@ class Count(Picking):
     command = "count"
 
     def make_engines(self, attacher: Attacher) -> None:
-        recipe = Recipe("values.c", RecordedValues.NONE, (), {})
+        recipe = Recipe("values.c", RecordedValues.NONE, ())
         self.make_recording(attacher, recipe)
 
     def wanted(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:

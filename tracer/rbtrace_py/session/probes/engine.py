@@ -17,7 +17,6 @@ from rbtrace_py.bpf.attach import (
     Attachment,
     Point,
     RawTracepoint,
-    UprobeMulti,
 )
 from rbtrace_py.bpf.maps import Map, MapSpec
 from rbtrace_py.bpf.program import Program, counters_map
@@ -76,8 +75,8 @@ class TrackedPids:
             return
         self._program = Program(
             "family.c",
-            ("on_fork", "on_exit"),
             {"counters": counters_map()},
+            {},
             {"PID_OFFSET": pid, "TGID_OFFSET": tgid},
             shared={"watched": self.watched},
         )
@@ -117,8 +116,7 @@ class TrackedPids:
 class Engine:
     """See the module.
 
-    source, functions, maps, flags, prelude, shared: as for
-        ``bpf.program.Program``
+    source, maps, flags, numbers, prelude, shared: as for ``bpf.program.Program``
     family: None when there is one process and there will be no other: then
         the kernel is asked to attach to that one only
     """
@@ -128,9 +126,9 @@ class Engine:
         attacher: Attacher,
         family: TrackedPids | None,
         source: str,
-        functions: tuple[str, ...],
         maps: Mapping[str, MapSpec],
         flags: Mapping[str, int],
+        numbers: Mapping[str, int],
         prelude: str = "",
         shared: Mapping[str, Map] | None = None,
     ) -> None:
@@ -150,12 +148,9 @@ class Engine:
             "sites": MapSpec(sys_.MAP_TYPE_ARRAY, 4, SITE_SIZE, MAX_SITES),
             "counters": counters_map(),
         }
-        common = {
-            "WATCH_SET": int(family is not None),
-            "COOKIE_MULTI": int(isinstance(attacher, UprobeMulti)),
-        }
+        numbers = {"WATCH_SET": int(family is not None), **numbers}
         self.program = Program(
-            source, functions, {**every, **maps}, {**common, **flags}, prelude, shared
+            source, {**every, **maps}, flags, numbers, prelude, shared
         )
 
     def attach(self, process: Process, wanted: Sequence[AttachRequest]) -> int:

@@ -62,7 +62,6 @@ class GroupShape:
             "VALUES": int(self.values),
             "BY": int(self.by),
             "DENSE": int(self.dense),
-            "TEXT": KEY_TEXT,
         }
 
     def maps(self) -> dict[str, MapSpec]:

@@ -37,8 +37,7 @@ class Recipe:
     source: str
     values: RecordedValues
     own: tuple[str, ...]
-    flags: Mapping[str, int]
-    functions: tuple[str, ...] = ("on_hit",)
+    numbers: Mapping[str, int] | None = None
     maps: Mapping[str, MapSpec] | None = None
 
 
@@ -132,16 +131,8 @@ class Grouped(ProbeSession, CountingSession):
         shape = self._shape(recipe.values)
         keys = () if self.by_name is None else (self.by_name,)
         names = (*recipe.own, *keys, *self.filter.operands)
-        flags = {
-            "SLOTS": len(names),
-            "KEY_SLOT": len(recipe.own),
-            "FILTER_BASE": len(recipe.own) + len(keys),
-            "DURATIONS": self.durations_flag(names),
-            **shape.flags(),
-            **recipe.flags,
-        }
-        if flags["SLOTS"] > MAX_SLOTS:
-            room = MAX_SLOTS - flags["FILTER_BASE"]
+        if len(names) > MAX_SLOTS:
+            room = MAX_SLOTS - len(recipe.own) - len(keys)
             raise UsageError(
                 f"the filter names {len(self.filter.operands)} operands, and there is"
                 f" room for {room}"
@@ -153,9 +144,9 @@ class Grouped(ProbeSession, CountingSession):
             attacher,
             self._family,
             recipe.source,
-            recipe.functions,
             maps,
-            flags,
+            shape.flags(),
+            {"DURATIONS": self.durations_flag(names), **(recipe.numbers or {})},
             self.filter.prelude(),
             self._recorded,
         )

@@ -68,6 +68,7 @@ class KernelFilter:
         if self._compiled is None:
             return ""
         text = f"#define FILTER ({self._compiled.expression})\n"
+        text += f"#define FILTER_SLOTS {len(self.operands)}\n"
         if self._compiled.strings:
             text += f"#define FILTER_STRINGS {len(self._compiled.strings)}\n"
         return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rbtrace_py.bpf import syscall as sys_
-from rbtrace_py.bpf.abi import PAIR_DEPTH, THREADS, Counter, RecordedValues
+from rbtrace_py.bpf.abi import MAX_PAIRS, PAIR_DEPTH, THREADS, Counter, RecordedValues
 from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.bpf.maps import MapSpec
 from rbtrace_py.errors import UsageError
@@ -17,8 +17,6 @@ from rbtrace_py.session.probes.query import ProbeOptions
 from rbtrace_py.session.probes.select import Pair
 from rbtrace_py.session.probes.slots import SlotPlan
 from rbtrace_py.session.targets.targets import Targets
-
-MAX_PAIRS = 16
 
 _BEGINNINGS = 16 + 8 * PAIR_DEPTH
 
@@ -166,8 +164,7 @@ class Latency(Grouped):
 
     def make_engines(self, attacher: Attacher) -> None:
         if self._spans or not self._pairs:
-            slots = {"VALUE_SLOT": 0, "OUTCOME_SLOT": 1}
-            recipe = Recipe("values.c", RecordedValues.DURATION, ("", ""), slots)
+            recipe = Recipe("values.c", RecordedValues.DURATION, ("", ""))
             self.make_recording(attacher, recipe)
             self._kinds.append("spans")
         if self._pairs:
@@ -185,8 +182,7 @@ class Latency(Grouped):
             "pairs.c",
             RecordedValues.DURATION,
             (),
-            {"DEPTH": PAIR_DEPTH, "PAIRS": len(self._pairs)},
-            ("on_hit", "on_thread_exit"),
+            {"PAIRS": len(self._pairs)},
             {"threads": threads, "nothing": nothing},
         )
 

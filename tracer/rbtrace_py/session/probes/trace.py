@@ -69,26 +69,31 @@ class Trace(ProbeSession):
             )
 
     def make_engines(self, attacher: Attacher) -> None:
-        flags = {
-            "SLOTS": self._echo + len(self.filter.operands),
-            "FILTER_BASE": self._echo,
+        numbers = {
+            "ECHO": self._echo,
             "DURATIONS": self.durations_flag(("",) * self._echo + self.filter.operands),
             "TEXTS": self._texts,
             "TEXT": self.options.string_size,
+            "RECORD_SIZE": self._at_texts + self._texts * self.options.string_size,
         }
         ring = MapSpec(sys_.MAP_TYPE_RINGBUF, 0, 0, self.options.ring_size)
         engine = Engine(
             attacher,
             self._family,
             "trace.c",
-            ("on_hit",),
             {"ring": ring, **self.filter.maps()},
-            flags,
+            {"FILTER_BASE": self._echo} if self.filter.is_set else {},
+            numbers,
             self.filter.prelude(),
         )
         self._engines.append(engine)
         self.filter.fill(engine.program)
         self._ring = RingBuffer(engine.program.maps["ring"])
+
+    @property
+    def _at_texts(self) -> int:
+        """Where the texts of a record begin."""
+        return _HEADER.size + 8 * self._echo
 
     def wanted(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
         return [
@@ -119,7 +124,7 @@ class Trace(ProbeSession):
         )
         probe = self._engines[0].wanted[site].probe
         raw = struct.unpack_from(f"<{self._echo}Q", record, _HEADER.size)
-        at = _HEADER.size + 8 * (self._echo + 1)
+        at = self._at_texts
         values: list[Value] = []
         truncated = []
         for index, operand in enumerate(probe.operands[: self._echo]):

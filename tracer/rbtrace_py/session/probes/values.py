@@ -81,11 +81,11 @@ class ValuesOf(Picking):
 
     def make_engines(self, attacher: Attacher) -> None:
         if self.is_counted:
-            recipe = Recipe("values.c", RecordedValues.NONE, (), {})
+            recipe = Recipe("values.c", RecordedValues.NONE, ())
         else:
             is_float = self._type is OperandType.FLOAT
             kind = RecordedValues.FLOAT if is_float else RecordedValues.INTEGER
-            recipe = Recipe("values.c", kind, (self.argument,), {"VALUE_SLOT": 0})
+            recipe = Recipe("values.c", kind, (self.argument,))
         self.make_recording(attacher, recipe)
 
     def wanted(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:

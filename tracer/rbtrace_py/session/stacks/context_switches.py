@@ -114,11 +114,11 @@ def _attached(stack: ExitStack) -> Program:
             "run on the host, or in a container with the host's pids (--pid=host)",
         )
     check_rights()
-    flags = _flags()
+    numbers = _numbers()
     for is_given in _WAYS:
         attempt = ExitStack()
         try:
-            program = _attach(attempt, {**flags, "STATE_GIVEN": is_given})
+            program = _attach(attempt, {**numbers, "STATE_GIVEN": is_given})
             stack.push(attempt.pop_all())
             return program
         except NotPermitted:
@@ -131,10 +131,9 @@ def _attached(stack: ExitStack) -> Program:
     raise AssertionError("one of the two returns or raises")
 
 
-def _attach(stack: ExitStack, flags: dict[str, int]) -> Program:
+def _attach(stack: ExitStack, numbers: dict[str, int]) -> Program:
     program = Program(
         "switches.c",
-        ("on_switch", "on_wakeup"),
         {
             "watched": MapSpec(
                 sys_.MAP_TYPE_HASH, 4, 4, _MAX_PROCESSES, sys_.F_NO_PREALLOC
@@ -142,7 +141,8 @@ def _attach(stack: ExitStack, flags: dict[str, int]) -> Program:
             "counters": counters_map(),
             "ring": MapSpec(sys_.MAP_TYPE_RINGBUF, 0, 0, RING_SIZE),
         },
-        flags,
+        {},
+        numbers,
     )
     stack.callback(program.close)
     for function, event in (
@@ -154,16 +154,16 @@ def _attach(stack: ExitStack, flags: dict[str, int]) -> Program:
     return program
 
 
-def _flags() -> dict[str, int]:
+def _numbers() -> dict[str, int]:
     """Raises NoBtf."""
     btf = Btf.load()
-    flags = {"NUMBER_SIZE": btf.size("upid")}
-    for flag, paths in _OFFSETS.items():
+    numbers = {"NUMBER_SIZE": btf.size("upid")}
+    for name, paths in _OFFSETS.items():
         found = (btf.offset(path) for path in paths)
-        flags[flag] = next((o for o in found if o is not None), None)
-    known = {flag: number for flag, number in flags.items() if number is not None}
-    if len(known) < len(flags):
-        missing = ", ".join(sorted(flags.keys() - known.keys()))
+        numbers[name] = next((o for o in found if o is not None), None)
+    known = {name: number for name, number in numbers.items() if number is not None}
+    if len(known) < len(numbers):
+        missing = ", ".join(sorted(numbers.keys() - known.keys()))
         raise NoBtf(f"the kernel's BTF does not say what {missing} is")
     return known
 

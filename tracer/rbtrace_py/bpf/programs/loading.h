@@ -1,0 +1,41 @@
+/*
+ * What the loader puts into a compiled program (program.py): descriptors of maps
+ * and numbers that only the machine or the command knows. Each is a wide load of a
+ * marked value. To the verifier it is a constant, and a branch that it decides is
+ * taken out with what it guards: a flag costs nothing at a hit, and one compiled
+ * program serves all.
+ *
+ * The compiler must not ask the machine it runs on anything, so maps and helpers
+ * that bcc would look up there are named by numbers.
+ *
+ *   AT_LOAD_MARK, AT_LOAD_*  the mark, and the numbers of the names (abi.py)
+ */
+#include <uapi/linux/ptrace.h>
+
+#define AT_LOAD(name)                                                          \
+  ({                                                                           \
+    u64 at_load_;                                                              \
+    asm("%0 = %1 ll" : "=r"(at_load_) : "i"(AT_LOAD_MARK + AT_LOAD_##name));   \
+    at_load_;                                                                  \
+  })
+
+#define LOOKUP(map, key) bpf_map_lookup_elem((void *)AT_LOAD(map), key)
+#define UPDATE(map, key, value)                                                \
+  bpf_map_update_elem((void *)AT_LOAD(map), key, value, 0)
+#define INSERT(map, key, value)                                                \
+  bpf_map_update_elem((void *)AT_LOAD(map), key, value, 1 /* BPF_NOEXIST */)
+#define DELETE(map, key) bpf_map_delete_elem((void *)AT_LOAD(map), key)
+
+static long (*read_user)(void *to, u32 size, const void *from) = (void *)112;
+static long (*read_kernel)(void *to, u32 size, const void *from) = (void *)113;
+static long (*read_user_string)(void *to, u32 size, const void *from) =
+    (void *)114;
+static void *(*reserve_record)(void *ring, u64 size, u64 flags) = (void *)131;
+static void (*submit_record)(void *record, u64 flags) = (void *)132;
+static u64 (*attach_cookie)(void *ctx) = (void *)174;
+
+static __always_inline void count_one(u32 counter) {
+  u64 *cell = LOOKUP(counters, &counter);
+  if (cell)
+    __sync_fetch_and_add(cell, 1);
+}
