@@ -4,7 +4,8 @@
 #   docker run --rm -it --pid=host --privileged rbtrace-py doctor
 FROM debian:trixie-slim AS build
 RUN apt-get update \
- && apt-get install -y --no-install-recommends gcc libc6-dev python3-dev python3-venv
+ && apt-get install -y --no-install-recommends \
+      gcc libc6-dev python3-bpfcc python3-dev python3-venv
 COPY . /src
 RUN python3 -m venv /opt/rbtrace-py \
  && /opt/rbtrace-py/bin/pip install --no-cache-dir /src

@@ -1,7 +1,8 @@
 """What a wheel carries that is made when it is built: see pyproject.toml for the rest.
 
-The agent's hook is compiled, so that a machine without a compiler can attach. Its
-source goes with it, for machines of another kind. Man pages and completion come of what
+The agent's hook is compiled, so that a machine without a compiler can attach, and so
+are the BPF programs, so that one without bcc can trace. Their sources go with them, for
+machines of another kind and for filters. Man pages and completion come of what
 the commands say of themselves.
 """
 
@@ -19,6 +20,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "tracer"), str(HERE / "scripts")]
 
 from rbtrace_py.agent import hook  # noqa: E402
+from rbtrace_py.bpf import compiler  # noqa: E402
 from rbtrace_py.errors import RbtraceError  # noqa: E402
 
 COMPLETION = {
@@ -36,11 +38,15 @@ class Build(build_py):
         super().run()
         if self.editable_mode:
             return
-        folder = Path(self.build_lib) / "rbtrace_py" / "agent" / hook.BUILT.name
+        package = Path(self.build_lib) / "rbtrace_py"
         try:
-            hook.build_into(folder)
+            hook.build_into(package / "agent" / hook.BUILT.name)
         except RbtraceError as error:
             self.warn(f"this wheel has no compiled hook: {error}")
+        try:
+            compiler.build_into(package / "bpf" / compiler.BUILT.name)
+        except RbtraceError as error:
+            self.warn(f"this wheel has no compiled BPF programs: {error}")
         try:
             self.distribution.data_files = list(self._shared())
         except ImportError as error:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from processes import MAIN, ROOT, TIMEOUT, Target, read_line
@@ -17,14 +18,19 @@ class Tracer:
     """``rbtrace-py`` as a process that was told to say when it is attached.
 
     waits: until it is attached, or has ended
+    command: what to run in place of this checkout's
     """
 
     def __init__(
-        self, *arguments: str, env: dict[str, str] | None = None, waits: bool = True
+        self,
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        waits: bool = True,
+        command: Sequence[str] = (sys.executable, "-c", MAIN),
     ) -> None:
         read, write = os.pipe()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", MAIN, *arguments],
+            [*command, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

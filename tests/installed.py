@@ -12,6 +12,14 @@ from processes import ROOT
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 
+HIDE = """
+mount -t tmpfs none /usr/lib/python3/dist-packages/bcc
+for library in /usr/lib/*/libbcc.so.0; do mount --bind /dev/null "$library"; done
+exec "$@"
+"""
+NO_BCC = ("unshare", "--mount", "sh", "-ec", HIDE, "sh")
+"""Runs what follows where neither bcc nor LLVM is."""
+
 
 def copy_of_sources(folder: Path) -> Path:
     """What a fresh clone has of what the package is made of; building adds to it."""

@@ -13,16 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from installed import Environment, copy_of_sources, pythons
+from commands import Tracer, answer
+from installed import NO_BCC, Environment, copy_of_sources, pythons
 from processes import LIB, ROOT, TARGETS, Target
 
 pytestmark = [pytest.mark.install, pytest.mark.timeout(900)]
 
-NO_BCC = (
-    *("unshare", "--mount", "sh", "-c"),
-    'mount -t tmpfs none /usr/lib/python3/dist-packages/bcc && exec "$@"',
-    "sh",
-)
+SWITCHES = """
+from rbtrace_py.session.stacks.context_switches import ContextSwitches
+ContextSwitches().close()
+"""
+EVENTS = 23
+"""Of each probe, at each step of targets/workload.rb."""
 
 
 @pytest.fixture(scope="session")
@@ -84,6 +86,106 @@ def test_stacks_without_bcc(
         )
         assert done.returncode == 0, (words, done.stderr)
         assert "Compiler Collection" not in done.stderr
+
+
+@pytest.fixture
+def workload() -> Iterator[Target]:
+    started = Target("ruby", f"-I{LIB}", str(TARGETS / "workload.rb"))
+    yield started
+    started.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "probes"),
+    [
+        (("count", "item"), 1),
+        (("count", "load:*"), 5),
+        (("count", "item", "--by", "id"), 1),
+        (("count", "item", "--by", "kind", "--subprocesses"), 1),
+        (("latency", "work"), 1),
+        (("latency", "load:wor*"), 1),
+        (("latency", "work", "--by", "id"), 1),
+        (("latency", "work", "--by", "kind"), 1),
+        (("latency", "pair_begin..pair_end"), 1),
+        (("latency", "pair_begin..pair_end", "load:wor*"), 2),
+        (("latency", "pair_begin..pair_end", "--by", "id"), 1),
+        (("latency", "pair_begin..pair_end", "--by", "kind"), 1),
+        (("values", "item", "id"), 1),
+        (("values", "item", "id", "--by", "tid"), 1),
+        (("values", "item", "id", "--by", "kind"), 1),
+        (("values", "item", "price"), 1),
+        (("values", "item", "price", "--by", "tid"), 1),
+        (("values", "item", "price", "--by", "kind"), 1),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_probes_without_bcc(
+    installed: Environment,
+    workload: Target,
+    root: None,
+    words: tuple[str, ...],
+    probes: int,
+) -> None:
+    document = answer(without_bcc(installed, workload, words))
+    assert sum(group["count"] for group in document["groups"]) == EVENTS * probes
+
+
+@pytest.mark.parametrize("attach", ["multi", "perf"])
+def test_events_without_bcc(
+    installed: Environment, workload: Target, root: None, attach: str
+) -> None:
+    words = ("trace", "load:*")
+    out, err, code = without_bcc(installed, workload, words, attach).finish()
+    assert code == 0, err
+    assert sum('"probe"' in line for line in out.splitlines()) == EVENTS * 5
+
+
+def without_bcc(
+    installed: Environment,
+    target: Target,
+    words: tuple[str, ...],
+    attach: str = "multi",
+) -> Tracer:
+    """A command that has seen all of one step, and has never been run before."""
+    env = {"PYTHONPATH": "", "RBTRACE_CACHE_DIR": "", "RBTRACE_ATTACH": attach}
+    verb, *rest = words
+    tracer = Tracer(
+        *(verb, str(target.pid), *rest, "--json"),
+        env=env,
+        command=[*NO_BCC, str(installed.command)],
+    )
+    assert target.step() == "done"
+    return tracer
+
+
+def test_the_schedulers_switches_without_bcc(
+    installed: Environment, root: None
+) -> None:
+    done = subprocess.run(
+        [*NO_BCC, str(installed.folder / "bin" / "python"), "-c", SWITCHES],
+        capture_output=True,
+        text=True,
+        env={**installed.env, "RBTRACE_CACHE_DIR": ""},
+        cwd="/",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_filter_without_bcc(
+    installed: Environment, target: Target, root: None
+) -> None:
+    words = ["count", str(target.pid), "late:first", "--filter", "n > 0"]
+    done = subprocess.run(
+        [*NO_BCC, str(installed.command), *words],
+        capture_output=True,
+        text=True,
+        env={**installed.env, "RBTRACE_CACHE_DIR": ""},
+        cwd="/",
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Compiler Collection, cannot be loaded" in done.stderr
+    assert "apt-get install python3-bpfcc" in done.stderr
+    assert "or do without --filter" in done.stderr
 
 
 def test_a_filter_is_compiled_by_the_distributions_bcc(

@@ -10,13 +10,16 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from installed import copy_of_sources
+from installed import NO_BCC, copy_of_sources
 from rbtrace_py.agent import hook
+from rbtrace_py.bpf import compiler
 from rbtrace_py.cli.main import COMMANDS
+from rbtrace_py.errors import BpfError
 
 ROOT = Path(__file__).resolve().parents[2]
 AGENT = ROOT / "ext" / "agent"
@@ -47,6 +50,10 @@ SHARED = {
     "share/fish/vendor_completions.d/rbtrace-py.fish",
     "share/zsh/site-functions/_rbtrace-py",
 }
+EXIT = bytes.fromhex("9500000000000000")
+"""The instruction that a function in the kernel ends with."""
+WITHOUT_RIGHTS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
+"""As a user who may load no program into the kernel."""
 IN_SDIST = (
     *("CHANGELOG.md", "docs/guide.md", "tests/conftest.py", "scripts/test.sh"),
     *("ext/libstapsdt/libstapsdt.h", "ruby/lib/tracepoint.rb", "examples/shop/shop.rb"),
@@ -58,8 +65,17 @@ def test_without_a_compiler_a_wheel_is_built_and_says_so(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CC", "/bin/false")
-    wheel = build("build_wheel", checkout, tmp_path / "out")
-    assert "/built/" not in "".join(zipfile.ZipFile(wheel).namelist())
+    wheel, said = build("build_wheel", checkout, tmp_path / "out")
+    assert "this wheel has no compiled hook" in said
+    assert "agent/built/" not in "".join(zipfile.ZipFile(wheel).namelist())
+
+
+def test_without_bcc_a_wheel_is_built_and_says_so(
+    checkout: Path, tmp_path: Path, root: None
+) -> None:
+    wheel, said = build("build_wheel", checkout, tmp_path / "out", NO_BCC)
+    assert "this wheel has no compiled BPF programs" in said
+    assert "bpf/built/" not in "".join(zipfile.ZipFile(wheel).namelist())
 
 
 @pytest.fixture
@@ -70,17 +86,20 @@ def checkout(tmp_path: Path) -> Path:
     return copy_of_sources(tmp_path / "checkout")
 
 
-def build(what: str, folder: Path, output: Path) -> Path:
+def build(
+    what: str, folder: Path, output: Path, prefix: Sequence[str] = ()
+) -> tuple[Path, str]:
+    """What was built, and all that was said."""
     output.mkdir(exist_ok=True)
     done = subprocess.run(
-        [sys.executable, "-c", BUILD, what, str(output)],
+        [*prefix, sys.executable, "-c", BUILD, what, str(output)],
         cwd=folder,
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": ""},
     )
     assert done.returncode == 0, done.stderr
-    return output / done.stdout.splitlines()[-1]
+    return output / done.stdout.splitlines()[-1], done.stdout + done.stderr
 
 
 def check_pages(pages: list[bytes]) -> None:
@@ -95,12 +114,34 @@ def check_pages(pages: list[bytes]) -> None:
     assert "Groups to keep with \\-\\-by; the rest is (other)." in latency
 
 
+def check_programs(opened: zipfile.ZipFile) -> None:
+    """As many as there are, each a program for the kernel."""
+    names = [n for n in opened.namelist() if n.startswith("rbtrace_py/bpf/built/")]
+    if not has_bcc():
+        assert names == []
+        return
+    assert len(names) == len(list(compiler.without_filter()))
+    for name in names:
+        functions = compiler._parse(opened.read(name))
+        assert functions
+        assert all(EXIT in code for code in functions.values())
+
+
+def has_bcc() -> bool:
+    try:
+        compiler.import_bcc()
+    except BpfError:
+        return False
+    return True
+
+
 def check(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         for inside, outside in SHIPPED.items():
             assert opened.read(inside) == (ROOT / outside).read_bytes()
         built = f"rbtrace_py/agent/built/{hook._key()}.so"
         assert opened.read(built).startswith(b"\x7fELF")
+        check_programs(opened)
         names = {name.partition(".data/data/")[2] for name in opened.namelist()}
         assert names >= SHARED
         pages = [name for name in opened.namelist() if name.endswith(".1")]
@@ -109,15 +150,15 @@ def check(wheel: Path) -> None:
 
 
 def test_a_wheel_of_a_checkout(checkout: Path, tmp_path: Path) -> None:
-    check(build("build_wheel", checkout, tmp_path / "out"))
+    check(build("build_wheel", checkout, tmp_path / "out")[0])
 
 
 def test_a_wheel_of_an_sdist(checkout: Path, tmp_path: Path) -> None:
-    sdist = build("build_sdist", checkout, tmp_path / "out")
+    sdist, _ = build("build_sdist", checkout, tmp_path / "out")
     with tarfile.open(sdist) as packed:
         packed.extractall(tmp_path / "unpacked")
     (unpacked,) = (tmp_path / "unpacked").iterdir()
     for name in IN_SDIST:
         assert (unpacked / name).read_bytes() == (ROOT / name).read_bytes(), name
     assert not list(unpacked.rglob("*.so*"))
-    check(build("build_wheel", unpacked, tmp_path / "out"))
+    check(build("build_wheel", unpacked, tmp_path / "out", WITHOUT_RIGHTS)[0])

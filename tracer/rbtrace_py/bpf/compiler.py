@@ -1,8 +1,9 @@
-"""From a program's source to instructions: by bcc, or from the cache.
+"""From a program's source to instructions: from the wheel, the cache, or by bcc.
 
 This is the one importer of bcc, which serves as the compiler only: maps are
-made and programs loaded by ``program``. So what bcc makes can be kept, and a
-command whose programs were compiled before starts without bcc.
+made and programs loaded by ``program``. So what bcc makes can be kept. A wheel
+carries every program that no filter is part of, and a command whose programs
+are there, or were compiled before, starts without bcc.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from rbtrace_py import __version__
-from rbtrace_py.bpf.abi import definitions
+from rbtrace_py.bpf.abi import By, RecordedValues, definitions
 from rbtrace_py.errors import BpfError
 
 _HERE = Path(__file__).parent
 _SOURCES = _HERE / "programs"
 _INCLUDE = _HERE / "include"
+BUILT = _HERE / "built"
+"""What a wheel carries (setup.py), by the key of its source: never one of another."""
 
 _DEBIAN_BCC = "/usr/lib/python3/dist-packages/bcc/__init__.py"
 _OWN_FILE = "libbcc.py"
@@ -53,11 +56,42 @@ def compile_program(
     """
     text, defines = _input(source, flags, prelude)
     key = _key(text, defines)
-    found = _load(key)
+    found = _carried(key) or _load(key)
     if found is None:
         found = _compile(text, defines)
         _store(key, found)
     return found
+
+
+def build_into(folder: Path) -> None:
+    """Compile for a wheel, whose ``BUILT`` this will be.
+
+    It takes no rights. Raises BpfError when bcc is missing or refuses.
+    """
+    for source, flags in without_filter():
+        text, defines = _input(source, flags)
+        compiled = _compile(text, defines)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / _key(text, defines)).write_text(_document(compiled))
+
+
+def carries_programs() -> bool:
+    """Is this installed from a wheel that was built with bcc? Only filters need it."""
+    return BUILT.is_dir()
+
+
+def without_filter() -> Iterator[tuple[str, dict[str, int]]]:
+    """Every program that is ever asked for without a filter: source and flags."""
+    for source in ("family.c", "switches.c", "trace.c"):
+        yield source, {}
+    for values in RecordedValues:
+        # Whole histograms are kept of counts and durations alone, without a key.
+        is_dense = values in (RecordedValues.NONE, RecordedValues.DURATION)
+        kinds = [(by, 0) for by in By] + [(By.NOTHING, 1)] * is_dense
+        for by, dense in kinds:
+            yield "values.c", {"VALUES": values, "BY": by, "DENSE": dense}
+            if values is RecordedValues.DURATION:
+                yield "pairs.c", {"VALUES": values, "BY": by, "DENSE": dense}
 
 
 def _input(
@@ -123,7 +157,8 @@ def import_bcc() -> Any:
     except (ImportError, OSError) as error:  # OSError: libbcc.so.0 is not there
         raise BpfError(
             f"bcc, the BPF Compiler Collection, cannot be loaded: {error}",
-            "apt-get install python3-bpfcc (on Debian and Ubuntu)",
+            "apt-get install python3-bpfcc (on Debian and Ubuntu)"
+            + (", or do without --filter" if carries_programs() else ""),
         ) from error
     return bcc
 
@@ -231,6 +266,14 @@ def _load(key: str) -> Compiled | None:
             if status.st_uid != os.geteuid() or status.st_mode & 0o022:
                 return None
             return _parse(file.read())
+    except OSError:
+        return None
+
+
+def _carried(key: str) -> Compiled | None:
+    """What the wheel has; no more than this module beside it is it looked into."""
+    try:
+        return _parse((BUILT / key).read_bytes())
     except OSError:
         return None
 

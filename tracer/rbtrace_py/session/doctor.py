@@ -158,12 +158,13 @@ def _btf(kernel: Kernel) -> Check:
 
 
 def _bcc() -> Check:
-    try:
-        from rbtrace_py.bpf.compiler import import_bcc
+    from rbtrace_py.bpf.compiler import carries_programs, import_bcc
 
+    try:
         bcc: object = import_bcc()
     except RbtraceError as error:
-        return Check("bcc", Status.FAIL, str(error), error.hint)
+        status = Status.WARN if carries_programs() else Status.FAIL
+        return Check("bcc", status, str(error), error.hint)
     return Check("bcc", Status.OK, f"version {_bcc_version(bcc)}")
 
 
