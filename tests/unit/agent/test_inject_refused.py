@@ -111,7 +111,7 @@ def test_a_filter_that_cannot_be_read(
 CAN_READ = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from rbtrace_py.linux.seccomp import can_read_filters
+from rbtrace_py.linux.ptrace.seccomp import can_read_filters
 if len(sys.argv) > 2:
     os.setresuid(65534, 65534, 65534)
 print(can_read_filters())

@@ -26,7 +26,21 @@ __all__ = ["bell"]
 STOPPED = Path(__file__).with_name("stopped.py")
 
 
-@pytest.mark.usefixtures("root")
+@pytest.fixture
+def real_time(root: None) -> None:
+    """A control group without real-time scheduling (cpu.rt_runtime_us) refuses root."""
+    pid = os.fork()
+    if not pid:
+        try:
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+        except PermissionError:
+            os._exit(1)
+        os._exit(0)
+    if os.waitpid(pid, 0)[1]:
+        pytest.skip("the control group allows no real-time scheduling")
+
+
+@pytest.mark.usefixtures("real_time")
 @pytest.mark.parametrize("kind", ["ruby", "sleep"])
 def test_nothing_is_prepared_while_it_is_stopped(kind: str) -> None:
     """In a new process, as a module is imported once only."""
@@ -70,7 +84,7 @@ def test_without_the_right_it_hurries_as_far_as_it_may(
     assert asked == ["sched_setscheduler", "setpriority"]
 
 
-@pytest.mark.usefixtures("root")
+@pytest.mark.usefixtures("real_time")
 def test_a_real_time_class_of_the_user_stays() -> None:
     found: list[tuple[int, int]] = []
 
