@@ -470,7 +470,8 @@ def test_children_without_an_agent_that_come_later(target: Target) -> None:
         while not session.unseen(1)["without_agent"]:
             assert time.monotonic() < deadline
             list(session.events(0.05))
-        list(session.finish())
+            session.refresh()
+        list(session.drain())
         assert session.unseen(1) == {"without_agent": 1, "late_processes": 0}
         assert session.notes[-1].startswith(f"skipping process {child}: ")
 
@@ -540,7 +541,7 @@ def test_what_is_dropped_is_lost(told: int, target: Target) -> None:
         # Three say whose they are, and three more each thread of the agent's.
         assert waiting in (400_003, 400_006, 400_009)
         if told:
-            with closing(session.finish()) as finishing:
+            with closing(session.drain()) as finishing:
                 for _ in range(told):
                     next(finishing)
         session.drop(is_lost=True)

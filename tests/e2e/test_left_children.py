@@ -70,6 +70,7 @@ def until(session: Calls, is_so: Callable[[], bool]) -> None:
     while not is_so():
         assert time.monotonic() < deadline
         list(session.events(0.05))
+        session.refresh()
 
 
 def test_one_that_becomes_ruby_joins(target: Target, session: Calls) -> None:

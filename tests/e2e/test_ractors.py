@@ -191,7 +191,7 @@ def test_hooks_that_were_silenced_are_heard_again(name: str) -> None:
             until_seen(session, "last", lambda: None)
             running.target.step("collect ractors")
             until_seen(session, "last", lambda: running.target.step("last"))
-            list(session.finish())
+            list(session.drain())
             silent = sum(end.counters["silent"] for end in session.ends())
             assert silent == (rubies.minor(name) < "4.0")
 

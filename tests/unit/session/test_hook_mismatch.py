@@ -44,7 +44,7 @@ def test_calls(running: Running, kind: type[Calls]) -> None:
     with closing(targets), closing(kind(targets, options)) as session:
         session.start()
         running.target.step("trees")
-        assert not list(session.finish())
+        assert not list(session.drain())
         problem = session.ends()[0].problem
     assert isinstance(problem, HookMismatch)
     assert TEXT in str(problem)

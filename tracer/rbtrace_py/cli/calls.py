@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Generator, Iterable
 from contextlib import ExitStack, closing, suppress
 from typing import Any
 
@@ -25,9 +24,9 @@ from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.calls import calls_end_document
 from rbtrace_py.report.terminal.notes import counter_lines
 from rbtrace_py.report.units import whole
+from rbtrace_py.session.drive import Session, drive
 from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.methods.calls import (
-    LOOK_SECONDS,
     RING_RECORDS,
     Calls,
     CallsEnd,
@@ -187,10 +186,9 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
             writers = Writers(session, stack, values)
         attached(session)
         said = len(session.notes)
-        limits = Limits(values["duration"], values["count"], None)
-        printing = _Printing(session, limits, writers, stop)
-        printing.run()
-        shown = printing.shown
+        printing = _Printing(session, values["count"], writers, stop)
+        printing.run(values["duration"])
+        shown = printing.seen
         notes = [*session.notes[said:], *_hints(session.options, shown)]
         end = _End(shown, session.ends(), session.unseen(shown), notes)
         return end.say(writers, values["as_json"])
@@ -240,54 +238,61 @@ def _options(words: tuple[str, ...], values: dict[str, Any]) -> CallsOptions:
     )
 
 
-class _Printing:
-    """Writes calls until it is over; ``shown``: how many there were."""
+class _Printing(Session):
+    """Calls are written as they come; ``seen``: how many there were.
+
+    Where none has come for a while, a line on the terminal says so.
+    """
+
+    seen = 0
 
     def __init__(
         self,
         session: Calls,
-        limits: Limits,
+        most: int | None,
         writers: Writers | CallRecorder,
         stop: Stop,
     ) -> None:
         self._session = session
-        self._limits = limits
+        self._most = most
         self._writers = writers
         self._stop = stop
         self._have_ended = False
-        self.shown = 0
+        self._last = time.monotonic()
+        pids = ", ".join(map(str, session.pids))
+        self._waiting = Ticker(
+            f"waiting for calls in pid {pids}", "stops", QUIET_SECONDS
+        )
 
-    def run(self) -> None:
+    def run(self, seconds: float | None) -> None:
         """What is still to be written at the end is dropped by another Ctrl-C."""
         with suppress(KeyboardInterrupt):
-            self._follow()
-            if self.shown != self._limits.count and not self._is_dropped():
-                with closing(self._session.finish()) as finishing:
-                    self._finish(finishing)
-        self._session.drop(is_lost=self.shown != self._limits.count)
+            drive(self, Limits(seconds, self._most), self._stop.is_asked)
+        self._session.drop(is_lost=self.seen != self._most)
         self._writers.end()
 
-    def _follow(self) -> None:
-        """Where none has come for a while, a line on the terminal says so."""
-        pids = ", ".join(map(str, self._session.pids))
-        waiting = Ticker(f"waiting for calls in pid {pids}", "stops", QUIET_SECONDS)
-        last = time.monotonic()
-        with closing(_told(self._session, self._limits, self._stop)) as coming:
-            for number, told in enumerate(coming):
-                if number % _EVENTS_BETWEEN == 0:
-                    self._look()
-                if told is None:
-                    self._writers.flush()
-                    waiting(time.monotonic() - last)
-                    continue
-                waiting.clear()
-                self._write(told)
-                last = time.monotonic()
-                if self.shown == self._limits.count or self._is_dropped():
-                    break
-        waiting.end()
+    @property
+    def is_over(self) -> bool:
+        return self._session.is_over
 
-    def _look(self) -> None:
+    def advance(self, until: float, most: int | None) -> None:
+        coming = self._session.events(max(0.0, until - time.monotonic()))
+        for number, told in enumerate(coming):
+            if number % _EVENTS_BETWEEN == 0:
+                self._waiting.clear()
+                self._last = time.monotonic()
+                self._check_alive()
+            self._write(told)
+            if self.seen == most or self._is_dropped():
+                return
+        self._writers.flush()
+
+    def refresh(self) -> None:
+        self._session.refresh()
+        self._check_alive()
+        self._waiting(time.monotonic() - self._last)
+
+    def _check_alive(self) -> None:
         """Have all processes ended, before anybody wished the end of this?"""
         if not self._stop.is_asked():
             processes = self._session.targets.processes.values()
@@ -298,35 +303,28 @@ class _Printing:
         that has ended there is nothing else that a signal could mean."""
         return self._have_ended and self._stop.is_asked()
 
-    def _finish(self, finishing: Iterable[Told]) -> None:
+    def finish(self) -> None:
+        """Write what had come by then, and what was still open."""
+        self._waiting.end()
+        if self.seen == self._most or self._is_dropped():
+            return
         was_asked = self._stop.is_asked()
         began = time.monotonic()
         ticker = Ticker("writing", "stops without writing them", QUIET_SECONDS)
-        for number, told in enumerate(finishing):
-            if number % _EVENTS_BETWEEN == 0:
-                left = whole(self._session.waiting())
-                ticker.say(f"writing {left} remaining events", time.monotonic() - began)
-                if self._stop.is_asked() and not was_asked:
-                    break
-            self._write(told)
+        with closing(self._session.drain()) as rest:
+            for number, told in enumerate(rest):
+                if number % _EVENTS_BETWEEN == 0:
+                    left = f"writing {whole(self._session.waiting())} remaining events"
+                    ticker.say(left, time.monotonic() - began)
+                    if self._stop.is_asked() and not was_asked:
+                        break
+                self._write(told)
         ticker.end()
 
     def _write(self, told: Told) -> None:
         self._writers.write(told)
         if told.event.what in _SHOWN and told.event.start is not None:
-            self.shown += 1
-
-
-def _told(
-    session: Calls, limits: Limits, stop: Stop
-) -> Generator[Told | None, None, None]:
-    """Events as they come; None where nothing more is there at the moment."""
-    start = time.monotonic()
-    while not stop.is_asked() and not session.is_over:
-        yield from session.events(LOOK_SECONDS)
-        yield None
-        if limits.duration is not None and time.monotonic() - start >= limits.duration:
-            break
+            self.seen += 1
 
 
 def _hints(options: CallsOptions, shown: int) -> list[str]:

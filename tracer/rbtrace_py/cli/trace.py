@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -34,7 +34,7 @@ from rbtrace_py.report.terminal.events import (
 )
 from rbtrace_py.report.terminal.notes import counter_lines
 from rbtrace_py.report.units import whole
-from rbtrace_py.session.limits import REFRESH_SECONDS, Limits
+from rbtrace_py.session.drive import Session, drive
 from rbtrace_py.session.methods.exceptions import ExceptionOptions, Exceptions
 from rbtrace_py.session.probes.trace import Trace
 from rbtrace_py.session.targets.targets import Targets
@@ -102,8 +102,10 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
         line = _line(session, output, values)
         stop = stack.enter_context(Stop())
         attached(session)
-        shown = _print(session, o.limits_of(values), output, line, stop)
-        code = _end(shown, session.result_counters(), output, values["as_json"])
+        limits = o.limits_of(values)
+        printing = _Printing(session, limits.count, output, line)
+        drive(printing, limits, stop.is_asked)
+        code = _end(printing.seen, session.result_counters(), output, values["as_json"])
         if isinstance(session, Exceptions) and session.failure is not None:
             raise session.failure
         return code
@@ -147,53 +149,51 @@ def _with_backtrace(line: Line, style: Style) -> Line:
     return lambda event: "\n".join([line(event), *backtrace_lines(event, style)])
 
 
-def _print(
-    session: Tracing, limits: Limits, output: Output, line: Line, stop: Stop
-) -> int:
-    """Print events until it is over; how many there were.
+class _Printing(Session):
+    """A session whose events are written as they come; ``seen``: how many.
 
     Where none has come for a while, a line on the terminal says so.
     """
-    shown = 0
-    waiting = ticker_for(
-        session, f"waiting for {subject(session)}", "stops", QUIET_SECONDS
-    )
-    last = time.monotonic()
-    for event in _events(session, limits, stop):
-        if event is None:
-            output.flush()
-            waiting(time.monotonic() - last)
-            continue
-        waiting.clear()
-        output.write(line(event) + "\n")
-        last = time.monotonic()
-        shown += 1
-        if shown == limits.count:
-            break
-    waiting.end()
-    session.finish()
-    output.flush()
-    return shown
 
+    seen = 0
 
-def _events(session: Tracing, limits: Limits, stop: Stop) -> Iterator[Event | None]:
-    """Events as they come; None where nothing more is there at the moment."""
-    start = refreshed = time.monotonic()
-    left = REFRESH_SECONDS
-    while not stop.is_asked() and not session.is_over:
-        yield from session.events(left)
-        yield None
-        now = time.monotonic()
-        if now - refreshed >= REFRESH_SECONDS:
-            refreshed = now
-            session.refresh()
-        if limits.duration is not None:
-            left = min(REFRESH_SECONDS, start + limits.duration - now)
-            if left <= 0:
-                break
-    # What came before the end belongs to it.
-    session.finish()
-    yield from session.events(0)
+    def __init__(
+        self, session: Tracing, most: int | None, output: Output, line: Line
+    ) -> None:
+        self._session = session
+        self._most = most
+        self._output = output
+        self._line = line
+        self._last = time.monotonic()
+        self._waiting = ticker_for(
+            session, f"waiting for {subject(session)}", "stops", QUIET_SECONDS
+        )
+
+    @property
+    def is_over(self) -> bool:
+        return self._session.is_over
+
+    def advance(self, until: float, most: int | None) -> None:
+        for event in self._session.events(max(0.0, until - time.monotonic())):
+            self._waiting.clear()
+            self._output.write(self._line(event) + "\n")
+            self._last = time.monotonic()
+            self.seen += 1
+            if self.seen == most:
+                return
+        self._output.flush()
+
+    def refresh(self) -> None:
+        self._session.refresh()
+        self._waiting(time.monotonic() - self._last)
+
+    def finish(self) -> None:
+        """What came before the end belongs to it."""
+        self._session.finish()
+        if self.seen != self._most:
+            self.advance(0.0, self._most)
+        self._waiting.end()
+        self._output.flush()
 
 
 def _end(shown: int, counters: dict[str, int], output: Output, as_json: bool) -> int:

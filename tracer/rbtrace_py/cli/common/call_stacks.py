@@ -23,7 +23,7 @@ from rbtrace_py.errors import TOO_MUCH_LOST
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.notes import counter_lines, lost
 from rbtrace_py.report.terminal.weights import amount
-from rbtrace_py.session.limits import REFRESH_SECONDS
+from rbtrace_py.session.drive import drive
 from rbtrace_py.session.methods.call_trees import FoldedCalls
 from rbtrace_py.session.methods.calls import CallsOptions
 from rbtrace_py.session.methods.selectors import selectors_of
@@ -65,7 +65,6 @@ class _Folding:
         self._session = session
         self._values = values
         self._stem = stem
-        self._began = time.monotonic()
         self._since_ns = time.time_ns()
         self._before = (0, 0)
         self._command = _command(session.targets)
@@ -75,35 +74,25 @@ class _Folding:
 
     def run(self, stop: Stop) -> None:
         """Until a limit, or the targets' end, or until it is stopped."""
-        interval, most = self._values["interval"], self._values["count"]
-        due = self._began + interval if interval else None
-        while not (stop.is_asked() or self._session.is_over or self._is_late()):
-            self._session.look(REFRESH_SECONDS)
-            if most and self._session.calls >= most:
-                break
-            now = time.monotonic()
-            if due is not None and now >= due:
-                self._render()
-                due += interval
-            calls = amount(self._session.calls, "calls")
-            self._ticker.say(f"folding calls: {calls}", now - self._began)
-        self._session.stop()
+        limits = o.limits_of(self._values)
+        drive(self._session, limits, stop.is_asked, self._tick, self._render)
         self._ticker.end()
-        self._render()
+        if not limits.interval:
+            self._render()
 
-    def _is_late(self) -> bool:
-        limit = self._values["duration"]
-        return limit is not None and time.monotonic() - self._began >= limit
+    def _tick(self, seconds: float) -> None:
+        calls = amount(self._session.seen, "calls")
+        self._ticker.say(f"folding calls: {calls}", seconds)
 
     def _render(self) -> None:
         self._ticker.clear()
         now, unit, session = time.time_ns(), self._unit, self._session
         own = Statistics(
             unit, started_ns=self._since_ns, ended_ns=now, counted="calls",
-            samples=session.calls - self._before[0],
+            samples=session.seen - self._before[0],
             failed=session.lost - self._before[1],
         )  # fmt: skip
-        self._since_ns, self._before = now, (session.calls, session.lost)
+        self._since_ns, self._before = now, (session.seen, session.lost)
         pids = session.targets.pids
         meta = Meta(own.started_ns, unit, 0.0, "calls", "agent", pids, self._command)
         # Only one format has room for both.
@@ -122,7 +111,7 @@ class _Folding:
             "not_returned": session.unreturned,
             "other_paths": session.other,
             **session.counters(),
-            **session.unseen(session.calls),
+            **session.unseen(session.seen),
         }
         if not self._values["silent"]:
             self._say(counters)
@@ -132,7 +121,7 @@ class _Folding:
             if isinstance(ended.problem, HookMismatch):
                 raise ended.problem
         missing = lost(counters)
-        too_much = 100 * missing > self._values["max_loss"] * (session.calls + missing)
+        too_much = 100 * missing > self._values["max_loss"] * (session.seen + missing)
         return TOO_MUCH_LOST if missing and too_much else 0
 
     def _say(self, counters: dict[str, int]) -> None:
@@ -141,7 +130,7 @@ class _Folding:
         if is_said:
             counters = {**counters, "lost": 0}
         else:
-            click.echo(f"rbtrace-py: {amount(self._session.calls, 'calls')}", err=True)
+            click.echo(f"rbtrace-py: {amount(self._session.seen, 'calls')}", err=True)
         style = Style.for_stream(sys.stderr)
         for line in counter_lines(counters, style, says_none=not is_said):
             click.echo(f"rbtrace-py: {line.strip()}", err=True)

@@ -10,6 +10,7 @@ from rbtrace_py.aggregate.callfold import CallFold
 from rbtrace_py.aggregate.calls import Thread, Told
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
+from rbtrace_py.session.drive import Session
 from rbtrace_py.session.methods.calls import Calls, CallsOptions
 from rbtrace_py.session.methods.traced_process import TracedProcess
 from rbtrace_py.session.targets.targets import Targets
@@ -17,7 +18,7 @@ from rbtrace_py.session.targets.targets import Targets
 _STEP_SECONDS = 0.1
 
 
-class FoldedCalls(Calls):
+class FoldedCalls(Calls, Session):
     """As ``Calls``, but nobody is told of a call: ``take`` has them all."""
 
     def __init__(self, targets: Targets, options: CallsOptions) -> None:
@@ -29,18 +30,19 @@ class FoldedCalls(Calls):
         self._folds.append(folded)
         return folded
 
-    def look(self, seconds: float) -> None:
-        """Take in what has come; if there is nothing, waits at most so long."""
-        for _ in self.events(seconds):
+    def advance(self, until: float, most: int | None) -> None:
+        """Take in what has come."""
+        for _ in self.events(max(0.0, until - time.monotonic())):
             pass
 
-    def stop(self) -> None:
+    def finish(self) -> None:
         """Take the hooks out, and take in what had come by then."""
-        for _ in self.finish():
+        for _ in self.drain():
             pass
 
     @property
-    def calls(self) -> int:
+    def seen(self) -> int:
+        """Calls."""
         return sum(each.fold.calls for each in self._folds)
 
     @property

@@ -45,11 +45,9 @@ _SHARE = 8
 """Rings get one part of so many of what is free; the target pays for them."""
 __all__ = ["Calls", "CallsEnd", "CallsOptions", "TracedProcess"]
 
-LOOK_SECONDS = 0.02
-"""Between two looks at rings in which there was nothing."""
+_POLL_SECONDS = 0.02
+"""How soon rings in which there was nothing are read again."""
 MOST_NOTES = 50
-JOIN_SECONDS = 0.25
-"""Between two looks for processes that join."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +110,7 @@ def ring_sizes(records: int, most: int) -> tuple[int, int]:
 
 
 class Calls(Closing):
-    """A session: ``start``, ``events`` until it is over, ``finish``.
+    """A session: ``start``, ``events`` until it is over, ``drain``.
 
     notes: what is worth saying once it has started, a line each; more come until it
         has finished
@@ -131,7 +129,6 @@ class Calls(Closing):
         self._strangers: set[int] = set()
         self._children: set[int] = set()
         self._agreement = Confirmation(options.agree)
-        self._looked = 0.0
         self._last_end = 0.0
         targets.start_with_agent(max(options.seconds, HOLD_SECONDS))
         self._switches: ContextSwitches | None = None
@@ -153,7 +150,7 @@ class Calls(Closing):
             if waiting:
                 if self.on_wait is not None:
                     self.on_wait(waited)
-                time.sleep(LOOK_SECONDS)
+                time.sleep(_POLL_SECONDS)
         if not stop():
             self._joining.begin([*self._without, *children])
             self._say_left_out()
@@ -192,17 +189,21 @@ class Calls(Closing):
                 is_quiet = False
                 yield told
         if is_quiet:
-            self._wait(min(seconds, LOOK_SECONDS))
+            self._wait(min(seconds, _POLL_SECONDS))
             for pid, traced in list(self._traced.items()):
                 if traced.armed.ended is not None:
                     yield from self._end(pid)
-        self._join()
+
+    def refresh(self) -> None:
+        """Take in children of the targets, and what our program executes, once they
+        have an agent of their own."""
+        self._joining.refresh()
 
     def switches(self) -> list[Switch]:
         """What the scheduler did with threads since this was last asked, until now."""
         return [] if self._switches is None else self._switches.take()
 
-    def finish(self) -> Generator[Told, None, None]:
+    def drain(self) -> Generator[Told, None, None]:
         """Take the hooks out; what had happened by then, and what was still open."""
         for pid in list(self._traced):
             yield from self._end(pid)
@@ -213,7 +214,7 @@ class Calls(Closing):
         return sum(traced.waiting() for traced in self._traced.values())
 
     def drop(self, is_lost: bool) -> None:
-        """As ``finish``, but what was not told yet is not told.
+        """As ``drain``, but what was not told yet is not told.
 
         is_lost: it counts as such
         """
@@ -359,17 +360,6 @@ class Calls(Closing):
         """Ask about what cannot be undone, before it is done; raises NotAgreed."""
         if self.options.methods or self.options.c_calls:
             self._agreement.ask(what_stays(hello, self.options.c_calls))
-
-    def _join(self) -> None:
-        """Children of the targets, and what our program executes, once they have an
-        agent of their own."""
-        now = time.monotonic()
-        may_come = self.targets.follow or self.targets.command is not None
-        seconds = LOOK_SECONDS if self._joining.is_asking_again else JOIN_SECONDS
-        if not may_come or now - self._looked < seconds:
-            return
-        self._looked = now
-        self._joining.refresh()
 
     def _wait(self, seconds: float) -> None:
         waiting = [traced.armed for traced in self._traced.values()]

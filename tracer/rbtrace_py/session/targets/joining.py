@@ -90,15 +90,6 @@ class Joining:
         """One that runs another program than we asked; for as long as it lives."""
         self._leave(process).is_late = False
 
-    @property
-    def is_asking_again(self) -> bool:
-        """Should one of those be tried at once, as it may wait for us?"""
-        now = self.clock()
-        return any(
-            not (each.is_late or each.is_given_up) and now - each.since < SECONDS
-            for each in self._left.values()
-        )
-
     def begin(self, children: Iterable[Process]) -> None:
         """Ask those that are there from the start; raises NotAgreed."""
         for child in children:
