@@ -19,7 +19,7 @@ from rbtrace_py.errors import BadElf, NoSuchTarget, NotPermitted, RbtraceError
 from rbtrace_py.linux.binaries import MappedFile, mapped_files, open_mapped
 from rbtrace_py.linux.elf.reader import Budget, ElfFile
 from rbtrace_py.linux.paths_in_root import open_directory_in_root
-from rbtrace_py.linux.process import Process, gone, parse_status
+from rbtrace_py.linux.process import Process, gone, inner_id, parse_status
 from rbtrace_py.linux.ruby_probes import is_ruby_binary
 from rbtrace_py.linux.text import safe_text
 
@@ -263,8 +263,7 @@ def _uid_map(process: Process) -> list[tuple[int, int, int]]:
 
 def _names(process: Process, directory: int) -> Iterator[str]:
     """The name by the rule first; a time namespace has other start times."""
-    inner = parse_status(process.read("status")).get("NSpid", "").split()
-    pid = inner[-1] if inner and inner[-1].isdigit() else str(process.pid)
+    pid = inner_id(parse_status(process.read("status")), process.pid)
     name = f"{pid}-{process.start_time}.sock"
     yield name
     pattern = re.compile(rf"{pid}-\d+\.sock", re.ASCII)

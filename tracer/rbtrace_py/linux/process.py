@@ -6,7 +6,7 @@ import errno
 import os
 import select
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rbtrace_py.errors import NoSuchTarget, NotPermitted, RbtraceError
@@ -363,6 +363,17 @@ def parse_status(data: bytes) -> dict[str, str]:
     """Parse ``/proc/PID/status`` into its lines' names and values."""
     pairs = (line.split(":", 1) for line in data.decode("utf-8", "replace").split("\n"))
     return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
+
+
+def inner_id(status: Mapping[str, str], ours: int) -> int:
+    """Return the id of a process or thread in its own pid namespace.
+
+    Args:
+        status: of ``parse_status``
+        ours: what a kernel without NSpid (before 4.1) leaves
+    """
+    words = status.get("NSpid", "").split()
+    return int(words[-1]) if words and words[-1].isdigit() else ours
 
 
 def split_cmdline(data: bytes) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from rbtrace_py.agent.client import Agent, AgentError
 from rbtrace_py.agent.protocol import BrokenAgent, Channel, MalformedAnswer, Map, Value
 from rbtrace_py.errors import NoSuchTarget
-from rbtrace_py.linux.process import Process, parse_status
+from rbtrace_py.linux.process import Process, inner_id, parse_status
 from rbtrace_py.linux.processes import children
 from rbtrace_py.linux.procfs import read_file
 from rbtrace_py.model.process_state import (
@@ -170,8 +170,7 @@ def _is_stopped(pid: int, inner: int) -> bool:
         status = parse_status(read_file(f"/proc/{pid}/status"))
     except OSError:
         return False
-    pids = status.get("NSpid", str(pid)).split()
-    return pids[-1:] == [str(inner)] and status.get("State", "").startswith("T")
+    return inner_id(status, pid) == inner and status.get("State", "").startswith("T")
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from rbtrace_py.bpf.ringbuf import RingBuffer
 from rbtrace_py.errors import BpfError, NotPermitted, RbtraceError
 from rbtrace_py.linux.btf import Btf, NoBtf
 from rbtrace_py.linux.closing import Closing
-from rbtrace_py.linux.process import Process, host_pid_namespace, parse_status
+from rbtrace_py.linux.process import Process, host_pid_namespace, inner_id, parse_status
 from rbtrace_py.session.stacks.switch_records import SwitchRecords
 
 RING_SIZE = 1 << 22
@@ -178,8 +178,7 @@ def _threads(process: Process) -> Iterator[tuple[int, int, str, int]]:
         try:
             ran = int(process.read(f"task/{tid}/schedstat").split()[0])
             status = parse_status(process.read(f"task/{tid}/status"))
-            own = int(status.get("NSpid", str(tid)).split()[-1])
-            yield tid, own, status["State"][0], ran
+            yield tid, inner_id(status, tid), status["State"][0], ran
         except (RbtraceError, KeyError, IndexError, ValueError):
             continue  # it has ended
 

@@ -14,7 +14,7 @@ from rbtrace_py.errors import (
 )
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.memory import ProcessMemory
-from rbtrace_py.linux.process import Process, parse_status
+from rbtrace_py.linux.process import Process, inner_id, parse_status
 from rbtrace_py.linux.ptrace.pause import paused
 from rbtrace_py.linux.tasks import Tasks
 from rbtrace_py.model.stacks import RubyThread, Sample, ThreadState
@@ -382,13 +382,12 @@ class Tids:
         self._ours = {known.get(tid) or self._in_its(tid): tid for tid in tids}
 
     def _in_its(self, tid: int) -> int:
-        """The id that the target's namespace gives to ``tid``: the last of NSpid."""
+        """The id that the target's namespace gives to ``tid``."""
         try:
             status = parse_status(self._process.read(f"task/{tid}/status"))
         except RbtraceError:
             return 0
-        words = status.get("NSpid", "").split()
-        return int(words[-1]) if words and words[-1].isdigit() else tid
+        return inner_id(status, tid)
 
     def is_known(self, tid: int) -> bool:
         """Has the target a thread of this id, in its own namespace?"""
