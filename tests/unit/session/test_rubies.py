@@ -167,7 +167,8 @@ def test_a_thread_stays_the_same_object(ruby: RubyProcess) -> None:
 def test_states(
     vm: ThreadState, is_on_cpu: bool, has_no_task: bool, expected: ThreadState
 ) -> None:
-    assert ruby_process._state(vm, is_on_cpu, has_no_task) is expected
+    on_cpu = None if has_no_task else is_on_cpu
+    assert ruby_process.state_of(vm, on_cpu) is expected
 
 
 @pytest.fixture

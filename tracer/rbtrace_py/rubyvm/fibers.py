@@ -8,7 +8,7 @@ which the object of a fiber that a thread runs tells.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from itertools import islice
 from time import monotonic
@@ -36,6 +36,8 @@ _TYPE, _DATA = 16, 32
 """Offsets of type and data in ``struct RTypedData`` (rtypeddata.h), up to 3.4."""
 _CONT_SELF = (16, 8)
 """Of ``rb_context_t.self`` (cont.c): behind type, argc and, since 2.7, kw_splat."""
+_WALKED_AT_ONCE = 64
+"""After so many it is checked that the code read for them is still there."""
 _FIBER_EMBEDS = 3
 """``typed_flag``: 1 is typed data, 2 that it is embedded (3.3 and later)."""
 
@@ -191,58 +193,73 @@ class Fibers:
             return None
         return Fiber(address, ec, thread, status)
 
-    def walk(self, fibers: Iterable[Fiber]) -> list[Walked | None]:
+    def walk(self, fibers: Sequence[Fiber]) -> list[Walked | None]:
         """The stack of each, None where it could not be read."""
-        end = monotonic() + MOST_SECONDS
-        return [self._walk(one) if monotonic() < end else None for one in fibers]
-
-    def _walk(self, fiber: Fiber) -> Walked | None:
-        try:
-            memory = _AsThread(self._vm.memory, self._vm.layout.offsets.th_ec, fiber)
-        except UnreadableMemory:
-            return None
-        vm = self._vm
+        if not fibers:
+            return []
+        vm, end = self._vm, monotonic() + MOST_SECONDS
+        memory = _FiberThreads(vm.memory, vm.layout.offsets.th_ec, fibers)
         reader = RubyVM(memory, vm.layout, vm.vm, self._symbols)
-        return reader.sample(_Address(_AsThread.ADDRESS))
+        threads = [_Address(memory.address(index)) for index in range(len(fibers))]
+        found: list[Walked | None] = []
+        while len(found) < len(fibers) and monotonic() < end:
+            reader.revalidate()
+            found += reader.sample_all(threads[len(found) :][:_WALKED_AT_ONCE])
+        return found + [None] * (len(fibers) - len(found))
 
 
 class _Address(NamedTuple):
     address: int
 
 
-class _AsThread:
-    """Memory with a thread more: one that runs ``fiber``.
+class _FiberThreads:
+    """Memory with more threads: each runs one of ``fibers``.
 
     It is the fiber's own thread but for the EC, and stands where nothing is.
     """
 
-    ADDRESS = 1 << 63
-    _SIZE = 2048
+    _FIRST = 1 << 63
+    _APART = 1 << 20
 
-    def __init__(self, memory: Memory, th_ec: int | None, fiber: Fiber) -> None:
+    def __init__(
+        self, memory: Memory, th_ec: int | None, fibers: Sequence[Fiber]
+    ) -> None:
         assert th_ec is not None
         self._memory = memory
-        data = bytearray(memory.read(fiber.thread, self._SIZE))
-        data[th_ec : th_ec + 8] = fiber.ec.to_bytes(8, "little")
-        self._thread = bytes(data)
+        self._th_ec = th_ec
+        self._fibers = fibers
+
+    def address(self, index: int) -> int:
+        """Of the thread that runs the fiber of that index."""
+        return self._FIRST + index * self._APART
 
     def read(self, address: int, size: int) -> bytes:
         return self.gather([(address, size)])[0]
 
     def gather(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        others = [pair for pair in ranges if pair[0] < self.ADDRESS]
-        found = iter(self._memory.gather(others) if others else ())
+        places = [self._place(at) for at, _ in ranges]
+        found = self._memory.gather(
+            [
+                (at if fiber is None else fiber.thread + at, size)
+                for (fiber, at), (_, size) in zip(places, ranges, strict=True)
+            ]
+        )
         return [
-            next(found) if at < self.ADDRESS else self._own(at, size)
-            for at, size in ranges
+            data if fiber is None else self._patched(fiber, at, data)
+            for (fiber, at), data in zip(places, found, strict=True)
         ]
 
-    def _own(self, address: int, size: int) -> bytes:
-        start = address - self.ADDRESS
-        data = self._thread[start : start + size]
-        if len(data) != size:
-            raise UnreadableMemory("beyond the end of a thread")
-        return data
+    def _place(self, address: int) -> tuple[Fiber | None, int]:
+        """The fiber whose thread is there, and where in it; else no fiber."""
+        index, offset = divmod(address - self._FIRST, self._APART)
+        is_ours = 0 <= index < len(self._fibers)
+        return (self._fibers[index], offset) if is_ours else (None, address)
+
+    def _patched(self, fiber: Fiber, offset: int, data: bytes) -> bytes:
+        at = self._th_ec - offset
+        if not 0 <= at <= len(data) - 8:
+            return data
+        return data[:at] + fiber.ec.to_bytes(8, "little") + data[at + 8 :]
 
 
 def _type_of(data: bytes, address: int) -> int | None:

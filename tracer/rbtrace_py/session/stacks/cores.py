@@ -44,7 +44,8 @@ from rbtrace_py.rubyvm.roots import (
 )
 from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.rubyvm.vm import RubyVM
-from rbtrace_py.session.stacks.dump import read_stacks, ruby_thread, writable
+from rbtrace_py.session.stacks.dump import read_stacks, writable
+from rbtrace_py.session.stacks.ruby_process import ruby_thread
 
 VM_SYMBOLS = ("ruby_current_vm_ptr", "ruby_current_vm")
 EC_SYMBOLS = ("ruby_current_execution_context_ptr", "ruby_current_ec")

@@ -8,19 +8,23 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from rbtrace_py.linux.maps import Mapping, mappings
-from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ptrace.pause import Pause, paused
 from rbtrace_py.linux.resident import resident
 from rbtrace_py.linux.tasks import Tasks
 from rbtrace_py.model.dump import Dump, DumpedFiber, DumpedThread
-from rbtrace_py.model.stacks import RubyThread, SampleFlags, ThreadState
-from rbtrace_py.rubyvm.attach import Attached, attach
+from rbtrace_py.model.stacks import SampleFlags
+from rbtrace_py.rubyvm.attach import Attached
 from rbtrace_py.rubyvm.fibers import Fiber, Fibers
 from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.vm import RubyVM, Walked
-from rbtrace_py.session.stacks.ruby_process import Tids
+from rbtrace_py.session.stacks.ruby_process import (
+    Tids,
+    open_vm,
+    ruby_thread,
+    state_of,
+)
 
 PAUSE_SECONDS = 5.0
 """How long a target is stopped at most."""
@@ -67,16 +71,7 @@ def dump(process: Process, options: DumpOptions | None = None) -> Dump:
     there is no list of threads to be read.
     """
     options = options or DumpOptions()
-    attached = attach(process, options.ruby_version, options.saved)
-    tids = Tids(process)
-    vm = RubyVM(
-        ProcessMemory(process.pid),
-        attached.layout,
-        attached.vm_address,
-        attached.symbols_address,
-        tids.is_known,
-        attached.zjit_address,
-    )
+    attached, tids, vm = open_vm(process, options.ruby_version, options.saved)
     with Tasks(process) as tasks, _pausing(process, options.pause) as pause:
         now = time.time_ns()
         # What the kernel says of a thread that we have stopped is that we have.
@@ -156,7 +151,7 @@ def _dumped(
     state = thread.state if walked is None else walked.state
     return DumpedThread(
         thread=ruby_thread(pid, tid, thread),
-        state=_state(state, on_cpu),
+        state=state_of(state, on_cpu),
         on_cpu=on_cpu,
         kernel_state=letter,
         stack=None if walked is None else walked.stack,
@@ -164,20 +159,3 @@ def _dumped(
         fiber=thread.fiber if walked is None else walked.fiber,
         fibers=stacks.fibers_of(thread),
     )
-
-
-def ruby_thread(pid: int, tid: int | None, thread: VmThread) -> RubyThread:
-    """The thread as the model has it."""
-    return RubyThread(
-        pid, tid, thread.address, thread.name, thread.ractor, thread.is_main
-    )
-
-
-def _state(state: ThreadState, on_cpu: bool | None) -> ThreadState:
-    """What the VM says, with what the kernel says."""
-    if on_cpu:
-        return ThreadState.RUNNING
-    if on_cpu is False and state is ThreadState.RUNNING:
-        # It has the lock, and yet it is asleep: in a call that keeps the lock.
-        return ThreadState.SLEEPING
-    return state

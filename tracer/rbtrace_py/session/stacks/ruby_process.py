@@ -18,7 +18,7 @@ from rbtrace_py.linux.process import Process, inner_id, parse_status
 from rbtrace_py.linux.ptrace.pause import paused
 from rbtrace_py.linux.tasks import Tasks
 from rbtrace_py.model.stacks import RubyThread, Sample, ThreadState
-from rbtrace_py.rubyvm.attach import attach, check_zjit
+from rbtrace_py.rubyvm.attach import Attached, attach, check_zjit
 from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.vm import RubyVM, Walked
@@ -72,7 +72,7 @@ class RubyProcess(Closing):
         self.broken_refreshes = 0
         self.stopped_ns = 0
         self._program = process.program
-        attached = attach(process, ruby_version, saved)
+        attached, self._tids, self.vm = open_vm(process, ruby_version, saved)
         if attached.symbols is None and process.seen < _YOUNG_SECONDS:
             # Names that are missing now would be missing for good; and its age does
             # not tell: it may have begun as another program.
@@ -83,15 +83,6 @@ class RubyProcess(Closing):
         self._attached = attached
         self.version = attached.layout.version
         self.notes = attached.notes
-        self._tids = Tids(process)
-        self.vm = RubyVM(
-            ProcessMemory(process.pid),
-            attached.layout,
-            attached.vm_address,
-            attached.symbols_address,
-            self._tids.is_known,
-            attached.zjit_address,
-        )
         self._tasks = Tasks(process)
         self._threads: list[_Known] = []
         self._by_tid: dict[int, _Known] = {}
@@ -179,14 +170,8 @@ class RubyProcess(Closing):
         return since * _LISTING_SHARE >= self._listing_ns
 
     def _named(self, thread: VmThread) -> RubyThread:
-        return RubyThread(
-            self.process.pid,
-            None if thread.is_moving else self._tids.of(thread),
-            thread.address,
-            thread.name,
-            thread.ractor,
-            thread.is_main,
-        )
+        tid = None if thread.is_moving else self._tids.of(thread)
+        return ruby_thread(self.process.pid, tid, thread)
 
     @property
     def threads(self) -> list[RubyThread]:
@@ -249,7 +234,7 @@ class RubyProcess(Closing):
                     running |= self._tasks.running((tid,))
                 elif tid not in asleep:
                     running.add(tid)
-            state = _state(state, tid in running, tid is None)
+            state = state_of(state, None if tid is None else tid in running)
             found.append(Sample(now, thread, state, stack, 1, flags, fiber))
         self._read += len(found) + passed
         if lost:
@@ -346,12 +331,36 @@ def _identity(thread: VmThread) -> tuple[object, ...]:
     return (thread.address, tid, thread.name, thread.ractor)
 
 
-def _state(state: ThreadState, is_on_cpu: bool, has_no_task: bool) -> ThreadState:
-    """What the VM says of a thread, with what the kernel says of it."""
-    if is_on_cpu:
+def open_vm(
+    process: Process, ruby_version: str | None, saved: SavedLayout | None
+) -> tuple[Attached, Tids, RubyVM]:
+    """The VM of a process and its threads' ids; raises what ``attach`` raises."""
+    attached = attach(process, ruby_version, saved)
+    tids = Tids(process)
+    vm = RubyVM(
+        ProcessMemory(process.pid),
+        attached.layout,
+        attached.vm_address,
+        attached.symbols_address,
+        tids.is_known,
+        attached.zjit_address,
+    )
+    return attached, tids, vm
+
+
+def ruby_thread(pid: int, tid: int | None, thread: VmThread) -> RubyThread:
+    """The thread as the model has it."""
+    return RubyThread(
+        pid, tid, thread.address, thread.name, thread.ractor, thread.is_main
+    )
+
+
+def state_of(state: ThreadState, on_cpu: bool | None) -> ThreadState:
+    """What the VM says of a thread, with what the kernel says; None: nothing."""
+    if on_cpu:
         return ThreadState.RUNNING
-    if state is ThreadState.RUNNING and not has_no_task:
-        # It holds the lock, and yet it is asleep: in a call that keeps the lock.
+    if on_cpu is False and state is ThreadState.RUNNING:
+        # It holds the GVL, and yet it is asleep: in a call that keeps the GVL.
         return ThreadState.SLEEPING
     return state
 
