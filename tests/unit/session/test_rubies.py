@@ -133,7 +133,9 @@ def test_who_slept_when_paused_is_no_cpu_sample(
     start: Start, root: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pause wakes all: on a busy machine they are ready to run for long after."""
-    with Process(start("states.rb", "1").pid) as process, RubyProcess(process) as ruby:
+    target = start("states.rb", "1")
+    target.wait_until_it_reads()
+    with Process(target.pid) as process, RubyProcess(process) as ruby:
         tids = {thread.tid for thread in ruby.threads}
         assert len(tids) == 4
         monkeypatch.setattr(ruby._tasks, "running", lambda asked: tids & set(asked))
