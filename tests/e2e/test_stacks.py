@@ -319,7 +319,7 @@ def test_the_same_stacks_while_it_is_paused(busy: Target) -> None:
         (["--engine", "auto"], "--engine"),
         (["--mode", "off"], "--mode"),
         (["--format", "none"], "--format"),
-        (["probe"], "takes no 'probe'"),
+        (["probe"], "too many arguments: 'probe'"),
         (["--max-loss", "101"], "--max-loss"),
     ],
 )

@@ -195,12 +195,10 @@ def _flush() -> None:
     """What was printed has to get there before we say that all went well."""
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        raise
     except OSError as error:
-        raise RbtraceError(
-            f"cannot write to standard output: {error.strerror}"
-        ) from error
+        from rbtrace_py.cli.common.output import STANDARD_OUTPUT, cannot_write
+
+        raise cannot_write(STANDARD_OUTPUT, error) from error
 
 
 def _code_of(error: BaseException) -> int:

@@ -18,6 +18,8 @@ from rbtrace_py.report.terminal.status import status_line
 if TYPE_CHECKING:
     from rbtrace_py.session.targets.targets import Targets
 
+STANDARD_OUTPUT = "standard output"
+
 
 class HasNotes(Protocol):
     """What is worth saying once it is attached, a line each."""
@@ -56,7 +58,7 @@ class Output:
     full disk; BrokenPipeError where nobody reads it any more.
     """
 
-    def __init__(self, stream: TextIO, name: str = "standard output") -> None:
+    def __init__(self, stream: TextIO, name: str = STANDARD_OUTPUT) -> None:
         self.stream = stream
         self.name = name
         self.style = Style.for_stream(stream)
@@ -121,7 +123,8 @@ def cannot_write(name: str, error: OSError) -> Exception:
     """What to raise for an error of writing."""
     if isinstance(error, BrokenPipeError):
         return error
-    return RbtraceError(f"cannot write {name}: {error.strerror}")
+    to = "to " if name == STANDARD_OUTPUT else ""
+    return RbtraceError(f"cannot write {to}{name}: {error.strerror}")
 
 
 def is_pipe(stream: TextIO) -> bool:

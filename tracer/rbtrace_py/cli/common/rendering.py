@@ -13,7 +13,11 @@ import click
 
 from rbtrace_py.aggregate.idle import without_idle
 from rbtrace_py.aggregate.profile import Profile
-from rbtrace_py.cli.common.output import cannot_write, create_bytes
+from rbtrace_py.cli.common.output import (
+    STANDARD_OUTPUT,
+    cannot_write,
+    create_bytes,
+)
 from rbtrace_py.cli.common.writable import check_folder
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.report.exchange.rows import Folding
@@ -164,7 +168,7 @@ def _standard_output() -> Iterator[BinaryIO]:
         except OSError as error:
             if error.filename is not None:
                 raise  # of a file that was to be read
-            raise cannot_write("standard output", error) from error
+            raise cannot_write(STANDARD_OUTPUT, error) from error
         return
     # Somebody's own stream of text has no bytes below it.
     kept = io.BytesIO()
