@@ -131,6 +131,23 @@ def test_imports_what_exists(module: Module) -> None:
     assert [name for name in own if not find_module(name)] == []
 
 
+def test_no_import_circles() -> None:
+    """Types included: of two modules that need each other neither is read alone.
+
+    The package itself, which every import of a module imports first, needs none.
+    """
+    imported = {
+        f"{NAME}.{module.name}": {name for name in module.imports() if name != NAME}
+        for module in MODULES
+        if module.name
+    }
+    while leaves := {name for name, of in imported.items() if not of & imported.keys()}:
+        for name in leaves:
+            del imported[name]
+    # What is left imports a circle, or is in one.
+    assert sorted(imported) == []
+
+
 @each_module
 def test_only_the_commands_print(module: Module) -> None:
     if module.layer == "cli":

@@ -13,7 +13,7 @@ import re
 
 from rbtrace_py.agent.protocol import MalformedAnswer
 from rbtrace_py.errors import NotPermitted
-from rbtrace_py.linux.permission import explain_ptrace_denied
+from rbtrace_py.linux.permission import explain_denied
 from rbtrace_py.linux.process import Process, gone
 
 _SIZE = 4096
@@ -82,7 +82,7 @@ def denied(process: Process, has_proved: bool) -> NotPermitted:
             f"another process passes on what is said to the agent in {process.pid}",
             "it runs as the same user; find it, and remove its socket",
         )
-    reason = explain_ptrace_denied(process)
+    reason = explain_denied(process.pid)
     return NotPermitted(
         f"the agent lets in who may read its process's memory: {reason}",
         f"{reason.hint}; or the program's owner starts it with"

@@ -13,14 +13,10 @@ import pwd
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rbtrace_py.errors import NotPermitted
 from rbtrace_py.linux.kernel import effective_capabilities
 from rbtrace_py.linux.procfs import read_int, read_text
-
-if TYPE_CHECKING:
-    from rbtrace_py.linux.process import Process
 
 _AS_ROOT = "run as root, or with CAP_SYS_PTRACE"
 _FIRST_USER_NAMESPACE = 0xEFFFFFFD
@@ -43,13 +39,11 @@ class Credentials:
     is_dumpable: bool
 
 
-def explain_ptrace_denied(process: Process) -> NotPermitted:
-    """The error for a process whose memory we may not read, with the reason."""
-    return explain_denied(process.pid, "the memory")
+def explain_denied(pid: int, what: str = "the memory") -> NotPermitted:
+    """The error for ``what`` of a process that we may not read, with the reason.
 
-
-def explain_denied(pid: int, what: str) -> NotPermitted:
-    """The same for ``what`` of a process; nothing raises if it has ended."""
+    Nothing raises if it has ended.
+    """
     scope = read_int(_YAMA) or 0
     reason, hint = _why(pid, scope)
     message = f"not allowed to read {what} of process {pid}"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from rbtrace_py.aggregate.results import Result
 from rbtrace_py.linux.closing import Starting
 from rbtrace_py.session.drive import Session
+from rbtrace_py.session.targets.notes import Notes
 from rbtrace_py.session.targets.targets import Targets
 
 _COUNT_SECONDS = 0.05
@@ -20,7 +21,7 @@ class CountingSession(Starting, Session):
 
     targets: Targets
     words: tuple[str, ...]
-    notes: list[str]
+    notes: Notes
     on_wait: Callable[[float], None] | None
     started_ns: int
     _last: Result | None = None

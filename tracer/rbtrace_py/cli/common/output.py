@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
@@ -24,7 +24,8 @@ STANDARD_OUTPUT = "standard output"
 class HasNotes(Protocol):
     """What is worth saying once it is attached, a line each."""
 
-    notes: list[str]
+    @property
+    def notes(self) -> Sequence[str]: ...
 
 
 class HasTargets(Protocol):

@@ -14,6 +14,7 @@ from rbtrace_py.report.json.results import dumps
 from rbtrace_py.report.style import Style
 from rbtrace_py.session.inside.attach import attach
 from rbtrace_py.session.inside.commands import processes
+from rbtrace_py.session.targets.notes import skipped
 from rbtrace_py.session.targets.targets import Targets
 
 T = TypeVar("T")
@@ -51,7 +52,7 @@ def _each(
         except RbtraceError as error:
             if not targets.has_joined(process):
                 raise
-            _leave_out(process, error)
+            say(skipped(process.pid, error))
     return answers
 
 
@@ -59,12 +60,8 @@ def leaves_out(targets: Targets, process: Process, error: RbtraceError) -> bool:
     """Is it a child that has gone or cannot be reached? That is said, and no more."""
     is_out = isinstance(error, (NotRuby, NoSuchTarget)) and targets.has_joined(process)
     if is_out:
-        _leave_out(process, error)
+        say(skipped(process.pid, error))
     return is_out
-
-
-def _leave_out(process: Process, error: RbtraceError) -> None:
-    say(f"skipping process {process.pid}: {error}")
 
 
 def show(

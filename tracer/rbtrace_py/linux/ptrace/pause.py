@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rbtrace_py.errors import NoSuchTarget, NotPermitted, RbtraceError
-from rbtrace_py.linux.permission import explain_ptrace_denied
+from rbtrace_py.linux.permission import explain_denied
 from rbtrace_py.linux.process import Process, gone, parse_stat, parse_status
 from rbtrace_py.linux.procfs import read_text
 from rbtrace_py.linux.ptrace.restart import was_asleep
@@ -249,7 +249,7 @@ def seize_refused(process: Process, tid: int) -> RbtraceError:
         return gone(process.pid)
     tracer = _number(status.get("TracerPid", ""))
     if tracer == 0:
-        return explain_ptrace_denied(process)
+        return explain_denied(process.pid)
     # What is named is the thread that traces: in /proc that is found, not listed.
     found = parse_status((read_text(f"/proc/{tracer}/status") or "").encode())
     name = f"process {_number(found.get('Tgid', '')) or tracer}"

@@ -30,6 +30,7 @@ from rbtrace_py.session.methods.traced_process import (
 )
 from rbtrace_py.session.targets.confirmation import Confirmation, what_stays
 from rbtrace_py.session.targets.joining import Joining
+from rbtrace_py.session.targets.notes import Notes
 from rbtrace_py.session.targets.targets import Targets
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ __all__ = ["Calls", "CallsEnd", "CallsOptions", "TracedProcess"]
 
 _POLL_SECONDS = 0.02
 """How soon rings in which there was nothing are read again."""
-MOST_NOTES = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Calls(Closing):
     def __init__(self, targets: Targets, options: CallsOptions) -> None:
         self.targets = targets
         self.options = options
-        self.notes: list[str] = []
+        self.notes = Notes()
         self.on_wait: Callable[[float], None] | None = None
         self._traced: dict[int, TracedProcess] = {}
         self._joining = Joining(targets, self._take_in)
@@ -153,7 +153,7 @@ class Calls(Closing):
                 time.sleep(_POLL_SECONDS)
         if not stop():
             self._joining.begin([*self._without, *children])
-            self._say_left_out()
+            self.notes.add(*self._joining.notes())
             if not self._traced:
                 raise next(
                     iter(self._without.values()),
@@ -226,7 +226,7 @@ class Calls(Closing):
     def _look_around(self) -> None:
         """Whom we did not see, at the end."""
         self._strangers |= self.targets.strangers()
-        self._say_left_out()
+        self.notes.add(*self._joining.notes())
 
     def unseen(self, shown: int) -> dict[str, int]:
         """Processes whose calls are not all seen, by docs/formats.md's names.
@@ -288,7 +288,7 @@ class Calls(Closing):
     def _take_in(self, process: Process) -> None:
         armed = self._arm(process)
         if self.targets.is_ours(process) and not armed.held:
-            self._say_once(begun_before(process.pid))
+            self.notes.add(begun_before(process.pid))
         if self.targets.has_joined(process):
             self._children.add(process.pid)
         self._traced[process.pid] = self.trace(process.pid, armed)
@@ -306,14 +306,6 @@ class Calls(Closing):
             return end
         notes = (*end.notes, f"it is left out from here on: {end.problem}")
         return replace(end, notes=notes, problem=None)
-
-    def _say_left_out(self) -> None:
-        for note in self._joining.notes():
-            self._say_once(note)
-
-    def _say_once(self, note: str) -> None:
-        if note not in self.notes and len(self.notes) < MOST_NOTES:
-            self.notes.append(note)
 
     def _arm(self, process: Process) -> Armed:
         """Its threads are watched before its first call can be seen."""

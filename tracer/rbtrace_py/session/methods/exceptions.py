@@ -23,6 +23,7 @@ from rbtrace_py.model.probes import Binary, Operand, OperandType, Probe
 from rbtrace_py.session.inside.agent_task import GAP, AgentTask, Record
 from rbtrace_py.session.probes.filters import evaluate, parse_filter
 from rbtrace_py.session.targets.joining import Joining
+from rbtrace_py.session.targets.notes import Notes
 from rbtrace_py.session.targets.targets import Targets
 
 MAX_BACKTRACE = 200
@@ -130,7 +131,7 @@ class Exceptions(Starting):
     def __init__(self, targets: Targets, options: ExceptionOptions) -> None:
         self.targets = targets
         self.options = options
-        self.notes: list[str] = []
+        self.notes = Notes()
         self.on_wait: Callable[[float], None] | None = None
         self.probes: Sequence[Probe] = [PROBE]
         self._errands: dict[int, AgentTask] = {}

@@ -30,6 +30,7 @@ from rbtrace_py.session.counting import CountingSession
 from rbtrace_py.session.methods.hook_offsets import hook_offsets
 from rbtrace_py.session.targets.confirmation import Confirmation, what_stays
 from rbtrace_py.session.targets.joining import Joining
+from rbtrace_py.session.targets.notes import Notes
 from rbtrace_py.session.targets.targets import Targets
 
 KINDS: Mapping[str, tuple[MethodKind, ...]] = {
@@ -92,7 +93,7 @@ class Methods(CountingSession):
         self.command = command
         self.words = tuple(dict.fromkeys(words))
         self.options = options or MethodOptions()
-        self.notes: list[str] = []
+        self.notes = Notes()
         self.on_wait: Callable[[float], None] | None = None
         self.started_ns = 0
         self._ended_ns: int | None = None

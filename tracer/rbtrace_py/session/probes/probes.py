@@ -12,6 +12,7 @@ from rbtrace_py.linux.process import Process
 from rbtrace_py.model.listed_probes import Listed
 from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes import select
+from rbtrace_py.session.targets.notes import skipped
 from rbtrace_py.session.targets.targets import Targets
 
 
@@ -42,7 +43,7 @@ def list_probes(targets: Targets, words: Sequence[str] = ()) -> Listing:
         except RbtraceError as error:
             if not targets.has_joined(process):
                 raise
-            problems[f"skipping process {process.pid}: {error}"] = None
+            problems[skipped(process.pid, error)] = None
             continue
         problems.update((f"{p.path}: {p.text}", None) for p in scan.problems)
         seen: Counter[tuple[object, ...]] = Counter()

@@ -27,9 +27,9 @@ from rbtrace_py.session.probes.query import NoOperand, ProbeOptions, ProbeQuery,
 from rbtrace_py.session.probes.slots import DURATION_NAME
 from rbtrace_py.session.probes.watcher import Watcher
 from rbtrace_py.session.targets import hazards
+from rbtrace_py.session.targets.notes import Notes, skipped
 from rbtrace_py.session.targets.targets import Targets
 
-_MOST_NOTES = 20
 _UNSEEN = (
     "a program has them once it has loaded the gem and defined them;"
     " `rbtrace-py probes PID` lists them while it runs"
@@ -62,7 +62,7 @@ class ProbeSession(Starting, ProbeQuery):
         self.late_probes = 0
         self.not_traced = 0
         self.started_ns = 0
-        self.notes: list[str] = []
+        self.notes = Notes()
         self.on_wait: Callable[[float], None] | None = None
         self._cache = ProbeCache()
         self._watcher = Watcher()
@@ -213,18 +213,12 @@ class ProbeSession(Starting, ProbeQuery):
             except RbtraceError as error:
                 if not self.targets.has_joined(process):
                     raise
-                self._leave_out(process, error)
+                self.notes.add(skipped(process.pid, error))
                 continue
             self._watcher.has_executed(process)
             if self.may_grow or self._has_executed:
                 self._watcher.learn(process, found[process.pid])
         return found
-
-    def _leave_out(self, process: Process, error: RbtraceError) -> None:
-        """A child that cannot be read; of more than a few that would be too much."""
-        note = f"skipping process {process.pid}: {error}"
-        if note not in self.notes and len(self.notes) < _MOST_NOTES:
-            self.notes.append(note)
 
     @property
     def _is_ours(self) -> bool:

@@ -21,6 +21,7 @@ from rbtrace_py.model.stacks import Sample, ThreadState
 from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from rbtrace_py.session.targets.non_ruby import NonRubyProcesses
+from rbtrace_py.session.targets.notes import Notes, skipped
 from rbtrace_py.session.targets.targets import Targets
 
 _START_SECONDS = 0.002
@@ -36,7 +37,6 @@ _BROKEN_REFRESHES = 3
 """Refreshes in a row without one stack that was read, after which a process is attached
 anew, as one that runs another program is at once."""
 
-_MOST_NOTES = 100
 MAX_RATE = 100_000.0
 
 Add = Callable[[Sample], object]
@@ -81,7 +81,7 @@ class Sampling(Starting):
         if not 0 < self.options.rate <= MAX_RATE:
             raise UsageError(f"a rate of {self.options.rate:g} is not possible")
         self.statistics = Statistics(rate=self.options.rate)
-        self.notes: list[str] = []
+        self.notes = Notes()
         self.on_wait: Callable[[float], None] | None = None
         self.stop: Callable[[], bool] = lambda: False
         self._rubies: dict[int, RubyProcess] = {}
@@ -111,7 +111,7 @@ class Sampling(Starting):
                 if len(processes) == 1 or not self.targets.follow:
                     raise
                 self._non_ruby.add(process)
-                self._note(str(error))
+                self.notes.add(str(error))
             except RbtraceError as error:
                 if not self.targets.has_joined(process):
                     raise
@@ -167,8 +167,7 @@ class Sampling(Starting):
         self._rubies[process.pid] = ruby
         self._versions[ruby.version] = None
         self._folder = self._folder or process.folder
-        for note in ruby.notes:
-            self._note(note)
+        self.notes.add(*ruby.notes)
 
     def _let_go(self, ruby: RubyProcess) -> None:
         self.statistics.failed += ruby.take_failed()
@@ -238,7 +237,7 @@ class Sampling(Starting):
                 if not self.statistics.samples:
                     raise
                 # What was seen is not thrown away, and the next time all may be well.
-                self._note(f"process {pid} could not be read at times: {error}")
+                self.notes.add(f"process {pid} could not be read at times: {error}")
         if ended is not None:  # others that have ended are so the next time, too
             self._let_go(self._rubies.pop(ended))
 
@@ -284,12 +283,7 @@ class Sampling(Starting):
         self._non_ruby.add(process, may_become)
         # Children run all kinds of programs, which is nothing to speak of.
         if not may_become or not self.targets.follow:
-            self._note(f"skipping process {process.pid}: {error}")
-
-    def _note(self, text: str) -> None:
-        """Say it once."""
-        if text not in self.notes and len(self.notes) < _MOST_NOTES:
-            self.notes.append(text)
+            self.notes.add(skipped(process.pid, error))
 
     def close(self) -> None:
         """Let go of all; may be called twice. The targets stay the caller's."""

@@ -10,6 +10,7 @@ from rbtrace_py.agent.place import NoAgent
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.targets.hazards import NotConfirmed
+from rbtrace_py.session.targets.notes import skipped
 from rbtrace_py.session.targets.targets import Targets
 
 SECONDS = 5.0
@@ -84,7 +85,7 @@ class Joining:
     def notes(self) -> list[str]:
         """Why the first of those that are left out are so, a line each."""
         found = self._reasons.items()
-        return [f"skipping process {pid}: {why}" for pid, why in found]
+        return [skipped(pid, why) for pid, why in found]
 
     def ask_again(self, process: Process) -> None:
         """One that runs another program than we asked; for as long as it lives."""
