@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -21,7 +19,7 @@ from rbtrace_py.errors import UsageError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.report.style import Style, can_move
 from rbtrace_py.report.terminal.top import Look, plain_lines, whole_lines
-from rbtrace_py.report.terminal.top_screen import screen_lines
+from rbtrace_py.report.terminal.top_screen import KEYS, screen_lines
 from rbtrace_py.session.stacks.sampling import Add, Sampling
 from rbtrace_py.session.stacks.top import Top
 from rbtrace_py.session.targets.targets import Targets
@@ -135,17 +133,6 @@ class _Live(_Lines):
         if targets.command is not None:
             self._kept = self._held.enter_context(CapturedOutput())
             targets.output = self._kept.fd
-        self._keys: dict[str, Callable[[], Look | None]] = {
-            "s": lambda: replace(self._look, by_total=False),
-            "t": lambda: replace(self._look, by_total=True),
-            "l": lambda: replace(self._look, lines=not self._look.lines),
-            "T": lambda: replace(self._look, threads=not self._look.threads),
-            "r": lambda: replace(self._look, reverse=not self._look.reverse),
-            " ": lambda: replace(self._look, is_held=not self._look.is_held),
-            "?": lambda: replace(self._look, help=not self._look.help),
-            "h": lambda: replace(self._look, help=not self._look.help),
-            "c": self._clear,
-        }
 
     def _kept_intervals(self) -> int:
         return max(1, round(_RECENT_SECONDS / self._seconds))
@@ -165,13 +152,14 @@ class _Live(_Lines):
             self.interval()
         if self._kept is not None:
             self._kept.bound()
-        keys = self._screen.keys()
-        for key in keys:
-            if key in "qQ\x04":
+        typed = self._screen.keys()
+        for key in (key for one in typed for key in KEYS if one in key.typed):
+            if key.name == "quit":
                 return False
-            look = self._keys.get(key, lambda: None)()
-            self._look = look or self._look
-        if keys or self._screen.size != self._size:
+            if key.name == "clear":
+                self._clear()
+            self._look = key.change(self._look)
+        if typed or self._screen.size != self._size:
             self._draw()
         return True
 

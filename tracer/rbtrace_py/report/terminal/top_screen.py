@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.text import Text
@@ -25,18 +26,50 @@ from rbtrace_py.report.terminal.top import (
 from rbtrace_py.report.terminal.weights import amount
 from rbtrace_py.report.text import cut, escape, pad, pad_left, width, wrap
 
+
+class Key(NamedTuple):
+    """A key of the screen.
+
+    typed: characters that are this key; shown: how it is called
+    name: in the last line; what: it does; change: of the look
+    """
+
+    typed: str
+    shown: str
+    name: str
+    what: str
+    change: Callable[[Look], Look] = lambda look: look
+
+
+def _toggle(field: str) -> Callable[[Look], Look]:
+    return lambda look: replace(look, **{field: not getattr(look, field)})
+
+
+def _sort(by_total: bool) -> Callable[[Look], Look]:
+    return lambda look: replace(look, by_total=by_total)
+
+
 KEYS = (
-    ("q", "quit", "quit; so does Ctrl-C"),
-    ("?", "help", "help, or back to the report"),
-    ("s", "self", "sort by self: time in the method itself"),
-    ("t", "total", "sort by total: including the methods it calls"),
-    ("l", "lines", "separate or combine the lines of a method"),
-    ("T", "threads", "show or hide threads"),
-    ("space", "hold", "freeze the display; sampling continues"),
-    ("c", "clear", "reset all counts"),
-    ("r", "reverse", "reverse the order"),
+    Key("qQ\x04", "q", "quit", "quit; so does Ctrl-C"),
+    Key("?h", "?", "help", "help, or back to the report", _toggle("help")),
+    Key("s", "s", "self", "sort by self: time in the method itself", _sort(False)),
+    Key(
+        "t", "t", "total", "sort by total: including the methods it calls", _sort(True)
+    ),
+    Key(
+        "l", "l", "lines", "separate or combine the lines of a method", _toggle("lines")
+    ),
+    Key("T", "T", "threads", "show or hide threads", _toggle("threads")),
+    Key(
+        " ",
+        "space",
+        "hold",
+        "freeze the display; sampling continues",
+        _toggle("is_held"),
+    ),
+    Key("c", "c", "clear", "reset all counts"),
+    Key("r", "r", "reverse", "reverse the order", _toggle("reverse")),
 )
-"""Key, its name in the last line, what it does."""
 
 _WIDE = 60
 """Columns from which on there is room for all columns of the tables."""
@@ -105,12 +138,12 @@ def _mood(picture: Picture) -> str:
 
 def _keys(columns: int) -> Text:
     text = Text()
-    for key, name, _ in KEYS:
-        if text.cell_len + len(key) + len(name) + 3 > columns:
+    for key in KEYS:
+        if text.cell_len + len(key.shown) + len(key.name) + 3 > columns:
             break
         text.append("  " if text else "")
-        text.append(key, "bold")
-        text.append(f" {name}", "dim")
+        text.append(key.shown, "bold")
+        text.append(f" {key.name}", "dim")
     return text
 
 
@@ -120,7 +153,7 @@ def _help(columns: int) -> list[Text]:
         " of samples with the method anywhere on the stack. In mode cpu, 100 % is"
         " one CPU for the elapsed time; in mode wall, all samples of all threads."
     )
-    keys = [Text.assemble((f"{key:<7}", "bold"), what) for key, _, what in KEYS]
+    keys = [Text.assemble((f"{key.shown:<7}", "bold"), key.what) for key in KEYS]
     return [Text(""), *keys, Text(""), *map(Text, wrap(words, columns))]
 
 

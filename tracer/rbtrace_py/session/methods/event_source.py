@@ -159,16 +159,18 @@ def _is_ours(word: str, command: str, targets: Targets) -> bool:
 def _is_users(name: str, targets: Targets) -> bool:
     """Has the program a probe of that name?"""
     return any(
-        select.pick(name, _users_probes(process)) for process in targets.chosen()
+        select.pick(name, _users_probes(process, targets))
+        for process in targets.chosen()
     )
 
 
-def _users_probes(process: Process) -> list[Probe]:
+def _users_probes(process: Process, targets: Targets) -> list[Probe]:
     builtin = (PROVIDER, select.AGENT_PROVIDER)
     try:
-        return [p for p in find_probes(process) if p.provider not in builtin]
+        found = find_probes(process, targets.probes)
     except NoSuchTarget:
         return []
+    return [probe for probe in found if probe.provider not in builtin]
 
 
 def _probes_alone(words: Sequence[str], via: str) -> EventSource:
@@ -230,7 +232,8 @@ def _check_probes(targets: Targets, names: Sequence[str], words: Sequence[str]) 
         stranger = runs_no_ruby(process)
         if stranger is not None:
             raise stranger
-        found = [p for p in find_probes(process) if p.provider == PROVIDER]
+        probes = find_probes(process, targets.probes)
+        found = [probe for probe in probes if probe.provider == PROVIDER]
         wanted = [end for word in words for end in word.split("..")]
         has_all = all(select.pick(w, found) for w in wanted if w.startswith(PROVIDER))
         if "gc" in names and not select.pick("ruby:gc__mark__begin", found):

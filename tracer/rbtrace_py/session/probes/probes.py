@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rbtrace_py.errors import RbtraceError
-from rbtrace_py.linux.probes import ProbeCache, StateReader, scan_probes
+from rbtrace_py.linux.probes import StateReader, scan_probes
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.listed_probes import Listed
 from rbtrace_py.model.probes import Probe
@@ -34,12 +34,11 @@ def list_probes(targets: Targets, words: Sequence[str] = ()) -> Listing:
     words: names or globs to choose by; raises NoSuchProbe for one that means
     nothing.
     """
-    cache = ProbeCache()
     found: dict[tuple[object, ...], Listed] = {}
     problems: dict[str, None] = {}
     for process in targets.processes.values():
         try:
-            scan = scan_probes(process, cache)
+            scan = scan_probes(process, targets.probes)
         except RbtraceError as error:
             if not targets.has_joined(process):
                 raise
@@ -58,7 +57,7 @@ def list_probes(targets: Targets, words: Sequence[str] = ()) -> Listing:
             found[key] = Listed(known.probe, is_traced, (*known.pids, process.pid))
     for word in words:
         if not any(select.matches(word, listed.probe) for listed in found.values()):
-            raise select.unknown_probe(word, _all(targets, cache))
+            raise select.unknown_probe(word, _all(targets))
     return Listing(list(found.values()), list(problems))
 
 
@@ -89,6 +88,6 @@ def _states(
         return [(probe, None) for probe in probes]
 
 
-def _all(targets: Targets, cache: ProbeCache) -> list[Probe]:
-    scans = [scan_probes(p, cache) for p in targets.chosen()]
+def _all(targets: Targets) -> list[Probe]:
+    scans = [scan_probes(p, targets.probes) for p in targets.chosen()]
     return [probe for scan in scans for probe in scan.probes]

@@ -17,7 +17,7 @@ from rbtrace_py.errors import (
     RbtraceError,
 )
 from rbtrace_py.linux.closing import Starting
-from rbtrace_py.linux.probes import ProbeCache, find_probes
+from rbtrace_py.linux.probes import find_probes
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes import method_probe_arming, select
@@ -64,7 +64,6 @@ class ProbeSession(Starting, ProbeQuery):
         self.started_ns = 0
         self.notes = Notes()
         self.on_wait: Callable[[float], None] | None = None
-        self._cache = ProbeCache()
         self._watcher = Watcher()
         self._made = time.monotonic()
         self._unfit: set[str] = set()
@@ -205,7 +204,7 @@ class ProbeSession(Starting, ProbeQuery):
         found = {}
         for process in processes:
             try:
-                found[process.pid] = find_probes(process, self._cache)
+                found[process.pid] = find_probes(process, self.targets.probes)
             except NoSuchTarget:
                 if self.targets.is_single and not self._engines and not self._is_ours:
                     raise

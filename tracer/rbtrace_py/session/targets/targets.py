@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
+from rbtrace_py.linux.probes import ProbeCache
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.processes import children
 
@@ -19,6 +20,7 @@ class Targets:
     follow: do children join (``--subprocesses``)?
     command: the words of a program of ours, which starts when first looked at
     is_single: one process was named, and there will be no other
+    probes: of its files, which several questions look through
     output: descriptor that our program writes to, and reads nothing; None: it has
         our own streams
     """
@@ -31,6 +33,7 @@ class Targets:
         is_single: bool = False,
     ) -> None:
         self._processes = processes
+        self.probes = ProbeCache()
         self.follow = follow
         self.command = command
         self.is_single = is_single
