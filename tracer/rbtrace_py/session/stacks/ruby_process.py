@@ -193,41 +193,64 @@ class RubyProcess(Closing):
             self._list_threads()
         if self._has_moving and mode is not SamplingMode.GVL:
             self._find_moving()
-        by_tid = self._by_tid
-        running = self._tasks.running(by_tid)
-        if mode is not SamplingMode.CPU:
-            wanted = self._threads
-        elif not running:
+        running = self._tasks.running(self._by_tid)
+        wanted = self._threads
+        if mode is SamplingMode.CPU:
+            wanted = [self._by_tid[tid] for tid in running]
+            if len(wanted) == 1 and not pause:
+                return self._only(wanted[0])
+        if not wanted:
             return []
-        elif len(running) == 1 and not pause:
-            return self._only(by_tid[running.pop()])
-        else:
-            wanted = [by_tid[tid] for tid in running]
-        asleep: frozenset[int] | None = None
+        walks, asleep = self._walk(wanted, pause)
+        if asleep is not None:
+            running -= asleep
+        return self._taken(mode, wanted, walks, running, asleep)
+
+    def _walk(
+        self, wanted: list[_Known], pause: bool
+    ) -> tuple[list[Walked | None], frozenset[int] | None]:
+        """Their stacks, and with ``pause`` who slept then."""
         try:
-            if pause:
-                walks, asleep = self._walk_paused(wanted)
-                running -= asleep
-            else:
-                walks = self._walk(wanted)
+            if not pause:
+                return self._stacks(wanted), None
+            with paused(self.process) as pausing:
+                walks = self._stacks(wanted)
         except NoSuchTarget:
             raise
         except RbtraceError:
             self._lose(len(wanted))
             raise
+        self.stopped_ns += pausing.stopped_ns
+        return walks, pausing.asleep
+
+    def _stacks(self, wanted: list[_Known]) -> list[Walked | None]:
+        if len(wanted) == 1:
+            return [self.vm.sample(wanted[0][0])]
+        return self.vm.sample_all([one for one, _ in wanted])
+
+    def _taken(
+        self,
+        mode: SamplingMode,
+        wanted: list[_Known],
+        walks: list[Walked | None],
+        running: set[int],
+        asleep: frozenset[int] | None,
+    ) -> list[Sample]:
+        """Samples of the stacks that were read; the others are lost.
+
+        asleep: as of ``_is_wanted``
+        """
         now = time.time_ns()
         found = []
         lost = []
-        passed = 0
         for (one, thread), walked in zip(wanted, walks, strict=True):
             if walked is None:
                 lost.append(one)
                 continue
             stack, flags, fiber, state = walked
-            tid = self._tid_of.get(one.address)
             if not self._is_wanted(mode, one, state, asleep):
-                passed += 1
                 continue
+            tid = self._tid_of.get(one.address)
             if state is ThreadState.RUNNING and tid is not None and tid not in running:
                 # It may have been given the lock after the kernel was asked.
                 if asleep is None:
@@ -236,7 +259,7 @@ class RubyProcess(Closing):
                     running.add(tid)
             state = state_of(state, None if tid is None else tid in running)
             found.append(Sample(now, thread, state, stack, 1, flags, fiber))
-        self._read += len(found) + passed
+        self._read += len(wanted) - len(lost)
         if lost:
             self._lose(self._alive(lost))
         return found
@@ -301,20 +324,6 @@ class RubyProcess(Closing):
             return []
         state = ThreadState.RUNNING
         return [Sample(time.time_ns(), thread, state, stack, 1, flags, fiber)]
-
-    def _walk_paused(
-        self, wanted: list[_Known]
-    ) -> tuple[list[Walked | None], frozenset[int]]:
-        """And who slept then."""
-        with paused(self.process) as pausing:
-            walks = self._walk(wanted)
-        self.stopped_ns += pausing.stopped_ns
-        return walks, pausing.asleep
-
-    def _walk(self, wanted: list[_Known]) -> list[Walked | None]:
-        if len(wanted) == 1:
-            return [self.vm.sample(wanted[0][0])]
-        return self.vm.sample_all([one for one, _ in wanted])
 
     def take_failed(self) -> int:
         """How many stacks could not be read since this was last asked."""
