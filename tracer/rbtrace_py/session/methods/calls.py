@@ -126,9 +126,9 @@ class Calls(Closing):
         self._joining = Joining(targets, self._take_in)
         self._names = ThreadNames()
         self._ended: list[CallsEnd] = []
-        self._strangers: set[int] = set()
+        self._untracked: set[int] = set()
         self._children: set[int] = set()
-        self._agreement = Confirmation(options.agree)
+        self._confirmation = Confirmation(options.agree)
         self._last_end = 0.0
         targets.start_with_agent(max(options.seconds, HOLD_SECONDS))
         self._switches: ContextSwitches | None = None
@@ -159,7 +159,7 @@ class Calls(Closing):
                     iter(self._without.values()),
                     NoSuchTarget(ENDED_BEFORE, HOW_TO_LOAD),
                 )
-        self._strangers = self.targets.strangers()
+        self._untracked = self.targets.untracked_children()
 
     @property
     def thread_names(self) -> Mapping[Thread, str]:
@@ -225,7 +225,7 @@ class Calls(Closing):
 
     def _look_around(self) -> None:
         """Whom we did not see, at the end."""
-        self._strangers |= self.targets.strangers()
+        self._untracked |= self.targets.untracked_children()
         self.notes.add(*self._joining.notes())
 
     def unseen(self, shown: int) -> dict[str, int]:
@@ -235,8 +235,8 @@ class Calls(Closing):
         """
         joining = self._joining
         found = {"without_agent": joining.without, "late_processes": joining.late}
-        if not shown and self._strangers:
-            found["not_followed"] = len(self._strangers)
+        if not shown and self._untracked:
+            found["not_followed"] = len(self._untracked)
         return found
 
     def ends(self) -> list[CallsEnd]:
@@ -351,7 +351,7 @@ class Calls(Closing):
     def _before(self, hello: Map) -> None:
         """Ask about what cannot be undone, before it is done; raises NotAgreed."""
         if self.options.methods or self.options.c_calls:
-            self._agreement.ask(what_stays(hello, self.options.c_calls))
+            self._confirmation.ask(what_stays(hello, self.options.c_calls))
 
     def _wait(self, seconds: float) -> None:
         waiting = [traced.armed for traced in self._traced.values()]

@@ -134,7 +134,7 @@ class Exceptions(Starting):
         self.notes = Notes()
         self.on_wait: Callable[[float], None] | None = None
         self.probes: Sequence[Probe] = [PROBE]
-        self._errands: dict[int, AgentTask] = {}
+        self._tasks: dict[int, AgentTask] = {}
         self._joining = Joining(targets, self._ask)
         self._lost: dict[int, int] = {}
         self._seen = self._filtered = 0
@@ -145,7 +145,7 @@ class Exceptions(Starting):
         size = max(options.string_size, 16)
         depth = MAX_BACKTRACE if options.backtrace else 0
         numbers = {"waiting": _WAITING, "size": size, "depth": depth}
-        # What is for the errand is left to it.
+        # The task's own placeholder stays.
         self._code = CODE % {**numbers, "queue": "%(queue)s"}
         targets.start_with_agent(HOLD_SECONDS)
 
@@ -178,24 +178,24 @@ class Exceptions(Starting):
     def is_over(self) -> bool:
         """Have all targets ended, or their agents?"""
         return self.targets.ours_has_ended and all(
-            errand.is_over for errand in self._errands.values()
+            task.is_over for task in self._tasks.values()
         )
 
     def refresh(self) -> None:
         """Take in children that have an agent by now, and what our program executes."""
         ours = self.targets.ours
-        errand = self._errands.get(ours.pid) if ours else None
-        if ours and errand and isinstance(errand.ended, AnotherProgram):
-            self._last += [(ours.pid, record) for record in errand.finish()]
+        task = self._tasks.get(ours.pid) if ours else None
+        if ours and task and isinstance(task.ended, AnotherProgram):
+            self._last += [(ours.pid, record) for record in task.finish()]
             self._lost_before(ours.pid)
-            self._errands.pop(ours.pid).close()
+            self._tasks.pop(ours.pid).close()
             self._joining.ask_again(ours)
         self._joining.refresh()
 
     def _ask(self, process: Process) -> None:
-        errand = AgentTask(process, self._code)
-        self._errands[process.pid] = errand
-        if self.targets.is_ours(process) and _HELD not in errand.first:
+        task = AgentTask(process, self._code)
+        self._tasks[process.pid] = task
+        if self.targets.is_ours(process) and _HELD not in task.first:
             self.notes.append(begun_before(process.pid))
 
     def events(self, seconds: float) -> Iterator[RaiseEvent]:
@@ -204,11 +204,11 @@ class Exceptions(Starting):
         for pid, record in last:
             yield from self._heard(pid, record)
         deadline = time.monotonic() + seconds
-        share = min(seconds, _SLICE) / max(len(self._errands), 1)
+        share = min(seconds, _SLICE) / max(len(self._tasks), 1)
         while True:
             is_quiet = True
-            for pid, errand in self._errands.items():
-                for record in errand.fetch(share):
+            for pid, task in self._tasks.items():
+                for record in task.fetch(share):
                     is_quiet = False
                     yield from self._heard(pid, record)
             if not is_quiet or self.is_over or time.monotonic() >= deadline:
@@ -254,14 +254,14 @@ class Exceptions(Starting):
 
     def finish(self) -> None:
         """Have the TracePoints taken out; what was raised before can still be read."""
-        for pid, errand in self._errands.items():
-            self._last += [(pid, record) for record in errand.finish()]
-            errand.close()
+        for pid, task in self._tasks.items():
+            self._last += [(pid, record) for record in task.finish()]
+            task.close()
 
     @property
     def failure(self) -> RbtraceError | None:
         """Why our code ended in a process that goes on, where it says so itself."""
-        failures = (errand.ended for errand in self._errands.values())
+        failures = (task.ended for task in self._tasks.values())
         return next((e for e in failures if isinstance(e, _FAILURES)), None)
 
     def result_counters(self) -> dict[str, int]:
@@ -270,15 +270,15 @@ class Exceptions(Starting):
             "filtered": self._filtered,
             "without_agent": self._joining.without,
             "late_processes": self._joining.late,
-            "other_ractors": sum(e.has_other_ractors for e in self._errands.values()),
+            "other_ractors": sum(e.has_other_ractors for e in self._tasks.values()),
             "lost": sum(self._lost.values()),
-            "hung_up": sum(e.has_hung_up for e in self._errands.values()),
+            "hung_up": sum(e.has_hung_up for e in self._tasks.values()),
         }
 
     def close(self) -> None:
-        for errand in self._errands.values():
-            errand.close()
-        self._errands.clear()
+        for task in self._tasks.values():
+            task.close()
+        self._tasks.clear()
 
 
 def _number(text: bytes) -> int:

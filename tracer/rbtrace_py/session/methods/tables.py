@@ -97,11 +97,11 @@ class Methods(CountingSession):
         self.on_wait: Callable[[float], None] | None = None
         self.started_ns = 0
         self._ended_ns: int | None = None
-        self._agreement = Confirmation(self.options.agree)
+        self._confirmation = Confirmation(self.options.agree)
         self._has_rows = False
         self._hooks: list[_Hook] = []
         self._joining = Joining(targets, self._arm)
-        self._strangers: set[int] = set()
+        self._untracked: set[int] = set()
         self._check()
         targets.start_with_agent(HOLD_SECONDS)
 
@@ -131,7 +131,7 @@ class Methods(CountingSession):
             time.sleep(_RETRY_SECONDS)
             self.targets.refresh()
         self.started_ns = time.time_ns()
-        self._strangers = self.targets.strangers()
+        self._untracked = self.targets.untracked_children()
         self._note()
 
     def _has_armed(self, waited: float) -> bool:
@@ -182,7 +182,7 @@ class Methods(CountingSession):
     def _before(self, hello: Map) -> None:
         """What cannot be undone needs a yes; raises NotAgreed."""
         if "method" in self.words:
-            self._agreement.ask(what_stays(hello, self.options.c_calls))
+            self._confirmation.ask(what_stays(hello, self.options.c_calls))
 
     def _what(self, offsets: dict[str, int] | None) -> What:
         return What(
@@ -238,7 +238,7 @@ class Methods(CountingSession):
             for hook in self._hooks:
                 hook.disarm()
             self._ended_ns = time.time_ns()
-            self._strangers |= self.targets.strangers()
+            self._untracked |= self.targets.untracked_children()
             for hook in self._hooks:
                 hook.check()
 
@@ -292,8 +292,8 @@ class Methods(CountingSession):
         counters["hung_up"] = sum(hook.has_hung_up for hook in self._hooks)
         counters["without_agent"] = self._joining.without
         counters["late_processes"] = self._joining.late
-        if not counted and self._strangers:
-            counters["not_followed"] = len(self._strangers)
+        if not counted and self._untracked:
+            counters["not_followed"] = len(self._untracked)
         return counters
 
 

@@ -117,14 +117,14 @@ class Engine:
     """See the module.
 
     source, maps, flags, numbers, prelude, shared: as for ``bpf.program.Program``
-    family: None when there is one process and there will be no other: then
+    tracked: None when there is one process and there will be no other: then
         the kernel is asked to attach to that one only
     """
 
     def __init__(
         self,
         attacher: Attacher,
-        family: TrackedPids | None,
+        tracked: TrackedPids | None,
         source: str,
         maps: Mapping[str, MapSpec],
         flags: Mapping[str, int],
@@ -133,7 +133,7 @@ class Engine:
         shared: Mapping[str, Map] | None = None,
     ) -> None:
         self._attacher = attacher
-        self._family = family
+        self._tracked = tracked
         self._numbers: dict[tuple[object, ...], int] = {}
         self._attached: set[tuple[object, ...]] = set()
         self._attachments: list[tuple[int | None, Attachment]] = []
@@ -142,13 +142,13 @@ class Engine:
         self.wanted: list[AttachRequest] = []
         self._sites: list[tuple[AttachRequest, Site]] = []
         shared = dict(shared or {})
-        if family is not None:
-            shared["watched"] = family.watched
+        if tracked is not None:
+            shared["watched"] = tracked.watched
         every = {
             "sites": MapSpec(sys_.MAP_TYPE_ARRAY, 4, SITE_SIZE, MAX_SITES),
             "counters": counters_map(),
         }
-        numbers = {"WATCH_SET": int(family is not None), **numbers}
+        numbers = {"WATCH_SET": int(tracked is not None), **numbers}
         self.program = Program(
             source, {**every, **maps}, flags, numbers, prelude, shared
         )
@@ -162,10 +162,10 @@ class Engine:
 
     def _attach_file(self, process: Process, group: Sequence[AttachRequest]) -> int:
         binary = group[0].probe.binary
-        # An image is mapped by the target's family only: by inode, so that
+        # An image is mapped by tracked processes only: by inode, so that
         # children are traced from their first event. A library is mapped by
-        # strangers, whom we leave alone.
-        pid = None if self._family is not None and binary.is_image else process.pid
+        # others, too, which are left alone.
+        pid = None if self._tracked is not None and binary.is_image else process.pid
         fresh = [w for w in group if self._identity(w, pid) not in self._attached]
         if not fresh:
             return 0

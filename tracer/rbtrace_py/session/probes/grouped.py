@@ -142,7 +142,7 @@ class Grouped(ProbeSession, CountingSession):
             maps.update(shape.maps())
         engine = Engine(
             attacher,
-            self._family,
+            self._tracked,
             recipe.source,
             maps,
             shape.flags(),

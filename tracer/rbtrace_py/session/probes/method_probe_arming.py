@@ -66,8 +66,8 @@ class MethodProbeArming(Closing):
         self, processes: Iterable[Process], agree: Callable[[str], bool] | None
     ) -> None:
         self.notes: list[str] = []
-        self._errands: list[AgentTask] = []
-        self._agreement = Confirmation(agree)
+        self._tasks: list[AgentTask] = []
+        self._confirmation = Confirmation(agree)
         try:
             for process in processes:
                 self._park(process)
@@ -81,8 +81,8 @@ class MethodProbeArming(Closing):
                 hello = agent.hello
             if [] < _version(hello.get("ruby")) < _SPEAKS_BEFORE:
                 return
-            self._agreement.ask(what_stays(hello))
-            self._errands.append(AgentTask(process, CODE))
+            self._confirmation.ask(what_stays(hello))
+            self._tasks.append(AgentTask(process, CODE))
             if has_other_ractors(hello):
                 self.notes.append(
                     f"process {process.pid} has other Ractors: Ruby's method probes"
@@ -112,9 +112,9 @@ class MethodProbeArming(Closing):
 
     def close(self) -> None:
         """Take them out; may be called twice."""
-        for errand in self._errands:
-            errand.close()
-        self._errands.clear()
+        for task in self._tasks:
+            task.close()
+        self._tasks.clear()
 
 
 def _version(text: object) -> list[int]:

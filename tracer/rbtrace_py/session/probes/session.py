@@ -67,14 +67,14 @@ class ProbeSession(Starting, ProbeQuery):
         self._watcher = Watcher()
         self._made = time.monotonic()
         self._unfit: set[str] = set()
-        self._strangers: set[int] = set()
+        self._untracked: set[int] = set()
         self._durations = {DURATION_NAME}
         self._has_executed = False
-        self._family: TrackedPids | None = None
+        self._tracked: TrackedPids | None = None
         self._engines: list[Engine] = []
-        self._is_agreed: bool | None = None
+        self._is_confirmed: bool | None = None
         self._ended_ns: int | None = None
-        self._parked: method_probe_arming.MethodProbeArming | None = None
+        self._arming: method_probe_arming.MethodProbeArming | None = None
 
     # ------------------------------------------------------------- life cycle
 
@@ -84,11 +84,11 @@ class ProbeSession(Starting, ProbeQuery):
             self.check_before()
         probes = self._scan_until_there()
         if not self.targets.is_single:
-            self._family = TrackedPids(self.targets)
+            self._tracked = TrackedPids(self.targets)
         found = [o for p in unique(probes) for o in p.operands if o.is_duration]
         self._durations.update(operand.name for operand in found)
         self._ask(unique(probes))
-        probes = self._agreed(probes)
+        probes = self._allowed(probes)
         self.plan(unique(probes))
         self.make_engines(attacher)
         self._have_methods_speak(probes)
@@ -98,17 +98,17 @@ class ProbeSession(Starting, ProbeQuery):
             self.late_probes += attached
         self._check_attached(probes)
         self.started_ns = time.time_ns()
-        self._strangers = self.targets.strangers()
+        self._untracked = self.targets.untracked_children()
         self._note(attacher)
 
     def _have_methods_speak(self, probes: Mapping[int, Sequence[Probe]]) -> None:
         """Those that were named; a glob is not worth slowing a process down."""
         if any(map(method_probe_arming.is_silent, self.named(unique(probes)))):
             agree = self.options.agree
-            self._parked = method_probe_arming.MethodProbeArming(
+            self._arming = method_probe_arming.MethodProbeArming(
                 self.targets.alive(), agree
             )
-            self.notes += dict.fromkeys(self._parked.notes)
+            self.notes += dict.fromkeys(self._arming.notes)
 
     def _attach_first(self, probes: Mapping[int, Sequence[Probe]]) -> int:
         """Of several targets some may end meanwhile, or execute another program."""
@@ -134,7 +134,7 @@ class ProbeSession(Starting, ProbeQuery):
                 "without uprobe_multi (Linux 6.10) detaching takes about a tenth of a"
                 " second a site"
             )
-        is_immediate = self._family is not None and self._family.is_immediate
+        is_immediate = self._tracked is not None and self._tracked.is_immediate
         if self.targets.follow and not is_immediate:
             self.notes.append(
                 "without BTF children are found up to 100 ms after they began"
@@ -164,13 +164,13 @@ class ProbeSession(Starting, ProbeQuery):
         if text is None:
             return
         agree = self.options.agree
-        self._is_agreed = agree is not None and agree(text)
-        if not self._is_agreed:
+        self._is_confirmed = agree is not None and agree(text)
+        if not self._is_confirmed:
             raise hazards.not_confirmed(text)
 
-    def _agreed(self, probes: Mapping[int, Sequence[Probe]]) -> dict[int, list[Probe]]:
-        """Without those that can harm the target, unless that was agreed to."""
-        if self._is_agreed:
+    def _allowed(self, probes: Mapping[int, Sequence[Probe]]) -> dict[int, list[Probe]]:
+        """Without those that can harm the target, unless that was confirmed."""
+        if self._is_confirmed:
             return {pid: list(found) for pid, found in probes.items()}
         return {
             pid: [p for p in found if not hazards.is_hazardous(p)]
@@ -262,17 +262,17 @@ class ProbeSession(Starting, ProbeQuery):
         self._has_executed |= any(map(self._watcher.has_executed, alive))
         if not (self.may_grow or self._has_executed):
             return
-        known = self._family.pids() if self._family is not None else []
+        known = self._tracked.pids() if self._tracked is not None else []
         fresh = self.targets.refresh(known)
         changed = [p for p in (*alive, *fresh) if self._watcher.has_changed(p)]
-        probes = self._agreed(self._scan(changed))
+        probes = self._allowed(self._scan(changed))
         if probes:
             self.late_probes += self._attach_late(self._fitting(probes))
 
     def _forget(self, pid: int) -> None:
         self._watcher.forget(pid)
-        if self._family is not None:
-            self._family.discard(pid)
+        if self._tracked is not None:
+            self._tracked.discard(pid)
         for engine in self._engines:
             engine.forget(pid)
 
@@ -315,21 +315,21 @@ class ProbeSession(Starting, ProbeQuery):
             for engine in self._engines:
                 engine.silence()
             self._ended_ns = time.time_ns()
-            self._strangers |= self.targets.strangers()
+            self._untracked |= self.targets.untracked_children()
         for engine in self._engines:
             engine.detach()
 
     def close(self) -> None:
         with ExitStack() as stack:
             stack.callback(self._watcher.close)
-            if self._parked is not None:
-                stack.callback(self._parked.close)
-            if self._family is not None:
-                stack.callback(self._family.close)
+            if self._arming is not None:
+                stack.callback(self._arming.close)
+            if self._tracked is not None:
+                stack.callback(self._tracked.close)
             for engine in self._engines:
                 stack.callback(engine.close)
         self._engines = []
-        self._family = None
+        self._tracked = None
 
     @property
     def ended_ns(self) -> int:
@@ -384,8 +384,8 @@ class ProbeSession(Starting, ProbeQuery):
                 engine.counters()[Counter.FILTERED] for engine in self._engines
             )
         found["kernel_missed"] = sum(engine.missed() for engine in self._engines)
-        if self._family is not None:
-            found["no_room"] += self._family.no_room
+        if self._tracked is not None:
+            found["no_room"] += self._tracked.no_room
         found["late_probes"] = self.late_probes
         found["not_traced"] = self.not_traced
         found["no_operand"] = len(self.lacking)
@@ -395,6 +395,6 @@ class ProbeSession(Starting, ProbeQuery):
         self, counted: int, counters: Mapping[str, int]
     ) -> dict[str, int]:
         """A counter for those who saw nothing, perhaps as it went on elsewhere."""
-        if counted or counters.get("filtered") or not self._strangers:
+        if counted or counters.get("filtered") or not self._untracked:
             return {}
-        return {"not_followed": len(self._strangers)}
+        return {"not_followed": len(self._untracked)}

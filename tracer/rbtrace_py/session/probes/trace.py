@@ -79,7 +79,7 @@ class Trace(ProbeSession):
         ring = MapSpec(sys_.MAP_TYPE_RINGBUF, 0, 0, self.options.ring_size)
         engine = Engine(
             attacher,
-            self._family,
+            self._tracked,
             "trace.c",
             {"ring": ring, **self.filter.maps()},
             {"FILTER_BASE": self._echo} if self.filter.is_set else {},

@@ -45,10 +45,10 @@ class Confirmation:
     def ask(self, texts: Iterable[str]) -> None:
         """Raises NotAgreed for the first that is not agreed to."""
         for text in texts:
-            if not self._is_agreed(text):
+            if not self._is_confirmed(text):
                 raise NotConfirmed(text, "--yes does it nevertheless")
 
-    def _is_agreed(self, text: str) -> bool:
+    def _is_confirmed(self, text: str) -> bool:
         if text not in self._answers:
             # Who is asked may raise, which is a no for the next process too.
             self._answers[text] = False

@@ -177,7 +177,7 @@ class Targets:
         """Those that live and were named, or are our program."""
         return [one for one in self.alive() if not self.has_joined(one)]
 
-    def strangers(self) -> set[int]:
+    def untracked_children(self) -> set[int]:
         """Pids of children that are none of the targets, and will not be."""
         if self.follow:
             return set()
