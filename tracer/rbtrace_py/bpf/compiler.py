@@ -14,7 +14,6 @@ import importlib.util
 import json
 import os
 import platform
-import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +25,7 @@ from typing import Any
 from rbtrace_py import __version__
 from rbtrace_py.bpf.abi import By, RecordedValues, definitions
 from rbtrace_py.errors import BpfError
+from rbtrace_py.linux import cache
 
 _HERE = Path(__file__).parent
 _SOURCES = _HERE / "programs"
@@ -233,41 +233,12 @@ def cache_directory() -> Path | None:
     elif os.geteuid() == 0:
         base = Path("/var/cache/rbtrace-py")
     else:
-        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        base = Path(home) / "rbtrace-py"
-    place = base / "programs"
-    try:
-        place.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError:
-        return None
-    return place if _is_ours(base) and _is_ours(place) else None
-
-
-def _is_ours(place: Path) -> bool:
-    """A directory of ours, no link to one, that nobody else can write to."""
-    try:
-        status = place.lstat()
-    except OSError:
-        return False
-    return (
-        stat.S_ISDIR(status.st_mode)
-        and status.st_uid == os.geteuid()
-        and not status.st_mode & 0o022
-    )
+        base = cache.home() / "rbtrace-py"
+    return cache.directory_in(base, "programs")
 
 
 def _load(key: str) -> Compiled | None:
-    place = cache_directory()
-    if place is None:
-        return None
-    try:
-        with open(place / key, "rb", opener=_open_no_link) as file:
-            status = os.fstat(file.fileno())
-            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-                return None
-            return _parse(file.read())
-    except OSError:
-        return None
+    return _parse(cache.read(cache_directory(), key) or b"")
 
 
 def _carried(key: str) -> Compiled | None:
@@ -291,28 +262,16 @@ def _parse(document: bytes) -> Compiled | None:
         return None
 
 
-def _open_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
-
-
 def _store(key: str, compiled: Compiled) -> None:
     place = cache_directory()
-    if place is None:
-        return
-    with contextlib.suppress(OSError):  # a cache that cannot be written costs time
-        file, new = tempfile.mkstemp(dir=place, prefix=".new-")
-        try:
-            with open(file, "w") as stream:
-                stream.write(_document(compiled))
-            os.replace(new, place / key)
-        except BaseException:
-            os.unlink(new)
-            raise
+    cache.write(place, key, _document(compiled).encode("ascii"))
+    if place is not None:
         _evict(place)
 
 
 def _evict(place: Path) -> None:
     """Keep the newest: a program is compiled for each filter, among others."""
-    entries = sorted(place.iterdir(), key=lambda path: path.lstat().st_mtime)
-    for path in entries[:-_MOST_ENTRIES]:
-        path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        entries = sorted(place.iterdir(), key=lambda path: path.lstat().st_mtime)
+        for path in entries[:-_MOST_ENTRIES]:
+            path.unlink(missing_ok=True)

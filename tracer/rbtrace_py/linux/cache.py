@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_LARGEST = 1 << 20
+_LARGEST = 1 << 24
 """Bytes of an entry that are read."""
 
 _BLOCK = 1 << 20
@@ -38,26 +38,35 @@ def content_hash(fd: int, limit: int) -> str | None:
 
 def load(kind: str, key: str) -> Any:
     """Return what ``store`` was given, None if there is nothing that is ours."""
-    place = _directory(kind)
-    if place is None:
-        return None
     try:
-        with open(place / f"{key}.json", "rb", opener=_open_no_link) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or not _only_ours(status):
-                return None
-            return json.loads(file.read(_LARGEST))
-    except (OSError, ValueError, RecursionError):
+        return json.loads(read(_directory(kind), f"{key}.json") or b"null")
+    except (ValueError, RecursionError):
         return None
 
 
 def store(kind: str, key: str, value: object) -> None:
     """Keep a JSON value; where that cannot be done, do nothing."""
-    place = _directory(kind)
+    write(_directory(kind), f"{key}.json", json.dumps(value).encode("ascii"))
+
+
+def read(place: Path | None, name: str) -> bytes | None:
+    """The file of that name in a directory of ours, if it is ours, too."""
     if place is None:
-        return
-    with suppress(OSError):
-        _replace(place / f"{key}.json", json.dumps(value).encode("ascii"))
+        return None
+    try:
+        with open(place / name, "rb", opener=_open_no_link) as file:
+            status = os.fstat(file.fileno())
+            is_ours = stat.S_ISREG(status.st_mode) and _only_ours(status)
+            return file.read(_LARGEST) if is_ours else None
+    except OSError:
+        return None
+
+
+def write(place: Path | None, name: str, data: bytes) -> None:
+    """Write the file of that name, whole or not at all."""
+    if place is not None:
+        with suppress(OSError):
+            _replace(place / name, data)
 
 
 def store_file(kind: str, key: str, name: str, data: bytes) -> Path | None:
@@ -93,27 +102,38 @@ def _open_no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
+def home() -> Path:
+    """Where this user's programs keep such things."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+
+
 def _directory(kind: str) -> Path | None:
     """``$XDG_CACHE_HOME/rbtrace-py/KIND`` if it and what it is in are ours alone.
 
     With sudo the home may be another user's, who could turn it into a link to
     anywhere, or write into it what we would believe: then there is no cache.
     """
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if not os.path.isabs(home):
-        return None
-    place = Path(home)
+    place = home()
     try:
-        if place.parent.stat().st_uid == os.geteuid():
+        if place.is_absolute() and place.parent.stat().st_uid == os.geteuid():
             place.mkdir(exist_ok=True, mode=0o700)
-        for name in ("rbtrace-py", kind):
-            if not _only_ours(place.lstat()):
-                return None
-            place = place / name
-            place.mkdir(exist_ok=True, mode=0o700)
-        return place if _only_ours(place.lstat()) else None
+        if not place.is_absolute() or not _only_ours(place.lstat()):
+            return None
     except OSError:
         return None
+    return directory_in(place / "rbtrace-py", kind)
+
+
+def directory_in(base: Path, kind: str) -> Path | None:
+    """``BASE/KIND``, made if it is not there, if both are ours alone."""
+    try:
+        for place in (base, base / kind):
+            place.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not _only_ours(place.lstat()):
+                return None
+    except OSError:
+        return None
+    return base / kind
 
 
 def _only_ours(status: os.stat_result) -> bool:
