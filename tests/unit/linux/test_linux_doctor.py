@@ -20,8 +20,9 @@ from rbtrace_py.errors import (
 )
 from rbtrace_py.linux.kernel import Kernel, read_kernel
 from rbtrace_py.linux.process import Process
+from rbtrace_py.model.checks import Check, CheckStatus
 from rbtrace_py.session import doctor
-from rbtrace_py.session.doctor import Check, Status, checks
+from rbtrace_py.session.doctor import checks
 
 ALL = frozenset({"CAP_BPF", "CAP_PERFMON", "CAP_SYS_ADMIN", "CAP_SYS_PTRACE"})
 NONE: frozenset[str] = frozenset()
@@ -52,18 +53,18 @@ def test_the_machine() -> None:
     assert names <= set(found)
     for check in found.values():
         assert check.text
-        assert (check.status is Status.OK) != bool(check.advice), check
+        assert (check.status is CheckStatus.OK) != bool(check.advice), check
 
 
 def test_a_program(target: Path) -> None:
     with running(target) as popen:
         found = by_name(doctor.process_checks(popen.pid))
     assert found[f"process {popen.pid}"].text == f"target, of user {os.geteuid()}"
-    assert found["files"].status is Status.OK
-    assert found["memory"].status is Status.OK
-    assert found["Ruby"].status is Status.WARN
-    assert found["Ruby stacks"].status is Status.WARN
-    assert found["gem"].status is Status.WARN
+    assert found["files"].status is CheckStatus.OK
+    assert found["memory"].status is CheckStatus.OK
+    assert found["Ruby"].status is CheckStatus.WARN
+    assert found["Ruby stacks"].status is CheckStatus.WARN
+    assert found["gem"].status is CheckStatus.WARN
 
 
 @pytest.mark.skipif(shutil.which("ruby") is None, reason="needs ruby")
@@ -73,48 +74,48 @@ def test_a_ruby() -> None:
         found = by_name(checks(popen.pid))
     assert "Ruby" not in found
     stacks = found["Ruby stacks"]
-    assert stacks.status is Status.OK
+    assert stacks.status is CheckStatus.OK
     assert " and verified in memory" in stacks.text
-    assert found["Ruby's probes"].status in (Status.OK, Status.WARN)
+    assert found["Ruby's probes"].status in (CheckStatus.OK, CheckStatus.WARN)
 
 
 def test_no_process() -> None:
     (check,) = doctor.process_checks(1 << 22)
     assert (check.status, check.text) == (
-        Status.FAIL,
+        CheckStatus.FAIL,
         f"there is no process {1 << 22}",
     )
 
 
 def test_kernels(kernel: Kernel) -> None:
-    assert doctor._kernel(kernel).status is Status.OK
-    assert doctor._kernel(replace(kernel, version=(5, 4))).status is Status.FAIL
-    assert doctor._kernel(replace(kernel, machine="aarch64")).status is Status.WARN
+    assert doctor._kernel(kernel).status is CheckStatus.OK
+    assert doctor._kernel(replace(kernel, version=(5, 4))).status is CheckStatus.FAIL
+    assert doctor._kernel(replace(kernel, machine="aarch64")).status is CheckStatus.WARN
 
 
 def test_rights() -> None:
-    assert doctor._rights(ALL).status is Status.OK
-    assert doctor._rights(ALL - {"CAP_SYS_ADMIN"}).status is Status.OK
+    assert doctor._rights(ALL).status is CheckStatus.OK
+    assert doctor._rights(ALL - {"CAP_SYS_ADMIN"}).status is CheckStatus.OK
     missing = doctor._rights(NONE)
-    assert missing.status is Status.FAIL
+    assert missing.status is CheckStatus.FAIL
     assert "CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE" in missing.text
 
 
 def test_knobs(kernel: Kernel) -> None:
-    assert doctor._perf_events(kernel, ALL).status is Status.OK
-    assert doctor._perf_events(kernel, NONE).status is Status.WARN
+    assert doctor._perf_events(kernel, ALL).status is CheckStatus.OK
+    assert doctor._perf_events(kernel, NONE).status is CheckStatus.WARN
     lenient = replace(kernel, perf_event_paranoid=-1)
-    assert doctor._perf_events(lenient, NONE).status is Status.OK
+    assert doctor._perf_events(lenient, NONE).status is CheckStatus.OK
     absent = replace(kernel, perf_event_paranoid=None)
-    assert doctor._perf_events(absent, ALL).status is Status.WARN
-    assert doctor._yama(kernel, ALL).status is Status.OK
-    assert doctor._yama(kernel, NONE).status is Status.WARN
-    assert doctor._yama(replace(kernel, yama=3), ALL).status is Status.WARN
-    assert doctor._yama(replace(kernel, yama=None), NONE).status is Status.OK
-    assert doctor._lockdown(kernel).status is Status.OK
+    assert doctor._perf_events(absent, ALL).status is CheckStatus.WARN
+    assert doctor._yama(kernel, ALL).status is CheckStatus.OK
+    assert doctor._yama(kernel, NONE).status is CheckStatus.WARN
+    assert doctor._yama(replace(kernel, yama=3), ALL).status is CheckStatus.WARN
+    assert doctor._yama(replace(kernel, yama=None), NONE).status is CheckStatus.OK
+    assert doctor._lockdown(kernel).status is CheckStatus.OK
     locked = replace(kernel, lockdown="confidentiality")
-    assert doctor._lockdown(locked).status is Status.FAIL
-    assert doctor._tracefs(replace(kernel, tracefs=None)).status is Status.WARN
+    assert doctor._lockdown(locked).status is CheckStatus.FAIL
+    assert doctor._tracefs(replace(kernel, tracefs=None)).status is CheckStatus.WARN
 
 
 @pytest.mark.parametrize(
@@ -129,10 +130,10 @@ def test_knobs(kernel: Kernel) -> None:
 )
 def test_whose_stacks(kernel: Kernel, scope: int | None, text: str) -> None:
     check = doctor._reading(replace(kernel, yama=scope), NONE)
-    assert (check.status, check.text) == (Status.WARN, text)
+    assert (check.status, check.text) == (CheckStatus.WARN, text)
     assert check.advice
     root = doctor._reading(replace(kernel, yama=scope), ALL)
-    assert (root.status is Status.OK) is (scope != 3)
+    assert (root.status is CheckStatus.OK) is (scope != 3)
 
 
 @pytest.mark.parametrize(
@@ -154,13 +155,13 @@ def test_a_ruby_that_cannot_be_read(
     monkeypatch.setattr(doctor, "attach", refuse)
     with Process(os.getpid()) as process:
         check = doctor._stacks(process)
-    assert (check.status, check.text) == (Status.WARN, str(error))
+    assert (check.status, check.text) == (CheckStatus.WARN, str(error))
     assert check.advice
 
 
 def test_bpf_without_rights(kernel: Kernel) -> None:
     (check,) = doctor._bpf_features(kernel, NONE)
-    assert (check.name, check.status) == ("BPF", Status.FAIL)
+    assert (check.name, check.status) == ("BPF", CheckStatus.FAIL)
 
 
 def test_features_are_asked(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +169,7 @@ def test_features_are_asked(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(doctor, "probe_features", lambda: answer)
     found = list(doctor._bpf_features(kernel, ALL))
     statuses = [check.status for check in found]
-    assert statuses == [Status.OK, Status.WARN, Status.FAIL]
+    assert statuses == [CheckStatus.OK, CheckStatus.WARN, CheckStatus.FAIL]
 
 
 def test_features_that_cannot_be_asked(
@@ -179,7 +180,7 @@ def test_features_that_cannot_be_asked(
 
     monkeypatch.setattr(doctor, "probe_features", refuse)
     (check,) = doctor._bpf_features(kernel, ALL)
-    assert check == Check("BPF", Status.FAIL, "no bpf(2)", "do this")
+    assert check == Check("BPF", CheckStatus.FAIL, "no bpf(2)", "do this")
 
 
 def test_no_bcc(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,10 +188,10 @@ def test_no_bcc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "_DEBIAN_BCC", "/no/such/file")
     monkeypatch.setattr(sys, "path", [])
     check = doctor._bcc()
-    assert check.status is Status.FAIL
+    assert check.status is CheckStatus.FAIL
     assert "python3-bpfcc" in check.advice
 
 
 def test_the_pid_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "host_pid_namespace", lambda: False)
-    assert doctor._pid_namespace().status is Status.FAIL
+    assert doctor._pid_namespace().status is CheckStatus.FAIL

@@ -8,9 +8,10 @@ from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.pid_completion import complete_pid
 from rbtrace_py.errors import UsageError
+from rbtrace_py.model.checks import CheckStatus
 from rbtrace_py.report.json.results import doctor_document, dumps
 from rbtrace_py.report.terminal.doctor import doctor_lines
-from rbtrace_py.session.doctor import Status, checks
+from rbtrace_py.session.doctor import checks
 from rbtrace_py.session.targets.targets import parse_pids
 
 
@@ -41,4 +42,4 @@ def command(
             out.lines([dumps(doctor_document(pids[0], found))])
         else:
             out.lines(doctor_lines(found, out.style))
-    return int(any(check.status is Status.FAIL for check in found))
+    return int(any(check.status is CheckStatus.FAIL for check in found))

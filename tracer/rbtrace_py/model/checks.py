@@ -1,25 +1,24 @@
-"""One line of what ``doctor`` found, as a report sees it."""
+"""What ``doctor`` found."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from enum import Enum
 
 
-class Check(Protocol):
-    """What was looked at, what was found, and what to do about it.
+class CheckStatus(str, Enum):
+    """``warn``: something is slower, or one feature is missing."""
 
-    status: ``ok``, ``warn`` or ``fail``
-    advice: empty where there is nothing to do
-    """
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
 
-    @property
-    def name(self) -> str: ...
 
-    @property
-    def status(self) -> str: ...
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the report; ``advice`` says what to do, and is empty if ok."""
 
-    @property
-    def text(self) -> str: ...
-
-    @property
-    def advice(self) -> str: ...
+    name: str
+    status: CheckStatus
+    text: str
+    advice: str = ""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import Enum
 
 from rbtrace_py.bpf.features import probe_features
 from rbtrace_py.errors import NotPermitted, NotRuby, RbtraceError
@@ -20,29 +18,12 @@ from rbtrace_py.linux.kernel import (
 from rbtrace_py.linux.probes import Scan, StateReader, scan_probes
 from rbtrace_py.linux.process import Process, host_pid_namespace
 from rbtrace_py.linux.ruby_probes import PROVIDER, is_ruby_binary
+from rbtrace_py.model.checks import Check, CheckStatus
 from rbtrace_py.rubyvm.attach import Attached, attach
 from rbtrace_py.rubyvm.layout import Origin
 
 _OLDEST_KERNEL = (5, 8)
 """The ring buffer map, which every command that shows events uses."""
-
-
-class Status(str, Enum):
-    """``warn``: something is slower, or one feature is missing."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One line of the report; ``advice`` says what to do, and is empty if ok."""
-
-    name: str
-    status: Status
-    text: str
-    advice: str = ""
 
 
 def checks(pid: int | None = None) -> list[Check]:
@@ -78,12 +59,15 @@ def _kernel(kernel: Kernel) -> Check:
     text = f"Linux {kernel.release} on {kernel.machine}"
     if kernel.version < _OLDEST_KERNEL:
         wanted = ".".join(map(str, _OLDEST_KERNEL))
-        return Check("kernel", Status.FAIL, text, f"use Linux {wanted} or newer")
+        return Check("kernel", CheckStatus.FAIL, text, f"use Linux {wanted} or newer")
     if kernel.machine != "x86_64":
         return Check(
-            "kernel", Status.WARN, text, "tracing is only tested on x86_64 machines"
+            "kernel",
+            CheckStatus.WARN,
+            text,
+            "tracing is only tested on x86_64 machines",
         )
-    return Check("kernel", Status.OK, text)
+    return Check("kernel", CheckStatus.OK, text)
 
 
 def _rights(capabilities: frozenset[str]) -> Check:
@@ -93,13 +77,15 @@ def _rights(capabilities: frozenset[str]) -> Check:
         wanted |= {"CAP_BPF", "CAP_PERFMON"}
     missing = sorted(wanted - capabilities)
     if not missing:
-        return Check("rights", Status.OK, f"{who}, with the capabilities it takes")
+        return Check("rights", CheckStatus.OK, f"{who}, with the capabilities it takes")
     advice = (
         "this root is a container's: give it these capabilities, or run outside"
         if os.geteuid() == 0
         else "run as root (sudo), or give these capabilities to the command"
     )
-    return Check("rights", Status.FAIL, f"{who}, without {', '.join(missing)}", advice)
+    return Check(
+        "rights", CheckStatus.FAIL, f"{who}, without {', '.join(missing)}", advice
+    )
 
 
 def _bpf_features(kernel: Kernel, capabilities: frozenset[str]) -> Iterator[Check]:
@@ -110,7 +96,7 @@ def _bpf_features(kernel: Kernel, capabilities: frozenset[str]) -> Iterator[Chec
     try:
         features = probe_features()
     except RbtraceError as error:
-        yield Check("BPF", Status.FAIL, str(error), error.hint)
+        yield Check("BPF", CheckStatus.FAIL, str(error), error.hint)
         return
     for name, works in features.items():
         yield _feature(name, works)
@@ -118,7 +104,7 @@ def _bpf_features(kernel: Kernel, capabilities: frozenset[str]) -> Iterator[Chec
 
 _FEATURES = {
     "uprobe_multi": (
-        Status.WARN,
+        CheckStatus.WARN,
         "single uprobes are used: detaching takes about 0.1 s a probe;"
         " Linux 6.6 or newer is quick",
     ),
@@ -127,11 +113,11 @@ _FEATURES = {
 
 def _feature(name: str, works: bool) -> Check:
     if works:
-        return Check(name, Status.OK, "works")
+        return Check(name, CheckStatus.OK, "works")
     status, advice = _FEATURES.get(
         name,
         (
-            Status.FAIL,
+            CheckStatus.FAIL,
             "the kernel refuses it: use another kernel, or look for"
             " a security module or container that forbids it",
         ),
@@ -142,19 +128,21 @@ def _feature(name: str, works: bool) -> Check:
 def _unprivileged_bpf(kernel: Kernel) -> Check:
     level = kernel.unprivileged_bpf_disabled
     text = f"not tried without rights (kernel.unprivileged_bpf_disabled is {level})"
-    return Check("BPF", Status.FAIL, text, "tracing always takes the rights above")
+    return Check("BPF", CheckStatus.FAIL, text, "tracing always takes the rights above")
 
 
 def _btf(kernel: Kernel) -> Check:
     try:
         offset = Btf.load().offset("task_struct.tgid")
     except RbtraceError as error:
-        return Check("BTF", Status.WARN, str(error), error.hint)
+        return Check("BTF", CheckStatus.WARN, str(error), error.hint)
     if offset is None:
         return Check(
-            "BTF", Status.WARN, f"the BTF of {kernel.release} lacks task_struct.tgid"
+            "BTF",
+            CheckStatus.WARN,
+            f"the BTF of {kernel.release} lacks task_struct.tgid",
         )
-    return Check("BTF", Status.OK, "the kernel's types are known")
+    return Check("BTF", CheckStatus.OK, "the kernel's types are known")
 
 
 def _bcc() -> Check:
@@ -163,9 +151,9 @@ def _bcc() -> Check:
     try:
         bcc: object = import_bcc()
     except RbtraceError as error:
-        status = Status.WARN if carries_programs() else Status.FAIL
+        status = CheckStatus.WARN if carries_programs() else CheckStatus.FAIL
         return Check("bcc", status, str(error), error.hint)
-    return Check("bcc", Status.OK, f"version {_bcc_version(bcc)}")
+    return Check("bcc", CheckStatus.OK, f"version {_bcc_version(bcc)}")
 
 
 def _bcc_version(bcc: object) -> str:
@@ -182,10 +170,10 @@ def _bcc_version(bcc: object) -> str:
 
 def _tracefs(kernel: Kernel) -> Check:
     if kernel.tracefs:
-        return Check("tracefs", Status.OK, f"mounted at {kernel.tracefs}")
+        return Check("tracefs", CheckStatus.OK, f"mounted at {kernel.tracefs}")
     return Check(
         "tracefs",
-        Status.WARN,
+        CheckStatus.WARN,
         "not mounted; other tracing tools may need it",
         "mount -t tracefs tracefs /sys/kernel/tracing",
     )
@@ -197,15 +185,15 @@ def _perf_events(kernel: Kernel, capabilities: frozenset[str]) -> Check:
     if level is None:
         return Check(
             "perf events",
-            Status.WARN,
+            CheckStatus.WARN,
             "this kernel has none",
             "sampling takes a kernel built with CONFIG_PERF_EVENTS",
         )
     if capabilities & {"CAP_PERFMON", "CAP_SYS_ADMIN"} or level < 0:
-        return Check("perf events", Status.OK, f"{text}; our rights go beyond it")
+        return Check("perf events", CheckStatus.OK, f"{text}; our rights go beyond it")
     return Check(
         "perf events",
-        Status.WARN,
+        CheckStatus.WARN,
         text,
         "run as root, or with CAP_PERFMON",
     )
@@ -214,10 +202,10 @@ def _perf_events(kernel: Kernel, capabilities: frozenset[str]) -> Check:
 def _yama(kernel: Kernel, capabilities: frozenset[str]) -> Check:
     scope = kernel.yama
     if scope is None:
-        return Check("Yama", Status.OK, "not in this kernel")
+        return Check("Yama", CheckStatus.OK, "not in this kernel")
     text = f"kernel.yama.ptrace_scope is {scope}"
     if scope == 0 or (scope < 3 and "CAP_SYS_PTRACE" in capabilities):
-        return Check("Yama", Status.OK, text)
+        return Check("Yama", CheckStatus.OK, text)
     advice = (
         "memory of processes stays unreadable until a reboot with a lower setting;"
         " probes can be traced all the same"
@@ -225,22 +213,24 @@ def _yama(kernel: Kernel, capabilities: frozenset[str]) -> Check:
         else "run as root, or with CAP_SYS_PTRACE,"
         " or `sysctl kernel.yama.ptrace_scope=0`"
     )
-    return Check("Yama", Status.WARN, text, advice)
+    return Check("Yama", CheckStatus.WARN, text, advice)
 
 
 def _reading(kernel: Kernel, capabilities: frozenset[str]) -> Check:
     """Whose stacks may be read (dump, top, stacks, record): this takes no BPF."""
     name, scope = "stacks", kernel.yama or 0
     if scope < 3 and "CAP_SYS_PTRACE" in capabilities:
-        return Check(name, Status.OK, "of any process, by CAP_SYS_PTRACE")
+        return Check(name, CheckStatus.OK, "of any process, by CAP_SYS_PTRACE")
     if scope >= 3:
-        return Check(name, Status.WARN, "of no process: see Yama", _AS_PTRACER[3])
+        return Check(name, CheckStatus.WARN, "of no process: see Yama", _AS_PTRACER[3])
     whose = (
         f"of processes of user {os.geteuid()}",
         "only of programs that are started with `-- COMMAND`",
         "of no process: Yama forbids it",
     )[scope]
-    return Check(name, Status.WARN, f"{whose} (no CAP_SYS_PTRACE)", _AS_PTRACER[scope])
+    return Check(
+        name, CheckStatus.WARN, f"{whose} (no CAP_SYS_PTRACE)", _AS_PTRACER[scope]
+    )
 
 
 _AS_PTRACER = {
@@ -257,19 +247,19 @@ def _lockdown(kernel: Kernel) -> Check:
     if mode == "confidentiality":
         return Check(
             "lockdown",
-            Status.FAIL,
+            CheckStatus.FAIL,
             "the kernel is locked down for confidentiality: BPF may not read memory",
             "boot with lockdown=integrity, or without Secure Boot",
         )
-    return Check("lockdown", Status.OK, mode or "not in this kernel, or hidden")
+    return Check("lockdown", CheckStatus.OK, mode or "not in this kernel, or hidden")
 
 
 def _pid_namespace() -> Check:
     if host_pid_namespace():
-        return Check("pid namespace", Status.OK, "the machine's own")
+        return Check("pid namespace", CheckStatus.OK, "the machine's own")
     return Check(
         "pid namespace",
-        Status.FAIL,
+        CheckStatus.FAIL,
         "a container's: the kernel counts processes by other numbers",
         "run on the host, or in a container with the host's pids (--pid=host)",
     )
@@ -281,7 +271,7 @@ def process_checks(pid: int) -> list[Check]:
         with Process(pid) as process:
             return list(_process(process))
     except RbtraceError as error:
-        return [Check(f"process {pid}", Status.FAIL, str(error), error.hint)]
+        return [Check(f"process {pid}", CheckStatus.FAIL, str(error), error.hint)]
 
 
 def _process(process: Process) -> Iterator[Check]:
@@ -298,16 +288,16 @@ def _target(process: Process) -> Check:
     foreign = process.foreign_namespaces()
     where = f", in other namespaces ({', '.join(foreign)})" if foreign else ""
     text = f"{process.comm}, of user {process.uid}{where}"
-    return Check(f"process {process.pid}", Status.OK, text)
+    return Check(f"process {process.pid}", CheckStatus.OK, text)
 
 
 def _files(scan: Scan) -> Check:
     if not scan.problems:
-        return Check("files", Status.OK, f"{len(scan.probes)} probes")
+        return Check("files", CheckStatus.OK, f"{len(scan.probes)} probes")
     problem = scan.problems[0]
     return Check(
         "files",
-        Status.WARN,
+        CheckStatus.WARN,
         f"{len(scan.probes)} probes; {len(scan.problems)} problems,"
         f" first: {problem.path}: {problem.text}",
         "probes of these files are not seen; run as root if they cannot be opened",
@@ -317,10 +307,10 @@ def _files(scan: Scan) -> Check:
 def _memory(process: Process) -> Check:
     with StateReader(process) as reader:
         if reader.can_read():
-            return Check("memory", Status.OK, "readable")
+            return Check("memory", CheckStatus.OK, "readable")
     return Check(
         "memory",
-        Status.WARN,
+        CheckStatus.WARN,
         "not readable: whether a probe is traced now cannot be told",
         "run as root, or with CAP_SYS_PTRACE; see Yama above",
     )
@@ -332,11 +322,11 @@ def _stacks(process: Process) -> Check:
     try:
         attached = attach(process)
     except NotRuby as error:
-        return Check(name, Status.WARN, str(error), "they are read of Ruby alone")
+        return Check(name, CheckStatus.WARN, str(error), "they are read of Ruby alone")
     except NotPermitted as error:
-        return Check(name, Status.WARN, str(error), error.hint or "run as root")
+        return Check(name, CheckStatus.WARN, str(error), error.hint or "run as root")
     except RbtraceError as error:
-        return Check(name, Status.WARN, str(error), error.hint or "try it again")
+        return Check(name, CheckStatus.WARN, str(error), error.hint or "try it again")
     return _known_ruby(name, attached)
 
 
@@ -346,8 +336,8 @@ def _known_ruby(name: str, attached: Attached) -> Check:
     known = f"Ruby {attached.version.text}, its layout is known from {_SOURCES[source]}"
     if attached.symbols is None:
         text = f"{known}; its symbols were not found: C functions have no names"
-        return Check(name, Status.WARN, text, "`rbtrace-py layout PID` shows more")
-    return Check(name, Status.OK, f"{known} and verified in memory")
+        return Check(name, CheckStatus.WARN, text, "`rbtrace-py layout PID` shows more")
+    return Check(name, CheckStatus.OK, f"{known} and verified in memory")
 
 
 _SOURCES = {Origin.DWARF: "its debug symbols", Origin.TABLE: "our table"}
@@ -358,7 +348,7 @@ def _ruby(process: Process, scan: Scan) -> Check:
     if not any(map(is_ruby_binary, paths)):
         return Check(
             "Ruby",
-            Status.WARN,
+            CheckStatus.WARN,
             "this does not look like a Ruby process",
             "its USDT probes can be traced all the same",
         )
@@ -368,10 +358,10 @@ def _ruby(process: Process, scan: Scan) -> Check:
         if probe.provider == PROVIDER and not probe.binary.is_image
     ]
     if own:
-        return Check("Ruby's probes", Status.OK, f"{len(own)} probes")
+        return Check("Ruby's probes", CheckStatus.OK, f"{len(own)} probes")
     return Check(
         "Ruby's probes",
-        Status.WARN,
+        CheckStatus.WARN,
         "this Ruby was built without probes (as Debian's 3.3 and later are)",
         "require and cmethod cannot be measured; the gem's probes can, and the agent"
         " tells of methods, gc, exceptions and objects. Build Ruby with --enable-dtrace"
@@ -382,10 +372,12 @@ def _ruby(process: Process, scan: Scan) -> Check:
 def _gem(scan: Scan) -> Check:
     count = sum(probe.binary.is_image for probe in scan.probes)
     if count:
-        return Check("gem", Status.OK, f"{count} probes defined with tracepoint-usdt")
+        return Check(
+            "gem", CheckStatus.OK, f"{count} probes defined with tracepoint-usdt"
+        )
     return Check(
         "gem",
-        Status.WARN,
+        CheckStatus.WARN,
         "no probes of the gem tracepoint-usdt",
         'add it to the Gemfile and define a probe (`require "tracepoint"`)',
     )
