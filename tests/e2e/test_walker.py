@@ -17,11 +17,12 @@ import rubies
 import ruby_builds
 import tags
 from processes import times
-from rbtrace_py.linux.memory import ProcessMemory, RecordingMemory, ReplayMemory
+from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ptrace.pause import paused
 from rbtrace_py.model.stacks import Frame, FrameKind, SampleFlags, ThreadState
 from rbtrace_py.rubyvm.vm import RubyVM, Walked
+from recorded_memory import RecordingMemory, ReplayMemory
 
 UNNAMED = re.compile(r"#<.+>[#.]")
 """What stands before a method whose class has no name of its own: Ruby shows none."""

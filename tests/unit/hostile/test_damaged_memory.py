@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from rbtrace_py.errors import UnreadableMemory
-from rbtrace_py.linux.memory import ReplayMemory
 from rbtrace_py.rubyvm.layouts import layout_from, table_for
 from rbtrace_py.rubyvm.vm import RubyVM
+from recorded_memory import ReplayMemory
 
 IMAGES = 25_000 if os.environ.get("RBTRACE_SOAK") else 250
 """Of each Ruby; a soak tries 100,000 together."""

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rbtrace_py.errors import UnreadableMemory
-from rbtrace_py.linux.memory import LARGEST_READ, ReplayMemory
+from rbtrace_py.linux.memory import LARGEST_READ
 from rbtrace_py.rubyvm.layout import Layout
 from rbtrace_py.rubyvm.layouts import layout_from, table_for
+from recorded_memory import ReplayMemory
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "walker"
 NAMES = ("2.7", "3.1", "3.3", "3.4")

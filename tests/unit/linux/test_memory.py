@@ -19,12 +19,8 @@ from rbtrace_py.errors import (
     NotPermitted,
     UnreadableMemory,
 )
-from rbtrace_py.linux.memory import (
-    LARGEST_READ,
-    ProcessMemory,
-    RecordingMemory,
-    ReplayMemory,
-)
+from rbtrace_py.linux.memory import LARGEST_READ, ProcessMemory
+from recorded_memory import RecordingMemory, ReplayMemory
 
 CONTENTS = random.Random(1).randbytes(200_000)
 KEPT = ctypes.create_string_buffer(CONTENTS, len(CONTENTS))

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from rbtrace_py.errors import UnreadableMemory
-from rbtrace_py.linux.memory import ReplayMemory
 from rbtrace_py.model.stacks import SampleFlags
 from rbtrace_py.rubyvm.layouts import layout_from, table_for
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.vm import RubyVM
+from recorded_memory import ReplayMemory
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "walker"
 NAMES = sorted(path.stem for path in FIXTURES.glob("*.memory"))

@@ -19,7 +19,7 @@ from moved_tables import with_wrong
 
 from processes import Target
 from rbtrace_py.errors import UnreadableMemory
-from rbtrace_py.linux.memory import ProcessMemory, ReplayMemory
+from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.stacks import Frame, SampleFlags
 from rbtrace_py.rubyvm.attach import Attached, attach
@@ -29,6 +29,7 @@ from rbtrace_py.rubyvm.layout import Layout, Origin
 from rbtrace_py.rubyvm.layouts import OFFSETS, layout_from, table_for
 from rbtrace_py.rubyvm.roots import find_object_class
 from rbtrace_py.rubyvm.vm import RubyVM
+from recorded_memory import ReplayMemory
 from rubies import EACH, chroot, command
 from ruby_builds import TREES, Build
 

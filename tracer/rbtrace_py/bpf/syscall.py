@@ -15,7 +15,6 @@ import struct
 from rbtrace_py.errors import BpfError, NotPermitted
 
 MAP_CREATE = 0
-MAP_LOOKUP_ELEM = 1
 MAP_UPDATE_ELEM = 2
 MAP_DELETE_ELEM = 3
 PROG_LOAD = 5

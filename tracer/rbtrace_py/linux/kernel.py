@@ -35,7 +35,6 @@ class Kernel:
     yama: int | None
     lockdown: str | None
     tracefs: str | None
-    has_btf: bool
 
 
 def read_kernel() -> Kernel:
@@ -52,7 +51,6 @@ def read_kernel() -> Kernel:
         yama=read_int("/proc/sys/kernel/yama/ptrace_scope"),
         lockdown=_lockdown(),
         tracefs=tracefs(),
-        has_btf=os.path.exists("/sys/kernel/btf/vmlinux"),
     )
 
 

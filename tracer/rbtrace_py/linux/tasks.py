@@ -44,10 +44,6 @@ class TaskState(NamedTuple):
     cpu_ns: int
 
     @property
-    def is_running(self) -> bool:
-        return self.letter == "R"
-
-    @property
     def is_stopped(self) -> bool:
         return self.letter in "Tt"
 

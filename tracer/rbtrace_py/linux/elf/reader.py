@@ -212,17 +212,6 @@ class ElfFile:
             raise BadElf("a section reaches beyond the file's end")
         return self.read(section.offset, min(section.size, limit))
 
-    def read_address(self, address: int, size: int) -> bytes:
-        """Return the ``size`` bytes that the file has for a virtual address.
-
-        Raises BadElf where it has none, as in .bss, or they are in two segments.
-        """
-        offset = self.file_offset(address, 0)
-        last = self.file_offset(address + max(size, 1) - 1, 0)
-        if offset is None or last is None or last - offset != max(size, 1) - 1:
-            raise BadElf(f"the file has no {size} bytes at address {address:#x}")
-        return self.read(offset, size)
-
     def file_offset(self, address: int, flags: int) -> int | None:
         """Return the file offset of a virtual address, or None.
 

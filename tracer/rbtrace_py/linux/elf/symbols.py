@@ -1,4 +1,4 @@
-"""What an ELF file says of its addresses: symbols, relocations, identity, place.
+"""What an ELF file says of its addresses: symbols, identity, place.
 
 Of files that are a target's: tables are read within bounds, and names are looked for
 in the raw bytes, so that a table of 10,000 symbols costs what its two reads cost.
@@ -10,7 +10,6 @@ import struct
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import NamedTuple
 
 from rbtrace_py.errors import BadElf
@@ -18,7 +17,6 @@ from rbtrace_py.linux.elf.reader import PF_X, ElfFile, Section, name_at
 from rbtrace_py.linux.maps import Mapping
 
 SHT_SYMTAB = 2
-SHT_RELA = 4
 SHT_DYNSYM = 11
 STT_TLS = 6
 NT_GNU_BUILD_ID = 3
@@ -32,13 +30,7 @@ _MAX_NOTES = 1 << 16
 _PAGE = 4096
 
 _SYMBOL = struct.Struct("<IBBHQQ")
-_RELA = struct.Struct("<QQq")
 _NOTE = struct.Struct("<III")
-
-_RELATIVE = frozenset({8, 1027})
-"""R_X86_64_RELATIVE, R_AARCH64_RELATIVE: base + addend."""
-_BY_NAME = frozenset({1, 6, 7, 257, 1025, 1026})
-"""…_64, GLOB_DAT, JUMP_SLOT; ABS64 and the same: a symbol's address + addend."""
 
 
 class Symbol(NamedTuple):
@@ -47,15 +39,6 @@ class Symbol(NamedTuple):
     name: str
     address: int
     size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Relocation:
-    """What the loader writes into a word: ``symbol``'s address, or the base where
-    that is None, plus ``addend``."""
-
-    symbol: str | None
-    addend: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +59,6 @@ class SymbolTable:
     def __init__(self, elf: ElfFile) -> None:
         self.elf = elf
         self._tables: list[_Table] | None = None
-        self._slots: dict[int, tuple[array[int], bytes]] = {}
 
     @classmethod
     def open(cls, fd: int) -> SymbolTable:
@@ -104,40 +86,11 @@ class SymbolTable:
             self._tables = [_Table(self.elf, section) for section in wanted]
         return self._tables
 
-    def relocation(self, address: int) -> Relocation | None:
-        """What is written at ``address``, as at a slot of the GOT, or None."""
-        for section in self._relocations():
-            if section.index not in self._slots:
-                data = _table_bytes(self.elf, section, _RELA.size)
-                # Every third word of 8 bytes: r_offset of an Elf64_Rela.
-                self._slots[section.index] = (array("Q", data)[::3], data)
-            addresses, data = self._slots[section.index]
-            for row in _rows_with(addresses, address):
-                _, info, addend = _RELA.unpack_from(data, row * _RELA.size)
-                return self._relocation(section, info, addend)
-        return None
-
-    def _relocations(self) -> Iterator[Section]:
-        sections = (s for s in self.elf.sections if s.type == SHT_RELA)
-        yield from islice(sections, 8)
-
-    def _relocation(self, section: Section, info: int, addend: int) -> Relocation:
-        kind, number = info & 0xFFFFFFFF, info >> 32
-        if kind in _RELATIVE:
-            return Relocation(None, addend)
-        if kind not in _BY_NAME:
-            raise BadElf(f"a relocation of type {kind} where an address is")
-        for table in self._read_tables():
-            if table.index == section.link:
-                return Relocation(table.name(number), addend)
-        raise BadElf("relocations without a symbol table")
-
 
 class _Table:
     """One symbol table and its names, as they stand in the file."""
 
     def __init__(self, elf: ElfFile, section: Section) -> None:
-        self.index = section.index
         self._data = _table_bytes(elf, section, _SYMBOL.size)
         if not 0 < section.link < len(elf.sections):
             raise BadElf(f"names of symbols are in section {section.link}")
@@ -159,13 +112,6 @@ class _Table:
                     return symbol
                 best = best or symbol
         return best
-
-    def name(self, number: int) -> str:
-        """Name of the symbol of that number; raises BadElf."""
-        if not 0 <= number < len(self._name_offsets):
-            raise BadElf(f"symbol {number} of {len(self._name_offsets)}")
-        raw = name_at(self._names, self._name_offsets[number])
-        return raw.decode("utf-8", "replace")
 
 
 def _table_bytes(elf: ElfFile, section: Section, entry: int) -> bytes:

@@ -23,8 +23,6 @@ IN_EP_MASK = 0x7FFF0001
 IN_EP_2_5: Mapping[str, int] = {**IN_EP, "RESCUE": 0x88880001, "DUMMY": 0x99990001}
 """2.5: not yet kept within what a Fixnum of 32 bits holds."""
 
-IN_EP_2_5_MASK = 0xFFFF0001
-
 IN_EP_2_4: Mapping[str, int] = {
     "METHOD": 0x11110001,
     "BLOCK": 0x22220001,
