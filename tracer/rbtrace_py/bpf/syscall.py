@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 import platform
+import resource
 import struct
 
 from rbtrace_py.errors import BpfError, NotPermitted
@@ -55,10 +56,31 @@ def _number(name: str) -> int:
 
 def raw_bpf(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
     """Call bpf(2); the result, or minus the error number."""
-    result = _libc.syscall(
-        _number("bpf"), command, attributes, ctypes.sizeof(attributes)
-    )
-    return int(result) if result >= 0 else -ctypes.get_errno()
+    for _ in range(2):
+        result = _libc.syscall(
+            _number("bpf"), command, attributes, ctypes.sizeof(attributes)
+        )
+        if result >= 0:
+            return int(result)
+        error = ctypes.get_errno()
+        if error != errno.EPERM or not _lock_more_memory():
+            break
+    return -error
+
+
+def _lock_more_memory() -> bool:
+    """Raise the limit of locked memory; False if that cannot help.
+
+    Before Linux 5.11 maps and programs count as such, and one too many is not
+    permitted. It takes CAP_SYS_RESOURCE.
+    """
+    if resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] == resource.RLIM_INFINITY:
+        return False
+    try:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY,) * 2)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def bpf(command: int, attributes: ctypes.Array[ctypes.c_char], doing: str) -> int:
