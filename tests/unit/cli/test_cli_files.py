@@ -151,7 +151,7 @@ def test_json_by_its_name(say: Callable, tmp_path: Path) -> None:
 def test_engine_is_no_option(say: Callable) -> None:
     said = say("stacks", "1", "--engine", "auto")
     assert said.code == 2
-    assert "No such option" in said.err
+    assert "no such option" in said.err
 
 
 @pytest.mark.parametrize("command", ["stacks", "top", "dump", "probes", "calls"])

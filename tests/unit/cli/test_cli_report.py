@@ -269,7 +269,7 @@ def test_diff_of_latencies(folder: Path) -> None:
         (("one.rbrec", "--thread", "("), 2, "--thread '('"),
         (("one.rbrec", "--format", "png"), 2, "'png' is not one of"),
         (("one.rbrec", "-o", "no/such/folder"), 1, "cannot write no/such/folder"),
-        ((), 2, "Missing argument 'FILE...'"),
+        ((), 2, "missing argument 'FILE...'"),
     ],
 )
 def test_mistakes(folder: Path, words: tuple[str, ...], code: int, said: str) -> None:

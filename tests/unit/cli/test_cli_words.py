@@ -26,6 +26,8 @@ from rbtrace_py.session.targets.targets import Targets, parse_pids
         ("2m", 120.0),
         ("1.5min", 90.0),
         ("1h", 3600.0),
+        ("1h30m", 5400.0),
+        ("1m 0.5s", 60.5),
         (2.5, 2.5),
     ],
 )
@@ -44,7 +46,21 @@ def test_a_time_in_ms(text: str, milliseconds: float) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "x", "10x", "ms", "-1", "1e3", "1:30", "1 2", "0", "0ms", "inf", "nan"],
+    [
+        "",
+        "x",
+        "10x",
+        "ms",
+        "-1",
+        "1e3",
+        "1:30",
+        "1 2",
+        "1h30",
+        "0",
+        "0ms",
+        "inf",
+        "nan",
+    ],
 )
 def test_not_a_time(text: str) -> None:
     with pytest.raises(click.UsageError):

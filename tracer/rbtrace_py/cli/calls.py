@@ -119,7 +119,7 @@ _SHOWN = (Happened.RETURNED, Happened.ENDED)
     " two, 1024 or more.",
 )
 @click.option(
-    "-d", "--duration", type=o.Seconds(), help="Stop after TIME (10, 500ms, 2m)."
+    "-d", "--duration", type=o.Seconds(), help="Stop after TIME (10, 500ms, 1h30m)."
 )
 @click.option(
     "-n", "--count", type=click.IntRange(1), help="Stop after this many events."

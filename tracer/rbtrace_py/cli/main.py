@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import importlib
 import io
@@ -30,34 +31,45 @@ from rbtrace_py.errors import (
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.pointer import pointed
 
-COMMANDS = {
-    "probes": "List the USDT probes of a process.",
-    "count": "Count how often probes fire.",
-    "latency": "Measure how long methods, spans or pairs of probes take.",
-    "trace": "Print each probe event.",
-    "calls": "Print every method call as it happens, nested (agent).",
-    "values": "Show the distribution of an argument's values.",
-    "dump": "Print every thread's stack once; also from a core file.",
-    "top": "Watch the busiest methods and threads, live.",
-    "stacks": "Sample stacks; print them folded or in another format.",
-    "record": "Record stacks to a file.",
-    "report": "Show a recording, or compare two.",
-    "eval": "Run Ruby code in a process (agent).",
-    "console": "Open a Ruby console in a process, like irb (agent).",
-    "backtraces": "Print every thread's backtrace as Ruby reports it (agent).",
-    "memory": "Show a process's memory usage (agent).",
-    "heapdump": "Write all objects of a process to a file (agent).",
-    "shapesdump": "Write all object shapes of a process to a file (agent).",
-    "fork": "Fork a stopped copy of a process for a debugger (agent).",
-    "attach": "Load the agent into a running process.",
-    "detach": "Stop the agent in a process.",
-    "rbtrace": "Accept rbtrace's flags.",
-    "layout": "Show a process's Ruby and the source of each offset.",
-    "doctor": "Check what this machine and a process allow.",
-    "completion": "Print a shell completion script.",
+GROUPS = {
+    "Stacks": {
+        "top": "Watch the busiest methods and threads, live.",
+        "dump": "Print every thread's stack once; also from a core file.",
+        "stacks": "Sample stacks; print them folded or in another format.",
+        "record": "Record stacks to a file.",
+        "report": "Show a recording, or compare two.",
+    },
+    "Probes": {
+        "probes": "List the USDT probes of a process.",
+        "count": "Count how often probes fire.",
+        "latency": "Measure how long methods, spans or pairs of probes take.",
+        "trace": "Print each probe event.",
+        "values": "Show the distribution of an argument's values.",
+    },
+    "Methods": {
+        "calls": "Print every method call as it happens, nested (agent).",
+        "rbtrace": "Accept rbtrace's flags.",
+    },
+    "Inside": {
+        "eval": "Run Ruby code in a process (agent).",
+        "console": "Open a Ruby console in a process, like irb (agent).",
+        "backtraces": "Print every thread's backtrace as Ruby reports it (agent).",
+        "memory": "Show a process's memory usage (agent).",
+        "heapdump": "Write all objects of a process to a file (agent).",
+        "shapesdump": "Write all object shapes of a process to a file (agent).",
+        "fork": "Fork a stopped copy of a process for a debugger (agent).",
+    },
+    "Setup": {
+        "doctor": "Check what this machine and a process allow.",
+        "layout": "Show a process's Ruby and the source of each offset.",
+        "attach": "Load the agent into a running process.",
+        "detach": "Stop the agent in a process.",
+        "completion": "Print a shell completion script.",
+    },
 }
-"""Every verb with its line in the overview; each is a module of this package."""
+"""Verbs with their lines in the overview, by group; each is a module here."""
 
+COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
 
 WITHOUT_TARGET = ("report", "doctor", "completion")
 
@@ -100,6 +112,8 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise _no_such_command(args[0])
         name, command, rest = super().resolve_command(ctx, args)
         if name in WITHOUT_TARGET and (ctx.obj or {}).get("command"):
             raise UsageError(f"{name} takes no command after --")
@@ -116,8 +130,20 @@ class Verbs(click.Group):
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for name, commands in GROUPS.items():
+            with formatter.section(name):
+                formatter.write_dl(
+                    [(f"{verb:{width}}", line) for verb, line in commands.items()]
+                )
+
+
+def _no_such_command(word: str) -> UsageError:
+    close = difflib.get_close_matches(word, COMMANDS)
+    meant = f"Did you mean {' or '.join(close)}? " if close else ""
+    return UsageError(
+        f"no such command: {word}", f"{meant}See rbtrace-py --help for all of them."
+    )
 
 
 @click.command(
@@ -218,8 +244,7 @@ def _said(error: BaseException) -> int:
     if isinstance(error, click.ClickException):
         if isinstance(error, click.NoSuchOption) and error.option_name == "--json":
             error = _json_elsewhere(error.ctx)
-        error.show()
-        return error.exit_code
+        error = _of_click(error)
     if isinstance(error, (click.Abort, Interrupted, KeyboardInterrupt)):
         click.echo("rbtrace-py: interrupted", err=True)
         return INTERRUPTED
@@ -240,6 +265,19 @@ def _of_system(error: OSError) -> RbtraceError:
     return RbtraceError(f"{place}{error.strerror or error}")
 
 
+def _of_click(error: click.ClickException) -> RbtraceError:
+    """As our own errors are: what is wrong in a line, then what to do."""
+    message = " ".join(error.format_message().split())
+    what, _, rest = message.removesuffix(".").partition(". ")
+    what = what[:1].lower() + what[1:]
+    if not isinstance(error, click.UsageError):
+        return RbtraceError(what, rest)
+    rest = rest.strip("()")
+    end = "" if not rest else " " if rest.endswith("?") else ". "
+    path = error.ctx.command_path if error.ctx is not None else "rbtrace-py"
+    return UsageError(what, f"{rest}{end}See {path} --help.")
+
+
 def _json_elsewhere(ctx: click.Context | None) -> click.UsageError:
     """The error for ``--json`` that a command has not, with where there is JSON."""
     meant = ""
@@ -248,8 +286,8 @@ def _json_elsewhere(ctx: click.Context | None) -> click.UsageError:
     elif ctx is not None:
         options = (option for each in ctx.command.params for option in each.opts)
         meant = "--format json" if "--format" in options else ""
-    hint = f" Did you mean '{meant}'?" if meant else ""
-    return click.UsageError(f"No such option '--json'.{hint}", ctx)
+    hint = f". Did you mean '{meant}'?" if meant else ""
+    return click.UsageError(f"No such option '--json'{hint}", ctx)
 
 
 def open_closed_streams() -> None:

@@ -41,11 +41,12 @@ _SIGNALLED = 128
 """What shells add to a signal's number."""
 
 _PIDS = re.compile(r"\d+(,\d+)*")
+_TIME_PART = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]*)\s*")
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A time: ``10``, ``0.5``, ``500ms``, ``2m``, ``1h``."""
+    """A time in seconds: ``10``, ``0.5``, ``500ms``, ``2m``, ``1h30m``."""
 
     name = "time"
 
@@ -54,10 +55,13 @@ class Seconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     ) -> float:
         if isinstance(value, float):
             return value
-        found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", str(value))
-        if not found or found[2] not in _UNITS:
-            self.fail(f"{value!r} is not a time; write 10, 0.5, 500ms, 2m or 1h")
-        seconds = float(found[1]) * _UNITS[found[2]]
+        text = str(value).strip()
+        parts: list[tuple[str, str]] = _TIME_PART.findall(text)
+        units = [unit for _, unit in parts]
+        is_whole = not _TIME_PART.sub("", text) and _UNITS.keys() >= set(units)
+        if not is_whole or not parts or (len(parts) > 1 and "" in units):
+            self.fail(f"{value!r} is not a time; write 10, 0.5, 500ms, 2m or 1h30m")
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
         if seconds <= 0:
             self.fail("a time must be greater than 0")
         return seconds
@@ -134,7 +138,7 @@ yes_option = click.option(
 
 limit_options = chain(
     click.option(
-        "-d", "--duration", type=Seconds(), help="Stop after TIME (10, 500ms, 2m)."
+        "-d", "--duration", type=Seconds(), help="Stop after TIME (10, 500ms, 1h30m)."
     ),
     click.option(
         "-n", "--count", type=click.IntRange(1), help="Stop after this many events."
