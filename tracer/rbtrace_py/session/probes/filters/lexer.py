@@ -40,11 +40,11 @@ _TOKEN = re.compile(
                  [^\W\d]*\w*)
     | (?P<name>[^\W\d]\w*)
     | (?P<symbol>:[^\W\d]\w*[?!]?)
-    | (?P<string>["'])
+    | (?P<string>(?P<quote>["'])(?P<body>(?:\\.|(?!(?P=quote)).)*)(?P<closing>["']?))
     | (?P<sign>==|!=|<=|>=|\^=|=~|!~|&&|\|\||[<>()!=])
     | (?P<end>\Z)
     )""",
-    re.VERBOSE,
+    re.VERBOSE | re.DOTALL,
 )
 _NUMBER = re.compile(
     r"(-?)(?:0[xX](?P<hex>[0-9a-fA-F]+(?:_[0-9a-fA-F]+)*)"
@@ -54,9 +54,9 @@ _NUMBER = re.compile(
 _UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9}
 _ESCAPE = re.compile(
     r"\\(?:x(?P<byte>[0-9a-fA-F]{2})|u(?P<code>[0-9a-fA-F]{4})"
-    r"|u\{(?P<long>[0-9a-fA-F]{1,6})\}|(?P<plain>[\\'\"abefnrtv]))"
+    r"|u\{(?P<long>[0-9a-fA-F]{1,6})\}|(?P<plain>[\\'\"abefnrtv])|)"
 )
-_PLAIN = dict(zip("\\'\"abefnrtv", b"\\'\"\a\b\x1b\f\n\r\t\v", strict=True))
+_PLAIN = dict(zip("\\'\"abefnrtv", "\\'\"\a\b\x1b\f\n\r\t\v", strict=True))
 _SPELLINGS = {"&&": "and", "||": "or", "!": "not"}
 
 
@@ -75,31 +75,29 @@ class Lexer:
         while not found or found[-1].word is not Word.END:
             match = _TOKEN.match(self._text, place)
             if match is None:
-                raise self._stray(place)
-            token, place = self._token(match)
-            found.append(token)
+                rest = self._text[place:]
+                place += len(rest) - len(rest.lstrip())
+                message = f"{self._text[place]!a} has no meaning here"
+                raise self.fail(message, place)
+            found.append(self._token(match))
+            place = match.end()
         return found
 
-    def _stray(self, place: int) -> FilterError:
-        rest = self._text[place:]
-        place += len(rest) - len(rest.lstrip())
-        return self.fail(f"{self._text[place]!a} has no meaning here", place)
-
-    def _token(self, match: re.Match[str]) -> tuple[Token, int]:
+    def _token(self, match: re.Match[str]) -> Token:
         group = match.lastgroup or ""
         text, start = match[group], match.start(group)
         if group == "number":
-            return self._number(text, start), match.end()
+            return self._number(text, start)
         if group == "symbol":
-            data = self._bounded(_encode(text[1:]), start)
-            return Token(Word.STRING, text, start, data), match.end()
+            return Token(Word.STRING, text, start, self._bounded(text[1:], start))
         if group == "string":
-            return self._string(text, start)
+            value = self._bounded(self._unescaped(match), start)
+            return Token(Word.STRING, text, start, value)
         if group == "name":
-            return Token(Word.NAME, text, start), match.end()
+            return Token(Word.NAME, text, start)
         if group == "end":
-            return Token(Word.END, "", len(self._text)), match.end()
-        return self._sign(text, start), match.end()
+            return Token(Word.END, "", len(self._text))
+        return self._sign(text, start)
 
     def _sign(self, text: str, start: int) -> Token:
         if text == "=":
@@ -139,40 +137,29 @@ class Lexer:
             raise self.fail("not a whole number of nanoseconds", start)
         return time.numerator
 
-    def _string(self, quote: str, start: int) -> tuple[Token, int]:
-        place = start + 1
-        data = bytearray()
-        while True:
-            if place >= len(self._text):
-                raise self.fail(f"a string without its closing {quote}", start)
-            if self._text[place] == quote:
-                break
-            piece, place = self._piece(place)
-            data += piece
-        text = self._text[start : place + 1]
-        value = self._bounded(bytes(data), start)
-        return Token(Word.STRING, text, start, value), place + 1
+    def _unescaped(self, string: re.Match[str]) -> str:
+        def character(escape: re.Match[str]) -> str:
+            place = string.start("body") + escape.start()
+            if escape["plain"]:
+                return _PLAIN[escape["plain"]]
+            if escape["byte"]:
+                return bytes.fromhex(escape["byte"]).decode("utf-8", "surrogateescape")
+            digits = escape["code"] or escape["long"]
+            if not digits:
+                raise self.fail("an escape that does not exist", place)
+            code = int(digits, 16)
+            if code > 0x10FFFF or 0xD800 <= code < 0xE000:
+                raise self.fail("no such character", place)
+            return chr(code)
 
-    def _piece(self, place: int) -> tuple[bytes, int]:
-        character = self._text[place]
-        if character != "\\":
-            return _encode(character), place + 1
-        match = _ESCAPE.match(self._text, place)
-        if match is None:
-            raise self.fail("an escape that does not exist", place)
-        return self._escaped(match), match.end()
+        found = _ESCAPE.sub(character, string["body"])
+        if not string["closing"]:
+            message = f"a string without its closing {string['quote']}"
+            raise self.fail(message, string.start("quote"))
+        return found
 
-    def _escaped(self, match: re.Match[str]) -> bytes:
-        if match["plain"]:
-            return bytes([_PLAIN[match["plain"]]])
-        if match["byte"]:
-            return bytes([int(match["byte"], 16)])
-        code = int(match["code"] or match["long"], 16)
-        if code > 0x10FFFF or 0xD800 <= code < 0xE000:
-            raise self.fail("no such character", match.start())
-        return chr(code).encode()
-
-    def _bounded(self, data: bytes, start: int) -> bytes:
+    def _bounded(self, text: str, start: int) -> bytes:
+        data = text.encode("utf-8", "surrogateescape")
         if 0 in data:
             raise self.fail("texts of probes never hold a NUL", start)
         if len(data) > MAX_STRING:
@@ -186,7 +173,3 @@ def _fraction(digits: str) -> Fraction:
     mantissa, _, power = digits.lower().partition("e")
     exponent = max(-40, min(int(power or 0), 40))
     return Fraction(mantissa) * Fraction(10) ** exponent
-
-
-def _encode(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
