@@ -137,5 +137,18 @@ module Tracepoint
     def stats
       Registry.counters.merge(Registry.figures)
     end
+
+    private
+
+    # Ruby's own TracePoint differs by one letter.
+    def method_missing(name, *)
+      return super unless TracePoint.respond_to?(name)
+
+      raise NoMethodError.new("Tracepoint (USDT probes) has no method '#{name}': Ruby's own class is TracePoint", name)
+    end
+
+    def respond_to_missing?(*)
+      false
+    end
   end
 end

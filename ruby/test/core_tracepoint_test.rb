@@ -12,6 +12,16 @@ class CoreTracePointTest < Minitest::Test
     assert_instance_of Module, Tracepoint
   end
 
+  def test_methods_of_the_core_class
+    %i[new trace].each do |name|
+      error = assert_raises(NoMethodError) { Tracepoint.public_send(name, :call) {} }
+      assert_match(/no method '#{name}': Ruby's own class is TracePoint/, error.message)
+      assert_equal name, error.name
+      refute_respond_to Tracepoint, name
+    end
+    assert_match(/undefined method [`']nothing'/, assert_raises(NoMethodError) { Tracepoint.nothing }.message)
+  end
+
   def test_ours_under_the_core_class
     probe = Tracepoint.define(unique, { id: Integer })
     span = Tracepoint.define_span(unique, { id: Integer })
