@@ -26,7 +26,7 @@ from targets import PARTS, Target
 
 TURNS = 5000
 """There and back again: so many fit into the ring six times."""
-NOBODY, OTHERS, OURS = "nobody looks", "others are watched", "it is watched"
+NOBODY, OTHERS, OURS = "even after tracing ends", "others are watched", "it is watched"
 
 PAIR = """
 import os, sys, time

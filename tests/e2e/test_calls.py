@@ -185,7 +185,7 @@ def test_c_methods(target: Target, trace: Trace) -> None:
 def test_what_cannot_be_undone_needs_a_yes(target: Target) -> None:
     out, err, code = run("calls", target.pid, "--c-calls")
     assert (out, code) == ("", 1)
-    assert "slower until it ends" in " ".join(err.split())
+    assert "slower until it exits" in " ".join(err.split())
     assert "--yes" in err
     assert target.step("armed") == "done no"
 
@@ -419,7 +419,7 @@ def test_it_waits_for_no_longer_than_it_traces(words: list[str], start: Start) -
     )
     _, err, code = run(*words, "-d", "300ms", *whom)
     assert code == 4
-    assert err.startswith("rbtrace-py: there is no agent in process ")
+    assert err.startswith("rbtrace-py: no agent in process ")
     assert "RUBYOPT=-rtracepoint/agent" in err
 
 
@@ -553,7 +553,7 @@ def test_what_is_dropped_is_lost(told: int, target: Target) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["-m", "a b"], "selects no method"),
+        (["-m", "a b"], "does not select a method"),
         (["-m", "String#gsub()"], "expression is missing"),
         (["-c", "nothing"], "sidekiq"),
         (["last"], "-m last"),

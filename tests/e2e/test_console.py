@@ -346,7 +346,7 @@ def test_without_an_agent() -> None:
         _, err, code = piped(target.pid, "1\n")
     finally:
         target.close()
-    assert err.startswith(f"rbtrace-py: there is no agent in process {target.pid}\n")
+    assert err.startswith(f"rbtrace-py: no agent in process {target.pid}\n")
     assert code == 4
 
 

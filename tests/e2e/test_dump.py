@@ -238,7 +238,7 @@ def test_children(root: None) -> None:
         assert [one["threads"][0]["tid"] for one in processes] == [
             one["pid"] for one in processes
         ]
-        assert "runs no Ruby" in err
+        assert "does not run Ruby" in err
     finally:
         target.close()
 
@@ -287,10 +287,10 @@ def test_a_hundred_threads(root: None) -> None:
         (["/nowhere/core"], 1, "No such file"),
         (["abc"], 1, "Give the PID of a process, or the path of a core file."),
         (["/etc/passwd"], 1, "not an ELF file"),
-        (["/bin/sh"], 1, "no core file"),
+        (["/bin/sh"], 1, "not a core file"),
         (["/etc/passwd", "--pause"], 2, "do not apply to core files"),
         (["/etc/passwd", "--symbol", "x=1"], 2, "is not known"),
-        (["/etc/passwd", "--symbol", "ruby_current_vm=z"], 2, "is no address"),
+        (["/etc/passwd", "--symbol", "ruby_current_vm=z"], 2, "is not an address"),
     ],
 )
 def test_what_cannot_be(root: None, words: list[str], code: int, text: str) -> None:
@@ -318,7 +318,7 @@ def test_no_ruby(root: None) -> None:
         finally:
             other.kill()
     assert code == 4
-    assert "runs no Ruby" in err
+    assert "does not run Ruby" in err
 
 
 def test_one_that_ended(root: None) -> None:

@@ -32,20 +32,20 @@ def define(target, name, *operands, role=0):
 @pytest.mark.parametrize(
     ("words", "without", "series", "note"),
     [
-        (["count", "shop:*", "--by", "cents"], 3, 2, "3 probes have no operand cents"),
+        (["count", "shop:*", "--by", "cents"], 3, 2, "3 probes have no argument cents"),
         (["count", "shop:*", "--by", "pid"], 0, 5, None),
         (
             ["count", "shop:*", "--by", "sku", "--filter", "cents > 1"],
             4,
             1,
-            "4 probes have no operand cents or sku",
+            "4 probes have no argument cents or sku",
         ),
-        (["values", "shop:*", "sku"], 3, 2, "3 probes have no operand sku"),
+        (["values", "shop:*", "sku"], 3, 2, "3 probes have no argument sku"),
         (
             ["latency", "shop:*", "--by", "cents"],
             1,
             1,
-            "1 probe has no operand cents and is not traced",
+            "1 probe has no argument cents and is not traced",
         ),
     ],
 )
@@ -86,14 +86,17 @@ def test_it_is_said_below_the_result(crafted, trace):
     [
         (
             ["count", "shop:*", "--by", "cents"],
-            "none of the 2 probes shop:* has an operand cents",
+            "none of the 2 probes shop:* has an argument cents",
         ),
-        (["latency", "shop:*", "--by", "cents"], "shop:work__end has no operand cents"),
+        (
+            ["latency", "shop:*", "--by", "cents"],
+            "shop:work__end has no argument cents",
+        ),
         (
             ["values", "shop:*", "cents"],
-            "none of the 2 probes shop:* has an operand cents",
+            "none of the 2 probes shop:* has an argument cents",
         ),
-        (["trace", "shop:*", "--filter", "cents > 1"], "no operand 'cents'"),
+        (["trace", "shop:*", "--filter", "cents > 1"], "no argument 'cents'"),
     ],
 )
 def test_nothing_is_left(crafted, words, said):

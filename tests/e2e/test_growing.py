@@ -258,7 +258,7 @@ def test_a_command_that_ends_before_it_has_probes(root):
     words = ["count", "x", "--", "ruby", f"-I{LIB}", "-e", "1"]
     out, err, code = run(*words)
     assert (out, code) == ("", 4)
-    assert "ended before" in err
+    assert "exited before" in err
 
 
 def test_a_cache_of_somebody_elses_is_not_used(start, trace, tmp_path):

@@ -63,7 +63,7 @@ def values(found: list[dict[str, Any]]) -> list[str]:
 
 def cost(target: Target) -> str:
     """What is said beforehand, as a pattern."""
-    words = f"rbtrace-py: a copy of process {target.pid} makes the dump, and can take"
+    words = f"rbtrace-py: a copy of process {target.pid} writes the dump; it can take"
     return words.replace(" ", r"\s+") + r"\s+up\s+to\s+[\d,]+\s+MiB\s+of[^.]*?ends\n"
 
 
@@ -197,7 +197,7 @@ def test_without_an_agent(tmp_path: Path) -> None:
         _, err, code = run("heapdump", target.pid, tmp_path / "heap")
     finally:
         target.close()
-    assert err.startswith(f"rbtrace-py: there is no agent in process {target.pid}\n")
+    assert err.startswith(f"rbtrace-py: no agent in process {target.pid}\n")
     assert code == 4
     assert list(tmp_path.iterdir()) == []
 
@@ -365,7 +365,7 @@ def test_a_copy_that_may_not_fit(
     path = tmp_path / "heap"
     _, err, found = run("heapdump", target.pid, path)
     assert "may not fit: " in err
-    assert "the copy is what the kernel ends first" in " ".join(err.split())
+    assert "the kernel kills the copy first" in " ".join(err.split())
     assert found == 1
     assert children(target.pid) == []
     assert run("heapdump", target.pid, path, "--yes")[2] == 0
@@ -401,7 +401,7 @@ def test_a_time_limit(target: Target, tmp_path: Path) -> None:
     path = tmp_path / "heap"
     _, err, code = run("heapdump", target.pid, path, "--timeout", "1ms")
     assert "the time limit of 0.001 s passed" in err
-    assert "Set another with --timeout." in err
+    assert "Set another limit with --timeout." in err
     assert code == 1
     assert list(tmp_path.iterdir()) == []
 

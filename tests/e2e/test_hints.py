@@ -69,9 +69,9 @@ def test_a_begin_where_a_span_is_wanted(start, root):
     target = start("workload.rb")
     first, rest, code = hint_of("latency", target.pid, "work__begin")
     assert first == (
-        "rbtrace-py: load:work__begin is where a span begins, and has no duration"
+        "rbtrace-py: load:work__begin is the begin of a span and has no duration"
     )
-    assert (rest, code) == ("the span is called load:work", 2)
+    assert (rest, code) == ("Use the name of the span: load:work", 2)
 
 
 def test_what_was_declined_is_not_said_again(start, root):

@@ -124,5 +124,5 @@ def test_without_an_agent(command: str) -> None:
         out, err, code = run(command, target.pid)
     finally:
         target.close()
-    assert err.startswith(f"rbtrace-py: there is no agent in process {target.pid}\n")
+    assert err.startswith(f"rbtrace-py: no agent in process {target.pid}\n")
     assert (out, code) == ("", 4)

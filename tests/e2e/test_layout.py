@@ -110,9 +110,9 @@ def test_words_that_make_no_sense(target: Target, tmp_path: Path) -> None:
     assert (code, "none/x" in err) == (1, True)
     _, err, code = run("layout", target.pid, "--ruby-version", "banana")
     assert code == 2
-    assert "no version of Ruby" in err
+    assert "not a Ruby version" in err
     _, err, code = run("layout", target.pid, "word")
     assert code == 2
     _, err, code = run("layout", os.getpid())
     assert code == 4
-    assert "runs no Ruby" in err
+    assert "does not run Ruby" in err

@@ -84,4 +84,4 @@ def test_one_that_lives_on_does_not_keep_us(target: Target, session: Calls) -> N
     until(session, lambda: session.is_over)
     assert session.unseen(1) == {"without_agent": 1, "late_processes": 0}
     (note,) = session._joining.notes()
-    assert note.endswith("(sh) runs no Ruby")
+    assert note.endswith("(sh) does not run Ruby")

@@ -205,8 +205,8 @@ def test_a_filter_of_many_operands(crafted, trace):
         assert (document["count"], document["counters"]["filtered"]) == (3, 2)
     _, err, code = run("trace", crafted.pid, "event", "--filter", f"{four} and n4 == 4")
     assert code == 2
-    assert "the filter names 5 operands, and trace has room for 4" in err
-    assert "beside 12 that are shown" in err
+    assert "the filter uses 5 arguments, but trace has space for 4" in err
+    assert "12 others are printed" in err
 
 
 def test_a_filter_and_a_key_of_all_operands(crafted, trace):
@@ -222,7 +222,7 @@ def test_a_filter_and_a_key_of_all_operands(crafted, trace):
     assert by_key(answer(tracer)) == {3: 3}
     _, err, code = run(*words, "--filter", f"{every} and tid > 0")
     assert code == 2
-    assert "the filter names 14 operands, and there is room for 13" in err
+    assert "the filter uses 14 arguments, but only 13 fit" in err
 
 
 def test_a_template(crafted, trace):

@@ -205,7 +205,7 @@ def test_selectors(target: Target, trace: Trace) -> None:
 def test_what_is_no_selector(target: Target) -> None:
     _, err, code = run("latency", target.pid, "-m", "Order.x.y")
     assert code == 2
-    assert "'Order.x.y' selects no method" in err
+    assert "'Order.x.y' does not select a method" in err
 
 
 def test_c_methods_are_asked_for(target: Target, trace: Trace) -> None:
@@ -217,7 +217,7 @@ def test_c_methods_are_asked_for(target: Target, trace: Trace) -> None:
     assert "add --c-calls to see methods written in C" in err
     _, err, code = run(*words, "--c-calls")
     assert code == 1
-    assert "--yes does it nevertheless" in err
+    assert "Use --yes to do it anyway" in err
     tracer = trace(*words, "--c-calls", "--yes")
     step(target, "none")
     out, err, code = tracer.finish()
@@ -231,9 +231,9 @@ def test_what_cannot_be_grouped(target: Target) -> None:
     _, err, code = run("count", target.pid, "method", "--filter", "pid > 1")
     assert (code, "does not support --filter" in err) == (2, True)
     _, err, code = run("latency", target.pid, "object")
-    assert (code, "object takes no time" in err) == (2, True)
+    assert (code, "object has no duration" in err) == (2, True)
     _, err, code = run("count", target.pid, "method", "shop:checkout")
-    assert (code, "ask for them in two commands" in err) == (2, True)
+    assert (code, "Use two commands" in err) == (2, True)
 
 
 def test_what_only_rubys_own_probes_know(target: Target) -> None:
@@ -258,7 +258,7 @@ def test_what_only_rubys_own_probes_know(target: Target) -> None:
 def test_what_is_not_shown_one_by_one(target: Target, word: str, instead: str) -> None:
     out, err, code = run("trace", target.pid, word)
     assert (out, code) == ("", 2), err
-    assert "trace shows probes and raise" in err
+    assert "trace works on probes and raise" in err
     assert instead in err
 
 
@@ -297,23 +297,23 @@ def test_it_says_who_tells(target: Target, trace: Trace) -> None:
         step(target, "raise")
         out, err, _ = tracer.finish()
         assert json.loads(out)["count"] == 30
-        assert "raise: from Ruby's own probes" in err
+        assert "raise: from Ruby's built-in probes" in err
 
 
 def test_without_an_agent(start: Start, trace: Trace) -> None:
     target = start("methods.rb", "bare")
     _, err, code = run("latency", target.pid, "method")
     assert code == 4
-    assert "nobody tells of method" in err
-    assert "has no agent" in err
+    assert "cannot trace method" in err
+    assert "no agent in process" in err
     assert "rbtrace-py attach" in err
     if has_ruby_probes():
-        assert "say nothing by themselves since Ruby 2.5" in err
+        assert "are silent by default since Ruby 2.5" in err
         tracer = trace("count", target.pid, "raise", "--by", "class", "--json")
         step(target, "raise")
         out, err, _ = tracer.finish()
         assert counted(json.loads(out)) == {"Work::Refused": 30}
-        assert "raise: from Ruby's own probes" in err
+        assert "raise: from Ruby's built-in probes" in err
 
 
 def test_selectors_are_never_left_out(target: Target, start: Start) -> None:
@@ -321,14 +321,14 @@ def test_selectors_are_never_left_out(target: Target, start: Start) -> None:
     for words in (("latency", "-m", "Order#total"), ("count", "method", "--c-calls")):
         _, err, code = run(words[0], target.pid, *words[1:], "--via", "probes")
         assert code == 2
-        assert "is for the agent's hook" in err
+        assert "needs the agent's hook" in err
         assert "--filter" in err
     bare = start("methods.rb", "bare")
     _, err, code = run("count", bare.pid, "gc", "-m", "Order#total", "--subprocesses")
     assert (code, "no agent" in " ".join(err.split())) == (4, True), err
     named = start("named.rb")
     _, err, code = run("count", named.pid, "method", "-m", "Order#total")
-    assert (code, "none of these is the agent's" in err) == (2, True)
+    assert (code, "the agent provides none of these" in err) == (2, True)
 
 
 @pytest.mark.rubies
@@ -545,7 +545,7 @@ def test_call_trees_in_other_formats(
 def test_call_trees_take_an_agent(start: Start) -> None:
     target = start("methods.rb", "bare")
     _, err, code = run("stacks", target.pid, "--calls")
-    assert (code, "there is no agent" in err) == (4, True)
+    assert (code, "no agent in process" in err) == (4, True)
     _, err, code = run("stacks", target.pid, "-m", "Order.")
     assert (code, "need --calls" in err) == (2, True)
 
@@ -582,7 +582,7 @@ def test_exceptions(each: Running, trace: Trace) -> None:
     out, err, code = tracer.finish()
     _, said, _ = run("eval", each.pid, "1")
     assert (code, said) == (0, "")
-    assert "raise: by the agent" in err
+    assert "raise: from the agent" in err
     *events, end = map(json.loads, out.splitlines())
     assert (end["count"], end["lost"]) == (30, 0)
     (arguments,) = {tuple(event["arguments"].items()) for event in events}
@@ -808,8 +808,8 @@ def test_method_probes_are_made_to_speak(
     out, err, _ = tracer.finish(number)
     if number == signal.SIGINT:
         assert counted(json.loads(out))["fib"] == FIB_15
-        assert "method: from Ruby's own probes" in err
-        assert "the agent has Ruby's method probes speak" in err
+        assert "method: from Ruby's built-in probes" in err
+        assert "the agent enables Ruby's method probes" in err
     # Nothing of it stays.
     code = "Thread.pass while ObjectSpace.each_object(TracePoint).any?(&:enabled?)"
     assert run("eval", target.pid, code)[0] == "nil\n"
@@ -830,4 +830,4 @@ def test_method_probes_without_an_agent(start: Start, trace: Trace) -> None:
     step(target, "fib")
     out, err, _ = tracer.finish()
     assert json.loads(out)["count"] == 0
-    assert "Ruby's method probes say nothing unless something asks" in err
+    assert "are silent unless something enables" in err

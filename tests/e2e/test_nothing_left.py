@@ -193,7 +193,7 @@ def test_of_words_that_select_nothing(
 ) -> None:
     before = watched.snapshot()
     out, err, code = begin(f"{words} -m No::Such::", watched).result()
-    assert "'No::Such::' selects no method" in err
+    assert "'No::Such::' does not select a method" in err
     assert (out, code) == ("", 2)
     watched.comes_to(before)
 

@@ -107,9 +107,7 @@ def test_a_parent_without_an_agent_is_left_out(
     served = Counter(workers_alone.ask() for _ in range(10))
     out, err, code = tracer.finish()
     assert code == 0, err
-    assert f"skipping process {pid}: there is no agent in process" in " ".join(
-        err.split()
-    )
+    assert f"skipping process {pid}: no agent in process" in " ".join(err.split())
     if words[0] == "calls":
         events = map(json.loads, out.splitlines()[:-1])
         called = Counter(e["pid"] for e in events if e["method"].startswith("Web#"))

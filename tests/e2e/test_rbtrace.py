@@ -128,7 +128,7 @@ def test_without_an_agent() -> None:
         _, err, code = run("rbtrace", "-p", target.pid, "-i")
     finally:
         target.close()
-    assert f"there is no agent in process {target.pid}" in err
+    assert f"no agent in process {target.pid}" in err
     assert code == 4
 
 

@@ -245,7 +245,7 @@ def test_a_child_that_becomes_a_ruby_joins(start: START, trace: TRACE) -> None:
     until(tracer, f"[pid {pid}];[main, tid {pid}];[sleeping];{SECOND}")
     _, err, code = tracer.finish()
     assert code == 0, err
-    assert f"process {pid} (sh) runs no Ruby" in err
+    assert f"process {pid} (sh) does not run Ruby" in err
 
 
 def test_children_on_a_cpu_are_seen_there(start: START, root: None) -> None:

@@ -15,7 +15,7 @@ from processes import LIB, TARGETS
 PROGRAM = str(TARGETS / "start.rb")
 ONLY = ("-m", "first", "-m", "second")
 PATIENT = ("--timeout", "60s")
-LATE = "did not wait until it was traced"
+LATE = "did not wait for tracing"
 WHOLE = """\
 Object#first
   Object#second <>

@@ -239,8 +239,8 @@ WITHOUT_BCC = (
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({}, "it is not installed"),
-        ({"bcc.py": ""}, "bcc.py is PyPI's bcc, another program"),
+        ({}, "not installed"),
+        ({"bcc.py": ""}, "bcc.py is PyPI's bcc, a different program"),
         ({"bcc/__init__.py": "print(1)"}, "__init__.py is PyPI's bcc"),
         (
             {
@@ -294,8 +294,8 @@ def test_root_without_its_rights(start, root, taken, said):
     ("words", "said", "code"),
     [
         (["count", "tick", "--filter", "id > "], "expected a name or a constant", 2),
-        (["count", "tick", "--filter", "id > 3 and (n == 1"], "never closed", 2),
-        (["latency", "a..b*"], "a pair is of two names", 2),
+        (["count", "tick", "--filter", "id > 3 and (n == 1"], "not closed", 2),
+        (["latency", "a..b*"], "a pair consists of two names", 2),
         (["latency"], "span or pair of probes", 2),
         (["values", "tick"], "missing arguments: a probe and the name of one", 2),
     ],

@@ -140,7 +140,7 @@ class Busy:
         try:
             count = self.thread.call(self._function, 0, LIMIT, buffer, lines, room=room)
         except Fault:
-            # An innermost frame's stale pc is no address in its code.
+            # An innermost frame's stale pc is not an address in its code.
             found.unanswered += 1
             lines = 0
             count = self.thread.call(self._function, 0, LIMIT, buffer, 0, room=room)

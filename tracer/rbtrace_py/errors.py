@@ -28,7 +28,7 @@ class TooManyFiles(RbtraceError):
     def __init__(self, what: str) -> None:
         super().__init__(
             f"{what}: too many open files",
-            "rbtrace-py may open too few (RLIMIT_NOFILE): `ulimit -n 4096` before it",
+            "Raise the limit of open files (RLIMIT_NOFILE) first: `ulimit -n 4096`",
         )
 
 

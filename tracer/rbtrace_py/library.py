@@ -122,7 +122,7 @@ def attach(
         raise UsageError(f"no mode {mode!r}", f"there are {', '.join(modes)}")
     wanted = [pids] if isinstance(pids, int) else list(pids)
     if not wanted:
-        raise UsageError("no process was named")
+        raise UsageError("no process given")
     options = SamplingOptions(rate, SamplingMode(mode), idle, pause, ruby_version)
     return Sampler(Targets.from_pids(wanted, subprocesses), options)
 

@@ -169,7 +169,9 @@ def test_busy(agent: FakeAgent) -> None:
     agent.answers["arm"] = {"code": "busy", "message": "armed by process 5"}
     with pytest.raises(AgentError, match="armed by process 5") as caught:
         arm()
-    assert caught.value.hint.startswith("end that first, or both: rbtrace-py detach ")
+    assert caught.value.hint.startswith(
+        "End that session first, or end both: rbtrace-py detach "
+    )
 
 
 Damage = Callable[[FakeAgent], None]

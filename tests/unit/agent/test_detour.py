@@ -380,7 +380,7 @@ def test_a_stack_without_room(program: str) -> None:
                 )
                 led.stop()
 
-            with pytest.raises(Busy, match="no room"):
+            with pytest.raises(Busy, match="no free space"):
                 in_a_thread(work)
         os.kill(target.pid, signal.SIGUSR1)
         assert read_line(target.process.stdout) == "wrong 0"

@@ -89,7 +89,7 @@ def test_no_compiler(
     cache: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(cache.parents[1]))
-    with pytest.raises(NotBuilt, match="no C compiler here"):
+    with pytest.raises(NotBuilt, match="no C compiler found"):
         hook()
 
 

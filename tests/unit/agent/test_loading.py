@@ -194,7 +194,7 @@ def test_a_text_that_is_not_ours() -> None:
         )
         with pytest.raises(MalformedAnswer, match="another text"):
             Agent(process, int(value(target.pid, code)))
-        with pytest.raises(MalformedAnswer, match="without the text"):
+        with pytest.raises(MalformedAnswer, match="without proof"):
             Agent(process, 0)
         assert value(target.pid, "6 * 7") == "42"
 
@@ -292,7 +292,7 @@ def test_it_becomes_another_program(step: str) -> None:
             assert target.step() == "other"
 
     try:
-        other = pytest.raises(RbtraceError, match=r"runs another program now$")
+        other = pytest.raises(RbtraceError, match=r"now runs another program$")
         with Process(target.pid) as process, other:
             attach(process, silent, LIMIT, at=at)
         assert target.step() == "right"

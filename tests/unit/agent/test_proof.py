@@ -189,7 +189,7 @@ def ask(pid: int) -> str:
 def test_our_client_without_consent(start: Start) -> None:
     target = start(NOT_DUMPABLE, has_own_place=False)
     said = run_apart(lambda: ask(target.pid), become(USER))
-    assert said.startswith("NotPermitted: the agent lets in who may read its process's")
+    assert said.startswith("NotPermitted: the agent only answers users who may")
     assert "it is not dumpable" in said
     assert "TRACEPOINT_AGENT=observe, trace or eval" in said
 
@@ -231,7 +231,7 @@ def test_a_proof_that_another_process_passes_on(
         said = ask(target.pid)
     finally:
         target.close()
-    assert said.startswith("NotPermitted: another process passes on what is said to")
+    assert said.startswith("NotPermitted: another process relays messages to")
 
 
 def test_only_the_text_of_a_proof_is_told() -> None:

@@ -163,7 +163,7 @@ def test_appending_behind_a_cut(path: Path) -> None:
 
 def test_appending_to_what_is_no_recording(path: Path) -> None:
     path.write_text("precious words\n")
-    with pytest.raises(BadRecording, match="no recording"):
+    with pytest.raises(BadRecording, match="not a recording"):
         write(path, shop(1), append=True)
     assert path.read_text() == "precious words\n"
 
@@ -178,7 +178,7 @@ def test_appending_another_unit(path: Path) -> None:
 def test_two_writers_do_not_mix(path: Path) -> None:
     with RecordingWriter(path, META) as writer:
         writer.add(sample("a"))
-        with pytest.raises(BadRecording, match="being written"):
+        with pytest.raises(BadRecording, match="is writing"):
             RecordingWriter(path, META, append=True)
     assert len(list(Recording(path))) == 1
 
@@ -413,7 +413,7 @@ def test_kill_9(path: Path) -> None:
 def test_no_recording(path: Path) -> None:
     for data in (b"", b"hello", b"\x89RBTREC\n", b"\x7fELF" + bytes(100)):
         path.write_bytes(data)
-        with pytest.raises(BadRecording, match="is no recording"):
+        with pytest.raises(BadRecording, match="is not a recording"):
             Recording(path)
 
 

@@ -48,7 +48,7 @@ def test_the_others_are_shown(
 def test_what_was_asked_wrongly_is_wrong_for_all(
     say: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    error = UsageError("'x' is no version of Ruby")
+    error = UsageError("'x' is not a Ruby version")
     with subprocess.Popen(["sleep", "60"]) as other:
         monkeypatch.setattr(command, "dump", dumps_but(os.getpid(), error))
         said = say("dump", f"{other.pid},{os.getpid()}")

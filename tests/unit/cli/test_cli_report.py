@@ -95,7 +95,7 @@ def test_a_thread_that_is_not_there(
     assert (done.returncode, done.stdout) == (4, "")
     assert done.stderr.splitlines() == [
         f"rbtrace-py: there is no {said} in one.rbrec",
-        f"  it has {has}",
+        f"  It has {has}",
     ]
     assert output.read_text() == "before"
     both = report("--diff", "one.rbrec", "two.rbrec", *words.split(), folder=folder)
@@ -108,7 +108,7 @@ def test_of_many_threads_ten_are_told() -> None:
     found = Filters("zz").missing("a", threads)
     assert found is not None
     names = [rf"{number:02}\x1b[31m\xff" for number in range(10)]
-    assert found.hint == f"it has {', '.join(names)}, and 2 more"
+    assert found.hint == f"It has {', '.join(names)}, and 2 more"
     assert Filters("11").missing("a", threads) is None
     assert Filters("zz").missing("a", []) is None
 
@@ -185,7 +185,7 @@ def test_a_cut_recording_is_said(folder: Path) -> None:
     (folder / "cut.rbrec").write_bytes(data[:-30])
     done = report("cut.rbrec", folder=folder)
     assert done.returncode == 0
-    assert "cut.rbrec is damaged (the last block is cut)" in done.stderr
+    assert "cut.rbrec is damaged (the last block is incomplete)" in done.stderr
     # All but the block that says it is the end.
     (folder / "cut.rbrec").write_bytes(data[:-20])
     done = report("cut.rbrec", folder=folder)
@@ -254,12 +254,20 @@ def test_diff_of_latencies(folder: Path) -> None:
     ("words", "code", "said"),
     [
         (("no.rbrec",), 1, "no.rbrec: No such file or directory"),
-        (("text",), 1, "text is no recording"),
+        (("text",), 1, "text is not a recording"),
         (("new.rbrec",), 1, "new.rbrec is of version 9.0"),
         (("one.rbrec", "two.rbrec"), 2, "Give one file, or two with --diff"),
         (("--diff", "one.rbrec"), 2, "--diff needs two files"),
-        (("--diff", "one.rbrec", "text"), 1, "no recording, and no result of latency"),
-        (("--diff", "text", "text"), 1, "text is no recording, and no result"),
+        (
+            ("--diff", "one.rbrec", "text"),
+            1,
+            "neither a recording nor a latency result",
+        ),
+        (
+            ("--diff", "text", "text"),
+            1,
+            "text is neither a recording nor a latency result",
+        ),
         (("--diff", "one.rbrec", "ns.rbrec"), 2, "different units"),
         (
             ("--diff", "one.rbrec", "two.rbrec", "--format", "pprof"),

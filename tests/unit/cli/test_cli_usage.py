@@ -73,7 +73,7 @@ def test_not_a_pid(command: str, word: str, say: Callable) -> None:
     assert said.code == 2
     assert said.err.splitlines() == [
         f"rbtrace-py: {word!r} is not a pid",
-        "  a target is PID or PID,PID…, or use --ps REGEX, or -- COMMAND…",
+        "  A target is PID, PID,PID…, --ps REGEX, or -- COMMAND…",
     ]
 
 
@@ -99,7 +99,7 @@ def test_a_zombie_is_named_for_what_it_is(say: Callable) -> None:
     said = say("probes", str(process.pid))
     process.wait()
     assert said.code == 4
-    assert "has ended" in said.err
+    assert "has exited" in said.err
 
 
 def test_one_bad_pid_of_several(say: Callable) -> None:

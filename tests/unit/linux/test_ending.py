@@ -41,7 +41,7 @@ def ending() -> Iterator[Process]:
 
 
 def test_it_is_said_to_have_ended(ending: Process) -> None:
-    """And not that it runs no Ruby, which nobody can know any more."""
+    """And not that it does not run Ruby, which nobody can know any more."""
     assert ending.alive()
     assert ending.is_ending()
     assert mappings(ending) == []

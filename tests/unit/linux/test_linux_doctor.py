@@ -123,9 +123,9 @@ def test_knobs(kernel: Kernel) -> None:
     [
         (None, f"of processes of user {os.geteuid()} (no CAP_SYS_PTRACE)"),
         (0, f"of processes of user {os.geteuid()} (no CAP_SYS_PTRACE)"),
-        (1, "only of programs that are started with `-- COMMAND` (no CAP_SYS_PTRACE)"),
-        (2, "of no process: Yama forbids it (no CAP_SYS_PTRACE)"),
-        (3, "of no process: see Yama"),
+        (1, "only of programs started with `-- COMMAND` (no CAP_SYS_PTRACE)"),
+        (2, "of no process (Yama) (no CAP_SYS_PTRACE)"),
+        (3, "of no process (Yama)"),
     ],
 )
 def test_whose_stacks(kernel: Kernel, scope: int | None, text: str) -> None:

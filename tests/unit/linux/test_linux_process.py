@@ -73,7 +73,7 @@ def test_a_reused_pid_is_another_process(target: Path) -> None:
 
 @pytest.mark.parametrize("pid", [0, -1, 1 << 22, 1 << 31, 1 << 70])
 def test_no_such_process(pid: int) -> None:
-    with pytest.raises(NoSuchTarget, match=f"no process {pid}") as caught:
+    with pytest.raises(NoSuchTarget, match=f"there is no process {pid}") as caught:
         Process(pid)
     assert caught.value.hint
 
@@ -101,7 +101,7 @@ def test_a_kernel_thread() -> None:
     stat = Path("/proc/2/stat")
     if not stat.exists() or b"(kthreadd)" not in stat.read_bytes():
         pytest.skip("the kernel's threads are not to be seen here")
-    with pytest.raises(NoSuchTarget, match="thread of the kernel"):
+    with pytest.raises(NoSuchTarget, match="kernel thread"):
         Process(2)
 
 

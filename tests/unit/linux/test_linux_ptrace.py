@@ -380,7 +380,7 @@ def test_of_another_user(
 ) -> None:
     with running(program, counts.path, "n") as target:
         text = as_user(public_copy, EXPLAIN, target.pid)
-    assert "it belongs to user root | run as root" in text
+    assert "it belongs to user root | Run as root" in text
 
 
 def test_not_dumpable(root: None, public_copy: PublicCopy) -> None:
@@ -401,7 +401,11 @@ def test_not_dumpable(root: None, public_copy: PublicCopy) -> None:
 
 @pytest.mark.parametrize(
     ("scope", "text"),
-    [(0, "security module"), (1, "children only"), (2, "without CAP_SYS_PTRACE")],
+    [
+        (0, "security module"),
+        (1, "only for child processes"),
+        (2, "without CAP_SYS_PTRACE"),
+    ],
 )
 def test_yama(scope: int, text: str) -> None:
     """The file may not be there on this kernel: what it says is put in its place."""

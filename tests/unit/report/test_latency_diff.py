@@ -103,7 +103,7 @@ BOMB = base64.b64encode(bytes(8) + zlib.compress(bytes(1 << 26))).decode()
     ],
 )
 def test_what_is_none_is_said(tmp_path: Path, text: str) -> None:
-    with pytest.raises(BadRecording, match="no recording, and no result of latency"):
+    with pytest.raises(BadRecording, match="neither a recording nor a latency result"):
         read(tmp_path, text)
 
 

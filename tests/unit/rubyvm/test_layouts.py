@@ -287,9 +287,7 @@ def test_4_0_6_moved_what_stands_behind_two_additions() -> None:
 def test_an_unknown_version_names_the_nearest(version: str, near: str) -> None:
     with pytest.raises(UnknownRuby) as caught:
         table_for(version)
-    assert str(caught.value) == (
-        f"Ruby {version} is not among the versions that are known"
-    )
+    assert str(caught.value) == (f"unsupported version: Ruby {version}")
     assert f"--ruby-version {near} " in caught.value.hint
 
 
@@ -297,7 +295,7 @@ def test_an_unknown_version_names_the_nearest(version: str, near: str) -> None:
 def test_what_is_no_version(version: str) -> None:
     with pytest.raises(UnknownRuby) as caught:
         table_for(version)
-    assert "is no version of Ruby" in str(caught.value)
+    assert "is not a Ruby version" in str(caught.value)
     assert len(str(caught.value)) < 100
 
 

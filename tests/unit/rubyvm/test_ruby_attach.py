@@ -143,7 +143,7 @@ def test_a_vm_that_is_still_being_made(
         ec = roots.read_word(memory, main + offsets.th_ec)
         words += [main + offsets.th_ec, ec + offsets.ec_vm_stack]
     for word in words:
-        with pytest.raises(VmNotStarted, match="still making"):
+        with pytest.raises(VmNotStarted, match="still starting"):
             attach(ruby, source=Origin.TABLE, memory=Empty(ruby.pid, word))
     with closing(find_ruby(ruby)) as file:
         pointer = roots.find_vm_pointer(memory, file).address
@@ -188,13 +188,13 @@ def test_a_saved_layout_is_trusted_most(
     assert found.layout.offsets == plain.layout.offsets
     assert found.layout.origins["th_vm"] is not Origin.FILE
     assert found.notes == (
-        f"the saved layout is of another build of Ruby {plain.version.text}",
+        f"the saved layout is from another build of Ruby {plain.version.text}",
     )
     for name, size in (("cfp_size", 0), ("cfp_size", 4), ("line_size", 0)):
         lying = replace(saved, offsets={**saved.offsets, name: size})
         found = attach(ruby, saved=lying)
         assert found.layout.offsets == plain.layout.offsets
-    with pytest.raises(UsageError, match="the saved layout is of Ruby 1"):
+    with pytest.raises(UsageError, match="the saved layout is for Ruby 1"):
         attach(ruby, saved=replace(saved, version="1.8.7"))
 
 
@@ -298,7 +298,7 @@ def test_a_forced_version(started: Start) -> None:
         assert attach(process, "3.1").version.text == "3.1.0"
         with pytest.raises(UnknownRuby, match=r"Ruby 9\.9\.9"):
             attach(process, "9.9.9", source=Origin.TABLE)
-        with pytest.raises(UsageError, match="no version"):
+        with pytest.raises(UsageError, match="not a Ruby version"):
             attach(process, "banana")
 
 

@@ -87,7 +87,7 @@ def test_a_no_that_is_raised() -> None:
         raise NotConfirmed("nothing was attached")
 
     agreement = Confirmation(agree)
-    for hint in ("", "--yes does it nevertheless"):
+    for hint in ("", "Use --yes to do it anyway"):
         with pytest.raises(NotConfirmed) as raised:
             agreement.ask(["text"])
         assert raised.value.hint == hint

@@ -47,17 +47,17 @@ def test_the_cost(room: Any) -> None:
 @pytest.mark.parametrize("collects", [False, True])
 def test_there_is_room(free: int | None, collects: bool, room: Any) -> None:
     room(free, ends_together=True)
-    assert "makes the dump" in check(collects)
+    assert "writes the dump" in check(collects)
 
 
 def test_there_may_be_room(room: Any) -> None:
     room(MOST - 1)
     assert "may not fit: 103 MiB are free for it; raise the limit" in check()
-    assert "makes the dump" in check(is_agreed=True)
+    assert "writes the dump" in check(is_agreed=True)
     room(LEAST)
-    assert "makes the dump" in check(is_agreed=True)
+    assert "writes the dump" in check(is_agreed=True)
     assert "without --gc it takes less" in check(collects=True)
-    assert "makes the dump" in check(collects=True, is_agreed=True)
+    assert "writes the dump" in check(collects=True, is_agreed=True)
 
 
 @pytest.mark.parametrize("is_agreed", [False, True])

@@ -37,8 +37,8 @@ def test_lists(text: str, expressions: list[str]) -> None:
     ("text", "why"),
     [
         ("(", "'\\)' is missing at its end"),
-        ("(a, [b)", "'\\)' closes nothing"),
-        ("(a]", "'\\]' closes nothing"),
+        ("(a, [b)", "unmatched '\\)'"),
+        ("(a]", "unmatched '\\]'"),
         ("('a)", "a quote is missing"),
         ("()", "an expression is missing"),
         ("(a,,b)", "an expression is missing"),

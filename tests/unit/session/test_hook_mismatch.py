@@ -19,7 +19,7 @@ from rbtrace_py.session.methods.tables import Methods
 from rbtrace_py.session.targets.targets import Targets
 from rubies import HERE, Running
 
-TEXT = "disarmed itself: it reads the method of a frame otherwise than this Ruby does"
+TEXT = "disarmed itself: it does not find the method of a frame where this Ruby has it"
 
 
 @pytest.fixture

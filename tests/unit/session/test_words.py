@@ -45,7 +45,7 @@ def test_a_bare_name_is_not_the_agents_own(word: str, found: list[str]) -> None:
         ("values", "method_entry", "did you mean ruby:method__entry?"),
         ("count", "frais", "did you mean raise, ruby:raise?"),
         ("count", "frist", "did you mean ruby:raise?"),
-        ("count", "shop", "`rbtrace-py probes PID` lists what there is"),
+        ("count", "shop", "`rbtrace-py probes PID` lists all probes"),
     ],
 )
 def test_what_may_have_been_meant(command: str, word: str, hint: str) -> None:
@@ -53,5 +53,5 @@ def test_what_may_have_been_meant(command: str, word: str, hint: str) -> None:
 
 
 def test_nothing_to_be_meant() -> None:
-    hint = "the process has no USDT probes at all"
+    hint = "the process has no USDT probes"
     assert unknown_probe("shop", PROBES[:2]).hint == hint

@@ -67,8 +67,8 @@ class HookMismatch(RbtraceError):
     def __init__(self, pid: int, mismatch: int) -> None:
         what = _MISMATCHES.get(mismatch, "something")
         super().__init__(
-            f"the agent's hook in process {pid} disarmed itself: it reads {what}"
-            " otherwise than this Ruby does",
+            f"the agent's hook in process {pid} disarmed itself: it does not find"
+            f" {what} where this Ruby has it",
             "Use `stacks`, `top` and `dump`, which need no hook, and report the version"
             f" of Ruby and what `rbtrace-py layout {pid}` prints.",
         )
@@ -159,7 +159,7 @@ class Scale:
             self._ns = self._ticks = 1
         least, most = _SCALES
         if self._ticks <= 0 or not least < self._ns / self._ticks < most:
-            raise BrokenAgent("the agent's clock does not go forward as a clock does")
+            raise BrokenAgent("the agent's clock is not monotonic")
 
     def to_ns(self, ticks: int) -> int:
         """CLOCK_MONOTONIC at ``ticks``, in the target's time namespace."""
@@ -218,7 +218,7 @@ class Armed(Closing):
         if what.cpu and self.shares_natives:
             raise Unsupported(
                 f"threads of process {self._process.pid} share native threads"
-                " (RUBY_MN_THREADS=1): what time a call was on a CPU cannot be told"
+                " (RUBY_MN_THREADS=1): on-CPU times of calls are unknown"
             )
         if hello.get("native") is not True:
             raise Unsupported(
@@ -229,13 +229,13 @@ class Armed(Closing):
         reply = self._agent.call("arm", what.arguments(), seconds)
         files = self._agent.take_files()
         if len(files) != 2:
-            raise MalformedAnswer("it armed, but sent no memory")
+            raise MalformedAnswer("no shared memory was sent")
         self.shared = SharedMemory(*files)
         header = self.shared.header
         if header.methods.capacity > what.max_methods:
-            raise MalformedAnswer("room for more methods than it was asked for")
+            raise MalformedAnswer("more methods than requested")
         if header.mode is not what.mode:
-            raise MalformedAnswer("it armed something else than it was asked for")
+            raise MalformedAnswer("something else was armed than requested")
         self.overhead = tuple(_texts(reply.get("overhead")))
         self.held = reply.get("held") is True
         before = time.time_ns()

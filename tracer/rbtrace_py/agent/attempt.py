@@ -83,7 +83,7 @@ class Attempts:
             self._lead(self._preregister, is_waking=False)
             number = self._number()
         if number is None:
-            raise refuse(self._process, "its Ruby has no room for a postponed job")
+            raise refuse(self._process, "its Ruby has no free slot for a postponed job")
         trigger = self._ruby.trigger or 0
         self._lead(lambda text: (trigger, number), is_waking=True)
 
@@ -196,7 +196,7 @@ class Attempts:
             raise refuse(
                 self._process,
                 f"it cannot map {ROOM_SIZE} bytes for the code",
-                f"raise its limit of memory: prlimit --pid {self._process.pid} --as=…",
+                f"Raise its memory limit: prlimit --pid {self._process.pid} --as=…",
             ) from None
 
     def _wake(self, detour: Detour, caught: set[int]) -> None:

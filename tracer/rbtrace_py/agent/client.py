@@ -58,16 +58,16 @@ class AgentError(RbtraceError):
         message = str(reply.get("message")).encode()
         hint = ""
         if self.code == "busy":
-            hint = f"end that first, or both: rbtrace-py detach {pid} --yes"
+            hint = f"End that session first, or end both: rbtrace-py detach {pid} --yes"
         elif self.code == "untested":
             hint = (
-                "Set RBTRACE_UNTESTED_RUBY=1 to arm it all the same: it disarms itself"
-                " where what it reads first is not what Ruby says."
+                "Set RBTRACE_UNTESTED_RUBY=1 to arm it anyway: it disarms itself"
+                " if what it reads contradicts Ruby."
             )
         elif self.code == "system" and reply.get("errno") == errno.EFBIG:
             hint = (
-                "its limit for files holds for the agent's memory, too (RLIMIT_FSIZE,"
-                f" ulimit -f): prlimit --pid {pid} --fsize=unlimited"
+                "The process's file size limit (RLIMIT_FSIZE, ulimit -f) applies"
+                f" to the agent's memory: prlimit --pid {pid} --fsize=unlimited"
             )
         super().__init__(f"process {pid}: {safe_text(message, _MESSAGE_LIMIT)}", hint)
 
@@ -169,7 +169,7 @@ class Agent(Closing):
                 ahead = protocol.pack_request(self._number + 2, proof)
             offer = self._call("hello", arguments, HELLO_SECONDS, {}, ahead)
             if offer.get("version") != protocol.VERSION:
-                raise BrokenAgent("the agent speaks another version of the protocol")
+                raise BrokenAgent("the agent uses another version of the protocol")
             if ahead:
                 if offer.get("address") != address:
                     raise MalformedAnswer("the address of another text")
@@ -187,8 +187,8 @@ class Agent(Closing):
                 raise gone(self._process.pid) from None
             raise NotPermitted(
                 f"the agent in process {self._process.pid} hung up",
-                "it answers to its own user and to root, as its user namespace"
-                " sees them",
+                "It answers only its own user and root, as seen from its user"
+                " namespace",
             ) from None
 
     def _call(
@@ -220,7 +220,7 @@ class Agent(Closing):
             is_error = head.type is FrameType.ERROR
             of_nobody = is_error or head.type is FrameType.EVENT or _is_map(head)
             if head.request != self._number and not (of_nobody and head.request == 0):
-                raise MalformedAnswer("it is to another request")
+                raise MalformedAnswer("an answer to another request")
             if head.type is FrameType.DATA:
                 size = bounds[head.request].size
                 self._take(head, payload, long[head.request], size, sinks)
@@ -237,7 +237,7 @@ class Agent(Closing):
 
     def _hear(self, event: Map) -> None:
         if len(self.events) == _MOST_EVENTS:
-            raise MalformedAnswer("events without end")
+            raise MalformedAnswer("too many events")
         self.events.append(event)
 
     def _take(
@@ -247,11 +247,11 @@ class Agent(Closing):
         channel = Channel(head.flags)
         if channel is Channel.MAP:
             if len(long) + len(payload) > size:
-                raise MalformedAnswer(f"it is longer than {size} bytes")
+                raise MalformedAnswer(f"longer than {size} bytes")
             long += payload
             return
         if channel not in sinks:
-            raise MalformedAnswer("data that nobody asked for")
+            raise MalformedAnswer("unrequested data")
         sinks[channel](payload)
 
     def _frame(self, deadline: float) -> tuple[Head, bytes]:
@@ -293,7 +293,7 @@ class Agent(Closing):
                 files.frombytes(rights[: len(rights) // 4 * 4])
                 self._files += files
         if len(self._files) > _MOST_FILES:
-            raise MalformedAnswer("files that nobody asked for")
+            raise MalformedAnswer("unrequested file descriptors")
         return data
 
     def _send(self, data: bytes, deadline: float) -> None:
@@ -325,9 +325,9 @@ class Agent(Closing):
         if not process.alive():
             return gone(process.pid)
         if _is_stopped(process):
-            hint = f"it is stopped; continue it: kill -CONT {process.pid}"
+            hint = f"It is stopped; continue it: kill -CONT {process.pid}"
         else:
-            hint = "it may be in a C function that keeps Ruby's lock (GVL); try again"
+            hint = "It may be in a C function that holds the GVL; try again"
         return BrokenAgent(f"the agent in process {process.pid} does not answer", hint)
 
     def ended(self) -> RbtraceError:
@@ -335,7 +335,7 @@ class Agent(Closing):
         process = self._process
         hung_up = f"the agent in process {process.pid} hung up"
         if not process.is_ending() and process.program not in (self._program, b""):
-            return AnotherProgram(f"{hung_up}: it runs another program now")
+            return AnotherProgram(f"{hung_up}: it now runs another program")
         # Or it ends in an orderly way, and its agent before it.
         if process.is_ending() or process.wait(_ENDING_SECONDS):
             return gone(process.pid)

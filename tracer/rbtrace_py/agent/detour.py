@@ -103,7 +103,7 @@ class Detour:
         self._registers = self._tracee.registers()
         try:
             if stop in _STOPPING:
-                raise Stopped(f"process {self._tracee.tid} was stopped just now")
+                raise Stopped(f"process {self._tracee.tid} was stopped meanwhile")
             self._check()
             self._xstate = self._tracee.xstate()
             self._mask = self._tracee.mask()
@@ -128,15 +128,15 @@ class Detour:
         """Raise Busy unless it can be led away from where it is."""
         registers = self._registers
         if registers.cs != _USER_CODE:
-            raise self._busy("it is in 32-bit code")
+            raise self._busy("it runs 32-bit code")
         if self._is_in_rseq(registers.rip):
             raise self._busy("it is in a restartable sequence (rseq)")
         if not self._has_room(signal_frame.below(registers)):
-            raise self._busy("there is no room on its stack")
+            raise self._busy("its stack has no free space")
 
     def _busy(self, why: str) -> Busy:
-        text = f"process {self._tracee.tid} could not be led away: {why}"
-        return Busy(text, "try again")
+        text = f"cannot redirect process {self._tracee.tid}: {why}"
+        return Busy(text, "Try again")
 
     def _is_in_rseq(self, rip: int) -> bool:
         """``struct rseq_cs`` of the section: flags, start, length, where to go."""
@@ -211,8 +211,8 @@ class Detour:
         self._restore_all(as_if_not_stopped(self._registers))
         self._detach()
         raise RbtraceError(
-            f"process {self._tracee.tid}: signal {signal} in a call of Ruby's own",
-            "its Ruby is not as it should be; the process was put back as it was",
+            f"process {self._tracee.tid}: signal {signal} during a call into Ruby",
+            "Its Ruby is not as expected; the process was restored",
         )
 
     # -------------------------------------------------------------------- back
@@ -265,10 +265,10 @@ class Detour:
         stop = self._tracee.wait(self._deadline)
         if stop is None:
             raise Late(
-                f"process {self._tracee.tid} could not be stopped in time",
-                "it may be deep in the kernel; try again",
+                f"process {self._tracee.tid} could not be paused in time",
+                "It may be deep in the kernel; try again",
             )
         if stop.is_exec:
             self._tracee.detach()
-            raise RbtraceError(f"process {self._tracee.tid} runs another program now")
+            raise RbtraceError(f"process {self._tracee.tid} now runs another program")
         return stop

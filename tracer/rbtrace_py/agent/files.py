@@ -40,12 +40,12 @@ def placed(
     """
     for name in files:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
-            raise ValueError(f"{name!r} is no name of a file")
+            raise ValueError(f"{name!r} is not a file name")
     owner = _owner(process)
     if os.geteuid() not in (0, owner.uid):
         raise NotPermitted(
             f"process {process.pid} belongs to user {owner.uid}",
-            "run as that user, or as root",
+            "Run as that user, or as root",
             root_helps=True,
         )
     root = process.open("root", os.O_PATH | os.O_DIRECTORY)
@@ -94,7 +94,7 @@ def _read_answer(process: Process, answer: int) -> tuple[str, str]:
     while len(text) < _LONGEST_ANSWER:
         left = max(0.0, deadline - time.monotonic())
         if not readable([answer], left):
-            raise NoPlace(f"the file system of process {process.pid} does not answer")
+            raise NoPlace(f"the file system of process {process.pid} does not respond")
         data = os.read(answer, _LONGEST_ANSWER)
         if not data:
             break
@@ -102,8 +102,9 @@ def _read_answer(process: Process, answer: int) -> tuple[str, str]:
     said = json.loads(text or b'{"error": "the keeper of the files has ended"}')
     if "path" not in said:
         raise NoPlace(
-            f"no place for files in process {process.pid}'s root ({said['error']})",
-            "give it a /tmp that its user may write to and execute from",
+            f"cannot put files into the root of process {process.pid}"
+            f" ({said['error']})",
+            "Provide a /tmp that its user may write to and execute from",
         )
     return str(said["path"]), str(said["socket"])
 

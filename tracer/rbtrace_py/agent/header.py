@@ -125,7 +125,7 @@ class Header:
 
 def parse_header(data: bytes, size: int) -> Header:
     if len(data) < HEADER_SIZE or data[:8] != _MAGIC:
-        raise BrokenAgent("the agent's memory does not begin as it should")
+        raise BrokenAgent("the agent's memory has a wrong magic number")
     (
         _, version, header_size, said, pid, mode, flags, clock, mult,
         ticks0, ns0, ticks1, ns1,
@@ -139,18 +139,18 @@ def parse_header(data: bytes, size: int) -> Header:
     if version != VERSION:
         raise BrokenAgent(f"the agent's memory has a layout of version {version}")
     if header_size < HEADER_SIZE or said != size:
-        raise BrokenAgent("the agent's memory has not the size that it says")
+        raise BrokenAgent("the agent's memory has the wrong size")
     if mode > max(HookMode) or clock > max(TicksOf):
-        raise BrokenAgent("the agent's memory is of an unknown mode or clock")
+        raise BrokenAgent("the agent's memory has an unknown mode or clock")
     if ring_records & (ring_records - 1):
         raise BrokenAgent(f"a ring of the agent's has {ring_records} records")
     if rings_at and record_size % 8:
-        raise BrokenAgent("the agent's memory has records that are not aligned")
+        raise BrokenAgent("the agent's memory has unaligned records")
     if directory_at and (directory_entries, directory_entry_size) != (
         BLOCKS_A_METHOD,
         BLOCK_ENTRY,
     ):
-        raise BrokenAgent("the agent's memory has histograms of another kind")
+        raise BrokenAgent("the agent's memory has unknown histograms")
 
     def region(name: str, offset: int, capacity: int, size_: int, least: int) -> Region:
         return _region(
@@ -191,5 +191,5 @@ def _region(name: str, found: Region, least: int, limits: tuple[int, int]) -> Re
         or found.offset < start
         or found.offset + found.capacity * found.size > end
     ):
-        raise BrokenAgent(f"the agent's memory has no room for its {name}")
+        raise BrokenAgent(f"the agent's memory has no space for its {name}")
     return found

@@ -81,7 +81,7 @@ def _source() -> bytes:
     except OSError as error:
         raise NotBuilt(
             f"the agent's source is missing: {error.filename}: {error.strerror}",
-            "install rbtrace-py again",
+            "Reinstall rbtrace-py",
         ) from error
 
 
@@ -104,8 +104,8 @@ def _compiler() -> list[str]:
         return [found, *asked[1:]]
     what = f"no C compiler {asked[0]} (CC)" if asked else "no C compiler"
     raise NotBuilt(
-        f"{what} here, to build the agent's hook with",
-        "apt-get install gcc libc6-dev, once; or --no-hook: without method events",
+        f"{what} found to build the agent's hook",
+        "Run apt-get install gcc libc6-dev; or use --no-hook, without method events",
     )
 
 
@@ -136,6 +136,6 @@ def _not_built(compiler: list[str], said: bytes) -> NotBuilt:
     return NotBuilt(
         f"{compiler[0]} could not build the agent's hook:"
         f" {safe_text(line.strip(), _MOST_SAID)}",
-        "it needs the C library's headers: apt-get install gcc libc6-dev;"
-        " or --no-hook: without method events",
+        "Install the C library's headers: apt-get install gcc libc6-dev; or use"
+        " --no-hook, without method events",
     )

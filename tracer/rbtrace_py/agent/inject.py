@@ -78,7 +78,7 @@ def inject(
     check(process, ruby)
     landing = find_landing(process)
     if landing is None:
-        raise refuse(process, "its C library has no return from signals")
+        raise refuse(process, "its C library has no signal return function")
     if landing.mmap is None:
         raise refuse(process, "its C library does not export mmap")
     with MemoryFile(process) as memory:
@@ -107,7 +107,7 @@ def _until(
     wait = _FIRST_WAIT
     failure: RbtraceError = NotAcknowledged(
         f"process {process.pid} did not run the code in time",
-        "a long call may keep Ruby's lock: see `rbtrace-py dump`; give it more time",
+        "A long call may hold the GVL: see `rbtrace-py dump`; raise --timeout",
     )
     while True:
         try:

@@ -115,7 +115,7 @@ def _become(owner: Owner) -> None:
 
 def _hide() -> None:
     if _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):
-        raise PermissionError(1, "cannot keep others from tracing us")
+        raise PermissionError(1, "cannot prevent others from tracing the helper")
 
 
 class _Directory:
@@ -223,7 +223,7 @@ def _private_directory(root: int, path: str, uid: int) -> int:
     status = os.fstat(folder)
     if status.st_uid != uid or status.st_mode & 0o077:
         os.close(folder)
-        raise PermissionError(1, "it is not the user's alone")
+        raise PermissionError(1, "other users can access it")
     return folder
 
 

@@ -83,7 +83,7 @@ def agent_text() -> str:
     except OSError as error:
         raise RbtraceError(
             f"a file of the agent is missing: {error.filename}: {error.strerror}",
-            "install rbtrace-py again",
+            "Reinstall rbtrace-py",
         ) from error
 
 
@@ -145,7 +145,7 @@ def alone(process: Process, deadline: float) -> Iterator[None]:
             if time.monotonic() > deadline:
                 raise RbtraceError(
                     f"another tracer is attaching to process {process.pid}",
-                    "try again",
+                    "Try again",
                 )
             time.sleep(_SLOWEST_POLL)
         yield
@@ -203,10 +203,9 @@ class Said:
         while (found := self._read(_SAID)) is None:
             if time.monotonic() > deadline:
                 raise NotAcknowledged(
-                    f"process {self._process.pid} began to load the agent, but did not"
-                    " get through with it in time",
-                    "threads that are busy keep Ruby's lock for 0.1 s each, again and"
-                    " again: give it more --timeout",
+                    f"process {self._process.pid} started to load the agent, but"
+                    " did not finish in time",
+                    "Busy threads hold the GVL for 0.1 s at a time: raise --timeout",
                 )
             _pause(self._process, self._program, _SHORTEST_POLL)
         line = safe_text((found.splitlines() or [b""])[0])

@@ -41,10 +41,10 @@ _MAX_STRINGS = 64 << 20
 CONNECT_SECONDS = 5
 """For all sockets together, as one may not take a connection."""
 HOW_TO_LOAD = (
-    'load it in the program (require "tracepoint/agent", of the gem tracepoint-usdt),'
-    " or start it with RUBYOPT=-rtracepoint/agent"
+    'Load it in the program (require "tracepoint/agent", from the gem'
+    " tracepoint-usdt), or start it with RUBYOPT=-rtracepoint/agent"
 )
-ENDED_BEFORE = "the program ended before its agent was there and could be asked"
+ENDED_BEFORE = "the program exited before its agent answered"
 """Of one that we started."""
 
 
@@ -71,10 +71,10 @@ def connect(process: Process) -> socket.socket:
     if stranger is not None:
         raise stranger
     why = "".join(f": {reason}" for reason in search.reasons[:1])
-    refused = "".join(f"; not looked into: {reason}" for reason in search.refused)
+    refused = "".join(f"; not checked: {reason}" for reason in search.refused)
     raise NoAgent(
-        f"there is no agent in process {process.pid}{why}",
-        f"{HOW_TO_LOAD}; or put it in: rbtrace-py attach {process.pid}{refused}",
+        f"no agent in process {process.pid}{why}",
+        f"{HOW_TO_LOAD}; or load it now: rbtrace-py attach {process.pid}{refused}",
     )
 
 
@@ -89,8 +89,8 @@ def runs_no_ruby(process: Process) -> NoSuchTarget | None:
     if process.is_ending():  # what it has mapped is gone by then, a Ruby or not
         return gone(process.pid)
     return NoAgent(
-        f"process {process.pid} ({process.comm}) runs no Ruby",
-        "only CRuby (MRI) is read; JRuby and TruffleRuby are other programs",
+        f"process {process.pid} ({process.comm}) does not run Ruby",
+        "Only CRuby (MRI) is supported, not JRuby or TruffleRuby",
     )
 
 
@@ -284,9 +284,9 @@ def _connect(path: str, seconds: float, reasons: list[str]) -> socket.socket | N
     except FileNotFoundError:
         pass
     except ConnectionRefusedError:
-        reasons.append("its socket is there, but nobody listens")
+        reasons.append("its socket exists, but nobody is listening")
     except BlockingIOError:
-        reasons.append("its socket does not take a connection; too many wait already")
+        reasons.append("its socket refuses connections; too many are waiting")
     except OSError as error:
         reasons.append(f"its socket cannot be used: {safe_text(str(error).encode())}")
     connection.close()
@@ -299,7 +299,7 @@ def _foreign(process: Process, connection: socket.socket) -> str | None:
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     pid, uid, _ = _CREDENTIALS.unpack(found)
     if pid != process.pid:
-        return f"who listens on its socket is process {pid}"
+        return f"process {pid} listens on its socket"
     if uid not in (process.uid, _ROOT):
-        return f"its socket is of user {uid}, whom it is no more"
+        return f"its socket belongs to user {uid}, its former user"
     return None

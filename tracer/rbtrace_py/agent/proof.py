@@ -71,7 +71,7 @@ def _read_text(process: Process, address: object) -> bytes | None:
     if not _TEXT.fullmatch(text):
         if process.is_ending():
             raise gone(process.pid)
-        raise MalformedAnswer("an address without the text of a proof")
+        raise MalformedAnswer("an address without proof")
     return text
 
 
@@ -79,12 +79,12 @@ def denied(process: Process, has_proved: bool) -> NotPermitted:
     """The error for an agent that did not let us in."""
     if has_proved:
         return NotPermitted(
-            f"another process passes on what is said to the agent in {process.pid}",
-            "it runs as the same user; find it, and remove its socket",
+            f"another process relays messages to the agent in {process.pid}",
+            "It runs as the same user; find it, and remove its socket",
         )
     reason = explain_denied(process.pid)
     return NotPermitted(
-        f"the agent lets in who may read its process's memory: {reason}",
+        f"the agent only answers users who may read its process's memory: {reason}",
         f"{reason.hint}; or the program's owner starts it with"
         " TRACEPOINT_AGENT=observe, trace or eval",
         root_helps=reason.root_helps,

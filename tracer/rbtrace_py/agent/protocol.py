@@ -134,7 +134,7 @@ def pack_request(number: int, arguments: Map) -> bytes:
     if len(body) > MAX_REQUEST:
         raise UsageError(
             f"a request of {len(body)} bytes is too long for the agent",
-            f"it takes {MAX_REQUEST} bytes; let the process load a file",
+            f"The limit is {MAX_REQUEST} bytes; let the process load a file",
         )
     if len(body) <= MAX_PAYLOAD:
         return _frame(FrameType.REQUEST, 0, number, body)
@@ -220,14 +220,14 @@ class _Reader:
                 return [self.value(depth + 1) for _ in range(self._number(1))]
             case b"m":
                 return self._map(depth)
-        raise MalformedAnswer("a value of no known type")
+        raise MalformedAnswer("a value of unknown type")
 
     def _map(self, depth: int) -> Map:
         pairs: Map = {}
         for _ in range(self._number(5)):
             key = self._text()
             if key in pairs:
-                raise MalformedAnswer("a map with a key twice")
+                raise MalformedAnswer("a duplicate map key")
             pairs[key] = self.value(depth + 1)
         return pairs
 
@@ -235,13 +235,13 @@ class _Reader:
         try:
             return str(self._take(self._length()), "utf-8")
         except UnicodeDecodeError:
-            raise MalformedAnswer("text that is not UTF-8") from None
+            raise MalformedAnswer("a string that is not UTF-8") from None
 
     def _number(self, least: int) -> int:
         """How many things follow that take ``least`` bytes each at least."""
         number = self._length()
         if number * least > len(self._data) - self._at:
-            raise MalformedAnswer("a value that is cut short")
+            raise MalformedAnswer("a truncated value")
         return number
 
     def _length(self) -> int:
@@ -251,6 +251,6 @@ class _Reader:
     def _take(self, size: int) -> memoryview:
         end = self._at + size
         if end > len(self._data):
-            raise MalformedAnswer("a value that is cut short")
+            raise MalformedAnswer("a truncated value")
         self._at, start = end, self._at
         return self._data[start:end]

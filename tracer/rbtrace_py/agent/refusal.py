@@ -16,7 +16,7 @@ from rbtrace_py.linux.ptrace.pause import seize_refused
 from rbtrace_py.linux.ptrace.seccomp import can_read_filters
 
 _EM_X86_64 = 62
-_LOAD_IT = "or load the agent in the program itself: ruby -rtracepoint/agent"
+_LOAD_IT = "Or load the agent in the program itself: ruby -rtracepoint/agent"
 
 
 class Refused(RbtraceError):
@@ -25,7 +25,7 @@ class Refused(RbtraceError):
 
 def refuse(process: Process, why: str, hint: str = "") -> Refused:
     """The error, with the advice that always holds."""
-    text = f"nothing is put into process {process.pid}: {why}"
+    text = f"will not attach to process {process.pid}: {why}"
     return Refused(text, f"{hint}; {_LOAD_IT}" if hint else _LOAD_IT[3:])
 
 
@@ -48,8 +48,8 @@ def check_program(process: Process, before: bytes) -> None:
     program = process.program
     if program and program != before:
         raise RbtraceError(
-            f"process {process.pid} runs another program now",
-            "try again, if that is Ruby too",
+            f"process {process.pid} now runs another program",
+            "Try again if that is Ruby too",
         )
 
 
@@ -62,7 +62,7 @@ def check_state(process: Process) -> None:
     if state in "ZX":
         raise _without_main_thread(process)
     if state in "Tt":
-        raise refuse(process, "it is stopped", f"continue it: kill -CONT {process.pid}")
+        raise refuse(process, "it is stopped", f"Continue it: kill -CONT {process.pid}")
     _check_seccomp(process, status)
     if "shstk" in status.get("x86_Thread_features", "").split():
         raise refuse(process, "it has a shadow stack, which forbids such calls")
@@ -86,12 +86,12 @@ def _check_seccomp(process: Process, status: Mapping[str, str]) -> None:
     if not can_read_filters():
         raise refuse(
             process,
-            "a filter of system calls (seccomp) may kill it for what we do",
-            "run as root, outside of containers: the filter is read then",
+            "a seccomp filter may kill it for what attaching does",
+            "Run as root, outside containers, so that the filter can be read",
         )
     of_all = {_filters(process, tid) for tid in process.threads()} - {None}
     if len(of_all) > 1:
-        raise refuse(process, "its threads have different filters (seccomp)")
+        raise refuse(process, "its threads have different seccomp filters")
 
 
 def _filters(process: Process, tid: int) -> str | None:
@@ -106,7 +106,7 @@ def _filters(process: Process, tid: int) -> str | None:
 def _without_main_thread(process: Process) -> RbtraceError:
     if not process.alive():
         return gone(process.pid)
-    return refuse(process, "its main thread has ended")
+    return refuse(process, "its main thread has exited")
 
 
 def _check_machine(process: Process) -> None:
@@ -118,18 +118,18 @@ def _check_machine(process: Process) -> None:
     is_here = platform.machine() == "x86_64"
     # e_ident[EI_CLASS] is ELFCLASS64, e_machine; also false of x32.
     if not is_here or header[4] != 2 or header[18] != _EM_X86_64:
-        raise refuse(process, "that is done on x86-64 only, with 64-bit programs")
+        raise refuse(process, "attaching works only on x86-64, with 64-bit programs")
 
 
 def _check_ruby(process: Process, ruby: RubyAddresses) -> None:
     if ruby.vm == 0:
         raise VmNotStarted(
-            f"the Ruby in process {process.pid} has not made its VM yet", "try again"
+            f"the Ruby in process {process.pid} is still starting its VM", "Try again"
         )
     has_jobs = ruby.register_one or (ruby.preregister and ruby.trigger)
     if not ruby.eval_string or not has_jobs:
         raise refuse(
             process,
             "its Ruby does not export rb_eval_string and postponed jobs",
-            "use a Ruby whose libruby was not stripped of its dynamic symbols",
+            "Use a Ruby whose libruby still has its dynamic symbols",
         )

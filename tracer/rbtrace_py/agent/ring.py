@@ -51,7 +51,7 @@ class Ring:
         # All that is earlier than what was seen now is published by then.
         last = {s: self._memory.published(s) for s in range(streams)}
         if any(not self._tails[s] <= first[s] <= last[s] for s in range(streams)):
-            raise BrokenAgent("the agent took back records that it had published")
+            raise BrokenAgent("the agent took back published records")
         room = max(_LEAST, AT_ONCE // len(waiting))
         found = {s: self._read(s, last[s], room) for s in range(streams)}
         until = self._horizon(found, first, last)

@@ -39,10 +39,7 @@ def environment(seconds: float, before: Mapping[str, str]) -> dict[str, str]:
 
 def begun_before(pid: int) -> str:
     """Of a program of ours that did not wait, what to tell its user."""
-    return (
-        f"process {pid} did not wait until it was traced: what it did first may be"
-        " missing"
-    )
+    return f"process {pid} did not wait for tracing: its first events may be missing"
 
 
 def options() -> list[str]:

@@ -59,7 +59,7 @@ class Text:
     def __init__(self, memory: MemoryFile, address: int, text: bytes) -> None:
         """Raises ValueError for a text that cannot stand there, UnreadableMemory."""
         if b"\0" in text or not 0 < len(text) < ROOM_SIZE:
-            raise ValueError("a text to be evaluated must fit, and not hold NUL")
+            raise ValueError("the code must fit and must not contain NUL")
         self._memory = memory
         self.address = address
         if memory.read(address, 1) != b"\0":

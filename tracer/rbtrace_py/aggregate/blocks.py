@@ -56,14 +56,14 @@ def check_file_header(data: bytes, name: str) -> None:
     """BadRecording if ``data``, the beginning of a file, is not ours to read."""
     if len(data) < _FILE_HEADER.size or not data.startswith(MAGIC):
         raise BadRecording(
-            f"{name} is no recording", "rbtrace-py record makes recordings"
+            f"{name} is not a recording", "rbtrace-py record makes recordings"
         )
     _, major, minor, _ = _FILE_HEADER.unpack_from(data)
     if major != MAJOR:
         raise BadRecording(
             f"{name} is of version {major}.{minor}; this rbtrace-py reads version"
             f" {MAJOR}",
-            "a newer rbtrace-py reads it" if major > MAJOR else "",
+            "Use a newer rbtrace-py" if major > MAJOR else "",
         )
 
 
@@ -96,16 +96,16 @@ def blocks(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 def _block(head: bytes, file: BinaryIO) -> tuple[int, bytes]:
     if len(head) < _BLOCK_HEADER.size:
-        raise Damaged("the last block is cut")
+        raise Damaged("the last block is incomplete")
     mark, kind, flags, zero, stored_size, size, check = _BLOCK_HEADER.unpack(head)
     if mark != _BLOCK_MARK or max(stored_size, size) > MAX_BLOCK:
-        raise Damaged("something that is no block")
+        raise Damaged("something that is not a block")
     stored = file.read(stored_size)
     if len(stored) < stored_size:
-        raise Damaged("the last block is cut")
+        raise Damaged("the last block is incomplete")
     bare = _BLOCK_HEADER.pack(mark, kind, flags, zero, stored_size, size, 0)
     if zlib.crc32(stored, zlib.crc32(bare)) != check:
-        raise Damaged("a check sum is wrong")
+        raise Damaged("a checksum is wrong")
     return kind, _payload(stored, flags, size)
 
 

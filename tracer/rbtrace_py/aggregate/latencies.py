@@ -36,8 +36,9 @@ def read_latencies(path: str) -> dict[str, Histogram]:
                 found[name] = known.merge(histogram) if known else histogram
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadRecording(
-                f"{path} is no recording, and no result of latency",
-                "rbtrace-py record makes recordings; latency --json or --hlog results",
+                f"{path} is neither a recording nor a latency result",
+                "rbtrace-py record makes recordings; latency --json or --hlog"
+                " makes results",
             ) from error
     return found
 

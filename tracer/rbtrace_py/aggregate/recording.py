@@ -195,7 +195,7 @@ def _lock(file: io.FileIO, path: Path_) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise BadRecording(f"{path} is being written by another rbtrace-py") from None
+        raise BadRecording(f"another rbtrace-py is writing {path}") from None
 
 
 def _end(file: io.FileIO, name: str, meta: Meta) -> int:
@@ -209,7 +209,7 @@ def _end(file: io.FileIO, name: str, meta: Meta) -> int:
         try:
             for kind, payload in blocks(buffered):
                 if kind == BlockType.META and decode_meta(payload).unit != meta.unit:
-                    raise BadRecording(f"{name} counts in another unit")
+                    raise BadRecording(f"{name} uses another unit")
                 end = buffered.tell()
         except Damaged:
             pass

@@ -189,7 +189,8 @@ def choose_attacher() -> Attacher:
     if not _UPROBE_PMU.exists():
         raise BpfError(
             "this kernel has no uprobes",
-            "it needs CONFIG_UPROBE_EVENTS; `rbtrace-py doctor` shows what is there",
+            "Use a kernel with CONFIG_UPROBE_EVENTS; `rbtrace-py doctor` shows"
+            " what is available",
         )
     return PerfUprobes()
 
@@ -246,6 +247,6 @@ def _cannot_attach(error: int, pid: int | None) -> Exception:
         return NoSuchTarget(f"process {pid} is gone")
     if error == _ENOTSUPP:
         return BpfError(
-            "cannot attach to the probe: the kernel cannot probe the instruction there"
+            "cannot attach to the probe: the kernel cannot probe this instruction"
         )
     return sys_.refused(error, "attach to the probe")

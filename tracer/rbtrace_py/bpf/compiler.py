@@ -157,7 +157,7 @@ def import_bcc() -> Any:
     except (ImportError, OSError) as error:  # OSError: libbcc.so.0 is not there
         raise BpfError(
             f"bcc, the BPF Compiler Collection, cannot be loaded: {error}",
-            "apt-get install python3-bpfcc (on Debian and Ubuntu)"
+            "Run apt-get install python3-bpfcc (on Debian and Ubuntu)"
             + (", or do without --filter" if carries_programs() else ""),
         ) from error
     return bcc
@@ -174,10 +174,10 @@ def _find_bcc() -> ModuleSpec:
     else:
         spec = importlib.util.find_spec("bcc")
     if spec is None or spec.origin is None:
-        raise ImportError("it is not installed")
+        raise ImportError("not installed")
     if not os.path.exists(os.path.join(os.path.dirname(spec.origin), _OWN_FILE)):
         # It is not even run, as root at that, to see what it is.
-        raise ImportError(f"{spec.origin} is PyPI's bcc, another program")
+        raise ImportError(f"{spec.origin} is PyPI's bcc, a different program")
     return spec
 
 

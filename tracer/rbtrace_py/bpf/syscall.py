@@ -97,7 +97,7 @@ def refused(error: int, doing: str, log: str = "") -> BpfError | NotPermitted:
     if error in (errno.EPERM, errno.EACCES) and not log:
         return NotPermitted(
             text,
-            "run it as root (sudo), or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE;"
+            "Run as root (sudo), or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE;"
             " `rbtrace-py doctor` shows what is missing",
             root_helps=True,
         )

@@ -109,12 +109,12 @@ def open_mapped(process: Process, file: MappedFile) -> OpenBinary:
     if refused:
         raise NotPermitted(
             f"not allowed to open {file.binary.path}, mapped by {process.pid}",
-            "run as root, or with CAP_SYS_PTRACE and CAP_CHECKPOINT_RESTORE",
+            "Run as root, or with CAP_SYS_PTRACE and CAP_CHECKPOINT_RESTORE",
             root_helps=True,
         )
     raise BadElf(
-        f"the file that {process.pid} maps as {file.binary.path} cannot be found,"
-        " or is no regular file"
+        f"cannot find the file that {process.pid} maps as {file.binary.path}, or"
+        " it is not a regular file"
     )
 
 

@@ -63,12 +63,12 @@ class Btf:
         except FileNotFoundError:
             raise NoBtf(
                 f"the kernel has no BTF ({path})",
-                "use a kernel built with CONFIG_DEBUG_INFO_BTF=y, as those of"
-                " Debian, Ubuntu and Fedora are",
+                "Use a kernel built with CONFIG_DEBUG_INFO_BTF=y, like those of"
+                " Debian, Ubuntu and Fedora",
             ) from None
         except OSError as error:
             raise NotPermitted(
-                f"{path}: {error.strerror}", "run as root", root_helps=True
+                f"{path}: {error.strerror}", "Run as root", root_helps=True
             ) from None
 
     def offset(self, path: str) -> int | None:

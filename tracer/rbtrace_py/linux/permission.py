@@ -18,7 +18,7 @@ from rbtrace_py.errors import NotPermitted
 from rbtrace_py.linux.kernel import effective_capabilities
 from rbtrace_py.linux.procfs import read_int, read_text
 
-_AS_ROOT = "run as root, or with CAP_SYS_PTRACE"
+_AS_ROOT = "Run as root, or with CAP_SYS_PTRACE"
 _FIRST_USER_NAMESPACE = 0xEFFFFFFD
 """Its inode: PROC_USER_INIT_INO (include/linux/proc_ns.h)."""
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
@@ -59,15 +59,15 @@ def _why(pid: int, scope: int) -> tuple[str, str]:
     own, its = credentials(os.getpid()), credentials(pid)
     if scope >= _NOBODY:
         return (
-            "Yama forbids it to everybody (kernel.yama.ptrace_scope = 3)",
-            "only a reboot changes that",
+            "Yama forbids it for everyone (kernel.yama.ptrace_scope = 3)",
+            "Reboot to change that",
         )
     if "CAP_SYS_PTRACE" in effective_capabilities():
         return _why_with_capability(own)
     if os.geteuid() == 0:
         return (
             "this root lacks CAP_SYS_PTRACE",
-            "give it to the container: docker run --cap-add SYS_PTRACE",
+            "Add it to the container: docker run --cap-add SYS_PTRACE",
         )
     return _why_without(own, its, scope)
 
@@ -76,11 +76,10 @@ def _why_with_capability(own: Credentials) -> tuple[str, str]:
     """The capability counts in our user namespace, and in those made in it."""
     if own.user_namespace != _FIRST_USER_NAMESPACE:
         return (
-            "it may be outside of our user namespace, where CAP_SYS_PTRACE does not"
-            " count",
-            "run on the host, or in the container of the process",
+            "it may be outside this user namespace, where CAP_SYS_PTRACE has no effect",
+            "Run on the host, or in the container of the process",
         )
-    return "a security module or a sandbox (seccomp) forbids it", "see dmesg"
+    return "a security module or a sandbox (seccomp) forbids it", "See dmesg"
 
 
 def _why_without(own: Credentials, its: Credentials, scope: int) -> tuple[str, str]:
@@ -88,17 +87,17 @@ def _why_without(own: Credentials, its: Credentials, scope: int) -> tuple[str, s
         return "it has changed its user or group ids", _AS_ROOT
     if its.ids and its.ids[0] != own.ids[0]:
         user = _name(its.ids[0])
-        hint = f"run as {user}, or as root" if its.ids[0] else "run as root"
+        hint = f"Run as {user}, or as root" if its.ids[0] else "Run as root"
         return f"it belongs to user {user}", hint
     if its.ids and its.ids[3:] != own.ids[3:]:
         return "its group is not yours", _AS_ROOT
     if not its.is_dumpable:
         return (
-            "it is not dumpable (it was set-uid, or has called PR_SET_DUMPABLE)",
+            "it is not dumpable (it was set-uid, or called PR_SET_DUMPABLE)",
             _AS_ROOT,
         )
     if its.capabilities & ~own.capabilities:
-        return "it has capabilities that you have not", _AS_ROOT
+        return "it has capabilities that you lack", _AS_ROOT
     if scope == 2:
         return (
             "Yama forbids it without CAP_SYS_PTRACE (kernel.yama.ptrace_scope = 2)",
@@ -106,9 +105,9 @@ def _why_without(own: Credentials, its: Credentials, scope: int) -> tuple[str, s
         )
     if scope == 1:
         return (
-            "Yama allows it for children only (kernel.yama.ptrace_scope = 1)",
-            f"{_AS_ROOT}; or start the program with `-- COMMAND`; or"
-            " sysctl kernel.yama.ptrace_scope=0",
+            "Yama allows it only for child processes (kernel.yama.ptrace_scope = 1)",
+            f"{_AS_ROOT}; or start the program with `-- COMMAND`; or run sysctl"
+            " kernel.yama.ptrace_scope=0",
         )
     return "a security module or a sandbox (seccomp) forbids it", _AS_ROOT
 

@@ -76,18 +76,18 @@ class Process(Closing):
         if owner != self.pid:
             raise NoSuchTarget(
                 f"{self.pid} is a thread of process {owner}, not a process",
-                f"use {owner} instead",
+                f"Use {owner} instead",
             )
         if stat.flags & _PF_KTHREAD:
             raise NoSuchTarget(
-                f"{self.pid} ({stat.comm}) is a thread of the kernel",
-                "give the pid of a program",
+                f"{self.pid} ({stat.comm}) is a kernel thread",
+                "Give the pid of a program",
             )
         if stat.state in "ZX" and not self._has_other_threads():
             raise NoSuchTarget(
-                f"process {self.pid} ({stat.comm}) has ended;"
-                f" its parent {stat.parent} has not collected it",
-                "give the pid of a running process",
+                f"process {self.pid} ({stat.comm}) has exited; its parent"
+                f" {stat.parent} has not reaped it",
+                "Give the pid of a running process",
             )
         self._check_readable()
 

@@ -37,8 +37,8 @@ def open_unpacked(path: str, limit: int = LARGEST) -> tuple[int, bool]:
         for magic, command in _OTHERS.items():
             if head.startswith(magic):
                 raise BadElf(
-                    f"{path} is compressed in a way that is not read here",
-                    f"unpack it first: {command}",
+                    f"{path} is compressed in an unsupported format",
+                    f"Decompress it first: {command}",
                 )
         if not head.startswith(_GZIP):
             return fd, False
@@ -63,7 +63,7 @@ def open_regular(path: str) -> int:
         raise RbtraceError(f"cannot read {path}: {error.strerror}") from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise RbtraceError(f"{path} is no regular file")
+        raise RbtraceError(f"{path} is not a regular file")
     return fd
 
 
@@ -90,8 +90,8 @@ def _no_room(path: str, error: OSError) -> RbtraceError:
     where = tempfile.gettempdir()
     hint = ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        hint = "unpack it where there is room, or set TMPDIR to such a place"
-    return RbtraceError(f"cannot unpack {path} in {where}: {error.strerror}", hint)
+        hint = "Decompress it elsewhere, or set TMPDIR to a place with more space"
+    return RbtraceError(f"cannot decompress {path} in {where}: {error.strerror}", hint)
 
 
 def _copy(fd: int, target: int, path: str, limit: int) -> bool:
@@ -103,8 +103,8 @@ def _copy(fd: int, target: int, path: str, limit: int) -> bool:
             while data := source.read1(_CHUNK):
                 if written + len(data) > limit:
                     raise BadElf(
-                        f"{path} unpacks to more than {limit >> 20} MiB",
-                        "if it is so large, unpack it first",
+                        f"{path} is larger than {limit >> 20} MiB when decompressed",
+                        "Decompress it first if it is really that large",
                     )
                 _write_sparse(target, data, written)
                 written += len(data)

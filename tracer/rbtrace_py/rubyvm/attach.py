@@ -146,7 +146,7 @@ def _started(memory: Memory, ruby: Ruby) -> Root:
     except UnreadableMemory as error:
         # The file is mapped, and its data are not yet where the loader will put them.
         raise VmNotStarted(
-            f"the Ruby in {ruby.path} is still being loaded: {error}", "try again"
+            f"the Ruby in {ruby.path} is still being loaded: {error}", "Try again"
         ) from error
 
 
@@ -165,7 +165,7 @@ def _ask(
     has_dwarf = sources.add_dwarf(_path_in_root(process, ruby), roots)
     if source is Origin.DWARF and not has_dwarf:
         raise UnknownRuby(
-            f"no DWARF was found for {ruby.path}", "install its debug symbols"
+            f"no DWARF found for {ruby.path}", "Install its debug symbols"
         )
 
 
@@ -178,7 +178,7 @@ def _path_in_root(process: Process, ruby: Ruby) -> bytes:
 
 def _notes(symbols: Root | None) -> list[str]:
     if symbols is None:
-        return ["the table of symbols was not found: C functions have no names"]
+        return ["symbol table not found: C functions have no names"]
     return []
 
 
@@ -187,12 +187,12 @@ def _refusal(
 ) -> UnknownRuby | VmNotStarted:
     if wrong.is_unmade:
         return VmNotStarted(
-            f"the Ruby in {ruby.path} is still making its VM", "try again"
+            f"the Ruby in {ruby.path} is still starting its VM", "Try again"
         )
     return UnknownRuby(
-        f"the structures of the Ruby {version.text} in {ruby.path} are not known:"
-        f" in its memory, {wrong.reason}",
-        "install its debug symbols, or give --layout FILE of an unstripped build",
+        f"unknown structures in Ruby {version.text} ({ruby.path}): in its memory,"
+        f" {wrong.reason}",
+        "Install its debug symbols, or give --layout FILE from an unstripped build",
     )
 
 
@@ -213,7 +213,7 @@ def _refuse_zjit(
         is_on = read_word(memory, zjit.address) != 0
     if is_on:
         raise UnknownRuby(
-            f"{path} is newer than is known and may run ZJIT, whose frames cannot"
+            f"{path} is newer than supported and may run ZJIT, whose frames cannot"
             " be trusted",
-            "run it without --zjit, or use a newer rbtrace-py",
+            "Run it without --zjit, or use a newer rbtrace-py",
         )

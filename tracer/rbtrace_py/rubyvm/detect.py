@@ -134,8 +134,8 @@ def find_ruby(process: Process) -> Ruby:
     if process.is_ending():  # it has no memory any more, of a Ruby or not
         raise gone(process.pid)
     raise NotRuby(
-        f"process {process.pid} ({process.comm}) runs no Ruby",
-        "only CRuby (MRI) is read; JRuby and TruffleRuby are other programs",
+        f"process {process.pid} ({process.comm}) does not run Ruby",
+        "Only CRuby (MRI) is supported, not JRuby or TruffleRuby",
     )
 
 
@@ -146,7 +146,7 @@ def forced_version(text: str) -> Version:
         words.append("0")
     version = ".".join(words)
     if not _VERSION.fullmatch(version):
-        raise UsageError(f"{text!r} is no version of Ruby", "write it as 3.3 or 3.3.8")
+        raise UsageError(f"{text!r} is not a Ruby version", "Write it as 3.3 or 3.3.8")
     return Version(version, "--ruby-version")
 
 
@@ -211,8 +211,8 @@ def find_version(ruby: Ruby) -> Version:
             if version is not None:
                 return version
     raise UnknownRuby(
-        f"the version of the Ruby in {ruby.path} cannot be found",
-        "say which it is with --ruby-version",
+        f"cannot find the version of the Ruby in {ruby.path}",
+        "Give it with --ruby-version",
     )
 
 

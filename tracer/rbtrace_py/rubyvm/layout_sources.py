@@ -54,8 +54,8 @@ class LayoutSources:
         if self.is_newer or int(text.split(".")[2]) > table.newest:
             known = "{}.{}.{}".format(*table.version, table.newest)
             self.notes.append(
-                f"Ruby {self._version.text} is newer than {known}, the newest that was"
-                " verified; its memory agrees with the layout of that one"
+                f"Ruby {self._version.text} is newer than {known}, the newest"
+                " verified version; its memory matches that layout"
             )
         return table
 
@@ -63,13 +63,13 @@ class LayoutSources:
         """Trust a saved layout most; raises UsageError if it is of another version."""
         if saved.version != self._version.text:
             raise UsageError(
-                f"the saved layout is of Ruby {saved.version}, and {self._ruby.path} is"
-                f" Ruby {self._version.text}",
-                "save the layout of the same release, or say --ruby-version",
+                f"the saved layout is for Ruby {saved.version}, but"
+                f" {self._ruby.path} is Ruby {self._version.text}",
+                "Save the layout of the same release, or use --ruby-version",
             )
         if saved.build_id != self._ruby.build_id:
             self.notes.append(
-                f"the saved layout is of another build of Ruby {saved.version}"
+                f"the saved layout is from another build of Ruby {saved.version}"
             )
         self._offers.append(Offer(Origin.FILE, saved.fields(self.table)))
 

@@ -54,12 +54,12 @@ def find_vm(memory: Memory, ruby: Ruby) -> Root:
     address = read_word(memory, pointer.address)
     if address == 0:
         raise VmNotStarted(
-            f"the Ruby in {ruby.path} has not made its VM yet", "try again"
+            f"the Ruby in {ruby.path} is still starting its VM", "Try again"
         )
     if not is_pointer(address):
         raise UnknownRuby(
             f"the pointer to the VM, from {pointer.origin}, is {address:#x}",
-            "give its address with --symbol, or use a Ruby with symbols",
+            "Give its address with --symbol, or use a Ruby with symbols",
         )
     return Root(address, pointer.origin)
 
@@ -74,7 +74,7 @@ def find_vm_pointer(memory: Memory, ruby: Ruby) -> Root:
     if pointer is None:
         raise UnknownRuby(
             f"{ruby.path} is stripped, and the pointer to the VM was not found",
-            "install its debug symbols",
+            "Install its debug symbols",
         )
     return Root(pointer, "the code of ruby_vm_at_exit")
 

@@ -63,7 +63,7 @@ def read_saved(data: bytes, path: str) -> SavedLayout:
     saved = _checked(document)
     if saved is None:
         raise UsageError(
-            f"{path} is not a saved layout", "write one with rbtrace-py layout --save"
+            f"{path} is not a saved layout", "Write one with rbtrace-py layout --save"
         )
     return saved
 

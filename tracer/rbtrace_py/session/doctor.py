@@ -59,13 +59,13 @@ def _kernel(kernel: Kernel) -> Check:
     text = f"Linux {kernel.release} on {kernel.machine}"
     if kernel.version < _OLDEST_KERNEL:
         wanted = ".".join(map(str, _OLDEST_KERNEL))
-        return Check("kernel", CheckStatus.FAIL, text, f"use Linux {wanted} or newer")
+        return Check("kernel", CheckStatus.FAIL, text, f"Use Linux {wanted} or newer")
     if kernel.machine != "x86_64":
         return Check(
             "kernel",
             CheckStatus.WARN,
             text,
-            "tracing is only tested on x86_64 machines",
+            "Use an x86_64 machine; tracing is not tested elsewhere",
         )
     return Check("kernel", CheckStatus.OK, text)
 
@@ -77,11 +77,11 @@ def _rights(capabilities: frozenset[str]) -> Check:
         wanted |= {"CAP_BPF", "CAP_PERFMON"}
     missing = sorted(wanted - capabilities)
     if not missing:
-        return Check("rights", CheckStatus.OK, f"{who}, with the capabilities it takes")
+        return Check("rights", CheckStatus.OK, f"{who}, with the required capabilities")
     advice = (
-        "this root is a container's: give it these capabilities, or run outside"
+        "This is root in a container: give it these capabilities, or run outside"
         if os.geteuid() == 0
-        else "run as root (sudo), or give these capabilities to the command"
+        else "Run as root (sudo), or give the command these capabilities"
     )
     return Check(
         "rights", CheckStatus.FAIL, f"{who}, without {', '.join(missing)}", advice
@@ -105,8 +105,8 @@ def _bpf_features(kernel: Kernel, capabilities: frozenset[str]) -> Iterator[Chec
 _FEATURES = {
     "uprobe_multi": (
         CheckStatus.WARN,
-        "single uprobes are used: detaching takes about 0.1 s a probe;"
-        " Linux 6.6 or newer is quick",
+        "single uprobes: detaching takes about 0.1 s per probe; Linux 6.6 and"
+        " newer are fast",
     ),
 }
 
@@ -118,8 +118,8 @@ def _feature(name: str, works: bool) -> Check:
         name,
         (
             CheckStatus.FAIL,
-            "the kernel refuses it: use another kernel, or look for"
-            " a security module or container that forbids it",
+            "The kernel refuses it: use another kernel, or check for a security"
+            " module or container that forbids it",
         ),
     )
     return Check(name, status, "not available", advice)
@@ -127,8 +127,12 @@ def _feature(name: str, works: bool) -> Check:
 
 def _unprivileged_bpf(kernel: Kernel) -> Check:
     level = kernel.unprivileged_bpf_disabled
-    text = f"not tried without rights (kernel.unprivileged_bpf_disabled is {level})"
-    return Check("BPF", CheckStatus.FAIL, text, "tracing always takes the rights above")
+    text = (
+        f"not checked without privileges (kernel.unprivileged_bpf_disabled is {level})"
+    )
+    return Check(
+        "BPF", CheckStatus.FAIL, text, "Tracing always needs the privileges above"
+    )
 
 
 def _btf(kernel: Kernel) -> Check:
@@ -142,7 +146,7 @@ def _btf(kernel: Kernel) -> Check:
             CheckStatus.WARN,
             f"the BTF of {kernel.release} lacks task_struct.tgid",
         )
-    return Check("BTF", CheckStatus.OK, "the kernel's types are known")
+    return Check("BTF", CheckStatus.OK, "the kernel's types are available")
 
 
 def _bcc() -> Check:
@@ -186,16 +190,16 @@ def _perf_events(kernel: Kernel, capabilities: frozenset[str]) -> Check:
         return Check(
             "perf events",
             CheckStatus.WARN,
-            "this kernel has none",
-            "sampling takes a kernel built with CONFIG_PERF_EVENTS",
+            "not in this kernel",
+            "Use a kernel built with CONFIG_PERF_EVENTS",
         )
     if capabilities & {"CAP_PERFMON", "CAP_SYS_ADMIN"} or level < 0:
-        return Check("perf events", CheckStatus.OK, f"{text}; our rights go beyond it")
+        return Check("perf events", CheckStatus.OK, f"{text} (no effect for root)")
     return Check(
         "perf events",
         CheckStatus.WARN,
         text,
-        "run as root, or with CAP_PERFMON",
+        "Run as root, or with CAP_PERFMON",
     )
 
 
@@ -207,11 +211,11 @@ def _yama(kernel: Kernel, capabilities: frozenset[str]) -> Check:
     if scope == 0 or (scope < 3 and "CAP_SYS_PTRACE" in capabilities):
         return Check("Yama", CheckStatus.OK, text)
     advice = (
-        "memory of processes stays unreadable until a reboot with a lower setting;"
-        " probes can be traced all the same"
+        "Process memory stays unreadable until a reboot with a lower setting;"
+        " probes can still be traced"
         if scope >= 3
-        else "run as root, or with CAP_SYS_PTRACE,"
-        " or `sysctl kernel.yama.ptrace_scope=0`"
+        else "Run as root, or with CAP_SYS_PTRACE, or `sysctl"
+        " kernel.yama.ptrace_scope=0`"
     )
     return Check("Yama", CheckStatus.WARN, text, advice)
 
@@ -220,13 +224,13 @@ def _reading(kernel: Kernel, capabilities: frozenset[str]) -> Check:
     """Whose stacks may be read (dump, top, stacks, record): this takes no BPF."""
     name, scope = "stacks", kernel.yama or 0
     if scope < 3 and "CAP_SYS_PTRACE" in capabilities:
-        return Check(name, CheckStatus.OK, "of any process, by CAP_SYS_PTRACE")
+        return Check(name, CheckStatus.OK, "of any process (CAP_SYS_PTRACE)")
     if scope >= 3:
-        return Check(name, CheckStatus.WARN, "of no process: see Yama", _AS_PTRACER[3])
+        return Check(name, CheckStatus.WARN, "of no process (Yama)", _AS_PTRACER[3])
     whose = (
         f"of processes of user {os.geteuid()}",
-        "only of programs that are started with `-- COMMAND`",
-        "of no process: Yama forbids it",
+        "only of programs started with `-- COMMAND`",
+        "of no process (Yama)",
     )[scope]
     return Check(
         name, CheckStatus.WARN, f"{whose} (no CAP_SYS_PTRACE)", _AS_PTRACER[scope]
@@ -234,10 +238,10 @@ def _reading(kernel: Kernel, capabilities: frozenset[str]) -> Check:
 
 
 _AS_PTRACER = {
-    0: "run as root, or with CAP_SYS_PTRACE, for those of other users",
-    1: "run as root, or with CAP_SYS_PTRACE, for others",
-    2: "run as root, or with CAP_SYS_PTRACE",
-    3: "only a reboot with a lower kernel.yama.ptrace_scope changes that",
+    0: "Run as root, or with CAP_SYS_PTRACE, for other users' processes",
+    1: "Run as root, or with CAP_SYS_PTRACE, for other processes",
+    2: "Run as root, or with CAP_SYS_PTRACE",
+    3: "Reboot with a lower kernel.yama.ptrace_scope",
 }
 """What to do, by the scope of Yama."""
 
@@ -249,7 +253,7 @@ def _lockdown(kernel: Kernel) -> Check:
             "lockdown",
             CheckStatus.FAIL,
             "the kernel is locked down for confidentiality: BPF may not read memory",
-            "boot with lockdown=integrity, or without Secure Boot",
+            "Boot with lockdown=integrity, or without Secure Boot",
         )
     return Check("lockdown", CheckStatus.OK, mode or "not in this kernel, or hidden")
 
@@ -260,8 +264,8 @@ def _pid_namespace() -> Check:
     return Check(
         "pid namespace",
         CheckStatus.FAIL,
-        "a container's: the kernel counts processes by other numbers",
-        "run on the host, or in a container with the host's pids (--pid=host)",
+        "a container's: the kernel uses other pids",
+        "Run on the host, or in a container with the host's pids (--pid=host)",
     )
 
 
@@ -300,7 +304,7 @@ def _files(scan: Scan) -> Check:
         CheckStatus.WARN,
         f"{len(scan.probes)} probes; {len(scan.problems)} problems,"
         f" first: {problem.path}: {problem.text}",
-        "probes of these files are not seen; run as root if they cannot be opened",
+        "Probes in these files are missing; run as root if they cannot be opened",
     )
 
 
@@ -311,8 +315,8 @@ def _memory(process: Process) -> Check:
     return Check(
         "memory",
         CheckStatus.WARN,
-        "not readable: whether a probe is traced now cannot be told",
-        "run as root, or with CAP_SYS_PTRACE; see Yama above",
+        "not readable: cannot tell whether a probe is being traced",
+        "Run as root, or with CAP_SYS_PTRACE; see Yama above",
     )
 
 
@@ -322,25 +326,27 @@ def _stacks(process: Process) -> Check:
     try:
         attached = attach(process)
     except NotRuby as error:
-        return Check(name, CheckStatus.WARN, str(error), "they are read of Ruby alone")
+        return Check(name, CheckStatus.WARN, str(error), "Only Ruby stacks can be read")
     except NotPermitted as error:
-        return Check(name, CheckStatus.WARN, str(error), error.hint or "run as root")
+        return Check(name, CheckStatus.WARN, str(error), error.hint or "Run as root")
     except RbtraceError as error:
-        return Check(name, CheckStatus.WARN, str(error), error.hint or "try it again")
+        return Check(name, CheckStatus.WARN, str(error), error.hint or "Try again")
     return _known_ruby(name, attached)
 
 
 def _known_ruby(name: str, attached: Attached) -> Check:
     origins = set(attached.layout.origins.values())
     source = Origin.DWARF if Origin.DWARF in origins else Origin.TABLE
-    known = f"Ruby {attached.version.text}, its layout is known from {_SOURCES[source]}"
+    known = f"Ruby {attached.version.text}, layout from {_SOURCES[source]}"
     if attached.symbols is None:
-        text = f"{known}; its symbols were not found: C functions have no names"
-        return Check(name, CheckStatus.WARN, text, "`rbtrace-py layout PID` shows more")
+        text = f"{known}; its symbol table was not found: C functions have no names"
+        return Check(
+            name, CheckStatus.WARN, text, "`rbtrace-py layout PID` shows details"
+        )
     return Check(name, CheckStatus.OK, f"{known} and verified in memory")
 
 
-_SOURCES = {Origin.DWARF: "its debug symbols", Origin.TABLE: "our table"}
+_SOURCES = {Origin.DWARF: "its debug symbols", Origin.TABLE: "the built-in table"}
 
 
 def _ruby(process: Process, scan: Scan) -> Check:
@@ -349,8 +355,8 @@ def _ruby(process: Process, scan: Scan) -> Check:
         return Check(
             "Ruby",
             CheckStatus.WARN,
-            "this does not look like a Ruby process",
-            "its USDT probes can be traced all the same",
+            "not a Ruby process",
+            "Its USDT probes can still be traced",
         )
     own = [
         probe
@@ -362,10 +368,10 @@ def _ruby(process: Process, scan: Scan) -> Check:
     return Check(
         "Ruby's probes",
         CheckStatus.WARN,
-        "this Ruby was built without probes (as Debian's 3.3 and later are)",
-        "require and cmethod cannot be measured; the gem's probes can, and the agent"
-        " tells of methods, gc, exceptions and objects. Build Ruby with --enable-dtrace"
-        " (and systemtap-sdt-dev) for them",
+        "this Ruby was built without probes (like Debian's 3.3 and later)",
+        "require and cmethod cannot be measured; probes of the gem can, and the"
+        " agent reports methods, gc, exceptions and objects. Build Ruby with"
+        " --enable-dtrace (and systemtap-sdt-dev) for built-in probes",
     )
 
 
@@ -378,6 +384,6 @@ def _gem(scan: Scan) -> Check:
     return Check(
         "gem",
         CheckStatus.WARN,
-        "no probes of the gem tracepoint-usdt",
-        'add it to the Gemfile and define a probe (`require "tracepoint"`)',
+        "no probes from the gem tracepoint-usdt",
+        'Add it to the Gemfile and define a probe (`require "tracepoint"`)',
     )

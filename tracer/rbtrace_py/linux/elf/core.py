@@ -111,7 +111,7 @@ class CoreFile(Closing):
         why = " (it has been cut short)" if self.is_truncated else ""
         return UnreadableMemory(
             f"the core file has no {size} bytes at {address:#x}{why}",
-            "give the program that it is of with --exe" if not why else "",
+            "Give its program with --exe" if not why else "",
         )
 
     # ----------------------------------------------------------------- files
@@ -209,14 +209,14 @@ class CoreFile(Closing):
         if expected is None or found is None:
             where = "the core" if expected is None else shown
             raise BadElf(
-                f"whether {shown} is what the core is of cannot be told:"
-                f" there is no build-id in {where}"
+                f"cannot tell whether {shown} belongs to the core file: no"
+                f" build-id in {where}"
             )
         if expected != found:
             raise BadElf(
                 f"{shown} is another build: its build-id is {found.hex()},"
                 f" the core's is {expected.hex()}",
-                "give the very program that the core is of",
+                "Give the exact program of the core file",
             )
 
     def _gaps(self, mapped: Sequence[CoreMapping], fd: int, size: int) -> list[_Piece]:
@@ -258,7 +258,7 @@ def _core_headers(fd: int, path: str) -> ElfFile:
     except BadElf as error:
         raise BadElf(f"{path}: {error}", error.hint) from error
     if elf.type != ET_CORE:
-        raise BadElf(f"{path} is an ELF file, but no core file", "give a core file")
+        raise BadElf(f"{path} is an ELF file, but not a core file", "Give a core file")
     return elf
 
 

@@ -144,9 +144,8 @@ class _Tracer(threading.Thread):
                 ptrace(_PTRACE_INTERRUPT, tid, 0, 0)
             self._wait_for(seized)
         raise RbtraceError(
-            f"process {self._process.pid} could not be stopped"
-            f" within {self._limit:g} s",
-            "it makes threads without end, or is about to end",
+            f"process {self._process.pid} could not be paused within {self._limit:g} s",
+            "It keeps creating threads, or is about to exit",
         )
 
     def _seize(self, tid: int) -> bool:
@@ -176,7 +175,7 @@ class _Tracer(threading.Thread):
                 raise RbtraceError(
                     f"thread {waiting[0]} of process {self._process.pid} did not stop"
                     f" within {self._limit:g} s",
-                    "it may be deep in the kernel; try again, or without --pause",
+                    "It may be deep in the kernel; try again, or without --pause",
                 )
             time.sleep(pause)
             pause = min(2 * pause, 0.001)
@@ -257,7 +256,7 @@ def seize_refused(process: Process, tid: int) -> RbtraceError:
         name += f" ({safe_text(found['Name'].encode())})"
     return NotPermitted(
         f"process {process.pid} is traced by {name}",
-        "a process has one tracer at a time: end that one first",
+        "A process can have only one tracer: end that one first",
     )
 
 

@@ -36,8 +36,8 @@ def parse(version: str) -> tuple[int, int, int]:
     match = _VERSION.match(version)
     if match is None:
         raise UnknownRuby(
-            f"{version[:40]!r} is no version of Ruby",
-            "a version is given as --ruby-version 3.3.8",
+            f"{version[:40]!r} is not a Ruby version",
+            "Give the version as in --ruby-version 3.3.8",
         )
     return int(match[1]), int(match[2]), int(match[3] or 0)
 
@@ -62,9 +62,9 @@ def table_for(version: str) -> Table:
 def _unknown(version: str, minor: tuple[int, int]) -> UnknownRuby:
     near = "{}.{}".format(*nearest(minor))
     return UnknownRuby(
-        f"Ruby {version} is not among the versions that are known",
-        f"the nearest is {near}: --ruby-version {near} reads it as one, which is right"
-        " only where its structures did not change",
+        f"unsupported version: Ruby {version}",
+        f"The nearest is {near}: --ruby-version {near} uses its layout, which is"
+        " right only if the structures did not change",
     )
 
 

@@ -127,7 +127,7 @@ class AgentTask(Closing):
         if not self._has_begun.wait(seconds) or self.ended is not None:
             self.close()
             raise self.ended or BrokenAgent(
-                f"process {process.pid} does not run what it is asked to"
+                f"process {process.pid} did not run the agent task"
             )
 
     @property

@@ -65,8 +65,8 @@ def attach(
         check(process, ruby)
         files = agent_files(hook() if with_hook else None)
         say(
-            f"process {process.pid} is stopped for about a millisecond (longer on a"
-            " busy machine), and gets the agent: a sleeping thread and a socket"
+            f"pausing process {process.pid} for about a millisecond (longer on a"
+            " busy machine) to load the agent: a sleeping thread and a socket"
         )
         left = max(0.0, deadline - time.monotonic())
         loaded = load_agent(process, ruby, files, left, at)
@@ -90,7 +90,7 @@ def detach(
                 raise InUse(
                     f"process {tracer} is tracing process {process.pid}"
                     " through the agent",
-                    "end that, or --yes",
+                    "End that session first, or use --yes",
                 )
             # It may hang up before it has said that it does.
             with suppress(BrokenAgent):
@@ -102,9 +102,7 @@ def detach(
 def _await_silence(process: Process, deadline: float) -> None:
     while _still_listens(process):
         if time.monotonic() > deadline:
-            raise BrokenAgent(
-                f"the agent in process {process.pid} was told to stop, and goes on"
-            )
+            raise BrokenAgent(f"the agent in process {process.pid} did not stop")
         if process.wait(_POLL):
             raise gone(process.pid)
 

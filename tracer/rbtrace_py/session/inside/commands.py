@@ -147,7 +147,7 @@ def _dump(
         with _limited(process, seconds):
             reply = agent.call(command, arguments, seconds + _GRACE, sinks)
     if _field(reply, "bytes", int) != received:
-        raise MalformedAnswer("the dump is not whole")
+        raise MalformedAnswer("the dump is incomplete")
     return received
 
 
@@ -161,7 +161,7 @@ def fork(process: Process) -> int:
             if _is_stopped(pid, inner):
                 return pid
         time.sleep(_LOOK_SECONDS)
-    raise BrokenAgent(f"the copy {inner} of process {process.pid} is not there")
+    raise BrokenAgent(f"the copy {inner} of process {process.pid} is missing")
 
 
 def _is_stopped(pid: int, inner: int) -> bool:
@@ -181,9 +181,9 @@ def _limited(process: Process, seconds: float) -> Iterator[None]:
     except AgentError as error:
         if error.code != "time":
             raise
-        message = f"the time limit of {seconds:g} s passed"
+        message = f"the time limit of {seconds:g} s was exceeded"
         named = AgentError(process.pid, {**error.reply, "message": message})
-        named.hint = "Set another with --timeout."
+        named.hint = "Set another limit with --timeout."
         raise named from error
 
 
@@ -217,7 +217,7 @@ def _field(reply: Map, name: str, kind: type[T], default: T | None = None) -> T:
     if found is None and default is not None:
         return default
     if not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
-        raise MalformedAnswer(f"no {name} as it should be")
+        raise MalformedAnswer(f"malformed {name}")
     return found
 
 
@@ -231,7 +231,7 @@ def _decoded(value: Value, kind: type[T]) -> Any:
 def _list(reply: Map, name: str, kind: type[T]) -> list[T]:
     found = [_decoded(item, kind) for item in _field(reply, name, list)]
     if not all(isinstance(item, kind) for item in found):
-        raise MalformedAnswer(f"no {name} as it should be")
+        raise MalformedAnswer(f"malformed {name}")
     return found
 
 

@@ -59,8 +59,8 @@ def check_room(process: Process, collects: bool, is_agreed: bool, say: Say) -> N
     """
     cost = copy_cost(process)
     say(
-        f"a copy of process {process.pid} makes the dump, and can take up to"
-        f" {_shown(cost.most)} of memory until it ends"
+        f"a copy of process {process.pid} writes the dump; it can take up to"
+        f" {_shown(cost.most)} of memory until it exits"
     )
     if cost.room is None or cost.room >= cost.most:
         return
@@ -69,19 +69,19 @@ def check_room(process: Process, collects: bool, is_agreed: bool, say: Say) -> N
         raise NoRoom(
             f"a copy of process {process.pid} does not fit: it takes at least"
             f" {_shown(cost.least)}, and {free}",
-            "raise the limit of its cgroup (memory.max), or free memory",
+            "Raise the limit of its cgroup (memory.max), or free memory",
         )
     if cost.ends_together:
         raise NoRoom(
-            f"a copy of process {process.pid} may not fit: {free}, and the kernel would"
-            " end the process with it (memory.oom.group of its cgroup)",
-            "raise the limit of its cgroup (memory.max)",
+            f"a copy of process {process.pid} may not fit: {free}, and the kernel"
+            " would kill the process with it (memory.oom.group of its cgroup)",
+            "Raise the limit of its cgroup (memory.max)",
         )
     if not is_agreed:
         raise NoRoom(
             f"a copy of process {process.pid} may not fit: {free}",
-            "raise the limit of its cgroup (memory.max), or --yes: where memory runs"
-            " out, the copy is what the kernel ends first"
+            "Raise the limit of its cgroup (memory.max), or use --yes: if memory"
+            " runs out, the kernel kills the copy first"
             + ("; without --gc it takes less" if collects else ""),
         )
 

@@ -260,7 +260,7 @@ class Calls(Closing):
             self._switches = ContextSwitches()
         except RbtraceError as error:
             hint = f"; {error.hint.splitlines()[0]}" if error.hint else ""
-            text = f"when threads are on a CPU is not recorded: {error}{hint}"
+            text = f"CPU times are not recorded: {error}{hint}"
             self.notes.append(text)
 
     def _has_begun(self, process: Process, waited: float) -> bool:
@@ -296,15 +296,16 @@ class Calls(Closing):
         records = armed.shared.header.ring_records
         if records < self.options.ring_records:
             self.notes.append(
-                f"process {process.pid} has little memory left: its threads have room"
-                f" for {records:,} events each, not {self.options.ring_records:,}"
+                f"process {process.pid} is short of memory: its threads get"
+                f" buffers of {records:,} events, not"
+                f" {self.options.ring_records:,}"
             )
 
     def _told_of_end(self, end: CallsEnd) -> CallsEnd:
         """Of a child no problem is one of the command's."""
         if end.problem is None or end.pid not in self._children:
             return end
-        notes = (*end.notes, f"it is left out from here on: {end.problem}")
+        notes = (*end.notes, f"tracing of it stops here: {end.problem}")
         return replace(end, notes=notes, problem=None)
 
     def _arm(self, process: Process) -> Armed:
@@ -331,8 +332,8 @@ class Calls(Closing):
             armed.wall_offset = switches.wall_offset
         if armed.shares_natives:
             self.notes.append(
-                f"threads of process {process.pid} share native threads: what is"
-                " recorded of CPUs is theirs"
+                f"threads of process {process.pid} share native threads: CPU times"
+                " belong to those"
             )
         return armed
 

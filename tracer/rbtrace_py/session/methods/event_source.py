@@ -33,9 +33,9 @@ PROBES: dict[tuple[str, str], str] = {
 """What Ruby's own probes have for a word of a command."""
 
 _HAPPENINGS = {
-    "method": "calls of methods have a command of their own",
-    "object": "new objects are counted, not shown one by one",
-    "gc": "collections are counted and timed, not shown one by one",
+    "method": "method calls have a command of their own",
+    "object": "new objects can be counted, but not traced",
+    "gc": "collections can be counted and timed, but not traced",
 }
 """Why ``trace`` does not take a word."""
 
@@ -84,8 +84,8 @@ def choose(
             return _from_probes(command, words, ours)
         other = next(word for word in words if word not in ours)
         raise UsageError(
-            f"{ours[0]} is the agent's to tell, {other} is a probe",
-            "ask for them in two commands",
+            f"{ours[0]} comes from the agent, but {other} is a probe",
+            "Use two commands",
         )
     # Only who needs the agent waits for it.
     waits = (waits or targets.command is not None) and not _can_do_without(names)
@@ -105,9 +105,9 @@ def _the_agent(via: str, selecting: str) -> str:
     """Who else answered would answer another question; raises UsageError."""
     if via == "probes":
         raise UsageError(
-            f"{selecting} is for the agent's hook; Ruby's own probes do not take it",
-            'of probes --filter chooses: --filter \'class == "Job" and'
-            ' method == "run"\'',
+            f"{selecting} needs the agent's hook; Ruby's built-in probes do not"
+            " support it",
+            'For probes use --filter: --filter \'class == "Job" and method == "run"\'',
         )
     return "agent"
 
@@ -122,7 +122,7 @@ def _check_traced(words: Sequence[str], targets: Targets, waits: bool) -> None:
             continue
         if name != word or not _is_users(name, targets):
             raise UsageError(
-                f"trace shows probes and raise; {_HAPPENINGS[name]}",
+                f"trace works on probes and raise; {_HAPPENINGS[name]}",
                 select.INSTEAD[name],
             )
 
@@ -176,8 +176,8 @@ def _users_probes(process: Process, targets: Targets) -> list[Probe]:
 def _probes_alone(words: Sequence[str], via: str) -> EventSource:
     if via == "agent":
         raise UsageError(
-            "none of these is the agent's to tell",
-            f"it tells of {', '.join(KINDS)}; probes are the kernel's",
+            "the agent provides none of these events",
+            f"It provides {', '.join(KINDS)}; probes come from the kernel",
         )
     return EventSource(False, tuple(words))
 
@@ -190,10 +190,10 @@ def _from_probes(
     for word in words:
         probe = PROBES.get((command, word.removeprefix(":")))
         if word in ours and probe is None:
-            raise UsageError(f"Ruby has no probes for {command} {word}")
+            raise UsageError(f"Ruby has no built-in probes for {command} {word}")
         found.append(probe if word in ours and probe else word)
     names = ", ".join(word.removeprefix(":") for word in ours)
-    return EventSource(False, tuple(found), (f"{names}: from Ruby's own probes",))
+    return EventSource(False, tuple(found), (f"{names}: from Ruby's built-in probes",))
 
 
 def _can_do_without(names: Sequence[str]) -> bool:
@@ -239,13 +239,12 @@ def _check_probes(targets: Targets, names: Sequence[str], words: Sequence[str]) 
         if "gc" in names and not select.pick("ruby:gc__mark__begin", found):
             has_all = False
         if not has_all:
-            why = "its Ruby was built without probes of its own"
+            why = "its Ruby was built without probes"
         elif "method" in names:
-            why = "Ruby's own method probes say nothing by themselves since Ruby 2.5"
+            why = "Ruby's own method probes are silent by default since Ruby 2.5"
         else:
             continue
         raise NoAgent(
-            f"nobody tells of {names[0]} in process {process.pid}: it has no agent,"
-            f" and {why}",
-            f"{HOW_TO_LOAD}; or put it in: rbtrace-py attach {process.pid}",
+            f"cannot trace {names[0]}: no agent in process {process.pid}, and {why}",
+            f"{HOW_TO_LOAD}; or load it now: rbtrace-py attach {process.pid}",
         )

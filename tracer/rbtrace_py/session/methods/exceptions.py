@@ -161,7 +161,7 @@ class Exceptions(Starting):
                 time.sleep(_SLICE)
         self._joining.begin(filter(self.targets.has_joined, processes))
         self.notes += self._joining.notes()
-        self.notes.append("raise: by the agent, which runs a TracePoint for it")
+        self.notes.append("raise: from the agent, with a TracePoint")
 
     def _has_begun(self, process: Process, waited: float) -> bool:
         limit = self.options.wait_seconds
@@ -239,7 +239,7 @@ class Exceptions(Starting):
 
     def _event(self, pid: int, record: Record) -> RaiseEvent:
         if len(record) < _FIELDS:
-            raise MalformedAnswer("an exception that is none")
+            raise MalformedAnswer("malformed exception record")
         when, tid, lost, class_, message, path, line, method, *trace = record
         self._lost[pid] = _number(lost)
         self._seen += 1
@@ -283,7 +283,7 @@ class Exceptions(Starting):
 
 def _number(text: bytes) -> int:
     if not text.isdigit() or len(text) > 19:
-        raise MalformedAnswer("an exception with a number that is none")
+        raise MalformedAnswer("malformed number in an exception record")
     return min(int(text), _MAX)
 
 

@@ -37,7 +37,7 @@ def split_expressions(text: str, start: int = 0) -> tuple[tuple[str, ...], int]:
         raise BadExpressions(f"more than {MOST} expressions")
     for each in found:
         if len(each.encode("utf-8", "replace")) > MAX_BYTES:
-            raise BadExpressions(f"an expression of more than {MAX_BYTES} bytes")
+            raise BadExpressions(f"an expression is longer than {MAX_BYTES} bytes")
     return tuple(dict.fromkeys(found)), end + 1
 
 
@@ -73,7 +73,7 @@ def _step(text: str, at: int, start: int, open_: list[str]) -> tuple[int, bool]:
         open_.append(_CLOSERS[character])
     elif character in _CLOSERS.values():
         if character != inner:
-            raise BadExpressions(f"{character!r} closes nothing")
+            raise BadExpressions(f"unmatched {character!r}")
         open_.pop()
         return 1, not open_
     return 1, character == "," and len(open_) == 1

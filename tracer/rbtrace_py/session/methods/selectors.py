@@ -27,10 +27,10 @@ _NAME = (
 )
 _SELECTOR = re.compile(rf"(?:({_OWNER})([#.]))?({_NAME})?")
 _COMMENT = re.compile(r"(^|\s)#.*")
-_EXAMPLE = "as 'String#gsub(self, @ivar, argument, self.attribute, __source__)'"
+_EXAMPLE = "as in 'String#gsub(self, @ivar, argument, self.attribute, __source__)'"
 _FORMS = (
-    "write sleep (any method of that name), String#gsub, Process.pid,"
-    " Kernel# (all instance methods) or Dir. (all class methods)"
+    "Write sleep (any method of that name), String#gsub, Process.pid, Kernel#"
+    " (all instance methods) or Dir. (all class methods)"
 )
 
 
@@ -42,9 +42,9 @@ def parse_selector(text: str, shows_values: bool = True) -> Selector:
     word, bracket, _ = text.partition("(")
     if bracket and not shows_values:
         raise UsageError(
-            f"{text!r} asks for the values of expressions, which are of single calls",
-            f"`rbtrace-py calls PID -m {shlex.quote(text)}` shows them; here select"
-            f" {word or 'the method'!r} alone",
+            f"{text!r} has expressions, which need single calls",
+            f"`rbtrace-py calls PID -m {shlex.quote(text)}` shows them; select"
+            f" only {word or 'the method'!r} here",
         )
     selector = _methods(word, text)
     if not bracket:
@@ -58,7 +58,7 @@ def _expressions(text: str, at: int) -> tuple[str, ...]:
     except BadExpressions as error:
         raise UsageError(f"{text!r}: {error}", _EXAMPLE) from None
     if text[end:].strip():
-        raise UsageError(f"{text!r}: {text[end:].strip()!r} is too much", _EXAMPLE)
+        raise UsageError(f"{text!r}: unexpected {text[end:].strip()!r}", _EXAMPLE)
     return found
 
 
@@ -68,7 +68,7 @@ def _methods(word: str, text: str) -> Selector:
         hint = _FORMS
         if re.fullmatch(_OWNER, word) and "::" in word:
             hint = f"{word}# selects its instance methods, {word}. its class methods"
-        raise UsageError(f"{text!r} selects no method", hint)
+        raise UsageError(f"{text!r} does not select a method", hint)
     owner, mark, name = found.groups()
     kind = {"#": "instance", ".": "singleton", None: None}[mark]
     return Selector(owner, kind, name)
@@ -86,7 +86,7 @@ def selectors_of(
         found += _of_set(name)
     unique = list(dict.fromkeys(found))
     if len(unique) > MOST:
-        raise UsageError(f"{len(unique)} selectors are too many; at most {MOST}")
+        raise UsageError(f"{len(unique)} selectors are too many; the limit is {MOST}")
     return unique
 
 
@@ -100,7 +100,10 @@ def _of_set(name: str) -> list[Selector]:
         except UsageError as error:
             raise UsageError(f"{name}, line {number}: {error}", error.hint) from None
     if not found:
-        raise UsageError(f"{name} selects no method", "a selector a line; # comments")
+        raise UsageError(
+            f"{name} selects no method",
+            "Write one selector per line; # starts a comment",
+        )
     return found
 
 
@@ -113,7 +116,8 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
         names = ", ".join(sorted(METHOD_SETS))
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise UsageError(
-            f"no set of methods {path!r}, nor a file: {reason}", f"sets: {names}"
+            f"no set of methods named {path!r}, and no such file: {reason}",
+            f"Sets: {names}",
         ) from error
     for number, line in enumerate(text.splitlines(), 1):
         word = _COMMENT.sub("", line).strip()

@@ -116,8 +116,8 @@ class Methods(CountingSession):
             timeless = [word for word in self.words if word in ("raise", "object")]
             if timeless:
                 raise UsageError(
-                    f"{timeless[0]} takes no time",
-                    f"`rbtrace-py count PID {timeless[0]}`",
+                    f"{timeless[0]} has no duration",
+                    f"Use `rbtrace-py count PID {timeless[0]}`",
                 )
 
     # ------------------------------------------------------------- life cycle
@@ -273,7 +273,7 @@ class Methods(CountingSession):
         """What a user may have overlooked who has got nothing; or empty."""
         if self._has_rows or not self.options.select or self.options.c_calls:
             return ""
-        return "no call of such a method was seen; methods written in C take --c-calls"
+        return "no matching call was seen; add --c-calls to see methods written in C"
 
     def _counters(self, rows: Sequence[MethodRow], counted: int) -> dict[str, int]:
         found = [hook.counters() for hook in self._hooks]

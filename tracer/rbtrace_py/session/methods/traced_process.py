@@ -16,13 +16,14 @@ from rbtrace_py.model.calls import UNKNOWN_METHOD
 MAX_METHODS = 65_536
 
 _CONDITIONS = {
-    Condition.METHODS_FULL: f"it called more than {MAX_METHODS:,} methods; the others"
-    " are (no room)",
-    Condition.STREAMS_FULL: "it had more threads and fibers at a time than there was"
-    " room for; calls of some that were idle were given up (a smaller --buffer makes"
-    " room)",
-    Condition.NO_INNER: "it has Ractors, or began one: collections and new objects are"
-    " not seen since, as Ruby before 3.3 crashes with hooks on them",
+    Condition.METHODS_FULL: f"it called more than {MAX_METHODS:,} methods; the"
+    " rest are in (no room)",
+    Condition.STREAMS_FULL: "it had too many threads and fibers at once; calls of"
+    " some idle ones were dropped (a smaller --buffer"
+    " leaves space for more)",
+    Condition.NO_INNER: "it uses Ractors: collections and new objects were not"
+    " traced after the first Ractor, since hooks on them"
+    " crash Ruby before 3.3",
 }
 
 

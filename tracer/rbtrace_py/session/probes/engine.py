@@ -48,10 +48,10 @@ class TrackedPids:
     def __init__(self, targets: Targets) -> None:
         if not host_pid_namespace():
             raise BpfError(
-                "several processes cannot be traced from a container's pid namespace:"
-                " the kernel counts them by other numbers",
-                "name one PID; or run on the host, or in a container with the host's"
-                " pids (--pid=host, hostPID: true)",
+                "cannot trace several processes from a container's pid namespace:"
+                " the kernel uses other pids",
+                "Name one PID; or run on the host, or in a container with the"
+                " host's pids (--pid=host, hostPID: true)",
             )
         self.watched = Map(
             "watched",
@@ -239,7 +239,7 @@ class Engine:
             if number >= MAX_SITES:
                 raise BpfError(
                     f"more than {MAX_SITES} probe sites at once",
-                    "choose fewer probes",
+                    "Select fewer probes",
                 )
             self._numbers[key] = number
             self.wanted.append(want)

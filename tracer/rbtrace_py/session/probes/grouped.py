@@ -98,7 +98,7 @@ class Grouped(ProbeSession, CountingSession):
         """Number a series and settle how its key, read at ``probe``, is kept."""
         if name not in self.series and len(self.series) >= self._most_series:
             raise UsageError(
-                f"more than {self._most_series} series", "name fewer probes"
+                f"more than {self._most_series} series", "Name fewer probes"
             )
         number = self.series_number(name)
         if self.by_name is None or number in self._key_operands:
@@ -107,8 +107,9 @@ class Grouped(ProbeSession, CountingSession):
         kind = By.TEXT if operand and operand.type.is_text else By.NUMBER
         if self._key_operands and kind is not self._by:
             raise UsageError(
-                f"{self.by_name} is a text in some of the probes, a number in others",
-                "name fewer probes",
+                f"{self.by_name} is a string in some of the probes and a number in"
+                " others",
+                "Name fewer probes",
             )
         self._by = kind
         self._key_operands[number] = operand
@@ -134,8 +135,8 @@ class Grouped(ProbeSession, CountingSession):
         if len(names) > MAX_SLOTS:
             room = MAX_SLOTS - len(recipe.own) - len(keys)
             raise UsageError(
-                f"the filter names {len(self.filter.operands)} operands, and there is"
-                f" room for {room}"
+                f"the filter uses {len(self.filter.operands)} arguments, but only"
+                f" {room} fit"
             )
         maps = {**self.filter.maps(), **(recipe.maps or {})}
         if not self._recorded:

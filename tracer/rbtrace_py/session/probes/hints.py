@@ -36,15 +36,16 @@ def without_gem(process: Process) -> str:
     except (RbtraceError, OSError):
         return ""
     if not any(map(is_ruby_binary, paths)):
-        return f"{who} is not Ruby: it has mapped no Ruby interpreter"
+        return f"{who} is not Ruby: no Ruby interpreter is mapped"
     if not any(map(_is_extension, paths)):
         return (
-            f"{who} is Ruby, but has not loaded the gem: add tracepoint-usdt to its"
-            ' Gemfile, define a probe (`require "tracepoint"`), and start it again'
+            f"{who} is Ruby, but has not loaded the gem: add tracepoint-usdt to"
+            ' its Gemfile, define a probe (`require "tracepoint"`), and restart'
+            " it"
         )
     return (
-        f"{who} has loaded the gem, but has defined no probe so far: see"
-        " `Tracepoint.define`; --wait waits until it does"
+        f"{who} has loaded the gem, but has not defined a probe yet: see"
+        " `Tracepoint.define`; --wait waits for one"
     )
 
 

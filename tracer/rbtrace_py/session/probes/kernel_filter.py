@@ -56,7 +56,7 @@ class KernelFilter:
         operands = {operand.name: operand for operand in probe.operands}
         if compile_filter(parse_filter(self._text, operands)) != self._compiled:
             raise UsageError(
-                f"the filter does not mean the same on {probe.full_name}",
+                f"the filter has another meaning on {probe.full_name}",
                 f"it is {probe.signature}",
             )
 

@@ -61,8 +61,8 @@ class Latency(Grouped):
                     raise self._no_span(select.pick(word, probes)[0])
                 raise UsageError(
                     f"{word} matches probes, but no span",
-                    "`rbtrace-py probes PID` shows which are spans;"
-                    " for other probes name a pair: BEGIN..END",
+                    "`rbtrace-py probes PID` shows the spans; for other probes,"
+                    " name a pair: BEGIN..END",
                 )
 
     def check_before(self) -> None:
@@ -75,9 +75,9 @@ class Latency(Grouped):
         error = select.unknown_probe(name, probes)
         if word.removeprefix(":") in select.BUILT_IN_PAIRS:
             error.hint = (
-                f"{word} is measured with Ruby's own probes, which this Ruby was"
-                " built without (Debian's 3.3 and later are); `rbtrace-py doctor"
-                " PID` tells"
+                f"{word} needs Ruby's built-in probes, but this Ruby was built"
+                " without them (like Debian's 3.3 and later); see `rbtrace-py"
+                " doctor PID`"
             )
         return error
 
@@ -85,12 +85,12 @@ class Latency(Grouped):
     def _no_span(probe: Probe) -> UsageError:
         if probe.role is ProbeRole.SPAN_BEGIN and probe.span_name:
             return UsageError(
-                f"{probe.full_name} is where a span begins, and has no duration",
-                f"the span is called {probe.provider}:{probe.span_name}",
+                f"{probe.full_name} is the begin of a span and has no duration",
+                f"Use the name of the span: {probe.provider}:{probe.span_name}",
             )
         return UsageError(
             f"{probe.full_name} is not a span: it has no duration",
-            "name a pair of probes, BEGIN..END, or define a span in the program:"
+            "Name a pair of probes, BEGIN..END, or define a span in the program:"
             f" Tracepoint.span(:{probe.name}) {{ … }}",
         )
 
@@ -142,7 +142,7 @@ class Latency(Grouped):
             if probe in begins:
                 raise UsageError(
                     f"{pair.series}: both ends are {probe.full_name}",
-                    "a pair is of two probes, BEGIN..END",
+                    "Name two different probes: BEGIN..END",
                 )
             self.filter.check(probe)
             self.settle_series(pair.series, probe)

@@ -85,13 +85,13 @@ class MethodProbeArming(Closing):
             self._tasks.append(AgentTask(process, CODE))
             if has_other_ractors(hello):
                 self.notes.append(
-                    f"process {process.pid} has other Ractors: Ruby's method probes"
-                    " fire only in its main Ractor"
+                    f"process {process.pid} has other Ractors: Ruby's method"
+                    " probes fire only in its main Ractor"
                 )
         except NoAgent:
             self.notes.append(
-                f"in process {process.pid} Ruby's method probes say nothing unless"
-                f" something asks for them (Ruby 2.5 and later). The agent would:"
+                f"Ruby's method probes in process {process.pid} are silent unless"
+                " something enables them (Ruby 2.5 and later). The agent does:"
                 f" {HOW_TO_LOAD}"
             )
         except NoSuchTarget:
@@ -100,14 +100,13 @@ class MethodProbeArming(Closing):
             raise
         except RbtraceError as error:
             self.notes.append(
-                f"in process {process.pid} Ruby's method probes may say nothing:"
-                f" {error}"
+                f"Ruby's method probes in process {process.pid} may be silent: {error}"
             )
         else:
             self.notes.append(
-                "the agent has Ruby's method probes speak: with a TracePoint on a"
-                " thread that sleeps. Its own methods are among them, as"
-                " Tracepoint::Agent's"
+                "the agent enables Ruby's method probes with a TracePoint on a"
+                " sleeping thread. The agent's own methods appear too, as"
+                " Tracepoint::Agent"
             )
 
     def close(self) -> None:

@@ -52,7 +52,7 @@ class ProbeQuery:
         self, words: Sequence[str], options: ProbeOptions | None = None
     ) -> None:
         if not words:
-            raise UsageError("no probe was named", "see `rbtrace-py probes PID`")
+            raise UsageError("no probe given", "See `rbtrace-py probes PID`")
         self.options = options or ProbeOptions()
         self.words = tuple(dict.fromkeys(words))
         self.filter = KernelFilter(self.options.filter)
@@ -108,11 +108,11 @@ def _no_operand(word: str, lacking: Mapping[Probe, Sequence[str]]) -> NoOperand:
     everywhere = [n for n in names if all(n in lack for lack in lacking.values())]
     if len(lacking) > 1 and everywhere and select.is_glob(word):
         return NoOperand(
-            f"none of the {len(lacking)} probes {word} has an operand {everywhere[0]}",
-            "`rbtrace-py probes PID` shows those they have",
+            f"none of the {len(lacking)} probes {word} has an argument {everywhere[0]}",
+            "`rbtrace-py probes PID` shows their arguments",
         )
     return NoOperand(
-        f"{probe.full_name} has no operand {names[0]}", f"it is {probe.signature}"
+        f"{probe.full_name} has no argument {names[0]}", f"it is {probe.signature}"
     )
 
 

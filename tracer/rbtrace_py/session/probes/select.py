@@ -128,9 +128,9 @@ def unknown_probe(word: str, probes: Sequence[Probe], command: str = "") -> NoSu
     elif near:
         hint = f"did you mean {', '.join(near)}?"
     elif names:
-        hint = "`rbtrace-py probes PID` lists what there is"
+        hint = "`rbtrace-py probes PID` lists all probes"
     else:
-        hint = "the process has no USDT probes at all"
+        hint = "the process has no USDT probes"
     return NoSuchProbe(f"no probe matches {word}", hint, word)
 
 
@@ -141,10 +141,10 @@ def parse_pair(word: str) -> Pair | None:
     begin, _, end = word.partition("..")
     if not begin or not end or ".." in end:
         raise UsageError(
-            f"{word!r} is not a pair of probes", "a pair is written BEGIN..END"
+            f"{word!r} is not a pair of probes", "Write a pair as BEGIN..END"
         )
     if is_glob(begin) or is_glob(end):
-        raise UsageError(f"{word!r}: a pair is of two names, not of globs")
+        raise UsageError(f"{word!r}: a pair consists of two names, not globs")
     return Pair(begin, end, word)
 
 

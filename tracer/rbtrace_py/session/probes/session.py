@@ -31,8 +31,8 @@ from rbtrace_py.session.targets.notes import Notes, skipped
 from rbtrace_py.session.targets.targets import Targets
 
 _UNSEEN = (
-    "a program has them once it has loaded the gem and defined them;"
-    " `rbtrace-py probes PID` lists them while it runs"
+    "Probes appear once the program has loaded the gem and defined them;"
+    " `rbtrace-py probes PID` lists them"
 )
 
 
@@ -123,25 +123,22 @@ class ProbeSession(Starting, ProbeQuery):
             return count
         if self.targets.alive():
             raise problem
-        raise NoSuchTarget(
-            "the target ended before it could be attached to"
-        ) from problem
+        raise NoSuchTarget("the target exited before tracing started") from problem
 
     def _note(self, attacher: Attacher) -> None:
         """What a user should know before the answer comes."""
         if attacher.slow_to_detach:
             self.notes.append(
-                "without uprobe_multi (Linux 6.10) detaching takes about a tenth of a"
-                " second a site"
+                "without uprobe_multi (Linux 6.10) detaching takes about 0.1 s per site"
             )
         is_immediate = self._tracked is not None and self._tracked.is_immediate
         if self.targets.follow and not is_immediate:
             self.notes.append(
-                "without BTF children are found up to 100 ms after they began"
+                "without BTF, child processes are found up to 100 ms late"
             )
         if self.lacking:
             names = {name for lack in self.lacking.values() for name in lack}
-            what = f"no operand {' or '.join(sorted(names))} and"
+            what = f"no argument {' or '.join(sorted(names))} and"
             number = len(self.lacking)
             self.notes.append(
                 f"1 probe has {what} is not traced"
@@ -183,7 +180,7 @@ class ProbeSession(Starting, ProbeQuery):
             probes = self._scan(self.targets.alive())
             if not probes and not self.targets.processes:
                 raise NoSuchTarget(
-                    "the target ended before its probes appeared", _UNSEEN
+                    "the target exited before its probes appeared", _UNSEEN
                 )
             try:
                 self.check(unique(probes))

@@ -62,10 +62,10 @@ class Trace(ProbeSession):
             self._echo = self._texts = MAX_OPERANDS
         if self._echo + len(self.filter.operands) > MAX_SLOTS:
             raise UsageError(
-                f"the filter names {len(self.filter.operands)} operands, and trace has"
-                f" room for {MAX_SLOTS - self._echo}",
-                f"beside {self._echo} that are shown"
-                + (", as many as a probe may have" if self.may_grow else ""),
+                f"the filter uses {len(self.filter.operands)} arguments, but trace"
+                f" has space for {MAX_SLOTS - self._echo}",
+                f"{self._echo} others are printed"
+                + (", the limit for one probe" if self.may_grow else ""),
             )
 
     def make_engines(self, attacher: Attacher) -> None:

@@ -58,8 +58,8 @@ class ValuesOf(Picking):
             self._settle_type(probe)
         if self.is_counted and self.options.by not in (None, self.argument):
             raise UsageError(
-                f"{self.argument} is no number: its values are counted,"
-                f" and cannot be grouped by {self.options.by} as well"
+                f"{self.argument} is not a number: its values are counted and"
+                f" cannot be grouped by {self.options.by} as well"
             )
         super().plan(probes)
 
@@ -73,8 +73,8 @@ class ValuesOf(Picking):
             self.unit = "integer" if found in _NUMBERS else found.name.lower()
         elif found is not self._type or is_duration is not self._is_duration:
             raise UsageError(
-                f"{self.argument} is of another type in {probe.full_name}",
-                "name fewer probes",
+                f"{self.argument} has another type in {probe.full_name}",
+                "Name fewer probes",
             )
         if is_duration:
             self.unit = "ns"

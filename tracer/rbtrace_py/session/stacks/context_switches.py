@@ -109,9 +109,8 @@ def _attached(stack: ExitStack) -> Program:
     """With the state of who leaves from the tracepoint, or as older kernels have it."""
     if not host_pid_namespace():
         raise BpfError(
-            "we are in a container's pid namespace, and the kernel counts processes"
-            " by other numbers",
-            "run on the host, or in a container with the host's pids (--pid=host)",
+            "this is a container's pid namespace, and the kernel uses other pids",
+            "Run on the host, or in a container with the host's pids (--pid=host)",
         )
     check_rights()
     numbers = _numbers()

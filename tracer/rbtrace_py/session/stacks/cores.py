@@ -85,14 +85,14 @@ def parse_symbol(text: str) -> tuple[str, int]:
     name, _, address = text.partition("=")
     if name not in SYMBOLS:
         raise UsageError(
-            f"--symbol {name!r} is not known", f"it takes {', '.join(SYMBOLS)}"
+            f"unknown symbol: --symbol {name!r}", f"Use {', '.join(SYMBOLS)}"
         )
     try:
         return name, int(address, 0)
     except ValueError:
         raise UsageError(
-            f"--symbol {text!r}: {address!r} is no address",
-            "write it as NAME=0x7f0dc0c83c58",
+            f"--symbol {text!r}: {address!r} is not an address",
+            "Write it as NAME=0x7f0dc0c83c58",
         ) from None
 
 
@@ -134,7 +134,7 @@ class CoreRuby(Closing):
             self.close()
             raise
         if core.is_truncated:
-            self.notes.append("the core file has been cut short: memory is missing")
+            self.notes.append("the core file is truncated: memory is missing")
 
     def close(self) -> None:
         """Close the program; may be called twice."""
@@ -172,7 +172,7 @@ class CoreRuby(Closing):
             if path.rsplit(b"/", 1)[-1] == name:
                 return path
         raise UsageError(
-            f"{exe} is not the program of this core file, nor a library of it",
+            f"{exe} is not the program of this core file, or one of its libraries",
             "it has mapped: " + ", ".join(map(safe_text, _likely(paths))),
         )
 
@@ -203,10 +203,12 @@ class CoreRuby(Closing):
                 text = next(filter(None, match.groups())).decode("ascii")
                 return Version(text, "file name")
         if not any(b"ruby" in path for path in self.core.paths()):
-            raise NotRuby(f"{self.core.path} is of no Ruby, or does not tell")
+            raise NotRuby(
+                f"{self.core.path} is not from Ruby, or its version is unknown"
+            )
         raise UnknownRuby(
-            "which Ruby the core file is of is not known",
-            "say it with --ruby-version, or give the program with --exe",
+            "cannot tell which Ruby the core file is from",
+            "Use --ruby-version, or give the program with --exe",
         )
 
     def _checked_layout(self, vm: int, symbols: int | None) -> Layout:
@@ -216,8 +218,8 @@ class CoreRuby(Closing):
         """
         if self._ruby is None:
             self.notes.append(
-                f"read as Ruby {self.layout.version} ({self.version.origin}), which was"
-                " not verified: the program is not there (--exe FILE)"
+                f"read as Ruby {self.layout.version} ({self.version.origin}), not"
+                " verified: the program is missing (--exe FILE)"
             )
             return self.layout
         sources = LayoutSources(self._ruby, self.version)
@@ -231,9 +233,9 @@ class CoreRuby(Closing):
             self.notes.append(f"in the core, {wrong.reason}")
         elif wrong is not None and not wrong.is_unreadable:
             raise UnknownRuby(
-                f"{self._ruby.path} is no Ruby {self.layout.version} as it is known:"
-                f" in the core, {wrong.reason}",
-                "say another with --ruby-version",
+                f"{self._ruby.path} does not match the known layout of Ruby"
+                f" {self.layout.version}: in the core, {wrong.reason}",
+                "Try another --ruby-version",
             )
         self.notes += sources.notes
         return verdict.layout
@@ -257,8 +259,8 @@ class CoreRuby(Closing):
         if root is not None:
             return root.address
         self.notes.append(
-            "the table of symbols is not known: C functions have no names"
-            " (--symbol ruby_global_symbols=ADDRESS)"
+            "symbol table not found: C functions have no names (--symbol"
+            " ruby_global_symbols=ADDRESS)"
         )
         return None
 
@@ -276,8 +278,8 @@ class CoreRuby(Closing):
             return self._vm_of(self._pointed(pointer))
         if self._ruby is None:
             raise UnknownRuby(
-                "where the VM is in the core file is not known",
-                "give the program with --exe FILE, or the address with --symbol"
+                "cannot find the VM in the core file",
+                "Give the program with --exe FILE, or the address with --symbol"
                 " ruby_current_vm_ptr=ADDRESS",
             )
         return find_vm(self.core, self._ruby).address
@@ -295,11 +297,11 @@ class CoreRuby(Closing):
         try:
             value = read_word(self.core, address)
         except UnreadableMemory as error:
-            raise UnknownRuby(str(error), "is the address right?") from error
+            raise UnknownRuby(str(error), "Is the address right?") from error
         if not is_pointer(value):
             raise UnknownRuby(
-                f"at {address:#x} of the core file there is no pointer ({value:#x})",
-                "is the address right, and the version?",
+                f"no pointer at {address:#x} in the core file ({value:#x})",
+                "Are the address and the version right?",
             )
         return value
 
@@ -328,8 +330,8 @@ class CoreRuby(Closing):
         )
         if not threads:
             raise BadElf(
-                f"{core.path}: no Ruby thread was found",
-                "is the address right, and the version?",
+                f"{core.path}: no Ruby thread found",
+                "Are the address and the version right?",
             )
         return Dump(
             pid=pid,

@@ -84,7 +84,9 @@ def dump(process: Process, options: DumpOptions | None = None) -> Dump:
         )
     notes = [*attached.notes, *stacks.notes]
     if pause is not None and pause.is_expired:
-        notes.append(f"it was let go after {PAUSE_SECONDS:g} s, before all was read")
+        notes.append(
+            f"it was resumed after {PAUSE_SECONDS:g} s, before everything was read"
+        )
     return Dump(
         pid=process.pid,
         command=" ".join(process.cmdline) or process.comm,
@@ -128,7 +130,7 @@ def read_stacks(vm: RubyVM, fibers: Fibers | None) -> Stacks:
     stacks = Stacks(list(zip(found, walks, strict=True)), {})
     if fibers is not None:
         if not fibers.can_be_read:
-            stacks.notes.append("where this Ruby keeps its fibers is not known")
+            stacks.notes.append("fibers cannot be found in this Ruby")
         suspended = fibers.find(found)
         for fiber, walked in zip(suspended, fibers.walk(suspended), strict=True):
             stacks.fibers.setdefault(fiber.thread, []).append((fiber, walked))

@@ -78,7 +78,7 @@ class RubyProcess(Closing):
             # not tell: it may have begun as another program.
             raise VmNotStarted(
                 f"the Ruby of process {process.pid} is still starting",
-                "look again in a moment",
+                "Try again in a moment",
             )
         self._attached = attached
         self.version = attached.layout.version

@@ -79,7 +79,7 @@ class Sampling(Starting):
         self.targets = targets
         self.options = options or SamplingOptions()
         if not 0 < self.options.rate <= MAX_RATE:
-            raise UsageError(f"a rate of {self.options.rate:g} is not possible")
+            raise UsageError(f"{self.options.rate:g} is not a possible rate")
         self.statistics = Statistics(rate=self.options.rate)
         self.notes = Notes()
         self.on_wait: Callable[[float], None] | None = None
@@ -117,7 +117,7 @@ class Sampling(Starting):
                     raise
                 self._give_up(process, error)
         if not self._rubies:
-            raise NoSuchTarget("none of the processes is a Ruby")
+            raise NoSuchTarget("none of the processes runs Ruby")
 
     def _attach_young(self, process: Process) -> None:
         """Attach to a process that may just have begun."""
@@ -151,7 +151,7 @@ class Sampling(Starting):
     def _attach_any(self) -> RbtraceError | None:
         """Attach to what has become a Ruby; else say why there is none."""
         self.targets.refresh()
-        found: RbtraceError = NoSuchTarget("the program has ended")
+        found: RbtraceError = NoSuchTarget("the program has exited")
         for process in self.targets.alive():
             try:
                 self._attach(process)

@@ -12,13 +12,13 @@ _JIT_NAME = 8
 """Bytes of a compiler's name that are shown."""
 
 C_CALLS_STAY = (
-    "To see calls of C methods leaves the process slower until it ends, also when"
-    " nobody looks any more: loops of tiny methods take twice as long, a web"
-    " application's requests some percent"
+    "Tracing C methods leaves the process slower until it exits, even after"
+    " tracing ends: loops of tiny methods take twice as long, a web application's"
+    " requests a few percent"
 )
 _COMPILED_GOES = (
-    "To see calls throws away what {} has compiled in the process, which stays slower"
-    " afterwards"
+    "Tracing calls discards the code that {} has compiled in the process, which"
+    " stays slower afterwards"
 )
 
 
@@ -46,7 +46,7 @@ class Confirmation:
         """Raises NotAgreed for the first that is not agreed to."""
         for text in texts:
             if not self._is_confirmed(text):
-                raise NotConfirmed(text, "--yes does it nevertheless")
+                raise NotConfirmed(text, "Use --yes to do it anyway")
 
     def _is_confirmed(self, text: str) -> bool:
         if text not in self._answers:

@@ -21,8 +21,8 @@ _VERSION = re.compile(r"(?:lib)?ruby[-.]?(\d)\.(\d)")
 _SAFE_BEFORE = (3, 0)
 
 CMETHOD_HAZARD = (
-    "Ruby's cmethod probes can crash this process: from Ruby 3.0 on, they may read"
-    " freed memory when the program evaluates a lambda literal (a fault of Ruby's,"
+    "Ruby's cmethod probes can crash this process: since Ruby 3.0 they may read"
+    " freed memory when the program evaluates a lambda literal (a bug in Ruby,"
     " whichever tool attaches)"
 )
 
@@ -46,5 +46,5 @@ def hazard(probes: Sequence[Probe]) -> str | None:
 
 def not_confirmed(text: str) -> NotConfirmed:
     return NotConfirmed(
-        text, "--yes attaches nevertheless; `raise`, `gc` and the others are safe"
+        text, "Use --yes to attach anyway; `raise`, `gc` and the others are safe"
     )

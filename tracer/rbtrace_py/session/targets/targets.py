@@ -241,7 +241,7 @@ def parse_pids(text: str) -> list[int]:
     except ValueError:
         raise UsageError(
             f"{text!r} is not a pid",
-            "a target is PID or PID,PID…, or use --ps REGEX, or -- COMMAND…",
+            "A target is PID, PID,PID…, --ps REGEX, or -- COMMAND…",
         ) from None
     for pid in pids:
         if not 0 < pid < 1 << 31:

@@ -77,7 +77,7 @@ class Lexer:
             if match is None:
                 rest = self._text[place:]
                 place += len(rest) - len(rest.lstrip())
-                message = f"{self._text[place]!a} has no meaning here"
+                message = f"unexpected {self._text[place]!a}"
                 raise self.fail(message, place)
             found.append(self._token(match))
             place = match.end()
@@ -101,9 +101,9 @@ class Lexer:
 
     def _sign(self, text: str, start: int) -> Token:
         if text == "=":
-            raise self.fail("'=' alone has no meaning; equality is '=='", start)
+            raise self.fail("use '==' for equality, not '='", start)
         if text in ("=~", "!~"):
-            message = "there are no regular expressions; '^=' compares a beginning"
+            message = "regular expressions are not supported; '^=' compares a prefix"
             raise self.fail(message, start)
         if text in _SPELLINGS:
             return Token(Word.NAME, _SPELLINGS[text], start)
@@ -146,7 +146,7 @@ class Lexer:
                 return bytes.fromhex(escape["byte"]).decode("utf-8", "surrogateescape")
             digits = escape["code"] or escape["long"]
             if not digits:
-                raise self.fail("an escape that does not exist", place)
+                raise self.fail("unknown escape sequence", place)
             code = int(digits, 16)
             if code > 0x10FFFF or 0xD800 <= code < 0xE000:
                 raise self.fail("no such character", place)
@@ -161,7 +161,7 @@ class Lexer:
     def _bounded(self, text: str, start: int) -> bytes:
         data = text.encode("utf-8", "surrogateescape")
         if 0 in data:
-            raise self.fail("texts of probes never hold a NUL", start)
+            raise self.fail("strings of probes cannot contain NUL", start)
         if len(data) > MAX_STRING:
             message = f"strings are compared up to {MAX_STRING} bytes"
             raise self.fail(f"{message}, this one has {len(data)}", start)

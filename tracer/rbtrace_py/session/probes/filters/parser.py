@@ -106,9 +106,9 @@ class _Parser:
     def _unexpected_rest(self) -> FilterError:
         token = self._next
         if token.text == ")":
-            return self._fail("')' closes nothing", token)
+            return self._fail("unmatched ')'", token)
         if token.text in _OPERATORS:
-            message = "a comparison has two sides; join several with 'and'"
+            message = "comparisons cannot be chained; join them with 'and'"
             return self._fail(message, token)
         return self._fail("expected 'and', 'or' or the end", token)
 
@@ -141,7 +141,7 @@ class _Parser:
         tree = self._disjunction()
         if not self._accept(Word.SIGN, ")"):
             if self._at_end():
-                raise self._fail("'(' is never closed", opening)
+                raise self._fail("'(' is not closed", opening)
             raise self._unexpected_rest()
         return tree
 
@@ -167,20 +167,20 @@ class _Parser:
 
     def _alone(self, token: Token) -> Comparison:
         if not _is_name(token):
-            raise self._fail("a constant alone is no comparison", token)
+            raise self._fail("a constant alone is not a comparison", token)
         if self._kind(token) is not Kind.BOOL:
             raise self._fail("expected a comparison after this name", token)
         return Comparison(token.text, Kind.BOOL, "==", True)
 
     def _pair(self, left: Token, sign: Token, right: Token) -> Comparison:
         if _is_name(left) and _is_name(right):
-            raise self._fail("a name is compared with a constant", right)
+            raise self._fail("a name can only be compared with a constant", right)
         if not _is_name(left) and not _is_name(right):
-            raise self._fail("one side of a comparison is a name", left)
+            raise self._fail("one side of a comparison must be a name", left)
         if _is_name(left):
             return self._typed(left, sign, right, sign.text)
         if sign.text == "^=":
-            raise self._fail("'^=' has the name on its left", sign)
+            raise self._fail("'^=' needs the name on its left", sign)
         return self._typed(right, sign, left, _MIRRORED.get(sign.text, sign.text))
 
     def _kind(self, name: Token) -> Kind:
@@ -197,7 +197,7 @@ class _Parser:
             ending = f"; did you mean {' or '.join(near)}?"
         else:
             ending = f"; there are {', '.join(self._kinds)}"
-        return self._fail(f"no operand {name.text!r}{ending}", name)
+        return self._fail(f"no argument {name.text!r}{ending}", name)
 
     def _typed(self, name: Token, sign: Token, literal: Token, op: str) -> Comparison:
         kind = self._kind(name)
@@ -208,13 +208,17 @@ class _Parser:
     def _check_operator(self, kind: Kind, sign: Token, constant: Constant) -> None:
         ordered = sign.text in _MIRRORED
         if constant is None and sign.text not in ("==", "!="):
-            raise self._fail("nil is compared with '==' or '!='", sign)
+            raise self._fail("nil can only be compared with '==' or '!='", sign)
         if kind is Kind.TEXT and ordered:
-            raise self._fail("texts are compared with '==', '!=' or '^='", sign)
+            raise self._fail(
+                "strings can only be compared with '==', '!=' or '^='", sign
+            )
         if kind is Kind.BOOL and ordered:
-            raise self._fail("true and false are compared with '==' or '!='", sign)
+            raise self._fail(
+                "true and false can only be compared with '==' or '!='", sign
+            )
         if kind is not Kind.TEXT and sign.text == "^=":
-            raise self._fail("only texts have a beginning", sign)
+            raise self._fail("'^=' works only on strings", sign)
 
     def _constant(self, name: Token, kind: Kind, literal: Token) -> Constant:
         if literal.word is Word.NAME:
@@ -251,9 +255,9 @@ class _Parser:
             number = int(number)
         if kind is Kind.RAW_UNSIGNED:
             if not 0 <= number < 1 << 64:
-                raise self._fail("outside of the 64 bits without a sign", literal)
+                raise self._fail("out of range for an unsigned 64-bit number", literal)
         elif not -(1 << 63) <= number < 1 << 63:
-            raise self._fail("outside of the 64 bits with a sign", literal)
+            raise self._fail("out of range for a signed 64-bit number", literal)
         return number
 
     def _mismatch(self, name: Token, kind: Kind, literal: Token) -> FilterError:

@@ -13,7 +13,7 @@ class Kind(Enum):
 
     SIGNED = "an Integer"
     FLOAT = "a Float"
-    BOOL = "true or false"
+    BOOL = "a boolean"
     TEXT = "a text"
     RAW_SIGNED = "a number"
     RAW_UNSIGNED = "an unsigned number"
