@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import shlex
@@ -217,3 +218,77 @@ def test_files_that_are_named_exist(name: str) -> None:
         and not any(file.name == path for file in files)
     ]
     assert missing == []
+
+
+# ------------------------------------------------------------------- words
+
+BANNED = {
+    "agreed": "confirmed",
+    "agreement": "confirmation",
+    "anew": "again",
+    "cannot be undone": "irreversible",
+    "do not go together": "cannot be combined",
+    "errand": "task",
+    "every so often": "every TIME",
+    "goes before": "takes precedence over",
+    "in silence": "silent",
+    "looks a second": "samples per second",
+    "nevertheless": "anyway",
+    "nobody tells": "cannot trace: no agent",
+    "one word too many": "too many arguments",
+    "out of service": "stopped",
+    "parked": "sleeping, idle",
+    "rounds a second": "sampling passes per second",
+    "Ruby's lock": "the GVL",
+    "serves on": "keeps serving",
+    "storey": "layer",
+    "stranger": "non-Ruby process, untracked child, other process",
+    "tells of": "reports",
+    "truth value": "boolean",
+    "what stands": "name the thing",
+}
+"""Private words and riddles, with what is written instead."""
+
+
+def banned(text: str) -> list[str]:
+    text = " ".join(text.split())
+    pattern = "|".join(rf"\b{re.escape(words)}s?\b" for words in BANNED)
+    return re.findall(pattern, text, re.IGNORECASE)
+
+
+@each_page
+def test_pages_use_the_terms_of_the_field(page: Path) -> None:
+    """Only the newest release of the changelog: older entries stay as they are."""
+    text = page.read_text()
+    if page.name == "CHANGELOG.md":
+        text = "\n## ".join(text.split("\n## ")[:3])
+    assert banned(text) == []
+
+
+def messages(path: Path) -> Iterator[str]:
+    """Strings of a module that may reach a user: not docstrings, not Ruby code."""
+    tree = ast.parse(path.read_text())
+    docstrings = {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Constant) or id(node) in docstrings:
+            continue
+        if isinstance(node.value, str) and "\nlambda" not in node.value:
+            yield node.value
+
+
+def test_messages_use_the_terms_of_the_field() -> None:
+    package = ROOT / "tracer" / "rbtrace_py"
+    found = {
+        f"{path.relative_to(package)}: {text[:60]}": words
+        for path in package.rglob("*.py")
+        for text in messages(path)
+        if (words := banned(text))
+    }
+    for folder in ("ruby/lib", "ext"):
+        for path in [*(ROOT / folder).rglob("*.rb"), *(ROOT / folder).rglob("*.c")]:
+            for text in re.findall(r'"((?:[^"\\\n]|\\.)*)"', path.read_text()):
+                if words := banned(text):
+                    found[f"{path.relative_to(ROOT)}: {text[:60]}"] = words
+    assert found == {}

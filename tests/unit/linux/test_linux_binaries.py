@@ -135,7 +135,7 @@ def test_what_stands_in_its_place_is_not_believed(
         place[kind]()
         ways = [(os.fsencode(path), False)]
         monkeypatch.setattr(binaries, "_ways", lambda *_: ways)
-        with pytest.raises(BadElf, match="cannot be found"):
+        with pytest.raises(BadElf, match="cannot find"):
             open_mapped(process, file)
 
 

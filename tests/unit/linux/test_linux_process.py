@@ -92,7 +92,7 @@ def test_a_zombie(target: Path) -> None:
     with running(target) as popen:
         popen.kill()
         os.waitid(os.P_PID, popen.pid, os.WEXITED | os.WNOWAIT)
-        with pytest.raises(NoSuchTarget, match="has ended") as caught:
+        with pytest.raises(NoSuchTarget, match="has exited") as caught:
             Process(popen.pid)
         assert f"parent {os.getpid()}" in str(caught.value)
 

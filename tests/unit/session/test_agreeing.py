@@ -102,5 +102,5 @@ def test_nobody_is_there_to_say_yes() -> None:
 
 def test_the_name_of_a_compiler_is_the_targets_word() -> None:
     (text,) = what_stays({"jit": "\x1b[31mred" * 99})
-    assert "away what \\x1b[31MRED has" in text
+    assert "the code that \\x1b[31MRED has" in text
     assert what_stays({"jit": 7}) == []

@@ -32,7 +32,7 @@ def check(collects: bool = False, is_agreed: bool = False) -> str:
         check_room(PROCESS, collects, is_agreed, said.append)
     except NoRoom as error:
         said.append(f"{error}; {error.hint}")
-    assert said[0].startswith("a copy of process 7 makes the dump")
+    assert said[0].startswith("a copy of process 7 writes the dump")
     assert "up to 103 MiB" in said[0]
     return said[-1]
 
@@ -52,7 +52,7 @@ def test_there_is_room(free: int | None, collects: bool, room: Any) -> None:
 
 def test_there_may_be_room(room: Any) -> None:
     room(MOST - 1)
-    assert "may not fit: 103 MiB are free for it; raise the limit" in check()
+    assert "may not fit: 103 MiB are free for it; Raise the limit" in check()
     assert "writes the dump" in check(is_agreed=True)
     room(LEAST)
     assert "writes the dump" in check(is_agreed=True)

@@ -43,7 +43,7 @@ def test_lists(text: str, expressions: list[str]) -> None:
         ("()", "an expression is missing"),
         ("(a,,b)", "an expression is missing"),
         (f"({','.join(map(str, range(17)))})", "more than 16"),
-        (f"({'é' * 513})", "more than 1024 bytes"),
+        (f"({'é' * 513})", "longer than 1024 bytes"),
     ],
 )
 def test_no_lists(text: str, why: str) -> None:

@@ -58,7 +58,7 @@ def test_expressions() -> None:
         ("x(", "missing at its end"),
         ("x()", "an expression is missing"),
         ("x(a) b", "unexpected 'b'"),
-        ("x(a))", "too much"),
+        ("x(a))", "unexpected"),
         ("(a)", "does not select a method"),
         ("A::B(a)", "does not select a method"),
     ],
@@ -73,7 +73,7 @@ def test_expressions_where_no_values_are_shown() -> None:
     with pytest.raises(UsageError, match="single calls") as raised:
         selectors_of(["String#gsub(@a)"], ())
     assert "calls PID -m 'String#gsub(@a)'" in raised.value.hint
-    assert "'String#gsub' alone" in raised.value.hint
+    assert "only 'String#gsub' here" in raised.value.hint
 
 
 def test_a_file(tmp_path: Path) -> None:

@@ -248,4 +248,4 @@ def test_without_rights() -> None:
         text=True,
         timeout=TIMEOUT,
     )
-    assert "refused: run it as root" in done.stdout, done.stderr
+    assert "refused: Run as root" in done.stdout, done.stderr

@@ -259,7 +259,7 @@ class Calls(Closing):
         try:
             self._switches = ContextSwitches()
         except RbtraceError as error:
-            hint = f"; {error.hint.splitlines()[0]}" if error.hint else ""
+            hint = f". {error.hint.splitlines()[0]}" if error.hint else ""
             text = f"CPU times are not recorded: {error}{hint}"
             self.notes.append(text)
 

@@ -101,7 +101,7 @@ def _of_set(name: str) -> list[Selector]:
             raise UsageError(f"{name}, line {number}: {error}", error.hint) from None
     if not found:
         raise UsageError(
-            f"{name} selects no method",
+            f"{name} does not select a method",
             "Write one selector per line; # starts a comment",
         )
     return found
