@@ -495,7 +495,7 @@ def test_one_that_is_stopped(target: Target) -> None:
     os.waitpid(target.pid, os.WUNTRACED)
     out, err, code = run("attach", target.pid)
     assert (out, code) == ("", 1)
-    assert "It is stopped" in err
+    assert "it is stopped" in err
     os.kill(target.pid, signal.SIGCONT)
     assert target.step("threads") == "1"
 
@@ -505,7 +505,7 @@ def test_without_a_compiler(target: Target, tmp_path: Path) -> None:
     env = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "CC": ""}
     out, err, code = run("attach", target.pid, env=env)
     assert (out, code) == ("", 1)
-    assert "no C compiler here" in err
+    assert "no C compiler found" in err
     assert "--no-hook" in err
     env["CC"] = "no-such-cc -O2"
     assert "no C compiler no-such-cc (CC)" in run("attach", target.pid, env=env)[1]

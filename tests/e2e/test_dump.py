@@ -289,7 +289,7 @@ def test_a_hundred_threads(root: None) -> None:
         (["/etc/passwd"], 1, "not an ELF file"),
         (["/bin/sh"], 1, "not a core file"),
         (["/etc/passwd", "--pause"], 2, "do not apply to core files"),
-        (["/etc/passwd", "--symbol", "x=1"], 2, "is not known"),
+        (["/etc/passwd", "--symbol", "x=1"], 2, "unknown symbol"),
         (["/etc/passwd", "--symbol", "ruby_current_vm=z"], 2, "is not an address"),
     ],
 )

@@ -64,7 +64,7 @@ def values(found: list[dict[str, Any]]) -> list[str]:
 def cost(target: Target) -> str:
     """What is said beforehand, as a pattern."""
     words = f"rbtrace-py: a copy of process {target.pid} writes the dump; it can take"
-    return words.replace(" ", r"\s+") + r"\s+up\s+to\s+[\d,]+\s+MiB\s+of[^.]*?ends\n"
+    return words.replace(" ", r"\s+") + r"\s+up\s+to\s+[\d,]+\s+MiB\s+of[^.]*?exits\n"
 
 
 def test_a_file(target: Target, tmp_path: Path) -> None:
@@ -429,6 +429,6 @@ def test_a_terminal_is_no_file(target: Target) -> None:
     finally:
         terminal.close()
     assert said == (
-        "rbtrace-py: will not write a heap to a terminal\r\n  Name a file\r\n"
+        "rbtrace-py: will not write the heap to a terminal\r\n  Name a file\r\n"
     )
     assert code == 2

@@ -51,7 +51,7 @@ def test_the_gem_without_probes(root):
     try:
         _, rest, code = hint_of("trace", target.pid, "checkout")
         assert code == 4
-        assert "(ruby) has loaded the gem, but has defined no probe" in rest
+        assert "(ruby) has loaded the gem, but has not defined a probe yet" in rest
         assert "--wait" in rest
     finally:
         target.close()
@@ -80,7 +80,7 @@ def test_what_was_declined_is_not_said_again(start, root):
         return
     seen = Terminal("count", target.pid, "ruby:cmethod__entry", "-d", "1")
     try:
-        seen.read_until("nevertheless")
+        seen.read_until("anyway")
         seen.type("n\n")
         said, code = seen.finish()
     finally:

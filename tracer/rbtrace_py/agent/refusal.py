@@ -16,7 +16,7 @@ from rbtrace_py.linux.ptrace.pause import seize_refused
 from rbtrace_py.linux.ptrace.seccomp import can_read_filters
 
 _EM_X86_64 = 62
-_LOAD_IT = "Or load the agent in the program itself: ruby -rtracepoint/agent"
+_LOAD_IT = "or load the agent in the program itself: ruby -rtracepoint/agent"
 
 
 class Refused(RbtraceError):

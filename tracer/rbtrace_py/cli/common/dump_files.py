@@ -49,10 +49,10 @@ def write_dumps(
     check_writable(file or f"{name}-{os.getpid()}.json")
     processes = with_agent(targets, attaches)
     if file == "-" and len(processes) > 1:
-        raise UsageError(f"cannot write more than one {what} to standard output")
+        raise UsageError(f"standard output takes the {what} of only one process")
     if file == "-" and sys.stdout.isatty():
         # It has what the process has, also what steers a terminal.
-        raise UsageError(f"will not write a {what} to a terminal", "Name a file")
+        raise UsageError(f"will not write the {what} to a terminal", "Name a file")
     for process in processes:
         if file is None:
             path = f"{name}-{process.pid}.json"

@@ -181,7 +181,7 @@ def _limited(process: Process, seconds: float) -> Iterator[None]:
     except AgentError as error:
         if error.code != "time":
             raise
-        message = f"the time limit of {seconds:g} s was exceeded"
+        message = f"the time limit of {seconds:g} s passed"
         named = AgentError(process.pid, {**error.reply, "message": message})
         named.hint = "Set another limit with --timeout."
         raise named from error
