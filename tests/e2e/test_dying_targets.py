@@ -79,7 +79,8 @@ def states(pid: int) -> list[str]:
 def has_ended(command: Forked, pid: int) -> None:
     _, err, code = command.result()
     # heapdump says first what its copy can cost.
-    said = re.sub("^rbtrace-py: a copy of .* until it exits ", "", " ".join(err.split()))
+    line = " ".join(err.split())
+    said = re.sub("^rbtrace-py: a copy of .* until it exits ", "", line)
     assert (said, code) == (
         f"rbtrace-py: process {pid} has ended",
         4,
