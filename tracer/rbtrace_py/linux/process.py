@@ -145,7 +145,7 @@ class Process(Closing):
             # Closed: who let go of it saw that it had ended, or is done with it.
             return gone(self.pid)
         if error.errno in (errno.EACCES, errno.EPERM):
-            return not_permitted(self.pid, doing)
+            return explain_denied(self.pid, doing)
         if error.errno in (errno.ENOENT, errno.ESRCH) and not self.is_ending():
             return NoSuchTarget(f"process {self.pid} has no {doing}")
         if error.errno in (errno.ENOENT, errno.ESRCH, errno.EINVAL):
@@ -311,11 +311,6 @@ def gone(pid: int) -> NoSuchTarget:
     return NoSuchTarget(f"process {pid} has ended")
 
 
-def not_permitted(pid: int, doing: str) -> NotPermitted:
-    """The error for a process that we may not look at."""
-    return explain_denied(pid, doing)
-
-
 def _open_directory(pid: int) -> int:
     missing = NoSuchTarget(
         f"there is no process {pid}", "`ps -e` lists the processes of this machine"
@@ -327,7 +322,7 @@ def _open_directory(pid: int) -> int:
     except (FileNotFoundError, ProcessLookupError):
         raise missing from None
     except PermissionError:
-        raise not_permitted(pid, f"/proc/{pid}") from None
+        raise explain_denied(pid, f"/proc/{pid}") from None
 
 
 def _open_pidfd(pid: int) -> int | None:

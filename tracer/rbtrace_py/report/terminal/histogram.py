@@ -37,6 +37,10 @@ class Notation:
     unit: str = ""
     has_total: bool = False
 
+    def heading(self, name: str) -> str:
+        """Of a column with ``cell``s."""
+        return f"{name} {self.unit}".rstrip()
+
 
 def times(style: Style, unit: units.Unit = "auto") -> Notation:
     """Nanoseconds."""

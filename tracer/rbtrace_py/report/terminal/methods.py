@@ -11,7 +11,13 @@ from rbtrace_py.report import units
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.histogram import Notation, header, picture, times
 from rbtrace_py.report.terminal.notes import note_lines
-from rbtrace_py.report.terminal.tables import Column, count_columns, rate_column, table
+from rbtrace_py.report.terminal.tables import (
+    Column,
+    count_columns,
+    percentile_column,
+    rate_column,
+    table,
+)
 from rbtrace_py.report.text import cut_left, ellipsis, escape, key_label, width
 from rbtrace_py.report.units import Unit
 
@@ -143,30 +149,17 @@ def _is_row(group: Group, by: str | None, has_left: bool) -> bool:
 
 
 def _time_columns(notation: Notation, has_total: bool) -> list[Column]:
-    def heading(name: str) -> str:
-        return f"{name} {notation.unit}".rstrip()
-
     def timed(time: Callable[[Group], int]) -> Callable[[Group], str]:
         return lambda group: notation.cell(time(group)) if group.count else "-"
 
-    def percentile(wanted: float) -> Column:
-        def cell(group: Group) -> str:
-            values = group.distribution
-            if values is None or not values.count:
-                return "-"
-            # A bucket's end may lie beyond the longest call.
-            found = values.percentile(wanted)
-            return notation.cell(min(found, _highest(group) or found))
-
-        return Column(heading(f"p{wanted:g}"), cell)
-
+    heading = notation.heading
     total = Column(heading("total"), timed(lambda group: group.total))
     return [
         Column("calls", lambda group: units.whole(group.count)),
         *([total] if has_total else []),
         Column(heading("self"), timed(_own)),
-        percentile(50),
-        percentile(99),
+        percentile_column("p50", 50, notation, _highest),
+        percentile_column("p99", 99, notation, _highest),
         Column(heading("max"), timed(_highest)),
     ]
 

@@ -119,31 +119,32 @@ def rate_column(result: Result) -> Column:
 
 def distribution_columns(notation: Notation) -> list[Column]:
     """Count, percentiles and, where it says something, total."""
-
-    def total(group: Group) -> str:
-        return notation.cell(group.total)
-
     columns = [
         Column("count", lambda group: units.whole(group.count)),
-        _percentile("p50", 50, notation),
-        _percentile("p90", 90, notation),
-        _percentile("p99", 99, notation),
-        _percentile("max", 100, notation),
+        percentile_column("p50", 50, notation),
+        percentile_column("p90", 90, notation),
+        percentile_column("p99", 99, notation),
+        percentile_column("max", 100, notation),
     ]
     if notation.has_total:
-        columns.append(Column(_heading("total", notation), total))
+        heading = notation.heading("total")
+        columns.append(Column(heading, lambda group: notation.cell(group.total)))
     return columns
 
 
-def _percentile(name: str, percentile: float, notation: Notation) -> Column:
+def percentile_column(
+    name: str,
+    percentile: float,
+    notation: Notation,
+    highest: Callable[[Group], int | None] = lambda group: None,
+) -> Column:
+    """highest: value of a group if known exactly; a bucket's end may lie beyond it"""
+
     def cell(group: Group) -> str:
         distribution = group.distribution
         if distribution is None or not distribution.count:
             return "-"
-        return notation.cell(distribution.percentile(percentile))
+        found = distribution.percentile(percentile)
+        return notation.cell(min(found, highest(group) or found))
 
-    return Column(_heading(name, notation), cell)
-
-
-def _heading(name: str, notation: Notation) -> str:
-    return f"{name} {notation.unit}".rstrip()
+    return Column(notation.heading(name), cell)

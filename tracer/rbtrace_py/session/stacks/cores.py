@@ -23,9 +23,8 @@ from rbtrace_py.linux.elf.reader import ElfFile
 from rbtrace_py.linux.elf.symbols import build_id
 from rbtrace_py.linux.text import safe_text
 from rbtrace_py.linux.unpack import open_regular
-from rbtrace_py.model.dump import Dump, DumpedThread
+from rbtrace_py.model.dump import Dump
 from rbtrace_py.model.probes import Binary
-from rbtrace_py.model.stacks import SampleFlags
 from rbtrace_py.rubyvm.checks import Roots
 from rbtrace_py.rubyvm.detect import Ruby, Version, forced_version
 from rbtrace_py.rubyvm.fibers import Fibers
@@ -44,7 +43,7 @@ from rbtrace_py.rubyvm.roots import (
 )
 from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.rubyvm.vm import RubyVM
-from rbtrace_py.session.stacks.dump import read_stacks, writable
+from rbtrace_py.session.stacks.dump import dumped, read_stacks, writable
 from rbtrace_py.session.stacks.ruby_process import ruby_thread
 
 VM_SYMBOLS = ("ruby_current_vm_ptr", "ruby_current_vm")
@@ -316,16 +315,7 @@ class CoreRuby(Closing):
         stacks = read_stacks(self.vm, fibers)
         pid = core.notes.pid or 0
         threads = tuple(
-            DumpedThread(
-                thread=ruby_thread(pid, one.tid, one),
-                state=one.state if walked is None else walked.state,
-                on_cpu=None,
-                kernel_state="",
-                stack=None if walked is None else walked.stack,
-                flags=SampleFlags.CLEAN if walked is None else walked.flags,
-                fiber=one.fiber if walked is None else walked.fiber,
-                fibers=stacks.fibers_of(one),
-            )
+            dumped(stacks, one, walked, ruby_thread(pid, one.tid, one))
             for one, walked in stacks.threads
         )
         if not threads:

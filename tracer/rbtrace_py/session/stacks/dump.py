@@ -13,14 +13,13 @@ from rbtrace_py.linux.ptrace.pause import Pause, paused
 from rbtrace_py.linux.resident import resident
 from rbtrace_py.linux.tasks import Tasks
 from rbtrace_py.model.dump import Dump, DumpedFiber, DumpedThread
-from rbtrace_py.model.stacks import SampleFlags
+from rbtrace_py.model.stacks import RubyThread, SampleFlags
 from rbtrace_py.rubyvm.attach import Attached
 from rbtrace_py.rubyvm.fibers import Fiber, Fibers
 from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.vm import RubyVM, Walked
 from rbtrace_py.session.stacks.ruby_process import (
-    Tids,
     open_vm,
     ruby_thread,
     state_of,
@@ -78,10 +77,18 @@ def dump(process: Process, options: DumpOptions | None = None) -> Dump:
         running = None if options.pause else tasks.running(process.threads())
         fibers = _fibers(process, vm, attached) if options.fibers else None
         stacks = read_stacks(vm, fibers)
-        threads = tuple(
-            _dumped(process.pid, stacks, one, walked, tids, tasks, running)
-            for one, walked in stacks.threads
-        )
+        threads = []
+        for one, walked in stacks.threads:
+            tid = tids.of(one)
+            identity = ruby_thread(process.pid, tid, one)
+            if tid is None or running is None:
+                threads.append(dumped(stacks, one, walked, identity))
+                continue
+            task = tasks.state(tid)
+            letter = "" if task is None else task.letter
+            threads.append(
+                dumped(stacks, one, walked, identity, tid in running, letter)
+            )
     notes = [*attached.notes, *stacks.notes]
     if pause is not None and pause.is_expired:
         notes.append(
@@ -91,7 +98,7 @@ def dump(process: Process, options: DumpOptions | None = None) -> Dump:
         pid=process.pid,
         command=" ".join(process.cmdline) or process.comm,
         ruby_version=attached.version.text,
-        threads=threads,
+        threads=tuple(threads),
         time_ns=now,
         stopped_ns=None if pause is None else pause.stopped_ns,
         notes=tuple(notes),
@@ -137,22 +144,18 @@ def read_stacks(vm: RubyVM, fibers: Fibers | None) -> Stacks:
     return stacks
 
 
-def _dumped(
-    pid: int,
+def dumped(
     stacks: Stacks,
     thread: VmThread,
     walked: Walked | None,
-    tids: Tids,
-    tasks: Tasks,
-    running: set[int] | None,
+    identity: RubyThread,
+    on_cpu: bool | None = None,
+    letter: str = "",
 ) -> DumpedThread:
-    tid = tids.of(thread)
-    task = None if tid is None else tasks.state(tid)
-    letter = "" if task is None or running is None else task.letter
-    on_cpu = None if running is None or tid is None else tid in running
+    """A thread of ``stacks``; on_cpu, letter: what the kernel says of it."""
     state = thread.state if walked is None else walked.state
     return DumpedThread(
-        thread=ruby_thread(pid, tid, thread),
+        thread=identity,
         state=state_of(state, on_cpu),
         on_cpu=on_cpu,
         kernel_state=letter,
