@@ -1,6 +1,6 @@
 # Thin on purpose: what each target does stands in scripts/.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test test-all lint format bench soak rubies clean
+.PHONY: help setup setup-test demo test test-all lint format docs bench soak rubies clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -25,6 +25,9 @@ lint: setup-test ## ruff, mypy, rubocop, C with -Werror, shellcheck
 
 format: setup-test ## let ruff format the Python code
 	@.venv/bin/ruff format tracer tests
+
+docs: setup-test ## build the docs as a site, in site/
+	@scripts/docs.sh
 
 bench: ## measure, also a Rails request under load, and print the table
 	@scripts/setup.sh --bench

@@ -148,7 +148,7 @@ setup_venv() {
 }
 
 pip_install() {
-  "$VENV/bin/python" -m pip install --disable-pip-version-check -e "${REPO}[dev]"
+  "$VENV/bin/python" -m pip install --disable-pip-version-check -e "${REPO}[dev,docs]"
 }
 
 setup_speedscope() {

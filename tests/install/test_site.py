@@ -1,0 +1,29 @@
+"""The docs build as a site (`make docs`), and no link in it leads nowhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from processes import ROOT
+
+pytestmark = pytest.mark.install
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    if find_spec("mkdocs") is None or find_spec("material") is None:
+        pytest.skip("needs mkdocs-material: make setup-test")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
+    assert {path.stem for path in tmp_path.glob("*.html")} == {*pages, "404"}
