@@ -11,7 +11,7 @@ import pytest
 
 from processes import Target
 from rbtrace_py.agent.arming import Selector
-from rbtrace_py.aggregate.calls import Happened
+from rbtrace_py.aggregate.calls import CallEventKind
 from rbtrace_py.linux.readable import readable
 from rbtrace_py.session.methods.calls import Calls, CallsOptions
 from rbtrace_py.session.methods.tables import Methods
@@ -65,7 +65,10 @@ def test_calls(start: Callable[..., Target]) -> None:
         found = []
         while not session.is_over:
             found += list(session.events(0.1))
-    assert [told.event.what for told in found] == [Happened.ENTERED, Happened.RETURNED]
+    assert [told.event.what for told in found] == [
+        CallEventKind.ENTERED,
+        CallEventKind.RETURNED,
+    ]
 
 
 def test_methods(start: Callable[..., Target]) -> None:

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from rbtrace_py.aggregate.callrecording import MODE, CallsWriter
-from rbtrace_py.aggregate.calls import CallNesting, Happened, Told
+from rbtrace_py.aggregate.calls import CallEventKind, CallNesting, ReportedCall
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.recording import RecordingWriter
 from rbtrace_py.aggregate.sampling import Statistics
-from rbtrace_py.aggregate.switches import Switch, Turn
+from rbtrace_py.aggregate.switches import Switch, SwitchKind
 from rbtrace_py.model.calls import CalledMethod, CallRecord, MethodKind
 from sample_makers import START, shop
 
@@ -52,22 +52,22 @@ METHODS = [
     CalledMethod(MethodKind.GC, None, False, None),
     CalledMethod(MethodKind.RUBY, "É", False, "a b;\n", "/app/é b.rb", 9),
 ]
-CALLED = (Happened.ENTERED, Happened.RETURNED, Happened.ENDED)
+CALLED = (CallEventKind.ENTERED, CallEventKind.RETURNED, CallEventKind.ENDED)
 VALUES = (("self", '"té\\n\x1b[1m…'), ("@cents", "120"))
 SWITCHES = [
-    Switch(4, 70, START - 500, Turn.FOUND, "S"),
-    Switch(4, 71, START - 400, Turn.FOUND, "R"),
-    Switch(4, 70, START - 100, Turn.WOKEN),
-    Switch(4, 70, START - 50, Turn.ON, "", 1),
-    Switch(4, 70, START + 2_600_000, Turn.OFF, "D", 1),
-    Switch(4, 71, START + 2_650_000, Turn.ON, "", 0),
-    Switch(0, 0, START + 2_700_000, Turn.LOST, "", 6),
-    Switch(4, 70, START + 2_750_000, Turn.ON, "", 1),
-    Switch(4, 0, START + 3_100_000, Turn.LEFT),
+    Switch(4, 70, START - 500, SwitchKind.FOUND, "S"),
+    Switch(4, 71, START - 400, SwitchKind.FOUND, "R"),
+    Switch(4, 70, START - 100, SwitchKind.WOKEN),
+    Switch(4, 70, START - 50, SwitchKind.ON, "", 1),
+    Switch(4, 70, START + 2_600_000, SwitchKind.OFF, "D", 1),
+    Switch(4, 71, START + 2_650_000, SwitchKind.ON, "", 0),
+    Switch(0, 0, START + 2_700_000, SwitchKind.LOST, "", 6),
+    Switch(4, 70, START + 2_750_000, SwitchKind.ON, "", 1),
+    Switch(4, 0, START + 3_100_000, SwitchKind.LEFT),
 ]
 
 
-def told() -> Iterator[Told]:
+def told() -> Iterator[ReportedCall]:
     """Calls of two threads: nested, of C, recursive, collecting, lost, unfinished."""
     records: list[tuple[int, CallRecord]] = []
     for stream, tid in enumerate((70, 71)):
@@ -93,7 +93,7 @@ def told() -> Iterator[Told]:
     events = [event for s, record in records for event in nesting.feed(s, record)]
     for event in [*events, *nesting.finish(START + 3_000_000)]:
         values = VALUES if event.what in CALLED and event.method == 3 else ()
-        yield Told(4, event, METHODS[event.method % len(METHODS)], values)
+        yield ReportedCall(4, event, METHODS[event.method % len(METHODS)], values)
 
 
 def calls(path: Path) -> None:

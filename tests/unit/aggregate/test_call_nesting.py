@@ -9,16 +9,16 @@ from collections.abc import Iterable
 import pytest
 
 from processes import times
-from rbtrace_py.aggregate.calls import MAX_DEPTH, CallNesting, Happened
+from rbtrace_py.aggregate.calls import MAX_DEPTH, CallEventKind, CallNesting
 from rbtrace_py.model.calls import CallRecord
 
 ENTRY, RETURN, C_ENTRY, C_RETURN, LOST, GC_BEGIN, GC_END, RAISE = range(1, 9)
 CPU, STACK, PLACE, THREAD, TEXT = range(10, 15)
 SEED = 20_260_104
-Told = tuple[str, int, int, int | None]
+ReportedCall = tuple[str, int, int, int | None]
 
 
-def told(records: Iterable[CallRecord], has_cpu: bool = False) -> list[Told]:
+def told(records: Iterable[CallRecord], has_cpu: bool = False) -> list[ReportedCall]:
     """What happened, of which method, how deep, how long it took."""
     nesting = CallNesting(has_cpu)
     events = [event for record in records for event in nesting.feed(0, record)]
@@ -26,7 +26,7 @@ def told(records: Iterable[CallRecord], has_cpu: bool = False) -> list[Told]:
     return [
         (event.what.name, event.method, event.depth, event.duration)
         for event in events
-        if event.what is not Happened.ENTERED
+        if event.what is not CallEventKind.ENTERED
     ]
 
 
@@ -102,7 +102,7 @@ def test_after_a_loss_nesting_recovers() -> None:
     ]
     nesting = CallNesting()
     events = [event for record in records for event in nesting.feed(0, record)]
-    assert [e.count for e in events if e.what is Happened.LOST] == [7]
+    assert [e.count for e in events if e.what is CallEventKind.LOST] == [7]
     assert told(records)[1:] == [
         ("RETURNED", 4, 3, 1),
         ("ENDED", 2, 1, 5),
@@ -235,7 +235,7 @@ def test_cpu_time_follows_a_return() -> None:
     ]
     events = [event for record in records for event in nesting.feed(0, record)]
     events += nesting.finish(20)
-    returned = [e for e in events if e.what is Happened.RETURNED]
+    returned = [e for e in events if e.what is CallEventKind.RETURNED]
     assert [(e.method, e.cpu_ns) for e in returned] == [(1, 5_000), (2, None)]
 
 

@@ -17,11 +17,11 @@ from rbtrace_py.aggregate import callrecording
 from rbtrace_py.aggregate.blocks import BlockType, block, file_header
 from rbtrace_py.aggregate.callfold import CallFold
 from rbtrace_py.aggregate.callrecording import MODE, CallsRecording, CallsWriter
-from rbtrace_py.aggregate.calls import CallNesting, Thread, Told
+from rbtrace_py.aggregate.calls import CallNesting, ReportedCall, Thread
 from rbtrace_py.aggregate.meta import Meta, encode_meta
 from rbtrace_py.aggregate.recording import Recording
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.aggregate.switches import Switch, Turn
+from rbtrace_py.aggregate.switches import Switch, SwitchKind
 from rbtrace_py.errors import BadRecording
 from rbtrace_py.model.calls import CalledMethod, CallRecord, MethodKind
 from rbtrace_py.model.stacks import RubyThread
@@ -51,24 +51,26 @@ RECORDS: list[CallRecord] = [
 
 
 SWITCHES = [
-    Switch(4, 70, 1_900, Turn.FOUND, "S"),
-    Switch(4, 71, 1_900, Turn.FOUND, "R"),
-    Switch(4, 70, 1_950, Turn.WOKEN),
-    Switch(4, 70, 1_960, Turn.ON, "", 3),
-    Switch(0, 0, 1_970, Turn.LOST, "", 5),
-    Switch(4, 70, 2_090, Turn.OFF, "D", 3),
-    Switch(4, 0, 2_100, Turn.LEFT),
+    Switch(4, 70, 1_900, SwitchKind.FOUND, "S"),
+    Switch(4, 71, 1_900, SwitchKind.FOUND, "R"),
+    Switch(4, 70, 1_950, SwitchKind.WOKEN),
+    Switch(4, 70, 1_960, SwitchKind.ON, "", 3),
+    Switch(0, 0, 1_970, SwitchKind.LOST, "", 5),
+    Switch(4, 70, 2_090, SwitchKind.OFF, "D", 3),
+    Switch(4, 0, 2_100, SwitchKind.LEFT),
 ]
 
 
-def happenings(records: Iterable[CallRecord] = RECORDS) -> list[Told]:
+def happenings(records: Iterable[CallRecord] = RECORDS) -> list[ReportedCall]:
     nesting = CallNesting()
     events = [event for record in records for event in nesting.feed(0, record)]
     events += nesting.finish(2_080)
-    return [Told(4, e, METHODS[e.method % 3]) for e in events]
+    return [ReportedCall(4, e, METHODS[e.method % 3]) for e in events]
 
 
-def write(path: Path, told: Iterable[Told], switches: Iterable[Switch] = ()) -> None:
+def write(
+    path: Path, told: Iterable[ReportedCall], switches: Iterable[Switch] = ()
+) -> None:
     waiting = [list(switches)[:3], list(switches)[3:]]
     source = lambda: waiting.pop(0) if waiting else []  # noqa: E731
     with CallsWriter(path, META, {(4, 70): "worker"}, source) as writer:
@@ -115,7 +117,7 @@ def test_threads_of_two_containers_have_their_own_names(tmp_path: Path) -> None:
     assert {(t.pid, t.tid or 0): t.name for t in threads} == names
 
 
-def plain(told: Iterable[Told]) -> list[tuple[object, ...]]:
+def plain(told: Iterable[ReportedCall]) -> list[tuple[object, ...]]:
     return [
         (
             t.pid,
@@ -160,7 +162,9 @@ def test_switches_are_read_where_they_are_wanted(
     for _ in range(2):
         found = list(recording.timeline())
         assert [each for each in found if isinstance(each, Switch)] == SWITCHES
-        assert plain(e for e in found if isinstance(e, Told)) == plain(happenings())
+        assert plain(e for e in found if isinstance(e, ReportedCall)) == plain(
+            happenings()
+        )
         assert (recording.statistics.ended_ns, recording.damage) == (2_100, "")
     assert recording.names == {(4, 70): "worker", (4, 71): ""}
     assert plain(recording) == plain(happenings())
@@ -187,7 +191,9 @@ def test_switches_without_calls(tmp_path: Path) -> None:
 
 def test_switches_are_not_kept(tmp_path: Path) -> None:
     """However many have come: only their threads are."""
-    switches = (Switch(4, 70 + time % 2, time, Turn.WOKEN) for time in range(10_000))
+    switches = (
+        Switch(4, 70 + time % 2, time, SwitchKind.WOKEN) for time in range(10_000)
+    )
     source = lambda: list(islice(switches, 100))  # noqa: E731
     before = made(RubyThread)
     with CallsWriter(tmp_path / "a", META, {}, source) as writer:
@@ -245,7 +251,7 @@ def test_damage(tmp_path: Path) -> None:
             changed[chance.randrange(16, len(data))] = chance.randrange(256)
         path.write_bytes(changed)
         timeline = list(CallsRecording(path).timeline())
-        found = plain(each for each in timeline if isinstance(each, Told))
+        found = plain(each for each in timeline if isinstance(each, ReportedCall))
         assert found == plain(happenings())[: len(found)]
         switches = [each for each in timeline if isinstance(each, Switch)]
         assert switches == SWITCHES[: len(switches)]
@@ -270,8 +276,11 @@ def test_anything_in_its_blocks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("payload", "reason"),
     [
-        (struct.pack("<IqIBBI", 1, 5, 9, int(Turn.ON), 0, 0), "a thread that is not"),
-        (struct.pack("<IqIBB", 1, 5, 9, int(Turn.ON), 0), "a table that is cut"),
+        (
+            struct.pack("<IqIBBI", 1, 5, 9, int(SwitchKind.ON), 0, 0),
+            "a thread that is not",
+        ),
+        (struct.pack("<IqIBB", 1, 5, 9, int(SwitchKind.ON), 0), "a table that is cut"),
         (b"", "without a count"),
     ],
 )
@@ -282,9 +291,9 @@ def test_switches_that_cannot_be(payload: bytes, reason: str, tmp_path: Path) ->
     whole = path.read_bytes()
     path.write_bytes(whole + block(BlockType.SWITCHES, payload))
     recording = CallsRecording(path)
-    assert plain(e for e in recording.timeline() if isinstance(e, Told)) == plain(
-        happenings()
-    )
+    assert plain(
+        e for e in recording.timeline() if isinstance(e, ReportedCall)
+    ) == plain(happenings())
     assert (recording.is_complete, reason in recording.damage) == (False, True)
 
 

@@ -12,7 +12,13 @@ from processes import times
 from rbtrace_py.aggregate import callvalues
 from rbtrace_py.aggregate.blocks import BlockType, Damaged, block
 from rbtrace_py.aggregate.callrecording import MODE, CallsRecording, CallsWriter
-from rbtrace_py.aggregate.calls import CallEvent, CallStack, Happened, Told, Values
+from rbtrace_py.aggregate.calls import (
+    CallEvent,
+    CallEventKind,
+    CallStack,
+    ReportedCall,
+    Values,
+)
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.model.calls import CalledMethod, MethodKind
 from rbtrace_py.report.exchange.chrome import chrome_pieces
@@ -25,25 +31,25 @@ OUTER: Values = (("self", '"é\\n…"'), ("a, b", "[1, 2]"))
 INNER: Values = (("x", "\x1b[1m\0\u202e"),)
 
 
-def calls() -> list[Told]:
+def calls() -> list[ReportedCall]:
     """One with values in one without in one with, and one behind it."""
     stack = CallStack(3, 70)
-    happened: list[tuple[Happened, int, int, Values]] = [
-        (Happened.ENTERED, 0, 2_000, OUTER),
-        (Happened.ENTERED, 1, 2_001, ()),
-        (Happened.ENTERED, 2, 2_002, INNER),
-        (Happened.RETURNED, 2, 2_003, INNER),
-        (Happened.RETURNED, 1, 2_004, ()),
-        (Happened.ENDED, 0, 2_005, OUTER),
-        (Happened.ENTERED, 0, 2_006, ()),
-        (Happened.RETURNED, 0, 2_007, ()),
+    happened: list[tuple[CallEventKind, int, int, Values]] = [
+        (CallEventKind.ENTERED, 0, 2_000, OUTER),
+        (CallEventKind.ENTERED, 1, 2_001, ()),
+        (CallEventKind.ENTERED, 2, 2_002, INNER),
+        (CallEventKind.RETURNED, 2, 2_003, INNER),
+        (CallEventKind.RETURNED, 1, 2_004, ()),
+        (CallEventKind.ENDED, 0, 2_005, OUTER),
+        (CallEventKind.ENTERED, 0, 2_006, ()),
+        (CallEventKind.RETURNED, 0, 2_007, ()),
     ]
     starts = {0: 2_000, 1: 2_001, 2: 2_002}
     told = []
     for what, depth, time, values in happened:
         start = 2_006 if time > 2_005 else starts[depth]
         event = CallEvent(what, stack, time, depth=depth, start=start)
-        told.append(Told(4, event, METHOD, values))
+        told.append(ReportedCall(4, event, METHOD, values))
     return told
 
 
@@ -62,8 +68,8 @@ def test_so_many_that_they_need_several_blocks(tmp_path: Path) -> None:
     long = (("x", "y" * 60_000),)
     with CallsWriter(path, META, {}) as writer:
         for number in range(300):
-            event = CallEvent(Happened.ENTERED, CallStack(3, 70), 2_000 + number)
-            writer.tell(Told(4, event, METHOD, long))
+            event = CallEvent(CallEventKind.ENTERED, CallStack(3, 70), 2_000 + number)
+            writer.tell(ReportedCall(4, event, METHOD, long))
     recording = CallsRecording(path)
     assert [told.values for told in recording] == [long] * 300
     assert recording.is_complete

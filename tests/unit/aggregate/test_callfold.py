@@ -8,7 +8,7 @@ import pytest
 
 from rbtrace_py.aggregate import callfold
 from rbtrace_py.aggregate.callfold import DEEPER, GARBAGE, CallFold
-from rbtrace_py.aggregate.calls import CallNesting, Told
+from rbtrace_py.aggregate.calls import CallNesting, ReportedCall
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import OTHER, StackCounts
@@ -71,7 +71,7 @@ def test_which_thread_is_the_main_one(fold: Callable[..., CallFold], pid: int) -
         found, nesting = CallFold(), CallNesting()
         for record in [*place, *called]:
             for event in nesting.feed(0, record):
-                found.add(Told(pid, event, method(event.method)))
+                found.add(ReportedCall(pid, event, method(event.method)))
         found.take(counts, {}, None)
     else:
         folded = CallFold(pid)
@@ -89,9 +89,9 @@ def fold_events(text: str, **options: int) -> CallFold:
     for record in records(text):
         last = record[0]
         for event in nesting.feed(0, record):
-            found.add(Told(1, event, method(event.method)))
+            found.add(ReportedCall(1, event, method(event.method)))
     for event in nesting.finish(last):
-        found.add(Told(1, event, method(event.method)))
+        found.add(ReportedCall(1, event, method(event.method)))
     return found
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from rbtrace_py.aggregate import callfold
 from rbtrace_py.aggregate.callfold import CallFold
-from rbtrace_py.aggregate.calls import CallEvent, CallStack, Happened, Told
+from rbtrace_py.aggregate.calls import CallEvent, CallEventKind, CallStack, ReportedCall
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.model.calls import CalledMethod, CallKind, MethodKind
 
@@ -14,8 +14,8 @@ METHOD = CalledMethod(MethodKind.RUBY, "A", False, "a", "/a.rb", 1)
 THREADS, MOST = 50, 8
 
 
-def told(what: Happened, stack: CallStack) -> Told:
-    return Told(7, CallEvent(what, stack, 10, start=5), METHOD)
+def told(what: CallEventKind, stack: CallStack) -> ReportedCall:
+    return ReportedCall(7, CallEvent(what, stack, 10, start=5), METHOD)
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +37,8 @@ def test_events() -> None:
     fold = CallFold()
     for number in range(THREADS):
         stack = CallStack(number, number + 1)
-        fold.add(told(Happened.ENTERED, stack))
-        fold.add(told(Happened.RETURNED, stack))
+        fold.add(told(CallEventKind.ENTERED, stack))
+        fold.add(told(CallEventKind.RETURNED, stack))
     counts = StackCounts()
     fold.take(counts, {}, None)
     found = threads_of(counts)
@@ -51,9 +51,9 @@ def test_events_of_calls_that_never_end() -> None:
     fold = CallFold()
     stacks = [CallStack(number, 1) for number in range(THREADS)]
     for stack in stacks:
-        fold.add(told(Happened.ENTERED, stack))
+        fold.add(told(CallEventKind.ENTERED, stack))
     for stack in stacks:
-        fold.add(told(Happened.RETURNED, stack))
+        fold.add(told(CallEventKind.RETURNED, stack))
     assert fold.calls == MOST
 
 

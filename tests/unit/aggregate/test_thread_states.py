@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 
 from rbtrace_py.aggregate import switches as module
-from rbtrace_py.aggregate.calls import CallEvent, CallStack, Happened, Told
+from rbtrace_py.aggregate.calls import CallEvent, CallEventKind, CallStack, ReportedCall
 from rbtrace_py.aggregate.switches import (
     CpuOfCalls,
     CpuTimes,
     Span,
     State,
     Switch,
+    SwitchKind,
     ThreadStates,
-    Turn,
 )
 from rbtrace_py.model.calls import UNKNOWN_METHOD
 
 PID, TID = 4, 70
-FOUND, WOKEN, ON, OFF, LOST, LEFT = Turn
+FOUND, WOKEN, ON, OFF, LOST, LEFT = SwitchKind
 
 
-def switch(time: int, what: Turn, state: str = "", value: int = 0) -> Switch:
+def switch(time: int, what: SwitchKind, state: str = "", value: int = 0) -> Switch:
     tid = 0 if what in (LOST, LEFT) else TID
     return Switch(0 if what is LOST else PID, tid, time, what, state, value)
 
@@ -83,7 +83,7 @@ def test_a_thread_s_life() -> None:
     ],
 )
 def test_what_it_was_when_it_was_found(
-    found: str, then: tuple[Turn, str], was: tuple[object, ...]
+    found: str, then: tuple[SwitchKind, str], was: tuple[object, ...]
 ) -> None:
     first = switch(10, *then, 2)
     assert spans([switch(5, FOUND, found), first])[0] == was
@@ -154,8 +154,8 @@ def test_sums() -> None:
 STACK = CallStack(1, TID)
 
 
-def told(what: Happened, time: int, start: int | None = None) -> Told:
-    return Told(PID, CallEvent(what, STACK, time, start=start), UNKNOWN_METHOD)
+def told(what: CallEventKind, time: int, start: int | None = None) -> ReportedCall:
+    return ReportedCall(PID, CallEvent(what, STACK, time, start=start), UNKNOWN_METHOD)
 
 
 def cpu_of(switches: list[Switch], *calls: tuple[int, int]) -> list[int | None]:
@@ -164,10 +164,10 @@ def cpu_of(switches: list[Switch], *calls: tuple[int, int]) -> list[int | None]:
     for each in switches:
         cpu.feed(each)
     for start, _ in calls:
-        cpu.add(told(Happened.ENTERED, start, start))
+        cpu.add(told(CallEventKind.ENTERED, start, start))
     found = []
     for start, end in reversed(calls):
-        event = told(Happened.RETURNED, end, start)
+        event = told(CallEventKind.RETURNED, end, start)
         cpu.add(event)
         found.append(event.event.cpu_ns)
     return found[::-1]
@@ -196,28 +196,28 @@ def test_cpu_of_calls_that_is_not_known() -> None:
     assert cpu_of(lost, (42, 65), (62, 65)) == [None, 3]
     cpu = CpuOfCalls()
     cpu.feed(LIFE[0])
-    cpu.add(told(Happened.ENTERED, 1, 1))
+    cpu.add(told(CallEventKind.ENTERED, 1, 1))
     cpu.feed(switch(5, LOST, value=1))
     cpu.feed(switch(6, ON))
-    event = told(Happened.RETURNED, 9, 1)
+    event = told(CallEventKind.RETURNED, 9, 1)
     cpu.add(event)
     assert event.event.cpu_ns is None
     # A return whose call was never seen.
-    cpu.add(told(Happened.RETURNED, 9))
-    cpu.add(told(Happened.ENDED, 9, 8))
+    cpu.add(told(CallEventKind.RETURNED, 9))
+    cpu.add(told(CallEventKind.ENDED, 9, 8))
 
 
 def test_what_is_kept_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_SPANS", 4)
     cpu = CpuOfCalls()
-    cpu.add(told(Happened.ENTERED, 0, 0))
+    cpu.add(told(CallEventKind.ENTERED, 0, 0))
     for at in range(0, 100, 10):
         cpu.feed(switch(at, ON))
         cpu.feed(switch(at + 5, OFF, "S"))
     found = []
     for start, end in ((62, 100), (82, 100)):
-        cpu.add(told(Happened.ENTERED, start, start))
-        event = told(Happened.RETURNED, end, start)
+        cpu.add(told(CallEventKind.ENTERED, start, start))
+        event = told(CallEventKind.RETURNED, end, start)
         cpu.add(event)
         found.append(event.event.cpu_ns)
     # Kept is what was since 60 or since 70.
@@ -229,11 +229,11 @@ def test_a_call_from_before_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(module, "_MOST_SPANS", 4)
     cpu = CpuOfCalls()
     cpu.feed(switch(0, ON))
-    cpu.add(told(Happened.ENTERED, 1, 1))
+    cpu.add(told(CallEventKind.ENTERED, 1, 1))
     for at in range(10, 100, 10):
         cpu.feed(switch(at - 5, OFF, "S"))
         cpu.feed(switch(at, ON))
-    event = told(Happened.RETURNED, 95, 1)
+    event = told(CallEventKind.RETURNED, 95, 1)
     cpu.add(event)
     assert event.event.cpu_ns == 4 + 8 * 5 + 5
 
@@ -249,10 +249,10 @@ def test_stacks_and_threads_that_are_gone_are_forgotten(
         cpu.feed(Switch(PID, tid, 20, OFF, "X"))
         # Its calls are read after it has ended.
         stack = CallStack(tid=tid)
-        for what in (Happened.ENTERED, Happened.RETURNED):
-            time = 5 if what is Happened.ENTERED else 15
+        for what in (CallEventKind.ENTERED, CallEventKind.RETURNED):
+            time = 5 if what is CallEventKind.ENTERED else 15
             event = CallEvent(what, stack, time, start=5)
-            cpu.add(Told(PID, event, UNKNOWN_METHOD))
+            cpu.add(ReportedCall(PID, event, UNKNOWN_METHOD))
         found.append(event.cpu_ns)
     assert found == [10] * 20
     assert cpu._open == {}

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from rbtrace_py.aggregate.callrecording import MODE, CallsWriter
-from rbtrace_py.aggregate.calls import CallNesting, Told
+from rbtrace_py.aggregate.calls import CallNesting, ReportedCall
 from rbtrace_py.aggregate.meta import Meta
-from rbtrace_py.aggregate.switches import Switch, Turn
+from rbtrace_py.aggregate.switches import Switch, SwitchKind
 from rbtrace_py.cli.main import main
 from rbtrace_py.model.calls import CalledMethod, CallRecord, MethodKind
 
@@ -21,7 +21,7 @@ TIDS = (70, 71)
 METHOD = CalledMethod(MethodKind.RUBY, "A", False, "a", "/a.rb", 7)
 
 
-def told() -> Iterator[Told]:
+def told() -> Iterator[ReportedCall]:
     """Two calls of each thread, one thread after the other."""
     nesting = CallNesting()
     time = START
@@ -35,7 +35,7 @@ def told() -> Iterator[Told]:
             records += [(time, 0, 0, ENTRY, 0), (time + 1_000, 0, 0, RETURN, 0)]
         for record in records:
             for event in nesting.feed(stream, record):
-                yield Told(PID, event, METHOD)
+                yield ReportedCall(PID, event, METHOD)
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "a.rbrec"
     names: dict[tuple[int, int], str] = {}
     switches = [
-        [Switch(PID, tid, START, Turn.FOUND, "R") for tid in TIDS],
-        [Switch(PID, tid, START + 1_000, Turn.ON, "", 0) for tid in TIDS],
+        [Switch(PID, tid, START, SwitchKind.FOUND, "R") for tid in TIDS],
+        [Switch(PID, tid, START + 1_000, SwitchKind.ON, "", 0) for tid in TIDS],
     ]
 
     def ask(thread: tuple[int, int]) -> None:

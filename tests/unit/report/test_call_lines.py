@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rbtrace_py.aggregate.calls import CallEvent, CallNesting, Told
+from rbtrace_py.aggregate.calls import CallEvent, CallNesting, ReportedCall
 from rbtrace_py.model.calls import (
     NO_ROOM_METHOD,
     UNKNOWN_METHOD,
@@ -57,11 +57,13 @@ def test_values() -> None:
         line
         for s, record in TREE
         for event in nesting.feed(s, record)
-        for line in made.lines(Told(1, event, METHODS[event.method], values))
+        for line in made.lines(ReportedCall(1, event, METHODS[event.method], values))
     ]
     given = r"""(self="a\n\e[1m…, @b=1\u{202E})""".replace("\\\\", "\\")
     assert shown == [f"A#a{given}", f"  A#b{given}", "A#a", ""]
-    (entered, returned) = (Told(1, event, METHODS[1], values) for event in _ends())
+    (entered, returned) = (
+        ReportedCall(1, event, METHODS[1], values) for event in _ends()
+    )
     assert call_document(entered, {}) is None
     document = call_document(returned, {})
     assert document is not None
@@ -86,7 +88,7 @@ def lines(
     events += nesting.finish(9 * MS)
     found = []
     for event in events:
-        found += made.lines(Told(4, event, METHODS[event.method]))
+        found += made.lines(ReportedCall(4, event, METHODS[event.method]))
     return found + made.end()
 
 
@@ -179,7 +181,7 @@ def test_a_program_that_executes_another() -> None:
         nesting = CallNesting()
         for s, record in [*stack(0, number, 71), *TREE]:
             for event in nesting.feed(s, record):
-                shown += made.lines(Told(4, event, METHODS[event.method]))
+                shown += made.lines(ReportedCall(4, event, METHODS[event.method]))
     assert shown == lines(TREE) * 2
 
 
@@ -206,7 +208,7 @@ def test_by_thread_in_containers() -> None:
     events = [event for s, record in records for event in nesting.feed(s, record)]
     names = {(4, 71): "its own", (5, 71): "other"}
     made = CallLines(CallsForm(by_thread=True, with_pid=True, names=names), PLAIN)
-    assert [made.lines(Told(4, event, METHODS[1])) for event in events] == [[]]
+    assert [made.lines(ReportedCall(4, event, METHODS[1])) for event in events] == [[]]
     assert made.end() == ["--- process 4 thread 71 its own", "A#a"]
 
 
@@ -237,7 +239,7 @@ def test_a_return_of_an_earlier_call() -> None:
     orphan = [(0, (5, 1, 0, RETURN, 1))]
     assert lines(orphan) == []
     (event,) = CallNesting().feed(*orphan[0])
-    assert call_document(Told(4, event, METHODS[1]), {}) is None
+    assert call_document(ReportedCall(4, event, METHODS[1]), {}) is None
 
 
 def test_hostile_times() -> None:

@@ -7,7 +7,7 @@ import json
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.aggregate.switches import CpuTimes, Switch, Turn
+from rbtrace_py.aggregate.switches import CpuTimes, Switch, SwitchKind
 from rbtrace_py.report.json.stacks import stacks_document
 from rbtrace_py.report.sample_query import ReportOptions
 from rbtrace_py.report.terminal.summary import summary_lines
@@ -19,13 +19,13 @@ def profile(is_known: bool = True, threads: int = 2, lost: int = 0) -> Profile:
     """Thread 70 ran 2 ms and slept 8, each other one waited for 1 ms and ran 1."""
     times = CpuTimes()
     for tid in range(70, 70 + threads):
-        times.feed(Switch(4, tid, 0, Turn.WOKEN))
+        times.feed(Switch(4, tid, 0, SwitchKind.WOKEN))
         start = 0 if tid == 70 else 1_000_000
-        times.feed(Switch(4, tid, start, Turn.ON))
-        times.feed(Switch(4, tid, 2_000_000, Turn.OFF, "S"))
+        times.feed(Switch(4, tid, start, SwitchKind.ON))
+        times.feed(Switch(4, tid, 2_000_000, SwitchKind.OFF, "S"))
     times.end(10_000_000)
     if lost:
-        times.feed(Switch(0, 0, 10_000_000, Turn.LOST, "", lost))
+        times.feed(Switch(0, 0, 10_000_000, SwitchKind.LOST, "", lost))
     statistics = Statistics("ns", counted="calls")
     cpu = times if is_known else None
     return Profile(StackCounts(statistics), cpu=cpu, names=NAMES)

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from rbtrace_py.aggregate.calls import CallNesting, Told
-from rbtrace_py.aggregate.switches import Switch, Turn
+from rbtrace_py.aggregate.calls import CallNesting, ReportedCall
+from rbtrace_py.aggregate.switches import Switch, SwitchKind
 from rbtrace_py.model.calls import CalledMethod, CallRecord, MethodKind
 from rbtrace_py.report.exchange.chrome import chrome_pieces
 from rbtrace_py.report.exchange.perfetto import perfetto_pieces
@@ -24,7 +24,7 @@ METHODS = [
 ]
 
 
-def told() -> list[Told]:
+def told() -> list[ReportedCall]:
     """Two stacks; a call with a C call and a collection in it, one that goes on."""
     records: list[tuple[int, CallRecord]] = []
     for stream in (0, 1):
@@ -47,7 +47,7 @@ def told() -> list[Told]:
     nesting = CallNesting()
     events = [event for s, record in records for event in nesting.feed(s, record)]
     events += nesting.finish(START + 3_000)
-    return [Told(4, e, METHODS[e.method % 3]) for e in events]
+    return [ReportedCall(4, e, METHODS[e.method % 3]) for e in events]
 
 
 def test_chrome() -> None:
@@ -71,13 +71,13 @@ def test_chrome() -> None:
 
 
 SWITCHES = [
-    Switch(4, 70, START - 500, Turn.FOUND, "S"),
-    Switch(4, 70, START - 100, Turn.WOKEN),
-    Switch(4, 70, START - 50, Turn.ON, "", 1),
-    Switch(4, 70, START + 2_600, Turn.OFF, "D", 1),
-    Switch(4, 71, START + 2_650, Turn.ON, "", 0),
-    Switch(0, 0, START + 2_700, Turn.LOST, "", 6),
-    Switch(4, 70, START + 2_750, Turn.ON, "", 1),
+    Switch(4, 70, START - 500, SwitchKind.FOUND, "S"),
+    Switch(4, 70, START - 100, SwitchKind.WOKEN),
+    Switch(4, 70, START - 50, SwitchKind.ON, "", 1),
+    Switch(4, 70, START + 2_600, SwitchKind.OFF, "D", 1),
+    Switch(4, 71, START + 2_650, SwitchKind.ON, "", 0),
+    Switch(0, 0, START + 2_700, SwitchKind.LOST, "", 6),
+    Switch(4, 70, START + 2_750, SwitchKind.ON, "", 1),
 ]
 SPANS = {
     ("worker 70 CPU", "Sleeping", -500, 400),

@@ -17,7 +17,7 @@ from rbtrace_py.aggregate.top import (
 )
 from rbtrace_py.model.stacks import Frame, FrameKind, RubyThread, ThreadState
 from rbtrace_py.report.style import ASCII, PLAIN, Style
-from rbtrace_py.report.terminal.top import Look, plain_lines, whole_lines
+from rbtrace_py.report.terminal.top import TopView, plain_lines, whole_lines
 from rbtrace_py.report.terminal.top_screen import screen_lines
 from rbtrace_py.report.text import width
 
@@ -58,8 +58,8 @@ PICTURE = Picture(
 )
 
 
-def screen(picture=PICTURE, look=Look(), columns=80, rows=24, style=PLAIN):  # noqa: B008
-    lines = screen_lines(picture, look, columns, rows, style)
+def screen(picture=PICTURE, view=TopView(), columns=80, rows=24, style=PLAIN):  # noqa: B008
+    lines = screen_lines(picture, view, columns, rows, style)
     assert len(lines) == rows
     assert all(width(line) <= columns for line in lines), lines
     return [line.rstrip() for line in lines]
@@ -110,29 +110,29 @@ def test_a_narrow_screen() -> None:
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 9, 24, 60])
 @pytest.mark.parametrize("help_", [False, True])
 def test_it_fits_everywhere(columns: int, rows: int, help_: bool) -> None:
-    screen(columns=columns, rows=rows, look=Look(help=help_))
+    screen(columns=columns, rows=rows, view=TopView(help=help_))
 
 
-def order(look: Look) -> list[str]:
-    lines = screen(look=look)
+def order(view: TopView) -> list[str]:
+    lines = screen(view=view)
     at = next(i for i, line in enumerate(lines) if line.startswith("self%"))
     return [line[30:].split()[0] for line in lines[at + 1 : at + 4]]
 
 
 def test_orders() -> None:
-    assert order(Look()) == ["Order#total", "Kernel#sleep", "<main>"]
-    assert order(Look(by_total=True)) == ["<main>", "Order#total", "Kernel#sleep"]
-    assert order(Look(reverse=True)) == ["<main>", "Kernel#sleep", "Order#total"]
+    assert order(TopView()) == ["Order#total", "Kernel#sleep", "<main>"]
+    assert order(TopView(by_total=True)) == ["<main>", "Order#total", "Kernel#sleep"]
+    assert order(TopView(reverse=True)) == ["<main>", "Kernel#sleep", "Order#total"]
 
 
 def test_lines_have_numbers() -> None:
-    said = "\n".join(screen(look=Look(lines=True)))
+    said = "\n".join(screen(view=TopView(lines=True)))
     assert "  line\n" in said
     assert "Kernel#sleep /srv/shop/shop.rb:41" in said
 
 
 def test_without_threads_and_with_few_rows() -> None:
-    said = "\n".join(screen(look=Look(threads=False, rows=1)))
+    said = "\n".join(screen(view=TopView(threads=False, rows=1)))
     assert "threads:" not in said
     assert "Order#total" in said
     assert "Kernel#sleep" not in said
@@ -168,10 +168,12 @@ def test_in_mode_cpu_all_is_one_cpu() -> None:
     lines = screen(picture)
     assert lines[1].startswith("cpu: 1.0 % of a CPU, 4 samples in 10.0 s, ")
     assert "  1.0     1.0    1.0     1.0  Kernel#sleep" in lines
-    plain = list(plain_lines(picture, Look(), "12:00:00", PLAIN))
+    plain = list(plain_lines(picture, TopView(), "12:00:00", PLAIN))
     assert plain[0].startswith("12:00:00  1.0 % of a CPU, 1 sample, ")
     assert plain[2] == "  1.0     1.0  Kernel#sleep"
-    assert list(whole_lines(picture, Look(), PLAIN))[1] == "  1.0     1.0  Kernel#sleep"
+    assert (
+        list(whole_lines(picture, TopView(), PLAIN))[1] == "  1.0     1.0  Kernel#sleep"
+    )
 
 
 def test_paths_are_relative_to_the_application() -> None:
@@ -181,7 +183,7 @@ def test_paths_are_relative_to_the_application() -> None:
 
 def test_several_processes_and_held() -> None:
     picture = replace(PICTURE, pids=(1234, 1235))
-    lines = screen(picture, Look(is_held=True))
+    lines = screen(picture, TopView(is_held=True))
     assert lines[0].startswith("Ruby 3.1.2, 2 processes: ")
     assert lines[1].startswith("wall: frozen, 990 samples")
     assert "    pid      tid  state      cpu%  name      in" in lines
@@ -197,7 +199,7 @@ def test_hostile_texts_stay_in_their_place() -> None:
         threads=(one,),
     )
     for style in (PLAIN, ASCII, Style(colour=True)):
-        lines = screen_lines(picture, Look(), 60, 24, style)
+        lines = screen_lines(picture, TopView(), 60, 24, style)
         text = "\n".join(lines)
         assert len(lines) == 24
         assert "[2J\n" not in text
@@ -210,23 +212,23 @@ def test_hostile_texts_stay_in_their_place() -> None:
 
 def test_colours_only_where_they_are_wanted() -> None:
     assert "\x1b" not in "".join(screen())
-    coloured = "".join(screen_lines(PICTURE, Look(), 80, 24, Style(colour=True)))
+    coloured = "".join(screen_lines(PICTURE, TopView(), 80, 24, Style(colour=True)))
     assert "\x1b[32mrunning" in coloured
 
 
 def test_lines_without_a_screen() -> None:
-    assert list(plain_lines(PICTURE, Look(), "12:00:00", PLAIN)) == [
+    assert list(plain_lines(PICTURE, TopView(), "12:00:00", PLAIN)) == [
         "12:00:00  400 samples, 99 of 99 passes/s, 2 late, 0 failed",
         "self%  total%  method",
         " 75.0    75.0  Order#total /srv/shop/order.rb",
         " 25.0    25.0  Kernel#sleep",
         "  0.0   100.0  <main> /srv/shop/shop.rb",
     ]
-    assert list(whole_lines(PICTURE, Look(rows=1), PLAIN)) == [
+    assert list(whole_lines(PICTURE, TopView(rows=1), PLAIN)) == [
         "self%  total%  method",
         " 50.5    50.5  Kernel#sleep",
     ]
-    by_line = list(whole_lines(PICTURE, Look(rows=1, lines=True), PLAIN))
+    by_line = list(whole_lines(PICTURE, TopView(rows=1, lines=True), PLAIN))
     assert by_line[0] == "self%  total%  line"
 
 

@@ -25,11 +25,11 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Any:
     return set_
 
 
-def check(collects: bool = False, is_agreed: bool = False) -> str:
+def check(collects: bool = False, is_confirmed: bool = False) -> str:
     """What is said, or why not."""
     said: list[str] = []
     try:
-        check_room(PROCESS, collects, is_agreed, said.append)
+        check_room(PROCESS, collects, is_confirmed, said.append)
     except NoRoom as error:
         said.append(f"{error}; {error.hint}")
     assert said[0].startswith("a copy of process 7 writes the dump")
@@ -53,17 +53,17 @@ def test_there_is_room(free: int | None, collects: bool, room: Any) -> None:
 def test_there_may_be_room(room: Any) -> None:
     room(MOST - 1)
     assert "may not fit: 103 MiB are free for it; Raise the limit" in check()
-    assert "writes the dump" in check(is_agreed=True)
+    assert "writes the dump" in check(is_confirmed=True)
     room(LEAST)
-    assert "writes the dump" in check(is_agreed=True)
+    assert "writes the dump" in check(is_confirmed=True)
     assert "without --gc it takes less" in check(collects=True)
-    assert "writes the dump" in check(collects=True, is_agreed=True)
+    assert "writes the dump" in check(collects=True, is_confirmed=True)
 
 
 @pytest.mark.parametrize("is_agreed", [False, True])
-def test_there_is_none(is_agreed: bool, room: Any) -> None:
+def test_there_is_none(is_confirmed: bool, room: Any) -> None:
     room(LEAST - 1)
-    text = check(is_agreed=is_agreed)
+    text = check(is_confirmed=is_confirmed)
     assert "does not fit: it takes at least 5 MiB, and 5 MiB are free" in text
     room(MOST - 1, ends_together=True)
-    assert "memory.oom.group" in check(is_agreed=is_agreed)
+    assert "memory.oom.group" in check(is_confirmed=is_confirmed)

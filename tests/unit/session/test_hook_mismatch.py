@@ -39,7 +39,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
 
 @pytest.mark.parametrize("kind", [Calls, FoldedCalls])
 def test_calls(running: Running, kind: type[Calls]) -> None:
-    options = CallsOptions(agree=lambda text: True)
+    options = CallsOptions(confirm=lambda text: True)
     targets = Targets.from_pids([running.pid])
     with closing(targets), closing(kind(targets, options)) as session:
         session.start()
@@ -53,7 +53,7 @@ def test_calls(running: Running, kind: type[Calls]) -> None:
 
 
 def test_tables(running: Running) -> None:
-    options = tables.MethodOptions(agree=lambda text: True)
+    options = tables.MethodOptions(confirm=lambda text: True)
     targets = Targets.from_pids([running.pid])
     with (
         closing(targets),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from rbtrace_py.aggregate.switches import Switch, Turn
+from rbtrace_py.aggregate.switches import Switch, SwitchKind
 from rbtrace_py.session.stacks.switch_records import RECORD, SwitchRecords
 
 PID, TID, OWN, OFFSET = 40, 71, 7, 1_000_000
 
 
 def record(
-    what: Turn,
+    what: SwitchKind,
     time: int,
     *,
     ran: int = 0,
@@ -29,27 +29,27 @@ def read(*records: bytes) -> list[Switch]:
     return [switch for each in records for switch in reader.read(each)]
 
 
-def told(*records: bytes) -> list[tuple[Turn, int, str, int]]:
+def told(*records: bytes) -> list[tuple[SwitchKind, int, str, int]]:
     found = read(*records)
-    assert all(s.tid == OWN for s in found if s.what is not Turn.LOST)
+    assert all(s.tid == OWN for s in found if s.what is not SwitchKind.LOST)
     return [(s.what, s.time - OFFSET, s.state, s.value) for s in found]
 
 
 def test_records() -> None:
     assert told(
-        record(Turn.WOKEN, 10),
-        record(Turn.ON, 20),
-        record(Turn.OFF, 30, ran=110, state=1),
-        record(Turn.WOKEN, 40),
-        record(Turn.ON, 50),
-        record(Turn.OFF, 60, ran=120, own=0, state=0x80),
+        record(SwitchKind.WOKEN, 10),
+        record(SwitchKind.ON, 20),
+        record(SwitchKind.OFF, 30, ran=110, state=1),
+        record(SwitchKind.WOKEN, 40),
+        record(SwitchKind.ON, 50),
+        record(SwitchKind.OFF, 60, ran=120, own=0, state=0x80),
     ) == [
-        (Turn.WOKEN, 10, "", 3),
-        (Turn.ON, 20, "", 3),
-        (Turn.OFF, 30, "S", 3),
-        (Turn.WOKEN, 40, "", 3),
-        (Turn.ON, 50, "", 3),
-        (Turn.OFF, 60, "X", 3),
+        (SwitchKind.WOKEN, 10, "", 3),
+        (SwitchKind.ON, 20, "", 3),
+        (SwitchKind.OFF, 30, "S", 3),
+        (SwitchKind.WOKEN, 40, "", 3),
+        (SwitchKind.ON, 50, "", 3),
+        (SwitchKind.OFF, 60, "X", 3),
     ]
 
 
@@ -69,41 +69,56 @@ def test_records() -> None:
     ],
 )
 def test_states(state: int, letter: str) -> None:
-    ((_, _, found, _),) = told(record(Turn.OFF, 10, state=state))
+    ((_, _, found, _),) = told(record(SwitchKind.OFF, 10, state=state))
     assert found == letter
 
 
 def test_a_turn_that_began_without_a_word() -> None:
     """How long it ran is told by the thread's own count."""
-    first = record(Turn.OFF, 30, ran=110)
-    assert told(first, record(Turn.OFF, 90, ran=150))[1:] == [
-        (Turn.ON, 50, "", 3),
-        (Turn.OFF, 90, "R", 3),
+    first = record(SwitchKind.OFF, 30, ran=110)
+    assert told(first, record(SwitchKind.OFF, 90, ran=150))[1:] == [
+        (SwitchKind.ON, 50, "", 3),
+        (SwitchKind.OFF, 90, "R", 3),
     ]
     # Never before what was known, nor after its end.
-    assert told(first, record(Turn.OFF, 90, ran=999))[1] == (Turn.ON, 30, "", 3)
-    assert told(first, record(Turn.OFF, 90, ran=0))[1] == (Turn.ON, 90, "", 3)
-    woken = record(Turn.WOKEN, 80)
-    assert told(woken, record(Turn.OFF, 90, ran=105))[1] == (Turn.ON, 85, "", 3)
+    assert told(first, record(SwitchKind.OFF, 90, ran=999))[1] == (
+        SwitchKind.ON,
+        30,
+        "",
+        3,
+    )
+    assert told(first, record(SwitchKind.OFF, 90, ran=0))[1] == (
+        SwitchKind.ON,
+        90,
+        "",
+        3,
+    )
+    woken = record(SwitchKind.WOKEN, 80)
+    assert told(woken, record(SwitchKind.OFF, 90, ran=105))[1] == (
+        SwitchKind.ON,
+        85,
+        "",
+        3,
+    )
     # Of one that was found it is not known whether it was on a CPU.
-    assert [t[0] for t in told(record(Turn.OFF, 90, ran=150))] == [Turn.OFF]
+    assert [t[0] for t in told(record(SwitchKind.OFF, 90, ran=150))] == [SwitchKind.OFF]
 
 
 def test_what_is_lost_is_told_behind_what_came_before() -> None:
     found = told(
-        record(Turn.OFF, 30, ran=110),
-        record(Turn.OFF, 90, ran=150, lost=4),
-        record(Turn.ON, 95, lost=3),
-        record(Turn.OFF, 99, ran=160, lost=5),
+        record(SwitchKind.OFF, 30, ran=110),
+        record(SwitchKind.OFF, 90, ran=150, lost=4),
+        record(SwitchKind.ON, 95, lost=3),
+        record(SwitchKind.OFF, 99, ran=160, lost=5),
     )
     assert found == [
-        (Turn.OFF, 30, "R", 3),
-        (Turn.LOST, 30, "", 4),
+        (SwitchKind.OFF, 30, "R", 3),
+        (SwitchKind.LOST, 30, "", 4),
         # What it was between the two is not known.
-        (Turn.OFF, 90, "R", 3),
-        (Turn.ON, 95, "", 3),
-        (Turn.LOST, 95, "", 1),
-        (Turn.OFF, 99, "R", 3),
+        (SwitchKind.OFF, 90, "R", 3),
+        (SwitchKind.ON, 95, "", 3),
+        (SwitchKind.LOST, 95, "", 1),
+        (SwitchKind.OFF, 99, "R", 3),
     ]
 
 
@@ -118,10 +133,10 @@ def test_the_count_of_what_is_lost_goes_round() -> None:
 def test_a_process_that_is_not_watched_any_more() -> None:
     reader = SwitchRecords(OFFSET)
     reader.watched.add(PID)
-    assert len(list(reader.read(record(Turn.ON, 10)))) == 1
+    assert len(list(reader.read(record(SwitchKind.ON, 10)))) == 1
     reader.forget(PID)
-    assert list(reader.read(record(Turn.OFF, 20, own=0))) == []
+    assert list(reader.read(record(SwitchKind.OFF, 20, own=0))) == []
     # Another thread may have its id by then, and another id of its own.
     reader.watched.add(PID)
-    (found,) = reader.read(record(Turn.ON, 30, own=9))
+    (found,) = reader.read(record(SwitchKind.ON, 30, own=9))
     assert found.tid == 9

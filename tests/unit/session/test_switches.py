@@ -13,7 +13,13 @@ from typing import NamedTuple
 import pytest
 
 from processes import TIMEOUT, Target
-from rbtrace_py.aggregate.switches import CpuTimes, State, Switch, ThreadTimes, Turn
+from rbtrace_py.aggregate.switches import (
+    CpuTimes,
+    State,
+    Switch,
+    SwitchKind,
+    ThreadTimes,
+)
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.processes import children
 from rbtrace_py.session.stacks import context_switches as module
@@ -142,7 +148,7 @@ def test_as_the_kernel_counts(is_given: int, monkeypatch: pytest.MonkeyPatch) ->
     assert cpu_ns - off <= ran <= cpu_ns + off + stolen + 20_000_000
     # 100 naps of a millisecond.
     assert own.ns[State.SLEEPING] >= 50_000_000
-    assert (found[0].what, found[-1].what) == (Turn.FOUND, Turn.LEFT)
+    assert (found[0].what, found[-1].what) == (SwitchKind.FOUND, SwitchKind.LEFT)
     assert sum(own.ns.values()) == found[-1].time - found[0].time
 
 
@@ -155,7 +161,7 @@ def test_times_are_those_of_the_clock(switches: ContextSwitches) -> None:
         target.step("burn")
         at_rest(target.pid)
         after = time.monotonic_ns()
-        found = [s for s in switches.take() if s.what is not Turn.FOUND]
+        found = [s for s in switches.take() if s.what is not SwitchKind.FOUND]
     assert found
     offset = switches.wall_offset
     assert all(before <= each.time - offset <= after for each in found)
@@ -174,8 +180,8 @@ def test_threads_come_and_go(switches: ContextSwitches) -> None:
     assert threads.keys() == {(target.pid, tid) for tid in (target.pid, *tids)}
     for tid in tids:
         own = [each for each in found if each.tid == tid]
-        assert own[0].what in (Turn.WOKEN, Turn.ON)
-        assert (own[-1].what, own[-1].state) == (Turn.OFF, "X")
+        assert own[0].what in (SwitchKind.WOKEN, SwitchKind.ON)
+        assert (own[-1].what, own[-1].state) == (SwitchKind.OFF, "X")
         running = threads[target.pid, tid].ns[State.RUNNING]
         assert running >= THREAD_NS - near(THREAD_NS)
 
@@ -214,12 +220,12 @@ def test_a_loss_is_told_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
         at_rest(target.pid)
         second = switches.take()
     *told, lost = first
-    assert lost.what is Turn.LOST
-    assert all(each.what is not Turn.LOST for each in told)
+    assert lost.what is SwitchKind.LOST
+    assert all(each.what is not SwitchKind.LOST for each in told)
     # Each turn begins and ends.
     assert len(told) - 1 + lost.value >= 2 * turns
     assert second
-    assert all(each.what is not Turn.LOST for each in second)
+    assert all(each.what is not SwitchKind.LOST for each in second)
     assert second[0].time > lost.time
 
 

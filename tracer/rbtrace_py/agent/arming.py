@@ -312,8 +312,8 @@ class Armed(Closing):
                 raise HookMismatch(self._process.pid, counters.mismatch)
             last = counters.methods
             while len(self._names) < last:
-                asked = {"from": len(self._names), "count": NAMES_AT_ONCE}
-                if not self._take_names(self._agent.call("names", asked)):
+                request = {"from": len(self._names), "count": NAMES_AT_ONCE}
+                if not self._take_names(self._agent.call("names", request)):
                     break
         except RbtraceError as error:
             self.ended = error

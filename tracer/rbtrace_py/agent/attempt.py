@@ -217,12 +217,12 @@ class Attempts:
     def _find_handler(self, detour: Detour, caught: set[int]) -> int | None:
         """The handler that two signals share, if it is in Ruby itself."""
         sigaction = self._landing.sigaction
-        asked = [s for s in _ASKED if s in caught][:_MOST_ASKED]
-        if sigaction is None or len(asked) < 2:
+        candidates = [s for s in _ASKED if s in caught][:_MOST_ASKED]
+        if sigaction is None or len(candidates) < 2:
             return None
         place = detour.reserve(_SIGACTION_SIZE)
         found: set[int] = set()
-        for signal in asked:
+        for signal in candidates:
             detour.run(sigaction, signal, 0, place)
             (handler,) = struct.unpack("<Q", detour.read(place, 8))
             if handler in found:

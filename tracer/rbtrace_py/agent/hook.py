@@ -43,7 +43,7 @@ class NotBuilt(RbtraceError):
 def hook() -> bytes:
     """The shared object; raises NotBuilt, which says what is missing."""
     key = _key()
-    kept = _carried(key) or _kept(key)
+    kept = _carried(key) or _cached_hook(key)
     if kept is None:
         kept = _build(_compiler())
         cache.store(_KIND, key, base64.b64encode(kept).decode())
@@ -85,7 +85,7 @@ def _source() -> bytes:
         ) from error
 
 
-def _kept(key: str) -> bytes | None:
+def _cached_hook(key: str) -> bytes | None:
     found = cache.load(_KIND, key)
     if not isinstance(found, str):
         return None
@@ -98,11 +98,11 @@ def _kept(key: str) -> bytes | None:
 
 def _compiler() -> list[str]:
     """``$CC`` if that is set, else the first that there is."""
-    asked = shlex.split(os.environ.get("CC", ""))
-    names = asked[:1] or _COMPILERS
+    configured = shlex.split(os.environ.get("CC", ""))
+    names = configured[:1] or _COMPILERS
     if found := next(filter(None, map(shutil.which, names)), None):
-        return [found, *asked[1:]]
-    what = f"no C compiler {asked[0]} (CC)" if asked else "no C compiler"
+        return [found, *configured[1:]]
+    what = f"no C compiler {configured[0]} (CC)" if configured else "no C compiler"
     raise NotBuilt(
         f"{what} found to build the agent's hook",
         "Run apt-get install gcc libc6-dev; or use --no-hook, without method events",

@@ -67,9 +67,9 @@ def connect(process: Process) -> socket.socket:
             raise gone(process.pid)
     if process.is_ending():
         raise gone(process.pid)
-    stranger = None if search.reasons else runs_no_ruby(process)
-    if stranger is not None:
-        raise stranger
+    error = None if search.reasons else runs_no_ruby(process)
+    if error is not None:
+        raise error
     why = "".join(f": {reason}" for reason in search.reasons[:1])
     refused = "".join(f"; not checked: {reason}" for reason in search.refused)
     raise NoAgent(
@@ -206,8 +206,8 @@ def _directories(process: Process) -> Iterator[str]:
     directory of that time.
     """
     variables = _variables(process)
-    if asked := variables.get(_VARIABLE):
-        yield asked
+    if directory := variables.get(_VARIABLE):
+        yield directory
     uid = _inner_uid(process, process.uid)
     uid = process.uid if uid is None else uid
     runtime = variables.get(_RUNTIME, "")

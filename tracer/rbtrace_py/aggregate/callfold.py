@@ -11,7 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from rbtrace_py.aggregate.calls import MAX_DEPTH, CallStack, Happened, Thread, Told
+from rbtrace_py.aggregate.calls import (
+    MAX_DEPTH,
+    CallEventKind,
+    CallStack,
+    ReportedCall,
+    Thread,
+)
 from rbtrace_py.aggregate.stacks import OTHER, StackCounts
 from rbtrace_py.aggregate.stacktree import MAX_NODES
 from rbtrace_py.aggregate.tables import printable
@@ -118,29 +124,29 @@ class CallFold:
         else:
             self._apart(stream, stack, record)
 
-    def add(self, told: Told) -> None:
+    def add(self, reported: ReportedCall) -> None:
         """Take in one event of a recording; those of each stack in order."""
-        event = told.event
-        if event.what is Happened.LOST:
+        event = reported.event
+        if event.what is CallEventKind.LOST:
             self.lost += event.count
-        elif event.what is Happened.ENTERED:
+        elif event.what is CallEventKind.ENTERED:
             stack = self._recorded.get(event.stack)
             if stack is None:
                 if len(self._recorded) >= _MAX_STACKS:
                     return
-                stack = self._recorded[event.stack] = _recorded(told)
-            self._enter(stack, event.time, self._number(told.method), event.depth)
+                stack = self._recorded[event.stack] = _recorded(reported)
+            self._enter(stack, event.time, self._number(reported.method), event.depth)
         elif event.start is None:
             return
-        elif event.what is Happened.COLLECTED:
-            stack = self._recorded.get(event.stack) or _recorded(told)
+        elif event.what is CallEventKind.COLLECTED:
+            stack = self._recorded.get(event.stack) or _recorded(reported)
             stack.gc_since = event.start
             self._collected(stack, event.time)
-        elif event.what in (Happened.RETURNED, Happened.ENDED):
+        elif event.what in (CallEventKind.RETURNED, CallEventKind.ENDED):
             stack = self._recorded.get(event.stack)
             if stack is None:
                 return
-            self.unreturned += event.what is Happened.ENDED
+            self.unreturned += event.what is CallEventKind.ENDED
             self._close(stack, event.time)
             if not stack.open:
                 del self._recorded[event.stack]
@@ -311,8 +317,8 @@ class CallFold:
                 waiting.append(below)
 
 
-def _recorded(told: Told) -> _Calls:
-    return _Calls(told.pid, told.event.stack.tid, told.event.stack.thread)
+def _recorded(reported: ReportedCall) -> _Calls:
+    return _Calls(reported.pid, reported.event.stack.tid, reported.event.stack.thread)
 
 
 def _add_weight(

@@ -24,10 +24,10 @@ from rbtrace_py.aggregate.blocks import (
 from rbtrace_py.aggregate.callfold import GARBAGE, frame_of
 from rbtrace_py.aggregate.calls import (
     CallEvent,
+    CallEventKind,
     CallStack,
-    Happened,
+    ReportedCall,
     Thread,
-    Told,
     Values,
 )
 from rbtrace_py.aggregate.callthreads import CALL_COLUMNS, call_stacks, thread_names
@@ -39,7 +39,7 @@ from rbtrace_py.aggregate.recording import (
     RecordingWriter,
 )
 from rbtrace_py.aggregate.sampling import Statistics
-from rbtrace_py.aggregate.switches import Switch, Turn
+from rbtrace_py.aggregate.switches import Switch, SwitchKind
 from rbtrace_py.aggregate.tables import TablesReader
 from rbtrace_py.model.calls import UNKNOWN_METHOD, CalledMethod, MethodKind
 from rbtrace_py.model.stacks import FrameKind, RubyThread, Stack
@@ -48,9 +48,9 @@ MODE = "calls"
 """Of META of such a recording."""
 SWITCH_COLUMNS = "qIBBI"
 """Time since the last one, thread, what, state, and the CPU or how many were lost."""
-_NO_METHOD = (Happened.LOST,)
-_KNOWN = {int(what): what for what in Happened}
-_TURNS = {int(what): what for what in Turn}
+_NO_METHOD = (CallEventKind.LOST,)
+_KNOWN = {int(what): what for what in CallEventKind}
+_TURNS = {int(what): what for what in SwitchKind}
 _MOST_STACKS = 1 << 16
 _MOST_TIME = (1 << 62) - 1
 
@@ -84,19 +84,19 @@ class CallsWriter(RecordingWriter):
         self._methods: dict[int, tuple[CalledMethod, int]] = {}
         super().__init__(path, meta, Statistics("ns", counted="calls"))
 
-    def tell(self, told: Told) -> None:
+    def tell(self, reported: ReportedCall) -> None:
         """Write an event, at the latest with the first one a second later."""
-        event = told.event
+        event = reported.event
         method = 0
         if event.what not in _NO_METHOD:
-            method = self._method(told.method)
-        value = event.duration if event.what is not Happened.LOST else event.count
-        if told.values and event.what is Happened.ENTERED:
-            self._values.add(len(self._calls), told.values)
+            method = self._method(reported.method)
+        value = event.duration if event.what is not CallEventKind.LOST else event.count
+        if reported.values and event.what is CallEventKind.ENTERED:
+            self._values.add(len(self._calls), reported.values)
         self._calls.append(
             (
                 event.time,
-                self._thread(told),
+                self._thread(reported),
                 event.stack.number,
                 method,
                 event.what,
@@ -104,7 +104,7 @@ class CallsWriter(RecordingWriter):
                 0 if value is None else value + 1,
             )
         )
-        if event.what is Happened.LOST:
+        if event.what is CallEventKind.LOST:
             self.statistics.failed += event.count
         self.statistics.ended_ns = max(self.statistics.ended_ns, event.time)
         if len(self._calls) >= FLUSH_SAMPLES or self._values.is_full:
@@ -173,16 +173,16 @@ class CallsWriter(RecordingWriter):
             number = self._natives[native, name] = self._tables.thread(thread)
         return number
 
-    def _thread(self, told: Told) -> int:
-        stack = told.event.stack
+    def _thread(self, reported: ReportedCall) -> int:
+        stack = reported.event.stack
         number = self._threads.get(stack)
         if number is None:
             if len(self._threads) >= _MOST_STACKS:
                 self._threads.clear()
-            if told.thread not in self._names:
-                self._ask(told.thread)
-            name = self._names.get(told.thread, "")
-            thread = RubyThread(told.pid, stack.tid or None, stack.thread, name)
+            if reported.thread not in self._names:
+                self._ask(reported.thread)
+            name = self._names.get(reported.thread, "")
+            thread = RubyThread(reported.pid, stack.tid or None, stack.thread, name)
             number = self._threads[stack] = self._tables.thread(thread)
         return number
 
@@ -211,12 +211,12 @@ class CallsRecording:
         self.damage = ""
         self.is_complete = False
 
-    def __iter__(self) -> Iterator[Told]:
+    def __iter__(self) -> Iterator[ReportedCall]:
         for each in self._read(frozenset({BlockType.CALLS})):
-            assert isinstance(each, Told)
+            assert isinstance(each, ReportedCall)
             yield each
 
-    def timeline(self) -> Iterator[Told | Switch]:
+    def timeline(self) -> Iterator[ReportedCall | Switch]:
         """Switches stand before the calls of the same time, up to a second early."""
         return self._read(frozenset({BlockType.CALLS, BlockType.SWITCHES}))
 
@@ -228,7 +228,7 @@ class CallsRecording:
         """Is it told when threads were on CPUs?"""
         return next(self._read(frozenset({BlockType.SWITCHES})), None) is not None
 
-    def _read(self, wanted: frozenset[int]) -> Iterator[Told | Switch]:
+    def _read(self, wanted: frozenset[int]) -> Iterator[ReportedCall | Switch]:
         self._forget()
         with self._path.open("rb") as file:
             check_file_header(file.read(FILE_HEADER_SIZE), str(self._path))
@@ -266,7 +266,7 @@ class _Section:
         own.failed = self._before + found.failed
         own.ended_ns = max(own.ended_ns, found.ended_ns)
 
-    def events(self, payload: bytes) -> Iterator[Told]:
+    def events(self, payload: bytes) -> Iterator[ReportedCall]:
         columns, rest = unpack_columns(CALL_COLUMNS, payload)
         values = callvalues.unpack(rest)
         steps, *others = columns
@@ -278,7 +278,7 @@ class _Section:
             if what is None:
                 continue
             event = CallEvent(what, self._stack(thread, number), time, depth=depth)
-            if what is Happened.LOST:
+            if what is CallEventKind.LOST:
                 event.count = max(value - 1, 0)
             elif value:
                 event.start = max(time - (value - 1), 0)
@@ -287,13 +287,13 @@ class _Section:
             given: Values = ()
             if values or self._given:
                 given = self._values(event, values.get(row, ()))
-            yield Told(self.tables.thread(thread).pid, event, known, given)
+            yield ReportedCall(self.tables.thread(thread).pid, event, known, given)
 
     def _values(self, event: CallEvent, entered: Values) -> Values:
         """Those of the call as it was entered, also when it ends."""
         place = (event.stack, event.depth)
-        if event.what is not Happened.ENTERED:
-            ends = event.what in (Happened.RETURNED, Happened.ENDED)
+        if event.what is not CallEventKind.ENTERED:
+            ends = event.what in (CallEventKind.RETURNED, CallEventKind.ENDED)
             return self._given.pop(place, ()) if ends else ()
         self._given.pop(place, None)
         if entered and len(self._given) < _MOST_STACKS:
@@ -317,7 +317,7 @@ class _Section:
     def _count(self, event: CallEvent) -> None:
         own = self._recording.statistics
         own.ended_ns = max(own.ended_ns, event.time)
-        if event.what in (Happened.RETURNED, Happened.ENDED):
+        if event.what in (CallEventKind.RETURNED, CallEventKind.ENDED):
             own.samples += event.start is not None
 
     def _stack(self, thread: int, number: int) -> CallStack:

@@ -71,7 +71,7 @@ class Open:
     text: bytes = b""
 
 
-class Happened(IntEnum):
+class CallEventKind(IntEnum):
     """What an event tells."""
 
     ENTERED = 1
@@ -86,11 +86,11 @@ class Happened(IntEnum):
     COLLECTED = 5
     """Garbage, from ``start`` (None if unknown) to ``time``."""
     RAISED = 6
-    MADE = 7
+    ALLOCATED = 7
 
 
 # Members of an enumeration are slow to look up.
-_ENTERED, _RETURNED = Happened.ENTERED, Happened.RETURNED
+_ENTERED, _RETURNED = CallEventKind.ENTERED, CallEventKind.RETURNED
 _C_ENTRY = int(CallKind.C_ENTRY)
 _ENTRIES = (int(CallKind.ENTRY), _C_ENTRY)
 _RETURNS = (int(CallKind.RETURN), int(CallKind.C_RETURN))
@@ -100,12 +100,12 @@ _RETURNS = (int(CallKind.RETURN), int(CallKind.C_RETURN))
 class CallEvent:
     """``depth``: how many recorded calls are around it.
 
-    method: number of the method; of RAISED and MADE its class's
+    method: number of the method; of RAISED and ALLOCATED its class's
     cpu_ns: CPU time of a call, where that was asked for
     text: of a call the values of expressions as it began, as the hook has them
     """
 
-    what: Happened
+    what: CallEventKind
     stack: CallStack
     time: int
     method: int = 0
@@ -127,7 +127,7 @@ Values = tuple[tuple[str, str], ...]
 
 
 @dataclass(slots=True)
-class Told:
+class ReportedCall:
     """An event of process ``pid`` as it is reported; times are CLOCK_REALTIME in ns.
 
     values: of a call, expressions and what they were as it began
@@ -292,7 +292,13 @@ def _end(stack: CallStack, depth: int, time: int) -> list[CallEvent]:
     while stack.open and stack.open[-1].depth >= depth:
         call = stack.open.pop()
         event = CallEvent(
-            Happened.ENDED, stack, time, call.method, call.depth, call.start, call.is_c
+            CallEventKind.ENDED,
+            stack,
+            time,
+            call.method,
+            call.depth,
+            call.start,
+            call.is_c,
         )
         event.is_leaf, event.text = call.is_leaf, call.text
         events.append(event)
@@ -304,16 +310,16 @@ def _apart(stack: CallStack, record: CallRecord) -> Sequence[CallEvent]:
     time, method, depth, kind, _ = record
     depth = min(depth, len(stack.open))
     if kind == CallKind.LOST:
-        return (CallEvent(Happened.LOST, stack, time, 0, depth, count=method),)
+        return (CallEvent(CallEventKind.LOST, stack, time, 0, depth, count=method),)
     if kind == CallKind.GC_BEGIN:
         stack.gc_since = time
     elif kind == CallKind.GC_END:
         since, stack.gc_since = stack.gc_since, None
         if stack.open:
             stack.open[-1].is_leaf = False
-        return (CallEvent(Happened.COLLECTED, stack, time, method, depth, since),)
+        return (CallEvent(CallEventKind.COLLECTED, stack, time, method, depth, since),)
     elif kind == CallKind.RAISE:
-        return (CallEvent(Happened.RAISED, stack, time, method, depth),)
+        return (CallEvent(CallEventKind.RAISED, stack, time, method, depth),)
     elif kind == CallKind.OBJECT:
-        return (CallEvent(Happened.MADE, stack, time, method, depth),)
+        return (CallEvent(CallEventKind.ALLOCATED, stack, time, method, depth),)
     return ()

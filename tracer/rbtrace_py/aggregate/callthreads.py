@@ -14,7 +14,7 @@ from rbtrace_py.aggregate.blocks import (
     check_file_header,
     unpack_columns,
 )
-from rbtrace_py.aggregate.calls import Happened, Thread
+from rbtrace_py.aggregate.calls import CallEventKind, Thread
 from rbtrace_py.aggregate.tables import TablesReader
 from rbtrace_py.model.stacks import RubyThread
 
@@ -22,7 +22,7 @@ CALL_COLUMNS = "qIIIBHQ"
 """Time since the last one, thread, Ruby stack, method (number of a stack of one frame),
 what, depth, and how long it took or how many were lost, plus 1; 0: unknown."""
 _NEEDED = (BlockType.STRINGS, BlockType.THREADS)
-_FIRST = (Happened.ENTERED, Happened.COLLECTED)
+_FIRST = (CallEventKind.ENTERED, CallEventKind.COLLECTED)
 """What tells first of a stack that something happened in it."""
 _MOST_NAMES = 1 << 20
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
-from rbtrace_py.aggregate.calls import CallStack, Happened, Thread, Told
+from rbtrace_py.aggregate.calls import CallEventKind, CallStack, ReportedCall, Thread
 
 _MOST_SPANS = 1 << 20
 """Of a thread that are kept to look calls up in."""
@@ -22,7 +22,7 @@ _MOST_ENDED = 1024
 """Threads that are kept when they have ended: their last calls may come later."""
 
 
-class Turn(IntEnum):
+class SwitchKind(IntEnum):
     """What a switch tells of a thread."""
 
     FOUND = 1
@@ -68,7 +68,7 @@ class Switch:
     pid: int
     tid: int
     time: int
-    what: Turn
+    what: SwitchKind
     state: str = ""
     value: int = 0
 
@@ -102,26 +102,26 @@ class ThreadStates:
 
     def feed(self, switch: Switch) -> Iterator[Span]:
         """The spans that a switch ends, most often one."""
-        if switch.what is Turn.LOST:
+        if switch.what is SwitchKind.LOST:
             yield from self.end(switch.time)
             return
-        if switch.what is Turn.LEFT:
+        if switch.what is SwitchKind.LEFT:
             yield from self.end(switch.time, switch.pid)
             return
         thread = (switch.pid, switch.tid)
         now = self.now.get(thread)
-        if switch.what is Turn.FOUND:
+        if switch.what is SwitchKind.FOUND:
             if now is None:
                 state = _STATES.get(switch.state, State.SLEEPING)
                 # Who is ready, and never switches, is on a CPU all the time.
                 is_ready = state is State.RUNNABLE
                 known = State.RUNNING if is_ready else state
                 self.now[thread] = Now(known, switch.time, None, True)
-        elif switch.what is Turn.WOKEN:
+        elif switch.what is SwitchKind.WOKEN:
             yield from self._woken(thread, now, switch)
-        elif switch.what is Turn.ON:
+        elif switch.what is SwitchKind.ON:
             yield from self._on(thread, now, switch)
-        elif switch.what is Turn.OFF:
+        elif switch.what is SwitchKind.OFF:
             yield from self._off(thread, now, switch)
 
     def end(self, time: int, pid: int | None = None) -> Iterator[Span]:
@@ -181,11 +181,11 @@ class CpuTimes:
         self._states = ThreadStates()
 
     def feed(self, switch: Switch) -> None:
-        if switch.what is Turn.LOST:
+        if switch.what is SwitchKind.LOST:
             self.lost += switch.value
         elif switch.tid:
             times = self.threads.setdefault((switch.pid, switch.tid), ThreadTimes())
-            times.turns += switch.what is Turn.ON
+            times.turns += switch.what is SwitchKind.ON
         self._add(self._states.feed(switch))
 
     def end(self, time: int) -> None:
@@ -239,7 +239,7 @@ class CpuOfCalls:
 
     def feed(self, switch: Switch) -> None:
         thread = (switch.pid, switch.tid)
-        if switch.what is Turn.LOST:
+        if switch.what is SwitchKind.LOST:
             # Of calls that are open now it can never be known.
             self._epoch += 1
             self._threads.clear()
@@ -257,9 +257,9 @@ class CpuOfCalls:
 
     def _forget(self, switch: Switch) -> None:
         """Of threads that have ended only the last ones are kept."""
-        if switch.what is Turn.LEFT:
+        if switch.what is SwitchKind.LEFT:
             ended = [each for each in self._threads if each[0] == switch.pid]
-        elif switch.what is Turn.OFF and switch.state == ENDED:
+        elif switch.what is SwitchKind.OFF and switch.state == ENDED:
             ended = [(switch.pid, switch.tid)]
         else:
             return
@@ -268,14 +268,14 @@ class CpuOfCalls:
             oldest = next(iter(self._ended))
             del self._ended[oldest], self._threads[oldest]
 
-    def add(self, told: Told) -> None:
+    def add(self, reported: ReportedCall) -> None:
         """Give a call that ends its ``cpu_ns``, where it is known."""
-        event = told.event
-        thread = told.thread
-        if event.what is Happened.ENTERED:
+        event = reported.event
+        thread = reported.thread
+        if event.what is CallEventKind.ENTERED:
             begun = (self._epoch, self._until(thread, event.time))
             self._open.setdefault(event.stack, []).append(begun)
-        elif event.what in (Happened.RETURNED, Happened.ENDED):
+        elif event.what in (CallEventKind.RETURNED, CallEventKind.ENDED):
             calls = self._open.get(event.stack)
             if event.start is None or not calls:
                 return

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from rbtrace_py.aggregate.calls import Happened, Told
+from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.call_writers import CallRecorder, Writers
 from rbtrace_py.cli.common.method_events import attach_first, selecting_options
@@ -39,7 +39,7 @@ from rbtrace_py.session.targets.targets import Targets
 SLOW_MS = 250
 QUIET_SECONDS = 1.0
 _EVENTS_BETWEEN = 1000
-_SHOWN = (Happened.RETURNED, Happened.ENDED)
+_SHOWN = (CallEventKind.RETURNED, CallEventKind.ENDED)
 
 
 @click.command("calls", options_metavar="[OPTIONS]")
@@ -217,8 +217,8 @@ def _options(words: tuple[str, ...], values: dict[str, Any]) -> CallsOptions:
     if values["slow_methods"] and not (slow or cpu):
         slow = SLOW_MS
     milliseconds = slow or cpu
-    agree = o.options_of(values).agree
-    assert agree is not None
+    confirm = o.options_of(values).confirm
+    assert confirm is not None
     return CallsOptions(
         select=selectors_of(
             [*values["selectors"], *values["slow_methods"], *words],
@@ -229,7 +229,7 @@ def _options(words: tuple[str, ...], values: dict[str, Any]) -> CallsOptions:
         gc=values["gc"],
         slow_ns=max(1, round(milliseconds * 1e6)) if milliseconds else None,
         cpu=cpu is not None,
-        agree=agree,
+        confirm=confirm,
         wait=values["waits"],
         wait_seconds=values["duration"],
         seconds=values["timeout"],
@@ -277,12 +277,12 @@ class _Printing(Session):
 
     def advance(self, until: float, most: int | None) -> None:
         coming = self._session.events(max(0.0, until - time.monotonic()))
-        for number, told in enumerate(coming):
+        for number, reported in enumerate(coming):
             if number % _EVENTS_BETWEEN == 0:
                 self._waiting.clear()
                 self._last = time.monotonic()
                 self._check_alive()
-            self._write(told)
+            self._write(reported)
             if self.seen == most or self._is_dropped():
                 return
         self._writers.flush()
@@ -312,18 +312,18 @@ class _Printing(Session):
         began = time.monotonic()
         ticker = Ticker("writing", "stops without writing them", QUIET_SECONDS)
         with closing(self._session.drain()) as rest:
-            for number, told in enumerate(rest):
+            for number, reported in enumerate(rest):
                 if number % _EVENTS_BETWEEN == 0:
                     left = f"writing {whole(self._session.waiting())} remaining events"
                     ticker.say(left, time.monotonic() - began)
                     if self._stop.is_asked() and not was_asked:
                         break
-                self._write(told)
+                self._write(reported)
         ticker.end()
 
-    def _write(self, told: Told) -> None:
-        self._writers.write(told)
-        if told.event.what in _SHOWN and told.event.start is not None:
+    def _write(self, reported: ReportedCall) -> None:
+        self._writers.write(reported)
+        if reported.event.what in _SHOWN and reported.event.start is not None:
             self.seen += 1
 
 

@@ -135,7 +135,7 @@ def _conversation(
 
 
 def _document(process: Process, code: str, name: str | None, seconds: float) -> bool:
-    out, err = _Kept(), _Kept()
+    out, err = _CapturedOutput(), _CapturedOutput()
     found: Evaluated | Raised | RbtraceError
     try:
         found = commands.evaluate(process, code, out, err, name, seconds)
@@ -149,7 +149,7 @@ def _document(process: Process, code: str, name: str | None, seconds: float) -> 
     return isinstance(found, Evaluated)
 
 
-class _Kept:
+class _CapturedOutput:
     """Output that becomes part of a document."""
 
     def __init__(self) -> None:

@@ -186,12 +186,12 @@ def _compare_stacks(
         raise UsageError("the recordings have different units")
     own_name = f"{_stem(files[1])}.diff.svg" if name else ""
     with r.destination(values["output"], own_name, files) as file:
-        asked = r.options_of(values, file)
+        options = r.options_of(values, file)
         if name:
-            pieces = difference_pieces(before, after, asked.folding, asked.title)
+            pieces = difference_pieces(before, after, options.folding, options.title)
             file.writelines(piece.encode("utf-8", "replace") for piece in pieces)
         else:
-            _write(file, diff_lines(before, after, asked.folding, asked.style))
+            _write(file, diff_lines(before, after, options.folding, options.style))
 
 
 def _write(file: Any, lines: Any) -> None:

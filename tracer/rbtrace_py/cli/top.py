@@ -18,7 +18,7 @@ from rbtrace_py.cli.common.screen import Screen
 from rbtrace_py.errors import UsageError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.report.style import Style, can_move
-from rbtrace_py.report.terminal.top import Look, plain_lines, whole_lines
+from rbtrace_py.report.terminal.top import TopView, plain_lines, whole_lines
 from rbtrace_py.report.terminal.top_screen import KEYS, screen_lines
 from rbtrace_py.session.stacks.sampling import Add, Sampling
 from rbtrace_py.session.stacks.top import Top
@@ -85,15 +85,15 @@ class _Lines(Closing):
     def __init__(self, targets: Targets, values: dict[str, Any]) -> None:
         self._seconds: float = values["interval"]
         self._idle = bool(values["idle"])
-        self._look = Look(rows=values["rows"])
+        self._view = TopView(rows=values["rows"])
         self._picture: Picture | None = None
 
     def sink(self, sampling: Sampling) -> Add:
         s.warn(sampling)
-        self._top = Top(sampling, self._kept_intervals(), self._idle)
+        self._top = Top(sampling, self._recent_intervals(), self._idle)
         return self._top.add
 
-    def _kept_intervals(self) -> int:
+    def _recent_intervals(self) -> int:
         """How many intervals are lately."""
         return 1
 
@@ -102,7 +102,7 @@ class _Lines(Closing):
         self._picture = self._top.end_interval()
         clock = datetime.now().strftime("%H:%M:%S")
         with opened(None) as output:
-            lines = plain_lines(self._picture, self._look, clock, output.style)
+            lines = plain_lines(self._picture, self._view, clock, output.style)
             output.lines(lines)
 
     def goes_on(self) -> bool:
@@ -134,13 +134,13 @@ class _Live(_Lines):
             self._kept = self._held.enter_context(CapturedOutput())
             targets.output = self._kept.fd
 
-    def _kept_intervals(self) -> int:
+    def _recent_intervals(self) -> int:
         return max(1, round(_RECENT_SECONDS / self._seconds))
 
     def interval(self) -> None:
         """Draw what there is by now."""
         picture = self._top.end_interval()
-        if self._picture is None or not self._look.is_held:
+        if self._picture is None or not self._view.is_held:
             self._picture = picture
         self._draw()
 
@@ -158,7 +158,7 @@ class _Live(_Lines):
                 return False
             if key.name == "clear":
                 self._clear()
-            self._look = key.change(self._look)
+            self._view = key.change(self._view)
         if typed or self._screen.size != self._size:
             self._draw()
         return True
@@ -172,7 +172,7 @@ class _Live(_Lines):
             return
         columns, rows = self._size = self._screen.size
         style = Style.for_stream(sys.stdout)
-        lines = screen_lines(self._picture, self._look, columns, rows, style)
+        lines = screen_lines(self._picture, self._view, columns, rows, style)
         self._screen.show(lines)
 
     def leave(self) -> None:
@@ -184,7 +184,7 @@ class _Live(_Lines):
         if self._kept is not None:
             self._kept.tell()
         with opened(None) as output:
-            output.lines(whole_lines(picture, self._look, output.style))
+            output.lines(whole_lines(picture, self._view, output.style))
 
     def close(self) -> None:
         """Give the terminal back; may be called twice."""

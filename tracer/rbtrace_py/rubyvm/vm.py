@@ -138,7 +138,7 @@ class RubyVM:
         self._tree = FrameTree(self.values)
         kind = Unwinder if layout.traits.flags_in_ep else OldUnwinder
         self._unwinder = kind(memory, layout, self._tree)
-        self._look_for_zjit()
+        self._check_for_zjit()
         self._tracks: dict[int, Track] = {}
         self._kept = 0
         self._collecting = self._find_collecting()
@@ -159,7 +159,7 @@ class RubyVM:
         mask = 1 << offsets.objspace_gc_bit
         return (objspace + offsets.objspace_flags, mask) if objspace > 4096 else None
 
-    def _look_for_zjit(self) -> None:
+    def _check_for_zjit(self) -> None:
         """See if ZJIT is on; programs may switch it on late (RubyVM::ZJIT.enable)."""
         if self._zjit is None or self._unwinder.has_zjit:
             return
@@ -226,7 +226,7 @@ class RubyVM:
     def revalidate(self) -> None:
         """Check what was read of the program's code; to be called every second."""
         self._tree.revalidate()
-        self._look_for_zjit()
+        self._check_for_zjit()
         for track in self._tracks.values():
             if track.walked is None or track.walked.flags:
                 track.parts = []  # what could not be understood may be by now

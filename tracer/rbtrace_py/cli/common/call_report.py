@@ -10,7 +10,7 @@ import click
 
 from rbtrace_py.aggregate.callfold import CallFold
 from rbtrace_py.aggregate.callrecording import MODE, CallsRecording
-from rbtrace_py.aggregate.calls import Thread, Told
+from rbtrace_py.aggregate.calls import ReportedCall, Thread
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.recording import Recording, is_recording
 from rbtrace_py.aggregate.stacks import StackCounts
@@ -40,7 +40,7 @@ _ENDINGS = {
     ".txt": "calls",
 }
 
-Timeline = Iterable[Told | Switch]
+Timeline = Iterable[ReportedCall | Switch]
 
 
 def has_calls(path: str) -> bool:
@@ -113,10 +113,10 @@ class _Chosen:
         except re.error as error:
             raise UsageError(f"--thread {filters.thread!r}: {error}") from error
 
-    def timeline(self, has_switches: bool) -> Iterator[Told | Switch]:
+    def timeline(self, has_switches: bool) -> Iterator[ReportedCall | Switch]:
         """Its calls, in order, and what the scheduler did."""
         for each in self.recording.timeline() if has_switches else self.recording:
-            if isinstance(each, Told):
+            if isinstance(each, ReportedCall):
                 is_wanted = self._has_process(each.pid) and self._has(each.thread)
             else:
                 # One without a process, or a thread, tells of all.
@@ -182,12 +182,12 @@ def _calls(
         names=chosen.recording.names,
     )
     lines = CallLines(form, r.options_of(values, file).style)
-    told = _with_cpu(timeline)
-    _write(file, (f"{line}\n" for each in told for line in lines.lines(each)))
+    reported = _with_cpu(timeline)
+    _write(file, (f"{line}\n" for each in reported for line in lines.lines(each)))
     _write(file, (f"{line}\n" for line in lines.end()))
 
 
-def _with_cpu(timeline: Timeline) -> Iterator[Told]:
+def _with_cpu(timeline: Timeline) -> Iterator[ReportedCall]:
     """Calls alone, with how much of each was on a CPU where switches tell."""
     cpu: CpuOfCalls | None = None
     for each in timeline:

@@ -37,13 +37,13 @@ def fold_calls(
 
     stem: says how files are called that nobody named, once there is a process
     """
-    agree = o.options_of(values).agree
-    assert agree is not None
+    confirm = o.options_of(values).confirm
+    assert confirm is not None
     options = CallsOptions(
         select=selectors_of(values["selectors"], ()),
         c_calls=values["c_calls"],
         gc=True,
-        agree=agree,
+        confirm=confirm,
         wait_seconds=values["duration"],
     )
     with ExitStack() as stack:

@@ -11,7 +11,7 @@ import click
 
 from rbtrace_py import __version__
 from rbtrace_py.aggregate.callrecording import MODE, CallsWriter
-from rbtrace_py.aggregate.calls import Told
+from rbtrace_py.aggregate.calls import ReportedCall
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.cli.common.output import Output, cannot_write, opened
 from rbtrace_py.report.json.results import dumps
@@ -30,14 +30,16 @@ class Writers:
         self._values = values
         self._path = values["output"]
         self._is_split = self._path is not None and not session.targets.is_single
-        self._outputs: dict[int, tuple[Output, Callable[[Told], list[str]]]] = {}
+        self._outputs: dict[
+            int, tuple[Output, Callable[[ReportedCall], list[str]]]
+        ] = {}
         self._lines: list[CallLines] = []
         if not self._is_split:
             self._to(0)
 
-    def write(self, told: Told) -> None:
-        output, lines = self._to(told.pid if self._is_split else 0)
-        found = lines(told)
+    def write(self, reported: ReportedCall) -> None:
+        output, lines = self._to(reported.pid if self._is_split else 0)
+        found = lines(reported)
         if found:
             found.append("")
             output.write("\n".join(found))
@@ -59,7 +61,7 @@ class Writers:
         for output, _ in self._outputs.values():
             output.lines([dumps(document)])
 
-    def _to(self, pid: int) -> tuple[Output, Callable[[Told], list[str]]]:
+    def _to(self, pid: int) -> tuple[Output, Callable[[ReportedCall], list[str]]]:
         if pid not in self._outputs:
             path = f"{self._path}.{pid}" if pid else self._path
             append = self._values["appends"]
@@ -67,15 +69,15 @@ class Writers:
             self._outputs[pid] = (output, self._maker(output, pid))
         return self._outputs[pid]
 
-    def _maker(self, output: Output, pid: int) -> Callable[[Told], list[str]]:
+    def _maker(self, output: Output, pid: int) -> Callable[[ReportedCall], list[str]]:
         if self._values["as_json"]:
             return self._documents
         lines = CallLines(self._form(pid), output.style)
         self._lines.append(lines)
         return lines.lines
 
-    def _documents(self, told: Told) -> list[str]:
-        document = call_document(told, self._session.thread_names)
+    def _documents(self, reported: ReportedCall) -> list[str]:
+        document = call_document(reported, self._session.thread_names)
         return [] if document is None else [dumps(document)]
 
     def _form(self, pid: int) -> CallsForm:
@@ -122,9 +124,9 @@ class CallRecorder:
             raise cannot_write(path, error) from error
         stack.callback(self._writer.close)
 
-    def write(self, told: Told) -> None:
+    def write(self, reported: ReportedCall) -> None:
         try:
-            self._writer.tell(told)
+            self._writer.tell(reported)
         except OSError as error:
             raise cannot_write(self._path, error) from error
 

@@ -148,5 +148,5 @@ def _options(by: str | None, values: dict[str, Any]) -> MethodOptions:
         c_calls=values["c_calls"],
         wait=common.wait,
         wait_seconds=common.wait_seconds,
-        agree=common.agree,
+        confirm=common.confirm,
     )

@@ -321,12 +321,12 @@ def options_of(values: dict[str, Any]) -> ProbeOptions:
         max_keys=values.get("max_keys") or 1000,
         wait=bool(values.get("wait")),
         wait_seconds=values.get("duration"),
-        agree=_agree_always if values.get("yes") else _ask,
+        confirm=_confirm_always if values.get("yes") else _ask,
         string_size=values.get("string_size") or 128,
     )
 
 
-def _agree_always(text: str) -> bool:
+def _confirm_always(text: str) -> bool:
     return True
 
 
@@ -416,9 +416,9 @@ def _with_targets(function: Command, may_be_numbers: bool) -> Callable[..., Any]
             words = words[1:]
         try:
             code = ctx.invoke(function, targets=targets, words=words, **values)
-            return code or _told_status(targets)
+            return code or _command_status(targets)
         except RbtraceError as error:
-            _told_status(targets)
+            _command_status(targets)
             if isinstance(error, NoSuchProbe):
                 from rbtrace_py.session.probes.hints import explain
 
@@ -431,7 +431,7 @@ def _with_targets(function: Command, may_be_numbers: bool) -> Callable[..., Any]
     return wrapper
 
 
-def _told_status(targets: Targets) -> int:
+def _command_status(targets: Targets) -> int:
     """The exit code of a program of ours that failed, which is said; else 0.
 
     One that we ended, or a Ctrl-C that it got as we did, has not failed.

@@ -12,8 +12,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 
-from rbtrace_py.aggregate.calls import Happened, Thread, Told
-from rbtrace_py.aggregate.switches import Span, Switch, ThreadStates, Turn
+from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall, Thread
+from rbtrace_py.aggregate.switches import Span, Switch, SwitchKind, ThreadStates
 from rbtrace_py.report.exchange.tracks import (
     Timeline,
     Tracks,
@@ -58,7 +58,7 @@ def _events(
     yield from writer.end(ended_ns())
 
 
-def _begin(each: Told | Switch) -> int:
+def _begin(each: ReportedCall | Switch) -> int:
     if isinstance(each, Switch):
         return each.time
     return each.event.time if each.event.start is None else each.event.start
@@ -74,20 +74,20 @@ class _Writer:
         self._states = ThreadStates()
         self._ranks: dict[Thread, int] = {}
 
-    def called(self, told: Told) -> Iterator[Event]:
-        number, is_new = self._tracks.of(told)
-        stack = told.event.stack
+    def called(self, reported: ReportedCall) -> Iterator[Event]:
+        number, is_new = self._tracks.of(reported)
+        stack = reported.event.stack
         if is_new:
             # Behind the first one of a thread comes its CPU's.
             place = stack.fiber if stack.fiber > 1 else 0
-            name = track_name(told, self._names)
-            yield from self._track(told.thread, number, name, place)
-        event = _event(told, number, self._origin)
+            name = track_name(reported, self._names)
+            yield from self._track(reported.thread, number, name, place)
+        event = _event(reported, number, self._origin)
         if event is not None:
             yield event
 
     def switched(self, switch: Switch) -> Iterator[Event]:
-        known = list(self._states.now) if switch.what is Turn.LOST else []
+        known = list(self._states.now) if switch.what is SwitchKind.LOST else []
         yield from self._spans(self._states.feed(switch))
         for thread in known:
             yield from self._cpu_track(thread)
@@ -142,26 +142,26 @@ class _Writer:
             }
 
 
-def _event(told: Told, number: int, origin: int) -> Event | None:
-    event = told.event
-    found: Event = {"pid": told.pid, "tid": number}
-    if event.what is Happened.LOST:
+def _event(reported: ReportedCall, number: int, origin: int) -> Event | None:
+    event = reported.event
+    found: Event = {"pid": reported.pid, "tid": number}
+    if event.what is CallEventKind.LOST:
         found |= {"ph": "i", "s": "t", "cat": "lost"}
         found["ts"] = (event.time - origin) / 1000
         return {**found, "name": f"{event.count} events lost"}
-    is_call = event.what in (Happened.RETURNED, Happened.ENDED)
-    if event.start is None or not (is_call or event.what is Happened.COLLECTED):
+    is_call = event.what in (CallEventKind.RETURNED, CallEventKind.ENDED)
+    if event.start is None or not (is_call or event.what is CallEventKind.COLLECTED):
         return None
     found |= {
         "ph": "X",
         "ts": (event.start - origin) / 1000,
         "dur": (event.duration or 0) / 1000,
-        "name": told.method.full_name,
+        "name": reported.method.full_name,
         "cat": "call" if is_call else "gc",
     }
-    args: dict[str, object] = dict(told.values)
-    if told.method.path:
-        args |= {"path": told.method.path, "line": told.method.line}
+    args: dict[str, object] = dict(reported.values)
+    if reported.method.path:
+        args |= {"path": reported.method.path, "line": reported.method.line}
     if args:
         found["args"] = args
     return found

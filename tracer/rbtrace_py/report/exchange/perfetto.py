@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from rbtrace_py.aggregate.calls import Happened, Thread, Told, Values
-from rbtrace_py.aggregate.switches import Span, Switch, ThreadStates, Turn
+from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall, Thread, Values
+from rbtrace_py.aggregate.switches import Span, Switch, SwitchKind, ThreadStates
 from rbtrace_py.report.exchange.pprof import bytes_field, number_field
 from rbtrace_py.report.exchange.tracks import (
     Timeline,
@@ -60,31 +60,31 @@ class _Writer:
         self._open: dict[int, int] = {}
         self._last: dict[int, int] = {}
 
-    def packets(self, told: Told) -> Iterator[bytes]:
-        event = told.event
-        track, is_new = self._tracks.of(told)
+    def packets(self, reported: ReportedCall) -> Iterator[bytes]:
+        event = reported.event
+        track, is_new = self._tracks.of(reported)
         if is_new:
-            name = track_name(told, self._names)
-            yield from self._described(told.pid, name, track)
+            name = track_name(reported, self._names)
+            yield from self._described(reported.pid, name, track)
         # Time does not go back within a track.
         self._last[track] = time = max(event.time, self._last.get(track, 0))
-        name = told.method.full_name
-        if event.what is Happened.ENTERED:
+        name = reported.method.full_name
+        if event.what is CallEventKind.ENTERED:
             self._open[track] = self._open.get(track, 0) + 1
-            yield self._slice(time, track, _BEGIN, name, told.values)
-        elif event.what in (Happened.RETURNED, Happened.ENDED):
+            yield self._slice(time, track, _BEGIN, name, reported.values)
+        elif event.what in (CallEventKind.RETURNED, CallEventKind.ENDED):
             if event.start is not None and self._open.get(track):
                 self._open[track] -= 1
                 yield self._slice(time, track, _END)
-        elif event.what is Happened.COLLECTED and event.start is not None:
+        elif event.what is CallEventKind.COLLECTED and event.start is not None:
             yield self._slice(min(event.start, time), track, _BEGIN, name)
             yield self._slice(time, track, _END)
-        elif event.what is Happened.LOST:
+        elif event.what is CallEventKind.LOST:
             yield _instant(time, track, f"{event.count} events lost")
 
     def switched(self, switch: Switch) -> Iterator[bytes]:
         """What a thread was until now; a loss is shown with each of them."""
-        known = list(self._states.now) if switch.what is Turn.LOST else []
+        known = list(self._states.now) if switch.what is SwitchKind.LOST else []
         yield from self._spans(self._states.feed(switch))
         for thread in known:
             yield from self._described_cpu(thread)

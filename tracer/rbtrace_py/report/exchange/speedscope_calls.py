@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rbtrace_py import __version__
-from rbtrace_py.aggregate.calls import Happened, Thread, Told
+from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall, Thread
 from rbtrace_py.model.calls import CalledMethod, MethodKind
 from rbtrace_py.report.exchange.rows import clean
 from rbtrace_py.report.exchange.speedscope import SCHEMA
@@ -40,7 +40,7 @@ class _Track:
 
 
 def evented_pieces(
-    calls: Iterable[Told], names: Mapping[Thread, str], title: str
+    calls: Iterable[ReportedCall], names: Mapping[Thread, str], title: str
 ) -> Iterator[str]:
     """One JSON document, in pieces; stacks with the most events come first."""
     frames: dict[CalledMethod, int] = {}
@@ -60,30 +60,34 @@ def evented_pieces(
 
 
 def _gather(
-    calls: Iterable[Told], names: Mapping[Thread, str], frames: dict[CalledMethod, int]
+    calls: Iterable[ReportedCall],
+    names: Mapping[Thread, str],
+    frames: dict[CalledMethod, int],
 ) -> list[_Track]:
     numbers = Tracks()
     tracks: list[_Track] = []
-    for told in calls:
-        number, is_new = numbers.of(told)
+    for reported in calls:
+        number, is_new = numbers.of(reported)
         if is_new:
-            tracks.append(_Track(track_name(told, names)))
-        _take(tracks[number - 1], told, frames)
+            tracks.append(_Track(track_name(reported, names)))
+        _take(tracks[number - 1], reported, frames)
     for track in tracks:
         while track.open:
             track.leave(track.times[-1])
     return sorted((t for t in tracks if t.times), key=lambda t: -len(t.times))
 
 
-def _take(track: _Track, told: Told, frames: dict[CalledMethod, int]) -> None:
-    event = told.event
-    if event.what is Happened.ENTERED:
-        track.enter(event.time, frames.setdefault(told.method, len(frames)))
-    elif event.what in (Happened.RETURNED, Happened.ENDED):
+def _take(
+    track: _Track, reported: ReportedCall, frames: dict[CalledMethod, int]
+) -> None:
+    event = reported.event
+    if event.what is CallEventKind.ENTERED:
+        track.enter(event.time, frames.setdefault(reported.method, len(frames)))
+    elif event.what in (CallEventKind.RETURNED, CallEventKind.ENDED):
         if event.start is not None:
             track.leave(event.time)
-    elif event.what is Happened.COLLECTED and event.start is not None:
-        track.enter(event.start, frames.setdefault(told.method, len(frames)))
+    elif event.what is CallEventKind.COLLECTED and event.start is not None:
+        track.enter(event.start, frames.setdefault(reported.method, len(frames)))
         track.leave(event.time)
 
 

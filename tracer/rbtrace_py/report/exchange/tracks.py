@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from rbtrace_py.aggregate.calls import Thread, Told
+from rbtrace_py.aggregate.calls import ReportedCall, Thread
 from rbtrace_py.aggregate.switches import Span, Switch
 
-Timeline = Iterable[Told | Switch]
+Timeline = Iterable[ReportedCall | Switch]
 
 
 class Tracks:
@@ -19,10 +19,10 @@ class Tracks:
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, ...], int] = {}
 
-    def of(self, told: Told) -> tuple[int, bool]:
+    def of(self, reported: ReportedCall) -> tuple[int, bool]:
         """The number of an event's track, and whether it is a new one."""
-        stack = told.event.stack
-        return self._number((told.pid, stack.tid, stack.thread, stack.number))
+        stack = reported.event.stack
+        return self._number((reported.pid, stack.tid, stack.thread, stack.number))
 
     def of_cpu(self, thread: Thread) -> tuple[int, bool]:
         """The same of what a thread was."""
@@ -36,11 +36,11 @@ class Tracks:
         return number, True
 
 
-def track_name(told: Told, names: Mapping[Thread, str]) -> str:
+def track_name(reported: ReportedCall, names: Mapping[Thread, str]) -> str:
     """``worker 4711``, ``thread 4711``; of a fiber ``worker 4711.2``."""
-    stack = told.event.stack
+    stack = reported.event.stack
     fiber = f".{stack.fiber}" if stack.fiber > 1 else ""
-    return f"{names.get(told.thread) or 'thread'} {stack.tid}{fiber}"
+    return f"{names.get(reported.thread) or 'thread'} {stack.tid}{fiber}"
 
 
 def cpu_track_name(thread: Thread, names: Mapping[Thread, str]) -> str:

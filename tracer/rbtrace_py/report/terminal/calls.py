@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rbtrace_py.aggregate.calls import CallStack, Happened, Thread, Told
+from rbtrace_py.aggregate.calls import CallEventKind, CallStack, ReportedCall, Thread
 from rbtrace_py.model.calls import CalledMethod, MethodKind
 from rbtrace_py.report import units
 from rbtrace_py.report.json.results import Document
@@ -54,7 +54,7 @@ class CallsForm:
 class _Block:
     """Lines of a stack that wait for the end of its outermost call."""
 
-    first: Told
+    first: ReportedCall
     lines: list[str] = field(default_factory=list)
 
 
@@ -64,7 +64,7 @@ class CallLines:
     def __init__(self, form: CallsForm, style: Style) -> None:
         self._form = form
         self._style = style
-        self._waiting: dict[CallStack, Told] = {}
+        self._waiting: dict[CallStack, ReportedCall] = {}
         self._blocks: dict[CallStack, _Block] = {}
         self._names: dict[int, tuple[CalledMethod, str]] = {}
         self._has_nested = False
@@ -73,20 +73,20 @@ class CallLines:
         self._only: tuple[int, str] | None = None
         self._headed: CallStack | None = None
 
-    def lines(self, told: Told) -> list[str]:
+    def lines(self, reported: ReportedCall) -> list[str]:
         """What an event adds, perhaps nothing yet."""
         if not self._form.by_thread:
-            self._see(told)
-            return [*self._switched(told), *self._of(told)]
-        return self._grouped(told)
+            self._see(reported)
+            return [*self._switched(reported), *self._of(reported)]
+        return self._grouped(reported)
 
     def end(self) -> list[str]:
         """What still waited for its end, as in a recording that was cut."""
         rest: list[str] = []
-        for told in list(self._waiting.values()):
-            lines = self._opened(told.event.stack)
+        for reported in list(self._waiting.values()):
+            lines = self._opened(reported.event.stack)
             if self._form.by_thread:
-                block = self._blocks.setdefault(told.event.stack, _Block(told))
+                block = self._blocks.setdefault(reported.event.stack, _Block(reported))
                 block.lines += lines
             else:
                 rest += lines
@@ -95,35 +95,35 @@ class CallLines:
         self._blocks.clear()
         return rest
 
-    def _grouped(self, told: Told) -> list[str]:
-        event = told.event
-        block = self._blocks.setdefault(event.stack, _Block(told)).lines
-        block += self._of(told)
-        is_whole = event.depth == 0 and event.what is not Happened.ENTERED
+    def _grouped(self, reported: ReportedCall) -> list[str]:
+        event = reported.event
+        block = self._blocks.setdefault(event.stack, _Block(reported)).lines
+        block += self._of(reported)
+        is_whole = event.depth == 0 and event.what is not CallEventKind.ENTERED
         if not is_whole and len(block) < _MOST_KEPT:
             return []
         del self._blocks[event.stack]
         if not block:
             return []
-        return self._headline(told) + block
+        return self._headline(reported) + block
 
-    def _headline(self, told: Told) -> list[str]:
-        stack = told.event.stack
+    def _headline(self, reported: ReportedCall) -> list[str]:
+        stack = reported.event.stack
         if self._headed is stack:
             return []
         self._headed = stack
-        name = (self._form.names or {}).get(told.thread, "")
+        name = (self._form.names or {}).get(reported.thread, "")
         words = f"thread {_number(stack)} {escape(name, self._style)}".rstrip()
-        where = f"process {told.pid} " if self._form.with_pid else ""
+        where = f"process {reported.pid} " if self._form.with_pid else ""
         return [self._style.bold(f"--- {where}{words}")]
 
-    def _switched(self, told: Told) -> list[str]:
+    def _switched(self, reported: ReportedCall) -> list[str]:
         """Of a thread that goes on in another fiber, the call that it came from.
 
         What happens in the fiber happens while that goes on: it is printed before.
         """
-        stack = told.event.stack
-        key = (told.pid, stack.tid)
+        stack = reported.event.stack
+        key = (reported.pid, stack.tid)
         before = self._running.get(key)
         if before is stack or not stack.tid:
             return []
@@ -132,31 +132,33 @@ class CallLines:
         self._running[key] = stack
         return [] if before is None else self._opened(before)
 
-    def _of(self, told: Told) -> list[str]:
-        what = told.event.what
-        if what is Happened.ENTERED:
-            return self._entered(told)
-        if what is Happened.RETURNED:
-            return self._returned(told)
-        if what is Happened.ENDED:
-            return self._ended(told)
-        if what is Happened.LOST:
-            number = told.event.count
+    def _of(self, reported: ReportedCall) -> list[str]:
+        what = reported.event.what
+        if what is CallEventKind.ENTERED:
+            return self._entered(reported)
+        if what is CallEventKind.RETURNED:
+            return self._returned(reported)
+        if what is CallEventKind.ENDED:
+            return self._ended(reported)
+        if what is CallEventKind.LOST:
+            number = reported.event.count
             text = "1 event" if number == 1 else f"{units.whole(number)} events"
-            line = self._line(told, self._style.red(f"*** {text} lost"))
-            return [*self._opened(told.event.stack), line]
-        if what is Happened.COLLECTED:
-            line = self._line(told, self._name(told.method) + self._time_of(told))
-            return [*self._opened(told.event.stack), line]
+            line = self._line(reported, self._style.red(f"*** {text} lost"))
+            return [*self._opened(reported.event.stack), line]
+        if what is CallEventKind.COLLECTED:
+            line = self._line(
+                reported, self._name(reported.method) + self._time_of(reported)
+            )
+            return [*self._opened(reported.event.stack), line]
         return []
 
-    def _entered(self, told: Told) -> list[str]:
-        if told.event.depth:
+    def _entered(self, reported: ReportedCall) -> list[str]:
+        if reported.event.depth:
             self._has_nested = True
         if self._form.on_return:
             return []
-        opened = self._opened(told.event.stack)
-        self._waiting[told.event.stack] = told
+        opened = self._opened(reported.event.stack)
+        self._waiting[reported.event.stack] = reported
         return opened
 
     def _opened(self, stack: CallStack) -> list[str]:
@@ -166,69 +168,69 @@ class CallLines:
             return []
         return [self._line(waiting, self._call(waiting))]
 
-    def _returned(self, told: Told) -> list[str]:
-        event = told.event
+    def _returned(self, reported: ReportedCall) -> list[str]:
+        event = reported.event
         if event.start is None:
             return []
         is_leaf = self._waiting.pop(event.stack, None) is not None
         dated = is_leaf or self._form.on_return
-        name = self._call(told) if dated else self._name(told.method)
-        text = name + self._time_of(told)
-        return [self._line(told, text, dated), *self._gap(told)]
+        name = self._call(reported) if dated else self._name(reported.method)
+        text = name + self._time_of(reported)
+        return [self._line(reported, text, dated), *self._gap(reported)]
 
-    def _ended(self, told: Told) -> list[str]:
-        if self._waiting.pop(told.event.stack, None) is not None:
-            return [self._line(told, self._call(told)), *self._gap(told)]
-        return self._gap(told)
+    def _ended(self, reported: ReportedCall) -> list[str]:
+        if self._waiting.pop(reported.event.stack, None) is not None:
+            return [self._line(reported, self._call(reported)), *self._gap(reported)]
+        return self._gap(reported)
 
-    def _gap(self, told: Told) -> list[str]:
+    def _gap(self, reported: ReportedCall) -> list[str]:
         """After an outermost call, once anything was nested."""
-        return [""] if self._has_nested and told.event.depth == 0 else []
+        return [""] if self._has_nested and reported.event.depth == 0 else []
 
-    def _line(self, told: Told, text: str, dated: bool = True) -> str:
-        event, form = told.event, self._form
+    def _line(self, reported: ReportedCall, text: str, dated: bool = True) -> str:
+        event, form = reported.event, self._form
         start = ""
         if form.times:
             began = event.time if event.start is None else event.start
             start = f"{clock(began)} " if dated else " " * _CLOCK_WIDTH
         if not form.by_thread:
-            start += self._label(told)
+            start += self._label(reported)
         if form.indent and event.depth > _MOST_INDENTED:
             return f"{start}[{event.depth}] {text}"
         return f"{start}{' ' * (form.indent * event.depth)}{text}"
 
-    def _see(self, told: Told) -> None:
+    def _see(self, reported: ReportedCall) -> None:
         """From when there are two threads or fibers, each line says whose it is."""
-        if not self._column and told.event.what in _PRINTED:
-            here = (told.pid, _number(told.event.stack))
+        if not self._column and reported.event.what in _PRINTED:
+            here = (reported.pid, _number(reported.event.stack))
             self._column = self._only not in (None, here)
             self._only = here
 
-    def _label(self, told: Told) -> str:
+    def _label(self, reported: ReportedCall) -> str:
         if not self._column:
             return ""
-        label = _number(told.event.stack)
+        label = _number(reported.event.stack)
         if self._form.with_pid:
-            return f"{f'{told.pid}/{label}':>{2 * _LABEL_WIDTH}} "
+            return f"{f'{reported.pid}/{label}':>{2 * _LABEL_WIDTH}} "
         return f"{label:>{_LABEL_WIDTH}} "
 
-    def _time_of(self, told: Told) -> str:
+    def _time_of(self, reported: ReportedCall) -> str:
         if not self._form.durations:
             return ""
-        event = told.event
+        event = reported.event
         if event.duration is None:
             return " <?>"
         cpu = "" if event.cpu_ns is None else f" cpu {event.cpu_ns / 1e9:.6f}"
         return f" <{event.duration / 1e9:.6f}{cpu}>"
 
-    def _call(self, told: Told) -> str:
+    def _call(self, reported: ReportedCall) -> str:
         """``String#gsub(self="hello", @test=123)``."""
-        name = self._name(told.method)
-        if not told.values:
+        name = self._name(reported.method)
+        if not reported.values:
             return name
         pairs = (
             f"{inspected(expression, self._style)}={inspected(value, self._style)}"
-            for expression, value in told.values
+            for expression, value in reported.values
         )
         return f"{name}({', '.join(pairs)})"
 
@@ -243,7 +245,7 @@ class CallLines:
         return text
 
 
-_PRINTED = (Happened.ENTERED, Happened.COLLECTED)
+_PRINTED = (CallEventKind.ENTERED, CallEventKind.COLLECTED)
 """What tells of a stack that lines will come of it."""
 
 
@@ -253,16 +255,18 @@ def _number(stack: CallStack) -> str:
 
 
 _EVENTS = {
-    Happened.RETURNED: "call",
-    Happened.ENDED: "unfinished",
-    Happened.LOST: "lost",
-    Happened.COLLECTED: "gc",
+    CallEventKind.RETURNED: "call",
+    CallEventKind.ENDED: "unfinished",
+    CallEventKind.LOST: "lost",
+    CallEventKind.COLLECTED: "gc",
 }
 
 
-def call_document(told: Told, names: Mapping[Thread, str]) -> Document | None:
+def call_document(
+    reported: ReportedCall, names: Mapping[Thread, str]
+) -> Document | None:
     """A line of ``calls --json``, None for what is told by another line."""
-    event = told.event
+    event = reported.event
     name = _EVENTS.get(event.what)
     if name is None or (name == "call" and event.start is None):
         return None
@@ -271,11 +275,11 @@ def call_document(told: Told, names: Mapping[Thread, str]) -> Document | None:
         "version": 1,
         "event": name,
         "time_ns": event.time if event.start is None else event.start,
-        "pid": told.pid,
+        "pid": reported.pid,
         "tid": event.stack.tid,
         "stack": event.stack.number,
         "fiber": event.stack.fiber,
-        "thread": names.get(told.thread) or None,
+        "thread": names.get(reported.thread) or None,
         "depth": event.depth,
     }
     if name == "lost":
@@ -287,11 +291,11 @@ def call_document(told: Told, names: Mapping[Thread, str]) -> Document | None:
     return {
         **found,
         "cpu_ns": event.cpu_ns,
-        "method": told.method.full_name,
-        "is_c": told.method.kind is MethodKind.C,
-        "path": told.method.path,
-        "line": told.method.line,
-        "values": dict(told.values) or None,
+        "method": reported.method.full_name,
+        "is_c": reported.method.kind is MethodKind.C,
+        "path": reported.method.path,
+        "line": reported.method.line,
+        "values": dict(reported.values) or None,
     }
 
 

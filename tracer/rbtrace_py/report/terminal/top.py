@@ -19,7 +19,7 @@ PLAIN_ROWS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TopView:
     """What of a picture a user wants to see.
 
     rows: methods at most; None: as many as fit
@@ -35,37 +35,37 @@ class Look:
 
 
 def plain_lines(
-    picture: Picture, look: Look, clock: str, style: Style
+    picture: Picture, view: TopView, clock: str, style: Style
 ) -> Iterator[str]:
     """An interval: a line of how it went, and its methods."""
     own = picture.statistics
     samples = amount(picture.recent, own.unit, style)
     head = f"{clock}  {on_cpu(picture, recent=True)}{samples}, {losses(picture)}"
     yield style.bold(fitted(head, style.width, style))
-    shares = sorted_rows(picture, look, recent=True)[: look.rows or PLAIN_ROWS]
+    shares = sorted_rows(picture, view, recent=True)[: view.rows or PLAIN_ROWS]
     everything = picture.everything(recent=True)
-    yield from _plain_table(picture, shares, everything, look, style, recent=True)
+    yield from _plain_table(picture, shares, everything, view, style, recent=True)
     if not shares:
         yield f"  {style.dim(nothing(picture))}"
 
 
-def whole_lines(picture: Picture, look: Look, style: Style) -> Iterator[str]:
+def whole_lines(picture: Picture, view: TopView, style: Style) -> Iterator[str]:
     """What came in all, to stand below what a screen was on."""
-    shares = sorted_rows(picture, look, recent=False)[: look.rows or PLAIN_ROWS]
+    shares = sorted_rows(picture, view, recent=False)[: view.rows or PLAIN_ROWS]
     everything = picture.everything(recent=False)
-    yield from _plain_table(picture, shares, everything, look, style, recent=False)
+    yield from _plain_table(picture, shares, everything, view, style, recent=False)
 
 
 def _plain_table(
     picture: Picture,
     shares: Sequence[Weights],
     everything: int,
-    look: Look,
+    view: TopView,
     style: Style,
     recent: bool,
 ) -> Iterator[str]:
     if shares:
-        yield style.dim(f"self%  total%  {'line' if look.lines else 'method'}")
+        yield style.dim(f"self%  total%  {'line' if view.lines else 'method'}")
     for one in shares:
         own, total = (
             (one.recent_own, one.recent_total) if recent else (one.own, one.total)
@@ -73,7 +73,7 @@ def _plain_table(
         numbers = f"{units.share(own, everything):>5}  "
         numbers += f"{units.share(total, everything):>6}  "
         room = style.width - 15
-        name, where = frame_words(one.frame, look.lines, room, picture.folder, style)
+        name, where = frame_words(one.frame, view.lines, room, picture.folder, style)
         yield f"{numbers}{name}{style.dim(where)}".rstrip()
 
 
@@ -118,14 +118,14 @@ def frame_words(
     return fitted(name, room, style), ""
 
 
-def sorted_rows(picture: Picture, look: Look, recent: bool) -> list[Weights]:
+def sorted_rows(picture: Picture, view: TopView, recent: bool) -> list[Weights]:
     """Those that were seen, the most first. What was not lately comes last."""
-    found = picture.lines if look.lines else picture.methods
-    key = _by_total if look.by_total else _by_self
+    found = picture.lines if view.lines else picture.methods
+    key = _by_total if view.by_total else _by_self
     most_first = sorted(found, key=lambda one: key(one, recent), reverse=True)
     if recent and not picture.weight:
         return []
-    return most_first[::-1] if look.reverse else most_first
+    return most_first[::-1] if view.reverse else most_first
 
 
 def _by_self(one: Weights, recent: bool) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from rbtrace_py.model.stacks import ThreadState
 from rbtrace_py.report import units
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.top import (
-    Look,
+    TopView,
     frame_words,
     losses,
     nothing,
@@ -38,15 +38,15 @@ class Key(NamedTuple):
     shown: str
     name: str
     what: str
-    change: Callable[[Look], Look] = lambda look: look
+    change: Callable[[TopView], TopView] = lambda view: view
 
 
-def _toggle(field: str) -> Callable[[Look], Look]:
-    return lambda look: replace(look, **{field: not getattr(look, field)})
+def _toggle(field: str) -> Callable[[TopView], TopView]:
+    return lambda view: replace(view, **{field: not getattr(view, field)})
 
 
-def _sort(by_total: bool) -> Callable[[Look], Look]:
-    return lambda look: replace(look, by_total=by_total)
+def _sort(by_total: bool) -> Callable[[TopView], TopView]:
+    return lambda view: replace(view, by_total=by_total)
 
 
 KEYS = (
@@ -81,13 +81,13 @@ _MUCH = 0.05
 
 
 def screen_lines(
-    picture: Picture, look: Look, columns: int, rows: int, style: Style
+    picture: Picture, view: TopView, columns: int, rows: int, style: Style
 ) -> list[str]:
     """A screen of ``rows`` lines, none wider than ``columns``."""
-    head = list(_head(picture, look, columns, style))[: max(rows - 2, 1)]
+    head = list(_head(picture, view, columns, style))[: max(rows - 2, 1)]
     foot = [_keys(columns)] if rows > len(head) else []
     room = rows - len(head) - len(foot)
-    body = _help(columns) if look.help else _body(picture, look, columns, room, style)
+    body = _help(columns) if view.help else _body(picture, view, columns, room, style)
     found = [*head, *body][: rows - len(foot)]
     found += [Text("")] * (rows - len(foot) - len(found))
     return _painted([*found, *foot], columns, style)
@@ -107,9 +107,11 @@ def _painted(lines: Sequence[Text], columns: int, style: Style) -> list[str]:
     return file.getvalue().split("\n")[:-1]
 
 
-def _head(picture: Picture, look: Look, columns: int, style: Style) -> Iterator[Text]:
+def _head(
+    picture: Picture, view: TopView, columns: int, style: Style
+) -> Iterator[Text]:
     yield Text(_who(picture, columns, style), "bold")
-    held = "frozen, " if look.is_held else ""
+    held = "frozen, " if view.is_held else ""
     for line in wrap(f"{picture.mode}: {held}{_how(picture, style)}", columns):
         yield Text(cut(line, columns, style), _mood(picture))
 
@@ -158,13 +160,13 @@ def _help(columns: int) -> list[Text]:
 
 
 def _body(
-    picture: Picture, look: Look, columns: int, room: int, style: Style
+    picture: Picture, view: TopView, columns: int, room: int, style: Style
 ) -> list[Text]:
     """Methods, and below them threads; each gets the rows the other leaves."""
-    shares = sorted_rows(picture, look, recent=True)
-    if look.rows is not None:
-        shares = shares[: look.rows]
-    has_threads = look.threads and room >= _FEWEST_ROWS - 3
+    shares = sorted_rows(picture, view, recent=True)
+    if view.rows is not None:
+        shares = shares[: view.rows]
+    has_threads = view.threads and room >= _FEWEST_ROWS - 3
     rest = room - 2
     threads = picture.threads if has_threads else ()
     if has_threads:
@@ -173,7 +175,7 @@ def _body(
         rest -= for_threads
         threads = tuple(_by_work(threads)[:for_threads])
     shown = shares[: max(rest, 0)]
-    found = [*_methods(picture, shown, look, columns, style)]
+    found = [*_methods(picture, shown, view, columns, style)]
     if has_threads:
         found += [
             Text(""),
@@ -184,30 +186,39 @@ def _body(
 
 
 def _methods(
-    picture: Picture, shares: Sequence[Weights], look: Look, columns: int, style: Style
+    picture: Picture,
+    shares: Sequence[Weights],
+    view: TopView,
+    columns: int,
+    style: Style,
 ) -> Iterator[Text]:
     is_wide = columns >= _WIDE
     recent = f"last {picture.recent_ns / 1e9:.0f} s"
     yield Text(f"{recent:<15}since start" if is_wide else recent, "dim")
-    yield _headings(look, is_wide)
+    yield _headings(view, is_wide)
     room = columns - (30 if is_wide else 15)
     for one in shares:
-        yield _row(picture, one, look, is_wide, room, style)
+        yield _row(picture, one, view, is_wide, room, style)
     if not shares:
         yield Text(cut(nothing(picture), columns, style), "dim")
 
 
-def _headings(look: Look, is_wide: bool) -> Text:
+def _headings(view: TopView, is_wide: bool) -> Text:
     text = Text()
     for heading in ("self%", "total%") * (2 if is_wide else 1):
-        is_sorted = heading.startswith("total") is look.by_total
+        is_sorted = heading.startswith("total") is view.by_total
         text.append(heading, "bold underline" if is_sorted else "dim")
         text.append("  ")
-    return text.append("line" if look.lines else "method", "dim")
+    return text.append("line" if view.lines else "method", "dim")
 
 
 def _row(
-    picture: Picture, one: Weights, look: Look, is_wide: bool, room: int, style: Style
+    picture: Picture,
+    one: Weights,
+    view: TopView,
+    is_wide: bool,
+    room: int,
+    style: Style,
 ) -> Text:
     text = Text()
     pairs = [(one.recent_own, one.recent_total, picture.everything(recent=True))]
@@ -217,7 +228,7 @@ def _row(
         for part, size in ((own, len("self%")), (total, len("total%"))):
             share = units.share(part, everything)
             text.append(f"{share:>{size}}  ", "" if part else "dim")
-    name, where = frame_words(one.frame, look.lines, room, picture.folder, style)
+    name, where = frame_words(one.frame, view.lines, room, picture.folder, style)
     return text.append(name).append(where, "dim")
 
 

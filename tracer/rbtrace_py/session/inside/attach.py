@@ -74,7 +74,7 @@ def attach(
 
 
 def detach(
-    process: Process, is_agreed: bool = False, limit: float = DETACH_SECONDS
+    process: Process, is_confirmed: bool = False, limit: float = DETACH_SECONDS
 ) -> Detached:
     """Take the agent in ``process`` out of service.
 
@@ -86,7 +86,7 @@ def detach(
         with Agent(process) as agent:
             tracer = agent.hello.get("armed_by")
             tracer = tracer if type(tracer) is int else None
-            if tracer is not None and not is_agreed:
+            if tracer is not None and not is_confirmed:
                 raise InUse(
                     f"process {tracer} is tracing process {process.pid}"
                     " through the agent",

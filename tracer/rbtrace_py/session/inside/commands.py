@@ -29,7 +29,7 @@ EVAL_SECONDS = 5.0
 DUMP_SECONDS = 600.0
 MOST_SECONDS = 3600.0
 _FORK_SECONDS = 10
-_LOOK_SECONDS = 0.01
+_POLL_SECONDS = 0.01
 _GRACE = 10
 """Seconds after a time limit in which the agent still may say that it passed."""
 
@@ -160,7 +160,7 @@ def fork(process: Process) -> int:
         for pid in children(process.pid):
             if _is_stopped(pid, inner):
                 return pid
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     raise BrokenAgent(f"the copy {inner} of process {process.pid} is missing")
 
 

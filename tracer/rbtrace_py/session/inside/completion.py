@@ -114,12 +114,12 @@ def question(before: str) -> Question | None:
     return Question(receiver, mark, word)
 
 
-def choices(asked: Question, answer: bytes) -> list[str]:
+def choices(question: Question, answer: bytes) -> list[str]:
     """The names, of which a process may have written anything."""
     lines = answer[:MOST_BYTES].decode("utf-8", "replace").split("\n")
-    names = {name for name in lines if _is_fit(name, asked.word)}
-    if not asked.receiver:
-        names.update(word for word in _KEYWORDS if word.startswith(asked.word))
+    names = {name for name in lines if _is_fit(name, question.word)}
+    if not question.receiver:
+        names.update(word for word in _KEYWORDS if word.startswith(question.word))
     return sorted(names)[:MOST_NAMES]
 
 

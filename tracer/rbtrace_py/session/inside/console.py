@@ -116,11 +116,11 @@ class Console(Closing):
         No method of the program's is called for it. Raises GivenUp if it was
         cancelled, or took too long.
         """
-        asked, answer = question(before), Bounded()
-        if asked is None:
+        found, answer = question(before), Bounded()
+        if found is None:
             return []
-        self._ask(asked.code, answer, _drop, _COMPLETE_SECONDS, keep=True)
-        return choices(asked, answer.data)
+        self._ask(found.code, answer, _drop, _COMPLETE_SECONDS, keep=True)
+        return choices(found, answer.data)
 
     def _ask(
         self, code: str, out: Write, err: Write, seconds: float, **arguments: Value

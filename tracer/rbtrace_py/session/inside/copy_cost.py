@@ -51,7 +51,7 @@ def copy_cost(process: Process) -> CopyCost:
     )
 
 
-def check_room(process: Process, collects: bool, is_agreed: bool, say: Say) -> None:
+def check_room(process: Process, collects: bool, is_confirmed: bool, say: Say) -> None:
     """Say what a copy can cost; raises NoRoom if that is not there.
 
     collects: it collects garbage, which writes to all of it; is_agreed: only if the
@@ -77,7 +77,7 @@ def check_room(process: Process, collects: bool, is_agreed: bool, say: Say) -> N
             " would kill the process with it (memory.oom.group of its cgroup)",
             "Raise the limit of its cgroup (memory.max)",
         )
-    if not is_agreed:
+    if not is_confirmed:
         raise NoRoom(
             f"a copy of process {process.pid} may not fit: {free}",
             "Raise the limit of its cgroup (memory.max), or use --yes: if memory"

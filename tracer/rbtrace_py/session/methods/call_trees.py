@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from rbtrace_py.agent.arming import Armed
 from rbtrace_py.aggregate.callfold import CallFold
-from rbtrace_py.aggregate.calls import Thread, Told
+from rbtrace_py.aggregate.calls import ReportedCall, Thread
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.session.drive import Session
@@ -66,8 +66,8 @@ class FoldedCalls(Calls, Session):
     @property
     def lost(self) -> int:
         """Events; of those at the very end no record tells."""
-        told = sum(each.fold.lost for each in self._folds)
-        return max(told, self.counters().get("lost", 0))
+        reported = sum(each.fold.lost for each in self._folds)
+        return max(reported, self.counters().get("lost", 0))
 
     def take(
         self, statistics: Statistics, calls: StackCounts | None = None
@@ -90,7 +90,7 @@ class _Folded(TracedProcess):
         super().__init__(pid, armed, has_cpu=False)
         self.fold = CallFold(pid)
 
-    def step(self, until: int | None = None) -> Iterator[Told]:
+    def step(self, until: int | None = None) -> Iterator[ReportedCall]:
         if until is None:
             self.armed.keep_learning()
         ends = time.monotonic() + _STEP_SECONDS
@@ -102,7 +102,7 @@ class _Folded(TracedProcess):
                     self._last = when
         yield from ()
 
-    def finish(self) -> Iterator[Told]:
+    def finish(self) -> Iterator[ReportedCall]:
         yield from super().finish()
         self.fold.finish(self._last, self.armed.method)
 

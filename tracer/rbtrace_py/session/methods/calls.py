@@ -13,7 +13,7 @@ from rbtrace_py.agent.place import ENDED_BEFORE, HOW_TO_LOAD, NoAgent, connect
 from rbtrace_py.agent.protocol import Map
 from rbtrace_py.agent.shared import HookMode
 from rbtrace_py.agent.starting import HOLD_SECONDS, begun_before
-from rbtrace_py.aggregate.calls import Thread, Told
+from rbtrace_py.aggregate.calls import ReportedCall, Thread
 from rbtrace_py.aggregate.switches import Switch
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
 from rbtrace_py.linux.closing import Closing
@@ -55,7 +55,7 @@ class CallsOptions:
     """What is to be seen.
 
     slow_ns: only calls that take at least so long; cpu: of the thread's CPU time
-    agree: asked before something is done that cannot be undone
+    agree: asked before something irreversible is done
     wait: for an agent that is not there yet, and wait_seconds: for how long
     seconds: that arming may take
     ring_records: room of each stack for events, a power of two
@@ -68,7 +68,7 @@ class CallsOptions:
     gc: bool = False
     slow_ns: int | None = None
     cpu: bool = False
-    agree: Callable[[str], bool] = lambda text: False
+    confirm: Callable[[str], bool] = lambda text: False
     wait: bool = False
     wait_seconds: float | None = None
     seconds: float = 10.0
@@ -128,7 +128,7 @@ class Calls(Closing):
         self._ended: list[CallsEnd] = []
         self._untracked: set[int] = set()
         self._children: set[int] = set()
-        self._confirmation = Confirmation(options.agree)
+        self._confirmation = Confirmation(options.confirm)
         self._last_end = 0.0
         targets.start_with_agent(max(options.seconds, HOLD_SECONDS))
         self._switches: ContextSwitches | None = None
@@ -137,7 +137,7 @@ class Calls(Closing):
     def start(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Have the hooks registered; waits for agents where that was asked for.
 
-        Raises NoAgent and whatever Armed does; NotAgreed.
+        Raises NoAgent and whatever Armed does; NotConfirmed.
         """
         if self.options.switches:
             self._watch_switches()
@@ -181,13 +181,13 @@ class Calls(Closing):
             return False
         return self.targets.ours_has_ended
 
-    def events(self, seconds: float) -> Iterator[Told]:
+    def events(self, seconds: float) -> Iterator[ReportedCall]:
         """What has come; if there is nothing, waits at most ``seconds`` for it."""
         is_quiet = True
         for traced in list(self._traced.values()):
-            for told in traced.step():
+            for reported in traced.step():
                 is_quiet = False
-                yield told
+                yield reported
         if is_quiet:
             self._wait(min(seconds, _POLL_SECONDS))
             for pid, traced in list(self._traced.items()):
@@ -203,11 +203,11 @@ class Calls(Closing):
         """What the scheduler did with threads since this was last asked, until now."""
         return [] if self._switches is None else self._switches.take()
 
-    def drain(self) -> Generator[Told, None, None]:
+    def drain(self) -> Generator[ReportedCall, None, None]:
         """Take the hooks out; what had happened by then, and what was still open."""
         for pid in list(self._traced):
             yield from self._end(pid)
-        self._look_around()
+        self._note_untracked_children()
 
     def waiting(self) -> int:
         """Events that have come and were not told yet."""
@@ -221,9 +221,9 @@ class Calls(Closing):
         for pid, traced in list(self._traced.items()):
             traced.drop(is_lost)
             self._let_go(pid)
-        self._look_around()
+        self._note_untracked_children()
 
-    def _look_around(self) -> None:
+    def _note_untracked_children(self) -> None:
         """Whom we did not see, at the end."""
         self._untracked |= self.targets.untracked_children()
         self.notes.add(*self._joining.notes())
@@ -301,7 +301,7 @@ class Calls(Closing):
                 f" {self.options.ring_records:,}"
             )
 
-    def _told_of_end(self, end: CallsEnd) -> CallsEnd:
+    def _reported_end(self, end: CallsEnd) -> CallsEnd:
         """Of a child no problem is one of the command's."""
         if end.problem is None or end.pid not in self._children:
             return end
@@ -350,7 +350,7 @@ class Calls(Closing):
         return min(room // _SHARE // max(others, 1), MOST_MEMORY)
 
     def _before(self, hello: Map) -> None:
-        """Ask about what cannot be undone, before it is done; raises NotAgreed."""
+        """Ask about what cannot be undone, before it is done; raises NotConfirmed."""
         if self.options.methods or self.options.c_calls:
             self._confirmation.ask(what_stays(hello, self.options.c_calls))
 
@@ -359,7 +359,7 @@ class Calls(Closing):
         for armed in readable(waiting, seconds):
             armed.listen()
 
-    def _end(self, pid: int) -> Iterator[Told]:
+    def _end(self, pid: int) -> Iterator[ReportedCall]:
         try:
             yield from self._traced[pid].finish()
         finally:
@@ -375,6 +375,6 @@ class Calls(Closing):
             # It waits for us again.
             end = replace(end, problem=None)
             self._joining.ask_again(process)
-        self._ended.append(self._told_of_end(end))
+        self._ended.append(self._reported_end(end))
         self._last_end = self._joining.clock()
         traced.armed.close()

@@ -229,9 +229,9 @@ def _check_probes(targets: Targets, names: Sequence[str], words: Sequence[str]) 
     for process in targets.chosen():
         if _has_agent(process):
             continue
-        stranger = runs_no_ruby(process)
-        if stranger is not None:
-            raise stranger
+        error = runs_no_ruby(process)
+        if error is not None:
+            raise error
         probes = find_probes(process, targets.probes)
         found = [probe for probe in probes if probe.provider == PROVIDER]
         wanted = [end for word in words for end in word.split("..")]

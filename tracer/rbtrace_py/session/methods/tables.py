@@ -62,7 +62,7 @@ class MethodOptions:
     select: of which methods; none: of every one
     c_calls: methods written in C too; the process stays slower afterwards
     wait: for an agent that is not there yet, and wait_seconds: for how long
-    agree: asked before something is done that cannot be undone, with what it is
+    agree: asked before something irreversible is done, with what it is
     """
 
     by: str | None = None
@@ -70,7 +70,7 @@ class MethodOptions:
     c_calls: bool = False
     wait: bool = False
     wait_seconds: float | None = None
-    agree: Callable[[str], bool] | None = None
+    confirm: Callable[[str], bool] | None = None
 
 
 class Methods(CountingSession):
@@ -79,7 +79,7 @@ class Methods(CountingSession):
     command: ``latency`` or ``count``; words: of KINDS
     Entering arms the hooks, leaving disarms them; ``snapshot`` is the answer so far,
     also after the processes have ended. Raises NoAgent, NoSuchTarget, NotPermitted,
-    AgentError, Unsupported, NotAgreed, BrokenAgent, UsageError.
+    AgentError, Unsupported, NotConfirmed, BrokenAgent, UsageError.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Methods(CountingSession):
         self.on_wait: Callable[[float], None] | None = None
         self.started_ns = 0
         self._ended_ns: int | None = None
-        self._confirmation = Confirmation(self.options.agree)
+        self._confirmation = Confirmation(self.options.confirm)
         self._has_rows = False
         self._hooks: list[_Hook] = []
         self._joining = Joining(targets, self._arm)
@@ -180,7 +180,7 @@ class Methods(CountingSession):
         return wants and (limit is None or waited < limit)
 
     def _before(self, hello: Map) -> None:
-        """What cannot be undone needs a yes; raises NotAgreed."""
+        """What cannot be undone needs a yes; raises NotConfirmed."""
         if "method" in self.words:
             self._confirmation.ask(what_stays(hello, self.options.c_calls))
 

@@ -9,7 +9,12 @@ from rbtrace_py.agent.arming import Armed
 from rbtrace_py.agent.ring import Ring
 from rbtrace_py.agent.shared import Condition
 from rbtrace_py.agent.values import values_of
-from rbtrace_py.aggregate.calls import CallEvent, CallNesting, Happened, Told
+from rbtrace_py.aggregate.calls import (
+    CallEvent,
+    CallEventKind,
+    CallNesting,
+    ReportedCall,
+)
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
 from rbtrace_py.model.calls import UNKNOWN_METHOD
 
@@ -56,7 +61,7 @@ class TracedProcess:
         self._untold = 0
         self._given_up = 0
 
-    def step(self, until: int | None = None) -> Iterator[Told]:
+    def step(self, until: int | None = None) -> Iterator[ReportedCall]:
         if until is None:
             self.armed.keep_learning()
         found = self._ring.step()
@@ -67,7 +72,7 @@ class TracedProcess:
                 continue
             self._last = when
             for event in self._nesting.feed(stream, record):
-                yield self._told(event)
+                yield self._reported(event)
 
     def waiting(self) -> int:
         """Events that have come and were not told yet."""
@@ -81,7 +86,7 @@ class TracedProcess:
         self._stop()
         self._given_up += self.waiting() if is_lost else 0
 
-    def finish(self) -> Iterator[Told]:
+    def finish(self) -> Iterator[ReportedCall]:
         until = self._stop()
         # A process that lies might go on for ever.
         left = self._ring.waiting()
@@ -96,7 +101,7 @@ class TracedProcess:
             self._given_up += self.waiting()
             raise
         for event in self._nesting.finish(self._last):
-            yield self._told(event)
+            yield self._reported(event)
 
     def end(self) -> CallsEnd:
         found = self.armed.counters()
@@ -131,13 +136,13 @@ class TracedProcess:
         self.armed.learn()
         return until if self.armed.disarm() else None
 
-    def _told(self, event: CallEvent) -> Told:
+    def _reported(self, event: CallEvent) -> ReportedCall:
         """With names, and CLOCK_REALTIME for ticks."""
         armed, offset = self.armed, self.armed.wall_offset
         event.time = armed.scale.to_ns(event.time) + offset
         if event.start is not None:
             event.start = armed.scale.to_ns(event.start) + offset
-        known = event.what is not Happened.LOST
+        known = event.what is not CallEventKind.LOST
         method = armed.method(event.method) if known else UNKNOWN_METHOD
         values = values_of(event.text, armed.select) if event.text else ()
-        return Told(self.pid, event, method, values)
+        return ReportedCall(self.pid, event, method, values)

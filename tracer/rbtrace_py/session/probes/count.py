@@ -20,7 +20,7 @@ class Count(Picking):
         recipe = Recipe("values.c", RecordedValues.NONE, ())
         self.make_recording(attacher, recipe)
 
-    def wanted(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
+    def requests(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
         return [
             AttachRequest(
                 probe,

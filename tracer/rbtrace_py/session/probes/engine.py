@@ -139,7 +139,7 @@ class Engine:
         self._attachments: list[tuple[int | None, Attachment]] = []
         self.refused: dict[Probe, str] = {}
         self._tracepoints: list[RawTracepoint] = []
-        self.wanted: list[AttachRequest] = []
+        self.requests: list[AttachRequest] = []
         self._sites: list[tuple[AttachRequest, Site]] = []
         shared = dict(shared or {})
         if tracked is not None:
@@ -153,10 +153,10 @@ class Engine:
             source, {**every, **maps}, flags, numbers, prelude, shared
         )
 
-    def attach(self, process: Process, wanted: Sequence[AttachRequest]) -> int:
-        """Attach to what is new among ``wanted``; how many probes that was."""
+    def attach(self, process: Process, requests: Sequence[AttachRequest]) -> int:
+        """Attach to what is new among ``requests``; how many probes that was."""
         fresh: dict[tuple[int, int], list[AttachRequest]] = {}
-        for want in wanted:
+        for want in requests:
             fresh.setdefault(want.probe.binary.key, []).append(want)
         return sum(self._attach_file(process, group) for group in fresh.values())
 
@@ -183,10 +183,10 @@ class Engine:
         return len(fresh)
 
     def _attach_points(
-        self, path: str, wanted: Sequence[AttachRequest], pid: int | None
+        self, path: str, requests: Sequence[AttachRequest], pid: int | None
     ) -> None:
         points = [
-            self._point(want, site) for want in wanted for site in want.probe.sites
+            self._point(want, site) for want in requests for site in want.probe.sites
         ]
         made = self._attacher.attach(self.program, "on_hit", path, points, pid)
         self._attachments.append((pid, made))
@@ -194,16 +194,16 @@ class Engine:
     def _attach_singly(
         self,
         path: str,
-        wanted: Sequence[AttachRequest],
+        requests: Sequence[AttachRequest],
         pid: int | None,
         error: BpfError,
     ) -> list[AttachRequest]:
         """Probe by probe; those that could be. The others are in ``refused``."""
-        if len(wanted) == 1:
-            self.refused[wanted[0].probe] = str(error)
+        if len(requests) == 1:
+            self.refused[requests[0].probe] = str(error)
             return []
         done = []
-        for want in wanted:
+        for want in requests:
             try:
                 self._attach_points(path, [want], pid)
                 done.append(want)
@@ -242,7 +242,7 @@ class Engine:
                     "Select fewer probes",
                 )
             self._numbers[key] = number
-            self.wanted.append(want)
+            self.requests.append(want)
             self._sites.append((want, site))
             self._put_site(number)
         return Point(site.offset, site.semaphore_offset, number)

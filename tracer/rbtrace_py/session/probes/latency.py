@@ -186,7 +186,7 @@ class Latency(Grouped):
             {"threads": threads, "nothing": nothing},
         )
 
-    def wanted(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
+    def requests(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
         if self._kinds[engine] == "spans":
             words = [w for w in self.words if not self._pairs_of(w, probes)]
             found = [p for w in words for p in self._picked_spans(w, probes)]

@@ -58,16 +58,16 @@ def is_silent(probe: Probe) -> bool:
 class MethodProbeArming(Closing):
     """The TracePoints in a set of processes; notes: what to tell a user.
 
-    agree: asked before what was compiled is thrown away. Raises NotAgreed, and
+    agree: asked before what was compiled is thrown away. Raises NotConfirmed, and
     whatever Errand does but NoAgent.
     """
 
     def __init__(
-        self, processes: Iterable[Process], agree: Callable[[str], bool] | None
+        self, processes: Iterable[Process], confirm: Callable[[str], bool] | None
     ) -> None:
         self.notes: list[str] = []
         self._tasks: list[AgentTask] = []
-        self._confirmation = Confirmation(agree)
+        self._confirmation = Confirmation(confirm)
         try:
             for process in processes:
                 self._park(process)

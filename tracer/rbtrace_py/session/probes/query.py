@@ -31,7 +31,7 @@ class ProbeOptions:
     max_keys: int = 1000
     wait: bool = False
     wait_seconds: float | None = None
-    agree: Callable[[str], bool] | None = None
+    confirm: Callable[[str], bool] | None = None
     string_size: int = 128
     ring_size: int = 1 << 22
 

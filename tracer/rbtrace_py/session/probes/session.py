@@ -104,9 +104,9 @@ class ProbeSession(Starting, ProbeQuery):
     def _have_methods_speak(self, probes: Mapping[int, Sequence[Probe]]) -> None:
         """Those that were named; a glob is not worth slowing a process down."""
         if any(map(method_probe_arming.is_silent, self.named(unique(probes)))):
-            agree = self.options.agree
+            confirm = self.options.confirm
             self._arming = method_probe_arming.MethodProbeArming(
-                self.targets.alive(), agree
+                self.targets.alive(), confirm
             )
             self.notes += dict.fromkeys(self._arming.notes)
 
@@ -151,7 +151,7 @@ class ProbeSession(Starting, ProbeQuery):
         named = set(self.named(unique(probes)))
         for engine in self._engines:
             for probe, reason in engine.refused.items():
-                if probe in named or not engine.wanted:
+                if probe in named or not engine.requests:
                     raise BpfError(f"{probe.full_name}: {reason}")
                 self.not_traced += 1
 
@@ -160,8 +160,8 @@ class ProbeSession(Starting, ProbeQuery):
         text = hazards.hazard(self.named(probes))
         if text is None:
             return
-        agree = self.options.agree
-        self._is_confirmed = agree is not None and agree(text)
+        confirm = self.options.confirm
+        self._is_confirmed = confirm is not None and confirm(text)
         if not self._is_confirmed:
             raise hazards.not_confirmed(text)
 
@@ -228,13 +228,13 @@ class ProbeSession(Starting, ProbeQuery):
             for pid, found in probes.items():
                 process = self.targets.processes.get(pid)
                 if process is not None:
-                    count += engine.attach(process, self.wanted(number, found))
+                    count += engine.attach(process, self.requests(number, found))
         return count
 
     @property
     def probes(self) -> list[Probe]:
         """The probes that are attached to."""
-        found = [w.probe for engine in self._engines for w in engine.wanted]
+        found = [w.probe for engine in self._engines for w in engine.requests]
         return list(dict.fromkeys(found))
 
     @property
@@ -357,7 +357,7 @@ class ProbeSession(Starting, ProbeQuery):
         """Add the programs to ``_engines``, once planned."""
 
     @abstractmethod
-    def wanted(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
+    def requests(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
         """What engine number ``engine`` attaches to of a process's probes."""
 
     # ------------------------------------------------------------------- shared

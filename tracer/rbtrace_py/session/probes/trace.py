@@ -95,7 +95,7 @@ class Trace(ProbeSession):
         """Where the texts of a record begin."""
         return _HEADER.size + 8 * self._echo
 
-    def wanted(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
+    def requests(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
         return [
             AttachRequest(probe, 0, self._slots(probe)) for probe in self.picked(probes)
         ]
@@ -122,7 +122,7 @@ class Trace(ProbeSession):
         when, pid, tid, site, unreadable, texts, cuts, comm = _HEADER.unpack_from(
             record
         )
-        probe = self._engines[0].wanted[site].probe
+        probe = self._engines[0].requests[site].probe
         raw = struct.unpack_from(f"<{self._echo}Q", record, _HEADER.size)
         at = self._at_texts
         values: list[Value] = []

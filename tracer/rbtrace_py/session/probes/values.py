@@ -88,7 +88,7 @@ class ValuesOf(Picking):
             recipe = Recipe("values.c", kind, (self.argument,))
         self.make_recording(attacher, recipe)
 
-    def wanted(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
+    def requests(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
         return [
             AttachRequest(
                 probe,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from rbtrace_py.aggregate.switches import Switch, Turn
+from rbtrace_py.aggregate.switches import Switch, SwitchKind
 from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.abi import Counter
 from rbtrace_py.bpf.attach import RawTracepoint
@@ -70,7 +70,7 @@ class ContextSwitches(Closing):
         for tid, own, letter, ran in _threads(process):
             self._records.know(process.pid, tid, own, ran, now)
             at = now + self.wall_offset
-            self._waiting.append(Switch(process.pid, own, at, Turn.FOUND, letter))
+            self._waiting.append(Switch(process.pid, own, at, SwitchKind.FOUND, letter))
 
     def forget(self, pid: int) -> None:
         """Tell no more of a process."""
@@ -79,7 +79,7 @@ class ContextSwitches(Closing):
         self._program.maps["watched"].delete(_u32(pid))
         now = time.monotonic_ns() + self.wall_offset
         self._waiting += self._drained()
-        self._waiting.append(Switch(pid, 0, now, Turn.LEFT))
+        self._waiting.append(Switch(pid, 0, now, SwitchKind.LEFT))
         self._records.forget(pid)
 
     def take(self) -> list[Switch]:

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rbtrace_py.aggregate.switches import ENDED, READY, Switch, Turn
+from rbtrace_py.aggregate.switches import ENDED, READY, Switch, SwitchKind
 
 RECORD = struct.Struct("<QQIIIIIHH")
 """Time, ns on CPUs so far, process, thread, its own id, state, lost, what, CPU."""
@@ -63,13 +63,13 @@ class SwitchRecords:
         thread = self._threads.setdefault((pid, tid), _Thread(own))
         # A thread that ends has no id of its own any more.
         thread.own = own = own or thread.own or tid
-        turn = Turn(what)
-        letter = _letter(state) if turn is Turn.OFF else ""
-        if turn is Turn.OFF and thread.is_on is False:
+        turn = SwitchKind(what)
+        letter = _letter(state) if turn is SwitchKind.OFF else ""
+        if turn is SwitchKind.OFF and thread.is_on is False:
             # Of some threads the kernel does not tell that they leave (seen on 6.18),
             # nor so who comes on after them. The thread's own count tells since when.
             begun = max(when - max(ran - thread.ran, 0), thread.last)
-            yield Switch(pid, own, begun + self._wall_offset, Turn.ON, "", cpu)
+            yield Switch(pid, own, begun + self._wall_offset, SwitchKind.ON, "", cpu)
         _changed(thread, turn, when, ran)
         if letter == ENDED:
             self._threads.pop((pid, tid), None)
@@ -84,16 +84,16 @@ class SwitchRecords:
             for thread in self._threads.values():
                 thread.is_on = None
             last = self.last + self._wall_offset
-            yield Switch(0, 0, last, Turn.LOST, "", count)
+            yield Switch(0, 0, last, SwitchKind.LOST, "", count)
 
 
-def _changed(thread: _Thread, turn: Turn, when: int, ran: int) -> None:
-    if turn is Turn.WOKEN:
+def _changed(thread: _Thread, turn: SwitchKind, when: int, ran: int) -> None:
+    if turn is SwitchKind.WOKEN:
         if thread.is_on is None:
             thread.is_on, thread.last = False, when
         return
-    thread.is_on, thread.last = turn is Turn.ON, when
-    if turn is Turn.OFF:
+    thread.is_on, thread.last = turn is SwitchKind.ON, when
+    if turn is SwitchKind.OFF:
         thread.ran = ran
 
 

@@ -38,12 +38,12 @@ class Confirmation:
     agree: asked before it is done; None: nobody is there to say yes
     """
 
-    def __init__(self, agree: Callable[[str], bool] | None) -> None:
-        self._agree = agree
+    def __init__(self, confirm: Callable[[str], bool] | None) -> None:
+        self._confirm = confirm
         self._answers: dict[str, bool] = {}
 
     def ask(self, texts: Iterable[str]) -> None:
-        """Raises NotAgreed for the first that is not agreed to."""
+        """Raises NotConfirmed for the first that is not confirmed."""
         for text in texts:
             if not self._is_confirmed(text):
                 raise NotConfirmed(text, "Use --yes to do it anyway")
@@ -52,5 +52,5 @@ class Confirmation:
         if text not in self._answers:
             # Who is asked may raise, which is a no for the next process too.
             self._answers[text] = False
-            self._answers[text] = self._agree is not None and self._agree(text)
+            self._answers[text] = self._confirm is not None and self._confirm(text)
         return self._answers[text]

@@ -92,7 +92,7 @@ class Joining:
         self._leave(process).is_late = False
 
     def begin(self, children: Iterable[Process]) -> None:
-        """Ask those that are there from the start; raises NotAgreed."""
+        """Ask those that are there from the start; raises NotConfirmed."""
         for child in children:
             self._ask(self._leave(child))
 
@@ -131,7 +131,7 @@ class Joining:
             left.is_given_up = is_old and left.is_late
 
     def _ask(self, left: _Left) -> bool:
-        """Whether it has joined; raises NotAgreed."""
+        """Whether it has joined; raises NotConfirmed."""
         try:
             self._join(left.process)
         except NotConfirmed:

@@ -34,13 +34,13 @@ class Asked:
         return self._answer
 
 
-def of_calls(agree: Callable[[str], bool], c_calls: bool) -> Callable[[Map], None]:
-    options = CallsOptions(c_calls=c_calls, agree=agree)
+def of_calls(confirm: Callable[[str], bool], c_calls: bool) -> Callable[[Map], None]:
+    options = CallsOptions(c_calls=c_calls, confirm=confirm)
     return Calls(Targets({}), options)._before
 
 
-def of_methods(agree: Callable[[str], bool], c_calls: bool) -> Callable[[Map], None]:
-    options = MethodOptions(c_calls=c_calls, agree=agree)
+def of_methods(confirm: Callable[[str], bool], c_calls: bool) -> Callable[[Map], None]:
+    options = MethodOptions(c_calls=c_calls, confirm=confirm)
     return Methods(Targets({}), "count", ["method"], options)._before
 
 
@@ -70,7 +70,7 @@ def test_only_what_is_new_is_asked(made: Made) -> None:
 
 @each
 def test_a_no_is_not_asked_again(made: Made) -> None:
-    """A child that is not agreed to is tried again and again."""
+    """A child that is not confirmed is tried again and again."""
     asked = Asked(False)
     before = made(asked, False)
     for _ in range(3):
@@ -82,14 +82,14 @@ def test_a_no_is_not_asked_again(made: Made) -> None:
 def test_a_no_that_is_raised() -> None:
     asked: list[str] = []
 
-    def agree(text: str) -> bool:
+    def confirm(text: str) -> bool:
         asked.append(text)
         raise NotConfirmed("nothing was attached")
 
-    agreement = Confirmation(agree)
+    confirmation = Confirmation(confirm)
     for hint in ("", "Use --yes to do it anyway"):
         with pytest.raises(NotConfirmed) as raised:
-            agreement.ask(["text"])
+            confirmation.ask(["text"])
         assert raised.value.hint == hint
     assert asked == ["text"]
 
