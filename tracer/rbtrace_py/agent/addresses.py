@@ -1,4 +1,4 @@
-"""Where in a process the functions are that it is led to."""
+"""Addresses of the functions that a process is led through."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a filter of system calls must let through, for the agent to be put in.
+"""System calls that a seccomp filter must allow before the agent is loaded.
 
 Seen in traces of Ruby 2.7 to 4.0: the calls of the detour, of Ruby and the C library
 while the code is loaded, and of the agent when it answers, evaluates and arms.

@@ -1,4 +1,4 @@
-"""How a program starts with an agent, and does nothing before that is asked.
+"""Start a program with the agent, and hold it until it is traced.
 
 docs/agent.md, "The start of a program".
 """

@@ -1,4 +1,4 @@
-"""Whose calls a recording has: read of all its blocks, before the calls are."""
+"""Threads whose calls are in a recording: read from all its blocks beforehand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recording says of itself, and what was lost: the blocks that are JSON."""
+"""Metadata and losses of a recording: the blocks that are JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a hook in a process counted of methods: rows, and groups made of them."""
+"""Method counts from a process's hook: rows, and groups made of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report of samples is made of: the counts, and where kept, the samples."""
+"""Input of a sample report: the counts and, where kept, the samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session has found out: plain values that a report renders.
+"""Results of a session: plain values that a report renders.
 
 A result is a snapshot. Two snapshots of one session can be subtracted
 (``minus``), which is how ``--interval`` gets its lines.

@@ -1,4 +1,4 @@
-"""What a sampler says of its own work: how much it read, and how well."""
+"""Statistics of a sampler: how much it read, and how well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a source file's path says: of a gem, of Ruby itself, or of the application."""
+"""Origin of a source file, by its path: a gem, Ruby itself, or the application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recording's samples refer to by number: strings, frames, stacks, threads.
+"""Tables of a recording, by number: strings, frames, stacks, threads.
 
 Each table has a half that writes and a half that reads. They are incremental: a block
 holds what came since the last one, numbered on from there, and a section (a META

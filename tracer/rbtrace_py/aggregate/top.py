@@ -1,4 +1,4 @@
-"""What ``top`` shows: the shares of methods, lately and in all, and the threads."""
+"""Data of ``top``: shares of methods, recent and in total, and the threads."""
 
 from __future__ import annotations
 

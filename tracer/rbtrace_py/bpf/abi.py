@@ -1,4 +1,4 @@
-"""What the programs and Python agree on: counters, slots, packed structures.
+"""Interface between the BPF programs and Python: counters, slots, packed structures.
 
 The layouts mirror ``programs/common.h`` and ``programs/record.h``; the loader
 compares sizes with what the compiler saw.

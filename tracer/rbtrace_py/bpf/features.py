@@ -1,4 +1,4 @@
-"""What this kernel's BPF can do, found by asking it to."""
+"""BPF features of this kernel, found by trying them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the command begins: what can be interrupted while it is still being read.
+"""Entry point of the command: can be interrupted while modules are still loading.
 
 Nothing but this is imported before it begins, as a Ctrl-C has no answer until then.
 """

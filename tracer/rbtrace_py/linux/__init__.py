@@ -1,1 +1,1 @@
-"""What Linux tells of a process: maps, files, ELF notes, namespaces, BTF."""
+"""Linux processes: maps, files, ELF notes, namespaces, BTF."""

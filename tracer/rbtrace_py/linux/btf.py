@@ -1,4 +1,4 @@
-"""Where the members of the running kernel's structs are, from its BTF.
+"""Offsets of members in the running kernel's structs, from its BTF.
 
 The format is Documentation/bpf/btf.rst in the kernel's sources. Only what
 leads to a member is decoded: the types are indexed once by where they begin.

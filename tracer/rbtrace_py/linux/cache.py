@@ -1,4 +1,4 @@
-"""What was worked out about a file, kept for the next time.
+"""Cache of what was computed about a file.
 
 A key is made of the file's contents, never of its name or its build-id, which can be
 forged. Whatever is wrong with the cache, nothing is found in it: it is never an error.

@@ -1,4 +1,4 @@
-"""How much memory a process may still take, by its cgroups' limits or what is free."""
+"""Memory that a process may still take, by its cgroups' limits or what is free."""
 
 from __future__ import annotations
 

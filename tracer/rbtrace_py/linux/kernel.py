@@ -1,4 +1,4 @@
-"""What this kernel and our rights in it allow."""
+"""Capabilities and settings of this kernel."""
 
 from __future__ import annotations
 

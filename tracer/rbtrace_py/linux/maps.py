@@ -1,4 +1,4 @@
-"""What a process has mapped, from ``/proc/PID/maps``."""
+"""Mappings of a process, from ``/proc/PID/maps``."""
 
 from __future__ import annotations
 

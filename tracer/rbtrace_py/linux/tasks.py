@@ -1,4 +1,4 @@
-"""What the kernel says each thread of a process is doing, cheaply enough for 1000 Hz.
+"""Scheduler state of each thread of a process, cheaply enough for 1000 Hz.
 
 Which file to ask was measured (Linux 6.18, CPU of one pread of an open descriptor,
 by thread): ``schedstat`` 1.2 µs, ``syscall`` 1.3, ``wchan`` 1.2–2.9, ``stat`` 2.7,

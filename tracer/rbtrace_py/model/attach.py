@@ -1,4 +1,4 @@
-"""What came of putting the agent into a process, or taking it out of service."""
+"""Results of ``attach`` and ``detach``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``doctor`` found."""
+"""Checks of ``doctor``."""
 
 from __future__ import annotations
 

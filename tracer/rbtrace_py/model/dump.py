@@ -1,4 +1,4 @@
-"""What all threads of Ruby processes, or of a core file, were doing at one moment."""
+"""Stacks of all threads of Ruby processes, or of a core file, at one moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process says of itself through its agent; texts as the process sent them."""
+"""State of a process as its agent reports it; strings as the process sent them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of the Ruby in a process, as a report sees it."""
+"""Description of the Ruby in a process, for a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user may ask of a report of samples."""
+"""Options of a sample report."""
 
 from __future__ import annotations
 

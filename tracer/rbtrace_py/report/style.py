@@ -1,4 +1,4 @@
-"""What the place that a report goes to can show: colour, characters, columns."""
+"""Abilities of the place that a report goes to: color, characters, columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often what was read of a VM agreed with itself, by topic.
+"""Consistency counters: how often reads of a VM agreed, by topic.
 
 One thing that does not may be the program's doing: an ``eval`` can say any path and any
 line. Where most do not, an offset is wrong.

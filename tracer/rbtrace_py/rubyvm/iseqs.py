@@ -1,4 +1,4 @@
-"""What is known of an iseq (``rb_iseq_t``): its names, path and lines."""
+"""Facts about an iseq (``rb_iseq_t``): its names, path and lines."""
 
 from __future__ import annotations
 

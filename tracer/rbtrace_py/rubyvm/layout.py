@@ -1,4 +1,4 @@
-"""What differs between Rubies, as data: where fields are, and how things are encoded.
+"""Differences between Rubies, as data: offsets of fields, and encodings.
 
 The walker knows no version. What it needs of a Ruby stands in a ``Layout``: offsets
 in bytes, and traits. An absent field is None, never 0. A layout comes from the table

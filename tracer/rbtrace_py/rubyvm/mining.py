@@ -1,4 +1,4 @@
-"""What machine code says of a Ruby: where its VM is, and offsets that a build may move.
+"""Facts from a Ruby's machine code: the VM's address, offsets that a build may move.
 
 Three short exported functions load the members that matter. Nothing is decoded: the
 bytes of the loads are looked for. So it is the least trusted source: an offset from

@@ -1,4 +1,4 @@
-"""What this machine and one process allow, what is missing, and what to do."""
+"""Checks of this machine and one process: what is allowed, missing, and to be done."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What several commands share: options, output, Ctrl-C, screens, files."""
+"""Helpers that several commands share: options, output, Ctrl-C, screens, files."""

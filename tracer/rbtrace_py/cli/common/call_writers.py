@@ -1,4 +1,4 @@
-"""Where ``calls`` puts what it sees: lines, JSON, a file a process, a recording."""
+"""Destinations of ``calls``: lines, JSON, a file per process, a recording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program of ours writes while its terminal shows something else."""
+"""Output of our own program while its terminal shows something else."""
 
 from __future__ import annotations
 

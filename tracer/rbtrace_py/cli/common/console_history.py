@@ -1,4 +1,4 @@
-"""What was typed at a console, kept for the next one."""
+"""History of the console, kept for the next one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands share that write a dump of each process to a file."""
+"""Helpers of commands that write a dump of each process to a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands share that may ask the agent's hook: options, and who answers."""
+"""Helpers of commands that may use the agent's hook: options, and the event source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a command's words go: standard output or a file, and the status line."""
+"""Destination of a command's output: standard output or a file, and the status line."""
 
 from __future__ import annotations
 

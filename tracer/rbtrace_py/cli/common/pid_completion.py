@@ -1,4 +1,4 @@
-"""What a shell completes a PID to: the processes that run Ruby."""
+"""Shell completion of PIDs: the processes that run Ruby."""
 
 from __future__ import annotations
 

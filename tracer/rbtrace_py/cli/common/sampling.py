@@ -1,4 +1,4 @@
-"""What the commands that sample share: options, and how one goes on."""
+"""Helpers of the commands that sample: options, and the run of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What code in a process prints, passed on as it comes."""
+"""Output of code in a process, passed on as it comes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a site keeps its operands: the argument string of a ``stapsdt`` note.
+"""Operand locations of a probe site: the argument string of a ``stapsdt`` note.
 
 The string is what the compiler would have written in assembly, each operand
 after its size (``-4@%edi 8@8(%rsp)``). What cannot be read at run time from

@@ -1,4 +1,4 @@
-"""What an ELF file says of its addresses: symbols, identity, place.
+"""Symbols, identity and addresses of an ELF file.
 
 Of files that are a target's: tables are read within bounds, and names are looked for
 in the raw bytes, so that a table of 10,000 symbols costs what its two reads cost.

@@ -1,4 +1,4 @@
-"""What timelines have in common: a track for each of Ruby's stacks, and its CPU's.
+"""Tracks of timelines: one for each of Ruby's stacks, and one for its CPU.
 
 When a thread was on a CPU is a track of its own beside that of its calls.
 """

@@ -1,4 +1,4 @@
-"""What came of ``attach`` and ``detach``."""
+"""Lines of ``attach`` and ``detach``."""
 
 from __future__ import annotations
 

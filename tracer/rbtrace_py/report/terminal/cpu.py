@@ -1,4 +1,4 @@
-"""How much each thread was on a CPU: as a table, and as JSON."""
+"""On-CPU times of each thread: as a table, and as JSON."""
 
 from __future__ import annotations
 

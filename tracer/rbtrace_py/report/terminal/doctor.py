@@ -1,4 +1,4 @@
-"""What ``doctor`` found, a line each."""
+"""Lines of ``doctor``, one per check."""
 
 from __future__ import annotations
 

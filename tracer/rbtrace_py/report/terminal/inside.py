@@ -1,4 +1,4 @@
-"""What a process says of itself: values, backtraces, memory."""
+"""Values, backtraces and memory of a process, as lines."""
 
 from __future__ import annotations
 

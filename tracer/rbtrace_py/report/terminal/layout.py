@@ -1,4 +1,4 @@
-"""What is known of a Ruby: a few lines, and a table of its offsets."""
+"""Description of a Ruby: a few lines, and a table of its offsets."""
 
 from __future__ import annotations
 

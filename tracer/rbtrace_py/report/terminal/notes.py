@@ -1,4 +1,4 @@
-"""What was seen but is not in a result, in sentences.
+"""Notes below a result: events that were seen but are not in it.
 
 Every report ends with these lines, and one of them always says what was lost,
 be it nothing.

@@ -1,4 +1,4 @@
-"""Whole reports of latency, values and count: what a command prints at its end."""
+"""Reports of latency, values and count, as printed at the end."""
 
 from __future__ import annotations
 

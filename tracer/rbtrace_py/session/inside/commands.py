@@ -1,4 +1,4 @@
-"""What the agent inside a process does for us: code, backtraces, memory, the heap."""
+"""Commands of the agent inside a process: code, backtraces, memory, the heap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can stand at the end of a line of a conversation.
+"""Completion of names at the end of a console line.
 
 The process is asked with reflection alone: no method of the program's is called, no
 constant is loaded, and what would have to be run to be known (``a.b.``) stays as it is.

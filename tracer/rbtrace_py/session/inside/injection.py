@@ -1,4 +1,4 @@
-"""Where the functions are that code is put into a Ruby process with."""
+"""Addresses of the functions that load code into a Ruby process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who tells of methods, collections, exceptions and objects: the agent, or Ruby.
+"""Event source for methods, collections, exceptions and objects: agent or Ruby.
 
 The agent's hook sees more and costs less, where it was loaded. Ruby's own probes are
 there without it where Ruby was built with them; those of methods are silent since

@@ -1,4 +1,4 @@
-"""Where CRuby keeps what the agent's hook reads of a frame, from what is known of it.
+"""Offsets of the frame fields that the agent's hook reads.
 
 With these the hook reads a method's class and name itself, and says whose stack it is;
 without, it asks Ruby, which takes longer. It compares its first answers with Ruby's

@@ -1,4 +1,4 @@
-"""What the agent's hook counts: methods, allocations, exceptions, collections.
+"""Tables of the agent's hook: methods, allocations, exceptions, collections.
 
 The hook keeps tables in memory that we map (mode table), so nothing is shipped for
 an event, and nothing is lost at any rate.

@@ -1,4 +1,4 @@
-"""What the threads of processes are called, as their agents say."""
+"""Names of the threads of processes, from their agents."""
 
 from __future__ import annotations
 

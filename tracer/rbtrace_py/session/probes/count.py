@@ -1,4 +1,4 @@
-"""How often do probes fire?"""
+"""Count of probe hits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long does it take: spans, pairs of probes, and what Ruby has built in."""
+"""Latencies of spans, pairs of probes, and Ruby's built-in probes."""
 
 from __future__ import annotations
 

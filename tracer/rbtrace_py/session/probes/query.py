@@ -1,4 +1,4 @@
-"""What is asked of probes: words, operands, a filter; and which probes that means."""
+"""Query for probes: words, arguments, a filter; and the probes that it selects."""
 
 from __future__ import annotations
 

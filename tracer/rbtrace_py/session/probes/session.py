@@ -1,4 +1,4 @@
-"""What every probe session does: pick, attach, keep up, count what is lost."""
+"""Base of every probe session: select, attach, follow processes, count losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program is handed at a hit: operands, the process, the thread."""
+"""Values that a program gets at a hit: operands, the process, the thread."""
 
 from __future__ import annotations
 

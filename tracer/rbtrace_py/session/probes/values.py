@@ -1,4 +1,4 @@
-"""How are the values of an operand distributed?"""
+"""Distribution of an argument's values."""
 
 from __future__ import annotations
 

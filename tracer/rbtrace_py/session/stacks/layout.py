@@ -1,4 +1,4 @@
-"""What is known of the Ruby in a process, and where that came from."""
+"""Description of the Ruby in a process, and where it came from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the records of ``bpf/programs/switches.c`` say, put right where need be."""
+"""Records of ``bpf/programs/switches.c``, decoded and corrected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to see methods does to a process that cannot be undone, and who agreed to it."""
+"""Confirmation of irreversible effects of tracing methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a filter means, in Python: for events that do not come from the kernel.
+"""Evaluation of a filter in Python, for events that do not come from the kernel.
 
 The C that the kernel evaluates must agree with it, and is tested against it.
 """

@@ -1,4 +1,4 @@
-"""What a filter says: comparisons, and what joins them."""
+"""Syntax tree of a filter: comparisons, and what joins them."""
 
 from __future__ import annotations
 
