@@ -26,6 +26,16 @@ struct record {
   u64 values[]; /* ECHO of them, and behind them the texts */
 };
 
+/*
+ * Once a value is known on one way and not on another, the verifier of older
+ * kernels goes on with each combination of them, and gives up. To it a value is
+ * unknown that was changed by an unknown one and back.
+ */
+static __always_inline u64 unknown(u64 value, u64 other) {
+  asm volatile("%0 ^= %1\n%0 ^= %1" : "+r"(value) : "r"(other));
+  return value;
+}
+
 int on_hit(struct pt_regs *ctx) {
   u32 number = site_number(ctx);
   struct site *site = site_of(number);
@@ -34,7 +44,8 @@ int on_hit(struct pt_regs *ctx) {
   u64 id = bpf_get_current_pid_tgid();
   u64 echo = AT_LOAD(ECHO), size = AT_LOAD(TEXT), texts = 0;
   u32 first;
-  u16 unreadable = 0, read = 0, cut = 0;
+  u64 unreadable = 0;
+  u16 read = 0, cut = 0;
   struct record *record;
   if (!is_counted(site))
     return 0;
@@ -57,11 +68,13 @@ int on_hit(struct pt_regs *ctx) {
   }
 #pragma unroll
   for (int i = 0; i < FILTER_BASE; i++) {
-    slots[i] = 0;
+    u64 value = 0;
     if (i < echo &&
         (i < site->bulk_first || i >= site->bulk_first + site->bulk_count))
-      if (!read_slot(ctx, site, i, &slots[i]))
+      if (!read_slot(ctx, site, i, &value))
         unreadable |= 1 << i;
+    slots[i] = unknown(value, id);
+    unreadable = unknown(unreadable, id);
   }
 #if FILTER_BASE > 6
   if (echo > 6 && site->bulk_count) {
