@@ -25,8 +25,8 @@ HEAD = """\
 # Commands
 
 What `rbtrace-py --help` and the help of each command say. This page is made by
-`scripts/gen_cli_docs.py`; a test compares the two. The [guide](guide.md) shows
-the commands at work.
+`scripts/gen_cli_docs.py`; a test compares the two. The [pages by
+task](index.md) show the commands at work.
 """
 
 

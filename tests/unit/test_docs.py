@@ -30,6 +30,11 @@ COMMAND_LINE = re.compile(
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 README_LINES = 170
+TASK_PAGES = [
+    *("containers", "edge-cases", "index", "inside", "install", "measuring", "methods"),
+    *("overhead", "probes-in-your-code", "profiling", "security", "troubleshooting"),
+]
+TASK_LINES = 250
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 each_command = pytest.mark.parametrize("name", list(COMMANDS))
@@ -184,6 +189,12 @@ def test_ruby_in_the_documents_compiles(page: Path) -> None:
 
 def test_the_readme_can_be_read_at_a_sitting() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES
+
+
+@pytest.mark.parametrize("name", TASK_PAGES)
+def test_a_task_page_can_be_read_at_a_sitting(name: str) -> None:
+    lines = (ROOT / "docs" / f"{name}.md").read_text().splitlines()
+    assert len(lines) <= TASK_LINES
 
 
 @each_page

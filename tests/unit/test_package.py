@@ -55,7 +55,7 @@ EXIT = bytes.fromhex("9500000000000000")
 WITHOUT_RIGHTS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
 """As a user who may load no program into the kernel."""
 IN_SDIST = (
-    *("CHANGELOG.md", "docs/guide.md", "tests/conftest.py", "scripts/test.sh"),
+    *("CHANGELOG.md", "docs/install.md", "tests/conftest.py", "scripts/test.sh"),
     *("ext/libstapsdt/libstapsdt.h", "ruby/lib/tracepoint.rb", "examples/shop/shop.rb"),
     *("gem/tracepoint-usdt.gemspec", "gem/lib/tracepoint.rb", "gem/ext/agent/agent.c"),
 )
