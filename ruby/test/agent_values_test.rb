@@ -485,7 +485,8 @@ class AgentValuesTest < Minitest::Test
 
   def test_what_is_refused
     client = connect(target)
-    { ["1 +"] => /the expression "1 \+" is no Ruby: ./, ["1) + (2"] => /is no Ruby/, ["yield"] => /is no Ruby/, ["x"] * 17 => /select/,
+    { ["1 +"] => /the expression "1 \+" is not valid Ruby: ./, ["1) + (2"] => /is not valid Ruby/,
+      ["yield"] => /is not valid Ruby/, ["x"] * 17 => /select/,
       ["x" * 1025] => /select/, [1] => /select/, [""] => /select/, "x" => /select/ }.each do |expressions, message|
       refused = assert_raises(AgentClient::Refused) do
         client.arm(mode: "ring", select: [{ owner: nil, kind: nil, name: "a", expressions: expressions }])

@@ -112,7 +112,7 @@ class DefinitionTest < Minitest::Test
       -> { Tracepoint.define_span(name, id: Float) } => "define_span(:#{name}, {id: Float})"
     }.each do |call, right|
       error = assert_raises(ArgumentError, &call)
-      assert_match(/\Aunknown keyword: \S+; operands stand in braces: Tracepoint\.#{Regexp.escape(right)}\z/, error.message)
+      assert_match(/\Aunknown keyword: \S+; put the arguments in braces: Tracepoint\.#{Regexp.escape(right)}\z/, error.message)
     end
     [-> { Tracepoint.define(name, prov: :a) }, -> { Tracepoint.define(name, {}, count: Integer) }].each do |call|
       assert_match(/\Aunknown keyword: :\w+\z/, assert_raises(ArgumentError, &call).message)
@@ -123,7 +123,7 @@ class DefinitionTest < Minitest::Test
   def test_most_operands
     assert_equal 12, Tracepoint.define(unique, [Integer] * 12).operands.size
     error = assert_raises(Tracepoint::DefinitionError) { Tracepoint.define(unique, [Integer] * 13) }
-    assert_includes error.message, "at most 12 operands, not 13"
+    assert_includes error.message, "at most 12 arguments, not 13"
   end
 
   def test_span

@@ -104,7 +104,7 @@ def test_what_is_refused(target: Target, tmp_path: Path) -> None:
     """Before anything is hooked; no Ruby, or where values are not shown."""
     out, err, code = run("calls", target.pid, "-m", "add(1 +)")
     assert (out, code) == ("", 1)
-    assert 'the expression "1 +" is no Ruby' in " ".join(err.split())
+    assert 'the expression "1 +" is not valid Ruby' in " ".join(err.split())
     assert run("calls", target.pid, "-m", "add(1")[2] == 2
     for words in (
         ["latency", target.pid, "method"],

@@ -93,8 +93,8 @@ module Tracepoint
       def prove(answer)
         level = @proof.match?(answer, @peer_pid) ? Consent::ALL : @consent
         @proof = nil
-        level or raise Broken.new("who connects has to read this process's memory, or #{Consent::VARIABLE} has to " \
-                                  "let it in without that", "denied")
+        level or raise Broken.new("the client must be able to read this process's memory, or #{Consent::VARIABLE} must " \
+                                  "admit it without that", "denied")
         @server.let_in { @level = level }
       end
 

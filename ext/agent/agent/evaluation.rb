@@ -30,7 +30,7 @@ module Tracepoint
       rescue Refusal => e
         raise e unless thread && !dead?(thread)
 
-        raise Refusal.new(e.code, "#{e.message}; it does not end, and runs on")
+        raise Refusal.new(e.code, "#{e.message}; the code keeps running")
       ensure
         thread&.kill
         [out, out_end, err, err_end].compact.each(&:close)

@@ -75,7 +75,7 @@ module Tracepoint
         KINDS = { /\Aself\z/ => :itself, /\A__source__\z/ => :place, /\A@[A-Za-z_]\w*\z/ => :variable,
                   /\Aself\.[a-z_]\w*[?!]?\z/ => :attribute, /\A[a-z_]\w*\z/ => :local }.freeze
 
-        # @raise [Refusal] if it is no Ruby
+        # @raise [Refusal] if it is not valid Ruby
         def initialize(text)
           @text = text.strip
           @kind = KINDS.find { |form, _| form.match?(@text) }&.last || :code
@@ -117,7 +117,7 @@ module Tracepoint
           $VERBOSE = nil
           RubyVM::InstructionSequence.compile(@text, FILE, FILE, 1)
         rescue SyntaxError => e
-          raise Refusal.new("argument", "the expression #{Values.text(@text).inspect} is no Ruby: #{reason(e)}")
+          raise Refusal.new("argument", "the expression #{Values.text(@text).inspect} is not valid Ruby: #{reason(e)}")
         ensure
           $VERBOSE = verbose
         end

@@ -231,7 +231,7 @@ static VALUE module_enabled_p(VALUE self, VALUE name) {
   (void)self;
   if (!entry && !SYMBOL_P(name) && !RB_TYPE_P(name, T_STRING))
     rb_raise(rb_eTypeError,
-             "a probe's name is a Symbol or a String, not %" PRIsVALUE,
+             "a probe's name must be a Symbol or a String, not %" PRIsVALUE,
              rb_obj_class(name));
   if (!entry)
     entry = tp_find(name);

@@ -97,7 +97,7 @@ static VALUE measure_undeclared(tp_entry *span, int argc, const VALUE *argv) {
 
 static VALUE yield_unmeasured(const tp_entry *event) {
   if (!event->undeclared || tp_strict)
-    rb_raise(rb_eArgError, "%" PRIsVALUE " is no span", event->self);
+    rb_raise(rb_eArgError, "%" PRIsVALUE " is not a span", event->self);
   tp_count(TP_DROPPED);
   return rb_yield_values(0);
 }

@@ -69,7 +69,7 @@ module Tracepoint
       message = "unknown keyword: #{operands.keys.first.inspect}"
       if rest.empty? && operands.each_value.all? { |type| type.is_a?(Module) || Operands::TYPES.key?(type) }
         provider = ", provider: #{options[:provider].inspect}" if options.key?(:provider)
-        message += "; operands stand in braces: Tracepoint.#{method}(#{name.inspect}, {#{listed(operands)}}#{provider})"
+        message += "; put the arguments in braces: Tracepoint.#{method}(#{name.inspect}, {#{listed(operands)}}#{provider})"
       end
       raise ArgumentError, message
     end

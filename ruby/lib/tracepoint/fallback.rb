@@ -336,7 +336,7 @@ module Tracepoint
       return yield unless Registry.main?
 
       entry = Registry.find(name) || first_use(:span, name, arguments)
-      return yield if entry.nil? || lost?(entry, Probe, "is no span")
+      return yield if entry.nil? || lost?(entry, Probe, "is not a span")
 
       entry.measure(*arguments, &block)
     end

@@ -18,7 +18,7 @@ module Tracepoint
       text = text_of(name, "a probe's name")
       first, second = text.split(":", 2) if text.ascii_only?
       if second && provider
-        raise DefinitionError, "#{text.inspect} names its provider, and provider: does too"
+        raise DefinitionError, "#{text.inspect} already names its provider: leave out provider:"
       end
 
       [check(second ? first : provider || DEFAULT_PROVIDER, "a provider's name"),
@@ -47,7 +47,7 @@ module Tracepoint
       case name
       when String then name
       when Symbol then name.to_s
-      else raise TypeError, "#{what} is a Symbol or a String, not #{Kernel.instance_method(:class).bind_call(name)}"
+      else raise TypeError, "#{what} must be a Symbol or a String, not #{Kernel.instance_method(:class).bind_call(name)}"
       end
     end
   end

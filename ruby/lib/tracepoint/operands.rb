@@ -29,7 +29,7 @@ module Tracepoint
         names = operands.keys.map { |name| Names.check(name, "an operand's name") }
         new(names, operands.values)
       when Array then new([nil] * operands.size, operands)
-      else raise TypeError, "operands are a Hash of names to types, not #{operands.class}"
+      else raise TypeError, "arguments must be a Hash of names to types, not #{operands.class}"
       end
     end
 
@@ -70,7 +70,7 @@ module Tracepoint
       @keywords = keywords
       @codes = types.map { |type| code(type) }
       @labels = names.each_with_index.map { |name, i| (name || "arg#{i}").to_sym }.freeze
-      raise DefinitionError, "two operands have one name: #{names.join(", ")}" if labels.uniq.size < names.size
+      raise DefinitionError, "duplicate argument names: #{names.join(", ")}" if labels.uniq.size < names.size
     end
 
     def to_s
@@ -86,13 +86,13 @@ module Tracepoint
     def check_count(max)
       return if codes.size <= max
 
-      raise DefinitionError, "at most #{max} operands, not #{codes.size}"
+      raise DefinitionError, "at most #{max} arguments, not #{codes.size}"
     end
 
     def check_span
       check_count(MAX - SPAN_OWN.size)
       taken = names & SPAN_OWN
-      raise DefinitionError, "a span has an operand #{taken.first} of its own" unless taken.empty?
+      raise DefinitionError, "a span already has an argument #{taken.first}" unless taken.empty?
     end
 
     private
@@ -101,7 +101,7 @@ module Tracepoint
       return OPEN if type.nil? && keywords
 
       TYPES.fetch(type) do
-        raise DefinitionError, "an operand's type is Integer, String, Symbol, Float or :bool, not #{type.inspect}"
+        raise DefinitionError, "an argument's type must be Integer, String, Symbol, Float or :bool, not #{type.inspect}"
       end
     end
   end
