@@ -31,8 +31,9 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 README_LINES = 170
 TASK_PAGES = [
-    *("containers", "edge-cases", "index", "inside", "install", "measuring", "methods"),
-    *("overhead", "probes-in-your-code", "profiling", "security", "troubleshooting"),
+    *("calls", "containers", "edge-cases", "index", "inside", "install", "measuring"),
+    *("methods", "overhead", "probes-in-your-code", "profiling", "security"),
+    "troubleshooting",
 ]
 TASK_LINES = 250
 
