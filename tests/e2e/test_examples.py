@@ -122,7 +122,15 @@ def test_preforking(example, trace):
     assert by_key(answer(several)) == {-1: 5, 0: 5, 1: 5, 2: 5}
 
 
+def test_receipts(example, trace):
+    receipts = example("receipts.rb", "--count", "2000")
+    tracer = trace("stacks", receipts.pid, "--rate", "499")
+    receipts.work()
+    out, err, code = tracer.finish()
+    assert (code, "Object#print_receipts" in out) == (0, True), err
+
+
 def test_every_example_is_here():
     names = {name for name in os.listdir(EXAMPLES) if not name.endswith(".md")}
     tested = {"hello.rb", "shop", "latency.rb", "nested_spans.rb", "preforking.rb"}
-    assert names == tested | {"handshake.rb"}
+    assert names == tested | {"receipts.rb", "handshake.rb"}

@@ -29,7 +29,7 @@ COMMAND_LINE = re.compile(
 )
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
-README_LINES = 170
+README_LINES = 120
 TASK_PAGES = [
     *("calls", "containers", "edge-cases", "index", "inside", "install", "measuring"),
     *("methods", "overhead", "probes-in-your-code", "profiling", "security"),

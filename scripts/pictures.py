@@ -1,0 +1,74 @@
+"""Draws the README's pictures with rbtrace-py itself, of an example at work.
+
+Run as root, with the virtual environment's Python: it writes docs/pictures/*.svg.
+"""
+
+from __future__ import annotations
+
+import io
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.terminal.top import TopView
+from rbtrace_py.report.terminal.top_screen import screen_lines
+from rbtrace_py.session.drive import drive
+from rbtrace_py.session.limits import Limits
+from rbtrace_py.session.stacks.sampling import Sampling, SamplingOptions
+from rbtrace_py.session.stacks.sampling_passes import SamplingPasses
+from rbtrace_py.session.stacks.top import Top
+from rbtrace_py.session.targets.targets import Targets
+
+ROOT = Path(__file__).resolve().parent.parent
+PICTURES = ROOT / "docs" / "pictures"
+TRACER = ROOT / ".venv" / "bin" / "rbtrace-py"
+COLUMNS, ROWS = 88, 22
+RATE = 199
+SECONDS = 6
+
+
+@contextmanager
+def example() -> Iterator[int]:
+    """The pid of a program that prints receipts."""
+    words = ["ruby", "examples/receipts.rb"]
+    with subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            while process.stdout.readline() != "ready\n":
+                assert process.poll() is None
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def top(pid: int) -> str:
+    """The screen of ``top``, as an SVG."""
+    with Sampling(Targets.from_pids([pid]), SamplingOptions(rate=RATE)) as sampling:
+        seen = Top(sampling, kept=SECONDS)
+        drive(SamplingPasses(sampling, seen.add), Limits(duration=SECONDS))
+        picture = seen.end_interval()
+    style = Style(colour=True, width=COLUMNS)
+    lines = screen_lines(picture, TopView(), COLUMNS, ROWS, style)
+    console = Console(record=True, file=io.StringIO(), width=COLUMNS)
+    console.print(Text.from_ansi("\n".join(lines)))
+    return console.export_svg(title="rbtrace-py top --ps receipts.rb")
+
+
+def main() -> None:
+    PICTURES.mkdir(exist_ok=True)
+    with example() as pid:
+        (PICTURES / "top.svg").write_text(top(pid))
+        limits = ["--duration", str(SECONDS), "--rate", str(RATE)]
+        output = str(PICTURES / "flamegraph.svg")
+        subprocess.run([TRACER, "stacks", str(pid), *limits, "-o", output], check=True)
+
+
+if __name__ == "__main__":
+    main()
