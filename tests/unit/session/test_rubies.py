@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 import rubies as ours
-from processes import Target
+from processes import TIMEOUT, Target
 from rbtrace_py.errors import UnknownRuby, VmNotStarted
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.stacks import Sample, ThreadState
@@ -129,19 +130,33 @@ def test_lists_take_a_bounded_part_of_the_time(
     assert listed == [3]
 
 
+def wait_until_asleep(process: Process, tids: set[int]) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    for tid in tids:
+        while process.read(f"task/{tid}/stat").rpartition(b")")[2].split()[0] != b"S":
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+
 def test_who_slept_when_paused_is_no_cpu_sample(
     start: Start, root: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pause wakes all: on a busy machine they are ready to run for long after."""
+    """A pause wakes all: on a busy machine they are ready to run for long after.
+
+    Another pause in that time would not find them where they slept.
+    """
     target = start("states.rb", "1")
     target.wait_until_it_reads()
     with Process(target.pid) as process, RubyProcess(process) as ruby:
         tids = {thread.tid for thread in ruby.threads}
+        sleepers = {t.tid for t in ruby.threads if t.name != "burner 0"}
         assert len(tids) == 4
         monkeypatch.setattr(ruby._tasks, "running", lambda asked: tids & set(asked))
         for _ in range(20):
+            wait_until_asleep(process, sleepers)
             samples = ruby.samples(SamplingMode.CPU, pause=True)
             assert {sample.thread.name for sample in samples} == {"burner 0"}
+            wait_until_asleep(process, sleepers)
             walls = ruby.samples(SamplingMode.WALL, pause=True)
             states = {sample.thread.name: sample.state for sample in walls}
             assert states.pop("burner 0") is ThreadState.RUNNING
