@@ -87,6 +87,11 @@ def test_the_overview_names_every_command(say: Callable) -> None:
     assert len(set(named)) == len(named)
 
 
+def test_without_a_command_there_is_the_overview(say: Callable) -> None:
+    said = say()
+    assert (said.out + said.err).strip() == say("--help").out.strip()
+
+
 def test_version(say: Callable) -> None:
     said = say("--version")
     assert (said.code, said.out) == (0, f"rbtrace-py, version {__version__}\n")

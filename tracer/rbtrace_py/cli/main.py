@@ -75,6 +75,9 @@ WITHOUT_TARGET = ("report", "doctor", "completion")
 
 INTERRUPTED = 130
 
+_NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""From click 8.2 on."""
+
 
 class Unread(Exception):
     """Whoever read our output has seen enough."""
@@ -244,6 +247,9 @@ def _said(error: BaseException) -> int:
     if isinstance(error, click.ClickException):
         if isinstance(error, click.NoSuchOption) and error.option_name == "--json":
             error = _json_elsewhere(error.ctx)
+        if isinstance(error, _NO_ARGUMENTS):
+            error.show()  # the whole help
+            return UsageError.exit_code
         error = _of_click(error)
     if isinstance(error, (click.Abort, Interrupted, KeyboardInterrupt)):
         click.echo("rbtrace-py: interrupted", err=True)
