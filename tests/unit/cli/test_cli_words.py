@@ -7,7 +7,7 @@ from typing import Any
 import click
 import pytest
 
-from rbtrace_py.cli.common.options import Milliseconds, Seconds, limits_of, options_of
+from rbtrace_py.cli.common.options import GroupingOptions, Milliseconds, Seconds
 from rbtrace_py.cli.main import cli, split_command
 from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.targets.targets import Targets, parse_pids
@@ -153,15 +153,18 @@ def test_hlog_and_interval(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_values_of_the_shared_options() -> None:
-    assert options_of({}).max_keys == 1000
-    found = options_of({"by": "id", "filter_": "id > 1", "max_keys": 7, "wait": True})
+    options = GroupingOptions(
+        by="id", max_keys=7, filter_="id > 1", wait=True, yes=False,
+        duration=None, count=None, interval=None,
+    )  # fmt: skip
+    found = options.probe_options
     assert (found.by, found.filter, found.max_keys, found.wait) == (
         "id",
         "id > 1",
         7,
         True,
     )
-    assert limits_of({}) == Limits(None, None, None)
+    assert options.limits == Limits(None, None, None)
 
 
 def test_ps_takes_the_only_match(monkeypatch: pytest.MonkeyPatch) -> None:

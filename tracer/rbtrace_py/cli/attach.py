@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import click
 
 from rbtrace_py.cli.common import options as o
@@ -14,8 +16,14 @@ from rbtrace_py.session.inside import attach
 from rbtrace_py.session.targets.targets import Targets
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _Options(o.JsonOption):
+    time_limit: float
+    no_hook: bool
+
+
 @click.command("attach", options_metavar="[OPTIONS]")
-@o.takes_only_target
+@o.takes("PID", _Options)
 @o.time_limit_option(attach.ATTACH_SECONDS, attach.MOST_SECONDS)
 @click.option(
     "--no-hook",
@@ -23,13 +31,7 @@ from rbtrace_py.session.targets.targets import Targets
     help="Leave out method events; no C compiler needed.",
 )
 @o.json_option
-def command(
-    targets: Targets,
-    words: tuple[str, ...],
-    time_limit: float,
-    no_hook: bool,
-    as_json: bool,
-) -> int:
+def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Load the agent into a running Ruby process.
 
     The main thread is paused for about a millisecond (longer if it has to wait for
@@ -53,9 +55,10 @@ def command(
     """
 
     def one(process: Process) -> None:
-        found = attach.attach(process, o.say, time_limit, not no_hook)
+        seconds, has_hook = options.time_limit, not options.no_hook
+        found = attach.attach(process, o.say, seconds, has_hook)
         with opened(None) as output:
-            if as_json:
+            if options.as_json:
                 output.lines([dumps(attached_document(found))])
             else:
                 output.lines(attached_lines(found, output.style))

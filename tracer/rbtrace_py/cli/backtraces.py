@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import click
 
 from rbtrace_py.cli.common import options as o
-from rbtrace_py.cli.common.per_process import check_words, show
+from rbtrace_py.cli.common.per_process import AgentReportOptions, check_words, show
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.process_state import ThreadBacktrace
 from rbtrace_py.report.terminal.inside import backtrace_lines, backtraces_document
@@ -15,13 +15,17 @@ from rbtrace_py.session.inside import commands
 from rbtrace_py.session.targets.targets import Targets
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _Options(AgentReportOptions):
+    agent: bool
+
+
 @click.command("backtraces", options_metavar="[OPTIONS]")
-@o.takes_only_target
+@o.takes("PID", _Options)
 @click.option("--agent", is_flag=True, help="Include the agent's own threads.")
 @o.attach_option
-@o.json_option
-@o.output_option
-def command(targets: Targets, words: tuple[str, ...], **values: Any) -> None:
+@o.output_options
+def command(targets: Targets, words: tuple[str, ...], options: _Options) -> None:
     """Print every thread's backtrace as Ruby reports it.
 
     The agent in the process answers (see `eval --help` for how to load it). `dump`
@@ -35,7 +39,7 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> None:
 
     def threads(process: Process) -> list[ThreadBacktrace]:
         found = commands.backtraces(process)
-        return [one for one in found if values["agent"] or not one.is_agent]
+        return [one for one in found if options.agent or not one.is_agent]
 
     check_words("backtraces", targets, words)
-    show(targets, values, threads, backtraces_document, backtrace_lines)
+    show(targets, options, threads, backtraces_document, backtrace_lines)

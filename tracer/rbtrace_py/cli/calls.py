@@ -6,14 +6,18 @@ import sys
 import time
 from collections import Counter
 from contextlib import ExitStack, closing, suppress
-from typing import Any
+from dataclasses import dataclass, replace
 
 import click
 
 from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall
 from rbtrace_py.cli.common import options as o
-from rbtrace_py.cli.common.call_writers import CallRecorder, Writers
-from rbtrace_py.cli.common.method_events import attach_first, selecting_options
+from rbtrace_py.cli.common.call_writers import CallRecorder, Writers, WritingOptions
+from rbtrace_py.cli.common.method_events import (
+    SelectingOptions,
+    attach_first,
+    selecting_options,
+)
 from rbtrace_py.cli.common.output import Ticker, attached, start
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.cli.common.writable import WritableFile
@@ -42,8 +46,24 @@ _EVENTS_BETWEEN = 1000
 _SHOWN = (CallEventKind.RETURNED, CallEventKind.ENDED)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _Options(
+    WritingOptions, SelectingOptions, o.LimitOptions, o.AttachOption, o.YesOption
+):
+    sets: tuple[str, ...]
+    slow_ms: float | None
+    slowcpu_ms: float | None
+    slow_methods: tuple[str, ...]
+    gc: bool
+    record_path: str | None
+    no_cpu: bool
+    buffer: str
+    waits: bool
+    timeout: float
+
+
 @click.command("calls", options_metavar="[OPTIONS]")
-@o.takes_target
+@o.takes("PID [WORD]...", _Options)
 @selecting_options
 @click.option(
     "-c",
@@ -118,12 +138,7 @@ _SHOWN = (CallEventKind.RETURNED, CallEventKind.ENDED)
     help="Buffer size of each thread and fiber, in events of 16 bytes: a power of"
     " two, 1024 or more.",
 )
-@click.option(
-    "-d", "--duration", type=o.Seconds(), help="Stop after TIME (10, 500ms, 1h30m)."
-)
-@click.option(
-    "-n", "--count", type=click.IntRange(1), help="Stop after this many events."
-)
+@o.limit_options
 @click.option("--wait", "waits", is_flag=True, help="Wait for the agent to be loaded.")
 @click.option(
     "--timeout",
@@ -136,7 +151,7 @@ _SHOWN = (CallEventKind.RETURNED, CallEventKind.ENDED)
 @o.attach_option
 @o.yes_option
 @o.json_option
-def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
+def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Print every method call of a process, nested and timed.
 
     PID SELECTOR…: with -m, words after the target are selectors too. A call that
@@ -171,70 +186,68 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
       rbtrace-py calls 1234 -d 10 --record shop.rbrec
       rbtrace-py report shop.rbrec --format perfetto
     """
-    if is_recording_file(values["output"]) and values["record_path"] is None:
-        values["record_path"], values["output"] = values["output"], None
-    session = Calls(targets, _options(words, values))
-    attach_first(targets, values)
+    if is_recording_file(options.output) and options.record_path is None:
+        options = replace(options, record_path=options.output, output=None)
+    session = Calls(targets, _options(words, options))
+    attach_first(targets, options)
     with ExitStack() as stack:
         stack.callback(session.close)
         stop = stack.enter_context(Stop())
         start(session, stop.is_asked)
         writers: Writers | CallRecorder
-        if values["record_path"] is not None:
-            writers = CallRecorder(session, stack, values["record_path"])
+        if options.record_path is not None:
+            writers = CallRecorder(session, stack, options.record_path)
         else:
-            writers = Writers(session, stack, values)
+            writers = Writers(session, stack, options)
         attached(session)
         said = len(session.notes)
-        printing = _Printing(session, values["count"], writers, stop)
-        printing.run(values["duration"])
+        printing = _Printing(session, options.count, writers, stop)
+        printing.run(options.duration)
         shown = printing.seen
         notes = [*session.notes[said:], *_hints(session.options, shown)]
         end = _End(shown, session.ends(), session.unseen(shown), notes)
-        return end.say(writers, values["as_json"])
+        return end.say(writers, options.as_json)
 
 
-def _options(words: tuple[str, ...], values: dict[str, Any]) -> CallsOptions:
-    if words and not (values["selectors"] or values["slow_methods"]):
+def _options(words: tuple[str, ...], options: _Options) -> CallsOptions:
+    if words and not (options.selectors or options.slow_methods):
         raise UsageError(
             f"too many arguments: {words[0]!r}",
             f"Put selectors after -m: -m {words[0]}",
         )
-    if values["appends"] and values["output"] is None:
+    if options.appends and options.output is None:
         raise UsageError("--append needs -o FILE")
-    if values["record_path"] is not None and (values["output"] or values["as_json"]):
+    if options.record_path is not None and (options.output or options.as_json):
         raise UsageError("--record cannot be combined with -o or --json")
-    if values["no_cpu"] and values["record_path"] is None:
+    if options.no_cpu and options.record_path is None:
         raise UsageError("--no-cpu needs --record: only recordings contain CPU times")
-    slow, cpu = values["slow_ms"], values["slowcpu_ms"]
+    slow, cpu = options.slow_ms, options.slowcpu_ms
     if slow and cpu:
         raise UsageError("--slow and --slowcpu cannot be combined")
-    if cpu and values["record_path"] is not None:
+    if cpu and options.record_path is not None:
         raise UsageError(
             "recordings do not store the CPU time that --slowcpu measures",
             "Use --json -o FILE; or use --record FILE alone, then report FILE --cpu",
         )
-    if values["slow_methods"] and not (slow or cpu):
+    if options.slow_methods and not (slow or cpu):
         slow = SLOW_MS
     milliseconds = slow or cpu
-    confirm = o.options_of(values).confirm
-    assert confirm is not None
     return CallsOptions(
         select=selectors_of(
-            [*values["selectors"], *values["slow_methods"], *words],
-            values["sets"],
+            [*options.selectors, *options.slow_methods, *words],
+            options.sets,
             shows_values=True,
         ),
-        c_calls=values["c_calls"],
-        gc=values["gc"],
+        c_calls=options.c_calls,
+        gc=options.gc,
         slow_ns=max(1, round(milliseconds * 1e6)) if milliseconds else None,
         cpu=cpu is not None,
-        confirm=confirm,
-        wait=values["waits"],
-        wait_seconds=values["duration"],
-        seconds=values["timeout"],
-        ring_records=int(values["buffer"]),
-        switches=values["record_path"] is not None and not values["no_cpu"],
+        confirm=options.confirm,
+        wait=options.waits,
+        wait_seconds=options.duration,
+        seconds=options.timeout,
+        ring_records=int(options.buffer),
+        switches=options.record_path is not None and not options.no_cpu,
     )
 
 

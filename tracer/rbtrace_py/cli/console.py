@@ -35,9 +35,9 @@ _GOES_ON = re.compile(r"(?<!\\)(\\\\)*\\\Z")
 
 
 @click.command("console", options_metavar="[OPTIONS]")
-@o.takes_only_target
+@o.takes("PID", o.AttachOption)
 @o.attach_option
-def command(targets: Targets, words: tuple[str, ...], attaches: bool) -> int:
+def command(targets: Targets, words: tuple[str, ...], options: o.AttachOption) -> int:
     """Open a Ruby console inside a process, like irb.
 
     Code runs at top level, each input in its own thread. Local variables persist
@@ -56,7 +56,7 @@ def command(targets: Targets, words: tuple[str, ...], attaches: bool) -> int:
       rbtrace-py console 1234 < questions.rb
     """
     check_words("console", targets, words)
-    processes = with_agent(targets, attaches)
+    processes = with_agent(targets, options.attaches)
     if len(processes) > 1:
         raise UsageError("console works on one process")
     with Console(processes[0]) as console, opened(None) as output:

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import click
 
 from rbtrace_py.cli.common import method_events as m
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.grouped_report import Rendering, answer, need_words
+from rbtrace_py.report.terminal.methods import counts_report
 from rbtrace_py.report.terminal.results import count_report
 from rbtrace_py.session.probes.count import Count
 from rbtrace_py.session.targets.targets import Targets
 
 
 @click.command("count", options_metavar="[OPTIONS]")
-@o.takes_target
+@o.takes("PID [WORD]...", m.TableOptions)
 @o.grouping_options
 @m.selecting_options
 @m.source_options
 @m.top_option
-@o.json_option
-@o.output_option
-def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
+@o.output_options
+def command(targets: Targets, words: tuple[str, ...], options: m.TableOptions) -> int:
     """Count how often probes fire.
 
     Counting happens in the kernel, without losses at any rate.
@@ -40,12 +40,13 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
       rbtrace-py count 1234 method --by class --duration 10
       rbtrace-py count 1234 ruby:cmethod__entry --by method
     """
-    if not values["selectors"]:
+    if not options.selectors:
         need_words(words, "a probe")
-    source = m.source_of("count", targets, words, values)
+    source = m.table_source("count", targets, words, options)
     if source.is_agent:
-        return m.count(targets, source, values)
-    session = Count(targets, source.words, o.options_of(values))
+        by_methods = partial(counts_report, top=options.top)
+        return m.ask("count", targets, source, options, by_methods)
+    session = Count(targets, source.words, options.probe_options)
     session.notes += source.notes
-    rendering = Rendering(count_report, values["as_json"], values["output"])
-    return answer(session, o.limits_of(values), rendering)
+    rendering = Rendering(count_report, options.as_json, options.output)
+    return answer(session, options.limits, rendering)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import click
 
 from rbtrace_py.cli.common import options as o
@@ -14,18 +16,17 @@ from rbtrace_py.session.inside import attach
 from rbtrace_py.session.targets.targets import Targets
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _Options(o.YesOption, o.JsonOption):
+    time_limit: float
+
+
 @click.command("detach", options_metavar="[OPTIONS]")
-@o.takes_only_target
+@o.takes("PID", _Options)
 @o.time_limit_option(attach.DETACH_SECONDS, attach.MOST_SECONDS)
 @o.yes_option
 @o.json_option
-def command(
-    targets: Targets,
-    words: tuple[str, ...],
-    time_limit: float,
-    yes: bool,
-    as_json: bool,
-) -> int:
+def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Stop the agent in a process.
 
     Its socket and threads are removed, and everything armed through it is disarmed.
@@ -39,9 +40,9 @@ def command(
     """
 
     def one(process: Process) -> None:
-        found = attach.detach(process, yes, time_limit)
+        found = attach.detach(process, options.yes, options.time_limit)
         with opened(None) as output:
-            if as_json:
+            if options.as_json:
                 output.lines([dumps(detached_document(found))])
             else:
                 output.lines(detached_lines(found, output.style))

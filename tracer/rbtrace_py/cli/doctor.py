@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import click
 
 from rbtrace_py.cli.common import options as o
@@ -15,14 +17,18 @@ from rbtrace_py.session.doctor import checks
 from rbtrace_py.session.targets.targets import parse_pids
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _Options(o.OutputOptions):
+    pid: str | None
+    option: str | None
+
+
 @click.command("doctor", options_metavar="[OPTIONS]")
 @click.argument("pid", required=False, shell_complete=complete_pid)
 @click.option("-p", "--pid", "option", metavar="PID", help="Same as PID.")
-@o.json_option
-@o.output_option
-def command(
-    pid: str | None, option: str | None, as_json: bool, output: str | None
-) -> int:
+@o.output_options
+@o.typed(_Options)
+def command(options: _Options) -> int:
     """Check what this machine and a process allow, and what is missing.
 
     Each line says what to do. The exit code is 1 if tracing cannot work.
@@ -32,13 +38,13 @@ def command(
       sudo rbtrace-py doctor
       sudo rbtrace-py doctor 1234
     """
-    named = list(filter(None, (pid, option)))
+    named = list(filter(None, (options.pid, options.option)))
     pids = parse_pids(",".join(named)) if named else [None]
     if len(pids) > 1:
         raise UsageError("doctor checks one process at a time")
     found = checks(pids[0])
-    with opened(output) as out:
-        if as_json:
+    with opened(options.output) as out:
+        if options.as_json:
             out.lines([dumps(doctor_document(pids[0], found))])
         else:
             out.lines(doctor_lines(found, out.style))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from dataclasses import dataclass
 
 import click
 
@@ -22,14 +22,21 @@ from rbtrace_py.session.targets.targets import Targets
 _PIDS = re.compile(r"-?[\d,]+")
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _Options(o.TargetOptions, o.StackOptions, o.OutputOptions):
+    fibers: bool
+    lines: bool
+    exe: str | None
+    symbols: tuple[str, ...]
+
+
 @click.command("dump", options_metavar="[OPTIONS]")
 @click.argument(
     "words", nargs=-1, metavar="PID|CORE", shell_complete=complete_pid_or_file
 )
 @o.target_options
 @click.option("--fibers", is_flag=True, help="Include suspended fibers.")
-@o.pause_option
-@o.nonblocking_option
+@o.pause_options
 @click.option(
     "--lines/--no-lines", default=True, show_default=True, help="Show line numbers."
 )
@@ -48,10 +55,9 @@ _PIDS = re.compile(r"-?[\d,]+")
     metavar="NAME=ADDRESS",
     help="For a core file: address of a symbol that the program lacks; repeatable.",
 )
-@o.json_option
-@o.output_option
-@click.pass_context
-def command(ctx: click.Context, /, words: tuple[str, ...], **values: Any) -> int:
+@o.output_options
+@o.typed(_Options)
+def command(options: _Options) -> int:
     """Print the stack of every thread of a Ruby process once.
 
     The process keeps running, unless --pause is given: then it is paused for a few
@@ -68,22 +74,23 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **values: Any) -> int
       rbtrace-py dump 1234 --fibers --json
       rbtrace-py dump core.1234 --exe /usr/lib/libruby-3.1.so.3.1
     """
-    if (ctx.obj or {}).get("command"):
+    if (click.get_current_context().obj or {}).get("command"):
         raise UsageError(
             "dump works on running processes, not on a command",
             "Start the program and give its PID; `stacks -- COMMAND` samples a command",
         )
-    o.check_nonblocking(values)
-    is_named = values["ps"] is not None or values["pid_words"]
+    options.check_nonblocking()
+    words = options.words
+    is_named = options.ps is not None or options.pid_words
     is_core = bool(words) and not is_named and not _PIDS.fullmatch(words[0])
-    dumps_ = _cores(words, values) if is_core else _processes(words=words, **values)
-    with opened(values["output"]) as output:
-        if values["as_json"]:
+    dumps_ = _cores(options) if is_core else _processes(options)
+    with opened(options.output) as output:
+        if options.as_json:
             output.lines([dumps(dump_document(dumps_))])
         else:
             for number, one in enumerate(dumps_):
                 output.lines([""] if number else [])
-                output.lines(dump_lines(one, output.style, values["lines"]))
+                output.lines(dump_lines(one, output.style, options.lines))
     return int(bool(dumps_) and all(_is_lost(one) for one in dumps_))
 
 
@@ -92,44 +99,49 @@ def _is_lost(one: Dump) -> bool:
     return all(thread.stack is None for thread in one.threads)
 
 
-def _cores(words: tuple[str, ...], values: dict[str, Any]) -> list[Dump]:
-    if values["pause"] or values["subprocesses"]:
+def _cores(options: _Options) -> list[Dump]:
+    if options.pause or options.subprocesses:
         raise UsageError("--pause and --subprocesses do not apply to core files")
-    for word in words:
+    for word in options.words:
         if not os.path.exists(word):
             raise RbtraceError(
                 f"cannot read {word}: No such file or directory",
                 "Give the PID of a process, or the path of a core file.",
             )
-    options = CoreOptions(
-        exe=values["exe"],
-        ruby_version=values["ruby_version"],
-        saved=o.saved_layout(values),
-        symbols=dict(map(parse_symbol, values["symbols"])),
-        fibers=values["fibers"],
+    settings = CoreOptions(
+        exe=options.exe,
+        ruby_version=options.ruby_version,
+        saved=options.read_layout(),
+        symbols=dict(map(parse_symbol, options.symbols)),
+        fibers=options.fibers,
     )
-    return [dump_core(path, options) for path in words]
+    return [dump_core(path, settings) for path in options.words]
+
+
+def _processes(options: _Options) -> list[Dump]:
+    with o.opened_targets(options) as (targets, words):
+        return _dump_targets(targets, words, options)
 
 
 def _dump_targets(
-    targets: Targets, words: tuple[str, ...], **values: Any
+    targets: Targets, words: tuple[str, ...], options: _Options
 ) -> list[Dump]:
-    if values["exe"] or values["symbols"]:
+    if options.exe or options.symbols:
         raise UsageError("--exe and --symbol apply only to core files")
     if words:
         raise UsageError(f"too many arguments: {words[0]!r}")
-    options = DumpOptions(
-        values["fibers"],
-        values["pause"],
-        values["ruby_version"],
-        o.saved_layout(values),
+    settings = DumpOptions(
+        options.fibers,
+        options.pause,
+        options.ruby_version,
+        options.read_layout(),
     )
     processes = targets.alive()
     found: list[Dump] = []
     missed: list[RbtraceError] = []
     for process in processes:
         try:
-            found.append(dump(process, options))
+            found.append(dump(process, settings))
         except UsageError:
             raise
         except RbtraceError as error:
@@ -141,6 +153,3 @@ def _dump_targets(
     for problem in missed:
         click.echo(f"rbtrace-py: {problem}", err=True)
     return found
-
-
-_processes = o.takes_target(_dump_targets)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import click
 
@@ -30,8 +30,15 @@ _MOST_KEPT = 64 << 20
 """Bytes of output that go into one JSON document."""
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _Options(o.AttachOption, o.JsonOption):
+    code_file: str | None
+    echo: bool | None
+    time_limit: float
+
+
 @click.command("eval", options_metavar="[OPTIONS]")
-@o.takes("PID [CODE]", may_be_numbers=True)
+@o.takes("PID [CODE]", _Options, may_be_numbers=True)
 @click.option(
     "-f",
     "--file",
@@ -47,7 +54,7 @@ _MOST_KEPT = 64 << 20
 @o.attach_option
 @o.time_limit_option(commands.EVAL_SECONDS, commands.MOST_SECONDS)
 @o.json_option
-def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
+def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Run Ruby code in a process and print its value.
 
     PID CODE: the code runs at top level, in its own thread. Its output is printed
@@ -68,17 +75,17 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
       echo 'GC.start' | rbtrace-py eval 1234
     """
     check_words("eval", targets, words, most=1, hint="Quote the code")
-    code, name = _code(words, values["code_file"])
-    echoes = sys.stdout.isatty() if values["echo"] is None else values["echo"]
+    code, name = _code(words, options.code_file)
+    echoes = sys.stdout.isatty() if options.echo is None else options.echo
     talk = partial(_conversation, echoes=echoes)
-    one = _document if values["as_json"] else talk
-    found = with_agent(targets, values["attaches"])
+    one = _document if options.as_json else talk
+    found = with_agent(targets, options.attaches)
     results = []
     for process in found:
-        if len(found) > 1 and not values["as_json"]:
+        if len(found) > 1 and not options.as_json:
             click.echo(f"rbtrace-py: process {process.pid}", err=True)
         try:
-            results.append(one(process, code, name, values["time_limit"]))
+            results.append(one(process, code, name, options.time_limit))
         except RbtraceError as error:
             if not leaves_out(targets, process, error):
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 
 import click
 
@@ -16,13 +17,16 @@ from rbtrace_py.session.inside import commands
 from rbtrace_py.session.targets.targets import Targets
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _Options(o.AttachOption, o.JsonOption):
+    pass
+
+
 @click.command("fork", options_metavar="[OPTIONS]")
-@o.takes_only_target
+@o.takes("PID", _Options)
 @o.attach_option
 @o.json_option
-def command(
-    targets: Targets, words: tuple[str, ...], attaches: bool, as_json: bool
-) -> int:
+def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Fork a stopped copy of a process and print its pid.
 
     The copy is for a debugger: it has the memory of the process at this moment and
@@ -41,11 +45,11 @@ def command(
     def one(process: Process) -> None:
         copy = commands.fork(process)
         with opened(None) as output:
-            if as_json:
+            if options.as_json:
                 output.lines([dumps(fork_document(process.pid, copy))])
             else:
                 output.lines([str(copy)])
                 err = Output(sys.stderr, "standard error")
                 err.lines(fork_lines(process.pid, copy))
 
-    return each("fork", targets, words, one, attaches)
+    return each("fork", targets, words, one, options.attaches)

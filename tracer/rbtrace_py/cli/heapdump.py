@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import click
 
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.atomic_file import Write
-from rbtrace_py.cli.common.dump_files import file_option, write_dumps
+from rbtrace_py.cli.common.dump_files import DumpFileOptions, file_option, write_dumps
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.inside.copy_cost import check_room
 from rbtrace_py.session.targets.targets import Targets
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _Options(DumpFileOptions):
+    collect: bool
+
+
 @click.command("heapdump", options_metavar="[OPTIONS]")
-@o.takes("PID [FILE]")
+@o.takes("PID [FILE]", _Options)
 @file_option
 @click.option("--gc", "collect", is_flag=True, help="Collect garbage first.")
 @o.attach_option
 @o.yes_option
 @o.time_limit_option(commands.DUMP_SECONDS, commands.MOST_SECONDS)
-def command(targets: Targets, words: tuple[str, ...], **values: Any) -> None:
+def command(targets: Targets, words: tuple[str, ...], options: _Options) -> None:
     """Write every object of a Ruby process to a file, one line of JSON each.
 
     PID [FILE]: the format is that of ObjectSpace.dump_all, for heap analyzers. The
@@ -43,12 +48,11 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> None:
     """
 
     def dump(process: Process, write: Write) -> int:
-        collects = values["collect"]
+        collects, seconds = options.collect, options.time_limit
 
         def before() -> None:
-            check_room(process, collects, values["yes"], o.say)
+            check_room(process, collects, options.yes, o.say)
 
-        return commands.heapdump(process, write, collects, values["time_limit"], before)
+        return commands.heapdump(process, write, collects, seconds, before)
 
-    file, attaches = values["file"], values["attaches"]
-    write_dumps("heapdump", "heap", targets, words, file, attaches, dump)
+    write_dumps("heapdump", "heap", targets, words, options, dump)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import click
 
@@ -11,13 +11,22 @@ from rbtrace_py.cli.common import method_events as m
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.grouped_report import Rendering, answer, need_words
 from rbtrace_py.cli.common.writable import WritableFile
+from rbtrace_py.report.terminal.methods import methods_report
 from rbtrace_py.report.terminal.results import latency_report
+from rbtrace_py.report.units import Unit
 from rbtrace_py.session.probes.latency import Latency
 from rbtrace_py.session.targets.targets import Targets
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _Options(m.TableOptions):
+    sort: str
+    unit: Unit
+    hlog: str | None
+
+
 @click.command("latency", options_metavar="[OPTIONS]")
-@o.takes_target
+@o.takes("PID [WORD]...", _Options)
 @o.grouping_options
 @m.selecting_options
 @m.source_options
@@ -29,9 +38,8 @@ from rbtrace_py.session.targets.targets import Targets
     type=WritableFile(),
     help="Write an HdrHistogram log; with --interval, one line per interval.",
 )
-@o.json_option
-@o.output_option
-def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
+@o.output_options
+def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Measure how long methods, spans or pairs of probes take.
 
     A WORD is the name of a span; BEGIN..END for any two probes, paired per thread,
@@ -54,13 +62,20 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
       rbtrace-py latency 1234 gc
       rbtrace-py latency checkout -- ruby shop.rb
     """
-    if not values["selectors"]:
+    if not options.selectors:
         need_words(words, "method, span or pair of probes")
-    source = m.source_of("latency", targets, words, values)
+    source = m.table_source("latency", targets, words, options)
     if source.is_agent:
-        return m.latency(targets, source, values)
-    session = Latency(targets, source.words, o.options_of(values))
+        table = partial(
+            methods_report,
+            unit=options.unit,
+            sort=options.sort,
+            top=options.top,
+            pictures=bool(options.selectors),
+        )
+        return m.ask("latency", targets, source, options, table, options.hlog)
+    session = Latency(targets, source.words, options.probe_options)
     session.notes += source.notes
-    report = partial(latency_report, unit=values["unit"])
-    rendering = Rendering(report, values["as_json"], values["output"], values["hlog"])
-    return answer(session, o.limits_of(values), rendering)
+    report = partial(latency_report, unit=options.unit)
+    rendering = Rendering(report, options.as_json, options.output, options.hlog)
+    return answer(session, options.limits, rendering)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import click
 
@@ -21,8 +21,14 @@ from rbtrace_py.session.stacks.layout import (
 from rbtrace_py.session.targets.targets import Targets
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _Options(o.RubyOptions, o.OutputOptions):
+    source: str | None
+    save_path: str | None
+
+
 @click.command("layout", options_metavar="[OPTIONS]")
-@o.takes_only_target
+@o.takes("PID", _Options)
 @click.option(
     "--source",
     type=click.Choice(list(SOURCES_BY_NAME)),
@@ -37,11 +43,8 @@ from rbtrace_py.session.targets.targets import Targets
 )
 @o.layout_option
 @o.ruby_version_option
-@o.json_option
-@o.output_option
-def command(
-    targets: Targets, words: tuple[str, ...], as_json: bool, **values: Any
-) -> None:
+@o.output_options
+def command(targets: Targets, words: tuple[str, ...], options: _Options) -> None:
     """Show which Ruby a process runs and where its structure offsets come from.
 
     Sources in order of trust: a saved layout, DWARF, the table for the version,
@@ -59,19 +62,19 @@ def command(
         raise UsageError("layout works on running processes, not on a command")
     if words:
         raise UsageError(f"too many arguments: {words[0]!r}")
-    options = LayoutOptions(
-        values["ruby_version"], values["source"], o.saved_layout(values)
+    settings = LayoutOptions(
+        options.ruby_version, options.source, options.read_layout()
     )
     processes = list(targets.processes.values())
-    if values["save_path"] is not None:
+    if options.save_path is not None:
         if len(processes) != 1:
             raise UsageError("--save takes only one process")
-        with opened(values["save_path"]) as file:
-            file.lines(save(processes[0], options).splitlines())
-    described = [describe(one, options) for one in processes]
-    with opened(values["output"]) as output:
+        with opened(options.save_path) as file:
+            file.lines(save(processes[0], settings).splitlines())
+    described = [describe(one, settings) for one in processes]
+    with opened(options.output) as output:
         for number, one in enumerate(described):
-            if as_json:
+            if options.as_json:
                 output.lines([dumps(layout_document(one))])
             else:
                 output.lines([""] if number else [])

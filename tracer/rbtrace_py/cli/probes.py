@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from rbtrace_py.cli.common import options as o
@@ -16,12 +14,9 @@ from rbtrace_py.session.targets.targets import Targets
 
 
 @click.command("probes", options_metavar="[OPTIONS]")
-@o.takes_target
-@o.json_option
-@o.output_option
-def command(
-    targets: Targets, words: tuple[str, ...], as_json: bool, **values: Any
-) -> None:
+@o.takes("PID [WORD]...", o.OutputOptions)
+@o.output_options
+def command(targets: Targets, words: tuple[str, ...], options: o.OutputOptions) -> None:
     """List the USDT probes of a process: its own, Ruby's and those of its libraries.
 
     Names or globs after the target select probes. Probes that a tool traces right
@@ -34,8 +29,8 @@ def command(
       rbtrace-py probes 1234 --json
     """
     listing = list_probes(targets, words)
-    with opened(values["output"]) as output:
-        if as_json:
+    with opened(options.output) as output:
+        if options.as_json:
             output.lines([dumps(probes_document(targets.pids, listing.probes))])
         else:
             output.lines(probe_lines(listing.probes, output.style))

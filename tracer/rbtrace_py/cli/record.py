@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from typing import Any
+from dataclasses import dataclass
 
 import click
 
@@ -24,20 +24,23 @@ from rbtrace_py.session.stacks.sampling import Add, Sampling
 from rbtrace_py.session.targets.targets import Targets
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _Options(s.LossOptions, r.ReportingOptions):
+    append: bool
+
+
 @click.command("record", options_metavar="[OPTIONS]")
-@o.takes_only_target
+@o.takes("PID", _Options)
 @s.sampling_options("wall")
 @r.format_option
-@r.lines_option
-@r.threads_option
-@r.states_option
+@r.separate_options
 @r.reverse_option
 @r.title_option
 @click.option("-a", "--append", is_flag=True, help="Append to an existing recording.")
 @o.limit_options
 @s.loss_options
 @o.report_output_option
-def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
+def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Record the Ruby stacks of a running process to a file.
 
     Every sample is kept with its time, thread and state; `rbtrace-py report`
@@ -55,40 +58,45 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     """
     if words:
         raise UsageError(f"too many arguments: {words[0]!r}", "Name the file with -o")
-    s.settle_mode(values)
-    is_named = values["format_"] is None
-    if r.choose_format(values, RECORDING) == RECORDING:
-        return record(targets, values)
-    if values["append"]:
-        raise UsageError(
-            f"--append works on recordings, not on {described(values['format_'])}"
-        )
-    if is_named and not values["silent"]:
+    is_named = options.format_ is None
+    options = r.settled(s.settled(options), RECORDING)
+    if options.format_ == RECORDING:
+        return record(targets, options, options.output, options.append)
+    form = described(str(options.format_))
+    if options.append:
+        raise UsageError(f"--append works on recordings, not on {form}")
+    if is_named and not options.silent:
         o.say(
-            f"{values['output']} will be {described(values['format_'])}; to keep"
+            f"{options.output} will be {form}; to keep"
             f" every sample, use a name that ends in {EXTENSION}"
         )
     with ExitStack() as stack:
-        return _report(stack, targets, values)
+        return _report(stack, targets, options)
 
 
-def record(targets: Targets, values: dict[str, Any]) -> int:
+def record(
+    targets: Targets, options: s.LossOptions, output: str | None, append: bool = False
+) -> int:
     """Sample into a recording; the exit code."""
-    if not values["output"]:
+    if not output:
         check_folder()
     with ExitStack() as stack:
-        return _record(stack, targets, values)
+        path = output or s.name_now(targets) + EXTENSION
+        return _record(stack, targets, options, path, append)
 
 
-def _record(stack: ExitStack, targets: Targets, values: dict[str, Any]) -> int:
-    path = values["output"] or s.name_now(targets) + EXTENSION
+def _record(
+    stack: ExitStack,
+    targets: Targets,
+    options: s.LossOptions,
+    path: str,
+    append: bool,
+) -> int:
     writers: list[RecordingWriter] = []
 
     def sink(sampling: Sampling) -> Add:
         try:
-            writer = RecordingWriter(
-                path, sampling.meta, sampling.statistics, values["append"]
-            )
+            writer = RecordingWriter(path, sampling.meta, sampling.statistics, append)
         except OSError as error:
             raise cannot_write(path, error) from error
         writers.append(stack.enter_context(writer))
@@ -101,13 +109,13 @@ def _record(stack: ExitStack, targets: Targets, values: dict[str, Any]) -> int:
         return True
 
     try:
-        sampling = s.sample(stack, targets, values, sink, goes_on=goes_on)
+        sampling = s.sample(stack, targets, options, sink, goes_on=goes_on)
         stack.close()
     except OSError as error:
         raise cannot_write(path, error) from error
-    if not values["silent"]:
+    if not options.silent:
         click.echo(f"rbtrace-py: wrote {path}", err=True)
-    return s.sum_up(sampling, values)
+    return s.sum_up(sampling, options)
 
 
 def _counted(writer: RecordingWriter, statistics: Statistics) -> Add:
@@ -122,7 +130,7 @@ def _counted(writer: RecordingWriter, statistics: Statistics) -> Add:
     return add
 
 
-def _report(stack: ExitStack, targets: Targets, values: dict[str, Any]) -> int:
+def _report(stack: ExitStack, targets: Targets, options: _Options) -> int:
     """As ``--format`` says, at once."""
     found: list[StackCounts] = []
 
@@ -130,10 +138,10 @@ def _report(stack: ExitStack, targets: Targets, values: dict[str, Any]) -> int:
         found.append(StackCounts(sampling.statistics))
         return found[0].add
 
-    sampling = s.sample(stack, targets, values, sink)
+    sampling = s.sample(stack, targets, options, sink)
     profile = Profile(found[0], sampling.meta)
 
     def render() -> None:
-        r.render(profile, values["format_"], values, s.name_now(targets))
+        r.render(profile, options, s.name_now(targets))
 
-    return s.report(sampling, values, render, r.says_losses(values))
+    return s.report(sampling, options, render, options.says_losses)

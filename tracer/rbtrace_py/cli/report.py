@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.cli.common.call_report import (
     CALL_FORMATS,
+    CallReportOptions,
     call_format_of_file,
     has_calls,
     read_folded,
@@ -34,13 +36,22 @@ from rbtrace_py.session.stacks.report import (
 _STATES = {state.name.lower(): state for state in ThreadState}
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _Options(CallReportOptions):
+    files: tuple[str, ...]
+    diff: bool
+    thread: str | None
+    states_: tuple[str, ...]
+    pids: tuple[int, ...]
+
+
 @click.command("report", options_metavar="[OPTIONS]")
 @click.argument(
     "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(dir_okay=False)
 )
 @click.option(
     "--format",
-    "wanted",
+    "format_",
     type=r.FormatChoice([*FORMATS, *CALL_FORMATS]),
     metavar="FORMAT",
     help=f"{', '.join(FORMATS)}; for calls also {' or '.join(CALL_FORMATS)}.",
@@ -59,15 +70,14 @@ _STATES = {state.name.lower(): state for state in ThreadState}
 @click.option(
     "-p", "--pid", "pids", type=int, multiple=True, help="Only this pid; repeatable."
 )
-@r.lines_option
-@r.threads_option
-@r.states_option
+@r.separate_options
 @o.idle_option
 @r.reverse_option
 @click.option("--cpu", is_flag=True, help="Show each call's on-CPU time.")
 @r.title_option
 @o.report_output_option
-def command(files: tuple[str, ...], diff: bool, **values: Any) -> int:
+@o.typed(_Options)
+def command(options: _Options) -> int:
     """Show a recording, or compare two.
 
     Without --format, the extension of -o selects the format (see `stacks`). The
@@ -88,25 +98,20 @@ def command(files: tuple[str, ...], diff: bool, **values: Any) -> int:
       rbtrace-py report --diff before.rbrec after.rbrec
       rbtrace-py report --diff monday.hlog tuesday.hlog
     """
-    values["format_"] = values.pop("wanted")
-    if values["format_"] is None:
-        values["format_"] = _by_name(values["output"], diff, files)
-    filters = Filters(
-        values["thread"] or "",
-        _states(values),
-        frozenset(values["pids"]),
-    )
-    if diff:
-        _compare(files, filters, values)
+    if options.format_ is None:
+        options = replace(options, format_=_by_name(options))
+    filters = Filters(options.thread or "", _states(options), frozenset(options.pids))
+    if options.diff:
+        _compare(options.files, filters, options)
     else:
-        _show(files, filters, values)
+        _show(options.files, filters, options)
     return 0
 
 
-def _states(values: dict[str, Any]) -> frozenset[ThreadState]:
+def _states(options: _Options) -> frozenset[ThreadState]:
     """The states that are shown; none of them: all."""
-    chosen = frozenset(_STATES[name] for name in values["states_"])
-    if values["idle"] is not False:
+    chosen = frozenset(_STATES[name] for name in options.states_)
+    if options.idle is not False:
         return chosen
     awake = (chosen or frozenset(ThreadState)) - {ThreadState.SLEEPING}
     if not awake:
@@ -114,8 +119,9 @@ def _states(values: dict[str, Any]) -> frozenset[ThreadState]:
     return awake
 
 
-def _by_name(output: str | None, diff: bool, files: tuple[str, ...]) -> str | None:
+def _by_name(options: _Options) -> str | None:
     """The format that the name of -o says."""
+    output, diff, files = options.output, options.diff, options.files
     of_calls = not diff and has_calls(files[0])
     found = (call_format_of_file(output) if of_calls else None) or format_of_file(
         output
@@ -126,44 +132,43 @@ def _by_name(output: str | None, diff: bool, files: tuple[str, ...]) -> str | No
     return None if diff and found == "folded" else found
 
 
-def _show(files: tuple[str, ...], filters: Filters, values: dict[str, Any]) -> None:
+def _show(files: tuple[str, ...], filters: Filters, options: _Options) -> None:
     if len(files) != 1:
         raise UsageError(f"{len(files)} files", "Give one file, or two with --diff")
     if has_calls(files[0]):
-        show_calls(files[0], filters, values, _stem(files[0]))
+        show_calls(files[0], filters, options, _stem(files[0]))
         return
-    if values["format_"] in CALL_FORMATS:
+    if options.format_ in CALL_FORMATS:
         raise UsageError(
-            f"{values['format_']} works on calls, but {files[0]} has samples",
+            f"{options.format_} works on calls, but {files[0]} has samples",
             "Record calls with rbtrace-py calls PID --record FILE",
         )
-    if values["cpu"]:
+    if options.cpu:
         raise UsageError(f"--cpu works on calls, but {files[0]} has samples")
     recorded = open_recorded(files[0], filters)
     _say(recorded.notes)
     if recorded.missing is not None:
         raise recorded.missing
-    name = values["format_"] or "summary"
-    r.render(recorded.profile, name, values, _stem(files[0]), files)
+    r.render(recorded.profile, options, _stem(files[0]), files)
 
 
-def _compare(files: tuple[str, ...], filters: Filters, values: dict[str, Any]) -> None:
+def _compare(files: tuple[str, ...], filters: Filters, options: _Options) -> None:
     if len(files) != 2:
         raise UsageError("--diff needs two files: before and after")
-    name = values["format_"]
+    name = options.format_
     if all(map(is_recording, files)):
-        _compare_stacks(files, filters, values, name)
+        _compare_stacks(files, filters, options, name)
         return
     if name or filters.are_set:
         raise UsageError("--format and filters do not apply to latency results")
     before, after = map(read_latencies, files)
-    with r.destination(values["output"], "", files) as file:
-        style = r.options_of(values, file).style
+    with r.destination(options.output, "", files) as file:
+        style = options.of_report(file).style
         _write(file, latency_diff_lines(before, after, style))
 
 
 def _compare_stacks(
-    files: tuple[str, ...], filters: Filters, values: dict[str, Any], name: str | None
+    files: tuple[str, ...], filters: Filters, options: _Options, name: str | None
 ) -> None:
     if name not in (None, "flamegraph"):
         raise UsageError(
@@ -179,19 +184,19 @@ def _compare_stacks(
     if all(recorded.missing for recorded in both) and both[0].missing:
         raise both[0].missing
     profiles = [recorded.profile for recorded in both]
-    if not values["idle"]:
+    if not options.idle:
         profiles = list(map(without_idle, profiles))
     before, after = (profile.counts for profile in profiles)
     if before.statistics.unit != after.statistics.unit:
         raise UsageError("the recordings have different units")
     own_name = f"{_stem(files[1])}.diff.svg" if name else ""
-    with r.destination(values["output"], own_name, files) as file:
-        options = r.options_of(values, file)
+    with r.destination(options.output, own_name, files) as file:
+        form = options.of_report(file)
         if name:
-            pieces = difference_pieces(before, after, options.folding, options.title)
+            pieces = difference_pieces(before, after, form.folding, form.title)
             file.writelines(piece.encode("utf-8", "replace") for piece in pieces)
         else:
-            _write(file, diff_lines(before, after, options.folding, options.style))
+            _write(file, diff_lines(before, after, form.folding, form.style))
 
 
 def _write(file: Any, lines: Any) -> None:

@@ -6,7 +6,7 @@ import click
 
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.atomic_file import Write
-from rbtrace_py.cli.common.dump_files import file_option, write_dumps
+from rbtrace_py.cli.common.dump_files import DumpFileOptions, file_option, write_dumps
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.inside.copy_cost import check_room
@@ -14,19 +14,12 @@ from rbtrace_py.session.targets.targets import Targets
 
 
 @click.command("shapesdump", options_metavar="[OPTIONS]")
-@o.takes("PID [FILE]")
+@o.takes("PID [FILE]", DumpFileOptions)
 @file_option
 @o.attach_option
 @o.yes_option
 @o.time_limit_option(commands.DUMP_SECONDS, commands.MOST_SECONDS)
-def command(
-    targets: Targets,
-    words: tuple[str, ...],
-    file: str | None,
-    attaches: bool,
-    yes: bool,
-    time_limit: float,
-) -> None:
+def command(targets: Targets, words: tuple[str, ...], options: DumpFileOptions) -> None:
     """Write every object shape of a Ruby process to a file, one line of JSON each.
 
     PID [FILE]: the format is that of ObjectSpace.dump_shapes, in Ruby 3.3 and
@@ -45,8 +38,8 @@ def command(
 
     def dump(process: Process, write: Write) -> int:
         def before() -> None:
-            check_room(process, False, yes, o.say)
+            check_room(process, False, options.yes, o.say)
 
-        return commands.shapesdump(process, write, time_limit, before)
+        return commands.shapesdump(process, write, options.time_limit, before)
 
-    write_dumps("shapesdump", "shapes", targets, words, file, attaches, dump)
+    write_dumps("shapesdump", "shapes", targets, words, options, dump)

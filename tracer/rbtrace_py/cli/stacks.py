@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from typing import Any
+from dataclasses import dataclass, replace
 
 import click
 
@@ -14,22 +14,24 @@ from rbtrace_py.cli.common import method_events as m
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.cli.common import sampling as s
-from rbtrace_py.cli.common.call_stacks import fold_calls
+from rbtrace_py.cli.common.call_stacks import FoldingOptions, fold_calls
 from rbtrace_py.cli.record import record
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.file_formats import RECORDING
-from rbtrace_py.report.formats import FORMATS, Format
 from rbtrace_py.session.stacks.sampling import Add, Sampling
 from rbtrace_py.session.targets.targets import Targets
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _Options(FoldingOptions):
+    calls: bool
+
+
 @click.command("stacks", options_metavar="[OPTIONS]")
-@o.takes_only_target
+@o.takes("PID", _Options)
 @s.sampling_options("cpu")
 @r.format_option
-@r.lines_option
-@r.threads_option
-@r.states_option
+@r.separate_options
 @r.reverse_option
 @r.title_option
 @o.interval_option
@@ -51,7 +53,7 @@ from rbtrace_py.session.targets.targets import Targets
 @o.attach_option
 @o.yes_option
 @o.report_output_option
-def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
+def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Sample the Ruby stacks of a running process and print them, folded.
 
     Sampling needs no gem and no BPF: memory is read without pausing the process.
@@ -78,44 +80,39 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
         raise UsageError(
             f"too many arguments: {words[0]!r}", "See --format for report formats"
         )
-    s.settle_mode(values)
-    is_recording = r.choose_format(values, "folded") == RECORDING
-    if is_recording and (values["calls"] or values["interval"]):
+    options = r.settled(s.settled(options), "folded")
+    is_recording = options.format_ == RECORDING
+    if is_recording and (options.calls or options.interval):
         raise UsageError(
             "--calls cannot write a recording of samples",
             "Record calls with `rbtrace-py calls PID -o FILE.rbrec`",
         )
-    if values["calls"]:
-        m.attach_first(targets, values)
-        return fold_calls(targets, values, lambda: s.name_now(targets))
-    if values["selectors"] or values["c_calls"] or values["attaches"]:
+    if options.calls:
+        m.attach_first(targets, options)
+        return fold_calls(targets, options, lambda: s.name_now(targets))
+    if options.selectors or options.c_calls or options.attaches:
         raise UsageError("-m, --c-calls and --attach need --calls")
-    if values["interval"] and values["output"] and not _format_of(values).is_text:
+    if options.interval and options.output and not options.format.is_text:
         raise UsageError(
-            f"{values['format_']} needs a file for each interval", "Leave out -o"
+            f"{options.format_} needs a file for each interval", "Leave out -o"
         )
-    if values["mode"] != "cpu":
-        values["states"] = True
+    if options.mode != "cpu":
+        options = replace(options, states=True)
     if is_recording:
-        return record(targets, {**values, "append": False})
+        return record(targets, options, options.output)
     with ExitStack() as stack:
-        counting = _Counting(targets, values)
-        sampling = s.sample(stack, targets, values, counting.sink, counting.interval)
-        if values["interval"]:
-            return s.sum_up(sampling, values)
-        is_said = r.says_losses(values)
-        return s.report(sampling, values, counting.render, is_said)
-
-
-def _format_of(values: dict[str, Any]) -> Format:
-    return FORMATS[values["format_"]]
+        counting = _Counting(targets, options)
+        sampling = s.sample(stack, targets, options, counting.sink, counting.interval)
+        if options.interval:
+            return s.sum_up(sampling, options)
+        return s.report(sampling, options, counting.render, options.says_losses)
 
 
 class _Counting:
     """Counts samples, and renders them when it is time."""
 
-    def __init__(self, targets: Targets, values: dict[str, Any]) -> None:
-        self._values = values
+    def __init__(self, targets: Targets, options: _Options) -> None:
+        self._options = options
         self._stem = s.name_now(targets)
         self._before: StackCounts | None = None
         self._intervals = 0
@@ -128,25 +125,25 @@ class _Counting:
     def interval(self) -> None:
         """Render what came since the last one: below that, or to a file of its own."""
         self._intervals += 1
-        counts, values = self._counts, self._values
+        counts, options = self._counts, self._options
         came = counts if self._before is None else counts.minus(self._before)
-        if _format_of(values).says_losses:
-            title = f"{values['title']} {time.strftime('%H:%M:%S')}".strip()
-            values = {**values, "title": title}
+        if options.format.says_losses:
+            title = f"{options.title} {time.strftime('%H:%M:%S')}".strip()
+            options = replace(options, title=title)
         stem = f"{self._stem}-{self._intervals}"
-        self._render(came, values, stem, append=self._intervals > 1)
+        self._render(came, options, stem, append=self._intervals > 1)
         self._before = counts.snapshot()
 
     def render(self) -> None:
         """Render all there is."""
-        self._render(self._counts, self._values, self._stem)
+        self._render(self._counts, self._options, self._stem)
 
     def _render(
         self,
         counts: StackCounts,
-        values: dict[str, Any],
+        options: _Options,
         stem: str,
         append: bool = False,
     ) -> None:
         profile = Profile(counts, self._sampling.meta)
-        r.render(profile, values["format_"], values, stem, append=append)
+        r.render(profile, options, stem, append=append)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 import click
 
@@ -24,17 +24,23 @@ from rbtrace_py.session.stacks.sampling import Add, Sampling
 from rbtrace_py.session.stacks.top import Top
 from rbtrace_py.session.targets.targets import Targets
 
+_INTERVAL_SECONDS = 1.0
 _RECENT_SECONDS = 5.0
 """What a screen calls lately; of longer intervals the last one."""
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _Options(s.SampleOptions, o.IntervalOptions):
+    rows: int | None
+
+
 @click.command("top", options_metavar="[OPTIONS]")
-@o.takes_only_target
+@o.takes("PID", _Options)
 @s.sampling_options("cpu")
 @click.option("--rows", type=click.IntRange(1), help="Maximum number of methods.")
 @o.interval_option
 @o.limit_options
-def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
+def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Show the busiest methods and threads of a Ruby process, live.
 
     Samples as `stacks` does. Self: share of samples with the method on top of the
@@ -55,16 +61,15 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
             f"too many arguments: {words[0]!r}",
             "top only takes options after the target",
         )
-    s.settle_mode(values)
-    values["interval"] = values["interval"] or 1.0
-    values["silent"] = True
+    interval = options.interval or _INTERVAL_SECONDS
+    options = replace(s.settled(options), interval=interval)
     with ExitStack() as stack:
-        shown = _shown(targets, values)
+        shown = _shown(targets, options)
         stack.enter_context(shown)
         sampling = s.sample(
             stack,
             targets,
-            values,
+            options,
             shown.sink,
             shown.interval,
             shown.goes_on,
@@ -74,18 +79,18 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
     return 0
 
 
-def _shown(targets: Targets, values: dict[str, Any]) -> _Lines:
+def _shown(targets: Targets, options: _Options) -> _Lines:
     make = _Live if can_move(sys.stdout) else _Lines
-    return make(targets, values)
+    return make(targets, options)
 
 
 class _Lines(Closing):
     """Each interval as lines, where there is no screen."""
 
-    def __init__(self, targets: Targets, values: dict[str, Any]) -> None:
-        self._seconds: float = values["interval"]
-        self._idle = bool(values["idle"])
-        self._view = TopView(rows=values["rows"])
+    def __init__(self, targets: Targets, options: _Options) -> None:
+        self._seconds = options.interval or _INTERVAL_SECONDS
+        self._idle = bool(options.idle)
+        self._view = TopView(rows=options.rows)
         self._picture: Picture | None = None
 
     def sink(self, sampling: Sampling) -> Add:
@@ -124,8 +129,8 @@ class _Lines(Closing):
 class _Live(_Lines):
     """A screen that is drawn anew each interval, and for each key."""
 
-    def __init__(self, targets: Targets, values: dict[str, Any]) -> None:
-        super().__init__(targets, values)
+    def __init__(self, targets: Targets, options: _Options) -> None:
+        super().__init__(targets, options)
         self._held = ExitStack()
         self._screen: Screen | None = None
         self._size = (0, 0)

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from dataclasses import dataclass, replace
 
 import click
 
@@ -33,7 +33,7 @@ from rbtrace_py.report.terminal.events import (
     event_line,
 )
 from rbtrace_py.report.terminal.notes import counter_lines
-from rbtrace_py.report.units import whole
+from rbtrace_py.report.units import Unit, whole
 from rbtrace_py.session.drive import Session, drive
 from rbtrace_py.session.methods.exceptions import ExceptionOptions, Exceptions
 from rbtrace_py.session.probes.trace import Trace
@@ -46,8 +46,16 @@ QUIET_SECONDS = 1.0
 """Without an event, before a terminal is told that we wait for one."""
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _Options(m.SourceOptions):
+    unit: Unit
+    template: str | None
+    string_size: int
+    backtrace: bool
+
+
 @click.command("trace", options_metavar="[OPTIONS]")
-@o.takes_target
+@o.takes("PID [WORD]...", _Options)
 @o.filter_option
 @o.wait_option
 @o.yes_option
@@ -71,9 +79,8 @@ QUIET_SECONDS = 1.0
     "--backtrace", is_flag=True, help="Print the backtrace of each exception (raise)."
 )
 @m.source_options
-@o.json_option
-@o.output_option
-def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
+@o.output_options
+def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Print each probe event: time, thread, probe, arguments.
 
     With several processes, threads are shown as PID/TID.
@@ -95,51 +102,49 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
       rbtrace-py trace 1234 order --template '{time} {tid} {id} {sku}'
     """
     need_words(words, "a probe")
-    session = _session(targets, words, values)
+    session = _session(targets, words, options)
     with ExitStack() as stack:
         enter(stack, session)
-        output = stack.enter_context(opened(values["output"]))
-        line = _line(session, output, values)
+        output = stack.enter_context(opened(options.output))
+        line = _line(session, output, options)
         stop = stack.enter_context(Stop())
         attached(session)
-        limits = o.limits_of(values)
+        limits = options.limits
         printing = _Printing(session, limits.count, output, line)
         drive(printing, limits, stop.is_asked)
-        code = _end(printing.seen, session.result_counters(), output, values["as_json"])
+        code = _end(printing.seen, session.result_counters(), output, options.as_json)
         if isinstance(session, Exceptions) and session.failure is not None:
             raise session.failure
         return code
 
 
-def _session(
-    targets: Targets, words: tuple[str, ...], values: dict[str, Any]
-) -> Tracing:
-    source = m.source_of("trace", targets, words, values)
-    options = o.options_of(values)
+def _session(targets: Targets, words: tuple[str, ...], options: _Options) -> Tracing:
+    source = m.source_of("trace", targets, words, options)
     if not source.is_agent:
-        if values["backtrace"]:
+        if options.backtrace:
             raise UsageError("--backtrace needs `raise` from the agent")
-        session = Trace(targets, source.words, options)
+        settings = replace(options.probe_options, string_size=options.string_size)
+        session = Trace(targets, source.words, settings)
         session.notes += source.notes
         return session
     return Exceptions(
         targets,
         ExceptionOptions(
             options.string_size,
-            values["backtrace"],
-            options.filter,
+            options.backtrace,
+            options.filter_,
             options.wait,
-            options.wait_seconds,
+            options.duration,
         ),
     )
 
 
-def _line(session: Tracing, output: Output, values: dict[str, Any]) -> Line:
-    if values["as_json"]:
+def _line(session: Tracing, output: Output, options: _Options) -> Line:
+    if options.as_json:
         return lambda event: dumps(event_document(event))
-    style, unit = output.style, values["unit"]
-    if values["template"] is not None:
-        template = Template(values["template"], session.probes)
+    style, unit = output.style, options.unit
+    if options.template is not None:
+        template = Template(options.template, session.probes)
         return _with_backtrace(lambda e: template.line(e, style, unit), style)
     several = not session.targets.is_single
     return _with_backtrace(lambda e: event_line(e, style, unit, several), style)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import click
 
@@ -14,12 +14,16 @@ from rbtrace_py.session.probes.values import ValuesOf
 from rbtrace_py.session.targets.targets import Targets
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _Options(o.GroupingOptions, o.OutputOptions):
+    pass
+
+
 @click.command("values", options_metavar="[OPTIONS]")
-@o.takes_target
+@o.takes("PID [WORD]...", _Options)
 @o.grouping_options
-@o.json_option
-@o.output_option
-def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
+@o.output_options
+def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Show the distribution of an argument's values.
 
     Numbers give a histogram with three significant digits; strings, symbols and
@@ -36,6 +40,6 @@ def command(targets: Targets, words: tuple[str, ...], **values: Any) -> int:
             "missing arguments: a probe and the name of one of its arguments",
             "`rbtrace-py probes PID` lists both",
         )
-    session = ValuesOf(targets, words[:-1], words[-1], o.options_of(values))
-    rendering = Rendering(values_report, values["as_json"], values["output"])
-    return answer(session, o.limits_of(values), rendering)
+    session = ValuesOf(targets, words[:-1], words[-1], options.probe_options)
+    rendering = Rendering(values_report, options.as_json, options.output)
+    return answer(session, options.limits, rendering)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, BinaryIO
+from dataclasses import dataclass
+from typing import BinaryIO
 
 import click
 
@@ -54,24 +55,33 @@ def call_format_of_file(path: str | None) -> str | None:
     return _ENDINGS.get(next(found, ""))
 
 
-def show_calls(path: str, filters: Filters, values: dict[str, Any], stem: str) -> None:
+@dataclass(frozen=True, eq=False, repr=False)
+class CallReportOptions(r.ReportingOptions):
+    """Also of recordings of calls."""
+
+    cpu: bool
+
+
+def show_calls(
+    path: str, filters: Filters, options: CallReportOptions, stem: str
+) -> None:
     """Write it as ``--format`` and ``-o`` say."""
     if filters.states:
         raise UsageError("recordings of calls have no states")
     recording = CallsRecording(path)
-    name = values["format_"] or "calls"
-    _check_cpu(path, recording, name, values)
+    name = options.format_ or "calls"
+    _check_cpu(path, recording, name, options.cpu)
     chosen = _Chosen(recording, filters)
     missing = chosen.missing(path)
     if missing is not None:
         raise missing
-    timeline = chosen.timeline(values["cpu"] or name not in _CALLS_ALONE)
+    timeline = chosen.timeline(options.cpu or name not in _CALLS_ALONE)
     if name in _EXTENSIONS:
         own_name = stem + _EXTENSIONS[name] if _EXTENSIONS[name] else ""
-        with r.destination(values["output"], own_name, [path]) as file:
-            _RENDERS[name](timeline, chosen, values, file)
+        with r.destination(options.output, own_name, [path]) as file:
+            _RENDERS[name](timeline, chosen, options, file)
     else:
-        r.render(_folded(timeline, recording), name, values, stem, [path])
+        r.render(_folded(timeline, recording), options, stem, [path])
     for note in _notes(path, recording):
         click.echo(f"rbtrace-py: {note}", err=True)
 
@@ -84,10 +94,8 @@ def read_folded(path: str, filters: Filters) -> Recorded:
     return Recorded(profile, tuple(_notes(path, recording)), chosen.missing(path))
 
 
-def _check_cpu(
-    path: str, recording: CallsRecording, name: str, values: dict[str, Any]
-) -> None:
-    if not values["cpu"]:
+def _check_cpu(path: str, recording: CallsRecording, name: str, has_cpu: bool) -> None:
+    if not has_cpu:
         return
     if name != "calls":
         raise UsageError(f"--cpu needs --format calls, not {name}")
@@ -172,16 +180,16 @@ def _folded(timeline: Timeline, recording: CallsRecording) -> Profile:
 def _calls(
     timeline: Timeline,
     chosen: _Chosen,
-    values: dict[str, Any],
+    options: CallReportOptions,
     file: BinaryIO,
 ) -> None:
     form = CallsForm(
-        by_thread=values["threads"],
-        column=not values["threads"] and chosen.has_several_stacks(),
+        by_thread=options.threads,
+        column=not options.threads and chosen.has_several_stacks(),
         with_pid=len(chosen.recording.meta.pids) > 1,
         names=chosen.recording.names,
     )
-    lines = CallLines(form, r.options_of(values, file).style)
+    lines = CallLines(form, options.of_report(file).style)
     reported = _with_cpu(timeline)
     _write(file, (f"{line}\n" for each in reported for line in lines.lines(each)))
     _write(file, (f"{line}\n" for line in lines.end()))
@@ -203,7 +211,7 @@ def _with_cpu(timeline: Timeline) -> Iterator[ReportedCall]:
 def _perfetto(
     timeline: Timeline,
     chosen: _Chosen,
-    values: dict[str, Any],
+    options: CallReportOptions,
     file: BinaryIO,
 ) -> None:
     for piece in perfetto_pieces(timeline, chosen.recording.names, _end_of(chosen)):
@@ -213,7 +221,7 @@ def _perfetto(
 def _chrome(
     timeline: Timeline,
     chosen: _Chosen,
-    values: dict[str, Any],
+    options: CallReportOptions,
     file: BinaryIO,
 ) -> None:
     _write(file, chrome_pieces(timeline, chosen.recording.names, _end_of(chosen)))
@@ -222,11 +230,11 @@ def _chrome(
 def _speedscope(
     timeline: Timeline,
     chosen: _Chosen,
-    values: dict[str, Any],
+    options: CallReportOptions,
     file: BinaryIO,
 ) -> None:
     recording = chosen.recording
-    title = values.get("title") or recording.meta.command
+    title = options.title or recording.meta.command
     _write(file, evented_pieces(_with_cpu(timeline), recording.names, title))
 
 
@@ -235,7 +243,7 @@ def _end_of(chosen: _Chosen) -> Callable[[], int]:
     return lambda: chosen.recording.statistics.ended_ns
 
 
-Render = Callable[[Timeline, _Chosen, dict[str, Any], BinaryIO], None]
+Render = Callable[[Timeline, _Chosen, CallReportOptions, BinaryIO], None]
 _RENDERS: dict[str, Render] = {
     "calls": _calls,
     "perfetto": _perfetto,

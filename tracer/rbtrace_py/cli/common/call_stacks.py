@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from dataclasses import dataclass
 
 import click
 
@@ -15,8 +15,10 @@ from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
+from rbtrace_py.cli.common import method_events as m
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import rendering as r
+from rbtrace_py.cli.common import sampling as s
 from rbtrace_py.cli.common.output import Ticker, attached, start
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.errors import TOO_MUCH_LOST
@@ -30,27 +32,39 @@ from rbtrace_py.session.methods.selectors import selectors_of
 from rbtrace_py.session.targets.targets import Targets
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class FoldingOptions(
+    s.LossOptions,
+    r.ReportingOptions,
+    o.IntervalOptions,
+    m.SelectingOptions,
+    o.AttachOption,
+    o.YesOption,
+):
+    """See the module."""
+
+    weight: str
+
+
 def fold_calls(
-    targets: Targets, values: dict[str, Any], stem: Callable[[], str]
+    targets: Targets, options: FoldingOptions, stem: Callable[[], str]
 ) -> int:
     """See the module; the exit code.
 
     stem: says how files are called that nobody named, once there is a process
     """
-    confirm = o.options_of(values).confirm
-    assert confirm is not None
-    options = CallsOptions(
-        select=selectors_of(values["selectors"], ()),
-        c_calls=values["c_calls"],
+    settings = CallsOptions(
+        select=selectors_of(options.selectors, ()),
+        c_calls=options.c_calls,
         gc=True,
-        confirm=confirm,
-        wait_seconds=values["duration"],
+        confirm=options.confirm,
+        wait_seconds=options.duration,
     )
     with ExitStack() as stack:
         stop = stack.enter_context(Stop())
-        session = stack.enter_context(FoldedCalls(targets, options))
+        session = stack.enter_context(FoldedCalls(targets, settings))
         start(session, stop.is_asked)
-        folding = _Folding(session, values, stem())
+        folding = _Folding(session, options, stem())
         session.notes.append("calls: from the agent's hook")
         attached(session)
         said = len(session.notes)
@@ -61,20 +75,22 @@ def fold_calls(
 class _Folding:
     """What a session tells, folded, and rendered when it is time."""
 
-    def __init__(self, session: FoldedCalls, values: dict[str, Any], stem: str) -> None:
+    def __init__(
+        self, session: FoldedCalls, options: FoldingOptions, stem: str
+    ) -> None:
         self._session = session
-        self._values = values
+        self._options = options
         self._stem = stem
         self._since_ns = time.time_ns()
         self._before = (0, 0)
         self._command = _command(session.targets)
         self._ticker = Ticker("folding calls", quiet=0.3)
-        if values["silent"] or session.targets.command is not None:
+        if options.silent or session.targets.command is not None:
             self._ticker.mute()
 
     def run(self, stop: Stop) -> None:
         """Until a limit, or the targets' end, or until it is stopped."""
-        limits = o.limits_of(self._values)
+        limits = self._options.limits
         drive(self._session, limits, stop.is_asked, self._tick, self._render)
         self._ticker.end()
         if not limits.interval:
@@ -96,13 +112,13 @@ class _Folding:
         pids = session.targets.pids
         meta = Meta(own.started_ns, unit, 0.0, "calls", "agent", pids, self._command)
         # Only one format has room for both.
-        calls = StackCounts() if self._values["format_"] == "callgrind" else None
+        calls = StackCounts() if self._options.format_ == "callgrind" else None
         profile = Profile(session.take(own, calls), meta, calls=calls)
-        r.render(profile, self._values["format_"], self._values, self._stem)
+        r.render(profile, self._options, self._stem)
 
     @property
     def _unit(self) -> str:
-        return "ns" if self._values["weight"] == "time" else "calls"
+        return "ns" if self._options.weight == "time" else "calls"
 
     def end(self, notes: Sequence[str]) -> int:
         """Say how well it went, and ``notes``; the exit code."""
@@ -113,7 +129,7 @@ class _Folding:
             **session.counters(),
             **session.unseen(session.seen),
         }
-        if not self._values["silent"]:
+        if not self._options.silent:
             self._say(counters)
             for note in notes:
                 click.echo(f"rbtrace-py: {note}", err=True)
@@ -121,12 +137,12 @@ class _Folding:
             if isinstance(ended.problem, HookMismatch):
                 raise ended.problem
         missing = lost(counters)
-        too_much = 100 * missing > self._values["max_loss"] * (session.seen + missing)
+        too_much = 100 * missing > self._options.max_loss * (session.seen + missing)
         return TOO_MUCH_LOST if missing and too_much else 0
 
     def _say(self, counters: dict[str, int]) -> None:
         """How many calls, and what is to be said of them, but nothing twice."""
-        is_said = not self._values["interval"] and r.says_losses(self._values)
+        is_said = not self._options.interval and self._options.says_losses
         if is_said:
             counters = {**counters, "lost": 0}
         else:

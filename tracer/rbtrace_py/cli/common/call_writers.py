@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from dataclasses import dataclass
 
 import click
 
@@ -13,22 +13,35 @@ from rbtrace_py import __version__
 from rbtrace_py.aggregate.callrecording import MODE, CallsWriter
 from rbtrace_py.aggregate.calls import ReportedCall
 from rbtrace_py.aggregate.meta import Meta
+from rbtrace_py.cli.common.options import JsonOption
 from rbtrace_py.cli.common.output import Output, cannot_write, opened
 from rbtrace_py.report.json.results import dumps
 from rbtrace_py.report.terminal.calls import CallLines, CallsForm, call_document
 from rbtrace_py.session.methods.calls import Calls
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class WritingOptions(JsonOption):
+    """What lines say, and where they go."""
+
+    by_thread: bool
+    start_time: bool
+    no_duration: bool
+    indent: int
+    output: str | None
+    appends: bool
+
+
 class Writers:
     """Where lines go: one place, or a file a process."""
 
     def __init__(
-        self, session: Calls, stack: ExitStack, values: dict[str, Any]
+        self, session: Calls, stack: ExitStack, options: WritingOptions
     ) -> None:
         self._session = session
         self._stack = stack
-        self._values = values
-        self._path = values["output"]
+        self._options = options
+        self._path = options.output
         self._is_split = self._path is not None and not session.targets.is_single
         self._outputs: dict[
             int, tuple[Output, Callable[[ReportedCall], list[str]]]
@@ -64,13 +77,13 @@ class Writers:
     def _to(self, pid: int) -> tuple[Output, Callable[[ReportedCall], list[str]]]:
         if pid not in self._outputs:
             path = f"{self._path}.{pid}" if pid else self._path
-            append = self._values["appends"]
+            append = self._options.appends
             output = self._stack.enter_context(opened(path, append))
             self._outputs[pid] = (output, self._maker(output, pid))
         return self._outputs[pid]
 
     def _maker(self, output: Output, pid: int) -> Callable[[ReportedCall], list[str]]:
-        if self._values["as_json"]:
+        if self._options.as_json:
             return self._documents
         lines = CallLines(self._form(pid), output.style)
         self._lines.append(lines)
@@ -81,15 +94,15 @@ class Writers:
         return [] if document is None else [dumps(document)]
 
     def _form(self, pid: int) -> CallsForm:
-        values = self._values
+        options = self._options
         names = self._session.thread_names
         threads = sum(pid in (0, each) for each, _ in names)
         return CallsForm(
-            times=values["start_time"],
-            durations=not values["no_duration"],
-            indent=values["indent"],
+            times=options.start_time,
+            durations=not options.no_duration,
+            indent=options.indent,
             on_return=bool(self._session.options.slow_ns),
-            by_thread=values["by_thread"],
+            by_thread=options.by_thread,
             column=threads > 1,
             with_pid=not self._is_split and not self._session.targets.is_single,
             names=names,

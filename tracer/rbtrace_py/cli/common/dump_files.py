@@ -7,10 +7,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import click
 
 from rbtrace_py.cli.common.atomic_file import Write, atomic_file
+from rbtrace_py.cli.common.options import AttachOption, YesOption
 from rbtrace_py.cli.common.output import Output, Ticker
 from rbtrace_py.cli.common.per_process import check_words, leaves_out, with_agent
 from rbtrace_py.cli.common.writable import WritableFile, check_writable
@@ -26,6 +28,15 @@ Dump = Callable[[Process, Write], int]
 
 _TOLD_SECONDS = 0.5
 
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DumpFileOptions(AttachOption, YesOption):
+    """Of every command that writes a dump to a file."""
+
+    file: str | None
+    time_limit: float
+
+
 file_option = click.option(
     "-o", "--output", "file", type=WritableFile(), help="Same as FILE."
 )
@@ -36,18 +47,17 @@ def write_dumps(
     what: str,
     targets: Targets,
     words: tuple[str, ...],
-    file: str | None,
-    attaches: bool,
+    options: DumpFileOptions,
     dump: Dump,
 ) -> None:
     """Of each target, into the file that ``words`` or -o name.
 
     name: of the command, what: of that which is dumped
     """
-    check_words(name, targets, words, most=0 if file else 1)
-    file = words[0] if words else file
+    check_words(name, targets, words, most=0 if options.file else 1)
+    file = words[0] if words else options.file
     check_writable(file or f"{name}-{os.getpid()}.json")
-    processes = with_agent(targets, attaches)
+    processes = with_agent(targets, options.attaches)
     if file == "-" and len(processes) > 1:
         raise UsageError(f"standard output takes the {what} of only one process")
     if file == "-" and sys.stdout.isatty():

@@ -29,12 +29,14 @@ from rbtrace_py.session.counting import CountingSession
 from rbtrace_py.session.drive import drive
 from rbtrace_py.session.limits import Limits
 
+Report = Callable[[Result, Style], Iterable[str]]
+
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
     """report: a result's lines for people; hlog: a file for HdrHistogram logs."""
 
-    report: Callable[[Result, Style], Iterable[str]]
+    report: Report
     as_json: bool = False
     output: str | None = None
     hlog: str | None = None

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+from dataclasses import dataclass
 
 import click
 
 from rbtrace_py.cli.common import options as o
-from rbtrace_py.cli.common.grouped_report import Rendering, answer
+from rbtrace_py.cli.common.grouped_report import Rendering, Report, answer
 from rbtrace_py.errors import UsageError
-from rbtrace_py.report.terminal.methods import SORTS, TOP, counts_report, methods_report
+from rbtrace_py.report.terminal.methods import SORTS, TOP
 from rbtrace_py.session.methods.event_source import EventSource, choose
 from rbtrace_py.session.methods.selectors import selectors_of
 from rbtrace_py.session.methods.tables import MethodOptions, Methods
 from rbtrace_py.session.targets.targets import Targets
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SelectingOptions:
+    """``selecting_options``."""
+
+    selectors: tuple[str, ...]
+    c_calls: bool
+
 
 selecting_options = o.chain(
     click.option(
@@ -43,8 +50,23 @@ _via_option = click.option(
     " Ruby's built-in probes.",
 )
 
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SourceOptions(o.EventOptions, o.AttachOption, o.OutputOptions):
+    """Of every command that asks the agent or the probes: ``source_options``, too."""
+
+    via: str
+
+
 source_options = o.chain(_via_option, o.attach_option)
-"""Of every command that asks the agent or the probes."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TableOptions(SourceOptions, o.GroupingOptions, SelectingOptions):
+    """Of those with groups: ``selecting_options`` and ``top_option``, too."""
+
+    top: int
+
 
 top_option = click.option(
     "--top",
@@ -64,30 +86,35 @@ sort_option = click.option(
 
 
 def source_of(
-    command: str, targets: Targets, words: tuple[str, ...], values: dict[str, Any]
+    command: str,
+    targets: Targets,
+    words: tuple[str, ...],
+    options: SourceOptions,
+    selecting: str = "",
+    by: str | None = None,
 ) -> EventSource:
-    """Who answers; ``-m`` alone means the word ``method``, and the agent."""
-    if values.get("selectors") and not {"method", ":method"} & set(words):
-        # With the colon: a user's probe of that name takes no selectors.
-        words = (*words, ":method")
-    attach_first(targets, values)
-    waits = bool(values.get("wait"))
-    selecting = _selecting(words, values)
-    by = values.get("by")
-    return choose(targets, command, words, values["via"], waits, selecting, by)
+    """Who answers; selecting: the option that says which methods, if any."""
+    attach_first(targets, options)
+    via, waits = options.via, options.wait
+    return choose(targets, command, words, via, waits, selecting, by)
 
 
-def _selecting(words: tuple[str, ...], values: dict[str, Any]) -> str:
-    """The option that says which methods; empty if none does."""
-    if values.get("selectors"):
-        return "-m"
+def table_source(
+    command: str, targets: Targets, words: tuple[str, ...], options: TableOptions
+) -> EventSource:
+    """The same; ``-m`` alone means the word ``method``, and the agent."""
     has_methods = bool({"method", ":method"} & set(words))
-    return "--c-calls" if values.get("c_calls") and has_methods else ""
+    selecting = "--c-calls" if options.c_calls and has_methods else ""
+    if options.selectors:
+        selecting = "-m"
+        # With the colon: a user's probe of that name takes no selectors.
+        words = words if has_methods else (*words, ":method")
+    return source_of(command, targets, words, options, selecting, options.by)
 
 
-def attach_first(targets: Targets, values: dict[str, Any]) -> None:
+def attach_first(targets: Targets, options: o.AttachOption) -> None:
     """With ``--attach`` every target has an agent then."""
-    if not values["attaches"]:
+    if not options.attaches:
         return
     if targets.command is not None:
         raise UsageError("--attach works on running processes, not on a command")
@@ -97,56 +124,34 @@ def attach_first(targets: Targets, values: dict[str, Any]) -> None:
     with_agent(targets, attaches=True)
 
 
-def latency(targets: Targets, source: EventSource, values: dict[str, Any]) -> int:
-    """``latency`` of what the hooks time; the exit code."""
-    report = partial(
-        methods_report,
-        unit=values["unit"],
-        sort=values["sort"],
-        top=values["top"],
-        pictures=bool(values["selectors"]),
-    )
-    return _ask("latency", targets, source, values, report)
-
-
-def count(targets: Targets, source: EventSource, values: dict[str, Any]) -> int:
-    """``count`` of what the hooks see; the exit code."""
-    report = partial(counts_report, top=values["top"])
-    return _ask("count", targets, source, values, report)
-
-
-def _ask(
+def ask(
     command: str,
     targets: Targets,
     source: EventSource,
-    values: dict[str, Any],
-    report: Callable[..., Any],
+    options: TableOptions,
+    report: Report,
+    hlog: str | None = None,
 ) -> int:
-    if values["filter_"] is not None:
+    """``command`` of what the hooks see or time; the exit code."""
+    if options.filter_ is not None:
         raise UsageError(
             "the agent's hook does not support --filter",
             "Select methods with -m; group them with --by",
         )
-    by = values["by"]
+    by = options.by
     if by is None and command == "latency" and "method" in source.words:
         by = "method"
-    session = Methods(targets, command, source.words, _options(by, values))
-    rendering = Rendering(
-        report, values["as_json"], values["output"], values.get("hlog")
+    settings = MethodOptions(
+        by=by,
+        select=selectors_of(options.selectors, ()),
+        c_calls=options.c_calls,
+        wait=options.wait,
+        wait_seconds=options.duration,
+        confirm=options.confirm,
     )
-    code = answer(session, o.limits_of(values), rendering)
+    session = Methods(targets, command, source.words, settings)
+    rendering = Rendering(report, options.as_json, options.output, hlog)
+    code = answer(session, options.limits, rendering)
     if session.hint:
         click.echo(f"rbtrace-py: {session.hint}", err=True)
     return code
-
-
-def _options(by: str | None, values: dict[str, Any]) -> MethodOptions:
-    common = o.options_of(values)
-    return MethodOptions(
-        by=by,
-        select=selectors_of(values["selectors"], ()),
-        c_calls=values["c_calls"],
-        wait=common.wait,
-        wait_seconds=common.wait_seconds,
-        confirm=common.confirm,
-    )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import signal
 import sys
 import textwrap
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -23,17 +25,20 @@ from rbtrace_py.report.file_formats import (
 )
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import cut
-from rbtrace_py.rubyvm.saved import LARGEST_FILE, SavedLayout, read_saved
 from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.targets.targets import Targets, parse_pids
 
 if TYPE_CHECKING:
+    from rbtrace_py.rubyvm.saved import SavedLayout
     from rbtrace_py.session.probes.query import ProbeOptions
 
 # What only commands with probes need is imported where it is: it is most of what
 # the others would start up with.
+# Nobody compares options or prints them, and making a class able to takes its time.
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Options = TypeVar("Options")
+Result = TypeVar("Result")
 
 _CMDLINE_COLUMNS = 60
 
@@ -89,6 +94,27 @@ def chain(*decorators: Callable[[Command], Command]) -> Callable[[Command], Comm
     return decorate
 
 
+def typed(
+    options: Callable[..., Options],
+) -> Callable[[Callable[[Options], Result]], Callable[..., Result]]:
+    """Give a command all its options as one object."""
+
+    def decorate(function: Callable[[Options], Result]) -> Callable[..., Result]:
+        return update_wrapper(lambda **given: function(options(**given)), function)
+
+    return decorate
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TargetOptions:
+    """``target_options``, and the words of the command."""
+
+    words: tuple[str, ...]
+    pid_words: tuple[str, ...]
+    ps: str | None
+    subprocesses: bool
+
+
 target_options = chain(
     click.option(
         "-p",
@@ -108,17 +134,6 @@ target_options = chain(
     click.option("--subprocesses", is_flag=True, help="Include child processes."),
 )
 
-event_options = chain(
-    click.option("--by", metavar="ARG", help="Group by an argument, pid or tid."),
-    click.option(
-        "--max-keys",
-        type=click.IntRange(1, 1_000_000),
-        default=1000,
-        show_default=True,
-        help="Groups to keep with --by; the rest is (other).",
-    ),
-)
-
 filter_option = click.option(
     "--filter",
     "filter_",
@@ -130,11 +145,36 @@ wait_option = click.option(
     "--wait", is_flag=True, help="Wait for probes that do not exist yet."
 )
 
+
+@dataclass(frozen=True, eq=False, repr=False)
+class YesOption:
+    """``yes_option``."""
+
+    yes: bool
+
+    @property
+    def confirm(self) -> Callable[[str], bool]:
+        return (lambda text: True) if self.yes else _ask
+
+
 yes_option = click.option(
     "--yes",
     is_flag=True,
     help="Skip confirmation, even for operations that can harm the process.",
 )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LimitOptions:
+    """``limit_options``."""
+
+    duration: float | None
+    count: int | None
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.duration, self.count)
+
 
 limit_options = chain(
     click.option(
@@ -145,6 +185,18 @@ limit_options = chain(
     ),
 )
 
+
+@dataclass(frozen=True, eq=False, repr=False)
+class IntervalOptions(LimitOptions):
+    """``limit_options`` and ``interval_option``."""
+
+    interval: float | None
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.duration, self.count, self.interval)
+
+
 interval_option = click.option(
     "-i",
     "--interval",
@@ -152,8 +204,48 @@ interval_option = click.option(
     help="Print a report every TIME, covering that interval.",
 )
 
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EventOptions(YesOption, LimitOptions):
+    """Of every command that asks probes."""
+
+    filter_: str | None
+    wait: bool
+
+    @property
+    def probe_options(self) -> ProbeOptions:
+        """The sessions' options."""
+        from rbtrace_py.session.probes.query import ProbeOptions
+
+        return ProbeOptions(
+            filter=self.filter_,
+            wait=self.wait,
+            wait_seconds=self.duration,
+            confirm=self.confirm,
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GroupingOptions(EventOptions, IntervalOptions):
+    """``grouping_options``."""
+
+    by: str | None
+    max_keys: int
+
+    @property
+    def probe_options(self) -> ProbeOptions:
+        return replace(super().probe_options, by=self.by, max_keys=self.max_keys)
+
+
 grouping_options = chain(
-    event_options,
+    click.option("--by", metavar="ARG", help="Group by an argument, pid or tid."),
+    click.option(
+        "--max-keys",
+        type=click.IntRange(1, 1_000_000),
+        default=1000,
+        show_default=True,
+        help="Groups to keep with --by; the rest is (other).",
+    ),
     filter_option,
     wait_option,
     yes_option,
@@ -170,8 +262,16 @@ unit_option = click.option(
     help="Time unit.",
 )
 
-pause_option = click.option(
-    "--pause", is_flag=True, help="Pause the target while its stacks are read."
+pause_options = chain(
+    click.option(
+        "--pause", is_flag=True, help="Pause the target while its stacks are read."
+    ),
+    click.option(
+        "--nonblocking",
+        is_flag=True,
+        hidden=True,
+        help="The default; accepted for py-spy and rbspy users.",
+    ),
 )
 
 idle_option = click.option(
@@ -189,14 +289,6 @@ ruby_version_option = click.option(
     help="Use the layout of this Ruby version, whatever the process reports.",
 )
 
-nonblocking_option = click.option(
-    "--nonblocking",
-    is_flag=True,
-    hidden=True,
-    help="The default; accepted for py-spy and rbspy users.",
-)
-
-
 layout_option = click.option(
     "--layout",
     "saved_layout",
@@ -206,25 +298,48 @@ layout_option = click.option(
 )
 
 
-def saved_layout(values: dict[str, Any]) -> SavedLayout | None:
-    """Read the file of --layout; raises UsageError."""
-    path = values["saved_layout"]
-    if path is None:
-        return None
-    try:
-        with open(path, "rb") as file:
-            return read_saved(file.read(LARGEST_FILE + 1), path)
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+@dataclass(frozen=True, eq=False, repr=False)
+class RubyOptions:
+    """``ruby_version_option`` and ``layout_option``."""
+
+    ruby_version: str | None
+    saved_layout: str | None
+
+    def read_layout(self) -> SavedLayout | None:
+        """Read the file of --layout; raises UsageError."""
+        path = self.saved_layout
+        if path is None:
+            return None
+        from rbtrace_py.rubyvm.saved import LARGEST_FILE, read_saved
+
+        try:
+            with open(path, "rb") as file:
+                return read_saved(file.read(LARGEST_FILE + 1), path)
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
 
-def check_nonblocking(values: dict[str, Any]) -> None:
-    if values["nonblocking"] and values["pause"]:
-        raise UsageError("--nonblocking and --pause cannot be combined")
+@dataclass(frozen=True, eq=False, repr=False)
+class StackOptions(RubyOptions):
+    """Of every command that reads stacks: ``pause_options``, too."""
+
+    pause: bool
+    nonblocking: bool
+
+    def check_nonblocking(self) -> None:
+        if self.nonblocking and self.pause:
+            raise UsageError("--nonblocking and --pause cannot be combined")
 
 
 def _is_json(ctx: click.Context, parameter: click.Parameter, value: bool) -> bool:
     return value or is_json_file(ctx.params.get("output"))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class JsonOption:
+    """``json_option``."""
+
+    as_json: bool
 
 
 json_option = click.option(
@@ -249,13 +364,23 @@ def _text_file(
     return value
 
 
-output_option = click.option(
-    "-o",
-    "--output",
-    type=WritableFile(),
-    is_eager=True,  # --json is told by its name
-    callback=_text_file,
-    help=_OUTPUT_HELP,
+@dataclass(frozen=True, eq=False, repr=False)
+class OutputOptions(JsonOption):
+    """``output_options``."""
+
+    output: str | None
+
+
+output_options = chain(
+    json_option,
+    click.option(
+        "-o",
+        "--output",
+        type=WritableFile(),
+        is_eager=True,  # --json is told by its name
+        callback=_text_file,
+        help=_OUTPUT_HELP,
+    ),
 )
 """Of commands that write text or JSON."""
 
@@ -282,6 +407,13 @@ report_output_option = click.option(
     help=_OUTPUT_HELP,
 )
 """Of commands that have --format."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AttachOption:
+    """``attach_option``."""
+
+    attaches: bool
 
 
 attach_option = click.option(
@@ -311,25 +443,6 @@ def time_limit_option(default: float, most: float) -> Callable[[Command], Comman
     )
 
 
-def options_of(values: dict[str, Any]) -> ProbeOptions:
-    """The sessions' options out of a command's."""
-    from rbtrace_py.session.probes.query import ProbeOptions
-
-    return ProbeOptions(
-        by=values.get("by"),
-        filter=values.get("filter_"),
-        max_keys=values.get("max_keys") or 1000,
-        wait=bool(values.get("wait")),
-        wait_seconds=values.get("duration"),
-        confirm=_confirm_always if values.get("yes") else _ask,
-        string_size=values.get("string_size") or 128,
-    )
-
-
-def _confirm_always(text: str) -> bool:
-    return True
-
-
 def _ask(text: str) -> bool:
     """A person's yes on the terminal; without one it is a no."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -351,14 +464,12 @@ def say(text: str) -> None:
     click.echo("\n".join(lines), err=True)
 
 
-def limits_of(values: dict[str, Any]) -> Limits:
-    return Limits(values.get("duration"), values.get("count"), values.get("interval"))
-
-
 def takes(
-    words_metavar: str, may_be_numbers: bool = False
-) -> Callable[[Command], Command]:
-    """Give a command ``targets`` and ``words``: its targets and other words.
+    words_metavar: str, options: Callable[..., Options], may_be_numbers: bool = False
+) -> Callable[
+    [Callable[[Targets, tuple[str, ...], Options], int | None]], Callable[..., int]
+]:
+    """Call a command with its targets, the other words, and its options.
 
     The first word is PID[,PID…] unless --ps or -- COMMAND stands for it.
 
@@ -366,69 +477,68 @@ def takes(
     may_be_numbers: can another word look like a PID?
     """
 
-    def decorate(function: Command) -> Command:
-        decorated: Any = click.pass_context(_with_targets(function, may_be_numbers))
-        decorated = target_options(decorated)
+    def decorate(
+        function: Callable[[Targets, tuple[str, ...], Options], int | None],
+    ) -> Callable[..., int]:
+        def wrapper(
+            words: tuple[str, ...],
+            pid_words: tuple[str, ...],
+            ps: str | None,
+            subprocesses: bool,
+            **given: Any,
+        ) -> int:
+            named = TargetOptions(words, pid_words, ps, subprocesses)
+            with opened_targets(named, may_be_numbers) as (targets, rest):
+                code = function(targets, rest, options(**given))
+                return code or _command_status(targets)
+
         argument = click.argument(
             "words", nargs=-1, metavar=words_metavar, shell_complete=complete_pid
         )
-        return cast(Command, argument(decorated))
+        return argument(target_options(update_wrapper(wrapper, function)))
 
     return decorate
 
 
-takes_target = takes("PID [WORD]...")
-takes_only_target = takes("PID")
-"""Of a command that does not know what to do with other words, and says so."""
-
-
-def _with_targets(function: Command, may_be_numbers: bool) -> Callable[..., Any]:
-    def wrapper(
-        ctx: click.Context,
-        words: tuple[str, ...],
-        pid_words: tuple[str, ...],
-        ps: str | None,
-        subprocesses: bool,
-        **values: Any,
-    ) -> Any:
-        command = (ctx.obj or {}).get("command")
-        given = {"--ps": ps is not None, "--pid": pid_words, "-- COMMAND": command}
-        named = [name for name, value in given.items() if value]
-        if len(named) > 1:
-            raise UsageError(f"{named[0]} and {named[1]} cannot be combined")
-        if words and named and not may_be_numbers and _PIDS.fullmatch(words[0]):
-            other = named[0]
-            raise UsageError(
-                f"{other} already names the target: {words[0]} is one too many",
-                "Name the target once",
-            )
-        if command:
-            targets = Targets.from_command(command, subprocesses)
-        elif ps is not None:
-            targets = Targets.from_pids(_choose(ps, subprocesses), subprocesses)
-        elif pid_words:
-            pids = parse_pids(",".join(pid_words))
-            targets = Targets.from_pids(pids, subprocesses)
+@contextmanager
+def opened_targets(
+    named: TargetOptions, may_be_numbers: bool = False
+) -> Iterator[tuple[Targets, tuple[str, ...]]]:
+    """The targets, and the words that do not name one."""
+    command = (click.get_current_context().obj or {}).get("command")
+    words, ps = named.words, named.ps
+    given = {"--ps": ps is not None, "--pid": named.pid_words, "-- COMMAND": command}
+    names = [name for name, value in given.items() if value]
+    if len(names) > 1:
+        raise UsageError(f"{names[0]} and {names[1]} cannot be combined")
+    if words and names and not may_be_numbers and _PIDS.fullmatch(words[0]):
+        raise UsageError(
+            f"{names[0]} already names the target: {words[0]} is one too many",
+            "Name the target once",
+        )
+    if command:
+        targets = Targets.from_command(command, named.subprocesses)
+    else:
+        if ps is not None:
+            pids = _choose(ps, named.subprocesses)
+        elif named.pid_words:
+            pids = parse_pids(",".join(named.pid_words))
+        elif words:
+            pids, words = parse_pids(words[0]), words[1:]
         else:
-            if not words:
-                raise click.UsageError("missing target: PID, --ps or -- COMMAND")
-            targets = Targets.from_pids(parse_pids(words[0]), subprocesses)
-            words = words[1:]
-        try:
-            code = ctx.invoke(function, targets=targets, words=words, **values)
-            return code or _command_status(targets)
-        except RbtraceError as error:
-            _command_status(targets)
-            if isinstance(error, NoSuchProbe):
-                from rbtrace_py.session.probes.hints import explain
+            raise click.UsageError("missing target: PID, --ps or -- COMMAND")
+        targets = Targets.from_pids(pids, named.subprocesses)
+    try:
+        yield targets, words
+    except RbtraceError as error:
+        _command_status(targets)
+        if isinstance(error, NoSuchProbe):
+            from rbtrace_py.session.probes.hints import explain
 
-                explain(error, targets.processes.values())
-            raise
-        finally:
-            targets.close()
-
-    functools.update_wrapper(wrapper, function)
-    return wrapper
+            explain(error, targets.processes.values())
+        raise
+    finally:
+        targets.close()
 
 
 def _command_status(targets: Targets) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from rbtrace_py.cli.common.options import say
+from rbtrace_py.cli.common.options import AttachOption, OutputOptions, say
 from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.main import show_error
 from rbtrace_py.errors import NoSuchTarget, NotRuby, RbtraceError, UsageError
@@ -18,6 +19,11 @@ from rbtrace_py.session.targets.notes import skipped
 from rbtrace_py.session.targets.targets import Targets
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AgentReportOptions(AttachOption, OutputOptions):
+    """Of every command that ``show``s."""
 
 
 def check_words(
@@ -66,16 +72,16 @@ def leaves_out(targets: Targets, process: Process, error: RbtraceError) -> bool:
 
 def show(
     targets: Targets,
-    values: dict[str, Any],
+    options: AgentReportOptions,
     ask: Callable[[Process], T],
     document: Callable[[int, T], dict[str, Any]],
     lines: Callable[[int, T, Style], Iterable[str]],
 ) -> None:
     """Ask each target, and print what all answered, as ``--json`` and ``-o`` say."""
-    answers = _each(targets, with_agent(targets, values["attaches"]), ask)
-    with opened(values["output"]) as out:
+    answers = _each(targets, with_agent(targets, options.attaches), ask)
+    with opened(options.output) as out:
         for number, (process, answer) in enumerate(answers):
-            if values["as_json"]:
+            if options.as_json:
                 out.lines([dumps(document(process.pid, answer))])
             else:
                 out.lines([""] if number else [])

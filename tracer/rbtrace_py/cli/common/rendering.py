@@ -7,12 +7,14 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, TypeVar
 
 import click
 
 from rbtrace_py.aggregate.idle import without_idle
 from rbtrace_py.aggregate.profile import Profile
+from rbtrace_py.cli.common.options import chain
 from rbtrace_py.cli.common.output import (
     STANDARD_OUTPUT,
     cannot_write,
@@ -22,7 +24,7 @@ from rbtrace_py.cli.common.writable import check_folder
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.report.exchange.rows import Folding
 from rbtrace_py.report.file_formats import format_of_file
-from rbtrace_py.report.formats import FORMATS
+from rbtrace_py.report.formats import FORMATS, Format
 from rbtrace_py.report.sample_query import ReportOptions
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.weights import idle_text
@@ -55,24 +57,64 @@ format_option = click.option(
     help=f"{', '.join(list(FORMATS)[:-1])} or {list(FORMATS)[-1]};"
     " by default from the extension of -o.",
 )
-"""``choose_format`` settles it."""
+"""``settled`` settles it."""
 
 
-def choose_format(values: dict[str, Any], default: str) -> str:
-    """Settle ``--format``: as given, as the name of ``-o`` says, else the default."""
-    chosen = values["format_"] or format_of_file(values["output"]) or default
-    values["format_"] = chosen
-    if chosen in FORMATS and not FORMATS[chosen].is_text and not values["output"]:
+@dataclass(frozen=True, eq=False, repr=False)
+class ReportingOptions:
+    """How a report is to look, and where it goes."""
+
+    format_: str | None
+    lines: bool
+    threads: bool
+    states: bool
+    reverse: bool
+    title: str
+    idle: bool | None
+    output: str | None
+
+    @property
+    def format(self) -> Format:
+        return FORMATS[self.format_ or "summary"]
+
+    @property
+    def is_silent(self) -> bool:
+        """Is nothing said but by the report itself?"""
+        return False
+
+    @property
+    def says_losses(self) -> bool:
+        """Does the report say itself how well it went, where its reader sees it?"""
+        return self.output in (None, "-") and self.format.says_losses
+
+    def of_report(self, stream: BinaryIO) -> ReportOptions:
+        """What a report is asked for; ``stream`` is where its text goes."""
+        folding = Folding(self.lines, self.threads, self.states, self.reverse)
+        # A file holds UTF-8 and no colours.
+        is_screen = stream is _bytes_of(sys.stdout)
+        style = Style.for_stream(sys.stdout) if is_screen else Style()
+        return ReportOptions(folding, self.title, style)
+
+
+Reporting = TypeVar("Reporting", bound=ReportingOptions)
+
+
+def settled(options: Reporting, default: str) -> Reporting:
+    """``--format`` as given, as the name of ``-o`` says, else the default."""
+    chosen = options.format_ or format_of_file(options.output) or default
+    if chosen in FORMATS and not FORMATS[chosen].is_text and not options.output:
         check_folder()
-    return str(chosen)
+    return replace(options, format_=chosen)
 
 
-lines_option = click.option(
-    "--lines", is_flag=True, help="Separate the lines of a method."
-)
-threads_option = click.option("--threads", is_flag=True, help="Separate threads.")
-states_option = click.option(
-    "--states", is_flag=True, help="Separate the states running, waiting and sleeping."
+separate_options = chain(
+    click.option("--lines", is_flag=True, help="Separate the lines of a method."),
+    click.option("--threads", is_flag=True, help="Separate threads."),
+    click.option(
+        "--states",
+        is_flag=True,
+        help="Separate the states running, waiting and sleeping.",
+    ),
 )
 reverse_option = click.option(
     "--reverse", is_flag=True, help="Put the innermost frame first."
@@ -80,24 +122,9 @@ reverse_option = click.option(
 title_option = click.option("--title", default="", help="Title of the report.")
 
 
-def options_of(values: dict[str, Any], stream: BinaryIO | None = None) -> ReportOptions:
-    """What a report is asked for; ``stream`` is where its text goes."""
-    folding = Folding(
-        lines=bool(values.get("lines")),
-        threads=bool(values.get("threads")),
-        states=bool(values.get("states")),
-        reverse=bool(values.get("reverse")),
-    )
-    # A file holds UTF-8 and no colours.
-    is_screen = stream is not None and stream is _bytes_of(sys.stdout)
-    style = Style.for_stream(sys.stdout) if is_screen else Style()
-    return ReportOptions(folding, values.get("title") or "", style)
-
-
 def render(
     profile: Profile,
-    name: str,
-    values: dict[str, Any],
+    options: ReportingOptions,
     stem: str,
     inputs: Iterable[str] = (),
     append: bool = False,
@@ -108,21 +135,15 @@ def render(
     inputs: files that must not be written over
     append: keep what is in the file
     """
-    chosen = FORMATS[name]
-    if not values.get("idle"):
+    chosen = options.format
+    if not options.idle:
         profile = without_idle(profile)
     own_name = "" if chosen.is_text else stem + chosen.extension
-    with destination(values.get("output"), own_name, inputs, append) as file:
-        chosen.render(profile, options_of(values, file), file)
+    with destination(options.output, own_name, inputs, append) as file:
+        chosen.render(profile, options.of_report(file), file)
     left_out = profile.counts.statistics.idle
-    if left_out and not (values.get("silent") or says_losses(values)):
+    if left_out and not (options.is_silent or options.says_losses):
         click.echo(f"rbtrace-py: {idle_text(left_out)}", err=True)
-
-
-def says_losses(values: dict[str, Any]) -> bool:
-    """Does the report say itself how well it went, where its reader sees it?"""
-    is_shown = values.get("output") in (None, "-")
-    return is_shown and FORMATS[values["format_"] or "summary"].says_losses
 
 
 @contextmanager

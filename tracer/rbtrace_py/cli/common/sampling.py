@@ -6,7 +6,8 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import click
 
@@ -22,13 +23,43 @@ from rbtrace_py.report.terminal.weights import (
     statistics_lines,
 )
 from rbtrace_py.session.drive import drive
-from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.stacks.ruby_process import SamplingMode
 from rbtrace_py.session.stacks.sampling import MAX_RATE, Add, Sampling, SamplingOptions
 from rbtrace_py.session.stacks.sampling_passes import SamplingPasses
 from rbtrace_py.session.targets.targets import Targets
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Command = TypeVar("Command", bound=Callable[..., object])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SampleOptions(o.StackOptions, o.LimitOptions):
+    """``sampling_options``, and limits."""
+
+    rate: float
+    mode: str
+    gil: bool
+    idle: bool | None
+
+    @property
+    def is_silent(self) -> bool:
+        """Is nothing said but by the report itself?"""
+        return True
+
+    @property
+    def settings(self) -> SamplingOptions:
+        self.check_nonblocking()
+        return SamplingOptions(
+            rate=self.rate,
+            mode=SamplingMode(self.mode),
+            idle=self.idle is not False,
+            pause=self.pause,
+            ruby_version=self.ruby_version,
+            saved=self.read_layout(),
+            wait_seconds=self.duration,
+        )
+
+
+Sampled = TypeVar("Sampled", bound=SampleOptions)
 
 
 def sampling_options(mode: str) -> Callable[[Command], Command]:
@@ -52,11 +83,22 @@ def sampling_options(mode: str) -> Callable[[Command], Command]:
         ),
         click.option("--gil", is_flag=True, hidden=True, help="py-spy's --mode gvl."),
         o.idle_option,
-        o.pause_option,
-        o.nonblocking_option,
+        o.pause_options,
         o.ruby_version_option,
         o.layout_option,
     )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LossOptions(SampleOptions):
+    """``loss_options``, too."""
+
+    max_loss: float
+    silent: bool
+
+    @property
+    def is_silent(self) -> bool:
+        return self.silent
 
 
 loss_options = o.chain(
@@ -72,35 +114,23 @@ loss_options = o.chain(
 )
 
 
-def settle_mode(values: dict[str, Any]) -> None:
-    """Let ``--idle`` and ``--gil`` mean a mode, as they do in py-spy."""
+def settled(options: Sampled) -> Sampled:
+    """``--idle`` and ``--gil`` mean a mode, as they do in py-spy."""
     source = click.get_current_context().get_parameter_source("mode")
     is_given = source is not click.core.ParameterSource.DEFAULT
-    meant = "gvl" if values["gil"] else "wall" if values["idle"] else values["mode"]
-    option = "--gil" if values["gil"] else "--idle"
-    if (values["gil"] and values["idle"]) or (is_given and meant != values["mode"]):
-        other = "--idle" if not is_given else f"--mode {values['mode']}"
+    gil, idle, mode = options.gil, options.idle, options.mode
+    meant = "gvl" if gil else "wall" if idle else mode
+    if (gil and idle) or (is_given and meant != mode):
+        option = "--gil" if gil else "--idle"
+        other = "--idle" if not is_given else f"--mode {mode}"
         raise UsageError(f"{option} and {other} cannot be combined")
-    values["mode"] = meant
-
-
-def options_of(values: dict[str, Any]) -> SamplingOptions:
-    o.check_nonblocking(values)
-    return SamplingOptions(
-        rate=values["rate"],
-        mode=SamplingMode(values["mode"]),
-        idle=values["idle"] is not False,
-        pause=values["pause"],
-        ruby_version=values["ruby_version"],
-        saved=o.saved_layout(values),
-        wait_seconds=values.get("duration"),
-    )
+    return replace(options, mode=meant)
 
 
 def sample(
     stack: ExitStack,
     targets: Targets,
-    values: dict[str, Any],
+    options: SampleOptions,
     sink: Callable[[Sampling], Add],
     on_interval: Callable[[], None] = lambda: None,
     goes_on: Callable[[], bool] = lambda: True,
@@ -113,16 +143,15 @@ def sample(
     at_end: is called before anything is said of how it went
     """
     stop = stack.enter_context(Stop())
-    sampling = Sampling(targets, options_of(values))
-    ticker = _ticker(targets, values)
+    sampling = Sampling(targets, options.settings)
+    ticker = _ticker(targets, options)
     sampling.stop, sampling.on_wait = stop.is_asked, ticker
     stack.enter_context(sampling)
     add = sink(sampling)
-    if not values["silent"]:
+    if not options.is_silent:
         warn(sampling)
     attached(sampling)
     said = len(sampling.notes)
-    limits = Limits(values.get("duration"), values.get("count"), values.get("interval"))
 
     def tick(seconds: float) -> None:
         ticker.say(f"{where(targets)}: {progress(sampling.statistics)}", seconds)
@@ -133,7 +162,8 @@ def sample(
         ticker.clear()
         on_interval()
 
-    drive(SamplingPasses(sampling, add), limits, stop.is_asked, tick, interval)
+    passes = SamplingPasses(sampling, add)
+    drive(passes, options.limits, stop.is_asked, tick, interval)
     ticker.end()
     at_end()
     for note in sampling.notes[said:]:
@@ -141,9 +171,9 @@ def sample(
     return sampling
 
 
-def _ticker(targets: Targets, values: dict[str, Any]) -> Ticker:
+def _ticker(targets: Targets, options: SampleOptions) -> Ticker:
     ticker = Ticker(f"waiting for Ruby in {where(targets)}", "stops", quiet=0.3)
-    if values["silent"] or targets.command is not None:
+    if options.is_silent or targets.command is not None:
         ticker.mute()
     return ticker
 
@@ -158,7 +188,7 @@ def warn(sampling: Sampling) -> None:
 
 def report(
     sampling: Sampling,
-    values: dict[str, Any],
+    options: LossOptions,
     render: Callable[[], None],
     is_said: bool,
 ) -> int:
@@ -169,16 +199,16 @@ def report(
     try:
         render()
     except BrokenPipeError:
-        sum_up(sampling, values)
+        sum_up(sampling, options)
         raise
-    return sum_up(sampling, values, is_said)
+    return sum_up(sampling, options, is_said)
 
 
-def sum_up(sampling: Sampling, values: dict[str, Any], is_said: bool = False) -> int:
+def sum_up(sampling: Sampling, options: LossOptions, is_said: bool = False) -> int:
     """Say how well it went, unless the report ``is_said`` to; the exit code."""
-    if not values["silent"]:
+    if not options.silent:
         tell(sampling, is_said)
-    too_much = 100 * sampling.statistics.loss > values["max_loss"]
+    too_much = 100 * sampling.statistics.loss > options.max_loss
     return TOO_MUCH_LOST if too_much else 0
 
 
