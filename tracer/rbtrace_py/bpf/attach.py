@@ -1,6 +1,6 @@
 """Programs put on sites of files.
 
-One ``uprobe_multi`` link a file where the kernel has it (6.6): hundreds of
+One ``uprobe_multi`` link a file where the kernel has it (6.10): hundreds of
 sites come and go in milliseconds. Else a perf uprobe a site, whose detaching
 takes the kernel about a tenth of a second each. Either is a descriptor: when
 the tracer dies, the kernel takes the site, and the semaphore it counted up,
@@ -102,7 +102,7 @@ class UprobeMulti:
 
 
 class PerfUprobes:
-    """Attaches a perf uprobe a site; works on kernels before 6.6."""
+    """Attaches a perf uprobe a site; works on kernels before 6.10."""
 
     name = "perf uprobes"
     slow_to_detach = True
@@ -198,7 +198,7 @@ def choose_attacher() -> Attacher:
 def has_uprobe_multi() -> bool:
     """Does this kernel have uprobe_multi, and does it filter by process?
 
-    Before Linux 6.10 it took a pid for that of one thread. Then the kernel is
+    Linux 6.6 to 6.9 take a pid for that of one thread. From 6.10 on the kernel is
     asked to make a link that can only be refused.
 
     With no program it says EBADF before anything else, so a program of two

@@ -105,7 +105,7 @@ def _bpf_features(kernel: Kernel, capabilities: frozenset[str]) -> Iterator[Chec
 _FEATURES = {
     "uprobe_multi": (
         CheckStatus.WARN,
-        "single uprobes: detaching takes about 0.1 s per probe; Linux 6.6 and"
+        "single uprobes: detaching takes about 0.1 s per probe; Linux 6.10 and"
         " newer are fast",
     ),
 }
