@@ -6,7 +6,7 @@ import pytest
 
 from rbtrace_py.errors import FilterError
 from rbtrace_py.model.probes import Operand, OperandType
-from rbtrace_py.session.probes.filters import parse_filter
+from rbtrace_py.session.probes.filters import parse_filter, time_notes
 
 OPERANDS: dict[str, OperandType | Operand] = {
     "id": OperandType.INTEGER,
@@ -62,12 +62,15 @@ WRONG = [
     ("duration_ns > ▼0.5ns", "not a whole number of nanoseconds"),
     ("duration_ns > ▼1e-4000s", "not a whole number of nanoseconds"),
     ("duration_ns > ▼1e4000s", "out of range for a signed 64-bit number"),
+    ("duration > ▼15", "a time has a unit: 15ms, 2s"),
+    ("▼15 > duration", "a time has a unit: 15ms, 2s"),
+    ("duration == ▼'1'", "duration_ns is an Integer"),
     ("id == ▼'1'", "id is an Integer"),
     ("ratio == ▼'1'", "ratio is a Float"),
     ("ok == ▼1", "ok is a boolean"),
     ("id == ▼true", "id is an Integer"),
-    ("sku == ▼1", "sku is a text"),
-    ("sku == ▼true", "sku is a text"),
+    ("sku == ▼1", "sku is a String"),
+    ("sku == ▼true", "sku is a String"),
     ("arg0 == ▼'a'", "arg0 is an unsigned number"),
     ("arg1 == ▼'a'", "arg1 is a number"),
     ("sku ▼< 'a'", "strings can only be compared with '==', '!=' or '^='"),
@@ -120,3 +123,25 @@ def test_nesting_is_refused_where_it_gets_too_deep(text: str, position: int) -> 
         parse_filter(text, OPERANDS)
     assert str(caught.value) == "nested deeper than 32"
     assert caught.value.position == position
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("id > 1 and duration_ns > 15", "duration_ns > 15"),
+        ("15 <= duration_ns", "duration_ns >= 15"),
+        ("duration_ns > 1.5", "duration_ns > 1.5"),
+    ],
+)
+def test_a_time_that_is_too_short_to_be_meant(text: str, note: str) -> None:
+    (found,) = time_notes(text)
+    short = note.replace("_ns", "") + "ms"
+    assert found == f"{note} is in nanoseconds; milliseconds are {short}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["duration_ns > 15ms", "duration > 15ms", "duration_ns > 20_000", "id > 15", "ok"],
+)
+def test_a_time_that_is_meant(text: str) -> None:
+    assert time_notes(text) == []

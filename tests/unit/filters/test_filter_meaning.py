@@ -62,6 +62,7 @@ def passes(text: str, values: dict[str, Value] = VALUES) -> bool:
         "ratio == 0.25 and ratio < 1 and ratio > -.5 and ratio <= 25e-2",
         "ok and ok == true and ok != false and not ok == false",
         "duration_ns == 5ms and duration_ns == 5000us and duration_ns < 0.1s",
+        "duration == 5ms and duration > 4_999_999ns and 1s > duration",
         "duration_ns == 5000µs and duration_ns > 4_999_999ns",
         "arg0 == 0xffffffffffffffff and arg0 > 1 and arg1 < -2",
         "pid == 100 and tid > 100",

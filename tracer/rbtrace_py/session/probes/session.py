@@ -22,7 +22,7 @@ from rbtrace_py.linux.process import Process
 from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes import method_probe_arming, select
 from rbtrace_py.session.probes.engine import AttachRequest, Engine, TrackedPids
-from rbtrace_py.session.probes.filters import check_syntax
+from rbtrace_py.session.probes.filters import check_syntax, time_notes
 from rbtrace_py.session.probes.query import NoOperand, ProbeOptions, ProbeQuery, unique
 from rbtrace_py.session.probes.slots import DURATION_NAME
 from rbtrace_py.session.probes.watcher import Watcher
@@ -127,6 +127,8 @@ class ProbeSession(Starting, ProbeQuery):
 
     def _note(self, attacher: Attacher) -> None:
         """What a user should know before the answer comes."""
+        if self.options.filter is not None:
+            self.notes += time_notes(self.options.filter)
         if attacher.slow_to_detach:
             self.notes.append(
                 "without uprobe_multi (Linux 6.10) detaching takes about 0.1 s per site"

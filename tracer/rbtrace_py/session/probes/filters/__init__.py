@@ -5,6 +5,8 @@ kernel evaluates for each event.
 
 An operand is compared with a constant; ``==  !=  <  <=  >  >=`` and, for texts,
 ``^=`` (begins with). ``and``, ``or``, ``not`` and parentheses join comparisons.
+An operand whose name ends in ``_ns`` is a time: ``duration > 15ms`` says the same as
+``duration_ns > 15_000_000``.
 nil is equal to ``nil`` and to nothing else, and every other comparison with it
 is false, ``!=`` too. NaN is as in Ruby: unequal to everything.
 
@@ -23,6 +25,7 @@ from rbtrace_py.session.probes.filters.parser import (
     PSEUDO_OPERANDS,
     check_syntax,
     parse_filter,
+    time_notes,
 )
 from rbtrace_py.session.probes.filters.tree import (
     And,
@@ -48,4 +51,5 @@ __all__ = [
     "evaluate",
     "float_order",
     "parse_filter",
+    "time_notes",
 ]

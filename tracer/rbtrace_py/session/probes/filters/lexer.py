@@ -24,7 +24,10 @@ class Word(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """``text`` is the canonical spelling of a sign; ``value`` what a literal is."""
+    """``text`` is the canonical spelling of a sign; ``value`` what a literal is.
+
+    is_time: a number with a unit, or a name that stands for one with ``_ns``
+    """
 
     word: Word
     text: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from rbtrace_py.errors import FilterError
 from rbtrace_py.model.probes import Operand, OperandType
@@ -23,6 +24,9 @@ MAX_COMPARISONS = 64
 PSEUDO_OPERANDS = ("pid", "tid")
 """What every event has; an operand of the same name goes before them."""
 
+_UNLIKELY_NANOSECONDS = 10_000
+"""Spans that are shorter than this are not what anyone looks for."""
+
 _WORDS = ("and", "or", "not", "true", "false", "nil")
 _OPERATORS = ("==", "!=", "<", "<=", ">", ">=", "^=")
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -42,6 +46,27 @@ def parse_filter(text: str, operands: Mapping[str, OperandType | Operand]) -> Fi
 def check_syntax(text: str) -> None:
     """Raise the FilterError that ``text`` is whatever operands there are."""
     _SyntaxParser(_bounded(text), {}).parse()
+
+
+def time_notes(text: str) -> list[str]:
+    """What to say of times that have no unit and are too short to be meant so."""
+    notes = []
+    tokens = Lexer(text).tokens()
+    for left, sign, right in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        op = sign.text
+        if op not in _OPERATORS:
+            continue
+        name, literal = left, right
+        if not _is_name(left):
+            name, literal, op = right, left, _MIRRORED.get(op, op)
+        if literal.is_time or not name.text.endswith("_ns"):
+            continue
+        number = literal.value
+        if isinstance(number, int | float) and 0 < number < _UNLIKELY_NANOSECONDS:
+            meant = f"{name.text.removesuffix('_ns')} {op} {literal.text}ms"
+            written = f"{name.text} {op} {literal.text}"
+            notes.append(f"{written} is in nanoseconds; milliseconds are {meant}")
+    return notes
 
 
 def _bounded(text: str) -> str:
@@ -161,9 +186,13 @@ class _Parser:
         token = self._next
         if token.word in (Word.SIGN, Word.END) or token.text in ("and", "or", "not"):
             raise self._fail("expected a name or a constant", token)
-        if _is_name(token):
-            self._kind(token)
-        return self._take()
+        self._take()
+        if not _is_name(token):
+            return token
+        if token.text not in self._kinds and f"{token.text}_ns" in self._kinds:
+            return replace(token, text=f"{token.text}_ns", is_time=True)
+        self._kind(token)
+        return token
 
     def _alone(self, token: Token) -> Comparison:
         if not _is_name(token):
@@ -227,6 +256,8 @@ class _Parser:
             if kind is not Kind.TEXT:
                 raise self._mismatch(name, kind, literal)
             return literal.value
+        if name.is_time and not literal.is_time:
+            raise self._fail("a time has a unit: 15ms, 2s", literal)
         if literal.is_time and not name.text.endswith("_ns"):
             raise self._fail("only names that end in _ns are times", literal)
         if kind is Kind.FLOAT:

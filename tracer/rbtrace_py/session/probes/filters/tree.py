@@ -14,7 +14,7 @@ class Kind(Enum):
     SIGNED = "an Integer"
     FLOAT = "a Float"
     BOOL = "a boolean"
-    TEXT = "a text"
+    TEXT = "a String"
     RAW_SIGNED = "a number"
     RAW_UNSIGNED = "an unsigned number"
 
