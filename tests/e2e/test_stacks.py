@@ -6,9 +6,11 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from terminal import Terminal
 
 from commands import run
 from processes import TARGETS, Target
@@ -64,6 +66,16 @@ def test_threads_that_stand_still_give_exactly_their_stacks(still: Target) -> No
         f"[sleeping];{NAPPING}": 10,
         f"[sleeping];{WATCHING}": 10,
     }
+
+
+def test_a_terminal_gets_a_summary(still: Target) -> None:
+    with closing(Terminal("stacks", still.pid, "--mode", "wall", "-n", 30)) as seen:
+        said, code = seen.finish()
+    assert (code, "% self  % total  name" in said) == (0, True), said
+    assert ";" not in said.partition("% self")[2]
+    words = ("stacks", still.pid, "--mode", "wall", "-n", 30, "--format", "folded")
+    with closing(Terminal(*words)) as seen:
+        assert f";{NAPPING} 10" in seen.finish()[0].replace("\r\n", "")
 
 
 def test_threads_are_told_apart(still: Target) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -54,22 +55,23 @@ class _Options(FoldingOptions):
 @o.yes_option
 @o.report_output_option
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
-    """Sample the Ruby stacks of a running process and print them, folded.
+    """Sample the Ruby stacks of a running process.
 
     Sampling needs no gem and no BPF: memory is read without pausing the process.
-    Ctrl-C stops and prints the result. --count counts samples. Without --format,
-    the extension of the output file selects the format: .svg is a flame graph,
-    .json speedscope, .pb.gz and .pprof pprof, .callgrind callgrind, .folded and
-    .txt folded, .rbrec a recording. Flame graphs, speedscope, pprof and callgrind
-    go to a file unless -o names one (- is standard output).
+    Ctrl-C stops and prints the result: a summary on a terminal, else folded stacks.
+    --count counts samples. Without --format, the extension of the output file
+    selects the format: .svg is a flame graph, .json speedscope, .pb.gz and .pprof
+    pprof, .callgrind callgrind, .folded and .txt folded, .rbrec a recording. Flame
+    graphs, speedscope, pprof and callgrind go to a file unless -o names one (- is
+    standard output).
 
     --calls asks the agent in the process for every entry and return instead: call
     trees with exact counts and times, in the same formats.
 
     \b
     Examples:
-      rbtrace-py stacks 1234                        on Ctrl-C: a line per stack
-      rbtrace-py stacks 1234 -d 10 --format summary
+      rbtrace-py stacks 1234                        on Ctrl-C: a summary
+      rbtrace-py stacks 1234 -d 10 > stacks.txt     folded: a line per stack
       rbtrace-py stacks 1234 --mode wall --threads --no-idle
       rbtrace-py stacks 1234 -d 30 -o shop.svg      a flame graph
       rbtrace-py stacks --subprocesses --ps '^puma [0-9]' -d 10
@@ -80,7 +82,8 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
         raise UsageError(
             f"too many arguments: {words[0]!r}", "See --format for report formats"
         )
-    options = r.settled(s.settled(options), "folded")
+    default = "summary" if sys.stdout.isatty() and not options.output else "folded"
+    options = r.settled(s.settled(options), default)
     is_recording = options.format_ == RECORDING
     if is_recording and (options.calls or options.interval):
         raise UsageError(
