@@ -60,7 +60,7 @@ def test_there_may_be_room(room: Any) -> None:
     assert "writes the dump" in check(collects=True, is_confirmed=True)
 
 
-@pytest.mark.parametrize("is_agreed", [False, True])
+@pytest.mark.parametrize("is_confirmed", [False, True])
 def test_there_is_none(is_confirmed: bool, room: Any) -> None:
     room(LEAST - 1)
     text = check(is_confirmed=is_confirmed)
