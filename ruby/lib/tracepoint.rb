@@ -144,7 +144,8 @@ module Tracepoint
     def method_missing(name, *)
       return super unless TracePoint.respond_to?(name)
 
-      raise NoMethodError.new("Tracepoint (USDT probes) has no method '#{name}': Ruby's own class is TracePoint", name)
+      message = "Tracepoint (USDT probes) has no method '#{name}': Ruby's own class is TracePoint"
+      raise NoMethodError.new(message, name, receiver: self)
     end
 
     def respond_to_missing?(*)

@@ -16,7 +16,7 @@ class CoreTracePointTest < Minitest::Test
     %i[new trace].each do |name|
       error = assert_raises(NoMethodError) { Tracepoint.public_send(name, :call) {} }
       assert_match(/no method '#{name}': Ruby's own class is TracePoint/, error.message)
-      assert_equal name, error.name
+      assert_equal [name, Tracepoint], [error.name, error.receiver]
       refute_respond_to Tracepoint, name
     end
     assert_match(/undefined method [`']nothing'/, assert_raises(NoMethodError) { Tracepoint.nothing }.message)

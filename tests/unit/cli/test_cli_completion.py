@@ -38,6 +38,7 @@ def test_the_shell_accepts_its_script(shell: str, check: str, say: Callable) -> 
 def test_bash_completes_commands(complete: Complete) -> None:
     assert complete("bash", "rbtrace-py ", 1) == [f"plain,{name}" for name in COMMANDS]
     assert complete("bash", "rbtrace-py lat", 1) == ["plain,latency"]
+    assert "plain,--help" in complete("bash", "rbtrace-py latncy --", 2)
 
 
 def test_bash_completes_options_and_their_values(complete: Complete) -> None:

@@ -38,6 +38,7 @@ PID = str(os.getpid())
         (("count", PID, "x", "-n", "0"), "0 is not in the range"),
         (("count", PID, "x", "-n", "many"), "'many' is not a valid integer"),
         (("count", PID, "x", "-d", "soon"), "'soon' is not a time"),
+        (("count", PID, "x", "-d", "1. 5"), "'1. 5' is not a time"),
         (("count", PID, "x", "-i", "0"), "a time must be greater than 0"),
         (("latency", PID, "x", "--unit", "fortnight"), "'fortnight' is not one of"),
         (("latency", PID, "x", "--hlog", "/"), "is a directory"),

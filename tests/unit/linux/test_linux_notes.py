@@ -20,7 +20,7 @@ from elfmaker import (
 
 from rbtrace_py.errors import BadElf
 from rbtrace_py.linux.elf.notes import (
-    Notes,
+    ElfNotes,
     StapsdtNote,
     image_signature,
     parse_image_note,
@@ -33,11 +33,11 @@ OpenBytes = Callable[[bytes], int]
 
 
 @pytest.fixture
-def read(open_bytes: OpenBytes) -> Callable[[Elf], Notes]:
+def read(open_bytes: OpenBytes) -> Callable[[Elf], ElfNotes]:
     return lambda made: read_notes(ElfFile(open_bytes(made.build())))
 
 
-Read = Callable[[Elf], Notes]
+Read = Callable[[Elf], ElfNotes]
 
 
 def test_a_site(read: Read) -> None:

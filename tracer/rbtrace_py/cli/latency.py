@@ -49,8 +49,9 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
 
     The agent's hook inside the process times method and gc: every call of a Ruby
     method, with recursion and exceptions, as a table of calls, total, self and
-    percentiles (--by method, class or pid). The process must have loaded the agent.
-    Your own probes take precedence; `:gc` always means the built-in.
+    percentiles (--by method, class or pid). Without the agent, gc comes from Ruby's
+    built-in probes, if it has them. Your own probes take precedence; `:gc` always
+    means the built-in.
 
     \b
     Examples:

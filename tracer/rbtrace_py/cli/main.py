@@ -7,6 +7,7 @@ import errno
 import importlib
 import io
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -115,7 +116,8 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
+        is_known = args[0] in COMMANDS or args[0].startswith("-")
+        if not is_known and not ctx.resilient_parsing:
             raise _no_such_command(args[0])
         name, command, rest = super().resolve_command(ctx, args)
         if name in WITHOUT_TARGET and (ctx.obj or {}).get("command"):
@@ -271,10 +273,15 @@ def _of_system(error: OSError) -> RbtraceError:
     return RbtraceError(f"{place}{error.strerror or error}")
 
 
+_SECOND_SENTENCE = re.compile(r"\. (?=Did you mean|Choose from|\()")
+"""Of click's, not of a user's words in the first one."""
+
+
 def _of_click(error: click.ClickException) -> RbtraceError:
     """As our own errors are: what is wrong in a line, then what to do."""
     message = " ".join(error.format_message().split())
-    what, _, rest = message.removesuffix(".").partition(". ")
+    what, *more = _SECOND_SENTENCE.split(message.removesuffix("."), maxsplit=1)
+    rest = " ".join(more)
     what = what[:1].lower() + what[1:]
     if not isinstance(error, click.UsageError):
         return RbtraceError(what, rest)

@@ -17,7 +17,7 @@ from rbtrace_py.linux.binaries import (
 )
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.elf import notes as elf_notes
-from rbtrace_py.linux.elf.notes import ImageNote, Notes, StapsdtNote, image_signature
+from rbtrace_py.linux.elf.notes import ElfNotes, ImageNote, StapsdtNote, image_signature
 from rbtrace_py.linux.elf.operands import parse_operands
 from rbtrace_py.linux.elf.reader import Budget, ElfFile, pread
 from rbtrace_py.linux.maps import mappings
@@ -156,7 +156,7 @@ def probes_of_file(elf: ElfFile, binary: Binary) -> tuple[list[Probe], list[Prob
     return probes, list(_problems(binary, found))
 
 
-def _problems(binary: Binary, found: Notes) -> Iterator[Problem]:
+def _problems(binary: Binary, found: ElfNotes) -> Iterator[Problem]:
     if found.malformed:
         yield Problem(binary.path, f"{found.malformed} malformed notes")
     if found.truncated:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
@@ -17,13 +18,16 @@ class Session(Protocol):
     """What ``drive`` needs of a session that was entered, whatever it looks at."""
 
     @property
+    @abstractmethod
     def is_over(self) -> bool:
         """Have all targets ended?"""
 
     @property
+    @abstractmethod
     def seen(self) -> int:
         """How much there is so far of what ``Limits.count`` limits."""
 
+    @abstractmethod
     def advance(self, until: float, most: int | None) -> None:
         """Work, or wait for work, until a time of the monotonic clock, in seconds.
 
@@ -31,9 +35,11 @@ class Session(Protocol):
         EARLY_SECONDS before ``until``.
         """
 
+    @abstractmethod
     def refresh(self) -> None:
         """Keep up with what comes and goes; about every REFRESH_SECONDS."""
 
+    @abstractmethod
     def finish(self) -> None:
         """Stop. What was seen can still be read."""
 

@@ -1,7 +1,7 @@
 """USDT probes as ELF notes tell of them: ``stapsdt``'s and the gem's own.
 
 The first is systemtap's (``sys/sdt.h``), the second is described in
-docs/probes.md. Notes that make no sense are passed over and counted.
+docs/probes.md. ElfNotes that make no sense are passed over and counted.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ImageNote:
 
 
 @dataclass(slots=True)
-class Notes:
+class ElfNotes:
     """All notes of one file; ``images`` by pc, ``malformed`` how many were not."""
 
     is_image: bool = False
@@ -69,7 +69,7 @@ class Notes:
     truncated: bool = False
 
 
-def read_notes(elf: ElfFile) -> Notes:
+def read_notes(elf: ElfFile) -> ElfNotes:
     """Read both kinds of notes; raises BadElf if a section of them lies.
 
     Ends with ``truncated`` where the file's budget does.
@@ -77,7 +77,7 @@ def read_notes(elf: ElfFile) -> Notes:
     The gem appends its own note first, so the others' sections are read first:
     then each ``stapsdt`` note that was seen has its companion.
     """
-    notes = Notes(is_image=bool(elf.named(IMAGE_SECTION)))
+    notes = ElfNotes(is_image=bool(elf.named(IMAGE_SECTION)))
     shift = _Prelink(elf)
     for owner, kind, body in _all_notes(elf, STAPSDT_SECTION, notes):
         if owner == b"stapsdt" and kind == _STAPSDT_TYPE:
@@ -106,7 +106,7 @@ def signature_of(elf: ElfFile) -> tuple[int, int]:
 
 
 def _all_notes(
-    elf: ElfFile, name: bytes, notes: Notes
+    elf: ElfFile, name: bytes, notes: ElfNotes
 ) -> Iterator[tuple[bytes, int, bytes]]:
     budget = elf.budget
     for section in elf.named(name):
@@ -128,7 +128,7 @@ def _section_bytes(elf: ElfFile, section: Section, budget: int) -> tuple[bytes, 
     return data, current.type == SHT_NOBITS or len(data) == current.size
 
 
-def iterate(data: bytes, notes: Notes) -> Iterator[tuple[bytes, int, bytes]]:
+def iterate(data: bytes, notes: ElfNotes) -> Iterator[tuple[bytes, int, bytes]]:
     """Yield owner, type and description of the notes in a section's bytes.
 
     Names and descriptions are padded to 4 bytes (``Elf64_Nhdr``; GNU's tools and
@@ -169,7 +169,7 @@ class _Prelink:
         return (address + self._base - base) & _WORD
 
 
-def _keep_site(elf: ElfFile, shift: _Prelink, body: bytes, notes: Notes) -> None:
+def _keep_site(elf: ElfFile, shift: _Prelink, body: bytes, notes: ElfNotes) -> None:
     note = _site(elf, shift, body)
     if note is None:
         notes.malformed += 1
@@ -213,7 +213,7 @@ def _semaphore_offset(elf: ElfFile, address: int, semaphore: int) -> int | None:
     return elf.file_offset(address, PF_W) or None
 
 
-def _keep_image(body: bytes, notes: Notes) -> None:
+def _keep_image(body: bytes, notes: ElfNotes) -> None:
     try:
         note = parse_image_note(body)
     except BadElf:

@@ -78,7 +78,7 @@ def detach(
 ) -> Detached:
     """Take the agent in ``process`` out of service.
 
-    is_agreed: also where that ends another tracer's work
+    is_confirmed: also where that ends another tracer's work
     Raises NoAgent, InUse, BrokenAgent, NotPermitted, NoSuchTarget.
     """
     deadline = time.monotonic() + limit

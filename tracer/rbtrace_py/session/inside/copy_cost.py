@@ -54,7 +54,7 @@ def copy_cost(process: Process) -> CopyCost:
 def check_room(process: Process, collects: bool, is_confirmed: bool, say: Say) -> None:
     """Say what a copy can cost; raises NoRoom if that is not there.
 
-    collects: it collects garbage, which writes to all of it; is_agreed: only if the
+    collects: it collects garbage, which writes to all of it; is_confirmed: only if the
     process itself is in danger.
     """
     cost = copy_cost(process)

@@ -55,7 +55,7 @@ class CallsOptions:
     """What is to be seen.
 
     slow_ns: only calls that take at least so long; cpu: of the thread's CPU time
-    agree: asked before something irreversible is done
+    confirm: asked before something irreversible is done
     wait: for an agent that is not there yet, and wait_seconds: for how long
     seconds: that arming may take
     ring_records: room of each stack for events, a power of two

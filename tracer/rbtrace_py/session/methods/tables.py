@@ -62,7 +62,7 @@ class MethodOptions:
     select: of which methods; none: of every one
     c_calls: methods written in C too; the process stays slower afterwards
     wait: for an agent that is not there yet, and wait_seconds: for how long
-    agree: asked before something irreversible is done, with what it is
+    confirm: asked before something irreversible is done, with what it is
     """
 
     by: str | None = None
@@ -222,10 +222,11 @@ class Methods(CountingSession):
         return not is_live and self.targets.ours_has_ended
 
     def wait(self, seconds: float) -> None:
-        """Until an agent has something to say, or so long."""
+        """Until an agent has something to say, which is heard at once, or so long."""
         live = [hook for hook in self._hooks if hook.is_live]
         if live:
-            readable(live, seconds)
+            if readable(live, seconds):
+                self.refresh()
         else:
             time.sleep(min(seconds, _RETRY_SECONDS))
 

@@ -58,8 +58,8 @@ def is_silent(probe: Probe) -> bool:
 class MethodProbeArming(Closing):
     """The TracePoints in a set of processes; notes: what to tell a user.
 
-    agree: asked before what was compiled is thrown away. Raises NotConfirmed, and
-    whatever Errand does but NoAgent.
+    confirm: asked before what was compiled is thrown away. Raises NotConfirmed, and
+    what AgentTask does but NoAgent.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ class ProbeOptions:
     filter: text of a filter
     max_keys: groups kept
     wait: wait for probes that are not there yet, and wait_seconds: for how long
-    agree: asked before something is done that can harm the target, with what
+    confirm: asked before something is done that can harm the target, with what
         it is; without it such things are not done
     string_size: bytes of a text that ``trace`` reads
     ring_size: bytes of ``trace``'s ring buffer, a power of two

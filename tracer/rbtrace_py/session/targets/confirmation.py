@@ -35,7 +35,7 @@ def what_stays(hello: Map, c_calls: bool = False) -> list[str]:
 class Confirmation:
     """Asks about each text once, whatever the answer: processes come one by one.
 
-    agree: asked before it is done; None: nobody is there to say yes
+    confirm: asked before it is done; None: nobody is there to say yes
     """
 
     def __init__(self, confirm: Callable[[str], bool] | None) -> None:
