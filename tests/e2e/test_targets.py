@@ -14,6 +14,26 @@ from commands import Tracer, answer, by_key, if_ruby_has, run
 from processes import LIB, MAIN, ROOT, TARGETS, Target, read_line
 from rbtrace_py.session.probes.filters import check_syntax
 
+LIMITED = """
+import resource
+from rbtrace_py.linux import locked_memory
+from rbtrace_py.session.targets.targets import Targets
+which = resource.RLIMIT_MEMLOCK
+hard = resource.getrlimit(which)[1]
+resource.RLIM_INFINITY = hard
+resource.setrlimit(which, (1 << 14, hard))
+for _ in range(2):
+    assert locked_memory.raise_limit()
+    assert resource.getrlimit(which) == (hard, hard)
+    targets = Targets.from_command(["sleep", "60"])
+    inherited = resource.prlimit(targets.pids[0], which)
+    targets.close()
+    assert inherited == (1 << 14, hard)
+"""
+"""Raises its limit and starts a program, twice.
+
+The hard limit stands for no limit, which takes a right that a container may lack.
+"""
 UNSHARE = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
 
@@ -318,6 +338,14 @@ def test_a_command_is_not_started_without_rights(root, tmp_path):
     )
     assert (done.stdout, done.returncode, sign.exists()) == ("", 3, False)
     assert "CAP_BPF" in done.stderr
+
+
+def test_a_command_has_the_limit_of_locked_memory_that_we_had():
+    """Old kernels have us raise it for BPF maps."""
+    words = [sys.executable, "-c", LIMITED]
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}/tracer"}
+    done = subprocess.run(words, stderr=subprocess.PIPE, text=True, timeout=60, env=env)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_command_that_is_not_there(root):

@@ -10,10 +10,10 @@ import ctypes
 import errno
 import os
 import platform
-import resource
 import struct
 
 from rbtrace_py.errors import BpfError, NotPermitted
+from rbtrace_py.linux import locked_memory
 
 MAP_CREATE = 0
 MAP_UPDATE_ELEM = 2
@@ -63,24 +63,10 @@ def raw_bpf(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
         if result >= 0:
             return int(result)
         error = ctypes.get_errno()
-        if error != errno.EPERM or not _lock_more_memory():
+        # Before Linux 5.11 EPERM is also the limit of locked memory.
+        if error != errno.EPERM or not locked_memory.raise_limit():
             break
     return -error
-
-
-def _lock_more_memory() -> bool:
-    """Raise the limit of locked memory; False if that cannot help.
-
-    Before Linux 5.11 maps and programs count as such, and one too many is not
-    permitted. It takes CAP_SYS_RESOURCE.
-    """
-    if resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] == resource.RLIM_INFINITY:
-        return False
-    try:
-        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY,) * 2)
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 def bpf(command: int, attributes: ctypes.Array[ctypes.c_char], doing: str) -> int:

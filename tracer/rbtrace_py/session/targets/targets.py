@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
+from rbtrace_py.linux import locked_memory
 from rbtrace_py.linux.probes import ProbeCache
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.processes import children
@@ -215,6 +216,7 @@ def _popen_as_caller(
     words: Sequence[str], output: int | None, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     """Start as who called sudo, if somebody did: root's work ends here."""
+    locked_memory.restore_limit()
     streams: _Streams = {}
     if output is not None:
         streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
