@@ -155,12 +155,24 @@ def import_bcc() -> Any:
         with _found(_find_bcc()):
             import bcc
     except (ImportError, OSError) as error:  # OSError: libbcc.so.0 is not there
-        raise BpfError(
-            f"bcc, the BPF Compiler Collection, cannot be loaded: {error}",
-            "Run apt-get install python3-bpfcc (on Debian and Ubuntu)"
-            + (", or do without --filter" if carries_programs() else ""),
-        ) from error
+        raise _no_bcc(error) from error
     return bcc
+
+
+def check_bcc() -> None:
+    """Raise BpfError if bcc is not installed; quick, as nothing is imported."""
+    try:
+        _find_bcc()
+    except ImportError as error:
+        raise _no_bcc(error) from error
+
+
+def _no_bcc(error: Exception) -> BpfError:
+    return BpfError(
+        f"bcc, the BPF Compiler Collection, cannot be loaded: {error}",
+        "Run apt-get install python3-bpfcc (on Debian and Ubuntu)"
+        + (", or do without --filter" if carries_programs() else ""),
+    )
 
 
 def _find_bcc() -> ModuleSpec:

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 
 from rbtrace_py.bpf.abi import Counter
 from rbtrace_py.bpf.attach import Attacher, choose_attacher
+from rbtrace_py.bpf.compiler import check_bcc
 from rbtrace_py.bpf.features import check_rights
 from rbtrace_py.errors import (
     BpfError,
@@ -345,6 +346,7 @@ class ProbeSession(Starting, ProbeQuery):
         check_rights()
         if self.options.filter is not None:
             check_syntax(self.options.filter)
+            check_bcc()  # The filter's program is only known once there are probes.
 
     @abstractmethod
     def plan(self, probes: Sequence[Probe]) -> None:
