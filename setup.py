@@ -8,6 +8,7 @@ the commands say of themselves.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,12 +40,16 @@ class Build(build_py):
         if self.editable_mode:
             return
         package = Path(self.build_lib) / "rbtrace_py"
+        hook_folder = package / "agent" / hook.BUILT.name
+        programs_folder = package / "bpf" / compiler.BUILT.name
+        for folder in (hook_folder, programs_folder):  # of an earlier build
+            shutil.rmtree(folder, ignore_errors=True)
         try:
-            hook.build_into(package / "agent" / hook.BUILT.name)
+            hook.build_into(hook_folder)
         except RbtraceError as error:
             self.warn(f"this wheel has no compiled hook: {error}")
         try:
-            compiler.build_into(package / "bpf" / compiler.BUILT.name)
+            compiler.build_into(programs_folder)
         except RbtraceError as error:
             self.warn(f"this wheel has no compiled BPF programs: {error}")
         try:

@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from collections.abc import Sequence
@@ -65,6 +66,7 @@ def test_without_a_compiler_a_wheel_is_built_and_says_so(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CC", "/bin/false")
+    leave_old_build(checkout, "agent")
     wheel, said = build("build_wheel", checkout, tmp_path / "out")
     assert "this wheel has no compiled hook" in said
     assert "agent/built/" not in "".join(zipfile.ZipFile(wheel).namelist())
@@ -73,9 +75,31 @@ def test_without_a_compiler_a_wheel_is_built_and_says_so(
 def test_without_bcc_a_wheel_is_built_and_says_so(
     checkout: Path, tmp_path: Path, root: None
 ) -> None:
+    leave_old_build(checkout, "bpf")
     wheel, said = build("build_wheel", checkout, tmp_path / "out", NO_BCC)
     assert "this wheel has no compiled BPF programs" in said
     assert "bpf/built/" not in "".join(zipfile.ZipFile(wheel).namelist())
+
+
+def test_no_program_is_kept_unless_all_compile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_bcc():
+        pytest.skip("needs bcc")
+    flags: list[dict[str, int]] = [{}, {"int": 0}]  # the second is no valid C
+    programs = [("family.c", one) for one in flags]
+    monkeypatch.setattr(compiler, "without_filter", lambda: programs)
+    with pytest.raises(BpfError, match="cannot compile"):
+        compiler.build_into(tmp_path / "built")
+    assert not (tmp_path / "built").exists()
+
+
+def leave_old_build(checkout: Path, layer: str) -> None:
+    """As an earlier version's build in the same checkout."""
+    name = f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+    folder = checkout / "build" / name / "rbtrace_py" / layer / "built"
+    folder.mkdir(parents=True)
+    (folder / "old").touch()
 
 
 @pytest.fixture

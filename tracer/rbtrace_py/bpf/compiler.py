@@ -66,13 +66,16 @@ def compile_program(
 def build_into(folder: Path) -> None:
     """Compile for a wheel, whose ``BUILT`` this will be.
 
-    It takes no rights. Raises BpfError when bcc is missing or refuses.
+    It takes no rights. Raises BpfError when bcc is missing or refuses, and then
+    leaves ``folder`` as it is.
     """
+    documents = {}
     for source, flags in without_filter():
         text, defines = _input(source, flags)
-        compiled = _compile(text, defines)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / _key(text, defines)).write_text(_document(compiled))
+        documents[_key(text, defines)] = _document(_compile(text, defines))
+    folder.mkdir(parents=True)
+    for key, document in documents.items():
+        (folder / key).write_text(document)
 
 
 def carries_programs() -> bool:
