@@ -185,7 +185,7 @@ def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Entry point; exits with the code of DESIGN's contract."""
+    """Entry point; exits with one of the codes that --help names."""
     try:
         open_closed_streams()
         code = _run(sys.argv[1:] if arguments is None else arguments)
