@@ -6,6 +6,7 @@ Run as root, with the virtual environment's Python: it writes docs/pictures/*.sv
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from rbtrace_py.aggregate.top import Picture as TopPicture
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.top import TopView
 from rbtrace_py.report.terminal.top_screen import screen_lines
@@ -52,13 +54,18 @@ def top(pid: int) -> str:
     """The screen of ``top``, as an SVG."""
     with Sampling(Targets.from_pids([pid]), SamplingOptions(rate=RATE)) as sampling:
         seen = Top(sampling, kept=SECONDS)
-        drive(SamplingPasses(sampling, seen.add), Limits(duration=SECONDS))
-        picture = seen.end_interval()
+        pictures: list[TopPicture] = []
+        drive(
+            SamplingPasses(sampling, seen.add),
+            Limits(duration=SECONDS, interval=1),
+            on_interval=lambda: pictures.append(seen.end_interval()),
+        )
     style = Style(colour=True, width=COLUMNS)
-    lines = screen_lines(picture, TopView(), COLUMNS, ROWS, style)
+    lines = screen_lines(pictures[SECONDS - 2], TopView(), COLUMNS, ROWS, style)
     console = Console(record=True, file=io.StringIO(), width=COLUMNS)
     console.print(Text.from_ansi("\n".join(lines)))
-    return console.export_svg(title="rbtrace-py top --ps receipts.rb")
+    drawn = console.export_svg(title="rbtrace-py top --ps receipts.rb")
+    return re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # from the web
 
 
 def main() -> None:
