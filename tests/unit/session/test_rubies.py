@@ -131,6 +131,7 @@ def test_lists_take_a_bounded_part_of_the_time(
 
 
 def wait_until_asleep(process: Process, tids: set[int]) -> None:
+    """As proc(5) has it: a thread that falls asleep can tell nobody of it."""
     deadline = time.monotonic() + TIMEOUT
     for tid in tids:
         while process.read(f"task/{tid}/stat").rpartition(b")")[2].split()[0] != b"S":

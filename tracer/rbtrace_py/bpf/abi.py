@@ -28,7 +28,7 @@ SITE_FROM_COOKIE = 1 << 32
 """SITE of a program whose sites' numbers come with the attachment."""
 
 AT_LOAD_MARK = 0x5EED5EED << 32
-"""The upper half of what stands in the code where the loader puts something."""
+"""The upper half of each AT_LOAD mark in the code, which the loader replaces."""
 
 MAPS = (
     *("counters", "sites", "watched", "totals", "histogram", "groups", "others"),

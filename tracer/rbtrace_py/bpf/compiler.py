@@ -84,8 +84,8 @@ def carries_programs() -> bool:
 
 
 def without_filter() -> Iterator[tuple[str, dict[str, int]]]:
-    """Every program that is ever asked for without a filter: source and flags."""
-    for source in ("family.c", "switches.c", "trace.c"):
+    """Every program that commands use without a filter: source and flags."""
+    for source in ("tracked_pids.c", "switches.c", "trace.c"):
         yield source, {}
     for values in RecordedValues:
         # Whole histograms are kept of counts and durations alone, without a key.

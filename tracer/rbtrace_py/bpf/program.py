@@ -77,7 +77,7 @@ class Program:
         return self._fds[key]
 
     def _link(self, code: bytes, site: int) -> bytes:
-        """Put in what stands in the source as AT_LOAD."""
+        """Replace the marks of AT_LOAD by a map's descriptor or a number."""
         linked = bytearray(code)
         numbers = {**self._numbers, "SITE": site}
         for at in range(0, len(code) - 8, 8):

@@ -74,7 +74,7 @@ class TrackedPids:
         if pid is None or tgid is None:
             return
         self._program = Program(
-            "family.c",
+            "tracked_pids.c",
             {"counters": counters_map()},
             {},
             {"PID_OFFSET": pid, "TGID_OFFSET": tgid},
