@@ -21,7 +21,7 @@ _FUNCTIONS = ("sigaction", "mmap")
 
 @dataclass(frozen=True, slots=True)
 class RubyAddresses:
-    """Of the Ruby in a process; a function is None where the file has no such symbol.
+    """Addresses in a process's Ruby; a function is None if the file lacks its symbol.
 
     vm: the VM's address, 0 while there is none
     eval_string: ``rb_eval_string(const char *)``
@@ -49,7 +49,7 @@ class RubyAddresses:
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """What is needed of the process beside Ruby.
+    """Addresses that the injection needs beside Ruby's.
 
     restore: code that makes ``rt_sigreturn``, as a signal handler returns to
     sigaction, mmap: the C library's, None where they are not found

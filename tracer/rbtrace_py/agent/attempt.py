@@ -142,7 +142,7 @@ class Attempts:
         return (self._ruby.preregister or 0, 0, self._ruby.eval_string or 0, text)
 
     def _number(self) -> int | None:
-        """That of a job which evaluates the text."""
+        """Return the number of a job that evaluates the text."""
         if self._text is None:
             return None
         memory = ProcessMemory(self._process.pid)

@@ -114,7 +114,7 @@ class Agent(Closing):
             os.close(fd)
 
     def fileno(self) -> int:
-        """To wait for what it says unasked."""
+        """Return the descriptor to wait on for events of the agent."""
         return self._socket.fileno()
 
     def take_files(self) -> list[int]:
@@ -331,7 +331,7 @@ class Agent(Closing):
         return BrokenAgent(f"the agent in process {process.pid} does not answer", hint)
 
     def ended(self) -> RbtraceError:
-        """Why it hung up: NoSuchTarget if the process has ended; AnotherProgram."""
+        """Return why it hung up: NoSuchTarget if the process has ended."""
         process = self._process
         hung_up = f"the agent in process {process.pid} hung up"
         if not process.is_ending() and process.program not in (self._program, b""):

@@ -165,7 +165,7 @@ class Detour:
         return self._floor
 
     def read(self, address: int, size: int) -> bytes:
-        """What is there now."""
+        """Return the bytes that are there now."""
         return self._memory.read(address, size)
 
     def run(self, function: int, *arguments: int) -> None:

@@ -28,7 +28,7 @@ _FIXED = struct.Struct("<8sIIQIIIIQQQQQQIIQIIQIIQIIQIIQ")
 
 
 class HookMode(IntEnum):
-    """What the hook does with an event."""
+    """The hook's way to handle an event."""
 
     EMPTY = 0
     RING = 1
@@ -38,7 +38,7 @@ class HookMode(IntEnum):
 
 
 class Flag(IntFlag):
-    """What it was armed with."""
+    """Flags that the hook was armed with."""
 
     METHODS = 1
     C_CALLS = 2
@@ -53,7 +53,7 @@ class Flag(IntFlag):
 
 
 class TicksOf(IntEnum):
-    """What ticks are of."""
+    """The clock that a tick belongs to."""
 
     MONOTONIC = 0
     TSC = 1
@@ -61,7 +61,7 @@ class TicksOf(IntEnum):
 
 
 class Condition(IntFlag):
-    """What went wrong since arming."""
+    """Problems since arming."""
 
     MISMATCH = 1
     METHODS_FULL = 2
@@ -89,7 +89,7 @@ class Region:
     size: int
 
     def place(self, index: int) -> int:
-        """Where one is; raises BrokenAgent for one that is not there."""
+        """Return the offset of a part; raises BrokenAgent if there is no such part."""
         if not 0 <= index < self.capacity:
             raise BrokenAgent(f"the agent's memory has no number {index}")
         return self.offset + index * self.size
@@ -97,7 +97,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What does not change after arming.
+    """The part that does not change after arming.
 
     size: bytes of the file
     pid: as the process sees it

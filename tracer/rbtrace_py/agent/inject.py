@@ -40,7 +40,7 @@ class NotAcknowledged(RbtraceError):
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """What it took.
+    """The cost of an injection.
 
     stopped_ns, longest_ns: for how long the main thread stood, in all and at once
     attempts: how often

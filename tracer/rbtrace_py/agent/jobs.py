@@ -57,7 +57,7 @@ def _number_in(
 
 
 def _words(memory: Memory, vm: int) -> list[int]:
-    """What may be pointers in the VM's structure, up to where memory ends."""
+    """Return the words of the VM's structure that may be pointers."""
     found: list[int] = []
     at = vm
     while at < vm + _VM_SIZE:

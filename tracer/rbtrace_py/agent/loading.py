@@ -68,7 +68,7 @@ class Loaded:
 
 
 def agent_files(hook: bytes | None) -> Files:
-    """What is put there, by name: the hook, and names of what the process makes.
+    """Return the files to put there: the hook, and names of what the process makes.
 
     hook: the shared object; None: method events are done without
     """
@@ -217,7 +217,7 @@ class Said:
         return int(done[1]) if done[1] else None
 
     def _read(self, name: str) -> bytes | None:
-        """Where the link leads, None where there is no such link of the process's."""
+        """Return a link's target; None if the process has no such link."""
         try:
             return self._read_link(name)
         except (OSError, NoSuchTarget):

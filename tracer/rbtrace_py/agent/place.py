@@ -127,7 +127,7 @@ class _Search:
         self.refused: list[str] = []
 
     def connection(self, directory: str) -> socket.socket | None:
-        """To the process's own socket in a directory, if it is there."""
+        """Connect to the process's own socket in a directory, if it is there."""
         try:
             fd = _open_directory(self._process, directory)
         except (OSError, RbtraceError):
@@ -159,7 +159,7 @@ class _Search:
 
 
 def _not_its_own(process: Process, directory: int) -> str | None:
-    """Why others can have put sockets there, None if they cannot."""
+    """Return why others could have put sockets there, None if they could not."""
     status = os.fstat(directory)
     if status.st_uid not in (process.uid, _ROOT):
         return f"belongs to user {status.st_uid}"
@@ -188,7 +188,7 @@ def _open_directory(process: Process, directory: str) -> int:
 
 
 def _open_root(process: Process) -> int:
-    """That of the process; ours where we may not know.
+    """Open the process's root directory; ours where we may not know.
 
     Who listens there is asked of the kernel in any case.
     """
@@ -217,7 +217,7 @@ def _directories(process: Process) -> Iterator[str]:
 
 
 def _directories_of_root(process: Process) -> Iterator[str]:
-    """Of a process that was root when its agent began."""
+    """Return the directories of a process that was root when its agent began."""
     if process.uid != _ROOT == os.geteuid():
         for base in (f"/run/user/{_ROOT}", *_BASES):
             yield f"{base}/rbtrace-agent-{_ROOT}"
@@ -294,7 +294,7 @@ def _connect(path: str, seconds: float, reasons: list[str]) -> socket.socket | N
 
 
 def _foreign(process: Process, connection: socket.socket) -> str | None:
-    """Why the other end is not the process, or None if it is (SO_PEERCRED)."""
+    """Return why the other end is not the process, or None if it is (SO_PEERCRED)."""
     size = _CREDENTIALS.size
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     pid, uid, _ = _CREDENTIALS.unpack(found)

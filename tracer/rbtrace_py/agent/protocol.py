@@ -45,7 +45,7 @@ class MalformedAnswer(BrokenAgent):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """How much a map from the agent may have.
+    """The most that a map from the agent may hold.
 
     size: bytes; values: that are in it, as a byte of one can take fifty in Python
     """
@@ -67,19 +67,19 @@ _METHOD_SIZE, _METHOD_VALUES = 512, 8
 
 
 def bound_of(command: str) -> Bound:
-    """What an answer to ``command`` can have."""
+    """Return the bound of an answer to ``command``."""
     return _BOUNDS.get(command, SMALL)
 
 
 def bound_of_exit(methods: int) -> Bound:
-    """What the event ``exit`` can have where so many methods were asked for."""
+    """Return the bound of the event ``exit`` where so many methods were asked for."""
     return Bound(
         SMALL.size + methods * _METHOD_SIZE, SMALL.values + methods * _METHOD_VALUES
     )
 
 
 class FrameType(IntEnum):
-    """What a frame is."""
+    """The type of a frame."""
 
     REQUEST = 1
     DATA = 2
@@ -90,7 +90,7 @@ class FrameType(IntEnum):
 
 
 class Channel(IntEnum):
-    """What the bytes of a DATA frame belong to."""
+    """The stream that the bytes of a DATA frame belong to."""
 
     MAP = 0
     STDOUT = 1
@@ -115,7 +115,7 @@ class Head:
 
 
 def parse_head(data: bytes) -> Head:
-    """What an agent may send; raises MalformedAnswer for all else."""
+    """Parse the head of a frame; raises MalformedAnswer for what no agent sends."""
     length, kind, flags, zero, request = _HEAD.unpack(data)
     if kind not in _FROM_AGENT or zero:
         raise MalformedAnswer("no such frame")
@@ -238,7 +238,7 @@ class _Reader:
             raise MalformedAnswer("a string that is not UTF-8") from None
 
     def _number(self, least: int) -> int:
-        """How many things follow that take ``least`` bytes each at least."""
+        """Read a number of things that take ``least`` bytes each at least."""
         number = self._length()
         if number * least > len(self._data) - self._at:
             raise MalformedAnswer("a truncated value")

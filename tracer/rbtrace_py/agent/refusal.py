@@ -54,7 +54,7 @@ def check_program(process: Process, before: bytes) -> None:
 
 
 def check_state(process: Process) -> None:
-    """What may change from one moment to the next."""
+    """Check what may change from one moment to the next."""
     state = parse_stat(process.read(f"task/{process.pid}/stat")).state
     status = parse_status(process.read(f"task/{process.pid}/status"))
     if status.get("TracerPid", "0") != "0":
@@ -95,7 +95,7 @@ def _check_seccomp(process: Process, status: Mapping[str, str]) -> None:
 
 
 def _filters(process: Process, tid: int) -> str | None:
-    """How many a thread has (since Linux 5.9); None if it has ended."""
+    """Return how many filters a thread has (Linux 5.9 on); None if it has ended."""
     try:
         status = parse_status(process.read(f"task/{tid}/status"))
     except NoSuchTarget:

@@ -38,7 +38,7 @@ def environment(seconds: float, before: Mapping[str, str]) -> dict[str, str]:
 
 
 def begun_before(pid: int) -> str:
-    """Of a program of ours that did not wait, what to tell its user."""
+    """Return what to tell the user about a program of ours that did not wait."""
     return f"process {pid} did not wait for tracing: its first events may be missing"
 
 

@@ -24,7 +24,7 @@ _READING = 0.002
 
 
 def room_address(vm: int) -> int:
-    """Where the mapping is, in a process whose VM is at ``vm``.
+    """Return the address of the mapping in a process whose VM is at ``vm``.
 
     The same for every tracer of a process, in its forked children too, and as hard to
     guess as the VM's own address. On x86-64, 2^45 to 2^46 is far from where programs,

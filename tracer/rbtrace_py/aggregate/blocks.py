@@ -29,7 +29,7 @@ MAX_BLOCK = 1 << 24
 
 
 class BlockType(IntEnum):
-    """What is in a block. Readers leave out those they do not know."""
+    """Types of blocks. Readers skip those that they do not know."""
 
     META = 1
     STRINGS = 2

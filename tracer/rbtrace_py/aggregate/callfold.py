@@ -207,7 +207,7 @@ class CallFold:
             self._close(stack, time)
 
     def _apart(self, stream: int, stack: _Calls, record: CallRecord) -> None:
-        """What is no call."""
+        """Handle a record that is no call."""
         time, method, _, kind, _ = record
         if kind == CallKind.LOST:
             self.lost += method
@@ -330,7 +330,7 @@ def _add_weight(
 
 
 def frame_of(method: CalledMethod) -> Frame:
-    """As stacks that are sampled have it, but with the line of its definition."""
+    """Return a frame as sampled stacks have it, with the line of the definition."""
     kind = FrameKind.C if method.kind is MethodKind.C else FrameKind.RUBY
     name = printable(method.full_name)
     label = printable(method.name) if method.name else name

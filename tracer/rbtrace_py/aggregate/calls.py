@@ -72,7 +72,7 @@ class Open:
 
 
 class CallEventKind(IntEnum):
-    """What an event tells."""
+    """Kinds of events."""
 
     ENTERED = 1
     RETURNED = 2
@@ -119,7 +119,7 @@ class CallEvent:
 
     @property
     def duration(self) -> int | None:
-        """In the unit of the records' times; never less than 0."""
+        """The call's duration in the unit of the records' times; never less than 0."""
         return None if self.start is None else max(self.time - self.start, 0)
 
 
@@ -140,7 +140,7 @@ class ReportedCall:
 
     @property
     def thread(self) -> Thread:
-        """Whose it is."""
+        """The thread that made the call."""
         return (self.pid, self.event.stack.tid)
 
 
@@ -244,7 +244,7 @@ class CallNesting:
         return ()
 
     def _number_of(self, stack: CallStack) -> int:
-        """Which of its thread's stacks it is; a kernel thread may serve several."""
+        """Return a stack's number in its thread; a kernel thread may serve several."""
         if len(self._fibers) >= _MAX_THREADS:
             self._fibers.clear()
         key = (stack.tid, 0 if self._shares_natives else stack.thread)
@@ -306,7 +306,7 @@ def _end(stack: CallStack, depth: int, time: int) -> list[CallEvent]:
 
 
 def _apart(stack: CallStack, record: CallRecord) -> Sequence[CallEvent]:
-    """What is no call: a loss, garbage collection, exceptions, objects."""
+    """Handle what is no call: a loss, garbage collection, exceptions, objects."""
     time, method, depth, kind, _ = record
     depth = min(depth, len(stack.open))
     if kind == CallKind.LOST:

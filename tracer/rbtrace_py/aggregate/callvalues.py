@@ -33,7 +33,7 @@ class Packer:
         return self._size >= _FULL
 
     def take(self) -> bytes:
-        """What stands behind the table, and begin anew; nothing if there are none."""
+        """Return the values behind the table, perhaps none, and begin anew."""
         rows, texts = self._rows, self._texts
         self._rows, self._texts, self._size = [], [], 0
         if not rows:

@@ -124,7 +124,7 @@ class Distribution(ABC):
 
     @property
     def count(self) -> int:
-        """How many values there are (for floats: finite ones)."""
+        """The number of values (for floats: finite ones)."""
         return sum(self._amounts[: self._finite])
 
     @property
@@ -175,7 +175,7 @@ class Distribution(ABC):
         return islice(zip(self._keys, self._amounts, strict=True), self._finite)
 
     def minus(self, older: Distribution) -> Self:
-        """What came after ``older``, a snapshot of the same distribution."""
+        """Return what came after ``older``, a snapshot of the same distribution."""
         before = older.keys
         return type(self)(
             {key: count - before.get(key, 0) for key, count in self.keys.items()}
@@ -224,12 +224,12 @@ class Histogram(Distribution):
 
     @classmethod
     def from_values(cls, values: Iterable[int]) -> Self:
-        """Of single values, each 0 or more."""
+        """Make a histogram of single values, each 0 or more."""
         return cls(Counter(map(bucket_index, values)))
 
     @classmethod
     def from_dense(cls, counters: bytes | bytearray | memoryview) -> Self:
-        """Of an array of counters, one a bucket from 0 on, each a native u64."""
+        """Make a histogram of dense counters, one a bucket from 0 on, native u64."""
         words = memoryview(counters).cast("B").cast("Q")
         zeros = bytes(8 * _CHUNK)
         found: dict[int, int] = {}
@@ -257,7 +257,7 @@ class SignedHistogram(Distribution):
 
     @classmethod
     def from_values(cls, values: Iterable[int]) -> Self:
-        """Of single values; INT64_MIN, which is nil, is not one."""
+        """Make a distribution of single values; INT64_MIN, which is nil, is not one."""
         return cls(Counter(map(integer_key, values)))
 
     def _rank(self, key: int) -> int:
@@ -293,7 +293,7 @@ class FloatHistogram(Distribution):
 
     @classmethod
     def from_values(cls, values: Iterable[float]) -> Self:
-        """Of single values, NaN and infinities too."""
+        """Make a distribution of single values, NaN and infinities too."""
         return cls(Counter(map(float_key, values)))
 
     @property

@@ -16,7 +16,7 @@ _MAX_NUMBER = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What a section of a recording says of itself.
+    """The description of a recording's section.
 
     unit: of the samples' weights, ``samples`` or ``ns``
     rate: rounds a second that were asked for
@@ -47,7 +47,7 @@ def encode_meta(meta: Meta) -> bytes:
 
 
 def decode_meta(payload: bytes) -> Meta:
-    """What is missing or of another type is as in an empty ``Meta``; Damaged."""
+    """Decode a META block; fields that are missing or odd stay empty; Damaged."""
     document = _loads(payload)
     found = {}
     for field in fields(Meta):
@@ -81,7 +81,7 @@ def encode_losses(now: Statistics, before: Statistics) -> bytes:
 
 
 def decode_losses(payload: bytes) -> Statistics:
-    """As much of the statistics as a LOSSES block has; Damaged."""
+    """Decode the statistics of a LOSSES block as far as they are there; Damaged."""
     document = _loads(payload)
     counters = document.get("counters")
     found = Statistics()

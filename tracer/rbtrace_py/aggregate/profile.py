@@ -32,7 +32,7 @@ class Profile:
 
     @property
     def unit(self) -> str:
-        """Of weights: ``samples``, ``calls`` or ``ns``."""
+        """The unit of weights: ``samples``, ``calls`` or ``ns``."""
         return self.counts.statistics.unit
 
     @property

@@ -199,7 +199,7 @@ def _lock(file: io.FileIO, path: Path_) -> None:
 
 
 def _end(file: io.FileIO, name: str, meta: Meta) -> int:
-    """Where the last whole block ends: what was cut behind it is overwritten."""
+    """Return where the last whole block ends; a cut block behind it is overwritten."""
     if not os.fstat(file.fileno()).st_size:
         return 0
     buffered = io.BufferedReader(file)

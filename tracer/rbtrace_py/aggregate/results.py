@@ -39,14 +39,14 @@ class Group:
 
     @property
     def key_name(self) -> str | None:
-        """What a key is called that is a number for something: an outcome."""
+        """Return the name of a key that is a number for something: an outcome."""
         if self.key_role is OperandRole.OUTCOME and type(self.key) is int:
             return OUTCOMES.get(self.key)
         return None
 
     @property
     def identity(self) -> tuple[str, bytes, bool]:
-        """Of a row across snapshots: by the key as the kernel has it."""
+        """The identity of a row across snapshots: its key as the kernel has it."""
         return (self.series, self.raw, self.is_other)
 
     def minus(self, older: Group) -> Group:
@@ -95,7 +95,7 @@ class Result:
         return sum(group.count for group in self.groups)
 
     def minus(self, older: Result) -> Result:
-        """What came since ``older``; keys that were not seen are dropped."""
+        """Return what came since ``older``; keys that were not seen are dropped."""
         before = {group.identity: group for group in older.groups}
         fresh = []
         for group in self.groups:

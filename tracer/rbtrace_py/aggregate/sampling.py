@@ -69,14 +69,14 @@ class Statistics:
         return replace(self)
 
     def minus(self, older: Statistics) -> Statistics:
-        """What came since ``older``, a copy made before."""
+        """Return what came since ``older``, a copy made before."""
         found = replace(self, started_ns=older.ended_ns or older.started_ns)
         for name in COUNTERS:
             setattr(found, name, getattr(self, name) - getattr(older, name))
         return found
 
     def plus(self, other: Statistics) -> Statistics:
-        """Of two measurements together."""
+        """Return the sum of two measurements."""
         found = replace(
             self,
             unit=self.unit or other.unit,

@@ -151,18 +151,18 @@ class StackCounts:
 
     @property
     def weight(self) -> int:
-        """Of all stacks, ``(other)`` too."""
+        """The weight of all stacks, ``(other)`` too."""
         self._merge()
         return sum(self._rows.values())
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         self._merge()
         return len(self._rows)
 
     @property
     def pids(self) -> set[int]:
-        """Of the processes that have rows."""
+        """The PIDs of processes that have rows."""
         self._merge()
         return {thread.pid for thread, _, _ in self._rows}
 
@@ -218,7 +218,7 @@ class StackCounts:
         return found
 
     def minus(self, older: StackCounts) -> StackCounts:
-        """What came since ``older``, a snapshot of these counts."""
+        """Return what came since ``older``, a snapshot of these counts."""
         self._merge()
         found = self._like()
         before = older._rows
@@ -287,7 +287,7 @@ class StackCounts:
 
 
 def method_key(frame: Frame) -> object:
-    """What tells methods apart: C functions are one whoever calls them."""
+    """Return what tells methods apart: a C function is one, whoever calls it."""
     if frame.kind is FrameKind.C:
         return (frame.kind, frame.name)
     return (frame.kind, frame.name, frame.path)

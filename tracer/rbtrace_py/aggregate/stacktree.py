@@ -41,7 +41,7 @@ class StackTree:
         self._identities: dict[int, tuple[int, Frame]] = {}
 
     def __len__(self) -> int:
-        """How many nodes there are besides the root."""
+        """The number of nodes besides the root."""
         return len(self.parents)
 
     def node(self, frames: Sequence[Frame]) -> int | None:

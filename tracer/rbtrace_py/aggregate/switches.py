@@ -23,7 +23,7 @@ _MOST_ENDED = 1024
 
 
 class SwitchKind(IntEnum):
-    """What a switch tells of a thread."""
+    """Kinds of switches of a thread."""
 
     FOUND = 1
     """So it was when its process began to be watched."""
@@ -37,7 +37,7 @@ class SwitchKind(IntEnum):
 
 
 class State(Enum):
-    """As reports name them."""
+    """States of a thread as reports name them."""
 
     RUNNING = "Running"
     RUNNABLE = "Runnable"
@@ -189,7 +189,7 @@ class CpuTimes:
         self._add(self._states.feed(switch))
 
     def end(self, time: int) -> None:
-        """What goes on ends here."""
+        """End all that goes on."""
         self._add(self._states.end(time))
 
     def _add(self, spans: Iterable[Span]) -> None:
@@ -198,7 +198,7 @@ class CpuTimes:
 
 
 class _OnCpu:
-    """When one thread was on a CPU, as far as that is kept; since: not before."""
+    """The times at which a thread was on a CPU, as far as they are kept."""
 
     def __init__(self, since: int) -> None:
         self.since = since
@@ -225,7 +225,7 @@ class _OnCpu:
 
 
 class CpuOfCalls:
-    """How much of a call its thread was on a CPU.
+    """The part of each call that its thread was on a CPU.
 
     Feed it with switches, and with calls when the switches until then are in.
     """
@@ -256,7 +256,7 @@ class CpuOfCalls:
         self._forget(switch)
 
     def _forget(self, switch: Switch) -> None:
-        """Of threads that have ended only the last ones are kept."""
+        """Forget threads that have ended, but for the last ones."""
         if switch.what is SwitchKind.LEFT:
             ended = [each for each in self._threads if each[0] == switch.pid]
         elif switch.what is SwitchKind.OFF and switch.state == ENDED:

@@ -71,7 +71,7 @@ class Picture:
     folder: str = ""
 
     def everything(self, recent: bool) -> int:
-        """What 100 % is: one CPU for the time that passed; in mode wall all samples."""
+        """Return what 100 % is: one CPU all the time, or in mode wall all samples."""
         if self.mode == "cpu":
             return self.recent_rounds if recent else self.statistics.rounds
         return self.recent if recent else self.weight

@@ -63,7 +63,7 @@ class Counter(IntEnum):
 
 
 class RecordedValues(IntEnum):
-    """What a program records of a value: VALUES in ``programs/record.h``."""
+    """The record of a value: VALUES in ``programs/record.h``."""
 
     NONE = 0
     DURATION = 1

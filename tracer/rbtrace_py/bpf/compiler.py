@@ -179,7 +179,7 @@ def _no_bcc(error: Exception) -> BpfError:
 
 
 def _find_bcc() -> ModuleSpec:
-    """Where it is; raises ImportError.
+    """Find Debian's bcc package; raises ImportError.
 
     Debian's package is pure Python, but on the path of Debian's own Python alone.
     Elsewhere bcc is on the path, if anywhere.
@@ -235,7 +235,7 @@ def _quiet_stderr() -> Iterator[Callable[[], str]]:
 
 
 def cache_directory() -> Path | None:
-    """Where compiled programs are kept, or None.
+    """Return the folder of compiled programs, or None.
 
     What is in it is loaded into the kernel, so it must be ours alone: root's
     is under /var/cache, because with sudo $HOME may be somebody else's.
@@ -257,7 +257,7 @@ def _load(key: str) -> Compiled | None:
 
 
 def _carried(key: str) -> Compiled | None:
-    """What the wheel has; no more than this module beside it is it looked into."""
+    """Return a compiled program from the wheel, found beside this module."""
     try:
         return _parse((BUILT / key).read_bytes())
     except OSError:
@@ -269,7 +269,7 @@ def _document(compiled: Compiled) -> str:
 
 
 def _parse(document: bytes) -> Compiled | None:
-    """What ``_document`` wrote; None if it did not."""
+    """Parse what ``_document`` wrote; None if it did not."""
     try:
         found = json.loads(document)
         return {name: bytes.fromhex(code) for name, code in found.items()} or None

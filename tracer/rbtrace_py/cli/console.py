@@ -67,7 +67,7 @@ def command(targets: Targets, words: tuple[str, ...], options: o.AttachOption) -
 
 
 def _from_pipe(console: Console, output: Output) -> bool:
-    """Whether all of it had a value."""
+    """Run code from a pipe; return whether all of it had a value."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8", errors="replace")
     pieces = _Pieces(console, _next_line)

@@ -117,7 +117,7 @@ def _read(path: str) -> str:
 def _conversation(
     process: Process, code: str, name: str | None, seconds: float, echoes: bool
 ) -> bool:
-    """What it prints, and its value; whether there was one.
+    """Return the output, the value, and whether there was one.
 
     echoes: with ``>> code`` and ``=>`` in front, as people read it
     """

@@ -90,7 +90,7 @@ class Interrupted(Exception):
 
 @contextmanager
 def _our_own_ends() -> Iterator[None]:
-    """What click would make an exit code or a blank line of is ours to handle."""
+    """Handle what click would make an exit code or a blank line of."""
     try:
         yield
     except BrokenPipeError as error:
@@ -177,7 +177,7 @@ def cli() -> None:
 
 
 def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """What stands before ``--``, and the command behind it."""
+    """Split the words before ``--`` from the command behind it."""
     if "--" not in arguments:
         return arguments, []
     at = arguments.index("--")
@@ -223,7 +223,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _flush() -> None:
-    """What was printed has to get there before we say that all went well."""
+    """Flush what was printed before we say that all went well."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -278,7 +278,7 @@ _SECOND_SENTENCE = re.compile(r"\. (?=Did you mean|Choose from|\()")
 
 
 def _of_click(error: click.ClickException) -> RbtraceError:
-    """As our own errors are: what is wrong in a line, then what to do."""
+    """Say a usage error of click as our own errors: what is wrong, then what to do."""
     message = " ".join(error.format_message().split())
     what, *more = _SECOND_SENTENCE.split(message.removesuffix("."), maxsplit=1)
     rest = " ".join(more)
@@ -332,7 +332,7 @@ class _ClosedOutput(io.FileIO):
 
 
 def drop_output() -> None:
-    """What is still buffered and cannot be written: let it go without a word."""
+    """Drop what is still buffered and cannot be written."""
     try:
         sys.stdout.flush()
     except (OSError, RbtraceError):
@@ -341,7 +341,7 @@ def drop_output() -> None:
 
 
 def show_error(error: RbtraceError) -> None:
-    """What is wrong and what to do, to standard error."""
+    """Print what is wrong and what to do, to standard error."""
     style = Style.for_stream(sys.stderr)
     click.echo(wrapped(f"rbtrace-py: {error}", "", style), err=True)
     if isinstance(error, FilterError):

@@ -99,7 +99,7 @@ class _Lines(Closing):
         return self._top.add
 
     def _recent_intervals(self) -> int:
-        """How many intervals are lately."""
+        """Return the number of recent intervals."""
         return 1
 
     def interval(self) -> None:

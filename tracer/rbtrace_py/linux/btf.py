@@ -37,7 +37,7 @@ class NoBtf(RbtraceError):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Where a member is in the outermost struct, and its size; in bytes.
+    """A member's place in the outermost struct, and its size; in bytes.
 
     ``size`` is None where it is not a whole number of bytes or not known.
     """
@@ -131,7 +131,7 @@ class Btf:
         return self._starts[type_id] if 0 < type_id < len(self._starts) else None
 
     def _resolve(self, type_id: int) -> int | None:
-        """Where the type begins that typedefs and qualifiers lead to, or None."""
+        """Return where the type begins that typedefs and qualifiers lead to."""
         for _ in range(_MAX_DEPTH):
             start = self._start(type_id)
             if start is None or self._kind(start) not in _MODIFIERS:
@@ -198,7 +198,7 @@ def _split(data: bytes) -> tuple[array[int], bytes]:
 
 
 def _index(words: array[int]) -> array[int]:
-    """Where each type begins, by its id, in words; type 0 is void.
+    """Return where each type begins, by its id, in words; type 0 is void.
 
     Written for speed: a kernel has over 100,000 types and a command waits.
     """

@@ -103,7 +103,7 @@ def _open_no_link(path: str, flags: int) -> int:
 
 
 def home() -> Path:
-    """Where this user's programs keep such things."""
+    """Return the folder for caches of this user's programs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
 
 

@@ -98,7 +98,7 @@ def _reclaimable(folder: Path, kind: str) -> int:
 
 
 def _mounts(kind: str) -> Iterator[tuple[str, str]]:
-    """Of file systems of a kind (proc(5)): what of it, and where."""
+    """Yield the mounts of a kind of file system (proc(5)): their options and places."""
     for line in _text(_MOUNTS).splitlines():
         before, _, after = line.partition(" - ")
         fields, words = before.split(), after.split()

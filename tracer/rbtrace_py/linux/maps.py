@@ -65,7 +65,7 @@ class Mapping:
         return safe_text(self.path)
 
     def address_of(self, offset: int) -> int | None:
-        """Where the byte at the file's ``offset`` is mapped here, or None."""
+        """Return the address of the file's ``offset`` in this mapping, or None."""
         if self.offset <= offset < self.offset + (self.end - self.start):
             return self.start + (offset - self.offset)
         return None

@@ -1,4 +1,4 @@
-"""Which knob it is that keeps us from looking into a process.
+"""The setting that keeps us from looking into a process.
 
 The kernel says only "no". It asks, in this order (``__ptrace_may_access``,
 kernel/ptrace.c): are all its user and group ids ours, or have we CAP_SYS_PTRACE in its
@@ -28,7 +28,7 @@ _NOBODY = 3
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What the check asks about a process; None and empty where it is hidden.
+    """The facts the check needs about a process; None and empty where they are hidden.
 
     ids: real, effective and saved user ids, then those of its groups
     """

@@ -51,7 +51,7 @@ _MAX_PROBES = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a file's probes, or some of them, are not among those found."""
+    """The reason why some or all of a file's probes were not found."""
 
     path: str
     text: str
@@ -59,7 +59,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What was found in one process, and what could not be looked at."""
+    """The probes of one process, and what could not be looked at."""
 
     probes: list[Probe]
     problems: list[Problem]
@@ -211,7 +211,7 @@ def _same_length(sites: list[Site]) -> tuple[Site, ...]:
 def _operands(
     note: StapsdtNote, binary: Binary, sites: tuple[Site, ...], image: ImageNote | None
 ) -> tuple[Operand, ...]:
-    """As many operands as the sites have locations, with what is known of them."""
+    """Return an operand for each location of the sites, with what is known of it."""
     known: tuple[Operand, ...] = ()
     if image is not None:
         known = image.operands
@@ -376,7 +376,7 @@ _NOPS = (
 
 
 def _first_instruction(data: bytes) -> bytes:
-    """As many bytes of a site as a tracer may have changed.
+    """Return the bytes of a site that a tracer may have changed.
 
     Newer kernels put a jump or a call over a long nop, not all of it at once;
     elsewhere a breakpoint is one byte, and what follows may be another site.

@@ -32,7 +32,7 @@ _AUXV_LIMIT = 4096
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What is used of ``/proc/PID/stat``; start time in ticks since boot."""
+    """The fields used of ``/proc/PID/stat``; start time in ticks since boot."""
 
     comm: str
     state: str
@@ -188,7 +188,7 @@ class Process(Closing):
 
     @property
     def program(self) -> bytes:
-        """What tells one program that it runs from the next; b"" if not known.
+        """The identity of the running program, which an exec changes; b"" if not known.
 
         The kernel gives a program its auxiliary vector, with a place of random
         bytes, anew at each exec.
@@ -284,7 +284,7 @@ class Process(Closing):
             return None
 
     def foreign_namespaces(self) -> list[str]:
-        """Which of NAMESPACES are known to be others than ours."""
+        """Return those NAMESPACES that are known to differ from ours."""
         pairs = {
             kind: (_own_namespace(kind), self.namespace(kind)) for kind in NAMESPACES
         }

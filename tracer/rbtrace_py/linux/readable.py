@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 
 class HasDescriptor(Protocol):
-    """What can be waited for."""
+    """An object with a descriptor that can be waited for."""
 
     def fileno(self) -> int: ...
 

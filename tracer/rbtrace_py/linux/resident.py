@@ -1,4 +1,4 @@
-"""Which pages of a process have ever been written: what there is to look through.
+"""Pages of a process that were ever written: the ones worth searching.
 
 Reading a page that was never touched makes the kernel map one, of zeroes, into the
 target. That is slow and leaves traces; stacks of threads are mostly such pages.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What it took to put it there.
+    """The cost of putting the agent there.
 
     attempts: how often its main thread was stopped
     stopped_ns, longest_ns: for how long, in all and at once

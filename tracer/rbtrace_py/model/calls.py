@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class CallKind(IntEnum):
-    """What a record of the agent's hook tells (docs/agent.md, "Records")."""
+    """Kinds of records of the agent's hook (docs/agent.md, "Records")."""
 
     ENTRY = 1
     RETURN = 2
@@ -37,7 +37,7 @@ CALL_TEXT_SIZE, CALL_TEXT_GOES_ON = 15, 16
 
 
 class MethodKind(IntEnum):
-    """What the agent's hook counts as a method."""
+    """Kinds of methods that the agent's hook counts."""
 
     NO_ROOM = 0
     """All that found no room in its table."""

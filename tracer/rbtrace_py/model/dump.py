@@ -62,7 +62,7 @@ class Dump:
 
     @property
     def failed(self) -> int:
-        """How many stacks could not be read."""
+        """The number of stacks that could not be read."""
         stacks = [thread.stack for thread in self.threads]
         stacks += [fiber.stack for thread in self.threads for fiber in thread.fibers]
         return sum(stack is None for stack in stacks)

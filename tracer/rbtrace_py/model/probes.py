@@ -27,7 +27,7 @@ class OperandType(IntEnum):
 
 
 class OperandRole(IntEnum):
-    """What an operand is for, numbered as in the ``rbtrace`` note."""
+    """The role of an operand, numbered as in the ``rbtrace`` note."""
 
     ARGUMENT = 0
     DURATION = 1
@@ -36,7 +36,7 @@ class OperandRole(IntEnum):
 
 
 class ProbeRole(IntEnum):
-    """What a probe marks, numbered as in the ``rbtrace`` note."""
+    """The role of a probe, numbered as in the ``rbtrace`` note."""
 
     EVENT = 0
     SPAN_BEGIN = 1
@@ -84,7 +84,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """What is known of an operand whichever site it is read at."""
+    """An operand, as far as it is the same at every site."""
 
     name: str
     type: OperandType = OperandType.UNKNOWN

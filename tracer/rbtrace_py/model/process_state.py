@@ -19,7 +19,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """What code raised instead of having a value; backtrace: the innermost first."""
+    """An exception instead of a value; backtrace: the innermost first."""
 
     class_name: str
     message: str

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class FrameKind(IntEnum):
-    """What a frame is, numbered as in recordings."""
+    """Kinds of frames, numbered as in recordings."""
 
     RUBY = 0
     C = 1
@@ -44,7 +44,7 @@ class Stack:
 
 
 class ThreadState(IntEnum):
-    """What a thread is doing, numbered as in recordings."""
+    """States of a thread, numbered as in recordings."""
 
     UNKNOWN = 0
     RUNNING = 1
@@ -72,7 +72,7 @@ class RubyThread:
 
 
 class SampleFlags(IntFlag):
-    """What is not whole about a sample, numbered as in recordings."""
+    """Flags for what a sample lacks, numbered as in recordings."""
 
     CLEAN = 0
     TRIMMED = 1
@@ -82,7 +82,7 @@ class SampleFlags(IntFlag):
 
 
 class Sample(NamedTuple):
-    """What one thread was doing at one moment.
+    """The stack and state of one thread at one moment.
 
     time_ns: CLOCK_REALTIME when it was read
     weight: how much it stands for, in the unit of the whole (samples, or ns)

@@ -31,7 +31,7 @@ class Style:
     def for_stream(
         cls, stream: TextIO, colour: bool | None = None, ascii_only: bool = False
     ) -> Style:
-        """What suits ``stream``. ``colour`` None: as the terminal is."""
+        """Return the style for ``stream``. ``colour`` None: as the terminal is."""
         encoding = (stream.encoding or "ascii").lower().replace("-", "")
         if colour is None:
             colour = can_move(stream) and not os.environ.get("NO_COLOR")
@@ -78,7 +78,7 @@ def can_move(stream: TextIO) -> bool:
 
 
 def _columns(stream: TextIO) -> int:
-    """Of a terminal; of anything else a report's."""
+    """Return the columns of a terminal; of anything else a report's."""
     if not stream.isatty():
         return WIDTH
     try:

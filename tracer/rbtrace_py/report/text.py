@@ -41,20 +41,20 @@ def escape(text: str, style: Style) -> str:
 
 
 def inspect(text: str, style: Style, truncated: bool = False) -> str:
-    """As Ruby's ``String#inspect``; a text that was cut ends with an ellipsis."""
+    """Write bytes as Ruby's ``String#inspect``; a cut text ends with an ellipsis."""
     inner = "".join(_quoted(text, style))
     return f'"{inner}"{ellipsis(style) if truncated else ""}'
 
 
 def inspected(text: str, style: Style) -> str:
-    """What a target's own ``inspect`` gave: as ``escape``, but backslashes are its."""
+    """Escape what a target's own ``inspect`` gave; its backslashes stay."""
     if text.endswith("…"):
         return inspected(text[:-1], style) + ellipsis(style)
     return "\\".join(escape(part, style) for part in text.split("\\"))
 
 
 def inspect_symbol(text: str, style: Style, truncated: bool = False) -> str:
-    """As Ruby's ``Symbol#inspect``."""
+    """Write a name as Ruby's ``Symbol#inspect``."""
     if _PLAIN_SYMBOL.match(text) and not truncated:
         return f":{text}"
     return f":{inspect(text, style, truncated)}"
@@ -80,7 +80,7 @@ def key_label(group: Group, style: Style) -> str:
 
 
 def scalar(value: int | float | bool | None) -> str:
-    """As Ruby's ``inspect`` has it."""
+    """Write a value as Ruby's ``inspect`` does."""
     if value is None:
         return "nil"
     if isinstance(value, bool):
@@ -117,7 +117,7 @@ def cut(text: str, columns: int, style: Style) -> str:
 
 
 def fitted(text: str, columns: int, style: Style) -> str:
-    """As cut; but whole where no terminal shows it."""
+    """Cut a text to the width of a terminal; elsewhere it stays whole."""
     return text if style.is_whole else cut(text, columns, style)
 
 

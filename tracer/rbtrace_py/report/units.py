@@ -92,7 +92,7 @@ def share(part: int, all_of_it: int) -> str:
 
 
 def span(nanoseconds: int) -> str:
-    """How long a measurement took: ``10.0 s``, ``4 min 5 s``."""
+    """Write how long a measurement took: ``10.0 s``, ``4 min 5 s``."""
     seconds = nanoseconds / 1e9
     if seconds < 59.95:
         return f"{seconds:.1f} s"
@@ -109,7 +109,7 @@ def rate(count: int, nanoseconds: int) -> str:
 
 
 def unit_name(name: str, style: Style) -> str:
-    """How a unit is written."""
+    """Return a unit as it is written."""
     return style.pick("µs", "us") if name == "us" else name
 
 

@@ -170,7 +170,7 @@ def _ask(
 
 
 def _path_in_root(process: Process, ruby: Ruby) -> bytes:
-    """Of the file with the VM; maps show it with a chroot's own path before it."""
+    """Return the path of the file with the VM, without the root of its chroot."""
     path = ruby.file.file.executable[0].raw_path
     root = os.fsencode(process.readlink("root") or "/").rstrip(b"/")
     return path.removeprefix(root) if path.startswith(root + b"/") else path

@@ -1,4 +1,4 @@
-"""Which calls an instruction can make: whether two frames can stand on one another.
+"""Calls that an instruction can make: whether two frames can stand on one another.
 
 A stack is read while it changes. Then a frame may be seen upon another that never
 called it: an old one, not overwritten yet, upon a new one. Its caller's pc gives it

@@ -1,4 +1,4 @@
-"""Whether a VM in memory is what a layout says.
+"""Checks of a layout against a VM in memory.
 
 The VM's structures point to one another in many ways: the threads to the VM, an
 execution context to its thread, a fiber to its context. ``Object`` has its name, and
@@ -42,7 +42,7 @@ _WALKED = ("cfp_", "iseq_", "body_", "line_", "me_", "def_", "call_", "th_status
 
 
 class _Wrong(Exception):
-    """What the layout says is not so."""
+    """A statement of the layout does not hold."""
 
 
 class _Doubtful(_Wrong):
@@ -55,7 +55,7 @@ class _Unmade(_Wrong):
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """Where checks begin.
+    """The addresses at which checks begin.
 
     vm: address of ``rb_vm_t``
     symbols: of the global symbol table, None where it was not found
@@ -69,7 +69,7 @@ class Roots:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """What memory says against a layout.
+    """A contradiction between memory and a layout.
 
     fields: those that the failed check used, by their names in ``Offsets``
     stage: number of the check, and check its name; those before it hold

@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class Topic(Enum):
-    """What is compared, and from which share of failures on it is in doubt."""
+    """A comparison, and the share of failures from which on it is in doubt."""
 
     NAMES = ("methods have other names than their code", 0.25)
     LINES = ("lines are not those of the source", 0.1)
@@ -36,7 +36,7 @@ class Consistency:
         self._failed[topic] += not agrees
 
     def doubts(self) -> Iterator[str]:
-        """What is in doubt, in words."""
+        """Return the doubts in words."""
         for topic in Topic:
             made, failed = self._made[topic], self._failed[topic]
             if failed and failed >= topic.limit * made:

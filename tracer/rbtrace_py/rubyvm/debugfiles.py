@@ -56,7 +56,7 @@ def debug_file(
 
 
 def has_dwarf(elf: ElfFile) -> bool:
-    """Whether ``.debug_info`` is in the file itself, not only its header."""
+    """Return whether ``.debug_info`` is in the file itself, not only its header."""
     for name in (b".debug_info", b".zdebug_info"):
         if any(s.type != SHT_NOBITS and s.size > 0 for s in elf.named(name)):
             return elf.size <= LARGEST

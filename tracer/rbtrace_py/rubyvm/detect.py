@@ -83,11 +83,11 @@ class Ruby(Closing):
 
     @property
     def path(self) -> str:
-        """What ``/proc/PID/maps`` says, safe to show."""
+        """The path in ``/proc/PID/maps``, safe to show."""
         return self.file.binary.path
 
     def address(self, name: str) -> int | None:
-        """Where ``name`` is in the process, or None if the file does not say."""
+        """Return the address of ``name`` in the process, or None if it is unknown."""
         symbol = self.symbols.find(name)
         return None if symbol is None else symbol.address + self.bias
 

@@ -72,7 +72,7 @@ def fields_from_dwarf(
 
 
 def _members(table: Table) -> set[str]:
-    """What is asked for."""
+    """Return the members to ask for."""
     return {field.member for field in table.fields.values()}
 
 
@@ -86,7 +86,7 @@ def _fields(table: Table, members: _Found) -> dict[str, Field]:
 
 
 def _offset(name: str, member: str, members: _Found, table: Table) -> int | None:
-    """In bytes; of ``objspace_gc_bit`` in bits from the word with the flags.
+    """Return an offset in bytes; ``objspace_gc_bit`` in bits from the word of flags.
 
     A bit field that does not begin a byte cannot be told as an offset in bytes.
     """

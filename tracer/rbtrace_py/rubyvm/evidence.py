@@ -22,7 +22,7 @@ _MOST_RANKED = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What one source says; ``fields`` are by their names in ``Offsets``."""
+    """The statements of one source; ``fields`` are by their names in ``Offsets``."""
 
     origin: Origin
     fields: Mapping[str, Field]
@@ -73,7 +73,7 @@ def _candidates(offers: Iterable[Offer]) -> _Candidates:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Of each field's candidates one, by its rank."""
+    """One candidate for each field, chosen by its rank."""
 
     candidates: _Candidates
     ranks: Mapping[str, int]
@@ -95,7 +95,7 @@ class _Choice:
                 yield _Choice(self.candidates, other)
 
     def disagreements(self) -> Iterator[str]:
-        """Who has another offset than the one that was chosen, a line each."""
+        """Return a line for each source with another offset than the chosen one."""
         for name, offered in self.candidates.items():
             chosen, field = offered[self.ranks[name]]
             for origin, other in offered:

@@ -153,7 +153,7 @@ class Fibers:
         return None
 
     def _items_with(self, kind: int) -> Iterator[bytes]:
-        """What might be a typed object of that type: 40 bytes each."""
+        """Yield possible typed objects of that type: 40 bytes each."""
         pattern = struct.pack("<Q", kind)
         for data in self._chunks():
             at = data.find(pattern)
@@ -230,7 +230,7 @@ class _FiberThreads:
         self._fibers = fibers
 
     def address(self, index: int) -> int:
-        """Of the thread that runs the fiber of that index."""
+        """Return the address given to the fiber of that index."""
         return self._FIRST + index * self._APART
 
     def read(self, address: int, size: int) -> bytes:

@@ -274,8 +274,7 @@ class FrameTree:
         return traits.internal_as_c or f"{iseq.path} {iseq.label}" in traits.c_traced
 
     def _below(self, node: FrameNode, iseq: Iseq) -> FrameNode:
-        """What a frame stands on: where a ``rescue`` hides its method, what that
-        stands on."""
+        """Return the frame below, past a method that its ``rescue`` hides."""
         is_hiding = iseq.is_handler and self._values.traits.qualified_labels
         if is_hiding and node.ruby is node and node.below is not None:
             return node.below

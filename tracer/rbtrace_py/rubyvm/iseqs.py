@@ -104,7 +104,7 @@ class Iseq:
 
     @property
     def line_count(self) -> int:
-        """How many entries of its table of lines are kept."""
+        """The number of entries of an iseq's table of lines that are kept."""
         return 0 if self._lines is None else len(self._lines.lines)
 
     def forget_lines(self) -> None:
@@ -369,7 +369,7 @@ def _is_extension(iseq: Iseq) -> bool:
 
 
 def _span(offsets: Offsets) -> int:
-    """How much of a body is read: up to the last field that is used."""
+    """Return how much of a body is read: up to the last field that is used."""
     names = [name for name in Offsets.__slots__ if name.startswith("body_")]
     return max(getattr(offsets, name) or 0 for name in names) + 8
 

@@ -14,7 +14,7 @@ from enum import Enum
 
 
 class Origin(str, Enum):
-    """Where an offset came from, the most trusted first."""
+    """The source of an offset, the most trusted first."""
 
     FILE = "file"
     DWARF = "DWARF"
@@ -54,7 +54,7 @@ def changed(before: Mapping[str, Field], differences: Differences) -> dict[str, 
 
 
 class LineTable(str, Enum):
-    """How an iseq says which instruction is on which line."""
+    """The form of an iseq's table of lines."""
 
     POSITION_IN_ENTRY = "position in entry"  # up to 2.5
     POSITIONS_ARRAY = "positions array"  # with VM_INSN_INFO_TABLE_IMPL other than 2
@@ -62,14 +62,14 @@ class LineTable(str, Enum):
 
 
 class ThreadList(str, Enum):
-    """How a VM, or from 3.0 a ractor, holds its threads."""
+    """The form in which a VM, or from 3.0 a ractor, holds its threads."""
 
     ST_TABLE = "st_table"  # 2.1
     LIST = "list_head"  # 2.2 and later
 
 
 class ClassPath(str, Enum):
-    """Where a class keeps its name, and a singleton class whom it belongs to."""
+    """The place of a class's name, and of a singleton class's object."""
 
     IVAR_TABLE = "ivar table"  # up to 3.1
     FIRST_IVAR = "first ivar"  # 3.2
@@ -77,7 +77,7 @@ class ClassPath(str, Enum):
 
 
 class StringStyle(str, Enum):
-    """How an RString holds its bytes."""
+    """The form in which an RString holds its bytes."""
 
     LENGTH_IN_FLAGS = "length in flags"  # up to 3.1
     LENGTH_FIRST = "length first"  # 3.2 and later
@@ -85,7 +85,7 @@ class StringStyle(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What of a Ruby is no offset. Bits are numbered from 0."""
+    """Facts of a Ruby that are no offsets. Bits are numbered from 0."""
 
     line_table: LineTable
     thread_list: ThreadList
@@ -274,7 +274,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the walker needs to know of one Ruby."""
+    """The facts of one Ruby that the walker needs."""
 
     version: str
     """As the target has it: ``3.1.2``."""

@@ -22,7 +22,7 @@ _MOST_SECONDS = 10.0
 
 
 class LayoutSources:
-    """What the sources say of the Ruby ``version`` in the file of ``ruby``.
+    """The layout sources of the Ruby ``version`` in the file of ``ruby``.
 
     table: of its version, or of the nearest one
     notes: what a user should know, a line each

@@ -1,4 +1,4 @@
-"""Which line an instruction is on.
+"""The line of an instruction.
 
 An iseq has a table of (line, …) entries, each good from an instruction's position on.
 Where the positions are differs: in the entries (up to 2.4), in an array beside them
@@ -55,7 +55,7 @@ WRONG = Lines((), ())
 
 @dataclass(frozen=True, slots=True)
 class LineFields:
-    """Where an iseq's body says its lines are.
+    """The fields of an iseq's body that describe its lines.
 
     size: of the iseq, in words
     source: its first line and its last one, None where not known

@@ -36,7 +36,7 @@ _DURING_GC = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Mined:
-    """What the code says.
+    """The offsets found in machine code.
 
     agreed: fields that it loads where the layout has them
     offered: other offsets, by the names of their fields
@@ -60,7 +60,7 @@ def mine(ruby: Ruby, offsets: Offsets) -> Mined:
 
 
 def _fiber(ruby: Ruby, offsets: Offsets) -> dict[str, int]:
-    """Where ``rb_fiber_alive_p`` has a fiber's status, and so what stands before it.
+    """Find the fields before a fiber's status, which ``rb_fiber_alive_p`` reads.
 
     ``rb_fiber_t`` has a jmp_buf within, of 40 or of 200 bytes as Ruby was configured:
     it moves all that follows by the same number.
@@ -77,7 +77,7 @@ def _fiber(ruby: Ruby, offsets: Offsets) -> dict[str, int]:
 
 
 def _collector(ruby: Ruby) -> dict[str, int]:
-    """Where ``rb_during_gc`` has the collector and its flag.
+    """Find the collector and its flag, which ``rb_during_gc`` reads.
 
     Patch releases have moved it in the VM more often than anything else.
     """
@@ -93,7 +93,7 @@ def _collector(ruby: Ruby) -> dict[str, int]:
 
 
 def pointer_in(ruby: Ruby, function: str) -> tuple[int, bool] | None:
-    """Where the pointer is that a function loads first, in the process.
+    """Return the address of the pointer that a function loads first, in the process.
 
     True with it: that is a slot of the GOT, in which the pointer's address is, since
     what was loaded from there is loaded from again, with no offset.
@@ -111,7 +111,7 @@ def pointer_in(ruby: Ruby, function: str) -> tuple[int, bool] | None:
 
 
 def _code(ruby: Ruby, function: str) -> tuple[int, bytes]:
-    """Where an exported function is, and its code; b"" where it is not there."""
+    """Return an exported function's address and code; b"" where it is not there."""
     with suppress(BadElf):
         symbol = ruby.symbols.find(function)
         if symbol is not None:

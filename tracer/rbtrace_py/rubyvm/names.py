@@ -115,7 +115,7 @@ class Names:
         return _with_prefix(iseq, method.prefix), iseq.label
 
     def _shown_frame(self, iseq: Iseq, method: Method | None) -> tuple[str, str]:
-        """As 3.4 has it: where in its blocks, then the method with its class."""
+        """Return a frame's name as in 3.4: blocks, then the method with its class."""
         shown, level = self._iseqs.shown_for(iseq)
         blocks = _BLOCKS.get(level, f"block ({level} levels) in ")
         if method is None or shown.kind != IseqKind.METHOD:

@@ -1,4 +1,4 @@
-"""Which of the kernel's threads a Ruby thread is."""
+"""The kernel's thread of each Ruby thread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class NativeIds:
         self._is_tid = is_tid
 
     def tid(self, address: int) -> int | None:
-        """Of the Ruby thread at ``address``; None if it has none, or that is not known.
+        """Return the tid of the Ruby thread at ``address``; None if it is unknown.
 
         Raises UnreadableMemory.
         """
@@ -46,7 +46,7 @@ class NativeIds:
         return self._tid_of_pthread(values.u64(place))
 
     def tids(self, addresses: Sequence[int]) -> list[int | None]:
-        """Of many whose native threads have ids, in two reads."""
+        """Return the tids of threads whose native threads have ids, in two reads."""
         at, tid = self._offsets.th_native_thread, self._offsets.nt_tid
         assert at is not None
         assert tid is not None
@@ -68,7 +68,7 @@ class NativeIds:
         return self._plausible(self._values.u32(place)) if place else None
 
     def _tid_place(self, pthread: int) -> int | None:
-        """Where a ``struct pthread`` has an id that the kernel knows."""
+        """Find the place in ``struct pthread`` of an id that the kernel knows."""
         for offset in _PTHREAD_TIDS if pthread > 4096 else ():
             try:
                 if self._plausible(self._values.u32(pthread + offset)) is not None:
@@ -83,7 +83,7 @@ class NativeIds:
         return tid if self._is_tid is None or self._is_tid(tid) else None
 
     def places(self, address: int) -> Iterator[tuple[int, int]]:
-        """Where it stands which native thread a thread has."""
+        """Return the places that say which native thread a thread has."""
         offsets, values = self._offsets, self._values
         if offsets.th_native_thread is not None and offsets.nt_tid is not None:
             yield address + offsets.th_native_thread, 8

@@ -16,7 +16,7 @@ _MOST_BLOCKS = 64
 
 
 class OldUnwinder(Unwinder):
-    """As Unwinder, but for where frames have what."""
+    """An Unwinder for Rubies whose frames have other fields."""
 
     def __init__(self, memory: Memory, layout: Layout, tree: FrameTree) -> None:
         super().__init__(memory, layout, tree)

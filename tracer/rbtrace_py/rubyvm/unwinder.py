@@ -30,7 +30,7 @@ _MOST_BLOCKS = 512
 
 
 class Track:
-    """What is remembered of a thread from one sample to the next.
+    """A thread's state that is kept from one sample to the next.
 
     ``frames`` are the raw bytes last seen, newest first; ``nodes``, ``floors`` (the
     highest ep on the stack up to there) and ``sps`` are by frame, oldest first.
@@ -94,7 +94,7 @@ class Track:
 
 
 class Snapshot(NamedTuple):
-    """What one gather gave of a stack: the frame pointer before and after, the bytes
+    """One gather's result of a stack: the frame pointer before and after, the bytes
     of the frames from it on, the words of the values."""
 
     before: int
@@ -165,7 +165,7 @@ class Unwinder:
     def ranges(
         self, track: Track, word: tuple[int, int] | None
     ) -> list[tuple[int, int]]:
-        """What to gather for ``track``, as far as it is known yet.
+        """Return the ranges to gather for ``track``, as far as they are known yet.
 
         The collector's word (if ``word`` has its address) and who runs come first,
         then the thread, and its stack between two looks at the frame pointer.
@@ -313,7 +313,7 @@ class Unwinder:
         return self._walk_new(track, snapshot, new, size)
 
     def _kept(self, track: Track, snapshot: Snapshot, count: int) -> int:
-        """How many frames, from the oldest on, are as they were."""
+        """Return the number of frames, from the oldest on, that are as they were."""
         old, new, size = track.frames, snapshot.frames, self._size
         most = min(len(track.nodes), count)
         # nodes may be fewer than the frames of a stack that was not understood.

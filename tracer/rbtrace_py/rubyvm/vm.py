@@ -46,7 +46,7 @@ class HasAddress(Protocol):
 
 
 class Walked(NamedTuple):
-    """What a thread was doing when it was looked at.
+    """A thread's stack and state when it was read.
 
     fiber: address of the fiber's structure, 0 where not known
     """
@@ -59,7 +59,7 @@ class Walked(NamedTuple):
 
 @dataclass
 class Counts:
-    """How samples came out; ``retried`` counts further tries, not samples."""
+    """Counts of samples by outcome; ``retried`` counts further tries, not samples."""
 
     clean: int = 0
     trimmed: int = 0
@@ -146,7 +146,7 @@ class RubyVM:
         self._marked: list[bytes] | None = []
 
     def _find_collecting(self) -> tuple[int, int] | None:
-        """Where the word is that tells of a collection, and its bit's mask."""
+        """Find the word that tells of a collection, and its bit's mask."""
         offsets = self.layout.offsets
         if offsets.vm_objspace is None or offsets.objspace_flags is None:
             return None

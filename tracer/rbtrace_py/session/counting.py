@@ -43,6 +43,6 @@ class CountingSession(Starting, Session):
         self.wait(min(left, _COUNT_SECONDS) if most else left)
 
     def take_interval(self) -> Result:
-        """What came since this was last called."""
+        """Return what came since the last call."""
         last, self._last = self._last, self.snapshot()
         return self._last if last is None else self._last.minus(last)

@@ -39,7 +39,7 @@ def checks(pid: int | None = None) -> list[Check]:
 
 
 def machine_checks() -> Iterator[Check]:
-    """What this machine allows to us."""
+    """Check what this machine allows to us."""
     kernel = read_kernel()
     capabilities = effective_capabilities()
     yield _kernel(kernel)
@@ -89,7 +89,7 @@ def _rights(capabilities: frozenset[str]) -> Check:
 
 
 def _bpf_features(kernel: Kernel, capabilities: frozenset[str]) -> Iterator[Check]:
-    """What the kernel says when asked; only one who may use BPF can ask."""
+    """Ask the kernel for its BPF features; only one who may use BPF can ask."""
     if not may_use_bpf(capabilities):
         yield _unprivileged_bpf(kernel)
         return
@@ -221,7 +221,7 @@ def _yama(kernel: Kernel, capabilities: frozenset[str]) -> Check:
 
 
 def _reading(kernel: Kernel, capabilities: frozenset[str]) -> Check:
-    """Whose stacks may be read (dump, top, stacks, record): this takes no BPF."""
+    """Check whose stacks may be read (dump, top, stacks, record): this takes no BPF."""
     name, scope = "stacks", kernel.yama or 0
     if scope < 3 and "CAP_SYS_PTRACE" in capabilities:
         return Check(name, CheckStatus.OK, "of any process (CAP_SYS_PTRACE)")
@@ -270,7 +270,7 @@ def _pid_namespace() -> Check:
 
 
 def process_checks(pid: int) -> list[Check]:
-    """What process ``pid`` has, and allows to us."""
+    """Check what process ``pid`` has, and allows to us."""
     try:
         with Process(pid) as process:
             return list(_process(process))

@@ -15,7 +15,7 @@ EARLY_SECONDS = 0.02
 
 
 class Session(Protocol):
-    """What ``drive`` needs of a session that was entered, whatever it looks at."""
+    """A session that was entered, as ``drive`` needs it, whatever it looks at."""
 
     @property
     @abstractmethod
@@ -25,7 +25,7 @@ class Session(Protocol):
     @property
     @abstractmethod
     def seen(self) -> int:
-        """How much there is so far of what ``Limits.count`` limits."""
+        """The number so far of what ``Limits.count`` limits."""
 
     @abstractmethod
     def advance(self, until: float, most: int | None) -> None:

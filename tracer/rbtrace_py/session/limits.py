@@ -1,4 +1,4 @@
-"""When a session is to end."""
+"""Limits that end a session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ REFRESH_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When to end, whichever comes first; None: when stopped.
+    """Limits of a session; the first that is reached ends it; None: until stopped.
 
     duration: seconds
     count: events; it ends soon after so many were seen

@@ -239,7 +239,7 @@ def _speedscope(
 
 
 def _end_of(chosen: _Chosen) -> Callable[[], int]:
-    """As it is known once all is read."""
+    """Return the recording's end, known once all is read."""
     return lambda: chosen.recording.statistics.ended_ns
 
 

@@ -73,7 +73,7 @@ def fold_calls(
 
 
 class _Folding:
-    """What a session tells, folded, and rendered when it is time."""
+    """A session's calls, folded and rendered from time to time."""
 
     def __init__(
         self, session: FoldedCalls, options: FoldingOptions, stem: str
@@ -141,7 +141,7 @@ class _Folding:
         return TOO_MUCH_LOST if missing and too_much else 0
 
     def _say(self, counters: dict[str, int]) -> None:
-        """How many calls, and what is to be said of them, but nothing twice."""
+        """Say how many calls there were and what to know of them, but nothing twice."""
         is_said = not self._options.interval and self._options.says_losses
         if is_said:
             counters = {**counters, "lost": 0}

@@ -22,7 +22,7 @@ from rbtrace_py.session.methods.calls import Calls
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WritingOptions(JsonOption):
-    """What lines say, and where they go."""
+    """The contents and places of lines."""
 
     by_thread: bool
     start_time: bool
@@ -33,7 +33,7 @@ class WritingOptions(JsonOption):
 
 
 class Writers:
-    """Where lines go: one place, or a file a process."""
+    """The places of lines: one, or a file a process."""
 
     def __init__(
         self, session: Calls, stack: ExitStack, options: WritingOptions
@@ -62,7 +62,7 @@ class Writers:
             output.flush()
 
     def end(self) -> None:
-        """What waited for its end."""
+        """Write what waited for its end."""
         for (output, _), lines in zip(
             self._outputs.values(), self._lines, strict=False
         ):

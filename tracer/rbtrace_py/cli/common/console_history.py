@@ -108,7 +108,7 @@ class History:
 
 
 def _user() -> tuple[int, int]:
-    """Who uses us: who called sudo, if somebody did."""
+    """Return our user: the one who called sudo, if somebody did."""
     user, group = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
     if os.geteuid() == 0 and user.isdigit() and group.isdigit():
         return int(user), int(group)

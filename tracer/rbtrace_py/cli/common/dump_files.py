@@ -31,7 +31,7 @@ _TOLD_SECONDS = 0.5
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DumpFileOptions(AttachOption, YesOption):
-    """Of every command that writes a dump to a file."""
+    """Options of every command that writes a dump to a file."""
 
     file: str | None
     time_limit: float
@@ -50,7 +50,7 @@ def write_dumps(
     options: DumpFileOptions,
     dump: Dump,
 ) -> None:
-    """Of each target, into the file that ``words`` or -o name.
+    """Write each target's dump into the file that ``words`` or -o name.
 
     name: of the command, what: of that which is dumped
     """

@@ -50,7 +50,7 @@ class LineEditor:
         return line
 
     def _choice(self, text: str, number: int) -> str | None:
-        """As readline asks: one after the other, until there is none."""
+        """Return that completion, as readline asks; None after the last."""
         if number == 0:
             self._found = self._choices()
         return self._found[number] if number < len(self._found) else None

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AgentReportOptions(AttachOption, OutputOptions):
-    """Of every command that ``show``s."""
+    """Options of every command that ``show``s."""
 
 
 def check_words(
@@ -50,7 +50,7 @@ def with_agent(targets: Targets, attaches: bool) -> list[Process]:
 def _each(
     targets: Targets, found: Iterable[Process], ask: Callable[[Process], T]
 ) -> list[tuple[Process, T]]:
-    """What each answers; a child that does not is left out, with a note."""
+    """Ask each target; a child that does not answer is left out, with a note."""
     answers = []
     for process in found:
         try:

@@ -62,7 +62,7 @@ format_option = click.option(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ReportingOptions:
-    """How a report is to look, and where it goes."""
+    """Options for the look and place of a report."""
 
     format_: str | None
     lines: bool

@@ -63,7 +63,7 @@ class Screen(Closing):
         sys.stdout.flush()
 
     def keys(self) -> str:
-        """What was typed since this was last asked."""
+        """Return the keys that were typed since the last call."""
         if self._modes is None or not select.select([sys.stdin], [], [], 0)[0]:
             return ""
         with contextlib.suppress(OSError):

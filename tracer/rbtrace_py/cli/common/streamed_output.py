@@ -25,7 +25,7 @@ class StreamedOutput:
             self._output.flush()
 
     def end(self) -> None:
-        """What follows begins a line."""
+        """Let what follows begin a line."""
         if self._last != b"\n":
             self(b"\n")
 

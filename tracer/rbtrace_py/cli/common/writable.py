@@ -1,4 +1,4 @@
-"""Whether a file can be written, found out before there is anything to write."""
+"""Check that a file can be written, before there is anything to write."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class CoreFile(Closing):
 
     @cached_property
     def mappings(self) -> Sequence[Mapping]:
-        """What was mapped, by address, as ``/proc/PID/maps`` would tell.
+        """The mappings by address, as ``/proc/PID/maps`` would tell.
 
         Files are told apart by a number of ours for an inode.
         """
@@ -158,7 +158,7 @@ class CoreFile(Closing):
 
     @cached_property
     def _beginnings(self) -> dict[bytes, CoreMapping]:
-        """Of each path the first mapping of the file's beginning."""
+        """Return for each path the first mapping of the file's beginning."""
         found: dict[bytes, CoreMapping] = {}
         for file in self.notes.files:
             if file.offset == 0:
@@ -263,7 +263,7 @@ def _core_headers(fd: int, path: str) -> ElfFile:
 
 
 def _notes(elf: ElfFile, size: int) -> CoreNotes:
-    """Of the whole segment, or what is there of it."""
+    """Return the notes of a segment, or as much of it as is there."""
     for segment in elf.note_segments[:1]:
         there = max(0, min(segment.file_size, size - segment.offset, _MAX_NOTES))
         if there:

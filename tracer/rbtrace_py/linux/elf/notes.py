@@ -51,7 +51,7 @@ class StapsdtNote:
 
 @dataclass(frozen=True, slots=True)
 class ImageNote:
-    """What the gem says of the probe whose ``stapsdt`` note has this ``pc``."""
+    """The gem's note about the probe whose ``stapsdt`` note has this ``pc``."""
 
     pc: int
     role: ProbeRole
@@ -153,7 +153,7 @@ def _padded(size: int) -> int:
 
 
 class _Prelink:
-    """How far prelink moved the file since the note was written.
+    """The distance that prelink moved the file since the note was written.
 
     The note tells where ``.stapsdt.base`` was linked; prelink adjusts section
     headers but not the notes.

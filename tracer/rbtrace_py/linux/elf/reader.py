@@ -67,7 +67,7 @@ class Segment:
 
 @dataclass(slots=True)
 class Budget:
-    """What may yet be read of ELF files, in one look at all those of a process.
+    """The bytes that may still be read of a process's ELF files in one scan.
 
     ``bytes`` are those of notes and of sections' names.
     """
@@ -232,7 +232,7 @@ class ElfFile:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Where a table of headers begins, and how long its entries are and must be."""
+    """The place of a table of headers, and how long its entries are and must be."""
 
     kind: str
     offset: int

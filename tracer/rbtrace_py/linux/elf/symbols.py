@@ -62,7 +62,7 @@ class SymbolTable:
 
     @classmethod
     def open(cls, fd: int) -> SymbolTable:
-        """Of the file open as ``fd``; raises BadElf."""
+        """Read the symbols of the file open as ``fd``; raises BadElf."""
         return cls(ElfFile(fd))
 
     def find(self, name: str) -> Symbol | None:
@@ -194,7 +194,7 @@ def iterate_notes(
 
 
 def debug_link(elf: ElfFile) -> DebugLink | None:
-    """What ``.gnu_debuglink`` says, None where there is none or it makes no sense."""
+    """Return the contents of ``.gnu_debuglink``; None if it makes no sense."""
     for section in elf.named(b".gnu_debuglink")[:1]:
         data = elf.data(section, 4096)
         name = name_at(data, 0)
@@ -207,7 +207,7 @@ def debug_link(elf: ElfFile) -> DebugLink | None:
 
 
 def load_bias(elf: ElfFile, mappings: Sequence[Mapping]) -> int | None:
-    """What to add to an address of the file for that in the process, or None.
+    """Return what to add to a file's address for that in the process, or None.
 
     ``mappings`` are those of the file. One that is executed from is believed first:
     pages at the edge of two segments are mapped twice, but not executable twice.

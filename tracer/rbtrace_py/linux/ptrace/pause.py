@@ -37,7 +37,7 @@ _PEEK = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT | WALL
 
 @dataclass(slots=True)
 class Pause:
-    """What became of it.
+    """The outcome of a pause.
 
     stopped_ns: from the first thread's stop to the last one's release
     threads: how many were stopped
@@ -241,7 +241,7 @@ def _sleeps(tid: int) -> bool:
 
 
 def seize_refused(process: Process, tid: int) -> RbtraceError:
-    """Why PTRACE_SEIZE failed: somebody else traces it, or we may not."""
+    """Return why PTRACE_SEIZE failed: another tracer, or missing rights."""
     try:
         status = parse_status(process.read(f"task/{tid}/status"))
     except NoSuchTarget:
@@ -281,6 +281,6 @@ def ptrace(request: int, tid: int, address: int, data: int) -> int:
 
 
 def ptrace_value(request: int, tid: int, address: int, data: int) -> tuple[int, int]:
-    """What it returns, and 0 or the errno."""
+    """Call ptrace; return its result, and 0 or the errno."""
     value = _libc_ptrace(request, tid, address, data)
     return value, ctypes.get_errno() if value == -1 else 0

@@ -56,7 +56,7 @@ def can_read_filters() -> bool:
 
 
 def parse_filter(data: bytes) -> Filter:
-    """What PTRACE_SECCOMP_GET_FILTER gives."""
+    """Parse the result of PTRACE_SECCOMP_GET_FILTER."""
     return list(_INSTRUCTION.iter_unpack(data))
 
 

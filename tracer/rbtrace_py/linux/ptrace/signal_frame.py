@@ -87,11 +87,11 @@ class Registers(NamedTuple):
         return cls(*_REGISTERS.unpack(data))
 
     def pack(self) -> bytes:
-        """For PTRACE_SETREGS."""
+        """Pack the registers for PTRACE_SETREGS."""
         return _REGISTERS.pack(*self)
 
     def calling(self, function: int, arguments: tuple[int, ...], top: int) -> Registers:
-        """As at the first instruction of ``function``.
+        """Return the registers as at the first instruction of ``function``.
 
         arguments: six at most; top: where the return address stands, 8 below a
         multiple of 16
@@ -139,7 +139,7 @@ def frame(registers: Registers, mask: int, fpstate: int) -> bytes:
 
 
 def vector_area(xstate: bytes) -> bytes:
-    """What NT_X86_XSTATE gives as a frame has it, to stand at a multiple of 64.
+    """Lay NT_X86_XSTATE out as a frame has it, to stand at a multiple of 64.
 
     Of a processor without XSAVE, 512 bytes, it is the same in both.
     """

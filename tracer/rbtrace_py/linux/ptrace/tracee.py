@@ -41,7 +41,7 @@ within 50 µs, if the other gets a processor: it may need this very one."""
 
 
 class TraceeStop(NamedTuple):
-    """Why it stands: ``signal`` on its way to it, or an event of ptrace."""
+    """The reason of a stop: ``signal`` on its way to it, or an event of ptrace."""
 
     signal: int
     event: int
@@ -181,7 +181,7 @@ class Tracee:
         return found
 
     def _filter(self, number: int, place: int) -> int | None:
-        """How many instructions it has; None if there is no such filter."""
+        """Return how many instructions a filter has; None if there is no such one."""
         size, code = ptrace_value(_SECCOMP_GET_FILTER, self.tid, number, place)
         if code == errno.ENOENT:
             return None

@@ -83,7 +83,7 @@ class _Writer:
             yield _instant(time, track, f"{event.count} events lost")
 
     def switched(self, switch: Switch) -> Iterator[bytes]:
-        """What a thread was until now; a loss is shown with each of them."""
+        """End a thread's state; a loss is shown with each of them."""
         known = list(self._states.now) if switch.what is SwitchKind.LOST else []
         yield from self._spans(self._states.feed(switch))
         for thread in known:
@@ -99,7 +99,7 @@ class _Writer:
             yield self._slice(span.end, track, _END)
 
     def end(self, time: int) -> Iterator[bytes]:
-        """What goes on ends with the trace."""
+        """End all that goes on with the trace."""
         yield from self._spans(self._states.end(time))
         for track, count in self._open.items():
             for _ in range(count):

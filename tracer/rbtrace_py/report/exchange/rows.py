@@ -16,7 +16,7 @@ from rbtrace_py.model.stacks import Frame, FrameKind, RubyThread, ThreadState
 
 @dataclass(frozen=True, slots=True)
 class Folding:
-    """How stacks become rows.
+    """The way stacks become rows.
 
     lines: is a method on another line another frame?
     threads, states: are they the outermost frames?
@@ -91,7 +91,7 @@ class Labels:
     def of_thread(
         self, thread: RubyThread, state: ThreadState, several: bool
     ) -> tuple[int, ...]:
-        """What leads the rows of a thread; its process where there are ``several``."""
+        """Return the first labels of a thread's rows; its process where ``several``."""
         key = (thread, state)
         if key not in self._leading:
             texts = []

@@ -19,7 +19,7 @@ _UNITS = {"ns": "nanoseconds", "samples": "none"}
 
 @dataclass(slots=True)
 class _Samples:
-    """Of one thread: indices of frames, root first, and weights."""
+    """The samples of one thread: indices of frames, root first, and weights."""
 
     stacks: list[list[int]] = field(default_factory=list)
     weights: list[int] = field(default_factory=list)
@@ -72,7 +72,7 @@ def _by_thread(
 
 
 def _key(frame: Frame, lines: bool) -> tuple[object, ...]:
-    """What makes a frame another one: kind, name, path and line."""
+    """Return what makes frames differ: kind, name, path and line."""
     line = frame.line if lines else None
     if frame.kind is FrameKind.C:
         return (frame.kind, frame.name, "", None)

@@ -55,6 +55,6 @@ def span_name(span: Span) -> str:
 
 
 def lost_name(switch: Switch) -> str:
-    """Of a loss."""
+    """Return the name of a loss."""
     one = "1 switch" if switch.value == 1 else f"{switch.value} switches"
     return f"{one} lost"

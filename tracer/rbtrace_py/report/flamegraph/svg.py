@@ -204,7 +204,7 @@ class _Picture:
         return f"{node.gathered:,} narrow frames" if node.gathered else "all"
 
     def _about(self, node: FlameNode) -> str:
-        """As the script says it."""
+        """Return the numbers as the script shows them."""
         shares = self._shares(node)
         if len(shares) > 1:
             before, after = shares
@@ -216,7 +216,7 @@ class _Picture:
         return f"{self._name(node, whole=True)} ({words})"
 
     def _fit(self, node: FlameNode, size: float) -> str:
-        """As much of the name as there is room for."""
+        """Return as much of the name as there is room for."""
         most = int((size - 6) / _LETTER)
         if most < 3:
             return ""
@@ -227,7 +227,7 @@ class _Picture:
 
 
 def _data(picture: _Picture) -> str:
-    """What the script reads: every node in preorder, as plain numbers."""
+    """Return the script's data: every node in preorder, as plain numbers."""
     tree = picture.tree
     columns = len(tree.totals)
     palette: dict[str, int] = {}

@@ -44,7 +44,7 @@ class FlameTree:
         return tuple(self.root.weights)
 
     def share(self, node: FlameNode) -> float:
-        """How wide a node is, of 1: the mean of its shares before and after."""
+        """The width of a node, 0 to 1: the mean of its shares before and after."""
         shares = [
             weight / total if total else 0.0
             for weight, total in zip(node.weights, self.totals, strict=True)
@@ -62,7 +62,7 @@ class FlameTree:
 
 
 def tree_of(folded: Folded, max_nodes: int = MAX_NODES) -> FlameTree:
-    """Of one measurement."""
+    """Make the tree of one measurement."""
     rows = {row: (weight,) for row, weight in folded.stacks.items()}
     return build(rows, folded.labels, 1, max_nodes)
 
@@ -70,7 +70,7 @@ def tree_of(folded: Folded, max_nodes: int = MAX_NODES) -> FlameTree:
 def difference_of(
     before: Folded, after: Folded, max_nodes: int = MAX_NODES
 ) -> FlameTree:
-    """Of two measurements: rows by their labels, weights before and after.
+    """Make the tree of two measurements: rows by label, weights before and after.
 
     Files are known by their names, as the folder of a release is another.
     """
@@ -154,7 +154,7 @@ def _gather(tree: FlameTree, least: float) -> int:
 
 
 def _size(node: FlameNode) -> int:
-    """How many nodes there are from this one on."""
+    """Return the number of nodes from this one on."""
     size = 0
     waiting = [node]
     while waiting:

@@ -37,7 +37,7 @@ def dumps(document: Document) -> str:
 
 
 def document(result: Result) -> Document:
-    """Of latency, values and count; ``schema`` is named after the command."""
+    """Return the document of latency, values or count; ``schema`` names the command."""
     return {
         **_head(result.command),
         "pids": list(result.pids),
@@ -55,7 +55,7 @@ def document(result: Result) -> Document:
 
 
 def probes_document(pids: Sequence[int], probes: Sequence[Listed]) -> Document:
-    """Of ``probes``; a traced state of None is one that could not be read."""
+    """Return the document of ``probes``; a traced state of None could not be read."""
     return {
         **_head("probes"),
         "pids": list(pids),
@@ -97,7 +97,7 @@ def trace_end_document(events: int, counters: Mapping[str, int]) -> Document:
 
 
 def doctor_document(pid: int | None, checks: Sequence[Check]) -> Document:
-    """Of ``doctor``; pid None: the machine alone."""
+    """Return the document of ``doctor``; pid None: the machine alone."""
     return {
         **_head("doctor"),
         "pid": pid,

@@ -12,7 +12,7 @@ from rbtrace_py.report.units import duration
 
 
 def attached_lines(found: AttachResult, style: Style) -> Iterator[str]:
-    """Whether it answers, and what that took."""
+    """Return lines that say whether the agent answers, and what that took."""
     if found.cost is None:
         yield f"process {found.pid} has the agent already"
     else:
@@ -33,7 +33,7 @@ def _cost_lines(cost: Cost, style: Style) -> Iterator[str]:
 
 
 def detached_lines(found: Detached, style: Style) -> Iterator[str]:
-    """What is gone, and what is not."""
+    """Return lines that say what is gone, and what is not."""
     yield f"process {found.pid}: the agent is stopped"
     yield "  removed: its socket, its threads, everything it had armed"
     if found.tracer is not None:

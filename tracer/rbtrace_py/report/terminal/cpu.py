@@ -58,6 +58,6 @@ def cpu_documents(times: CpuTimes, names: Mapping[Thread, str]) -> list[Document
 
 
 def _in_order(times: CpuTimes) -> list[tuple[Thread, ThreadTimes]]:
-    """Who ran longest first."""
+    """Return the threads, the one that ran longest first."""
     found = times.threads.items()
     return sorted(found, key=lambda each: (-each[1].ns[State.RUNNING], each[0]))

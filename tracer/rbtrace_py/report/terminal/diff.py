@@ -76,7 +76,7 @@ def _totals(shares: dict[str, Share]) -> dict[str, int]:
 def changes(
     before: Mapping[str, int], after: Mapping[str, int], weights: tuple[int, int]
 ) -> list[Change]:
-    """What has another share of its ``weights``, the greatest change first."""
+    """Return rows whose share of their ``weights`` changed, the greatest first."""
     weight, new_weight = weights
     found = [
         Change(
@@ -136,7 +136,7 @@ def _row(change: Change, style: Style) -> str:
 
 
 def _innermost(text: str, style: Style) -> str:
-    """As many of a stack's frames as fit, at least one."""
+    """Return as many of a stack's frames as fit, at least one."""
     if len(text) <= _LONGEST:
         return text
     start = text.find(";", len(text) - _LONGEST)

@@ -119,7 +119,7 @@ class Template:
 
 
 def _piece(match: re.Match[str], known: set[str]) -> tuple[bool, str]:
-    """Whether it is a name, and the name or the text."""
+    """Return whether a piece is a name, and the name or the text."""
     text, name = match[0], match[1]
     if text in ("{{", "}}"):
         return False, text[0]

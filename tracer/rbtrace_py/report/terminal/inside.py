@@ -38,7 +38,7 @@ def value_lines(
 
 
 def raised_lines(found: Raised, style: Style) -> Iterator[str]:
-    """As Ruby tells of an error: place, message and class, the callers."""
+    """Return an exception as Ruby prints it: place, message, class, callers."""
     place, callers = found.backtrace[:1], found.backtrace[1:]
     first, *others = found.message.split("\n")
     class_name = f" ({shown(found.class_name, style)})" if found.class_name else ""
@@ -190,7 +190,7 @@ def memory_document(pid: int, found: MemoryUse) -> Document:
 
 
 def fork_lines(pid: int, copy: int) -> Iterator[str]:
-    """What a copy of a process is good for, and how to be rid of it."""
+    """Return lines on what a copy of a process is good for, and how to remove it."""
     yield f"rbtrace-py: process {copy} is a copy of {pid}, and stopped"
     yield f"{_MARGIN}look at it  gdb -p {copy}, or gcore {copy}"
     yield f"{_MARGIN}end it      kill -KILL {copy}"

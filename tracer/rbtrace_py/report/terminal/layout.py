@@ -15,7 +15,7 @@ _MARGIN = "  "
 
 
 def layout_lines(described: VmDescription, style: Style) -> Iterator[str]:
-    """For people."""
+    """Return a layout's lines for people."""
     yield style.bold(f"Ruby {described.ruby_version}") + style.dim(
         f"  by {described.version_origin}"
     )

@@ -156,7 +156,7 @@ _SENTENCES: dict[str, tuple[str, str]] = {
 
 
 def lost(counters: Mapping[str, int]) -> int:
-    """How much is missing from the result that should be in it."""
+    """Return how much is missing from the result."""
     return sum(counters.get(name, 0) for name in LOSSES)
 
 
@@ -172,7 +172,7 @@ def note_lines(result: Result, style: Style) -> Iterator[str]:
 def counter_lines(
     counters: Mapping[str, int], style: Style, says_none: bool = True
 ) -> Iterator[str]:
-    """As ``note_lines``, of counters alone.
+    """Return the lines of counters alone.
 
     says_none: "no losses" is said, too
     """

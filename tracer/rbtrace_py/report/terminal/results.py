@@ -38,7 +38,7 @@ def latency_report(
 
 
 def values_report(result: Result, style: Style, sort: Sort = "count") -> Iterator[str]:
-    """As ``latency_report``, of numbers; of texts and bools the top values."""
+    """Return the report of numbers; of strings and bools the top values."""
     notation = times(style) if result.unit == "ns" else NUMBERS
     for series in result.series:
         yield from _series(result, series, notation, sort, style)

@@ -15,7 +15,7 @@ _SECOND = 1_000_000_000
 
 
 def readable_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
-    """In the order in which samples were taken, in UTC; lastly the statistics."""
+    """Yield samples in the order they were taken, in UTC; lastly the statistics."""
     if options.title:
         yield options.style.bold(clean(options.title))
     of_calls = profile.counts.statistics.counted == "calls"

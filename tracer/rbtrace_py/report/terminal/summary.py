@@ -53,7 +53,7 @@ def _lines(
 
 
 def _fitted(frame: Frame, lines: bool, room: int, folder: str, style: Style) -> str:
-    """In ``room`` columns if the name alone fits: of a long path the end is kept.
+    """Fit a frame into ``room`` columns if the name alone fits; a path keeps its end.
 
     Where names are whole, so are paths.
     """
@@ -68,7 +68,7 @@ def _fitted(frame: Frame, lines: bool, room: int, folder: str, style: Style) -> 
 
 
 def share_text(frame: Frame, lines: bool) -> str:
-    """As in folded stacks; but a C function has no path: it has many callers."""
+    """Return a frame's name as in folded stacks; a C function has no path."""
     if frame.kind is FrameKind.C and not lines:
         return clean(frame.name)
     return frame_text(frame, lines)

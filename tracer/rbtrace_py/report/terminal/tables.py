@@ -67,7 +67,7 @@ def _room(widths: Sequence[int], style: Style) -> int:
 
 
 def _fitting(widths: Sequence[int], style: Style) -> int:
-    """How many columns a terminal has room for; the last ones go first."""
+    """Return the number of columns a terminal has room for; the last ones go first."""
     kept = len(widths)
     while kept > 1 and _room(widths[:kept], style) < _SHORTEST_KEY:
         kept -= 1

@@ -20,7 +20,7 @@ PLAIN_ROWS = 10
 
 @dataclass(frozen=True, slots=True)
 class TopView:
-    """What of a picture a user wants to see.
+    """The choices of a user for a picture.
 
     rows: methods at most; None: as many as fit
     """
@@ -50,7 +50,7 @@ def plain_lines(
 
 
 def whole_lines(picture: Picture, view: TopView, style: Style) -> Iterator[str]:
-    """What came in all, to stand below what a screen was on."""
+    """Return the lines of the whole measurement, to print below the last screen."""
     shares = sorted_rows(picture, view, recent=False)[: view.rows or PLAIN_ROWS]
     everything = picture.everything(recent=False)
     yield from _plain_table(picture, shares, everything, view, style, recent=False)

@@ -243,7 +243,7 @@ _STATES = {
 
 
 def _by_work(threads: Sequence[ThreadNow]) -> list[ThreadNow]:
-    """Who works first; else in Ruby's order."""
+    """Sort threads: those that work first; else in Ruby's order."""
     return sorted(threads, key=lambda one: (-round((one.cpu or 0) * 100), one.state))
 
 

@@ -27,7 +27,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def statistics_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
-    """How much was sampled and how well; the last line says what was lost."""
+    """Return lines on how much was sampled and how well; losses last."""
     yield f"  {_head(own)}"
     if own.trimmed:
         text = _many(own.trimmed, "sample", "samples")

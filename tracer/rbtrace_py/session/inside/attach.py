@@ -117,7 +117,7 @@ def _still_listens(process: Process) -> bool:
 
 
 def _hello(process: Process) -> Mapping[str, object] | None:
-    """What the agent says of itself, None if there is none."""
+    """Ask the agent about itself; None if there is none."""
     try:
         with Agent(process) as agent:
             return dict(agent.hello)
@@ -134,7 +134,7 @@ def _cost(loaded: Loaded) -> Cost:
 def _attached(
     process: Process, hello: Mapping[str, object], cost: Cost | None
 ) -> AttachResult:
-    """What it says may be anything."""
+    """Read the agent's answer, which may be anything."""
     reason = None if hello.get("native") is True else _text(hello, "native_reason")
     return AttachResult(process.pid, cost, _text(hello, "description"), reason)
 

@@ -89,7 +89,7 @@ def backtraces(process: Process) -> list[ThreadBacktrace]:
 
 
 def memory(process: Process) -> MemoryUse:
-    """How much memory the process uses, and for what."""
+    """Return how much memory the process uses, and for what."""
     with Agent(process) as agent:
         reply = agent.call("memory")
     sizes = {name: _field(reply, name, int, -1) for name in ("rss", "pss", "swap")}
@@ -212,7 +212,7 @@ def _thread(found: Map) -> ThreadBacktrace:
 
 
 def _field(reply: Map, name: str, kind: type[T], default: T | None = None) -> T:
-    """What must be a ``kind``, or nil where there is a default."""
+    """Read a field that must be a ``kind``, or nil where there is a default."""
     found = _decoded(reply.get(name), kind)
     if found is None and default is not None:
         return default

@@ -97,14 +97,14 @@ class Question:
 
     @property
     def code(self) -> str:
-        """For the process; it prints names, a line each."""
+        """Return code for the process; it prints names, a line each."""
         texts = (self.receiver, self.mark, self.word)
         both = " ".join("_" + text.encode("utf-8", "replace").hex() for text in texts)
         return _ASK.replace("TEXTS", both).replace("MOST", str(MOST_NAMES))
 
 
 def question(before: str) -> Question | None:
-    """What to ask for a line up to the cursor; None where nothing can be known."""
+    """Return what to ask for a line up to the cursor; None if nothing can be known."""
     found = _END.search(before)
     if found is None or _GOES_BEFORE.search(before[: found.start()]):
         return None

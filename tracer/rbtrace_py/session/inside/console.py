@@ -32,7 +32,7 @@ class GivenUp(RbtraceError):
 
 
 class Form(Enum):
-    """What Ruby makes of code: its parser is asked, ours would know less."""
+    """The form of code, as Ruby's own parser sees it."""
 
     UNFINISHED = ":unfinished"
     EXPRESSION = ":expression"
@@ -90,7 +90,7 @@ class Console(Closing):
         self._agent.cancel()
 
     def form(self, code: str) -> Form:
-        """What ``code`` is; nothing of it is run."""
+        """Return the form of ``code``; nothing of it is run."""
         both = " ".join(map(_hex, (code, _as_last(code))))
         question = _ASK_FOR_FORM.replace("TEXTS", both)
         found = self._ask(question, _drop, _drop, EVAL_SECONDS)
@@ -111,7 +111,7 @@ class Console(Closing):
         return self._ask(code, out, err, MOST_SECONDS, **where)
 
     def complete(self, before: str) -> list[str]:
-        """What the word at the end of ``before`` can become, in order.
+        """Return completions of the word at the end of ``before``, in order.
 
         No method of the program's is called for it. Raises GivenUp if it was
         cancelled, or took too long.

@@ -1,4 +1,4 @@
-"""Whether there is memory for a copy of a process, which ``heapdump`` makes."""
+"""Check for memory for a copy of a process, which ``heapdump`` makes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def check_room(process: Process, collects: bool, is_confirmed: bool, say: Say) -
 
 
 def _bytes(text: str) -> int:
-    """Of ``123 kB``; 0 where there is no such line."""
+    """Return the bytes of ``123 kB``; 0 where there is no such line."""
     number = text.removesuffix("kB").strip()
     return int(number) * 1024 if number.isdigit() else 0
 

@@ -19,7 +19,7 @@ _STEP_SECONDS = 0.1
 
 
 class FoldedCalls(Calls, Session):
-    """As ``Calls``, but nobody is told of a call: ``take`` has them all."""
+    """Folded calls: ``take`` returns them all, none is passed on."""
 
     def __init__(self, targets: Targets, options: CallsOptions) -> None:
         super().__init__(targets, options)
@@ -56,7 +56,7 @@ class FoldedCalls(Calls, Session):
         return sum(each.fold.other for each in self._folds)
 
     def counters(self) -> dict[str, int]:
-        """What ``ends`` tells of all processes."""
+        """Return the counters of all processes' ``ends``."""
         found: dict[str, int] = {}
         for end in self.ends():
             for name, number in end.counters.items():
@@ -72,7 +72,7 @@ class FoldedCalls(Calls, Session):
     def take(
         self, statistics: Statistics, calls: StackCounts | None = None
     ) -> StackCounts:
-        """What was folded since the last time, as stacks.
+        """Return what was folded since the last call, as stacks.
 
         statistics: ``unit`` says whether they weigh their own time or their calls
         calls: gets the same stacks with how many calls there were

@@ -105,7 +105,7 @@ end.call(%(waiting)d, %(size)d, %(depth)d)
 
 @dataclass(frozen=True, slots=True)
 class ExceptionOptions:
-    """What is asked.
+    """Options of a trace of exceptions.
 
     string_size: bytes of a text that are sent
     backtrace: with backtraces
@@ -199,7 +199,7 @@ class Exceptions(Starting):
             self.notes.append(begun_before(process.pid))
 
     def events(self, seconds: float) -> Iterator[RaiseEvent]:
-        """What has come; waits up to ``seconds`` if nothing has."""
+        """Return new events; waits up to ``seconds`` if there are none."""
         last, self._last = self._last, []
         for pid, record in last:
             yield from self._heard(pid, record)
@@ -260,7 +260,7 @@ class Exceptions(Starting):
 
     @property
     def failure(self) -> RbtraceError | None:
-        """Why our code ended in a process that goes on, where it says so itself."""
+        """Return why our code ended in a process that goes on, where it says so."""
         failures = (task.ended for task in self._tasks.values())
         return next((e for e in failures if isinstance(e, _FAILURES)), None)
 

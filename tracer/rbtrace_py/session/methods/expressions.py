@@ -20,7 +20,7 @@ _BEFORE_REGEXP = re.compile(r"(?:^|[(\[{,=~!|&?:;<>+*-])\s*\Z")
 
 
 class BadExpressions(ValueError):
-    """Why it is no such list."""
+    """The reason why a text is no list of expressions."""
 
 
 def split_expressions(text: str, start: int = 0) -> tuple[tuple[str, ...], int]:
@@ -42,7 +42,7 @@ def split_expressions(text: str, start: int = 0) -> tuple[tuple[str, ...], int]:
 
 
 def _borders(text: str, start: int) -> Iterator[int]:
-    """Where the outermost commas are, and the bracket that closes the list."""
+    """Return where the outermost commas are, and the bracket that closes the list."""
     open_: list[str] = []
     at = start
     while at < len(text):
@@ -80,7 +80,7 @@ def _step(text: str, at: int, start: int, open_: list[str]) -> tuple[int, bool]:
 
 
 def _quoted(text: str, at: int, open_: list[str]) -> int:
-    """As ``_step`` within quotes."""
+    """Return the next state within quotes."""
     quote = open_[-1]
     if text[at] == "\\":
         return 2

@@ -35,7 +35,7 @@ _FORMS = (
 
 
 def parse_selector(text: str, shows_values: bool = True) -> Selector:
-    """What a word selects; raises UsageError.
+    """Parse a selector; raises UsageError.
 
     shows_values: may it have expressions?
     """
@@ -77,7 +77,7 @@ def _methods(word: str, text: str) -> Selector:
 def selectors_of(
     words: Iterable[str], sets: Iterable[str], shows_values: bool = False
 ) -> list[Selector]:
-    """Of words, and of predefined sets or files of such words.
+    """Return the selectors of words, and of predefined sets or files of such words.
 
     Raises UsageError; also for expressions, unless their values are shown.
     """
@@ -129,7 +129,7 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
 
 
 def _word_of(line: str) -> str:
-    """What of a line is a selector with expressions, be they right or wrong."""
+    """Return the part of a line that is a selector with expressions, right or wrong."""
     try:
         end = split_expressions(line, line.index("("))[1]
     except BadExpressions:

@@ -26,7 +26,7 @@ class ThreadNames:
         self.known.update({(pid, tid): name for tid, name in found})
 
     def learn_again(self, armed: Iterable[tuple[int, Armed]]) -> None:
-        """As ``learn``, of processes that go on; at most now and then."""
+        """Learn the names again of processes that go on; at most now and then."""
         if time.monotonic() - self._asked < _ASK_SECONDS:
             return
         for pid, each in armed:

@@ -34,7 +34,7 @@ _CONDITIONS = {
 
 @dataclass(frozen=True, slots=True)
 class CallsEnd:
-    """What is to be said of a process when it is over.
+    """The report on a process when it is over.
 
     counters: by docs/formats.md's names; 0 where there is nothing to say
     stays: what is not as it was before, in words

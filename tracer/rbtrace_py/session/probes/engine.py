@@ -43,7 +43,7 @@ class AttachRequest:
 
 
 class TrackedPids:
-    """Which processes count, kept by the kernel as they fork."""
+    """The tracked processes, which the kernel keeps true as they fork."""
 
     def __init__(self, targets: Targets) -> None:
         if not host_pid_namespace():

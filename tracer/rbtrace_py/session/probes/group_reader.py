@@ -43,7 +43,7 @@ Cells = dict[tuple[int, int], tuple["array[int]", "array[int]"]]
 
 @dataclass(frozen=True, slots=True)
 class GroupShape:
-    """What is recorded.
+    """The form of a group's record.
 
     dense: as many series as ``series``, a whole histogram each; else groups
         and buckets as they are seen
@@ -166,7 +166,7 @@ class GroupReader:
                 yield replace(group, is_other=True)
 
     def _group(self, name: str, value: bytes, cells: Cells) -> Group:
-        """Of a ``struct group``, without its key."""
+        """Read a ``struct group``, without its key."""
         born, cpu, count, total = _GROUP.unpack(value)
         buckets, counts = cells.pop((born, cpu), ((), ()))
         distribution = self._distribution(dict(zip(buckets, counts, strict=True)))

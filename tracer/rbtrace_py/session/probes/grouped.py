@@ -62,7 +62,7 @@ class Grouped(ProbeSession, CountingSession):
 
     @abstractmethod
     def result_counters(self) -> dict[str, int]:
-        """What was seen and is not in the groups."""
+        """Return the counters of events that are in no group."""
 
     @property
     def by_name(self) -> str | None:

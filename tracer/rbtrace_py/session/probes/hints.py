@@ -1,4 +1,4 @@
-"""Why a process may not have the probe that was named, and what to do."""
+"""Hints on why a process may lack the probe that was named, and what to do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def explain(error: NoSuchProbe, processes: Iterable[Process]) -> None:
 
 
 def without_gem(process: Process) -> str:
-    """What to do about a process without probes of the gem; empty if it has some."""
+    """Return a hint for a process without probes of the gem; empty if it has some."""
     try:
         if any(probe.binary.is_image for probe in scan_probes(process).probes):
             return ""

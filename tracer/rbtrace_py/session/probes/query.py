@@ -14,7 +14,7 @@ from rbtrace_py.session.probes.slots import SPECIAL
 
 @dataclass(frozen=True, slots=True)
 class ProbeOptions:
-    """What the event commands share.
+    """Options that the event commands share.
 
     by: operand (or ``pid``, ``tid``) to group by
     filter: text of a filter
@@ -78,7 +78,7 @@ class ProbeQuery:
         return [probe for probe in probes if not self.missing_operands(probe)]
 
     def check_operands(self, word: str, found: Sequence[Probe]) -> None:
-        """Of a glob probes without an operand are passed over and counted.
+        """Check operands; a glob passes over probes that lack one and counts them.
 
         Raises NoOperand if there are no others, or the word is no glob.
         """
@@ -89,7 +89,7 @@ class ProbeQuery:
         self.lacking.update((p.full_name, names) for p, names in lacking.items())
 
     def picked(self, probes: Sequence[Probe]) -> list[Probe]:
-        """Of all words, each probe once."""
+        """Return the probes that the words name, each once."""
         return list(dict.fromkeys(p for w in self.words for p in self.pick(w, probes)))
 
     def check_words(self, probes: Sequence[Probe]) -> None:

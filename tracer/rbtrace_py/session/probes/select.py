@@ -105,7 +105,7 @@ def _role(probe: Probe, role: OperandRole) -> int | None:
 
 
 def series_name(probe: Probe) -> str:
-    """What a result calls a probe: a span's end by the span's name."""
+    """Return a probe's name in results: a span's end has the span's name."""
     if probe.role is ProbeRole.SPAN_END and probe.span_name:
         return f"{probe.provider}:{probe.span_name}"
     return probe.full_name
@@ -149,7 +149,7 @@ def parse_pair(word: str) -> Pair | None:
 
 
 def built_in(word: str, probes: Sequence[Probe]) -> tuple[Pair, ...] | None:
-    """What a built-in word means, unless the user has a probe of that name.
+    """Return the meaning of a built-in word, unless the user has a probe of that name.
 
     ``:gc`` is always the built-in one.
     """

@@ -112,7 +112,7 @@ class ProbeSession(Starting, ProbeQuery):
             self.notes += dict.fromkeys(self._arming.notes)
 
     def _attach_first(self, probes: Mapping[int, Sequence[Probe]]) -> int:
-        """Of several targets some may end meanwhile, or execute another program."""
+        """Attach to the first targets; some may end or execute another program."""
         count = 0
         problem = None
         for pid, found in probes.items():
@@ -127,7 +127,7 @@ class ProbeSession(Starting, ProbeQuery):
         raise NoSuchTarget("the target exited before tracing started") from problem
 
     def _note(self, attacher: Attacher) -> None:
-        """What a user should know before the answer comes."""
+        """Add a note that a user should read before the answer comes."""
         if self.options.filter is not None:
             self.notes += time_notes(self.options.filter)
         if attacher.slow_to_detach:
@@ -362,7 +362,7 @@ class ProbeSession(Starting, ProbeQuery):
 
     @abstractmethod
     def requests(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
-        """What engine number ``engine`` attaches to of a process's probes."""
+        """Return the probes of a process that engine number ``engine`` attaches to."""
 
     # ------------------------------------------------------------------- shared
 

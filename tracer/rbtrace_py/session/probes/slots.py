@@ -17,7 +17,7 @@ DURATION_NAME = "duration_ns"
 
 @dataclass(frozen=True, slots=True)
 class SlotPlan:
-    """What a slot holds, whichever site: an operand by index, or a special."""
+    """The contents of a slot at every site: an operand by index, or a special."""
 
     operand: int | None = None
     special: SlotKind | None = None

@@ -92,7 +92,7 @@ class Trace(ProbeSession):
 
     @property
     def _at_texts(self) -> int:
-        """Where the texts of a record begin."""
+        """Return where the strings of a record begin."""
         return _HEADER.size + 8 * self._echo
 
     def requests(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
@@ -112,7 +112,7 @@ class Trace(ProbeSession):
         return (*echo, *empty, *plain)
 
     def events(self, seconds: float) -> Iterator[Event]:
-        """What has come; waits up to ``seconds`` if nothing has."""
+        """Return new events; waits up to ``seconds`` if there are none."""
         assert self._ring is not None
         self._ring.wait(seconds)
         for record in self._ring.records():

@@ -13,7 +13,7 @@ from rbtrace_py.model.probes import Probe
 
 
 class Watcher:
-    """What each process looked like when its probes were last read.
+    """The state of each process when its probes were last read.
 
     New files show in its mappings; a probe added to an image of the gem shows
     in the size of the image's notes, which is why images are held open.

@@ -1,4 +1,4 @@
-"""When threads of processes get a CPU, leave it and are woken, as the kernel says.
+"""The kernel's records of threads that get a CPU, leave it and are woken.
 
 One program on the scheduler's tracepoints writes a record for each thread of the
 processes that are watched, and for none else.

@@ -153,7 +153,7 @@ class CoreRuby(Closing):
                     core.fill_from(path, path)
 
     def _path_of(self, exe: str) -> bytes:
-        """Which of the mapped files ``exe`` is: by build-id, else by its name."""
+        """Return the mapped file that ``exe`` is: by build-id, else by its name."""
         core, wanted = self.core, None
         paths = core.paths()
         fd = open_regular(exe)

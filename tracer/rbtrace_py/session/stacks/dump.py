@@ -44,7 +44,7 @@ class DumpOptions:
 
 @dataclass(slots=True)
 class Stacks:
-    """What was read of a VM: threads with their walks, and fibers by thread.
+    """The stacks of a VM: threads with their walks, and fibers by thread.
 
     notes: what a user should know, a line each
     """
@@ -116,7 +116,7 @@ def _fibers(process: Process, vm: RubyVM, attached: Attached) -> Fibers:
 
 
 def writable(all_mappings: Sequence[Mapping]) -> list[tuple[int, int]]:
-    """Where objects may be: (address, size) of writable memory of no file."""
+    """Return where objects may be: (address, size) of writable memory of no file."""
     return [
         (one.start, one.end - one.start)
         for one in all_mappings

@@ -24,7 +24,7 @@ _NAME = 64
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which samples are wanted: all, where nothing is said.
+    """Conditions on samples; none by default.
 
     thread: a regular expression of names; the main thread without one is ``main``
     """
@@ -128,7 +128,7 @@ def open_recorded(path: str, filters: Filters | None = None) -> Recorded:
 
 
 def _tell(own: Statistics, read: Statistics) -> None:
-    """What the samples do not say of themselves."""
+    """Add what the samples do not say of themselves."""
     own.ended_ns = read.ended_ns
     own.rounds, own.late, own.failed = read.rounds, read.late, read.failed
 

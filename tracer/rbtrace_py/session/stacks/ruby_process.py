@@ -37,7 +37,7 @@ _YOUNG_SECONDS = 2.0
 
 
 class SamplingMode(str, Enum):
-    """Which threads are sampled."""
+    """Modes: which threads are sampled."""
 
     CPU = "cpu"
     """Those that are on a CPU, or ready to be, also when their stacks are read."""
@@ -183,7 +183,7 @@ class RubyProcess(Closing):
         return None if thread.tid is None else self._tasks.cpu_ns(thread.tid)
 
     def samples(self, mode: SamplingMode, pause: bool = False) -> list[Sample]:
-        """What the threads are doing now: one sampling pass.
+        """Take one sampling pass over the threads.
 
         Raises NoSuchTarget if the process has ended; NotPermitted and RbtraceError if
         it may not be read, or does not stop, which counts as failed.
@@ -304,7 +304,7 @@ class RubyProcess(Closing):
         self._failed += stacks
 
     def _alive(self, threads: list[VmThread]) -> int:
-        """How many have begun, and not ended meanwhile: the others have no stack."""
+        """Return how many threads have begun and not ended: others have no stack."""
         begun = [thread for thread in threads if self.vm.has_stack(thread)]
         if not begun or not self._may_list() or not self._list_threads():
             return len(begun)
@@ -326,7 +326,7 @@ class RubyProcess(Closing):
         return [Sample(time.time_ns(), thread, state, stack, 1, flags, fiber)]
 
     def take_failed(self) -> int:
-        """How many stacks could not be read since this was last asked."""
+        """Return how many stacks could not be read since the last call."""
         failed, self._failed = self._failed, 0
         return failed
 
@@ -365,7 +365,7 @@ def ruby_thread(pid: int, tid: int | None, thread: VmThread) -> RubyThread:
 
 
 def state_of(state: ThreadState, on_cpu: bool | None) -> ThreadState:
-    """What the VM says of a thread, with what the kernel says; None: nothing."""
+    """Return a thread's state from the VM and the kernel; None: neither says."""
     if on_cpu:
         return ThreadState.RUNNING
     if on_cpu is False and state is ThreadState.RUNNING:

@@ -17,7 +17,7 @@ _LETTERS = ((0x1, "S"), (0x2, "D"), (0x4, "T"), (0x8, "t"), (0xB0, ENDED))
 
 @dataclass(slots=True)
 class _Thread:
-    """What is known of a thread that is watched.
+    """The state of a watched thread.
 
     own: its id as it has it itself; ran: ns on CPUs when it last left one
     is_on: None where that is not known; last: when that changed, by CLOCK_MONOTONIC
@@ -49,12 +49,12 @@ class SwitchRecords:
         self.last = self.last or time
 
     def forget(self, pid: int) -> None:
-        """Of a process of which no more is told."""
+        """Forget a process of which no more is told."""
         self.watched.discard(pid)
         self._threads = {k: t for k, t in self._threads.items() if k[0] != pid}
 
     def read(self, record: bytes) -> Iterator[Switch]:
-        """What a record says; none of a process that is not watched any more."""
+        """Read a record; none of a process that is no longer watched."""
         when, ran, pid, tid, own, state, lost, what, cpu = RECORD.unpack(record)
         yield from self.missing(lost)
         self.last = when
@@ -76,7 +76,7 @@ class SwitchRecords:
         yield Switch(pid, own, when + self._wall_offset, turn, letter, cpu)
 
     def missing(self, lost: int) -> Iterator[Switch]:
-        """What found no room since this was last asked, if anything; lost: in all."""
+        """Return what found no room since the last call, if anything; lost: in all."""
         count = (lost - self._lost) & _LOST
         # Of a record that was begun before another the number may be the lower one.
         if 0 < count < 1 << 31:

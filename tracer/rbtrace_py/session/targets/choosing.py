@@ -1,4 +1,4 @@
-"""Which process ``--ps REGEX`` means: one that runs Ruby, if some that match do.
+"""The choice of processes by ``--ps REGEX``: those that run Ruby, if some do.
 
 Shells, editors and a tail of a log have the words in their command lines, too.
 """
@@ -16,7 +16,7 @@ from rbtrace_py.rubyvm.detect import find_ruby
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What can be meant, by pid.
+    """The candidates by PID.
 
     are_ruby: each runs Ruby; else none does, as far as we may look
     passed_over: how many matched besides
@@ -40,7 +40,7 @@ def choices(regex: str) -> Choice:
 
 
 def families(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
-    """Who is meant where children count: descendants of another one go with it.
+    """Return the candidates with children: descendants of another one go with it.
 
     Workers of one program that runs Ruby, which does not match itself, are meant
     together.

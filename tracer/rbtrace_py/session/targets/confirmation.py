@@ -23,7 +23,7 @@ _COMPILED_GOES = (
 
 
 def what_stays(hello: Map, c_calls: bool = False) -> list[str]:
-    """What seeing methods leaves behind in a process, by its agent's hello."""
+    """Return what tracing methods leaves in a process, by its agent's hello."""
     texts = [C_CALLS_STAY] if c_calls else []
     jit = hello.get("jit")
     if isinstance(jit, str):

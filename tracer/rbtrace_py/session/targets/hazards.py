@@ -40,7 +40,7 @@ def is_hazardous(probe: Probe) -> bool:
 
 
 def hazard(probes: Sequence[Probe]) -> str | None:
-    """What to say before attaching to these, or None."""
+    """Return the warning to give before attaching to these, or None."""
     return CMETHOD_HAZARD if any(map(is_hazardous, probes)) else None
 
 

@@ -66,12 +66,12 @@ class Joining:
 
     @property
     def without(self) -> int:
-        """How many were never asked, with those that have ended since."""
+        """The number that were never asked, with those that have ended since."""
         return self._ended + len(self._left)
 
     @property
     def given_up(self) -> int:
-        """How many live on that are not tried any more."""
+        """The number that live on and are not tried any more."""
         return sum(left.is_given_up for left in self._left.values())
 
     def may_join(self, since: float) -> bool:
@@ -83,7 +83,7 @@ class Joining:
         return is_trying and self.clock() - since < SECONDS
 
     def notes(self) -> list[str]:
-        """Why the first of those that are left out are so, a line each."""
+        """Return a line on each process that is left out: why."""
         found = self._reasons.items()
         return [skipped(pid, why) for pid, why in found]
 
@@ -131,7 +131,7 @@ class Joining:
             left.is_given_up = is_old and left.is_late
 
     def _ask(self, left: _Left) -> bool:
-        """Whether it has joined; raises NotConfirmed."""
+        """Return whether the process has joined; raises NotConfirmed."""
         try:
             self._join(left.process)
         except NotConfirmed:

@@ -23,7 +23,7 @@ class _NonRubyProcess:
 
 
 class NonRubyProcesses:
-    """When to look at each again.
+    """The times at which to look at each process again.
 
     What is no Ruby may become one: a shell runs it in its own place, and a Ruby that
     has just begun has not mapped its library yet. So each is looked at again where it

@@ -136,7 +136,7 @@ class Targets:
 
     @property
     def status(self) -> int | None:
-        """How our program ended by itself: its status, or less than 0 for a signal."""
+        """The exit status of our program; less than 0 for a signal."""
         return None if self._started is None else self._started.poll()
 
     @property

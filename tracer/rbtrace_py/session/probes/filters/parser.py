@@ -49,7 +49,7 @@ def check_syntax(text: str) -> None:
 
 
 def time_notes(text: str) -> list[str]:
-    """What to say of times that have no unit and are too short to be meant so."""
+    """Return notes on times without a unit that are too short to be meant so."""
     notes = []
     tokens = Lexer(text).tokens()
     for left, sign, right in zip(tokens, tokens[1:], tokens[2:], strict=False):

@@ -9,7 +9,7 @@ Constant = int | float | bool | bytes | None
 
 
 class Kind(Enum):
-    """How an operand's 8 raw bytes are compared."""
+    """The way to compare an operand's 8 raw bytes."""
 
     SIGNED = "an Integer"
     FLOAT = "a Float"
