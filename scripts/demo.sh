@@ -34,7 +34,7 @@ show_stacks() {
   done
 }
 
-# Of a folded stack the first frame and as many of the last ones as fit.
+# Prints the first frame of a folded stack and as many of the last ones as fit.
 shorten() {
   local first=${1%%;*} rest=${1#*;}
   if [ ${#1} -le 79 ]; then
@@ -94,7 +94,7 @@ show rbtrace-py trace "$shop" 'shop:*' --count 10
 show rbtrace-py latency "$shop" checkout --duration 3
 show rbtrace-py latency "$shop" checkout --by sku --duration 3
 
-# What follows reads the shop's memory, with no probe and no BPF.
+# The rest reads the shop's memory, with no probe and no BPF.
 made=$(mktemp -d -t rbtrace-demo.XXXXXX)
 chmod 755 "$made"
 printf '\n$ cd %s\n' "$made"

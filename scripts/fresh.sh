@@ -19,7 +19,7 @@ make_base() {
   mmdebstrap --mode=root --variant=minbase --include=git,make \
     --aptopt='Acquire::Check-Valid-Until "false"' --dpkgopt=force-unsafe-io \
     "$suite" "$dir" "${sources[@]}"
-  # What any machine is given by its network: names, and whom it trusts.
+  # A machine's network gives it names, and certificates to trust.
   cp -L /etc/resolv.conf /etc/hosts "$dir/etc/"
   mkdir -p "$dir/usr/local/share/ca-certificates"
   cp -rL /usr/local/share/ca-certificates/. "$dir/usr/local/share/ca-certificates/"

@@ -53,7 +53,7 @@ use_version() {
   done
 }
 
-# What a chroot is made from; when this changes it is built again.
+# The recipe of a chroot; when this changes it is built again.
 spec() {
   echo "2 $(suites "$1") / $(packages "$1" | tr '\n' ' ')"
 }
@@ -176,7 +176,7 @@ unpack_one() (
   echo "$origin" >"$tree.origin"
 )
 
-# Of hard links, but for what is stripped: without .symtab and debug information.
+# A tree of hard links, but for what is stripped: without .symtab and debug information.
 strip_copy() {
   local tree=${1%/} file
   rm -rf "$tree-stripped" "$tree-stripped.new"

@@ -188,7 +188,7 @@ setup_native() {
 
 setup_tracefs() {
   local dir=/sys/kernel/tracing
-  # Who is not root may not look inside.
+  # Only root may look inside.
   ! grep -q ' tracefs ' /proc/self/mounts || return 0
   [ ! -e $dir/uprobe_events ] || return 0
   if ! is_root; then

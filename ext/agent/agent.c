@@ -13,7 +13,7 @@
  *
  * The GVL orders all of this: hooks belong to one Ractor, ours to the main one.
  *
- * What an event goes through is one translation unit, hook/calls.c, so that it is handled
+ * An event is handled in one translation unit, hook/calls.c, so that it is handled
  * without a call. All others are called seldom.
  *
  * SPDX-License-Identifier: MIT

@@ -3,7 +3,7 @@
 require "rbconfig"
 
 module Tracepoint
-  # What answers a tracer from inside the process: a socket, and behind it the
+  # Answers a tracer from inside the process: a socket, and behind it the
   # commands of docs/agent.md. The method hook is in C: agent.c and hook/.
   #
   # It is also put into processes that never asked for it: there its parts are one
@@ -15,7 +15,7 @@ module Tracepoint
     PROTOCOL = 1
     MAGIC = "rbtrace-agent"
     FOLDER = __dir__
-    # What attach makes begins so; it goes when the tracer does.
+    # The prefix of attach's folders; they go when the tracer does.
     PUT_THERE = File.basename(FOLDER).start_with?(".rbtrace-")
   end
 end
@@ -32,7 +32,7 @@ require_relative "agent/arming"
 require_relative "agent/facts"
 require_relative "agent/ractors"
 require_relative "agent/native"
-# The rest of "socket" gives up Ruby's lock up to five times (its file, and the gem
+# The rest of "socket" gives up the GVL up to five times (its file, and the gem
 # io-wait): where the agent is put, load.rb sees to it when the agent can answer. By now
 # another thread may have loaded this part (loading.py).
 require Tracepoint::Agent::PUT_THERE ? "socket.so" : "socket"
@@ -80,7 +80,7 @@ module Tracepoint
 
       # Take the agent out of service: its socket goes, what is armed is disarmed.
       def stop
-        # A close lets go of Ruby's lock. Behind Ruby's back a thread that is not here may
+        # A close lets go of the GVL. Behind Ruby's back a thread that is not here may
         # be the next to have it, so that the child would wait for ever.
         return leave_parent(closes: false) if child?
 
@@ -125,7 +125,7 @@ module Tracepoint
           status
         end
       rescue ThreadError # in a signal's handler, where no Mutex can be had
-        # What ends the connection comes here too, in the connection's thread.
+        # The error that ends the connection comes here too, in the connection's thread.
         nil
       end
 
@@ -165,7 +165,7 @@ module Tracepoint
         nil
       end
 
-      # What the program's end leaves to do, before its threads are killed.
+      # Cleans up at the program's end, before its threads are killed.
       def finish
         return if @server.nil? || child?
 
@@ -229,7 +229,7 @@ module Tracepoint
         Ractors.unwatch
       end
 
-      # Whose tracer has it disarmed at the same time has nothing to say.
+      # A request that is disarmed by its tracer meanwhile gets no answer.
       def say_last_words(deadline)
         words = LOCK.synchronize { last_words if armed_by }
         @server.last_words(words, deadline) if words

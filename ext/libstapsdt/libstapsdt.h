@@ -20,7 +20,7 @@ extern "C" {
 
 /* ----------------------------------------------------------------- version */
 
-/* Of this header; sdt_version() is that of the library that is loaded. */
+/* The version of this header; sdt_version() is that of the library that is loaded. */
 #define SDT_VERSION "0.2.0"
 /* To compare: SDT_VERSION_NUMBER >= SDT_VERSION_OF(0, 2, 0) */
 #define SDT_VERSION_OF(major, minor, patch)                                    \

@@ -99,7 +99,7 @@ module Tracepoint
       SUPPORTED
     end
 
-    # What was defined, in order.
+    # All definitions, in order.
     # @return [Array<Probe, Span>]
     def probes
       Registry.entries

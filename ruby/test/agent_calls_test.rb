@@ -325,7 +325,7 @@ class AgentCallsTest < Minitest::Test
     assert_operator calls.map { |record| record.kind == :stack ? record.method : 0 }.max, :>, 60
   end
 
-  # What was open in a fiber that was dropped is no parent of what its place has now.
+  # A call that was open in a dropped fiber is no parent in the fiber that takes its place.
   def test_a_fiber_in_the_place_of_one_that_was_dropped
     target = target(<<~RUBY)
       def old; Fiber.yield; end
@@ -389,7 +389,7 @@ class AgentCallsTest < Minitest::Test
     assert_empty select[{ owner: "Firs", kind: nil, name: nil }, { owner: "First2", kind: nil, name: nil }]
   end
 
-  # What is read otherwise than Ruby does disarms; the program goes on.
+  # A read that differs from Ruby's own disarms; the program goes on.
   def test_wrong_offsets_disarm
     target = target("def leaf; end\nSTEP = -> { leaf; leaf }")
     client = connect(target)
@@ -479,7 +479,7 @@ class AgentCallsTest < Minitest::Test
     client = connect(target)
     memory = client.arm(mode: "ring")
     target.begin_step
-    # Of the program's own: Ruby 4.0 ends with a call of Monitor#synchronize.
+    # Calls of the program's own: Ruby 4.0 ends with a call of Monitor#synchronize.
     ours = client.last_event["methods"].select { |entry| entry["path"] == "-e" }
     names = ours.to_h { |entry| [entry["index"], entry["name"]] }
     entries = memory.read_all.flatten.select { |record| record.kind == :entry }
@@ -546,7 +546,7 @@ class AgentCallsTest < Minitest::Test
     target.end_step
   end
 
-  # Whose calls they are is told as soon as there is room, and no call before that.
+  # The owner of calls is told as soon as there is room, and no call before that.
   def test_a_full_ring_goes_to_another_stack
     before, after = two_stacks_in_a_ring(mode: "ring")
     assert_equal [:lost, :stack, :place, :thread, *%i[entry return] * 3, :entry], after.first(11).map(&:kind)
@@ -583,7 +583,7 @@ class AgentCallsTest < Minitest::Test
 
   BODIES = { "a" => %w[b c], "b" => %w[d c], "c" => %w[d], "d" => %w[a] }.freeze
 
-  # What a(n) of the program below does, as records.
+  # The records of a(n) of the program below.
   def events_of(name, number, depth, found)
     found << [:entry, "Object##{name}", depth]
     BODIES[name].each do |callee|

@@ -3,7 +3,7 @@
 require "test_helper"
 require "support/agent_target"
 
-# What is asked of the process itself.
+# Commands that ask about the process itself.
 class AgentCommandsTest < Minitest::Test
   include TestHelper
   include AgentHelper
@@ -52,7 +52,7 @@ class AgentCommandsTest < Minitest::Test
     assert_equal ["[true, true]", { 1 => "0", 2 => "1" }], [reply["value"], client.channels]
   end
 
-  # What a program does to its output while somebody else's is taken from it.
+  # Changes that a program makes to its output while it is captured.
   def test_output_that_the_program_reopens_meanwhile
     Dir.mktmpdir do |dir|
       target = target(<<~RUBY)
@@ -97,7 +97,7 @@ class AgentCommandsTest < Minitest::Test
     assert_equal "true", client.call("eval", code: "$stdout.equal?(STDOUT)", redirect: false)["value"]
   end
 
-  # What writes for the code is not in its error, nor quoted by what quotes lines.
+  # A thread that writes for the code is not in its error, nor quoted by what quotes lines.
   def test_an_error_below_a_redirected_output
     client = connect(target)
     error = assert_raises(AgentClient::Refused) { client.call("eval", code: "$stdout.no_such") }

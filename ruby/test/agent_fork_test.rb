@@ -3,13 +3,13 @@
 require "test_helper"
 require "support/agent_target"
 
-# What a child has of its parent's agent: nothing that costs it anything, and a
+# A child's share of its parent's agent: nothing that costs it anything, and a
 # fork that does what forks do.
 class AgentForkTest < Minitest::Test
   include TestHelper
   include AgentHelper
 
-  # Of a child: what it says, after the program above it.
+  # The output of a child that runs the program above.
   def child_says(setup, code)
     target = target(<<~RUBY)
       #{setup}

@@ -3,7 +3,7 @@
 require "test_helper"
 require "support/agent_target"
 
-# What no tracer would send, and what many tracers do: neither is to leave a trace.
+# Requests that no tracer would send, and those that many do: neither leaves a trace.
 class AgentFuzzTest < Minitest::Test
   include TestHelper
   include AgentHelper
@@ -92,7 +92,7 @@ class AgentFuzzTest < Minitest::Test
     before = look.call
     first = rss(target)
     yield
-    # What came earlier may still have been ending.
+    # Earlier requests may still be ending.
     eventually { look.call.zip(before).all? { |now, was| now <= was } }
     target.step
     rss(target) - first

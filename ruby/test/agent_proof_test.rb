@@ -3,7 +3,7 @@
 require "test_helper"
 require "support/agent_target"
 
-# Who is let in, and to what: docs/agent.md, "The proof" and "Consent".
+# Who may connect, and to what: docs/agent.md, "The proof" and "Consent".
 class AgentProofTest < Minitest::Test
   include TestHelper
   include AgentHelper
@@ -117,7 +117,7 @@ class AgentProofTest < Minitest::Test
     refute_equal address, begin_greeting(target).last
   end
 
-  # What one process says of the text is of no use to another, and the text itself to none.
+  # One process's answer about the text is of no use to another, and the text itself to none.
   def test_an_answer_of_another_process
     target = target()
     [Process.pid + 1, Process.ppid, 0].each do |pid|

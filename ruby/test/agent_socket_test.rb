@@ -206,7 +206,7 @@ class AgentSocketTest < Minitest::Test
     # ever now and then, also where no agent is: locks that other threads held stay held.
     codes << "exit!(Ractor.new { 7 }.take)" if %w[3.0 3.1 3.2].include?(RUBY_VERSION[/\d+\.\d+/])
     codes.each do |code|
-      # Threads that wait for Ruby's lock when it forks: none of them is in the child.
+      # Threads that wait for the GVL when it forks: none of them is in the child.
       waiting = "4.times { Thread.new { loop { sleep 0 } } }\n"
       waiting = "" if code.include?("Ractor")
       target = target(waiting + behind_rubys_back("#{code}; exit!(7)"))
@@ -236,7 +236,7 @@ class AgentSocketTest < Minitest::Test
     RUBY
   end
 
-  # What the target says in a step, before it is done.
+  # The target's report of a step, before it is done.
   def said(target)
     target.begin_step
     target.io.gets.tap { target.end_step }
@@ -299,7 +299,7 @@ class AgentSocketTest < Minitest::Test
     assert_equal "busy", assert_raises(AgentClient::Refused) { greeters.pop.greet_agent(true) }.code
   end
 
-  # As load.rb has it: no thread of the agent's own needs Ruby's lock then.
+  # As load.rb has it: no thread of the agent's own needs the GVL then.
   def test_who_loads_it_serves_who_comes_at_once
     target = target(<<~RUBY)
       Tracepoint::Agent.stop
@@ -325,7 +325,7 @@ class AgentSocketTest < Minitest::Test
     target.step
   end
 
-  # Who was let in has the thread that waited, and another waits then.
+  # A new connection takes the thread that waited, and another waits then.
   def test_one_thread_waits
     target = target("STEP = -> { $stdout.puts(Thread.list.size - 1) }")
     20.times { connect(target).close }
@@ -352,7 +352,7 @@ class AgentSocketTest < Minitest::Test
     assert_equal ["protocol", "too slow"], error.reply.values_at("code", "message")
   end
 
-  # Who comes then is told so; who comes later is served.
+  # A connection that comes then gets a refusal; one that comes later is served.
   def test_no_more_threads
     target = target(<<~RUBY)
       $none = false
@@ -439,7 +439,7 @@ class AgentSocketTest < Minitest::Test
     target.step
   end
 
-  # Who was let in at that very moment, too.
+  # A client that was let in at that very moment, too.
   def test_stop_ends_every_connection
     target = target("STEP = -> { Tracepoint::Agent.stop; Tracepoint::Agent.start }")
     30.times do

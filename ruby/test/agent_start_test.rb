@@ -11,7 +11,7 @@ class AgentStartTest < Minitest::Test
 
   MINUTES = 600_000
 
-  # What it says before the agent's file is read, and behind that.
+  # The target's report before the agent's file is read, and behind that.
   PROGRAM = <<~'RUBY'
     $stdout.sync = true
     at_exit { puts "exit" }
@@ -63,7 +63,7 @@ class AgentStartTest < Minitest::Test
     assert_equal "first\n", program.gets
   end
 
-  # Of who does not say hello nothing is known.
+  # A client that does not say hello stays unknown.
   def test_who_only_knocks_is_not_the_tracer
     program = start(MINUTES)
     path = path_of(program)

@@ -3,7 +3,7 @@
 require "test_helper"
 require "support/agent_target"
 
-# What the hook counts by itself.
+# The hook's own counts.
 class AgentTableTest < Minitest::Test
   include TestHelper
   include AgentHelper

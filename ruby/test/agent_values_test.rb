@@ -27,7 +27,7 @@ class AgentValuesTest < Minitest::Test
     [{ owner: owner, kind: kind, name: name, expressions: expressions }]
   end
 
-  # Of each entry the method's name and its values, in the order they were told.
+  # The method's name and its values for each entry, in the order they were told.
   def values(client, memory)
     names = client.call("names")["methods"].to_h { |entry| [entry["index"], entry["name"]] }
     memory.read_all.flat_map { |records| told(records, names) }
@@ -53,7 +53,7 @@ class AgentValuesTest < Minitest::Test
     texts
   end
 
-  # What one step of the program shows.
+  # The values of one step of the program.
   def shown(program, *selectors, **arming)
     target = target(program)
     client = connect(target)
@@ -96,7 +96,7 @@ class AgentValuesTest < Minitest::Test
     assert_match(/\A\(NameError: undefined local variable or method #{quoted("word")} for /, local)
   end
 
-  # Of Ruby methods, made ones, and methods written in C; the agent has no part in it.
+  # Calls of Ruby methods, made ones, and methods written in C; none of the agent's.
   def test_who_calls
     calls = ["caller.map { |place| place[/:(\\d+):/, 1] }.first(2)", "caller_locations.first(2).map(&:lineno)"]
     found = shown(<<~RUBY, *%w[take made String#upcase].map { |name| selector(name, *calls) }, c_calls: true)
@@ -114,7 +114,7 @@ class AgentValuesTest < Minitest::Test
     assert_equal [["take", *first], ["made", *second], ["upcase", *second]], found
   end
 
-  # What the program calls so is the program's.
+  # A method that the program calls so is the program's.
   def test_callers_of_its_own
     found = shown(<<~RUBY, selector("ring", "caller", "caller_locations.size > 1"), selector("take", "caller"), selector("go", "caller"))
       class Phone; def caller; "Ann"; end; def ring; end; end
@@ -146,7 +146,7 @@ class AgentValuesTest < Minitest::Test
     assert_equal ["(Exception: a)", left, left, "(SystemExit: exit)", "(Odd)", "1"], rest
   end
 
-  # What has room to run untraced has it traced, too.
+  # A recursion that has room untraced has it traced, too.
   def test_near_the_end_of_the_stack
     found = shown(<<~RUBY, selector("mark", "self.to_s + '1'", "n"), max_streams: 8)
       def mark(n); n; end
@@ -249,7 +249,7 @@ class AgentValuesTest < Minitest::Test
     "e" => "Thread.handle_interrupt(Object => :never) { ends = Process.clock_gettime(1) + 0.03; 0 while Process.clock_gettime(1) < ends }"
   }.freeze
 
-  # What comes from outside meanwhile reaches the program, not the expression.
+  # An exception from outside meanwhile reaches the program, not the expression.
   def test_what_other_threads_send
     found = shown(<<~RUBY, selector("take", "$inside << 1; sleep 0.05; n"), limit_ms: 60_000)
       require "timeout"
@@ -379,7 +379,7 @@ class AgentValuesTest < Minitest::Test
     end
   end
 
-  # What it leaves by `Fiber.yield` goes on in the middle of another one.
+  # A fiber that it leaves by `Fiber.yield` goes on in the middle of another one.
   def test_fibers_that_come_back_into_an_evaluation
     target = target(<<~RUBY)
       def take(n); n; end
@@ -423,7 +423,7 @@ class AgentValuesTest < Minitest::Test
       watcher.call("eval", code: "$inside.pop")
       leaves ? client.close : client.call("disarm")
       target.end_step
-      # What is armed next sees nothing of it.
+      # The next one that is armed sees nothing of it.
       again = connect(target)
       memory = eventually { armed(again, "n") }
       target.step

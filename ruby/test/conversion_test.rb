@@ -111,7 +111,7 @@ class ConversionTest < Minitest::Test
     memory[0, 10_000] = "abcdefghij" * 1000
     make = Fiddle::Function.new(Fiddle.dlopen(nil)["rb_str_new_static"], [Fiddle::TYPE_VOIDP, Fiddle::TYPE_LONG], Fiddle::TYPE_VOIDP)
     probe = Tracepoint.define(unique, { it: String })
-    # What is copied lives only while the site is called: the tap keeps no
+    # Copies live only while the site is called: the tap keeps no
     # more than its address, so only the flags of the call are seen here.
     { 7 => 0, 4095 => 0, 4096 => 1, 9999 => 1 }.each do |length, converted|
       string = make.call(memory, length).to_value

@@ -5,7 +5,7 @@ require "test_helper"
 # The same API without the extension.
 class FallbackTest < Minitest::Test
   OFF = { "TRACEPOINT_NATIVE" => "0" }.freeze
-  # What the extension has to say about these, the fallback says too.
+  # The extension's messages about these are the fallback's too.
   SHARED = %w[definition conversion fire span undeclared provider].freeze
 
   def test_the_tests_that_need_no_probes_pass_without_the_extension

@@ -102,7 +102,7 @@ class UndeclaredTest < Minitest::Test
     assert_equal "#{"[100, true]\n" * 9}0\n", output
   end
 
-  # What is refused by C alone, after the first, is what Ruby refuses.
+  # Calls that C alone refuses, after the first, Ruby refuses too.
   def test_names_that_are_refused_later
     Tracepoint.fire("a b")
     longest = unique("n").ljust(63, "_")
@@ -292,7 +292,7 @@ class UndeclaredTest < Minitest::Test
     assert_equal(1, counting(:converted) { operands_of(entry) { Tracepoint.fire(@name, Hostile.new { "a\0b" }) } })
   end
 
-  # What to_s does to the other arguments must not leave them dangling.
+  # A to_s that changes the other arguments must not leave them dangling.
   def test_to_s_that_changes_another_argument
     text = +"before"
     Tracepoint.fire(@name, text, Object)

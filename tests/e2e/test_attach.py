@@ -528,7 +528,7 @@ def test_the_hook_is_built_once(target: Target, tmp_path: Path) -> None:
 
 
 def hold(target: Target) -> None:
-    """Have it wait in C, with Ruby's lock."""
+    """Have it wait in C, with the GVL."""
     assert target.step("hold") == "holding"
     end = time.monotonic() + TIMEOUT
     # wait4

@@ -128,7 +128,7 @@ def test_on_and_off_cpu(
     both = sum(
         max(0.0, min(a[2], b[2]) - max(a[1], b[1])) for a in first for b in second
     )
-    # Ruby's lock lets one of them run; handing it over takes a moment.
+    # the GVL lets one of them run; handing it over takes a moment.
     assert both < 0.2
 
 

@@ -83,7 +83,7 @@ when "forked"
   read.close
   Process.wait(child)
 when "registers"
-  # ARGV[1] is registers.S as a library. Its turns are made without Ruby's lock, so
+  # ARGV[1] is registers.S as a library. Its turns are made without the GVL, so
   # that the code can run in another thread meanwhile.
   require "fiddle"
   turn = Fiddle::Function.new(

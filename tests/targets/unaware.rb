@@ -27,7 +27,7 @@ def left
   [Thread.list.size, ThreadGroup::Default.list.size, kinds - ["anon_inode:[eventpoll"]].inspect
 end
 
-# Keep Ruby's lock until a line comes. The C library's system(3) waits on whatever
+# Keep the GVL until a line comes. The C library's system(3) waits on whatever
 # signal comes; a read would end with EINTR.
 def hold
   require "fiddle"

@@ -127,7 +127,7 @@ module Tracepoint
           status: thread.status || nil, main: thread == Thread.main, agent: Agent.own?(thread) }
       end
 
-      # Of the thread that forked, which is the main one then, Ruby 3.1 has the parent's in
+      # Ruby 3.1 gives a child's main thread, which forked, the parent's id in
       # the child; the kernel has the process's.
       def native_id(thread)
         return unless thread.respond_to?(:native_thread_id)

@@ -8,10 +8,10 @@ module Tracepoint
 
       attr_reader :wire, :peer_pid
 
-      # What it may do, nil before its proof or the owner's consent.
+      # The connection's rights, nil before its proof or the owner's consent.
       attr_reader :level
 
-      # What runs for it, until that is answered.
+      # The command that runs for it, until that is answered.
       attr_accessor :evaluation
 
       # The pid of a stopped copy: nobody's, until it was read.
@@ -79,7 +79,7 @@ module Tracepoint
       end
 
       def disarm
-        # What was first seen since the last request for names.
+        # Methods first seen since the last request for names.
         Agent.disarm(self) { Names.of(@named, Commands::MOST_NAMES) }
       end
 
@@ -141,7 +141,7 @@ module Tracepoint
         end
       end
 
-      # What is armed is looked after meanwhile, however often there is a request.
+      # An armed hook is looked after meanwhile, however often there is a request.
       def await
         while armed?
           left = @due - Agent.now

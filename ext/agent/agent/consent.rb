@@ -2,7 +2,7 @@
 
 module Tracepoint
   module Agent
-    # What the program's owner lets processes of the same user do without a proof:
+    # The owner's consent: what processes of the same user may do without a proof:
     # docs/agent.md, "Consent".
     module Consent
       VARIABLE = "TRACEPOINT_AGENT"

@@ -51,7 +51,7 @@ module Tracepoint
         raise
       end
 
-      # Of a child that could not tell.
+      # The dump of a child that could not report.
       def reason
         "its process was ended before it had written everything#{@status && " (#{@status})"}"
       end

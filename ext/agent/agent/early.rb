@@ -2,8 +2,8 @@
 
 module Tracepoint
   module Agent
-    # What socket.rb defines of what socket.so has: that may be there first (agent.rb).
-    # None gives up Ruby's lock; IO's own read_nonblock does.
+    # Defines those parts of socket.so that socket.rb needs, if they are missing (agent.rb).
+    # None gives up the GVL; IO's own read_nonblock does.
     module Early
       module_function
 

@@ -152,7 +152,7 @@ module Tracepoint
           apart(thread)
         end
 
-        # What the records are to say, as bytes.
+        # Returns the contents of the records as bytes.
         def of(program, binding, receiver, path, line)
           Thread.handle_interrupt(NEVER) do
             frame = Frame.new(binding, receiver, path && "#{path}:#{line}", binding ? 1 : 0)
@@ -162,7 +162,7 @@ module Tracepoint
           end
         end
 
-        # What is to end an evaluation comes here instead.
+        # Requests to end an evaluation come here instead.
         def flush
           Thread.handle_interrupt(NEVER) { Thread.handle_interrupt(IMMEDIATE) { nil } }
         end

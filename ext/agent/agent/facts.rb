@@ -2,7 +2,7 @@
 
 module Tracepoint
   module Agent
-    # What is true of this process and its machine.
+    # Facts about this process and its machine.
     module Facts
       module_function
 

@@ -24,7 +24,7 @@ module Tracepoint
       # or as the gem built it.
       def self.place
         beside = File.join(FOLDER, "agent_hook.so")
-        # To ask whether it is there gives up Ruby's lock, 0.1 s for every busy thread;
+        # To ask whether it is there gives up the GVL, 0.1 s for every busy thread;
         # to look through all gems takes such a program a minute.
         return beside if PUT_THERE || File.exist?(beside)
 

@@ -48,7 +48,7 @@ module Tracepoint
       end
 
       # Where the tracer that puts the agent there has made a directory for it: to look
-      # at files gives up Ruby's lock, 0.1 s for every busy thread. `tidy` does the rest.
+      # at files gives up the GVL, 0.1 s for every busy thread. `tidy` does the rest.
       def bind_prepared
         path = Thread.current.thread_variable_get(:rbtrace_socket).to_s
         return if path.empty? # Linux would choose an abstract name
@@ -58,7 +58,7 @@ module Tracepoint
         nil
       end
 
-      # What of `bind` was put off.
+      # The part of `bind` that was put off.
       def tidy(path)
         File.chmod(0o600, path)
         clean(File.dirname(path))
@@ -94,7 +94,7 @@ module Tracepoint
         stat.directory? && stat.uid == Process.euid && (stat.mode & 0o077).zero?
       end
 
-      # Of agents that could not do it themselves.
+      # Removes the places of agents that could not do it themselves.
       def clean(directory)
         Dir.children(directory).first(MOST_CLEANED).each do |name|
           found = NAME.match(name) or next

@@ -2,7 +2,7 @@
 
 module Tracepoint
   module Agent
-    # What Ractors do to the hooks of the main one. Neither is ours: TracePoint, and
+    # Effects of Ractors on the hooks of the main one. Neither is ours: TracePoint, and
     # ObjectSpace.trace_object_allocations, have it too.
     #
     # Ruby 3.0 to 3.2 crash where one begins while there is a hook on collections or new

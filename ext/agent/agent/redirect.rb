@@ -17,7 +17,7 @@ module Tracepoint
           ::Thread.current.thread_variable_set(:rbtrace_stderr, err)
         end
 
-        # Who is killed on the way in is no user, or is one for no longer than that.
+        # A thread that is killed on the way in is no user, or is one for no longer than that.
         def around
           mine = ::Object.new
           LOCK.synchronize do

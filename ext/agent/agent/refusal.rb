@@ -17,7 +17,7 @@ module Tracepoint
       end
     end
 
-    # What cannot be answered by staying connected.
+    # A refusal after which the connection cannot go on.
     class Broken < Refusal
       def initialize(message, code = "protocol")
         super(code, message)

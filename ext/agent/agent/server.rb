@@ -9,7 +9,7 @@ module Tracepoint
       FULL = "#{MAX_CONNECTIONS} connections are open".freeze
       STOP_SECONDS = 1
       WELCOME_SECONDS = 0.02
-      # Of the socket; or why there is none.
+      # The socket's path; or why there is none.
       attr_reader :path, :reason
 
       def initialize
@@ -71,7 +71,7 @@ module Tracepoint
       end
 
       # The calling thread serves who comes at once. It looks, and does not wait: that would
-      # give up Ruby's lock, and it gets that back after 0.1 s for every busy thread.
+      # give up the GVL, and it gets that back after 0.1 s for every busy thread.
       def welcome
         @group.add(Thread.current)
         as_own do
@@ -148,8 +148,8 @@ module Tracepoint
         connection
       end
 
-      # Who has let one in serves it, and another thread lets in the next: a thread that
-      # begins waits for Ruby's lock, 0.1 s for every busy one.
+      # The thread that accepted a connection serves it, and another accepts the next: a thread that
+      # begins waits for the GVL, 0.1 s for every busy one.
       #
       # With interrupts put off, so that who is let in has a thread that closes it.
       def accept
@@ -162,7 +162,7 @@ module Tracepoint
         interruptibly { end_oldest_greetings }
         until @is_shut
           begin
-            # To wait gives up Ruby's lock, also where somebody is there.
+            # To wait gives up the GVL, also where somebody is there.
             socket = Early.accept(@listener)
             next interruptibly { IO.select([@listener]) } if socket == :wait_readable
 

@@ -122,7 +122,7 @@ module Tracepoint
           take(4).unpack1("V")
         end
 
-        # Of things that take a byte each at least.
+        # A number of things that take a byte each at least.
         def number
           count = length
           raise Broken, "more than there is" if count > @bytes.bytesize - @at

@@ -22,7 +22,7 @@ module Tracepoint
       def initialize(socket)
         @socket = socket
         @lock = Mutex.new
-        # Of a frame that had begun when its time was over: it comes before any other.
+        # The rest of a frame that had begun when its time was over: it precedes any other.
         @rest = "".b
       end
 
@@ -85,7 +85,7 @@ module Tracepoint
         raise Broken, "a payload where none is" if length.positive? && (type == CANCEL || flags == 1)
       end
 
-      # What is ready by the deadline, if there is one.
+      # Those that are ready by the deadline, if there is one.
       def await(read, write, deadline)
         left = deadline && (deadline - Agent.now)
         IO.select(read, write, nil, left) unless left&.negative?
@@ -136,13 +136,13 @@ module Tracepoint
       def send_whole(frame)
         bytes = @rest << frame
         @rest = "".b
-        # A write that could block waits for Ruby's lock afterwards, 0.1 s for each busy thread.
+        # A write that could block waits for the GVL afterwards, 0.1 s for each busy thread.
         written = @socket.write_nonblock(bytes, exception: false)
         written = 0 if written == :wait_writable
         @socket.write(bytes.byteslice(written..-1)) if written < bytes.bytesize
       end
 
-      # What is not written by then goes before the next frame. Strings are cleared, as a
+      # The rest that is not written by then precedes the next frame. Strings are cleared, as a
       # dump's would else be garbage of the program's, tens of megabytes, until it collects.
       def write_until(frame, deadline)
         @rest << frame

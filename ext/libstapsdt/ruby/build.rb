@@ -16,7 +16,7 @@ build = File.join(library, "build", "ruby-#{abi}")
 target = File.expand_path("../../ruby/lib/tracepoint/native/#{abi}/native.so", library)
 log = File.join(build, "build.log")
 
-# What the result depends on; a change of flags or of the Ruby counts as well.
+# The inputs of the build; a change of flags or of the Ruby counts as well.
 sources = Dir[File.join(here, "*.{c,h,rb}"), File.join(library, "src", "*.{c,h}"), File.join(library, "*.h")].sort
 stamp = [RUBY_DESCRIPTION, *ENV.values_at("TRACEPOINT_WERROR", "CC", "CFLAGS")].join("\n")
 newest = lambda { sources.map { |path| File.mtime(path) }.max }

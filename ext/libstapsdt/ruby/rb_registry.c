@@ -26,7 +26,7 @@ typedef struct provider {
   struct provider *next;
 } provider;
 
-/* What an entry is found by: "provider:name", or "name". Never freed. */
+/* The key of an entry: "provider:name", or "name". Never freed. */
 typedef struct name_key {
   tp_entry *entry;
   uint64_t hash;
@@ -58,7 +58,7 @@ static name_table *names;
 tp_symbols *tp_symbols_current;
 bool tp_strict;
 
-/* What the probe of a dead entry watches. */
+/* The address that the probe of a dead entry watches. */
 static const uint64_t idle_site = SDT_SITE_IDLE;
 static const uint64_t busy_site = ~SDT_SITE_IDLE;
 

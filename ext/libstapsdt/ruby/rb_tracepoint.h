@@ -20,7 +20,7 @@
 #define TP_NO_ARITY 0xff
 
 /*
- * What a Tracepoint::Probe or a Tracepoint::Span wraps. Once it is in the
+ * The data that a Tracepoint::Probe or a Tracepoint::Span wraps. Once it is in the
  * registry it lives as long as the process, so no reader ever takes a lock.
  */
 typedef struct tp_entry {

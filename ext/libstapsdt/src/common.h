@@ -1,5 +1,5 @@
 /*
- * What every file of the library needs: export marks and errors.
+ * Needed by every file of the library: export marks and errors.
  *
  * SPDX-License-Identifier: MIT
  */

@@ -15,7 +15,7 @@
 #define SDT_ARGUMENTS_SIZE (SDT_MAX_OPERANDS * 16)
 #define SDT_RBTRACE_VERSION 1
 
-/* What a probe is, ready to be written down. */
+/* A probe's description, ready to be written down. */
 struct sdt_description {
   const char *provider;
   const char *name;

@@ -1,5 +1,5 @@
 /*
- * What the original interface needs of a pool beyond libstapsdt.h.
+ * The part of a pool that the original interface needs beyond libstapsdt.h.
  *
  * SPDX-License-Identifier: MIT
  */

@@ -27,7 +27,7 @@ void harness_skip(const char *reason);
 
 /* Full counts with RBTRACE_SOAK=1, else a twentieth. */
 unsigned long harness_count(unsigned long full);
-/* Of RBTRACE_SEED, or the clock; printed, so that a run can be repeated. */
+/* The seed, from RBTRACE_SEED or the clock; printed, so that a run can be repeated. */
 unsigned harness_seed(void);
 /* Under valgrind or a sanitizer memory is not what it was. */
 int harness_instrumented(void);

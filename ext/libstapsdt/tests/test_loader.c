@@ -1,4 +1,4 @@
-/* What holds the loader's lock may define probes, and fork. */
+/* Code that holds the loader's lock may define probes, and fork. */
 /* SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# What a tracer asks for methods, values and the heap. Loading this file opens a
+# Answers a tracer's requests for methods, values and the heap. Loading this file opens a
 # socket for the process's own user (docs/agent.md); it is not loaded by
 # `require "tracepoint"`.
 #

@@ -88,7 +88,7 @@ module Tracepoint
       define(Span, *Names.split(name, provider), operands)
     end
 
-    # Of two threads that define one name at once, the registry lets one win;
+    # If two threads define one name at once, the registry lets one win;
     # the other is shown what won.
     def define(kind, provider, name, operands)
       entry = add(kind, provider, name, operands)

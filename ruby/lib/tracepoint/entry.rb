@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 module Tracepoint
-  # What a {Probe} and a {Span} have in common.
+  # The common part of {Probe} and {Span}.
   module Entry
     # @!method name
     #   @return [Symbol]

@@ -66,7 +66,7 @@ module Tracepoint
   end
   private_constant :Shape
 
-  # What Probe and Span do, without probes.
+  # The methods of Probe and Span, without probes.
   module NoOp
     attr_reader :provider, :name
 
@@ -146,7 +146,7 @@ module Tracepoint
     end
   end
 
-  # What strict mode raises, for a program that is tested where there are no
+  # The errors of strict mode, for a program that is tested where there are no
   # probes.
   module Strict
     FITTING = {
@@ -158,7 +158,7 @@ module Tracepoint
 
     module_function
 
-    # What an undeclared probe's texts become.
+    # Converts an undeclared probe's strings.
     def stringify(operands, values)
       operands.values.zip(values).map { |type, value| [String, Symbol].include?(type) && !value.nil? ? string_of(value) : value }
     end
@@ -354,7 +354,7 @@ module Tracepoint
 
     private
 
-    # Of the wrong kind? Raises of one that is declared, and in strict mode.
+    # Checks for a wrong kind; raises for one that is declared, and in strict mode.
     def lost?(entry, kind, message)
       return false unless entry.is_a?(kind)
       raise ArgumentError, "#{entry} #{message}" if strict || !entry.__send__(:undeclared?)

@@ -92,7 +92,7 @@ class AgentClient
     end
   end
 
-  # What is left of a connection that the agent ended.
+  # The rest of a connection that the agent ended.
   def last_event
     answer
   rescue EOFError, Errno::ECONNRESET
@@ -249,7 +249,7 @@ class AgentMemory
     found
   end
 
-  # Of all streams, by stream; those with method events only.
+  # The records of all streams, by stream; those with method events only.
   def read_all
     Array.new(streams) { |stream| read(stream) }.reject { |records| records.all? { |r| %i[stack place thread].include?(r.kind) } }
   end

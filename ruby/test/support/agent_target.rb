@@ -85,7 +85,7 @@ class AgentTarget
   end
 end
 
-# What several tests of the agent need.
+# Helpers of several tests of the agent.
 module AgentHelper
   # Offsets of the Rubies that the tests run in; the tracer has them from its
   # layouts.

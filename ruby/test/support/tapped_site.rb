@@ -6,7 +6,7 @@ rescue LoadError
   nil # a Ruby without it skips what needs a tap
 end
 
-# What a tracer does to a site, without one: the site becomes a jump to a few
+# Does to a site what a tracer does, without one: the site becomes a jump to a few
 # instructions that count the hit and keep the operands. So the traced paths
 # run, and the operands are seen, without root and without BPF.
 class TappedSite

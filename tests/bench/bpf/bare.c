@@ -1,5 +1,5 @@
 /*
- * What attached programs are measured against.
+ * The baseline of attached programs.
  *
  *   READS 0  nothing: the bare trap
  *   READS 1  looks its site up and fetches every operand, as `trace` does

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# What probes cost a program that nobody traces, against the least that a
+# The cost of probes to a program that nobody traces, against the least that a
 # method can cost. Medians of interleaved rounds, the empty loop subtracted.
 #
 #   ruby tests/bench/ruby/fire.rb [--json] [--rounds N]

@@ -19,7 +19,7 @@ def fib(number)
   number < 2 ? number : fib(number - 1) + fib(number - 2)
 end
 
-# What a small web framework does for a page: a route, parameters, a few objects
+# The work of a small web framework for a page: a route, parameters, a few objects
 # that know some things about each other, and a template.
 module Web
   Route = Struct.new(:verb, :pattern, :names, :action)

@@ -261,7 +261,7 @@ def test_killed_at_each_step(kind: str, ruby: str) -> None:
 def test_killed_while_the_process_loads_its_files() -> None:
     """Which go before it has come to the hook: half an agent would be left for good.
 
-    Busy, it waits for Ruby's lock at each file.
+    Busy, it waits for the GVL at each file.
     """
     with injected("ruby") as target:
         left = folders(target.pid)

@@ -148,7 +148,7 @@ def test_sums() -> None:
         State.DISK: 0,
         State.STOPPED: 0,
     }
-    assert (own.turns, times.lost) == (2, 3)
+    assert (own.intervals, times.lost) == (2, 3)
 
 
 STACK = CallStack(1, TID)

@@ -61,7 +61,7 @@ class Counted(NamedTuple):
     """Of a thread that is asleep, by the kernel: schedstat's first and third number."""
 
     cpu_ns: int
-    turns: int
+    intervals: int
 
 
 @contextmanager
@@ -79,8 +79,8 @@ def at_rest(pid: int) -> Counted:
     task = Path(f"/proc/{pid}/task/{pid}")
     while (task / "stat").read_text().rpartition(")")[2].split()[0] != "S":
         assert time.monotonic() < deadline
-    cpu, _, turns = map(int, (task / "schedstat").read_text().split())
-    return Counted(cpu, turns)
+    cpu, _, intervals = map(int, (task / "schedstat").read_text().split())
+    return Counted(cpu, intervals)
 
 
 def stolen_ns() -> int:
@@ -141,7 +141,7 @@ def test_as_the_kernel_counts(is_given: int, monkeypatch: pytest.MonkeyPatch) ->
     assert {each.pid for each in found} == {target.pid}
     ((thread, own),) = sums(found).items()
     assert thread == (target.pid, target.pid)
-    assert own.turns == after.turns - before.turns
+    assert own.intervals == after.intervals - before.intervals
     cpu_ns = after.cpu_ns - before.cpu_ns
     assert cpu_ns >= 2 * BURN_NS
     ran, off = own.ns[State.RUNNING], near(cpu_ns)
@@ -214,7 +214,7 @@ def test_a_loss_is_told_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
         before = at_rest(target.pid)
         switches.watch(process)
         target.step("nap")
-        turns = at_rest(target.pid).turns - before.turns
+        intervals = at_rest(target.pid).intervals - before.intervals
         first = switches.take()
         target.step("idle")
         at_rest(target.pid)
@@ -223,7 +223,7 @@ def test_a_loss_is_told_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lost.what is SwitchKind.LOST
     assert all(each.what is not SwitchKind.LOST for each in told)
     # Each turn begins and ends.
-    assert len(told) - 1 + lost.value >= 2 * turns
+    assert len(told) - 1 + lost.value >= 2 * intervals
     assert second
     assert all(each.what is not SwitchKind.LOST for each in second)
     assert second[0].time > lost.time

@@ -84,7 +84,7 @@ class Agent(Closing):
     """The agent of ``process``; ``hello`` is what it said of itself after our proof.
 
     address: of the text to prove with, if it is known before: our proof goes with the
-    first request then, as the agent may wait long for Ruby's lock before each
+    first request then, as the agent may wait long for the GVL before each
     events: what it said unasked, in order; event_bound: how much each may have
 
     Raises NoAgent, NotPermitted, AgentError, BrokenAgent, NoSuchTarget; MalformedAnswer
@@ -303,7 +303,7 @@ class Agent(Closing):
         except TimeoutError:
             raise self._silent() from None
         except ConnectionError:
-            # What it said before it hung up can still be read.
+            # Its last words before it hung up can still be read.
             return
 
     def _wait_until(self, deadline: float, most: float = math.inf) -> None:

@@ -30,7 +30,7 @@ __all__ = ["Injection", "NotAcknowledged", "check", "inject"]
 
 _FIRST_WAIT, _LONGEST_WAIT = 1.5, 3.0
 """Seconds until the next attempt. Each stops the process, and few are needed: a busy
-thread keeps Ruby's lock for 0.1 s, and the code has to wait for it twice."""
+thread keeps the GVL for 0.1 s, and the code has to wait for it twice."""
 _BUSY_WAIT, _LATE_WAIT = 0.002, 0.2
 
 

@@ -6,10 +6,10 @@
 # Evaluated in a thread of its own; it may be more than once, but only one can make the
 # link "begun" in the tracer's folder. "said" leads to "done" and the address of the
 # text that the tracer, as process `peer`, proves with; or to what went wrong. The tracer
-# is answered here if it comes at once, as nobody else has Ruby's lock then.
+# is answered here if it comes at once, as nobody else has the GVL then.
 #
 # Every file that is touched, and every wait, costs 0.1 s for each thread that is busy,
-# as it gives up Ruby's lock (GVL). Making a link does not. Nothing is required or loaded
+# as it gives up the GVL. Making a link does not. Nothing is required or loaded
 # by its path: what a program hooks into that (caches of compiled code, reloaders) would
 # take note of files that are gone a moment later.
 lambda do |text, folder, socket, peer|

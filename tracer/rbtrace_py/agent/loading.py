@@ -47,7 +47,7 @@ _CODE = (
 )
 """Run where a trap's handler would be: there a thread may be begun, and little else.
 Whatever happens in it is not to reach the program. The whole text of the agent stands
-in it: to read a file gives up Ruby's lock, 0.1 s for every thread that is busy. To
+in it: to read a file gives up the GVL, 0.1 s for every thread that is busy. To
 load a library gives it up too, so two threads load one each at the same time. The
 priority lets it keep the lock for longer than 0.1 s, should the processor be busy; it
 needs some 0.02 s of it."""

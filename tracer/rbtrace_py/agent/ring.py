@@ -1,6 +1,6 @@
 """The records of all streams, as they come, in the order in which they happened.
 
-Ruby's lock puts all of a process's events into one order, and a record is published
+the GVL puts all of a process's events into one order, and a record is published
 before the next one is made, on whichever thread. In mode slow records come late, and
 only those of one step are in order.
 """

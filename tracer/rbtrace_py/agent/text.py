@@ -63,7 +63,7 @@ class Text:
         self._memory = memory
         self.address = address
         if memory.read(address, 1) != b"\0":
-            # Of a tracer that was killed.
+            # The mapping of a tracer that was killed.
             self.blank()
             time.sleep(_READING)
         memory.write(address + 1, text[1:])

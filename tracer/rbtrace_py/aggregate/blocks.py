@@ -75,7 +75,7 @@ def block(kind: int, payload: bytes) -> bytes:
     if len(payload) > MAX_BLOCK:
         raise ValueError(f"a block of {len(payload)} bytes")
     stored, flags = payload, 0
-    # What is this short mostly grows.
+    # A block this short mostly grows.
     if len(payload) > 64:
         packed = zlib.compress(payload, 1)
         if len(packed) < len(payload):

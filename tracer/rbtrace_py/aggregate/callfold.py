@@ -189,7 +189,7 @@ class CallFold:
         """The innermost call ends."""
         calls = stack.open
         call = calls.pop()
-        # What was collected in it may be later than the last that is known of it.
+        # A collection in it may be later than its last known record.
         took = max(time - call.start, call.below, 0)
         node = call.node
         node.calls += 1

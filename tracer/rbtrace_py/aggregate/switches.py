@@ -113,7 +113,7 @@ class ThreadStates:
         if switch.what is SwitchKind.FOUND:
             if now is None:
                 state = _STATES.get(switch.state, State.SLEEPING)
-                # Who is ready, and never switches, is on a CPU all the time.
+                # A runnable thread that never switches is on a CPU all the time.
                 is_ready = state is State.RUNNABLE
                 known = State.RUNNING if is_ready else state
                 self.now[thread] = Now(known, switch.time, None, True)
@@ -169,7 +169,7 @@ class ThreadTimes:
     """Nanoseconds of a thread by state, and how often it got a CPU."""
 
     ns: dict[State, int] = field(default_factory=lambda: dict.fromkeys(State, 0))
-    turns: int = 0
+    intervals: int = 0
 
 
 class CpuTimes:
@@ -185,7 +185,7 @@ class CpuTimes:
             self.lost += switch.value
         elif switch.tid:
             times = self.threads.setdefault((switch.pid, switch.tid), ThreadTimes())
-            times.turns += switch.what is SwitchKind.ON
+            times.intervals += switch.what is SwitchKind.ON
         self._add(self._states.feed(switch))
 
     def end(self, time: int) -> None:
@@ -240,7 +240,7 @@ class CpuOfCalls:
     def feed(self, switch: Switch) -> None:
         thread = (switch.pid, switch.tid)
         if switch.what is SwitchKind.LOST:
-            # Of calls that are open now it can never be known.
+            # For calls that are open now it can never be known.
             self._epoch += 1
             self._threads.clear()
             self._ended.clear()

@@ -27,7 +27,7 @@ from rbtrace_py.report.file_formats import is_recording_file
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.calls import calls_end_document
 from rbtrace_py.report.terminal.notes import counter_lines
-from rbtrace_py.report.units import whole
+from rbtrace_py.report.units import format_count
 from rbtrace_py.session.drive import Session, drive
 from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.methods.calls import (
@@ -327,7 +327,8 @@ class _Printing(Session):
         with closing(self._session.drain()) as rest:
             for number, reported in enumerate(rest):
                 if number % _EVENTS_BETWEEN == 0:
-                    left = f"writing {whole(self._session.waiting())} remaining events"
+                    waiting = format_count(self._session.waiting())
+                    left = f"writing {waiting} remaining events"
                     ticker.say(left, time.monotonic() - began)
                     if self._stop.is_asked() and not was_asked:
                         break
@@ -381,7 +382,7 @@ class _End:
     def _write(self) -> None:
         style = Style.for_stream(sys.stderr)
         shown = self._shown
-        calls = "1 call" if shown == 1 else f"{whole(shown)} calls"
+        calls = "1 call" if shown == 1 else f"{format_count(shown)} calls"
         click.echo(calls, err=True)
         for line in counter_lines(self._counters, style):
             click.echo(line, err=True)

@@ -145,7 +145,7 @@ def _dump_targets(
         except UsageError:
             raise
         except RbtraceError as error:
-            # Of several, one may have ended; a child may be a program of any kind,
+            # One of several may have ended; a child may be a program of any kind,
             # or another user's.
             missed.append(error)
     if not found:

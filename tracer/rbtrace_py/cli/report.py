@@ -180,7 +180,7 @@ def _compare_stacks(
     ]
     for recorded in both:
         _say(recorded.notes)
-    # What one of them has began, or ended, between them.
+    # A span that one of them has began, or ended, between them.
     if all(recorded.missing for recorded in both) and both[0].missing:
         raise both[0].missing
     profiles = [recorded.profile for recorded in both]

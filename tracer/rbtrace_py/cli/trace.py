@@ -33,7 +33,7 @@ from rbtrace_py.report.terminal.events import (
     event_line,
 )
 from rbtrace_py.report.terminal.notes import counter_lines
-from rbtrace_py.report.units import Unit, whole
+from rbtrace_py.report.units import Unit, format_count
 from rbtrace_py.session.drive import Session, drive
 from rbtrace_py.session.methods.exceptions import ExceptionOptions, Exceptions
 from rbtrace_py.session.probes.trace import Trace
@@ -207,7 +207,7 @@ def _end(shown: int, counters: dict[str, int], output: Output, as_json: bool) ->
     if as_json:
         output.lines([dumps(trace_end_document(shown, rest))])
     else:
-        events = "1 event" if shown == 1 else f"{whole(shown)} events"
+        events = "1 event" if shown == 1 else f"{format_count(shown)} events"
         click.echo(events, err=True)
         for text in counter_lines(rest, Style.for_stream(sys.stderr)):
             click.echo(text, err=True)

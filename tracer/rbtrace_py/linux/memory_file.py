@@ -44,7 +44,7 @@ class MemoryFile(Closing):
             raise self._error("write", address, len(data))
 
     def _error(self, doing: str, address: int, size: int) -> Exception:
-        # Of one that is killed the memory goes first.
+        # The memory of a killed process goes first.
         if self._process.wait(_ENDING):
             return gone(self._process.pid)
         place = f"{size} bytes at {address:#x}"

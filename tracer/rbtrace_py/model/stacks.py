@@ -50,7 +50,7 @@ class ThreadState(IntEnum):
     RUNNING = 1
     """On a CPU, or ready to be."""
     WAITING = 2
-    """Could run, but for Ruby's lock (GVL)."""
+    """Could run, but for the GVL."""
     SLEEPING = 3
     """Waits for something: time, a file, another thread."""
 

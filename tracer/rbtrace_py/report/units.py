@@ -49,7 +49,7 @@ def plain(number: Number) -> str:
     if not math.isfinite(number):
         return "-Infinity" if number < 0 else "Infinity"
     if isinstance(number, int) or number.is_integer():
-        return whole(int(number)) if abs(number) < _EXACT else _power(number)
+        return format_count(int(number)) if abs(number) < _EXACT else _power(number)
     if abs(number) < 1e-4:
         return _power(number)
     return _fixed(number, 9 if abs(number) < 1e6 else 3)
@@ -76,7 +76,7 @@ def significant(number: Number, keep_zeros: bool = False) -> str:
     return text.rstrip("0").rstrip(".")
 
 
-def whole(number: int) -> str:
+def format_count(number: int) -> str:
     """``12,345``."""
     return f"{number:,}"
 

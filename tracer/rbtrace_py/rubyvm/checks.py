@@ -323,7 +323,7 @@ class _Checks:
             self.need(
                 bool(walked.stack.frames), "the main thread's stack has no frames"
             )
-            # Of a thread that runs, newest frames may have changed at each try.
+            # The newest frames of a running thread may have changed at each try.
             if walked.state is not ThreadState.RUNNING:
                 raise _Doubtful("the main thread's stack has frames of no kind")
 

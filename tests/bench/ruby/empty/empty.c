@@ -18,7 +18,7 @@ static VALUE yield(VALUE unused) { return rb_yield_values(0); }
 
 static VALUE nothing(VALUE unused) { return Qnil; }
 
-/* What a span cannot do without: the block's end is seen however it ends. */
+/* The least that a span needs: the block's end is seen however it ends. */
 static VALUE ensuring(int argc, VALUE *argv, VALUE self) {
   return rb_ensure(yield, Qnil, nothing, Qnil);
 }

@@ -1,5 +1,5 @@
 /*
- * What every program on probes shares: the sites, how an operand is fetched, the
+ * Shared by every program on probes: the sites, how an operand is fetched, the
  * set of processes, the filter.
  *
  * A program that includes this says first
@@ -149,7 +149,7 @@ static __always_inline bool read_any_operand(struct pt_regs *ctx,
 #endif
 
 /*
- * What slot `i`, a constant, holds. Most often that is the call's argument of
+ * Return the value of slot `i`, a constant. Most often that is the call's argument of
  * that number, whole: the gem's probes are calls. One compare tells, where
  * finding any operand walks a tree for the register alone.
  */

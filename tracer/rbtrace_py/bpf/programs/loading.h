@@ -1,5 +1,5 @@
 /*
- * What the loader puts into a compiled program (program.py): descriptors of maps
+ * Filled in by the loader in a compiled program (program.py): descriptors of maps
  * and numbers that only the machine or the command knows. Each is a wide load of a
  * marked value. To the verifier it is a constant, and a branch that it decides is
  * taken out with what it guards: a flag costs nothing at a hit, and one compiled

@@ -20,7 +20,7 @@ from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import escape
-from rbtrace_py.report.units import whole
+from rbtrace_py.report.units import format_count
 from rbtrace_py.session.targets.targets import Targets
 
 Dump = Callable[[Process, Write], int]
@@ -90,7 +90,7 @@ def _dump(process: Process, path: str, what: str, dump: Dump) -> None:
         shown = escape(path, Style.for_stream(sys.stderr))
         Output(sys.stderr, "standard error").lines(
             [f"rbtrace-py: {shown}: the {what} of process {process.pid},"
-             f" {whole(size)} bytes"]
+             f" {format_count(size)} bytes"]
         )  # fmt: skip
 
 

@@ -68,7 +68,7 @@ class SymbolTable:
     def find(self, name: str) -> Symbol | None:
         """A symbol defined in the file, not a thread-local one; None if there is none.
 
-        ``.dynsym`` is asked first, and a global symbol goes before a local one.
+        ``.dynsym`` comes first, and a global symbol takes precedence over a local one.
         """
         if not name or len(name) > 256:
             return None

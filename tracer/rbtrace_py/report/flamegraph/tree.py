@@ -131,7 +131,7 @@ def _least(tree: FlameTree, nodes: Iterable[FlameNode], max_nodes: int) -> float
     nodes = list(nodes)
     if len(nodes) <= max_nodes:
         return 0.0
-    # Of those that are as small as the last one none is kept: some would be too many.
+    # None of those as small as the last one is kept: some would be too many.
     return nlargest(max_nodes + 1, map(tree.share, nodes))[-1]
 
 

@@ -142,7 +142,7 @@ class CallLines:
             return self._ended(reported)
         if what is CallEventKind.LOST:
             number = reported.event.count
-            text = "1 event" if number == 1 else f"{units.whole(number)} events"
+            text = "1 event" if number == 1 else f"{units.format_count(number)} events"
             line = self._line(reported, self._style.red(f"*** {text} lost"))
             return [*self._opened(reported.event.stack), line]
         if what is CallEventKind.COLLECTED:

@@ -27,15 +27,17 @@ def cpu_lines(
     for thread, own in threads[:_MOST_THREADS]:
         asleep = sum(own.ns[state] for state in _ASLEEP)
         shown = (own.ns[State.RUNNING], own.ns[State.RUNNABLE], asleep)
-        cells = [units.duration(ns, style) for ns in shown] + [units.whole(own.turns)]
+        cells = [units.duration(ns, style) for ns in shown] + [
+            units.format_count(own.intervals)
+        ]
         name = clean(names.get(thread) or "thread")
         row = "  ".join(f"{cell:>9}" for cell in cells)
         yield f"{row}  {name} {thread[1]}"
     if len(threads) > _MOST_THREADS:
-        yield style.dim(f"and {units.whole(len(threads) - _MOST_THREADS)} more")
+        yield style.dim(f"and {units.format_count(len(threads) - _MOST_THREADS)} more")
     if times.lost:
         one = "1 context switch was" if times.lost == 1 else ""
-        text = one or f"{units.whole(times.lost)} context switches were"
+        text = one or f"{units.format_count(times.lost)} context switches were"
         yield style.red(f"  {text} lost: times are lower bounds")
 
 
@@ -51,7 +53,7 @@ def cpu_documents(times: CpuTimes, names: Mapping[Thread, str]) -> list[Document
             "sleeping_ns": own.ns[State.SLEEPING],
             "disk_ns": own.ns[State.DISK],
             "stopped_ns": own.ns[State.STOPPED],
-            "turns": own.turns,
+            "turns": own.intervals,
         }
         for thread, own in _in_order(times)
     ]

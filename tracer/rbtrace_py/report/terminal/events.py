@@ -99,7 +99,7 @@ class Template:
     """``{time} {tid} {id}``: text, with names in braces and nothing else in them.
 
     probes: what can be traced, whose operands can be named besides ``FIELDS``
-    (an operand goes before a field of its name). An event without the operand
+    (an operand takes precedence over a field of its name). An event without the operand
     shows ``-``. Raises UsageError.
     """
 

@@ -64,7 +64,7 @@ NUMBERS = Notation(units.value, units.plain, units.value)
 
 def header(title: str, count: int, elapsed_ns: int, style: Style) -> str:
     """``title``, escaped before, with how much was seen in what time."""
-    seen = f"{units.whole(count)} in {units.span(elapsed_ns)}"
+    seen = f"{units.format_count(count)} in {units.span(elapsed_ns)}"
     rate = units.rate(count, elapsed_ns)
     if rate and count:
         seen += f"  {rate}"
@@ -126,7 +126,7 @@ def _bars(
     found: Sequence[HistogramRow], notation: Notation, style: Style
 ) -> Iterator[str]:
     labels = row_labels(found, notation, style)
-    counts = [units.whole(row.count) for row in found]
+    counts = [units.format_count(row.count) for row in found]
     label_width = max(map(width, labels))
     count_width = max(len("count"), *map(len, counts))
     fixed = len(_INDENT) + label_width + 2 + 2 + count_width

@@ -16,7 +16,7 @@ from rbtrace_py.model.process_state import (
 from rbtrace_py.report.json.results import VERSION, Document
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import cut, escape, fitted, pad, pad_left
-from rbtrace_py.report.units import share, whole
+from rbtrace_py.report.units import format_count, share
 
 _SPECIAL = re.compile(r"[^\\\n\t]?[^\x20-\x7e\n\t]+")
 _MARGIN = "  "
@@ -55,7 +55,7 @@ def _shortened(callers: Sequence[str], style: Style) -> Iterator[str]:
         if left_out <= 1 or not _MOST_CALLERS <= number < _MOST_CALLERS + left_out:
             yield f"from {shown(line, style)}"
         elif number == _MOST_CALLERS:
-            yield f"… {whole(left_out)} more …"
+            yield f"… {format_count(left_out)} more …"
 
 
 def backtrace_lines(
@@ -100,7 +100,7 @@ Row = tuple[str, str, str]
 
 def _sizes(sizes: Mapping[str, int | None]) -> list[Row]:
     return [
-        (name, whole(size), f"{size / (1 << 20):.1f} MiB")
+        (name, format_count(size), f"{size / (1 << 20):.1f} MiB")
         for name, size in sizes.items()
         if size is not None
     ]
@@ -111,12 +111,14 @@ def _objects(objects: Mapping[str, Scalar]) -> list[Row]:
     numbers = {name: n for name, n in objects.items() if isinstance(n, int)}
     total = numbers.pop("TOTAL", 0)
     rows = sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
-    table = [(name, whole(n), f"{share(n, total)} %") for name, n in rows if total]
-    return [*table, ("TOTAL", whole(total), "")]
+    table = [
+        (name, format_count(n), f"{share(n, total)} %") for name, n in rows if total
+    ]
+    return [*table, ("TOTAL", format_count(total), "")]
 
 
 def _cell(value: Scalar) -> str:
-    return whole(value) if type(value) is int else str(value)
+    return format_count(value) if type(value) is int else str(value)
 
 
 def _table(heading: str, rows: Sequence[Row], style: Style) -> Iterator[str]:

@@ -44,8 +44,8 @@ def _facts(old: Histogram, new: Histogram, style: Style) -> Iterator[str]:
     yield _line("", style.dim("before".rjust(12)), style.dim("after".rjust(12)), "")
     yield _line(
         "count",
-        units.whole(old.count).rjust(12),
-        units.whole(new.count).rjust(12),
+        units.format_count(old.count).rjust(12),
+        units.format_count(new.count).rjust(12),
         _change(old.count, new.count),
     )
     for name, percentile in _FACTS:

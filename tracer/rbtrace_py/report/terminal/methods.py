@@ -94,7 +94,7 @@ def _rows(
 
     yield from table(rows[:top], by, label, columns, style, _shorter)
     if len(rows) > top:
-        more = units.whole(len(rows) - top)
+        more = units.format_count(len(rows) - top)
         yield style.dim(f"  and {more} more (--top shows more of them)")
     yield ""
 
@@ -137,7 +137,7 @@ def _pictures(
         if len(full) > 1:
             yield style.bold(key_label(group, style))
         summed = group.summed if isinstance(group, MethodGroup) else group.total
-        # Of two calls a picture would be rows of zeros.
+        # A histogram of two calls would be rows of zeros.
         least = 0 if group.key is None else 1
         yield from picture(group.distribution, summed, notation, style, least)
         yield ""
@@ -155,7 +155,7 @@ def _time_columns(notation: Notation, has_total: bool) -> list[Column]:
     heading = notation.heading
     total = Column(heading("total"), timed(lambda group: group.total))
     return [
-        Column("calls", lambda group: units.whole(group.count)),
+        Column("calls", lambda group: units.format_count(group.count)),
         *([total] if has_total else []),
         Column(heading("self"), timed(_own)),
         percentile_column("p50", 50, notation, _highest),
@@ -173,7 +173,7 @@ def _unreturned(group: Group) -> int:
     return max(_entries(group) - group.count, 0)
 
 
-_NO_RETURN = Column("no return", lambda group: units.whole(_unreturned(group)))
+_NO_RETURN = Column("no return", lambda group: units.format_count(_unreturned(group)))
 
 
 def _has_total(group: Group) -> bool:

@@ -195,6 +195,6 @@ def _note(text: str, paint: Callable[[str], str], style: Style) -> Iterator[str]
 def sentence(name: str, number: int, style: Style) -> str:
     """``3 ends had no begin``."""
     if name not in _SENTENCES:
-        return f"{escape(name.replace('_', ' '), style)}: {units.whole(number)}"
+        return f"{escape(name.replace('_', ' '), style)}: {units.format_count(number)}"
     singular, plural = _SENTENCES[name]
-    return singular if number == 1 else plural.format(units.whole(number))
+    return singular if number == 1 else plural.format(units.format_count(number))

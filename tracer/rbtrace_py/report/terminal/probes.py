@@ -88,7 +88,7 @@ def _wrap(name: str, operands: Sequence[str], room: int) -> list[str]:
 
 
 def _number(number: int, one: str, more: str) -> str:
-    return f"1 {one}" if number == 1 else f"{units.whole(number)} {more}"
+    return f"1 {one}" if number == 1 else f"{units.format_count(number)} {more}"
 
 
 def _mark(traced: bool | None, style: Style) -> str:
@@ -101,11 +101,11 @@ def _legend(probes: Sequence[Listed], style: Style) -> str:
     words = _number(len(probes), "probe", "probes")
     processes = len(_pids(probes))
     if processes > 1:
-        words += f" in {units.whole(processes)} processes"
+        words += f" in {units.format_count(processes)} processes"
     traced = sum(listed.traced is True for listed in probes)
     if traced:
-        words += f", {units.whole(traced)} traced now ({_mark(True, style)})"
+        words += f", {units.format_count(traced)} traced now ({_mark(True, style)})"
     unknown = sum(listed.traced is None for listed in probes)
     if unknown:
-        words += f", of {units.whole(unknown)} that could not be read (?)"
+        words += f", of {units.format_count(unknown)} that could not be read (?)"
     return words

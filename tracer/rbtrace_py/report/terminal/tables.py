@@ -107,7 +107,7 @@ def count_columns(groups: Sequence[Group]) -> list[Column]:
     """Count and share of all."""
     everything = sum(group.count for group in groups)
     return [
-        Column("count", lambda group: units.whole(group.count)),
+        Column("count", lambda group: units.format_count(group.count)),
         Column("%", lambda group: units.share(group.count, everything)),
     ]
 
@@ -120,7 +120,7 @@ def rate_column(result: Result) -> Column:
 def distribution_columns(notation: Notation) -> list[Column]:
     """Count, percentiles and, where it says something, total."""
     columns = [
-        Column("count", lambda group: units.whole(group.count)),
+        Column("count", lambda group: units.format_count(group.count)),
         percentile_column("p50", 50, notation),
         percentile_column("p90", 90, notation),
         percentile_column("p99", 99, notation),

@@ -88,8 +88,10 @@ def on_cpu(picture: Picture, recent: bool) -> str:
 def losses(picture: Picture) -> str:
     own = picture.statistics
     rate = f"{own.achieved_rate:.0f} of {own.rate:g} passes/s"
-    lost = f"{units.whole(own.late)} late, {units.whole(own.failed)} failed"
-    idle = f", {units.whole(picture.idle)} idle" if picture.idle else ""
+    lost = (
+        f"{units.format_count(own.late)} late, {units.format_count(own.failed)} failed"
+    )
+    idle = f", {units.format_count(picture.idle)} idle" if picture.idle else ""
     return f"{rate}, {lost}{idle}"
 
 

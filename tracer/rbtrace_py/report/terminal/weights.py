@@ -18,7 +18,7 @@ def amount(weight: int, unit: str, style: Style = PLAIN) -> str:
         return units.duration(weight, style)
     # A file may say anything.
     one = "call" if unit == "calls" else "sample"
-    return f"{units.whole(weight)} {one}{'' if weight == 1 else 's'}"
+    return f"{units.format_count(weight)} {one}{'' if weight == 1 else 's'}"
 
 
 def percent(part: float, whole: float) -> str:
@@ -72,7 +72,7 @@ def idle_text(samples: int) -> str:
 
 
 def _many(number: int, one: str, more: str) -> str:
-    return f"{units.whole(number)} {one if number == 1 else more}"
+    return f"{units.format_count(number)} {one if number == 1 else more}"
 
 
 def _head(own: Statistics) -> str:
@@ -88,7 +88,7 @@ def progress(own: Statistics) -> str:
     """``1,234 samples, 99/s, 2 late, 1 failed``: while it goes on."""
     parts = [amount(own.samples, "samples"), f"{own.achieved_rate:.0f}/s"]
     if own.late:
-        parts.append(f"{units.whole(own.late)} late")
+        parts.append(f"{units.format_count(own.late)} late")
     if own.failed:
-        parts.append(f"{units.whole(own.failed)} failed")
+        parts.append(f"{units.format_count(own.failed)} failed")
     return ", ".join(parts)

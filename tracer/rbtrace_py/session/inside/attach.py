@@ -25,7 +25,7 @@ from rbtrace_py.model.attach import AttachResult, Cost, Detached
 from rbtrace_py.session.inside.injection import ruby_addresses
 
 ATTACH_SECONDS = 60.0
-"""Threads that are busy keep Ruby's lock for 0.1 s each, again and again."""
+"""Threads that are busy keep the GVL for 0.1 s each, again and again."""
 DETACH_SECONDS = 10.0
 MOST_SECONDS = 3600.0
 

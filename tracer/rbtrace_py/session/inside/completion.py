@@ -32,7 +32,7 @@ _GOES_BEFORE = re.compile(r"[\w.:@$\])}]\Z")
 _NAME = re.compile(r"[@$]{0,2}[^\W\d]\w*[?!]?")
 
 # Each method of a module's own, as a program may have replaced what an object has.
-# What stands behind ; is the block's own, should the program have such variables.
+# Names behind ; are the block's own, should the program have such variables.
 _ASK = r"""
 lambda do |here, receiver, mark, word, most;
            reflect, constant, known, main, value, bare, names, object, found|

@@ -45,7 +45,7 @@ _FORMS = {form.value: form for form in Form}
 # The parser's words: of parse.y (to 3.3), and of prism (since 3.4). An error before
 # the end is unexpected too, but it is no "end-of-input"; what prism has between
 # backticks would have been all right, had it gone on.
-# What stands behind ; is the block's own, should the program have such variables.
+# Names behind ; are the block's own, should the program have such variables.
 _ASK_FOR_FORM = r"""
 lambda do |text, last; problem, message, open, wrong, is_open|
   problem = lambda do |code; error|

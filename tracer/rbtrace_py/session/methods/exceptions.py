@@ -75,7 +75,7 @@ lambda do |waiting, size, depth|
     next if thread.equal?(own) || ::Tracepoint::Agent.own?(thread)
     next lost += 1 if queue.size >= waiting
     now = Process.clock_gettime(Process::CLOCK_REALTIME, :nanosecond)
-    # Of who forked, Ruby 3.1 has the parent's in the child.
+    # After a fork, Ruby 3.1 has the parent's in the child.
     id = Process.pid if thread.equal?(Thread.main)
     id ||= thread.respond_to?(:native_thread_id) ? thread.native_thread_id : 0
     # Part of Ruby itself is written in Ruby: of that it is where it was called.
@@ -217,7 +217,7 @@ class Exceptions(Starting):
     def _heard(self, pid: int, record: Record) -> Iterator[RaiseEvent]:
         """The event that it is; a gap counts as one that was lost."""
         if record == GAP:
-            # What the code counts begins anew.
+            # The code's counts begin anew.
             self._lost_before(pid, 1)
             return
         event = self._event(pid, record)

@@ -117,7 +117,7 @@ class Latency(Grouped):
 
     def plan(self, probes: Sequence[Probe]) -> None:
         if not self._engines:
-            # What a word means is settled now, whatever is defined later.
+            # The meaning of a word is settled now, whatever is defined later.
             self._meanings = {w: self._pairs_of(w, probes) for w in self.words}
         ends = [probe for word in self.words for probe in self._ends(word, probes)]
         self.filter.settle(ends)

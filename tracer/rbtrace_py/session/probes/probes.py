@@ -52,7 +52,7 @@ def list_probes(targets: Targets, words: Sequence[str] = ()) -> Listing:
             key = (*look, seen[look])
             seen[look] += 1
             known = found.get(key, Listed(probe, traced))
-            # What one process tells goes before what another does not.
+            # A known answer of one process takes precedence over another's silence.
             is_traced = known.traced or (known.traced if traced is None else traced)
             found[key] = Listed(known.probe, is_traced, (*known.pids, process.pid))
     for word in words:

@@ -77,7 +77,7 @@ def matches(word: str, probe: Probe) -> bool:
 def pick(word: str, probes: Iterable[Probe]) -> list[Probe]:
     """The probes a word means, which may be none.
 
-    A name that a probe has goes before the same name of a span. One without a
+    A name of a probe takes precedence over the same name of a span. One without a
     provider never means the agent's own: `object` would be silence.
     """
     found = [probe for probe in probes if matches(word, probe)]

@@ -8,7 +8,7 @@ from rbtrace_py.bpf.abi import Slot, SlotKind
 from rbtrace_py.model.probes import Operand, Probe, Site
 
 SPECIAL = {"pid": SlotKind.PID, "tid": SlotKind.TID}
-"""Names that every event has; an operand of the same name goes before them."""
+"""Names that every event has; an operand of the same name takes precedence."""
 
 
 DURATION_NAME = "duration_ns"

@@ -58,7 +58,7 @@ class Trace(ProbeSession):
             texts = sum(operand.type.is_text for operand in probe.operands)
             self._texts = max(self._texts, texts)
         if self.may_grow:
-            # What comes later may have more.
+            # Later probes may have more.
             self._echo = self._texts = MAX_OPERANDS
         if self._echo + len(self.filter.operands) > MAX_SLOTS:
             raise UsageError(

@@ -73,7 +73,7 @@ def dump(process: Process, options: DumpOptions | None = None) -> Dump:
     attached, tids, vm = open_vm(process, options.ruby_version, options.saved)
     with Tasks(process) as tasks, _pausing(process, options.pause) as pause:
         now = time.time_ns()
-        # What the kernel says of a thread that we have stopped is that we have.
+        # The kernel shows a thread that we have paused as stopped.
         running = None if options.pause else tasks.running(process.threads())
         fibers = _fibers(process, vm, attached) if options.fibers else None
         stacks = read_stacks(vm, fibers)

@@ -44,7 +44,7 @@ class SamplingMode(str, Enum):
     WALL = "wall"
     """All, each with its state."""
     GVL = "gvl"
-    """Those that hold Ruby's lock, as the VM has it."""
+    """Those that hold the GVL, as the VM has it."""
 
 
 _Known = tuple[VmThread, RubyThread]

@@ -63,17 +63,17 @@ class SwitchRecords:
         thread = self._threads.setdefault((pid, tid), _Thread(own))
         # A thread that ends has no id of its own any more.
         thread.own = own = own or thread.own or tid
-        turn = SwitchKind(what)
-        letter = _letter(state) if turn is SwitchKind.OFF else ""
-        if turn is SwitchKind.OFF and thread.is_on is False:
+        change = SwitchKind(what)
+        letter = _letter(state) if change is SwitchKind.OFF else ""
+        if change is SwitchKind.OFF and thread.is_on is False:
             # Of some threads the kernel does not tell that they leave (seen on 6.18),
             # nor so who comes on after them. The thread's own count tells since when.
             begun = max(when - max(ran - thread.ran, 0), thread.last)
             yield Switch(pid, own, begun + self._wall_offset, SwitchKind.ON, "", cpu)
-        _changed(thread, turn, when, ran)
+        _changed(thread, change, when, ran)
         if letter == ENDED:
             self._threads.pop((pid, tid), None)
-        yield Switch(pid, own, when + self._wall_offset, turn, letter, cpu)
+        yield Switch(pid, own, when + self._wall_offset, change, letter, cpu)
 
     def missing(self, lost: int) -> Iterator[Switch]:
         """Return what found no room since the last call, if anything; lost: in all."""
@@ -87,13 +87,13 @@ class SwitchRecords:
             yield Switch(0, 0, last, SwitchKind.LOST, "", count)
 
 
-def _changed(thread: _Thread, turn: SwitchKind, when: int, ran: int) -> None:
-    if turn is SwitchKind.WOKEN:
+def _changed(thread: _Thread, change: SwitchKind, when: int, ran: int) -> None:
+    if change is SwitchKind.WOKEN:
         if thread.is_on is None:
             thread.is_on, thread.last = False, when
         return
-    thread.is_on, thread.last = turn is SwitchKind.ON, when
-    if turn is SwitchKind.OFF:
+    thread.is_on, thread.last = change is SwitchKind.ON, when
+    if change is SwitchKind.OFF:
         thread.ran = ran
 
 

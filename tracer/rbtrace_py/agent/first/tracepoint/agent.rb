@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# What `require "tracepoint/agent"` finds first in a program that is started with this
+# The first file that `require "tracepoint/agent"` finds in a program started with this
 # folder on its load path: the gem's agent where this Ruby has the gem, else ours.
 lambda do |folder|
   places = $LOAD_PATH.select { |path| path == folder || File.basename(path).start_with?("rbtrace-hook-") }

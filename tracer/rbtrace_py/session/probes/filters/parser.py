@@ -22,7 +22,7 @@ MAX_TEXT = 4000
 MAX_DEPTH = 32
 MAX_COMPARISONS = 64
 PSEUDO_OPERANDS = ("pid", "tid")
-"""What every event has; an operand of the same name goes before them."""
+"""Fields of every event; an operand of the same name takes precedence."""
 
 _UNLIKELY_NANOSECONDS = 10_000
 """Spans that are shorter than this are not what anyone looks for."""
