@@ -18,6 +18,7 @@ from rbtrace_py.aggregate.histogram import (
 from rbtrace_py.report.terminal.histogram_rows import (
     MAX_ROWS,
     HistogramRow,
+    Scale,
     rows,
     without_runs,
 )
@@ -26,9 +27,33 @@ integers = st.integers(-(2**63) + 1, 2**63 - 1) | st.integers(-100, 100)
 floats = st.floats(allow_nan=False)
 
 
+SCALES: tuple[Scale, ...] = ("auto", "linear", "log")
+
+
 def check(distribution: Distribution) -> None:
-    found = rows(distribution)
-    assert len(found) <= MAX_ROWS
+    for scale in SCALES:
+        check_rows(distribution, rows(distribution, scale))
+    check_steps(rows(distribution, "linear"), is_log=False)
+    check_steps(rows(distribution, "log"), is_log=True)
+
+
+def check_steps(found: Sequence[HistogramRow], is_log: bool) -> None:
+    """Equal steps, or one factor wherever zero is not an end."""
+    ends = [(row.low, row.low + 1 if row.high is None else row.high) for row in found]
+    if len(ends) < 2 or not all(math.isfinite(end) for pair in ends for end in pair):
+        return  # an edge beyond the largest float
+    if is_log:
+        factors = [max(high / low, low / high) for low, high in ends if low * high]
+        assert all(math.isclose(factor, factors[0]) for factor in factors)
+        assert not factors or math.log2(round(factors[0])).is_integer()
+    else:
+        steps = [high - low for low, high in ends]
+        far = max(abs(end) for pair in ends for end in pair)
+        assert all(math.isclose(step, steps[0], abs_tol=1e-9 * far) for step in steps)
+
+
+def check_rows(distribution: Distribution, found: Sequence[HistogramRow]) -> None:
+    assert len(without_runs(found)) <= MAX_ROWS
     assert sum(row.count for row in found) == distribution.count
     if len(found) > 1:
         assert found[0].count
@@ -80,7 +105,7 @@ def test_a_run_of_empty_rows_is_one() -> None:
         HistogramRow(6, None, 0),
         HistogramRow(7, None, 1),
     ]
-    values = [1_000, 2_000_000, 2_100_000]
+    values = [1_000, 2_060_000, 2_100_000]
     found = without_runs(rows(Histogram.from_values(values)))
     assert [row.count for row in found] == [1, 0, 2]
     assert found[0].high == found[1].low
@@ -96,13 +121,25 @@ def test_a_decade_is_cut_evenly() -> None:
     assert {row.count for row in found[1:-1]} <= set(range(480, 521))
 
 
-def test_decades_are_cut_alike() -> None:
+def test_wide_values_are_cut_into_doublings() -> None:
     values = [10**n for n in range(7)] * 10
     found = rows(Histogram.from_values(values))
-    assert [row.low for row in found] == [
-        *(m * 10**n for n in range(6) for m in (1, 2, 5)),
-        10**6,
-    ]
+    assert [row.low for row in found] == [2**n for n in range(20)]
+
+
+def test_too_many_doublings_become_fourfold() -> None:
+    values = [4**n for n in range(20)]
+    found = rows(Histogram.from_values(values))
+    assert [(row.low, row.count) for row in found] == [(4**n, 1) for n in range(20)]
+
+
+def test_the_scale_can_be_chosen() -> None:
+    values = Histogram.from_values([*range(1, 11), 100])
+    steps = [(row.low, row.count) for row in rows(values, "linear") if row.count]
+    assert steps == [(0, 4), (5, 5), (10, 1), (100, 1)]
+    close = Histogram.from_values([5, 6, 7, 8, 9, 10])
+    assert [row.low for row in rows(close)] == [5, 6, 7, 8, 9, 10]
+    assert rows(close, "log") == [HistogramRow(5, 10, 5), HistogramRow(10, 20, 1)]
 
 
 def test_zero_stands_between_signs() -> None:
@@ -110,8 +147,8 @@ def test_zero_stands_between_signs() -> None:
     found = rows(SignedHistogram.from_values(values))
     assert HistogramRow(0, None, 2) in found
     assert HistogramRow(-1, None, 2) in found
-    assert found[0] == HistogramRow(-(10**6), -(10**5), 2)
-    assert found[-1] == HistogramRow(10**6, 10**7, 2)
+    assert found[0] == HistogramRow(-(2**20), -(2**19), 2)
+    assert found[-1] == HistogramRow(2**19, 2**20, 2)
 
 
 def test_what_is_spread_over_its_range_is_cut_evenly() -> None:

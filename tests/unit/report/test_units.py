@@ -39,26 +39,34 @@ def test_duration(nanoseconds: int, auto: str, us: str, ms: str, s: str) -> None
 
 def test_ascii_has_no_mu() -> None:
     assert units.duration(1000, ASCII) == "1.00 us"
-    assert units.edge(1000, ASCII) == "1 us"
+    assert units.edges([1000], ASCII) == ["1 us"]
 
 
 @pytest.mark.parametrize(
     ("nanoseconds", "shown"),
     [
-        (0, "0 ns"),
+        (0, "0"),
         (500, "500 ns"),
         (1_500, "1.5 µs"),
         (10_050_000, "10.05 ms"),
         (10**12, "1,000 s"),
+        (1_048_576, "1.049 ms"),
     ],
 )
 def test_edge(nanoseconds: int, shown: str) -> None:
-    assert units.edge(nanoseconds, PLAIN) == shown
+    assert units.edges([nanoseconds], PLAIN) == [shown]
+
+
+def test_edges_are_told_apart() -> None:
+    assert units.edges([10**9, 10**9 + 3], PLAIN) == ["1 s", "1.000000003 s"]
+    assert units.plain_edges([0.1, 10485.76]) == ["0.1", "10,490"]
+    assert units.plain_edges([10485.76, 10485.77]) == ["10,485.76", "10,485.77"]
+    assert units.plain_edges([1_048_576]) == ["1,048,576"]
 
 
 def test_edge_in_one_unit() -> None:
-    assert units.edge(5_000, PLAIN, "s") == "0.000005 s"
-    assert units.edge(2 * 10**9, PLAIN, "us") == "2,000,000 µs"
+    assert units.edges([5_000], PLAIN, "s") == ["0.000005 s"]
+    assert units.edges([2 * 10**9], PLAIN, "us") == ["2,000,000 µs"]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from rbtrace_py.cli.common import method_events as m
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.grouped_report import Rendering, answer, need_words
 from rbtrace_py.cli.common.writable import WritableFile
+from rbtrace_py.report.terminal.histogram_rows import Scale
 from rbtrace_py.report.terminal.methods import methods_report
 from rbtrace_py.report.terminal.results import latency_report
 from rbtrace_py.report.units import Unit
@@ -22,6 +23,7 @@ from rbtrace_py.session.targets.targets import Targets
 class _Options(m.TableOptions):
     sort: str
     unit: Unit
+    scale: Scale
     hlog: str | None
 
 
@@ -33,6 +35,7 @@ class _Options(m.TableOptions):
 @m.sort_option
 @m.top_option
 @o.unit_option
+@o.scale_option
 @click.option(
     "--hlog",
     type=WritableFile(),
@@ -70,6 +73,7 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
         table = partial(
             methods_report,
             unit=options.unit,
+            scale=options.scale,
             sort=options.sort,
             top=options.top,
             pictures=bool(options.selectors),
@@ -77,6 +81,6 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
         return m.ask("latency", targets, source, options, table, options.hlog)
     session = Latency(targets, source.words, options.probe_options)
     session.notes += source.notes
-    report = partial(latency_report, unit=options.unit)
+    report = partial(latency_report, unit=options.unit, scale=options.scale)
     rendering = Rendering(report, options.as_json, options.output, options.hlog)
     return answer(session, options.limits, rendering)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import click
 
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.grouped_report import Rendering, answer
 from rbtrace_py.errors import UsageError
+from rbtrace_py.report.terminal.histogram_rows import Scale
 from rbtrace_py.report.terminal.results import values_report
 from rbtrace_py.session.probes.values import ValuesOf
 from rbtrace_py.session.targets.targets import Targets
@@ -16,12 +18,13 @@ from rbtrace_py.session.targets.targets import Targets
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Options(o.GroupingOptions, o.OutputOptions):
-    pass
+    scale: Scale
 
 
 @click.command("values", options_metavar="[OPTIONS]")
 @o.takes("PID [WORD]...", _Options)
 @o.grouping_options
+@o.scale_option
 @o.output_options
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Show the distribution of an argument's values.
@@ -41,5 +44,6 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
             "`rbtrace-py probes PID` lists both",
         )
     session = ValuesOf(targets, words[:-1], words[-1], options.probe_options)
-    rendering = Rendering(values_report, options.as_json, options.output)
+    report = partial(values_report, scale=options.scale)
+    rendering = Rendering(report, options.as_json, options.output)
     return answer(session, options.limits, rendering)

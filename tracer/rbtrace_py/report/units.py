@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from rbtrace_py.report.style import Style
@@ -36,8 +36,29 @@ def scaled(nanoseconds: Number, unit: str) -> str:
     return f"{nanoseconds / _SIZES[unit]:,.{_DECIMALS[unit]}f}"
 
 
-def edge(nanoseconds: Number, style: Style, unit: Unit = "auto") -> str:
-    """An end of a bucket, exactly and without zeros that say nothing."""
+def edges(times: Sequence[Number], style: Style, unit: Unit = "auto") -> list[str]:
+    """Write the ends of rows; 0 has no unit."""
+    return _told_apart(times, lambda time: _edge(time, style, unit))
+
+
+def plain_edges(numbers: Sequence[Number]) -> list[str]:
+    """Write the ends of rows; integers whole."""
+    if all(isinstance(number, int) for number in numbers):
+        return [plain(number) for number in numbers]
+    return _told_apart(numbers, plain)
+
+
+def _told_apart(numbers: Sequence[Number], write: Format) -> list[str]:
+    """Write numbers with 4 significant digits, or exactly where these are too few."""
+    found = [write(float(f"{number:.4g}")) for number in numbers]
+    if len(set(found)) == len(set(numbers)):
+        return found
+    return [write(number) for number in numbers]
+
+
+def _edge(nanoseconds: Number, style: Style, unit: Unit) -> str:
+    if not nanoseconds:
+        return "0"
     name: str = unit
     if unit == "auto":
         name = next((n for n in reversed(_SIZES) if nanoseconds >= _SIZES[n]), "ns")

@@ -262,6 +262,14 @@ unit_option = click.option(
     help="Time unit.",
 )
 
+scale_option = click.option(
+    "--scale",
+    type=click.Choice(["auto", "linear", "log"]),
+    default="auto",
+    show_default=True,
+    help="Rows of a histogram: equal steps or doublings.",
+)
+
 pause_options = chain(
     click.option(
         "--pause", is_flag=True, help="Pause the target while its stacks are read."

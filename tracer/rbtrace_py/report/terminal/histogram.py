@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from rbtrace_py.aggregate.histogram import Distribution
 from rbtrace_py.report import units
 from rbtrace_py.report.style import Style
-from rbtrace_py.report.terminal.histogram_rows import HistogramRow, rows, without_runs
+from rbtrace_py.report.terminal.histogram_rows import (
+    HistogramRow,
+    Scale,
+    rows,
+    without_runs,
+)
 from rbtrace_py.report.text import fitted, pad, pad_left, width
 from rbtrace_py.report.units import Format, Number
 
@@ -22,44 +27,48 @@ _SHARE_WIDTH = 7
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """How a report writes values.
+    """The way a report writes values.
 
     value: those measured
-    edge: those between rows of a picture
+    edges: those between rows of a histogram
+    scale: the steps between rows of a histogram
     cell: those measured, in a table whose headings say the ``unit``
     unit: empty where cells say theirs
     has_total: does a sum say something?
     """
 
     value: Format
-    edge: Format
+    edges: Callable[[Sequence[Number]], list[str]]
     cell: Format
     unit: str = ""
     has_total: bool = False
+    scale: Scale = "auto"
 
     def heading(self, name: str) -> str:
-        """Of a column with ``cell``s."""
+        """Return the heading of a column with ``cell``s."""
         return f"{name} {self.unit}".rstrip()
 
 
-def times(style: Style, unit: units.Unit = "auto") -> Notation:
-    """Nanoseconds."""
+def times(style: Style, unit: units.Unit = "auto", scale: Scale = "auto") -> Notation:
+    """Return the notation of nanoseconds."""
 
     def value(number: Number) -> str:
         return units.duration(number, style, unit)
 
-    def edge(number: Number) -> str:
-        return units.edge(number, style, unit)
+    def edges(numbers: Sequence[Number]) -> list[str]:
+        return units.edges(numbers, style, unit)
 
     def cell(number: Number) -> str:
         return units.scaled(number, unit)
 
     if unit == "auto":
-        return Notation(value, edge, value, has_total=True)
-    return Notation(value, edge, cell, units.unit_name(unit, style), has_total=True)
+        return Notation(value, edges, value, "", True, scale)
+    return Notation(value, edges, cell, units.unit_name(unit, style), True, scale)
 
 
-NUMBERS = Notation(units.value, units.plain, units.value)
+def numbers(scale: Scale = "auto") -> Notation:
+    """Return the notation of numbers without a unit."""
+    return Notation(units.value, units.plain_edges, units.value, scale=scale)
 
 
 def header(title: str, count: int, elapsed_ns: int, style: Style) -> str:
@@ -87,10 +96,10 @@ def picture(
     if not distribution.count:
         return
     yield from _facts(distribution, total, notation, style)
-    found = rows(distribution)
+    found = without_runs(rows(distribution, notation.scale))
     if distribution.count >= least * len(found):
         yield ""
-        yield from _bars(without_runs(found), notation, style)
+        yield from _bars(found, notation, style)
 
 
 def _facts(
@@ -152,7 +161,7 @@ def _width_of(columns: Sequence[str]) -> int:
 
 
 def _shares(found: Sequence[HistogramRow]) -> Iterator[str]:
-    """Of each row its share, and that of all up to it."""
+    """Yield each row's share, and that of all rows up to it."""
     counts = [row.count for row in found]
     everything = sum(counts)
     for count, so_far in zip(counts, accumulate(counts), strict=True):
@@ -170,8 +179,11 @@ def row_labels(
     if len(found) == 1 and found[0].high is None:
         return [notation.value(found[0].low)]
     dash = style.pick("–", "-")
-    lows = [notation.edge(row.low) for row in found]
-    highs = ["" if row.high is None else notation.edge(row.high) for row in found]
+    ends = [row.low for row in found]
+    ends += [row.high for row in found if row.high is not None]
+    shown = dict(zip(ends, notation.edges(ends), strict=True))
+    lows = [shown[row.low] for row in found]
+    highs = ["" if row.high is None else shown[row.high] for row in found]
     left, right = max(map(width, lows)), max(map(width, highs))
     if not right:
         return lows

@@ -1,10 +1,9 @@
-"""The rows of a picture: a distribution's many buckets merged into a few.
+"""The rows of a histogram: a distribution's many buckets merged into a few.
 
-Rows end at numbers that people like. Rows are of one width where values are
-few integers, within a factor of ten, or spread over all of their range;
-elsewhere each decade is cut into the same steps, on both sides of zero. A
-bucket belongs to the row its highest value is in, as percentiles are highest
-values.
+All rows of a histogram are equal steps, or all are doublings (or a power of
+two that is the same for all, where doublings are too many). Edges are round
+numbers. A bucket belongs to the row of its highest value, as percentiles are
+highest values.
 """
 
 from __future__ import annotations
@@ -13,21 +12,18 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rbtrace_py.aggregate.histogram import Distribution, Number
 
+Scale = Literal["auto", "linear", "log"]
+"""The values of ``--scale``. auto: linear where that shows the shape, else log."""
+
 MAX_ROWS = 24
 _GOOD_ROWS = 20
-_Scale = tuple[tuple[float, ...], int]
-"""Where a decade is cut, and how many decades an uncut row takes."""
+_DOUBLINGS = (*range(1, 9), 10, 12, 16, 24, 32, 48, 64, 96, 128)
+"""Powers of two between rows; the first whose rows fit is taken."""
 
-_SCALES: tuple[_Scale, ...] = (
-    ((1, 1.5, 2, 3, 4, 5, 6, 8), 1),
-    ((1, 1.5, 2, 3, 5, 7), 1),
-    ((1, 2, 5), 1),
-    ((1, 3), 1),
-    *(((1,), stride) for stride in (1, 2, 3, 5, 10, 20, 30, 50, 100)),
-)
 _LINEAR_RATIO = 10
 _SPREAD = 0.15
 """Share of the range that the middle half of spread values takes, at least."""
@@ -47,16 +43,21 @@ class HistogramRow:
     count: int
 
 
-def rows(distribution: Distribution) -> list[HistogramRow]:
-    """At most ``MAX_ROWS`` rows without gaps, lowest first; empty for no values."""
+def rows(distribution: Distribution, scale: Scale = "auto") -> list[HistogramRow]:
+    """Return rows without gaps, lowest first; empty for no values.
+
+    There are at most ``MAX_ROWS`` when ``without_runs`` has folded them.
+    """
     buckets = list(distribution.buckets())
     if not buckets:
         return []
     if len(buckets) == 1:
         return [HistogramRow(distribution.percentile(50), None, distribution.count)]
-    edges = _edges(distribution)
-    counts = _fill(distribution, edges)
-    return [_row(edges, place, number) for place, number in enumerate(counts)]
+    linear = _linear(distribution)
+    if scale == "linear" or (scale == "auto" and _suits_linear(distribution, linear)):
+        return _filled(distribution, linear)
+    found = (_filled(distribution, _doublings(distribution, n)) for n in _DOUBLINGS)
+    return next(each for each in found if len(without_runs(each)) <= MAX_ROWS)
 
 
 def without_runs(found: Sequence[HistogramRow]) -> list[HistogramRow]:
@@ -78,19 +79,20 @@ def _fill(distribution: Distribution, edges: list[Number]) -> list[int]:
     return counts
 
 
+def _filled(distribution: Distribution, edges: list[Number]) -> list[HistogramRow]:
+    counts = _fill(distribution, edges)
+    filled = [place for place, number in enumerate(counts) if number]
+    return [_row(edges, at, counts[at]) for at in range(filled[0], filled[-1] + 1)]
+
+
 def _row(edges: list[Number], place: int, number: int) -> HistogramRow:
     low, high = edges[place], edges[place + 1]
     is_single = isinstance(low, int) and isinstance(high, int) and high - low == 1
     return HistogramRow(low, None if is_single else high, number)
 
 
-def _edges(distribution: Distribution) -> list[Number]:
-    low, high = _ends(distribution)
-    linear = _linear(distribution, low, high)
-    if _are_close(distribution, low, high) or _are_spread(distribution, linear):
-        return linear
-    scales = (_logarithmic(distribution, low, high, scale) for scale in _SCALES)
-    return next((edges for edges in scales if len(edges) <= MAX_ROWS + 1), linear)
+def _suits_linear(distribution: Distribution, edges: list[Number]) -> bool:
+    return _are_close(distribution) or _are_spread(distribution, edges)
 
 
 def _ends(distribution: Distribution) -> tuple[Number, Number]:
@@ -98,7 +100,8 @@ def _ends(distribution: Distribution) -> tuple[Number, Number]:
     return distribution.percentile(1e-9), distribution.max
 
 
-def _are_close(distribution: Distribution, low: Number, high: Number) -> bool:
+def _are_close(distribution: Distribution) -> bool:
+    low, high = _ends(distribution)
     if distribution.kind != "float" and high - low < _GOOD_ROWS:
         return True
     near, far = sorted((abs(low), abs(high)))
@@ -117,8 +120,9 @@ def _are_spread(distribution: Distribution, edges: list[Number]) -> bool:
     return middle >= _SPREAD * (high / 2 - low / 2)
 
 
-def _linear(distribution: Distribution, low: Number, high: Number) -> list[Number]:
-    """Edges a nice step apart; no step is narrower than a bucket."""
+def _linear(distribution: Distribution) -> list[Number]:
+    """Return edges a nice step apart; no step is narrower than a bucket."""
+    low, high = _ends(distribution)
     widest = max(end - start for start, end, _ in distribution.buckets())
     whole = distribution.kind != "float"
     step = _nice_step(max(high / _GOOD_ROWS - low / _GOOD_ROWS, widest), whole)
@@ -157,43 +161,35 @@ def _power(mantissa: float, power: int) -> float:
     return float(f"{mantissa}e{power}")
 
 
-def _logarithmic(
-    distribution: Distribution, low: Number, high: Number, scale: _Scale
-) -> list[Number]:
-    """Edges in decades, mirrored below zero, with zero between them."""
-    whole = distribution.kind != "float"
-    smallest: Number = 1 if whole else _smallest(distribution, scale)
+def _doublings(distribution: Distribution, power: int) -> list[Number]:
+    """Return edges 2^power apart, mirrored below zero, with zero between them."""
+    low, high = _ends(distribution)
+    first = _first_edge(distribution)
     edges: set[Number] = set()
-    if low < smallest:
-        edges.update((0, smallest))
+    if low < first:
+        edges.update((0, first))
     if low < 0:
-        edges.update(-edge for edge in _decades(smallest, -low, scale, whole))
+        edges.update(-edge for edge in _multiples(first, -low, power))
     if high > 0:
-        edges.update(_decades(max(low, smallest), high, scale, whole))
+        edges.update(_multiples(first, high, power))
     ordered = sorted(edges)
-    first = max(bisect_right(ordered, low) - 1, 0)
-    last = bisect_right(ordered, high)
-    return ordered[first : last + 1]
+    start = max(bisect_right(ordered, low) - 1, 0)
+    return ordered[start : bisect_right(ordered, high) + 1]
 
 
-def _smallest(distribution: Distribution, scale: _Scale) -> float:
-    """The highest power of ten that tells all values from zero."""
+def _first_edge(distribution: Distribution) -> Number:
+    """Return 1, 2 or 5 × 10ⁿ that tells all values from zero."""
     sizes = (max(abs(low), abs(high)) for low, high, _ in distribution.buckets())
-    power = _magnitude(min(size for size in sizes if size))
-    return _power(1, max(power // scale[1] * scale[1], _LEAST_POWER))
+    least = min(size for size in sizes if size)
+    power = max(_magnitude(least), _LEAST_POWER)
+    steps = [_power(mantissa, power) for mantissa in (1, 2, 5)]
+    found = steps[max(bisect_right(steps, least) - 1, 0)]
+    return found if distribution.kind == "float" else int(found)
 
 
-def _decades(begin: Number, end: Number, scale: _Scale, whole: bool) -> list[Number]:
-    """Edges from the last at or below ``begin`` to the first above ``end``."""
-    steps, stride = scale
-    power = _magnitude(begin) // stride * stride
-    edges: list[Number] = []
-    while not edges or edges[-1] <= end:
-        sizes = (_power(step, power) for step in steps)
-        edges.extend(
-            int(size) if whole else size
-            for size in sizes
-            if not whole or size.is_integer()
-        )
-        power += stride
-    return edges[bisect_right(edges, begin) - 1 : bisect_right(edges, end) + 1]
+def _multiples(first: Number, end: Number, power: int) -> list[Number]:
+    """Return first × 2^(power × n), up to one above ``end``."""
+    edges = [first]
+    while edges[-1] <= end:
+        edges.append(edges[-1] * 2**power)
+    return edges

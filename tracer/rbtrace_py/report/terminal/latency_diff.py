@@ -9,7 +9,7 @@ from rbtrace_py.aggregate.histogram import Distribution, Histogram
 from rbtrace_py.report import units
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.histogram import bar, row_labels, times
-from rbtrace_py.report.terminal.histogram_rows import rows
+from rbtrace_py.report.terminal.histogram_rows import rows, without_runs
 from rbtrace_py.report.text import cut, escape, pad, pad_left, width
 
 _FACTS = (("p50", 50), ("p90", 90), ("p99", 99), ("max", 100))
@@ -74,7 +74,7 @@ def _change(before: float, after: float) -> str:
 
 def _picture(old: Histogram, new: Histogram, style: Style) -> Iterator[str]:
     """Both histograms in the same rows, each as shares of its own."""
-    found = rows(old.merge(new))
+    found = without_runs(rows(old.merge(new)))
     if not found:
         return
     labels = row_labels(found, times(style), style)

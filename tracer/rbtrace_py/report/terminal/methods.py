@@ -10,6 +10,7 @@ from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.report import units
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.histogram import Notation, header, picture, times
+from rbtrace_py.report.terminal.histogram_rows import Scale
 from rbtrace_py.report.terminal.notes import note_lines
 from rbtrace_py.report.terminal.tables import (
     Column,
@@ -34,13 +35,14 @@ def methods_report(
     sort: str = "total",
     top: int = TOP,
     pictures: bool = False,
+    scale: Scale = "auto",
 ) -> Iterator[str]:
-    """A table a series, of what has no key a picture; then what is not in them.
+    """A table a series, of what has no key a histogram; then what is not in them.
 
     pictures: of single rows too, where there are few
     top: rows of a table
     """
-    notation = times(style, unit)
+    notation = times(style, unit, scale)
     for series in result.series:
         groups = _of(result, series)
         yield _header(result, series, groups, style)

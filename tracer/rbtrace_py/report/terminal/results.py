@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.histogram import (
-    NUMBERS,
     Notation,
     header,
+    numbers,
     picture,
     times,
 )
+from rbtrace_py.report.terminal.histogram_rows import Scale
 from rbtrace_py.report.terminal.notes import note_lines
 from rbtrace_py.report.terminal.tables import (
     Sort,
@@ -28,18 +29,24 @@ from rbtrace_py.report.units import Unit
 
 
 def latency_report(
-    result: Result, style: Style, unit: Unit = "auto", sort: Sort = "total"
+    result: Result,
+    style: Style,
+    unit: Unit = "auto",
+    sort: Sort = "total",
+    scale: Scale = "auto",
 ) -> Iterator[str]:
     """Pictures, a series each, or with ``--by`` tables; then what is not in them."""
-    notation = times(style, unit)
+    notation = times(style, unit, scale)
     for series in result.series:
         yield from _series(result, series, notation, sort, style)
     yield from note_lines(result, style)
 
 
-def values_report(result: Result, style: Style, sort: Sort = "count") -> Iterator[str]:
+def values_report(
+    result: Result, style: Style, sort: Sort = "count", scale: Scale = "auto"
+) -> Iterator[str]:
     """Return the report of numbers; of strings and bools the top values."""
-    notation = times(style) if result.unit == "ns" else NUMBERS
+    notation = times(style, scale=scale) if result.unit == "ns" else numbers(scale)
     for series in result.series:
         yield from _series(result, series, notation, sort, style)
     yield from note_lines(result, style)
@@ -49,7 +56,7 @@ def count_report(result: Result, style: Style) -> Iterator[str]:
     """One table of all series, or with ``--by`` a table each."""
     if result.by is not None:
         for series in result.series:
-            yield from _series(result, series, NUMBERS, "count", style)
+            yield from _series(result, series, numbers(), "count", style)
     else:
         yield from _counts(result, style)
         yield ""
