@@ -1,7 +1,7 @@
 """Golden files: what programs read of us, byte for byte.
 
 ``RBTRACE_GOLDEN=write .venv/bin/pytest tests/golden`` writes them anew. The help of
-every command is not here, since docs/cli.md holds it, nor are recordings, which are
+every command is not here, since docs/commands holds it, nor are recordings, which are
 made once (``golden_recordings``) and must stay readable.
 """
 

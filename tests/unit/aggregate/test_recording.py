@@ -251,7 +251,7 @@ def test_numbers_and_texts_that_do_not_fit(path: Path) -> None:
     assert found.fiber == 0
 
 
-# -------------------------------------------------- as docs/formats.md says
+# -------------------------------------------------- as docs/formats/recordings.md says
 
 
 def read_by_the_page(data: bytes) -> tuple[dict[str, object], list[Plain]]:

@@ -1,4 +1,4 @@
-"""JSON documents are as docs/formats.md shows them."""
+"""JSON documents are as docs/formats shows them."""
 
 from __future__ import annotations
 
@@ -33,13 +33,17 @@ from rbtrace_py.report.json.results import (
 )
 from rbtrace_py.report.terminal.notes import _SENTENCES, LOSSES
 
-PAGE = Path(__file__).parents[3].joinpath("docs", "formats.md").read_text("utf-8")
+PAGES = Path(__file__).parents[3] / "docs" / "formats"
+TEXT = "\n".join(
+    (PAGES / f"{name}.md").read_text("utf-8")
+    for name in ("latency", "trace", "setup", "hdrhistogram")
+)
 HERE = ("latency", "values", "count", "trace", "trace-end", "probes", "doctor")
 """Schemas that are tested here; others are where their reports are."""
 
 EXAMPLES = [
     example
-    for example in map(json.loads, re.findall(r"```json\n(.*?)```", PAGE, re.S))
+    for example in map(json.loads, re.findall(r"```json\n(.*?)```", TEXT, re.S))
     if example["schema"].removeprefix("rbtrace-py/") in HERE
 ]
 IMAGE = Binary(1, 2, "/memfd:rbtrace (deleted)", True)
@@ -150,7 +154,7 @@ def test_the_page_has_an_example_of_each() -> None:
 
 
 def test_the_page_names_all_keys() -> None:
-    names = set(re.findall(r"`([a-z_]+)`", PAGE))
+    names = set(re.findall(r"`([a-z_]+)`", TEXT))
     for found in DOCUMENTS[:2]:
         assert set(found) - {"schema", "version"} <= names | {"schema", "version"}
     groups = EXAMPLES[0]["groups"]
@@ -158,7 +162,7 @@ def test_the_page_names_all_keys() -> None:
 
 
 def test_the_page_has_all_counters() -> None:
-    table = PAGE.split("## Counters")[1].split("## Hdr")[0]
+    table = (PAGES / "latency.md").read_text("utf-8").split("## Counters")[1]
     rows = re.findall(r"^\| `(\w+)` +\| (.*)", table, re.M)
     in_page = {name: text.startswith("*loss*") for name, text in rows}
     apart = ("nan", "inf", "-inf")
@@ -168,7 +172,7 @@ def test_the_page_has_all_counters() -> None:
 def test_the_page_shows_a_real_log_line() -> None:
     from hdrh.histogram import HdrHistogram
 
-    (payload,) = re.findall(r"^0\.000,1\.000,123\.470,(HIST\S+)$", PAGE, re.M)
+    (payload,) = re.findall(r"^0\.000,1\.000,123\.470,(HIST\S+)$", TEXT, re.M)
     assert HdrHistogram.decode(payload).get_max_value() == 123_469_823
 
 

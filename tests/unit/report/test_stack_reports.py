@@ -44,7 +44,7 @@ from rbtrace_py.report.terminal.summary import summary_lines
 from rbtrace_py.report.terminal.weights import statistics_lines
 from sample_makers import MAIN, OTHER_PROCESS, START, WORKER, sample, shop, stack
 
-FORMATS_PAGE = Path(__file__).resolve().parents[3] / "docs" / "formats.md"
+FORMATS_PAGE = Path(__file__).resolve().parents[3] / "docs" / "formats" / "stacks.md"
 
 
 def counted(*samples: Sample) -> StackCounts:

@@ -1,6 +1,6 @@
 """Blocks of a recording: typed, compressed, each with its length and check sum.
 
-docs/formats.md has the layout byte by byte. Here is only what is the same for every
+docs/formats has the layout byte by byte. Here is only what is the same for every
 block; what they hold is the business of ``tables``.
 """
 

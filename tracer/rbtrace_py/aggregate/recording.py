@@ -2,7 +2,7 @@
 
 A file is a header and blocks (``blocks``). A META block begins a section; in it follow
 tables of what samples refer to (``tables``), the samples, and what was lost, again and
-again. Each flush is one write of whole blocks. docs/formats.md has it byte by byte.
+again. Each flush is one write of whole blocks. docs/formats has it byte by byte.
 """
 
 from __future__ import annotations

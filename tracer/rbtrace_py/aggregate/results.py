@@ -76,7 +76,7 @@ class Result:
     operand: whose values these are, or None
     started_ns, ended_ns: wall clock, integer nanoseconds since the epoch
     counters: everything seen but not in the groups, by name, in the order a
-        report shows them; names are documented in docs/formats.md
+        report shows them; names are documented in docs/formats
     """
 
     command: str

@@ -355,7 +355,7 @@ json_option = click.option(
     "as_json",
     is_flag=True,
     callback=_is_json,
-    help="Print JSON (docs/formats.md).",
+    help="Print JSON (docs/formats).",
 )
 
 

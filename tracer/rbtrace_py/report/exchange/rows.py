@@ -1,6 +1,6 @@
 """Stacks as rows of labels: what folded text, flame graphs and the rest are made of.
 
-The text of a frame is a contract (docs/formats.md): ``Class#method path``, or with
+The text of a frame is a contract (docs/formats): ``Class#method path``, or with
 lines ``Class#method path:line``. It does not change.
 """
 

@@ -1,1 +1,1 @@
-"""JSON documents (docs/formats.md)."""
+"""JSON documents (docs/formats)."""

@@ -1,4 +1,4 @@
-"""JSON: what docs/formats.md describes.
+"""JSON: what docs/formats describes.
 
 Functions return plain dicts; ``dumps`` makes a line of one. A document says
 its schema and version first. Adding a key keeps the version.

@@ -1,4 +1,4 @@
-"""Stack counts as JSON (docs/formats.md): frames, threads, and rows that name them."""
+"""Stack counts as JSON (docs/formats): frames, threads, and rows that name them."""
 
 from __future__ import annotations
 

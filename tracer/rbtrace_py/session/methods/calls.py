@@ -229,7 +229,7 @@ class Calls(Closing):
         self.notes.add(*self._joining.notes())
 
     def unseen(self, shown: int) -> dict[str, int]:
-        """Processes whose calls are not all seen, by docs/formats.md's names.
+        """Processes whose calls are not all seen, by docs/formats's names.
 
         shown: calls that were seen; if there were none, it may be the children's fault
         """

@@ -36,7 +36,7 @@ _CONDITIONS = {
 class CallsEnd:
     """The report on a process when it is over.
 
-    counters: by docs/formats.md's names; 0 where there is nothing to say
+    counters: by docs/formats's names; 0 where there is nothing to say
     stays: what is not as it was before, in words
     notes: what was not as it should be, in words
     problem: why it ended, if nobody wished it; None also for a process that ended

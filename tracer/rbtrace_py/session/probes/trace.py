@@ -159,7 +159,7 @@ class Trace(ProbeSession):
         return text.decode("utf-8", "surrogateescape")
 
     def result_counters(self) -> dict[str, int]:
-        """``seen`` events written, and what was not (docs/formats.md)."""
+        """``seen`` events written, and what was not (docs/formats)."""
         found = self.counters(Counter.SEEN, Counter.LOST)
         found.pop("no_room")
         return {**found, **self.children_hint(found["seen"], found)}
