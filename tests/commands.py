@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from processes import MAIN, ROOT, TIMEOUT, Target, read_line
+
+
+def without_times(text: str) -> str:
+    """What ``calls`` prints, with ``<>`` for ``<1.24 ms>``."""
+    time = r"\d[\d,.]* (?:ns|µs|ms|s)"
+    return re.sub(rf"<{time}(?:, {time} on CPU)?>", "<>", text)
 
 
 class Tracer:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import rubies
-from commands import Tracer, run
+from commands import Tracer, run, without_times
 from processes import LIB, MAIN, ROOT, TARGETS, TIMEOUT, Target
 from rbtrace_py.agent.arming import Selector
 from rbtrace_py.session.methods.calls import Calls, CallsOptions
@@ -80,7 +80,7 @@ def target(start: Start) -> Target:
 
 def masked(text: str) -> str:
     """Without times."""
-    text = re.sub(r"<\d+\.\d{6}( cpu \d+\.\d{6})?>", "<>", text)
+    text = without_times(text)
     return re.sub(r"^\d\d:\d\d:\d\d\.\d{6}", "TIME", text, flags=re.MULTILINE)
 
 

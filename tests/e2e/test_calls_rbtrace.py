@@ -36,6 +36,7 @@ loop do
 end
 """
 """The article's loop, a turn for each line of input instead of a second."""
+OURS = ["--c-calls", "--yes", "--rbtrace-times"]
 WORDS = ["-m", "digest", "random_bytes", "gen_random_urandom", "reset", "finish"]
 
 
@@ -107,7 +108,7 @@ def test_same_as_rbtrace(
 ) -> None:
     target = Target("ruby", f"-I{LIB}", program, "tracepoint/agent")
     try:
-        tracer = trace("calls", target.pid, *WORDS, "--c-calls", "--yes")
+        tracer = trace("calls", target.pid, *WORDS, *OURS)
         target.step()
         target.step()
         out, err, code = tracer.finish()

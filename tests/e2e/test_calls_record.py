@@ -71,7 +71,7 @@ LINE = re.compile(r" *(?:\d+ )? *(\S+) <([\d.]+) cpu ([\d.]+)>")
 
 def cpu_of(path: Path) -> list[tuple[str, float, float]]:
     """Methods, how long each call took, and how long it was on a CPU."""
-    out, err, code = run("report", path, "--cpu")
+    out, err, code = run("report", path, "--cpu", "--rbtrace-times")
     assert (err, code) == ("", 0)
     found = map(LINE.fullmatch, out.splitlines())
     return [(m[1], float(m[2]), float(m[3])) for m in found if m]

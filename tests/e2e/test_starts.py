@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import pytest
 
 import rubies
-from commands import run
+from commands import run, without_times
 from processes import LIB, TARGETS
 
 PROGRAM = str(TARGETS / "start.rb")
@@ -34,10 +33,6 @@ Object#first <>
 """
 
 
-def masked(text: str) -> str:
-    return re.sub(r"<\d+\.\d{6}>", "<>", text)
-
-
 def ruby(name: str) -> list[str]:
     """The words for a Ruby; one in a chroot gets no RUBYOPT of ours."""
     agent = [] if name == rubies.HERE else [f"-I{LIB}", "-rtracepoint/agent"]
@@ -48,7 +43,7 @@ def ruby(name: str) -> list[str]:
 @pytest.mark.parametrize("name", [rubies.HERE, *map(rubies.chroot, ("2.7", "3.4"))])
 def test_every_call_from_the_first_line(name: str) -> None:
     out, err, code = run("calls", *ONLY, *PATIENT, "--", *ruby(name), PROGRAM)
-    assert (masked(out), code) == (WHOLE, 0), err
+    assert (without_times(out), code) == (WHOLE, 0), err
     assert err.splitlines() == ["7 calls", "  no losses"]
 
 
@@ -57,7 +52,7 @@ def test_what_it_executes_is_traced_from_its_first_line() -> None:
     words = ["ruby", PROGRAM, "ruby", PROGRAM]
     out, err, code = run("calls", *ONLY, *PATIENT, "--", *words)
     assert code == 0, err
-    assert masked(out).endswith(WHOLE), err
+    assert without_times(out).endswith(WHOLE), err
     assert "9 calls" in err.splitlines()
     assert LATE not in err
 

@@ -117,6 +117,7 @@ REPORTS = {
         "samples-diff.txt": "--diff samples later",
         "cpu-summary.txt": "cpu --format summary",
         "calls.txt": "calls --format=calls",
+        "calls-seconds.txt": "calls --format=calls --rbtrace-times",
         "calls-threads.txt": "calls --format=calls --threads",
         "calls-cpu.txt": "calls --format=calls --cpu",
         "calls-summary.txt": "calls --format summary",
@@ -203,6 +204,7 @@ MISTAKES = """
 2 report samples.rbrec --format perfetto
 2 report samples.rbrec --thread (
 2 report samples.rbrec --cpu
+2 report samples.rbrec --rbtrace-times
 2 report calls.rbrec --state running
 2 report --diff samples.rbrec
 2 report --diff samples.rbrec cpu.rbrec

@@ -118,7 +118,9 @@ def test_switches_of_the_threads_that_are_asked_for(path: Path) -> None:
 def test_each_line_has_its_thread_where_there_are_several(path: Path) -> None:
     """From the first line on: who reads it knows who comes later."""
     lines = [line.split() for line in report(path).splitlines()]
-    assert lines == [[str(tid), "A#a", "<0.000001>"] for tid in TIDS for _ in range(2)]
+    assert lines == [
+        [str(tid), "A#a", "<1.00", "µs>"] for tid in TIDS for _ in range(2)
+    ]
     for words in (("--thread", "70"), ("--pid", "4", "--thread", "71")):
         lines = [line.split() for line in report(path, *words).splitlines()]
-        assert lines == 2 * [["A#a", "<0.000001>"]]
+        assert lines == 2 * [["A#a", "<1.00", "µs>"]]

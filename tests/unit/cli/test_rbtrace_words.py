@@ -10,35 +10,37 @@ from rbtrace_py.cli.common.rbtrace_arguments import translate
 from rbtrace_py.errors import UsageError
 
 C_CALLS = "methods written in C are left out; --c-calls includes them"
+SECONDS = " --rbtrace-times"
 BOTH = "with --slow, methods are shown only when they are slow"
 
 
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [
-        ("-p 1 -f", "calls 1"),
-        ("--pid 1 2 --firehose", "calls 1,2"),
-        ("--ps puma -f", "calls --ps puma"),
-        ("-p 1 -m sleep String#gsub", "calls 1 -m sleep -m 'String#gsub'"),
-        ("-m a -m b -p 1", "calls 1 -m a -m b"),
-        ("-p 1 -f -m sleep -s", "calls 1"),
-        ("-p 1 -s", "calls 1 --slow=250"),
-        ("-p 1 --slow=100", "calls 1 --slow=100"),
+        ("-p 1 -f", "calls 1" + SECONDS),
+        ("--pid 1 2 --firehose", "calls 1,2" + SECONDS),
+        ("--ps puma -f", "calls --ps puma" + SECONDS),
+        ("-p 1 -m sleep String#gsub", "calls 1 -m sleep -m 'String#gsub'" + SECONDS),
+        ("-m a -m b -p 1", "calls 1 -m a -m b" + SECONDS),
+        ("-p 1 -f -m sleep -s", "calls 1" + SECONDS),
+        ("-p 1 -s", "calls 1 --slow=250" + SECONDS),
+        ("-p 1 --slow=100", "calls 1 --slow=100" + SECONDS),
         ("-p 1 -s 100 --slow-methods A# b", "calls 1 --slow=100 --slow-methods 'A#'"
-         " --slow-methods b"),
-        ("-p 1 --slowcpu 5 --slow 9", "calls 1 --slowcpu=5"),
+         " --slow-methods b" + SECONDS),
+        ("-p 1 --slowcpu 5 --slow 9", "calls 1 --slowcpu=5" + SECONDS),
         ("-p1 -l -w A# b", "calls 1 --slowcpu=250 --slow-methods 'A#'"
-         " --slow-methods b"),
-        ("-p 1 -s100 -r3", "calls 1 --slow=100 --prefix=3"),
-        ("-p 1 -tl=7 -ofile", "calls 1 --slowcpu=7 --start-time --output=file"),
-        ("-p 1 -fu9", "calls 1 --timeout=9"),
-        ("-p 1 --gc", "calls 1 -m garbage_collect --gc"),
-        ("-p 1 -g -m a", "calls 1 -m a --gc"),
-        ("-p 1 -c io puma", "calls 1 -c io -c puma"),
+         " --slow-methods b" + SECONDS),
+        ("-p 1 -s100 -r3", "calls 1 --slow=100 --prefix=3" + SECONDS),
+        ("-p 1 -tl=7 -ofile", "calls 1 --slowcpu=7 --start-time --output=file"
+         + SECONDS),
+        ("-p 1 -fu9", "calls 1 --timeout=9" + SECONDS),
+        ("-p 1 --gc", "calls 1 -m garbage_collect --gc" + SECONDS),
+        ("-p 1 -g -m a", "calls 1 -m a --gc" + SECONDS),
+        ("-p 1 -c io puma", "calls 1 -c io -c puma" + SECONDS),
         ("-p 1 -ftn -r 3 -o x -a", "calls 1 --start-time --no-duration --append"
          " --output=x --prefix=3"),
         ("-p 1 -f -u 9 --attach --yes --c-calls", "calls 1 --c-calls --timeout=9"
-         " --attach --yes"),
+         " --rbtrace-times --attach --yes"),
         ("-p 1 -e 'GC.stat'", "eval 1 GC.stat --echo"),
         ("-p 1 --eval=-1 --timeout 9", "eval 1 ' -1' --echo --timeout=9"),
         ("-p 1 -i", "console 1"),
@@ -64,13 +66,14 @@ def test_the_same_in_our_words(theirs: str, ours: str) -> None:
 def test_a_command_to_start() -> None:
     words = ["-f", "--exec", "ruby", "-e", "1", "--", "-f"]
     found = translate(words)
-    assert (found.words, found.command) == (["calls"], words[2:])
+    assert (found.words, found.command) == (["calls", "--rbtrace-times"], words[2:])
 
 
 @pytest.mark.parametrize("before", ["--exec", "-x", "--wait 3 -x", "-nx"])
 def test_a_command_alone_shows_all_its_calls(before: str) -> None:
     found = translate([*before.split(), "ruby", "shop.rb"])
-    assert found.words == ["calls", *(["--no-duration"] if before == "-nx" else [])]
+    times = "--no-duration" if before == "-nx" else "--rbtrace-times"
+    assert found.words == ["calls", times]
     assert found.command == ["ruby", "shop.rb"]
     assert "no method selected: showing all calls, as with -f" in found.notes
     assert ("waited for" in found.notes[0]) is ("wait" in before)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
+
 from rbtrace_py.aggregate.calls import CallEvent, CallNesting, ReportedCall
 from rbtrace_py.model.calls import (
     NO_ROOM_METHOD,
@@ -70,11 +72,10 @@ def test_values() -> None:
     assert document["values"] == dict(values)
 
 
-def _ends() -> list[CallEvent]:
+def _ends(until: int = 5 * MS) -> list[CallEvent]:
     nesting = CallNesting()
-    return [
-        event for s, record in (TREE[0], TREE[-1]) for event in nesting.feed(s, record)
-    ]
+    records: list[CallRecord] = [(0, 1, 0, ENTRY, 0), (until, 1, 0, RETURN, 0)]
+    return [event for record in records for event in nesting.feed(0, record)]
 
 
 def lines(
@@ -93,17 +94,36 @@ def lines(
 
 
 def test_a_tree() -> None:
-    assert lines(TREE) == ["A#a", "  A#b <0.001000>", "A#a <0.005000>", ""]
+    assert lines(TREE) == ["A#a", "  A#b <1.00 ms>", "A#a <5.00 ms>", ""]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "style", "scaled", "seconds"),
+    [
+        (None, PLAIN, "<1.24 ms>", "<0.001240>"),
+        (78_900, PLAIN, "<1.24 ms, 78.9 µs on CPU>", "<0.001240 cpu 0.000079>"),
+        (78_900, ASCII, "<1.24 ms, 78.9 us on CPU>", "<0.001240 cpu 0.000079>"),
+        (0, PLAIN, "<1.24 ms, 0 ns on CPU>", "<0.001240 cpu 0.000000>"),
+    ],
+)
+def test_durations(cpu: int | None, style: Style, scaled: str, seconds: str) -> None:
+    """In a fitting unit; with --rbtrace-times in seconds, for rbtrace's scripts."""
+    entry, event = _ends(1_240_000)
+    event.cpu_ns = cpu
+    for has_seconds, text in ((False, scaled), (True, seconds)):
+        made = CallLines(CallsForm(rbtrace_times=has_seconds), style)
+        assert made.lines(ReportedCall(1, entry, METHODS[1])) == []
+        assert made.lines(ReportedCall(1, event, METHODS[1])) == [f"A#a {text}"]
 
 
 def test_a_blank_line_only_once_something_was_nested() -> None:
     leaf = [(0, (0, 1, 0, ENTRY, 0)), (0, (1, 1, 0, RETURN, 0))]
-    assert lines(leaf + leaf) == ["A#a <0.000000>"] * 2
-    assert lines([*TREE, *leaf])[-2:] == ["A#a <0.000000>", ""]
+    assert lines(leaf + leaf) == ["A#a <1 ns>"] * 2
+    assert lines([*TREE, *leaf])[-2:] == ["A#a <1 ns>", ""]
 
 
 def test_a_call_that_goes_on_at_the_end() -> None:
-    assert lines(TREE[:3]) == ["A#a", "  A#b <0.001000>", ""]
+    assert lines(TREE[:3]) == ["A#a", "  A#b <1.00 ms>", ""]
     assert lines(TREE[:2]) == ["A#a", "  A#b", ""]
 
 
@@ -112,7 +132,7 @@ def test_a_loss_in_the_middle() -> None:
     assert lines([TREE[0], lost, TREE[3]]) == [
         "A#a",
         "  *** 1,234 events lost",
-        "A#a <0.005000>",
+        "A#a <5.00 ms>",
     ]
     assert "*** 1 event lost" in lines([(0, (0, 1, 0, LOST, 0))])
 
@@ -120,15 +140,15 @@ def test_a_loss_in_the_middle() -> None:
 def test_garbage_collection() -> None:
     gc = [(0, (1 * MS, 3, 1, GC_BEGIN, 0)), (0, (3 * MS, 3, 1, GC_END, 0))]
     inside = [TREE[0], *gc, TREE[3]]
-    expected = ["A#a", "  garbage_collect <0.002000>", "A#a <0.005000>"]
+    expected = ["A#a", "  garbage_collect <2.00 ms>", "A#a <5.00 ms>"]
     assert lines(inside) == expected
     assert lines([gc[1]]) == ["garbage_collect <?>"]
 
 
 def test_on_return() -> None:
     assert lines(TREE, CallsForm(on_return=True)) == [
-        "  A#b <0.001000>",
-        "A#a <0.005000>",
+        "  A#b <1.00 ms>",
+        "A#a <5.00 ms>",
         "",
     ]
 
@@ -138,7 +158,7 @@ def test_two_threads() -> None:
     other = [(1, record) for _, record in TREE]
     assert lines([*records, *other])[:5] == [
         "A#a",
-        "  A#b <0.001000>",
+        "  A#b <1.00 ms>",
         *lines(TREE)[2:],
         "      72 A#a",
     ]
@@ -152,8 +172,8 @@ def test_a_collection_in_another_thread() -> None:
     records = [*stack(0, 1, 71), *stack(1, 2, 72), TREE[0]]
     records += [(1, (MS, 3, 0, GC_BEGIN, 0)), (1, (2 * MS, 3, 0, GC_END, 0))]
     assert lines([*records, TREE[3]]) == [
-        "      72 garbage_collect <0.001000>",
-        "      71 A#a <0.005000>",
+        "      72 garbage_collect <1.00 ms>",
+        "      71 A#a <5.00 ms>",
     ]
 
 
@@ -163,8 +183,8 @@ def test_a_fiber_is_resumed_by_a_call() -> None:
     records += [(1, (MS, 2, 0, ENTRY, 0)), (1, (2 * MS, 2, 0, RETURN, 0))]
     assert lines([*records, TREE[3]]) == [
         "      71 A#a",
-        "    71.2 A#b <0.001000>",
-        "      71 A#a <0.005000>",
+        "    71.2 A#b <1.00 ms>",
+        "      71 A#a <5.00 ms>",
     ]
 
 
@@ -225,14 +245,14 @@ def test_deep_calls() -> None:
 
 def test_names_are_escaped() -> None:
     call = [(0, (0, 4, 0, C_ENTRY, 0)), (0, (1, 4, 0, C_RETURN, 0))]
-    assert lines(call) == ["X\\e[2J\\u{202E}.é\\n <0.000000>"]
+    assert lines(call) == ["X\\e[2J\\u{202E}.é\\n <1 ns>"]
     assert lines(call, style=ASCII)[0].isascii()
 
 
 def test_methods_without_names() -> None:
     for number, text in ((0, "(no room)"), (5, "(unknown)")):
         call = [(0, (0, number, 0, ENTRY, 0)), (0, (1, number, 0, RETURN, 0))]
-        assert lines(call) == [f"{text} <0.000000>"]
+        assert lines(call) == [f"{text} <1 ns>"]
 
 
 def test_a_return_of_an_earlier_call() -> None:
@@ -247,4 +267,6 @@ def test_hostile_times() -> None:
     far = (1 << 63) - 1
     records = [(0, (0, 1, 0, ENTRY, 0)), (0, (far, 1, 0, RETURN, 0))]
     (line,) = lines(records, CallsForm(times=True))
+    assert line.endswith("A#a <9,223,372,037 s>")
+    (line,) = lines(records, CallsForm(times=True, rbtrace_times=True))
     assert line.endswith(f"A#a <{far / 1e9:.6f}>")

@@ -105,6 +105,7 @@ class _Options(
 @click.option("--by-thread", is_flag=True, help="Group lines by thread.")
 @click.option("-t", "--start-time", is_flag=True, help="Show when each call began.")
 @click.option("--no-duration", is_flag=True, help="Hide durations.")
+@o.rbtrace_times_option
 @click.option(
     "-r",
     "--prefix",

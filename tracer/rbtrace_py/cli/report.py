@@ -74,6 +74,7 @@ class _Options(CallReportOptions):
 @o.idle_option
 @r.reverse_option
 @click.option("--cpu", is_flag=True, help="Show each call's on-CPU time.")
+@o.rbtrace_times_option
 @r.title_option
 @o.report_output_option
 @o.typed(_Options)
@@ -143,8 +144,10 @@ def _show(files: tuple[str, ...], filters: Filters, options: _Options) -> None:
             f"{options.format_} works on calls, but {files[0]} has samples",
             "Record calls with rbtrace-py calls PID --record FILE",
         )
-    if options.cpu:
-        raise UsageError(f"--cpu works on calls, but {files[0]} has samples")
+    if options.of_calls:
+        raise UsageError(
+            f"{options.of_calls} works on calls, but {files[0]} has samples"
+        )
     recorded = open_recorded(files[0], filters)
     _say(recorded.notes)
     if recorded.missing is not None:

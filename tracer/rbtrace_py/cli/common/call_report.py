@@ -60,6 +60,13 @@ class CallReportOptions(r.ReportingOptions):
     """Also of recordings of calls."""
 
     cpu: bool
+    rbtrace_times: bool
+
+    @property
+    def of_calls(self) -> str | None:
+        """The option that was given and needs lines of calls."""
+        given = {"--cpu": self.cpu, "--rbtrace-times": self.rbtrace_times}
+        return next((name for name, value in given.items() if value), None)
 
 
 def show_calls(
@@ -70,7 +77,7 @@ def show_calls(
         raise UsageError("recordings of calls have no states")
     recording = CallsRecording(path)
     name = options.format_ or "calls"
-    _check_cpu(path, recording, name, options.cpu)
+    _check_calls(path, recording, name, options)
     chosen = _Chosen(recording, filters)
     missing = chosen.missing(path)
     if missing is not None:
@@ -94,12 +101,12 @@ def read_folded(path: str, filters: Filters) -> Recorded:
     return Recorded(profile, tuple(_notes(path, recording)), chosen.missing(path))
 
 
-def _check_cpu(path: str, recording: CallsRecording, name: str, has_cpu: bool) -> None:
-    if not has_cpu:
-        return
-    if name != "calls":
-        raise UsageError(f"--cpu needs --format calls, not {name}")
-    if not recording.has_switches():
+def _check_calls(
+    path: str, recording: CallsRecording, name: str, options: CallReportOptions
+) -> None:
+    if options.of_calls and name != "calls":
+        raise UsageError(f"{options.of_calls} needs --format calls, not {name}")
+    if options.cpu and not recording.has_switches():
         raise UsageError(
             f"{path} has no CPU times",
             "Record as root, without --no-cpu",
@@ -184,6 +191,7 @@ def _calls(
     file: BinaryIO,
 ) -> None:
     form = CallsForm(
+        rbtrace_times=options.rbtrace_times,
         by_thread=options.threads,
         column=not options.threads and chosen.has_several_stacks(),
         with_pid=len(chosen.recording.meta.pids) > 1,

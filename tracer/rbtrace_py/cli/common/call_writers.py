@@ -27,6 +27,7 @@ class WritingOptions(JsonOption):
     by_thread: bool
     start_time: bool
     no_duration: bool
+    rbtrace_times: bool
     indent: int
     output: str | None
     appends: bool
@@ -100,6 +101,7 @@ class Writers:
         return CallsForm(
             times=options.start_time,
             durations=not options.no_duration,
+            rbtrace_times=options.rbtrace_times,
             indent=options.indent,
             on_return=bool(self._session.options.slow_ns),
             by_thread=options.by_thread,

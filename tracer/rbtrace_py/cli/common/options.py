@@ -416,6 +416,12 @@ report_output_option = click.option(
 )
 """Of commands that have --format."""
 
+rbtrace_times_option = click.option(
+    "--rbtrace-times",
+    is_flag=True,
+    help="Print durations as rbtrace does, in seconds: <0.001240>, not <1.24 ms>.",
+)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AttachOption:

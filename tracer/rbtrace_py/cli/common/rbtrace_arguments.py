@@ -188,6 +188,8 @@ def _calls(given: Given, notes: list[str]) -> Iterator[str]:
             yield f"--{name}"
     for name in ("output", "prefix", "timeout"):
         yield from (f"--{name}={word}" for word in given.get(name, ())[:1])
+    if "no-duration" not in given:
+        yield "--rbtrace-times"
 
 
 def _selected(given: Given, notes: list[str]) -> Iterator[str]:

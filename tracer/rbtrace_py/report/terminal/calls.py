@@ -33,6 +33,7 @@ class CallsForm:
     """How calls are shown.
 
     times: when each began; durations: how long it took; indent: spaces a level
+    rbtrace_times: durations as rbtrace writes them, in seconds with six decimals
     on_return: a line when a call returns, and none before (of slow calls)
     by_thread: an outermost call with all in it at once, below its thread's name
     column: the thread stands before each line; else once a second one shows up
@@ -42,6 +43,7 @@ class CallsForm:
 
     times: bool = False
     durations: bool = True
+    rbtrace_times: bool = False
     indent: int = 2
     on_return: bool = False
     by_thread: bool = False
@@ -220,8 +222,13 @@ class CallLines:
         event = reported.event
         if event.duration is None:
             return " <?>"
-        cpu = "" if event.cpu_ns is None else f" cpu {event.cpu_ns / 1e9:.6f}"
-        return f" <{event.duration / 1e9:.6f}{cpu}>"
+        if self._form.rbtrace_times:
+            cpu = "" if event.cpu_ns is None else f" cpu {event.cpu_ns / 1e9:.6f}"
+            return f" <{event.duration / 1e9:.6f}{cpu}>"
+        text = units.duration(event.duration, self._style)
+        if event.cpu_ns is not None:
+            text += f", {units.duration(event.cpu_ns, self._style)} on CPU"
+        return f" <{text}>"
 
     def _call(self, reported: ReportedCall) -> str:
         """``String#gsub(self="hello", @test=123)``."""
