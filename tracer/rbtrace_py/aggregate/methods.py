@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from rbtrace_py.aggregate.histogram import Histogram
-from rbtrace_py.aggregate.results import Group, Key
+from rbtrace_py.aggregate.histogram import Histogram, Number
+from rbtrace_py.aggregate.results import Group, Key, Result
 from rbtrace_py.model.calls import CalledMethod, MethodKind
 
 METHODS = (MethodKind.NO_ROOM, MethodKind.RUBY, MethodKind.C)
@@ -82,11 +82,23 @@ class MethodGroup(Group):
         )
 
     @property
+    def max(self) -> Number:
+        """The same as ``highest``."""
+        return self.highest
+
+    @property
     def highest(self) -> int:
         """The longest call, exactly where that is known."""
         if self.longest is not None or self.distribution is None:
             return self.longest or 0
         return int(self.distribution.max)
+
+
+@dataclass(frozen=True, slots=True)
+class MethodResult(Result):
+    """A snapshot of what the agent's hooks counted."""
+
+    groups: tuple[MethodGroup, ...]
 
 
 def group_rows(

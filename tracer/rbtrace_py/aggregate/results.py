@@ -6,9 +6,11 @@ A result is a snapshot. Two snapshots of one session can be subtracted
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
-from rbtrace_py.aggregate.histogram import Distribution
+from rbtrace_py.aggregate.histogram import Distribution, Histogram, Number
 from rbtrace_py.model.probes import OUTCOMES, OperandRole
 
 Key = int | float | bool | str | None
@@ -45,6 +47,30 @@ class Group:
         return None
 
     @property
+    def histogram(self) -> Distribution:
+        """The values; without any where only hits are counted (``count``)."""
+        return Histogram({}) if self.distribution is None else self.distribution
+
+    @property
+    def min(self) -> Number:
+        """Lowest value of the lowest bucket; 0 when there is none."""
+        return self.histogram.min
+
+    @property
+    def max(self) -> Number:
+        """Highest value of the highest bucket; 0 when there is none."""
+        return self.histogram.max
+
+    @property
+    def mean(self) -> float:
+        """Mean of the values, to three digits; 0.0 when there is none."""
+        return self.histogram.mean
+
+    def percentile(self, percentile: float) -> Number:
+        """Return the value at ``percentile``, 0 to 100; 0 when there is none."""
+        return self.histogram.percentile(percentile)
+
+    @property
     def identity(self) -> tuple[str, bytes, bool]:
         """The identity of a row across snapshots: its key as the kernel has it."""
         return (self.series, self.raw, self.is_other)
@@ -60,6 +86,20 @@ class Group:
             distribution=distribution,
         )
 
+
+LOSSES = (
+    "lost",
+    "kernel_missed",
+    "no_room",
+    "too_deep",
+    "unreadable",
+    "no_stream",
+    "no_block",
+    "no_values",
+    "silent",
+    "hung_up",
+)
+"""Counters of what should be in a result and is not."""
 
 GAUGES = ("open_begins", "running", "not_followed", "without_agent")
 """Counters that say how it is now, and are not subtracted."""
@@ -94,6 +134,23 @@ class Result:
     def count(self) -> int:
         return sum(group.count for group in self.groups)
 
+    @property
+    def histogram(self) -> Distribution:
+        """The values of all groups together."""
+        found = [group.histogram for group in self.groups if group.distribution]
+        return reduce(Distribution.merge, found) if found else Histogram({})
+
+    @property
+    def losses(self) -> dict[str, int]:
+        """What should be in the result and is not, by name; empty if nothing is."""
+        found = {name: self.counters.get(name, 0) for name in LOSSES}
+        return {name: number for name, number in found.items() if number}
+
+    @property
+    def lost(self) -> int:
+        """The sum of ``losses``."""
+        return lost(self.counters)
+
     def minus(self, older: Result) -> Result:
         """Return what came since ``older``; keys that were not seen are dropped."""
         before = {group.identity: group for group in older.groups}
@@ -110,3 +167,8 @@ class Result:
         return replace(
             self, started_ns=older.ended_ns, groups=tuple(fresh), counters=counters
         )
+
+
+def lost(counters: Mapping[str, int]) -> int:
+    """How much is missing from the result that should be in it."""
+    return sum(counters.get(name, 0) for name in LOSSES)

@@ -11,7 +11,7 @@ from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.grouped_report import Rendering, answer, need_words
 from rbtrace_py.report.terminal.methods import counts_report
 from rbtrace_py.report.terminal.results import count_report
-from rbtrace_py.session.probes.count import Count
+from rbtrace_py.session.methods.tables import Methods
 from rbtrace_py.session.targets.targets import Targets
 
 
@@ -42,11 +42,8 @@ def command(targets: Targets, words: tuple[str, ...], options: m.TableOptions) -
     """
     if not options.selectors:
         need_words(words, "a probe")
-    source = m.table_source("count", targets, words, options)
-    if source.is_agent:
-        by_methods = partial(counts_report, top=options.top)
-        return m.ask("count", targets, source, options, by_methods)
-    session = Count(targets, source.words, options.probe_options)
-    session.notes += source.notes
-    rendering = Rendering(count_report, options.as_json, options.output)
+    session = m.counting_session_of("count", targets, words, options)
+    by_methods = partial(counts_report, top=options.top)
+    report = by_methods if isinstance(session, Methods) else count_report
+    rendering = Rendering(report, options.as_json, options.output)
     return answer(session, options.limits, rendering)

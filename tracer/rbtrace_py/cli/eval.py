@@ -26,9 +26,6 @@ from rbtrace_py.report.terminal.inside import (
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.targets.targets import Targets
 
-_MOST_KEPT = 64 << 20
-"""Bytes of output that go into one JSON document."""
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Options(o.AttachOption, o.JsonOption):
@@ -142,7 +139,8 @@ def _conversation(
 
 
 def _document(process: Process, code: str, name: str | None, seconds: float) -> bool:
-    out, err = _CapturedOutput(), _CapturedOutput()
+    hint = "Without --json, output of any length is printed"
+    out, err = commands.CollectedOutput(hint), commands.CollectedOutput(hint)
     found: Evaluated | Raised | RbtraceError
     try:
         found = commands.evaluate(process, code, out, err, name, seconds)
@@ -154,22 +152,3 @@ def _document(process: Process, code: str, name: str | None, seconds: float) -> 
     if isinstance(found, RbtraceError):
         raise found
     return isinstance(found, Evaluated)
-
-
-class _CapturedOutput:
-    """Output that becomes part of a document."""
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-
-    def __call__(self, data: bytes) -> None:
-        if len(self._data) + len(data) > _MOST_KEPT:
-            raise RbtraceError(
-                f"the code printed more than {_MOST_KEPT} bytes",
-                "Without --json, output of any length is printed",
-            )
-        self._data += data
-
-    @property
-    def text(self) -> str:
-        return self._data.decode("utf-8", "surrogateescape")

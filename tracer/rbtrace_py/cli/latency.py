@@ -15,7 +15,7 @@ from rbtrace_py.report.terminal.histogram_rows import Scale
 from rbtrace_py.report.terminal.methods import methods_report
 from rbtrace_py.report.terminal.results import latency_report
 from rbtrace_py.report.units import Unit
-from rbtrace_py.session.probes.latency import Latency
+from rbtrace_py.session.methods.tables import Methods
 from rbtrace_py.session.targets.targets import Targets
 
 
@@ -68,9 +68,10 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """
     if not options.selectors:
         need_words(words, "method, span or pair of probes")
-    source = m.table_source("latency", targets, words, options)
-    if source.is_agent:
-        table = partial(
+    session = m.counting_session_of("latency", targets, words, options)
+    report = partial(latency_report, unit=options.unit, scale=options.scale)
+    if isinstance(session, Methods):
+        report = partial(
             methods_report,
             unit=options.unit,
             scale=options.scale,
@@ -78,9 +79,5 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
             top=options.top,
             pictures=bool(options.selectors),
         )
-        return m.ask("latency", targets, source, options, table, options.hlog)
-    session = Latency(targets, source.words, options.probe_options)
-    session.notes += source.notes
-    report = partial(latency_report, unit=options.unit, scale=options.scale)
     rendering = Rendering(report, options.as_json, options.output, options.hlog)
     return answer(session, options.limits, rendering)

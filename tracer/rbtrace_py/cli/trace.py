@@ -22,7 +22,7 @@ from rbtrace_py.cli.common.output import (
     ticker_for,
 )
 from rbtrace_py.cli.common.stop import Stop
-from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
+from rbtrace_py.errors import TOO_MUCH_LOST
 from rbtrace_py.model.events import Event
 from rbtrace_py.report.json.results import dumps, event_document, trace_end_document
 from rbtrace_py.report.style import Style
@@ -35,7 +35,8 @@ from rbtrace_py.report.terminal.events import (
 from rbtrace_py.report.terminal.notes import counter_lines
 from rbtrace_py.report.units import Unit, format_count
 from rbtrace_py.session.drive import Session, drive
-from rbtrace_py.session.methods.exceptions import ExceptionOptions, Exceptions
+from rbtrace_py.session.measuring import QuerySource, tracing_session
+from rbtrace_py.session.methods.exceptions import Exceptions
 from rbtrace_py.session.probes.trace import Trace
 from rbtrace_py.session.targets.targets import Targets
 
@@ -119,24 +120,10 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
 
 
 def _session(targets: Targets, words: tuple[str, ...], options: _Options) -> Tracing:
-    source = m.source_of("trace", targets, words, options)
-    if not source.is_agent:
-        if options.backtrace:
-            raise UsageError("--backtrace needs `raise` from the agent")
-        settings = replace(options.probe_options, string_size=options.string_size)
-        session = Trace(targets, source.words, settings)
-        session.notes += source.notes
-        return session
-    return Exceptions(
-        targets,
-        ExceptionOptions(
-            options.string_size,
-            options.backtrace,
-            options.filter_,
-            options.wait,
-            options.duration,
-        ),
-    )
+    m.attach_first(targets, options)
+    settings = replace(options.probe_options, string_size=options.string_size)
+    source = QuerySource(options.via, backtrace=options.backtrace)
+    return tracing_session(targets, words, settings, source)
 
 
 def _line(session: Tracing, output: Output, options: _Options) -> Line:

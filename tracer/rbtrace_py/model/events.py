@@ -40,6 +40,16 @@ class Event:
     values: tuple[Value, ...] = ()
     truncated: tuple[bool, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """The probe, with its provider: ``shop:checkout__end``."""
+        return self.probe.full_name
+
+    @property
+    def arguments(self) -> dict[str, Value]:
+        """``values`` by the names of the probe's arguments."""
+        return dict(zip(self.probe.argument_names, self.values, strict=False))
+
 
 @dataclass(frozen=True, slots=True)
 class RaiseEvent(Event):

@@ -161,6 +161,16 @@ class Probe:
         known = [o for o in self.operands if o.role is not OperandRole.UNKNOWN]
         return f"{self.full_name}({', '.join(map(describe_operand, known))})"
 
+    @property
+    def argument_names(self) -> list[str]:
+        """Operand names; the second of one name is ``name#2``."""
+        seen: dict[str, int] = {}
+        names = []
+        for operand in self.operands:
+            number = seen[operand.name] = seen.get(operand.name, 0) + 1
+            names.append(operand.name if number == 1 else f"{operand.name}#{number}")
+        return names
+
     def operand(self, name: str) -> int | None:
         """Index of the operand called ``name``, or None."""
         for index, operand in enumerate(self.operands):

@@ -26,6 +26,11 @@ class CountingSession(Starting, Session):
     started_ns: int
     _last: Result | None = None
 
+    @property
+    def hint(self) -> str:
+        """What a user may have overlooked who has got nothing; or empty."""
+        return ""
+
     @abstractmethod
     def snapshot(self) -> Result:
         """The answer so far; the whole of it once it is finished."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from rbtrace_py.session.limits import REFRESH_SECONDS, Limits
@@ -56,6 +56,22 @@ def drive(
     stop: asked some ten times a second, as ``on_tick`` gets the seconds so far
     on_interval: called where an interval ends, the last, shorter one too
     """
+    for _ in turns(session, limits, stop, on_tick, on_interval):
+        pass
+
+
+def turns(
+    session: Session,
+    limits: Limits,
+    stop: Callable[[], bool] = lambda: False,
+    on_tick: Callable[[float], object] = lambda seconds: None,
+    on_interval: Callable[[], object] = lambda: None,
+) -> Iterator[None]:
+    """Do what ``drive`` does, one turn at a time.
+
+    Yields after each turn, and once more at the end, so that a caller that is itself
+    an iterator can hand on what has come.
+    """
     start = time.monotonic()
     refresh = start + REFRESH_SECONDS
     end = math.inf if limits.duration is None else start + limits.duration
@@ -73,9 +89,11 @@ def drive(
         if now >= due:
             due += interval
             on_interval()
+        yield
     session.finish()
     if limits.interval:
         on_interval()
+    yield
 
 
 def _is_over(session: Session) -> bool:

@@ -13,6 +13,7 @@ import click
 from rbtrace_py.agent.arming import HookMismatch
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.profile import Profile
+from rbtrace_py.aggregate.results import lost
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.cli.common import method_events as m
@@ -23,7 +24,7 @@ from rbtrace_py.cli.common.output import Ticker, attached, start
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.errors import TOO_MUCH_LOST
 from rbtrace_py.report.style import Style
-from rbtrace_py.report.terminal.notes import counter_lines, lost
+from rbtrace_py.report.terminal.notes import counter_lines
 from rbtrace_py.report.terminal.weights import amount
 from rbtrace_py.session.drive import drive
 from rbtrace_py.session.methods.call_trees import FoldedCalls

@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 
+import click
+
 from rbtrace_py.aggregate.results import Result
 from rbtrace_py.cli.common.output import (
     Output,
@@ -24,7 +26,7 @@ from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.exchange.hlog import HlogWriter
 from rbtrace_py.report.json.results import document, dumps
 from rbtrace_py.report.style import Style
-from rbtrace_py.report.terminal.notes import LOSSES, counter_lines, lost
+from rbtrace_py.report.terminal.notes import counter_lines
 from rbtrace_py.session.counting import CountingSession
 from rbtrace_py.session.drive import drive
 from rbtrace_py.session.limits import Limits
@@ -70,12 +72,9 @@ def answer(session: CountingSession, limits: Limits, rendering: Rendering) -> in
                 output.lines(_lines(whole, rendering, output))
             finally:
                 _tell_losses(whole, rendering, output)
-        return TOO_MUCH_LOST if _mostly_lost(whole) else 0
-
-
-def _mostly_lost(result: Result) -> bool:
-    """More missing than there: the answer is no answer."""
-    return lost(result.counters) > result.count
+    if session.hint:
+        click.echo(f"rbtrace-py: {session.hint}", err=True)
+    return TOO_MUCH_LOST if whole.lost > whole.count else 0
 
 
 def _lines(result: Result, rendering: Rendering, output: Output) -> Iterable[str]:
@@ -88,8 +87,9 @@ def _tell_losses(whole: Result, rendering: Rendering, output: Output) -> None:
     """Say them once more where a report goes into a pipe: ``| head`` cuts it."""
     if rendering.as_json or not is_pipe(output.stream):
         return
-    losses = {name: whole.counters.get(name, 0) for name in LOSSES}
-    for line in counter_lines(losses, Style.for_stream(sys.stderr), says_none=False):
+    for line in counter_lines(
+        whole.losses, Style.for_stream(sys.stderr), says_none=False
+    ):
         print(f"rbtrace-py: {line.strip()}", file=sys.stderr)
 
 

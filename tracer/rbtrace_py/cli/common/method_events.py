@@ -1,4 +1,4 @@
-"""Helpers of commands that may use the agent's hook: options, and the event source."""
+"""Helpers of commands that may use the agent's hook: options, and the session."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from dataclasses import dataclass
 import click
 
 from rbtrace_py.cli.common import options as o
-from rbtrace_py.cli.common.grouped_report import Rendering, Report, answer
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.terminal.methods import SORTS, TOP
-from rbtrace_py.session.methods.event_source import EventSource, choose
-from rbtrace_py.session.methods.selectors import selectors_of
-from rbtrace_py.session.methods.tables import MethodOptions, Methods
+from rbtrace_py.session.counting import CountingSession
 from rbtrace_py.session.targets.targets import Targets
 
 
@@ -85,31 +82,16 @@ sort_option = click.option(
 )
 
 
-def source_of(
-    command: str,
-    targets: Targets,
-    words: tuple[str, ...],
-    options: SourceOptions,
-    selecting: str = "",
-    by: str | None = None,
-) -> EventSource:
-    """Who answers; selecting: the option that says which methods, if any."""
-    attach_first(targets, options)
-    via, waits = options.via, options.wait
-    return choose(targets, command, words, via, waits, selecting, by)
-
-
-def table_source(
+def counting_session_of(
     command: str, targets: Targets, words: tuple[str, ...], options: TableOptions
-) -> EventSource:
-    """The same; ``-m`` alone means the word ``method``, and the agent."""
-    has_methods = bool({"method", ":method"} & set(words))
-    selecting = "--c-calls" if options.c_calls and has_methods else ""
-    if options.selectors:
-        selecting = "-m"
-        # With the colon: a user's probe of that name takes no selectors.
-        words = words if has_methods else (*words, ":method")
-    return source_of(command, targets, words, options, selecting, options.by)
+) -> CountingSession:
+    """The session that answers; with ``--attach`` every target has an agent then."""
+    # Commands that only select methods need no probes.
+    from rbtrace_py.session.measuring import QuerySource, counting_session
+
+    attach_first(targets, options)
+    source = QuerySource(options.via, options.selectors, options.c_calls)
+    return counting_session(command, targets, words, options.probe_options, source)
 
 
 def attach_first(targets: Targets, options: o.AttachOption) -> None:
@@ -122,36 +104,3 @@ def attach_first(targets: Targets, options: o.AttachOption) -> None:
     from rbtrace_py.cli.common.per_process import with_agent
 
     with_agent(targets, attaches=True)
-
-
-def ask(
-    command: str,
-    targets: Targets,
-    source: EventSource,
-    options: TableOptions,
-    report: Report,
-    hlog: str | None = None,
-) -> int:
-    """``command`` of what the hooks see or time; the exit code."""
-    if options.filter_ is not None:
-        raise UsageError(
-            "the agent's hook does not support --filter",
-            "Select methods with -m; group them with --by",
-        )
-    by = options.by
-    if by is None and command == "latency" and "method" in source.words:
-        by = "method"
-    settings = MethodOptions(
-        by=by,
-        select=selectors_of(options.selectors, ()),
-        c_calls=options.c_calls,
-        wait=options.wait,
-        wait_seconds=options.duration,
-        confirm=options.confirm,
-    )
-    session = Methods(targets, command, source.words, settings)
-    rendering = Rendering(report, options.as_json, options.output, hlog)
-    code = answer(session, options.limits, rendering)
-    if session.hint:
-        click.echo(f"rbtrace-py: {session.hint}", err=True)
-    return code

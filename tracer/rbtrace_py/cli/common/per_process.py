@@ -13,8 +13,8 @@ from rbtrace_py.errors import NoSuchTarget, NotRuby, RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.json.results import dumps
 from rbtrace_py.report.style import Style
-from rbtrace_py.session.inside.attach import attach
-from rbtrace_py.session.inside.commands import processes
+from rbtrace_py.session.inside.attach import attach_all
+from rbtrace_py.session.inside.commands import ask_each, processes
 from rbtrace_py.session.targets.notes import skipped
 from rbtrace_py.session.targets.targets import Targets
 
@@ -41,25 +41,7 @@ def with_agent(targets: Targets, attaches: bool) -> list[Process]:
 
     Of children those are left out that cannot have it.
     """
-    found = processes(targets)
-    if not attaches:
-        return found
-    return [process for process, _ in _each(targets, found, lambda p: attach(p, say))]
-
-
-def _each(
-    targets: Targets, found: Iterable[Process], ask: Callable[[Process], T]
-) -> list[tuple[Process, T]]:
-    """Ask each target; a child that does not answer is left out, with a note."""
-    answers = []
-    for process in found:
-        try:
-            answers.append((process, ask(process)))
-        except RbtraceError as error:
-            if not targets.has_joined(process):
-                raise
-            say(skipped(process.pid, error))
-    return answers
+    return attach_all(targets, say) if attaches else processes(targets)
 
 
 def leaves_out(targets: Targets, process: Process, error: RbtraceError) -> bool:
@@ -78,7 +60,8 @@ def show(
     lines: Callable[[int, T, Style], Iterable[str]],
 ) -> None:
     """Ask each target, and print what all answered, as ``--json`` and ``-o`` say."""
-    answers = _each(targets, with_agent(targets, options.attaches), ask)
+    found = with_agent(targets, options.attaches)
+    answers = ask_each(targets, found, ask, say)
     with opened(options.output) as out:
         for number, (process, answer) in enumerate(answers):
             if options.as_json:

@@ -12,13 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rbtrace_py.aggregate.histogram import Distribution
 from rbtrace_py.aggregate.methods import MethodGroup
-from rbtrace_py.aggregate.results import Group, Result
+from rbtrace_py.aggregate.results import Group, Result, lost
 from rbtrace_py.model.calls import MethodKind
 from rbtrace_py.model.checks import Check
 from rbtrace_py.model.events import Event, RaiseEvent, Unreadable, Value
 from rbtrace_py.model.listed_probes import Listed
-from rbtrace_py.model.probes import Operand, OperandRole, Probe
-from rbtrace_py.report.terminal.notes import lost
+from rbtrace_py.model.probes import Operand, OperandRole
 from rbtrace_py.report.text import replace_undecodable
 
 Document = dict[str, object]
@@ -65,7 +64,7 @@ def probes_document(pids: Sequence[int], probes: Sequence[Listed]) -> Document:
 
 def event_document(event: Event) -> Document:
     """One line of ``trace``."""
-    names = unique_names(event.probe)
+    names = event.probe.argument_names
     values = list(zip(names, event.values, strict=False))
     cut = [name for name, yes in zip(names, event.truncated, strict=False) if yes]
     return {
@@ -111,16 +110,6 @@ def doctor_document(pid: int | None, checks: Sequence[Check]) -> Document:
             for check in checks
         ],
     }
-
-
-def unique_names(probe: Probe) -> list[str]:
-    """Operand names; the second of one name is ``name#2``."""
-    seen: dict[str, int] = {}
-    names = []
-    for operand in probe.operands:
-        number = seen[operand.name] = seen.get(operand.name, 0) + 1
-        names.append(operand.name if number == 1 else f"{operand.name}#{number}")
-    return names
 
 
 def _head(command: str) -> Document:

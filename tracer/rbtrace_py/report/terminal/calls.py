@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rbtrace_py.aggregate.calls import CallEventKind, CallStack, ReportedCall, Thread
+from rbtrace_py.aggregate.results import lost
 from rbtrace_py.model.calls import CalledMethod, MethodKind
 from rbtrace_py.report import units
 from rbtrace_py.report.json.results import Document
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.events import clock
-from rbtrace_py.report.terminal.notes import lost
 from rbtrace_py.report.text import escape, inspected
 
 _CLOCK_WIDTH = len("12:34:56.789012 ")

@@ -9,24 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
-from rbtrace_py.aggregate.results import Result
+from rbtrace_py.aggregate.results import LOSSES, Result, lost
 from rbtrace_py.report import units
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import escape, wrap
-
-LOSSES = (
-    "lost",
-    "kernel_missed",
-    "no_room",
-    "too_deep",
-    "unreadable",
-    "no_stream",
-    "no_block",
-    "no_values",
-    "silent",
-    "hung_up",
-)
-"""Counters of what should be in a result and is not."""
 
 _SENTENCES: dict[str, tuple[str, str]] = {
     "raised": (
@@ -153,11 +139,6 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "the expressions of {} calls have no values: the buffer was full",
     ),
 }
-
-
-def lost(counters: Mapping[str, int]) -> int:
-    """Return how much is missing from the result."""
-    return sum(counters.get(name, 0) for name in LOSSES)
 
 
 def note_lines(result: Result, style: Style) -> Iterator[str]:

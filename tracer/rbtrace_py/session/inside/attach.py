@@ -22,7 +22,9 @@ from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.process import Process, gone
 from rbtrace_py.linux.text import safe_text
 from rbtrace_py.model.attach import AttachResult, Cost, Detached
+from rbtrace_py.session.inside.commands import ask_each, processes
 from rbtrace_py.session.inside.injection import ruby_addresses
+from rbtrace_py.session.targets.targets import Targets
 
 ATTACH_SECONDS = 60.0
 """Threads that are busy keep the GVL for 0.1 s each, again and again."""
@@ -71,6 +73,15 @@ def attach(
         left = max(0.0, deadline - time.monotonic())
         loaded = load_agent(process, ruby, files, left, at)
         return _attached(process, loaded.hello, _cost(loaded))
+
+
+def attach_all(targets: Targets, say: Say) -> list[Process]:
+    """Put the agent into every target, and return those that have it then.
+
+    Children that cannot have it are left out.
+    """
+    found = processes(targets)
+    return [one for one, _ in ask_each(targets, found, lambda p: attach(p, say), say)]
 
 
 def detach(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from rbtrace_py.agent.client import Agent, AgentError
 from rbtrace_py.agent.protocol import BrokenAgent, Channel, MalformedAnswer, Map, Value
-from rbtrace_py.errors import NoSuchTarget
+from rbtrace_py.errors import NoSuchTarget, RbtraceError
 from rbtrace_py.linux.process import Process, inner_id, parse_status
 from rbtrace_py.linux.processes import children
 from rbtrace_py.linux.procfs import read_file
@@ -20,6 +20,7 @@ from rbtrace_py.model.process_state import (
     Scalar,
     ThreadBacktrace,
 )
+from rbtrace_py.session.targets.notes import skipped
 from rbtrace_py.session.targets.targets import Targets
 
 Write = Callable[[bytes], None]
@@ -29,9 +30,31 @@ EVAL_SECONDS = 5.0
 DUMP_SECONDS = 600.0
 MOST_SECONDS = 3600.0
 _FORK_SECONDS = 10
+_MOST_COLLECTED = 64 << 20
 _POLL_SECONDS = 0.01
 _GRACE = 10
 """Seconds after a time limit in which the agent still may say that it passed."""
+
+
+class CollectedOutput:
+    """Output of code that becomes part of its result; ``hint``: where it is too long.
+
+    Call it with bytes; raises RbtraceError for more than 64 MiB.
+    """
+
+    def __init__(self, hint: str = "") -> None:
+        self._data = bytearray()
+        self._hint = hint
+
+    def __call__(self, data: bytes) -> None:
+        if len(self._data) + len(data) > _MOST_COLLECTED:
+            text = f"the code printed more than {_MOST_COLLECTED} bytes"
+            raise RbtraceError(text, self._hint)
+        self._data += data
+
+    @property
+    def text(self) -> str:
+        return self._data.decode("utf-8", "surrogateescape")
 
 
 def processes(targets: Targets) -> list[Process]:
@@ -40,6 +63,24 @@ def processes(targets: Targets) -> list[Process]:
     if not found:
         raise NoSuchTarget("the process has ended")
     return found
+
+
+def ask_each(
+    targets: Targets,
+    found: Iterable[Process],
+    ask: Callable[[Process], T],
+    say: Callable[[str], None],
+) -> list[tuple[Process, T]]:
+    """Return what each answers; ``say`` gets why a child is left out."""
+    answers = []
+    for process in found:
+        try:
+            answers.append((process, ask(process)))
+        except RbtraceError as error:
+            if not targets.has_joined(process):
+                raise
+            say(skipped(process.pid, error))
+    return answers
 
 
 def evaluate(

@@ -55,14 +55,6 @@ class FoldedCalls(Calls, Session):
         """Calls on paths for which there was no room."""
         return sum(each.fold.other for each in self._folds)
 
-    def counters(self) -> dict[str, int]:
-        """Return the counters of all processes' ``ends``."""
-        found: dict[str, int] = {}
-        for end in self.ends():
-            for name, number in end.counters.items():
-                found[name] = found.get(name, 0) + number
-        return found
-
     @property
     def lost(self) -> int:
         """Events; of those at the very end no record tells."""

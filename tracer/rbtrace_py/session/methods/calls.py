@@ -243,6 +243,14 @@ class Calls(Closing):
         """Of each process that is over, what is to be said."""
         return list(self._ended)
 
+    def counters(self) -> dict[str, int]:
+        """Return the counters of all processes' ``ends``."""
+        found: dict[str, int] = {}
+        for end in self.ends():
+            for name, number in end.counters.items():
+                found[name] = found.get(name, 0) + number
+        return found
+
     def close(self) -> None:
         for traced in self._traced.values():
             traced.armed.close()

@@ -258,6 +258,11 @@ class Exceptions(Starting):
             self._last += [(pid, record) for record in task.finish()]
             task.close()
 
+    def drain(self) -> Iterator[RaiseEvent]:
+        """Have the TracePoints taken out; yield what was raised by then."""
+        self.finish()
+        yield from self.events(0.0)
+
     @property
     def failure(self) -> RbtraceError | None:
         """Return why our code ended in a process that goes on, where it says so."""

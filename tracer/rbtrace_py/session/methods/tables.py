@@ -19,8 +19,7 @@ from rbtrace_py.agent.shared import Condition, Counters, HookMode
 from rbtrace_py.agent.starting import HOLD_SECONDS, begun_before
 from rbtrace_py.agent.tables import Counted, Tables
 from rbtrace_py.aggregate.histogram import Histogram
-from rbtrace_py.aggregate.methods import METHODS, MethodRow, group_rows
-from rbtrace_py.aggregate.results import Result
+from rbtrace_py.aggregate.methods import METHODS, MethodResult, MethodRow, group_rows
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.readable import readable
@@ -250,14 +249,14 @@ class Methods(CountingSession):
 
     # ----------------------------------------------------------------- answer
 
-    def snapshot(self) -> Result:
+    def snapshot(self) -> MethodResult:
         is_timed = self.command == "latency"
         rows = [row for hook in self._hooks for row in hook.rows(is_timed)]
         series = {kind: word for word in self.words for kind in KINDS[word]}
         self._has_rows = bool(rows)
         groups = group_rows(rows, series, self.options.by, is_timed)
         counters = self._counters(rows, sum(group.count for group in groups))
-        return Result(
+        return MethodResult(
             self.command,
             self.targets.pids,
             self.words,

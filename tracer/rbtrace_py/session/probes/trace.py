@@ -118,6 +118,11 @@ class Trace(ProbeSession):
         for record in self._ring.records():
             yield self._event(record)
 
+    def drain(self) -> Iterator[Event]:
+        """Detach; yield what had come by then."""
+        self.finish()
+        yield from self.events(0.0)
+
     def _event(self, record: bytes) -> Event:
         when, pid, tid, site, unreadable, texts, cuts, comm = _HEADER.unpack_from(
             record

@@ -1,0 +1,118 @@
+"""Which session answers a question: one of probes, or of the agent's hook."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rbtrace_py.errors import UsageError
+from rbtrace_py.session.counting import CountingSession
+from rbtrace_py.session.methods.event_source import choose
+from rbtrace_py.session.methods.exceptions import ExceptionOptions, Exceptions
+from rbtrace_py.session.methods.selectors import selectors_of
+from rbtrace_py.session.methods.tables import MethodOptions, Methods
+from rbtrace_py.session.probes.count import Count
+from rbtrace_py.session.probes.latency import Latency
+from rbtrace_py.session.probes.query import ProbeOptions
+from rbtrace_py.session.probes.trace import Trace
+from rbtrace_py.session.targets.targets import Targets
+
+_OF_PROBES = {"latency": Latency, "count": Count}
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySource:
+    """Options of what both probes and the agent may answer.
+
+    via: ``agent``, ``probes`` or ``auto``
+    selectors: which methods; none: every one
+    c_calls: methods written in C too
+    backtrace: of exceptions
+    """
+
+    via: str = "auto"
+    selectors: Sequence[str] = ()
+    c_calls: bool = False
+    backtrace: bool = False
+
+
+def counting_session(
+    command: str,
+    targets: Targets,
+    words: Sequence[str],
+    options: ProbeOptions,
+    source: QuerySource,
+) -> CountingSession:
+    """Return the session that answers ``latency`` or ``count``, not yet begun.
+
+    Raises UsageError and NoAgent.
+    """
+    has_methods = bool({"method", ":method"} & set(words))
+    selecting = "--c-calls" if source.c_calls and has_methods else ""
+    if source.selectors:
+        selecting = "-m"
+        # With the colon: a user's probe of that name takes no selectors.
+        words = words if has_methods else (*words, ":method")
+    found = choose(
+        targets, command, words, source.via, options.wait, selecting, options.by
+    )
+    if found.is_agent:
+        return _methods(command, targets, found.words, options, source)
+    session = _OF_PROBES[command](targets, found.words, options)
+    session.notes += found.notes
+    return session
+
+
+def _methods(
+    command: str,
+    targets: Targets,
+    words: Sequence[str],
+    options: ProbeOptions,
+    source: QuerySource,
+) -> Methods:
+    if options.filter is not None:
+        raise UsageError(
+            "the agent's hook does not support --filter",
+            "Select methods with -m; group them with --by",
+        )
+    by = options.by
+    if by is None and command == "latency" and "method" in words:
+        by = "method"
+    settings = MethodOptions(
+        by=by,
+        select=selectors_of(source.selectors, ()),
+        c_calls=source.c_calls,
+        wait=options.wait,
+        wait_seconds=options.wait_seconds,
+        confirm=options.confirm,
+    )
+    return Methods(targets, command, words, settings)
+
+
+def tracing_session(
+    targets: Targets,
+    words: Sequence[str],
+    options: ProbeOptions,
+    source: QuerySource,
+) -> Trace | Exceptions:
+    """Return the session that answers ``trace``, not yet begun.
+
+    Raises UsageError and NoAgent.
+    """
+    found = choose(targets, "trace", words, source.via, options.wait)
+    if found.is_agent:
+        return Exceptions(
+            targets,
+            ExceptionOptions(
+                options.string_size,
+                source.backtrace,
+                options.filter,
+                options.wait,
+                options.wait_seconds,
+            ),
+        )
+    if source.backtrace:
+        raise UsageError("--backtrace needs `raise` from the agent")
+    session = Trace(targets, found.words, options)
+    session.notes += found.notes
+    return session
