@@ -13,7 +13,16 @@ import rbtrace_py
 from processes import ROOT, margin
 
 PAGE = (ROOT / "docs" / "library.md").read_text()
-EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+EXAMPLES = re.findall(
+    r"^```python\n(.*?)^```$(?:\n\n^```\n(.*?)^```$)?", PAGE, re.MULTILINE | re.DOTALL
+)
+"""Code, and what it prints where that is known."""
+WAITS = {
+    "listened": r'"raise"',
+    "armed": r"\b(methods|calls)\(",
+    "traced": r"\b(latency|count|values|trace)\(",
+}
+"""When till.rb is to begin: once there is what an example attaches."""
 SHARES = {"half": 50, "third": 30, "fifth": 20}
 
 
@@ -22,15 +31,37 @@ def target(start):
     return start("burning.rb")
 
 
-@pytest.mark.parametrize("code", EXAMPLES, ids=range(len(EXAMPLES)))
-def test_the_examples_run(code, target, tmp_path, monkeypatch, capsys):
+def told(code):
+    """What to tell till.rb for an example; nothing where it looks at stacks."""
+    waits = [word for word, pattern in WAITS.items() if re.search(pattern, code)]
+    # What blocks ends with the program.
+    return waits[:1] + ["exit"] * ("seconds=10" in code)
+
+
+@pytest.mark.parametrize(("code", "expected"), EXAMPLES, ids=range(len(EXAMPLES)))
+def test_the_examples_run(
+    code, expected, start, tmp_path, monkeypatch, capsys, request
+):
+    if "pandas" in code:
+        pytest.importorskip("pandas")
+    words = told(code)
+    if words:
+        request.getfixturevalue("root")
+    target = start("till.rb" if words or "eval(" in code else "burning.rb")
+    for word in words:
+        target.tell(word)
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "docs/library.md", "exec"), {"PID": target.pid})
-    assert capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert out
+    assert err == ""
+    if expected:
+        lines = [re.sub(r"[\d.]+ ms", "T ms", text) for text in (out, expected)]
+        assert lines[0] == lines[1]
 
 
 def test_there_are_examples():
-    assert len(EXAMPLES) == 6
+    assert (len(EXAMPLES), sum(bool(expected) for _, expected in EXAMPLES)) == (18, 12)
 
 
 def shares(profile):
@@ -80,7 +111,7 @@ def test_a_recording_has_what_was_sampled(target, tmp_path):
     recorded = rbtrace_py.read_recording(path)
     assert recorded.notes == ()
     assert recorded.profile.counts.weight == samples
-    again = rbtrace_py.count(recorded.profile.stream())
+    again = rbtrace_py.count_samples(recorded.profile.stream())
     assert rbtrace_py.fold(again) == rbtrace_py.fold(recorded.profile)
 
 

@@ -1,10 +1,4 @@
-"""The package as a library: look into Ruby processes from a Python program.
-
-``from rbtrace_py import attach, dump, …`` has all that is in ``__all__`` here; it is
-imported when it is first used. docs/library.md tells it with examples. Whatever goes
-wrong for a reason outside of the program is an ``RbtraceError``, whose ``hint`` says
-what to do.
-"""
+"""Stacks: samples, profiles, recordings, dumps."""
 
 from __future__ import annotations
 
@@ -16,27 +10,17 @@ from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.recording import RecordingWriter
 from rbtrace_py.aggregate.sampling import Statistics
-from rbtrace_py.aggregate.stacks import Row, Share, StackCounts
+from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.errors import (
-    BadRecording,
-    NoSuchTarget,
-    NotPermitted,
-    NotRuby,
-    RbtraceError,
-    UnknownRuby,
     UsageError,
 )
+from rbtrace_py.library.targets import Pids, pid_list
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process
-from rbtrace_py.model.dump import Dump, DumpedFiber, DumpedThread
+from rbtrace_py.model.dump import Dump
 from rbtrace_py.model.stacks import (
-    Frame,
-    FrameKind,
     RubyThread,
     Sample,
-    SampleFlags,
-    Stack,
-    ThreadState,
 )
 from rbtrace_py.report.exchange.folded import folded_rows
 from rbtrace_py.report.exchange.rows import Folding
@@ -54,50 +38,13 @@ from rbtrace_py.session.stacks.sampling import Add, Sampling, SamplingOptions
 from rbtrace_py.session.stacks.sampling_passes import SamplingPasses
 from rbtrace_py.session.targets.targets import Targets
 
-__all__ = [
-    "BadRecording",
-    "Dump",
-    "DumpedFiber",
-    "DumpedThread",
-    "Filters",
-    "Frame",
-    "FrameKind",
-    "Meta",
-    "NoSuchTarget",
-    "NotPermitted",
-    "NotRuby",
-    "Profile",
-    "RbtraceError",
-    "Recorded",
-    "Row",
-    "RubyThread",
-    "Sample",
-    "SampleFlags",
-    "Sampler",
-    "Share",
-    "Stack",
-    "StackCounts",
-    "Statistics",
-    "ThreadState",
-    "UnknownRuby",
-    "UsageError",
-    "attach",
-    "count",
-    "dump",
-    "dump_core",
-    "fold",
-    "formats",
-    "read_recording",
-    "render",
-]
-
 _CHUNK_SECONDS = 0.075
 """How long samples are gathered before they are handed on: so short that the
 sampling is refreshed once for them, at their end."""
 
 
 def attach(
-    pids: int | Iterable[int],
+    pids: Pids,
     *,
     rate: float = 99.0,
     mode: str = "cpu",
@@ -108,23 +55,30 @@ def attach(
 ) -> Sampler:
     """Attach to running Ruby processes, whose stacks can then be sampled.
 
-    rate: looks a second
-    mode: ``cpu``: threads that are on a CPU, ``wall``: all, each with its state
-    idle: in mode wall, also threads that sleep
-    subprocesses: children join
-    pause: stop a process for the time its stacks are read
-    ruby_version: read them as this Ruby (``3.2``), whatever they say they are
+    Args:
+        pids: One process or several.
+        rate: Samples per second.
+        mode: ``cpu``: threads that are on a CPU; ``wall``: all, each with its state.
+        idle: In mode wall, include threads that sleep.
+        subprocesses: Include child processes, also those that come later.
+        pause: Pause a process while its stacks are read.
+        ruby_version: Use the layout of this Ruby (``3.2``), whatever they report.
 
-    Raises NoSuchTarget, NotPermitted, NotRuby, UnknownRuby, UsageError.
+    Returns:
+        A ``Sampler`` to use in ``with``.
+
+    Raises:
+        NoSuchTarget: A process does not exist.
+        NotPermitted: The kernel denies it; the hint says what is missing.
+        NotRuby: A process is no Ruby.
+        UnknownRuby: The structures of its Ruby are not known.
+        UsageError: There is no such mode, or no process is given.
     """
     modes = [one.value for one in SamplingMode]
     if mode not in modes:
         raise UsageError(f"no mode {mode!r}", f"there are {', '.join(modes)}")
-    wanted = [pids] if isinstance(pids, int) else list(pids)
-    if not wanted:
-        raise UsageError("no process given")
     options = SamplingOptions(rate, SamplingMode(mode), idle, pause, ruby_version)
-    return Sampler(Targets.from_pids(wanted, subprocesses), options)
+    return Sampler(Targets.from_pids(pid_list(pids), subprocesses), options)
 
 
 class Sampler(Closing):
@@ -171,9 +125,13 @@ class Sampler(Closing):
     ) -> Iterator[Sample]:
         """Sample, and yield what each thread was doing, in order of time.
 
-        Ends after ``seconds``, after ``count`` samples or when all processes have
-        ended. Samples come up to a tenth of a second late. Between two that are asked
-        for nothing is sampled: what takes long is better done afterwards.
+        Samples come up to a tenth of a second late. Nothing is sampled while your
+        program works on one: do what takes long afterwards.
+
+        Args:
+            seconds: Stop after so long.
+            count: Stop after so many samples. Without either it stops when all
+                processes have ended.
         """
         end = None if seconds is None else time.monotonic() + seconds
         chunk = max(_CHUNK_SECONDS, 2 / self._sampling.options.rate)
@@ -194,7 +152,12 @@ class Sampler(Closing):
     def profile(
         self, seconds: float | None = None, count: int | None = None
     ) -> Profile:
-        """Sample, and count equal stacks; that is less work than ``samples``."""
+        """Sample, and count equal stacks; that is less work than ``samples``.
+
+        Args:
+            seconds: Stop after so long.
+            count: Stop after so many samples.
+        """
         counts, before = StackCounts(self.statistics), self.statistics.copy()
         self._run(counts.add, seconds, count)
         counts.statistics = self.statistics.minus(before)
@@ -205,7 +168,13 @@ class Sampler(Closing):
     ) -> None:
         """Sample into a file that ``read_recording`` and ``rbtrace-py report`` read.
 
-        Raises OSError if it cannot be written.
+        Args:
+            path: The file.
+            seconds: Stop after so long.
+            count: Stop after so many samples.
+
+        Raises:
+            OSError: The file cannot be written.
         """
         statistics = self.statistics
         with RecordingWriter(path, self.meta, statistics) as writer:
@@ -228,15 +197,25 @@ class Sampler(Closing):
         self._targets.close()
 
 
-def count(samples: Iterable[Sample]) -> Profile:
-    """Count samples that you chose, or changed: ``count(s for s in … if …)``."""
+def count_samples(samples: Iterable[Sample]) -> Profile:
+    """Count samples that you chose or changed.
+
+    Args:
+        samples: ``count_samples(s for s in sampler.samples(seconds=1) if …)``.
+    """
     return Profile(StackCounts().add_all(samples))
 
 
 def read_recording(path: str, filters: Filters | None = None) -> Recorded:
-    """Read a recording, all of it, or the samples that ``filters`` takes.
+    """Read a recording.
 
-    Raises BadRecording, and OSError if it cannot be read.
+    Args:
+        path: Its file.
+        filters: Which samples; without it all.
+
+    Raises:
+        BadRecording: The file is no recording.
+        OSError: The file cannot be read.
     """
     return open_recorded(path, filters)
 
@@ -249,16 +228,20 @@ def fold(
     states: bool = False,
     reverse: bool = False,
 ) -> Mapping[str, int]:
-    """Weights by folded stack: ``{"<main> a.rb;Order#total b.rb": 42}``.
+    """Return weights by folded stack: ``{"<main> a.rb;Order#total b.rb": 42}``.
 
-    lines: lines of a method apart; threads, states: these as outermost frames
-    reverse: the innermost frame first
+    Args:
+        profile: What was sampled.
+        lines: Keep lines of a method apart.
+        threads: Threads as outermost frames.
+        states: States of threads as outermost frames.
+        reverse: The innermost frame first.
     """
     return folded_rows(profile.counts, Folding(lines, threads, states, reverse))
 
 
 def formats() -> tuple[str, ...]:
-    """What ``render`` takes: ``folded``, ``flamegraph``, ``speedscope`` …"""
+    """Return the formats of ``render``: ``folded``, ``flamegraph`` and others."""
     return tuple(FORMATS)
 
 
@@ -272,9 +255,19 @@ def render(
     reverse: bool = False,
     title: str = "",
 ) -> bytes:
-    """A profile in one of ``formats()``; text is UTF-8. Options as of ``fold``.
+    """Return a profile in one of ``formats()``; text is UTF-8.
 
-    Raises UsageError if there is no such format.
+    Args:
+        profile: What was sampled.
+        format_: One of ``formats()``.
+        lines: Keep lines of a method apart.
+        threads: Threads as outermost frames.
+        states: States of threads as outermost frames.
+        reverse: The innermost frame first.
+        title: Title of the report.
+
+    Raises:
+        UsageError: There is no such format.
     """
     folding = Folding(lines, threads, states, reverse)
     file = io.BytesIO()
@@ -289,9 +282,19 @@ def dump(
     pause: bool = False,
     ruby_version: str | None = None,
 ) -> Dump:
-    """All threads of a process and their stacks, once; ``fibers``: suspended ones too.
+    """Return all threads of a process and their stacks, once.
 
-    Raises NoSuchTarget, NotPermitted, NotRuby, UnknownRuby, UnreadableMemory.
+    Args:
+        pid: The process.
+        fibers: Include fibers that are suspended.
+        pause: Pause the process while its stacks are read.
+        ruby_version: Use the layout of this Ruby (``3.2``), whatever it reports.
+
+    Raises:
+        NoSuchTarget: The process does not exist.
+        NotPermitted: The kernel denies it; the hint says what is missing.
+        NotRuby: The process is no Ruby.
+        UnknownRuby: The structures of its Ruby are not known.
     """
     with Process(pid) as process:
         return _dump(process, DumpOptions(fibers, pause, ruby_version))
@@ -305,11 +308,20 @@ def dump_core(
     ruby_version: str | None = None,
     symbols: Mapping[str, int] | None = None,
 ) -> Dump:
-    """All threads in a core file; ``exe`` is its program, or its libruby.
+    """Return all threads in a core file and their stacks.
 
-    symbols: addresses of symbols that the program lacks
+    Args:
+        path: The core file.
+        exe: Its program, or its libruby.
+        fibers: Include fibers that are suspended.
+        ruby_version: Use the layout of this Ruby (``3.2``), whatever it reports.
+        symbols: Addresses of symbols that the program lacks.
 
-    Raises BadElf, NotRuby, UnknownRuby, UnreadableMemory, and OSError.
+    Raises:
+        NotRuby: The core is of no Ruby.
+        UnknownRuby: The structures of its Ruby are not known.
+        RbtraceError: The file is no core, or lacks memory.
+        OSError: The file cannot be read.
     """
     options = CoreOptions(
         exe=exe,

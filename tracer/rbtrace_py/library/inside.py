@@ -1,0 +1,163 @@
+"""Questions that the agent inside a process answers, and the agent itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rbtrace_py.errors import RbtraceError
+from rbtrace_py.library.targets import Pids, Subject
+from rbtrace_py.linux.process import Process
+from rbtrace_py.model.attach import AttachResult, Detached
+from rbtrace_py.model.listed_probes import Listed
+from rbtrace_py.model.process_state import MemoryUse, Raised, ThreadBacktrace
+from rbtrace_py.session.inside import attach, commands
+from rbtrace_py.session.probes.probes import list_probes
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The value of Ruby code that ran in a process.
+
+    Attributes:
+        value: Its ``inspect``.
+        class_name: Its class.
+        time_ns: How long the code took.
+        out: What the code printed to standard output.
+        err: What the code printed to standard error.
+    """
+
+    value: str
+    class_name: str
+    time_ns: int
+    out: str
+    err: str
+
+
+class RubyError(RbtraceError):
+    """Ruby code in a process raised an exception.
+
+    Attributes:
+        class_name: Class of the exception.
+        message: Its message.
+        backtrace: Its backtrace, the innermost first.
+        out: What the code printed to standard output before.
+        err: What the code printed to standard error before.
+    """
+
+    def __init__(self, raised: Raised, out: str, err: str) -> None:
+        super().__init__(f"{raised.class_name}: {raised.message}")
+        self.class_name = raised.class_name
+        self.message = raised.message
+        self.backtrace = raised.backtrace
+        self.out = out
+        self.err = err
+
+
+def eval(  # noqa: A001 -- the command's name
+    pid: int,
+    code: str,
+    *,
+    file: str | None = None,
+    timeout: float = commands.EVAL_SECONDS,
+    attach: bool = False,
+) -> Evaluation:
+    """Run Ruby code in a process, in a thread of its own, and return its value.
+
+    Args:
+        pid: A process that has loaded the agent.
+        code: Ruby code; its side effects remain.
+        file: What ``__FILE__`` and backtraces name.
+        timeout: Seconds after which the code is ended.
+        attach: Load the agent if the process lacks it.
+
+    Raises:
+        RubyError: The code raised an exception.
+        NoSuchTarget: There is no such process, or it has no agent.
+        NotPermitted: The kernel or the agent denies it.
+    """
+    out, err = commands.CollectedOutput(), commands.CollectedOutput()
+    with Subject(pid, attach=attach).opened() as targets:
+        [process] = commands.processes(targets)
+        found = commands.evaluate(process, code, out, err, file, timeout)
+    if isinstance(found, Raised):
+        raise RubyError(found, out.text, err.text)
+    return Evaluation(found.value, found.class_name, found.time_ns, out.text, err.text)
+
+
+def backtraces(pid: int, *, attach: bool = False) -> list[ThreadBacktrace]:
+    """Return the backtrace of each thread as Ruby has it, the agent's own included.
+
+    Args:
+        pid: A process that has loaded the agent.
+        attach: Load the agent if the process lacks it.
+
+    Raises:
+        RbtraceError: As of ``eval``.
+    """
+    with Subject(pid, attach=attach).opened() as targets:
+        [process] = commands.processes(targets)
+        return commands.backtraces(process)
+
+
+def memory(pid: int, *, attach: bool = False) -> MemoryUse:
+    """Return how much memory a process uses, and for what.
+
+    Args:
+        pid: A process that has loaded the agent.
+        attach: Load the agent if the process lacks it.
+
+    Raises:
+        RbtraceError: As of ``eval``.
+    """
+    with Subject(pid, attach=attach).opened() as targets:
+        [process] = commands.processes(targets)
+        return commands.memory(process)
+
+
+def attach_agent(pid: int, *, hook: bool = True) -> AttachResult:
+    """Load the agent into a process that never loaded it.
+
+    The process is paused for about a millisecond. The agent, a sleeping thread and a
+    socket, stays there until the process ends.
+
+    Args:
+        pid: The process.
+        hook: With method events; needs a C compiler once if the package has no
+            compiled hook for this machine.
+
+    Returns:
+        What it took; without a ``cost`` where the agent was there before.
+
+    Raises:
+        RbtraceError: The process is one that this could harm, or is no Ruby.
+    """
+    with Process(pid) as process:
+        return attach.attach(process, lambda line: None, with_hook=hook)
+
+
+def detach_agent(pid: int, *, yes: bool = False) -> Detached:
+    """Stop the agent in a process.
+
+    Args:
+        pid: The process.
+        yes: Also where that ends another tracer's work.
+
+    Raises:
+        RbtraceError: There is no agent, or another tracer uses it.
+    """
+    with Process(pid) as process:
+        return attach.detach(process, yes)
+
+
+def probes(pids: Pids, *words: str) -> list[Listed]:
+    """Return the USDT probes of processes, and whether somebody traces them.
+
+    Args:
+        pids: One process or several.
+        *words: Names or globs to select by.
+
+    Raises:
+        NoSuchProbe: A word matches no probe.
+    """
+    with Subject(pids).opened() as targets:
+        return list_probes(targets, words).probes

@@ -1,0 +1,421 @@
+"""Streams of events as they happen: ``trace`` and ``calls``."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall
+from rbtrace_py.aggregate.results import LOSSES
+from rbtrace_py.errors import UsageError
+from rbtrace_py.library.measuring import AgentKeywords
+from rbtrace_py.library.targets import Pids, Subject
+from rbtrace_py.linux.closing import Closing
+from rbtrace_py.model.calls import MethodKind
+from rbtrace_py.model.events import Event
+from rbtrace_py.session.drive import Session, turns
+from rbtrace_py.session.limits import Limits
+from rbtrace_py.session.measuring import QuerySource, tracing_session
+from rbtrace_py.session.methods.calls import Calls, CallsOptions
+from rbtrace_py.session.methods.exceptions import Exceptions
+from rbtrace_py.session.methods.selectors import selectors_of
+from rbtrace_py.session.probes.query import ProbeOptions
+from rbtrace_py.session.probes.trace import Trace
+from rbtrace_py.session.targets.targets import Targets
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+E = TypeVar("E")
+_ENDS = (CallEventKind.RETURNED, CallEventKind.ENDED, CallEventKind.COLLECTED)
+
+
+@dataclass(frozen=True, slots=True)
+class MethodCall:
+    """A call of a method, as it ended.
+
+    Attributes:
+        name: ``Order#total``, ``Order.find``; ``garbage_collect`` of a collection.
+        pid: Process, as we see it.
+        tid: The kernel's thread id, as the process sees it.
+        thread: Name of the thread; empty if it has none.
+        fiber: 1 for the first stack of a thread, 2 for the next.
+        depth: How many recorded calls are around it.
+        start_ns: When it began, in ns since 1970 (``CLOCK_REALTIME``).
+        duration_ns: None if it was not seen to return.
+        cpu_ns: CPU time of the thread in it, where that decides (``slow_cpu``).
+        values: Expressions of its selector, and what they were as it began.
+        path, line: Where the method is defined; None if unknown.
+        is_c: Is it written in C?
+    """
+
+    name: str
+    pid: int
+    tid: int
+    thread: str
+    fiber: int
+    depth: int
+    start_ns: int
+    duration_ns: int | None
+    cpu_ns: int | None
+    values: Mapping[str, str]
+    path: str | None
+    line: int | None
+    is_c: bool
+
+
+class _Source(Closing, Generic[E]):
+    """A session that has begun, whose events are made into what a user gets."""
+
+    @property
+    @abstractmethod
+    def is_over(self) -> bool: ...
+
+    @property
+    @abstractmethod
+    def notes(self) -> Sequence[str]: ...
+
+    @abstractmethod
+    def events(self, seconds: float) -> Iterator[E]:
+        """Yield what has come; wait up to ``seconds`` if nothing has."""
+
+    @abstractmethod
+    def refresh(self) -> None: ...
+
+    @abstractmethod
+    def drain(self) -> Iterator[E]:
+        """Detach; yield what had come by then. Raises what ended it too early."""
+
+    @abstractmethod
+    def drop(self) -> None:
+        """Detach."""
+
+    @abstractmethod
+    def counters(self) -> dict[str, int]: ...
+
+
+class _ProbeSource(_Source[Event]):
+    def __init__(self, session: Trace | Exceptions) -> None:
+        self._session = session.__enter__()
+
+    @property
+    def is_over(self) -> bool:
+        return self._session.is_over
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return self._session.notes
+
+    def events(self, seconds: float) -> Iterator[Event]:
+        return self._session.events(seconds)
+
+    def refresh(self) -> None:
+        self._session.refresh()
+
+    def drain(self) -> Iterator[Event]:
+        yield from self._session.drain()
+        if isinstance(self._session, Exceptions) and self._session.failure:
+            raise self._session.failure
+
+    def drop(self) -> None:
+        self._session.finish()
+
+    def counters(self) -> dict[str, int]:
+        return self._session.result_counters()
+
+    def close(self) -> None:
+        self._session.close()
+
+
+class _CallSource(_Source[MethodCall]):
+    def __init__(self, session: Calls) -> None:
+        self._session = session
+        self._seen = 0
+        try:
+            session.start()
+        except BaseException:
+            session.close()
+            raise
+
+    @property
+    def is_over(self) -> bool:
+        return self._session.is_over
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return self._session.notes
+
+    def events(self, seconds: float) -> Iterator[MethodCall]:
+        return self._calls(self._session.events(seconds))
+
+    def refresh(self) -> None:
+        self._session.refresh()
+        self._session.ask_threads()
+
+    def drain(self) -> Iterator[MethodCall]:
+        yield from self._calls(self._session.drain())
+        for end in self._session.ends():
+            if end.problem is not None:
+                raise end.problem
+
+    def drop(self) -> None:
+        self._session.drop(is_lost=False)
+
+    def counters(self) -> dict[str, int]:
+        return {**self._session.unseen(self._seen), **self._session.counters()}
+
+    def close(self) -> None:
+        self._session.close()
+
+    def _calls(self, coming: Iterator[ReportedCall]) -> Iterator[MethodCall]:
+        for reported in coming:
+            if reported.event.what in _ENDS and reported.event.start is not None:
+                self._seen += 1
+                yield self._call(reported, reported.event.start)
+
+    def _call(self, reported: ReportedCall, start: int) -> MethodCall:
+        event, method = reported.event, reported.method
+        has_ended = event.what is not CallEventKind.ENDED
+        return MethodCall(
+            method.full_name,
+            reported.pid,
+            event.stack.tid,
+            self._session.thread_names.get(reported.thread, ""),
+            event.stack.fiber,
+            event.depth,
+            start,
+            event.duration if has_ended else None,
+            event.cpu_ns,
+            dict(reported.values),
+            method.path,
+            method.line,
+            method.kind is MethodKind.C,
+        )
+
+
+class _Taking(Session, Generic[E]):
+    """A source as ``turns`` drives it; ``taken``: what came and nobody has got yet."""
+
+    seen = 0
+
+    def __init__(self, source: _Source[E]) -> None:
+        self._source = source
+        self.taken: deque[E] = deque()
+
+    @property
+    def is_over(self) -> bool:
+        return self._source.is_over
+
+    def advance(self, until: float, most: int | None) -> None:
+        for event in self._source.events(max(0.0, until - time.monotonic())):
+            self.taken.append(event)
+            self.seen += 1
+            if self.seen == most:
+                return
+
+    def refresh(self) -> None:
+        self._source.refresh()
+
+    def finish(self) -> None:
+        """What comes at the end is not gathered: it may be much."""
+
+
+class EventStream(Closing, Generic[E]):
+    """Events of processes; iterate over it, in ``with`` or without.
+
+    In ``with``, entering attaches and leaving detaches. Without, the loop does both: it
+    detaches at its end, at ``break`` and at an exception, Ctrl-C included. Events that
+    come while nobody asks for the next one wait in a buffer; once that is full they are
+    lost, and counted in ``losses``. Use it from one thread.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        limits: Limits,
+        begin: Callable[[Targets], _Source[E]],
+    ) -> None:
+        self._subject = subject
+        self._limits = limits
+        self._begin = begin
+        self._stack = ExitStack()
+        self._source: _Source[E] | None = None
+        self._taking: _Taking[E] | None = None
+        self._counters: dict[str, int] = {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know, a line each; more may come until the end."""
+        return () if self._source is None else tuple(self._source.notes)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What was seen and is not among the events, by name (docs/formats)."""
+        if self._taking is None or self._source is None:
+            return dict(self._counters)
+        return self._source.counters()
+
+    @property
+    def losses(self) -> dict[str, int]:
+        """Events that should be there and are not, by name; empty if none.
+
+        Of ``calls`` they are known at the end.
+        """
+        found = self.counters
+        return {name: found[name] for name in LOSSES if found.get(name)}
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            targets = stack.enter_context(self._subject.opened())
+            source = stack.enter_context(self._begin(targets))
+            self._stack = stack.pop_all()
+        self._source, self._taking = source, _Taking(source)
+        return self
+
+    def __iter__(self) -> Iterator[E]:
+        if self._source is not None:
+            yield from self._events()
+            return
+        with self:
+            yield from self._events()
+
+    def close(self) -> None:
+        """Detach; what has come and was not asked for is dropped."""
+        try:
+            self._end()
+        finally:
+            self._stack.close()
+
+    def _events(self) -> Iterator[E]:
+        taking, source, most = self._taking, self._source, self._limits.count
+        if taking is None or source is None:
+            return
+        for _ in turns(taking, self._limits):
+            while taking.taken:
+                yield taking.taken.popleft()
+        if taking.seen != most:
+            for event in source.drain():
+                taking.seen += 1
+                if most is None or taking.seen <= most:
+                    yield event
+        self._end()
+
+    def _end(self) -> None:
+        if self._taking is not None and self._source is not None:
+            self._source.drop()
+            self._counters = self._source.counters()
+            self._taking = None
+
+
+def trace(
+    pids: Pids,
+    *words: str,
+    seconds: float | None = None,
+    count: int | None = None,
+    filter: str | None = None,  # noqa: A002 -- it is the option's name
+    string_size: int = 128,
+    backtrace: bool = False,
+    via: str = "auto",
+    **options: Unpack[AgentKeywords],
+) -> EventStream[Event]:
+    """Trace each event of probes, with its arguments, or each exception.
+
+    Iterate over the return value. Each event has ``name``, ``time_ns`` (since 1970),
+    ``pid``, ``tid`` and ``arguments``, a dict.
+
+    Args:
+        pids: One process or several.
+        *words: Names of probes, globs, or ``raise``: every exception.
+        seconds: Stop after so long.
+        count: Stop after so many events.
+        filter: Only matching events: ``'id > 10 and sku == "tea"'``.
+        string_size: Bytes to read of each string.
+        backtrace: Exceptions (``RaiseEvent``) have a ``backtrace``.
+        via: Event source of ``raise``: ``agent``, ``probes`` or ``auto``.
+        **options: ``wait``, ``subprocesses``, ``attach``, ``yes``: see
+            ``AgentKeywords``.
+
+    Returns:
+        A stream of ``Event``s, in the order the kernel saw them.
+
+    Raises:
+        RbtraceError: As of ``latency``, where the iteration begins.
+    """
+    subject = Subject(pids, **options)
+    settings = ProbeOptions(
+        filter=filter,
+        wait=subject.wait > 0,
+        wait_seconds=subject.wait_seconds,
+        confirm=subject.confirm,
+        string_size=string_size,
+    )
+    source = QuerySource(via, backtrace=backtrace)
+
+    def begin(targets: Targets) -> _ProbeSource:
+        return _ProbeSource(tracing_session(targets, words, settings, source))
+
+    return EventStream(subject, Limits(seconds, count), begin)
+
+
+def calls(
+    pids: Pids,
+    *selectors: str,
+    seconds: float | None = None,
+    count: int | None = None,
+    slow: float | None = None,
+    slow_cpu: float | None = None,
+    gc: bool = False,
+    c_calls: bool = False,
+    sets: Sequence[str] = (),
+    **options: Unpack[AgentKeywords],
+) -> EventStream[MethodCall]:
+    """Trace each call of Ruby methods, when it returns.
+
+    Iterate over the return value: inner calls come before the call around them. The
+    process must have loaded the agent, or get it by ``attach=True``.
+
+    Args:
+        pids: One process or several.
+        *selectors: Only matching methods: ``total``, ``Order#total``, ``Order.find``,
+            ``Order#``, ``Order.``; with expressions in parentheses, their values as the
+            call begins: ``Order#add(self, item)``. None: every method.
+        seconds: Stop after so long.
+        count: Stop after so many calls.
+        slow: Only calls that take at least so many seconds.
+        slow_cpu: Only calls whose thread was on CPU for so many seconds.
+        gc: Include garbage collections.
+        c_calls: Include methods written in C; the process stays slower afterwards.
+        sets: Names of predefined sets of methods, or files with a selector per line.
+        **options: ``wait``, ``subprocesses``, ``attach``, ``yes``: see
+            ``AgentKeywords``.
+
+    Returns:
+        A stream of ``MethodCall``s. Its ``losses`` are known at its end.
+
+    Raises:
+        RbtraceError: As of ``latency``, where the iteration begins.
+    """
+    if slow is not None and slow_cpu is not None:
+        raise UsageError("slow and slow_cpu cannot be combined")
+    subject = Subject(pids, **options)
+    least = slow if slow_cpu is None else slow_cpu
+    settings = CallsOptions(
+        select=selectors_of(selectors, sets, shows_values=True),
+        c_calls=c_calls,
+        gc=gc,
+        slow_ns=None if least is None else max(1, round(least * 1e9)),
+        cpu=slow_cpu is not None,
+        confirm=subject.confirm,
+        wait=subject.wait > 0,
+        wait_seconds=subject.wait_seconds,
+    )
+
+    def begin(targets: Targets) -> _CallSource:
+        return _CallSource(Calls(targets, settings))
+
+    return EventStream(subject, Limits(seconds, count), begin)

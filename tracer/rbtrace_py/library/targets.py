@@ -1,0 +1,68 @@
+"""The processes that a call of the library is about, and what it may do to them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rbtrace_py.errors import NoSuchProbe, UsageError
+from rbtrace_py.session.inside.attach import attach_all
+from rbtrace_py.session.probes.hints import explain
+from rbtrace_py.session.targets.hazards import NotConfirmed
+from rbtrace_py.session.targets.targets import Targets
+
+Pids = int | Iterable[int]
+"""One process or several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Processes, and what may be done to them.
+
+    subprocesses: children join
+    attach: load the agent where it is missing
+    yes: do what is irreversible
+    wait: seconds to wait for what is not there yet
+    """
+
+    pids: Pids
+    subprocesses: bool = False
+    attach: bool = False
+    yes: bool = False
+    wait: float = 0.0
+
+    @property
+    def confirm(self) -> Callable[[str], bool]:
+        return (lambda text: True) if self.yes else _refuse
+
+    @property
+    def wait_seconds(self) -> float | None:
+        return None if math.isinf(self.wait) else self.wait
+
+    @contextmanager
+    def opened(self) -> Iterator[Targets]:
+        """The targets, let go of at the end."""
+        targets = Targets.from_pids(pid_list(self.pids), self.subprocesses)
+        try:
+            if self.attach:
+                attach_all(targets, lambda line: None)
+            yield targets
+        except NoSuchProbe as error:
+            explain(error, targets.processes.values())
+            raise
+        finally:
+            targets.close()
+
+
+def pid_list(pids: Pids) -> list[int]:
+    """Return them as a list, each once; raises UsageError for none."""
+    found = [pids] if isinstance(pids, int) else list(dict.fromkeys(pids))
+    if not found:
+        raise UsageError("no process given")
+    return found
+
+
+def _refuse(text: str) -> bool:
+    raise NotConfirmed(text, "Pass yes=True to do it anyway")
