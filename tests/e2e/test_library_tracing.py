@@ -151,11 +151,22 @@ def test_methods_come_from_the_agent_alone(start: Start) -> None:
     assert rbtrace_py.detach_agent(bare.pid).tracer is None
 
 
+def test_children_are_included(start: Start) -> None:
+    target = start("forking.rb")
+    with rbtrace_py.count(target.pid, "child", subprocesses=True) as measurement:
+        target.step("5")
+    assert measurement.result().count == 5
+
+
 def test_a_measurement_that_has_not_begun(till: Target) -> None:
     measurement = rbtrace_py.count(till.pid, "order")
     with pytest.raises(rbtrace_py.UsageError, match="has not begun"):
         measurement.result()
     assert traced(till) == set()
+    with measurement:
+        pass
+    with pytest.raises(rbtrace_py.UsageError, match="once"), measurement:
+        pass
 
 
 def test_a_probe_that_comes_late(start: Start) -> None:
@@ -210,6 +221,15 @@ def test_break_detaches(till: Target) -> None:
         assert event.arguments["id"] == 0
         break
     assert traced(till) == set()
+
+
+def test_break_takes_the_hook_out(watched: Watched) -> None:
+    before = watched.snapshot()
+    for call in rbtrace_py.calls(watched.pid, "Work.refuse"):
+        assert call.name == "Work.refuse"
+        assert watched.hooks() != before["hooks"]
+        break
+    watched.comes_to(before)
 
 
 def test_an_exception_detaches(till: Target) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import subprocess
 import sys
@@ -48,3 +49,15 @@ def test_the_docstring_of_a_function_has_all_arguments(name: str) -> None:
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_class_has_a_docstring(name: str) -> None:
     assert inspect.getdoc(getattr(rbtrace_py, name))
+
+
+def test_the_reference_is_current() -> None:
+    """If not, run scripts/gen_library_docs.py."""
+    path = ROOT / "scripts" / "gen_library_docs.py"
+    spec = importlib.util.spec_from_file_location("gen_library_docs", path)
+    assert spec
+    assert spec.loader
+    generator = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generator)
+    assert generator.documented() == set(generator.ORDER)
+    assert (ROOT / "docs" / "library-reference.md").read_text() == generator.page()

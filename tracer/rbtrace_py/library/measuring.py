@@ -136,6 +136,8 @@ class Measurement(Closing, Generic[R]):
         self._result: R | None = None
 
     def __enter__(self) -> Measurement[R]:
+        if self._session is not None:
+            raise UsageError("a measurement can be entered only once", "Make another")
         with ExitStack() as stack:
             targets = stack.enter_context(self._subject.opened())
             self._session = stack.enter_context(self._make(targets))
