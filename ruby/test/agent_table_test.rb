@@ -38,6 +38,24 @@ class AgentTableTest < Minitest::Test
     end
   end
 
+  # Without histograms there are no times, and returns are not hooked.
+  def test_entries_alone
+    table(<<~RUBY, histograms: false, raise: true) do |memory, indexes, status|
+      class Oops < StandardError; end
+      def fib(n); n < 2 ? n : fib(n - 1) + fib(n - 2); end
+      def fails; raise Oops; end
+      def tries; fails; rescue Oops; fib(3); end
+      def work; i = 0; tries while (i += 1) <= 1000; Thread.new { fib(10) }.join; Fiber.new { fib(10) }.resume; end
+      STEP = -> { fib(15); work }
+    RUBY
+      record = ->(name) { memory.method_record(indexes.fetch(name)) }
+      expected = { "Object#fib" => 1973 + 5000 + (2 * 177), "Object#fails" => 1000, "Object#work" => 1, "Oops#" => 1000 }
+      assert_equal(expected, expected.to_h { |name, _| [name, record[name][:entries]] })
+      assert_equal [0] * 4, record["Object#fib"].values_at(:calls, :total, :sum, :max)
+      assert_equal [0] * 6, status.values_at("no_stream", "no_method", "too_deep", "orphans", "abandoned", "no_block")
+    end
+  end
+
   NAPS = <<~RUBY
     def now; Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond); end
     def nap; before = now; sleep 0.004; $took += now - before; end

@@ -201,6 +201,8 @@ static uint32_t method_events(void) {
     events |= EVENT_CALL | EVENT_RETURN;
   if (flags & FLAG_C_CALLS)
     events |= EVENT_C_CALL | EVENT_C_RETURN;
+  if (has_entries_alone())
+    events &= ~(uint32_t)(EVENT_RETURN | EVENT_C_RETURN);
   if (flags & FLAG_RAISE)
     events |= EVENT_RAISE;
   return events;
@@ -216,7 +218,7 @@ static uint32_t inner_events(void) {
 }
 
 static void add_hooks(void) {
-  state.hook = hooks[state.config.mode];
+  state.hook = hooks[has_entries_alone() ? MODE_ENTRIES : state.config.mode];
   if (method_events())
     rb_add_event_hook2(state.hook, method_events(), marker, HOOK_SAFE | HOOK_RAW_ARG);
   if (inner_events() && no_inner)

@@ -19,6 +19,10 @@ ALWAYS_INLINE void open_call(struct stream *s, const struct trace_arg *arg,
   uint64_t key = key_of_frame(arg, is_c);
   if (unlikely(!method->method))
     ADD(state.header->no_method, 1);
+  if (mode == MODE_ENTRIES) {
+    ADD(state.methods[method->method].entries, 1);
+    return;
+  }
   if (unlikely(s->depth == MAX_DEPTH)) {
     ADD(state.header->too_deep, 1);
     return;
@@ -207,7 +211,7 @@ NEVER_INLINE void raised(struct stream *s, const struct trace_arg *arg, int mode
     return;
   VALUE owner = rb_obj_class(arg->data);
   const struct key *method = key_of(owner, 0, KIND_RAISE);
-  if (mode == MODE_TABLE)
+  if (mode == MODE_TABLE || mode == MODE_ENTRIES)
     ADD(state.methods[method->method].entries, 1);
   if (s->ring) {
     put(s, ticks(), method->method, s->depth, RECORD_RAISE, 0);
@@ -274,5 +278,11 @@ static void hook_sites(VALUE data, const struct trace_arg *arg) {
   on_event(arg, MODE_SITES);
 }
 
+static void hook_entries(VALUE data, const struct trace_arg *arg) {
+  (void)data;
+  on_event(arg, MODE_ENTRIES);
+}
+
 /* Indexed by enum mode. */
-const hook_function hooks[] = {hook_empty, hook_ring, hook_table, hook_slow, hook_sites};
+const hook_function hooks[] = {hook_empty, hook_ring,  hook_table,
+                               hook_slow,  hook_sites, hook_entries};

@@ -48,6 +48,7 @@ COLD void abandon(struct stream *s);
 COLD struct stream *switch_stream(const struct trace_arg *arg, const char *vm_stack);
 
 /* tables.c */
+int has_entries_alone(void);
 COLD uint32_t new_block(uint32_t *entry);
 
 /* methods.c */

@@ -7,6 +7,9 @@
 
 enum mode { MODE_EMPTY, MODE_RING, MODE_TABLE, MODE_SLOW, MODE_SITES };
 
+/* A table without times, for which nothing need be open; nobody is told this number. */
+enum { MODE_ENTRIES = MODE_SITES + 1 };
+
 enum flags {
   FLAG_METHODS = 1,
   FLAG_C_CALLS = 2,

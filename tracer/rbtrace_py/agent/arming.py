@@ -101,6 +101,7 @@ class What:
 
     threshold_ns, cpu, whole: of mode SLOW; cpu: it is of the thread's CPU time
     select: of which methods; none: of every one
+    histograms: of mode TABLE; without them there are no times either, just entries
     offsets: of CRuby's structures, by docs/agent.md's names; None: Ruby is asked
     """
 
