@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from terminal import Terminal, screen, status_lines
 
+from commands import run
 from rbtrace_py.report.text import width
 
 
@@ -55,6 +56,29 @@ def test_a_quiet_trace_says_so_until_something_comes(start, terminal, columns):
     assert [line for line in lines if "waiting" in line] == []
     assert [line.split()[2] for line in lines[:2]] == ["late:first"] * 2
     assert lines[2] == "2 events"
+
+
+WAITS = "$asked = Queue.new; $asked.pop"
+
+
+def test_waiting_for_an_answer_is_shown(start, terminal):
+    target = start("agent.rb")
+    seen = terminal("eval", target.pid, WAITS)
+    seen.read_until("waiting for pid.*Ctrl-C stops")
+    assert run("eval", target.pid, "$asked.push(7); nil") == ("nil\n", "", 0)
+    said, code = seen.finish()
+    assert code == 0
+    assert [line for line in screen(said) if line] == [f">> {WAITS}", "=> 7"]
+    assert f"waiting for pid {target.pid} · 1 s, Ctrl-C stops" in status_lines(said)
+
+
+def test_ctrl_c_while_it_waits_for_an_answer(start, terminal):
+    target = start("agent.rb")
+    seen = terminal("eval", target.pid, "sleep", "--json")
+    seen.read_until("waiting for pid")
+    seen.type("\x03")
+    said, code = seen.finish()
+    assert (screen(said), code) == (["rbtrace-py: interrupted", ""], 130)
 
 
 def test_measuring_is_shown(start, terminal):

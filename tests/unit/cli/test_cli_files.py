@@ -63,6 +63,23 @@ def test_a_file_is_refused_before_the_target_is_read(
     assert (said.out, said.code) == ("", 1)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("layout", PID, "--save"),
+        ("dump", PID, "-o"),
+        ("heapdump", PID, "-o"),
+        ("stacks", PID, "-o"),
+        ("calls", PID, "--record"),
+    ],
+    ids=lambda words: " ".join(words[::2]),
+)
+def test_a_file_has_a_name(words: tuple[str, ...], say: Callable) -> None:
+    said = say(*words, "")
+    assert said.code == 2
+    assert said.err.endswith(": the name of the file is empty\n  Name a file\n")
+
+
 @pytest.mark.parametrize("command", ["heapdump", "shapesdump"])
 def test_a_dump_has_one_file(command: str, say: Callable, tmp_path: Path) -> None:
     said = say(command, PID, "a.json", "-o", str(tmp_path / "b.json"))

@@ -9,6 +9,7 @@ import click
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.per_process import each
+from rbtrace_py.cli.common.waiting import waiting_for
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.json.results import dumps
 from rbtrace_py.report.terminal.attach import attached_document, attached_lines
@@ -56,7 +57,9 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
 
     def one(process: Process) -> None:
         seconds, has_hook = options.time_limit, not options.no_hook
-        found = attach.attach(process, o.say, seconds, has_hook)
+        with waiting_for([process.pid]) as waiting:
+            say = waiting.before(o.say)
+            found = attach.attach(process, say, seconds, has_hook)
         with opened(None) as output:
             if options.as_json:
                 output.lines([dumps(attached_document(found))])

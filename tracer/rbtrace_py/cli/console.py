@@ -19,6 +19,7 @@ from rbtrace_py.cli.common.output import Output, opened
 from rbtrace_py.cli.common.per_process import check_words, with_agent
 from rbtrace_py.cli.common.stop import is_ignored
 from rbtrace_py.cli.common.streamed_output import StreamedOutput
+from rbtrace_py.cli.common.waiting import waiting_for
 from rbtrace_py.cli.main import Interrupted, show_error
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.process_state import Evaluated, Raised
@@ -59,7 +60,9 @@ def command(targets: Targets, words: tuple[str, ...], options: o.AttachOption) -
     processes = with_agent(targets, options.attaches)
     if len(processes) > 1:
         raise UsageError("console works on one process")
-    with Console(processes[0]) as console, opened(None) as output:
+    with waiting_for([processes[0].pid]):
+        console = Console(processes[0])
+    with console, opened(None) as output:
         if sys.stdin.isatty() and sys.stdout.isatty():
             _at_terminal(console, processes[0].pid, output)
             return 0

@@ -9,6 +9,7 @@ import click
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.per_process import each
+from rbtrace_py.cli.common.waiting import waiting_for
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.json.results import dumps
 from rbtrace_py.report.terminal.attach import detached_document, detached_lines
@@ -40,7 +41,8 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """
 
     def one(process: Process) -> None:
-        found = attach.detach(process, options.yes, options.time_limit)
+        with waiting_for([process.pid]):
+            found = attach.detach(process, options.yes, options.time_limit)
         with opened(None) as output:
             if options.as_json:
                 output.lines([dumps(detached_document(found))])

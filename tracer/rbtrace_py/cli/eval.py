@@ -12,6 +12,7 @@ from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import Output, opened
 from rbtrace_py.cli.common.per_process import check_words, leaves_out, with_agent
 from rbtrace_py.cli.common.streamed_output import StreamedOutput
+from rbtrace_py.cli.common.waiting import waiting_for
 from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.process_state import Evaluated, Raised
@@ -125,7 +126,9 @@ def _conversation(
         out = StreamedOutput(output)
         err = StreamedOutput(Output(sys.stderr, "standard error"))
         try:
-            found = commands.evaluate(process, code, out, err, name, seconds)
+            with waiting_for([process.pid]) as waiting:
+                first, second = (waiting.before(one, ends=True) for one in (out, err))
+                found = commands.evaluate(process, code, first, second, name, seconds)
         finally:
             out.end()
             err.end()
@@ -139,11 +142,12 @@ def _conversation(
 
 
 def _document(process: Process, code: str, name: str | None, seconds: float) -> bool:
-    hint = "Without --json, output of any length is printed"
+    hint = "Leave out --json: then output of any length is printed"
     out, err = commands.CollectedOutput(hint), commands.CollectedOutput(hint)
     found: Evaluated | Raised | RbtraceError
     try:
-        found = commands.evaluate(process, code, out, err, name, seconds)
+        with waiting_for([process.pid]):
+            found = commands.evaluate(process, code, out, err, name, seconds)
     except RbtraceError as error:
         found = error
     with opened(None) as output:

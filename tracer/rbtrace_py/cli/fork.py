@@ -10,6 +10,7 @@ import click
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import Output, opened
 from rbtrace_py.cli.common.per_process import each
+from rbtrace_py.cli.common.waiting import waiting_for
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.json.results import dumps
 from rbtrace_py.report.terminal.inside import fork_document, fork_lines
@@ -43,7 +44,8 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """
 
     def one(process: Process) -> None:
-        copy = commands.fork(process)
+        with waiting_for([process.pid]):
+            copy = commands.fork(process)
         with opened(None) as output:
             if options.as_json:
                 output.lines([dumps(fork_document(process.pid, copy))])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,8 +11,9 @@ import click
 
 from rbtrace_py.cli.common.atomic_file import Write, atomic_file
 from rbtrace_py.cli.common.options import AttachOption, YesOption
-from rbtrace_py.cli.common.output import Output, Ticker
+from rbtrace_py.cli.common.output import Output
 from rbtrace_py.cli.common.per_process import check_words, leaves_out, with_agent
+from rbtrace_py.cli.common.waiting import Waiting
 from rbtrace_py.cli.common.writable import WritableFile, check_writable
 from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
@@ -25,8 +24,6 @@ from rbtrace_py.session.targets.targets import Targets
 
 Dump = Callable[[Process, Write], int]
 """Writes the dump of a process; how many bytes."""
-
-_TOLD_SECONDS = 0.5
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -84,7 +81,8 @@ def _numbered(name: str, pid: int) -> str:
 def _dump(process: Process, path: str, what: str, dump: Dump) -> None:
     with atomic_file(path) as write:
         doing = f"{what} of pid {process.pid}"
-        with _Progress(doing, write) as progress:
+        progress = _Progress(doing, write)
+        with progress:
             size = dump(process, progress)
     if path != "-":
         shown = escape(path, Style.for_stream(sys.stderr))
@@ -94,37 +92,20 @@ def _dump(process: Process, path: str, what: str, dump: Dump) -> None:
         )  # fmt: skip
 
 
-class _Progress:
+class _Progress(Waiting):
     """Passes data on, and says on a terminal how much there was.
 
-    A thread says so: the process may collect garbage for long before any data comes.
+    The process may collect garbage for long before any data comes.
     """
 
     def __init__(self, what: str, write: Write) -> None:
-        self._what = what
+        super().__init__(what, "stops without leaving a file", quiet=0.0)
         self._write = write
         self._size = 0
-        self._begin = time.monotonic()
-        self._ticker = Ticker(self._what, "stops without leaving a file")
-        self._is_done = threading.Event()
-        self._thread = threading.Thread(target=self._tell, daemon=True)
-
-    def __enter__(self) -> _Progress:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_done.set()
-        self._thread.join()
-        self._ticker.end()
 
     def __call__(self, data: bytes) -> None:
         self._write(data)
         self._size += len(data)
 
-    def _tell(self) -> None:
-        while True:
-            what = f"{self._what}: {self._size >> 20} MiB"
-            self._ticker.say(what, time.monotonic() - self._begin)
-            if self._is_done.wait(_TOLD_SECONDS):
-                return
+    def what(self) -> str:
+        return f"{super().what()}: {self._size >> 20} MiB"

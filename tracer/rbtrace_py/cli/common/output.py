@@ -161,10 +161,10 @@ class Ticker:
         self._quiet = quiet
         self._shown = False
         self._last: float | None = None
-        self._on = can_move(sys.stderr)
+        self.is_on = can_move(sys.stderr)
 
     def __call__(self, seconds: float) -> None:
-        if not self._on or seconds < self._quiet:
+        if not self.is_on or seconds < self._quiet:
             return
         now = time.monotonic()
         if self._last is not None and now - self._last < _SECONDS_BETWEEN:
@@ -184,7 +184,7 @@ class Ticker:
     def mute(self) -> None:
         """Say nothing from now on."""
         self.clear()
-        self._on = False
+        self.is_on = False
 
     def clear(self) -> None:
         if self._shown:
@@ -197,11 +197,11 @@ class Ticker:
             sys.stderr.flush()
         except OSError:
             # The terminal hung up; the result may still go to a file.
-            self._on = False
+            self.is_on = False
 
     def end(self) -> None:
         """Clear the line for what comes last, of a ^C that was typed there too."""
-        self._shown = self._on
+        self._shown = self.is_on
         self.clear()
 
 
@@ -236,7 +236,11 @@ def subject(session: ProbingSession) -> str:
 
 def where(targets: Targets) -> str:
     """``pid 123``, or how many."""
-    pids = targets.pids
+    return processes_text(targets.pids)
+
+
+def processes_text(pids: Sequence[int]) -> str:
+    """``pid 123``, or how many."""
     return f"pid {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes"
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from rbtrace_py.cli.common.options import AttachOption, OutputOptions, say
 from rbtrace_py.cli.common.output import opened
+from rbtrace_py.cli.common.waiting import waiting_for
 from rbtrace_py.cli.main import show_error
 from rbtrace_py.errors import NoSuchTarget, NotRuby, RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
@@ -41,7 +42,10 @@ def with_agent(targets: Targets, attaches: bool) -> list[Process]:
 
     Of children those are left out that cannot have it.
     """
-    return attach_all(targets, say) if attaches else processes(targets)
+    if not attaches:
+        return processes(targets)
+    with waiting_for(targets.pids) as waiting:
+        return attach_all(targets, waiting.before(say))
 
 
 def leaves_out(targets: Targets, process: Process, error: RbtraceError) -> bool:
@@ -61,7 +65,8 @@ def show(
 ) -> None:
     """Ask each target, and print what all answered, as ``--json`` and ``-o`` say."""
     found = with_agent(targets, options.attaches)
-    answers = ask_each(targets, found, ask, say)
+    with waiting_for([process.pid for process in found]) as waiting:
+        answers = ask_each(targets, found, ask, waiting.before(say))
     with opened(options.output) as out:
         for number, (process, answer) in enumerate(answers):
             if options.as_json:

@@ -22,6 +22,8 @@ class WritableFile(click.Path):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Any:
+        if not os.fsdecode(value):
+            raise UsageError("the name of the file is empty", "Name a file")
         path = super().convert(value, param, ctx)
         check_writable(os.fsdecode(path))
         return path

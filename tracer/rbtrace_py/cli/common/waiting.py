@@ -1,0 +1,76 @@
+"""A line on a terminal while a process takes its time to answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from rbtrace_py.cli.common.output import Ticker, processes_text
+
+_BETWEEN_SECONDS = 0.5
+QUIET_SECONDS = 1.0
+
+Argument = TypeVar("Argument")
+
+
+class Waiting:
+    """While entered, a thread says what goes on; see ``Ticker``.
+
+    The work itself waits in a system call, and has no turn to say anything.
+    """
+
+    def __init__(
+        self, what: str, ending: str = "stops", quiet: float = QUIET_SECONDS
+    ) -> None:
+        self._what = what
+        self._ticker = Ticker(what, ending, quiet)
+        self._lock = threading.Lock()
+        self._is_done = threading.Event()
+        self._thread = threading.Thread(target=self._tell, daemon=True)
+
+    def __enter__(self) -> Waiting:
+        self._begin = time.monotonic()
+        if self._ticker.is_on:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._is_done.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if exception[0] is None:
+            self._ticker.clear()
+        else:
+            self._ticker.end()  # with the ^C that may have been typed there
+
+    def what(self) -> str:
+        """What goes on now."""
+        return self._what
+
+    def before(
+        self, write: Callable[[Argument], None], *, ends: bool = False
+    ) -> Callable[[Argument], None]:
+        """``write``, with the line cleared before it; ends: for good."""
+
+        def clearing(argument: Argument) -> None:
+            with self._lock:
+                if ends:
+                    self._ticker.mute()
+                self._ticker.clear()
+                write(argument)
+
+        return clearing
+
+    def _tell(self) -> None:
+        while True:
+            with self._lock:
+                self._ticker.say(self.what(), time.monotonic() - self._begin)
+            if self._is_done.wait(_BETWEEN_SECONDS):
+                return
+
+
+def waiting_for(pids: Sequence[int]) -> Waiting:
+    """Return it for questions to the agents of processes, which may be busy."""
+    return Waiting(f"waiting for {processes_text(pids)}")
