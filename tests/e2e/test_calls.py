@@ -483,7 +483,7 @@ def test_a_method_that_is_never_called(target: Target) -> None:
     _, err, code = run(*words, "--slow", "10ms")
     assert "no selected method was called for that long;" in err
     out, err, code = run("trace", target.pid, "method")
-    assert "`rbtrace-py calls PID` shows every call of a method" in err
+    assert "Show every call of a method with `rbtrace-py calls PID`" in err
     assert (out, code) == ("", 2)
 
 

@@ -285,7 +285,7 @@ def test_a_hundred_threads(root: None) -> None:
         ([], 2, "missing target"),
         (["--", "ruby", "-e", "1"], 2, "not on a command"),
         (["/nowhere/core"], 1, "No such file"),
-        (["abc"], 1, "Give the PID of a process, or the path of a core file."),
+        (["abc"], 1, "Give the PID of a process, or the path of a core file"),
         (["/etc/passwd"], 1, "not an ELF file"),
         (["/bin/sh"], 1, "not a core file"),
         (["/etc/passwd", "--pause"], 2, "do not apply to core files"),

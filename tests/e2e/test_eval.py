@@ -227,7 +227,7 @@ def test_a_time_limit(target: Target) -> None:
     out, err, code = run(*words)
     assert out.splitlines() == ["1"]
     assert "the time limit of 0.3 s passed" in err
-    assert "Set another limit with --timeout." in err
+    assert "Set another limit with --timeout" in err
     assert code == 1
     assert target.step("on") == "done on"
 
@@ -257,7 +257,7 @@ def test_json_where_the_time_was_over(target: Target) -> None:
     message = f"process {target.pid}: the time limit of 0.3 s passed"
     error = {"class": None, "message": message, "backtrace": []}
     assert (document["error"], document["stdout"]) == (error, "1\n")
-    hint = "Set another limit with --timeout."
+    hint = "Set another limit with --timeout"
     assert (err, code) == (f"rbtrace-py: {message}\n  {hint}\n", 1)
 
 
@@ -278,7 +278,7 @@ def test_a_process_that_is_stopped(target: Target) -> None:
     os.kill(target.pid, signal.SIGSTOP)
     _, err, code = run("eval", target.pid, "1")
     os.kill(target.pid, signal.SIGCONT)
-    assert "It is stopped; continue it: kill -CONT" in err
+    assert "Continue it, as it is stopped: kill -CONT" in err
     assert code == 1
 
 

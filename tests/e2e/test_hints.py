@@ -51,7 +51,7 @@ def test_the_gem_without_probes(root):
     try:
         _, rest, code = hint_of("trace", target.pid, "checkout")
         assert code == 4
-        assert "(ruby) has loaded the gem, but has not defined a probe yet" in rest
+        assert "(ruby) has loaded the gem, but has not defined one yet" in rest
         assert "--wait" in rest
     finally:
         target.close()
@@ -61,7 +61,7 @@ def test_with_probes_the_nearest_is_enough(start, root):
     target = start("late.rb")
     first, rest, code = hint_of("count", target.pid, "frist")
     assert (first, code) == ("rbtrace-py: no probe matches frist", 4)
-    assert rest.startswith("did you mean late:first")
+    assert rest.startswith("Did you mean late:first")
     assert str(target.pid) not in rest
 
 

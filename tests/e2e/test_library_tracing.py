@@ -346,7 +346,7 @@ def test_errors_before_anything_is_done(till: Target) -> None:
         rbtrace_py.latency([], "checkout", seconds=1)
     with pytest.raises(rbtrace_py.NoSuchProbe, match="no probe matches chekout") as no:
         rbtrace_py.latency(till.pid, "chekout", seconds=1)
-    assert no.value.hint.startswith("did you mean shop:checkout")
+    assert no.value.hint.startswith("Did you mean shop:checkout")
     with pytest.raises(TypeError, match="bye"):
         rbtrace_py.latency(till.pid, "checkout", seconds=1, bye="sku")  # type: ignore
     with pytest.raises(rbtrace_py.RbtraceError, match="no argument prize"):

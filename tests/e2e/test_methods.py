@@ -242,8 +242,8 @@ def test_what_only_rubys_own_probes_know(target: Target) -> None:
         _, err, code = run("count", target.pid, word, "--by", by)
         assert (code, f"{word} cannot be grouped by {by}" in err) == (2, True), err
         said = " ".join(err.split())
-        assert "--by takes class or pid here" in said
-        assert "--via probes asks Ruby's own probes instead, by file, line or" in said
+        assert "Group by class or pid;" in said
+        assert "ask Ruby's own probes with --via probes, by file, line or" in said
 
 
 @pytest.mark.parametrize(

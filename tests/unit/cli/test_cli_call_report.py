@@ -79,7 +79,7 @@ def test_a_thread_that_is_not_there(
     assert ended.value.code == 4
     err = capsys.readouterr().err
     assert err.startswith("rbtrace-py: there is no ")
-    assert err.endswith(f"\n  It has {has}\n")
+    assert err.endswith(f"\n  Use one of {has}\n")
     assert not Path(f"{path}.out").exists()
 
 

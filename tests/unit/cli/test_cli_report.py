@@ -95,7 +95,7 @@ def test_a_thread_that_is_not_there(
     assert (done.returncode, done.stdout) == (4, "")
     assert done.stderr.splitlines() == [
         f"rbtrace-py: there is no {said} in one.rbrec",
-        f"  It has {has}",
+        f"  Use one of {has}",
     ]
     assert output.read_text() == "before"
     both = report("--diff", "one.rbrec", "two.rbrec", *words.split(), folder=folder)
@@ -108,7 +108,7 @@ def test_of_many_threads_ten_are_told() -> None:
     found = Filters("zz").missing("a", threads)
     assert found is not None
     names = [rf"{number:02}\x1b[31m\xff" for number in range(10)]
-    assert found.hint == f"It has {', '.join(names)}, and 2 more"
+    assert found.hint == f"Use one of {', '.join(names)}, and 2 more"
     assert Filters("11").missing("a", threads) is None
     assert Filters("zz").missing("a", []) is None
 

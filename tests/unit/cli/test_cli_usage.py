@@ -74,7 +74,7 @@ def test_not_a_pid(command: str, word: str, say: Callable) -> None:
     assert said.code == 2
     assert said.err.splitlines() == [
         f"rbtrace-py: {word!r} is not a pid",
-        "  A target is PID, PID,PID…, --ps REGEX, or -- COMMAND…",
+        "  Give PID, PID,PID…, --ps REGEX, or -- COMMAND…",
     ]
 
 

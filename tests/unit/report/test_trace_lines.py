@@ -164,7 +164,7 @@ def test_hostile_comm_is_escaped() -> None:
         (
             "{size}",
             "no field 'size' for the template",
-            "there are time, pid, tid, comm, probe, provider, arguments, "
+            "Use one of time, pid, tid, comm, probe, provider, arguments, "
             "id, ok, ratio, sku, status",
         ),
         ("{id.real}", "no field 'id.real' for the template", None),
@@ -173,7 +173,7 @@ def test_hostile_comm_is_escaped() -> None:
         (
             "{id",
             "a single '{' in the template",
-            "{{ stands for '{'; names are written {name}",
+            "Write {{ for '{', and names as {name}",
         ),
         ("id}", "a single '}' in the template", None),
     ],

@@ -288,7 +288,7 @@ def test_an_unknown_version_names_the_nearest(version: str, near: str) -> None:
     with pytest.raises(UnknownRuby) as caught:
         table_for(version)
     assert str(caught.value) == (f"unsupported version: Ruby {version}")
-    assert f"--ruby-version {near} " in caught.value.hint
+    assert f"--ruby-version {near};" in caught.value.hint
 
 
 @pytest.mark.parametrize("version", ["", "3", "trunk", "3.x", "9" * 400, "3.1000.0"])

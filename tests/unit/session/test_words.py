@@ -35,17 +35,17 @@ def test_a_bare_name_is_not_the_agents_own(word: str, found: list[str]) -> None:
 @pytest.mark.parametrize(
     ("command", "word", "hint"),
     [
-        ("latency", "methods", "did you mean method, ruby:method__entry?"),
-        ("count", "metod", "did you mean method?"),
-        ("count", "objects", "did you mean object?"),
-        ("count", "gcs", "did you mean gc?"),
-        ("trace", "rise", "did you mean raise, ruby:raise?"),
-        ("trace", "metods", "`rbtrace-py calls PID` shows every call of a method"),
-        ("values", "gc", "`rbtrace-py latency PID gc` times collections"),
-        ("values", "method_entry", "did you mean ruby:method__entry?"),
-        ("count", "frais", "did you mean raise, ruby:raise?"),
-        ("count", "frist", "did you mean ruby:raise?"),
-        ("count", "shop", "`rbtrace-py probes PID` lists all probes"),
+        ("latency", "methods", "Did you mean method, ruby:method__entry?"),
+        ("count", "metod", "Did you mean method?"),
+        ("count", "objects", "Did you mean object?"),
+        ("count", "gcs", "Did you mean gc?"),
+        ("trace", "rise", "Did you mean raise, ruby:raise?"),
+        ("trace", "metods", "Show every call of a method with `rbtrace-py calls PID`"),
+        ("values", "gc", "Time collections with `rbtrace-py latency PID gc`"),
+        ("values", "method_entry", "Did you mean ruby:method__entry?"),
+        ("count", "frais", "Did you mean raise, ruby:raise?"),
+        ("count", "frist", "Did you mean ruby:raise?"),
+        ("count", "shop", "List all probes with `rbtrace-py probes PID`"),
     ],
 )
 def test_what_may_have_been_meant(command: str, word: str, hint: str) -> None:
@@ -53,5 +53,5 @@ def test_what_may_have_been_meant(command: str, word: str, hint: str) -> None:
 
 
 def test_nothing_to_be_meant() -> None:
-    hint = "the process has no USDT probes"
+    hint = "See `rbtrace-py doctor PID`: the process has no USDT probes"
     assert unknown_probe("shop", PROBES[:2]).hint == hint

@@ -62,11 +62,11 @@ class AgentError(RbtraceError):
         elif self.code == "untested":
             hint = (
                 "Set RBTRACE_UNTESTED_RUBY=1 to arm it anyway: it disarms itself"
-                " if what it reads contradicts Ruby."
+                " if what it reads contradicts Ruby"
             )
         elif self.code == "system" and reply.get("errno") == errno.EFBIG:
             hint = (
-                "The process's file size limit (RLIMIT_FSIZE, ulimit -f) applies"
+                "Raise its file size limit (RLIMIT_FSIZE, ulimit -f), which applies"
                 f" to the agent's memory: prlimit --pid {pid} --fsize=unlimited"
             )
         super().__init__(f"process {pid}: {safe_text(message, _MESSAGE_LIMIT)}", hint)
@@ -187,8 +187,7 @@ class Agent(Closing):
                 raise gone(self._process.pid) from None
             raise NotPermitted(
                 f"the agent in process {self._process.pid} hung up",
-                "It answers only its own user and root, as seen from its user"
-                " namespace",
+                "Run as its own user or as root, in its user namespace",
             ) from None
 
     def _call(
@@ -325,9 +324,9 @@ class Agent(Closing):
         if not process.alive():
             return gone(process.pid)
         if _is_stopped(process):
-            hint = f"It is stopped; continue it: kill -CONT {process.pid}"
+            hint = f"Continue it, as it is stopped: kill -CONT {process.pid}"
         else:
-            hint = "It may be in a C function that holds the GVL; try again"
+            hint = "Try again: it may be in a C function that holds the GVL"
         return BrokenAgent(f"the agent in process {process.pid} does not answer", hint)
 
     def ended(self) -> RbtraceError:

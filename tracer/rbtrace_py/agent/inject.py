@@ -107,7 +107,7 @@ def _until(
     wait = _FIRST_WAIT
     failure: RbtraceError = NotAcknowledged(
         f"process {process.pid} did not run the code in time",
-        "A long call may hold the GVL: see `rbtrace-py dump`; raise --timeout",
+        "Raise --timeout; `rbtrace-py dump` shows which call may hold the GVL",
     )
     while True:
         try:

@@ -205,7 +205,7 @@ class Said:
                 raise NotAcknowledged(
                     f"process {self._process.pid} started to load the agent, but"
                     " did not finish in time",
-                    "Busy threads hold the GVL for 0.1 s at a time: raise --timeout",
+                    "Raise --timeout: busy threads hold the GVL for 0.1 s at a time",
                 )
             _pause(self._process, self._program, _SHORTEST_POLL)
         line = safe_text((found.splitlines() or [b""])[0])

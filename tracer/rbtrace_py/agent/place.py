@@ -90,7 +90,7 @@ def runs_no_ruby(process: Process) -> NoSuchTarget | None:
         return gone(process.pid)
     return NoAgent(
         f"process {process.pid} ({process.comm}) does not run Ruby",
-        "Only CRuby (MRI) is supported, not JRuby or TruffleRuby",
+        "Name a process of CRuby (MRI), not of JRuby or TruffleRuby",
     )
 
 

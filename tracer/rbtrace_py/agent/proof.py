@@ -80,12 +80,12 @@ def denied(process: Process, has_proved: bool) -> NotPermitted:
     if has_proved:
         return NotPermitted(
             f"another process relays messages to the agent in {process.pid}",
-            "It runs as the same user; find it, and remove its socket",
+            "Find it, as it runs as the same user, and remove its socket",
         )
     reason = explain_denied(process.pid)
     return NotPermitted(
         f"the agent only answers users who may read its process's memory: {reason}",
-        f"{reason.hint}; or the program's owner starts it with"
+        f"{reason.hint}; or have its owner start the program with"
         " TRACEPOINT_AGENT=observe, trace or eval",
         root_helps=reason.root_helps,
     )

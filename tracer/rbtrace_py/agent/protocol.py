@@ -134,7 +134,7 @@ def pack_request(number: int, arguments: Map) -> bytes:
     if len(body) > MAX_REQUEST:
         raise UsageError(
             f"a request of {len(body)} bytes is too long for the agent",
-            f"The limit is {MAX_REQUEST} bytes; let the process load a file",
+            f"Have the process load a file: the limit is {MAX_REQUEST} bytes",
         )
     if len(body) <= MAX_PAYLOAD:
         return _frame(FrameType.REQUEST, 0, number, body)

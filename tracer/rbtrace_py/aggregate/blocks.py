@@ -56,7 +56,7 @@ def check_file_header(data: bytes, name: str) -> None:
     """BadRecording if ``data``, the beginning of a file, is not ours to read."""
     if len(data) < _FILE_HEADER.size or not data.startswith(MAGIC):
         raise BadRecording(
-            f"{name} is not a recording", "rbtrace-py record makes recordings"
+            f"{name} is not a recording", "Make one with `rbtrace-py record`"
         )
     _, major, minor, _ = _FILE_HEADER.unpack_from(data)
     if major != MAJOR:

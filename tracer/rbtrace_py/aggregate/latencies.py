@@ -37,8 +37,8 @@ def read_latencies(path: str) -> dict[str, Histogram]:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadRecording(
                 f"{path} is neither a recording nor a latency result",
-                "rbtrace-py record makes recordings; latency --json or --hlog"
-                " makes results",
+                "Give a file of `rbtrace-py record`, or of `latency` with --json or"
+                " --hlog",
             ) from error
     return found
 

@@ -106,7 +106,7 @@ def _cores(options: _Options) -> list[Dump]:
         if not os.path.exists(word):
             raise RbtraceError(
                 f"cannot read {word}: No such file or directory",
-                "Give the PID of a process, or the path of a core file.",
+                "Give the PID of a process, or the path of a core file",
             )
     settings = CoreOptions(
         exe=options.exe,

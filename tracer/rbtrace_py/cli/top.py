@@ -59,7 +59,7 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     if words:
         raise UsageError(
             f"too many arguments: {words[0]!r}",
-            "top only takes options after the target",
+            "Give only options after the target",
         )
     interval = options.interval or _INTERVAL_SECONDS
     options = replace(s.settled(options), interval=interval)

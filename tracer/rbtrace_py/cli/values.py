@@ -41,7 +41,7 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     if len(words) < 2:
         raise UsageError(
             "missing arguments: a probe and the name of one of its arguments",
-            "`rbtrace-py probes PID` lists both",
+            "List both with `rbtrace-py probes PID`",
         )
     session = ValuesOf(targets, words[:-1], words[-1], options.probe_options)
     report = partial(values_report, scale=options.scale)

@@ -76,7 +76,7 @@ def attach(
     """
     modes = [one.value for one in SamplingMode]
     if mode not in modes:
-        raise UsageError(f"no mode {mode!r}", f"there are {', '.join(modes)}")
+        raise UsageError(f"no mode {mode!r}", f"Use one of {', '.join(modes)}")
     options = SamplingOptions(rate, SamplingMode(mode), idle, pause, ruby_version)
     return Sampler(Targets.from_pids(pid_list(pids), subprocesses), options)
 

@@ -149,7 +149,8 @@ class ProcessMemory:
             return explain_denied(self.pid, "the memory")
         if code == errno.ENOSYS:
             return NotPermitted(
-                "process_vm_readv is not there", "a sandbox or the kernel forbids it"
+                "process_vm_readv is not there",
+                "Run outside the sandbox that forbids it, or on another kernel",
             )
         places = ", ".join(f"{size} bytes at {at:#x}" for at, size in ranges[:4])
         return UnreadableMemory(f"process {self.pid}: cannot read {places}")

@@ -313,7 +313,7 @@ def gone(pid: int) -> NoSuchTarget:
 
 def _open_directory(pid: int) -> int:
     missing = NoSuchTarget(
-        f"there is no process {pid}", "`ps -e` lists the processes of this machine"
+        f"there is no process {pid}", "List the processes of this machine with `ps -e`"
     )
     if not 0 < pid < 1 << 31:
         raise missing

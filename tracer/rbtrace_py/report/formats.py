@@ -125,5 +125,5 @@ FORMATS = {
 def format_named(name: str) -> Format:
     """UsageError if there is none."""
     if name not in FORMATS:
-        raise UsageError(f"no format {name!r}", f"there are {', '.join(FORMATS)}")
+        raise UsageError(f"no format {name!r}", f"Use one of {', '.join(FORMATS)}")
     return FORMATS[name]

@@ -135,7 +135,7 @@ def find_ruby(process: Process) -> Ruby:
         raise gone(process.pid)
     raise NotRuby(
         f"process {process.pid} ({process.comm}) does not run Ruby",
-        "Only CRuby (MRI) is supported, not JRuby or TruffleRuby",
+        "Name a process of CRuby (MRI), not of JRuby or TruffleRuby",
     )
 
 

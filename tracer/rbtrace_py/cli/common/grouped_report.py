@@ -114,5 +114,5 @@ def _hlog(
 def need_words(words: tuple[str, ...], what: str) -> None:
     if not words:
         raise UsageError(
-            f"missing argument: {what}", "`rbtrace-py probes PID` lists probes"
+            f"missing argument: {what}", "List the probes with `rbtrace-py probes PID`"
         )

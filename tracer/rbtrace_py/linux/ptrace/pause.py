@@ -145,7 +145,7 @@ class _Tracer(threading.Thread):
             self._wait_for(seized)
         raise RbtraceError(
             f"process {self._process.pid} could not be paused within {self._limit:g} s",
-            "It keeps creating threads, or is about to exit",
+            "Try again: it keeps creating threads, or is about to exit",
         )
 
     def _seize(self, tid: int) -> bool:
@@ -175,7 +175,7 @@ class _Tracer(threading.Thread):
                 raise RbtraceError(
                     f"thread {waiting[0]} of process {self._process.pid} did not stop"
                     f" within {self._limit:g} s",
-                    "It may be deep in the kernel; try again, or without --pause",
+                    "Try again, or without --pause: it may be deep in the kernel",
                 )
             time.sleep(pause)
             pause = min(2 * pause, 0.001)
@@ -256,7 +256,7 @@ def seize_refused(process: Process, tid: int) -> RbtraceError:
         name += f" ({safe_text(found['Name'].encode())})"
     return NotPermitted(
         f"process {process.pid} is traced by {name}",
-        "A process can have only one tracer: end that one first",
+        "End that tracer first: a process can have only one",
     )
 
 

@@ -126,14 +126,14 @@ def _piece(match: re.Match[str], known: set[str]) -> tuple[bool, str]:
     if text in ("{", "}"):
         raise UsageError(
             f"a single {text!r} in the template",
-            f"{text * 2} stands for {text!r}; names are written {{name}}",
+            f"Write {text * 2} for {text!r}, and names as {{name}}",
         )
     if name is None:
         return False, text
     if name not in known and name not in FIELDS:
         names = ", ".join(escape(each, PLAIN) for each in (*FIELDS, *sorted(known)))
         raise UsageError(
-            f"no field {escape(name, PLAIN)!r} for the template", f"there are {names}"
+            f"no field {escape(name, PLAIN)!r} for the template", f"Use one of {names}"
         )
     return True, name
 

@@ -63,8 +63,8 @@ def _unknown(version: str, minor: tuple[int, int]) -> UnknownRuby:
     near = "{}.{}".format(*nearest(minor))
     return UnknownRuby(
         f"unsupported version: Ruby {version}",
-        f"The nearest is {near}: --ruby-version {near} uses its layout, which is"
-        " right only if the structures did not change",
+        f"Use the nearest layout with --ruby-version {near}; it is right only if the"
+        " structures did not change",
     )
 
 

@@ -224,7 +224,7 @@ def _limited(process: Process, seconds: float) -> Iterator[None]:
             raise
         message = f"the time limit of {seconds:g} s passed"
         named = AgentError(process.pid, {**error.reply, "message": message})
-        named.hint = "Set another limit with --timeout."
+        named.hint = "Set another limit with --timeout"
         raise named from error
 
 

@@ -107,7 +107,7 @@ def _the_agent(via: str, selecting: str) -> str:
         raise UsageError(
             f"{selecting} needs the agent's hook; Ruby's built-in probes do not"
             " support it",
-            'For probes use --filter: --filter \'class == "Job" and method == "run"\'',
+            'Filter probes with --filter \'class == "Job" and method == "run"\'',
         )
     return "agent"
 
@@ -141,7 +141,7 @@ def _check_grouping(command: str, names: Sequence[str], by: str | None) -> None:
         theirs = [o.name for o in operands if o.name not in ("class", "method")]
         raise UsageError(
             f"{name} cannot be grouped by {by}",
-            f"--by takes {ours} here; --via probes asks Ruby's own probes instead,"
+            f"Group by {ours}; or ask Ruby's own probes with --via probes,"
             f" by {' or '.join(filter(None, (', '.join(theirs), 'tid')))} too",
         )
 
@@ -177,7 +177,7 @@ def _probes_alone(words: Sequence[str], via: str) -> EventSource:
     if via == "agent":
         raise UsageError(
             "the agent provides none of these events",
-            f"It provides {', '.join(KINDS)}; probes come from the kernel",
+            f"Use one of {', '.join(KINDS)}; probes come from the kernel",
         )
     return EventSource(False, tuple(words))
 

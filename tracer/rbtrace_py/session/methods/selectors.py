@@ -27,7 +27,9 @@ _NAME = (
 )
 _SELECTOR = re.compile(rf"(?:({_OWNER})([#.]))?({_NAME})?")
 _COMMENT = re.compile(r"(^|\s)#.*")
-_EXAMPLE = "as in 'String#gsub(self, @ivar, argument, self.attribute, __source__)'"
+_EXAMPLE = (
+    "Write it as in 'String#gsub(self, @ivar, argument, self.attribute, __source__)'"
+)
 _FORMS = (
     "Write sleep (any method of that name), String#gsub, Process.pid, Kernel#"
     " (all instance methods) or Dir. (all class methods)"
@@ -43,8 +45,8 @@ def parse_selector(text: str, shows_values: bool = True) -> Selector:
     if bracket and not shows_values:
         raise UsageError(
             f"{text!r} has expressions, which need single calls",
-            f"`rbtrace-py calls PID -m {shlex.quote(text)}` shows them; select"
-            f" only {word or 'the method'!r} here",
+            f"Select only {word or 'the method'!r} here;"
+            f" `rbtrace-py calls PID -m {shlex.quote(text)}` shows them",
         )
     selector = _methods(word, text)
     if not bracket:
@@ -67,7 +69,9 @@ def _methods(word: str, text: str) -> Selector:
     if not word or not found or len(word.encode()) > _MAX_BYTES:
         hint = _FORMS
         if re.fullmatch(_OWNER, word) and "::" in word:
-            hint = f"{word}# selects its instance methods, {word}. its class methods"
+            hint = (
+                f"Write {word}# for its instance methods, {word}. for its class methods"
+            )
         raise UsageError(f"{text!r} does not select a method", hint)
     owner, mark, name = found.groups()
     kind = {"#": "instance", ".": "singleton", None: None}[mark]
@@ -117,7 +121,7 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise UsageError(
             f"no set of methods named {path!r}, and no such file: {reason}",
-            f"Sets: {names}",
+            f"Use one of the sets: {names}",
         ) from error
     for number, line in enumerate(text.splitlines(), 1):
         word = _COMMENT.sub("", line).strip()

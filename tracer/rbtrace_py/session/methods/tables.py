@@ -109,7 +109,7 @@ class Methods(CountingSession):
         if by is not None and by not in BY:
             raise UsageError(
                 f"{', '.join(self.words)} cannot be grouped by {by}",
-                f"--by takes {', '.join(BY[:-1])} or {BY[-1]} here",
+                f"Group by {', '.join(BY[:-1])} or {BY[-1]}",
             )
         if self.command == "latency":
             timeless = [word for word in self.words if word in ("raise", "object")]

@@ -36,16 +36,15 @@ def without_gem(process: Process) -> str:
     except (RbtraceError, OSError):
         return ""
     if not any(map(is_ruby_binary, paths)):
-        return f"{who} is not Ruby: no Ruby interpreter is mapped"
+        return f"Name a Ruby process: {who} is not Ruby, as no interpreter is mapped"
     if not any(map(_is_extension, paths)):
         return (
-            f"{who} is Ruby, but has not loaded the gem: add tracepoint-usdt to"
-            ' its Gemfile, define a probe (`require "tracepoint"`), and restart'
-            " it"
+            "Add tracepoint-usdt to its Gemfile, define a probe (`require"
+            f' "tracepoint"`) and restart it: {who} is Ruby, but has not loaded the gem'
         )
     return (
-        f"{who} has loaded the gem, but has not defined a probe yet: see"
-        " `Tracepoint.define`; --wait waits for one"
+        "Define a probe (see `Tracepoint.define`), or wait for one with --wait:"
+        f" {who} has loaded the gem, but has not defined one yet"
     )
 
 

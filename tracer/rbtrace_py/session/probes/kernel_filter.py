@@ -57,7 +57,7 @@ class KernelFilter:
         if compile_filter(parse_filter(self._text, operands)) != self._compiled:
             raise UsageError(
                 f"the filter has another meaning on {probe.full_name}",
-                f"it is {probe.signature}",
+                f"Name fewer probes; this one is {probe.signature}",
             )
 
     def slots(self, probe: Probe) -> tuple[SlotPlan, ...]:

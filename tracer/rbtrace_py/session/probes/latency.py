@@ -61,7 +61,7 @@ class Latency(Grouped):
                     raise self._no_span(select.pick(word, probes)[0])
                 raise UsageError(
                     f"{word} matches probes, but no span",
-                    "`rbtrace-py probes PID` shows the spans; for other probes,"
+                    "List the spans with `rbtrace-py probes PID`; for other probes,"
                     " name a pair: BEGIN..END",
                 )
 
@@ -75,8 +75,8 @@ class Latency(Grouped):
         error = select.unknown_probe(name, probes)
         if word.removeprefix(":") in select.BUILT_IN_PAIRS:
             error.hint = (
-                f"{word} needs Ruby's built-in probes, but this Ruby was built"
-                " without them (like Debian's 3.3 and later); see `rbtrace-py"
+                f"Use a Ruby with built-in probes, which {word} needs: this one was"
+                " built without them (like Debian's 3.3 and later); see `rbtrace-py"
                 " doctor PID`"
             )
         return error

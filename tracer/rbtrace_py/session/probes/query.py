@@ -52,7 +52,9 @@ class ProbeQuery:
         self, words: Sequence[str], options: ProbeOptions | None = None
     ) -> None:
         if not words:
-            raise UsageError("no probe given", "See `rbtrace-py probes PID`")
+            raise UsageError(
+                "no probe given", "List the probes with `rbtrace-py probes PID`"
+            )
         self.options = options or ProbeOptions()
         self.words = tuple(dict.fromkeys(words))
         self.filter = KernelFilter(self.options.filter)
@@ -109,10 +111,11 @@ def _no_operand(word: str, lacking: Mapping[Probe, Sequence[str]]) -> NoOperand:
     if len(lacking) > 1 and everywhere and select.is_glob(word):
         return NoOperand(
             f"none of the {len(lacking)} probes {word} has an argument {everywhere[0]}",
-            "`rbtrace-py probes PID` shows their arguments",
+            "List their arguments with `rbtrace-py probes PID`",
         )
     return NoOperand(
-        f"{probe.full_name} has no argument {names[0]}", f"it is {probe.signature}"
+        f"{probe.full_name} has no argument {names[0]}",
+        f"Use its arguments: {probe.signature}",
     )
 
 

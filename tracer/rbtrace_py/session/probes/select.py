@@ -21,9 +21,9 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 """What a command takes besides probes."""
 
 INSTEAD: Mapping[str, str] = {
-    "method": "`rbtrace-py calls PID` shows every call of a method",
-    "object": "`rbtrace-py count PID object --by class` counts new objects",
-    "gc": "`rbtrace-py latency PID gc` times collections",
+    "method": "Show every call of a method with `rbtrace-py calls PID`",
+    "object": "Count new objects with `rbtrace-py count PID object --by class`",
+    "gc": "Time collections with `rbtrace-py latency PID gc`",
 }
 """What to do where such a word is no probe, and not for the command."""
 
@@ -126,11 +126,11 @@ def unknown_probe(word: str, probes: Sequence[Probe], command: str = "") -> NoSu
     if elsewhere and not ours:
         hint = INSTEAD[elsewhere[0]]
     elif near:
-        hint = f"did you mean {', '.join(near)}?"
+        hint = f"Did you mean {', '.join(near)}?"
     elif names:
-        hint = "`rbtrace-py probes PID` lists all probes"
+        hint = "List all probes with `rbtrace-py probes PID`"
     else:
-        hint = "the process has no USDT probes"
+        hint = "See `rbtrace-py doctor PID`: the process has no USDT probes"
     return NoSuchProbe(f"no probe matches {word}", hint, word)
 
 

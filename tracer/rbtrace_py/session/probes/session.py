@@ -32,7 +32,7 @@ from rbtrace_py.session.targets.notes import Notes, skipped
 from rbtrace_py.session.targets.targets import Targets
 
 _UNSEEN = (
-    "Probes appear once the program has loaded the gem and defined them;"
+    "Check that the program loads the gem and defines them;"
     " `rbtrace-py probes PID` lists them"
 )
 

@@ -64,7 +64,7 @@ class Trace(ProbeSession):
             raise UsageError(
                 f"the filter uses {len(self.filter.operands)} arguments, but trace"
                 f" has space for {MAX_SLOTS - self._echo}",
-                f"{self._echo} others are printed"
+                f"Use fewer in the filter: {self._echo} others are printed"
                 + (", the limit for one probe" if self.may_grow else ""),
             )
 

@@ -172,7 +172,8 @@ class CoreRuby(Closing):
                 return path
         raise UsageError(
             f"{exe} is not the program of this core file, or one of its libraries",
-            "it has mapped: " + ", ".join(map(safe_text, _likely(paths))),
+            "Give a file that it has mapped: "
+            + ", ".join(map(safe_text, _likely(paths))),
         )
 
     def _find_ruby(self) -> Ruby | None:
@@ -234,7 +235,7 @@ class CoreRuby(Closing):
             raise UnknownRuby(
                 f"{self._ruby.path} does not match the known layout of Ruby"
                 f" {self.layout.version}: in the core, {wrong.reason}",
-                "Try another --ruby-version",
+                "Use another --ruby-version",
             )
         self.notes += sources.notes
         return verdict.layout
@@ -296,11 +297,11 @@ class CoreRuby(Closing):
         try:
             value = read_word(self.core, address)
         except UnreadableMemory as error:
-            raise UnknownRuby(str(error), "Is the address right?") from error
+            raise UnknownRuby(str(error), "Check the address") from error
         if not is_pointer(value):
             raise UnknownRuby(
                 f"no pointer at {address:#x} in the core file ({value:#x})",
-                "Are the address and the version right?",
+                "Check the address and the version",
             )
         return value
 
@@ -321,7 +322,7 @@ class CoreRuby(Closing):
         if not threads:
             raise BadElf(
                 f"{core.path}: no Ruby thread found",
-                "Are the address and the version right?",
+                "Check the address and the version",
             )
         return Dump(
             pid=pid,

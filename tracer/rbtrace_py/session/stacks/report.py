@@ -88,7 +88,7 @@ class Filters:
         more = f", and {len(there) - _MOST_TOLD} more" if there[_MOST_TOLD:] else ""
         return NoSuchTarget(
             f"there is no {what} in {path}",
-            f"It has {', '.join(there[:_MOST_TOLD])}{more}",
+            f"Use one of {', '.join(there[:_MOST_TOLD])}{more}",
         )
 
 

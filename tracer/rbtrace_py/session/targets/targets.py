@@ -243,7 +243,7 @@ def parse_pids(text: str) -> list[int]:
     except ValueError:
         raise UsageError(
             f"{text!r} is not a pid",
-            "A target is PID, PID,PID…, --ps REGEX, or -- COMMAND…",
+            "Give PID, PID,PID…, --ps REGEX, or -- COMMAND…",
         ) from None
     for pid in pids:
         if not 0 < pid < 1 << 31:
