@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -79,6 +80,33 @@ def test_ctrl_c_while_it_waits_for_an_answer(start, terminal):
     seen.type("\x03")
     said, code = seen.finish()
     assert (screen(said), code) == (["rbtrace-py: interrupted", ""], 130)
+
+
+def test_progress_of_a_dump_gives_way_to_what_is_said(start, terminal, tmp_path):
+    target = start("agent.rb")
+    path = tmp_path / "heap.json"
+    said, code = terminal("heapdump", target.pid, path).finish()
+    first, second, *rest = screen(said)
+    assert first.startswith(f"rbtrace-py: a copy of process {target.pid} writes")
+    assert second.startswith("  ")
+    assert rest == [
+        f"rbtrace-py: {path}: the heap of process {target.pid},"
+        f" {path.stat().st_size:,} bytes",
+        "",
+    ]
+    assert code == 0
+
+
+def test_a_note_is_broken_between_words(terminal):
+    sleeping = subprocess.Popen(["sleep", "infinity"])
+    try:
+        said, code = terminal("probes", sleeping.pid, columns=40).finish()
+    finally:
+        sleeping.kill()
+        sleeping.wait()
+    assert code == 0
+    assert "is not Ruby, as no interpreter is mapped" in " ".join(said.split())
+    assert all(width(line) < 40 for line in screen(said)), said
 
 
 def test_measuring_is_shown(start, terminal):

@@ -41,6 +41,17 @@ def test_a_bare_name_is_not_the_agents_own(word: str, found: list[str]) -> None:
         ("count", "gcs", "Did you mean gc?"),
         ("trace", "rise", "Did you mean raise, ruby:raise?"),
         ("trace", "metods", "Show every call of a method with `rbtrace-py calls PID`"),
+        (
+            "latency",
+            "Shop::Till#pay",
+            "Select methods with -m: `rbtrace-py latency PID method -m"
+            " 'Shop::Till#pay'`",
+        ),
+        (
+            "trace",
+            "Shop.open",
+            "Show the calls of a method with `rbtrace-py calls PID -m Shop.open`",
+        ),
         ("values", "gc", "Time collections with `rbtrace-py latency PID gc`"),
         ("values", "method_entry", "Did you mean ruby:method__entry?"),
         ("count", "frais", "Did you mean raise, ruby:raise?"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import click
 
 from rbtrace_py.cli.common import options as o
-from rbtrace_py.cli.common.output import opened
+from rbtrace_py.cli.common.output import opened, say_note
 from rbtrace_py.cli.common.pid_completion import complete_pid_or_file
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.model.dump import Dump
@@ -151,5 +151,5 @@ def _dump_targets(
     if not found:
         raise missed[0] if missed else NoSuchTarget("the process has ended")
     for problem in missed:
-        click.echo(f"rbtrace-py: {problem}", err=True)
+        say_note(str(problem))
     return found

@@ -8,7 +8,12 @@ import click
 
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.atomic_file import Write
-from rbtrace_py.cli.common.dump_files import DumpFileOptions, file_option, write_dumps
+from rbtrace_py.cli.common.dump_files import (
+    DumpFileOptions,
+    Say,
+    file_option,
+    write_dumps,
+)
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.inside.copy_cost import check_room
@@ -47,11 +52,11 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> None
       rbtrace-py heapdump 1234 - | jq -c 'select(.type == "STRING")'
     """
 
-    def dump(process: Process, write: Write) -> int:
+    def dump(process: Process, write: Write, say: Say) -> int:
         collects, seconds = options.collect, options.time_limit
 
         def before() -> None:
-            check_room(process, collects, options.yes, o.say)
+            check_room(process, collects, options.yes, say)
 
         return commands.heapdump(process, write, collects, seconds, before)
 

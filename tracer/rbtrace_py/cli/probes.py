@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from rbtrace_py.cli.common import options as o
-from rbtrace_py.cli.common.output import opened
+from rbtrace_py.cli.common.output import opened, say_note
 from rbtrace_py.report.json.results import dumps, probes_document
 from rbtrace_py.report.terminal.probes import probe_lines
 from rbtrace_py.session.probes.hints import without_gem
@@ -36,6 +36,6 @@ def command(targets: Targets, words: tuple[str, ...], options: o.OutputOptions) 
             output.lines(probe_lines(listing.probes, output.style))
     if not listing.probes:
         for hint in filter(None, map(without_gem, targets.processes.values())):
-            click.echo(f"rbtrace-py: {hint}", err=True)
+            say_note(hint)
     for problem in listing.problems:
-        click.echo(f"rbtrace-py: {problem}", err=True)
+        say_note(problem)

@@ -19,6 +19,7 @@ from rbtrace_py.cli.common.call_report import (
     read_folded,
     show_calls,
 )
+from rbtrace_py.cli.common.output import say_note
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.stacks import ThreadState
 from rbtrace_py.report.file_formats import RECORDING, format_of_file
@@ -208,7 +209,7 @@ def _write(file: Any, lines: Any) -> None:
 
 def _say(notes: tuple[str, ...]) -> None:
     for note in notes:
-        click.echo(f"rbtrace-py: {note}", err=True)
+        say_note(note)
 
 
 def _stem(path: str) -> str:

@@ -6,7 +6,12 @@ import click
 
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.atomic_file import Write
-from rbtrace_py.cli.common.dump_files import DumpFileOptions, file_option, write_dumps
+from rbtrace_py.cli.common.dump_files import (
+    DumpFileOptions,
+    Say,
+    file_option,
+    write_dumps,
+)
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.inside.copy_cost import check_room
@@ -36,9 +41,9 @@ def command(targets: Targets, words: tuple[str, ...], options: DumpFileOptions) 
       rbtrace-py shapesdump 1234 - | jq -r .edge_name | sort | uniq -c
     """
 
-    def dump(process: Process, write: Write) -> int:
+    def dump(process: Process, write: Write, say: Say) -> int:
         def before() -> None:
-            check_room(process, False, options.yes, o.say)
+            check_room(process, False, options.yes, say)
 
         return commands.shapesdump(process, write, options.time_limit, before)
 

@@ -98,8 +98,8 @@ def _bpf_features(kernel: Kernel, capabilities: frozenset[str]) -> Iterator[Chec
     except RbtraceError as error:
         yield Check("BPF", CheckStatus.FAIL, str(error), error.hint)
         return
-    for name, works in features.items():
-        yield _feature(name, works)
+    for name, is_there in features.items():
+        yield _feature(name, is_there)
 
 
 _FEATURES = {
@@ -111,9 +111,9 @@ _FEATURES = {
 }
 
 
-def _feature(name: str, works: bool) -> Check:
-    if works:
-        return Check(name, CheckStatus.OK, "works")
+def _feature(name: str, is_there: bool) -> Check:
+    if is_there:
+        return Check(name, CheckStatus.OK, "available")
     status, advice = _FEATURES.get(
         name,
         (

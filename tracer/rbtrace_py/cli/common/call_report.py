@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-import click
-
 from rbtrace_py.aggregate.callfold import CallFold
 from rbtrace_py.aggregate.callrecording import MODE, CallsRecording
 from rbtrace_py.aggregate.calls import ReportedCall, Thread
@@ -17,6 +15,7 @@ from rbtrace_py.aggregate.recording import Recording, is_recording
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.aggregate.switches import CpuOfCalls, CpuTimes, Switch
 from rbtrace_py.cli.common import rendering as r
+from rbtrace_py.cli.common.output import say_note
 from rbtrace_py.errors import NoSuchTarget, UsageError
 from rbtrace_py.report.exchange.chrome import chrome_pieces
 from rbtrace_py.report.exchange.perfetto import perfetto_pieces
@@ -90,7 +89,7 @@ def show_calls(
     else:
         r.render(_folded(timeline, recording), options, stem, [path])
     for note in _notes(path, recording):
-        click.echo(f"rbtrace-py: {note}", err=True)
+        say_note(note)
 
 
 def read_folded(path: str, filters: Filters) -> Recorded:

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-import click
-
 from rbtrace_py.agent.arming import HookMismatch
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.profile import Profile
@@ -20,7 +18,7 @@ from rbtrace_py.cli.common import method_events as m
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.cli.common import sampling as s
-from rbtrace_py.cli.common.output import Ticker, attached, start
+from rbtrace_py.cli.common.output import Ticker, attached, say_note, start
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.errors import TOO_MUCH_LOST
 from rbtrace_py.report.style import Style
@@ -133,7 +131,7 @@ class _Folding:
         if not self._options.silent:
             self._say(counters)
             for note in notes:
-                click.echo(f"rbtrace-py: {note}", err=True)
+                say_note(note)
         for ended in session.ends():
             if isinstance(ended.problem, HookMismatch):
                 raise ended.problem
@@ -147,10 +145,10 @@ class _Folding:
         if is_said:
             counters = {**counters, "lost": 0}
         else:
-            click.echo(f"rbtrace-py: {amount(self._session.seen, 'calls')}", err=True)
+            say_note(amount(self._session.seen, "calls"))
         style = Style.for_stream(sys.stderr)
         for line in counter_lines(counters, style, says_none=not is_said):
-            click.echo(f"rbtrace-py: {line.strip()}", err=True)
+            say_note(line.strip())
 
 
 def _command(targets: Targets) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import click
 
 from rbtrace_py.cli.common.atomic_file import Write, atomic_file
-from rbtrace_py.cli.common.options import AttachOption, YesOption
+from rbtrace_py.cli.common.options import AttachOption, YesOption, say
 from rbtrace_py.cli.common.output import Output
 from rbtrace_py.cli.common.per_process import check_words, leaves_out, with_agent
 from rbtrace_py.cli.common.waiting import Waiting
@@ -22,8 +22,9 @@ from rbtrace_py.report.text import escape
 from rbtrace_py.report.units import format_count
 from rbtrace_py.session.targets.targets import Targets
 
-Dump = Callable[[Process, Write], int]
-"""Writes the dump of a process; how many bytes."""
+Say = Callable[[str], None]
+Dump = Callable[[Process, Write, Say], int]
+"""Writes the dump of a process, and says what there is to say; how many bytes."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -83,7 +84,7 @@ def _dump(process: Process, path: str, what: str, dump: Dump) -> None:
         doing = f"{what} of pid {process.pid}"
         progress = _Progress(doing, write)
         with progress:
-            size = dump(process, progress)
+            size = dump(process, progress, progress.before(say))
     if path != "-":
         shown = escape(path, Style.for_stream(sys.stderr))
         Output(sys.stderr, "standard error").lines(

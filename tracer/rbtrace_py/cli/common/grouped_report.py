@@ -8,8 +8,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 
-import click
-
 from rbtrace_py.aggregate.results import Result
 from rbtrace_py.cli.common.output import (
     Output,
@@ -18,6 +16,7 @@ from rbtrace_py.cli.common.output import (
     enter,
     is_pipe,
     opened,
+    say_note,
     subject,
     ticker_for,
 )
@@ -73,7 +72,7 @@ def answer(session: CountingSession, limits: Limits, rendering: Rendering) -> in
             finally:
                 _tell_losses(whole, rendering, output)
     if session.hint:
-        click.echo(f"rbtrace-py: {session.hint}", err=True)
+        say_note(session.hint)
     return TOO_MUCH_LOST if whole.lost > whole.count else 0
 
 
@@ -90,7 +89,7 @@ def _tell_losses(whole: Result, rendering: Rendering, output: Output) -> None:
     for line in counter_lines(
         whole.losses, Style.for_stream(sys.stderr), says_none=False
     ):
-        print(f"rbtrace-py: {line.strip()}", file=sys.stderr)
+        say_note(line.strip())
 
 
 def _interval_lines(

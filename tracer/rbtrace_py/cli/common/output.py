@@ -6,6 +6,7 @@ import io
 import os
 import stat
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -257,6 +258,17 @@ def ticker_for(
     return ticker
 
 
+def say_note(text: str) -> None:
+    """Print a line to standard error; where that is a terminal it is broken to fit."""
+    line = f"rbtrace-py: {text}"
+    if sys.stderr.isatty():
+        columns = Style.for_stream(sys.stderr).width - 1
+        line = textwrap.fill(
+            line, columns, subsequent_indent="  ", break_long_words=False
+        )
+    print(line, file=sys.stderr)
+
+
 def attached(session: HasNotes) -> None:
     """Say what is worth saying once a session is attached.
 
@@ -264,7 +276,7 @@ def attached(session: HasNotes) -> None:
     RBTRACE_READY_FD names.
     """
     for note in session.notes:
-        print(f"rbtrace-py: {note}", file=sys.stderr)
+        say_note(note)
     number = os.environ.get("RBTRACE_READY_FD", "")
     if number.isdigit():
         try:

@@ -19,6 +19,7 @@ from rbtrace_py.cli.common.output import (
     STANDARD_OUTPUT,
     cannot_write,
     create_bytes,
+    say_note,
 )
 from rbtrace_py.cli.common.writable import check_folder
 from rbtrace_py.errors import RbtraceError
@@ -143,7 +144,7 @@ def render(
         chosen.render(profile, options.of_report(file), file)
     left_out = profile.counts.statistics.idle
     if left_out and not (options.is_silent or options.says_losses):
-        click.echo(f"rbtrace-py: {idle_text(left_out)}", err=True)
+        say_note(idle_text(left_out))
 
 
 @contextmanager

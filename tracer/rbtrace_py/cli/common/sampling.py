@@ -12,7 +12,7 @@ from typing import TypeVar
 import click
 
 from rbtrace_py.cli.common import options as o
-from rbtrace_py.cli.common.output import Ticker, attached, is_pipe, where
+from rbtrace_py.cli.common.output import Ticker, attached, is_pipe, say_note, where
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.style import Style
@@ -167,7 +167,7 @@ def sample(
     ticker.end()
     at_end()
     for note in sampling.notes[said:]:
-        click.echo(f"rbtrace-py: {note}", err=True)
+        say_note(note)
     return sampling
 
 
@@ -221,15 +221,15 @@ def tell(sampling: Sampling, is_said: bool = False) -> None:
     counted = sampling.statistics
     if not is_said or (has_losses(counted) and is_pipe(sys.stdout)):
         for line in statistics_lines(counted, style):
-            click.echo(f"rbtrace-py: {line.strip()}", err=True)
+            say_note(line.strip())
     if (
         sampling.options.mode is SamplingMode.CPU
         and not counted.samples + counted.failed
     ):
-        click.echo(f"rbtrace-py: {NONE_ON_CPU}", err=True)
+        say_note(NONE_ON_CPU)
     if sampling.options.pause:
         stopped = f"{sampling.stopped_ns / 1e6:.1f} ms"
-        click.echo(f"rbtrace-py: targets were paused for {stopped} in total", err=True)
+        say_note(f"targets were paused for {stopped} in total")
 
 
 def name_now(targets: Targets) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +28,8 @@ INSTEAD: Mapping[str, str] = {
     "gc": "Time collections with `rbtrace-py latency PID gc`",
 }
 """What to do where such a word is no probe, and not for the command."""
+
+_METHOD = re.compile(r"(?:[A-Z]\w*::)*[A-Z]\w*[#.]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,8 @@ def unknown_probe(word: str, probes: Sequence[Probe], command: str = "") -> NoSu
     elsewhere = difflib.get_close_matches(word.removeprefix(":"), INSTEAD, 1, 0.8)
     if elsewhere and not ours:
         hint = INSTEAD[elsewhere[0]]
+    elif _METHOD.match(word):
+        hint = _method_hint(word, command)
     elif near:
         hint = f"Did you mean {', '.join(near)}?"
     elif names:
@@ -132,6 +138,14 @@ def unknown_probe(word: str, probes: Sequence[Probe], command: str = "") -> NoSu
     else:
         hint = "See `rbtrace-py doctor PID`: the process has no USDT probes"
     return NoSuchProbe(f"no probe matches {word}", hint, word)
+
+
+def _method_hint(word: str, command: str) -> str:
+    """What to do where the word is no probe, but a method."""
+    selected = f"-m {shlex.quote(word)}"
+    if command in ("count", "latency"):
+        return f"Select methods with -m: `rbtrace-py {command} PID method {selected}`"
+    return f"Show the calls of a method with `rbtrace-py calls PID {selected}`"
 
 
 def parse_pair(word: str) -> Pair | None:
