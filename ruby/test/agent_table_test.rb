@@ -67,12 +67,17 @@ class AgentTableTest < Minitest::Test
   # Times of calls of some milliseconds agree with the program's own clock, if nobody
   # takes its processor away between the two.
   def test_times
+    assert_agreement(2)
+    assert_agreement(3)
+  end
+
+  def assert_agreement(digits)
     agrees = Array.new(10).any? do
-      table(NAPS) do |memory, indexes, _, client|
+      table(NAPS, digits: digits) do |memory, indexes, _, client|
         took = client.call("eval", code: "$took")["value"].to_i
         records = indexes.transform_values { |index| memory.method_record(index) }
         assert_times(memory, records, took)
-        assert_histogram(memory, indexes["Object#nap"], records["Object#nap"])
+        assert_histogram(memory, indexes["Object#nap"], records["Object#nap"], digits)
         memory.ns(records["Object#nap"][:total]) < took * 1.05
       end
     end
@@ -89,19 +94,73 @@ class AgentTableTest < Minitest::Test
     assert_operator nest[:sum], :>, 2 * nest[:total] # 5 + 4 + 3 + 2 + 1 naps
   end
 
-  def assert_histogram(memory, index, record)
+  def assert_histogram(memory, index, record, digits)
     histogram = memory.histogram(index)
     assert_equal 5, histogram.values.sum
-    least = histogram.sum { |bucket, count| lowest(bucket) * count }
-    most = histogram.sum { |bucket, count| lowest(bucket + 1) * count }
+    least = histogram.sum { |bucket, count| lowest(bucket, digits) * count }
+    most = histogram.sum { |bucket, count| lowest(bucket + 1, digits) * count }
     assert_includes least..most, memory.ns(record[:sum])
+    assert_operator most - least, :<=, least / (10**digits) * 2
   end
 
   # As HdrHistogram has it: the lowest value of a bucket.
-  def lowest(bucket)
-    return bucket if bucket < 2048
+  def lowest(bucket, digits)
+    bits = { 2 => 7, 3 => 10 }.fetch(digits)
+    shift = [(bucket >> bits) - 1, 0].max
+    (bucket - (shift << bits)) << shift
+  end
 
-    (bucket - (((bucket >> 10) - 1) << 10)) << ((bucket >> 10) - 1)
+  # A counter has 16 bits, and goes on in another block.
+  def test_more_calls_than_a_counter_holds
+    table(<<~RUBY) do |memory, indexes, status|
+      def leaf; end
+      def work; i = 0; leaf while (i += 1) <= 1_000_000; end
+      STEP = -> { work }
+    RUBY
+      histogram = memory.histogram(indexes.fetch("Object#leaf"))
+      assert_equal [1_000_000, 0], [histogram.values.sum, status["no_block"]]
+      assert_operator histogram.values.max, :>=, 1 << 16
+    end
+  end
+
+  MANY = <<~RUBY
+    NAMES = Array.new(10_000) { |i| "m\#{i}" }
+    100.times do |i|
+      own = NAMES[i * 100, 100].map { |name| "def self.\#{name}(n); while (n -= 1) > 0; end; end" }
+      eval("class Many\#{i}; \#{own.join(";")}; end")
+    end
+    CALLS = Array.new(100) { |i| eval("-> (n) { " + NAMES[i * 100, 100].map { |name| "Many\#{i}.\#{name}(n)" }.join(";") + " }") }
+    STEP = -> { 5.times { [1, 3, 10, 30, 100, 300, 1000].each { |n| CALLS.each { |calls| calls.call(n) } } } }
+  RUBY
+
+  # Each takes from 100 ns to 50 µs, and more. With their histograms they take less than 32 MB of the process's memory.
+  def test_ten_thousand_methods
+    target = target(MANY)
+    target.step
+    client = connect(target)
+    before = private_kb(target)
+    memory = client.arm(mode: "table")
+    target.step
+    target.step
+    used = (private_kb(target) - before) / 1024.0
+    assert_operator used, :>, memory.data.stat.blocks / 2048.0
+    counters = client.call("disarm").values_at("no_method", "no_block", "abandoned")
+    assert_equal [0] * 3, counters
+    assert_equal 10_000 * 70, assert_each(memory, 70)
+    assert_operator used, :<, 32
+  end
+
+  # How many calls there were of those that have so many each.
+  def assert_each(memory, times)
+    counts = (1...memory.methods_seen).map { |i| memory.method_record(i)[:calls] }
+    sums = memory.histograms.transform_values { |buckets| buckets.values.sum }
+    assert_equal(counts, (1...memory.methods_seen).map { |i| sums.fetch(i, 0) })
+    counts.count(times) * times
+  end
+
+  # What it alone has, and what of the shared memory nobody else has mapped.
+  def private_kb(target)
+    File.read("/proc/#{target.pid}/smaps_rollup")[/^Private_Dirty: +(\d+)/, 1].to_i
   end
 
   def test_threads_and_fibers_add_up

@@ -138,6 +138,30 @@ def test_recursion_is_counted_once(target: Target, trace: Trace) -> None:
     assert isinstance(group["line"], int)
 
 
+@pytest.mark.parametrize("digits", [2, 3])
+def test_digits(target: Target, trace: Trace, digits: int) -> None:
+    tracer = trace(
+        "latency", target.pid, "method", "--digits", str(digits), "--yes", "--json"
+    )
+    step(target, "orders")
+    step(target, "fib")
+    document = answer(tracer)
+    for group in document["groups"]:
+        assert sum(count for _, _, count in group["buckets"]) == group["count"]
+        for low, high, _ in group["buckets"]:
+            assert high - low < low / 10**digits or low == high
+    buckets = [bucket for group in document["groups"] for bucket in group["buckets"]]
+    coarsest = max((high - low) / low for low, high, _ in buckets if low)
+    assert coarsest > 1 / 10 ** (digits + 1)
+
+
+def test_digits_of_what_has_others(target: Target, start: Start) -> None:
+    _, err, code = run("latency", target.pid, "method", "--digits", "4")
+    assert (code, "4 is not in the range 2<=x<=3" in err) == (2, True), err
+    _, err, code = run("latency", start("named.rb").pid, "object", "--digits", "2")
+    assert (code, "probes are timed with 3 digits, not 2" in err) == (2, True), err
+
+
 def test_a_stack_that_overflows(target: Target, trace: Trace) -> None:
     """Its calls are told, without times, and why there are none."""
     tracer = trace("latency", target.pid, "-m", "Work.", "--json")

@@ -11,7 +11,8 @@ module Tracepoint
       ANY = 1 | 2 | 8 | INNER
       SELECT = 256
       HISTOGRAMS = 512
-      LIMITS = { "max_methods" => [16_384, 16, 1 << 20], "max_blocks" => [65_536, 16, 1 << 20],
+      FINE = 2048
+      LIMITS = { "max_methods" => [16_384, 16, 1 << 20], "max_blocks" => [1 << 20, 16, 1 << 22],
                  "max_streams" => [128, 1, 4096], "ring_records" => [262_144, 256, 1 << 24] }.freeze
       OFFSETS = %w[cfp_ep me_owner me_def def_original_id ment_imemo svar_imemo local_flag ec_thread].freeze
       ALIGNED = %w[cfp_ep me_owner me_def def_original_id ec_thread].freeze
@@ -21,8 +22,8 @@ module Tracepoint
                     no_values mismatch].freeze
       NEWEST = [4, 0].freeze # tested minor version of Ruby
       CALIBRATION_NS = 20_000_000
-      ARGUMENTS = [*FLAGS.keys, *LIMITS.keys, "mode", "threshold_ns", "select", "histograms", "offsets", "limit_ms",
-                   "untested"].freeze
+      ARGUMENTS = [*FLAGS.keys, *LIMITS.keys, "mode", "threshold_ns", "select", "histograms", "digits", "offsets",
+                   "limit_ms", "untested"].freeze
       WITH_VALUES = [1, 3].freeze # ring, slow
 
       # The level: wrong offsets can crash the program, as can an untested Ruby, and
@@ -126,7 +127,8 @@ module Tracepoint
       def flags
         refuse("cpu") if @mode != 3 && %w[cpu whole].any? { |name| boolean(name, false) }
         FLAGS.sum { |name, bit| boolean(name, name == "methods") ? bit : 0 } |
-          (@selectors.empty? ? 0 : SELECT) | (boolean("histograms", true) ? HISTOGRAMS : 0)
+          (@selectors.empty? ? 0 : SELECT) | (boolean("histograms", true) ? HISTOGRAMS : 0) |
+          (number("digits", 2, 2, 3) == 3 ? FINE : 0)
       end
 
       def offsets

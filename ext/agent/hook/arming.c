@@ -56,14 +56,14 @@ static int lay_out(struct header *header) {
   header->methods_offset = at;
   at = aligned(at + (uint64_t)config->max_methods * sizeof(struct shared_method));
   if (table && (config->flags & FLAG_HISTOGRAMS)) {
-    header->directory_offset = at;
-    header->directory_entries = BLOCKS_A_METHOD;
-    header->directory_entry_size = sizeof(uint32_t);
-    at = aligned(at + (uint64_t)config->max_methods * BLOCKS_A_METHOD * sizeof(uint32_t));
+    header->places_offset = at;
+    header->digits = config->flags & FLAG_FINE ? 3 : 2;
+    header->place_size = sizeof(*state.places);
+    at = aligned(at + (uint64_t)config->max_blocks * sizeof(*state.places));
     header->blocks_offset = at;
     header->blocks_capacity = config->max_blocks;
-    header->block_size = BLOCK_COUNTERS * sizeof(uint64_t);
-    at = aligned(at + (uint64_t)config->max_blocks * BLOCK_COUNTERS * sizeof(uint64_t));
+    header->block_size = sizeof(*state.blocks);
+    at = aligned(at + (uint64_t)config->max_blocks * sizeof(*state.blocks));
   }
   if (ring) {
     header->rings_offset = at;
@@ -131,6 +131,7 @@ static void release(int in_child) {
     munmap(state.known, state.known_size);
   if (state.selectors)
     munmap(state.selectors, state.selectors_size);
+  drop_histograms();
   if (state.data && !in_child)
     munmap(state.data, state.data_size);
   if (state.control && !in_child)
@@ -176,9 +177,9 @@ static void point_into(const struct header *header) {
   state.header = (struct header *)state.data;
   *state.header = *header;
   state.methods = (struct shared_method *)(state.data + header->methods_offset);
-  if (header->directory_offset) {
-    state.directory = (uint32_t *)(state.data + header->directory_offset);
-    state.blocks = (uint64_t(*)[BLOCK_COUNTERS])(state.data + header->blocks_offset);
+  if (header->places_offset) {
+    state.places = (uint64_t *)(state.data + header->places_offset);
+    state.blocks = (uint16_t(*)[BLOCK_COUNTERS])(state.data + header->blocks_offset);
   }
   state.ring_mask = header->ring_records ? header->ring_records - 1 : 0;
   for (uint32_t i = 0; i < state.config.max_streams; i++) {
@@ -271,6 +272,8 @@ static int prepare(const char *packed, size_t size) {
     error = lay_out(&header);
   if (!error)
     error = allocate_private(packed, size);
+  if (!error && !make_histograms(&header))
+    error = ENOMEM;
   if (!error)
     error = allocate_shared(&header);
   if (error)

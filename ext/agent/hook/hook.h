@@ -49,7 +49,10 @@ COLD struct stream *switch_stream(const struct trace_arg *arg, const char *vm_st
 
 /* tables.c */
 int has_entries_alone(void);
-COLD uint32_t new_block(uint32_t *entry);
+COLD uint32_t new_block(uint32_t method, uint32_t part);
+COLD void carry(uint32_t block, uint32_t place);
+int make_histograms(const struct header *header);
+void drop_histograms(void);
 
 /* methods.c */
 enum { FIRST = 256 }; /* of an arming: so many events and methods are compared */

@@ -21,6 +21,7 @@ enum flags {
   FLAG_WHOLE = 128,
   FLAG_SELECT = 256,
   FLAG_HISTOGRAMS = 512,
+  FLAG_FINE = 2048, /* histograms of 3 digits, not 2 */
 };
 
 enum clock { CLOCK_NS, CLOCK_TSC, CLOCK_CNTVCT };
@@ -97,7 +98,8 @@ struct shared_method {
   uint64_t unused2[2];
 };
 
-enum { BLOCK_COUNTERS = 64, BLOCKS_A_METHOD = 528 };
+/* Of 16 bits each: a cache line. */
+enum { BLOCK_COUNTERS = 32 };
 
 struct header {
   char magic[8];
@@ -112,8 +114,8 @@ struct header {
   uint64_t ticks0, ns0, ticks1, ns1;
   uint64_t methods_offset;
   uint32_t methods_capacity, method_size;
-  uint64_t directory_offset;
-  uint32_t directory_entries, directory_entry_size;
+  uint64_t places_offset;
+  uint32_t digits, place_size;
   uint64_t blocks_offset;
   uint32_t blocks_capacity, block_size;
   uint64_t streams_offset;
@@ -135,6 +137,8 @@ struct header {
   uint64_t abandoned;
   uint64_t no_block;
   uint64_t no_values;
+  uint64_t unused2[2];
+  uint64_t carries;
 };
 
 enum { HEADER_SIZE = 4096, STATE_ARMED = 1, STATE_DISARMED = 2, LINE = 64 };
@@ -147,6 +151,7 @@ _Static_assert(offsetof(struct header, methods_offset) == 80, "as docs/agent.md 
 _Static_assert(offsetof(struct header, threshold_ns) == 160, "as docs/agent.md has it");
 _Static_assert(offsetof(struct header, state) == 192, "as docs/agent.md has it");
 _Static_assert(offsetof(struct header, no_values) == 264, "as docs/agent.md has it");
+_Static_assert(offsetof(struct header, carries) == 288, "as docs/agent.md has it");
 
 #define STORE(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELAXED)
 #define RELEASE(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELEASE)

@@ -89,6 +89,14 @@ struct known {
   VALUE definer;
 };
 
+/* Of which method and part of its histogram a block is; block 0: of none */
+struct slot {
+  uint32_t key; /* method << PART_BITS | part */
+  uint32_t block;
+};
+
+enum { PART_BITS = 11 };
+
 /* Values of a selector's expressions, as TEXT records hold them. */
 enum { MAX_VALUES = 1200 };
 
@@ -104,8 +112,11 @@ struct state {
   size_t data_size, control_size;
   struct header *header;
   struct shared_method *methods;
-  uint32_t *directory;
-  uint64_t (*blocks)[BLOCK_COUNTERS];
+  uint64_t *places; /* by block */
+  uint16_t (*blocks)[BLOCK_COUNTERS];
+  struct slot *slots;    /* blocks, found by hash */
+  uint32_t *next_blocks; /* by block: where its counters go on */
+  uint32_t slots_shift, bucket_bits;
   struct stream *streams;
   struct key *keys;    /* found by hash */
   struct known *known; /* by number of the method */

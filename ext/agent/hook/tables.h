@@ -6,23 +6,47 @@
 
 ALWAYS_INLINE uint32_t bucket_of(uint64_t ns) {
   const uint64_t highest = 3600 * 1000000000ull;
+  const uint32_t bits = state.bucket_bits;
   uint64_t v = ns < highest ? ns : highest;
-  uint32_t b = 53 - (uint32_t)__builtin_clzll(v | 2047); /* bits beyond 11 */
-  return (b << 10) + (uint32_t)(v >> b);
+  uint32_t b = 64 - bits - (uint32_t)__builtin_clzll(v | ((1u << bits) - 1)); /* beyond bits */
+  return (b << (bits - 1)) + (uint32_t)(v >> b);
+}
+
+/* Eight parts of a method that follow each other are in one cache line. */
+ALWAYS_INLINE uint32_t slot_of(uint32_t key) {
+  uint32_t line = ((key >> 3) * 0x9e3779b1u) >> state.slots_shift;
+  return line << 3 | ((key + (key >> PART_BITS)) & 7);
+}
+
+/* By an odd step every slot is come to. */
+ALWAYS_INLINE uint32_t slot_after(uint32_t slot) {
+  return (slot + 9) & ((8u << (32 - state.slots_shift)) - 1);
+}
+
+ALWAYS_INLINE uint32_t block_of(uint32_t method, uint32_t part) {
+  uint32_t key = method << PART_BITS | part;
+  for (uint32_t i = slot_of(key);; i = slot_after(i)) {
+    const struct slot *slot = &state.slots[i];
+    if (unlikely(!slot->block))
+      return new_block(method, part);
+    if (likely(slot->key == key))
+      return slot->block;
+  }
 }
 
 ALWAYS_INLINE void count_duration(uint32_t method, uint64_t ns) {
-  if (!state.directory)
+  if (!state.slots)
     return;
   uint32_t bucket = bucket_of(ns);
-  uint32_t *entry = &state.directory[(size_t)method * BLOCKS_A_METHOD + bucket / BLOCK_COUNTERS];
-  /* Loaded once: who has mapped it may change it after the check. */
-  uint32_t block = __atomic_load_n(entry, __ATOMIC_RELAXED);
-  if (unlikely(!block) && !(block = new_block(entry)))
+  uint32_t block = block_of(method, bucket / BLOCK_COUNTERS);
+  if (unlikely(!block))
     return;
-  if (unlikely(block >= state.config.max_blocks))
-    return; /* not what we wrote */
-  ADD(state.blocks[block][bucket % BLOCK_COUNTERS], 1);
+  uint16_t *counter = &state.blocks[block][bucket % BLOCK_COUNTERS];
+  uint16_t count = (uint16_t)(*counter + 1);
+  if (likely(count))
+    STORE(*counter, count);
+  else
+    carry(block, bucket % BLOCK_COUNTERS);
 }
 
 ALWAYS_INLINE void count_return(uint32_t index, uint64_t duration, uint64_t child, int outermost) {

@@ -219,14 +219,19 @@ class AgentMemory
 
   # Bucket => count
   def histogram(index)
-    (0...528).each_with_object({}) do |i, found|
-      block = u32(u64(96) + 4 * (528 * index + i))
-      next if block.zero?
+    histograms.fetch(index, {})
+  end
 
-      @data.pread(512, u64(112) + 512 * block).unpack("Q<64").each_with_index do |count, j|
-        found[64 * i + j] = count if count.positive?
+  # By number of the method.
+  def histograms
+    found = Hash.new { |methods, index| methods[index] = Hash.new(0) }
+    (1...u32(200)).each do |block|
+      index, part, level = @data.pread(8, u64(96) + (8 * block)).unpack("L<S<S<")
+      @data.pread(64, u64(112) + (64 * block)).unpack("S<32").each_with_index do |count, i|
+        found[index][(32 * part) + i] += count << (16 * level) if count.positive?
       end
     end
+    found
   end
 
   def streams

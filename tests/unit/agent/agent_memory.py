@@ -5,18 +5,19 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+from collections.abc import Sequence
 
 from rbtrace_py.agent.shared import HEADER_SIZE, HookMode, SharedMemory
 
 ADD_SEALS = 1033
 SEALS = 2 | 4  # shrink, grow
 METHODS, BLOCKS, STREAMS, RECORDS = 16, 8, 2, 8
-METHOD_SIZE, BLOCK_SIZE, STREAM_SIZE, RECORD_SIZE = 128, 512, 64, 16
-DIRECTORY_SIZE = 528 * 4
+METHOD_SIZE, BLOCK_SIZE, STREAM_SIZE, RECORD_SIZE = 128, 64, 64, 16
+PLACE_SIZE = 8
 STREAMS_AT = HEADER_SIZE
 METHODS_AT = STREAMS_AT + STREAMS * STREAM_SIZE
-DIRECTORY_AT = METHODS_AT + METHODS * METHOD_SIZE
-BLOCKS_AT = DIRECTORY_AT + METHODS * DIRECTORY_SIZE
+PLACES_AT = METHODS_AT + METHODS * METHOD_SIZE
+BLOCKS_AT = PLACES_AT + BLOCKS * PLACE_SIZE
 RINGS_AT = BLOCKS_AT + BLOCKS * BLOCK_SIZE
 SIZE = RINGS_AT + STREAMS * RECORDS * RECORD_SIZE
 COUNTERS_AT = 192
@@ -31,7 +32,7 @@ def make_data(mode: HookMode = HookMode.RING) -> bytearray:
     struct.pack_into("<8sIIQIIII", data, 0, b"RBTRAGT1", 1, 4096, SIZE, 7, mode, 1, 1)
     struct.pack_into("<QQQQQ", data, 40, 1 << 31, *LOADED, *ARMED)
     struct.pack_into("<QII", data, 80, METHODS_AT, METHODS, METHOD_SIZE)
-    struct.pack_into("<QII", data, 96, DIRECTORY_AT, 528, 4)
+    struct.pack_into("<QII", data, 96, PLACES_AT, 2, PLACE_SIZE)
     struct.pack_into("<QII", data, 112, BLOCKS_AT, BLOCKS, BLOCK_SIZE)
     struct.pack_into("<QII", data, 128, STREAMS_AT, STREAMS, STREAM_SIZE)
     struct.pack_into("<QII", data, 144, RINGS_AT, RECORDS, RECORD_SIZE)
@@ -41,12 +42,22 @@ def make_data(mode: HookMode = HookMode.RING) -> bytearray:
         at = METHODS_AT + number * METHOD_SIZE
         struct.pack_into("<QQII", data, at, 0xA0 + number, 0xB0 + number, number, 1)
         struct.pack_into("<6Q", data, at + 64, *range(number, number + 6))
-    struct.pack_into("<I", data, DIRECTORY_AT + DIRECTORY_SIZE + 3 * 4, 1)
-    struct.pack_into("<64Q", data, BLOCKS_AT + BLOCK_SIZE, *range(64))
+    put_block(data, 1, (1, 3, 0), range(32))
     for stream in range(STREAMS):
         at = STREAMS_AT + stream * STREAM_SIZE
         struct.pack_into("<5Q2I", data, at, 0, 0, 9, 0xEC, 0, 70 + stream, 1 + stream)
     return data
+
+
+def put_block(
+    data: bytearray,
+    number: int,
+    place: tuple[int, int, int],
+    counts: Sequence[int],
+) -> None:
+    """A block of a method's histogram, of this part and level."""
+    struct.pack_into("<IHH", data, PLACES_AT + number * PLACE_SIZE, *place)
+    struct.pack_into("<32H", data, BLOCKS_AT + number * BLOCK_SIZE, *counts)
 
 
 def put_record(

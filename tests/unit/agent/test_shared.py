@@ -60,8 +60,9 @@ def test_methods_and_histograms() -> None:
         assert memory.methods(1, 3)[1] == SharedMethod(
             2, 0xA2, 0xB2, 2, True, 2, 3, 4, 5, 6, 7
         )
-        assert list(memory.histogram(1)) == [(192, tuple(range(64)))]
-        assert list(memory.histogram(2)) == []
+        assert list(memory.places(1, 2)) == [(1, 3, 0)]
+        assert list(memory.places(2, 2)) == []
+        assert memory.counts(1) == tuple(range(32))
 
 
 def test_records_around_the_end_of_a_ring() -> None:
@@ -162,10 +163,15 @@ def _use(memory: SharedMemory) -> None:
 def _use_methods(memory: SharedMemory) -> None:
     last = memory.counters().methods
     assert last <= memory.header.methods.capacity
-    for method in memory.methods(0, last):
-        with suppress(BrokenAgent):
-            for first, counts in memory.histogram(method.index):
-                assert first + len(counts) <= BUCKETS
+    assert len(memory.methods(0, last)) == last
+    blocks = memory.counters().blocks
+    if memory.header.digits:
+        for method, part, level in memory.places(1, blocks):
+            assert method < memory.header.methods.capacity
+            assert 32 * (part + 1) <= BUCKETS[memory.header.digits]
+            assert level < 4
+        for block in range(1, blocks):
+            assert len(memory.counts(block)) == 32
 
 
 def _use_streams(memory: SharedMemory) -> None:
@@ -185,13 +191,13 @@ def _try(data: bytearray) -> None:
 
 
 def _places() -> Iterator[tuple[int, str]]:
-    for at in range(0, 264, 4):
+    for at in range(0, 296, 4):
         yield at, "<I"
         if at % 8 == 0:
             yield at, "<Q"
     for at in range(made.STREAMS_AT, made.METHODS_AT, 8):
         yield at, "<Q"
-    for at in range(made.DIRECTORY_AT, made.DIRECTORY_AT + 2 * made.DIRECTORY_SIZE, 64):
+    for at in range(made.PLACES_AT, made.BLOCKS_AT, 8):
         yield at, "<I"
 
 

@@ -32,7 +32,7 @@ def rows(data: bytearray, is_timed: bool = True) -> list[Counted]:
 
 
 def test_rows_are_in_nanoseconds() -> None:
-    buckets = {192 + place: place for place in range(1, 64)}
+    buckets = {96 + place: place for place in range(1, 32)}
     first, second = rows(make_data(HookMode.TABLE))
     assert first == Counted(1, MethodKind.RUBY, 1, 2, 1, 2, 2, 3, buckets)
     assert second == Counted(2, MethodKind.C, 2, 3, 2, 2, 3, 3)
@@ -46,7 +46,7 @@ def test_counts_alone() -> None:
 def test_what_did_not_change_is_the_same() -> None:
     data = make_data(HookMode.TABLE)
     # Two calls, both in the histogram by now; of the other method they are not yet.
-    struct.pack_into("<64Q", data, made.BLOCKS_AT + made.BLOCK_SIZE, 1, 1, *[0] * 62)
+    made.put_block(data, 1, (1, 3, 0), [1, 1, *[0] * 30])
     with memory_of(data) as memory:
         tables = Tables(memory, scale_of(memory))
         before, after = tables.read(), tables.read()
@@ -77,21 +77,46 @@ def test_numbers_have_bounds() -> None:
     assert (row.entries, row.calls, row.total, row.longest) == (most,) * 4
 
 
-@pytest.mark.parametrize("block", [2, 8, 1 << 31, (1 << 32) - 1])
-def test_a_block_that_is_not_there(block: int) -> None:
+@pytest.mark.parametrize(
+    "place",
+    [
+        (made.METHODS, 0, 0),
+        ((1 << 32) - 1, 0, 0),
+        (1, 144, 0),
+        (1, 65_535, 0),
+        (1, 0, 4),
+    ],
+)
+def test_a_block_of_nothing(place: tuple[int, int, int]) -> None:
     data = make_data(HookMode.TABLE)
-    struct.pack_into("<I", data, made.DIRECTORY_AT + made.DIRECTORY_SIZE, block)
-    with pytest.raises(BrokenAgent, match="no block"):
+    made.put_block(data, 1, place, [0] * 32)
+    with pytest.raises(BrokenAgent, match="in no histogram"):
         rows(data)
 
 
-def test_more_histograms_than_there_are_blocks() -> None:
-    """What they may cost us is bounded by what is there."""
+@pytest.mark.parametrize("digits", [0, 1, 4, 528])
+def test_histograms_of_another_agent(digits: int) -> None:
     data = make_data(HookMode.TABLE)
-    at = made.DIRECTORY_AT + made.DIRECTORY_SIZE
-    struct.pack_into("<528I", data, at, *[1] * 528)
-    with pytest.raises(BrokenAgent, match="more histograms than blocks"):
+    struct.pack_into("<I", data, 104, digits)
+    with pytest.raises(BrokenAgent, match="is of another version"):
         rows(data)
+
+
+def test_counters_that_go_on() -> None:
+    """Each level has 16 bits more; numbers have bounds."""
+    data = make_data(HookMode.TABLE)
+    struct.pack_into("<I", data, made.COUNTERS_AT + 8, 5)
+    for level in range(4):
+        made.put_block(data, 1 + level, (1, 3, level), [1, *[0] * 30, 0xFFFF])
+    expected = {96: 1 + (1 << 16) + (1 << 32) + (1 << 48), 127: (1 << 63) - 1}
+    assert rows(data)[0].buckets == expected
+
+
+def test_a_carry_that_never_ends() -> None:
+    """As of a process that was killed in the middle of one."""
+    data = make_data(HookMode.TABLE)
+    struct.pack_into("<Q", data, 288, 7)
+    assert rows(data)[0].buckets == {96 + place: place for place in range(1, 32)}
 
 
 def test_without_histograms() -> None:
@@ -121,7 +146,7 @@ def _check(row: Counted) -> None:
     assert max(row.entries, row.calls) > 0
     times_ = (row.entries, row.calls, row.total, row.own, row.summed, row.longest)
     assert all(0 <= number < 1 << 63 for number in times_)
-    assert all(0 <= bucket < 33_792 for bucket in row.buckets)
+    assert all(0 <= bucket < 4_608 for bucket in row.buckets)
     assert all(0 < count < 1 << 63 for count in row.buckets.values())
 
 

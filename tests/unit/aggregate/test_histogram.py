@@ -82,13 +82,15 @@ def test_buckets_follow_each_other_without_a_gap() -> None:
         end = highest
 
 
+@pytest.mark.parametrize("digits", [2, 3])
 @settings(max_examples=15, deadline=None)
-@given(st.lists(in_range, max_size=200))
-def test_reports_what_hdrhistogram_reports(values: list[int]) -> None:
-    reference = HdrHistogram(1, 3_600_000_000_000, 3)
+@given(values=st.lists(in_range, max_size=200))
+def test_reports_what_hdrhistogram_reports(digits: int, values: list[int]) -> None:
+    reference = HdrHistogram(1, 3_600_000_000_000, digits)
     for value in values:
         reference.record_value(value)
-    ours = Histogram.from_values(values)
+    ours = Histogram.from_values(values, digits)
+    assert Histogram.from_values(values).with_digits(digits) == ours
     assert ours.count == reference.get_total_count()
     assert ours.min == reference.get_min_value()
     assert ours.max == reference.get_max_value()
@@ -105,6 +107,15 @@ def test_dense_counters() -> None:
     assert Histogram.from_dense(counters.tobytes()) == expected
     assert Histogram.from_dense(memoryview(counters)) == expected
     assert Histogram.from_dense(bytes(8 * 33)).count == 0
+
+
+@given(st.lists(in_range, max_size=50), st.lists(in_range, max_size=50))
+def test_of_two_the_fewer_digits_stay(one: list[int], other: list[int]) -> None:
+    both = Histogram.from_values(one + other, 2)
+    fine, coarse = Histogram.from_values(one), Histogram.from_values(other, 2)
+    assert fine.merge(coarse) == coarse.merge(fine) == both
+    assert both.minus(coarse) == Histogram.from_values(one, 2)
+    assert fine == Histogram.from_values(one)
 
 
 def test_buckets_ascend() -> None:

@@ -64,6 +64,9 @@ def test_files_are_read_back(tmp_path: Path, form: object) -> None:
     }
     (both,) = read(tmp_path, form(result(plain=OLD), result(plain=NEW))).values()
     assert both == OLD.merge(NEW)
+    coarse = OLD.with_digits(2)
+    (found,) = read(tmp_path, form(result(plain=coarse))).values()
+    assert found == coarse != OLD
 
 
 def test_a_log_of_another_tool(tmp_path: Path) -> None:
@@ -74,7 +77,7 @@ def test_a_log_of_another_tool(tmp_path: Path) -> None:
     line = f"0.127,1.007,2.769,{other.encode().decode()}\n"
     (found,) = read(tmp_path, f"#[Some comment]\n{line}").values()
     assert found.count == 4
-    assert found.percentile(50) == 500
+    assert found.percentile(50) == other.get_value_at_percentile(50) == 501
     assert found.max == pytest.approx(123_456, rel=0.02)
 
 

@@ -40,6 +40,10 @@ from rbtrace_py.model.calls import (
 
 ARM_SECONDS = 30
 NAMES_AT_ONCE = 4096
+DIGITS = 2
+"""Significant digits of methods' durations."""
+MAX_BLOCKS = 1 << 20
+"""Of histograms, where no other number is requested."""
 LEARN_SECONDS = 0.1
 """Between two questions for names that nobody needs yet."""
 MAX_TEXT = 1024
@@ -102,6 +106,7 @@ class What:
     threshold_ns, cpu, whole: of mode SLOW; cpu: it is of the thread's CPU time
     select: of which methods; none: of every one
     histograms: of mode TABLE; without them there are no times either, just entries
+    digits: of the histograms, 2 or 3
     offsets: of CRuby's structures, by docs/agent.md's names; None: Ruby is asked
     """
 
@@ -117,6 +122,7 @@ class What:
     whole: bool = False
     select: Sequence[Selector] = ()
     histograms: bool = True
+    digits: int = DIGITS
     max_methods: int = 16_384
     max_streams: int = 128
     ring_records: int = 262_144
@@ -141,6 +147,8 @@ class What:
         if self.mode is HookMode.SLOW:
             slow = {"threshold_ns": self.threshold_ns}
             found |= {**slow, "cpu": self.cpu, "whole": self.whole}
+        if self.digits != DIGITS:
+            found["digits"] = self.digits
         if self.offsets is not None:
             found["offsets"] = self.offsets
         if os.environ.get(_UNTESTED) == "1":
@@ -235,6 +243,8 @@ class Armed(Closing):
         header = self.shared.header
         if header.methods.capacity > what.max_methods:
             raise MalformedAnswer("more methods than requested")
+        if header.blocks.capacity > MAX_BLOCKS:
+            raise MalformedAnswer("more histograms than requested")
         if header.mode is not what.mode:
             raise MalformedAnswer("something else was armed than requested")
         self.overhead = tuple(_texts(reply.get("overhead")))

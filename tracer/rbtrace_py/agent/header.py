@@ -14,14 +14,14 @@ from rbtrace_py.model.calls import CALL_RECORD_SIZE
 
 HEADER_SIZE = 4096
 VERSION = 1
-BUCKETS = 33_792
-"""Of a histogram: HdrHistogram(1 ns, 3600 s, 3 digits)."""
-BLOCK_COUNTERS = 64
-BLOCKS_A_METHOD = BUCKETS // BLOCK_COUNTERS
+BUCKETS = {2: 4_608, 3: 33_792}
+"""Of a histogram, by its digits: HdrHistogram(1 ns, 3600 s, digits)."""
+BLOCK_COUNTERS = 32
+COUNTER_BITS = 16
 METHOD = struct.Struct("<QQII40xQQQQQQ16x")
 STREAM = struct.Struct("<QQQQQII16x")
-BLOCK = struct.Struct(f"<{BLOCK_COUNTERS}Q")
-BLOCK_ENTRY = 4
+BLOCK = struct.Struct(f"<{BLOCK_COUNTERS}H")
+PLACE = struct.Struct("<IHH")
 
 _MAGIC = b"RBTRAGT1"
 _FIXED = struct.Struct("<8sIIQIIIIQQQQQQIIQIIQIIQIIQIIQ")
@@ -50,6 +50,7 @@ class Flag(IntFlag):
     WHOLE = 128
     SELECT = 256
     HISTOGRAMS = 512
+    FINE = 2048
 
 
 class TicksOf(IntEnum):
@@ -103,6 +104,8 @@ class Header:
     pid: as the process sees it
     mult: ns = ticks * mult >> 32, measured when it was armed
     loaded, armed: the clock when the agent was loaded, and when it was armed
+    places: of which method and part of its histogram each of the blocks is
+    digits: of the histograms; 0: there are none
     ring_records: of each stream, a power of two; 0: no rings
     """
 
@@ -115,7 +118,8 @@ class Header:
     loaded: ClockPair
     armed: ClockPair
     methods: Region
-    directory: Region
+    places: Region
+    digits: int
     blocks: Region
     streams: Region
     rings: Region
@@ -130,7 +134,7 @@ def parse_header(data: bytes, size: int) -> Header:
         _, version, header_size, said, pid, mode, flags, clock, mult,
         ticks0, ns0, ticks1, ns1,
         methods_at, methods, method_size,
-        directory_at, directory_entries, directory_entry_size,
+        places_at, digits, place_size,
         blocks_at, blocks, block_size,
         streams_at, streams, stream_size,
         rings_at, ring_records, record_size,
@@ -146,30 +150,30 @@ def parse_header(data: bytes, size: int) -> Header:
         raise BrokenAgent(f"a ring of the agent's has {ring_records} records")
     if rings_at and record_size % 8:
         raise BrokenAgent("the agent's memory has unaligned records")
-    if directory_at and (directory_entries, directory_entry_size) != (
-        BLOCKS_A_METHOD,
-        BLOCK_ENTRY,
-    ):
-        raise BrokenAgent("the agent's memory has unknown histograms")
+    if places_at and digits not in BUCKETS:
+        raise BrokenAgent(
+            "the agent's memory has unknown histograms: the agent in the process is of"
+            " another version"
+        )
 
     def region(name: str, offset: int, capacity: int, size_: int, least: int) -> Region:
         return _region(
             name, Region(offset, capacity, size_), least, (header_size, size)
         )
 
-    entries = BLOCKS_A_METHOD * BLOCK_ENTRY
     ring = ring_records * record_size
     return Header(
         size,
         pid,
         HookMode(mode),
-        Flag(flags & 1023),
+        Flag(flags & sum(Flag)),
         TicksOf(clock),
         mult,
         ClockPair(ticks0, ns0),
         ClockPair(ticks1, ns1),
         region("methods", methods_at, methods, method_size, METHOD.size),
-        region("directory", directory_at, methods, entries, entries),
+        region("places", places_at, blocks, place_size, PLACE.size),
+        digits if places_at else 0,
         region("blocks", blocks_at, blocks, block_size, BLOCK.size),
         region("streams", streams_at, streams, stream_size, STREAM.size),
         region("rings", rings_at, streams, ring, ring_records * CALL_RECORD_SIZE),

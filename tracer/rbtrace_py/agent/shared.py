@@ -13,15 +13,14 @@ import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import compress
 
 from rbtrace_py.agent.header import (
     BLOCK,
     BLOCK_COUNTERS,
-    BLOCKS_A_METHOD,
     BUCKETS,
     HEADER_SIZE,
     METHOD,
+    PLACE,
     STREAM,
     VERSION,
     ClockPair,
@@ -62,7 +61,8 @@ _F_GET_SEALS = 1034
 _SHRINK, _GROW = 2, 4
 _COUNTERS = struct.Struct("<IIIIIIQQQQQQQ")
 _COUNTERS_AT = 192
-_DIRECTORY = struct.Struct(f"<{BLOCKS_A_METHOD}I")
+_CARRIES_AT = 288
+_MAX_LEVEL = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,24 +226,33 @@ class SharedMemory(Closing):
         self.header.streams.place(stream)
         self._tails[_LINE // 8 * (stream + 1)] = tail
 
-    def histogram(self, method: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """First bucket and 64 counts of each block that the method has."""
-        directory = self.header.directory
-        if directory.capacity == 0:
+    def places(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+        """Method, part and level of blocks ``first`` up to, but without, ``last``.
+
+        part: of the method's histogram: the first counter is of bucket ``part`` · 32
+        level: which 16 bits of the counters, from the lowest on
+        """
+        if first >= last:
             return
-        at = directory.place(method)
-        entries = _DIRECTORY.unpack(self._read(at, _DIRECTORY.size))
-        used = self.counters().blocks
-        # Nearly all are 0, of thousands of methods.
-        for place in compress(range(BLOCKS_A_METHOD), entries):
-            block = entries[place]
-            if block >= used:
-                # It is entered before it is counted, if we look in between.
-                used = self.counters().blocks
-            if block >= used:
-                raise BrokenAgent(f"the agent's memory has no block {block}")
-            counts = self._read(self.header.blocks.place(block), BLOCK.size)
-            yield place * BLOCK_COUNTERS, BLOCK.unpack(counts)
+        region = self.header.places
+        start, end = region.place(first), region.place(last - 1) + region.size
+        parts = BUCKETS[self.header.digits] // BLOCK_COUNTERS
+        padded = struct.Struct(f"{PLACE.format}{region.size - PLACE.size}x")
+        for place in padded.iter_unpack(self._read(start, end - start)):
+            method, part, level = place
+            most = self.header.methods.capacity
+            if method >= most or part >= parts or level > _MAX_LEVEL:
+                raise BrokenAgent("the agent's memory has a block in no histogram")
+            yield method, part, level
+
+    def counts(self, block: int) -> tuple[int, ...]:
+        """The 32 counters of a block."""
+        found = self._read(self.header.blocks.place(block), BLOCK.size)
+        return BLOCK.unpack(found)
+
+    def carries(self) -> int:
+        """Changes, and is odd, while a counter goes on in another block."""
+        return self._words[_CARRIES_AT // 8]
 
     def _method(self, index: int) -> SharedMethod:
         at = self.header.methods.place(index)

@@ -6,17 +6,22 @@ numbers of its own choice: what it costs us has bounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 
 from rbtrace_py.agent.arming import Scale
-from rbtrace_py.agent.protocol import BrokenAgent
+from rbtrace_py.agent.header import BLOCK_COUNTERS, COUNTER_BITS
 from rbtrace_py.agent.shared import SharedMemory, SharedMethod
 from rbtrace_py.model.calls import MethodKind
 
 _KINDS = frozenset(MethodKind)
+_COUNTERS = range(BLOCK_COUNTERS)
 _MOST = (1 << 63) - 1
 """What a count may come to; a reader of JSON takes no more."""
+_LOOKS = 1000
+"""At a histogram that is in the middle of a carry: each takes nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +33,7 @@ class Counted:
     entries, calls: that began, that returned
     total: inside it, recursive calls counted once; own: less those below it
     summed: of all calls, one by one; longest: of them
-    buckets: of an HdrHistogram(1, 3.6e12, 3) of nanoseconds: bucket → calls
+    buckets: of an HdrHistogram(1, 3.6e12, digits) of nanoseconds: bucket → calls
     """
 
     index: int
@@ -49,7 +54,9 @@ class Tables:
         self._memory = memory
         self._ns = scale.duration
         self._known: dict[int, tuple[SharedMethod, Counted]] = {}
-        self._blocks_left = 0
+        # By method; its blocks, their parts and levels take turns.
+        self._blocks: dict[int, array[int]] = {}
+        self._blocks_seen = 1  # number 0 is none
 
     def read(self, is_timed: bool = True) -> list[Counted]:
         """Every method that has events, as it is now; raises BrokenAgent.
@@ -58,9 +65,9 @@ class Tables:
 
         is_timed: with times and histograms, which take longer to read
         """
-        # Each block belongs to one method.
-        self._blocks_left = self._memory.header.blocks.capacity
         rows = self._memory.methods(0, self._memory.counters().methods)
+        if is_timed:
+            self._see_blocks()
         return [
             self._counted(row, is_timed)
             for row in rows
@@ -81,15 +88,40 @@ class Tables:
         return Counted(
             row.index, row.kind, min(row.entries, _MOST), min(row.calls, _MOST),
             self._ns(row.total), self._ns(row.self), self._ns(row.sum),
-            self._ns(row.max), dict(self._buckets(row)) if row.calls else {},
+            self._ns(row.max), self._buckets(row) if row.calls else {},
         )  # fmt: skip
 
-    def _buckets(self, row: SharedMethod) -> Iterator[tuple[int, int]]:
-        for first, counts in self._memory.histogram(row.index):
-            self._blocks_left -= 1
-            if self._blocks_left < 0:
-                raise BrokenAgent("the agent's memory has more histograms than blocks")
-            yield from ((i, min(n, _MOST)) for i, n in enumerate(counts, first) if n)
+    def _see_blocks(self) -> None:
+        """Those that are new; to whom a block belongs does not change."""
+        if not self._memory.header.digits:
+            return
+        last = max(self._memory.counters().blocks, self._blocks_seen)
+        places = self._memory.places(self._blocks_seen, last)
+        for block, (method, part, level) in enumerate(places, self._blocks_seen):
+            known = self._blocks.setdefault(method, array("I"))
+            known.extend((block, part, level))
+        self._blocks_seen = last
+
+    def _buckets(self, row: SharedMethod) -> dict[int, int]:
+        blocks = self._blocks.get(row.index, ())
+        found: dict[int, int] = {}
+        for _ in range(_LOOKS):
+            before = self._memory.carries()
+            found = self._add_up(blocks)
+            if before % 2 == 0 and before == self._memory.carries():
+                break
+        return found
+
+    def _add_up(self, blocks: Sequence[int]) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for block, part, level in zip(*[iter(blocks)] * 3, strict=True):
+            counts = self._memory.counts(block)
+            first, shift = part * BLOCK_COUNTERS, level * COUNTER_BITS
+            # Most are 0.
+            for i in compress(_COUNTERS, counts):
+                known = found.get(first + i, 0)
+                found[first + i] = min(known + (counts[i] << shift), _MOST)
+        return found
 
 
 def _entered(row: SharedMethod) -> Counted:

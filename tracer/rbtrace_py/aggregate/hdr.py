@@ -6,7 +6,7 @@ import base64
 import zlib
 from collections import Counter
 
-from rbtrace_py.aggregate.histogram import Histogram, bucket_bounds, bucket_index
+from rbtrace_py.aggregate.histogram import Histogram, bucket_index
 
 HIGHEST = 3_600_000_000_000
 """Values that any HdrHistogram log of ours can hold: an hour in nanoseconds."""
@@ -19,9 +19,9 @@ def encode(histogram: Histogram) -> str:
     """The base64 of its compressed V2 encoding, as HdrHistogram logs have it."""
     from hdrh.histogram import HdrHistogram
 
-    encoder = HdrHistogram(1, max(HIGHEST, int(histogram.max)), 3)
-    for index, count in histogram.keys.items():
-        encoder.record_value(bucket_bounds(index)[0], count)
+    encoder = HdrHistogram(1, max(HIGHEST, int(histogram.max)), histogram.digits)
+    for lowest, _, count in histogram.buckets():
+        encoder.record_value(lowest, count)
     encoded: bytes = encoder.encode()
     return encoded.decode("ascii")
 
@@ -29,8 +29,8 @@ def encode(histogram: Histogram) -> str:
 def decode(text: str) -> Histogram:
     """The histogram of a line of an HdrHistogram log; ValueError if it is none.
 
-    One of other digits than ours is as exact as it was; its values are taken for
-    the lowest of their buckets.
+    One of 2 or 3 digits is as it was. Of others the values are taken for the lowest of
+    their buckets.
     """
     from hdrh.histogram import HdrHistogram
 
@@ -39,11 +39,12 @@ def decode(text: str) -> Histogram:
         decoder = HdrHistogram.decode(text.encode("ascii"))
     except Exception as error:  # the library raises what it likes
         raise ValueError(f"no histogram: {error}") from error
+    digits = 2 if decoder.significant_figures == 2 else 3
     counts: Counter[int] = Counter()
     for item in decoder.get_recorded_iterator():
         lowest = decoder.get_lowest_equivalent_value(item.value_iterated_to)
-        counts[bucket_index(lowest)] += item.count_at_value_iterated_to
-    return Histogram(counts)
+        counts[bucket_index(lowest, digits)] += item.count_at_value_iterated_to
+    return Histogram(counts, digits)
 
 
 def _check_size(text: str) -> None:

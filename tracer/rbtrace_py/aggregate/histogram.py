@@ -2,8 +2,8 @@
 
 Buckets are log-linear with 3 significant digits, the same as those of
 HdrHistogram(1, 3_600_000_000_000, 3), so that a distribution counted in the
-kernel says what an HdrHistogram fed with every value would say. The formula
-has no upper end: any value below 2**63 has a bucket.
+kernel says what an HdrHistogram fed with every value would say. Those of methods
+may have 2 digits. The formula has no upper end: any value below 2**63 has a bucket.
 
 A distribution is a value: nothing changes it, ``minus`` and ``merge`` make new
 ones. Its counts are kept under the kernel's sparse bucket key, a u32, in arrays:
@@ -36,6 +36,9 @@ NEGATIVE_KEY = 0x80000000
 FLOAT_SHIFT = 42
 """Low bits of a double that its key leaves out; sign, exponent, 10 bits stay."""
 
+_BITS = {2: 8, 3: 11}
+"""By digits: values below 2 ** this have a bucket each."""
+
 _FLOAT_SIGN = 1 << 21
 _FLOAT_INFINITY = 0x7FF << 10
 _CHUNK = 64
@@ -45,22 +48,24 @@ Bucket = tuple[Number, Number, int]
 """Lowest value, highest value, count."""
 
 
-def bucket_index(value: int) -> int:
+def bucket_index(value: int, digits: int = 3) -> int:
     """The bucket of ``value``, from 0 to 2**63 - 1."""
-    shift = ((value | 2047) >> 11).bit_length()
-    return (shift << 10) + (value >> shift)
+    bits = _BITS[digits]
+    shift = (value >> bits).bit_length()
+    return (shift << bits - 1) + (value >> shift)
 
 
-def bucket_bounds(index: int) -> tuple[int, int]:
+def bucket_bounds(index: int, digits: int = 3) -> tuple[int, int]:
     """Lowest and highest value of bucket ``index``, both inside."""
-    shift = max((index >> 10) - 1, 0)
-    lowest = (index - (shift << 10)) << shift
+    bits = _BITS[digits] - 1
+    shift = max((index >> bits) - 1, 0)
+    lowest = (index - (shift << bits)) << shift
     return lowest, lowest + (1 << shift) - 1
 
 
-def bucket_middle(index: int) -> int:
+def bucket_middle(index: int, digits: int = 3) -> int:
     """The value that stands for all of bucket ``index`` in a mean."""
-    lowest, highest = bucket_bounds(index)
+    lowest, highest = bucket_bounds(index, digits)
     return lowest + ((highest - lowest + 1) >> 1)
 
 
@@ -177,7 +182,7 @@ class Distribution(ABC):
     def minus(self, older: Distribution) -> Self:
         """Return what came after ``older``, a snapshot of the same distribution."""
         before = older.keys
-        return type(self)(
+        return self._of(
             {key: count - before.get(key, 0) for key, count in self.keys.items()}
         )
 
@@ -185,7 +190,11 @@ class Distribution(ABC):
         """Both together; ``other`` is of the same class."""
         merged = Counter(self.keys)
         merged.update(other.keys)
-        return type(self)(merged)
+        return self._of(merged)
+
+    def _of(self, counts: Mapping[int, int]) -> Self:
+        """Return another of this kind."""
+        return type(self)(counts)
 
     def _is_finite(self, key: int) -> bool:
         return True
@@ -216,16 +225,41 @@ class Distribution(ABC):
 class Histogram(Distribution):
     """Integers of 0 to 2**63 - 1; a key is a bucket's index.
 
-    Percentiles, min, max and mean are those of an HdrHistogram of 3 digits.
+    Percentiles, min, max and mean are those of an HdrHistogram of so many digits.
     """
 
     kind = "integer"
-    __slots__ = ()
+    __slots__ = ("digits",)
+
+    def __init__(self, counts: Mapping[int, int], digits: int = 3) -> None:
+        super().__init__(counts)
+        self.digits = digits
+        """Significant digits of a value, 2 or 3."""
 
     @classmethod
-    def from_values(cls, values: Iterable[int]) -> Self:
+    def from_values(cls, values: Iterable[int], digits: int = 3) -> Self:
         """Make a histogram of single values, each 0 or more."""
-        return cls(Counter(map(bucket_index, values)))
+        return cls(Counter(bucket_index(value, digits) for value in values), digits)
+
+    def with_digits(self, digits: int) -> Self:
+        """Return the same with fewer digits."""
+        counts: Counter[int] = Counter()
+        for key, count in self.keys.items():
+            lowest = bucket_bounds(key, self.digits)[0]
+            counts[bucket_index(lowest, digits)] += count
+        return type(self)(counts, digits)
+
+    def merge(self, other: Distribution) -> Self:
+        """Both together, with the digits of the one that has fewer."""
+        assert isinstance(other, Histogram)
+        if other.digits < self.digits:
+            return self.with_digits(other.digits).merge(other)
+        if self.digits < other.digits:
+            other = other.with_digits(self.digits)
+        return super().merge(other)
+
+    def _of(self, counts: Mapping[int, int]) -> Self:
+        return type(self)(counts, self.digits)
 
     @classmethod
     def from_dense(cls, counters: bytes | bytearray | memoryview) -> Self:
@@ -243,10 +277,17 @@ class Histogram(Distribution):
         return key
 
     def _bounds(self, key: int) -> tuple[int, int]:
-        return bucket_bounds(key)
+        return bucket_bounds(key, self.digits)
 
     def _middle(self, key: int) -> int:
-        return bucket_middle(key)
+        return bucket_middle(key, self.digits)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Histogram) and other.digits != self.digits:
+            return False
+        return super().__eq__(other)
+
+    __hash__ = None
 
 
 class SignedHistogram(Distribution):

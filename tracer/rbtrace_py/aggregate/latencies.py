@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from rbtrace_py.aggregate.hdr import decode
-from rbtrace_py.aggregate.histogram import Histogram, bucket_index
+from rbtrace_py.aggregate.histogram import Histogram, bucket_bounds, bucket_index
 from rbtrace_py.aggregate.tables import printable
 from rbtrace_py.errors import BadRecording
 
@@ -76,6 +76,9 @@ def _key(key: object) -> str:
 
 def _histogram(buckets: list[list[int]]) -> Histogram:
     counts: dict[int, int] = {}
+    digits = 2 if all(_has_digits(bucket, 2) for bucket in buckets) else 3
+    if digits == 2 and all(_has_digits(bucket, 3) for bucket in buckets):
+        digits = 3  # values so small that they are exact
     for lowest, _, count in buckets:
         if (
             type(lowest) is not int
@@ -83,8 +86,16 @@ def _histogram(buckets: list[list[int]]) -> Histogram:
             or type(count) is not int
         ):
             raise ValueError("a bucket that is none")
-        counts[bucket_index(lowest)] = counts.get(bucket_index(lowest), 0) + count
-    return Histogram(counts)
+        index = bucket_index(lowest, digits)
+        counts[index] = counts.get(index, 0) + count
+    return Histogram(counts, digits)
+
+
+def _has_digits(bucket: list[int], digits: int) -> bool:
+    lowest, highest, _ = bucket
+    if type(lowest) is not int or not 0 <= lowest < 1 << 63:
+        return False
+    return bucket_bounds(bucket_index(lowest, digits), digits) == (lowest, highest)
 
 
 def _logged(text: str) -> tuple[str, Histogram]:

@@ -25,6 +25,7 @@ class _Options(m.TableOptions):
     unit: Unit
     scale: Scale
     hlog: str | None
+    digits: int | None
 
 
 @click.command("latency", options_metavar="[OPTIONS]")
@@ -41,6 +42,12 @@ class _Options(m.TableOptions):
     type=WritableFile(),
     help="Write an HdrHistogram log; with --interval, one line per interval.",
 )
+@click.option(
+    "--digits",
+    type=click.IntRange(2, 3),
+    help="Significant digits of method and gc from the agent; default 2. Those of"
+    " probes are 3.",
+)
 @o.output_options
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Measure how long methods, spans or pairs of probes take.
@@ -52,9 +59,9 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
 
     The agent's hook inside the process times method and gc: every call of a Ruby
     method, with recursion and exceptions, as a table of calls, total, self and
-    percentiles (--by method, class or pid). Without the agent, gc comes from Ruby's
-    built-in probes, if it has them. Your own probes take precedence; `:gc` always
-    means the built-in.
+    percentiles (--by method, class or pid). These have two significant digits, or
+    three with --digits 3. Without the agent, gc comes from Ruby's built-in probes, if
+    it has them. Your own probes take precedence; `:gc` always means the built-in.
 
     \b
     Examples:
@@ -68,7 +75,7 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """
     if not options.selectors:
         need_words(words, "method, span or pair of probes")
-    session = m.counting_session_of("latency", targets, words, options)
+    session = m.counting_session_of("latency", targets, words, options, options.digits)
     report = partial(latency_report, unit=options.unit, scale=options.scale)
     if isinstance(session, Methods):
         report = partial(

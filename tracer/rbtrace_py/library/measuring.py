@@ -85,10 +85,12 @@ class MethodKeywords(AgentKeywords, total=False):
     Attributes:
         by: Group by ``method`` (the default), ``class`` or ``pid``.
         c_calls: Include methods written in C; the process stays slower afterwards.
+        digits: Significant digits of percentiles, 2 (the default) or 3.
     """
 
     by: str
     c_calls: bool
+    digits: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class _Query:
     max_keys: int = 1000
     via: str = "auto"
     c_calls: bool = False
+    digits: int | None = None
 
     def subject(self, pids: Pids) -> Subject:
         return Subject(pids, self.subprocesses, self.attach, self.yes, self.wait)
@@ -238,7 +241,7 @@ def _counting(
     selectors: tuple[str, ...] = (),
 ) -> Measurement[R]:
     subject = query.subject(pids)
-    source = QuerySource(query.via, selectors, query.c_calls)
+    source = QuerySource(query.via, selectors, query.c_calls, digits=query.digits)
 
     def make(targets: Targets) -> CountingSession:
         options = query.probe_options(subject)
@@ -265,7 +268,8 @@ def latency(
 
     With ``seconds`` it blocks, and returns the result. Without, it returns a
     measurement to use in ``with``. All times are in nanoseconds. The kernel keeps the
-    histograms, with three significant digits, so no event is lost at any rate.
+    histograms, with three significant digits, so no event is lost at any rate; those of
+    methods and of the agent's collections are kept in the process, with two.
 
     Args:
         pids: One process or several.
@@ -400,8 +404,8 @@ def methods(
             ``Order#``, ``Order.``; none: every method.
         seconds: How long to measure. Without it the return value is a measurement to
             use in ``with``.
-        **options: ``by``, ``c_calls``, ``wait``, ``subprocesses``, ``attach``,
-            ``yes``: see ``MethodKeywords``.
+        **options: ``by``, ``c_calls``, ``digits``, ``wait``, ``subprocesses``,
+            ``attach``, ``yes``: see ``MethodKeywords``.
 
     Returns:
         A ``MethodResult``, whose groups are ``MethodGroup``s.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rbtrace_py.agent.arming import DIGITS
 from rbtrace_py.errors import UsageError
 from rbtrace_py.session.counting import CountingSession
 from rbtrace_py.session.methods.event_source import choose
@@ -28,12 +29,14 @@ class QuerySource:
     selectors: which methods; none: every one
     c_calls: methods written in C too
     backtrace: of exceptions
+    digits: significant ones of what the agent times, 2 or 3; None: its default
     """
 
     via: str = "auto"
     selectors: Sequence[str] = ()
     c_calls: bool = False
     backtrace: bool = False
+    digits: int | None = None
 
 
 def counting_session(
@@ -58,6 +61,11 @@ def counting_session(
     )
     if found.is_agent:
         return _methods(command, targets, found.words, options, source)
+    if source.digits not in (None, 3):
+        raise UsageError(
+            f"probes are timed with 3 digits, not {source.digits}",
+            "--digits is for what the agent times: method and gc",
+        )
     session = _OF_PROBES[command](targets, found.words, options)
     session.notes += found.notes
     return session
@@ -82,6 +90,7 @@ def _methods(
         by=by,
         select=selectors_of(source.selectors, ()),
         c_calls=source.c_calls,
+        digits=source.digits or DIGITS,
         wait=options.wait,
         wait_seconds=options.wait_seconds,
         confirm=options.confirm,

@@ -83,14 +83,18 @@ sort_option = click.option(
 
 
 def counting_session_of(
-    command: str, targets: Targets, words: tuple[str, ...], options: TableOptions
+    command: str,
+    targets: Targets,
+    words: tuple[str, ...],
+    options: TableOptions,
+    digits: int | None = None,
 ) -> CountingSession:
     """The session that answers; with ``--attach`` every target has an agent then."""
     # Commands that only select methods need no probes.
     from rbtrace_py.session.measuring import QuerySource, counting_session
 
     attach_first(targets, options)
-    source = QuerySource(options.via, options.selectors, options.c_calls)
+    source = QuerySource(options.via, options.selectors, options.c_calls, digits=digits)
     return counting_session(command, targets, words, options.probe_options, source)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from rbtrace_py.agent.arming import Armed, HookMismatch, Selector, What
+from rbtrace_py.agent.arming import DIGITS, Armed, HookMismatch, Selector, What
 from rbtrace_py.agent.client import AnotherProgram
 from rbtrace_py.agent.place import ENDED_BEFORE, HOW_TO_LOAD, NoAgent, connect
 from rbtrace_py.agent.protocol import Map
@@ -60,6 +60,7 @@ class MethodOptions:
     by: ``method``, ``class`` or ``pid``; None: one group a word
     select: of which methods; none: of every one
     c_calls: methods written in C too; the process stays slower afterwards
+    digits: significant ones of durations, 2 or 3
     wait: for an agent that is not there yet, and wait_seconds: for how long
     confirm: asked before something irreversible is done, with what it is
     """
@@ -67,6 +68,7 @@ class MethodOptions:
     by: str | None = None
     select: Sequence[Selector] = ()
     c_calls: bool = False
+    digits: int = DIGITS
     wait: bool = False
     wait_seconds: float | None = None
     confirm: Callable[[str], bool] | None = None
@@ -111,6 +113,8 @@ class Methods(CountingSession):
                 f"{', '.join(self.words)} cannot be grouped by {by}",
                 f"Group by {', '.join(BY[:-1])} or {BY[-1]}",
             )
+        if self.options.digits not in (2, 3):
+            raise UsageError(f"durations have 2 or 3 digits, not {self.options.digits}")
         if self.command == "latency":
             timeless = [word for word in self.words if word in ("raise", "object")]
             if timeless:
@@ -193,6 +197,7 @@ class Methods(CountingSession):
             objects="object" in self.words,
             select=self.options.select,
             histograms=self.command == "latency",
+            digits=self.options.digits,
             offsets=offsets,
         )
 
@@ -360,7 +365,7 @@ class _Hook:
             counted.own,
             counted.summed,
             counted.longest,
-            Histogram(counted.buckets),
+            Histogram(counted.buckets, self._armed.shared.header.digits or DIGITS),
         )
 
     def _method(self, counted: Counted) -> CalledMethod:
