@@ -28,6 +28,9 @@ require_relative "agent/place"
 require_relative "agent/proof"
 require_relative "agent/consent"
 require_relative "agent/names"
+require_relative "agent/slices"
+require_relative "agent/search"
+require_relative "agent/targets"
 require_relative "agent/arming"
 require_relative "agent/facts"
 require_relative "agent/ractors"
@@ -117,6 +120,7 @@ module Tracepoint
 
           Ractors.renew if Ractors::PERIOD && own?(Thread.current)
           Native.stop
+          Targets.stop
           status = Arming.status
           status = status.merge(names: yield) if block_given?
           Native.release
@@ -172,6 +176,7 @@ module Tracepoint
         deadline = now + EXIT_SECONDS
         say_last_words(deadline) if armed_by
         @server.end_evaluations(deadline)
+        Targets.leave
         close
       end
 
@@ -196,6 +201,7 @@ module Tracepoint
         undos = [*@undos.keys, -> { Redirect.forget }]
         forget
         undos << -> { Ractors.unwatch }
+        undos << -> { Targets.stop }
         undos << -> { Native.forget } unless Native.reason
         undos << -> { server.abandon } if server && closes
         undos.each do |undo|
@@ -226,6 +232,7 @@ module Tracepoint
 
       def give_up_arming
         Native.release
+        Targets.stop
         Ractors.unwatch
       end
 

@@ -11,6 +11,7 @@ module Tracepoint
       ANY = 1 | 2 | 8 | INNER
       SELECT = 256
       HISTOGRAMS = 512
+      TARGETS = 1024
       FINE = 2048
       LIMITS = { "max_methods" => [16_384, 16, 1 << 20], "max_blocks" => [1 << 20, 16, 1 << 22],
                  "max_streams" => [128, 1, 4096], "ring_records" => [262_144, 256, 1 << 24] }.freeze
@@ -19,11 +20,11 @@ module Tracepoint
       KINDS = { nil => 0, "instance" => 1, "singleton" => 2 }.freeze
       SELECTOR = %w[owner kind name expressions].freeze
       COUNTERS = %i[state methods blocks streams conditions no_stream no_method too_deep orphans abandoned no_block
-                    no_values mismatch].freeze
+                    no_values mismatch in_other_ractors duplicates].freeze
       NEWEST = [4, 0].freeze # tested minor version of Ruby
       CALIBRATION_NS = 20_000_000
       ARGUMENTS = [*FLAGS.keys, *LIMITS.keys, "mode", "threshold_ns", "select", "histograms", "digits", "offsets",
-                   "limit_ms", "untested"].freeze
+                   "limit_ms", "untested", "targets"].freeze
       WITH_VALUES = [1, 3].freeze # ring, slow
 
       # The level: wrong offsets can crash the program, as can an untested Ruby, and
@@ -45,12 +46,14 @@ module Tracepoint
         @mode = MODES[arguments["mode"]] or refuse("mode")
         @programs = []
         @selectors = selectors
+        @targets = targets
         @limit_ms = number("limit_ms", 100, 1, 60_000)
         check_version unless boolean("untested", false)
       end
 
       # @return [Hash, Array<IO>] what to reply, and the files to send with it
       def call
+        @targets&.check
         packed = pack
         watch_ractors
         Expressions.use(@programs, @limit_ms) if @programs.any?
@@ -58,6 +61,7 @@ module Tracepoint
         watch([data, control]) if @programs.any?
         Ractors.note_others
         reply = { size: size, control_size: control_size, sealed: sealed == 1, overhead: overhead }
+        reply[:targets] = hook_targets([data, control]) if @targets
         [reply, [data, control]]
       end
 
@@ -77,6 +81,14 @@ module Tracepoint
 
         raise Refusal.new("state", "Ruby #{RUBY_VERSION} crashes if a Ractor begins while collections or new " \
                                    "objects are hooked, and this program has #{Facts.ractors} Ractors")
+      end
+
+      def hook_targets(files)
+        Targets.use(@targets)
+      rescue ThreadError => e
+        Native.release
+        files.each(&:close)
+        raise Refusal.new("system", e.message)
       end
 
       # Without who ends them no expression is evaluated.
@@ -128,7 +140,7 @@ module Tracepoint
         refuse("cpu") if @mode != 3 && %w[cpu whole].any? { |name| boolean(name, false) }
         FLAGS.sum { |name, bit| boolean(name, name == "methods") ? bit : 0 } |
           (@selectors.empty? ? 0 : SELECT) | (boolean("histograms", true) ? HISTOGRAMS : 0) |
-          (number("digits", 2, 2, 3) == 3 ? FINE : 0)
+          (number("digits", 2, 2, 3) == 3 ? FINE : 0) | (@targets ? TARGETS : 0)
       end
 
       def offsets
@@ -146,6 +158,14 @@ module Tracepoint
         given = @arguments.fetch("select", nil) || []
         refuse("select") unless given.is_a?(Array) && given.size <= 1024
         given.map { |selector| selector(selector) }
+      end
+
+      # nil: all methods are hooked at once
+      def targets
+        return unless boolean("targets", false)
+
+        refuse("targets") if @selectors.empty? || !boolean("methods", true)
+        Targets.new(@arguments["select"])
       end
 
       def selector(map)
@@ -183,7 +203,8 @@ module Tracepoint
 
       # That of TracePoints goes, too.
       def throws_away
-        Ractors::FRAGILE ? INNER | 3 : 3
+        calls = @targets ? 2 : 3
+        Ractors::FRAGILE ? INNER | calls : calls
       end
     end
   end

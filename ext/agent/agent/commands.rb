@@ -85,8 +85,8 @@ module Tracepoint
       def command_prove
         { level: @connection.prove(@map["answer"]), pid: Process.pid, uid: Process.euid, ruby: RUBY_VERSION, description: RUBY_DESCRIPTION,
           program: $PROGRAM_NAME, gem: Facts.version, arch: Facts.arch, commands: ARGUMENTS.keys,
-          native: Native.reason.nil?, native_reason: Native.reason, clock: Clock::NAMES[Clock::KIND], jit: Facts.jit,
-          ractors: Facts.ractors, armed_by: Agent.armed_by&.peer_pid }
+          native: Native.reason.nil?, native_reason: Native.reason, targets: Native.reason.nil?,
+          clock: Clock::NAMES[Clock::KIND], jit: Facts.jit, ractors: Facts.ractors, armed_by: Agent.armed_by&.peer_pid }
       end
 
       def command_arm

@@ -162,6 +162,13 @@ module Tracepoint
           end
         end
 
+        # The agent's end is not its own.
+        def apart(thread)
+          ThreadGroup::Default.add(thread)
+        rescue ThreadError # the program has closed that group
+          nil
+        end
+
         # Requests to end an evaluation come here instead.
         def flush
           Thread.handle_interrupt(NEVER) { Thread.handle_interrupt(IMMEDIATE) { nil } }
@@ -190,13 +197,6 @@ module Tracepoint
         # What is the program's although it comes while an expression runs.
         def foreign
           defined?(::Timeout::ExitException) ? [SignalException, ::Timeout::ExitException] : [SignalException]
-        end
-
-        # The agent's end is not its own.
-        def apart(thread)
-          ThreadGroup::Default.add(thread)
-        rescue ThreadError # the program has closed that group
-          nil
         end
 
         def packed(program, texts)

@@ -32,7 +32,7 @@ VALUE native_counters(VALUE self) {
   uint64_t counters[] = {h->state,     state.methods_used, state.blocks_used, state.streams_used,
                          h->conditions, h->no_stream,      h->no_method,      h->too_deep,
                          h->orphans,   h->abandoned,       h->no_block,    h->no_values,
-                         h->mismatch};
+                         h->mismatch,  h->in_other_ractors, h->duplicates};
   VALUE answer = rb_ary_new();
   for (size_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++)
     rb_ary_push(answer, rb_ull2inum(counters[i]));
@@ -70,6 +70,15 @@ VALUE native_attached(VALUE self, VALUE klass) {
   if (!is_object(klass) || !is_singleton(klass))
     return FALSE_VALUE;
   return attached_to(klass);
+}
+
+/* singleton(module): its singleton class, or false if it has none. */
+VALUE native_singleton(VALUE self, VALUE module) {
+  (void)self;
+  if (!is_object(module))
+    return FALSE_VALUE;
+  VALUE found = ((const struct basic *)module)->klass;
+  return is_object(found) && is_singleton(found) && attached_to(found) == module ? found : FALSE_VALUE;
 }
 
 VALUE native_id_of(VALUE self, VALUE symbol) {

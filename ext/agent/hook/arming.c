@@ -198,7 +198,7 @@ static void point_into(const struct header *header) {
 
 static uint32_t method_events(void) {
   uint32_t flags = state.config.flags, events = 0;
-  if (flags & FLAG_METHODS)
+  if (flags & FLAG_METHODS && !(flags & FLAG_TARGETS))
     events |= EVENT_CALL | EVENT_RETURN;
   if (flags & FLAG_C_CALLS)
     events |= EVENT_C_CALL | EVENT_C_RETURN;
@@ -315,6 +315,7 @@ VALUE native_arm(VALUE self, VALUE packed) {
   uint64_t sizes[] = {state.data_size, state.control_size};
   alive->armed = 1;
   arming++;
+  begin_targets();
   add_hooks();
   VALUE answer = rb_ary_new();
   for (int i = 0; i < 2; i++)
@@ -336,6 +337,7 @@ VALUE native_stop(VALUE self) {
   if (!state.header)
     return FALSE_VALUE;
   remove_hooks();
+  tell_other_ractors();
   finish_streams();
   RELEASE(state.header->state, STATE_DISARMED);
   return rb_ull2inum(1);
@@ -375,9 +377,11 @@ VALUE native_renew(VALUE self, VALUE before) {
   (void)self;
   if (!state.header || !state.hook) /* taken out already */
     return FALSE_VALUE;
+  tell_other_ractors();
   int is_heard = state.beats != rb_num2ull(before);
   uint32_t flags = state.config.flags;
-  int is_hooked = flags & FLAG_METHODS || (flags & FLAG_OBJECTS && !no_inner);
+  int is_hooked = (flags & FLAG_METHODS && !(flags & FLAG_TARGETS)) ||
+                  (flags & FLAG_OBJECTS && !no_inner);
   if (is_hooked && !is_heard && state.config.mode != MODE_EMPTY)
     state.header->conditions |= CONDITION_SILENT;
   rb_add_event_hook2(hook_nothing, EVENT_THREAD_END, marker, HOOK_SAFE | HOOK_RAW_ARG);

@@ -15,7 +15,7 @@ ALWAYS_INLINE uint64_t key_of_frame(const struct trace_arg *arg, int is_c) {
 
 ALWAYS_INLINE void open_call(struct stream *s, const struct trace_arg *arg,
                              const struct key *method, const struct values *values,
-                             int mode, int is_c) {
+                             int mode, int is_c, uint16_t target) {
   uint64_t key = key_of_frame(arg, is_c);
   if (unlikely(!method->method))
     ADD(state.header->no_method, 1);
@@ -31,6 +31,7 @@ ALWAYS_INLINE void open_call(struct stream *s, const struct trace_arg *arg,
   call->key = key;
   call->method = method->method;
   call->is_c = (uint8_t)is_c;
+  call->target = target;
   call->child = 0;
   if (mode == MODE_TABLE) {
     ADD(state.methods[method->method].entries, 1);
@@ -58,10 +59,30 @@ ALWAYS_INLINE void open_call(struct stream *s, const struct trace_arg *arg,
   s->depth++;
 }
 
+ALWAYS_INLINE int has_above(const struct stream *s, uint64_t key) {
+  return unlikely(s->depth && s->calls[s->depth - 1].key <= key);
+}
+
 ALWAYS_INLINE void abandon_above(struct stream *s, const struct trace_arg *arg, int is_c) {
-  uint64_t key = key_of_frame(arg, is_c);
-  while (unlikely(s->depth && s->calls[s->depth - 1].key <= key))
+  while (has_above(s, key_of_frame(arg, is_c)))
     abandon(s);
+}
+
+/*
+ * Was this event of a frame told by another target, too? What stands at that depth is the
+ * call that is open there, or that has just returned.
+ */
+NEVER_INLINE int is_duplicate(const struct stream *s, uint32_t depth,
+                              const struct trace_arg *arg, uint16_t target) {
+  const struct call *call = &s->calls[depth];
+  if (!(state.config.flags & FLAG_TARGETS) || depth == MAX_DEPTH || call->is_c ||
+      call->key != (uint64_t)arg->cfp || call->target == target)
+    return 0;
+  const struct key *method = method_of(arg, KIND_RUBY);
+  if (!method || method->method != call->method)
+    return 0;
+  ADD(state.header->duplicates, 1);
+  return 1;
 }
 
 /*
@@ -69,30 +90,37 @@ ALWAYS_INLINE void abandon_above(struct stream *s, const struct trace_arg *arg, 
  * disarm and to arm. So it comes first, and all is looked up after it.
  */
 NEVER_INLINE void enter_evaluating(const struct trace_arg *arg, const struct key *method,
-                                   int mode, int is_c) {
+                                   int mode, int is_c, uint16_t target) {
   struct values values;
   uint64_t before = arming;
+  enter_target(target);
   int left = evaluate(arg, method->program, is_c, &values);
+  leave_target(target);
   struct stream *s = NULL;
   if (alive->armed && arming == before)
     s = stream_of(arg);
   if (s && !s->ignored) {
     abandon_above(s, arg, is_c);
-    open_call(s, arg, method, &values, mode, is_c);
+    open_call(s, arg, method, &values, mode, is_c, target);
   }
   if (left)
     rb_jump_tag(left);
 }
 
-ALWAYS_INLINE void enter(struct stream *s, const struct trace_arg *arg, int mode, int is_c) {
-  abandon_above(s, arg, is_c);
+ALWAYS_INLINE void enter(struct stream *s, const struct trace_arg *arg, int mode, int is_c,
+                         uint16_t target) {
+  if (has_above(s, key_of_frame(arg, is_c))) {
+    if (!is_c && is_duplicate(s, s->depth - 1, arg, target))
+      return;
+    abandon_above(s, arg, is_c);
+  }
   const struct key *method = method_of(arg, is_c ? KIND_C : KIND_RUBY);
   if (unlikely(!method) || !method->selected)
     return;
   if ((mode == MODE_RING || mode == MODE_SLOW) && unlikely(method->program))
-    enter_evaluating(arg, method, mode, is_c);
+    enter_evaluating(arg, method, mode, is_c, target);
   else
-    open_call(s, arg, method, NULL, mode, is_c);
+    open_call(s, arg, method, NULL, mode, is_c, target);
 }
 
 /* A call has returned, and stands at s->depth: keep it, or take it all back. */
@@ -183,7 +211,8 @@ NEVER_INLINE void leave_orphan(struct stream *s, const struct key *method, int m
     (is_c ? site_c_return : site_return)(method->owner, method->id_and_kind >> 3, s->ec, 0, -1);
 }
 
-NEVER_INLINE void leave_other(struct stream *s, const struct trace_arg *arg, int mode, int is_c) {
+NEVER_INLINE void leave_other(struct stream *s, const struct trace_arg *arg, int mode, int is_c,
+                              uint16_t target) {
   uint64_t key = key_of_frame(arg, is_c);
   if (!arg->klass && s->depth && s->calls[s->depth - 1].key > key)
     return; /* within what was recorded, and itself not */
@@ -202,7 +231,8 @@ NEVER_INLINE void leave_other(struct stream *s, const struct trace_arg *arg, int
   }
   if (!method)
     method = method_of(arg, KIND_RUBY);
-  if (method && method->selected && !(s->depth && s->calls[s->depth - 1].key > key))
+  if (method && method->selected && !(s->depth && s->calls[s->depth - 1].key > key) &&
+      (is_c || !is_duplicate(s, s->depth, arg, target)))
     leave_orphan(s, method, mode, is_c);
 }
 
@@ -222,7 +252,7 @@ NEVER_INLINE void raised(struct stream *s, const struct trace_arg *arg, int mode
     site_raise(owner, arg->data, s->ec);
 }
 
-ALWAYS_INLINE void on_event(const struct trace_arg *arg, int mode) {
+ALWAYS_INLINE void on_event(const struct trace_arg *arg, int mode, uint16_t target) {
   if (unlikely(!alive->armed) || (unlikely(state.to_check) && !is_checked(arg)))
     return;
   struct stream *s = stream_of(arg);
@@ -232,20 +262,20 @@ ALWAYS_INLINE void on_event(const struct trace_arg *arg, int mode) {
   }
   switch (arg->event) {
   case EVENT_CALL:
-    enter(s, arg, mode, 0);
+    enter(s, arg, mode, 0, target);
     break;
   case EVENT_RETURN:
     if (likely(!arg->klass && s->depth && s->calls[s->depth - 1].key == (uint64_t)arg->cfp))
       leave(s, mode);
     else if (!state.selecting || s->depth)
-      leave_other(s, arg, mode, 0);
+      leave_other(s, arg, mode, 0, target);
     break;
   case EVENT_C_CALL:
-    enter(s, arg, mode, 1);
+    enter(s, arg, mode, 1, target);
     break;
   case EVENT_C_RETURN:
     if (!state.selecting || s->depth)
-      leave_other(s, arg, mode, 1);
+      leave_other(s, arg, mode, 1, target);
     break;
   case EVENT_RAISE:
     raised(s, arg, mode);
@@ -253,34 +283,30 @@ ALWAYS_INLINE void on_event(const struct trace_arg *arg, int mode) {
   }
 }
 
+/* data: the target's number; of the global hook the same each time */
 static void hook_empty(VALUE data, const struct trace_arg *arg) {
   (void)data;
   (void)arg;
 }
 
 static void hook_ring(VALUE data, const struct trace_arg *arg) {
-  (void)data;
-  on_event(arg, MODE_RING);
+  on_event(arg, MODE_RING, (uint16_t)data);
 }
 
 static void hook_table(VALUE data, const struct trace_arg *arg) {
-  (void)data;
-  on_event(arg, MODE_TABLE);
+  on_event(arg, MODE_TABLE, (uint16_t)data);
 }
 
 static void hook_slow(VALUE data, const struct trace_arg *arg) {
-  (void)data;
-  on_event(arg, MODE_SLOW);
+  on_event(arg, MODE_SLOW, (uint16_t)data);
 }
 
 static void hook_sites(VALUE data, const struct trace_arg *arg) {
-  (void)data;
-  on_event(arg, MODE_SITES);
+  on_event(arg, MODE_SITES, (uint16_t)data);
 }
 
 static void hook_entries(VALUE data, const struct trace_arg *arg) {
-  (void)data;
-  on_event(arg, MODE_ENTRIES);
+  on_event(arg, MODE_ENTRIES, (uint16_t)data);
 }
 
 /* Indexed by enum mode. */

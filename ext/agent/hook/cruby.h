@@ -55,6 +55,9 @@ extern char *rb_string_value_ptr(VALUE *string);
 extern VALUE rb_ary_pop(VALUE array);
 extern VALUE rb_funcallv(VALUE receiver, ID name, int count, const VALUE *arguments);
 extern VALUE rb_obj_is_kind_of(VALUE object, VALUE klass);
+extern VALUE rb_tracepoint_new(VALUE thread, uint32_t events,
+                               void (*function)(VALUE tracepoint, void *data), void *data);
+extern struct trace_arg *rb_tracearg_from_tracepoint(VALUE tracepoint);
 extern uint32_t rb_tracearg_event_flag(struct trace_arg *arg);
 extern VALUE rb_tracearg_self(struct trace_arg *arg);
 extern VALUE rb_tracearg_method_id(struct trace_arg *arg);

@@ -82,7 +82,14 @@ extern const hook_function hooks[];
 extern int no_inner; /* why they are not to be hooked: agent/ractors.rb */
 
 void know_main_ractor(void);
+int is_main_ractor(void);
 void hook_inner(VALUE data, const struct trace_arg *arg);
+
+/* targets.c */
+void enter_target(uint16_t target);
+void leave_target(uint16_t target);
+void begin_targets(void);
+void tell_other_ractors(void);
 
 /* arming.c */
 void mark_classes(void *unused);
@@ -109,7 +116,12 @@ void check_fork(void);
   ENTRY(own, 1) \
   ENTRY(watch, 0) \
   ENTRY(use, 4) \
-  ENTRY(forked, 0)
+  ENTRY(forked, 0) \
+  ENTRY(target, 1) \
+  ENTRY(target_calls, 1) \
+  ENTRY(target_inside, 1) \
+  ENTRY(left_out, 0) \
+  ENTRY(singleton, 1)
 
 #define PARAMETERS_0
 #define PARAMETERS_1 , VALUE a

@@ -64,7 +64,7 @@ void know_main_ractor(void) {
     rb_ractor_local_storage_ptr_set(ractor_key, &ractor_key);
 }
 
-static int is_main_ractor(void) {
+int is_main_ractor(void) {
   return !ractor_key || rb_ractor_local_storage_ptr(ractor_key);
 }
 

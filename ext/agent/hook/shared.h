@@ -21,6 +21,7 @@ enum flags {
   FLAG_WHOLE = 128,
   FLAG_SELECT = 256,
   FLAG_HISTOGRAMS = 512,
+  FLAG_TARGETS = 1024, /* methods are hooked one by one: targets.c */
   FLAG_FINE = 2048, /* histograms of 3 digits, not 2 */
 };
 
@@ -34,6 +35,7 @@ enum condition {
   CONDITION_NO_INNER = 16,
   CONDITION_SILENT = 32,
   CONDITION_OTHER_RACTORS = 64,
+  CONDITION_LEFT_OUT = 128,
 };
 
 /* What the hook read otherwise than Ruby does. */
@@ -137,7 +139,8 @@ struct header {
   uint64_t abandoned;
   uint64_t no_block;
   uint64_t no_values;
-  uint64_t unused2[2];
+  uint64_t in_other_ractors;
+  uint64_t duplicates;
   uint64_t carries;
 };
 
@@ -150,7 +153,7 @@ _Static_assert(offsetof(struct shared_method, entries) == 64, "as docs/agent.md 
 _Static_assert(offsetof(struct header, methods_offset) == 80, "as docs/agent.md has it");
 _Static_assert(offsetof(struct header, threshold_ns) == 160, "as docs/agent.md has it");
 _Static_assert(offsetof(struct header, state) == 192, "as docs/agent.md has it");
-_Static_assert(offsetof(struct header, no_values) == 264, "as docs/agent.md has it");
+_Static_assert(offsetof(struct header, duplicates) == 280, "as docs/agent.md has it");
 _Static_assert(offsetof(struct header, carries) == 288, "as docs/agent.md has it");
 
 #define STORE(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELAXED)

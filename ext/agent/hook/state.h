@@ -42,6 +42,7 @@ struct call {
   uint64_t at; /* what to rewind the ring to */
   uint32_t lost, dropped;
   uint32_t method;
+  uint16_t target; /* that told of it; of the global hook always the same number */
   uint8_t is_c;
   uint8_t untold;
 };
@@ -129,6 +130,7 @@ struct state {
   uint64_t threshold;
   uint64_t gc_start;
   uint64_t beats; /* events of the agent's own threads */
+  uint64_t in_other_ractors_before;
   uint32_t stacks;
   uint32_t to_check, to_verify; /* events, and methods read */
   uint32_t gc_method;

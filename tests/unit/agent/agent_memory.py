@@ -36,8 +36,8 @@ def make_data(mode: HookMode = HookMode.RING) -> bytearray:
     struct.pack_into("<QII", data, 112, BLOCKS_AT, BLOCKS, BLOCK_SIZE)
     struct.pack_into("<QII", data, 128, STREAMS_AT, STREAMS, STREAM_SIZE)
     struct.pack_into("<QII", data, 144, RINGS_AT, RECORDS, RECORD_SIZE)
-    counters = (1, 3, 2, 2, 4, 0, 11, 12, 13, 14, 15, 16, 17)
-    struct.pack_into("<6I7Q", data, COUNTERS_AT, *counters)
+    counters = (1, 3, 2, 2, 4, 0, 11, 12, 13, 14, 15, 16, 17, 18, 19)
+    struct.pack_into("<6I9Q", data, COUNTERS_AT, *counters)
     for number in (1, 2):
         at = METHODS_AT + number * METHOD_SIZE
         struct.pack_into("<QQII", data, at, 0xA0 + number, 0xB0 + number, number, 1)

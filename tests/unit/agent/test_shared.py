@@ -47,7 +47,7 @@ def test_what_changes() -> None:
     data = make_data()
     with memory_of(data) as memory:
         full = Condition.BLOCKS_FULL
-        expected = Counters(True, 3, 2, 2, full, 0, 11, 12, 13, 14, 15, 16, 17)
+        expected = Counters(True, 3, 2, 2, full, 0, *range(11, 20))
         assert memory.counters() == expected
         assert memory.streams() == [
             Stream(0, 0, 0, 9, 0xEC, 0, 70, 1),

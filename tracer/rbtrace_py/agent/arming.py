@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from rbtrace_py.agent.client import Agent
+from rbtrace_py.agent.client import Agent, AgentError
 from rbtrace_py.agent.protocol import (
     BrokenAgent,
     MalformedAnswer,
@@ -57,6 +57,7 @@ _MISMATCHES = {
     4: "the method of a frame",
 }
 """By their numbers in the header: docs/agent.md."""
+_TARGET_MODES = (HookMode.RING, HookMode.TABLE, HookMode.SLOW)
 _SCALES = (0.01, 100_000)
 """Nanoseconds that a tick may take: of 100 GHz down to 10 kHz."""
 
@@ -128,6 +129,11 @@ class What:
     ring_records: int = 262_144
     offsets: dict[str, int] | None = None
 
+    @property
+    def names_methods(self) -> bool:
+        """May its methods be hooked one by one?"""
+        return self.methods and bool(self.select) and self.mode in _TARGET_MODES
+
     def arguments(self) -> Map:
         """As the agent is told."""
         found: Map = {
@@ -188,6 +194,8 @@ class Armed(Closing):
     scale: its ticks as nanoseconds
     overhead: what stays when it is disarmed, in the agent's words
     held: the program had done nothing yet, and was waiting for this
+    targets: methods that were hooked one by one at first; None: all are hooked at once
+    why_all: why they are although some were selected; else empty
     ended: why there is no more to come: NoSuchTarget if the process has ended, or
         another error; None while it goes on
     wall_offset: CLOCK_REALTIME less what ``scale.to_ns`` says, in nanoseconds
@@ -201,18 +209,25 @@ class Armed(Closing):
         what: What,
         before: Callable[[Map], None] = lambda hello: None,
         seconds: float = ARM_SECONDS,
+        before_all: Callable[[Map], None] = lambda hello: None,
     ) -> None:
-        """before: gets the agent's hello, and may raise; seconds: that it may take."""
+        """Both get the agent's hello, and may raise; seconds: that it may take.
+
+        before: before anything is done
+        before_all: before all methods are hooked at once, or those written in C
+        """
         self._process = process
         self._names: list[CalledMethod] = []
         self.select = tuple(what.select)
         self._learnt = time.monotonic()
         self.ended: RbtraceError | None = None
         self.shared: Any = None
+        self.targets: int | None = None
+        self.why_all = ""
         self._agent = Agent(process)
         try:
             before(self._agent.hello)
-            self._arm(what, seconds)
+            self._arm(what, seconds, before_all)
         except BaseException:
             self.close()
             raise
@@ -222,7 +237,9 @@ class Armed(Closing):
         """Does a native thread run several Ruby threads (RUBY_MN_THREADS=1)?"""
         return "+MN" in (_text(self._agent.hello.get("description")) or "").split()
 
-    def _arm(self, what: What, seconds: float) -> None:
+    def _arm(
+        self, what: What, seconds: float, before_all: Callable[[Map], None]
+    ) -> None:
         hello = self._agent.hello
         if what.cpu and self.shares_natives:
             raise Unsupported(
@@ -235,7 +252,7 @@ class Armed(Closing):
                 f" {_text(hello.get('native_reason')) or 'it has no hook'}"
             )
         self._agent.event_bound = bound_of_exit(what.max_methods)
-        reply = self._agent.call("arm", what.arguments(), seconds)
+        reply = self._order(what, seconds, before_all)
         files = self._agent.take_files()
         if len(files) != 2:
             raise MalformedAnswer("no shared memory was sent")
@@ -247,6 +264,8 @@ class Armed(Closing):
             raise MalformedAnswer("more histograms than requested")
         if header.mode is not what.mode:
             raise MalformedAnswer("something else was armed than requested")
+        found = reply.get("targets")
+        self.targets = found if isinstance(found, int) else None
         self.overhead = tuple(_texts(reply.get("overhead")))
         self.held = reply.get("held") is True
         before = time.time_ns()
@@ -263,6 +282,25 @@ class Armed(Closing):
             self.wall_offset = time.time_ns() - time.monotonic_ns()
         else:
             self.wall_offset = (before + time.time_ns()) // 2 - pair.ns
+
+    def _order(
+        self, what: What, seconds: float, before_all: Callable[[Map], None]
+    ) -> Map:
+        """Have the methods hooked one by one, or all at once where that cannot be."""
+        hello = self._agent.hello
+        has_targets = what.names_methods and hello.get("targets") is True
+        if what.c_calls or not has_targets:
+            before_all(hello)
+        arguments = what.arguments()
+        if has_targets:
+            try:
+                return self._agent.call("arm", arguments | {"targets": True}, seconds)
+            except AgentError as error:
+                if error.code != "targets":
+                    raise
+                self.why_all = _text(error.reply.get("message")) or ""
+            before_all(hello)
+        return self._agent.call("arm", arguments, seconds)
 
     def close(self) -> None:
         """End the connection, which takes the hook out, and let the memory go."""

@@ -50,6 +50,7 @@ class Flag(IntFlag):
     WHOLE = 128
     SELECT = 256
     HISTOGRAMS = 512
+    TARGETS = 1024
     FINE = 2048
 
 
@@ -71,6 +72,7 @@ class Condition(IntFlag):
     NO_INNER = 16
     SILENT = 32
     OTHER_RACTORS = 64
+    LEFT_OUT = 128
 
 
 @dataclass(frozen=True, slots=True)

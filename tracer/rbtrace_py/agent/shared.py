@@ -59,7 +59,7 @@ _CONTROL_MAGIC = b"RBTRCTL1"
 _LINE = 64
 _F_GET_SEALS = 1034
 _SHRINK, _GROW = 2, 4
-_COUNTERS = struct.Struct("<IIIIIIQQQQQQQ")
+_COUNTERS = struct.Struct("<IIIIIIQQQQQQQQQ")
 _COUNTERS_AT = 192
 _CARRIES_AT = 288
 _MAX_LEVEL = 3
@@ -78,6 +78,8 @@ class Counters:
     abandoned: calls that never returned
     no_block: durations that are in no histogram
     no_values: entries without the values that were asked for
+    in_other_ractors: events of other Ractors' calls, which were left out
+    duplicates: events that were told twice, and left out once
     """
 
     is_armed: bool
@@ -93,6 +95,8 @@ class Counters:
     abandoned: int
     no_block: int
     no_values: int
+    in_other_ractors: int
+    duplicates: int
 
 
 @dataclass(frozen=True, slots=True)

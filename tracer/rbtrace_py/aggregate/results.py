@@ -97,12 +97,16 @@ LOSSES = (
     "no_block",
     "no_values",
     "silent",
+    "left_out",
     "hung_up",
 )
 """Counters of what should be in a result and is not."""
 
-GAUGES = ("open_begins", "running", "not_followed", "without_agent")
+GAUGES = ("open_begins", "running", "not_followed", "without_agent", "targeted")
 """Counters that say how it is now, and are not subtracted."""
+
+UNWRITTEN = ("targeted",)
+"""Counters that only JSON has: for people a note says it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
-from rbtrace_py.aggregate.results import LOSSES, Result, lost
+from rbtrace_py.aggregate.results import LOSSES, UNWRITTEN, Result, lost
 from rbtrace_py.report import units
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import escape, wrap
@@ -64,6 +64,12 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "events of {} processes are missing: when a Ractor is garbage-collected,"
         " Ruby disables all hooks until they are set again, which happens every"
         " 50 ms",
+    ),
+    "left_out": (
+        "methods that came later are missing of 1 process: it has more than 1,000,"
+        " or define_method made them",
+        "methods that came later are missing of {} processes: they have more than"
+        " 1,000, or define_method made them",
     ),
     "hung_up": (
         "events of 1 process are missing: its agent hung up or did not answer",
@@ -158,7 +164,7 @@ def counter_lines(
     says_none: "no losses" is said, too
     """
     for name, number in counters.items():
-        if number > 0 and name not in LOSSES:
+        if number > 0 and name not in (*LOSSES, *UNWRITTEN):
             yield from _note(sentence(name, number, style), style.dim, style)
     for name in LOSSES:
         if counters.get(name, 0) > 0:

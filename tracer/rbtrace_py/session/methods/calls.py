@@ -21,6 +21,7 @@ from rbtrace_py.linux.free_memory import memory_room
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.readable import readable
 from rbtrace_py.model.calls import CALL_RECORD_SIZE
+from rbtrace_py.session.methods.hook_notes import hook_notes
 from rbtrace_py.session.methods.hook_offsets import hook_offsets
 from rbtrace_py.session.methods.thread_names import ThreadNames
 from rbtrace_py.session.methods.traced_process import (
@@ -323,15 +324,10 @@ class Calls(Closing):
         offsets = hook_offsets(process)
         what = self.options.what(offsets, self._memory_for(process))
         if self._switches is None:
-            return Armed(process, what, self._before, self.options.seconds)
+            return self._armed(process, what)
         switches = self._switches
-
-        def before(hello: Map) -> None:
-            self._before(hello)
-            switches.watch(process)
-
         try:
-            armed = Armed(process, what, before, self.options.seconds)
+            armed = self._armed(process, what, lambda _: switches.watch(process))
         except BaseException:
             switches.forget(process.pid)
             raise
@@ -343,6 +339,17 @@ class Calls(Closing):
                 f"threads of process {process.pid} share native threads: CPU times"
                 " belong to those"
             )
+        return armed
+
+    def _armed(
+        self,
+        process: Process,
+        what: What,
+        before: Callable[[Map], None] = lambda hello: None,
+    ) -> Armed:
+        seconds = self.options.seconds
+        armed = Armed(process, what, before, seconds, self._before_all)
+        self.notes.add(*hook_notes(process.pid, armed))
         return armed
 
     def trace(self, pid: int, armed: Armed) -> TracedProcess:
@@ -357,7 +364,7 @@ class Calls(Closing):
         others = len(self.targets.alive()) - self._joining.given_up
         return min(room // _SHARE // max(others, 1), MOST_MEMORY)
 
-    def _before(self, hello: Map) -> None:
+    def _before_all(self, hello: Map) -> None:
         """Ask about what cannot be undone, before it is done; raises NotConfirmed."""
         if self.options.methods or self.options.c_calls:
             self._confirmation.ask(what_stays(hello, self.options.c_calls))

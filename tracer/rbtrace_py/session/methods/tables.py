@@ -26,6 +26,7 @@ from rbtrace_py.linux.readable import readable
 from rbtrace_py.linux.text import safe_text
 from rbtrace_py.model.calls import UNKNOWN_METHOD, CalledMethod, MethodKind
 from rbtrace_py.session.counting import CountingSession
+from rbtrace_py.session.methods.hook_notes import hook_notes
 from rbtrace_py.session.methods.hook_offsets import hook_offsets
 from rbtrace_py.session.targets.confirmation import Confirmation, what_stays
 from rbtrace_py.session.targets.joining import Joining
@@ -47,6 +48,7 @@ _NAME = 512
 _CONDITIONS = {
     "no_inner": Condition.NO_INNER,
     "silent": Condition.SILENT,
+    "left_out": Condition.LEFT_OUT,
     "other_ractors": Condition.OTHER_RACTORS,
 }
 _TOLD_OTHERWISE = NoSuchTarget, AnotherProgram, HookMismatch
@@ -172,7 +174,7 @@ class Methods(CountingSession):
         connect(process).close()
         offsets = hook_offsets(process) if "method" in self.words else None
         what = self._what(offsets)
-        hook = _Hook(process, what, self._before)
+        hook = _Hook(process, what, self._before_all)
         self._hooks.append(hook)
         if self.targets.is_ours(process) and not hook.held:
             self.notes.append(begun_before(process.pid))
@@ -182,7 +184,7 @@ class Methods(CountingSession):
         wants = self.options.wait or self.targets.command is not None
         return wants and (limit is None or waited < limit)
 
-    def _before(self, hello: Map) -> None:
+    def _before_all(self, hello: Map) -> None:
         """What cannot be undone needs a yes; raises NotConfirmed."""
         if "method" in self.words:
             self._confirmation.ask(what_stays(hello, self.options.c_calls))
@@ -205,6 +207,7 @@ class Methods(CountingSession):
         """Which source it is, and what a user should know before the answer."""
         self.notes.append(f"{', '.join(self.words)}: counted by the agent's hook")
         for hook in self._hooks:
+            self.notes += hook.notes
             self.notes += [f"process {hook.pid}: {text}" for text in hook.overhead]
 
     # ------------------------------------------------------------- as it goes on
@@ -294,6 +297,7 @@ class Methods(CountingSession):
             counters["running"] -= counters["abandoned"]
         for name, bit in _CONDITIONS.items():
             counters[name] = sum(bit in each.conditions for each in found)
+        counters["targeted"] = sum(hook.is_targeted for hook in self._hooks)
         counters["hung_up"] = sum(hook.has_hung_up for hook in self._hooks)
         counters["without_agent"] = self._joining.without
         counters["late_processes"] = self._joining.late
@@ -306,10 +310,12 @@ class _Hook:
     """One process's; ``has_hung_up``: its agent does, and the process goes on."""
 
     def __init__(
-        self, process: Process, what: What, before: Callable[[Map], None]
+        self, process: Process, what: What, before_all: Callable[[Map], None]
     ) -> None:
         self.pid = process.pid
-        self._armed = Armed(process, what, before)
+        self._armed = Armed(process, what, before_all=before_all)
+        self.notes = hook_notes(process.pid, self._armed)
+        self.is_targeted = self._armed.targets is not None
         self._tables = Tables(self._armed.shared, self._armed.scale)
         self._rows: dict[int, tuple[Counted, MethodRow]] = {}
         self.held = self._armed.held

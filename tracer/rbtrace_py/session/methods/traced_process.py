@@ -114,6 +114,8 @@ class TracedProcess:
             "too_deep": found.too_deep,
             "no_values": found.no_values,
             "silent": int(Condition.SILENT in found.conditions),
+            "left_out": int(Condition.LEFT_OUT in found.conditions),
+            "targeted": int(self.armed.targets is not None),
             "other_ractors": int(Condition.OTHER_RACTORS in found.conditions),
         }
         problem = self.armed.ended

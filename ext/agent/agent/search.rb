@@ -1,0 +1,169 @@
+# frozen_string_literal: true
+
+module Tracepoint
+  module Agent
+    # Finds the methods that selectors name, as the hook selects them (hook/methods.c):
+    # those that are defined in the class, and methods of classes that are called on it.
+    #
+    # No code of the program runs for it: no autoload, no const_missing, none of its own
+    # methods in place of Module's.
+    class Search
+      # unbound: a method with instructions, which a TracePoint can have for its target
+      Found = Struct.new(:unbound, :owner, :name, :iseq) do
+        # Made by define_method: methods may share its instructions.
+        def block?
+          iseq.label.start_with?("block ")
+        end
+      end
+
+      Selector = Struct.new(:owner, :kind, :name)
+
+      NAME = Module.instance_method(:name)
+      SINGLETON = Module.instance_method(:singleton_class?)
+      SUPERCLASS = Class.instance_method(:superclass)
+      AUTOLOAD = Module.instance_method(:autoload?)
+      HAS_CONSTANT = Module.instance_method(:const_defined?)
+      CONSTANT = Module.instance_method(:const_get)
+      LISTS = %i[instance_methods private_instance_methods].map { |name| Module.instance_method(name) }.freeze
+      HAS_METHOD = %i[method_defined? private_method_defined?].map { |name| Module.instance_method(name) }.freeze
+      METHOD = Module.instance_method(:instance_method)
+      OWNER = UnboundMethod.instance_method(:owner)
+      ABOVE = UnboundMethod.instance_method(:super_method)
+      ORIGINAL = UnboundMethod.instance_method(:original_name)
+      ISEQ_OF = RubyVM::InstructionSequence.method(:of)
+      ANCESTORS = Module.instance_method(:ancestors)
+      CONSTANTS = Module.instance_method(:constants)
+      SUBCLASSES = Class.method_defined?(:subclasses) ? Class.instance_method(:subclasses) : nil # 3.1
+      EACH_OBJECT = ObjectSpace.method(:each_object)
+      MOST_SLOTS = 150_000 # some 4 ms
+
+      # slices: kept to between two methods
+      def initialize(selectors, slices)
+        @selectors = selectors
+        @slices = slices
+      end
+
+      # Those of selectors that name a class, each once.
+      def of_classes(&block)
+        @selectors.select(&:owner).each do |selector|
+          modules(selector).each { |found| methods(found, [selector], &block) }
+        end
+      end
+
+      # Those of selectors that name a method alone, anywhere.
+      def of_names(&block)
+        selectors = @selectors.reject(&:owner)
+        return if selectors.empty?
+
+        everything.each do |found|
+          @slices.pass
+          here = selectors.select { |selector| kind?(found, selector) && defined_in?(found, selector) }
+          methods(found, here, &block) if here.any?
+        end
+      end
+
+      private
+
+      # A look at the whole heap cannot be interrupted, so it has to be small.
+      def everything
+        return reachable if GC.stat(:heap_available_slots) > MOST_SLOTS
+
+        list = []
+        EACH_OBJECT.call(Module) { |found| list << found }
+        list
+      end
+
+      # Without modules that no constant and no class leads to, and what single objects have.
+      def reachable
+        seen = {}.compare_by_identity
+        waiting = [BasicObject]
+        while (found = waiting.pop)
+          next if seen.key?(found)
+
+          seen[found] = true
+          waiting.concat(next_to(found))
+          @slices.pass
+        end
+        seen.keys
+      end
+
+      def next_to(found)
+        list = ANCESTORS.bind_call(found) + constants(found)
+        list.concat(SUBCLASSES.bind_call(found)) if SUBCLASSES && Class === found
+        singleton = SINGLETON.bind_call(found) ? nil : Native.singleton(found)
+        singleton ? list << singleton : list
+      end
+
+      # To read a deprecated one would warn.
+      def constants(found)
+        return [] if SINGLETON.bind_call(found) || (Warning.respond_to?(:[]) && Warning[:deprecated])
+
+        CONSTANTS.bind_call(found, false).filter_map { |name| constant(found, name) }
+      end
+
+      # nil: it is none, or not loaded, or no module
+      def constant(scope, name)
+        return if AUTOLOAD.bind_call(scope, name, false) || !HAS_CONSTANT.bind_call(scope, name, false)
+
+        found = CONSTANT.bind_call(scope, name, false)
+        found if Module === found
+      end
+
+      def kind?(found, selector)
+        selector.kind.nil? || (selector.kind == "singleton") == SINGLETON.bind_call(found)
+      end
+
+      def defined_in?(found, selector)
+        selector.name.nil? || HAS_METHOD.any? { |method| method.bind_call(found, selector.name, false) }
+      end
+
+      def modules(selector)
+        found = lookup(selector.owner) or return []
+        list = []
+        list << found unless selector.kind == "singleton"
+        list.concat(singletons(found)) unless selector.kind == "instance"
+        list
+      end
+
+      # Where methods that are called on it may be defined.
+      def singletons(found)
+        list = []
+        while found
+          list << Native.singleton(found)
+          found = Class === found ? SUPERCLASS.bind_call(found) : nil
+        end
+        list.select { |each| each }
+      end
+
+      # The module that this constant holds, if it has that name and is loaded.
+      def lookup(name)
+        found = name.split("::").inject(Object) { |scope, part| constant(scope, part) or break }
+        found if found && NAME.bind_call(found) == name
+      rescue NameError # not such a name
+        nil
+      end
+
+      # Aliases are known by the name of what they are aliases of.
+      def methods(found, selectors)
+        LISTS.flat_map { |list| list.bind_call(found, false) }.each do |name|
+          @slices.pass
+          method = own(found, name) or next
+          original = ORIGINAL.bind_call(method)
+          next unless selectors.any? { |selector| selector.name.nil? || selector.name == original }
+
+          iseq = ISEQ_OF.call(method)
+          yield Found.new(method, found, name, iseq) if iseq
+        end
+      end
+
+      # That of the module itself: what is prepended stands before it.
+      def own(found, name)
+        method = METHOD.bind_call(found, name)
+        method = ABOVE.bind_call(method) until method.nil? || OWNER.bind_call(method).equal?(found)
+        method
+      rescue NameError # removed since
+        nil
+      end
+    end
+  end
+end

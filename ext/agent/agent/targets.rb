@@ -1,0 +1,256 @@
+# frozen_string_literal: true
+
+module Tracepoint
+  module Agent
+    # Methods that are hooked one by one: docs/agent.md, "Targets". The rest of the program
+    # runs as it would without us.
+    class Targets
+      MOST = 1000
+      ENABLE = TracePoint.instance_method(:enable)
+      DISABLE = TracePoint.instance_method(:disable)
+      CHILDREN = RubyVM::InstructionSequence.instance_method(:each_child)
+      # Before 3.2 a second TracePoint on such a method takes the first one's place, and
+      # Ruby crashes when the first is switched off.
+      WITH_BLOCKS = RUBY_VERSION >= "3.2"
+      # How often methods that came or went since are looked for, in seconds.
+      PERIODS = { of_classes: 0.5, of_names: 4.0 }.freeze
+      CPU_SHARE = 0.01
+      TICK = 0.1
+      # For how long a method that is gone may still return from calls.
+      GRACE = 8.0
+
+      # found: the method; iseqs: its own and those within, which it covers
+      # by: the search that found it; gone_at: when that no longer did
+      Target = Struct.new(:number, :tracepoint, :found, :iseqs, :by, :gone_at)
+
+      @number = 0
+      @current = nil
+
+      class << self
+        # Of one that has long been gone, should it have been there before; never 0.
+        def next_number
+          @number = (@number % 0xffff) + 1
+        end
+
+        # Those of what is armed; at most one arming is.
+        def use(targets)
+          @current = targets
+          targets.enable
+        end
+
+        # Switched off, one by one.
+        def stop
+          leave&.stop
+        end
+
+        # At the program's end, which takes them along.
+        def leave
+          targets = @current
+          @current = nil
+          targets
+        end
+      end
+
+      # selectors: as `select` of arm has them
+      def initialize(selectors)
+        @selectors = selectors.map { |each| Search::Selector.new(each["owner"], each["kind"], each["name"]&.to_sym) }
+        @targets = {}.compare_by_identity # by each iseq that one covers
+        @blocks = {}.compare_by_identity # by class, and there by instructions and name
+        @ending = [] # switched off as soon as that can be
+        @is_over = false
+      end
+
+      # @raise [Refusal] if these methods have to be hooked all at once
+      def check
+        refuse("the program has not begun, so that they are not defined yet") if Hold.on?
+        @found = PERIODS.keys.to_h { |by| [by, search(by)] }
+        refuse("they are more than #{MOST}") if @found.values.sum(&:size) > MOST
+        block = WITH_BLOCKS ? nil : @found.values.flatten(1).find(&:block?)
+        return unless block
+
+        refuse("define_method made #{Names.owner_text(block.owner).first}'s #{block.name}, and Ruby #{RUBY_VERSION} " \
+               "takes one TracePoint on such a method")
+      end
+
+      # @return [Integer] how many there are
+      # @raise [ThreadError] if nobody can look for those that come later
+      def enable
+        slices = Slices.new
+        @found.each { |by, list| take_in(list, by, slices) }
+        @found = nil
+        watch
+        all.size
+      end
+
+      # Nothing is told any more, Native.stop has seen to that.
+      def stop
+        @is_over = true
+        slices = Slices.new
+        all.each do |target|
+          end_target(target)
+          slices.pass
+        end
+      end
+
+      private
+
+      def refuse(why)
+        raise Refusal.new("targets", why)
+      end
+
+      def all
+        @targets.values.uniq(&:number) + @blocks.values.flat_map(&:values)
+      end
+
+      # ------------------------------------------------------- what comes, and goes
+
+      def watch
+        thread = Thread.new do
+          Native.own(true)
+          look_after until @is_over && @ending.empty?
+        ensure
+          Native.own(false)
+        end
+        thread.thread_variable_set(:rbtrace_agent, true)
+        thread.name = "rbtrace agent"
+        thread.report_on_exception = false
+        Expressions.apart(thread)
+      end
+
+      # Kernel's own: the program may have another.
+      def look_after
+        Kernel.sleep(TICK)
+        @due ||= PERIODS.transform_values { |period| Agent.now + period }
+        PERIODS.each { |by, period| look_again(by, period) if !@is_over && Agent.now >= @due[by] }
+        end_those_gone
+      end
+
+      def look_again(by, period)
+        cost = Slices.cpu { update(by) }
+        @due[by] = Agent.now + [period, cost / CPU_SHARE].max
+      end
+
+      def update(by)
+        found = search(by)
+        take_in(found, by, Slices.new)
+        iseqs = {}.compare_by_identity
+        found.each { |each| iseqs[each.iseq] = true }
+        now = Agent.now
+        all.each do |target|
+          next unless target.by == by
+
+          target.gone_at = is_there?(target, iseqs, found) ? nil : target.gone_at || now
+        end
+      end
+
+      def is_there?(target, iseqs, found)
+        return target.iseqs.any? { |iseq| iseqs.key?(iseq) } unless target.found.block?
+
+        key = block_key(target.found)
+        found.any? { |each| each.block? && each.owner.equal?(target.found.owner) && block_key(each) == key }
+      end
+
+      # Once their last open calls have returned; not while one evaluates.
+      def end_those_gone
+        now = Agent.now
+        all.each do |target|
+          next unless target.gone_at
+          next if Native.target_calls(target.number).positive? && now - target.gone_at < GRACE
+
+          remove(target)
+        end
+        @ending.reject! { |target| off?(target) }
+      end
+
+      # ---------------------------------------------------------------- on and off
+
+      def search(by)
+        search = Search.new(@selectors, Slices.new)
+        by_iseq = {}.compare_by_identity
+        blocks = {}.compare_by_identity
+        search.__send__(by) do |found|
+          if found.block?
+            (blocks[found.owner] ||= {})[block_key(found)] ||= found
+          else
+            by_iseq[found.iseq] ||= found
+          end
+        end
+        by_iseq.values + blocks.values.flat_map(&:values)
+      end
+
+      def block_key(found)
+        [found.iseq.object_id, Search::ORIGINAL.bind_call(found.unbound)]
+      end
+
+      def take_in(list, by, slices)
+        list.each do |found|
+          found.block? ? take_in_block(found, by) : take_in_method(found, by)
+          slices.pass
+        end
+      end
+
+      def take_in_block(found, by)
+        key = block_key(found)
+        here = @blocks[found.owner] ||= {}
+        return if here.key?(key)
+        return Native.left_out unless WITH_BLOCKS && all.size < MOST
+
+        target = here[key] = make(found, [], by)
+        here.delete(key) unless on?(target)
+      end
+
+      # A method within another is covered by that one's.
+      def take_in_method(found, by)
+        return if @targets.key?(found.iseq)
+        return Native.left_out if @targets.size >= MOST && all.size >= MOST
+
+        iseqs = within(found.iseq)
+        iseqs.filter_map { |iseq| @targets[iseq] }.uniq(&:number).each { |inner| remove(inner) }
+        target = make(found, iseqs, by)
+        iseqs.each { |iseq| @targets[iseq] = target }
+        iseqs.each { |iseq| @targets.delete(iseq) } unless on?(target)
+      end
+
+      def within(iseq, list = [])
+        list << iseq
+        CHILDREN.bind_call(iseq) { |child| within(child, list) }
+        list
+      end
+
+      def make(found, iseqs, by)
+        number = Targets.next_number
+        Target.new(number, Native.target(number), found, iseqs, by)
+      end
+
+      # What Ruby refuses is a C function to it.
+      def on?(target)
+        return false if @is_over
+
+        ENABLE.bind_call(target.tracepoint, target: target.found.unbound)
+        end_target(target) if @is_over # since
+        true
+      rescue ArgumentError
+        false
+      end
+
+      def remove(target)
+        target.iseqs.each { |iseq| @targets.delete(iseq) }
+        @blocks[target.found.owner]&.delete_if { |_, each| each.equal?(target) }
+        end_target(target)
+      end
+
+      def end_target(target)
+        @ending << target unless off?(target)
+      end
+
+      # Up to Ruby 3.1 the program crashes if this is done while its hook runs, and that lets
+      # others run if it evaluates expressions.
+      def off?(target)
+        return false if Native.target_inside(target.number).positive?
+
+        DISABLE.bind_call(target.tracepoint)
+        true
+      end
+    end
+  end
+end

@@ -1,0 +1,207 @@
+"""Selected methods are hooked one by one: the same answers, and the rest untouched."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import struct
+import subprocess
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rubies
+from commands import Tracer, answer, by_key, run
+from processes import TIMEOUT, Target
+from rbtrace_py.agent.arming import What
+from rbtrace_py.aggregate.calls import CallEventKind
+from rbtrace_py.linux.process import Process
+from rbtrace_py.session.methods.calls import Calls, CallsOptions
+from rbtrace_py.session.methods.selectors import selectors_of
+from rbtrace_py.session.targets.targets import Targets
+from rubies import Running
+from ruby_builds import EACH
+
+Start = Callable[..., Target]
+Trace = Callable[..., Tracer]
+
+SELECTORS = ["Shop#", "Shop.", "Base#number", "Priced#price", "audit"]
+STEPS = ("kinds", "threads", "fibers")
+
+
+@pytest.fixture
+def target(start: Start) -> Target:
+    return start("targeted.rb")
+
+
+@pytest.fixture(scope="module", params=EACH)
+def each(request: pytest.FixtureRequest) -> Iterator[Running]:
+    with rubies.running(request.param, "targeted.rb") as running:
+        yield running
+
+
+def trees(pid: int, target: Target, words: list[str], *steps: str) -> Any:
+    """The calls of each stack in order, by name and depth; and the counters."""
+    options = CallsOptions(select=selectors_of(words, []), confirm=lambda text: True)
+    found: dict[int, list[tuple[str, int, str]]] = defaultdict(list)
+    with closing(Calls(Targets({pid: Process(pid)}), options)) as session:
+        session.start()
+        for step in steps:
+            assert target.step(step).startswith("done")
+        notes = list(session.notes)
+        for reported in session.drain():
+            event = reported.event
+            if event.what in (CallEventKind.RETURNED, CallEventKind.ENDED):
+                call = (reported.method.full_name, event.depth, event.what.name)
+                found[event.stack.number].append(call)
+        counters = session.counters()
+    assert counters["lost"] == 0
+    return sorted(found.values()), notes
+
+
+def test_the_same_trees(each: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from the hook on all methods."""
+    targeted, notes = trees(each.pid, each.target, SELECTORS, *STEPS)
+    assert re.search(r"process \d+: \d\d methods hooked and no other", notes[0])
+    monkeypatch.setattr(What, "names_methods", property(lambda self: False))
+    everything, notes = trees(each.pid, each.target, SELECTORS, *STEPS)
+    assert not any("hooked" in note for note in notes)
+    assert targeted == everything
+
+
+def evaluated(target: Target, code: str) -> str:
+    """What a line of Ruby gives, in the program's own thread."""
+    return target.step(code).removeprefix("done").strip()
+
+
+def counted(document: Any, *keys: str) -> dict[str, int]:
+    found = by_key(document)
+    return {key: found.get(key, 0) for key in keys}
+
+
+def global_events(pid: int) -> int:
+    """Events that all methods have ever been hooked for; of a Ruby that says so."""
+    place = re.compile(r"(\w+)-\w+ r-xp \S+ \S+ \d+ +(\S*libruby\S*)")
+    maps = Path(f"/proc/{pid}/maps").read_text()
+    path = place.search(maps)[2]
+    listing = subprocess.run(["nm", "-D", path], capture_output=True, text=True)
+    found = re.search(r"(\w+) B ruby_vm_event_enabled_global_flags", listing.stdout)
+    if found is None:
+        pytest.skip("this Ruby does not export its flags")
+    base = re.search(rf"^(\w+)-\S+ \S+ 0+ .*{re.escape(path)}$", maps, re.MULTILINE)
+    with Path(f"/proc/{pid}/mem").open("rb") as memory:
+        memory.seek(int(base[1], 16) + int(found[1], 16))
+        return struct.unpack("<I", memory.read(4))[0]
+
+
+CALL_AND_RETURN = 0x18
+
+
+def test_no_other_method_is_hooked(target: Target, trace: Trace) -> None:
+    """Not even for a moment: Ruby never forgets that one was."""
+    words = ["-m", "Shop#pay", "-m", "total"]
+    for command in (["latency"], ["calls", "--slow", "1000"], ["calls"]):
+        tracer = trace(command[0], target.pid, *words, *command[1:])
+        target.step("kinds")
+        assert tracer.finish()[2] == 0
+    run("calls", target.pid, "-m", "Shop#pay(self, amount)", "-d", 0.1)
+    assert global_events(target.pid) & CALL_AND_RETURN == 0
+    trace("count", target.pid, "method").finish()
+    assert global_events(target.pid) & CALL_AND_RETURN
+
+
+ENABLED = "ObjectSpace.each_object(TracePoint).select(&:enabled?)"
+NEW = f"({ENABLED}.map(&:object_id) - $before)"
+
+
+def defined(running: Running, code: str, methods: int = 1) -> None:
+    """Have it run, and wait until so many more methods are hooked."""
+    target = running.target
+    evaluated(target, f"$before = []; $before = {NEW}; nil")
+    evaluated(target, code)
+    wait = f"sleep 0.005 until {NEW}.size >= {methods}"
+    evaluated(target, f"require 'timeout'; Timeout.timeout({TIMEOUT}) {{ {wait} }}")
+
+
+def test_methods_that_come_later(each: Running, trace: Trace) -> None:
+    """Defined, redefined, prepended; and of a class that is made anew."""
+    words = ["-m", "Later#", "-m", "Later.", "-m", "newly"]
+    tracer = trace("count", each.pid, "method", *words, "--by", "method", "--json")
+    defined(each, "class Later; def run; 1; end; def self.find; end; end", 2)
+    evaluated(each.target, "Later.find; 5.times { Later.new.run }")
+    defined(each, "class Later; def run; 2; end; end")
+    evaluated(each.target, "6.times { Later.new.run }")
+    evaluated(each.target, "Object.send(:remove_const, :Later)")
+    defined(each, "class Later; def run; 3; end; end")
+    evaluated(each.target, "7.times { Later.new.run }")
+    evaluated(each.target, "module Before; def run; super; end; end")
+    evaluated(each.target, "Later.prepend(Before); 8.times { Later.new.run }")
+    defined(each, "module Before; def newly; 4; end; end")
+    evaluated(each.target, "9.times { Later.new.newly }")
+    document = answer(tracer)
+    evaluated(each.target, "Object.send(:remove_const, :Later)")
+    assert by_key(document) == {"Later.find": 1, "Later#run": 26, "Before#newly": 9}
+    counters = document["counters"]
+    assert (document["lost"], counters["targeted"], counters["left_out"]) == (0, 1, 0)
+
+
+def test_a_replaced_method_is_let_go(target: Target, trace: Trace) -> None:
+    """Once its last open call has returned, which is told."""
+    evaluated(target, "class Later; def run(from); from.pop; end; end")
+    tracer = trace("calls", target.pid, "-m", "Later#", "--json")
+    evaluated(target, "$from = Queue.new")
+    evaluated(target, "$thread = Thread.new { Later.new.run($from) }")
+    evaluated(target, "Thread.pass until $from.num_waiting == 1")
+    evaluated(target, f"$old = {ENABLED}.first")
+    running = Running(target, target.pid)
+    for number in range(3):
+        defined(running, f"class Later; def run(from); {number}; end; end")
+    assert evaluated(target, "$old.enabled?") == "true"
+    evaluated(target, "$from << 1; $thread.join; sleep 0.01 while $old.enabled?")
+    assert evaluated(target, f"{ENABLED}.size") == "1"
+    call, end = map(json.loads, tracer.finish()[0].splitlines())
+    assert (call["method"], end["count"], end["lost"]) == ("Later#run", 1, 0)
+    assert evaluated(target, f"{ENABLED}.size") == "0"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_stays_hooked(number: int, target: Target, trace: Trace) -> None:
+    tracer = trace("calls", target.pid, "-m", "Shop#")
+    assert int(evaluated(target, f"{ENABLED}.size")) > 10
+    tracer.finish(number)
+    evaluated(target, f"sleep 0.01 until {ENABLED}.empty?")
+
+
+def test_more_than_a_thousand(target: Target, trace: Trace) -> None:
+    """All are hooked then, and that is said."""
+    many = "class Many; 1001.times { |n| class_eval %(def run#{n}; end) }; end"
+    evaluated(target, many)
+    tracer = trace("count", target.pid, "-m", "Many#", "--json")
+    evaluated(target, "1001.times { |n| Many.new.send(%(run#{n})) }")
+    out, err, _ = tracer.finish()
+    assert json.loads(out)["count"] == 1001
+    assert "not the selected alone: they are more than 1000" in " ".join(err.split())
+
+
+def test_methods_made_of_blocks(each: Running, trace: Trace) -> None:
+    """With the same instructions; up to Ruby 3.1 all methods are hooked for them."""
+    tracer = trace("calls", each.pid, "-m", "Made#", "--json")
+    foreign = "$foreign = TracePoint.new(:call) { $told += 1 }; $told = 0"
+    evaluated(each.target, foreign)
+    evaluated(each.target, "$foreign.enable(target: Made.instance_method(:run))")
+    each.target.step("made")
+    out, err, _ = tracer.finish()
+    each.target.step("made")
+    told = evaluated(each.target, "$foreign.disable; $told")
+    *calls, end = map(json.loads, out.splitlines())
+    names = [call["method"] for call in calls]
+    assert names == ["Made#step", "Made#run", "Made#step", "Made#walk"]
+    assert (end["lost"], told) == (0, "2")
+    version = evaluated(each.target, "RUBY_VERSION")
+    assert ("define_method made" in err) == (version < "3.2")
+    each.target.step("made")
