@@ -4,9 +4,10 @@
 #
 #   ruby -Iruby/lib examples/shop/shop.rb [--orders N | --seconds S] [--threads N] [--wait]
 #
-#   sudo rbtrace-py latency PID checkout
-#   sudo rbtrace-py latency PID checkout --by sku
-#   sudo rbtrace-py trace PID shop:order
+#   sudo rbtrace-py top --ps shop.rb
+#   sudo rbtrace-py latency --ps shop.rb checkout
+#   sudo rbtrace-py latency --ps shop.rb checkout --by sku
+#   sudo rbtrace-py trace --ps shop.rb shop:order
 #
 # Without --orders or --seconds it serves until it is stopped. Of N orders
 # (a multiple of 20) half are for tea, three in ten for coffee, two in ten for

@@ -42,7 +42,7 @@ SHARED = {
     "--rate": SAMPLING,
     "--mode": SAMPLING,
     "--format": [*SAMPLERS, "report"],
-    "--ps": TARGETED,
+    "--ps": [*TARGETED, "doctor"],
     "--subprocesses": TARGETED,
     "--json": [
         "probes",

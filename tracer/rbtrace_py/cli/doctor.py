@@ -21,11 +21,13 @@ from rbtrace_py.session.targets.targets import parse_pids
 class _Options(o.OutputOptions):
     pid: str | None
     option: str | None
+    ps: str | None
 
 
 @click.command("doctor", options_metavar="[OPTIONS]")
 @click.argument("pid", required=False, shell_complete=complete_pid)
 @click.option("-p", "--pid", "option", metavar="PID", help="Same as PID.")
+@o.ps_option
 @o.output_options
 @o.typed(_Options)
 def command(options: _Options) -> int:
@@ -37,9 +39,14 @@ def command(options: _Options) -> int:
     Examples:
       sudo rbtrace-py doctor
       sudo rbtrace-py doctor 1234
+      sudo rbtrace-py doctor --ps puma
     """
     named = list(filter(None, (options.pid, options.option)))
+    if named and options.ps is not None:
+        raise UsageError("PID and --ps cannot be combined", "Name the target once")
     pids = parse_pids(",".join(named)) if named else [None]
+    if options.ps is not None:
+        pids = o.choose_pids(options.ps, subprocesses=False)
     if len(pids) > 1:
         raise UsageError("doctor checks one process at a time")
     found = checks(pids[0])

@@ -115,6 +115,13 @@ class TargetOptions:
     subprocesses: bool
 
 
+ps_option = click.option(
+    "--ps",
+    metavar="REGEX",
+    help="Target the process whose command line matches, instead of PID. Prefers"
+    " Ruby processes; asks if several match.",
+)
+
 target_options = chain(
     click.option(
         "-p",
@@ -125,12 +132,7 @@ target_options = chain(
         shell_complete=complete_pid,
         help="Same as PID.",
     ),
-    click.option(
-        "--ps",
-        metavar="REGEX",
-        help="Target the process whose command line matches, instead of PID. Prefers"
-        " Ruby processes; asks if several match.",
-    ),
+    ps_option,
     click.option("--subprocesses", is_flag=True, help="Include child processes."),
 )
 
@@ -534,7 +536,7 @@ def opened_targets(
         targets = Targets.from_command(command, named.subprocesses)
     else:
         if ps is not None:
-            pids = _choose(ps, named.subprocesses)
+            pids = choose_pids(ps, named.subprocesses)
         elif named.pid_words:
             pids = parse_pids(",".join(named.pid_words))
         elif words:
@@ -571,8 +573,8 @@ def _command_status(targets: Targets) -> int:
     return _SIGNALLED - status
 
 
-def _choose(regex: str, subprocesses: bool) -> list[int]:
-    """The pid that --ps means; a person may be asked.
+def choose_pids(regex: str, subprocesses: bool) -> list[int]:
+    """Return the pid that --ps means; a person may be asked.
 
     subprocesses: children of one that matches go with it; workers of one program are
     meant together

@@ -1,0 +1,150 @@
+"""A reader's desk: a folder with the examples, programs that run there, a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib
+import os
+import pkgutil
+import pty
+import re
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+from terminal import screen
+
+import rbtrace_py
+from processes import ROOT, TIMEOUT, read_line
+from rbtrace_py.cli.main import main
+
+COLUMNS, ROWS = 88, 50
+PROMPT = re.compile(r"\d+:\d+[>*] $")
+
+
+def load_all() -> None:
+    """Import what commands import when they need it, once for all."""
+    for module in pkgutil.walk_packages(rbtrace_py.__path__, "rbtrace_py."):
+        importlib.import_module(module.name)
+
+
+class Desk:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._mark = f"desk-{os.getpid()}-{time.monotonic_ns()}"
+        self._programs: dict[str, subprocess.Popen[str]] = {}
+        for path in ("examples", "ext/agent", "ruby/lib"):
+            shutil.copytree(ROOT / path, folder / path)
+
+    def start(self, words: list[str]) -> list[str]:
+        """Start an example, and stop what it takes the place of; what it says."""
+        script = next(word for word in words if word.endswith(".rb"))
+        self._stop(self._programs.pop(script, None))
+        program = self._programs[script] = subprocess.Popen(
+            [*words, self._mark],
+            cwd=self._folder,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        said = [""]
+        while said[-1] != "ready":
+            said.append(read_line(program.stdout))
+            assert said[-1], f"{words} ended before it was ready"
+        return said[1:]
+
+    def run(
+        self, words: list[str], typed: list[str], until: str = ""
+    ) -> tuple[list[str], int]:
+        """Run ``rbtrace-py`` on a terminal: the lines there, and its exit code.
+
+        typed: lines for it, each at a prompt; then comes Ctrl-D
+        until: what it says when Ctrl-C is typed
+        """
+        words = self._ours(words)
+        pid, terminal = pty.fork()
+        if pid == 0:
+            self._become(words)
+        said, lines, end = "", [*typed, "\x04"], time.monotonic() + TIMEOUT
+        while data := _read(terminal, end):
+            said += data.decode("utf-8", "replace")
+            if typed and lines and PROMPT.search(screen(said)[-1]):
+                line = lines.pop(0)
+                os.write(terminal, line.encode() + b"\n" * (line != "\x04"))
+            if until and re.search(until, said):
+                os.write(terminal, b"\x03")
+                until = ""
+        os.close(terminal)
+        _, status = os.waitpid(pid, 0)
+        said = re.sub(rf"( |\.\*){self._mark}", "", said)
+        lines = "\n".join(map(_without_moves, screen(said))).splitlines()
+        return lines, os.waitstatus_to_exitcode(status)
+
+    def size_of(self, name: str) -> int:
+        return (self._folder / name).stat().st_size
+
+    def _ours(self, words: list[str]) -> list[str]:
+        """Let ``--ps`` mean a program of this desk: others may run it, too."""
+        own = words[: words.index("--")] if "--" in words else words
+        return [
+            f"{word}.*{self._mark}" if i and own[i - 1 : i] == ["--ps"] else word
+            for i, word in enumerate(words)
+        ]
+
+    def _become(self, words: list[str]) -> NoReturn:
+        code = 70
+        try:
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+            os.chdir(self._folder)
+            os.environ.update(TERM="xterm", NO_COLOR="1", HOME=str(self._folder))
+            sys.stdin = os.fdopen(0, closefd=False)
+            sys.stdout = os.fdopen(1, "w", closefd=False)
+            sys.stderr = os.fdopen(2, "w", closefd=False)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            main(words)
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    @staticmethod
+    def _stop(program: subprocess.Popen[str] | None) -> None:
+        if not program:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+        program.wait(TIMEOUT)
+        if program.stdout:
+            program.stdout.close()
+
+    def close(self) -> None:
+        for program in self._programs.values():
+            self._stop(program)
+
+
+def _without_moves(line: str) -> str:
+    """Let a line begin where ``top`` moves the cursor."""
+    return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "\n", line)
+
+
+def _read(terminal: int, end: float) -> bytes:
+    """Wait for data; nothing once nobody has the other end any more."""
+    ready, _, _ = select.select([terminal], [], [], max(0, end - time.monotonic()))
+    assert ready, "it does not end"
+    try:
+        return os.read(terminal, 65536)
+    except OSError:
+        return b""
