@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -50,12 +50,20 @@ class Target:
         assert answer, f"the target ended over {command!r}"
         return answer.strip()
 
-    def hit(self, command: str, times: int) -> float:
+    def hit(
+        self, command: str, times: int, after: Callable[[], None] = lambda: None
+    ) -> float:
         """Nanoseconds a hit: the best of PARTS runs of ``times`` hits.
 
         The best, because a neighbour on the same core can only add to it.
+
+        after: done after each run
         """
-        return min(float(self.ask(f"{command} {times}")) for _ in range(PARTS))
+        found = []
+        for _ in range(PARTS):
+            found.append(float(self.ask(f"{command} {times}")))
+            after()
+        return min(found)
 
     def descriptors(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
@@ -101,6 +109,6 @@ class Bare(Count):
         source = str(HERE / "bpf" / "bare.c")
         self._engines.append(Engine(attacher, None, source, {}, flags, {}))
 
-    def wanted(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
+    def requests(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
         slots = tuple(SlotPlan(operand=index) for index in range(self._slots))
         return [AttachRequest(probe, 0, slots) for probe in self.picked(probes)]
