@@ -49,20 +49,30 @@ def read_line(stream: Any, timeout: float = TIMEOUT) -> str:
 
 
 class Target:
-    """A process that does a step when told."""
+    """A process that does a step when told.
 
-    def __init__(self, *command: str, env: dict[str, str] | None = None) -> None:
+    env: what it has besides our environment; options: of ``subprocess.Popen``
+    """
+
+    def __init__(
+        self, *command: object, env: dict[str, str] | None = None, **options: Any
+    ) -> None:
         self.process = subprocess.Popen(
-            command,
+            list(map(str, command)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             bufsize=1,
             env={**os.environ, **(env or {})},
-            start_new_session=True,
+            **{"start_new_session": True, **options},
         )
-        self.ready = read_line(self.process.stdout)
-        assert self.ready.startswith("ready"), self.ready
+        self.ready = self.await_ready()
+
+    def await_ready(self) -> str:
+        """Return the line with which it says that it is ready."""
+        line = read_line(self.process.stdout)
+        assert line.startswith("ready"), line
+        return line
 
     @property
     def pid(self) -> int:

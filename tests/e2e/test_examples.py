@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import os
-import subprocess
 
 import pytest
 
 from commands import answer, by_key
-from processes import LIB, ROOT, TIMEOUT, read_line
+from processes import LIB, ROOT, TIMEOUT, Target, read_line
 
 EXAMPLES = ROOT / "examples"
 
 
-class Example:
+class Example(Target):
     """A process that says "ready", works after one line, and says "done"."""
 
     def __init__(self, name, *arguments):
-        self.process = subprocess.Popen(
-            ["ruby", f"-I{LIB}", str(EXAMPLES / name), "--wait", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        super().__init__("ruby", f"-I{LIB}", EXAMPLES / name, "--wait", *arguments)
+
+    def await_ready(self):
         self.said = self.until("ready")
-        self.pid = self.process.pid
+        return self.said[-1]
 
     def until(self, word):
         lines = []
@@ -35,8 +30,7 @@ class Example:
         return lines
 
     def work(self):
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        self.tell()
         return self.until("done")
 
     def close(self):

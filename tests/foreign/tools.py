@@ -12,47 +12,34 @@ from pathlib import Path
 
 import pytest
 
+import processes
+
 LIBRARY = Path(__file__).resolve().parents[2] / "ext" / "libstapsdt"
 DEADLINE = 60
 
 
-class Target:
+class Target(processes.Target):
     """ext/libstapsdt/tests/target.c: one command a line, one answer each."""
 
     def __init__(self, program: Path, **environment: str) -> None:
-        self.process = subprocess.Popen(
-            [program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **environment},
-        )
-        self.pid = self.process.pid
-        assert self._answer() == "ready"
-
-    def _answer(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
+        super().__init__(program, env=environment)
 
     def ask(self, command: str) -> str:
-        assert self.process.stdin is not None
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
-        return self._answer()
+        return self.step(command)
 
     def tell(self, command: str) -> None:
-        assert self.ask(command) == "ok"
+        assert self.step(command) == "ok"
 
     def fork(self) -> int:
         """From now on commands go to the child, whose pid this is."""
-        word, pid = self.ask("fork").split()
+        word, pid = self.step("fork").split()
         assert word == "child"
         return int(pid)
 
     def wait_watched(self, name: str, expected: bool = True) -> None:
         """Tools do not say when they are attached; the program does."""
         deadline = time.monotonic() + DEADLINE
-        while self.ask(f"watched {name}") != str(int(expected)):
+        while self.step(f"watched {name}") != str(int(expected)):
             assert time.monotonic() < deadline, f"{name} is not watched"
 
     def images(self, pid: int | None = None) -> list[str]:

@@ -16,7 +16,7 @@ import pytest
 from injecting import Bell, bell, injected
 
 import rubies
-from processes import TIMEOUT, read_line
+from processes import TIMEOUT, Target
 from rbtrace_py.agent.files import NoPlace, placed
 from rbtrace_py.agent.inject import inject
 from rbtrace_py.errors import NoSuchTarget, NotPermitted
@@ -44,14 +44,12 @@ sys.stdin.read()
 @contextmanager
 def in_root(root: Path, user: int = NOBODY) -> Iterator[Process]:
     command = [sys.executable, "-c", IN_ROOT, str(root), str(user)]
-    target = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    target = Target(*command)
     try:
-        assert read_line(target.stdout) == "ready"
         with Process(target.pid) as process:
             yield process
     finally:
-        target.kill()
-        target.communicate()
+        target.close()
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from processes import Target
+
 HERE = Path(__file__).parent
 LIBRARY = HERE.parents[2] / "ext" / "libstapsdt"
 
@@ -30,20 +32,12 @@ def compile_c(source: Path, output: Path, *flags: str) -> Path:
 @contextlib.contextmanager
 def running(*command: str | Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
     """A program that says "ready" and ends with its standard input."""
-    words = [str(word) for word in command]
-    process = subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options
-    )
+    target = Target(*command, **options)
+    target.process.ready_line = target.ready  # type: ignore[attr-defined]
     try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line.startswith("ready"), line
-        process.ready_line = line  # type: ignore[attr-defined]
-        yield process
+        yield target.process
     finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+        target.close()
 
 
 def is_root() -> bool:
