@@ -10,15 +10,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from processes import MAIN, ROOT, TIMEOUT, Target, read_line
+from warm import Warm, is_like_ours
 
 
 def without_times(text: str) -> str:
     """What ``calls`` prints, with ``<>`` for ``<1.24 ms>``."""
     time = r"\d[\d,.]* (?:ns|µs|ms|s)"
     return re.sub(rf"<{time}(?:, {time} on CPU)?>", "<>", text)
+
+
+COMMAND = (sys.executable, "-c", MAIN)
 
 
 class Tracer:
@@ -33,22 +38,10 @@ class Tracer:
         *arguments: str,
         env: dict[str, str] | None = None,
         waits: bool = True,
-        command: Sequence[str] = (sys.executable, "-c", MAIN),
+        command: Sequence[str] = COMMAND,
     ) -> None:
         read, write = os.pipe()
-        self.process = subprocess.Popen(
-            [*command, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            pass_fds=(write,),
-            env={
-                **os.environ,
-                "PYTHONPATH": str(ROOT / "tracer"),
-                "RBTRACE_READY_FD": str(write),
-                **(env or {}),
-            },
-        )
+        self.process = _started(arguments, env or {}, write, command)
         os.close(write)
         with os.fdopen(read) as ready:
             self.attached = waits and read_line(ready) == "attached"
@@ -85,16 +78,42 @@ def if_ruby_has(*words: str) -> list[str]:
     return list(words) if has_ruby_probes() else []
 
 
-def run(*words: object, env: dict[str, str] | None = None) -> tuple[str, str, int]:
-    """Run ``rbtrace-py`` to its end: output, errors, exit code."""
-    done = subprocess.run(
-        [sys.executable, "-c", MAIN, *map(str, words)],
-        capture_output=True,
+def run(
+    *words: object, env: dict[str, str] | None = None, folder: Path | None = None
+) -> tuple[str, str, int]:
+    """Run ``rbtrace-py`` to its end, in ``folder``: output, errors, exit code."""
+    process = _started(list(map(str, words)), env or {}, folder=folder)
+    try:
+        out, err = process.communicate(timeout=TIMEOUT)
+    except BaseException:
+        process.kill()
+        raise
+    assert process.returncode is not None
+    return out, err, process.returncode
+
+
+def _started(
+    words: Sequence[str],
+    env: dict[str, str],
+    ready: int = -1,
+    command: Sequence[str] = COMMAND,
+    folder: Path | None = None,
+) -> subprocess.Popen[str] | Warm:
+    """Start the command: a fork, unless another or another interpreter is meant."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tracer"), **env}
+    if command is COMMAND and is_like_ours(environment):
+        return Warm(words, environment, ready, str(folder or "."))
+    if ready >= 0:
+        environment["RBTRACE_READY_FD"] = str(ready)
+    return subprocess.Popen(
+        [*command, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=TIMEOUT,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "tracer"), **(env or {})},
+        pass_fds=() if ready < 0 else (ready,),
+        env=environment,
+        cwd=folder,
     )
-    return done.stdout, done.stderr, done.returncode
 
 
 def answer(tracer: Tracer) -> Any:

@@ -48,6 +48,15 @@ def read_line(stream: Any, timeout: float = TIMEOUT) -> str:
     return line.decode(errors="replace").strip()
 
 
+def await_stopped(pid: int) -> None:
+    """Wait until the process, which was sent SIGSTOP, is stopped."""
+    stat = Path(f"/proc/{pid}/stat")
+    end = time.monotonic() + TIMEOUT
+    while stat.read_text().rpartition(")")[2].split()[0] != "T":
+        assert time.monotonic() < end, "it is not stopped"
+        time.sleep(0.002)
+
+
 class Target:
     """A process that does a step when told.
 

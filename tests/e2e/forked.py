@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from processes import TIMEOUT, read_line
+from processes import TIMEOUT, await_stopped, read_line
 from rbtrace_py.agent.client import Agent
 from rbtrace_py.cli.main import main
 from rbtrace_py.session.inside import attach
@@ -88,11 +88,7 @@ class Forked:
         os.kill(self.pid, number)
 
     def await_stopped(self) -> None:
-        stat = Path(f"/proc/{self.pid}/stat")
-        end = time.monotonic() + TIMEOUT
-        while stat.read_text().rpartition(")")[2].split()[0] != "T":
-            assert time.monotonic() < end
-            time.sleep(0.002)
+        await_stopped(self.pid)
 
     def result(self) -> tuple[str, str, int]:
         """Output, errors, exit code (of a signal its negative number) at its end."""

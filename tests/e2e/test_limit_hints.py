@@ -14,7 +14,7 @@ from rbtrace_py.linux.binaries import mapped_files, open_mapped
 from rbtrace_py.linux.process import Process
 
 RUBY = "$stdout.sync = true; puts :ready; gets"
-UNTIL_SEEN = "until ls -l /proc/$PPID/fd | grep -q pidfd; do :; done"
+UNTIL_SEEN = "until ls -l /proc/$PPID/fd 2>/dev/null | grep -q pidfd; do :; done"
 """It ends when rbtrace-py, its parent, has hold of it."""
 
 

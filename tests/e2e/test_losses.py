@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 
@@ -12,7 +11,7 @@ from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogReader
 
 from commands import answer, by_key, run
-from processes import TARGETS, Target
+from processes import TARGETS, Target, await_stopped
 
 INTEGER, STRING, FLOAT, BOOL = 1, 2, 4, 5
 SPAN_END = [["duration_ns", INTEGER, 1], ["outcome", INTEGER, 2], ["id", INTEGER, 0]]
@@ -110,7 +109,7 @@ def test_lost_events_are_counted(crafted, trace):
     crafted.define("event", [["id", INTEGER, 0], ["text", STRING, 0]])
     tracer = trace("trace", crafted.pid, "event", "--json")
     tracer.process.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, tracer.process.pid, os.WSTOPPED)
+    await_stopped(tracer.process.pid)
     crafted.fire("event", 1, "x", times=40_000)
     tracer.process.send_signal(signal.SIGCONT)
     out, _, code = tracer.finish()

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
+import commands
 from rbtrace_py.cli.main import main
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True)
@@ -51,20 +46,12 @@ def complete() -> Callable[[str, str, int], list[str]]:
     """Ask for completions as a shell's script does; the lines of the answer."""
 
     def ask(shell: str, line: str, word: int) -> list[str]:
-        done = subprocess.run(
-            [sys.executable, "-c", "from rbtrace_py.cli.main import main; main()"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(ROOT / "tracer"),
-                "_RBTRACE_PY_COMPLETE": f"{shell}_complete",
-                "COMP_WORDS": line,
-                "COMP_CWORD": str(word) if shell != "fish" else line.split(" ")[word],
-            },
+        at = str(word) if shell != "fish" else line.split(" ")[word]
+        completing = {"_RBTRACE_PY_COMPLETE": f"{shell}_complete"}
+        out, err, code = commands.run(
+            env={**completing, "COMP_WORDS": line, "COMP_CWORD": at}
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()
+        assert code == 0, err
+        return out.splitlines()
 
     return ask

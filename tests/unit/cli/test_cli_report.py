@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 import subprocess
-import sys
 from io import StringIO
 from pathlib import Path
 
 import pytest
 
+from commands import run
 from rbtrace_py.aggregate.histogram import Histogram
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.recording import RecordingWriter
@@ -24,19 +23,10 @@ from rbtrace_py.report.formats import FORMATS
 from rbtrace_py.session.stacks.report import Filters
 from sample_makers import START, WORKER, sample, shop
 
-ROOT = Path(__file__).resolve().parents[3]
-COMMAND = "from rbtrace_py.cli.main import main; main()"
-
 
 def report(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", COMMAND, "report", *words],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "tracer"), "COLUMNS": "80"},
-        timeout=60,
-    )
+    out, err, code = run("report", *words, env={"COLUMNS": "80"}, folder=folder)
+    return subprocess.CompletedProcess(words, code, out, err)
 
 
 def record(path: Path, rounds: int, unit: str = "samples") -> None:
