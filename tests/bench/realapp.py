@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ from targets import HERE, ROOT
 MAIN = "from rbtrace_py.cli.main import main; main()"
 APP = HERE / "rails"
 NOTHING = "nothing"
+EMPTY = "an empty hook on call and return"
 WARM_UP = 8
 """Seconds of load before anything is measured."""
 SETTLE = 1.5
@@ -56,8 +57,25 @@ def cost(rounds: int, seconds: int) -> list[Row]:
     """Throughput and p99 of the application, and CPU of both, under each tool."""
     if not _can_run():
         return [Row("a Rails request", f"not measured: install {PACKAGES}")]
+    runs = _runs(_tools, rounds, seconds)
+    return [_row(name, runs) for name in runs]
+
+
+def hooks(rounds: int, seconds: int) -> list[Row]:
+    """CPU of the application a request, with the agent's tables on all methods."""
+    if not _can_run():
+        return [Row("a Rails request", f"not measured: install {PACKAGES}")]
+    runs = _runs(_hooks, rounds, seconds)
+    rows = [_cpu_row(name, NOTHING, runs) for name in runs]
+    goals = {"count method": "≤ 1.05×", "latency method": "≤ 1.12×"}
+    return rows + [_cpu_row(name, EMPTY, runs, goals[name]) for name in goals]
+
+
+def _runs(
+    tools_of: Callable[[App, str], dict[str, list[str]]], rounds: int, seconds: int
+) -> dict[str, list[Run]]:
     with tempfile.TemporaryDirectory() as folder, _application(folder) as app:
-        tools = _tools(app, folder)
+        tools = tools_of(app, folder)
         _load(app, WARM_UP)
         runs: dict[str, list[Run]] = {name: [] for name in tools}
         names = list(tools)
@@ -66,7 +84,7 @@ def cost(rounds: int, seconds: int) -> list[Row]:
             for name in [*names[turn:], *names[:turn]]:
                 with _tool(tools[name]) as pid:
                     runs[name].append(_measure(app, pid, seconds))
-    return [_row(name, runs) for name in names]
+    return runs
 
 
 def _can_run() -> bool:
@@ -145,6 +163,17 @@ def _tools(app: App, folder: str) -> dict[str, list[str]]:
     return found
 
 
+def _hooks(app: App, folder: str) -> dict[str, list[str]]:
+    """Each hooks all methods of the application, in which nothing else is on."""
+    ours, pid = [sys.executable, "-c", MAIN], str(app.pid)
+    return {
+        NOTHING: [],
+        EMPTY: [sys.executable, str(HERE / "empty_hook.py"), pid],
+        "count method": [*ours, "count", pid, "method", "--yes"],
+        "latency method": [*ours, "latency", pid, "method", "--yes"],
+    }
+
+
 @contextmanager
 def _tool(words: list[str]) -> Iterator[int | None]:
     """Run a tool for as long as the block; its pid, None where there is none."""
@@ -203,6 +232,18 @@ def _load(app: App, seconds: int) -> tuple[float, float, int]:
     assert found, out
     scale = {"us": 1e-3, "ms": 1.0, "s": 1e3}[found[2]]
     return float(found[4]), float(found[1]) * scale, int(found[3])
+
+
+def _cpu_row(
+    name: str, against: str, runs: dict[str, list[Run]], goal: str = ""
+) -> Row:
+    ours, base = ([run.app_us for run in runs[one]] for one in (name, against))
+    measured = f"{median(ours) / 1000:.2f} ms CPU a request"
+    if name == NOTHING:
+        return Row(name, measured)
+    tool = 100 * median(run.tool for run in runs[name])
+    measured += f", tool {tool:.1f} % of a CPU"
+    return Row(name, measured, against, Ratio.of(ours, base), goal)
 
 
 def _row(name: str, runs: dict[str, list[Run]]) -> Row:

@@ -76,6 +76,10 @@ def parts(quick: bool) -> dict[str, tuple[str, Callable[[], list[Row]]]]:
             "A Rails request under puma, wrk as load",
             lambda: realapp.cost(1 if quick else 9, 3 if quick else 10),
         ),
+        "rails-methods": (
+            "A Rails request, all its methods hooked",
+            lambda: realapp.hooks(1 if quick else 21, 3 if quick else 5),
+        ),
         "stacks": (
             "Stacks: what a sample costs",
             lambda: stacks.cost(1 if quick else 7, 2 if quick else 4),
