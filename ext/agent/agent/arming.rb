@@ -13,7 +13,7 @@ module Tracepoint
       HISTOGRAMS = 512
       TARGETS = 1024
       FINE = 2048
-      LIMITS = { "max_methods" => [16_384, 16, 1 << 20], "max_blocks" => [1 << 20, 16, 1 << 22],
+      LIMITS = { "max_methods" => [16_384, 16, 1 << 20], "max_blocks" => [1 << 20, 16, 1 << 21],
                  "max_streams" => [128, 1, 4096], "ring_records" => [262_144, 256, 1 << 24] }.freeze
       OFFSETS = %w[cfp_ep me_owner me_def def_original_id ment_imemo svar_imemo local_flag ec_thread].freeze
       ALIGNED = %w[cfp_ep me_owner me_def def_original_id ec_thread].freeze

@@ -125,8 +125,8 @@ static void release(int in_child) {
     munmap(state.streams[i].calls, calls_size() + active_size());
   if (state.streams)
     munmap(state.streams, state.streams_size);
-  if (state.keys)
-    munmap(state.keys, state.keys_size);
+  if (state.all_keys)
+    munmap(state.all_keys, state.keys_size);
   if (state.known)
     munmap(state.known, state.known_size);
   if (state.selectors)
@@ -140,19 +140,13 @@ static void release(int in_child) {
 }
 
 static int allocate_private(const char *selectors, size_t selectors_size) {
-  unsigned bits = 5;
-  while (1ull << bits < 2ull * state.config.max_methods)
-    bits++;
-  state.keys_shift = 64 - bits;
-  state.keys_size = sizeof(struct key) << bits;
-  state.keys = map_private(state.keys_size);
   state.streams_size = state.config.max_streams * sizeof(struct stream);
   state.streams = map_private(state.streams_size);
   state.selectors_size = selectors_size + 8;
   state.selectors = map_private(state.selectors_size);
   state.known_size = state.config.max_methods * sizeof(struct known);
   state.known = map_private(state.known_size);
-  if (!state.keys || !state.known || !state.streams || !state.selectors)
+  if (!make_keys() || !state.known || !state.streams || !state.selectors)
     return ENOMEM;
   for (size_t i = 0; i < selectors_size; i++)
     ((char *)state.selectors)[i] = selectors[i];

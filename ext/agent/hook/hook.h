@@ -60,6 +60,7 @@ enum { FIRST = 256 }; /* of an arming: so many events and methods are compared *
 VALUE attached_to(VALUE klass);
 int is_singleton(VALUE owner);
 size_t selector_size(const struct selector *selector);
+int make_keys(void);
 COLD const struct key *new_key(VALUE owner, uint64_t id, uint32_t key_kind, VALUE definer);
 const struct key *key_of_class(const struct key *key, VALUE self);
 int has_same_frames(const struct stream *s, const struct trace_arg *arg);

@@ -116,6 +116,39 @@ static int is_ractor_new(VALUE owner, uint64_t id) {
   return id == new_name && &rb_cRactor && owner == ((const struct basic *)rb_cRactor)->klass;
 }
 
+/* As few slots as do: what is sparse is in no cache. */
+enum { FIRST_KEYS_BITS = 8 };
+
+int make_keys(void) {
+  unsigned bits = FIRST_KEYS_BITS;
+  while (1ull << bits < 2ull * state.config.max_methods)
+    bits++;
+  state.keys_size = sizeof(struct key) << (bits + 1);
+  state.all_keys = map_private(state.keys_size);
+  state.keys_shift = 64 - FIRST_KEYS_BITS;
+  state.keys = state.all_keys + (1u << FIRST_KEYS_BITS);
+  return state.all_keys != NULL;
+}
+
+static uint64_t free_key(VALUE owner, uint64_t id_and_kind) {
+  uint64_t mask = (1ull << (64 - state.keys_shift)) - 1;
+  uint64_t i = hash_of(owner, id_and_kind);
+  while (state.keys[i].id_and_kind)
+    i = (i + 1) & mask;
+  return i;
+}
+
+/* Who holds a key of the older table can go on doing so: it stays, and stays right. */
+static void grow_keys(void) {
+  const struct key *before = state.keys;
+  uint64_t size = 1ull << (64 - state.keys_shift);
+  state.keys += size;
+  state.keys_shift--;
+  for (const struct key *key = before; key < before + size; key++)
+    if (key->id_and_kind)
+      state.keys[free_key(key->owner, key->id_and_kind)] = *key;
+}
+
 /* Its selection may run the collector, whose hook comes here: then look again. */
 const struct key *new_key(VALUE owner, uint64_t id, uint32_t key_kind,
                                        VALUE definer) {
@@ -137,6 +170,10 @@ const struct key *new_key(VALUE owner, uint64_t id, uint32_t key_kind,
   if (state.methods_used == state.config.max_methods) {
     state.header->conditions |= CONDITION_METHODS_FULL;
     return selected ? &no_room : &no_room_unselected;
+  }
+  if (2ull * state.methods_used > mask) {
+    grow_keys();
+    i = free_key(owner, id_and_kind);
   }
   struct shared_method *method = &state.methods[state.methods_used];
   method->owner = owner;

@@ -97,7 +97,7 @@ struct shared_method {
   uint64_t self;
   uint64_t sum;
   uint64_t max;
-  uint64_t unused2[2];
+  uint32_t recent[4]; /* the hook's own: blocks lately counted in, by part % 4 */
 };
 
 /* Of 16 bits each: a cache line. */

@@ -74,6 +74,7 @@ struct stream {
   const uint64_t *tail_of_reader;
 };
 
+/* Half a cache line. */
 struct key {
   VALUE owner;
   uint64_t id_and_kind; /* 0: free */
@@ -81,7 +82,7 @@ struct key {
   uint8_t selected;
   uint8_t of_class; /* a method of classes or modules: who it is called on counts */
   uint16_t program; /* 0: none */
-};
+} __attribute__((aligned(32)));
 
 /* A method by its number; definer: as owner, but where it is defined. */
 struct known {
@@ -96,7 +97,8 @@ struct slot {
   uint32_t block;
 };
 
-enum { PART_BITS = 11 };
+/* A part and a block in one word, too. */
+enum { PART_BITS = 11, BLOCK_BITS = 21 };
 
 /* Values of a selector's expressions, as TEXT records hold them. */
 enum { MAX_VALUES = 1200 };
@@ -119,7 +121,8 @@ struct state {
   uint32_t *next_blocks; /* by block: where its counters go on */
   uint32_t slots_shift, bucket_bits;
   struct stream *streams;
-  struct key *keys;    /* found by hash */
+  struct key *all_keys; /* tables of 2^n slots from slot 2^n on: the older ones stay */
+  struct key *keys;     /* the newest, by hash */
   struct known *known; /* by number of the method */
   struct selector *selectors;
   size_t streams_size, keys_size, known_size, selectors_size;
