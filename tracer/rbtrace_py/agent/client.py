@@ -33,7 +33,7 @@ from rbtrace_py.linux.process import Process, gone, parse_stat
 from rbtrace_py.linux.text import safe_text
 
 Sinks = Mapping[Channel, Callable[[bytes], None]]
-"""Who gets the bytes of a channel; a channel that is not there must not be used."""
+"""Receivers of a channel's bytes; a channel that is not there must not be used."""
 
 FRAME_SECONDS = 10
 HELLO_SECONDS = 10

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from rbtrace_py.linux.ptrace.seccomp import Call, Filter, is_allowed
 
 RESTART = Call("restart_syscall", 219)
-"""Which a thread makes that was stopped in a sleep."""
+"""The call by which a thread goes on that was stopped in a sleep."""
 
 _THREAD = 0x3D0F00
 """Flags of clone for a thread, as C libraries make it."""

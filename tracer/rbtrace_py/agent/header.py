@@ -15,7 +15,7 @@ from rbtrace_py.model.calls import CALL_RECORD_SIZE
 HEADER_SIZE = 4096
 VERSION = 1
 BUCKETS = {2: 4_608, 3: 33_792}
-"""Of a histogram, by its digits: HdrHistogram(1 ns, 3600 s, digits)."""
+"""Buckets of a histogram, by its digits: HdrHistogram(1 ns, 3600 s, digits)."""
 BLOCK_COUNTERS = 32
 COUNTER_BITS = 16
 METHOD = struct.Struct("<QQII40xQQQQQQ16x")

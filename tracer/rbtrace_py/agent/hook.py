@@ -22,13 +22,13 @@ from rbtrace_py.linux import cache
 from rbtrace_py.linux.text import safe_text
 
 BUILT = Path(__file__).parent / "built"
-"""What a wheel carries (setup.py), by the key of its source: never one of another."""
+"""Builds that a wheel carries (setup.py), each by the key of its source."""
 SOURCES = Path(__file__).parent / "source" / "sources.txt"
 """The list of its sources, which ext/agent/build.rb and extconf.rb read too."""
 
 _FLAGS = ["-std=gnu11", "-O2", "-fPIC", "-shared", "-nostdlib", "-fvisibility=hidden"]
 _FLAGS += ["-fno-stack-protector"]
-"""As in ext/agent/build.rb. Nothing is linked: what it calls is in the process."""
+"""Flags as in ext/agent/build.rb. No library is linked: the process has them all."""
 _COMPILERS = ("cc", "gcc", "clang")
 _SECONDS = 60
 _KIND = "agent"

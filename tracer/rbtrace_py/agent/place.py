@@ -32,10 +32,10 @@ _LONGEST_PATH = 4096
 _CREDENTIALS = struct.Struct("3i")
 _MOST_NAMES = 4096
 _MOST_SOCKETS = 16
-"""Of a directory that are tried."""
+"""Sockets of a directory that are tried."""
 _TIMEOUT = struct.Struct("ll")
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./+-]+")
-"""That needs no quotes in Ruby code."""
+"""A path that needs no quotes in Ruby code."""
 _MARK = b"\0ruby_version\0"
 _MAX_STRINGS = 64 << 20
 CONNECT_SECONDS = 5
@@ -45,7 +45,7 @@ HOW_TO_LOAD = (
     " tracepoint-usdt), or start it with RUBYOPT=-rtracepoint/agent"
 )
 ENDED_BEFORE = "the program exited before its agent answered"
-"""Of one that we started."""
+"""Message about a program that we started."""
 
 
 class NoAgent(NoSuchTarget):

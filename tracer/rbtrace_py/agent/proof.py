@@ -19,11 +19,11 @@ from rbtrace_py.linux.process import Process, gone
 _SIZE = 4096
 _MARK_SIZE = len("rbtrace-proof-1:")
 _DIGITS = 30
-"""Of a coefficient."""
+"""Digits of a coefficient."""
 _PRIME = 2**127 - 1
 _TEXT = re.compile(rb"rbtrace-proof-1:[0-9a-f]{4080}")
-"""What is not such a text is not told to anybody: who listens on the socket need not
-be who runs in the process any more, and could name an address with secrets."""
+"""The text. Nobody is told any other: the listener on the socket need not be the
+process any more, and could name an address with secrets."""
 
 
 def prove(process: Process, address: object) -> str | None:

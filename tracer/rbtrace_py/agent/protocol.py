@@ -61,9 +61,9 @@ _BOUNDS = {
     "names": Bound(MAX_REPLY, 1 << 16),
     "threads": Bound(MAX_REPLY, 1 << 18),
 }
-"""Of answers that can have more than a few numbers and names."""
+"""Bounds of answers that can have more than a few numbers and names."""
 _METHOD_SIZE, _METHOD_VALUES = 512, 8
-"""Of a method in the event ``exit``."""
+"""Bounds of a method in the event ``exit``."""
 
 
 def bound_of(command: str) -> Bound:

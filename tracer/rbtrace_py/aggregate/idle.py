@@ -20,11 +20,11 @@ _WAITS = re.compile(
     r"(Thread::)?(Sized)?Queue#(pop|shift|deq)|(Thread::)?ConditionVariable#wait"
 )
 _NATIVE_WAITS = re.compile(r".*[#.](accept|sysaccept|select)")
-"""Of C: ``TCPServer#accept``, ``IO.select``, ``NIO::Selector#select``, and those of
+"""Methods in C: ``TCPServer#accept``, ``IO.select``, ``NIO::Selector#select``, and of
 schedulers, ``IO::Event::Selector::EPoll#select``."""
 
 _MUTEX_SLEEP = re.compile(r"(Thread::)?Mutex#sleep")
-"""What ConditionVariable#wait calls before Ruby 4.0."""
+"""The method that ConditionVariable#wait calls before Ruby 4.0."""
 
 _STARTERS = ("<main>", "<top (required)>")
 _FOLDERS_OF_STARTERS = ("bin", "sbin", "exe")

@@ -17,7 +17,7 @@ _NAMED = {MethodKind.NO_ROOM: "(no room)", MethodKind.GC: "(garbage collection)"
 
 @dataclass(frozen=True, slots=True)
 class MethodRow:
-    """What was counted of one method in one process; times in nanoseconds.
+    """Counts of one method in one process; times in nanoseconds.
 
     entries: calls that began; calls: that returned
     total: inside it, recursive calls counted once; own: less those below it

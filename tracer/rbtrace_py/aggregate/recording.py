@@ -50,7 +50,7 @@ FLUSH_SAMPLES = 1 << 16
 _KNOWN_STACKS = 1 << 14
 
 EXTENSION = ".rbrec"
-"""Of the names that recordings get by themselves."""
+"""Extension of the names that recordings get by themselves."""
 
 Path_ = str | os.PathLike[str]
 

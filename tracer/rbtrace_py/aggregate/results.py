@@ -146,7 +146,7 @@ class Result:
 
     @property
     def losses(self) -> dict[str, int]:
-        """What should be in the result and is not, by name; empty if nothing is."""
+        """Losses by name: what is missing from the result; empty if nothing is."""
         found = {name: self.counters.get(name, 0) for name in LOSSES}
         return {name: number for name, number in found.items() if number}
 

@@ -17,7 +17,7 @@ from enum import Enum, IntEnum
 from rbtrace_py.aggregate.calls import CallEventKind, CallStack, ReportedCall, Thread
 
 _MOST_SPANS = 1 << 20
-"""Of a thread that are kept to look calls up in."""
+"""Spans of a thread that are kept to look calls up in."""
 _MOST_ENDED = 1024
 """Threads that are kept when they have ended: their last calls may come later."""
 
@@ -31,9 +31,9 @@ class SwitchKind(IntEnum):
     ON = 3
     OFF = 4
     LOST = 5
-    """Of all threads: ``value`` switches are missing behind the last one."""
+    """All threads: ``value`` switches are missing behind the last one."""
     LEFT = 6
-    """Of all threads of the process: no more is told of it."""
+    """All threads of the process: nothing more is recorded of it."""
 
 
 class State(Enum):

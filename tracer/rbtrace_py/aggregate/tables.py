@@ -79,7 +79,7 @@ class TablesWriter:
         return len(self._thread_values) >= _CHUNK
 
     def blocks(self) -> list[bytes]:
-        """What is new since the last time, in an order in which it can be read."""
+        """Return what is new since the last time, in an order that can be read."""
         frames = self._frame_blocks()
         threads = self._thread_blocks()
         return [*self._string_blocks(), *frames, *self._stack_blocks(), *threads]
@@ -161,7 +161,7 @@ def _parts(rows: Sequence[_Row], size: int) -> Iterator[Sequence[_Row]]:
 
 
 class TablesReader:
-    """What the numbers of a section's samples mean; every method raises Damaged."""
+    """Meaning of the numbers in a section's samples; every method raises Damaged."""
 
     def __init__(self) -> None:
         self._strings: list[str] = []

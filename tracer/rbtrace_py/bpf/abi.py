@@ -41,7 +41,7 @@ NUMBERS = (
     *("RAN_OFFSET", "LEVEL_OFFSET", "NUMBERS_OFFSET", "NUMBER_SIZE"),
 )
 AT_LOAD = (*MAPS, *NUMBERS)
-"""What the loader puts into programs: see ``programs/loading.h``."""
+"""Symbols that the loader fills in in programs: see ``programs/loading.h``."""
 
 
 class Counter(IntEnum):

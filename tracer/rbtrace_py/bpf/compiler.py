@@ -31,7 +31,7 @@ _HERE = Path(__file__).parent
 _SOURCES = _HERE / "programs"
 _INCLUDE = _HERE / "include"
 BUILT = _HERE / "built"
-"""What a wheel carries (setup.py), by the key of its source: never one of another."""
+"""Programs that a wheel carries (setup.py), each by the key of its source."""
 
 _DEBIAN_BCC = "/usr/lib/python3/dist-packages/bcc/__init__.py"
 _OWN_FILE = "libbcc.py"

@@ -81,7 +81,7 @@ _NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
 class Unread(Exception):
-    """Whoever read our output has seen enough."""
+    """The reader of our output has closed it."""
 
 
 class Interrupted(Exception):
@@ -274,7 +274,7 @@ def _of_system(error: OSError) -> RbtraceError:
 
 
 _SECOND_SENTENCE = re.compile(r"\. (?=Did you mean|Choose from|\()")
-"""Of click's, not of a user's words in the first one."""
+"""Begin of click's second sentence; the first may hold a user's words."""
 
 
 def _of_click(error: click.ClickException) -> RbtraceError:

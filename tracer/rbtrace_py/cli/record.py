@@ -131,7 +131,7 @@ def _counted(writer: RecordingWriter, statistics: Statistics) -> Add:
 
 
 def _report(stack: ExitStack, targets: Targets, options: _Options) -> int:
-    """As ``--format`` says, at once."""
+    """Write the report that ``--format`` asks for, at once."""
     found: list[StackCounts] = []
 
     def sink(sampling: Sampling) -> Add:

@@ -26,7 +26,7 @@ from rbtrace_py.session.targets.targets import Targets
 
 _INTERVAL_SECONDS = 1.0
 _RECENT_SECONDS = 5.0
-"""What a screen calls lately; of longer intervals the last one."""
+"""Time that a screen calls lately; of longer intervals the last one."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -180,7 +180,7 @@ class _Printing(Session):
         self._waiting(time.monotonic() - self._last)
 
     def finish(self) -> None:
-        """What came before the end belongs to it."""
+        """End the session; print what came before."""
         self._session.finish()
         if self.seen != self._most:
             self.advance(0.0, self._most)
@@ -189,7 +189,7 @@ class _Printing(Session):
 
 
 def _end(shown: int, counters: dict[str, int], output: Output, as_json: bool) -> int:
-    """What was not shown, to standard error or as the last JSON line."""
+    """Print what was not shown, to standard error or as the last JSON line."""
     rest = {name: number for name, number in counters.items() if name != "seen"}
     if as_json:
         output.lines([dumps(trace_end_document(shown, rest))])

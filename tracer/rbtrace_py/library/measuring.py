@@ -161,7 +161,7 @@ class Measurement(Closing, Generic[R]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know, a line each."""
+        """Notes for the user, a line each."""
         return () if self._session is None else tuple(self._session.notes)
 
     def result(self) -> R:

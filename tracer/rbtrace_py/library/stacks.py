@@ -107,7 +107,7 @@ class Sampler(Closing):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What a user should know, a line each."""
+        """Notes for the user, a line each."""
         return tuple(self._sampling.notes)
 
     @property

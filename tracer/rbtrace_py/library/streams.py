@@ -222,7 +222,7 @@ class _Taking(Session, Generic[E]):
         self._source.refresh()
 
     def finish(self) -> None:
-        """What comes at the end is not gathered: it may be much."""
+        """Do nothing: what comes at the end is not gathered, as it may be much."""
 
 
 class EventStream(Closing, Generic[E]):
@@ -250,12 +250,12 @@ class EventStream(Closing, Generic[E]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know, a line each; more may come until the end."""
+        """Notes for the user, a line each; more may come until the end."""
         return () if self._source is None else tuple(self._source.notes)
 
     @property
     def counters(self) -> dict[str, int]:
-        """What was seen and is not among the events, by name (docs/formats)."""
+        """Counts of what is not among the events, by name (docs/formats)."""
         if self._taking is None or self._source is None:
             return dict(self._counters)
         return self._source.counters()

@@ -372,7 +372,7 @@ _NOPS = (
     (b"\x0f\x1f\x44\x00\x00", 5),
     (b"\x1f\x20\x03\xd5", 4),
 )
-"""What the kernel may patch as a whole: the long nops of x86-64, aarch64's nop."""
+"""Instructions that the kernel may patch whole: x86-64's long nops, aarch64's nop."""
 
 
 def _first_instruction(data: bytes) -> bytes:

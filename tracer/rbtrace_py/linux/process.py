@@ -21,7 +21,7 @@ _PF_KTHREAD = 0x00200000
 """``task_struct.flags``: a thread of the kernel (include/linux/sched.h)."""
 
 _PF_EXITING = 4
-"""Of one that runs no more code: its memory goes before it has ended."""
+"""``task_struct.flags``: runs no more code; its memory goes before it has ended."""
 
 _PID_NAMESPACE_ROOT = 0xEFFFFFFC
 """Inode of the first pid namespace: PROC_PID_INIT_INO (include/linux/proc_ns.h)."""

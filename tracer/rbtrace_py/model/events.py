@@ -15,7 +15,7 @@ class Unreadable:
 UNREADABLE = Unreadable()
 
 Value = int | float | bool | str | None | Unreadable
-"""What an operand held. None is nil.
+"""Value of an operand. None is nil.
 
 A text is decoded from UTF-8 with ``surrogateescape``, so that bytes that are
 not UTF-8 are still there for whoever shows them.

@@ -55,7 +55,7 @@ DURATION_UNTRACED = -1
 
 
 class LocationKind(IntEnum):
-    """Where a site keeps an operand, numbered as in the BPF programs."""
+    """Place in which a site keeps an operand, numbered as in the BPF programs."""
 
     CONSTANT = 0
     REGISTER = 1

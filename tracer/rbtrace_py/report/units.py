@@ -9,7 +9,7 @@ from typing import Literal
 from rbtrace_py.report.style import Style
 
 Unit = Literal["auto", "ns", "us", "ms", "s"]
-"""What ``--unit`` takes. auto: each time in the unit that suits it."""
+"""Values of ``--unit``. auto: each time in the unit that suits it."""
 
 Number = int | float
 Format = Callable[[Number], str]

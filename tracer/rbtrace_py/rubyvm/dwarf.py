@@ -33,7 +33,7 @@ parser has the symbols of 2.1.
 _MEMORY = 1 << 30
 """Bytes of the worker, with Python itself and the sections of DWARF."""
 _SECONDS = 10
-"""Of CPU, and twice that by the clock; vm.c alone takes 0.4 s."""
+"""Seconds of CPU, and twice that by the clock; vm.c alone takes 0.4 s."""
 _LARGEST_OFFSET = 1 << 16
 _KIND = "dwarf"
 

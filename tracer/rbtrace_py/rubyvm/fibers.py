@@ -35,7 +35,7 @@ _T_DATA = 0x0C
 _TYPE, _DATA = 16, 32
 """Offsets of type and data in ``struct RTypedData`` (rtypeddata.h), up to 3.4."""
 _CONT_SELF = (16, 8)
-"""Of ``rb_context_t.self`` (cont.c): behind type, argc and, since 2.7, kw_splat."""
+"""Offsets of ``rb_context_t.self`` (cont.c), behind type, argc, kw_splat (2.7)."""
 _WALKED_AT_ONCE = 64
 """After so many it is checked that the code read for them is still there."""
 _FIBER_EMBEDS = 3

@@ -24,7 +24,7 @@ _MOST_HELD = 1 << 22
 _MOST_TEXT = 1 << 26
 """Characters of names and paths that nodes may have together."""
 UNKNOWN_PC = 0
-"""Of a frame whose pc is not up to date: the innermost one of a JIT, which writes a pc
+"""The pc of a frame where it is not up to date: the innermost of a JIT, which writes it
 only before it calls something. Its line is unknown."""
 MOST_SECONDS = 10.0
 """How long new frames are made, and stacks read anew, for one look at all threads; a

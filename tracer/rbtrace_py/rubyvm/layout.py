@@ -35,7 +35,7 @@ class Field:
 
 
 Differences = Mapping[str, Field | int | None]
-"""What a Ruby has otherwise than the one before, by names of ``Offsets``: a ``Field``
+"""Differences of a Ruby from the one before, by names of ``Offsets``: a ``Field``
 that is new, or is another member; the offset to which a member has moved; None of a
 field that is gone."""
 
@@ -160,8 +160,8 @@ class Offsets:
     """Method entry, up to 2.2."""
     cfp_class: int | None
     cfp_jit_return: int | None
-    """Where a JIT's code goes on once the frame returns (3.1 and later); 0 of a frame
-    that the interpreter pushed and no JIT has taken over."""
+    """Offset of the address at which JIT code goes on after the frame (3.1 and later); 0
+    in a frame that the interpreter pushed and no JIT has taken over."""
 
     th_ec: int | None
     th_vm: int
@@ -222,17 +222,17 @@ class Offsets:
     def_original_id: int | None
 
     class_super: int | None
-    """Of the superclass's VALUE, from the class."""
+    """Offset of the superclass's VALUE, from the class."""
     class_ext: int | None
-    """Of the pointer to the extension; None where it follows the class."""
+    """Offset of the pointer to the extension; None where it follows the class."""
     ext_ivars: int | None
     """iv_tbl, up to 3.1, from the extension."""
     class_first_ivar: int | None
-    """Of the pointer to the instance variables, 3.2 and later, from the class."""
+    """Offset of the pointer to instance variables, 3.2 and later, from the class."""
     class_path: int | None
-    """Of the name's VALUE, 3.3 and later, from the class."""
+    """Offset of the name's VALUE, 3.3 and later, from the class."""
     class_attached: int | None
-    """Of the attached object's VALUE, 3.3 and later, from the class."""
+    """Offset of the attached object's VALUE, 3.3 and later, from the class."""
 
     symbols_last_id: int
     symbols_ids: int
@@ -246,18 +246,18 @@ class Offsets:
     """Number of the bit ``during_gc`` in the word at ``objspace_flags``."""
 
     body_last_line: int | None = None
-    """Of the last line of its source, an int (2.6 and later)."""
+    """Offset of the last line of its source, an int (2.6 and later)."""
     body_call_data: int | None = None
-    """Of the pointer to the call sites' data (2.7 and later)."""
+    """Offset of the pointer to the call sites' data (2.7 and later)."""
     call_size: int | None = None
     call_mid: int | None = None
-    """Of the method's ID within a call site's data, 2.7; later a ``ci`` comes first,
-    which is packed into its word or an object."""
+    """Offset of the method's ID within a call site's data, 2.7; later a ``ci`` comes
+    first, which is packed into its word or an object."""
     call_cache: int | None = None
-    """Of the pointer to a call site's cache (3.0 and later)."""
+    """Offset of the pointer to a call site's cache (3.0 and later)."""
     call_me: int | None = None
-    """Of the method entry that was called last: within the cache; 2.7: within the
-    call site's data."""
+    """Offset of the method entry that was called last: within the cache; 2.7: within
+    the call site's data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +277,7 @@ class Layout:
     """The facts of one Ruby that the walker needs."""
 
     version: str
-    """As the target has it: ``3.1.2``."""
+    """Version as the target has it: ``3.1.2``."""
     traits: Traits
     offsets: Offsets
     origins: Mapping[str, Origin] = field(default_factory=dict)

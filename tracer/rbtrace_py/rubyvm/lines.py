@@ -48,7 +48,7 @@ class Lines:
 
 
 EMPTY = Lines((), ())
-"""Of an iseq without a table."""
+"""Lines of an iseq without a table."""
 WRONG = Lines((), ())
 """A table that cannot be."""
 

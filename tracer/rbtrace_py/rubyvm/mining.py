@@ -22,7 +22,7 @@ _POINTER = re.compile(
 )
 """``mov pointer(%rip), %rax``"""
 _LOAD = rb"(?:\x0f\xb6|\x8a|\x8b)"
-"""Of an int or a byte; what follows says from where."""
+"""Load of an int or a byte; what follows says from where."""
 _STATUS = re.compile(_LOAD + rb"[\x80-\x87](....)", re.S)
 """``movzbl status(%fiber), %eax``"""
 _DURING_GC = re.compile(

@@ -27,7 +27,7 @@ _ATTACHED = "__attached__"
 _REFINED, _DEFINED_AT = "__refined_class__", "__defined_at__"
 _MOST_NESTED = 8
 _MOST_REFINED = 2
-"""As each has two names in it."""
+"""Refinements in a name, at most: each has two names in it."""
 _MOST_IVARS = 1 << 12
 """Instance variables of a class, up to 3.1; no class has so many."""
 _TEXT_CACHED = 1 << 24

@@ -8,7 +8,7 @@ from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.rubyvm.values import Values
 
 _PTHREAD_TIDS = (0x2D0, 0x30)
-"""Where ``struct pthread`` has the kernel's id: glibc's, musl's (x86-64)."""
+"""Offsets of the kernel's id in ``struct pthread``: glibc's, musl's (x86-64)."""
 _LARGEST_TID = 1 << 22
 """PID_MAX_LIMIT of Linux (include/linux/threads.h)."""
 

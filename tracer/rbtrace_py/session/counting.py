@@ -28,7 +28,7 @@ class CountingSession(Starting, Session):
 
     @property
     def hint(self) -> str:
-        """What a user may have overlooked who has got nothing; or empty."""
+        """Hint for a user who has got nothing; or empty."""
         return ""
 
     @abstractmethod

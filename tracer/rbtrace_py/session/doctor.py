@@ -243,7 +243,7 @@ _AS_PTRACER = {
     2: "Run as root, or with CAP_SYS_PTRACE",
     3: "Reboot with a lower kernel.yama.ptrace_scope",
 }
-"""What to do, by the scope of Yama."""
+"""Advice by the scope of Yama."""
 
 
 def _lockdown(kernel: Kernel) -> Check:

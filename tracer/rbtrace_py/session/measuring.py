@@ -1,4 +1,4 @@
-"""Which session answers a question: one of probes, or of the agent's hook."""
+"""Choice of the session that answers a question: of probes, or of the agent's hook."""
 
 from __future__ import annotations
 

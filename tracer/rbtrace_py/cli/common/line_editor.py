@@ -13,7 +13,7 @@ from rbtrace_py.cli.main import Interrupted
 from rbtrace_py.errors import RbtraceError
 
 Complete = Callable[[str], list[str]]
-"""What the word at the end of a text can become."""
+"""Completer: returns what the word at the end of a text can become."""
 
 _DELIMITERS = " \t\n\"'`\\=<>;|&{}()[],+-*/%^~.!:?"
 _RETRY_SECONDS = 0.01

@@ -50,7 +50,7 @@ _via_option = click.option(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SourceOptions(o.EventOptions, o.AttachOption, o.OutputOptions):
-    """Of every command that asks the agent or the probes: ``source_options``, too."""
+    """Options of commands that ask the agent or probes: ``source_options``, too."""
 
     via: str
 
@@ -60,7 +60,7 @@ source_options = o.chain(_via_option, o.attach_option)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TableOptions(SourceOptions, o.GroupingOptions, SelectingOptions):
-    """Of those with groups: ``selecting_options`` and ``top_option``, too."""
+    """Options of those with groups: ``selecting_options`` and ``top_option``, too."""
 
     top: int
 

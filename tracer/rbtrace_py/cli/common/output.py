@@ -23,7 +23,7 @@ STANDARD_OUTPUT = "standard output"
 
 
 class HasNotes(Protocol):
-    """What is worth saying once it is attached, a line each."""
+    """A source of notes to print once it is attached, a line each."""
 
     @property
     def notes(self) -> Sequence[str]: ...
@@ -122,7 +122,7 @@ class _UserFile(io.FileIO):
 
 
 def cannot_write(name: str, error: OSError) -> Exception:
-    """What to raise for an error of writing."""
+    """Return the exception to raise for an error of writing."""
     if isinstance(error, BrokenPipeError):
         return error
     to = "to " if name == STANDARD_OUTPUT else ""

@@ -38,7 +38,7 @@ _ALIASES = {
     "collapsed": "folded",
     "summary_by_line": "summary-by-line",
 }
-"""What py-spy and rbspy call formats that are named otherwise here."""
+"""Formats that py-spy and rbspy call otherwise, and their names here."""
 
 
 class FormatChoice(click.Choice):  # type: ignore[type-arg,unused-ignore]
@@ -89,7 +89,7 @@ class ReportingOptions:
         return self.output in (None, "-") and self.format.says_losses
 
     def of_report(self, stream: BinaryIO) -> ReportOptions:
-        """What a report is asked for; ``stream`` is where its text goes."""
+        """Return the options of a report whose text goes to ``stream``."""
         folding = Folding(self.lines, self.threads, self.states, self.reverse)
         # A file holds UTF-8 and no colours.
         is_screen = stream is _bytes_of(sys.stdout)
@@ -154,7 +154,7 @@ def destination(
     inputs: Iterable[str] = (),
     append: bool = False,
 ) -> Iterator[BinaryIO]:
-    """Where bytes go: ``-o``, ``own_name``, or standard output for neither.
+    """Yield the stream for bytes: ``-o``, ``own_name``, or standard output for neither.
 
     Who did not name the file is told its name. RbtraceError if it cannot be written.
     """

@@ -46,7 +46,7 @@ class Waiting:
             self._ticker.end()  # with the ^C that may have been typed there
 
     def what(self) -> str:
-        """What goes on now."""
+        """Return what goes on now."""
         return self._what
 
     def before(

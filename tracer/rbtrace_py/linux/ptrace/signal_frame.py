@@ -39,7 +39,7 @@ _HEADER_AT = 512
 
 _XTILE_DATA = 1 << 18
 _WITHOUT_TILES = 2816
-"""Where the registers of AMX begin. A thread that was never allowed to use them has
+"""Offset of the registers of AMX. A thread that was never allowed to use them has
 frames that end there, and a longer one is not believed."""
 
 _ARGUMENTS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")

@@ -21,7 +21,7 @@ from rbtrace_py.report.text import escape, inspected
 _CLOCK_WIDTH = len("12:34:56.789012 ")
 _LABEL_WIDTH = 8
 _MOST_INDENTED = 100
-"""Of deeper calls the depth stands there as a number."""
+"""Deepest indentation; deeper calls have their depth there as a number."""
 _MOST_KEPT = 4096
 """Lines of a block that wait for its end, with --by-thread."""
 _NAMES_KEPT = 65_536
@@ -76,14 +76,14 @@ class CallLines:
         self._headed: CallStack | None = None
 
     def lines(self, reported: ReportedCall) -> list[str]:
-        """What an event adds, perhaps nothing yet."""
+        """Return the lines that an event adds, perhaps none yet."""
         if not self._form.by_thread:
             self._see(reported)
             return [*self._switched(reported), *self._of(reported)]
         return self._grouped(reported)
 
     def end(self) -> list[str]:
-        """What still waited for its end, as in a recording that was cut."""
+        """Return the lines that still waited for an end (a recording may be cut)."""
         rest: list[str] = []
         for reported in list(self._waiting.values()):
             lines = self._opened(reported.event.stack)
@@ -120,7 +120,7 @@ class CallLines:
         return [self._style.bold(f"--- {where}{words}")]
 
     def _switched(self, reported: ReportedCall) -> list[str]:
-        """Of a thread that goes on in another fiber, the call that it came from.
+        """Return the lines of the call that resumed the fiber of a thread.
 
         What happens in the fiber happens while that goes on: it is printed before.
         """
@@ -253,7 +253,7 @@ class CallLines:
 
 
 _PRINTED = (CallEventKind.ENTERED, CallEventKind.COLLECTED)
-"""What tells of a stack that lines will come of it."""
+"""Events that announce lines of a stack."""
 
 
 def _number(stack: CallStack) -> str:

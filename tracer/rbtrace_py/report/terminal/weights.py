@@ -9,7 +9,7 @@ from rbtrace_py.report import units
 from rbtrace_py.report.style import PLAIN, Style
 
 NONE_ON_CPU = "no thread was on CPU; --mode wall shows waiting threads"
-"""What there is to say where mode cpu saw nothing."""
+"""Note for a report in which mode cpu saw nothing."""
 
 
 def amount(weight: int, unit: str, style: Style = PLAIN) -> str:

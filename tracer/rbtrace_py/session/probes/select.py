@@ -13,21 +13,21 @@ from rbtrace_py.errors import NoSuchProbe, UsageError
 from rbtrace_py.model.probes import OperandRole, Probe, ProbeRole
 
 AGENT_PROVIDER = "rbtrace"
-"""Of the agent's own static probes."""
+"""Provider of the agent's own static probes."""
 
 WORDS: Mapping[str, tuple[str, ...]] = {
     "latency": ("method", "gc"),
     "count": ("method", "object", "raise", "gc"),
     "trace": ("raise",),
 }
-"""What a command takes besides probes."""
+"""Words that a command takes besides probes."""
 
 INSTEAD: Mapping[str, str] = {
     "method": "Show every call of a method with `rbtrace-py calls PID`",
     "object": "Count new objects with `rbtrace-py count PID object --by class`",
     "gc": "Time collections with `rbtrace-py latency PID gc`",
 }
-"""What to do where such a word is no probe, and not for the command."""
+"""Advice where such a word is no probe, and not for the command."""
 
 _METHOD = re.compile(r"(?:[A-Z]\w*::)*[A-Z]\w*[#.]")
 
@@ -141,7 +141,7 @@ def unknown_probe(word: str, probes: Sequence[Probe], command: str = "") -> NoSu
 
 
 def _method_hint(word: str, command: str) -> str:
-    """What to do where the word is no probe, but a method."""
+    """Return the advice for a word that is no probe, but a method."""
     selected = f"-m {shlex.quote(word)}"
     if command in ("count", "latency"):
         return f"Select methods with -m: `rbtrace-py {command} PID method {selected}`"

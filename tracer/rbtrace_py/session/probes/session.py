@@ -333,7 +333,7 @@ class ProbeSession(Starting, ProbeQuery):
 
     @property
     def ended_ns(self) -> int:
-        """When counting ended; now, while it goes on."""
+        """Time at which counting ended; now, while it goes on."""
         return self._ended_ns or time.time_ns()
 
     # --------------------------------------------------------- for each session

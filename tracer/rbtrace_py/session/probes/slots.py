@@ -12,7 +12,7 @@ SPECIAL = {"pid": SlotKind.PID, "tid": SlotKind.TID}
 
 
 DURATION_NAME = "duration_ns"
-"""What the gem calls it: probes that come later may have one."""
+"""Name that the gem gives it: probes that come later may have one."""
 
 
 @dataclass(frozen=True, slots=True)

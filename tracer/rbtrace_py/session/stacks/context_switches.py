@@ -41,7 +41,7 @@ _OFFSETS = {
     "LEVEL_OFFSET": ("pid.level",),
     "NUMBERS_OFFSET": ("pid.numbers",),
 }
-"""Of the program's numbers: where each is, by the names that kernels gave it."""
+"""Offsets that the program needs, by the names that kernels gave the fields."""
 
 
 class ContextSwitches(Closing):

@@ -51,7 +51,7 @@ EC_SYMBOLS = ("ruby_current_execution_context_ptr", "ruby_current_ec")
 THREAD_SYMBOLS = ("ruby_current_thread",)
 TABLE_SYMBOLS = ("ruby_global_symbols", "global_symbols")
 SYMBOLS = (*VM_SYMBOLS, *EC_SYMBOLS, *THREAD_SYMBOLS, *TABLE_SYMBOLS)
-"""What ``--symbol`` takes: pointers to the VM, an execution context, a thread (until
+"""Names for ``--symbol``: pointers to the VM, an execution context, a thread (until
 2.4); and the table of symbols itself."""
 
 _MOST_DATA = 4 << 20

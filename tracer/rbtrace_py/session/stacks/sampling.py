@@ -44,7 +44,7 @@ Add = Callable[[Sample], object]
 
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
-    """What the commands that sample share.
+    """Options that the commands that sample share.
 
     rate: sampling passes per second
     idle: in modes wall and gvl, also threads that sleep
