@@ -1,4 +1,4 @@
-"""What the agent's hook costs the program, armed, idle and afterwards.
+"""Costs of the agent's hook to the program, armed, idle and afterwards.
 
 Each variant has a process of its own, and all of them take turns; times are those
 in which the program had a processor or was held up, since others run there, too.

@@ -1,4 +1,4 @@
-"""What a hit costs the traced program, by what is attached."""
+"""Cost of a hit to the traced program, by what is attached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tools cost on a real application: a Rails request under puma, wrk as load.
+"""Cost of the tools on a real application: a Rails request under puma, wrk as load.
 
 The application has a processor of its own; the load and the tool share another. Each
 round measures the application under each tool in turn.

@@ -1,4 +1,4 @@
-"""What ten thousand probes cost, and two hundred attachments."""
+"""Cost of ten thousand probes, and of two hundred attachments."""
 
 from __future__ import annotations
 

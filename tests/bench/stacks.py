@@ -1,4 +1,4 @@
-"""What sampling stacks costs: us, and the program that is looked at."""
+"""Cost of sampling stacks, to us and to the program that is looked at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it costs everybody that somebody's threads are watched getting CPUs.
+"""Cost to everybody of watching when a process's threads are on CPUs.
 
 The program runs at each switch of the whole machine: so a pair that does nothing but
 switch is timed while nobody looks, while others are watched, and while it is watched

@@ -1,4 +1,4 @@
-"""What runs for days keeps its memory: every live command, an hour long in a soak."""
+"""Commands that run for days keep their memory: each live one, an hour in a soak."""
 
 from __future__ import annotations
 

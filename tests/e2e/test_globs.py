@@ -1,4 +1,4 @@
-"""What a glob matches and cannot be asked is passed over, counted and said."""
+"""Probes that a glob matches but cannot be asked are left out, counted and named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said to somebody who looks for a probe that is not there."""
+"""Hints for somebody who looks for a probe that is not there."""
 
 from __future__ import annotations
 

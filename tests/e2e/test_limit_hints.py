@@ -1,4 +1,4 @@
-"""What is said where a limit of the shell's is too low, and where nothing came."""
+"""Hints where a limit of the shell is too low, and where no event came."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be shown is counted; what is written can be read elsewhere."""
+"""Losses are counted; whatever is written can be read elsewhere."""
 
 from __future__ import annotations
 

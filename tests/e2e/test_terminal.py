@@ -1,4 +1,4 @@
-"""What a person sees on a terminal, wide, narrow and dumb."""
+"""Output on a terminal, wide, narrow and dumb."""
 
 from __future__ import annotations
 

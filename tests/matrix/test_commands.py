@@ -1,4 +1,4 @@
-"""What each Ruby must give, of each kind of build, with its JITs off and on.
+"""Results that each Ruby must give, of each kind of build, with its JITs off and on.
 
 `scripts/rubies.sh check DIR` runs these on one Ruby, and prints its row of
 docs/rubies.md: the name of a test is the name of a column.

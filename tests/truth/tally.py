@@ -1,4 +1,4 @@
-"""What came of the stops of one test in one Ruby, and the table of them all."""
+"""Results of the stops of one test in one Ruby, and the table of them all."""
 
 from __future__ import annotations
 

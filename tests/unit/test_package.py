@@ -1,4 +1,4 @@
-"""What a wheel holds: everything that is used at run time, also by way of an sdist."""
+"""Contents of a wheel: all that is used at run time, also by way of an sdist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of tests that were left out."""
+"""Summary of tests that were left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which socket is a process's own."""
+"""Choice of the socket that is a process's own."""
 
 from __future__ import annotations
 

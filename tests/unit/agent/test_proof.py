@@ -1,4 +1,4 @@
-"""Who is let in by the agent: whom the kernel lets read the memory, or the owner."""
+"""Access to the agent: for those whom the kernel lets read the memory, or the owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which samples are idle, and that a report leaves out these alone."""
+"""Idle samples, and reports that leave out these alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was typed is kept: for its user, and nobody else."""
+"""History of what was typed: kept for its user, and nobody else."""
 
 from __future__ import annotations
 

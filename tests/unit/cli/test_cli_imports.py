@@ -1,4 +1,4 @@
-"""What a command imports is most of its start-up: each only what it uses."""
+"""Imports are most of a command's start-up: each imports only what it uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What click declares, and what reads it: an option nobody reads does nothing."""
+"""Options that click declares are read: one that nobody reads does nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What filters mean, and the C they become."""
+"""Meaning of filters, and the C they become."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process may still take, by files as the kernel has them."""
+"""Memory that a process may still take, by files as the kernel has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which processes there are: children, and those that a regex matches."""
+"""Lists of processes: children, and those that a regex matches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What filters of system calls say of a call, partly known."""
+"""Verdicts of seccomp filters on a call that is partly known."""
 
 from __future__ import annotations
 

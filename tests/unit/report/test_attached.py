@@ -1,4 +1,4 @@
-"""What ``attach`` and ``detach`` print."""
+"""Output of ``attach`` and ``detach``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report's import must not cost."""
+"""Modules that a report must not import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is not in a result, in sentences."""
+"""Notes on what is not in a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream can show."""
+"""Abilities of a stream: colors, width, characters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``top`` shows of a picture, as text."""
+"""Screen of ``top`` as text."""
 
 from __future__ import annotations
 

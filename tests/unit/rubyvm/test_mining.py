@@ -1,4 +1,4 @@
-"""What the code of a Ruby says of it, as compilers write it, and as a liar does."""
+"""Facts read from the code of a Ruby, as compilers write it, and as a liar does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Ruby it is, where its VM is, and whether a layout is right for it."""
+"""Detection of the Ruby, of its VM, and of a layout that is right for it."""
 
 from __future__ import annotations
 

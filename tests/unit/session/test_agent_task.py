@@ -1,4 +1,4 @@
-"""What code in a process writes, as a hostile process would write it."""
+"""Output of code in a process, as a hostile process would write it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of an agent's answers, whatever they are."""
+"""Reading of an agent's answers, whatever they are."""
 
 from __future__ import annotations
 

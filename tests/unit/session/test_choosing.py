@@ -1,4 +1,4 @@
-"""Which process is meant, of those with the same words in their command lines."""
+"""Choice of a process among those with the same words in their command lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a line asks to be completed, and what may come of it."""
+"""Completion of a line, and what may come of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be undone is agreed to before it is done, whoever it is done to."""
+"""Confirmation of what is irreversible, before it is done to any process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a copy of a process may cost, and who is told."""
+"""Memory that a copy of a process may take, and who is told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the hook finds a method in a frame: of each Ruby that is known."""
+"""Offsets by which the hook finds a method in a frame, of each known Ruby."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of the kernel's records, also where the kernel left one out."""
+"""Reading of the kernel's switch records, also where the kernel left one out."""
 
 from __future__ import annotations
 

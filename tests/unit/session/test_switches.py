@@ -1,4 +1,4 @@
-"""What the scheduler does with real threads, as the kernel itself counts it."""
+"""Context switches of real threads, against the kernel's own counts."""
 
 from __future__ import annotations
 

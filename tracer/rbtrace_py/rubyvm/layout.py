@@ -160,8 +160,8 @@ class Offsets:
     """Method entry, up to 2.2."""
     cfp_class: int | None
     cfp_jit_return: int | None
-    """Offset of the address at which JIT code goes on after the frame (3.1 and later); 0
-    in a frame that the interpreter pushed and no JIT has taken over."""
+    """Offset of where JIT code goes on after the frame (3.1 and later); 0 is kept in a
+    frame that the interpreter pushed and no JIT has taken over."""
 
     th_ec: int | None
     th_vm: int
