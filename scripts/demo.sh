@@ -47,7 +47,7 @@ shorten() {
   printf '%s;…;%s\n' "$first" "$rest"
 }
 
-# As one would type it: quoted only where the shell needs it.
+# Print a command as one would type it: quoted only where the shell needs it.
 printable() {
   local word line=
   for word; do

@@ -4,7 +4,7 @@
 set -euo pipefail
 
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# Where setup.sh keeps its stamps.
+# Folder in which setup.sh keeps its stamps.
 SETUP_DIR=$REPO/.setup
 VENV=$REPO/.venv
 # Debian builds bcc for this Python only; another python3 may come first on PATH.

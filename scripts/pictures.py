@@ -75,7 +75,7 @@ def main() -> None:
         limits = ["--duration", str(SECONDS), "--rate", str(RATE)]
         output = PICTURES / "flamegraph.svg"
         subprocess.run([TRACER, "stacks", str(pid), *limits, "-o", output], check=True)
-        # Where the checkout is says nothing to a reader.
+        # A reader has no use for the checkout's own path.
         output.write_text(output.read_text().replace(f"{ROOT}/", ""))
 
 

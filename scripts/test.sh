@@ -52,10 +52,10 @@ test_c() {
   fi
 }
 
-# As of the tracer's tests below: what failed stays printed, and wants mending.
+# Like the tracer's tests below: a failure stays printed, and wants mending.
 gem_tests() {
   "$@" && return 0
-  warn "the gem's tests are looked at again, twice"
+  warn "the gem's tests run again, twice"
   "$@" && "$@" || return 1
   warn "DOUBTFUL: the gem's tests failed once, then passed twice"
 }
@@ -98,7 +98,7 @@ tracer_tests() {
   local status=0
   .venv/bin/python -m pytest --cache-clear -m "$@" || status=$?
   [ $status -eq 1 ] || return $status # 1: tests failed; the rest is worse
-  warn "what failed is looked at again in the end"
+  warn "tests that failed run again at the end"
   .venv/bin/python -c '
 import json, sys
 print(*json.load(open(sys.argv[1])), sep="\n")' .pytest_cache/v/cache/lastfailed >>"$work/look-again"
@@ -155,7 +155,7 @@ marks() {
   echo "${found:+($found)}"
 }
 
-# Where tests that were skipped are noted, for one list in the end.
+# File in which skipped tests are noted, for one list in the end.
 export RBTRACE_LEFT_OUT=$work/left-out
 # Each takes what comes next, so that a file's fixtures are made once, or twice.
 workers=$(nproc)

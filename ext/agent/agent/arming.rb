@@ -2,7 +2,7 @@
 
 module Tracepoint
   module Agent
-    # What is armed, at most one thing in a process: docs/agent.md, "Arming".
+    # The armed hook, at most one in a process: docs/agent/arming.md.
     class Arming
       MODES = { "empty" => 0, "ring" => 1, "table" => 2, "slow" => 3, "sites" => 4 }.freeze
       FLAGS = { "methods" => 1, "c_calls" => 2, "gc" => 4, "raise" => 8, "objects" => 16, "sites" => 32,
@@ -75,7 +75,7 @@ module Tracepoint
                                       "agent's hook was tested with")
       end
 
-      # Of what is asked for besides, only that part is left out.
+      # If more is asked for, only that part of it is left out.
       def watch_ractors
         return if (flags & INNER).zero? || Ractors.watch || (flags & ~INNER & ANY).positive?
 
@@ -193,7 +193,7 @@ module Tracepoint
         end
       end
 
-      # What of this stays when it is disarmed, in words.
+      # Describe what of this stays when it is disarmed.
       def overhead
         said = []
         said << "compiled code is thrown away (#{Facts.jit})" if Facts.jit && (flags & throws_away).positive?

@@ -14,19 +14,19 @@ module Tracepoint
       ELLIPSIS = "\u2026"
       LEFT = "(left by throw, break or return)"
       TICK = 0.02
-      # What others raise in the thread waits until it is over; but not ours. Not so a
-      # kill: a thread that an expression begins inherits this, and has to end with the
-      # program.
+      # An exception that others raise in the thread waits until it is over; ours does
+      # not, nor does a kill: a thread that an expression begins inherits this, and has to
+      # end with the program.
       NEVER = { Exception => :never }.freeze
       IMMEDIATE = { Stop => :immediate }.freeze
       METHODS = %i[raise stop?].map { |name| Thread.instance_method(name) }.freeze
       EQUAL = BasicObject.instance_method(:equal?)
 
-      # Where a call is evaluated. place: of its definition, of a C method's its caller's
+      # The place in which a call is evaluated. place: of its definition, of a C method's its caller's
       # own: how many frames the method has by then
       Frame = Struct.new(:binding, :receiver, :place, :own)
 
-      # Who called: Ruby's caller and caller_locations without arguments, as the first line
+      # The callers: Ruby's caller and caller_locations without arguments, as the first line
       # of the method would have them. Asked from here they begin with frames of the agent,
       # so variables of the expression's own stand for them.
       module Callers
@@ -194,7 +194,7 @@ module Tracepoint
           true
         end
 
-        # What is the program's although it comes while an expression runs.
+        # An exception that is the program's although it comes while an expression runs.
         def foreign
           defined?(::Timeout::ExitException) ? [SignalException, ::Timeout::ExitException] : [SignalException]
         end

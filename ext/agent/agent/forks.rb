@@ -2,7 +2,7 @@
 
 module Tracepoint
   module Agent
-    # Forks that Ruby tells of.
+    # Forks that Ruby reports.
     module Forks
       module Fork # 3.1 and later
         def _fork

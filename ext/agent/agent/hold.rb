@@ -12,7 +12,7 @@ module Tracepoint
       @tracer = nil
 
       class << self
-        # Whether it does nothing yet.
+        # Is the program still held?
         def on?
           @is_on
         end

@@ -2,7 +2,7 @@
 
 module Tracepoint
   module Agent
-    # Where the socket is: docs/agent.md, "The socket's place".
+    # The socket's place: docs/agent/access.md.
     module Place
       NAME = /\A(\d+)-(\d+)\.sock\z/.freeze
       MOST_CLEANED = 256

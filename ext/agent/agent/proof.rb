@@ -11,7 +11,7 @@ module Tracepoint
       DIGITS = 30 # of a coefficient
       PRIME = 2**127 - 1
 
-      # Of the text; nil where a String's bytes have none (JRuby, TruffleRuby).
+      # Address of the text; nil where a String's bytes have none (JRuby, TruffleRuby).
       attr_reader :address
 
       def initialize

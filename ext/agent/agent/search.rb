@@ -125,7 +125,7 @@ module Tracepoint
         list
       end
 
-      # Where methods that are called on it may be defined.
+      # Return the modules in which methods that are called on it may be defined.
       def singletons(found)
         list = []
         while found

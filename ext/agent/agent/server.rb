@@ -90,7 +90,7 @@ module Tracepoint
         @thread&.kill&.join(STOP_SECONDS)
       end
 
-      # As the process ends, or the agent does.
+      # Close it, as the process ends, or the agent does.
       def close
         return unless @pid == Process.pid
 

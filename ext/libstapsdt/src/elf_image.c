@@ -41,7 +41,7 @@ struct data {
 };
 
 /*
- * .note.stapsdt goes before .note.rbtrace: a reader that takes the headers in
+ * .note.stapsdt precedes .note.rbtrace: a reader that takes the headers in
  * order sees the size of the rbtrace notes last, and so at least one for every
  * stapsdt note it saw.
  */

@@ -85,7 +85,7 @@ void sdt_elf_emit(const struct sdt_elf *elf,
                   const uint8_t build_id[SDT_BUILD_ID_SIZE],
                   unsigned char *ret);
 
-/* Where in the file the size of a section is kept. */
+/* Offset in the file of the size of a section. */
 size_t sdt_elf_size_field(const struct sdt_elf *elf, enum sdt_section section);
 
 static inline size_t sdt_elf_site(const struct sdt_elf *elf, size_t index) {

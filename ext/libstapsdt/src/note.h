@@ -42,7 +42,7 @@ void sdt_stapsdt_note_write(const struct sdt_description *description,
 size_t sdt_rbtrace_note_size(const struct sdt_description *description);
 void sdt_rbtrace_note_write(const struct sdt_description *description,
                             uint64_t address, void *ret);
-/* Where a note that was written has the type of operand `index`. */
+/* Offset of the type of operand `index` in a note that was written. */
 unsigned char *sdt_rbtrace_note_type(void *note, size_t index);
 
 #endif /* SDT_NOTE_H */

@@ -246,7 +246,7 @@ module Tracepoint
         @undeclared.size < @limit
       end
 
-      # Count an event, and tell of the first if there is a message.
+      # Count an event, and warn of the first if there is a message.
       def lose(counter, message = nil)
         return unless main?
 
@@ -301,7 +301,7 @@ module Tracepoint
         yield
       end
 
-      # Where the program called.
+      # The line of the program that called.
       def warn_of(message)
         place = caller_locations.find { |location| !location.path.start_with?(__dir__) }
         warn("#{place&.path}:#{place&.lineno}: warning: #{message}")

@@ -14,12 +14,12 @@ module Tracepoint
       native
       true
     rescue LoadError => e
-      # Where there could be probes, to go without is not what was wanted.
+      # Warn where there could be probes: nobody wants to go without by accident.
       warn "tracepoint: no extension, so no probes: #{e.message}#{"; #{remedy}" if buildable?}" if $VERBOSE || buildable?
       fallback
     end
 
-    # Whether extconf.rb would build it here.
+    # Would extconf.rb build it here?
     def buildable?
       RUBY_ENGINE == "ruby" && RbConfig::CONFIG["host_os"].include?("linux") &&
         %w[x86_64 aarch64].include?(RbConfig::CONFIG["host_cpu"])
