@@ -18,9 +18,11 @@ import pytest
 import rubies
 from commands import Tracer, answer, by_key, run
 from processes import TIMEOUT, Target
-from rbtrace_py.agent.arming import What
+from rbtrace_py.agent.arming import Armed, What
+from rbtrace_py.agent.shared import HookMode
 from rbtrace_py.aggregate.calls import CallEventKind
 from rbtrace_py.linux.process import Process
+from rbtrace_py.model.calls import CallKind
 from rbtrace_py.session.methods.calls import Calls, CallsOptions
 from rbtrace_py.session.methods.selectors import selectors_of
 from rbtrace_py.session.targets.targets import Targets
@@ -205,3 +207,65 @@ def test_methods_made_of_blocks(each: Running, trace: Trace) -> None:
     version = evaluated(each.target, "RUBY_VERSION")
     assert ("define_method made" in err) == (version < "3.2")
     each.target.step("made")
+
+
+def test_a_child_has_none_of_it(target: Target, trace: Trace) -> None:
+    tracer = trace("calls", target.pid, "-m", "Shop#", "--json")
+    count = f"fork {{ w << {ENABLED}.size; Shop.new.pay(2); exit! }}"
+    assert evaluated(target, f"r, w = IO.pipe; {count}; w.close; r.read") == "0"
+    assert json.loads(tracer.finish()[0])["count"] == 0
+
+
+@pytest.fixture
+def armed(target: Target) -> Iterator[Armed]:
+    what = What(HookMode.RING, select=selectors_of(["Shop#hidden"], []))
+    with Process(target.pid) as process, Armed(process, what) as armed:
+        assert armed.targets == 1
+        yield armed
+
+
+def kinds(armed: Armed) -> list[int]:
+    """Those of the records of calls."""
+    shared = armed.shared
+    streams = ((each.index, 0, each.published) for each in shared.streams())
+    records = [record for each in streams for record in shared.records(*each)]
+    return [record[3] for record in records if record[3] <= CallKind.RETURN]
+
+
+def test_two_targets_of_one_method(target: Target, armed: Armed) -> None:
+    """There never are; if there were, each call would be told once."""
+    code = "$other = Tracepoint::Agent::Native.target(60_000);"
+    code += "$other.enable(target: Shop.instance_method(:hidden))"
+    evaluated(target, code)
+    evaluated(target, "2.times { Shop.new.send(:hidden) }; $other.disable")
+    assert kinds(armed) == [CallKind.ENTRY, CallKind.RETURN] * 2
+    assert armed.counters().duplicates == 2
+
+
+@pytest.mark.skipif(rubies.minor(rubies.HERE) < "3.0", reason="no Ractors there")
+def test_calls_in_another_ractor(target: Target, armed: Armed) -> None:
+    """From 4.0 on Ruby keeps it from being told there; before it is left out."""
+    ractor = "$VERBOSE = nil; ractor = Ractor.new { Shop.new.send(:hidden) }"
+    wait = "ractor.respond_to?(:value) ? ractor.value : ractor.take"
+    evaluated(target, f"2.times {{ {ractor}; {wait} }}")
+    evaluated(target, "Shop.new.send(:hidden)")
+    assert kinds(armed) == [CallKind.ENTRY, CallKind.RETURN]
+    armed.disarm()
+    expected = 4 if rubies.minor(rubies.HERE) < "4.0" else 0
+    assert armed.counters().in_other_ractors == expected
+
+
+def test_a_method_that_is_redefined_all_the_time(each: Running, trace: Trace) -> None:
+    """While memory is compacted, and what is garbage goes."""
+    tracer = trace("calls", each.pid, "-m", "Redefined#", "--json")
+    define = "Redefined.class_eval(%(def run#{n % 3}; #{n}; end))"
+    loop = f"{define}; Redefined.new.send(%(run#{{n % 3}}))"
+    collect = "GC.respond_to?(:compact) ? GC.compact : GC.start if n % 200 == 0"
+    evaluated(each.target, "class Redefined; end")
+    evaluated(each.target, f"1_000.times {{ |n| {loop}; {collect}; sleep 0.001 }}")
+    defined(each, f"n = 0; {define}")
+    evaluated(each.target, "5.times { Redefined.new.run0 }")
+    *calls, end = map(json.loads, tracer.finish()[0].splitlines())
+    assert {call["method"] for call in calls} <= {f"Redefined#run{n}" for n in range(3)}
+    assert [call["method"] for call in calls[-5:]] == ["Redefined#run0"] * 5
+    assert end["lost"] == 0

@@ -9,12 +9,15 @@ module Tracepoint
       ENABLE = TracePoint.instance_method(:enable)
       DISABLE = TracePoint.instance_method(:disable)
       CHILDREN = RubyVM::InstructionSequence.instance_method(:each_child)
+      INNER = /\A(block|rescue|ensure) /.freeze
       # Before 3.2 a second TracePoint on such a method takes the first one's place, and
       # Ruby crashes when the first is switched off.
       WITH_BLOCKS = RUBY_VERSION >= "3.2"
       # How often methods that came or went since are looked for, in seconds.
       PERIODS = { of_classes: 0.5, of_names: 4.0 }.freeze
       CPU_SHARE = 0.01
+      # Objects, some 2.6 ns each: Ruby looks for compiled code with each TracePoint.
+      MOST_SEARCHED = 500_000_000
       TICK = 0.1
       # For how long a method that is gone may still return from calls.
       GRACE = 8.0
@@ -27,7 +30,7 @@ module Tracepoint
       @current = nil
 
       class << self
-        # Of one that has long been gone, should it have been there before; never 0.
+        # Of no other arming's, as far as 16 bits reach.
         def next_number
           @number = (@number % 0xffff) + 1
         end
@@ -54,6 +57,7 @@ module Tracepoint
       # selectors: as `select` of arm has them
       def initialize(selectors)
         @selectors = selectors.map { |each| Search::Selector.new(each["owner"], each["kind"], each["name"]&.to_sym) }
+        @all = {} # by number
         @targets = {}.compare_by_identity # by each iseq that one covers
         @blocks = {}.compare_by_identity # by class, and there by instructions and name
         @ending = [] # switched off as soon as that can be
@@ -64,7 +68,11 @@ module Tracepoint
       def check
         refuse("the program has not begun, so that they are not defined yet") if Hold.on?
         @found = PERIODS.keys.to_h { |by| [by, search(by)] }
-        refuse("they are more than #{MOST}") if @found.values.sum(&:size) > MOST
+        count = @found.values.sum(&:size)
+        refuse("they are more than #{MOST}") if count > MOST
+        slots = GC.stat(:heap_available_slots)
+        refuse("to hook #{count} methods under YJIT, Ruby searches #{slots} objects for each") if
+          Facts.jit == "yjit" && count * slots > MOST_SEARCHED
         block = WITH_BLOCKS ? nil : @found.values.flatten(1).find(&:block?)
         return unless block
 
@@ -79,14 +87,14 @@ module Tracepoint
         @found.each { |by, list| take_in(list, by, slices) }
         @found = nil
         watch
-        all.size
+        @all.size
       end
 
       # Nothing is told any more, Native.stop has seen to that.
       def stop
         @is_over = true
         slices = Slices.new
-        all.each do |target|
+        @all.values.each do |target|
           end_target(target)
           slices.pass
         end
@@ -96,10 +104,6 @@ module Tracepoint
 
       def refuse(why)
         raise Refusal.new("targets", why)
-      end
-
-      def all
-        @targets.values.uniq(&:number) + @blocks.values.flat_map(&:values)
       end
 
       # ------------------------------------------------------- what comes, and goes
@@ -136,7 +140,7 @@ module Tracepoint
         iseqs = {}.compare_by_identity
         found.each { |each| iseqs[each.iseq] = true }
         now = Agent.now
-        all.each do |target|
+        @all.each_value do |target|
           next unless target.by == by
 
           target.gone_at = is_there?(target, iseqs, found) ? nil : target.gone_at || now
@@ -153,7 +157,7 @@ module Tracepoint
       # Once their last open calls have returned; not while one evaluates.
       def end_those_gone
         now = Agent.now
-        all.each do |target|
+        @all.values.each do |target|
           next unless target.gone_at
           next if Native.target_calls(target.number).positive? && now - target.gone_at < GRACE
 
@@ -193,22 +197,29 @@ module Tracepoint
         key = block_key(found)
         here = @blocks[found.owner] ||= {}
         return if here.key?(key)
-        return Native.left_out unless WITH_BLOCKS && all.size < MOST
+        return Native.left_out unless WITH_BLOCKS && @all.size < MOST
 
-        target = here[key] = make(found, [], by)
-        here.delete(key) unless on?(target)
+        # What is written within is of both that share the block, and may have one target.
+        methods = within(found.iseq).reject { |iseq| INNER.match?(iseq.label) }
+        return Native.left_out if methods.any? { |iseq| @targets[iseq]&.found&.block? }
+
+        here[key] = cover(found, methods, by)
       end
 
       # A method within another is covered by that one's.
       def take_in_method(found, by)
         return if @targets.key?(found.iseq)
-        return Native.left_out if @targets.size >= MOST && all.size >= MOST
+        return Native.left_out if @all.size >= MOST
 
-        iseqs = within(found.iseq)
+        cover(found, within(found.iseq), by)
+      end
+
+      def cover(found, iseqs, by)
         iseqs.filter_map { |iseq| @targets[iseq] }.uniq(&:number).each { |inner| remove(inner) }
         target = make(found, iseqs, by)
         iseqs.each { |iseq| @targets[iseq] = target }
-        iseqs.each { |iseq| @targets.delete(iseq) } unless on?(target)
+        remove(target) unless on?(target)
+        target
       end
 
       def within(iseq, list = [])
@@ -219,7 +230,8 @@ module Tracepoint
 
       def make(found, iseqs, by)
         number = Targets.next_number
-        Target.new(number, Native.target(number), found, iseqs, by)
+        number = Targets.next_number while @all.key?(number)
+        @all[number] = Target.new(number, Native.target(number), found, iseqs, by)
       end
 
       # What Ruby refuses is a C function to it.
@@ -234,6 +246,7 @@ module Tracepoint
       end
 
       def remove(target)
+        @all.delete(target.number)
         target.iseqs.each { |iseq| @targets.delete(iseq) }
         @blocks[target.found.owner]&.delete_if { |_, each| each.equal?(target) }
         end_target(target)

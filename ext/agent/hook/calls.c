@@ -79,10 +79,7 @@ NEVER_INLINE int is_duplicate(const struct stream *s, uint32_t depth,
       call->key != (uint64_t)arg->cfp || call->target == target)
     return 0;
   const struct key *method = method_of(arg, KIND_RUBY);
-  if (!method || method->method != call->method)
-    return 0;
-  ADD(state.header->duplicates, 1);
-  return 1;
+  return method && method->method == call->method;
 }
 
 /*
@@ -110,8 +107,10 @@ NEVER_INLINE void enter_evaluating(const struct trace_arg *arg, const struct key
 ALWAYS_INLINE void enter(struct stream *s, const struct trace_arg *arg, int mode, int is_c,
                          uint16_t target) {
   if (has_above(s, key_of_frame(arg, is_c))) {
-    if (!is_c && is_duplicate(s, s->depth - 1, arg, target))
+    if (!is_c && is_duplicate(s, s->depth - 1, arg, target)) {
+      ADD(state.header->duplicates, 1);
       return;
+    }
     abandon_above(s, arg, is_c);
   }
   const struct key *method = method_of(arg, is_c ? KIND_C : KIND_RUBY);

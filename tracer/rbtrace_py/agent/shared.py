@@ -79,7 +79,7 @@ class Counters:
     no_block: durations that are in no histogram
     no_values: entries without the values that were asked for
     in_other_ractors: events of other Ractors' calls, which were left out
-    duplicates: events that were told twice, and left out once
+    duplicates: calls that were told twice, and left out once
     """
 
     is_armed: bool
