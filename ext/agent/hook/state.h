@@ -49,11 +49,16 @@ struct call {
 
 enum { MAX_DEPTH = 16384 };
 
+struct active {
+  uint32_t calls; /* how many of a stream's are of the method */
+  uint32_t block; /* that the last one was counted in */
+};
+
 struct stream {
   const char *ec;
   const char *vm_stack; /* with ec: a dead fiber's place may be another's */
   struct call *calls;
-  uint32_t *active; /* by method: how many of calls are of it */
+  struct active *active; /* by method */
   uint32_t depth;
   uint32_t stack;
   uint32_t tid;

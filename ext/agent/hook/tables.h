@@ -49,22 +49,25 @@ ALWAYS_INLINE uint32_t recent_block(uint32_t method, uint32_t part) {
   return block;
 }
 
-ALWAYS_INLINE void count_duration(uint32_t method, uint64_t ns) {
+/* The block it is counted in, or 0. */
+ALWAYS_INLINE uint32_t count_duration(uint32_t method, uint64_t ns) {
   if (!state.slots)
-    return;
+    return 0;
   uint32_t bucket = bucket_of(ns);
   uint32_t block = recent_block(method, bucket / BLOCK_COUNTERS);
   if (unlikely(!block))
-    return;
+    return 0;
   uint16_t *counter = &state.blocks[block][bucket % BLOCK_COUNTERS];
   uint16_t count = (uint16_t)(*counter + 1);
   if (likely(count))
     STORE(*counter, count);
   else
     carry(block, bucket % BLOCK_COUNTERS);
+  return block;
 }
 
-ALWAYS_INLINE void count_return(uint32_t index, uint64_t duration, uint64_t child, int outermost) {
+ALWAYS_INLINE uint32_t count_return(uint32_t index, uint64_t duration, uint64_t child,
+                                    int outermost) {
   struct shared_method *method = &state.methods[index];
   ADD(method->calls, 1);
   ADD(method->sum, duration);
@@ -73,7 +76,7 @@ ALWAYS_INLINE void count_return(uint32_t index, uint64_t duration, uint64_t chil
     ADD(method->total, duration);
   if (duration > method->max)
     STORE(method->max, duration);
-  count_duration(index, ns_of(duration));
+  return count_duration(index, ns_of(duration));
 }
 
 #endif
