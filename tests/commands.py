@@ -18,7 +18,7 @@ from warm import Warm, is_like_ours
 
 
 def without_times(text: str) -> str:
-    """What ``calls`` prints, with ``<>`` for ``<1.24 ms>``."""
+    """Return what ``calls`` prints, with ``<>`` for ``<1.24 ms>``."""
     time = r"\d[\d,.]* (?:ns|µs|ms|s)"
     return re.sub(rf"<{time}(?:, {time} on CPU)?>", "<>", text)
 

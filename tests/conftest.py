@@ -77,7 +77,7 @@ def _one_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session")
 def public_copy() -> Iterator[PublicCopy]:
-    """What processes of other users read."""
+    """Yield what processes of other users read."""
     with tempfile.TemporaryDirectory(prefix="rbtrace-py-", dir="/tmp") as folder:
         yield PublicCopy(Path(folder))
 

@@ -35,7 +35,7 @@ def _line(code: int, k: int, true: int = 0, false: int = 0) -> bytes:
 
 
 def _for_number(number: int, *lines: bytes) -> bytes:
-    """What the filter does with the call of that number."""
+    """Return what the filter does with the call of that number."""
     return _line(_IF, number, 0, len(lines)) + b"".join(lines)
 
 

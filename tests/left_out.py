@@ -24,7 +24,7 @@ Skip = tuple[str, str]
 
 
 def skips(reports: Iterable[Any]) -> list[Skip]:
-    """Those of pytest's reports on skipped tests."""
+    """Return those of pytest's reports on skipped tests."""
     found = []
     for report in reports:
         reason = report.longrepr[2] if report.longrepr else ""
@@ -43,7 +43,7 @@ def noted(path: str) -> list[Skip]:
 
 
 def lines(found: list[Skip], is_root: bool) -> Iterator[str]:
-    """What is to be said of them, if anything."""
+    """Yield what is to be said of them, if anything."""
     reasons = Counter(reason for _, reason in found)
     for reason, count in reasons.most_common():
         yield f"{count:5} skipped: {reason}"

@@ -28,7 +28,7 @@ def margin(samples: int, least: float) -> float:
 
 
 def times(full: int) -> int:
-    """How often to do what takes long: all in a soak, a twentieth in a test."""
+    """Return how often to do what takes long: all in a soak, a twentieth in a test."""
     return full if is_soak() else max(1, full // 20)
 
 

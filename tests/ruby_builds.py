@@ -53,7 +53,7 @@ class Build:
 
     @property
     def is_tree(self) -> bool:
-        """Whether it is built from source."""
+        """Return whether it is built from source."""
         return "/" in self.name or self.name in TREES
 
     @property

@@ -88,7 +88,7 @@ class Program:
 
 
 def _calls(number: int) -> int:
-    """How many calls one of fib(number) makes."""
+    """Return how many calls one of fib(number) makes."""
     before, found = 1, 1
     for _ in range(number - 1):
         before, found = found, before + found + 1
@@ -212,7 +212,7 @@ def _while(found: Found, calls: int) -> Iterator[Row]:
 
 
 def _against(found: Found) -> Iterator[Row]:
-    """What the goals say of two variants' additions to the plain program."""
+    """Yield what the goals say of two variants' additions to the plain program."""
     for name, other, goal in (
         (TABLE, EMPTY, f"≤ {OVER_EMPTY:g}×"),
         (RING, EMPTY, ""),

@@ -16,7 +16,7 @@ _MASK = (1 << 64) - 1
 
 
 def durations(seed: int, count: int) -> list[int]:
-    """What target.c fires for ``spans SEED COUNT``."""
+    """Return what target.c fires for ``spans SEED COUNT``."""
     values = []
     state = seed
     for _ in range(count):

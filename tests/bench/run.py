@@ -33,7 +33,7 @@ from targets import HERE
 
 
 def untraced(rounds: int) -> list[Row]:
-    """What ruby/fire.rb measures inside of one process."""
+    """Return what ruby/fire.rb measures inside of one process."""
     done = subprocess.run(
         ["ruby", str(HERE / "ruby" / "fire.rb"), "--json", "--rounds", str(rounds)],
         check=True,

@@ -192,7 +192,7 @@ def _speed(target: Target, seconds: float) -> float:
 
 
 def _waited_ns(pid: int) -> int:
-    """How long it was ready to run and did not."""
+    """Return how long it was ready to run and did not."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])
 
 

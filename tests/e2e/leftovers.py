@@ -108,7 +108,7 @@ class Watched:
         return found
 
     def _mappings(self) -> set[str]:
-        """Those with a name; Ruby itself takes and gives back the others."""
+        """Return those with a name; Ruby itself takes and gives back the others."""
         found = {os.fsdecode(mapping.path) for mapping in mappings(self._process)}
         return {path for path in found if path and not path.startswith("[anon")}
 
@@ -128,7 +128,7 @@ class Watched:
         return {name: status[name] for name in names}
 
     def _files(self) -> set[str]:
-        """What attach makes, and a tracer's temporary files."""
+        """Return what attach makes, and a tracer's temporary files."""
         return places() | set(os.listdir(self.folder / "tmp"))
 
     def is_asked(self) -> None:

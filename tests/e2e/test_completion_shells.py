@@ -100,7 +100,7 @@ def test_fish(shell: str, begin: list[str], environment: dict[str, str]) -> None
 
 
 def _until(terminal: int, text: str) -> str:
-    """What comes up to ``text``, colours and all."""
+    """Return what comes up to ``text``, colours and all."""
     found = b""
     while text.encode() not in found:
         found += os.read(terminal, 1)

@@ -72,13 +72,13 @@ class Command:
 
     @property
     def words(self) -> list[str]:
-        """What a shell hands over, without sudo: tests have root's rights."""
+        """Return what a shell hands over, without sudo: tests have root's rights."""
         words = shlex.split(re.sub(r"\s# .*", "", self.line))
         return words[words[0] == "sudo" :]
 
     @property
     def files(self) -> list[str]:
-        """What it writes, besides what it prints."""
+        """Return what it writes, besides what it prints."""
         words = self.words
         named = itertools.pairwise(words)
         return [
@@ -202,7 +202,7 @@ def warm() -> None:
 
 @pytest.fixture(scope="module")
 def is_shown() -> bool:
-    """Whether the output on the pages is that of this machine's Ruby."""
+    """Return whether the output on the pages is that of this machine's Ruby."""
     version = subprocess.run(["ruby", "-v"], capture_output=True, text=True, check=True)
     return version.stdout.startswith("ruby 3.1") and has_ruby_probes()
 

@@ -231,7 +231,7 @@ FULL = "No space left on device"
 
 
 def told(err: str) -> str:
-    """What was said, as one line: long paths are wrapped."""
+    """Return what was said, as one line: long paths are wrapped."""
     return " ".join(err.split())
 
 

@@ -62,7 +62,7 @@ def values(found: list[dict[str, Any]]) -> list[str]:
 
 
 def cost(target: Target) -> str:
-    """What is said beforehand, as a pattern."""
+    """Return what is said beforehand, as a pattern."""
     words = f"rbtrace-py: a copy of process {target.pid} writes the dump; it can take"
     return words.replace(" ", r"\s+") + r"\s+up\s+to\s+[\d,]+\s+MiB\s+of[^.]*?exits\n"
 

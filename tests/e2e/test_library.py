@@ -32,7 +32,7 @@ def target(start):
 
 
 def told(code):
-    """What to tell till.rb for an example; nothing where it looks at stacks."""
+    """Return what to tell till.rb for an example; nothing where it looks at stacks."""
     waits = [word for word, pattern in WAITS.items() if re.search(pattern, code)]
     # What blocks ends with the program.
     return waits[:1] + ["exit"] * ("seconds=10" in code)

@@ -148,7 +148,7 @@ def counted(line: str) -> Counter[int]:
 
 
 def _called(path: Path) -> set[int]:
-    """Who called, as far as it is written."""
+    """Return who called, as far as it is written."""
     whole = path.read_text().rpartition("\n")[0].splitlines()
     events = [json.loads(line) for line in whole]
     return {event["pid"] for event in events if event["method"] == "Web#call"}

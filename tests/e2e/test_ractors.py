@@ -216,6 +216,6 @@ def test_ractors_that_are_there() -> None:
 
 
 def hooked(pid: int) -> str:
-    """How many TracePoints are on in the process."""
+    """Return how many TracePoints are on in the process."""
     count = "ObjectSpace.each_object(TracePoint).count(&:enabled?)"
     return run("eval", pid, count)[0].splitlines()[-1]

@@ -105,7 +105,7 @@ def until_it_attaches(pid):
 
 
 def links(pid):
-    """What its descriptors are of."""
+    """Yield what its descriptors are of."""
     for path in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):
             yield str(path.readlink())

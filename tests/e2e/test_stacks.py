@@ -40,7 +40,7 @@ def standing(target: Target) -> Target:
 
 
 def done(*words: object) -> str:
-    """What ``rbtrace-py`` says; it must have gone well."""
+    """Return what ``rbtrace-py`` says; it must have gone well."""
     out, err, code = run(*words)
     assert code == 0, err
     return out

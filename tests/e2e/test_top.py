@@ -56,7 +56,7 @@ def samples(lines: list[str]) -> int:
 
 
 def left(said: str) -> str:
-    """What stands below what the screen was on; it was left once, and wholly."""
+    """Return what stands below what the screen was on; it was left once, and wholly."""
     assert said.count(ENTER) == said.count(LEAVE) == 1
     assert said.count("\x1b[?25l") == said.count("\x1b[?25h") == 1
     return said.partition(LEAVE)[2]

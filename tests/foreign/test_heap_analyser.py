@@ -72,7 +72,7 @@ def target(tmp_path: Path) -> Iterator[Target]:
 
 
 def heapy(dump: Path) -> str:
-    """What it says of everything whose place of allocation is known."""
+    """Return what it says of everything whose place of allocation is known."""
     command = [need("heapy"), "read", str(dump), "all", "--lines", "1000000"]
     done = subprocess.run(
         command,

@@ -100,7 +100,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
 
 
 def speedscope_url(path: Path, view: str) -> str:
-    """Where its own command line tool sends a browser."""
+    """Return where its own command line tool sends a browser."""
     if not SPEEDSCOPE.is_dir():
         pytest.skip(f"no speedscope in {SPEEDSCOPE}: scripts/setup.sh --test, with npm")
     data = base64.b64encode(path.read_bytes()).decode()

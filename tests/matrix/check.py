@@ -121,7 +121,7 @@ def describe(ruby: str) -> tuple[str, str]:
 
 
 def offsets(ruby: str) -> str:
-    """Where they came from, as ``63 DWARF``."""
+    """Return where they came from, as ``63 DWARF``."""
     target = Target(ruby, "--disable-gems", "-e", WAITING)
     try:
         words = [sys.executable, "-c", MAIN, "layout", str(target.pid), "--json"]

@@ -43,7 +43,7 @@ def endless(number: int) -> Iterator[bytes]:
 
 
 def events(number: int) -> Iterator[bytes]:
-    """What nobody asked for."""
+    """Yield what nobody asked for."""
     body = encode({"event": "exit", "methods": ["x" * 900] * 1100})
     while True:
         yield from pieces(EVENT, 0, body)

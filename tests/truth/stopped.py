@@ -46,7 +46,7 @@ class StoppedThread:
         self._tracee.go_on()
 
     def call(self, function: int, *arguments: int, room: int) -> int:
-        """What ``function`` returns; it may use ``room`` bytes that ``reserved``
+        """Return what ``function`` returns; it may use ``room`` bytes that ``reserved``
         names. Raises Fault. The thread stands as before."""
         xstate, mask = self._tracee.xstate(), self._tracee.mask()
         top = (self.reserved(room) & -16) - 8

@@ -220,7 +220,7 @@ class NodeKeys:
 
 
 def difference(ours: list[Row], truth: list[Row], has_jit: bool) -> str | None:
-    """What differs; a line may be unknown in a JIT's innermost frame alone."""
+    """Return what differs; a line may be unknown in a JIT's innermost frame alone."""
     if len(ours) != len(truth):
         return f"{len(ours)} frames, not {len(truth)}"
     for number, (mine, real) in enumerate(zip(ours, truth, strict=True)):

@@ -129,7 +129,7 @@ class Names:
         self._lines = sorted(self._by_line)
 
     def wrong(self, stack: Stack) -> str | None:
-        """Which frame's name is not that of its method's owner."""
+        """Return which frame's name is not that of its method's owner."""
         for frame in stack.frames:
             expected = self._expected(frame)
             if expected and frame.name.rpartition(" in ")[2] != expected:

@@ -98,7 +98,7 @@ def examples(name: str) -> list[list[str]]:
 
 
 def own_words(line: str) -> list[str]:
-    """What a shell would hand to rbtrace-py; nothing if that is not called."""
+    """Return what a shell would hand to rbtrace-py; nothing if that is not called."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     words = list(lexer)

@@ -111,7 +111,7 @@ def checkout(tmp_path: Path) -> Path:
 def build(
     what: str, folder: Path, output: Path, prefix: Sequence[str] = ()
 ) -> tuple[Path, str]:
-    """What was built, and all that was said."""
+    """Return what was built, and all that was said."""
     output.mkdir(exist_ok=True)
     done = subprocess.run(
         [*prefix, sys.executable, "-c", BUILD, what, str(output)],

@@ -96,7 +96,7 @@ _ALL_BLOCKED = (1 << 64) - 1 & ~(1 << signal.SIGKILL - 1) & ~(1 << signal.SIGSTO
 
 
 def state(pid: int) -> dict[str, int]:
-    """What must not change: signals blocked, ignored, caught; who traces."""
+    """Return what must not change: signals blocked, ignored, caught; who traces."""
     end = time.monotonic() + LIMIT
     while (found := _state(pid))["SigBlk"] == _ALL_BLOCKED:
         if time.monotonic() > end:

@@ -24,7 +24,7 @@ def check(result: int) -> None:
 
 
 def run_apart(job: Callable[[], str], *steps: Callable[[], None]) -> str:
-    """What ``job`` returns in a child that has taken the steps before."""
+    """Return what ``job`` returns in a child that has taken the steps before."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -140,5 +140,5 @@ class Knock:
 
 
 def knock(path: Path, *steps: Callable[[], None]) -> str:
-    """What a process that has taken the steps comes to at the socket."""
+    """Return what a process that has taken the steps comes to at the socket."""
     return run_apart(lambda: Knock(path).greet(), *steps)

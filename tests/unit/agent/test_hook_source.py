@@ -48,7 +48,7 @@ ENUMERATORS = {
 
 
 def compiled(text: str, *flags: str) -> str:
-    """What the compiler says to it: nothing, if all is well."""
+    """Return what the compiler says to it: nothing, if all is well."""
     command = ["gcc", *FLAGS, *flags, "-x", "c", "-"]
     done = subprocess.run(command, input=text, capture_output=True, text=True)
     return done.stderr

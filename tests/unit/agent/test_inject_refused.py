@@ -288,7 +288,7 @@ def test_check_alone(target: Target) -> None:
 
 
 def anonymous_near(process: Process, address: int) -> list[tuple[int, int]]:
-    """What is mapped within 2^40 bytes of it."""
+    """Return what is mapped within 2^40 bytes of it."""
     return [
         (m.start, m.end - m.start)
         for m in mappings(process)

@@ -302,7 +302,7 @@ def test_it_becomes_another_program(step: str) -> None:
 
 @pytest.fixture
 def said(tmp_path: Path) -> Iterator[tuple[Said, Path]]:
-    """What reads the file of a process (this one), and that file's place."""
+    """Yield what reads the file of a process (this one), and that file's place."""
     with Process(os.getpid()) as process:
         yield Said(process, str(tmp_path), process.program), tmp_path / "said"
 

@@ -71,7 +71,7 @@ def start(folder: Path, public_copy: PublicCopy) -> Iterator[Callable[..., Targe
 
 
 def knock(path: Path, uid: int, *inside: str) -> str:
-    """What another user's program comes to there."""
+    """Return what another user's program comes to there."""
     command = as_user([*inside, PYTHON, "-c", KNOCK, str(path)], uid)
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=TIMEOUT, check=True

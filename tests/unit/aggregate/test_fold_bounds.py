@@ -25,7 +25,7 @@ def bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def threads_of(counts: StackCounts) -> dict[int | None, int]:
-    """How many calls each thread has."""
+    """Return how many calls each thread has."""
     found: dict[int | None, int] = {}
     for row in counts.rows():
         tid = row.thread.tid if row.thread else None

@@ -17,7 +17,7 @@ from rbtrace_py.model.stacks import RubyThread, Stack, ThreadState
 
 
 def dumps_but(pid: int, error: RbtraceError) -> Callable[..., Dump]:
-    """What reads every process but that one."""
+    """Return what reads every process but that one."""
 
     def dump(process: Process, _: object) -> Dump:
         if process.pid == pid:

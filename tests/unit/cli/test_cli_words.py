@@ -89,7 +89,7 @@ def test_pids() -> None:
 
 
 def invoked(monkeypatch: pytest.MonkeyPatch, verb: str, *words: str) -> dict[str, Any]:
-    """What a command's function would be called with."""
+    """Return what a command's function would be called with."""
     seen: dict[str, Any] = {}
 
     class FakeTargets(Targets):

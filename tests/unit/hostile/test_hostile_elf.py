@@ -55,7 +55,7 @@ def _limits() -> Iterator[None]:
 
 
 def read_fd(fd: int) -> tuple[list[Probe], list[Problem]] | None:
-    """What is found in a file, or None if it is refused."""
+    """Return what is found in a file, or None if it is refused."""
     try:
         image_signature(fd)
         return probes_of_file(ElfFile(fd), BINARY)

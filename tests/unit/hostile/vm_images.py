@@ -132,7 +132,7 @@ class Image:
         return [(self.runs[run][1], place) for run, place in self.places.words]
 
     def pointers(self) -> list[tuple[bytearray, int]]:
-        """Where the words stand that pointed to something that was there."""
+        """Return where the words stand that pointed to something that was there."""
         return [(self.runs[run][1], place) for run, place in self.places.pointers]
 
     def has(self, address: int) -> bool:

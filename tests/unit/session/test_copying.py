@@ -26,7 +26,7 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def check(collects: bool = False, is_confirmed: bool = False) -> str:
-    """What is said, or why not."""
+    """Return what is said, or why not."""
     said: list[str] = []
     try:
         check_room(PROCESS, collects, is_confirmed, said.append)

@@ -33,7 +33,7 @@ def ruby(start: Start, root: None) -> RubyProcess:
 
 @pytest.fixture
 def listed(ruby: RubyProcess, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many threads each reading of the VM's list gave."""
+    """Return how many threads each reading of the VM's list gave."""
     found: list[int] = []
     threads = ruby.vm.threads
 

@@ -24,7 +24,7 @@ class Clock:
 
 
 def rounds(rate: float, work: int, until: int) -> tuple[list[int], Statistics]:
-    """When each round began, of rounds that take ``work`` ns."""
+    """Return when each round began, of rounds that take ``work`` ns."""
     clock, statistics = Clock(), Statistics()
     beat = SampleTimer(rate, statistics, clock, clock.sleep)
     begun = []

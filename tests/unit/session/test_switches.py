@@ -49,7 +49,7 @@ BURN_NS, THREAD_NS = 200_000_000, 50_000_000
 
 
 def near(cpu_ns: int) -> int:
-    """How far the times of switches may be from the scheduler's own count.
+    """Return how far the times of switches may be from the scheduler's own count.
 
     A thread's time begins when the scheduler begins to look for whom to run, the
     switch is told after; a hypervisor may take the CPU in between.

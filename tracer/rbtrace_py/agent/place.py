@@ -237,7 +237,7 @@ def socket_places(process: Process) -> list[str]:
 
 
 def _variables(process: Process) -> dict[bytes, str]:
-    """Those that name a directory."""
+    """Return those that name a directory."""
     try:
         words = process.read("environ").split(b"\0")
     except RbtraceError:

@@ -174,5 +174,5 @@ class Result:
 
 
 def lost(counters: Mapping[str, int]) -> int:
-    """How much is missing from the result that should be in it."""
+    """Return how much is missing from the result that should be in it."""
     return sum(counters.get(name, 0) for name in LOSSES)

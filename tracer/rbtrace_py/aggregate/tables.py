@@ -242,7 +242,7 @@ class TablesReader:
             )
 
     def take_threads(self) -> list[RubyThread]:
-        """Those that have come since it was last asked."""
+        """Return those that have come since it was last asked."""
         new = self._threads[self._taken :]
         self._taken += len(new)
         return new

@@ -77,7 +77,7 @@ def command(ctx: click.Context, words: tuple[str, ...]) -> int:
 
 
 def _own(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Those that are rbtrace's, not of the command that it starts."""
+    """Return those that are rbtrace's, not of the command that it starts."""
     return words[: words.index("--exec")] if "--exec" in words else words
 
 

@@ -97,7 +97,7 @@ class Sampler(Closing):
 
     @property
     def statistics(self) -> Statistics:
-        """How many samples there were so far, and what was late or failed."""
+        """Return how many samples there were so far, and what was late or failed."""
         return self._sampling.statistics
 
     @property

@@ -93,7 +93,7 @@ class Tasks(Closing):
         return tids
 
     def running(self, tids: Iterable[int]) -> set[int]:
-        """Those that are on a CPU, or ready to be.
+        """Return those that are on a CPU, or ready to be.
 
         Where ``schedstat`` is asked, one that was woken counts from when it gets a CPU.
         """

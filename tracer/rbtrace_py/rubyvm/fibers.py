@@ -104,7 +104,7 @@ class Fibers:
         return sorted(found.values())
 
     def _addresses(self, threads: Sequence[VmThread]) -> Iterator[int]:
-        """Those that others were resumed from, then those found in memory."""
+        """Yield those that others were resumed from, then those found in memory."""
         kinds = set()
         left = _MOST_RESUMED
         for thread in threads:

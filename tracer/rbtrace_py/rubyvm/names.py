@@ -299,7 +299,7 @@ class Names:
         return self._values.u64(place) if place else 0
 
     def _ivars(self, klass: int, names: tuple[str, ...]) -> dict[str, int]:
-        """Those of a class's instance variables that are called so.
+        """Return those of a class's instance variables that are called so.
 
         From its iv_tbl (up to 3.1); later ones stand in an array whose shape says
         what is where, of which only a refinement's first two are known.

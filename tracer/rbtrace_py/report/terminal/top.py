@@ -121,7 +121,7 @@ def frame_words(
 
 
 def sorted_rows(picture: Picture, view: TopView, recent: bool) -> list[Weights]:
-    """Those that were seen, the most first. What was not lately comes last."""
+    """Return those that were seen, the most first. What was not lately comes last."""
     found = picture.lines if view.lines else picture.methods
     key = _by_total if view.by_total else _by_self
     most_first = sorted(found, key=lambda one: key(one, recent), reverse=True)

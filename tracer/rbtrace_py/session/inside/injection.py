@@ -13,7 +13,7 @@ from rbtrace_py.rubyvm.roots import find_vm
 
 
 def ruby_addresses(process: Process) -> RubyAddresses:
-    """Those of the Ruby that ``process`` runs.
+    """Return those of the Ruby that ``process`` runs.
 
     Raises NotRuby, UnknownRuby, NotPermitted, NoSuchTarget, UnreadableMemory.
     """

@@ -76,7 +76,7 @@ class ProbeQuery:
         return self.fitting(select.pick(word, probes))
 
     def fitting(self, probes: Sequence[Probe]) -> list[Probe]:
-        """Those that have the operands asked for."""
+        """Return those that have the operands asked for."""
         return [probe for probe in probes if not self.missing_operands(probe)]
 
     def check_operands(self, word: str, found: Sequence[Probe]) -> None:

@@ -277,7 +277,7 @@ class ProbeSession(Starting, ProbeQuery):
             engine.forget(pid)
 
     def _fitting(self, probes: Mapping[int, Sequence[Probe]]) -> dict[int, list[Probe]]:
-        """Those that can be planned for, each by itself."""
+        """Return those that can be planned for, each by itself."""
         unfit = set()
         for probe in unique(probes):
             try:

@@ -336,7 +336,7 @@ class CoreRuby(Closing):
 
 
 def _likely(paths: list[bytes]) -> list[bytes]:
-    """Those that may be a Ruby, or else the first ones."""
+    """Return those that may be a Ruby, or else the first ones."""
     return [path for path in paths if b"ruby" in path.rsplit(b"/", 1)[-1]] or paths[:3]
 
 

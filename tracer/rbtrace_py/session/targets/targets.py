@@ -124,7 +124,7 @@ class Targets:
         return tuple(self._seen)
 
     def alive(self) -> list[Process]:
-        """Those that still run; the others are let go."""
+        """Return those that still run; the others are let go."""
         for pid, process in list(self.processes.items()):
             if self._started is not None and pid == self._started.pid:
                 self._started.poll()  # a zombie of ours would count as alive
@@ -175,7 +175,7 @@ class Targets:
         return process.identity in self._joined
 
     def chosen(self) -> list[Process]:
-        """Those that live and were named, or are our program."""
+        """Return those that live and were named, or are our program."""
         return [one for one in self.alive() if not self.has_joined(one)]
 
     def untracked_children(self) -> set[int]:
