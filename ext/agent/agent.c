@@ -4,7 +4,7 @@
  * One object for every Ruby from 2.7 on: ruby.h is not included, the few
  * functions that have not changed since are declared here. Nor is anything
  * linked, so that it loads wherever Ruby runs; libruby and the C library are in
- * the process already. What is in the shared memory stands in docs/agent.md,
+ * the process already. What is in the shared memory stands in docs/agent/memory.md,
  * byte by byte.
  *
  * Whoever maps that memory may lie. So all that a decision here depends on is

@@ -3,7 +3,7 @@
 require "test_helper"
 require "support/agent_target"
 
-# Who may connect, and to what: docs/agent.md, "The proof" and "Consent".
+# Who may connect, and to what: docs/agent/access.md, "The proof" and "Consent".
 class AgentProofTest < Minitest::Test
   include TestHelper
   include AgentHelper

@@ -100,7 +100,8 @@ module Tracepoint
         raise Refusal.new("system", e.message)
       end
 
-      # If the thread is killed then, nobody would close what is no IO yet.
+      # Not to be interrupted: a thread that is killed in here would leave descriptors open
+      # that are no IO yet.
       def armed(packed)
         Thread.handle_interrupt(Object => :never) do
           answer = Native.arm(packed)

@@ -11,13 +11,13 @@ module Tracepoint
       # The connection's rights, nil before its proof or the owner's consent.
       attr_reader :level
 
-      # The command that runs for it, until that is answered.
+      # The command that runs for the client, until it is answered.
       attr_accessor :evaluation
 
-      # The pid of a stopped copy: nobody's, until it was read.
+      # The pid of a stopped copy, which nobody ends until the client has read it.
       attr_writer :copy
 
-      # The first number whose name it has not been told.
+      # The first method number whose name was not sent yet.
       attr_writer :named
 
       # consent: the level that it has without a proof

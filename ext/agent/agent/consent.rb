@@ -3,7 +3,7 @@
 module Tracepoint
   module Agent
     # The owner's consent: what processes of the same user may do without a proof:
-    # docs/agent.md, "Consent".
+    # docs/agent/access.md, "Consent".
     module Consent
       VARIABLE = "TRACEPOINT_AGENT"
       LEVELS = %w[observe trace eval].freeze
@@ -31,7 +31,7 @@ module Tracepoint
         uid == Process.euid && !unknown?(uid)
       end
 
-      # Our user namespace shows all whom it has no number for as nobody.
+      # Could the uid be that of any user for whom our namespace has no number?
       def unknown?(uid)
         uid == NOBODY && File.readlines("/proc/self/uid_map").sum { |line| line.split.last.to_i } < ALL_USERS
       rescue SystemCallError

@@ -36,7 +36,7 @@ module Tracepoint
         [out, out_end, err, err_end].compact.each(&:close)
       end
 
-      # Code that listens is told that the process ends; whether it is such.
+      # Announce the process's end to code that listens for it; returns nil if it does not.
       def tell_end
         @thread&.thread_variable_get(:rbtrace_end)&.push(nil)
       end

@@ -2,10 +2,10 @@
 
 module Tracepoint
   module Agent
-    # Values at the entry of a method: docs/agent.md, "Values of expressions". The
+    # Values at the entry of a method: docs/agent/memory.md, "Values of expressions". The
     # hook has them worked out in the program's own thread, in the middle of a call.
     module Expressions
-      # Ends what takes too long; of the program nobody else ever sees it.
+      # Raised to end an expression that takes too long; the program never sees it.
       class Stop < Exception; end # rubocop:disable Lint/InheritException -- a StandardError would be rescued
 
       MOST = 16
@@ -224,7 +224,7 @@ module Tracepoint
 
         def text_or_error(expression, frame)
           printable(expression.value(frame).inspect)
-        rescue Stop, *foreign # what a signal asked for is the program's
+        rescue Stop, *foreign # a signal's exception is the program's
           raise
         rescue Exception => e # rubocop:disable Lint/RescueException -- nothing of it is the program's
           failure(e)

@@ -4,7 +4,7 @@ module Tracepoint
   module Agent
     # A text that only who may read this process's memory can know, for one connection.
     # The peer answers with a value of the polynomial that the text's digits are: it tells
-    # nothing of the value for another pid. docs/agent.md, "The proof".
+    # nothing of the value for another pid. docs/agent/access.md, "The proof".
     class Proof
       MARK = "rbtrace-proof-1:"
       SIZE = 4096
@@ -21,7 +21,7 @@ module Tracepoint
         @address = [@text].pack("P").unpack1("J") if RUBY_ENGINE == "ruby"
       end
 
-      # Is this the answer of the process with this pid? It can be asked once.
+      # Is this the answer of the process with this pid? It answers once.
       def match?(answer, pid)
         text = @text
         @text = nil

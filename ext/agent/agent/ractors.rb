@@ -33,8 +33,8 @@ module Tracepoint
         Facts.ractors == 1
       end
 
-      # Done every PERIOD s while something is armed: hooks that were silent are heard
-      # again, and that they were is told. `beat` is a call and makes an object.
+      # Run every PERIOD s while something is armed: hooks that Ruby had dropped work again,
+      # and the gap is reported. `beat` is a call and makes an object.
       def renew
         before = Native.beats
         beat

@@ -2,9 +2,9 @@
 
 module Tracepoint
   module Agent
-    # $stdout and $stderr for the time that something is evaluated: of that
-    # thread's writing a pipe, of everybody else's what it was. It answers as that
-    # does whatever it is asked, so that a dup is one of the file.
+    # $stdout and $stderr while something is evaluated: a pipe for that thread, the original
+    # for all others. Every other method goes to the original, so that a dup is one of the
+    # file.
     class Redirect < BasicObject
       LOCK = ::Mutex.new
       @users = {}

@@ -37,7 +37,7 @@ module Tracepoint
       EACH_OBJECT = ObjectSpace.method(:each_object)
       MOST_SLOTS = 150_000 # some 4 ms
 
-      # slices: kept to between two methods
+      # slices: limit the time between two methods
       def initialize(selectors, slices)
         @selectors = selectors
         @slices = slices

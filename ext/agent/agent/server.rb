@@ -39,7 +39,7 @@ module Tracepoint
         @connections.each { |connection| connection.wire.last_words(map, deadline) if connection.armed? }
       end
 
-      # Code that runs for as long as somebody listens may say what it has left.
+      # Let code that runs as long as a client listens say what it has left.
       def end_evaluations(deadline)
         told = @connections.select { |connection| connection.evaluation&.tell_end }
         sleep 0.005 until told.none?(&:evaluation) || Agent.now > deadline
@@ -54,8 +54,9 @@ module Tracepoint
         end
       end
 
-      # The process with this pid is to prove by a text that it is told of before.
-      # @return [Integer, nil] where the text is
+      # Expect a proof from the process with this pid, by a text whose address it gets
+      # beforehand.
+      # @return [Integer, nil] the text's address
       def expect(pid)
         proof = Proof.new
         @expected = [pid, proof, Agent.now + Connection::GREETING_SECONDS]
@@ -157,12 +158,12 @@ module Tracepoint
         serve(connection) if connection
       end
 
-      # @return [Connection, nil] nil: nobody is let in any more
+      # @return [Connection, nil] nil: no client is let in any more
       def await_connection
         interruptibly { end_oldest_greetings }
         until @is_shut
           begin
-            # To wait gives up the GVL, also where somebody is there.
+            # Waiting releases the GVL even where a client is there already.
             socket = Early.accept(@listener)
             next interruptibly { IO.select([@listener]) } if socket == :wait_readable
 

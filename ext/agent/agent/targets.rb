@@ -2,7 +2,7 @@
 
 module Tracepoint
   module Agent
-    # Methods that are hooked one by one: docs/agent.md, "Targets". The rest of the program
+    # Methods that are hooked one by one: docs/agent/arming.md, "Targets". The rest of the program
     # runs as it would without us.
     class Targets
       MOST = 1000

@@ -2,7 +2,7 @@
 
 module Tracepoint
   module Agent
-    # Values as bytes: docs/agent.md, "Values".
+    # Values as bytes: docs/agent/protocol.md, "Values".
     module Values
       DEPTH = 16
 

@@ -2,7 +2,7 @@
 
 module Tracepoint
   module Agent
-    # Frames on a socket, one connection's: docs/agent.md, "Frames".
+    # Frames on a socket, one connection's: docs/agent/protocol.md, "Frames".
     class Wire
       REQUEST = 1
       DATA = 2
@@ -113,7 +113,7 @@ module Tracepoint
         [payload.bytesize, type, flags, 0, request].pack("VCCvV") << payload
       end
 
-      # One; or, too long for that, pieces and one that says so.
+      # Return one frame; or, if the body is too long, pieces of it and a frame that ends them.
       def frames(type, request, body)
         return [head(type, 0, request, body)] if body.bytesize <= MAX_PAYLOAD
 

@@ -1,4 +1,4 @@
-"""The agent's two files as docs/agent.md has them, made by hand."""
+"""The agent's two files as docs/agent/memory.md has them, made by hand."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ SEED = 20_260_105
 
 
 def packed(number: int, reason: int, *values: bytes) -> bytes:
-    """As docs/agent.md has it."""
+    """As docs/agent/memory.md has it."""
     texts = [struct.pack("<H", len(value)) + value for value in values]
     return struct.pack("<HB", number, reason) + b"".join(texts)
 

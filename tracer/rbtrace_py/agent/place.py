@@ -1,6 +1,6 @@
 """The agent's socket of a process: where it is, and whether it is the process's own.
 
-docs/agent.md, "The socket's place" and "Who may do what".
+docs/agent/access.md, "The socket's place" and "Who may do what".
 """
 
 from __future__ import annotations

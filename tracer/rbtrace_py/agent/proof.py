@@ -3,7 +3,7 @@
 The agent names the address of a fresh text in its memory, and we answer with a value
 that only who knows the text can work out, and that holds for our process alone.
 ``/proc/PID/mem`` opens to those only who may attach to the process (ptrace(2),
-PTRACE_MODE_ATTACH). See docs/agent.md, "The proof".
+PTRACE_MODE_ATTACH). See docs/agent/access.md, "The proof".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The memory that the agent's hook writes to, mapped (docs/agent.md, "Shared memory").
+"""The memory that the agent's hook writes to, mapped (docs/agent/memory.md).
 
 The target can write anything there at any time. So each number is read once, and
 checked before it is used; what it says of places has to lie in the file, which the

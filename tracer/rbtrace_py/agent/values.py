@@ -1,4 +1,4 @@
-"""The values of expressions at a call's entry (docs/agent.md, "Values of expressions").
+"""The values of expressions at a call's entry (docs/agent/memory.md).
 
 The target says which selector's expressions they are of; what those were we know.
 """

@@ -1,6 +1,6 @@
 """Call trees folded: how often each path of calls was taken, and its own time.
 
-There may be millions of records (docs/agent.md, "Records"), so nothing is made of one
+There may be millions of records (docs/agent/memory.md), so nothing is made of one
 but what is counted; methods are numbers and times are ticks until somebody asks. A call
 costs the same however deep it is, and what is kept has bounds: calls on new paths when
 there is no more room are one, ``(other)``.

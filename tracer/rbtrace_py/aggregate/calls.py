@@ -1,4 +1,4 @@
-"""Calls and returns of each stack, put together (docs/agent.md, "Records").
+"""Calls and returns of each stack, put together (docs/agent/memory.md, "Records").
 
 Takes records as the agent's hook writes them and makes events of them. Times are in
 whatever unit the records have; what was lost, or never returned, is said where it was.

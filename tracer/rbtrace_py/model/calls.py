@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class CallKind(IntEnum):
-    """Kinds of records of the agent's hook (docs/agent.md, "Records")."""
+    """Kinds of records of the agent's hook (docs/agent/memory.md, "Records")."""
 
     ENTRY = 1
     RETURN = 2
