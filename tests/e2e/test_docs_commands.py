@@ -165,7 +165,7 @@ def shape(line: str) -> str:
 def unwrapped(lines: list[str]) -> list[str]:
     """Join messages: where they are wrapped depends on the digits of a PID."""
     text = re.sub(
-        r"(?<=^rbtrace-py: )(.*\n  )+.*", _joined, "\n".join(lines), flags=re.M
+        r"(?<=^rbtrace-py: )(.*\n  (?=\S))+.*", _joined, "\n".join(lines), flags=re.M
     )
     return text.splitlines()
 
