@@ -1,4 +1,5 @@
-"""The recordings beside this file: one of each kind, made once by version 0.1.0.
+"""The recordings beside this file: one of each kind, made once by version 0.1.0
+(``records`` by 0.3.0).
 
 ``RBTRACE_GOLDEN=write`` makes those that are not there. None is ever made anew: that an
 old file can be read is what they are for.
@@ -6,17 +7,26 @@ old file can be read is what they are for.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from rbtrace_py.aggregate.callrecording import MODE, CallsWriter
+from old_calls import OldCallsWriter
 from rbtrace_py.aggregate.calls import CallEventKind, CallNesting, ReportedCall
+from rbtrace_py.aggregate.callwriter import MODE, CallsWriter, RecordedStep
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.recording import RecordingWriter
+from rbtrace_py.aggregate.reportedcalls import HookedProcess
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.switches import Switch, SwitchKind
-from rbtrace_py.model.calls import CalledMethod, CallRecord, MethodKind
+from rbtrace_py.model.calls import (
+    CalledMethod,
+    CallRecord,
+    MethodKind,
+    RingStep,
+    TickScale,
+)
 from sample_makers import START, shop
 
 FOLDER = Path(__file__).parent / "recordings"
@@ -67,8 +77,8 @@ SWITCHES = [
 ]
 
 
-def told() -> Iterator[ReportedCall]:
-    """Calls of two threads: nested, of C, recursive, collecting, lost, unfinished."""
+def of_two_threads() -> list[tuple[int, CallRecord]]:
+    """Calls with their streams: nested, of C, recursive, collecting, lost, open."""
     records: list[tuple[int, CallRecord]] = []
     for stream, tid in enumerate((70, 71)):
         records += [
@@ -76,7 +86,8 @@ def told() -> Iterator[ReportedCall]:
             (stream, (0xEC, tid, 0, PLACE, 0)),
             (stream, (0xABC, 0, 0, THREAD, 0)),
         ]
-    records += [
+    return [
+        *records,
         (0, (START, 0, 0, ENTRY, 0)),
         (0, (START + 1_001_000, 1, 1, C_ENTRY, 0)),
         (1, (START + 1_500_000, 3, 0, ENTRY, 0)),
@@ -89,7 +100,12 @@ def told() -> Iterator[ReportedCall]:
         (0, (START + 2_450_000, 1, 0, C_RETURN, 1)),
         (0, (START + 2_500_000, 0, 0, RETURN, 0)),
     ]
+
+
+def told() -> Iterator[ReportedCall]:
+    """The same as events, with values."""
     nesting = CallNesting()
+    records = of_two_threads()
     events = [event for s, record in records for event in nesting.feed(s, record)]
     for event in [*events, *nesting.finish(START + 3_000_000)]:
         values = VALUES if event.what in CALLED and event.method == 3 else ()
@@ -100,9 +116,33 @@ def calls(path: Path) -> None:
     waiting = [SWITCHES[:4], SWITCHES[4:]]
     meta = replace(META, unit="ns", rate=0.0, mode=MODE, engine="agent", pids=(4,))
     take = lambda: waiting.pop(0) if waiting else []  # noqa: E731
-    with CallsWriter(path, meta, NAMES, take) as writer:
+    with OldCallsWriter(path, meta, NAMES, take) as writer:
         for each in told():
             writer.tell(each)
+
+
+def calls_as_records(path: Path) -> None:
+    """The same as the hook wrote it, in two steps and with a name that comes late."""
+    waiting = [SWITCHES[:4], SWITCHES[4:]]
+    meta = replace(META, unit="ns", rate=0.0, mode=MODE, engine="agent", pids=(4,))
+    take = lambda: waiting.pop(0) if waiting else []  # noqa: E731
+    process = HookedProcess(4, TickScale(START, 0, 1, 1), START, [("self",)])
+    records = of_two_threads()
+    with CallsWriter(path, meta, NAMES, take) as writer:
+        for part, methods in ((records[:9], METHODS[:1]), (records[9:], METHODS[1:])):
+            parts = [
+                (stream, b"".join(packed(r) for each, r in part if each == stream))
+                for stream in (0, 1)
+            ]
+            step = RingStep(START + 1_600_000, parts)
+            tids = frozenset({70, 71})
+            writer.tell(RecordedStep(process, step, methods, tids), START)
+        ended = RecordedStep(process, clock=(START + 4, 4), lost=9, ended=True)
+        writer.tell(ended, START)
+
+
+def packed(record: CallRecord) -> bytes:
+    return struct.pack("<QIHBB", *record)
 
 
 CPU = replace(META, unit="ns", mode="cpu", rubies=("2.7.8", "3.3.6"))
@@ -111,6 +151,7 @@ RECORDINGS: dict[str, Callable[[Path], None]] = {
     "later": lambda path: samples(path, 7),
     "cpu": lambda path: samples(path, 9, CPU, 10_000_000),
     "calls": calls,
+    "records": calls_as_records,
 }
 
 

@@ -108,6 +108,8 @@ REPORTS = {
         "calls.json": "calls --format json",
         "calls.perfetto-trace": "calls --format perfetto",
         "calls.trace.json": "calls --format chrome",
+        "records.perfetto-trace": "records --format perfetto",
+        "records.json": "records --format json",
     },
     # What people read: its words may become better ones.
     "text": {
@@ -120,6 +122,7 @@ REPORTS = {
         "calls-seconds.txt": "calls --format=calls --rbtrace-times",
         "calls-threads.txt": "calls --format=calls --threads",
         "calls-cpu.txt": "calls --format=calls --cpu",
+        "records-cpu.txt": "records --format=calls --cpu --threads",
         "calls-summary.txt": "calls --format summary",
         "calls-readable.txt": "calls --format readable",
     },

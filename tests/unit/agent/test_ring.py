@@ -15,8 +15,9 @@ from agent_memory import file_of, make_control, make_data, put_record
 from processes import times
 from rbtrace_py.agent import ring as ring_module
 from rbtrace_py.agent.protocol import BrokenAgent
-from rbtrace_py.agent.ring import Ring
+from rbtrace_py.agent.ring import AT_ONCE, Ring
 from rbtrace_py.agent.shared import SharedMemory
+from rbtrace_py.aggregate.callmerge import CallMerge, Placed
 
 SEED = 20_260_103
 ENTRY, RETURN, LOST, STACK, PLACE, THREAD, TEXT = 1, 2, 5, 11, 12, 13, 14
@@ -47,6 +48,26 @@ class Writer:
         return found
 
 
+class Ordered(Ring):
+    """A ring whose records are put into order as they come."""
+
+    def __init__(self, memory: SharedMemory) -> None:
+        super().__init__(memory)
+        self._merge = CallMerge(memory.record_size)
+
+    def placed(self, most: int = AT_ONCE) -> list[Placed]:
+        """What a step brings; the last of them brings what waited."""
+        step = self.step(most)
+        return [] if step is None else self._merge.feed(step)
+
+    def all(self, most: int = AT_ONCE) -> list[list[Placed]]:
+        """What each step brings until there is none."""
+        found = []
+        while step := self.step(most):
+            found.append(self._merge.feed(step))
+        return found
+
+
 @pytest.fixture
 def writer() -> Iterator[Writer]:
     made_ = Writer()
@@ -55,13 +76,14 @@ def writer() -> Iterator[Writer]:
 
 
 def test_each_record_once(writer: Writer) -> None:
-    ring = Ring(writer.memory)
-    assert ring.step() == []
+    ring = Ordered(writer.memory)
+    assert ring.placed() == []
     writer.write(0, 10, 1, 0, ENTRY, 0)
     writer.write(0, 12, 1, 0, RETURN, 0)
     assert ring.waiting() == 2
-    assert ring.step() == [(10, 0, (10, 1, 0, 1, 0)), (12, 0, (12, 1, 0, 2, 0))]
-    assert (ring.step(), ring.count, ring.waiting()) == ([], 2, 0)
+    assert ring.placed() == [(10, 0, (10, 1, 0, 1, 0)), (12, 0, (12, 1, 0, 2, 0))]
+    assert (ring.placed(), ring.count, ring.waiting()) == ([], 2, 0)
+    assert ring.step() is None
     assert (writer.tail(0), writer.tail(1)) == (2, 0)
 
 
@@ -70,7 +92,7 @@ def test_streams_in_the_order_of_time(writer: Writer) -> None:
         writer.write(0, time, 1, 0, ENTRY, 0)
     for time in (11, 12, 17):
         writer.write(1, time, 2, 0, ENTRY, 0)
-    placed = Ring(writer.memory).step()
+    placed = Ordered(writer.memory).placed()
     assert [(time, stream) for time, stream, _ in placed] == [
         (10, 0),
         (11, 1),
@@ -97,8 +119,9 @@ def test_what_is_written_meanwhile_waits_its_turn(
         return published(stream)
 
     monkeypatch.setattr(writer.memory, "published", look)
-    ring = Ring(writer.memory)
-    steps = [[(time, stream) for time, stream, _ in ring.step()] for _ in range(2)]
+    ring = Ordered(writer.memory)
+    steps = [[(time, stream) for time, stream, _ in step] for step in ring.all()]
+    assert len(steps) == 2
     assert steps[0][0] == (10, 0)
     assert steps[0] + steps[1] == [(10, 0), (20, 0), (30, 1)]
 
@@ -110,7 +133,7 @@ def test_a_stacks_triple_stays_together(writer: Writer) -> None:
     writer.write(1, 1 << 47, 77, 0, PLACE, 0)
     writer.write(1, 0, 0, 0, THREAD, 0)
     writer.write(1, 60, 1, 0, ENTRY, 0)
-    placed = Ring(writer.memory).step()
+    placed = Ordered(writer.memory).placed()
     kinds = [(time, record[3]) for time, _, record in placed]
     assert kinds == [(40, STACK), (40, PLACE), (40, THREAD), (50, 1), (60, 1)]
 
@@ -122,7 +145,7 @@ def test_texts_stay_behind_their_entry(writer: Writer) -> None:
     writer.write(0, 3, 0, 0, TEXT, 1)
     writer.write(1, 60, 1, 0, ENTRY, 0)
     writer.write(0, 70, 9, 0, RETURN, 0)
-    placed = Ring(writer.memory).step()
+    placed = Ordered(writer.memory).placed()
     kinds = [(time, record[3]) for time, _, record in placed]
     assert kinds == [(50, ENTRY), (50, TEXT), (50, TEXT), (60, ENTRY), (70, RETURN)]
 
@@ -131,7 +154,7 @@ def test_a_loss_keeps_its_place(writer: Writer) -> None:
     writer.write(0, 10, 1, 0, ENTRY, 0)
     writer.write(0, 15, 123, 1, LOST, 0)
     writer.write(0, 15, 1, 1, ENTRY, 0)
-    placed = Ring(writer.memory).step()
+    placed = Ordered(writer.memory).placed()
     assert [record for _, _, record in placed][1] == (15, 123, 1, LOST, 0)
 
 
@@ -140,41 +163,65 @@ def test_clocks_that_differ_do_not_mix_a_stream(writer: Writer) -> None:
     for time in (10, 9, 11):
         writer.write(0, time, time, 0, ENTRY, 0)
     writer.write(1, 10, 1, 0, ENTRY, 0)
-    placed = Ring(writer.memory).step()
+    placed = Ordered(writer.memory).placed()
     assert [r[0] for _, stream, r in placed if stream == 0] == [10, 9, 11]
 
 
 def test_much_comes_in_steps(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ring_module, "AT_ONCE", 6)
     monkeypatch.setattr(ring_module, "_LEAST", 3)
     for number in range(8):
         writer.write(0, 10 * number, 1, 0, ENTRY, 0)
         writer.write(1, 10 * number + 5, 1, 0, ENTRY, 0)
-    ring = Ring(writer.memory)
-    steps = []
-    while step := ring.step():
-        assert len(step) <= 6
-        steps += step
-    assert [time for time, _, _ in steps] == list(range(0, 80, 5))
+    steps = Ordered(writer.memory).all(most=6)
+    assert max(map(len, steps)) <= 6
+    times_ = [time for step in steps for time, _, _ in step]
+    assert times_ == list(range(0, 80, 5))
+
+
+def test_a_stream_that_is_behind(writer: Writer) -> None:
+    """What is later in another one waits for it, in as many steps as that takes."""
+    for number in range(5):
+        writer.write(0, 10 * number, 1, 0, ENTRY, 0)
+    ring = Ordered(writer.memory)
+    assert [time for time, *_ in ring.placed()] == [0, 10, 20, 30, 40]
+    for number in range(5, 8):
+        writer.write(0, 10 * number, 1, 0, ENTRY, 0)
+    writer.write(1, 55, 2, 0, ENTRY, 0)
+    writer.write(1, 75, 2, 0, RETURN, 0)
+    found = [time for step in ring.all() for time, *_ in step]
+    assert found == [50, 55, 60, 70, 75]
+
+
+def test_a_stack_that_is_cut(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step may end behind STACK; what follows it has its time all the same."""
+    monkeypatch.setattr(ring_module, "_LEAST", 1)
+    writer.write(0, 40, 2, 0, STACK, 0)
+    writer.write(0, 1 << 47, 77, 0, PLACE, 0)
+    writer.write(0, 0, 0, 0, THREAD, 0)
+    writer.write(0, 60, 1, 0, ENTRY, 0)
+    writer.write(1, 50, 1, 0, ENTRY, 0)
+    found = [placed for step in Ordered(writer.memory).all(most=2) for placed in step]
+    kinds = [(time, record[3]) for time, _, record in found]
+    assert kinds == [(40, STACK), (40, PLACE), (40, THREAD), (50, 1), (60, 1)]
 
 
 @pytest.mark.parametrize("number", [made.RECORDS + 1, 1 << 31, (1 << 64) - 1])
 def test_more_than_a_ring_holds(number: int, writer: Writer) -> None:
     writer.publish(1, number)
-    ring = Ring(writer.memory)
+    ring = Ordered(writer.memory)
     assert ring.waiting() <= made.STREAMS * made.RECORDS
     with pytest.raises(BrokenAgent):
-        ring.step()
+        ring.placed()
 
 
 def test_a_ring_that_goes_back(writer: Writer) -> None:
-    ring = Ring(writer.memory)
+    ring = Ordered(writer.memory)
     for _ in range(3):
         writer.write(0, 10, 1, 0, ENTRY, 0)
-    ring.step()
+    ring.placed()
     writer.publish(0, 2)
     with pytest.raises(BrokenAgent):
-        ring.step()
+        ring.placed()
 
 
 @pytest.mark.parametrize(("first", "then"), [(5, 2), (5, 4), (3, 5)])
@@ -182,16 +229,16 @@ def test_a_ring_that_goes_back_between_two_looks(
     first: int, then: int, writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After 4 records; what is published is looked at twice in a step."""
-    ring = Ring(writer.memory)
+    ring = Ordered(writer.memory)
     for _ in range(4):
         writer.write(0, 10, 1, 0, ENTRY, 0)
-    ring.step()
+    ring.placed()
     looks = iter([first, then])
     monkeypatch.setattr(
         writer.memory, "published", lambda stream: 0 if stream else next(looks)
     )
     with pytest.raises(BrokenAgent, match="took back"):
-        ring.step()
+        ring.placed()
 
 
 def test_rings_full_of_anything(writer: Writer) -> None:
@@ -200,9 +247,8 @@ def test_rings_full_of_anything(writer: Writer) -> None:
     for _ in range(times(10_000)):
         start = made.RINGS_AT
         writer.view[start : made.SIZE] = chance.randbytes(made.SIZE - start)
-        ring = Ring(writer.memory)
+        ring = Ordered(writer.memory)
         for stream in range(made.STREAMS):
             writer.publish(stream, chance.randrange(made.RECORDS + 1))
         with suppress(BrokenAgent):
-            while step := ring.step():
-                assert len(step) <= made.STREAMS * made.RECORDS
+            assert sum(map(len, ring.all())) <= made.STREAMS * made.RECORDS

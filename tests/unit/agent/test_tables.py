@@ -11,19 +11,19 @@ import pytest
 from agent_memory import make_data, memory_of
 
 from processes import times
-from rbtrace_py.agent.arming import Scale
+from rbtrace_py.agent.arming import tick_scale
 from rbtrace_py.agent.protocol import BrokenAgent
 from rbtrace_py.agent.shared import ClockPair, HookMode, SharedMemory
 from rbtrace_py.agent.tables import Counted, Tables
-from rbtrace_py.model.calls import MethodKind
+from rbtrace_py.model.calls import MethodKind, TickScale
 
 SEED = 20_260_103
 HOSTILE = (0, 1, 5, 255, 1 << 31, (1 << 32) - 1, 1 << 63, (1 << 64) - 1)
 
 
-def scale_of(memory: SharedMemory) -> Scale:
+def scale_of(memory: SharedMemory) -> TickScale:
     """Two ticks a nanosecond."""
-    return Scale(memory.header, ClockPair(41_000, 20_500))
+    return tick_scale(memory.header, ClockPair(41_000, 20_500))
 
 
 def rows(data: bytearray, is_timed: bool = True) -> list[Counted]:

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
+import old_calls
+from old_calls import OldCallsWriter
 from processes import times
-from rbtrace_py.aggregate import callrecording
 from rbtrace_py.aggregate.blocks import BlockType, block, file_header
 from rbtrace_py.aggregate.callfold import CallFold
-from rbtrace_py.aggregate.callrecording import MODE, CallsRecording, CallsWriter
+from rbtrace_py.aggregate.callrecording import CallsRecording
 from rbtrace_py.aggregate.calls import CallNesting, ReportedCall, Thread
+from rbtrace_py.aggregate.callwriter import MODE
 from rbtrace_py.aggregate.meta import Meta, encode_meta
 from rbtrace_py.aggregate.recording import Recording
 from rbtrace_py.aggregate.stacks import StackCounts
@@ -27,7 +29,7 @@ from rbtrace_py.model.calls import CalledMethod, CallRecord, MethodKind
 from rbtrace_py.model.stacks import RubyThread
 
 ENTRY, RETURN, C_ENTRY, C_RETURN, LOST, GC_BEGIN, GC_END = range(1, 8)
-STACK, PLACE, THREAD = 11, 12, 13
+STACK, PLACE, THREAD, TEXT = 11, 12, 13, 14
 SEED = 20_260_105
 META = Meta(started_ns=1_000, unit="ns", mode=MODE, engine="agent", pids=(4,))
 METHODS = [
@@ -73,7 +75,7 @@ def write(
 ) -> None:
     waiting = [list(switches)[:3], list(switches)[3:]]
     source = lambda: waiting.pop(0) if waiting else []  # noqa: E731
-    with CallsWriter(path, META, {(4, 70): "worker"}, source) as writer:
+    with OldCallsWriter(path, META, {(4, 70): "worker"}, source) as writer:
         for each in told:
             writer.tell(each)
 
@@ -88,7 +90,7 @@ def test_names_of_threads_that_come_later(tmp_path: Path) -> None:
         asked.append(thread)
         names[thread] = "late"
 
-    with CallsWriter(path, META, names, ask=ask) as writer:
+    with OldCallsWriter(path, META, names, ask=ask) as writer:
         for each in happenings():
             writer.tell(each)
     recording = CallsRecording(path)
@@ -100,7 +102,7 @@ def test_threads_of_two_containers_have_their_own_names(tmp_path: Path) -> None:
     """There the same number is another thread."""
     path = tmp_path / "a.rbrec"
     names = {(4, 70): "worker", (5, 70): "other"}
-    with CallsWriter(path, META, names) as writer:
+    with OldCallsWriter(path, META, names) as writer:
         for pid in (4, 5):
             for each in happenings():
                 writer.tell(replace(each, pid=pid))
@@ -155,7 +157,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 def test_switches_are_read_where_they_are_wanted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(callrecording, "FLUSH_SAMPLES", 4)
+    monkeypatch.setattr(old_calls, "FLUSH_SAMPLES", 4)
     path = tmp_path / "a"
     write(path, happenings(), SWITCHES)
     recording = CallsRecording(path)
@@ -196,7 +198,7 @@ def test_switches_are_not_kept(tmp_path: Path) -> None:
     )
     source = lambda: list(islice(switches, 100))  # noqa: E731
     before = made(RubyThread)
-    with CallsWriter(tmp_path / "a", META, {}, source) as writer:
+    with OldCallsWriter(tmp_path / "a", META, {}, source) as writer:
         for _ in range(100):
             writer.flush()
         assert made(RubyThread) - before == 2
@@ -214,7 +216,7 @@ def test_a_sampler_s_reader_leaves_it_out(tmp_path: Path) -> None:
 
 
 def test_in_many_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callrecording, "FLUSH_SAMPLES", 2)
+    monkeypatch.setattr(old_calls, "FLUSH_SAMPLES", 2)
     path = tmp_path / "a"
     write(path, happenings())
     assert plain(CallsRecording(path)) == plain(happenings())
@@ -224,7 +226,7 @@ def test_every_beginning_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However it ended, as much as was whole is there."""
-    monkeypatch.setattr(callrecording, "FLUSH_SAMPLES", 3)
+    monkeypatch.setattr(old_calls, "FLUSH_SAMPLES", 3)
     path = tmp_path / "a"
     write(path, happenings())
     data, expected = path.read_bytes(), plain(happenings())

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+import old_calls
+from old_calls import OldCallsWriter
 from processes import times
 from rbtrace_py.aggregate import callvalues
 from rbtrace_py.aggregate.blocks import BlockType, Damaged, block
-from rbtrace_py.aggregate.callrecording import MODE, CallsRecording, CallsWriter
+from rbtrace_py.aggregate.callrecording import CallsRecording
 from rbtrace_py.aggregate.calls import (
     CallEvent,
     CallEventKind,
@@ -19,6 +21,7 @@ from rbtrace_py.aggregate.calls import (
     ReportedCall,
     Values,
 )
+from rbtrace_py.aggregate.callwriter import MODE
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.model.calls import CalledMethod, MethodKind
 from rbtrace_py.report.exchange.chrome import chrome_pieces
@@ -55,7 +58,7 @@ def calls() -> list[ReportedCall]:
 
 def test_written_and_read(tmp_path: Path) -> None:
     path = tmp_path / "calls.rbrec"
-    with CallsWriter(path, META, {}) as writer:
+    with OldCallsWriter(path, META, {}) as writer:
         for told in calls():
             writer.tell(told)
     inner = (("x", "\\u001b[1m\\u0000\\u202e"),)
@@ -66,7 +69,7 @@ def test_written_and_read(tmp_path: Path) -> None:
 def test_so_many_that_they_need_several_blocks(tmp_path: Path) -> None:
     path = tmp_path / "calls.rbrec"
     long = (("x", "y" * 60_000),)
-    with CallsWriter(path, META, {}) as writer:
+    with OldCallsWriter(path, META, {}) as writer:
         for number in range(300):
             event = CallEvent(CallEventKind.ENTERED, CallStack(3, 70), 2_000 + number)
             writer.tell(ReportedCall(4, event, METHOD, long))
@@ -79,7 +82,7 @@ def test_so_many_that_they_need_several_blocks(tmp_path: Path) -> None:
     "text", [b"", b"5", b"[5]", b'["abc"]', b'[["a", 1]]', b"[" * 10_000, b"\xff"]
 )
 def test_values_that_are_none(text: bytes, tmp_path: Path) -> None:
-    packer = callvalues.Packer()
+    packer = old_calls.Packer()
     packer.add(0, OUTER)
     data = packer.take()
     size = len(json.dumps(OUTER))
@@ -89,7 +92,7 @@ def test_values_that_are_none(text: bytes, tmp_path: Path) -> None:
 
 def test_anything() -> None:
     chance = random.Random(SEED)
-    packer = callvalues.Packer()
+    packer = old_calls.Packer()
     packer.add(0, OUTER)
     packer.add(3, INNER)
     data = packer.take()

@@ -316,7 +316,9 @@ def columns(types: str, payload: bytes) -> tuple[list[tuple[int, ...]], bytes]:
 def test_a_reader_made_of_the_page(path: Path) -> None:
     write(path, shop(300))
     meta, samples = read_by_the_page(path.read_bytes())
-    assert meta == json.loads(json.dumps(asdict(META)))
+    expected = asdict(META)
+    del expected["most_calls"]  # of recordings of calls
+    assert meta == json.loads(json.dumps(expected))
     assert samples == [
         (
             s.time_ns,

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rbtrace_py.aggregate.callrecording import MODE, CallsWriter
+from old_calls import OldCallsWriter
 from rbtrace_py.aggregate.calls import CallNesting, ReportedCall
+from rbtrace_py.aggregate.callwriter import MODE
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.switches import Switch, SwitchKind
 from rbtrace_py.cli.main import main
@@ -53,7 +54,7 @@ def path(tmp_path: Path) -> Path:
 
     meta = Meta(started_ns=START, unit="ns", mode=MODE, engine="agent", pids=(PID,))
     source = lambda: switches.pop(0) if switches else []  # noqa: E731
-    with CallsWriter(path, meta, names, source, ask) as writer:
+    with OldCallsWriter(path, meta, names, source, ask) as writer:
         for each in told():
             writer.tell(each)
     return path

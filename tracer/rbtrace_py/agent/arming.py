@@ -36,6 +36,7 @@ from rbtrace_py.model.calls import (
     UNKNOWN_METHOD,
     CalledMethod,
     MethodKind,
+    TickScale,
 )
 
 ARM_SECONDS = 30
@@ -48,7 +49,6 @@ LEARN_SECONDS = 0.1
 """Between two questions for names that nobody needs yet."""
 MAX_TEXT = 1024
 """Characters of a name or path that are kept."""
-MAX_NS = (1 << 63) - 1
 _UNTESTED = "RBTRACE_UNTESTED_RUBY"
 _MISMATCHES = {
     1: "the event",
@@ -162,28 +162,16 @@ class What:
         return found
 
 
-class Scale:
-    """Ticks of the hook's clock as nanoseconds, by two pairs read some time apart."""
-
-    def __init__(self, header: Header, now: ClockPair) -> None:
-        """Between when the agent was loaded and ``now``; raises BrokenAgent."""
-        self._zero = header.armed
-        self._ns = now.ns - header.loaded.ns
-        self._ticks = now.ticks - header.loaded.ticks
-        if header.clock is TicksOf.MONOTONIC:
-            self._ns = self._ticks = 1
-        least, most = _SCALES
-        if self._ticks <= 0 or not least < self._ns / self._ticks < most:
-            raise BrokenAgent("the agent's clock is not monotonic")
-
-    def to_ns(self, ticks: int) -> int:
-        """CLOCK_MONOTONIC at ``ticks``, in the target's time namespace."""
-        since = (ticks - self._zero.ticks) * self._ns // self._ticks
-        return min(max(self._zero.ns + since, 0), MAX_NS)
-
-    def duration(self, ticks: int) -> int:
-        """So many ticks, in nanoseconds."""
-        return min(max(ticks, 0) * self._ns // self._ticks, MAX_NS)
+def tick_scale(header: Header, now: ClockPair) -> TickScale:
+    """Return the hook's clock's scale, by two pairs read some time apart."""
+    ns = now.ns - header.loaded.ns
+    ticks = now.ticks - header.loaded.ticks
+    if header.clock is TicksOf.MONOTONIC:
+        ns = ticks = 1
+    least, most = _SCALES
+    if ticks <= 0 or not least < ns / ticks < most:
+        raise BrokenAgent("the agent's clock is not monotonic")
+    return TickScale(header.armed.ticks, header.armed.ns, ticks, ns)
 
 
 class Armed(Closing):
@@ -276,7 +264,7 @@ class Armed(Closing):
             self.ended = error
             self._take_events()
             pair = self.shared.header.armed
-        self.scale = Scale(self.shared.header, pair)
+        self.scale = tick_scale(self.shared.header, pair)
         self.has_our_clock = self._process.namespace("time") == _own_time_namespace()
         if self.has_our_clock:
             self.wall_offset = time.time_ns() - time.monotonic_ns()
@@ -326,6 +314,15 @@ class Armed(Closing):
         reply = self._agent.call("clock")
         return ClockPair(_integer(reply.get("ticks")), _integer(reply.get("ns")))
 
+    def look_at_clock(self) -> ClockPair | None:
+        """As ``clock``; None, and ``ended`` is set, if the agent cannot be asked."""
+        try:
+            return self.clock()
+        except RbtraceError as error:
+            self.ended = error
+        self._take_events()
+        return None
+
     def threads(self) -> dict[int, str]:
         """Names of its threads that have one, by kernel thread id; "" for others.
 
@@ -352,6 +349,11 @@ class Armed(Closing):
         if index >= len(self._names) and self.ended is None:
             self.learn()
         return self._names[index] if index < len(self._names) else UNKNOWN_METHOD
+
+    @property
+    def names(self) -> Sequence[CalledMethod]:
+        """The methods that are known so far, by number."""
+        return self._names
 
     def learn(self) -> None:
         """Ask for the names of all methods seen so far; sets ``ended`` if it cannot."""

@@ -1,26 +1,25 @@
-"""The records of all streams, as they come, in the order in which they happened.
+"""The records of all streams, in bytes, as they come (docs/agent.md, "Records").
 
-the GVL puts all of a process's events into one order, and a record is published
-before the next one is made, on whichever thread. In mode slow records come late, and
-only those of one step are in order.
+The GVL puts all of a process's events into one order, and a record is published
+before the next one is made, on whichever thread. So what is published at one moment
+is complete up to the newest record that was there a moment before.
 """
 
 from __future__ import annotations
 
-from operator import itemgetter
+from itertools import zip_longest
+from operator import ne
 
 from rbtrace_py.agent.protocol import BrokenAgent
 from rbtrace_py.agent.shared import SharedMemory
-from rbtrace_py.model.calls import CallKind, CallRecord
+from rbtrace_py.model.calls import MAX_TICKS, TIMELESS, RingStep
 
 AT_ONCE = 16_384
 """Records that a step takes about at most, of all streams."""
-_LEAST = 512
-_TIMELESS = (CallKind.PLACE, CallKind.THREAD, CallKind.TEXT)
-"""Their time is something else; they stand behind STACK, and behind an entry."""
-
-Placed = tuple[int, int, CallRecord]
-"""When it happened (ticks, never less than the one before), its stream, the record."""
+_LEAST = 64
+"""Records that a step takes of a stream, however many streams there are."""
+_KIND_AT = 14
+_TIMELESS = bytes(TIMELESS)
 
 
 class Ring:
@@ -33,32 +32,30 @@ class Ring:
         self._memory = memory
         self._tails: list[int] = []
         self._times: list[int] = []
+        self._is_open = False
         self.count = 0
 
-    def step(self) -> list[Placed]:
-        """Records that have come; empty if there are none at the moment.
+    def step(self, most: int = AT_ONCE) -> RingStep | None:
+        """Return records that have come, about ``most``; None if there are none.
 
+        Where the one before was not complete, one without records completes it.
         Raises BrokenAgent if what is published cannot be.
         """
-        streams = self._memory.counters().streams
-        added = streams - len(self._tails)
-        self._tails += [0] * added
-        self._times += [0] * added
-        first = [self._memory.published(s) for s in range(streams)]
-        waiting = [s for s in range(streams) if first[s] != self._tails[s]]
-        if not waiting:
-            return []
+        first = self._published()
+        if first == self._tails:
+            is_open, self._is_open = self._is_open, False
+            return RingStep(MAX_TICKS, []) if is_open else None
         # All that is earlier than what was seen now is published by then.
-        last = {s: self._memory.published(s) for s in range(streams)}
-        if any(not self._tails[s] <= first[s] <= last[s] for s in range(streams)):
+        last = self._published()
+        looks = zip_longest(self._tails, first, last, fillvalue=0)
+        if any(not tail <= seen <= now for tail, seen, now in looks):
             raise BrokenAgent("the agent took back published records")
-        room = max(_LEAST, AT_ONCE // len(waiting))
-        found = {s: self._read(s, last[s], room) for s in range(streams)}
-        until = self._horizon(found, first, last)
-        return self._take(found, until)
+        self._is_open = True
+        waiting = sum(map(ne, last, self._tails))
+        return self._take(first, last, max(_LEAST, most // waiting))
 
     def waiting(self) -> int:
-        """Records that are there to be read; at most what the rings hold."""
+        """Return how many records can be read; at most what the rings hold."""
         found = 0
         for stream in self._memory.streams():
             tail = self._tails[stream.index] if stream.index < len(self._tails) else 0
@@ -70,49 +67,41 @@ class Ring:
         """Events that did not fit, in all; LOST records tell of all but the last."""
         return sum(stream.dropped for stream in self._memory.streams())
 
-    def _read(self, stream: int, last: int, room: int) -> list[Placed]:
-        tail = self._tails[stream]
-        if not 0 <= last - tail <= self._memory.header.ring_records:
-            raise BrokenAgent(f"the agent published {last - tail} records at once")
-        now = self._times[stream]
-        placed = []
-        for record in self._memory.records(stream, tail, min(room, last - tail)):
-            if record[0] > now and record[3] not in _TIMELESS:
-                now = record[0]
-            placed.append((now, stream, record))
-        return placed
+    def _published(self) -> list[int]:
+        streams = self._memory.counters().streams
+        added = max(0, streams - len(self._tails))
+        self._tails += [0] * added
+        self._times += [0] * added
+        return [self._memory.published(s) for s in range(len(self._tails))]
 
-    def _horizon(
-        self, found: dict[int, list[Placed]], first: list[int], last: dict[int, int]
-    ) -> int:
-        """Until when nothing is missing: what comes later comes in another step."""
-        cut = [
-            placed[-1][0]
-            for stream, placed in found.items()
-            if placed and len(placed) < last[stream] - self._tails[stream]
-        ]
-        if cut:
-            return min(cut)
-        seen = (
-            found[stream][count - self._tails[stream] - 1][0]
-            for stream, count in enumerate(first)
-            if count > self._tails[stream]
-        )
-        return max(seen)
+    def _take(self, first: list[int], last: list[int], room: int) -> RingStep:
+        """Take all up to ``last``, but at most ``room`` records of a stream."""
+        parts = []
+        cut, seen = [], [0]
+        for stream, end in enumerate(last):
+            tail = self._tails[stream]
+            if end == tail:
+                continue
+            if end - tail > self._memory.header.ring_records:
+                raise BrokenAgent(f"the agent published {end - tail} records at once")
+            count = min(end - tail, room)
+            data = self._memory.records(stream, tail, count)
+            if stream < len(first) and first[stream] > tail:
+                seen.append(self._time(stream, data, first[stream] - tail))
+            self._times[stream] = self._time(stream, data, count)
+            if count < end - tail:
+                cut.append(self._times[stream])
+            parts.append((stream, data))
+            self._tails[stream] += count
+            self._memory.set_tail(stream, self._tails[stream])
+            self.count += count
+        return RingStep(min(cut, default=max(seen)), parts)
 
-    def _take(self, found: dict[int, list[Placed]], until: int) -> list[Placed]:
-        taken: list[Placed] = []
-        for stream, placed in found.items():
-            count = len(placed)
-            while count and placed[count - 1][0] > until:
-                count -= 1
-            if count:
-                # A triple that tells of a stack has one time, so it stays whole.
-                taken += placed[:count]
-                self._times[stream] = placed[count - 1][0]
-                self._tails[stream] += count
-                self.count += count
-                self._memory.set_tail(stream, self._tails[stream])
-        if len(found) > 1:
-            taken.sort(key=itemgetter(0))
-        return taken
+    def _time(self, stream: int, data: bytes, count: int) -> int:
+        """Return the time of the last of the first ``count`` records that has one."""
+        size = self._memory.record_size
+        kinds = data[_KIND_AT : count * size : size]
+        at = len(kinds.rstrip(_TIMELESS)) - 1
+        if at < 0:
+            return self._times[stream]
+        return int.from_bytes(data[at * size : at * size + 8], "little")

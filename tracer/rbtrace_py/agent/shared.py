@@ -34,7 +34,6 @@ from rbtrace_py.agent.header import (
 )
 from rbtrace_py.agent.protocol import BrokenAgent
 from rbtrace_py.linux.closing import Closing
-from rbtrace_py.model.calls import CALL_RECORD_SIZE, CallRecord
 
 __all__ = [
     "BUCKETS",
@@ -207,23 +206,29 @@ class SharedMemory(Closing):
 
     def streams(self) -> list[Stream]:
         """All that were used, as they are now."""
-        return [self._stream(index) for index in range(self.counters().streams)]
+        return [self.stream(index) for index in range(self.counters().streams)]
 
     def published(self, stream: int) -> int:
         """How many records of a stream are complete."""
         return self._words[self.header.streams.place(stream) // 8]
 
-    def records(self, stream: int, first: int, count: int) -> list[CallRecord]:
+    @property
+    def record_size(self) -> int:
+        """Bytes of a record."""
+        return self.header.rings.size // self.header.ring_records
+
+    def records(self, stream: int, first: int, count: int) -> bytes:
         """``count`` records of a stream, from number ``first`` since the beginning."""
         if not 0 <= count <= self.header.ring_records:
             raise BrokenAgent(f"a ring of the agent's does not hold {count} records")
         start = self.header.rings.place(stream)
-        size = self.header.rings.size // self.header.ring_records
+        size = self.record_size
         at = first & (self.header.ring_records - 1)
         before = min(count, self.header.ring_records - at)
         data = self._read(start + at * size, before * size)
-        data += self._read(start, (count - before) * size)
-        return list(struct.iter_unpack(f"<QIHBB{size - CALL_RECORD_SIZE}x", data))
+        if before == count:
+            return data
+        return data + self._read(start, (count - before) * size)
 
     def set_tail(self, stream: int, tail: int) -> None:
         """Records before number ``tail`` were read, and may be written over."""
@@ -263,7 +268,8 @@ class SharedMemory(Closing):
         owner, id_, kind, selected, *times = METHOD.unpack(self._read(at, METHOD.size))
         return SharedMethod(index, owner, id_, kind, selected == 1, *times)
 
-    def _stream(self, index: int) -> Stream:
+    def stream(self, index: int) -> Stream:
+        """A stream as it is now."""
         at = self.header.streams.place(index)
         return Stream(index, *STREAM.unpack(self._read(at, STREAM.size)))
 

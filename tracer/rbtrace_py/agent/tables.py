@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 
-from rbtrace_py.agent.arming import Scale
 from rbtrace_py.agent.header import BLOCK_COUNTERS, COUNTER_BITS
 from rbtrace_py.agent.shared import SharedMemory, SharedMethod
-from rbtrace_py.model.calls import MethodKind
+from rbtrace_py.model.calls import MethodKind, TickScale
 
 _KINDS = frozenset(MethodKind)
 _COUNTERS = range(BLOCK_COUNTERS)
@@ -50,7 +49,7 @@ class Counted:
 class Tables:
     """Reads a memory's tables again and again; what did not change is not read anew."""
 
-    def __init__(self, memory: SharedMemory, scale: Scale) -> None:
+    def __init__(self, memory: SharedMemory, scale: TickScale) -> None:
         self._memory = memory
         self._ns = scale.duration
         self._known: dict[int, tuple[SharedMethod, Counted]] = {}

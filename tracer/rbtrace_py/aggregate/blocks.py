@@ -42,6 +42,9 @@ class BlockType(IntEnum):
     CALLS = 9
     END = 10
     SWITCHES = 11
+    PROCESS = 12
+    METHODS = 13
+    RECORDS = 14
 
 
 class Damaged(Exception):
@@ -70,13 +73,13 @@ def check_file_header(data: bytes, name: str) -> None:
 FILE_HEADER_SIZE = _FILE_HEADER.size
 
 
-def block(kind: int, payload: bytes) -> bytes:
-    """A block as it stands in a file; ValueError if it is too large for one."""
+def block(kind: int, payload: bytes, compress: bool = True) -> bytes:
+    """Return a block as it stands in a file; ValueError if it is too large for one."""
     if len(payload) > MAX_BLOCK:
         raise ValueError(f"a block of {len(payload)} bytes")
     stored, flags = payload, 0
     # A block this short mostly grows.
-    if len(payload) > 64:
+    if compress and len(payload) > 64:
         packed = zlib.compress(payload, 1)
         if len(packed) < len(payload):
             stored, flags = packed, _COMPRESSED

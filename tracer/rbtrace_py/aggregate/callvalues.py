@@ -1,48 +1,56 @@
-"""Values of expressions in recordings: behind the table of a block of CALLS."""
+"""Values of expressions at a call's entry: as the hook and as recordings have them."""
 
 from __future__ import annotations
 
 import json
+import struct
+from collections.abc import Iterator, Sequence
 
-from rbtrace_py.aggregate.blocks import Damaged, pack_columns, unpack_columns
+from rbtrace_py.aggregate.blocks import Damaged, unpack_columns
 from rbtrace_py.aggregate.calls import Values
 from rbtrace_py.aggregate.tables import printable
 
 COLUMNS = "II"
-"""Row of the call's entry in the block, and bytes of its values."""
-_FULL = 1 << 22
-"""Bytes of a block's, before it is too large."""
+"""Row of the call's entry in a block of CALLS, and bytes of its values."""
+
+_HEAD = struct.Struct("<HB")
+_LENGTH = struct.Struct("<H")
+_REASONS = {
+    1: "(switched off: it took too long three times in a row)",
+    2: "(too many were under way)",
+    3: "(no stack was left for it)",
+    4: "(no memory was left for it)",
+}
 
 
-class Packer:
-    """Gathers those of a block."""
+def values_of(data: bytes, expressions: Sequence[Sequence[str]]) -> Values:
+    """Each expression and its value, as far as what the target wrote has them.
 
-    def __init__(self) -> None:
-        self._rows: list[int] = []
-        self._texts: list[bytes] = []
-        self._size = 0
+    data: of the records behind an entry (docs/agent.md, "Values of expressions")
+    expressions: of each selector, of which the target says the number
+    """
+    if len(data) < _HEAD.size:
+        return ()
+    number, reason = _HEAD.unpack_from(data)
+    if number >= len(expressions):
+        return ()
+    if reason:
+        text = _REASONS.get(reason, "(unknown)")
+        return tuple((expression, text) for expression in expressions[number])
+    return tuple(zip(expressions[number], _texts(data), strict=False))
 
-    def add(self, row: int, values: Values) -> None:
-        text = json.dumps(values).encode()
-        self._rows.append(row)
-        self._texts.append(text)
-        self._size += len(text)
 
-    @property
-    def is_full(self) -> bool:
-        return self._size >= _FULL
-
-    def take(self) -> bytes:
-        """Return the values behind the table, perhaps none, and begin anew."""
-        rows, texts = self._rows, self._texts
-        self._rows, self._texts, self._size = [], [], 0
-        if not rows:
-            return b""
-        return pack_columns(COLUMNS, [rows, map(len, texts)]) + b"".join(texts)
+def _texts(data: bytes) -> Iterator[str]:
+    at = _HEAD.size
+    while len(data) - at >= _LENGTH.size:
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        yield data[at : at + length].decode("utf-8", "replace")
+        at += length
 
 
 def unpack(data: bytes) -> dict[int, Values]:
-    """By row; of recordings that have none nothing. Raises Damaged."""
+    """Return the values behind a table of CALLS, by row; raises Damaged."""
     if not data:
         return {}
     (rows, sizes), texts = unpack_columns(COLUMNS, data)

@@ -24,6 +24,7 @@ class Meta:
     command: of the target, where it is known; rubies: the versions of Ruby
     tool: what made it, with its version
     folder: the working directory of the target, where it is known
+    most_calls: of a recording of calls, how many of them count; 0: all
     """
 
     started_ns: int = 0
@@ -36,6 +37,7 @@ class Meta:
     rubies: tuple[str, ...] = ()
     tool: str = ""
     folder: str = ""
+    most_calls: int = 0
 
 
 LOSSES = ("rounds", "late", "failed")
@@ -43,12 +45,15 @@ LOSSES = ("rounds", "late", "failed")
 
 
 def encode_meta(meta: Meta) -> bytes:
-    return _dumps(asdict(meta))
+    document = asdict(meta)
+    if not meta.most_calls:
+        del document["most_calls"]
+    return dump_json(document)
 
 
 def decode_meta(payload: bytes) -> Meta:
     """Decode a META block; fields that are missing or odd stay empty; Damaged."""
-    document = _loads(payload)
+    document = load_json(payload)
     found = {}
     for field in fields(Meta):
         default = field.default
@@ -77,12 +82,12 @@ def _checked(value: object, default: object, name: str) -> object:
 def encode_losses(now: Statistics, before: Statistics) -> bytes:
     """Counters since ``before``, and until when they hold."""
     counters = {name: getattr(now, name) - getattr(before, name) for name in LOSSES}
-    return _dumps({"ended_ns": now.ended_ns, "counters": counters})
+    return dump_json({"ended_ns": now.ended_ns, "counters": counters})
 
 
 def decode_losses(payload: bytes) -> Statistics:
     """Decode the statistics of a LOSSES block as far as they are there; Damaged."""
-    document = _loads(payload)
+    document = load_json(payload)
     counters = document.get("counters")
     found = Statistics()
     if isinstance(counters, dict):
@@ -98,11 +103,13 @@ def _count(value: object) -> int | None:
     return value if 0 <= value < _MAX_NUMBER else None
 
 
-def _dumps(document: dict[str, object]) -> bytes:
+def dump_json(document: dict[str, object]) -> bytes:
+    """Return a document as a block has it."""
     return json.dumps(document, separators=(",", ":")).encode("ascii")
 
 
-def _loads(payload: bytes) -> dict[str, object]:
+def load_json(payload: bytes) -> dict[str, object]:
+    """Return a block's document; raises Damaged."""
     if len(payload) > _MAX_JSON:
         raise Damaged("a description that is too long")
     try:

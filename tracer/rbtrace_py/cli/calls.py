@@ -5,14 +5,21 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 import click
 
-from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall
 from rbtrace_py.cli.common import options as o
-from rbtrace_py.cli.common.call_writers import CallRecorder, Writers, WritingOptions
+from rbtrace_py.cli.common.call_writers import (
+    CallRecorder,
+    Writers,
+    Writing,
+    WritingOptions,
+)
 from rbtrace_py.cli.common.method_events import (
     SelectingOptions,
     attach_first,
@@ -35,15 +42,18 @@ from rbtrace_py.session.methods.calls import (
     Calls,
     CallsEnd,
     CallsOptions,
+    TracedCalls,
 )
 from rbtrace_py.session.methods.method_sets import METHOD_SETS
+from rbtrace_py.session.methods.recorded_calls import RecordedCalls
 from rbtrace_py.session.methods.selectors import selectors_of
+from rbtrace_py.session.methods.traced_process import Told
 from rbtrace_py.session.targets.targets import Targets
 
 SLOW_MS = 250
 QUIET_SECONDS = 1.0
 _EVENTS_BETWEEN = 1000
-_SHOWN = (CallEventKind.RETURNED, CallEventKind.ENDED)
+_Calls = TypeVar("_Calls", bound=TracedCalls[Any])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -189,17 +199,26 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """
     if is_recording_file(options.output) and options.record_path is None:
         options = replace(options, record_path=options.output, output=None)
-    session = Calls(targets, _options(words, options))
-    attach_first(targets, options)
+    chosen = _options(words, options)
+    path = options.record_path
+    if path is None:
+        writers = partial(Writers, options=options)
+        return _run(Calls(targets, chosen), writers, options)
+    recorder = partial(CallRecorder, path=path, most=options.count)
+    return _run(RecordedCalls(targets, chosen), recorder, options)
+
+
+def _run(
+    session: _Calls,
+    make: Callable[[_Calls, ExitStack], Writing[Any]],
+    options: _Options,
+) -> int:
+    attach_first(session.targets, options)
     with ExitStack() as stack:
         stack.callback(session.close)
         stop = stack.enter_context(Stop())
         start(session, stop.is_asked)
-        writers: Writers | CallRecorder
-        if options.record_path is not None:
-            writers = CallRecorder(session, stack, options.record_path)
-        else:
-            writers = Writers(session, stack, options)
+        writers = make(session, stack)
         attached(session)
         said = len(session.notes)
         printing = _Printing(session, options.count, writers, stop)
@@ -252,7 +271,7 @@ def _options(words: tuple[str, ...], options: _Options) -> CallsOptions:
     )
 
 
-class _Printing(Session):
+class _Printing(Session, Generic[Told]):
     """Calls are written as they come; ``seen``: how many there were.
 
     Where none has come for a while, a line on the terminal says so.
@@ -262,9 +281,9 @@ class _Printing(Session):
 
     def __init__(
         self,
-        session: Calls,
+        session: TracedCalls[Told],
         most: int | None,
-        writers: Writers | CallRecorder,
+        writers: Writing[Told],
         stop: Stop,
     ) -> None:
         self._session = session
@@ -336,10 +355,10 @@ class _Printing(Session):
                 self._write(reported)
         ticker.end()
 
-    def _write(self, reported: ReportedCall) -> None:
-        self._writers.write(reported)
-        if reported.event.what in _SHOWN and reported.event.start is not None:
-            self.seen += 1
+    def _write(self, told: Told) -> None:
+        self.seen += self._writers.write(told)
+        if self._most is not None:
+            self.seen = min(self.seen, self._most)
 
 
 def _hints(options: CallsOptions, shown: int) -> list[str]:
@@ -367,7 +386,7 @@ class _End:
             self._stays += [f"process {end.pid}: {text}" for text in end.stays]
             self._notes += [f"process {end.pid}: {text}" for text in end.notes]
 
-    def say(self, writers: Writers | CallRecorder, as_json: bool) -> int:
+    def say(self, writers: Writing[Any], as_json: bool) -> int:
         """Write all that; the exit code."""
         if as_json:
             document = calls_end_document(self._shown, self._counters, self._stays)

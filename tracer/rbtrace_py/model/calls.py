@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -25,6 +26,8 @@ class CallKind(IntEnum):
     TEXT = 14
 
 
+TIMELESS = (CallKind.PLACE, CallKind.THREAD, CallKind.TEXT)
+"""Records with something else for a time; they stand behind STACK or an entry."""
 CallRecord = tuple[int, int, int, int, int]
 """time, method, depth, kind, flags: numbers, as there may be millions a second."""
 CALL_RECORD_SIZE = 16
@@ -34,6 +37,47 @@ CALL_VALUES = 2
 """Flag of an entry that is followed by the values of expressions, in TEXT records."""
 CALL_TEXT_SIZE, CALL_TEXT_GOES_ON = 15, 16
 """Flags of a TEXT record: how many of its bytes count, and whether more follow."""
+
+
+MAX_TICKS = sys.maxsize * 2 + 1
+"""The largest time of a record."""
+MAX_NS = sys.maxsize
+
+
+@dataclass(frozen=True, slots=True)
+class RingStep:
+    """Records of a process's rings as they were published, in bytes.
+
+    complete: time in ticks up to which no record is missing in this step and those
+        before it; records of later times come out of order
+    parts: each stream's number and its records, oldest first
+    """
+
+    complete: int
+    parts: list[tuple[int, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class TickScale:
+    """Ticks of the hook's clock as nanoseconds of CLOCK_MONOTONIC.
+
+    zero_ticks, zero_ns: the clock at one moment
+    ticks, ns: what passed on both clocks between two other moments
+    """
+
+    zero_ticks: int
+    zero_ns: int
+    ticks: int
+    ns: int
+
+    def to_ns(self, ticks: int) -> int:
+        """CLOCK_MONOTONIC at ``ticks``, in the target's time namespace."""
+        since = (ticks - self.zero_ticks) * self.ns // self.ticks
+        return min(max(self.zero_ns + since, 0), MAX_NS)
+
+    def duration(self, ticks: int) -> int:
+        """So many ticks, in nanoseconds."""
+        return min(max(ticks, 0) * self.ns // self.ticks, MAX_NS)
 
 
 class MethodKind(IntEnum):

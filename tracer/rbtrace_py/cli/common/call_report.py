@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from rbtrace_py.aggregate.callfold import CallFold
-from rbtrace_py.aggregate.callrecording import MODE, CallsRecording
+from rbtrace_py.aggregate.callrecording import CallsRecording
 from rbtrace_py.aggregate.calls import ReportedCall, Thread
+from rbtrace_py.aggregate.callwriter import MODE
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.recording import Recording, is_recording
 from rbtrace_py.aggregate.stacks import StackCounts

@@ -6,18 +6,22 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import click
 
 from rbtrace_py import __version__
-from rbtrace_py.aggregate.callrecording import MODE, CallsWriter
-from rbtrace_py.aggregate.calls import ReportedCall
+from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall
+from rbtrace_py.aggregate.callwriter import MODE, CallsWriter, RecordedStep
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.cli.common.options import JsonOption
 from rbtrace_py.cli.common.output import Output, cannot_write, opened
 from rbtrace_py.report.json.results import dumps
 from rbtrace_py.report.terminal.calls import CallLines, CallsForm, call_document
 from rbtrace_py.session.methods.calls import Calls
+from rbtrace_py.session.methods.recorded_calls import RecordedCalls
+
+_ENDS = (CallEventKind.RETURNED, CallEventKind.ENDED)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -31,6 +35,24 @@ class WritingOptions(JsonOption):
     indent: int
     output: str | None
     appends: bool
+
+
+_Told = TypeVar("_Told", contravariant=True)
+
+
+class Writing(Protocol[_Told]):
+    """What a session's calls are written to."""
+
+    def write(self, told: _Told, /) -> int:
+        """Write what has come; how many calls have ended with it."""
+
+    def flush(self) -> None: ...
+
+    def end(self) -> None:
+        """Write what waited for its end."""
+
+    def last_words(self, document: dict[str, object]) -> None:
+        """Write a JSON document of the whole, where there is a place for it."""
 
 
 class Writers:
@@ -51,19 +73,20 @@ class Writers:
         if not self._is_split:
             self._to(0)
 
-    def write(self, reported: ReportedCall) -> None:
+    def write(self, reported: ReportedCall) -> int:
         output, lines = self._to(reported.pid if self._is_split else 0)
         found = lines(reported)
         if found:
             found.append("")
             output.write("\n".join(found))
+        event = reported.event
+        return int(event.what in _ENDS and event.start is not None)
 
     def flush(self) -> None:
         for output, _ in self._outputs.values():
             output.flush()
 
     def end(self) -> None:
-        """Write what waited for its end."""
         for (output, _), lines in zip(
             self._outputs.values(), self._lines, strict=False
         ):
@@ -71,7 +94,6 @@ class Writers:
         self.flush()
 
     def last_words(self, document: dict[str, object]) -> None:
-        """A JSON document of the whole, behind the lines; in each file."""
         for output, _ in self._outputs.values():
             output.lines([dumps(document)])
 
@@ -114,7 +136,10 @@ class Writers:
 class CallRecorder:
     """Writes all to a recording, and nothing to standard output."""
 
-    def __init__(self, session: Calls, stack: ExitStack, path: str) -> None:
+    def __init__(
+        self, session: RecordedCalls, stack: ExitStack, path: str, most: int | None
+    ) -> None:
+        """most: calls that are to be in it; None: all."""
         self._path = path
         targets = session.targets
         command = next(iter(targets.processes.values())).cmdline
@@ -126,6 +151,7 @@ class CallRecorder:
             pids=tuple(targets.pids),
             command=" ".join(command),
             tool=f"rbtrace-py {__version__}",
+            most_calls=most or 0,
         )
         try:
             self._writer = CallsWriter(
@@ -139,11 +165,12 @@ class CallRecorder:
             raise cannot_write(path, error) from error
         stack.callback(self._writer.close)
 
-    def write(self, reported: ReportedCall) -> None:
+    def write(self, step: RecordedStep) -> int:
         try:
-            self._writer.tell(reported)
+            self._writer.tell(step, time.time_ns())
         except OSError as error:
             raise cannot_write(self._path, error) from error
+        return step.calls
 
     def flush(self) -> None:
         try:

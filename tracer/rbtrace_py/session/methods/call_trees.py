@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from typing import NoReturn
 
 from rbtrace_py.agent.arming import Armed
 from rbtrace_py.aggregate.callfold import CallFold
-from rbtrace_py.aggregate.calls import ReportedCall, Thread
+from rbtrace_py.aggregate.callmerge import CallMerge, Placed
+from rbtrace_py.aggregate.calls import Thread
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
+from rbtrace_py.model.calls import MAX_TICKS
 from rbtrace_py.session.drive import Session
-from rbtrace_py.session.methods.calls import Calls, CallsOptions
+from rbtrace_py.session.methods.calls import CallsOptions, TracedCalls
 from rbtrace_py.session.methods.traced_process import TracedProcess
 from rbtrace_py.session.targets.targets import Targets
 
 _STEP_SECONDS = 0.1
 
 
-class FoldedCalls(Calls, Session):
+class FoldedCalls(TracedCalls[NoReturn], Session):
     """Folded calls: ``take`` returns them all, none is passed on."""
 
     def __init__(self, targets: Targets, options: CallsOptions) -> None:
         super().__init__(targets, options)
         self._folds: list[_Folded] = []
 
-    def trace(self, pid: int, armed: Armed) -> TracedProcess:
+    def trace(self, pid: int, armed: Armed) -> _Folded:
         folded = _Folded(pid, armed)
         self._folds.append(folded)
         return folded
@@ -75,28 +78,40 @@ class FoldedCalls(Calls, Session):
         return counts
 
 
-class _Folded(TracedProcess):
+class _Folded(TracedProcess[NoReturn]):
     """A process's."""
 
     def __init__(self, pid: int, armed: Armed) -> None:
-        super().__init__(pid, armed, has_cpu=False)
+        super().__init__(pid, armed)
         self.fold = CallFold(pid)
+        self._merge = CallMerge(armed.shared.record_size)
+        self._last = armed.scale.zero_ticks
+        self._until = MAX_TICKS
 
-    def step(self, until: int | None = None) -> Iterator[ReportedCall]:
-        if until is None:
-            self.armed.keep_learning()
+    def step(self) -> Iterator[NoReturn]:
+        self.learn()
         ends = time.monotonic() + _STEP_SECONDS
-        feed = self.fold.feed
-        while time.monotonic() < ends and (found := self._ring.step()):
-            for when, stream, record in found:
-                if until is None or when <= until:
-                    feed(stream, record)
-                    self._last = when
+        while time.monotonic() < ends and (step := self._ring.step()):
+            self._fold(self._merge.feed(step))
         yield from ()
 
-    def finish(self) -> Iterator[ReportedCall]:
-        yield from super().finish()
+    def stopped(self, until: int) -> None:
+        self._until = until
+
+    def rest(self) -> Iterator[NoReturn]:
+        self._fold(self._merge.rest())
         self.fold.finish(self._last, self.armed.method)
+        yield from ()
+
+    def waiting(self) -> int:
+        return super().waiting() + self._merge.waiting
+
+    def _fold(self, placed: list[Placed]) -> None:
+        feed = self.fold.feed
+        for when, stream, record in placed:
+            if when <= self._until:
+                feed(stream, record)
+                self._last = when
 
     def take(
         self,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
 from rbtrace_py.agent.arming import Armed, Selector, What
 from rbtrace_py.agent.client import AnotherProgram
@@ -27,6 +28,8 @@ from rbtrace_py.session.methods.thread_names import ThreadNames
 from rbtrace_py.session.methods.traced_process import (
     MAX_METHODS,
     CallsEnd,
+    Told,
+    ToldProcess,
     TracedProcess,
 )
 from rbtrace_py.session.targets.confirmation import Confirmation, what_stays
@@ -45,7 +48,7 @@ MOST_MEMORY = 1 << 30
 """Bytes of all rings of a process."""
 _SHARE = 8
 """Rings get one part of so many of what is free; the target pays for them."""
-__all__ = ["Calls", "CallsEnd", "CallsOptions", "TracedProcess"]
+__all__ = ["Calls", "CallsEnd", "CallsOptions", "TracedCalls", "TracedProcess"]
 
 _POLL_SECONDS = 0.02
 """How soon rings in which there was nothing are read again."""
@@ -110,7 +113,7 @@ def ring_sizes(records: int, most: int) -> tuple[int, int]:
     return min(max(most // size, LEAST_STREAMS), MOST_STREAMS), records
 
 
-class Calls(Closing):
+class TracedCalls(Closing, ABC, Generic[Told]):
     """A session: ``start``, ``events`` until it is over, ``drain``.
 
     notes: what is worth saying once it has started, a line each; more come until it
@@ -123,7 +126,7 @@ class Calls(Closing):
         self.options = options
         self.notes = Notes()
         self.on_wait: Callable[[float], None] | None = None
-        self._traced: dict[int, TracedProcess] = {}
+        self._traced: dict[int, TracedProcess[Told]] = {}
         self._joining = Joining(targets, self._take_in)
         self._names = ThreadNames()
         self._ended: list[CallsEnd] = []
@@ -182,14 +185,13 @@ class Calls(Closing):
             return False
         return self.targets.ours_has_ended
 
-    def events(self, seconds: float) -> Iterator[ReportedCall]:
-        """What has come; if there is nothing, waits at most ``seconds`` for it."""
-        is_quiet = True
+    def events(self, seconds: float) -> Iterator[Told]:
+        """What has come; if nothing more can be read, waits at most ``seconds``."""
+        is_behind = False
         for traced in list(self._traced.values()):
-            for reported in traced.step():
-                is_quiet = False
-                yield reported
-        if is_quiet:
+            yield from traced.step()
+            is_behind |= traced.is_behind
+        if not is_behind:
             self._wait(min(seconds, _POLL_SECONDS))
             for pid, traced in list(self._traced.items()):
                 if traced.armed.ended is not None:
@@ -204,7 +206,7 @@ class Calls(Closing):
         """What the scheduler did with threads since this was last asked, until now."""
         return [] if self._switches is None else self._switches.take()
 
-    def drain(self) -> Generator[ReportedCall, None, None]:
+    def drain(self) -> Generator[Told, None, None]:
         """Take the hooks out; what had happened by then, and what was still open."""
         for pid in list(self._traced):
             yield from self._end(pid)
@@ -352,9 +354,9 @@ class Calls(Closing):
         self.notes.add(*hook_notes(process.pid, armed))
         return armed
 
-    def trace(self, pid: int, armed: Armed) -> TracedProcess:
-        """What makes events of a process's records."""
-        return TracedProcess(pid, armed, self.options.cpu)
+    @abstractmethod
+    def trace(self, pid: int, armed: Armed) -> TracedProcess[Told]:
+        """Return what tells of a process's records."""
 
     def _memory_for(self, process: Process) -> int:
         """Bytes that its rings may take; others of ours may share its limit."""
@@ -374,7 +376,7 @@ class Calls(Closing):
         for armed in readable(waiting, seconds):
             armed.listen()
 
-    def _end(self, pid: int) -> Iterator[ReportedCall]:
+    def _end(self, pid: int) -> Iterator[Told]:
         try:
             yield from self._traced[pid].finish()
         finally:
@@ -393,3 +395,10 @@ class Calls(Closing):
         self._ended.append(self._reported_end(end))
         self._last_end = self._joining.clock()
         traced.armed.close()
+
+
+class Calls(TracedCalls[ReportedCall]):
+    """Every call, one by one."""
+
+    def trace(self, pid: int, armed: Armed) -> ToldProcess:
+        return ToldProcess(pid, armed, self.options.cpu)

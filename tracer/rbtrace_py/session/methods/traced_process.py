@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from rbtrace_py.agent.arming import Armed
 from rbtrace_py.agent.ring import Ring
 from rbtrace_py.agent.shared import Condition
-from rbtrace_py.agent.values import values_of
-from rbtrace_py.aggregate.calls import (
-    CallEvent,
-    CallEventKind,
-    CallNesting,
-    ReportedCall,
-)
+from rbtrace_py.aggregate.calls import ReportedCall
+from rbtrace_py.aggregate.reportedcalls import HookedProcess, ReportedCalls
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
-from rbtrace_py.model.calls import UNKNOWN_METHOD
 
 MAX_METHODS = 65_536
 
@@ -49,34 +45,44 @@ class CallsEnd:
     problem: RbtraceError | None
 
 
-class TracedProcess:
-    """A process whose hook is registered."""
+Told = TypeVar("Told")
 
-    def __init__(self, pid: int, armed: Armed, has_cpu: bool) -> None:
+
+class TracedProcess(ABC, Generic[Told]):
+    """A process whose hook is registered; of its rings it tells ``Told``.
+
+    is_behind: there is more to be read at once
+    """
+
+    is_behind = False
+
+    def __init__(self, pid: int, armed: Armed) -> None:
         self.pid = pid
         self.armed = armed
         self._ring = Ring(armed.shared)
-        self._nesting = CallNesting(has_cpu, armed.shares_natives)
-        self._last = armed.shared.header.armed.ticks
-        self._untold = 0
         self._given_up = 0
+        self._is_stopped = False
 
-    def step(self, until: int | None = None) -> Iterator[ReportedCall]:
-        if until is None:
+    @abstractmethod
+    def step(self) -> Iterator[Told]:
+        """What has come."""
+
+    @abstractmethod
+    def rest(self) -> Iterator[Told]:
+        """The last of it: no more comes, and what is open stays so."""
+
+    def stopped(self, until: int) -> None:
+        """The hook is out: what is later than ``until`` (ticks) is to be left out, for
+        it has perhaps no names any more."""
+
+    def learn(self) -> None:
+        """Ask for names now and then, while the hook is there."""
+        if not self._is_stopped:
             self.armed.keep_learning()
-        found = self._ring.step()
-        self._untold = len(found)
-        for when, stream, record in found:
-            self._untold -= 1
-            if until is not None and when > until:
-                continue
-            self._last = when
-            for event in self._nesting.feed(stream, record):
-                yield self._reported(event)
 
     def waiting(self) -> int:
         """Events that have come and were not told yet."""
-        return self._untold + self._ring.waiting()
+        return self._ring.waiting()
 
     def drop(self, is_lost: bool) -> None:
         """Take the hook out; what is not told yet will not be.
@@ -86,22 +92,24 @@ class TracedProcess:
         self._stop()
         self._given_up += self.waiting() if is_lost else 0
 
-    def finish(self) -> Iterator[ReportedCall]:
+    def finish(self) -> Iterator[Told]:
+        """Take the hook out; what had happened by then."""
         until = self._stop()
+        if until is not None:
+            self.stopped(until)
         # A process that lies might go on for ever.
         left = self._ring.waiting()
         try:
             while left > 0:
                 before = self._ring.count
-                yield from self.step(until)
+                yield from self.step()
                 if self._ring.count == before:
                     break
                 left -= self._ring.count - before
         except (GeneratorExit, KeyboardInterrupt):
             self._given_up += self.waiting()
             raise
-        for event in self._nesting.finish(self._last):
-            yield self._reported(event)
+        yield from self.rest()
 
     def end(self) -> CallsEnd:
         found = self.armed.counters()
@@ -128,23 +136,48 @@ class TracedProcess:
 
     def _stop(self) -> int | None:
         """Take the hook out; what is later (ticks) has perhaps no names any more."""
+        self._is_stopped = True
         if self.armed.ended is not None:
             return None
-        try:
-            until = self.armed.clock().ticks
-        except RbtraceError as error:
-            self.armed.ended = error
+        pair = self.armed.look_at_clock()
+        if pair is None:
             return None
         self.armed.learn()
-        return until if self.armed.disarm() else None
+        return pair.ticks if self.armed.disarm() else None
 
-    def _reported(self, event: CallEvent) -> ReportedCall:
-        """With names, and CLOCK_REALTIME for ticks."""
-        armed, offset = self.armed, self.armed.wall_offset
-        event.time = armed.scale.to_ns(event.time) + offset
-        if event.start is not None:
-            event.start = armed.scale.to_ns(event.start) + offset
-        known = event.what is not CallEventKind.LOST
-        method = armed.method(event.method) if known else UNKNOWN_METHOD
-        values = values_of(event.text, armed.select) if event.text else ()
-        return ReportedCall(self.pid, event, method, values)
+
+class ToldProcess(TracedProcess[ReportedCall]):
+    """A process whose calls are told one by one."""
+
+    def __init__(self, pid: int, armed: Armed, has_cpu: bool) -> None:
+        super().__init__(pid, armed)
+        self._calls = ReportedCalls(hooked(pid, armed, has_cpu), armed.method)
+
+    def step(self) -> Iterator[ReportedCall]:
+        self.learn()
+        step = self._ring.step()
+        self.is_behind = step is not None
+        if step is not None:
+            yield from self._calls.feed(step)
+
+    def rest(self) -> Iterator[ReportedCall]:
+        yield from self._calls.finish()
+
+    def waiting(self) -> int:
+        return super().waiting() + self._calls.waiting
+
+    def stopped(self, until: int) -> None:
+        self._calls.until = until
+
+
+def hooked(pid: int, armed: Armed, has_cpu: bool = False) -> HookedProcess:
+    """What is to be known of a process to read its rings."""
+    return HookedProcess(
+        pid,
+        armed.scale,
+        armed.wall_offset,
+        [each.expressions for each in armed.select],
+        has_cpu,
+        armed.shares_natives,
+        armed.shared.record_size,
+    )

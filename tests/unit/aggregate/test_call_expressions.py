@@ -6,10 +6,9 @@ import random
 import struct
 
 from processes import times
-from rbtrace_py.agent.arming import Selector
-from rbtrace_py.agent.values import values_of
+from rbtrace_py.aggregate.callvalues import values_of
 
-SELECT = [Selector(name="a"), Selector(name="b", expressions=("self", "@x"))]
+SELECT = [(), ("self", "@x")]
 SEED = 20_260_105
 
 

@@ -1,0 +1,201 @@
+"""What a recording of calls says of its processes and threads, read beforehand.
+
+Names come behind what they are of; so all blocks are read once before the calls are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+
+from rbtrace_py.aggregate.blocks import (
+    FILE_HEADER_SIZE,
+    BlockType,
+    Damaged,
+    blocks,
+    check_file_header,
+    unpack_columns,
+)
+from rbtrace_py.aggregate.callblocks import (
+    KIND_AT,
+    ProcessNews,
+    decode_methods,
+    decode_process,
+    decode_records,
+    process_of,
+    rescaled,
+)
+from rbtrace_py.aggregate.calls import CallEventKind, Thread
+from rbtrace_py.aggregate.reportedcalls import HookedProcess
+from rbtrace_py.aggregate.tables import TablesReader
+from rbtrace_py.model.calls import UNKNOWN_METHOD, CalledMethod, CallKind, MethodKind
+from rbtrace_py.model.stacks import FrameKind, RubyThread
+
+CALL_COLUMNS = "qIIIBHQ"
+"""Time since the last one, thread, Ruby stack, method (number of a stack of one frame),
+what, depth, and how long it took or how many were lost, plus 1; 0: unknown."""
+_TABLES = (BlockType.STRINGS, BlockType.FRAMES, BlockType.STACKS, BlockType.THREADS)
+_FIRST = (CallEventKind.ENTERED, CallEventKind.COLLECTED)
+"""What tells first of a stack that something happened in it."""
+_MOST_NAMES = 1 << 20
+_METHOD_KINDS = {FrameKind.C: MethodKind.C, FrameKind.GC: MethodKind.GC}
+_HAPPENED = re.compile(
+    b"[%c%c%c]" % (CallKind.ENTRY, CallKind.C_ENTRY, CallKind.GC_END)
+)
+"""Kinds of records that tell first of a stack that something happened in it."""
+
+
+@dataclass(eq=False)
+class ScannedProcess:
+    """A process whose records are in a recording.
+
+    methods: by number; until: as ProcessNews has it
+    """
+
+    process: HookedProcess
+    methods: dict[int, CalledMethod] = field(default_factory=dict)
+    until: int | None = None
+
+    def method(self, number: int) -> CalledMethod:
+        """What a number in a record means."""
+        return self.methods.get(number, UNKNOWN_METHOD)
+
+
+@dataclass(eq=False)
+class Scan:
+    """What is known of a recording once it is read.
+
+    names: of all threads, each as it was last known
+    processes: by their number in the file
+    is_complete: was it closed, and nothing damaged?
+    """
+
+    is_complete: bool = False
+    names: dict[Thread, str] = field(default_factory=dict)
+    processes: dict[int, ScannedProcess] = field(default_factory=dict)
+
+    def process(self, number: int) -> ScannedProcess:
+        """The process of a block; raises Damaged."""
+        try:
+            return self.processes[number]
+        except KeyError:
+            raise Damaged("a process that is not there") from None
+
+
+def scan(path: Path) -> Scan:
+    """Read a file; a damaged one as far as it is whole; BadRecording if it is none."""
+    found = Scan()
+    left = _MOST_NAMES
+    with suppress(Damaged):
+        for kind, payload, tables in _blocks(path):
+            if kind == BlockType.THREADS:
+                _add_names(found.names, tables.take_threads())
+            elif kind == BlockType.PROCESS:
+                _add_process(found, decode_process(payload))
+            elif kind == BlockType.METHODS:
+                for number, method, stack in decode_methods(payload):
+                    left -= 1
+                    if number in found.processes and left > 0:
+                        methods = found.processes[number].methods
+                        methods[method] = method_of(tables, stack)
+            found.is_complete = kind == BlockType.END
+        return found
+    found.is_complete = False
+    return found
+
+
+def call_stacks(path: Path, found: Scan) -> Iterator[tuple[RubyThread, int]]:
+    """Threads, and numbers of Ruby's stacks, with calls; some several times.
+
+    Damage and errors: as of ``scan``.
+    """
+    streams: dict[tuple[int, int], _Stream] = defaultdict(_Stream)
+    with suppress(Damaged):
+        for kind, payload, tables in _blocks(path):
+            if kind == BlockType.CALLS:
+                yield from _stacks(payload, tables)
+            elif kind == BlockType.RECORDS:
+                number = process_of(payload)
+                process = found.process(number).process
+                size = process.record_size
+                for stream, data in decode_records(payload, size).parts:
+                    state = streams[number, stream]
+                    for tid, stack in state.stacks(data, size):
+                        yield RubyThread(process.pid, tid, 0, ""), stack
+
+
+def method_of(tables: TablesReader, stack: int) -> CalledMethod:
+    """Return the method that stands as a stack of one frame; raises Damaged."""
+    frames = tables.stack(stack).frames
+    if len(frames) != 1:
+        raise Damaged("a call of what is no method")
+    (frame,) = frames
+    kind = _METHOD_KINDS.get(frame.kind, MethodKind.RUBY)
+    return CalledMethod(kind, None, False, frame.name, frame.path or None, frame.line)
+
+
+def _blocks(path: Path) -> Iterator[tuple[int, bytes, TablesReader]]:
+    """Each with its section's tables as far as they are known by then."""
+    tables = TablesReader()
+    with path.open("rb") as file:
+        check_file_header(file.read(FILE_HEADER_SIZE), str(path))
+        for kind, payload in blocks(file):
+            if kind == BlockType.META:
+                tables = TablesReader()
+            elif kind in _TABLES:
+                tables.add(kind, payload)
+            yield kind, payload, tables
+
+
+def _add_names(names: dict[Thread, str], threads: list[RubyThread]) -> None:
+    for thread in threads:
+        key = (thread.pid, thread.tid or 0)
+        if thread.tid and (key in names or len(names) < _MOST_NAMES):
+            names[key] = thread.name or names.get(key, "")
+
+
+def _add_process(found: Scan, news: ProcessNews) -> None:
+    if news.process is not None and len(found.processes) < _MOST_NAMES:
+        found.processes[news.number] = ScannedProcess(news.process)
+    known = found.process(news.number)
+    if news.clock is not None:
+        scale = rescaled(known.process.scale, news.clock)
+        known.process = replace(known.process, scale=scale)
+    if news.until is not None:
+        known.until = news.until
+
+
+def _stacks(payload: bytes, tables: TablesReader) -> Iterator[tuple[RubyThread, int]]:
+    (_, threads, numbers, _, kinds, *_), _ = unpack_columns(CALL_COLUMNS, payload)
+    for thread, number, kind in set(zip(threads, numbers, kinds, strict=True)):
+        if kind in _FIRST:
+            yield tables.thread(thread), number
+
+
+class _Stream:
+    """The stacks whose records a stream has had."""
+
+    def __init__(self) -> None:
+        self._stack = self._tid = 0
+
+    def stacks(self, data: bytes, size: int) -> Iterator[tuple[int | None, int]]:
+        """Kernel thread and number of each stack in which something happened."""
+        kinds = data[KIND_AT::size]
+        begun = (m.start() for m in re.finditer(bytes([CallKind.STACK]), kinds))
+        for at, end in pairwise([0, *begun, len(kinds)]):
+            if kinds[at : at + 1] == bytes([CallKind.STACK]):
+                self._stack = _method(data, at * size)
+            place = kinds.find(CallKind.PLACE, at, min(at + 2, end))
+            if place >= 0:
+                self._tid = _method(data, place * size)
+            if _HAPPENED.search(kinds, at, end):
+                yield self._tid or None, self._stack
+
+
+def _method(data: bytes, at: int) -> int:
+    return int.from_bytes(data[at + 8 : at + 12], "little")

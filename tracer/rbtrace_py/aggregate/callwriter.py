@@ -1,0 +1,174 @@
+"""Writes recordings of calls: what the rings have, as it is (``recording``).
+
+Nothing is done per event. A method is a stack of one frame. When threads were on CPUs
+stands in blocks of its own, before the records of the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rbtrace_py.aggregate.blocks import BlockType, block, pack_columns
+from rbtrace_py.aggregate.callblocks import (
+    ProcessNews,
+    encode_methods,
+    encode_process,
+    encode_records,
+)
+from rbtrace_py.aggregate.callfold import GARBAGE, frame_of
+from rbtrace_py.aggregate.calls import Thread
+from rbtrace_py.aggregate.meta import Meta
+from rbtrace_py.aggregate.recording import FLUSH_SAMPLES, Path_, RecordingWriter
+from rbtrace_py.aggregate.reportedcalls import HookedProcess
+from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.aggregate.switches import Switch
+from rbtrace_py.model.calls import CalledMethod, MethodKind, RingStep
+from rbtrace_py.model.stacks import RubyThread, Stack
+
+MODE = "calls"
+"""Of META of such a recording."""
+SWITCH_COLUMNS = "qIBBI"
+"""Time since the last one, thread, what, state, and the CPU or how many were lost."""
+_MOST_WAITING = 4 << 20
+"""Bytes of records that wait for the next flush."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """What has come of a process since the step before.
+
+    methods: the names that follow those known before
+    tids: kernel threads whose calls are in it
+    calls: that returned; lost: events that were lost so
+        far; 0 also where nobody looked
+    clock, until, ended: as ProcessNews has them
+    """
+
+    process: HookedProcess
+    step: RingStep | None = None
+    methods: Sequence[CalledMethod] = ()
+    tids: frozenset[int] = frozenset()
+    calls: int = 0
+    lost: int = 0
+    clock: tuple[int, int] | None = None
+    until: int | None = None
+    ended: bool = False
+
+
+class CallsWriter(RecordingWriter):
+    """Writes steps to a file, a second's worth at a time; closing writes the rest.
+
+    names: of threads; more may come
+    ask: has names of threads added that are not in it, if it can
+    switches: gives those that have come since it was last called, until now
+
+    Raises as RecordingWriter.
+    """
+
+    def __init__(
+        self,
+        path: Path_,
+        meta: Meta,
+        names: Mapping[Thread, str],
+        switches: Callable[[], Iterable[Switch]] = tuple,
+        ask: Callable[[Thread], None] = lambda thread: None,
+    ) -> None:
+        self._names = names
+        self._take = switches
+        self._ask = ask
+        self._switches: list[Switch] = []
+        self._processes: dict[HookedProcess, int] = {}
+        self._named: dict[HookedProcess, int] = {}
+        self._lost: dict[HookedProcess, int] = {}
+        self._natives: dict[Thread, tuple[str, int]] = {}
+        self._methods: list[tuple[int, int, int]] = []
+        self._waiting: list[bytes] = []
+        super().__init__(path, meta, Statistics("ns", counted="calls"))
+
+    def tell(self, step: RecordedStep, time_ns: int) -> None:
+        """Write a step, at the latest with the first one a second later.
+
+        time_ns: CLOCK_REALTIME, now
+        """
+        process = step.process
+        number = self._process(process)
+        for tid in step.tids:
+            self._name((process.pid, tid))
+        for method in step.methods:
+            self._method(process, number, method)
+        if step.step is not None:
+            records = encode_records(number, step.step, process.record_size)
+            self._waiting.append(records)
+        if step.clock or step.until is not None or step.ended:
+            news = ProcessNews(number, None, step.clock, step.until, step.ended)
+            self._waiting.append(encode_process(news))
+        if step.lost:
+            self._lost[process] = step.lost
+            self.statistics.failed = sum(self._lost.values())
+        self.statistics.ended_ns = max(self.statistics.ended_ns, time_ns)
+        if sum(map(len, self._waiting)) >= _MOST_WAITING:
+            self._flush_at = 0
+        self.flush_if_due(time_ns)
+
+    def take_switches(self) -> None:
+        """To be called as time goes by, for what keeps them has not room for all."""
+        self._switches += self._take()
+
+    def flush(self) -> None:
+        # What had happened when the last of the records did: so it can stand before.
+        self.take_switches()
+        switches, self._switches = self._switches, []
+        for at in range(0, len(switches), FLUSH_SAMPLES):
+            payload = self._pack_switches(switches[at : at + FLUSH_SAMPLES])
+            written = block(BlockType.SWITCHES, payload)
+            self.write([*self._tables.blocks(), written])
+        waiting, self._waiting = self._waiting, []
+        methods, self._methods = self._methods, []
+        if methods:
+            waiting = [*self._tables.blocks(), *waiting, encode_methods(methods)]
+        self.write(waiting)
+        super().flush()
+
+    def _pack_switches(self, switches: list[Switch]) -> bytes:
+        rows = []
+        before = 0
+        for switch in switches:
+            number = self._name((switch.pid, switch.tid))
+            state = ord(switch.state or "\0")
+            step = switch.time - before
+            rows.append((step, number, switch.what, state, switch.value))
+            before = switch.time
+        return pack_columns(SWITCH_COLUMNS, list(zip(*rows, strict=True)))
+
+    def _begin_section(self) -> None:
+        self._natives.clear()
+        super()._begin_section()
+
+    def _process(self, process: HookedProcess) -> int:
+        """Its number in the file."""
+        number = self._processes.get(process)
+        if number is None:
+            number = self._processes[process] = len(self._processes)
+            self._waiting.append(encode_process(ProcessNews(number, process)))
+        return number
+
+    def _method(
+        self, process: HookedProcess, number: int, method: CalledMethod
+    ) -> None:
+        frame = GARBAGE if method.kind is MethodKind.GC else frame_of(method)
+        index = self._named.get(process, 0)
+        self._named[process] = index + 1
+        self._methods.append((number, index, self._number(Stack((frame,)))))
+
+    def _name(self, native: Thread) -> int:
+        """The number of a kernel thread, and of its name, which may come later."""
+        known = self._natives.get(native)
+        if known is None and native not in self._names:
+            self._ask(native)
+        name = self._names.get(native, "")
+        if known is None or known[0] != name:
+            pid, tid = native
+            thread = RubyThread(pid, tid or None, 0, name)
+            known = self._natives[native] = (name, self._tables.thread(thread))
+        return known[1]

@@ -1,0 +1,107 @@
+"""Every call of processes that have the agent, for a recording: records as they are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from rbtrace_py.agent.arming import Armed
+from rbtrace_py.agent.protocol import BrokenAgent
+from rbtrace_py.agent.shared import TicksOf
+from rbtrace_py.aggregate.callblocks import KIND_AT, MOST_AT_ONCE, MOST_RECORD
+from rbtrace_py.aggregate.callwriter import RecordedStep
+from rbtrace_py.model.calls import CallKind, RingStep
+from rbtrace_py.session.methods.calls import TracedCalls
+from rbtrace_py.session.methods.traced_process import TracedProcess, hooked
+
+_CLOCK_SECONDS = 1.0
+"""Between two looks at the hook's clock, and at what was lost."""
+_BEHIND = 4
+"""A ring is read again at once where one part of so many of it was full."""
+
+
+class RecordedCalls(TracedCalls[RecordedStep]):
+    """Steps of all processes, to be written down."""
+
+    def trace(self, pid: int, armed: Armed) -> RecordedProcess:
+        return RecordedProcess(pid, armed)
+
+
+class RecordedProcess(TracedProcess[RecordedStep]):
+    """A process whose records are written down as they are."""
+
+    def __init__(self, pid: int, armed: Armed) -> None:
+        super().__init__(pid, armed)
+        self._process = hooked(pid, armed)
+        if self._process.record_size > MOST_RECORD:
+            raise BrokenAgent(
+                f"the agent's records have {self._process.record_size} bytes"
+            )
+        self._named = 0
+        self._orphans = 0
+        self._until: int | None = None
+        self._looked = time.monotonic()
+
+    def step(self) -> Iterator[RecordedStep]:
+        self.learn()
+        clock = self._clock()
+        step = self._ring.step(MOST_AT_ONCE // self._process.record_size)
+        if step is None:
+            self.is_behind = False
+        else:
+            memory = self.armed.shared
+            size, most = memory.record_size, memory.header.ring_records
+            records = max((len(data) // size for _, data in step.parts), default=0)
+            self.is_behind = records * _BEHIND >= most
+        if step or clock or len(self.armed.names) > self._named:
+            yield self._told(step, clock)
+
+    def stopped(self, until: int) -> None:
+        self._until = until
+
+    def rest(self) -> Iterator[RecordedStep]:
+        yield self._told(None, None, ended=True)
+
+    def _clock(self) -> tuple[int, int] | None:
+        """The hook's clock now, if it is time to look at it."""
+        now = time.monotonic()
+        if self._is_stopped or self.armed.ended is not None:
+            return None
+        if now - self._looked < _CLOCK_SECONDS:
+            return None
+        self._looked = now
+        if self.armed.shared.header.clock is TicksOf.MONOTONIC:
+            return None
+        pair = self.armed.look_at_clock()
+        return None if pair is None else (pair.ticks, pair.ns)
+
+    def _told(
+        self, step: RingStep | None, clock: tuple[int, int] | None, ended: bool = False
+    ) -> RecordedStep:
+        memory = self.armed.shared
+        methods = self.armed.names[self._named :]
+        self._named += len(methods)
+        parts = step.parts if step else []
+        return RecordedStep(
+            self._process,
+            step,
+            methods,
+            frozenset(memory.stream(stream).tid for stream, _ in parts),
+            self._returned(parts),
+            self._ring.dropped() if clock or ended else 0,
+            clock,
+            self._until,
+            ended,
+        )
+
+    def _returned(self, parts: list[tuple[int, bytes]]) -> int:
+        """How many calls ended that had begun when the hook was there."""
+        size = self.armed.shared.record_size
+        found = 0
+        for _, data in parts:
+            kinds = data[KIND_AT::size]
+            found += kinds.count(CallKind.RETURN) + kinds.count(CallKind.C_RETURN)
+        orphans = self.armed.counters().orphans
+        found -= orphans - self._orphans
+        self._orphans = orphans
+        return found
