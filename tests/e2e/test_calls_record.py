@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +19,7 @@ from test_calls import TREES, masked
 from commands import Tracer, run
 from processes import LIB, MAIN, ROOT, TIMEOUT, Target
 from rbtrace_py.aggregate.callrecording import CallsRecording
+from rbtrace_py.aggregate.calls import CallEventKind
 from rbtrace_py.aggregate.switches import Switch
 
 Trace = Callable[..., Tracer]
@@ -178,6 +181,50 @@ def test_where_it_is_not_known(root: None, is_asked: bool, tmp_path: Path) -> No
     assert not CallsRecording(path).has_switches()
     _, err, status = run("report", path, "--cpu")
     assert ("has no CPU times" in " ".join(err.split()), status) == (True, 2)
+
+
+@pytest.mark.parametrize("words", [[], ["--slow", "0.000001"]])
+def test_a_call_that_was_seen_to_begin_is_seen_to_return(
+    words: list[str], start: Callable[..., Target], trace: Trace, tmp_path: Path
+) -> None:
+    """12,000 calls in towers of six; only some have room while nobody reads."""
+    path = tmp_path / "shop.rbrec"
+    target = start("calls.rb")
+    options = ("-m", "Plain.tower", "--buffer", "1024", "--no-cpu", *words)
+    tracer = trace("calls", target.pid, *options, "--record", path)
+    tracer.process.send_signal(signal.SIGSTOP)
+    target.step("towers")
+    tracer.process.send_signal(signal.SIGCONT)
+    _, err, code = tracer.finish()
+    events = [each.event for each in CallsRecording(path)]
+    found = Counter(event.what for event in events)
+    lost = sum(event.count for event in events if event.what is CallEventKind.LOST)
+    assert found[CallEventKind.ENTERED] > 400
+    assert found[CallEventKind.ENTERED] == found[CallEventKind.RETURNED]
+    assert found[CallEventKind.ENDED] == 0
+    assert 2 * found[CallEventKind.ENTERED] + lost <= 2 * 12_000
+    assert (f"{24_000 - 2 * found[CallEventKind.ENTERED]:,} events" in err, code) == (
+        True,
+        5,
+    )
+
+
+def test_only_so_many_calls(
+    start: Callable[..., Target], trace: Trace, tmp_path: Path
+) -> None:
+    """More may have come by the time that the hook is taken out."""
+    path = tmp_path / "shop.rbrec"
+    target = start("calls.rb")
+    tracer = trace("calls", target.pid, "--record", path, "--count", "20")
+    target.step("trees")
+    target.step("fibers")
+    _, err = tracer.process.communicate(timeout=TIMEOUT)
+    assert ("20 calls" in err, tracer.process.returncode) == (True, 0), err
+    recording = CallsRecording(path)
+    assert len(list(recording)) > 20
+    assert (recording.statistics.samples, recording.is_complete) == (20, True)
+    out, _, _ = run("report", path, "--format", "summary")
+    assert "20 calls" in out
 
 
 def test_filters_and_differences(recording: Path) -> None:

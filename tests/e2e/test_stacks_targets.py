@@ -42,14 +42,14 @@ def folded(text: str) -> Counter[str]:
     return found
 
 
-def until(tracer: Tracer, said: str) -> None:
-    """Read the intervals of a tracer until one has it."""
+def until(tracer: Tracer, said: str) -> str:
+    """Read the intervals of a tracer until one has it; the stack that has it."""
     end, last = time.monotonic() + TIMEOUT, ""
     while time.monotonic() < end:
         with suppress(AssertionError):  # silence
             line = read_line(tracer.process.stdout, end - time.monotonic())
             if said in line:
-                return
+                return line.rpartition(" ")[0]
             last = line or last
             if not line and tracer.process.poll() is not None:
                 break
@@ -281,7 +281,8 @@ def test_a_target_that_becomes_another_ruby(start: START, trace: TRACE) -> None:
     tracer = trace("stacks", target.pid, *words)
     until(tracer, "First.stand")
     assert target.step("again") == "done again"
-    until(tracer, "Second.stand")
+    # The interval in which it became another has both; the next has that stack again.
+    until(tracer, until(tracer, "Second.stand"))
     out, err, code = tracer.finish()
     assert (is_turning(out), "First.stand" in out, code) == (True, False, 0), err
 

@@ -23,6 +23,10 @@ class Plain
   def leaf; end
   alias twig leaf
 
+  def self.tower(height)
+    tower(height - 1) if height.positive?
+  end
+
   def fails
     raise ArgumentError, "no"
   end
@@ -241,6 +245,7 @@ STEPS = {
     left = 200_000
     tiny.call while (left -= 1) >= 0
   },
+  "towers" => -> { 2_000.times { Plain.tower(5) } },
   "armed" => -> { Tracepoint::Agent.armed_by ? "yes" : "no" },
   "load" => lambda {
     require "tracepoint/agent"

@@ -13,6 +13,29 @@ ALWAYS_INLINE uint64_t key_of_frame(const struct trace_arg *arg, int is_c) {
   return (uint64_t)arg->cfp - (uint64_t)is_c;
 }
 
+/* What a call without an entry calls is left out with it: the gap is one, and here. */
+ALWAYS_INLINE void put_entry(struct stream *s, struct call *call, uint8_t kind,
+                             const struct values *values) {
+  if (unlikely(s->depth && call[-1].left_out)) {
+    call->left_out = 1;
+    drop(s, 1);
+    return;
+  }
+  s->owed++;
+  call->left_out = !(unlikely(values)
+                         ? put_with_values(s, call->start, call->method, s->depth, kind, values)
+                         : put(s, call->start, call->method, s->depth, kind, 0));
+  s->owed -= call->left_out;
+}
+
+/* It has room: has_free_room counted it, and counts it no more. */
+ALWAYS_INLINE void put_return(struct stream *s, const struct call *call, uint64_t now) {
+  if (unlikely(call->left_out))
+    drop(s, 1);
+  else
+    put(s, now, call->method, s->depth, call->is_c ? RECORD_C_RETURN : RECORD_RETURN, 0);
+}
+
 ALWAYS_INLINE void open_call(struct stream *s, const struct trace_arg *arg,
                              const struct key *method, const struct values *values,
                              int mode, int is_c, uint16_t target) {
@@ -51,10 +74,8 @@ ALWAYS_INLINE void open_call(struct stream *s, const struct trace_arg *arg,
   uint64_t now = ticks();
   call->start = now;
   uint8_t kind = is_c ? RECORD_C_ENTRY : RECORD_ENTRY;
-  if (values)
-    put_with_values(s, now, call->method, s->depth, kind, values);
-  else if (mode == MODE_RING || mode == MODE_SLOW)
-    put(s, now, call->method, s->depth, kind, 0);
+  if (mode == MODE_RING || mode == MODE_SLOW)
+    put_entry(s, call, kind, values);
   if (mode == MODE_RING)
     publish(s);
   if (unlikely(state.sites))
@@ -133,6 +154,7 @@ NEVER_INLINE void settle(struct stream *s, struct call *call, uint64_t now, uint
   if (state.config.flags & FLAG_CPU)
     measured = cpu = ticks_since(call->cpu, thread_cpu_ns());
   int slow = measured >= state.config.threshold_ns;
+  s->owed -= !call->left_out;
   if (!slow && call->at >= s->published && (!whole || s->depth == 0)) {
     s->written = call->at;
     s->lost = call->lost;
@@ -140,7 +162,7 @@ NEVER_INLINE void settle(struct stream *s, struct call *call, uint64_t now, uint
     s->dropped -= (uint32_t)((uint32_t)s->dropped - call->dropped);
     return;
   }
-  put(s, now, call->method, s->depth, call->is_c ? RECORD_C_RETURN : RECORD_RETURN, 0);
+  put_return(s, call, now);
   if ((state.config.flags & FLAG_CPU) && !s->behind) /* it follows its return, or is none */
     put(s, cpu, call->method, s->depth, RECORD_CPU, 0);
   /* Calls around a slow one are slow; a whole tree is if its root is. */
@@ -170,7 +192,8 @@ ALWAYS_INLINE void leave(struct stream *s, int mode) {
     if (s->depth)
       s->calls[s->depth - 1].child += duration;
   } else if (mode == MODE_RING) {
-    put(s, now, call->method, s->depth, call->is_c ? RECORD_C_RETURN : RECORD_RETURN, 0);
+    s->owed -= !call->left_out;
+    put_return(s, call, now);
     publish(s);
   } else if (mode == MODE_SLOW) {
     settle(s, call, now, duration);

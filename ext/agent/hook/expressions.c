@@ -367,15 +367,14 @@ VALUE native_watch(VALUE self) {
 }
 
 /* An entry, and behind it its values: all of them, or none. */
-void put_with_values(struct stream *s, uint64_t time, uint32_t method,
-                                  uint32_t depth, uint8_t kind, const struct values *values) {
+int put_with_values(struct stream *s, uint64_t time, uint32_t method,
+                    uint32_t depth, uint8_t kind, const struct values *values) {
   uint32_t size = values->size;
   uint32_t records = (size + TEXT_BYTES - 1) / TEXT_BYTES;
-  if (!records || !has_room(s, 1 + records + records_behind(s))) {
+  if (!records || !has_free_room(s, 1 + records + records_behind(s))) {
     if (records)
       ADD(state.header->no_values, 1);
-    put(s, time, method, depth, kind, 0);
-    return;
+    return put(s, time, method, depth, kind, 0);
   }
   put(s, time, method, depth, kind, RECORD_VALUES);
   for (uint32_t at = 0; at < size; at += TEXT_BYTES) {
@@ -385,6 +384,7 @@ void put_with_values(struct stream *s, uint64_t time, uint32_t method,
     __builtin_memcpy(&record, values->bytes + at, length);
     s->ring[s->written++ & state.ring_mask] = record;
   }
+  return 1;
 }
 
 /* use(module, exception, Thread#raise, Thread#stop?): what evaluates, and what ends it. */

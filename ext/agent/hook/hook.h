@@ -73,8 +73,8 @@ void mark_evaluations(void);
 void forget_evaluations(void);
 void hook_fibers(void);
 int evaluate(const struct trace_arg *arg, uint32_t program, int is_c, struct values *values);
-void put_with_values(struct stream *s, uint64_t time, uint32_t method, uint32_t depth,
-                     uint8_t kind, const struct values *values);
+int put_with_values(struct stream *s, uint64_t time, uint32_t method, uint32_t depth,
+                    uint8_t kind, const struct values *values);
 
 /* calls.c: by enum mode */
 extern const hook_function hooks[];

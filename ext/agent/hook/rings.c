@@ -25,7 +25,7 @@ void tell(struct stream *s, uint64_t time, uint32_t depth) {
 }
 
 int catch_up(struct stream *s, uint64_t time, uint32_t depth) {
-  if (!has_room(s, records_behind(s) + 1))
+  if (!has_free_room(s, records_behind(s) + 1))
     return 0;
   tell(s, time, depth);
   return 1;

@@ -13,6 +13,16 @@ ALWAYS_INLINE int has_room(struct stream *s, uint64_t records) {
   return s->written + records - s->tail <= state.ring_mask + 1;
 }
 
+/*
+ * An open call whose entry stands has room for its return, and for what tells of a loss
+ * before it: so whoever reads an entry gets its return, however full the ring is.
+ */
+enum { RESERVED = 2 };
+
+ALWAYS_INLINE int has_free_room(struct stream *s, uint64_t records) {
+  return has_room(s, records + (uint64_t)RESERVED * s->owed);
+}
+
 ALWAYS_INLINE void append(struct stream *s, uint64_t time, uint32_t method,
                           uint32_t depth, uint8_t kind, uint8_t flags) {
   struct record *record = &s->ring[s->written++ & state.ring_mask];
@@ -33,14 +43,15 @@ ALWAYS_INLINE uint64_t records_behind(const struct stream *s) {
   return (s->lost > 0) + (s->untold ? 3 : 0);
 }
 
-/* Put a record, behind what tells of the loss before it and of its stack. */
-ALWAYS_INLINE void put(struct stream *s, uint64_t time, uint32_t method,
+/* Put a record, behind what tells of the loss before it and of its stack; 0: dropped. */
+ALWAYS_INLINE int put(struct stream *s, uint64_t time, uint32_t method,
                        uint32_t depth, uint8_t kind, uint8_t flags) {
-  if (unlikely(s->behind) ? !catch_up(s, time, depth) : unlikely(!has_room(s, 1))) {
+  if (unlikely(s->behind) ? !catch_up(s, time, depth) : unlikely(!has_free_room(s, 1))) {
     drop(s, 1);
-    return;
+    return 0;
   }
   append(s, time, method, depth, kind, flags);
+  return 1;
 }
 
 #endif

@@ -45,6 +45,7 @@ struct call {
   uint16_t target; /* that told of it; of the global hook always the same number */
   uint8_t is_c;
   uint8_t untold;
+  uint8_t left_out; /* its entry found no room: neither it nor what it calls is told */
 };
 
 enum { MAX_DEPTH = 16384 };
@@ -67,6 +68,7 @@ struct stream {
   int ignored;
   struct record *ring;
   uint64_t written, published, tail;
+  uint32_t owed; /* open calls whose entries stand in the ring, and whose returns will */
   union {
     struct {
       uint32_t lost;   /* since the last LOST record */

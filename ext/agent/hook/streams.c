@@ -23,6 +23,8 @@ void abandon(struct stream *s) {
   const struct call *call = &s->calls[--s->depth];
   if (state.config.mode == MODE_TABLE)
     s->active[call->method].calls--;
+  if (s->ring)
+    s->owed -= !call->left_out;
   ADD(state.header->abandoned, 1);
 }
 

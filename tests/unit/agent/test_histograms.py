@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from processes import ROOT, times
-from rbtrace_py.agent.arming import Scale
+from rbtrace_py.agent.arming import tick_scale
 from rbtrace_py.agent.shared import ClockPair, Condition, Counters, SharedMemory
 from rbtrace_py.agent.tables import Counted, Tables
 from rbtrace_py.aggregate.histogram import Histogram, bucket_index
@@ -88,7 +88,7 @@ def fill(
     pairs = b"".join(struct.pack("<QQ", *pair) for pair in given_)
     subprocess.run([driver, path, *wrap], input=pairs, check=True, pass_fds=(fd,))
     with SharedMemory(fd, file_of(make_control(1))) as shared:
-        scale = Scale(shared.header, ClockPair(1, 1))
+        scale = tick_scale(shared.header, ClockPair(1, 1))
         rows = Tables(shared, scale).read()
         return Filled({row.index: row for row in rows}, shared.counters())
 
