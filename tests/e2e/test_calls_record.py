@@ -20,6 +20,7 @@ from commands import Tracer, run
 from processes import LIB, MAIN, ROOT, TIMEOUT, Target
 from rbtrace_py.aggregate.callrecording import CallsRecording
 from rbtrace_py.aggregate.calls import CallEventKind
+from rbtrace_py.aggregate.segments import segments_in
 from rbtrace_py.aggregate.switches import Switch
 
 Trace = Callable[..., Tracer]
@@ -207,6 +208,51 @@ def test_a_call_that_was_seen_to_begin_is_seen_to_return(
         True,
         5,
     )
+
+
+def test_a_flight_recorder(
+    start: Callable[..., Target], trace: Trace, tmp_path: Path
+) -> None:
+    """A folder of what is slow; it can be read meanwhile, and after a kill."""
+    folder = tmp_path / "slow"
+    target = start("calls.rb")
+    words = ("--slow", "0.000001", "--keep", "1h", "--max-size", "4MB", "--no-cpu")
+    tracer = trace("calls", target.pid, "-m", "Plain.", *words, "--record", folder)
+    _, err, code = run("calls", target.pid, *words, "--record", folder)
+    assert ("armed by process" in err, code) == (True, 1), err
+    while "-000024." not in str(segments_in(folder)[-1]):
+        target.step("towers")
+    out, err, code = run("report", folder)
+    assert ("Plain.tower" in out, code) == (True, 0), err
+    tracer.process.kill()
+    tracer.process.wait()
+    assert sum(path.stat().st_size for path in segments_in(folder)) < 5 << 20
+    out, err, code = run("report", folder, "--format", "summary")
+    assert ("was not closed" in err, code) == (True, 0), err
+    assert "calls" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--record", "x", "--keep", "1h"], "--keep needs --record and --slow"),
+        (["--slow", "1", "--keep", "1h"], "--keep needs --record and --slow"),
+        (["--slow", "1", "--record", "/"], "is a directory; name a file, or give"),
+        (
+            ["--slow", "1", "--record", "/etc/hosts", "--keep", "1h"],
+            "is not a directory",
+        ),
+        (
+            ["--slow", "1", "--record", "x", "--keep", "1h", "--max-size", "no"],
+            "is not a size",
+        ),
+    ],
+)
+def test_folders_that_make_no_sense(
+    words: list[str], text: str, start: Callable[..., Target]
+) -> None:
+    _, err, code = run("calls", start("calls.rb").pid, *words)
+    assert (text in " ".join(err.split()), code) == (True, 2), err
 
 
 def test_only_so_many_calls(

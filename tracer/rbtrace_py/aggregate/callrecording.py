@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
+from typing import BinaryIO
 
 from rbtrace_py.aggregate import callvalues
 from rbtrace_py.aggregate.blocks import (
@@ -42,8 +44,10 @@ from rbtrace_py.aggregate.meta import decode_losses
 from rbtrace_py.aggregate.recording import Path_, Recording
 from rbtrace_py.aggregate.reportedcalls import ReportedCalls
 from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.aggregate.segments import segments_in
 from rbtrace_py.aggregate.switches import Switch, SwitchKind
 from rbtrace_py.aggregate.tables import TablesReader
+from rbtrace_py.errors import BadRecording
 from rbtrace_py.model.calls import UNKNOWN_METHOD, CalledMethod
 from rbtrace_py.model.stacks import RubyThread
 
@@ -59,7 +63,8 @@ _MOST_TIME = (1 << 62) - 1
 class CallsRecording:
     """A recording of calls to read: iterate for its events, as often as wanted.
 
-    ``timeline`` is the same with what the scheduler did among them.
+    Of a folder all its segments, one behind the other (``segments``). ``timeline`` is
+    the same with what the scheduler did among them.
 
     meta: of the first section
     statistics: how many calls ended, and how many events were lost (``failed``)
@@ -69,18 +74,29 @@ class CallsRecording:
     """
 
     def __init__(self, path: Path_) -> None:
-        self._path = Path(path)
-        self.meta = Recording(path).meta
+        folder = Path(path)
+        self._paths = segments_in(folder) if folder.is_dir() else [folder]
+        if not self._paths:
+            raise BadRecording(f"{path} has no recordings of calls")
+        self.meta = Recording(self._paths[0]).meta
         self._forget()
 
     @cached_property
-    def _scan(self) -> Scan:
-        return scan(self._path)
+    def _scans(self) -> list[tuple[Path, Scan]]:
+        """What each file is; while a recorder runs one may be gone by now."""
+        found = []
+        for path in self._paths:
+            with suppress(FileNotFoundError):
+                found.append((path, scan(path)))
+        return found
 
-    @property
+    @cached_property
     def names(self) -> dict[Thread, str]:
         """Of all threads, each as it was last known."""
-        return self._scan.names
+        names: dict[Thread, str] = {}
+        for _, found in self._scans:
+            names |= found.names
+        return names
 
     def _forget(self) -> None:
         started = self.meta.started_ns
@@ -99,7 +115,9 @@ class CallsRecording:
 
     def stacks(self) -> Iterator[tuple[RubyThread, int]]:
         """Threads, and numbers of Ruby's stacks, with calls; some several times."""
-        return call_stacks(self._path, self._scan)
+        for path, found in self._scans:
+            with suppress(FileNotFoundError):
+                yield from call_stacks(path, found)
 
     def has_switches(self) -> bool:
         """Is it told when threads were on CPUs?"""
@@ -108,45 +126,52 @@ class CallsRecording:
     def _read(self, wanted: frozenset[int]) -> Iterator[ReportedCall | Switch]:
         self._forget()
         most = self.meta.most_calls
-        for each in self._all(wanted):
-            yield each
-            if most and self.statistics.samples >= most:
-                self.is_complete = self._scan.is_complete
-                break
+        for path, found in self._scans:
+            with suppress(FileNotFoundError):
+                for each in self._of(path, found, wanted):
+                    yield each
+                    if most and self.statistics.samples >= most:
+                        self.is_complete = found.is_complete
+                        return
 
-    def _all(self, wanted: frozenset[int]) -> Iterator[ReportedCall | Switch]:
-        raw = _Processes(self._scan)
-        try:
-            yield from self._sections(wanted, raw)
-        except Damaged as damaged:
-            self.damage = str(damaged)
-            self.is_complete = False
+    def _of(
+        self, path: Path, found: Scan, wanted: frozenset[int]
+    ) -> Iterator[ReportedCall | Switch]:
+        raw = _Processes(found)
+        with path.open("rb") as file:
+            try:
+                yield from self._sections(file, found.end, wanted, raw)
+            except Damaged as damaged:
+                self.damage = self.damage or str(damaged)
+                self.is_complete = False
         for each in raw.finish() if wanted >= _CALLS else ():
             self.count(each.event)
             yield each
 
     def _sections(
-        self, wanted: frozenset[int], raw: _Processes
+        self, file: BinaryIO, end: int, wanted: frozenset[int], raw: _Processes
     ) -> Iterator[ReportedCall | Switch]:
-        with self._path.open("rb") as file:
-            check_file_header(file.read(FILE_HEADER_SIZE), str(self._path))
-            reader = _Section(self)
-            for kind, payload in blocks(file):
-                self.is_complete = kind == BlockType.END
-                if kind == BlockType.META:
-                    reader = _Section(self)
-                elif kind == BlockType.LOSSES:
-                    reader.lost(decode_losses(payload))
-                elif kind in _RAW and kind in wanted:
-                    for each in raw.feed(kind, payload):
-                        self.count(each.event)
-                        yield each
-                elif kind == BlockType.CALLS and kind in wanted:
-                    yield from reader.events(payload)
-                elif kind == BlockType.SWITCHES and kind in wanted:
-                    yield from reader.switches(payload)
-                else:
-                    reader.tables.add(kind, payload)
+        check_file_header(file.read(FILE_HEADER_SIZE), file.name)
+        reader = _Section(self)
+        for kind, payload in blocks(file):
+            # What came since it was scanned has perhaps no names.
+            if file.tell() > end > 0:
+                return
+            self.is_complete = kind == BlockType.END
+            if kind == BlockType.META:
+                reader = _Section(self)
+            elif kind == BlockType.LOSSES:
+                reader.lost(decode_losses(payload))
+            elif kind in _RAW and kind in wanted:
+                for each in raw.feed(kind, payload):
+                    self.count(each.event)
+                    yield each
+            elif kind == BlockType.CALLS and kind in wanted:
+                yield from reader.events(payload)
+            elif kind == BlockType.SWITCHES and kind in wanted:
+                yield from reader.switches(payload)
+            else:
+                reader.tables.add(kind, payload)
 
     def count(self, event: CallEvent) -> None:
         """Have an event in the statistics."""

@@ -73,9 +73,11 @@ class Scan:
     names: of all threads, each as it was last known
     processes: by their number in the file
     is_complete: was it closed, and nothing damaged?
+    end: where the last whole block ended when it was read; it may be written still
     """
 
     is_complete: bool = False
+    end: int = 0
     names: dict[Thread, str] = field(default_factory=dict)
     processes: dict[int, ScannedProcess] = field(default_factory=dict)
 
@@ -92,7 +94,8 @@ def scan(path: Path) -> Scan:
     found = Scan()
     left = _MOST_NAMES
     with suppress(Damaged):
-        for kind, payload, tables in _blocks(path):
+        for kind, payload, tables, end in _blocks(path):
+            found.end = end
             if kind == BlockType.THREADS:
                 _add_names(found.names, tables.take_threads())
             elif kind == BlockType.PROCESS:
@@ -105,7 +108,8 @@ def scan(path: Path) -> Scan:
                         methods[method] = method_of(tables, stack)
             found.is_complete = kind == BlockType.END
         return found
-    found.is_complete = False
+    # Whoever reads it again is to see the damage.
+    found.is_complete, found.end = False, 0
     return found
 
 
@@ -116,7 +120,9 @@ def call_stacks(path: Path, found: Scan) -> Iterator[tuple[RubyThread, int]]:
     """
     streams: dict[tuple[int, int], _Stream] = defaultdict(_Stream)
     with suppress(Damaged):
-        for kind, payload, tables in _blocks(path):
+        for kind, payload, tables, end in _blocks(path):
+            if end > found.end:
+                return
             if kind == BlockType.CALLS:
                 yield from _stacks(payload, tables)
             elif kind == BlockType.RECORDS:
@@ -139,8 +145,8 @@ def method_of(tables: TablesReader, stack: int) -> CalledMethod:
     return CalledMethod(kind, None, False, frame.name, frame.path or None, frame.line)
 
 
-def _blocks(path: Path) -> Iterator[tuple[int, bytes, TablesReader]]:
-    """Each with its section's tables as far as they are known by then."""
+def _blocks(path: Path) -> Iterator[tuple[int, bytes, TablesReader, int]]:
+    """Each with its section's tables as far as they are known by then, and its end."""
     tables = TablesReader()
     with path.open("rb") as file:
         check_file_header(file.read(FILE_HEADER_SIZE), str(path))
@@ -149,7 +155,7 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes, TablesReader]]:
                 tables = TablesReader()
             elif kind in _TABLES:
                 tables.add(kind, payload)
-            yield kind, payload, tables
+            yield kind, payload, tables, file.tell()
 
 
 def _add_names(names: dict[Thread, str], threads: list[RubyThread]) -> None:

@@ -30,7 +30,7 @@ MODE = "calls"
 """Of META of such a recording."""
 SWITCH_COLUMNS = "qIBBI"
 """Time since the last one, thread, what, state, and the CPU or how many were lost."""
-_MOST_WAITING = 4 << 20
+MOST_WAITING = 4 << 20
 """Bytes of records that wait for the next flush."""
 
 
@@ -62,6 +62,7 @@ class CallsWriter(RecordingWriter):
     names: of threads; more may come
     ask: has names of threads added that are not in it, if it can
     switches: gives those that have come since it was last called, until now
+    most_waiting: bytes of records that are not written yet, before they are flushed
 
     Raises as RecordingWriter.
     """
@@ -74,6 +75,7 @@ class CallsWriter(RecordingWriter):
         switches: Callable[[], Iterable[Switch]] = tuple,
         ask: Callable[[Thread], None] = lambda thread: None,
     ) -> None:
+        self.most_waiting = MOST_WAITING
         self._names = names
         self._take = switches
         self._ask = ask
@@ -107,7 +109,7 @@ class CallsWriter(RecordingWriter):
             self._lost[process] = step.lost
             self.statistics.failed = sum(self._lost.values())
         self.statistics.ended_ns = max(self.statistics.ended_ns, time_ns)
-        if sum(map(len, self._waiting)) >= _MOST_WAITING:
+        if sum(map(len, self._waiting)) >= self.most_waiting:
             self._flush_at = 0
         self.flush_if_due(time_ns)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import click
@@ -16,6 +17,7 @@ import click
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.call_writers import (
     CallRecorder,
+    Keep,
     Writers,
     Writing,
     WritingOptions,
@@ -66,6 +68,8 @@ class _Options(
     slow_methods: tuple[str, ...]
     gc: bool
     record_path: str | None
+    keep: float | None
+    max_size: int
     no_cpu: bool
     buffer: str
     waits: bool
@@ -131,9 +135,23 @@ class _Options(
     "--record",
     "record_path",
     metavar="FILE",
-    type=WritableFile(),
+    type=WritableFile(or_folder=True),
     help="Print nothing; record to FILE for `rbtrace-py report`. Same as"
     " -o FILE.rbrec.",
+)
+@click.option(
+    "--keep",
+    type=o.Seconds(),
+    metavar="TIME",
+    help="With --record and --slow: FILE is a folder of recordings, in which those"
+    " older than TIME are deleted (1h, 2h30m).",
+)
+@click.option(
+    "--max-size",
+    type=o.Size(),
+    default="1GB",
+    show_default=True,
+    help="With --keep: the folder's limit; the oldest recordings are deleted.",
 )
 @click.option(
     "--no-cpu",
@@ -183,7 +201,8 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     second stack (a fiber). With several processes, -o writes FILE.PID for each.
 
     --record also records when each thread was on CPU, runnable or sleeping, where
-    BPF is available (as root).
+    BPF is available (as root). With --slow and --keep it can run for days: what is
+    slow is always there to be looked at, of the last hour.
 
     \b
     Examples:
@@ -196,6 +215,8 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
       rbtrace-py calls 1234 --json --duration 10
       rbtrace-py calls 1234 -d 10 --record shop.rbrec
       rbtrace-py report shop.rbrec --format perfetto
+      rbtrace-py calls 1234 --slow 200 --record slow-requests --keep 1h
+      rbtrace-py report slow-requests
     """
     if is_recording_file(options.output) and options.record_path is None:
         options = replace(options, record_path=options.output, output=None)
@@ -204,7 +225,8 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     if path is None:
         writers = partial(Writers, options=options)
         return _run(Calls(targets, chosen), writers, options)
-    recorder = partial(CallRecorder, path=path, most=options.count)
+    keep = None if options.keep is None else Keep(options.keep, options.max_size)
+    recorder = partial(CallRecorder, path=path, most=options.count, keep=keep)
     return _run(RecordedCalls(targets, chosen), recorder, options)
 
 
@@ -239,6 +261,7 @@ def _options(words: tuple[str, ...], options: _Options) -> CallsOptions:
         raise UsageError("--append needs -o FILE")
     if options.record_path is not None and (options.output or options.as_json):
         raise UsageError("--record cannot be combined with -o or --json")
+    _check_folder(options)
     if options.no_cpu and options.record_path is None:
         raise UsageError("--no-cpu needs --record: only recordings contain CPU times")
     slow, cpu = options.slow_ms, options.slowcpu_ms
@@ -269,6 +292,25 @@ def _options(words: tuple[str, ...], options: _Options) -> CallsOptions:
         ring_records=int(options.buffer),
         switches=options.record_path is not None and not options.no_cpu,
     )
+
+
+def _check_folder(options: _Options) -> None:
+    """Raise UsageError unless what is recorded to is what --keep needs."""
+    path = options.record_path
+    is_folder = path is not None and Path(path).is_dir()
+    if options.keep is None:
+        if is_folder:
+            raise UsageError(f"{path} is a directory; name a file, or give --keep")
+        return
+    if path is None or not options.slow_ms:
+        raise UsageError(
+            "--keep needs --record and --slow",
+            "rbtrace-py calls PID --slow 200 --record FOLDER --keep 1h",
+        )
+    if Path(path).exists() and not is_folder:
+        raise UsageError(f"{path} is not a directory; --keep needs one, or a new name")
+    if options.count is not None:
+        raise UsageError("--keep and --count cannot be combined")
 
 
 class _Printing(Session, Generic[Told]):

@@ -47,9 +47,7 @@ class _Options(CallReportOptions):
 
 
 @click.command("report", options_metavar="[OPTIONS]")
-@click.argument(
-    "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(dir_okay=False)
-)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path())
 @click.option(
     "--format",
     "format_",
@@ -85,7 +83,8 @@ def command(options: _Options) -> int:
     Without --format, the extension of -o selects the format (see `stacks`). The
     default is a summary by method, or the calls if the recording is from `calls
     --record`. Flame graphs, speedscope, pprof, callgrind, perfetto and chrome go to
-    a file beside the recording unless -o names one (- is standard output).
+    a file beside the recording unless -o names one (- is standard output). A folder
+    of `calls --keep` is read as one recording, also while it is written.
 
     --diff compares two recordings, or two latency results from --json or --hlog.
     For recordings it shows methods whose share grew or shrank (with --format
@@ -97,6 +96,7 @@ def command(options: _Options) -> int:
       rbtrace-py report shop.rbrec --format flamegraph --threads
       rbtrace-py report shop.rbrec --format folded --thread 'puma' | head
       rbtrace-py report calls.rbrec --cpu
+      rbtrace-py report slow-requests
       rbtrace-py report --diff before.rbrec after.rbrec
       rbtrace-py report --diff monday.hlog tuesday.hlog
     """
@@ -160,7 +160,7 @@ def _compare(files: tuple[str, ...], filters: Filters, options: _Options) -> Non
     if len(files) != 2:
         raise UsageError("--diff needs two files: before and after")
     name = options.format_
-    if all(map(is_recording, files)):
+    if all(has_calls(path) or is_recording(path) for path in files):
         _compare_stacks(files, filters, options, name)
         return
     if name or filters.are_set:

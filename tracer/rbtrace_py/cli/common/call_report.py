@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO
 
 from rbtrace_py.aggregate.callfold import CallFold
@@ -45,7 +46,9 @@ Timeline = Iterable[ReportedCall | Switch]
 
 
 def has_calls(path: str) -> bool:
-    """Is it a recording of ``calls --record``?"""
+    """Is it a recording of ``calls --record``, or a folder of them?"""
+    if Path(path).is_dir():
+        return True
     return is_recording(path) and Recording(path).meta.mode == MODE
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import click
@@ -14,6 +15,7 @@ from rbtrace_py import __version__
 from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall
 from rbtrace_py.aggregate.callwriter import MODE, CallsWriter, RecordedStep
 from rbtrace_py.aggregate.meta import Meta
+from rbtrace_py.aggregate.segments import SegmentsWriter
 from rbtrace_py.cli.common.options import JsonOption
 from rbtrace_py.cli.common.output import Output, cannot_write, opened
 from rbtrace_py.report.json.results import dumps
@@ -133,34 +135,54 @@ class Writers:
         )
 
 
+@dataclass(frozen=True)
+class Keep:
+    """What stays of a folder of recordings: the newest seconds, and bytes."""
+
+    seconds: float
+    size: int
+
+
 class CallRecorder:
     """Writes all to a recording, and nothing to standard output."""
 
     def __init__(
-        self, session: RecordedCalls, stack: ExitStack, path: str, most: int | None
+        self,
+        session: RecordedCalls,
+        stack: ExitStack,
+        path: str,
+        most: int | None,
+        keep: Keep | None = None,
     ) -> None:
-        """most: calls that are to be in it; None: all."""
+        """most: calls that are to be in it; None: all. keep: it is a folder."""
         self._path = path
         targets = session.targets
         command = next(iter(targets.processes.values())).cmdline
-        meta = Meta(
-            started_ns=time.time_ns(),
-            unit="ns",
-            mode=MODE,
-            engine="agent",
-            pids=tuple(targets.pids),
-            command=" ".join(command),
-            tool=f"rbtrace-py {__version__}",
-            most_calls=most or 0,
-        )
-        try:
-            self._writer = CallsWriter(
-                path,
-                meta,
-                session.thread_names,
-                session.switches,
-                lambda thread: session.ask_threads(),
+
+        def make(file: str | Path) -> CallsWriter:
+            meta = Meta(
+                started_ns=time.time_ns(),
+                unit="ns",
+                mode=MODE,
+                engine="agent",
+                pids=tuple(targets.pids),
+                command=" ".join(command),
+                tool=f"rbtrace-py {__version__}",
+                most_calls=most or 0,
             )
+            names, switches = session.thread_names, session.switches
+            ask = session.ask_threads
+            return CallsWriter(file, meta, names, switches, lambda thread: ask())
+
+        self._writer: CallsWriter | SegmentsWriter
+        try:
+            if keep is None:
+                self._writer = make(path)
+            else:
+                keep_ns = round(keep.seconds * 1e9)
+                self._writer = SegmentsWriter(
+                    Path(path), make, keep_ns, keep.size, time.time_ns()
+                )
         except OSError as error:
             raise cannot_write(path, error) from error
         stack.callback(self._writer.close)

@@ -85,6 +85,26 @@ class Milliseconds(Seconds):
         return super().convert(f"{text}ms" if bare else text, param, ctx) * 1000
 
 
+class Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A number of bytes: ``500MB``, ``1GB``, ``65536``."""
+
+    name = "size"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        if isinstance(value, int):
+            return value
+        found = _SIZE.fullmatch(str(value).strip())
+        if not found or not float(found[1]):
+            raise UsageError(f"{value!r} is not a size", "Write 500MB or 2GB")
+        return int(float(found[1]) * 1000 ** _POWERS.index(found[2].upper()))
+
+
+_POWERS = ("", "K", "M", "G", "T")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", re.IGNORECASE)
+
+
 def chain(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
     def decorate(function: Command) -> Command:
         for decorator in reversed(decorators):

@@ -14,10 +14,13 @@ from rbtrace_py.errors import UsageError
 
 
 class WritableFile(click.Path):
-    """A file that a command writes at its end; - is standard output."""
+    """A file that a command writes at its end; - is standard output.
 
-    def __init__(self) -> None:
-        super().__init__(dir_okay=False, writable=True, allow_dash=True)
+    or_folder: a folder will do
+    """
+
+    def __init__(self, or_folder: bool = False) -> None:
+        super().__init__(dir_okay=or_folder, writable=True, allow_dash=True)
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -25,7 +28,8 @@ class WritableFile(click.Path):
         if not os.fsdecode(value):
             raise UsageError("the name of the file is empty", "Name a file")
         path = super().convert(value, param, ctx)
-        check_writable(os.fsdecode(path))
+        if not (self.dir_okay and os.path.isdir(path)):
+            check_writable(os.fsdecode(path))
         return path
 
 

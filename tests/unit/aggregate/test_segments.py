@@ -1,0 +1,204 @@
+"""A folder of recordings: each whole, all of them together what was seen live."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from test_call_recording import (
+    ENTRY,
+    LOST,
+    META,
+    METHODS,
+    PLACE,
+    RETURN,
+    STACK,
+    THREAD,
+    plain,
+)
+from test_call_steps import PROCESS, live, packed
+
+from rbtrace_py.aggregate.callrecording import CallsRecording
+from rbtrace_py.aggregate.callwriter import CallsWriter, RecordedStep
+from rbtrace_py.aggregate.segments import SegmentsWriter, segments_in
+from rbtrace_py.errors import BadRecording
+from rbtrace_py.model.calls import MAX_TICKS, CallRecord, RingStep
+
+SECOND = 1_000_000_000
+SEED = 20_261_124
+Make = Callable[..., SegmentsWriter]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    made: list[SegmentsWriter] = []
+
+    def begin(keep_ns: int = 16 * SECOND, most: int = 1 << 30) -> SegmentsWriter:
+        def segment(path: Path) -> CallsWriter:
+            return CallsWriter(path, META, {(4, 70): "worker"})
+
+        made.append(SegmentsWriter(tmp_path, segment, keep_ns, most, 0))
+        return made[-1]
+
+    yield begin
+    for each in made:
+        each.close()
+
+
+def stack_of(stream: int) -> list[CallRecord]:
+    return [
+        (1_000 + stream, 7 + stream, 0, STACK, 0),
+        (0xEC, 70 + stream, 0, PLACE, 0),
+        (0xABC, 0, 0, THREAD, 0),
+    ]
+
+
+def tree(time: int) -> list[CallRecord]:
+    return [
+        (time, 0, 0, ENTRY, 0),
+        (time + 1, 1, 1, ENTRY, 0),
+        (time + 2, 1, 1, RETURN, 0),
+        (time + 3, 0, 0, RETURN, 0),
+    ]
+
+
+def step(*of_streams: list[CallRecord], **more: int) -> RecordedStep:
+    parts = [(stream, packed(each)) for stream, each in enumerate(of_streams) if each]
+    found = RingStep(MAX_TICKS, parts)
+    return RecordedStep(PROCESS, found, tids=frozenset({70, 71}), **more)
+
+
+def named(found: RecordedStep) -> RecordedStep:
+    return RecordedStep(PROCESS, found.step, METHODS, found.tids)
+
+
+def test_each_segment_says_all_that_it_needs(tmp_path: Path, make: Make) -> None:
+    """Names, threads and stacks were said in the first one alone."""
+    steps = [step(stack_of(0) + tree(2_000), stack_of(1) + tree(2_100))]
+    steps += [step(tree(3_000 * n), tree(3_000 * n + 100)) for n in range(1, 4)]
+    writer = make()
+    for number, each in enumerate(steps):
+        writer.tell(each if number else named(each), number * SECOND + number)
+    writer.close()
+    paths = segments_in(tmp_path)
+    assert len(paths) == 4
+    for path in paths:
+        recording = CallsRecording(path)
+        read = list(recording)
+        assert [r.method.full_name for r in read[:2]] == ["A#é\\u000a", "B.c"]
+        assert {(r.event.stack.tid, r.event.stack.number) for r in read} == {
+            *((70, 7), (71, 8))
+        }
+        assert (len(read), recording.is_complete) == (8, True)
+        assert recording.names[4, 70] == "worker"
+    whole = CallsRecording(tmp_path)
+    seen = live([each.step for each in steps if each.step])
+    assert sorted(plain(whole)) == sorted(plain(seen))
+    assert (whole.statistics.samples, whole.is_complete) == (16, True)
+
+
+def test_a_tree_is_not_cut(tmp_path: Path, make: Make) -> None:
+    """Unless it goes on for as long as a segment has."""
+    first, second = tree(2_000)[:2], tree(2_000)[2:]
+    writer = make()
+    writer.tell(named(step(stack_of(0) + first)), 0)
+    writer.tell(step(second), SECOND * 3 // 2)
+    writer.tell(step(tree(4_000)[:1]), SECOND * 5 // 3)
+    writer.tell(step(tree(4_000)[1:]), 9 * SECOND)
+    writer.close()
+    kinds = [
+        [each.event.what.name for each in CallsRecording(path)]
+        for path in segments_in(tmp_path)
+    ]
+    assert kinds == [
+        ["ENTERED", "ENTERED", "RETURNED", "RETURNED"],
+        ["ENTERED", "ENDED"],
+        ["ENTERED", "RETURNED", "RETURNED"],
+    ]
+
+
+def test_a_stack_that_comes_in_parts(tmp_path: Path, make: Make) -> None:
+    whole = stack_of(0) + tree(2_000)
+    for cut in (1, 2):
+        folder = tmp_path / str(cut)
+        segment = lambda path: CallsWriter(path, META, {})  # noqa: E731
+        writer = SegmentsWriter(folder, segment, 16 * SECOND, 1 << 30, 0)
+        writer.tell(step(whole[:cut]), 0)
+        writer.tell(step(whole[cut:]), 1)
+        writer.tell(step(tree(3_000)), 2 * SECOND)
+        writer.close()
+        last = CallsRecording(segments_in(folder)[-1])
+        assert {r.event.stack.tid for r in last} == {70}
+        assert {r.event.stack.thread for r in last} == {0xABC}
+
+
+def test_the_oldest_are_deleted(tmp_path: Path, make: Make) -> None:
+    """By their size, and by when they ended; never what is somebody else's."""
+    other = tmp_path / "shop.rbrec"
+    other.write_bytes(b"mine")
+    os.utime(other, ns=(0, 0))
+    writer = make(most=64 << 10)
+    chance = random.Random(SEED)
+    for number in range(400):
+        records = tree(5_000 + 10 * number) * chance.randint(1, 50)
+        writer.tell(step(records), number)
+        writer.flush_if_due(number * 2 * SECOND)
+        size = sum(path.stat().st_size for path in segments_in(tmp_path))
+        assert size <= 64 << 10 or len(segments_in(tmp_path)) == 1
+    writer.close()
+    assert 2 <= len(segments_in(tmp_path)) <= 32
+    assert other.exists()
+    recording = CallsRecording(tmp_path)
+    assert len(list(recording)) > 1_000
+    assert recording.is_complete
+
+
+def test_those_that_are_too_old_go(tmp_path: Path, make: Make) -> None:
+    writer = make(keep_ns=1)
+    writer.tell(step(tree(2_000)), 0)
+    writer.tell(step(tree(3_000)), 10)
+    first, second = segments_in(tmp_path)
+    writer.flush_if_due(first.stat().st_mtime_ns + 10 * SECOND)
+    assert segments_in(tmp_path) == [second]
+
+
+def test_losses_of_one_segment_are_not_those_of_the_next(
+    tmp_path: Path, make: Make
+) -> None:
+    writer = make()
+    lost = (1_500, 9, 0, LOST, 0)
+    writer.tell(step([*stack_of(0), lost, *tree(2_000)], lost=9), 0)
+    writer.tell(step(tree(3_000), lost=9), 2 * SECOND)
+    writer.tell(step([(3_500, 2, 0, LOST, 0), *tree(4_000)], lost=11), 4 * SECOND)
+    writer.close()
+    recording = CallsRecording(tmp_path)
+    found = [each.event.count for each in recording if each.event.count]
+    assert (found, recording.statistics.failed) == ([9, 2], 11)
+
+
+def test_what_is_read_while_it_is_written(tmp_path: Path, make: Make) -> None:
+    """The last second may be missing, and what is deleted meanwhile."""
+    writer = make()
+    for number in range(4):
+        writer.tell(step(stack_of(0) + tree(3_000 + number)), number * 2 * SECOND)
+    recording = CallsRecording(tmp_path)
+    assert (len(list(recording)), recording.is_complete) == (12, False)
+    segments_in(tmp_path)[0].unlink()
+    assert len(list(recording)) == 8
+    assert len(list(recording.stacks())) >= 2
+
+
+def test_only_one_writes(tmp_path: Path, make: Make) -> None:
+    make()
+    with pytest.raises(BadRecording, match="another rbtrace-py is writing into"):
+        make()
+
+
+def test_a_folder_without_recordings(tmp_path: Path) -> None:
+    with pytest.raises(BadRecording, match="has no recordings"):
+        CallsRecording(tmp_path)
+    assert struct.calcsize("<QIHBB") == PROCESS.record_size

@@ -1,0 +1,199 @@
+"""A folder of recordings of calls, of which the oldest are deleted: a flight recorder.
+
+Each segment is a whole recording: it says again what the ones before said of processes,
+methods, and of whose stack each stream is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rbtrace_py.aggregate.callblocks import KIND_AT
+from rbtrace_py.aggregate.callwriter import (
+    MOST_WAITING,
+    CallsWriter,
+    RecordedStep,
+)
+from rbtrace_py.aggregate.recording import EXTENSION
+from rbtrace_py.aggregate.reportedcalls import HookedProcess
+from rbtrace_py.errors import BadRecording
+from rbtrace_py.model.calls import CalledMethod, CallKind, RingStep
+
+_NAME = re.compile(r"\d{8}T\d{6}-\d{6}\.rbrec")
+_PARTS = 16
+"""A segment is one part of so many of what is kept."""
+_LONGEST = 2
+"""A call that goes on keeps its segment so many times as long, then it is cut."""
+_RETURNS = (CallKind.RETURN, CallKind.C_RETURN)
+_PLACES = (CallKind.PLACE, CallKind.THREAD)
+_STACK_RECORDS = 3
+
+
+def segments_in(folder: Path) -> list[Path]:
+    """The recordings in a folder, oldest first."""
+    with suppress(FileNotFoundError):
+        return sorted(each for each in folder.iterdir() if _NAME.fullmatch(each.name))
+    return []
+
+
+@dataclass(eq=False)
+class _Known:
+    """What a new segment has to say of a process.
+
+    stacks: of each stream the records that say whose stack it is
+    open: streams in the middle of a call
+    lost: so far, and before this segment
+    """
+
+    methods: list[CalledMethod] = field(default_factory=list)
+    tids: set[int] = field(default_factory=set)
+    stacks: dict[int, bytes] = field(default_factory=dict)
+    open: set[int] = field(default_factory=set)
+    lost: int = 0
+    lost_before: int = 0
+
+
+class SegmentsWriter:
+    """Writes steps as CallsWriter does, to one file of a folder after the other.
+
+    make: makes the writer of a segment
+    keep_ns: how long a segment is kept after its end
+    most: bytes of all of them
+    time_ns: CLOCK_REALTIME, now
+
+    Raises as CallsWriter; BadRecording if another writes into the folder.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        make: Callable[[Path], CallsWriter],
+        keep_ns: int,
+        most: int,
+        time_ns: int,
+    ) -> None:
+        self._folder = folder
+        self._make = make
+        self._keep_ns = keep_ns
+        self._most = most
+        self._known: dict[HookedProcess, _Known] = {}
+        self._number = 0
+        self._looked = 0
+        folder.mkdir(exist_ok=True)
+        self._lock = _locked(folder)
+        try:
+            self._begin(time_ns)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def tell(self, step: RecordedStep, time_ns: int) -> None:
+        """Write a step; where the segment is over, into the next one."""
+        if self._is_over(time_ns):
+            self._writer.close()
+            self._begin(time_ns)
+        known = self._known.setdefault(step.process, _Known())
+        self._learn(known, step)
+        lost = max(0, step.lost - known.lost_before)
+        self._writer.tell(replace(step, lost=lost), time_ns)
+        self._is_empty = False
+        if step.ended:
+            del self._known[step.process]
+
+    def take_switches(self) -> None:
+        self._writer.take_switches()
+
+    def flush_if_due(self, time_ns: int) -> None:
+        """Flush as CallsWriter does, and delete what is too old or too much."""
+        self._writer.flush_if_due(time_ns)
+        if not self._looked <= time_ns < self._looked + 10**9:
+            self._looked = time_ns
+            self._delete(time_ns)
+
+    def close(self) -> None:
+        try:
+            self._writer.close()
+        finally:
+            if self._lock >= 0:
+                os.close(self._lock)
+                self._lock = -1
+
+    def _begin(self, time_ns: int) -> None:
+        """Open a segment, which begins with all that is known."""
+        self._number += 1
+        began = time.strftime("%Y%m%dT%H%M%S", time.gmtime(time_ns // 10**9))
+        self._path = self._folder / f"{began}-{self._number:06}{EXTENSION}"
+        self._writer = self._make(self._path)
+        self._writer.most_waiting = min(MOST_WAITING, self._most // _PARTS)
+        self._began, self._is_empty = time_ns, True
+        for process, known in self._known.items():
+            known.lost_before = known.lost
+            told = RingStep(0, list(known.stacks.items()))
+            tids = frozenset(known.tids)
+            step = RecordedStep(process, told, tuple(known.methods), tids)
+            self._writer.tell(step, time_ns)
+        self._delete(time_ns)
+
+    def _is_over(self, time_ns: int) -> bool:
+        if self._is_empty:
+            return False
+        parts = _PARTS * (time_ns - self._began) / self._keep_ns
+        if parts < 1:
+            parts = _PARTS * self._path.stat().st_size / self._most
+        is_open = any(known.open for known in self._known.values())
+        return parts >= (_LONGEST if is_open else 1)
+
+    def _learn(self, known: _Known, step: RecordedStep) -> None:
+        known.methods += step.methods
+        known.tids |= step.tids
+        known.lost = max(known.lost, step.lost)
+        size = step.process.record_size
+        for stream, data in step.step.parts if step.step else ():
+            stack = known.stacks.get(stream, b"") + _beginning(data, size)
+            if (at := data[KIND_AT::size].rfind(CallKind.STACK)) >= 0:
+                stack = data[at * size : (at + _STACK_RECORDS) * size]
+            known.stacks[stream] = stack[: _STACK_RECORDS * size]
+            if _is_at_rest(data[-size:]):
+                known.open.discard(stream)
+            else:
+                known.open.add(stream)
+
+    def _delete(self, time_ns: int) -> None:
+        """Delete the oldest; the one that is being written stays."""
+        left = self._most
+        for path in reversed(segments_in(self._folder)):
+            with suppress(FileNotFoundError):
+                found = path.stat()
+                left -= found.st_size
+                is_old = found.st_mtime_ns < time_ns - self._keep_ns
+                if path != self._path and (left < 0 or is_old):
+                    path.unlink()
+
+
+def _beginning(data: bytes, size: int) -> bytes:
+    """The rest of what says whose stack it is, where a step ended within that."""
+    kinds = data[KIND_AT::size][: _STACK_RECORDS - 1]
+    return data[: (len(kinds) - len(kinds.lstrip(bytes(_PLACES)))) * size]
+
+
+def _is_at_rest(record: bytes) -> bool:
+    """Has the outermost call returned?"""
+    depth = int.from_bytes(record[12:14], "little")
+    return record[KIND_AT] in _RETURNS and not depth
+
+
+def _locked(folder: Path) -> int:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise BadRecording(f"another rbtrace-py is writing into {folder}") from None
+    return fd
