@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -60,6 +61,7 @@ class Warm:
         folder: str = ".",
     ) -> None:
         self.returncode: int | None = None
+        self._handle = -1
         self._status, theirs = socket.socketpair()
         out, out_end = os.pipe()
         err, err_end = os.pipe()
@@ -82,7 +84,9 @@ class Warm:
         self.stderr = os.fdopen(err)
         self._said = b""
         self.pid = int(self._number(None))
-        self._handle = os.pidfd_open(self.pid) if self.poll() is None else -1
+        # Some commands have ended by now.
+        with suppress(ProcessLookupError):
+            self._handle = os.pidfd_open(self.pid)
 
     def poll(self) -> int | None:
         """Return the exit code, or None while it runs."""
@@ -95,7 +99,7 @@ class Warm:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        if self.poll() is None:
+        if self._handle >= 0 and self.poll() is None:
             signal.pidfd_send_signal(self._handle, number)
 
     def kill(self) -> None:
@@ -133,7 +137,7 @@ class Warm:
             if found is not None:
                 self.returncode = found
                 self._status.close()
-                if getattr(self, "_handle", -1) >= 0:
+                if self._handle >= 0:
                     os.close(self._handle)
         return self.returncode
 
