@@ -216,17 +216,17 @@ def test_a_flight_recorder(
     """A folder of what is slow; it can be read meanwhile, and after a kill."""
     folder = tmp_path / "slow"
     target = start("calls.rb")
-    words = ("--slow", "0.000001", "--keep", "1h", "--max-size", "4MB", "--no-cpu")
+    words = ("--slow", "0.000001", "--keep", "1h", "--max-size", "2MB", "--no-cpu")
     tracer = trace("calls", target.pid, "-m", "Plain.", *words, "--record", folder)
     _, err, code = run("calls", target.pid, *words, "--record", folder)
     assert ("armed by process" in err, code) == (True, 1), err
-    while "-000024." not in str(segments_in(folder)[-1]):
+    while "-000012." not in str(segments_in(folder)[-1]):
         target.step("towers")
     out, err, code = run("report", folder)
     assert ("Plain.tower" in out, code) == (True, 0), err
     tracer.process.kill()
     tracer.process.wait()
-    assert sum(path.stat().st_size for path in segments_in(folder)) < 5 << 20
+    assert sum(path.stat().st_size for path in segments_in(folder)) < 4 << 20
     out, err, code = run("report", folder, "--format", "summary")
     assert ("was not closed" in err, code) == (True, 0), err
     assert "calls" in out

@@ -20,6 +20,7 @@ from commands import Tracer, answer, by_key, run
 from processes import TIMEOUT, Target
 from rbtrace_py.agent.arming import Armed, What
 from rbtrace_py.agent.shared import HookMode
+from rbtrace_py.aggregate.callblocks import KIND_AT
 from rbtrace_py.aggregate.calls import CallEventKind
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.calls import CallKind
@@ -227,9 +228,11 @@ def armed(target: Target) -> Iterator[Armed]:
 def kinds(armed: Armed) -> list[int]:
     """Those of the records of calls."""
     shared = armed.shared
-    streams = ((each.index, 0, each.published) for each in shared.streams())
-    records = [record for each in streams for record in shared.records(*each)]
-    return [record[3] for record in records if record[3] <= CallKind.RETURN]
+    found: list[int] = []
+    for each in shared.streams():
+        records = shared.records(each.index, 0, each.published)
+        found += records[KIND_AT :: shared.record_size]
+    return [kind for kind in found if kind <= CallKind.RETURN]
 
 
 def test_two_targets_of_one_method(target: Target, armed: Armed) -> None:

@@ -43,7 +43,6 @@ class RecordedProcess(TracedProcess[RecordedStep]):
         self._looked = time.monotonic()
 
     def step(self) -> Iterator[RecordedStep]:
-        self.learn()
         clock = self._clock()
         step = self._ring.step(MOST_AT_ONCE // self._process.record_size)
         if step is None:
@@ -53,8 +52,17 @@ class RecordedProcess(TracedProcess[RecordedStep]):
             size, most = memory.record_size, memory.header.ring_records
             records = max((len(data) // size for _, data in step.parts), default=0)
             self.is_behind = records * _BEHIND >= most
+        self.learn()
         if step or clock or len(self.armed.names) > self._named:
             yield self._told(step, clock)
+
+    def learn(self) -> None:
+        """Ask for the names of what is in the records by now: a kill loses none."""
+        is_there = not self._is_stopped and self.armed.ended is None
+        if is_there and self.armed.counters().methods > len(self.armed.names):
+            self.armed.learn()
+        else:
+            super().learn()
 
     def stopped(self, until: int) -> None:
         self._until = until
