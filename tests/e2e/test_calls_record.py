@@ -226,7 +226,7 @@ def test_a_flight_recorder(
     assert ("Plain.tower" in out, code) == (True, 0), err
     tracer.process.kill()
     tracer.process.wait()
-    assert sum(path.stat().st_size for path in segments_in(folder)) < 4 << 20
+    assert sum(path.stat().st_size for path in segments_in(folder)) < 12 << 20
     out, err, code = run("report", folder, "--format", "summary")
     assert ("was not closed" in err, code) == (True, 0), err
     assert "calls" in out

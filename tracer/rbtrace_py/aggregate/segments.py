@@ -166,14 +166,14 @@ class SegmentsWriter:
                 known.open.add(stream)
 
     def _delete(self, time_ns: int) -> None:
-        """Delete the oldest; the one that is being written stays."""
+        """Delete the oldest; of those that are too large one stays, for it is all."""
         left = self._most
-        for path in reversed(segments_in(self._folder)):
+        for age, path in enumerate(reversed(segments_in(self._folder))):
             with suppress(FileNotFoundError):
                 found = path.stat()
                 left -= found.st_size
                 is_old = found.st_mtime_ns < time_ns - self._keep_ns
-                if path != self._path and (left < 0 or is_old):
+                if path != self._path and (is_old or (left < 0 and age > 1)):
                     path.unlink()
 
 
