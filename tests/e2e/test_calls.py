@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from terminal import Terminal
 
 import rubies
 from commands import Tracer, run, without_times
@@ -334,6 +335,25 @@ def test_what_is_lost_is_shown_where_it_was(target: Target, trace: Trace) -> Non
     assert out == f"*** {lost:,} events lost\nTiny#last\n"
     assert f"{lost:,} events were lost" in err
     assert code == 5
+
+
+def test_a_terminal_gets_what_can_be_read(target: Target) -> None:
+    """Of 200,000 calls; a pipe gets all, as the other tests see."""
+    seen = Terminal("calls", target.pid, "-m", "Tiny#", "--buffer", 1 << 20)
+    seen.read_until("waiting for calls")
+    target.step("burst")
+    target.step("last")
+    seen.type("\x03")
+    said, code = seen.finish()
+    seen.close()
+    assert code == 0, said[-1000:]
+    shown = len(re.findall(r"Tiny#call <", said))
+    assert 1000 <= shown < 20_000
+    (left_out,) = re.findall(r"([\d,]+) lines left out: calls came faster", said)
+    assert int(left_out.replace(",", "")) + shown in (200_000, 200_001)
+    assert re.search(r"\*\*\* [\d,]+ lines left out", said)
+    assert "200,001 calls" in said
+    assert "no losses" in said
 
 
 @pytest.mark.parametrize("words", [["--count", 3], ["--duration", "1ms"]])

@@ -196,7 +196,8 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     only while this command runs.
 
     Calls that arrive faster than they can be written are lost; the output marks
-    each gap, and the exit code is 5 if more calls were lost than shown. With
+    each gap, and the exit code is 5 if more calls were lost than shown. On a
+    terminal, lines that nobody could read are left out, and counted. With
     several threads, each line starts with the thread's number, or NUMBER.2 for its
     second stack (a fiber). With several processes, -o writes FILE.PID for each.
 

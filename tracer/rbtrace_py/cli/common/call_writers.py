@@ -20,6 +20,7 @@ from rbtrace_py.cli.common.options import JsonOption
 from rbtrace_py.cli.common.output import Output, cannot_write, opened
 from rbtrace_py.report.json.results import dumps
 from rbtrace_py.report.terminal.calls import CallLines, CallsForm, call_document
+from rbtrace_py.report.units import format_count
 from rbtrace_py.session.methods.calls import Calls
 from rbtrace_py.session.methods.recorded_calls import RecordedCalls
 
@@ -57,6 +58,41 @@ class Writing(Protocol[_Told]):
         """Write a JSON document of the whole, where there is a place for it."""
 
 
+class ReadableLines:
+    """Lets through what a person can read of lines, and says how many it left out.
+
+    A burst passes as a whole; behind a gap comes about a second's worth at a time.
+    """
+
+    BURST = 1000
+    A_SECOND = 100
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._at = clock()
+        self._room = float(self.BURST)
+        self._gap = 0
+        self.left_out = 0
+
+    def passed(self, lines: list[str]) -> list[str]:
+        """Return these lines, or none of them."""
+        now = self._clock()
+        self._room = min(self.BURST, self._room + (now - self._at) * self.A_SECOND)
+        self._at = now
+        if self._room < (self.A_SECOND if self._gap else len(lines)):
+            self._gap += len(lines)
+            self.left_out += len(lines)
+            return []
+        self._room -= len(lines)
+        return [*self.gap(), *lines]
+
+    def gap(self) -> list[str]:
+        """Return a line about what was left out since the last that passed."""
+        gap, self._gap = self._gap, 0
+        lines = "1 line" if gap == 1 else f"{gap:,} lines"
+        return [f"*** {lines} left out"] if gap else []
+
+
 class Writers:
     """The places of lines: one, or a file a process."""
 
@@ -72,12 +108,15 @@ class Writers:
             int, tuple[Output, Callable[[ReportedCall], list[str]]]
         ] = {}
         self._lines: list[CallLines] = []
+        self._readable: ReadableLines | None = None
         if not self._is_split:
             self._to(0)
 
     def write(self, reported: ReportedCall) -> int:
         output, lines = self._to(reported.pid if self._is_split else 0)
         found = lines(reported)
+        if found and self._readable is not None:
+            found = self._readable.passed(found)
         if found:
             found.append("")
             output.write("\n".join(found))
@@ -92,8 +131,14 @@ class Writers:
         for (output, _), lines in zip(
             self._outputs.values(), self._lines, strict=False
         ):
+            output.lines(self._readable.gap() if self._readable else ())
             output.lines(lines.end())
         self.flush()
+        if self._readable is not None and self._readable.left_out:
+            left_out = format_count(self._readable.left_out)
+            text = f"{left_out} lines left out: calls came faster than anyone can read"
+            hint = "-o FILE or --record FILE has them all; -m SELECTOR makes them fewer"
+            click.echo(f"rbtrace-py: {text}; {hint}", err=True)
 
     def last_words(self, document: dict[str, object]) -> None:
         for output, _ in self._outputs.values():
@@ -110,6 +155,8 @@ class Writers:
     def _maker(self, output: Output, pid: int) -> Callable[[ReportedCall], list[str]]:
         if self._options.as_json:
             return self._documents
+        if output.stream.isatty():
+            self._readable = ReadableLines()
         lines = CallLines(self._form(pid), output.style)
         self._lines.append(lines)
         return lines.lines
