@@ -4,7 +4,7 @@ require "rbconfig"
 
 module Tracepoint
   # Answers a tracer from inside the process: a socket, and behind it the
-  # commands of docs/agent.md. The method hook is in C: agent.c and hook/.
+  # commands of docs/agent/protocol.md. The method hook is in C: agent.c and hook/.
   #
   # It is also put into processes that never asked for it: there its parts are one
   # file, joined where they are required below. So they say nothing of where they

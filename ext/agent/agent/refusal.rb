@@ -2,7 +2,7 @@
 
 module Tracepoint
   module Agent
-    # A request that cannot be done; code and details as docs/agent.md has them.
+    # A request that cannot be done; code and details as docs/agent/protocol.md has them.
     class Refusal < StandardError
       attr_reader :code, :details
 

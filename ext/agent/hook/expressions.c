@@ -6,7 +6,7 @@
 #include "clock.h"
 #include "rings.h"
 
-/* What a TEXT record says, docs/agent.md, "Values of expressions". */
+/* What a TEXT record says, docs/agent/memory.md, "Values of expressions". */
 enum { VALUES_HEAD = 3 };
 
 enum { VALUES_FOLLOW, VALUES_LATE, VALUES_TOO_MANY, VALUES_NO_STACK, VALUES_NO_MEMORY };

@@ -1,4 +1,4 @@
-/* The memory that the tracer maps: docs/agent.md, byte by byte. */
+/* The memory that the tracer maps: docs/agent/memory.md, byte by byte. */
 #ifndef TRACEPOINT_HOOK_SHARED_H
 #define TRACEPOINT_HOOK_SHARED_H
 
@@ -146,15 +146,15 @@ struct header {
 
 enum { HEADER_SIZE = 4096, STATE_ARMED = 1, STATE_DISARMED = 2, LINE = 64 };
 
-_Static_assert(sizeof(struct record) == 16, "as docs/agent.md has it");
-_Static_assert(sizeof(struct shared_stream) == 64, "as docs/agent.md has it");
-_Static_assert(sizeof(struct shared_method) == 128, "as docs/agent.md has it");
-_Static_assert(offsetof(struct shared_method, entries) == 64, "as docs/agent.md has it");
-_Static_assert(offsetof(struct header, methods_offset) == 80, "as docs/agent.md has it");
-_Static_assert(offsetof(struct header, threshold_ns) == 160, "as docs/agent.md has it");
-_Static_assert(offsetof(struct header, state) == 192, "as docs/agent.md has it");
-_Static_assert(offsetof(struct header, duplicates) == 280, "as docs/agent.md has it");
-_Static_assert(offsetof(struct header, carries) == 288, "as docs/agent.md has it");
+_Static_assert(sizeof(struct record) == 16, "as docs/agent/memory.md has it");
+_Static_assert(sizeof(struct shared_stream) == 64, "as docs/agent/memory.md has it");
+_Static_assert(sizeof(struct shared_method) == 128, "as docs/agent/memory.md has it");
+_Static_assert(offsetof(struct shared_method, entries) == 64, "as docs/agent/memory.md has it");
+_Static_assert(offsetof(struct header, methods_offset) == 80, "as docs/agent/memory.md has it");
+_Static_assert(offsetof(struct header, threshold_ns) == 160, "as docs/agent/memory.md has it");
+_Static_assert(offsetof(struct header, state) == 192, "as docs/agent/memory.md has it");
+_Static_assert(offsetof(struct header, duplicates) == 280, "as docs/agent/memory.md has it");
+_Static_assert(offsetof(struct header, carries) == 288, "as docs/agent/memory.md has it");
 
 #define STORE(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELAXED)
 #define RELEASE(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELEASE)

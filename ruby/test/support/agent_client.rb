@@ -157,7 +157,7 @@ class AgentClient
   end
 end
 
-# The shared memory, read as docs/agent.md has it.
+# The shared memory, read as docs/agent/memory.md has it.
 class AgentMemory
   # text: of one of kind text, its bytes
   Record = Struct.new(:time, :method, :depth, :kind, :flags, :text) # rubocop:disable Lint/StructNewOverride

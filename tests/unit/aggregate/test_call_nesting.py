@@ -1,4 +1,4 @@
-"""Calls put together from records, as docs/agent.md says how."""
+"""Calls put together from records, as docs/agent/memory.md says how."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ _MISMATCHES = {
     3: "the control frame",
     4: "the method of a frame",
 }
-"""By their numbers in the header: docs/agent.md."""
+"""By their numbers in the header: docs/agent/memory.md."""
 _TARGET_MODES = (HookMode.RING, HookMode.TABLE, HookMode.SLOW)
 _SCALES = (0.01, 100_000)
 """Nanoseconds that a tick may take: of 100 GHz down to 10 kHz."""
@@ -102,13 +102,13 @@ class Selector:
 
 @dataclass(frozen=True, slots=True)
 class What:
-    """What is to be seen, and what becomes of it (docs/agent.md, "arm").
+    """What is to be seen, and what becomes of it (docs/agent/arming.md).
 
     threshold_ns, cpu, whole: of mode SLOW; cpu: it is of the thread's CPU time
     select: of which methods; none: of every one
     histograms: of mode TABLE; without them there are no times either, just entries
     digits: of the histograms, 2 or 3
-    offsets: of CRuby's structures, by docs/agent.md's names; None: Ruby is asked
+    offsets: of CRuby's structures, by docs/agent/arming.md's names; None: Ruby is asked
     """
 
     mode: HookMode

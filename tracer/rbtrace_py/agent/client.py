@@ -50,7 +50,7 @@ _FILES_ROOM = socket.CMSG_SPACE(_MOST_FILES * array.array("i").itemsize)
 
 
 class AgentError(RbtraceError):
-    """The agent did not do it: ``code`` as docs/agent.md lists them, and the rest."""
+    """The agent did not do it: ``code``, of docs/agent/protocol.md, and the rest."""
 
     def __init__(self, pid: int, reply: Map) -> None:
         self.code = str(reply.get("code"))

@@ -1,4 +1,4 @@
-"""The agent's frames and values as bytes (docs/agent.md), version 1.
+"""The agent's frames and values as bytes (docs/agent/protocol.md), version 1.
 
 What the agent sends is hostile until it has been through here: every length and number
 is checked against what there is, and all of it has bounds.

@@ -1,4 +1,4 @@
-"""The records of all streams, in bytes, as they come (docs/agent.md, "Records").
+"""The records of all streams, in bytes, as they come (docs/agent/memory.md, "Records").
 
 The GVL puts all of a process's events into one order, and a record is published
 before the next one is made, on whichever thread. So what is published at one moment

@@ -148,8 +148,8 @@ class SharedMemory(Closing):
     """``data`` mapped for reading and ``control`` for writing.
 
     Takes over both descriptors, and closes them. Raises BrokenAgent for files that
-    could be cut, and whatever in them is not as docs/agent.md has it; so does each
-    method.
+    could be cut, and whatever in them is not as docs/agent/memory.md has it; so does
+    each method.
     """
 
     def __init__(self, data: int, control: int) -> None:

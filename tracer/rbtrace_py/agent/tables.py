@@ -1,4 +1,4 @@
-"""The tables that the agent's hook keeps in shared memory (docs/agent.md, mode table).
+"""The tables that the agent's hook keeps in shared memory (docs/agent/memory.md).
 
 The target goes on writing while this reads. One that lies gets a BrokenAgent, or
 numbers of its own choice: what it costs us has bounds.

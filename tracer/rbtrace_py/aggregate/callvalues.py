@@ -26,7 +26,7 @@ _REASONS = {
 def values_of(data: bytes, expressions: Sequence[Sequence[str]]) -> Values:
     """Each expression and its value, as far as what the target wrote has them.
 
-    data: of the records behind an entry (docs/agent.md, "Values of expressions")
+    data: of the records behind an entry (docs/agent/memory.md, "Values of expressions")
     expressions: of each selector, of which the target says the number
     """
     if len(data) < _HEAD.size:

@@ -2,7 +2,7 @@
 
 With these the hook reads a method's class and name itself, and says whose stack it is;
 without, it asks Ruby, which takes longer. It compares its first answers with Ruby's
-own, and gives the offsets up if they differ (docs/agent.md).
+own, and gives the offsets up if they differ (docs/agent/arming.md).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def hook_offsets(process: Process) -> dict[str, int] | None:
 
 
 def offsets_of(layout: Layout) -> dict[str, int] | None:
-    """By the names of docs/agent.md; None for a Ruby whose frames are otherwise."""
+    """By docs/agent/arming.md's names; None for a Ruby whose frames are otherwise."""
     offsets, traits = layout.offsets, layout.traits
     if not (traits.flags_in_ep and traits.method_in_ep):
         return None
