@@ -14,7 +14,7 @@ from rbtrace_py.model.calls import CallKind, RingStep
 from rbtrace_py.session.methods.calls import TracedCalls
 from rbtrace_py.session.methods.traced_process import TracedProcess, hooked
 
-_CLOCK_SECONDS = 1.0
+_LOOK_SECONDS = 1.0
 """Between two looks at the hook's clock, and at what was lost."""
 _BEHIND = 4
 """A ring is read again at once where one part of so many of it was full."""
@@ -43,7 +43,8 @@ class RecordedProcess(TracedProcess[RecordedStep]):
         self._looked = time.monotonic()
 
     def step(self) -> Iterator[RecordedStep]:
-        clock = self._clock()
+        has_looked = self._is_time_to_look()
+        clock = self._clock() if has_looked else None
         step = self._ring.step(MOST_AT_ONCE // self._process.record_size)
         if step is None:
             self.is_behind = False
@@ -53,8 +54,8 @@ class RecordedProcess(TracedProcess[RecordedStep]):
             records = max((len(data) // size for _, data in step.parts), default=0)
             self.is_behind = records * _BEHIND >= most
         self.learn()
-        if step or clock or len(self.armed.names) > self._named:
-            yield self._told(step, clock)
+        if step or has_looked or len(self.armed.names) > self._named:
+            yield self._told(step, clock, has_looked)
 
     def learn(self) -> None:
         """Ask for the names of what is in the records by now: a kill loses none."""
@@ -70,21 +71,28 @@ class RecordedProcess(TracedProcess[RecordedStep]):
     def rest(self) -> Iterator[RecordedStep]:
         yield self._told(None, None, ended=True)
 
-    def _clock(self) -> tuple[int, int] | None:
-        """The hook's clock now, if it is time to look at it."""
+    def _is_time_to_look(self) -> bool:
         now = time.monotonic()
         if self._is_stopped or self.armed.ended is not None:
-            return None
-        if now - self._looked < _CLOCK_SECONDS:
-            return None
+            return False
+        if now - self._looked < _LOOK_SECONDS:
+            return False
         self._looked = now
+        return True
+
+    def _clock(self) -> tuple[int, int] | None:
+        """The hook's clock now; None if its rate is known."""
         if self.armed.shared.header.clock is TicksOf.MONOTONIC:
             return None
         pair = self.armed.look_at_clock()
         return None if pair is None else (pair.ticks, pair.ns)
 
     def _told(
-        self, step: RingStep | None, clock: tuple[int, int] | None, ended: bool = False
+        self,
+        step: RingStep | None,
+        clock: tuple[int, int] | None,
+        has_looked: bool = True,
+        ended: bool = False,
     ) -> RecordedStep:
         memory = self.armed.shared
         methods = self.armed.names[self._named :]
@@ -96,7 +104,7 @@ class RecordedProcess(TracedProcess[RecordedStep]):
             methods,
             frozenset(memory.stream(stream).tid for stream, _ in parts),
             self._returned(parts),
-            self._ring.dropped() if clock or ended else 0,
+            self._ring.dropped() if has_looked else 0,
             clock,
             self._until,
             ended,
