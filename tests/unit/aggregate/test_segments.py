@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from test_call_recording import (
     ENTRY,
+    GC_BEGIN,
+    GC_END,
     LOST,
     META,
     METHODS,
@@ -119,6 +121,30 @@ def test_a_tree_is_not_cut(tmp_path: Path, make: Make) -> None:
         ["ENTERED", "ENDED"],
         ["ENTERED", "RETURNED", "RETURNED"],
     ]
+
+
+def test_what_is_no_call_is_not_open(tmp_path: Path, make: Make) -> None:
+    """Neither a stack without calls nor a collection keeps a segment open."""
+    collected = [(5_000, 2, 0, GC_BEGIN, 0), (5_001, 2, 0, GC_END, 0)]
+    writer = make()
+    writer.tell(named(step(stack_of(0) + tree(2_000) + collected, stack_of(1))), 0)
+    writer.tell(step(collected), SECOND)
+    writer.tell(step(tree(6_000)[:1], tree(6_000)), SECOND * 2)
+    writer.tell(step(collected), SECOND * 3)
+    writer.tell(step(stack_of(0)), SECOND * 3)
+    writer.tell(step(tree(7_000)), SECOND * 4)
+    writer.close()
+    sizes = [len(list(CallsRecording(path))) for path in segments_in(tmp_path)]
+    assert sizes == [5, 1, 7, 4]
+
+
+def test_the_least_that_is_kept(tmp_path: Path) -> None:
+    """0 is what is left of less than a nanosecond and of less than a byte."""
+    writer = SegmentsWriter(tmp_path, lambda path: CallsWriter(path, META, {}), 0, 0, 0)
+    for number in range(4):
+        writer.tell(step(tree(2_000 + number * 10)), number)
+    writer.close()
+    assert 1 <= len(segments_in(tmp_path)) <= 4
 
 
 def test_a_stack_that_comes_in_parts(tmp_path: Path, make: Make) -> None:

@@ -32,6 +32,9 @@ _PARTS = 16
 _LONGEST = 2
 """A call that goes on keeps its segment so many times as long, then it is cut."""
 _RETURNS = (CallKind.RETURN, CallKind.C_RETURN)
+_NESTING = (CallKind.ENTRY, CallKind.C_ENTRY, *_RETURNS, CallKind.STACK)
+_BESIDE = bytes(set(range(256)).difference(_NESTING))
+"""Kinds of records that say nothing of which calls are open."""
 _PLACES = (CallKind.PLACE, CallKind.THREAD)
 _STACK_RECORDS = 3
 
@@ -81,8 +84,8 @@ class SegmentsWriter:
     ) -> None:
         self._folder = folder
         self._make = make
-        self._keep_ns = keep_ns
-        self._most = most
+        self._keep_ns = max(1, keep_ns)
+        self._most = max(1, most)
         self._known: dict[HookedProcess, _Known] = {}
         self._number = 0
         self._looked = 0
@@ -160,10 +163,11 @@ class SegmentsWriter:
             if (at := data[KIND_AT::size].rfind(CallKind.STACK)) >= 0:
                 stack = data[at * size : (at + _STACK_RECORDS) * size]
             known.stacks[stream] = stack[: _STACK_RECORDS * size]
-            if _is_at_rest(data[-size:]):
-                known.open.discard(stream)
-            else:
+            is_open = _is_open(data, size)
+            if is_open:
                 known.open.add(stream)
+            elif is_open is not None:
+                known.open.discard(stream)
 
     def _delete(self, time_ns: int) -> None:
         """Delete the oldest; of those that are too large one stays, for it is all."""
@@ -183,10 +187,15 @@ def _beginning(data: bytes, size: int) -> bytes:
     return data[: (len(kinds) - len(kinds.lstrip(bytes(_PLACES)))) * size]
 
 
-def _is_at_rest(record: bytes) -> bool:
-    """Has the outermost call returned?"""
-    depth = int.from_bytes(record[12:14], "little")
-    return record[KIND_AT] in _RETURNS and not depth
+def _is_open(data: bytes, size: int) -> bool | None:
+    """Is a call open behind these records? None: they do not tell."""
+    at = len(data[KIND_AT::size].rstrip(_BESIDE)) - 1
+    if at < 0:
+        return None
+    record = data[at * size : (at + 1) * size]
+    if record[KIND_AT] == CallKind.STACK:
+        return False
+    return record[KIND_AT] not in _RETURNS or any(record[12:14])
 
 
 def _locked(folder: Path) -> int:
