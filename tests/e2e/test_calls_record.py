@@ -246,6 +246,10 @@ def test_a_flight_recorder(
             ["--slow", "1", "--record", "x", "--keep", "1h", "--max-size", "no"],
             "is not a size",
         ),
+        (
+            ["--slow-methods", "x", "--record", "x", "--keep", "1h", "-n", "1"],
+            "--keep and --count cannot be combined",
+        ),
     ],
 )
 def test_folders_that_make_no_sense(

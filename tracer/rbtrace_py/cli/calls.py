@@ -303,7 +303,7 @@ def _check_folder(options: _Options) -> None:
         if is_folder:
             raise UsageError(f"{path} is a directory; name a file, or give --keep")
         return
-    if path is None or not options.slow_ms:
+    if path is None or not (options.slow_ms or options.slow_methods):
         raise UsageError(
             "--keep needs --record and --slow",
             "rbtrace-py calls PID --slow 200 --record FOLDER --keep 1h",
