@@ -28,7 +28,8 @@ _CLEARED, _NEEDS = 1, 2
 _BEGIN, _END, _INSTANT = 1, 2, 3
 _TYPE, _NAME_ID, _TRACK_ID, _NAME = 9, 10, 11, 23
 _ARGUMENT, _ARGUMENT_NAME, _ARGUMENT_TEXT = 4, 10, 6
-_SEQUENCE_NUMBER = 1
+_SEQUENCE_FIELD = number_field(_SEQUENCE, 1)
+_MOST_RESTS = 1 << 16
 
 
 def perfetto_pieces(
@@ -57,6 +58,8 @@ class _Writer:
         self._states = ThreadStates()
         self._processes: set[int] = set()
         self._texts: dict[str, int] = {}
+        # Of a slice's packet all but its time: the same again and again.
+        self._rests: dict[tuple[int, int, str], bytes] = {}
         self._open: dict[int, int] = {}
         self._last: dict[int, int] = {}
 
@@ -124,22 +127,28 @@ class _Writer:
     def _slice(
         self, time: int, track: int, kind: int, name: str = "", values: Values = ()
     ) -> bytes:
+        key = (track, kind, name)
+        if not values and (rest := self._rests.get(key)) is not None:
+            return bytes_field(_PACKET, number_field(_TIMESTAMP, time) + rest)
         message = number_field(_TYPE, kind) + number_field(_TRACK_ID, track)
         for expression, value in values:
             annotation = _text_field(_ARGUMENT_NAME, expression)
             annotation += _text_field(_ARGUMENT_TEXT, value)
             message += bytes_field(_ARGUMENT, annotation)
-        packet = number_field(_TIMESTAMP, time)
+        new, rest = b"", b""
         if name:
             number = self._texts.get(name)
             if number is None:
                 number = self._texts[name] = len(self._texts) + 1
                 text = bytes_field(2, name.encode("utf-8", "replace"))
                 entry = bytes_field(2, number_field(1, number) + text)
-                packet += bytes_field(_INTERNED, entry)
+                new = bytes_field(_INTERNED, entry)
             message += number_field(_NAME_ID, number)
-            packet += number_field(_FLAGS, _NEEDS)
-        return _packet(packet + bytes_field(_EVENT, message))
+            rest = number_field(_FLAGS, _NEEDS)
+        rest += bytes_field(_EVENT, message) + _SEQUENCE_FIELD
+        if not values and len(self._rests) < _MOST_RESTS:
+            self._rests[key] = rest
+        return bytes_field(_PACKET, number_field(_TIMESTAMP, time) + new + rest)
 
 
 def _process_uuid(pid: int) -> int:
@@ -158,4 +167,4 @@ def _text_field(number: int, text: str) -> bytes:
 
 
 def _packet(fields: bytes) -> bytes:
-    return bytes_field(_PACKET, fields + number_field(_SEQUENCE, _SEQUENCE_NUMBER))
+    return bytes_field(_PACKET, fields + _SEQUENCE_FIELD)
