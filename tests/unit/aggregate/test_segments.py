@@ -6,6 +6,7 @@ import os
 import random
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,19 @@ def test_each_segment_says_all_that_it_needs(tmp_path: Path, make: Make) -> None
     seen = live([each.step for each in steps if each.step])
     assert sorted(plain(whole)) == sorted(plain(seen))
     assert (whole.statistics.samples, whole.is_complete) == (16, True)
+
+
+def test_threads_that_came_and_went(tmp_path: Path, make: Make) -> None:
+    """A segment names its own; with all there ever were it would grow for days."""
+    writer = make()
+    for number in range(5):
+        place = (0xEC, 100 + number, 0, PLACE, 0)
+        records = [stack_of(0)[0], place, *tree(3_000 + 10 * number)]
+        found = replace(step(records), tids=frozenset({100 + number}))
+        writer.tell(found, number * 2 * SECOND)
+    writer.close()
+    names = [CallsRecording(path).names for path in segments_in(tmp_path)]
+    assert [set(each) for each in names] == [{(4, 100 + n)} for n in range(5)]
 
 
 def test_a_tree_is_not_cut(tmp_path: Path, make: Make) -> None:

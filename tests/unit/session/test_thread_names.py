@@ -49,3 +49,12 @@ def test_agents_are_not_asked_all_the_time(monkeypatch: pytest.MonkeyPatch) -> N
     made.found[2] = "late"
     names.learn_again([(4, armed(made))])
     assert names.known == {(4, 1): "web"}
+
+
+def test_threads_that_came_and_went(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_names, "_MOST_ENDED", 3)
+    names = ThreadNames()
+    for tid in range(10):
+        names.learn(4, armed(Made(main=1, worker=10 + tid)))
+        assert {(4, 1), (4, 10 + tid)} <= names.known.keys()
+    assert len(names.known) <= 5

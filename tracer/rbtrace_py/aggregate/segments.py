@@ -1,7 +1,7 @@
 """A folder of recordings of calls, of which the oldest are deleted: a flight recorder.
 
 Each segment is a whole recording: it says again what the ones before said of processes,
-methods, and of whose stack each stream is.
+methods, and of whose stack each stream is. Threads it names as their calls come.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ class _Known:
     """
 
     methods: list[CalledMethod] = field(default_factory=list)
-    tids: set[int] = field(default_factory=set)
     stacks: dict[int, bytes] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
     lost: int = 0
@@ -139,8 +138,7 @@ class SegmentsWriter:
         for process, known in self._known.items():
             known.lost_before = known.lost
             told = RingStep(0, list(known.stacks.items()))
-            tids = frozenset(known.tids)
-            step = RecordedStep(process, told, tuple(known.methods), tids)
+            step = RecordedStep(process, told, tuple(known.methods))
             self._writer.tell(step, time_ns)
         self._delete(time_ns)
 
@@ -155,7 +153,6 @@ class SegmentsWriter:
 
     def _learn(self, known: _Known, step: RecordedStep) -> None:
         known.methods += step.methods
-        known.tids |= step.tids
         known.lost = max(known.lost, step.lost)
         size = step.process.record_size
         for stream, data in step.step.parts if step.step else ():
