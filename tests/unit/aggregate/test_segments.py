@@ -25,6 +25,7 @@ from test_call_recording import (
 )
 from test_call_steps import PROCESS, live, packed
 
+from rbtrace_py.aggregate.callblocks import rescaled
 from rbtrace_py.aggregate.callrecording import CallsRecording
 from rbtrace_py.aggregate.callwriter import CallsWriter, RecordedStep
 from rbtrace_py.aggregate.segments import SegmentsWriter, segments_in
@@ -150,6 +151,20 @@ def test_what_is_no_call_is_not_open(tmp_path: Path, make: Make) -> None:
     writer.close()
     sizes = [len(list(CallsRecording(path))) for path in segments_in(tmp_path)]
     assert sizes == [5, 1, 7, 4]
+
+
+def test_the_clock_as_it_was_read_last(tmp_path: Path, make: Make) -> None:
+    """A segment in which it was not read has the same times, not the first rate's."""
+    writer = make()
+    clock = (1_001_000, 1_002_000)
+    read = replace(step(stack_of(0) + tree(1_000_000)), clock=clock)
+    writer.tell(read, 0)
+    writer.tell(step(tree(2_000_000)), 2 * SECOND)
+    writer.close()
+    scale = rescaled(PROCESS.scale, clock)
+    times = [scale.to_ns(at) + PROCESS.wall_offset for at in (1_000_000, 2_000_000)]
+    firsts = [next(iter(CallsRecording(p))) for p in segments_in(tmp_path)]
+    assert [each.event.time for each in firsts] == times
 
 
 def test_the_least_that_is_kept(tmp_path: Path) -> None:

@@ -50,12 +50,14 @@ def segments_in(folder: Path) -> list[Path]:
 class _Known:
     """What a new segment has to say of a process.
 
+    clock: as it was read last
     stacks: of each stream the records that say whose stack it is
     open: streams in the middle of a call
     lost: so far, and before this segment
     """
 
     methods: list[CalledMethod] = field(default_factory=list)
+    clock: tuple[int, int] | None = None
     stacks: dict[int, bytes] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
     lost: int = 0
@@ -138,7 +140,8 @@ class SegmentsWriter:
         for process, known in self._known.items():
             known.lost_before = known.lost
             told = RingStep(0, list(known.stacks.items()))
-            step = RecordedStep(process, told, tuple(known.methods))
+            methods = tuple(known.methods)
+            step = RecordedStep(process, told, methods, clock=known.clock)
             self._writer.tell(step, time_ns)
         self._delete(time_ns)
 
@@ -153,6 +156,7 @@ class SegmentsWriter:
 
     def _learn(self, known: _Known, step: RecordedStep) -> None:
         known.methods += step.methods
+        known.clock = step.clock or known.clock
         known.lost = max(known.lost, step.lost)
         size = step.process.record_size
         for stream, data in step.step.parts if step.step else ():
