@@ -245,6 +245,20 @@ def test_two_targets_of_one_method(target: Target, armed: Armed) -> None:
     assert armed.counters().duplicates == 2
 
 
+def test_a_target_of_an_arming_before(target: Target) -> None:
+    """It is silent where all methods are hooked, which tell of its calls themselves."""
+    code = "$before = Tracepoint::Agent::Native.target(60_000);"
+    code += "$before.enable(target: Shop.instance_method(:hidden))"
+    with Process(target.pid) as process, Armed(process, What(HookMode.TABLE)) as armed:
+        assert armed.targets is None
+        evaluated(target, code)
+        evaluated(target, "2.times { Shop.new.send(:hidden) }; $before.disable")
+        armed.learn()
+        rows = armed.shared.methods(0, armed.counters().methods)
+        calls = {armed.method(row.index).full_name: row.entries for row in rows}
+        assert calls["Shop#hidden"] == 2
+
+
 @pytest.mark.skipif(rubies.minor(rubies.HERE) < "3.0", reason="no Ractors there")
 def test_calls_in_another_ractor(target: Target, armed: Armed) -> None:
     """From 4.0 on Ruby keeps it from being told there; before it is left out."""

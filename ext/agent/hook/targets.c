@@ -10,14 +10,17 @@
 static uint64_t in_other_ractors;    /* events that were left out */
 static uint16_t inside[UINT16_MAX + 1]; /* by target: evaluations under way in its hook */
 
-/* Ruby stops it from being freed while it is on; data is the target's number. */
+/*
+ * Ruby stops it from being freed while it is on; data is the target's number. One that
+ * could not be switched off yet may meet an arming that hooks all methods, by itself.
+ */
 static void on_target(VALUE tracepoint, void *data) {
   if (!is_main_ractor()) {
     __atomic_fetch_add(&in_other_ractors, 1, __ATOMIC_RELAXED);
     return;
   }
   hook_function hook = state.hook;
-  if (hook)
+  if (hook && state.config.flags & FLAG_TARGETS)
     hook((VALUE)data, rb_tracearg_from_tracepoint(tracepoint));
 }
 
