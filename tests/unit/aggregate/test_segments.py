@@ -221,6 +221,33 @@ def test_those_that_are_too_old_go(tmp_path: Path, make: Make) -> None:
     assert segments_in(tmp_path) == [second]
 
 
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    """By one that begins in the same second, or when the clock was set back."""
+    times = (5, 5, 5, 3, 3, 9)
+    folder = tmp_path / "restarted"
+    for number, seconds in enumerate(times):
+        segment = lambda path: CallsWriter(path, META, {})  # noqa: E731
+        now = seconds * SECOND
+        writer = SegmentsWriter(folder, segment, 16 * SECOND, 1 << 30, now)
+        writer.tell(step(stack_of(0) + tree(2_000 + 10 * number)), now)
+        writer.close()
+    read = [next(iter(CallsRecording(path))) for path in segments_in(folder)]
+    assert len(read) == len(times)
+    assert [r.event.time for r in read] == sorted(r.event.time for r in read)
+
+
+def test_a_clock_that_is_set_back(tmp_path: Path, make: Make) -> None:
+    """Else a segment would go on until the clock is there again."""
+    writer = make()
+    writer.tell(step(stack_of(0)), 0)
+    for number, seconds in enumerate((100, 0, 2, 4)):
+        writer.tell(step(tree(3_000 + 10 * number)), seconds * SECOND)
+    writer.close()
+    assert len(segments_in(tmp_path)) == 5
+    times = [each.event.time for each in CallsRecording(tmp_path)]
+    assert (len(times), times) == (16, sorted(times))
+
+
 def test_losses_of_one_segment_are_not_those_of_the_next(
     tmp_path: Path, make: Make
 ) -> None:

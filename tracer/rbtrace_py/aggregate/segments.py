@@ -88,7 +88,6 @@ class SegmentsWriter:
         self._keep_ns = max(1, keep_ns)
         self._most = max(1, most)
         self._known: dict[HookedProcess, _Known] = {}
-        self._number = 0
         self._looked = 0
         folder.mkdir(exist_ok=True)
         self._lock = _locked(folder)
@@ -131,9 +130,7 @@ class SegmentsWriter:
 
     def _begin(self, time_ns: int) -> None:
         """Open a segment, which begins with all that is known."""
-        self._number += 1
-        began = time.strftime("%Y%m%dT%H%M%S", time.gmtime(time_ns // 10**9))
-        self._path = self._folder / f"{began}-{self._number:06}{EXTENSION}"
+        self._path = _next_path(self._folder, time_ns)
         self._writer = self._make(self._path)
         self._writer.most_waiting = min(MOST_WAITING, self._most // _PARTS)
         self._began, self._is_empty = time_ns, True
@@ -148,7 +145,7 @@ class SegmentsWriter:
     def _is_over(self, time_ns: int) -> bool:
         if self._is_empty:
             return False
-        parts = _PARTS * (time_ns - self._began) / self._keep_ns
+        parts = _PARTS * abs(time_ns - self._began) / self._keep_ns
         if parts < 1:
             parts = _PARTS * self._path.stat().st_size / self._most
         is_open = any(known.open for known in self._known.values())
@@ -180,6 +177,17 @@ class SegmentsWriter:
                 is_old = found.st_mtime_ns < time_ns - self._keep_ns
                 if path != self._path and (is_old or (left < 0 and age > 1)):
                     path.unlink()
+
+
+def _next_path(folder: Path, time_ns: int) -> Path:
+    """Return a name behind all there are, also where the clock was set back."""
+    began = time.strftime("%Y%m%dT%H%M%S", time.gmtime(time_ns // 10**9))
+    number = 0
+    for newest in segments_in(folder)[-1:]:
+        last, of_it = newest.name.removesuffix(EXTENSION).split("-")
+        if last >= began:
+            began, number = last, int(of_it)
+    return folder / f"{began}-{number + 1:06}{EXTENSION}"
 
 
 def _beginning(data: bytes, size: int) -> bytes:
