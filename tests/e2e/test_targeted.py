@@ -172,6 +172,24 @@ def test_a_replaced_method_is_let_go(target: Target, trace: Trace) -> None:
     assert evaluated(target, f"{ENABLED}.size") == "0"
 
 
+def test_a_call_that_outlasts_its_hook(target: Target, trace: Trace) -> None:
+    """Its return is not told, and the next call in its place is a call of its own."""
+    evaluated(target, "class Later; def run(from); from.pop; end; end")
+    grace = "Tracepoint::Agent::Targets.send(:remove_const, :GRACE)"
+    evaluated(target, f"{grace}; Tracepoint::Agent::Targets.const_set(:GRACE, 0.0)")
+    tracer = trace("calls", target.pid, "-m", "Later#", "--json")
+    evaluated(target, f"$from = Queue.new; $old = {ENABLED}.first")
+    evaluated(target, "$thread = Thread.new { 2.times { Later.new.run($from) } }")
+    evaluated(target, "Thread.pass until $from.num_waiting == 1")
+    evaluated(target, "class Later; def run(from); from.pop; 2; end; end")
+    evaluated(target, f"sleep 0.01 until {ENABLED} != [$old] && !$old.enabled?")
+    again = "Thread.pass until $from.empty? && $from.num_waiting == 1"
+    evaluated(target, f"$from << 1; {again}; $from << 1; $thread.join")
+    *calls, end = map(json.loads, tracer.finish()[0].splitlines())
+    assert [call["event"] for call in calls] == ["unfinished", "call"]
+    assert (end["count"], end["lost"]) == (2, 0)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_stays_hooked(number: int, target: Target, trace: Trace) -> None:
     tracer = trace("calls", target.pid, "-m", "Shop#")

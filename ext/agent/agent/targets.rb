@@ -262,6 +262,7 @@ module Tracepoint
         return false if Native.target_inside(target.number).positive?
 
         DISABLE.bind_call(target.tracepoint)
+        Native.target_over(target.number)
         true
       end
     end

@@ -100,7 +100,8 @@ NEVER_INLINE int is_duplicate(const struct stream *s, uint32_t depth,
                               const struct trace_arg *arg, uint16_t target) {
   const struct call *call = &s->calls[depth];
   if (!(state.config.flags & FLAG_TARGETS) || depth == MAX_DEPTH || call->is_c ||
-      call->key != (uint64_t)arg->cfp || call->target == target)
+      call->key != (uint64_t)arg->cfp || call->target == target ||
+      call->target == NO_TARGET)
     return 0;
   const struct key *method = method_of(arg, KIND_RUBY);
   return method && method->method == call->method;

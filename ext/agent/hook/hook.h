@@ -121,6 +121,7 @@ void check_fork(void);
   ENTRY(target, 1) \
   ENTRY(target_calls, 1) \
   ENTRY(target_inside, 1) \
+  ENTRY(target_over, 1) \
   ENTRY(left_out, 0) \
   ENTRY(singleton, 1)
 

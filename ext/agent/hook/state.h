@@ -48,7 +48,7 @@ struct call {
   uint8_t left_out; /* its entry found no room: neither it nor what it calls is told */
 };
 
-enum { MAX_DEPTH = 16384 };
+enum { MAX_DEPTH = 16384, NO_TARGET = 0 /* targets are numbered from 1 */ };
 
 struct active {
   uint32_t calls; /* how many of a stream's are of the method */

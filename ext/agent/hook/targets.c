@@ -61,6 +61,20 @@ VALUE native_target_calls(VALUE self, VALUE number) {
   return rb_ull2inum(open);
 }
 
+/*
+ * target_over(number): it is switched off, so nobody tells of the returns of its calls.
+ * Another target's call in the same place is then no duplicate, and ends them.
+ */
+VALUE native_target_over(VALUE self, VALUE number) {
+  (void)self;
+  uint16_t target = (uint16_t)rb_num2ull(number);
+  for (uint32_t i = 0; state.streams && i < state.streams_used; i++)
+    for (uint32_t j = 0; j < state.streams[i].depth; j++)
+      if (state.streams[i].calls[j].target == target)
+        state.streams[i].calls[j].target = NO_TARGET;
+  return number;
+}
+
 /* target_inside(number): how many evaluations are under way in its hook. */
 VALUE native_target_inside(VALUE self, VALUE number) {
   (void)self;
