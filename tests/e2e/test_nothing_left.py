@@ -19,7 +19,8 @@ from processes import TARGETS, Target
 pytestmark = [pytest.mark.usefixtures("root"), pytest.mark.alone]
 
 Begin = Callable[..., Forked]
-HOOKS, TRACEPOINTS, PROBES, NOTHING = "hooks", "tracepoints", "probes", "nothing"
+HOOKS, TARGETED, TRACEPOINTS = "hooks", "targeted", "tracepoints"
+PROBES, NOTHING = "probes", "nothing"
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ LONG = [
     Long("calls PID -m Work.refuse Object# --c-calls --yes", HOOKS),
     Long("rbtrace -p PID --firehose", HOOKS),
     Long("latency PID method", HOOKS),
-    Long("latency PID -m Work.round --interval 1ms", HOOKS),
+    Long("latency PID -m Work.round --interval 1ms", TARGETED),
     Long("latency PID gc", HOOKS),
     Long("count PID method --by class", HOOKS),
     Long("count PID object --by class", HOOKS),
@@ -119,6 +120,8 @@ def is_there(watched: Watched, what: str) -> bool:
     now = watched.snapshot()
     if what == HOOKS:
         return any(file == "agent_hook.so" for _, file in now["hooks"])
+    if what == TARGETED:
+        return bool(now["ruby"]["tracepoints"]) and not now["hooks"]
     if what == TRACEPOINTS:
         return bool(now["ruby"]["tracepoints"]) and bool(now["hooks"])
     return bool(now["probes"]) or what == NOTHING

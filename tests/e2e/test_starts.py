@@ -44,7 +44,7 @@ def ruby(name: str) -> list[str]:
 def test_every_call_from_the_first_line(name: str) -> None:
     out, err, code = run("calls", *ONLY, *PATIENT, "--", *ruby(name), PROGRAM)
     assert (without_times(out), code) == (WHOLE, 0), err
-    assert err.splitlines() == ["7 calls", "  no losses"]
+    assert err.splitlines()[-2:] == ["7 calls", "  no losses"]
 
 
 def test_what_it_executes_is_traced_from_its_first_line() -> None:

@@ -36,12 +36,12 @@ class Asked:
 
 def of_calls(confirm: Callable[[str], bool], c_calls: bool) -> Callable[[Map], None]:
     options = CallsOptions(c_calls=c_calls, confirm=confirm)
-    return Calls(Targets({}), options)._before
+    return Calls(Targets({}), options)._before_all
 
 
 def of_methods(confirm: Callable[[str], bool], c_calls: bool) -> Callable[[Map], None]:
     options = MethodOptions(c_calls=c_calls, confirm=confirm)
-    return Methods(Targets({}), "count", ["method"], options)._before
+    return Methods(Targets({}), "count", ["method"], options)._before_all
 
 
 each = pytest.mark.parametrize("made", [of_calls, of_methods])

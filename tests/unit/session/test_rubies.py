@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +29,11 @@ Start = Callable[..., Target]
 
 @pytest.fixture
 def ruby(start: Start, root: None) -> RubyProcess:
-    return RubyProcess(Process(start("states.rb", "0").pid))
+    pid = start("states.rb", "0").pid
+    # It says that it is ready, and then it waits.
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "S":
+        time.sleep(0.001)
+    return RubyProcess(Process(pid))
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from rbtrace_py.agent.arming import Armed
 from rbtrace_py.agent.protocol import BrokenAgent
 from rbtrace_py.agent.shared import TicksOf
-from rbtrace_py.aggregate.callblocks import KIND_AT, MOST_AT_ONCE, MOST_RECORD
+from rbtrace_py.aggregate.callblocks import FLAGS_AT, KIND_AT, MOST_AT_ONCE, MOST_RECORD
 from rbtrace_py.aggregate.callwriter import RecordedStep
-from rbtrace_py.model.calls import CallKind, RingStep
+from rbtrace_py.model.calls import CALL_ORPHAN, CallKind, RingStep
 from rbtrace_py.session.methods.calls import TracedCalls
 from rbtrace_py.session.methods.traced_process import TracedProcess, hooked
 
@@ -18,6 +18,10 @@ _LOOK_SECONDS = 1.0
 """Between two looks at the hook's clock, and at what was lost."""
 _BEHIND = 4
 """A ring is read again at once where one part of so many of it was full."""
+
+_IS_RETURN = bytes(k in (CallKind.RETURN, CallKind.C_RETURN) for k in range(256))
+_IS_ORPHAN = bytes(bool(flags & CALL_ORPHAN) for flags in range(256))
+"""Of each kind, and of each value of flags, 1 or 0."""
 
 
 class RecordedCalls(TracedCalls[RecordedStep]):
@@ -38,7 +42,6 @@ class RecordedProcess(TracedProcess[RecordedStep]):
                 f"the agent's records have {self._process.record_size} bytes"
             )
         self._named = 0
-        self._orphans = 0
         self._until: int | None = None
         self._looked = time.monotonic()
 
@@ -115,9 +118,8 @@ class RecordedProcess(TracedProcess[RecordedStep]):
         size = self.armed.shared.record_size
         found = 0
         for _, data in parts:
-            kinds = data[KIND_AT::size]
-            found += kinds.count(CallKind.RETURN) + kinds.count(CallKind.C_RETURN)
-        orphans = self.armed.counters().orphans
-        found -= orphans - self._orphans
-        self._orphans = orphans
+            returns = data[KIND_AT::size].translate(_IS_RETURN)
+            orphans = data[FLAGS_AT::size].translate(_IS_ORPHAN)
+            both = int.from_bytes(returns, "big") & int.from_bytes(orphans, "big")
+            found += returns.count(1) - both.bit_count()
         return found
