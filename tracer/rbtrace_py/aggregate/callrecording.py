@@ -83,7 +83,7 @@ class CallsRecording:
 
     @cached_property
     def _scans(self) -> list[tuple[Path, Scan]]:
-        """What each file is; while a recorder runs one may be gone by now."""
+        """Scans by file; while a recorder runs one may be gone by now."""
         found = []
         for path in self._paths:
             with suppress(FileNotFoundError):
@@ -92,7 +92,7 @@ class CallsRecording:
 
     @cached_property
     def names(self) -> dict[Thread, str]:
-        """Of all threads, each as it was last known."""
+        """Names of all threads, each as it was last known."""
         names: dict[Thread, str] = {}
         for _, found in self._scans:
             names |= found.names
@@ -114,7 +114,7 @@ class CallsRecording:
         return self._read(_CALLS | _SWITCHES)
 
     def stacks(self) -> Iterator[tuple[RubyThread, int]]:
-        """Threads, and numbers of Ruby's stacks, with calls; some several times."""
+        """Yield threads and numbers of Ruby's stacks with calls; some several times."""
         for path, found in self._scans:
             with suppress(FileNotFoundError):
                 yield from call_stacks(path, found)
@@ -189,7 +189,7 @@ class _Processes:
         self._calls: dict[ScannedProcess, ReportedCalls] = {}
 
     def feed(self, kind: int, payload: bytes) -> Iterator[ReportedCall]:
-        """Of a block of PROCESS or RECORDS; raises Damaged."""
+        """Yield the events of a block of PROCESS or RECORDS; raises Damaged."""
         if kind == BlockType.RECORDS:
             known = self._found.process(process_of(payload))
             step = decode_records(payload, known.process.record_size)
@@ -203,7 +203,7 @@ class _Processes:
             yield from ended.finish() if ended else ()
 
     def finish(self) -> Iterator[ReportedCall]:
-        """No more comes of any."""
+        """Yield what is still open: no more comes of any process."""
         for calls in self._calls.values():
             yield from calls.finish()
 

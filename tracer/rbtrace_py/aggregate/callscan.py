@@ -1,4 +1,4 @@
-"""What a recording of calls says of its processes and threads, read beforehand.
+"""Scan of a recording of calls for its processes, methods and threads.
 
 Names come behind what they are of; so all blocks are read once before the calls are.
 """
@@ -62,13 +62,13 @@ class ScannedProcess:
     until: int | None = None
 
     def method(self, number: int) -> CalledMethod:
-        """What a number in a record means."""
+        """Return the method of a number in a record."""
         return self.methods.get(number, UNKNOWN_METHOD)
 
 
 @dataclass(eq=False)
 class Scan:
-    """What is known of a recording once it is read.
+    """Knowledge of a recording once it is read.
 
     names: of all threads, each as it was last known
     processes: by their number in the file
@@ -82,7 +82,7 @@ class Scan:
     processes: dict[int, ScannedProcess] = field(default_factory=dict)
 
     def process(self, number: int) -> ScannedProcess:
-        """The process of a block; raises Damaged."""
+        """Return the process of a block; raises Damaged."""
         try:
             return self.processes[number]
         except KeyError:
@@ -114,7 +114,7 @@ def scan(path: Path) -> Scan:
 
 
 def call_stacks(path: Path, found: Scan) -> Iterator[tuple[RubyThread, int]]:
-    """Threads, and numbers of Ruby's stacks, with calls; some several times.
+    """Yield threads, and numbers of Ruby's stacks, with calls; some several times.
 
     Damage and errors: as of ``scan``.
     """
@@ -146,7 +146,7 @@ def method_of(tables: TablesReader, stack: int) -> CalledMethod:
 
 
 def _blocks(path: Path) -> Iterator[tuple[int, bytes, TablesReader, int]]:
-    """Each with its section's tables as far as they are known by then, and its end."""
+    """Yield each with its section's tables as known by then, and its end."""
     tables = TablesReader()
     with path.open("rb") as file:
         check_file_header(file.read(FILE_HEADER_SIZE), str(path))

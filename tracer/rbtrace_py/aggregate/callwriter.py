@@ -36,12 +36,12 @@ MOST_WAITING = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """What has come of a process since the step before.
+    """Records and names of a process since the step before.
 
     methods: the names that follow those known before
     tids: kernel threads whose calls are in it
-    calls: that returned; lost: events that were lost so
-        far; 0 also where nobody looked
+    calls: that returned
+    lost: events that were lost so far; 0 also where nobody looked
     clock, until, ended: as ProcessNews has them
     """
 
@@ -114,7 +114,7 @@ class CallsWriter(RecordingWriter):
         self.flush_if_due(time_ns)
 
     def take_switches(self) -> None:
-        """To be called as time goes by, for what keeps them has not room for all."""
+        """Take the switches so far; to be called often, as their source is small."""
         self._switches += self._take()
 
     def flush(self) -> None:
@@ -148,7 +148,7 @@ class CallsWriter(RecordingWriter):
         super()._begin_section()
 
     def _process(self, process: HookedProcess) -> int:
-        """Its number in the file."""
+        """Return its number in the file."""
         number = self._processes.get(process)
         if number is None:
             number = self._processes[process] = len(self._processes)
@@ -164,7 +164,7 @@ class CallsWriter(RecordingWriter):
         self._methods.append((number, index, self._number(Stack((frame,)))))
 
     def _name(self, native: Thread) -> int:
-        """The number of a kernel thread, and of its name, which may come later."""
+        """Return the number of a kernel thread and its name, which may come later."""
         known = self._natives.get(native)
         if known is None and native not in self._names:
             self._ask(native)

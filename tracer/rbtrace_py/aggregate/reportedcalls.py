@@ -24,7 +24,7 @@ from rbtrace_py.model.calls import (
 
 @dataclass(frozen=True, eq=False)
 class HookedProcess:
-    """What is to be known of a process to read its rings.
+    """Facts about a process without which its rings cannot be read.
 
     wall_offset: CLOCK_REALTIME less what ``scale.to_ns`` says, in nanoseconds
     expressions: of each selector
@@ -67,11 +67,11 @@ class ReportedCalls:
         return self._untold + self._merge.waiting
 
     def feed(self, step: RingStep) -> Iterator[ReportedCall]:
-        """What happened, in order."""
+        """Yield what happened, in order."""
         yield from self._told(self._merge.feed(step))
 
     def finish(self) -> Iterator[ReportedCall]:
-        """No more comes: what is open ends without a return."""
+        """Yield the rest: no more comes, and what is open ends without a return."""
         yield from self._told(self._merge.rest())
         for event in self._nesting.finish(self._last):
             yield self._reported(event)

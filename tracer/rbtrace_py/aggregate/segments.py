@@ -40,7 +40,7 @@ _STACK_RECORDS = 3
 
 
 def segments_in(folder: Path) -> list[Path]:
-    """The recordings in a folder, oldest first."""
+    """Return the recordings in a folder, oldest first."""
     with suppress(FileNotFoundError):
         return sorted(each for each in folder.iterdir() if _NAME.fullmatch(each.name))
     return []
@@ -48,7 +48,7 @@ def segments_in(folder: Path) -> list[Path]:
 
 @dataclass(eq=False)
 class _Known:
-    """What a new segment has to say of a process.
+    """State of a process that a new segment begins with.
 
     clock: as it was read last
     stacks: of each stream the records that say whose stack it is
@@ -191,13 +191,13 @@ def _next_path(folder: Path, time_ns: int) -> Path:
 
 
 def _beginning(data: bytes, size: int) -> bytes:
-    """The rest of what says whose stack it is, where a step ended within that."""
+    """Return the rest of a STACK, PLACE, THREAD triple that a step had cut."""
     kinds = data[KIND_AT::size][: _STACK_RECORDS - 1]
     return data[: (len(kinds) - len(kinds.lstrip(bytes(_PLACES)))) * size]
 
 
 def _is_open(data: bytes, size: int) -> bool | None:
-    """Is a call open behind these records? None: they do not tell."""
+    """Return whether a call is open behind these records; None: they do not tell."""
     at = len(data[KIND_AT::size].rstrip(_BESIDE)) - 1
     if at < 0:
         return None

@@ -1,4 +1,4 @@
-"""What is said of how a process's methods are hooked."""
+"""Notes on how a process's methods are hooked."""
 
 from __future__ import annotations
 

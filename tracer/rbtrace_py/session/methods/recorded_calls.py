@@ -114,7 +114,7 @@ class RecordedProcess(TracedProcess[RecordedStep]):
         )
 
     def _returned(self, parts: list[tuple[int, bytes]]) -> int:
-        """How many calls ended that had begun when the hook was there."""
+        """Return how many calls ended that had begun when the hook was there."""
         size = self.armed.shared.record_size
         found = 0
         for _, data in parts:

@@ -65,11 +65,11 @@ class TracedProcess(ABC, Generic[Told]):
 
     @abstractmethod
     def step(self) -> Iterator[Told]:
-        """What has come."""
+        """Yield what has come."""
 
     @abstractmethod
     def rest(self) -> Iterator[Told]:
-        """The last of it: no more comes, and what is open stays so."""
+        """Yield the last of it: no more comes, and what is open stays so."""
 
     def stopped(self, until: int) -> None:
         """The hook is out: what is later than ``until`` (ticks) is to be left out, for
@@ -171,7 +171,7 @@ class ToldProcess(TracedProcess[ReportedCall]):
 
 
 def hooked(pid: int, armed: Armed, has_cpu: bool = False) -> HookedProcess:
-    """What is to be known of a process to read its rings."""
+    """Return the facts without which its rings cannot be read."""
     return HookedProcess(
         pid,
         armed.scale,
