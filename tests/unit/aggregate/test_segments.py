@@ -25,6 +25,7 @@ from test_call_recording import (
 )
 from test_call_steps import PROCESS, live, packed
 
+from rbtrace_py.aggregate import callrecording
 from rbtrace_py.aggregate.callblocks import rescaled
 from rbtrace_py.aggregate.callrecording import CallsRecording
 from rbtrace_py.aggregate.callwriter import CallsWriter, RecordedStep
@@ -272,6 +273,18 @@ def test_what_is_read_while_it_is_written(tmp_path: Path, make: Make) -> None:
     segments_in(tmp_path)[0].unlink()
     assert len(list(recording)) == 8
     assert len(list(recording.stacks())) >= 2
+
+
+def test_the_oldest_is_deleted_before_it_is_read(
+    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = make()
+    writer.tell(step(stack_of(0) + tree(3_000)), 0)
+    writer.close()
+    found = [tmp_path / "gone.rbrec", *segments_in(tmp_path)]
+    monkeypatch.setattr(callrecording, "segments_in", lambda folder: found)
+    recording = CallsRecording(tmp_path)
+    assert (recording.meta, len(list(recording))) == (META, 4)
 
 
 def test_only_one_writes(tmp_path: Path, make: Make) -> None:

@@ -40,7 +40,7 @@ from rbtrace_py.aggregate.callscan import (
     scan,
 )
 from rbtrace_py.aggregate.callwriter import SWITCH_COLUMNS
-from rbtrace_py.aggregate.meta import decode_losses
+from rbtrace_py.aggregate.meta import Meta, decode_losses
 from rbtrace_py.aggregate.recording import Path_, Recording
 from rbtrace_py.aggregate.reportedcalls import ReportedCalls
 from rbtrace_py.aggregate.sampling import Statistics
@@ -78,7 +78,7 @@ class CallsRecording:
         self._paths = segments_in(folder) if folder.is_dir() else [folder]
         if not self._paths:
             raise BadRecording(f"{path} has no recordings of calls")
-        self.meta = Recording(self._paths[0]).meta
+        self.meta = _meta(self._paths)
         self._forget()
 
     @cached_property
@@ -179,6 +179,14 @@ class CallsRecording:
         own.ended_ns = max(own.ended_ns, event.time)
         if event.what in (CallEventKind.RETURNED, CallEventKind.ENDED):
             own.samples += event.start is not None
+
+
+def _meta(paths: list[Path]) -> Meta:
+    """Return that of the first; where a recorder deletes it, of the next one."""
+    for path in paths[:-1]:
+        with suppress(FileNotFoundError):
+            return Recording(path).meta
+    return Recording(paths[-1]).meta
 
 
 class _Processes:
