@@ -237,6 +237,18 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert [r.event.time for r in read] == sorted(r.event.time for r in read)
 
 
+def test_numbers_begin_anew(tmp_path: Path) -> None:
+    """A seventh digit would make a segment that nobody reads, or deletes."""
+    (tmp_path / "19700101T000000-900000.rbrec").touch()
+    for now in (0, 0, SECOND):
+        segment = lambda path: CallsWriter(path, META, {})  # noqa: E731
+        SegmentsWriter(tmp_path, segment, SECOND, 1 << 30, now).close()
+    assert [path.stem for path in segments_in(tmp_path)] == [
+        *(f"19700101T000000-90000{number}" for number in range(3)),
+        "19700101T000001-000001",
+    ]
+
+
 def test_a_clock_that_is_set_back(tmp_path: Path, make: Make) -> None:
     """Else a segment would go on until the clock is there again."""
     writer = make()
@@ -285,6 +297,19 @@ def test_the_oldest_is_deleted_before_it_is_read(
     monkeypatch.setattr(callrecording, "segments_in", lambda folder: found)
     recording = CallsRecording(tmp_path)
     assert (recording.meta, len(list(recording))) == (META, 4)
+
+
+def test_files_without_a_beginning(tmp_path: Path, make: Make) -> None:
+    """As a full disk or a crash leaves them: what stands beside them is read."""
+    writer = make()
+    writer.tell(step(stack_of(0) + tree(3_000)), 0)
+    writer.close()
+    for broken in (b"", b"\0" * 4096):
+        for name in ("19690101T000000-000001.rbrec", "20700101T000000-000001.rbrec"):
+            (tmp_path / name).write_bytes(broken)
+        recording = CallsRecording(tmp_path)
+        assert len(list(recording)) == 4
+        assert ("is not a recording" in recording.damage) == bool(broken)
 
 
 def test_only_one_writes(tmp_path: Path, make: Make) -> None:

@@ -75,11 +75,28 @@ class CallsRecording:
 
     def __init__(self, path: Path_) -> None:
         folder = Path(path)
-        self._paths = segments_in(folder) if folder.is_dir() else [folder]
+        self._damage = ""
+        self._paths, self.meta = self._opened(folder)
         if not self._paths:
             raise BadRecording(f"{path} has no recordings of calls")
-        self.meta = _meta(self._paths)
         self._forget()
+
+    def _opened(self, path: Path) -> tuple[list[Path], Meta]:
+        """Return the files to read, and what the first says of itself.
+
+        Of a folder not those that a full disk or a crash left without a beginning.
+        """
+        if not path.is_dir():
+            return [path], Recording(path).meta
+        found = []
+        for each in segments_in(path):
+            with suppress(FileNotFoundError):
+                try:
+                    found.append((each, Recording(each).meta))
+                except BadRecording as error:
+                    if each.stat().st_size:
+                        self._damage = str(error)
+        return [each for each, _ in found], found[0][1] if found else Meta()
 
     @cached_property
     def _scans(self) -> list[tuple[Path, Scan]]:
@@ -101,7 +118,7 @@ class CallsRecording:
     def _forget(self) -> None:
         started = self.meta.started_ns
         self.statistics = Statistics("ns", started_ns=started, counted="calls")
-        self.damage = ""
+        self.damage = self._damage
         self.is_complete = False
 
     def __iter__(self) -> Iterator[ReportedCall]:
@@ -179,14 +196,6 @@ class CallsRecording:
         own.ended_ns = max(own.ended_ns, event.time)
         if event.what in (CallEventKind.RETURNED, CallEventKind.ENDED):
             own.samples += event.start is not None
-
-
-def _meta(paths: list[Path]) -> Meta:
-    """Return that of the first; where a recorder deletes it, of the next one."""
-    for path in paths[:-1]:
-        with suppress(FileNotFoundError):
-            return Recording(path).meta
-    return Recording(paths[-1]).meta
 
 
 class _Processes:

@@ -27,6 +27,8 @@ from rbtrace_py.errors import BadRecording
 from rbtrace_py.model.calls import CalledMethod, CallKind, RingStep
 
 _NAME = re.compile(r"\d{8}T\d{6}-\d{6}\.rbrec")
+_MOST_NUMBER = 900_000
+"""Then they begin anew, with the next second."""
 _PARTS = 16
 """A segment is one part of so many of what is kept."""
 _LONGEST = 2
@@ -184,9 +186,12 @@ def _next_path(folder: Path, time_ns: int) -> Path:
     began = time.strftime("%Y%m%dT%H%M%S", time.gmtime(time_ns // 10**9))
     number = 0
     for newest in segments_in(folder)[-1:]:
-        last, of_it = newest.name.removesuffix(EXTENSION).split("-")
+        last, numbered = newest.name.removesuffix(EXTENSION).split("-")
+        number = int(numbered)
         if last >= began:
-            began, number = last, int(of_it)
+            began = last
+        elif number >= _MOST_NUMBER:
+            number = 0
     return folder / f"{began}-{number + 1:06}{EXTENSION}"
 
 

@@ -270,9 +270,8 @@ def _write(file: BinaryIO, texts: Iterable[str]) -> None:
 
 def _notes(path: str, recording: CallsRecording) -> Iterator[str]:
     if recording.damage:
-        yield (
-            f"{path} is damaged ({recording.damage}): everything after that is missing"
-        )
+        rest = "some of it" if Path(path).is_dir() else "everything after that"
+        yield f"{path} is damaged ({recording.damage}): {rest} is missing"
     elif not recording.is_complete:
         yield f"{path} was not closed: up to one second at the end may be missing"
     lost = recording.statistics.failed
