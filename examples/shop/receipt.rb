@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-require "digest"
+require "digest/sha2" # loaded here, not by several threads at once
 require "erb"
 require "json"
 
