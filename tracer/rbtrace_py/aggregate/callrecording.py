@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -89,23 +90,27 @@ class CallsRecording:
         if not path.is_dir():
             return [path], Recording(path).meta
         found = []
-        for each in segments_in(path):
-            with suppress(FileNotFoundError):
-                try:
-                    found.append((each, Recording(each).meta))
-                except BadRecording as error:
-                    if each.stat().st_size:
-                        self._damage = str(error)
-        return [each for each, _ in found], found[0][1] if found else Meta()
+        for each in self._held(path):
+            held = Path(f"/proc/self/fd/{each.fileno()}")
+            try:
+                found.append((held, Recording(held).meta))
+            except BadRecording as error:
+                if held.stat().st_size:
+                    self._damage = str(error).replace(str(held), each.name)
+        return [held for held, _ in found], found[0][1] if found else Meta()
+
+    def _held(self, folder: Path) -> Sequence[BinaryIO]:
+        """Open all segments; so they can be read though a recorder deletes them."""
+        while True:
+            with ExitStack() as stack, suppress(FileNotFoundError):
+                opened = (each.open("rb") for each in segments_in(folder))
+                files = [stack.enter_context(file) for file in opened]
+                weakref.finalize(self, stack.pop_all().close)
+                return files
 
     @cached_property
     def _scans(self) -> list[tuple[Path, Scan]]:
-        """Scans by file; while a recorder runs one may be gone by now."""
-        found = []
-        for path in self._paths:
-            with suppress(FileNotFoundError):
-                found.append((path, scan(path)))
-        return found
+        return [(path, scan(path)) for path in self._paths]
 
     @cached_property
     def names(self) -> dict[Thread, str]:
@@ -133,8 +138,7 @@ class CallsRecording:
     def stacks(self) -> Iterator[tuple[RubyThread, int]]:
         """Yield threads and numbers of Ruby's stacks with calls; some several times."""
         for path, found in self._scans:
-            with suppress(FileNotFoundError):
-                yield from call_stacks(path, found)
+            yield from call_stacks(path, found)
 
     def has_switches(self) -> bool:
         """Is it told when threads were on CPUs?"""
@@ -144,12 +148,11 @@ class CallsRecording:
         self._forget()
         most = self.meta.most_calls
         for path, found in self._scans:
-            with suppress(FileNotFoundError):
-                for each in self._of(path, found, wanted):
-                    yield each
-                    if most and self.statistics.samples >= most:
-                        self.is_complete = found.is_complete
-                        return
+            for each in self._of(path, found, wanted):
+                yield each
+                if most and self.statistics.samples >= most:
+                    self.is_complete = found.is_complete
+                    return
 
     def _of(
         self, path: Path, found: Scan, wanted: frozenset[int]

@@ -44,7 +44,8 @@ _STACK_RECORDS = 3
 def segments_in(folder: Path) -> list[Path]:
     """Return the recordings in a folder, oldest first."""
     with suppress(FileNotFoundError):
-        return sorted(each for each in folder.iterdir() if _NAME.fullmatch(each.name))
+        found = (each for each in folder.iterdir() if _NAME.fullmatch(each.name))
+        return sorted(each for each in found if each.is_file())
     return []
 
 
