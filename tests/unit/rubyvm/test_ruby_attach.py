@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from typing import Any
 import pytest
 from moved_tables import with_wrong
 
-from processes import Target
+from processes import TIMEOUT, Target
 from rbtrace_py.errors import (
+    NoSuchTarget,
     NotRuby,
     UnknownRuby,
     UnreadableMemory,
@@ -25,6 +27,7 @@ from rbtrace_py.errors import (
 from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.processes import descendants
+from rbtrace_py.linux.ptrace.tracee import Tracee
 from rbtrace_py.rubyvm import attach as attaching
 from rbtrace_py.rubyvm import layout_sources, roots
 from rbtrace_py.rubyvm.attach import attach, check_zjit
@@ -32,8 +35,8 @@ from rbtrace_py.rubyvm.detect import find_ruby, forced_version
 from rbtrace_py.rubyvm.layout import Origin
 from rbtrace_py.rubyvm.layouts import table_for
 from rbtrace_py.rubyvm.saved import read_saved, write_saved
-from rubies import EACH, HERE, WAITING, command, each_ruby, own_ruby
-from ruby_builds import Build
+from rubies import EACH, HERE, WAITING, chroot, command, each_ruby, own_ruby
+from ruby_builds import TREES, Build
 
 Start = Callable[..., Any]
 
@@ -58,6 +61,8 @@ int main(int argc, char **argv) {
     getchar();
 }
 """
+
+WITHOUT_CODE = "the main thread runs no Ruby code yet"
 
 
 @pytest.fixture
@@ -149,6 +154,56 @@ def test_a_vm_that_is_still_being_made(
         pointer = roots.find_vm_pointer(memory, file).address
     with pytest.raises(VmNotStarted, match="still being loaded"):
         attach(ruby, memory=Empty(ruby.pid, pointer, is_there=False))
+
+
+class Beginning:
+    """A Ruby, held at the beginning and the end of each system call until it ends."""
+
+    def __init__(self, name: str) -> None:
+        words = (
+            [*Build(name).words(), "--disable-gems", "-e", "exit!"]
+            if name in TREES
+            else command(name, "exit!")
+        )
+        # It waits to be seized before it becomes Ruby.
+        script = 'echo ready; read -r line; exec "$@"'
+        self._target = Target("sh", "-c", script, "sh", *words)
+        self.process = Process(self._target.pid)
+
+    def stops(self) -> Iterator[None]:
+        tracee, signal = Tracee(self.process), 0
+        self._target.tell()
+        with suppress(NoSuchTarget):
+            while stop := tracee.wait(time.monotonic() + TIMEOUT):
+                yield
+                signal = stop.signal if stop.is_delivery else 0
+                tracee.go_on_to_call(signal)
+        assert stop is not None
+
+    def close(self) -> None:
+        self.process.close()
+        self._target.close()
+
+
+@pytest.mark.parametrize("name", [*EACH, *map(chroot, TREES)])
+def test_a_ruby_that_is_just_beginning(
+    root: None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At no time are its structures unknown, unless the layout is wrong."""
+    said = []
+    with closing(Beginning(name)) as beginning:
+        for _ in beginning.stops():
+            try:
+                attach(beginning.process, source=Origin.TABLE)
+                said.append("attached")
+            except NotRuby as error:
+                said.append(str(error).rpartition(": ")[2])
+            if said[-1] == WITHOUT_CODE and said.count(WITHOUT_CODE) == 1:
+                with monkeypatch.context() as moved:
+                    with_wrong(moved, cfp_ep=-8)
+                    with pytest.raises(UnknownRuby):
+                        attach(beginning.process, source=Origin.TABLE)
+    assert {"a pointer is null", WITHOUT_CODE, "attached"} <= set(said)
 
 
 @each_ruby

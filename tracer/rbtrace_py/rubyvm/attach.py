@@ -141,13 +141,14 @@ def check_zjit(process: Process, memory: Memory, attached: Attached) -> None:
 
 
 def _started(memory: Memory, ruby: Ruby) -> Root:
+    loading = f"the Ruby in {ruby.path} is still being loaded"
+    if not ruby.is_loaded:
+        raise VmNotStarted(loading, "Try again")
     try:
         return find_vm(memory, ruby)
     except UnreadableMemory as error:
-        # The file is mapped, and its data are not yet where the loader will put them.
-        raise VmNotStarted(
-            f"the Ruby in {ruby.path} is still being loaded: {error}", "Try again"
-        ) from error
+        # Its code has the addresses of the file still, not those in the process.
+        raise VmNotStarted(f"{loading}: {error}", "Try again") from error
 
 
 def _ask(
@@ -187,7 +188,8 @@ def _refusal(
 ) -> UnknownRuby | VmNotStarted:
     if wrong.is_unmade:
         return VmNotStarted(
-            f"the Ruby in {ruby.path} is still starting its VM", "Try again"
+            f"the Ruby in {ruby.path} is still starting its VM: {wrong.reason}",
+            "Try again",
         )
     return UnknownRuby(
         f"unknown structures in Ruby {version.text} ({ruby.path}): in its memory,"

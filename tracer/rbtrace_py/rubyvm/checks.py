@@ -50,7 +50,7 @@ class _Doubtful(_Wrong):
 
 
 class _Unmade(_Wrong):
-    """It is not so, but the place is empty, as it is before the VM has made it."""
+    """It cannot be said yet: a place is empty, as it is before the VM has filled it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,8 @@ class Contradiction:
 
     fields: those that the failed check used, by their names in ``Offsets``
     stage: number of the check, and check its name; those before it hold
-    is_unmade: something is not there yet, as in a process that has just begun
+    is_unmade: something is not there yet, as in a process that has just begun, whose
+    main thread may run no Ruby code yet
     is_unreadable: memory is not there, as in a core file that was cut short
     is_doubt: a reason to prefer another layout, not to refuse this one
     """
@@ -320,9 +321,8 @@ class _Checks:
         for doubt in vm.values.consistency.doubts():
             raise _Wrong(f"{doubt} in the main thread's stack")
         if SampleFlags.TRIMMED in walked.flags:
-            self.need(
-                bool(walked.stack.frames), "the main thread's stack has no frames"
-            )
+            if not walked.stack.frames:
+                raise _without_frames(vm.runs_no_code(_Thread(self.main)))
             # The newest frames of a running thread may have changed at each try.
             if walked.state is not ThreadState.RUNNING:
                 raise _Doubtful("the main thread's stack has frames of no kind")
@@ -334,6 +334,16 @@ class _Checks:
 @dataclass(frozen=True, slots=True)
 class _Thread:
     address: int
+
+
+def _without_frames(is_understood: bool) -> _Wrong:
+    """Tell a stack that makes no sense from one whose frames are never shown.
+
+    Ruby makes its classes and parses the program upon such frames alone.
+    """
+    if is_understood:
+        return _Unmade("the main thread runs no Ruby code yet")
+    return _Wrong("the main thread's stack has no frames")
 
 
 def _is_of_class(name: str) -> bool:

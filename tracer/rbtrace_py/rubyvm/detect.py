@@ -26,7 +26,7 @@ from rbtrace_py.linux.binaries import (
     open_mapped,
 )
 from rbtrace_py.linux.closing import Closing
-from rbtrace_py.linux.elf.reader import PF_X, Budget, ElfFile
+from rbtrace_py.linux.elf.reader import PF_W, PF_X, Budget, ElfFile
 from rbtrace_py.linux.elf.symbols import SymbolTable, build_id, load_bias
 from rbtrace_py.linux.maps import Mapping, mappings
 from rbtrace_py.linux.process import Process, gone
@@ -65,6 +65,7 @@ class Ruby(Closing):
 
     bias: what to add to an address in the file to have the one in the process
     data: (address, size) of the writable memory of the file, .data and .bss
+    is_loaded: has the loader mapped all of it to where it belongs?
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Ruby(Closing):
         self.bias = bias
         self.symbols = SymbolTable(elf)
         self.data = tuple(_writable(file.file, all_mappings))
+        self.is_loaded = _is_loaded(elf, bias, all_mappings)
         self.build_id = (build_id(elf) or b"").hex()
         self.version = find_version(self)
 
@@ -201,6 +203,21 @@ def _writable(
             after = all_mappings[index + 1]
             if after.start == mapping.end and not after.path and after.is_writable:
                 yield after.start, min(after.end - after.start, _MAX_BSS)
+
+
+def _is_loaded(elf: ElfFile, bias: int, all_mappings: Sequence[Mapping]) -> bool:
+    """Is the end of the last writable segment writable?
+
+    The loader maps the whole file as it is first, then the segments, and the zeroed
+    memory at the end of that segment last.
+    """
+    ends = [
+        s.address + s.memory_size for s in elf.loads if s.flags & PF_W and s.memory_size
+    ]
+    last = max(ends, default=0) + bias - 1
+    return not ends or any(
+        one.start <= last < one.end and one.is_writable for one in all_mappings
+    )
 
 
 def find_version(ruby: Ruby) -> Version:

@@ -213,6 +213,12 @@ class RubyVM:
         """
         return self._threads.tids([thread.address for thread in threads])
 
+    def runs_no_code(self, thread: HasAddress) -> bool:
+        """Were all its frames, when it was read last, those that are never shown?"""
+        track = self._track(thread.address)
+        count = len(track.frames) // self.layout.offsets.cfp_size
+        return len(track.nodes) == count and not any(one.frame for one in track.nodes)
+
     def has_stack(self, thread: HasAddress) -> bool:
         """Has the thread begun, and not ended? True as well if that is not known."""
         return self._threads.has_stack(thread.address)
