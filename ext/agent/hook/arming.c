@@ -173,7 +173,7 @@ static void point_into(const struct header *header) {
   state.methods = (struct shared_method *)(state.data + header->methods_offset);
   if (header->places_offset) {
     state.places = (uint64_t *)(state.data + header->places_offset);
-    state.blocks = (uint16_t(*)[BLOCK_COUNTERS])(state.data + header->blocks_offset);
+    state.blocks = (uint8_t(*)[BLOCK_COUNTERS])(state.data + header->blocks_offset);
   }
   state.ring_mask = header->ring_records ? header->ring_records - 1 : 0;
   for (uint32_t i = 0; i < state.config.max_streams; i++) {

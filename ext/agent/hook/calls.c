@@ -58,10 +58,7 @@ ALWAYS_INLINE void open_call(struct stream *s, const struct trace_arg *arg,
   call->child = 0;
   if (mode == MODE_TABLE) {
     ADD(state.methods[method->method].entries, 1);
-    struct active *active = &s->active[method->method];
-    active->calls++;
-    if (active->block) /* it is most likely the next one, and is there by the return */
-      __builtin_prefetch(&state.blocks[active->block], 1);
+    s->active[method->method]++;
   }
   if (mode == MODE_SLOW) {
     call->at = s->written;
@@ -187,9 +184,8 @@ ALWAYS_INLINE void leave(struct stream *s, int mode) {
   uint64_t now = ticks();
   uint64_t duration = ticks_since(call->start, now);
   if (mode == MODE_TABLE) {
-    struct active *active = &s->active[call->method];
-    int outermost = --active->calls == 0;
-    active->block = count_return(call->method, duration, call->child, outermost);
+    int outermost = --s->active[call->method] == 0;
+    count_later(s, count_return(call->method, duration, call->child, outermost));
     if (s->depth)
       s->calls[s->depth - 1].child += duration;
   } else if (mode == MODE_RING) {

@@ -29,7 +29,7 @@ static void gc_event(struct stream *s, int begins) {
   uint64_t duration = ticks_since(state.gc_start, now);
   state.gc_start = 0;
   if (state.config.mode == MODE_TABLE)
-    count_return(state.gc_method, duration, 0, 1);
+    count_in(count_return(state.gc_method, duration, 0, 1));
   if (state.sites)
     site_gc_end(s->ec, (int64_t)ns_of(duration));
 }

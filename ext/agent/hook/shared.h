@@ -82,7 +82,8 @@ struct shared_stream {
   uint64_t thread;
   uint32_t tid;
   uint32_t stack;
-  uint64_t unused[2];
+  uint32_t waiting; /* the counter of a duration that is yet to be counted, or 0 */
+  uint32_t unused[3];
 };
 
 struct shared_method {
@@ -100,8 +101,8 @@ struct shared_method {
   uint32_t recent[4]; /* the hook's own: blocks lately counted in, by part % 4 */
 };
 
-/* Of 16 bits each: a cache line. */
-enum { BLOCK_COUNTERS = 32 };
+/* Of 8 bits each: a cache line. */
+enum { BLOCK_COUNTERS = 64 };
 
 struct header {
   char magic[8];

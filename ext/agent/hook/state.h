@@ -50,16 +50,11 @@ struct call {
 
 enum { MAX_DEPTH = 16384, NO_TARGET = 0 /* targets are numbered from 1 */ };
 
-struct active {
-  uint32_t calls; /* how many of a stream's are of the method */
-  uint32_t block; /* that the last one was counted in */
-};
-
 struct stream {
   const char *ec;
   const char *vm_stack; /* with ec: a dead fiber's place may be another's */
   struct call *calls;
-  struct active *active; /* by method */
+  uint32_t *active; /* by method: how many open calls are of it */
   uint32_t depth;
   uint32_t stack;
   uint32_t tid;
@@ -77,6 +72,7 @@ struct stream {
     uint64_t behind; /* either of them */
   };
   uint64_t dropped; /* in all */
+  uint32_t waiting; /* counter of the last duration, which is yet to be counted; 0: none */
   struct shared_stream *shared;
   const uint64_t *tail_of_reader;
 };
@@ -123,7 +119,7 @@ struct state {
   struct header *header;
   struct shared_method *methods;
   uint64_t *places; /* by block */
-  uint16_t (*blocks)[BLOCK_COUNTERS];
+  uint8_t (*blocks)[BLOCK_COUNTERS];
   struct slot *slots;    /* blocks, found by hash */
   uint32_t *next_blocks; /* by block: where its counters go on */
   uint32_t slots_shift, bucket_bits;

@@ -16,13 +16,13 @@ void *map_private(size_t size) {
 size_t calls_size(void) { return MAX_DEPTH * sizeof(struct call); }
 
 size_t active_size(void) {
-  return state.config.max_methods * sizeof(struct active);
+  return state.config.max_methods * sizeof(uint32_t);
 }
 
 void abandon(struct stream *s) {
   const struct call *call = &s->calls[--s->depth];
   if (state.config.mode == MODE_TABLE)
-    s->active[call->method].calls--;
+    s->active[call->method]--;
   if (s->ring)
     s->owed -= !call->left_out;
   ADD(state.header->abandoned, 1);
@@ -70,7 +70,7 @@ static struct stream *new_stream(void) {
   if (!memory)
     return NULL;
   s->calls = (struct call *)memory;
-  s->active = (struct active *)(memory + calls_size());
+  s->active = (uint32_t *)(memory + calls_size());
   RELEASE(state.header->streams, ++state.streams_used);
   return s;
 }

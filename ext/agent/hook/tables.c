@@ -58,7 +58,7 @@ uint32_t new_block(uint32_t method, uint32_t part) {
   return block;
 }
 
-/* The block of the same counters' next 16 bits. */
+/* The block of the same counters' next 8 bits. */
 static uint32_t next_block(uint32_t block) {
   uint32_t *next = &state.next_blocks[block];
   if (!*next && state.blocks_used < state.config.max_blocks)
@@ -70,8 +70,8 @@ static int add_above(uint32_t block, uint32_t place) {
   uint32_t next = next_block(block);
   if (!next)
     return 0;
-  uint16_t *counter = &state.blocks[next][place];
-  uint16_t count = (uint16_t)(*counter + 1);
+  uint8_t *counter = &state.blocks[next][place];
+  uint8_t count = (uint8_t)(*counter + 1);
   if (!count && !add_above(next, place))
     return 0;
   STORE(*counter, count);

@@ -42,30 +42,46 @@ ALWAYS_INLINE uint32_t recent_block(uint32_t method, uint32_t part) {
   uint32_t *recent = &state.methods[method].recent[part % 4];
   uint32_t found = __atomic_load_n(recent, __ATOMIC_RELAXED);
   uint32_t block = found & ((1u << BLOCK_BITS) - 1);
-  if (likely(found >> BLOCK_BITS == part && block && block < state.blocks_used))
-    return block;
-  block = block_of(method, part);
-  STORE(*recent, part << BLOCK_BITS | block);
+  if (unlikely(found >> BLOCK_BITS != part || !block || block >= state.blocks_used)) {
+    block = block_of(method, part);
+    STORE(*recent, part << BLOCK_BITS | block);
+  }
   return block;
 }
 
-/* The block it is counted in, or 0. */
-ALWAYS_INLINE uint32_t count_duration(uint32_t method, uint64_t ns) {
+/* The counter of a duration, among all blocks' counters; 0: there is no room for it. */
+ALWAYS_INLINE uint32_t counter_of(uint32_t method, uint64_t ns) {
   if (!state.slots)
     return 0;
   uint32_t bucket = bucket_of(ns);
   uint32_t block = recent_block(method, bucket / BLOCK_COUNTERS);
-  if (unlikely(!block))
-    return 0;
-  uint16_t *counter = &state.blocks[block][bucket % BLOCK_COUNTERS];
-  uint16_t count = (uint16_t)(*counter + 1);
+  return likely(block) ? block * BLOCK_COUNTERS + bucket % BLOCK_COUNTERS : 0;
+}
+
+ALWAYS_INLINE void count_in(uint32_t number) {
+  if (unlikely(!number))
+    return;
+  uint8_t *counter = &state.blocks[0][0] + number;
+  uint8_t count = (uint8_t)(*counter + 1);
   if (likely(count))
     STORE(*counter, count);
   else
-    carry(block, bucket % BLOCK_COUNTERS);
-  return block;
+    carry(number / BLOCK_COUNTERS, number % BLOCK_COUNTERS);
 }
 
+/*
+ * The counter's line is seldom in a cache, so it is fetched now and counted in at the
+ * stream's next return. Who reads the table in between adds what waits.
+ */
+ALWAYS_INLINE void count_later(struct stream *s, uint32_t number) {
+  __builtin_prefetch(&state.blocks[0][0] + number, 1);
+  RELEASE(s->shared->waiting, 0);
+  count_in(s->waiting);
+  RELEASE(s->shared->waiting, number);
+  s->waiting = number;
+}
+
+/* Return the counter of its duration. */
 ALWAYS_INLINE uint32_t count_return(uint32_t index, uint64_t duration, uint64_t child,
                                     int outermost) {
   struct shared_method *method = &state.methods[index];
@@ -74,9 +90,9 @@ ALWAYS_INLINE uint32_t count_return(uint32_t index, uint64_t duration, uint64_t 
   ADD(method->self, ticks_since(child, duration));
   if (outermost)
     ADD(method->total, duration);
-  if (duration > method->max)
+  if (unlikely(duration > method->max))
     STORE(method->max, duration);
-  return count_duration(index, ns_of(duration));
+  return counter_of(index, ns_of(duration));
 }
 
 #endif

@@ -11,7 +11,7 @@ from rbtrace_py.agent.shared import HEADER_SIZE, HookMode, SharedMemory
 
 ADD_SEALS = 1033
 SEALS = 2 | 4  # shrink, grow
-METHODS, BLOCKS, STREAMS, RECORDS = 16, 8, 2, 8
+METHODS, BLOCKS, STREAMS, RECORDS = 16, 16, 2, 8
 METHOD_SIZE, BLOCK_SIZE, STREAM_SIZE, RECORD_SIZE = 128, 64, 64, 16
 PLACE_SIZE = 8
 STREAMS_AT = HEADER_SIZE
@@ -42,7 +42,7 @@ def make_data(mode: HookMode = HookMode.RING) -> bytearray:
         at = METHODS_AT + number * METHOD_SIZE
         struct.pack_into("<QQII", data, at, 0xA0 + number, 0xB0 + number, number, 1)
         struct.pack_into("<6Q", data, at + 64, *range(number, number + 6))
-    put_block(data, 1, (1, 3, 0), range(32))
+    put_block(data, 1, (1, 3, 0), range(64))
     for stream in range(STREAMS):
         at = STREAMS_AT + stream * STREAM_SIZE
         struct.pack_into("<5Q2I", data, at, 0, 0, 9, 0xEC, 0, 70 + stream, 1 + stream)
@@ -57,7 +57,7 @@ def put_block(
 ) -> None:
     """A block of a method's histogram, of this part and level."""
     struct.pack_into("<IHH", data, PLACES_AT + number * PLACE_SIZE, *place)
-    struct.pack_into("<32H", data, BLOCKS_AT + number * BLOCK_SIZE, *counts)
+    struct.pack_into("<64B", data, BLOCKS_AT + number * BLOCK_SIZE, *counts)
 
 
 def put_record(

@@ -27,28 +27,33 @@ struct pair {
 
 static void count(struct pair pair) {
   state.methods[pair.method].calls++;
-  count_duration((uint32_t)pair.method, pair.ns);
+  count_later(state.streams, counter_of((uint32_t)pair.method, pair.ns));
 }
+
+static void flush(void) { count_later(state.streams, 0); }
 
 /* Level by level: a full counter below makes the block above. */
 static void wrap(struct pair pair, unsigned bits) {
+  flush();
   uint32_t bucket = bucket_of(pair.ns);
   uint32_t block = block_of((uint32_t)pair.method, bucket / BLOCK_COUNTERS);
   uint32_t place = bucket % BLOCK_COUNTERS;
-  for (unsigned level = 1; level < bits / 16; level++) {
+  for (unsigned level = 1; level < bits / 8; level++) {
     uint32_t below = block;
     for (unsigned i = 0; i < level; i++) {
-      state.blocks[below][place] = 0xffff;
+      state.blocks[below][place] = 0xff;
       below = state.next_blocks[below];
     }
     count(pair);
+    flush();
   }
-  for (unsigned level = 0; level < bits / 16; level++) {
-    state.blocks[block][place] = level ? 0xffff : 0xfffe;
+  for (unsigned level = 0; level < bits / 8; level++) {
+    state.blocks[block][place] = level ? 0xff : 0xfe;
     block = state.next_blocks[block];
   }
   for (int i = 0; i < 3; i++)
     count(pair);
+  flush();
 }
 
 int main(int argc, char **argv) {
@@ -64,8 +69,11 @@ int main(int argc, char **argv) {
   state.config.max_blocks = state.header->blocks_capacity;
   state.methods = (struct shared_method *)(data + state.header->methods_offset);
   state.places = (uint64_t *)(data + state.header->places_offset);
-  state.blocks = (uint16_t(*)[BLOCK_COUNTERS])(data + state.header->blocks_offset);
+  state.blocks = (uint8_t(*)[BLOCK_COUNTERS])(data + state.header->blocks_offset);
   state.blocks_used = 1;
+  struct stream stream = {
+      .shared = (struct shared_stream *)(data + state.header->streams_offset)};
+  state.streams = &stream;
   if (!make_histograms(state.header))
     return 1;
   struct pair pair, first = {0, 0};

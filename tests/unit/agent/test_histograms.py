@@ -72,7 +72,7 @@ def memory(digits: int, methods: int, blocks: int) -> bytearray:
     struct.pack_into("<QII", data, 96, places_at, digits, 8)
     struct.pack_into("<QII", data, 112, blocks_at, blocks, 64)
     struct.pack_into("<QII", data, 128, streams_at, 1, 64)
-    struct.pack_into("<4I", data, 192, 1, methods, 1, 0)
+    struct.pack_into("<4I", data, 192, 1, methods, 1, 1)
     return data
 
 
@@ -143,7 +143,7 @@ def test_percentiles_have_the_digits_that_are_said(
             assert 0 <= ours.percentile(percentile) - exact <= exact / 10**digits
 
 
-@pytest.mark.parametrize("bits", [16, 32, 48])
+@pytest.mark.parametrize("bits", [8, 16, 32, 48])
 @pytest.mark.parametrize("digits", DIGITS)
 def test_a_counter_that_wraps(driver: Path, digits: int, bits: int) -> None:
     """From 2 ** bits - 2 on; those beside it are not touched."""
@@ -158,17 +158,18 @@ def test_a_counter_that_wraps(driver: Path, digits: int, bits: int) -> None:
 
 def test_many_of_one_duration(driver: Path) -> None:
     """Some counters go on in a second block, and some do not."""
-    given_ = [(1, 100)] * 140_000 + [(1, 101)] * 65_535 + [(1, 102)] * 65_536
+    given_ = [(1, 100)] * 70_000 + [(1, 101)] * 255 + [(1, 102)] * 256
     found = fill(driver, memory(2, 8, 16), given_)
     assert found.rows[1].buckets == Counter(ns for _, ns in given_)
-    assert found.counters.blocks == 3
+    assert found.counters.blocks == 4
 
 
 def test_no_room_for_a_carry(driver: Path) -> None:
     """The counter stays full, and the rest is said to be missing."""
-    found = fill(driver, memory(2, 8, 2), [(1, 100)] * 70_000)
-    assert found.rows[1].buckets == {100: 65_535}
-    assert found.counters.no_block == 70_000 - 65_535
+    given_ = [*[(1, 100)] * 300, (1, 101)]
+    found = fill(driver, memory(2, 8, 2), given_)
+    assert found.rows[1].buckets == {100: 255, 101: 1}
+    assert found.counters.no_block == 300 - 255
     assert found.counters.conditions == Condition.BLOCKS_FULL
 
 

@@ -64,7 +64,7 @@ def test_methods_and_histograms() -> None:
         )
         assert list(memory.places(1, 2)) == [(1, 3, 0)]
         assert list(memory.places(2, 2)) == []
-        assert memory.counts(1) == tuple(range(32))
+        assert memory.counts(1) == tuple(range(64))
 
 
 def test_records_around_the_end_of_a_ring() -> None:
@@ -174,10 +174,10 @@ def _use_methods(memory: SharedMemory) -> None:
     if memory.header.digits:
         for method, part, level in memory.places(1, blocks):
             assert method < memory.header.methods.capacity
-            assert 32 * (part + 1) <= BUCKETS[memory.header.digits]
-            assert level < 4
+            assert 64 * (part + 1) <= BUCKETS[memory.header.digits]
+            assert level < 8
         for block in range(1, blocks):
-            assert len(memory.counts(block)) == 32
+            assert len(memory.counts(block)) == 64
 
 
 def _use_streams(memory: SharedMemory) -> None:

@@ -32,7 +32,7 @@ def rows(data: bytearray, is_timed: bool = True) -> list[Counted]:
 
 
 def test_rows_are_in_nanoseconds() -> None:
-    buckets = {96 + place: place for place in range(1, 32)}
+    buckets = {192 + place: place for place in range(1, 64)}
     first, second = rows(make_data(HookMode.TABLE))
     assert first == Counted(1, MethodKind.RUBY, 1, 2, 1, 2, 2, 3, buckets)
     assert second == Counted(2, MethodKind.C, 2, 3, 2, 2, 3, 3)
@@ -46,7 +46,7 @@ def test_counts_alone() -> None:
 def test_what_did_not_change_is_the_same() -> None:
     data = make_data(HookMode.TABLE)
     # Two calls, both in the histogram by now; of the other method they are not yet.
-    made.put_block(data, 1, (1, 3, 0), [1, 1, *[0] * 30])
+    made.put_block(data, 1, (1, 3, 0), [1, 1, *[0] * 62])
     with memory_of(data) as memory:
         tables = Tables(memory, scale_of(memory))
         before, after = tables.read(), tables.read()
@@ -82,14 +82,14 @@ def test_numbers_have_bounds() -> None:
     [
         (made.METHODS, 0, 0),
         ((1 << 32) - 1, 0, 0),
-        (1, 144, 0),
+        (1, 72, 0),
         (1, 65_535, 0),
-        (1, 0, 4),
+        (1, 0, 8),
     ],
 )
 def test_a_block_of_nothing(place: tuple[int, int, int]) -> None:
     data = make_data(HookMode.TABLE)
-    made.put_block(data, 1, place, [0] * 32)
+    made.put_block(data, 1, place, [0] * 64)
     with pytest.raises(BrokenAgent, match="in no histogram"):
         rows(data)
 
@@ -103,20 +103,37 @@ def test_histograms_of_another_agent(digits: int) -> None:
 
 
 def test_counters_that_go_on() -> None:
-    """Each level has 16 bits more; numbers have bounds."""
+    """Each level has 8 bits more; numbers have bounds."""
     data = make_data(HookMode.TABLE)
-    struct.pack_into("<I", data, made.COUNTERS_AT + 8, 5)
-    for level in range(4):
-        made.put_block(data, 1 + level, (1, 3, level), [1, *[0] * 30, 0xFFFF])
-    expected = {96: 1 + (1 << 16) + (1 << 32) + (1 << 48), 127: (1 << 63) - 1}
+    struct.pack_into("<I", data, made.COUNTERS_AT + 8, 9)
+    for level in range(8):
+        made.put_block(data, 1 + level, (1, 3, level), [1, *[0] * 62, 0xFF])
+    expected = {192: sum(1 << 8 * level for level in range(8)), 255: (1 << 63) - 1}
     assert rows(data)[0].buckets == expected
+
+
+def test_a_duration_that_waits() -> None:
+    """A stream's last is in no counter yet; it is added to its own method's alone."""
+    data = make_data(HookMode.TABLE)
+    made.put_block(data, 1, (1, 3, 0), [1, *[0] * 63])
+    _set_waiting(data, 0, 64 + 5)
+    _set_waiting(data, 1, 64 + 5)  # a third of two calls: it came while this is read
+    assert [row.buckets for row in rows(data)] == [{192: 1, 197: 1}, {}]
+
+
+@pytest.mark.parametrize("counter", [1, 63, 2 * 64, (1 << 32) - 1])
+def test_one_that_waits_for_no_block(counter: int) -> None:
+    data = make_data(HookMode.TABLE)
+    made.put_block(data, 1, (1, 3, 0), [1, *[0] * 63])
+    _set_waiting(data, 0, counter)
+    assert rows(data)[0].buckets == {192: 1}
 
 
 def test_a_carry_that_never_ends() -> None:
     """As of a process that was killed in the middle of one."""
     data = make_data(HookMode.TABLE)
     struct.pack_into("<Q", data, 288, 7)
-    assert rows(data)[0].buckets == {96 + place: place for place in range(1, 32)}
+    assert rows(data)[0].buckets == {192 + place: place for place in range(1, 64)}
 
 
 def test_without_histograms() -> None:
@@ -148,6 +165,11 @@ def _check(row: Counted) -> None:
     assert all(0 <= number < 1 << 63 for number in times_)
     assert all(0 <= bucket < 4_608 for bucket in row.buckets)
     assert all(0 < count < 1 << 63 for count in row.buckets.values())
+
+
+def _set_waiting(data: bytearray, stream: int, counter: int) -> None:
+    at = made.STREAMS_AT + stream * made.STREAM_SIZE + 48
+    struct.pack_into("<I", data, at, counter)
 
 
 def _method(index: int) -> int:

@@ -16,11 +16,13 @@ HEADER_SIZE = 4096
 VERSION = 1
 BUCKETS = {2: 4_608, 3: 33_792}
 """Buckets of a histogram, by its digits: HdrHistogram(1 ns, 3600 s, digits)."""
-BLOCK_COUNTERS = 32
-COUNTER_BITS = 16
+BLOCK_COUNTERS = 64
+COUNTER_BITS = 8
 METHOD = struct.Struct("<QQII40xQQQQQQ16x")
 STREAM = struct.Struct("<QQQQQII16x")
-BLOCK = struct.Struct(f"<{BLOCK_COUNTERS}H")
+WAITING_AT = 48
+"""In a stream: the counter of a duration that is yet to be counted there, u32."""
+BLOCK = struct.Struct(f"<{BLOCK_COUNTERS}B")
 PLACE = struct.Struct("<IHH")
 
 _MAGIC = b"RBTRAGT1"

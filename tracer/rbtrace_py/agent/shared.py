@@ -18,11 +18,13 @@ from rbtrace_py.agent.header import (
     BLOCK,
     BLOCK_COUNTERS,
     BUCKETS,
+    COUNTER_BITS,
     HEADER_SIZE,
     METHOD,
     PLACE,
     STREAM,
     VERSION,
+    WAITING_AT,
     ClockPair,
     Condition,
     Flag,
@@ -61,7 +63,7 @@ _SHRINK, _GROW = 2, 4
 _COUNTERS = struct.Struct("<IIIIIIQQQQQQQQQ")
 _COUNTERS_AT = 192
 _CARRIES_AT = 288
-_MAX_LEVEL = 3
+_MAX_LEVEL = 64 // COUNTER_BITS - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +240,8 @@ class SharedMemory(Closing):
     def places(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
         """Method, part and level of blocks ``first`` up to, but without, ``last``.
 
-        part: of the method's histogram: the first counter is of bucket ``part`` · 32
-        level: which 16 bits of the counters, from the lowest on
+        part: of the method's histogram: the first counter is of bucket ``part`` · 64
+        level: which 8 bits of the counters, from the lowest on
         """
         if first >= last:
             return
@@ -255,9 +257,20 @@ class SharedMemory(Closing):
             yield method, part, level
 
     def counts(self, block: int) -> tuple[int, ...]:
-        """The 32 counters of a block."""
+        """The 64 counters of a block."""
         found = self._read(self.header.blocks.place(block), BLOCK.size)
         return BLOCK.unpack(found)
+
+    def waiting(self) -> Iterator[tuple[int, int]]:
+        """Yield method and bucket of each stream's last duration, in no counter yet."""
+        counters = self.counters()
+        for stream in range(counters.streams):
+            at = self.header.streams.place(stream) + WAITING_AT
+            counter = int.from_bytes(self._read(at, 4), "little")
+            block, place = divmod(counter, BLOCK_COUNTERS)
+            if 0 < block < counters.blocks:
+                for method, part, _ in self.places(block, block + 1):
+                    yield method, part * BLOCK_COUNTERS + place
 
     def carries(self) -> int:
         """Changes, and is odd, while a counter goes on in another block."""

@@ -65,23 +65,26 @@ class Tables:
         is_timed: with times and histograms, which take longer to read
         """
         rows = self._memory.methods(0, self._memory.counters().methods)
+        rows = [r for r in rows if (r.entries or r.calls) and r.kind in _KINDS]
         if is_timed:
             self._see_blocks()
-        return [
-            self._counted(row, is_timed)
-            for row in rows
-            if (row.entries or row.calls) and row.kind in _KINDS
-        ]
+        changed = [row for row in rows if self._known.get(row.index, (None,))[0] != row]
+        count = self._timed if is_timed else _entered
+        found = {row.index: count(row) for row in changed}
+        if is_timed:
+            self._add_waiting(found)
+        for row in changed:
+            # The hook enters a call into its histogram last.
+            if not is_timed or _is_complete(found[row.index]):
+                self._known[row.index] = row, found[row.index]
+        return [found.get(row.index) or self._known[row.index][1] for row in rows]
 
-    def _counted(self, row: SharedMethod, is_timed: bool) -> Counted:
-        known = self._known.get(row.index)
-        if known is not None and known[0] == row:
-            return known[1]
-        counted = self._timed(row) if is_timed else _entered(row)
-        # The hook enters a call into its histogram last.
-        if not is_timed or sum(counted.buckets.values()) == row.calls:
-            self._known[row.index] = row, counted
-        return counted
+    def _add_waiting(self, found: dict[int, Counted]) -> None:
+        """Add calls whose durations the hook holds back until the next return."""
+        for method, bucket in self._memory.waiting():
+            counted = found.get(method)
+            if counted and sum(counted.buckets.values()) < counted.calls:
+                counted.buckets[bucket] = counted.buckets.get(bucket, 0) + 1
 
     def _timed(self, row: SharedMethod) -> Counted:
         return Counted(
@@ -121,6 +124,10 @@ class Tables:
                 known = found.get(first + i, 0)
                 found[first + i] = min(known + (counts[i] << shift), _MOST)
         return found
+
+
+def _is_complete(counted: Counted) -> bool:
+    return sum(counted.buckets.values()) == counted.calls
 
 
 def _entered(row: SharedMethod) -> Counted:
