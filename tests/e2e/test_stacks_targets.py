@@ -478,9 +478,12 @@ def test_another_root(name: str, root: None) -> None:
         out, err, code = run("stacks", pid, *words)
         assert code == 0, err
         stacks = folded(re.sub(r", tid \d+", "", out))
-        nap = f"Work.nap {STATES}:16;Kernel#sleep {STATES}:16"
+        lines = [line.strip() for line in Path(STATES).read_text().splitlines()]
+        sleeps = lines.index("sleep") + 1
+        burns = lines.index("count += 1 while true") + 1
+        nap = f"Work.nap {STATES}:{sleeps};Kernel#sleep {STATES}:{sleeps}"
         slept = [w for s, w in stacks.items() if s.endswith(nap)]
-        burnt = [w for s, w in stacks.items() if f"Work.burn {STATES}:12" in s]
+        burnt = [w for s, w in stacks.items() if f"Work.burn {STATES}:{burns}" in s]
         assert slept == [10]
         assert sum(burnt) == 10
     finally:

@@ -7,8 +7,15 @@
 $stdout.sync = true
 
 class Work
+  @burning = 0
+
+  class << self
+    attr_reader :burning
+  end
+
   def self.burn
     count = 0
+    @burning += 1
     count += 1 while true
   end
 
@@ -32,7 +39,10 @@ end
 never, held = IO.pipe
 sleepers = [named("napping") { Work.nap }, named("watching") { Work.watch(never) }]
 Thread.pass until sleepers.all? { |thread| thread.status == "sleep" }
-ARGV.fetch(0, 2).to_i.times { |n| named("burner #{n}") { Work.burn } }
+burners = ARGV.fetch(0, 2).to_i
+burners.times { |n| named("burner #{n}") { Work.burn } }
+# One that has not begun has no stack yet: on a busy machine it may take long.
+Thread.pass until Work.burning == burners
 puts "ready #{Process.pid}"
 wait
 held.close
