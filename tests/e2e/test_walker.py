@@ -331,3 +331,27 @@ def test_no_stack_is_wrong_and_not_flagged(name: str) -> None:
             if walked is not None and not walked.flags:
                 wrong += filter(None, [tags.contradiction(walked.stack.frames)])
         assert wrong == []
+
+
+@pytest.mark.parametrize("name", rubies.EACH)
+def test_methods_of_collected_ones_at_the_same_places(name: str, root: None) -> None:
+    """No frame is called what was at the place of its method before."""
+    with rubies.running(name, "alone.rb") as process:
+        vm = process.vm()
+        main = vm.threads()[0]
+
+        def shown() -> tuple[str, str]:
+            """An object, and the name of its method's frame."""
+            target = process.target
+            said = target.step("next")
+            target.wait_until_it_reads()
+            walked = vm.sample(main)
+            target.tell()
+            assert walked is not None
+            return said, walked.stack.frames[-2].name
+
+        for _ in range(1000):
+            shown()
+        process.target.step("late")
+        found = [shown() for _ in range(1000)]
+    assert [one for one in found if one[1] != f"{one[0]}.alone"] == []

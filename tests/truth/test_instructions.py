@@ -199,7 +199,8 @@ class NodeKeys:
     ) -> FrameNode | None:
         made = self._child(node, iseq, pc, method, flags)
         if made is not None:
-            self._keys[made] = (iseq, method, flags)
+            # At the place of a method that was collected is perhaps an svar now.
+            self._keys[made] = (iseq, self._vm._tree.entry(method), flags)
         return made
 
     def of(self, thread: int) -> list[FrameNode]:

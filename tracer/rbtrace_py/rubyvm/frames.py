@@ -140,10 +140,16 @@ class FrameTree:
         """
         if self._text > _MOST_TEXT or self.is_late():
             return None
+        while self._names.renew(method):
+            # It was collected. Its place may be that of the code's next method, or of
+            # the svar which that has.
+            self._entries.discard(method)
+            method = self.entry(method)
         try:
             made = self._make(node, iseq, pc, method, flags)
             if made is None or not made.is_sure:
                 self._renew(node, iseq, method)
+                method = self.entry(method)
                 made = self._make(node, iseq, pc, method, flags)
         except UnreadableMemory:
             return None

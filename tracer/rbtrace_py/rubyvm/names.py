@@ -93,17 +93,38 @@ class Names:
         gone = [
             address
             for address, method in self._methods.items()
-            if self._read(address) != method.raw
+            if not self._is_still(address, method)
         ]
         for address in gone:
             del self._methods[address]
         return bool(gone)
 
-    def renew(self, address: int) -> None:
-        """Forget the method entry if another one is at its address now."""
+    def renew(self, address: int) -> bool:
+        """Forget the method entry if something else is at its address now.
+
+        Returns:
+            Whether it was forgotten.
+        """
         method = self._methods.get(address)
-        if method is not None and self._read(address) != method.raw:
-            del self._methods[address]
+        if method is None or self._is_still(address, method):
+            return False
+        del self._methods[address]
+        return True
+
+    def _is_still(self, address: int, method: Method) -> bool:
+        """Is it the same method?
+
+        All that a method entry points to may have been freed with it, and made again in
+        the same places for the next object's method: so its owner's name is read anew
+        where that is not a constant's.
+        """
+        raw = self._read(address)
+        if raw != method.raw or not method.prefix.startswith("#<"):
+            return raw == method.raw
+        try:
+            return self._owner(bytes(8) + raw)[0] == method.prefix
+        except UnreadableMemory:
+            return False
 
     def iseq_frame(self, iseq: Iseq, method: Method | None) -> tuple[str, str]:
         """Return the qualified name and the label of a Ruby frame."""

@@ -1,0 +1,41 @@
+# frozen_string_literal: true
+
+# Each object has a method of its own of the same code; a step shows one and waits in
+# that method. "late" has the collector take those of before; from then on the methods
+# write $~, for which Ruby puts an object between a frame and its method.
+$stdout.sync = true
+
+def fresh
+  Object.new.tap do |one|
+    def one.alone(is_late)
+      $~ = nil if is_late
+      $stdin.gets
+    end
+  end
+end
+
+def early
+  one = fresh
+  puts one.inspect
+  one.alone(false)
+end
+
+def late(kept)
+  one = fresh
+  kept << one
+  puts one.inspect
+  one.alone(true)
+end
+
+kept = []
+is_late = false
+puts "ready"
+while (word = $stdin.gets)
+  if word == "late\n"
+    is_late = true
+    GC.start
+    puts "done"
+  else
+    is_late ? late(kept) : early
+  end
+end
