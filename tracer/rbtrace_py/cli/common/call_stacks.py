@@ -28,6 +28,7 @@ from rbtrace_py.session.drive import drive
 from rbtrace_py.session.methods.call_trees import FoldedCalls
 from rbtrace_py.session.methods.calls import CallsOptions
 from rbtrace_py.session.methods.selectors import selectors_of
+from rbtrace_py.session.methods.traced_process import BrokenRecords
 from rbtrace_py.session.targets.targets import Targets
 
 
@@ -133,7 +134,7 @@ class _Folding:
             for note in notes:
                 say_note(note)
         for ended in session.ends():
-            if isinstance(ended.problem, HookMismatch):
+            if isinstance(ended.problem, (HookMismatch, BrokenRecords)):
                 raise ended.problem
         missing = lost(counters)
         too_much = 100 * missing > self._options.max_loss * (session.seen + missing)

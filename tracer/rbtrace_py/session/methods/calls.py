@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic
 from rbtrace_py.agent.arming import Armed, Selector, What
 from rbtrace_py.agent.client import AnotherProgram
 from rbtrace_py.agent.place import ENDED_BEFORE, HOW_TO_LOAD, NoAgent, connect
-from rbtrace_py.agent.protocol import Map
+from rbtrace_py.agent.protocol import BrokenAgent, Map
 from rbtrace_py.agent.shared import HookMode
 from rbtrace_py.agent.starting import HOLD_SECONDS, begun_before
 from rbtrace_py.aggregate.calls import ReportedCall, Thread
@@ -27,6 +27,7 @@ from rbtrace_py.session.methods.hook_offsets import hook_offsets
 from rbtrace_py.session.methods.thread_names import ThreadNames
 from rbtrace_py.session.methods.traced_process import (
     MAX_METHODS,
+    BrokenRecords,
     CallsEnd,
     Told,
     ToldProcess,
@@ -188,9 +189,13 @@ class TracedCalls(Closing, ABC, Generic[Told]):
     def events(self, seconds: float) -> Iterator[Told]:
         """What has come; if nothing more can be read, waits at most ``seconds``."""
         is_behind = False
-        for traced in list(self._traced.values()):
-            yield from traced.step()
-            is_behind |= traced.is_behind
+        for pid, traced in list(self._traced.items()):
+            try:
+                yield from traced.step()
+            except BrokenAgent as error:
+                yield from self._give_up(pid, error)
+            else:
+                is_behind |= traced.is_behind
         if not is_behind:
             self._wait(min(seconds, _POLL_SECONDS))
             for pid, traced in list(self._traced.items()):
@@ -316,7 +321,9 @@ class TracedCalls(Closing, ABC, Generic[Told]):
         """Of a child no problem is one of the command's."""
         if end.problem is None or end.pid not in self._children:
             return end
-        notes = (*end.notes, f"tracing of it stops here: {end.problem}")
+        problem = end.problem
+        why = problem.why if isinstance(problem, BrokenRecords) else problem
+        notes = (*end.notes, f"tracing of it stops here: {why}")
         return replace(end, notes=notes, problem=None)
 
     def _arm(self, process: Process) -> Armed:
@@ -377,8 +384,18 @@ class TracedCalls(Closing, ABC, Generic[Told]):
             armed.listen()
 
     def _end(self, pid: int) -> Iterator[Told]:
+        traced = self._traced[pid]
         try:
-            yield from self._traced[pid].finish()
+            yield from traced.finish()
+        except BrokenAgent as error:
+            yield from traced.give_up(error)
+        finally:
+            self._let_go(pid)
+
+    def _give_up(self, pid: int, error: BrokenAgent) -> Iterator[Told]:
+        """One process's agent that is broken does not end the others."""
+        try:
+            yield from self._traced[pid].give_up(error)
         finally:
             self._let_go(pid)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from rbtrace_py.agent.arming import Armed
+from rbtrace_py.agent.protocol import BrokenAgent
 from rbtrace_py.agent.ring import Ring
 from rbtrace_py.agent.shared import Condition
 from rbtrace_py.aggregate.calls import ReportedCall
@@ -26,6 +28,14 @@ _CONDITIONS = {
     " traced after the first Ractor, since hooks on them"
     " crash Ruby before 3.3",
 }
+
+
+class BrokenRecords(BrokenAgent):
+    """What the agent of one process wrote into its memory cannot be: ``why``."""
+
+    def __init__(self, pid: int, why: BrokenAgent) -> None:
+        super().__init__(f"process {pid}: {why}", why.hint)
+        self.why = why
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +121,20 @@ class TracedProcess(ABC, Generic[Told]):
             raise
         yield from self.rest()
 
+    def give_up(self, error: BrokenAgent) -> Iterator[Told]:
+        """What its agent wrote cannot be: yield the last of what had come before."""
+        self.armed.ended = BrokenRecords(self.pid, error)
+        with suppress(BrokenAgent):
+            yield from self.rest()
+
     def end(self) -> CallsEnd:
+        try:
+            return self._end()
+        except BrokenAgent as error:
+            problem = self.armed.ended or BrokenRecords(self.pid, error)
+            return CallsEnd(self.pid, {}, self.armed.overhead, (), problem)
+
+    def _end(self) -> CallsEnd:
         found = self.armed.counters()
         counters = {
             "running_at_attach": found.orphans,
