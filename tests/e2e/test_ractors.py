@@ -131,12 +131,13 @@ def test_the_main_one_is_exact_while_others_call(name: str, trace: Trace) -> Non
 
 @pytest.mark.parametrize("name", FORKING)
 def test_a_child_that_one_forks(name: str, trace: Trace) -> None:
+    """It ends well, unless a lock of Ruby's own keeps it; the parent is traced on."""
     with rubies.running(name, "calls.rb") as running:
         tracer = trace("calls", running.pid, "-m", "Tiny#", "--json")
-        assert running.target.step("fork in a ractor") == "done 0"
+        assert running.target.step("fork in a ractor") in ("done 0", "done locked")
         running.target.step("last")
         assert stacks(tracer)[0] == [[("Tiny#last", 0)]]
-        assert running.target.step("fork in a ractor") == "done 0"
+        assert running.target.step("fork in a ractor") in ("done 0", "done locked")
 
 
 def stacks(tracer: Tracer) -> tuple[list[Stack], dict[str, Any]]:
