@@ -8,6 +8,7 @@ module Tracepoint
       MOST = 1000
       ENABLE = TracePoint.instance_method(:enable)
       DISABLE = TracePoint.instance_method(:disable)
+      ENABLED = TracePoint.instance_method(:enabled?)
       CHILDREN = RubyVM::InstructionSequence.instance_method(:each_child)
       INNER = /\A(block|rescue|ensure) /.freeze
       # Before 3.2 a second TracePoint on such a method takes the first one's place, and
@@ -257,11 +258,12 @@ module Tracepoint
       end
 
       # Up to Ruby 3.1 the program crashes if this is done while its hook runs, and that lets
-      # others run if it evaluates expressions.
+      # others run if it evaluates expressions. To switch off what Ruby refused to switch on
+      # would have Ruby count one target less than there are, and silence the last one.
       def off?(target)
         return false if Native.target_inside(target.number).positive?
 
-        DISABLE.bind_call(target.tracepoint)
+        DISABLE.bind_call(target.tracepoint) if ENABLED.bind_call(target.tracepoint)
         Native.target_over(target.number)
         true
       end
