@@ -171,9 +171,18 @@ def _with_agent(build: Build) -> list[str]:
 
 
 _JITTED = [Build("4.0.5-shared", jit) for jit in JITS]
-rubies.BUILT.update({str(one): functools.partial(_with_agent, one) for one in _JITTED})
+_BESIDE = [
+    Build(rubies.HERE, "yjit"),
+    *map(Build, ARCHIVES),
+    Build("3.2.8-shared", "yjit"),
+]
+rubies.BUILT.update(
+    {str(one): functools.partial(_with_agent, one) for one in (*_JITTED, *_BESIDE)}
+)
 EACH = (*rubies.EACH, *map(rubies.chroot, map(str, _JITTED)))
 """To parametrize a test of the agent: as rubies.EACH, and where JITs compile all."""
+MATRIX = (*EACH, *map(rubies.chroot, map(str, _BESIDE)))
+"""To parametrize one of how methods are hooked: each minor version, JITs off and on."""
 
 
 def core_of(pid: int, folder: Path) -> Path:

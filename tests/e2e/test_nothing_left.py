@@ -251,12 +251,28 @@ ASKING = {
     "heapdump": "heapdump PID FILE",
     "fork": "fork PID",
 }
+ARMING = (
+    "calls PID",
+    "latency PID method",
+    "calls PID -m Work.",
+    "latency PID -m Work.",
+)
 
 
 @pytest.mark.parametrize("command", ASKING)
 def test_killed_before_the_answer(command: str, watched: Watched, begin: Begin) -> None:
     before = watched.snapshot()
     tracer = begin(ASKING[command], watched, prepare=at_request(command, die))
+    assert tracer.result()[2] == -signal.SIGKILL
+    watched.comes_to(before)
+
+
+@pytest.mark.parametrize("words", ARMING)
+def test_killed_while_methods_are_hooked(
+    words: str, watched: Watched, begin: Begin
+) -> None:
+    before = watched.snapshot()
+    tracer = begin(words, watched, prepare=at_request("arm", die))
     assert tracer.result()[2] == -signal.SIGKILL
     watched.comes_to(before)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import signal
 import struct
 import subprocess
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -14,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from leftovers import Watched, until
 
 import rubies
 from commands import Tracer, answer, by_key, run
-from processes import TIMEOUT, Target
+from processes import TIMEOUT, Target, times
 from rbtrace_py.agent.arming import Armed, What
 from rbtrace_py.agent.shared import HookMode
 from rbtrace_py.aggregate.callblocks import KIND_AT
@@ -26,15 +29,17 @@ from rbtrace_py.linux.process import Process
 from rbtrace_py.model.calls import CallKind
 from rbtrace_py.session.methods.calls import Calls, CallsOptions
 from rbtrace_py.session.methods.selectors import selectors_of
+from rbtrace_py.session.methods.tables import MethodOptions, Methods
 from rbtrace_py.session.targets.targets import Targets
 from rubies import Running
-from ruby_builds import EACH
+from ruby_builds import MATRIX
 
 Start = Callable[..., Target]
 Trace = Callable[..., Tracer]
 
 SELECTORS = ["Shop#", "Shop.", "Base#number", "Priced#price", "audit"]
-STEPS = ("kinds", "threads", "fibers")
+SELECTORS += ["Kinds#", "Kinds.", "Tools.", "single", "Point#"]
+STEPS = ("kinds", "called", "threads", "fibers", "exceptions")
 
 
 @pytest.fixture
@@ -42,7 +47,7 @@ def target(start: Start) -> Target:
     return start("targeted.rb")
 
 
-@pytest.fixture(scope="module", params=EACH)
+@pytest.fixture(scope="module", params=MATRIX)
 def each(request: pytest.FixtureRequest) -> Iterator[Running]:
     with rubies.running(request.param, "targeted.rb") as running:
         yield running
@@ -71,10 +76,48 @@ def test_the_same_trees(each: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """As from the hook on all methods."""
     targeted, notes = trees(each.pid, each.target, SELECTORS, *STEPS)
     assert re.search(r"process \d+: \d\d methods hooked and no other", notes[0])
-    monkeypatch.setattr(What, "names_methods", property(lambda self: False))
+    all_methods(monkeypatch)
     everything, notes = trees(each.pid, each.target, SELECTORS, *STEPS)
     assert not any("hooked" in note for note in notes)
     assert targeted == everything
+    names = {name for calls in targeted for name, _, _ in calls}
+    assert {"Kinds#<=>", "Kinds#hash", "Kinds.inherited", "Tools.helper"} < names
+
+
+def all_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have all methods hooked, also for selectors."""
+    monkeypatch.setattr(What, "names_methods", property(lambda self: False))
+
+
+def table(pid: int, target: Target, *steps: str) -> dict[str, tuple[int, int, int]]:
+    """Of each method how many calls began, returned, and are in its histogram."""
+    selected = MethodOptions(
+        "method", selectors_of(SELECTORS, []), confirm=lambda text: True
+    )
+    targets = Targets({pid: Process(pid)})
+    with Methods(targets, "latency", ["method"], selected) as session:
+        for step in steps:
+            assert target.step(step).startswith("done")
+        session.finish()
+        result = session.snapshot()
+    assert (result.counters["no_block"], result.counters["no_stream"]) == (0, 0)
+    return {
+        str(group.key): (
+            group.entries,
+            group.count,
+            group.distribution.count if group.distribution else 0,
+        )
+        for group in result.groups
+    }
+
+
+def test_the_same_table(each: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from the hook on all methods, and each call is in a histogram."""
+    targeted = table(each.pid, each.target, *STEPS)
+    all_methods(monkeypatch)
+    assert targeted == table(each.pid, each.target, *STEPS)
+    assert all(calls == found for _, calls, found in targeted.values())
+    assert targeted["Kinds#fails_in_a_block"] == (2, 2, 2)
 
 
 def evaluated(target: Target, code: str) -> str:
@@ -198,6 +241,37 @@ def test_nothing_stays_hooked(number: int, target: Target, trace: Trace) -> None
     evaluated(target, f"sleep 0.01 until {ENABLED}.empty?")
 
 
+@pytest.mark.alone
+@pytest.mark.parametrize("words", [["-m", "Many#"], []], ids=["targeted", "all"])
+def test_a_kill_at_any_moment(
+    words: list[str], target: Target, trace: Trace, tmp_path: Path
+) -> None:
+    """Also while methods are being hooked: none stays so."""
+    evaluated(
+        target, "class Many; 900.times { |n| class_eval %(def run#{n}; end) }; end"
+    )
+    watched = Watched(target, tmp_path)
+    chance = random.Random(14)
+    for _ in range(times(200)):
+        tracer = trace("latency", target.pid, "method", *words, waits=False)
+        time.sleep(chance.uniform(0, 0.4))  # at random: that is the point of it
+        tracer.process.kill()
+        tracer.process.wait(TIMEOUT)
+        until(lambda: not is_hooked(watched))
+    tracer = trace("latency", target.pid, "method", *words)
+    assert bool(watched.hooks()) is not bool(words)
+    enabled = int(evaluated(target, f"{ENABLED}.size"))
+    assert enabled == (900 if words else 0)
+    assert tracer.finish()[2] == 0
+    assert not is_hooked(watched)
+
+
+def is_hooked(watched: Watched) -> bool:
+    """Return whether anything of an arming is in it."""
+    code = f"Tracepoint::Agent.armed_by.nil? && {ENABLED}.empty?"
+    return evaluated(watched.target, code) != "true" or bool(watched.hooks())
+
+
 def test_more_than_a_thousand(target: Target, trace: Trace) -> None:
     """All are hooked then, and that is said."""
     many = "class Many; 1001.times { |n| class_eval %(def run#{n}; end) }; end"
@@ -209,9 +283,17 @@ def test_more_than_a_thousand(target: Target, trace: Trace) -> None:
     assert "not the selected alone: they are more than 1000" in " ".join(err.split())
 
 
+def test_a_method_that_ruby_refuses(each: Running, trace: Trace) -> None:
+    """As Ruby 2.7 does what Struct defines; targets fire afterwards as before."""
+    assert trace("count", each.pid, "-m", "Point#").finish()[2] == 0
+    tracer = trace("count", each.pid, "-m", "Base#number", "--json")
+    evaluated(each.target, "Base.new.number(1)")
+    assert json.loads(tracer.finish()[0])["count"] == 1
+
+
 def test_methods_made_of_blocks(each: Running, trace: Trace) -> None:
     """With the same instructions; up to Ruby 3.1 all methods are hooked for them."""
-    tracer = trace("calls", each.pid, "-m", "Made#", "--json")
+    tracer = trace("calls", each.pid, "-m", "Made#", "--json", "--yes")
     foreign = "$foreign = TracePoint.new(:call) { $told += 1 }; $told = 0"
     evaluated(each.target, foreign)
     evaluated(each.target, "$foreign.enable(target: Made.instance_method(:run))")

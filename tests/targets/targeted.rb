@@ -149,6 +149,256 @@ module Louder
 end
 using Louder
 
+# What Ruby itself calls, by an operator, an iterator, a conversion, or otherwise.
+class Kinds
+  include Comparable
+  include Enumerable
+
+  attr_accessor :number
+
+  def initialize(number = 1, *_rest, key: default, **_more, &block)
+    @number = number + key
+    instance_exec(&block) if block
+  end
+
+  def initialize_copy(other)
+    super
+    @number = other.number
+  end
+
+  def default
+    0
+  end
+
+  def <=>(other)
+    number <=> other.number
+  end
+
+  def each
+    yield 1
+    yield 2
+  end
+
+  def +(other)
+    number + other.to_int
+  end
+
+  def -@
+    -number
+  end
+
+  def !
+    false
+  end
+
+  def [](index)
+    index
+  end
+
+  def []=(index, value)
+    @number = index + value
+  end
+
+  def ===(other)
+    other == 1
+  end
+
+  def coerce(other)
+    [other, number]
+  end
+
+  def to_int
+    number
+  end
+
+  def to_s
+    "kinds"
+  end
+
+  def to_ary
+    [1, 2]
+  end
+
+  def to_proc
+    ->(n) { n + default }
+  end
+
+  def hash
+    number.hash
+  end
+
+  def eql?(other)
+    number == other.number
+  end
+
+  def forwards(...)
+    takes(...)
+  end
+
+  def takes(first, *rest, last: default)
+    first + rest.size + last
+  end
+
+  def returns_from_a_block
+    each { |n| return n + default } # rubocop:disable Lint/UnreachableLoop
+  end
+
+  def returns_from_ensure
+    raise IndexError
+  ensure
+    return default # rubocop:disable Lint/EnsureReturn
+  end
+
+  def retries
+    attempts ||= 0
+    attempts += 1
+    Integer(attempts < 3 ? "no" : "3")
+  rescue ArgumentError
+    default
+    retry
+  end
+
+  def evaluates
+    eval("default") + instance_eval { default } + binding.eval("default")
+  end
+
+  def makes_lambdas
+    -> { default }.call + proc { default }.call + method(:default).call + [self].sum(&:default)
+  end
+
+  def asks(other)
+    other.guarded
+  end
+
+  def waits_for(ready, queue)
+    ready << 1
+    queue.pop
+  rescue IndexError
+    default
+    raise
+  ensure
+    default
+  end
+
+  def fails_in_a_block
+    each { |n| Array.new(n) { Integer("no") } }
+  ensure
+    default
+  end
+
+  def fails_in_ensure
+    raise IndexError
+  ensure
+    Integer("no")
+  end
+
+  def throws(tag)
+    each { throw tag } # rubocop:disable Lint/UnreachableLoop
+  ensure
+    default
+  end
+
+  def suspends
+    default + Fiber.yield
+  ensure
+    default
+  end
+
+  def self.inherited(_)
+    super
+    Kinds.made
+  end
+
+  def self.made
+    new { default }
+  end
+
+  protected
+
+  def guarded
+    default
+  end
+end
+
+module Tools
+  module_function
+
+  def useful
+    helper
+  end
+
+  def helper
+    1
+  end
+end
+
+SINGLE = Object.new
+def SINGLE.single
+  Point.new(1).shifted
+end
+
+Point = Struct.new(:x) do
+  def shifted
+    x + 1
+  end
+end
+
+# Its arguments are calls.
+def use(*); end
+
+def called_by_ruby
+  a = Kinds.new
+  b = Kinds.new(2, 3, key: 1, more: 4) { default }
+  use(a.dup < b, [b, a].min, a.sort, a.include?(2), a.each_slice(1).to_a, a.lazy.map { |n| n }.first)
+  use(a + b, -a, !a, a[1], (a[1] = 2), 3 + a, Integer(a), "#{a}", [5].map(&a), { a => 1 }[b])
+  first, second = *a, b
+  [[a]].each { |(one, two)| use(one, two, first, second) }
+  one = 1
+  case one when a then a.forwards(1, 2, last: 3) end
+  use(a.returns_from_a_block, a.returns_from_ensure, a.retries, a.evaluates, a.makes_lambdas, a.asks(b))
+  use(Class.new(Kinds), Tools.useful, SINGLE.single, a.public_send(:default), Kinds.instance_method(:default).bind(a).call)
+  trap(:USR1) { $handled = a.default }
+  $handled = nil
+  Process.kill(:USR1, Process.pid)
+  Thread.pass until $handled
+end
+
+def waiting(found = Kinds.new)
+  ready, queue = Queue.new, Queue.new
+  thread = Thread.new { found.waits_for(ready, queue) }
+  thread.report_on_exception = false
+  ready.pop
+  Thread.pass until queue.num_waiting == 1
+  yield thread, queue
+  thread.join
+rescue IndexError
+  found.default
+end
+
+def failing(*errors)
+  yield
+rescue *errors
+  Kinds.new
+end
+
+def exceptions
+  kinds = Kinds.new
+  waiting { |thread| thread.kill }
+  waiting { |thread| thread.raise(IndexError) }
+  waiting { |_, queue| queue << 1 }
+  failing(ArgumentError) { kinds.fails_in_a_block }
+  failing(ArgumentError) { kinds.fails_in_ensure }
+  failing(ArgumentError) { Kinds.new { Integer("no") } }
+  failing(UncaughtThrowError) { kinds.throws(:nobody) }
+  catch(:done) { Fiber.new { catch(:inner) { kinds.throws(:inner) } }.resume && kinds.throws(:done) }
+  failing(ArgumentError) { Fiber.new { kinds.fails_in_a_block }.resume }
+  failing(IndexError) { Fiber.new { kinds.suspends }.tap(&:resume).raise(IndexError) }
+  Fiber.new { kinds.suspends }.tap(&:resume).resume(2)
+  $held = Fiber.new { kinds.suspends }.tap(&:resume)
+  Thread.new { Thread.handle_interrupt(Object => :never) { kinds.each { Thread.exit } } }.join
+  loop { kinds.each { raise StopIteration } } # rubocop:disable Lint/UnreachableLoop
+end
+
 def kinds
   shop = Shop.new
   shop.pay(2)
@@ -185,6 +435,8 @@ STEPS = {
   "kinds" => -> { kinds },
   "threads" => -> { Array.new(6) { Thread.new { 3.times { Shop.new.waits && Shop.new.pay(3) } } }.each(&:join) },
   "fibers" => -> { Array.new(3) { Fiber.new { Fiber.yield(Shop.new.pay(1)) && Shop.new.rescues } }.each { |f| 2.times { f.resume } } },
+  "called" => -> { called_by_ruby },
+  "exceptions" => -> { exceptions },
   "made" => -> { Made.new.run && Made.new.walk }
 }.freeze
 
