@@ -20,6 +20,8 @@ import rubies
 from commands import Tracer, answer, has_ruby_probes, run
 from processes import TARGETS, TIMEOUT, Target
 from rbtrace_py.agent.arming import Armed
+from rbtrace_py.aggregate.calls import CallEventKind
+from rbtrace_py.session.methods.calls import Calls, CallsOptions
 from rbtrace_py.session.methods.exceptions import ExceptionOptions, Exceptions
 from rbtrace_py.session.methods.tables import MethodOptions, Methods
 from rbtrace_py.session.targets.targets import Targets
@@ -783,6 +785,65 @@ def test_counts_of_a_child(forking: Target, root: None) -> None:
         found = session.snapshot()
     assert [group.count for group in found.groups] == [2]
     assert found.counters["late_processes"] == 1
+
+
+BEGUN_BEFORE = "did not wait for tracing"
+
+
+def nested(session: Methods) -> int:
+    """Calls of Work.nest, as soon as their method has its name."""
+    groups = session.snapshot().groups
+    return sum(group.count for group in groups if group.key == "Work.nest")
+
+
+@pytest.mark.parametrize("command", ["count", "latency"])
+def test_what_a_target_executes(command: str, target: Target, root: None) -> None:
+    """With its children it is followed, and what was counted before stays."""
+    targets = Targets.from_pids([target.pid], follow=True)
+    options = MethodOptions("method")
+    with closing(targets), Methods(targets, command, ["method"], options) as session:
+        step(target, "nest")
+        until_joined(session, lambda: nested(session) == 5)
+        assert target.step("exec") == "ready"
+        until_joined(session, lambda: BEGUN_BEFORE in " ".join(session.notes))
+        assert not session.is_over
+        step(target, "nest")
+        session.finish()
+        assert nested(session) == 10
+        assert session.snapshot().counters["hung_up"] == 0
+
+
+def test_calls_of_what_a_target_executes(target: Target, root: None) -> None:
+    targets = Targets.from_pids([target.pid], follow=True)
+    told = []
+    with closing(targets), closing(Calls(targets, CallsOptions())) as session:
+        session.start()
+        step(target, "nest")
+        while sum(e.event.what is CallEventKind.RETURNED for e in told) < 5:
+            told += session.events(0.02)
+        assert target.step("exec") == "ready"
+        while BEGUN_BEFORE not in " ".join(session.notes):
+            told += session.events(0.02)
+            session.refresh()
+        step(target, "nest")
+        told += session.drain()
+        problems = [end.problem for end in session.ends()]
+    kinds = Counter((e.event.what, e.method.full_name) for e in told if e.method)
+    assert kinds[CallEventKind.RETURNED, "Work.nest"] == 10
+    assert problems == [None, None]
+
+
+def test_a_target_that_becomes_another_program(target: Target, root: None) -> None:
+    """Without its children it is not followed, and that is said."""
+    targets = Targets.from_pids([target.pid])
+    options = MethodOptions("method")
+    with closing(targets), Methods(targets, "count", ["method"], options) as session:
+        step(target, "nest")
+        until_joined(session, lambda: nested(session) == 5)
+        assert target.step("exec") == "ready"
+        until_joined(session, lambda: session.is_over)
+        assert nested(session) == 5
+        assert session.snapshot().counters["hung_up"] == 1
 
 
 @pytest.mark.parametrize(

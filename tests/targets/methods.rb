@@ -102,6 +102,7 @@ STEPS = {
   "gc" => -> { 5.times { GC.start } },
   "late" => -> { Work.late },
   "fork" => -> { Process.wait(fork { Work.fib(5) }) },
+  "exec" => -> { exec("ruby", __FILE__) },
   "spawn" => -> { spawn("sleep", "1000") },
   "die" => -> { 300.times { Work.attempt } and Work.refuse },
   "none" => -> {}

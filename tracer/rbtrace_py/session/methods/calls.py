@@ -303,7 +303,8 @@ class TracedCalls(Closing, ABC, Generic[Told]):
 
     def _take_in(self, process: Process) -> None:
         armed = self._arm(process)
-        if self.targets.is_ours(process) and not armed.held:
+        has_executed = any(end.pid == process.pid for end in self._ended)
+        if (self.targets.is_ours(process) or has_executed) and not armed.held:
             self.notes.add(begun_before(process.pid))
         if self.targets.has_joined(process):
             self._children.add(process.pid)
@@ -404,9 +405,9 @@ class TracedCalls(Closing, ABC, Generic[Told]):
         if self._switches is not None:
             self._switches.forget(pid)
         end = traced.end()
-        process = self.targets.ours
-        if isinstance(end.problem, AnotherProgram) and process and process.pid == pid:
-            # It waits for us again.
+        process = self.targets.processes.get(pid)
+        is_other = isinstance(end.problem, AnotherProgram)
+        if is_other and process and self.targets.follows(process):
             end = replace(end, problem=None)
             self._joining.ask_again(process)
         self._ended.append(self._reported_end(end))

@@ -51,7 +51,7 @@ _CONDITIONS = {
     "left_out": Condition.LEFT_OUT,
     "other_ractors": Condition.OTHER_RACTORS,
 }
-_TOLD_OTHERWISE = NoSuchTarget, AnotherProgram, HookMismatch
+_TOLD_OTHERWISE = NoSuchTarget, HookMismatch
 """Ends that are expected, or an error by themselves."""
 
 
@@ -103,6 +103,7 @@ class Methods(CountingSession):
         self._confirmation = Confirmation(self.options.confirm)
         self._has_rows = False
         self._hooks: list[_Hook] = []
+        self._last_end = 0.0
         self._joining = Joining(targets, self._arm)
         self._untracked: set[int] = set()
         self._check()
@@ -174,9 +175,10 @@ class Methods(CountingSession):
         connect(process).close()
         offsets = hook_offsets(process) if "method" in self.words else None
         what = self._what(offsets)
+        has_executed = any(hook.process is process for hook in self._hooks)
         hook = _Hook(process, what, self._before_all)
         self._hooks.append(hook)
-        if self.targets.is_ours(process) and not hook.held:
+        if (self.targets.is_ours(process) or has_executed) and not hook.held:
             self.notes.append(begun_before(process.pid))
 
     def _waits(self, waited: float) -> bool:
@@ -213,20 +215,24 @@ class Methods(CountingSession):
     # ------------------------------------------------------------- as it goes on
 
     def refresh(self) -> None:
-        """Hear what agents say; take in children, and what our program executes."""
-        ours = self.targets.ours
+        """Hear what agents say; take in children, and what processes execute."""
         for hook in self._hooks:
             is_live = hook.is_live
             hook.refresh()
-            if is_live and hook.has_executed and ours and hook.pid == ours.pid:
-                self._joining.ask_again(ours)
+            if is_live and not hook.is_live:
+                self._last_end = self._joining.clock()
+                if hook.has_executed and self.targets.follows(hook.process):
+                    hook.has_hung_up = False
+                    self._joining.ask_again(hook.process)
         self._joining.refresh()
 
     @property
     def is_over(self) -> bool:
         """Have all targets ended, or their agents?"""
         is_live = any(hook.is_live for hook in self._hooks)
-        return not is_live and self.targets.ours_has_ended
+        if is_live or self._joining.may_join(self._last_end):
+            return False
+        return self.targets.ours_has_ended
 
     def wait(self, seconds: float) -> None:
         """Until an agent has something to say, which is heard at once, or so long."""
@@ -312,6 +318,7 @@ class _Hook:
     def __init__(
         self, process: Process, what: What, before_all: Callable[[Map], None]
     ) -> None:
+        self.process = process
         self.pid = process.pid
         self._armed = Armed(process, what, before_all=before_all)
         self.notes = hook_notes(process.pid, self._armed)
@@ -342,6 +349,8 @@ class _Hook:
 
     def refresh(self) -> None:
         """Hear it, and learn names now and then: who is killed takes them along."""
+        if not self.is_live:
+            return
         self.listen()
         self._armed.keep_learning()
         why = self._armed.ended

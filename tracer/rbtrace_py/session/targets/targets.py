@@ -90,6 +90,10 @@ class Targets:
         """Is it the program that we started, whatever that runs by now?"""
         return process is self.ours
 
+    def follows(self, process: Process) -> bool:
+        """Return whether what it executes is traced as well."""
+        return self.follow or self.is_ours(process)
+
     @property
     def processes(self) -> dict[int, Process]:
         self._begin()
