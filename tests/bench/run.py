@@ -77,8 +77,12 @@ def parts(quick: bool) -> dict[str, tuple[str, Callable[[], list[Row]]]]:
             lambda: realapp.cost(1 if quick else 9, 3 if quick else 10),
         ),
         "rails-methods": (
-            "A Rails request, all its methods hooked",
+            "A Rails request, its methods hooked",
             lambda: realapp.hooks(1 if quick else 21, 3 if quick else 5),
+        ),
+        "rails-recording": (
+            "A Rails request, all its calls recorded",
+            lambda: realapp.recording(5 if quick else 60),
         ),
         "stacks": (
             "Stacks: what a sample costs",
