@@ -34,7 +34,7 @@ from rbtrace_py.aggregate.calls import (
 )
 from rbtrace_py.aggregate.callscan import (
     CALL_COLUMNS,
-    Scan,
+    CallsScan,
     ScannedProcess,
     call_stacks,
     method_of,
@@ -109,7 +109,7 @@ class CallsRecording:
                 return files
 
     @cached_property
-    def _scans(self) -> list[tuple[Path, Scan]]:
+    def _scans(self) -> list[tuple[Path, CallsScan]]:
         return [(path, scan(path)) for path in self._paths]
 
     @cached_property
@@ -155,7 +155,7 @@ class CallsRecording:
                     return
 
     def _of(
-        self, path: Path, found: Scan, wanted: frozenset[int]
+        self, path: Path, found: CallsScan, wanted: frozenset[int]
     ) -> Iterator[ReportedCall | Switch]:
         raw = _Processes(found)
         with path.open("rb") as file:
@@ -204,7 +204,7 @@ class CallsRecording:
 class _Processes:
     """Makes events of the records of all processes."""
 
-    def __init__(self, found: Scan) -> None:
+    def __init__(self, found: CallsScan) -> None:
         self._found = found
         self._calls: dict[ScannedProcess, ReportedCalls] = {}
 

@@ -67,7 +67,7 @@ class ScannedProcess:
 
 
 @dataclass(eq=False)
-class Scan:
+class CallsScan:
     """Knowledge of a recording once it is read.
 
     names: of all threads, each as it was last known
@@ -89,9 +89,9 @@ class Scan:
             raise Damaged("a process that is not there") from None
 
 
-def scan(path: Path) -> Scan:
+def scan(path: Path) -> CallsScan:
     """Read a file; a damaged one as far as it is whole; BadRecording if it is none."""
-    found = Scan()
+    found = CallsScan()
     left = _MOST_NAMES
     with suppress(Damaged):
         for kind, payload, tables, end in _blocks(path):
@@ -113,7 +113,7 @@ def scan(path: Path) -> Scan:
     return found
 
 
-def call_stacks(path: Path, found: Scan) -> Iterator[tuple[RubyThread, int]]:
+def call_stacks(path: Path, found: CallsScan) -> Iterator[tuple[RubyThread, int]]:
     """Yield threads, and numbers of Ruby's stacks, with calls; some several times.
 
     Damage and errors: as of ``scan``.
@@ -165,7 +165,7 @@ def _add_names(names: dict[Thread, str], threads: list[RubyThread]) -> None:
             names[key] = thread.name or names.get(key, "")
 
 
-def _add_process(found: Scan, news: ProcessNews) -> None:
+def _add_process(found: CallsScan, news: ProcessNews) -> None:
     if news.process is not None and len(found.processes) < _MOST_NAMES:
         found.processes[news.number] = ScannedProcess(news.process)
     known = found.process(news.number)
