@@ -23,10 +23,9 @@ from commands import Tracer, answer, by_key, run
 from processes import TIMEOUT, Target, times
 from rbtrace_py.agent.arming import Armed, What
 from rbtrace_py.agent.shared import HookMode
-from rbtrace_py.aggregate.callblocks import KIND_AT
 from rbtrace_py.aggregate.calls import CallEventKind
 from rbtrace_py.linux.process import Process
-from rbtrace_py.model.calls import CallKind
+from rbtrace_py.model.calls import KIND_AT, CallKind
 from rbtrace_py.session.methods.calls import Calls, CallsOptions
 from rbtrace_py.session.methods.selectors import selectors_of
 from rbtrace_py.session.methods.tables import MethodOptions, Methods

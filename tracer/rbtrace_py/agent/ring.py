@@ -12,13 +12,12 @@ from operator import ne
 
 from rbtrace_py.agent.protocol import BrokenAgent
 from rbtrace_py.agent.shared import SharedMemory
-from rbtrace_py.model.calls import MAX_TICKS, TIMELESS, RingStep
+from rbtrace_py.model.calls import KIND_AT, MAX_TICKS, TIMELESS, RingStep
 
 AT_ONCE = 16_384
 """Records that a step takes about at most, of all streams."""
 _LEAST = 64
 """Records that a step takes of a stream, however many streams there are."""
-_KIND_AT = 14
 _TIMELESS = bytes(TIMELESS)
 
 
@@ -100,7 +99,7 @@ class Ring:
     def _time(self, stream: int, data: bytes, count: int) -> int:
         """Return the time of the last of the first ``count`` records that has one."""
         size = self._memory.record_size
-        kinds = data[_KIND_AT : count * size : size]
+        kinds = data[KIND_AT : count * size : size]
         at = len(kinds.rstrip(_TIMELESS)) - 1
         if at < 0:
             return self._times[stream]

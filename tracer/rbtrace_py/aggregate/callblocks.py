@@ -27,8 +27,6 @@ METHOD_COLUMNS = "III"
 """Number of the process, number of the method, number of its stack of one frame."""
 MOST_AT_ONCE = 8 << 20
 """Bytes of a step's records about at most, so that they fit into a block."""
-KIND_AT, FLAGS_AT = 14, 15
-"""Places in a record, as of model.calls.CallRecord."""
 MOST_RECORD = 32
 """Bytes of a record at most."""
 _RECORDS = struct.Struct("<IIQ")

@@ -22,7 +22,6 @@ from rbtrace_py.aggregate.blocks import (
     unpack_columns,
 )
 from rbtrace_py.aggregate.callblocks import (
-    KIND_AT,
     ProcessNews,
     decode_methods,
     decode_process,
@@ -33,7 +32,13 @@ from rbtrace_py.aggregate.callblocks import (
 from rbtrace_py.aggregate.calls import CallEventKind, Thread
 from rbtrace_py.aggregate.reportedcalls import HookedProcess
 from rbtrace_py.aggregate.tables import TablesReader
-from rbtrace_py.model.calls import UNKNOWN_METHOD, CalledMethod, CallKind, MethodKind
+from rbtrace_py.model.calls import (
+    KIND_AT,
+    UNKNOWN_METHOD,
+    CalledMethod,
+    CallKind,
+    MethodKind,
+)
 from rbtrace_py.model.stacks import FrameKind, RubyThread
 
 CALL_COLUMNS = "qIIIBHQ"

@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rbtrace_py.aggregate.callblocks import KIND_AT
 from rbtrace_py.aggregate.callwriter import (
     MOST_WAITING,
     CallsWriter,
@@ -24,7 +23,7 @@ from rbtrace_py.aggregate.callwriter import (
 from rbtrace_py.aggregate.recording import EXTENSION
 from rbtrace_py.aggregate.reportedcalls import HookedProcess
 from rbtrace_py.errors import BadRecording
-from rbtrace_py.model.calls import CalledMethod, CallKind, RingStep
+from rbtrace_py.model.calls import KIND_AT, CalledMethod, CallKind, RingStep
 
 _NAME = re.compile(r"\d{8}T\d{6}-\d{6}\.rbrec")
 _MOST_NUMBER = 900_000

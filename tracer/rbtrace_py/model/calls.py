@@ -31,6 +31,8 @@ TIMELESS = (CallKind.PLACE, CallKind.THREAD, CallKind.TEXT)
 CallRecord = tuple[int, int, int, int, int]
 """time, method, depth, kind, flags: numbers, as there may be millions a second."""
 CALL_RECORD_SIZE = 16
+KIND_AT, FLAGS_AT = 14, 15
+"""Places of these two in a record."""
 CALL_ORPHAN = 1
 """Flag of a return whose entry was before arming."""
 CALL_VALUES = 2
