@@ -19,10 +19,9 @@ from rbtrace_py.aggregate.calls import (
 )
 from rbtrace_py.aggregate.callscan import CALL_COLUMNS
 from rbtrace_py.aggregate.callvalues import COLUMNS
-from rbtrace_py.aggregate.callwriter import SWITCH_COLUMNS
+from rbtrace_py.aggregate.callwriter import CallsWriter
 from rbtrace_py.aggregate.meta import Meta
-from rbtrace_py.aggregate.recording import FLUSH_SAMPLES, Path_, RecordingWriter
-from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.aggregate.recording import FLUSH_SAMPLES, Path_
 from rbtrace_py.aggregate.switches import Switch
 from rbtrace_py.model.calls import CalledMethod, MethodKind
 from rbtrace_py.model.stacks import RubyThread, Stack
@@ -60,12 +59,8 @@ class Packer:
         return pack_columns(COLUMNS, [rows, map(len, texts)]) + b"".join(texts)
 
 
-class OldCallsWriter(RecordingWriter):
+class OldCallsWriter(CallsWriter):
     """Writes events to a file, a second's worth at a time; closing writes the rest.
-
-    names: of threads; more may come
-    ask: has names of threads added that are not in it, if it can
-    switches: gives those that have come since it was last called, until now
 
     Raises as RecordingWriter.
     """
@@ -80,21 +75,16 @@ class OldCallsWriter(RecordingWriter):
     ) -> None:
         self._calls: list[tuple[int, ...]] = []
         self._values = Packer()
-        self._names = names
-        self._take = switches
-        self._ask = ask
-        self._switches: list[Switch] = []
         self._threads: dict[CallStack, int] = {}
-        self._natives: dict[tuple[Thread, str], int] = {}
-        self._methods: dict[int, tuple[CalledMethod, int]] = {}
-        super().__init__(path, meta, Statistics("ns", counted="calls"))
+        self._numbers: dict[int, tuple[CalledMethod, int]] = {}
+        super().__init__(path, meta, names, switches, ask)
 
-    def tell(self, reported: ReportedCall) -> None:
+    def tell_call(self, reported: ReportedCall) -> None:
         """Write an event, at the latest with the first one a second later."""
         event = reported.event
         method = 0
         if event.what not in _NO_METHOD:
-            method = self._method(reported.method)
+            method = self._method_number(reported.method)
         value = event.duration if event.what is not CallEventKind.LOST else event.count
         if reported.values and event.what is CallEventKind.ENTERED:
             self._values.add(len(self._calls), reported.values)
@@ -116,18 +106,7 @@ class OldCallsWriter(RecordingWriter):
             self._flush_at = 0
         self.flush_if_due(event.time)
 
-    def take_switches(self) -> None:
-        """To be called as time goes by, for what keeps them has not room for all."""
-        self._switches += self._take()
-
-    def flush(self) -> None:
-        # What had happened when the last of the calls did: so it can stand before them.
-        self.take_switches()
-        switches, self._switches = self._switches, []
-        for at in range(0, len(switches), FLUSH_SAMPLES):
-            payload = self._pack_switches(switches[at : at + FLUSH_SAMPLES])
-            written = block(BlockType.SWITCHES, payload)
-            self.write([*self._tables.blocks(), written])
+    def _write_records(self) -> None:
         if self._calls:
             rows, self._calls = self._calls, []
             times, *others = zip(*rows, strict=True)
@@ -135,47 +114,22 @@ class OldCallsWriter(RecordingWriter):
             payload = pack_columns(CALL_COLUMNS, [steps, *others])
             payload += self._values.take()
             self.write([*self._tables.blocks(), block(BlockType.CALLS, payload)])
-        super().flush()
-
-    def _pack_switches(self, switches: list[Switch]) -> bytes:
-        rows = []
-        before = 0
-        for switch in switches:
-            number = self._switched((switch.pid, switch.tid))
-            state = ord(switch.state or "\0")
-            step = switch.time - before
-            rows.append((step, number, switch.what, state, switch.value))
-            before = switch.time
-        return pack_columns(SWITCH_COLUMNS, list(zip(*rows, strict=True)))
 
     def _begin_section(self) -> None:
         self._threads.clear()
-        self._natives.clear()
-        self._methods.clear()
+        self._numbers.clear()
         super()._begin_section()
 
-    def _method(self, method: CalledMethod) -> int:
+    def _method_number(self, method: CalledMethod) -> int:
         """Its number, remembered by what it is: there is one object a method."""
-        known = self._methods.get(id(method))
+        known = self._numbers.get(id(method))
         if known is not None and known[0] is method:
             return known[1]
         frame = GARBAGE if method.kind is MethodKind.GC else frame_of(method)
         number = self._number(Stack((frame,)))
-        if len(self._methods) >= _MOST_STACKS:
-            self._methods.clear()
-        self._methods[id(method)] = (method, number)
-        return number
-
-    def _switched(self, native: Thread) -> int:
-        """The number of a kernel thread, and of its name, which may come later."""
-        name = self._names.get(native, "")
-        number = self._natives.get((native, name))
-        if number is None:
-            if len(self._natives) >= _MOST_STACKS:
-                self._natives.clear()
-            pid, tid = native
-            thread = RubyThread(pid, tid or None, 0, name)
-            number = self._natives[native, name] = self._tables.thread(thread)
+        if len(self._numbers) >= _MOST_STACKS:
+            self._numbers.clear()
+        self._numbers[id(method)] = (method, number)
         return number
 
     def _thread(self, reported: ReportedCall) -> int:

@@ -118,7 +118,7 @@ def calls(path: Path) -> None:
     take = lambda: waiting.pop(0) if waiting else []  # noqa: E731
     with OldCallsWriter(path, meta, NAMES, take) as writer:
         for each in told():
-            writer.tell(each)
+            writer.tell_call(each)
 
 
 def calls_as_records(path: Path) -> None:

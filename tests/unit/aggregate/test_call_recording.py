@@ -77,7 +77,7 @@ def write(
     source = lambda: waiting.pop(0) if waiting else []  # noqa: E731
     with OldCallsWriter(path, META, {(4, 70): "worker"}, source) as writer:
         for each in told:
-            writer.tell(each)
+            writer.tell_call(each)
 
 
 def test_names_of_threads_that_come_later(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_names_of_threads_that_come_later(tmp_path: Path) -> None:
 
     with OldCallsWriter(path, META, names, ask=ask) as writer:
         for each in happenings():
-            writer.tell(each)
+            writer.tell_call(each)
     recording = CallsRecording(path)
     assert len(list(recording)) > 0
     assert (asked, recording.names) == ([(4, 70)], {(4, 70): "late"})
@@ -105,7 +105,7 @@ def test_threads_of_two_containers_have_their_own_names(tmp_path: Path) -> None:
     with OldCallsWriter(path, META, names) as writer:
         for pid in (4, 5):
             for each in happenings():
-                writer.tell(replace(each, pid=pid))
+                writer.tell_call(replace(each, pid=pid))
     recording = CallsRecording(path)
     assert {each.pid for each in recording} == {4, 5}
     assert recording.names == names

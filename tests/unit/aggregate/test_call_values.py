@@ -60,7 +60,7 @@ def test_written_and_read(tmp_path: Path) -> None:
     path = tmp_path / "calls.rbrec"
     with OldCallsWriter(path, META, {}) as writer:
         for told in calls():
-            writer.tell(told)
+            writer.tell_call(told)
     inner = (("x", "\\u001b[1m\\u0000\\u202e"),)
     read = [told.values for told in CallsRecording(path)]
     assert read == [OUTER, (), inner, inner, (), OUTER, (), ()]
@@ -72,7 +72,7 @@ def test_so_many_that_they_need_several_blocks(tmp_path: Path) -> None:
     with OldCallsWriter(path, META, {}) as writer:
         for number in range(300):
             event = CallEvent(CallEventKind.ENTERED, CallStack(3, 70), 2_000 + number)
-            writer.tell(ReportedCall(4, event, METHOD, long))
+            writer.tell_call(ReportedCall(4, event, METHOD, long))
     recording = CallsRecording(path)
     assert [told.values for told in recording] == [long] * 300
     assert recording.is_complete

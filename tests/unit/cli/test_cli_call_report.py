@@ -56,7 +56,7 @@ def path(tmp_path: Path) -> Path:
     source = lambda: switches.pop(0) if switches else []  # noqa: E731
     with OldCallsWriter(path, meta, names, source, ask) as writer:
         for each in told():
-            writer.tell(each)
+            writer.tell_call(each)
     return path
 
 

@@ -125,12 +125,15 @@ class CallsWriter(RecordingWriter):
             payload = self._pack_switches(switches[at : at + FLUSH_SAMPLES])
             written = block(BlockType.SWITCHES, payload)
             self.write([*self._tables.blocks(), written])
+        self._write_records()
+        super().flush()
+
+    def _write_records(self) -> None:
         waiting, self._waiting = self._waiting, []
         methods, self._methods = self._methods, []
         if methods:
             waiting = [*self._tables.blocks(), *waiting, encode_methods(methods)]
         self.write(waiting)
-        super().flush()
 
     def _pack_switches(self, switches: list[Switch]) -> bytes:
         rows = []
