@@ -14,18 +14,15 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import time
-import traceback
 from pathlib import Path
-from typing import NoReturn
 
+from forked import become
 from terminal import screen
 
 import rbtrace_py
 from processes import ROOT, TIMEOUT, read_line
-from rbtrace_py.cli.main import main
 
 COLUMNS, ROWS = 88, 50
 PROMPT = re.compile(r"\d+:\d+[>*] $")
@@ -73,7 +70,7 @@ class Desk:
         words = self._ours(words)
         pid, terminal = pty.fork()
         if pid == 0:
-            self._become(words)
+            become(words, self._sit_down)
         said, lines, end = "", [*typed, "\x04"], time.monotonic() + TIMEOUT
         while data := _read(terminal, end):
             said += data.decode("utf-8", "replace")
@@ -100,25 +97,11 @@ class Desk:
             for i, word in enumerate(words)
         ]
 
-    def _become(self, words: list[str]) -> NoReturn:
-        code = 70
-        try:
-            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-            os.chdir(self._folder)
-            os.environ.update(TERM="xterm", NO_COLOR="1", HOME=str(self._folder))
-            sys.stdin = os.fdopen(0, closefd=False)
-            sys.stdout = os.fdopen(1, "w", closefd=False)
-            sys.stderr = os.fdopen(2, "w", closefd=False)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            main(words)
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+    def _sit_down(self) -> None:
+        """Be at the terminal, in the folder."""
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        os.chdir(self._folder)
+        os.environ.update(TERM="xterm", NO_COLOR="1", HOME=str(self._folder))
 
     @staticmethod
     def _stop(program: subprocess.Popen[str] | None) -> None:

@@ -26,6 +26,29 @@ Prepare = Callable[[], None]
 """Run in the fork before the command is."""
 
 
+def become(words: list[str], prepare: Prepare) -> NoReturn:
+    """Be the command, in a fork.
+
+    prepare: what puts its streams in place
+    """
+    code = 70
+    try:
+        prepare()
+        sys.stdin = os.fdopen(0, closefd=False)
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+        sys.stderr = os.fdopen(2, "w", closefd=False)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        main(words)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
 class Forked:
     """The command ``words``.
 
@@ -60,25 +83,13 @@ class Forked:
         self._ready = os.fdopen(ready)
 
     def _run(self, words: list[str], stdin: int, prepare: Prepare) -> NoReturn:
-        code = 70
-        try:
+        def prepared() -> None:
             os.dup2(stdin, 0)
             for number, path in ((1, self._out), (2, self._err)):
                 os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-            sys.stdin = os.fdopen(0, closefd=False)
-            sys.stdout = os.fdopen(1, "w", closefd=False)
-            sys.stderr = os.fdopen(2, "w", closefd=False)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
             prepare()
-            main(words)
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+
+        become(words, prepared)
 
     def await_attached(self) -> None:
         said = read_line(self._ready)
