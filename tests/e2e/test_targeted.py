@@ -130,34 +130,41 @@ def counted(document: Any, *keys: str) -> dict[str, int]:
 
 
 def global_events(pid: int) -> int:
-    """Events that all methods have ever been hooked for; of a Ruby that says so."""
-    place = re.compile(r"(\w+)-\w+ r-xp \S+ \S+ \d+ +(\S*libruby\S*)")
+    """Events that all methods have ever been hooked for."""
+    library = r"^(\w+)-(\w+) \S+ 0+ \S+ \d+ +\S*libruby\S*$"
     maps = Path(f"/proc/{pid}/maps").read_text()
-    path = place.search(maps)[2]
-    listing = subprocess.run(["nm", "-D", path], capture_output=True, text=True)
-    found = re.search(r"(\w+) B ruby_vm_event_enabled_global_flags", listing.stdout)
-    if found is None:
-        pytest.skip("this Ruby does not export its flags")
-    base = re.search(rf"^(\w+)-\S+ \S+ 0+ .*{re.escape(path)}$", maps, re.MULTILINE)
+    start, end = re.search(library, maps, re.MULTILINE).groups()
+    path = f"/proc/{pid}/map_files/{start}-{end}"
+    words = (["nm", "-D", path], ["nm", path])
+    listing = "".join(subprocess.check_output(each, text=True) for each in words)
+    found = re.search(r"(\w+) [Bb] ruby_vm_event_enabled_global_flags", listing)
     with Path(f"/proc/{pid}/mem").open("rb") as memory:
-        memory.seek(int(base[1], 16) + int(found[1], 16))
+        memory.seek(int(start, 16) + int(found[1], 16))
         return struct.unpack("<I", memory.read(4))[0]
 
 
 CALL_AND_RETURN = 0x18
+NAMES_FLAGS = [
+    *([rubies.HERE] if rubies.minor(rubies.HERE) < "3.3" else []),
+    *map(rubies.chroot, ("2.7", "3.1", "4.0.5-shared-yjit")),
+]
+"""From 3.3 on Ruby does not export its flags: only a library that is not stripped
+has a name for them, as has the one built from source."""
 
 
-def test_no_other_method_is_hooked(target: Target, trace: Trace) -> None:
+@pytest.mark.parametrize("name", NAMES_FLAGS)
+def test_no_other_method_is_hooked(name: str, trace: Trace) -> None:
     """Not even for a moment: Ruby never forgets that one was."""
     words = ["-m", "Shop#pay", "-m", "total"]
-    for command in (["latency"], ["calls", "--slow", "1000"], ["calls"]):
-        tracer = trace(command[0], target.pid, *words, *command[1:])
-        target.step("kinds")
-        assert tracer.finish()[2] == 0
-    run("calls", target.pid, "-m", "Shop#pay(self, amount)", "-d", 0.1)
-    assert global_events(target.pid) & CALL_AND_RETURN == 0
-    trace("count", target.pid, "method").finish()
-    assert global_events(target.pid) & CALL_AND_RETURN
+    with rubies.running(name, "targeted.rb") as each:
+        for command in (["latency"], ["calls", "--slow", "1000"], ["calls"]):
+            tracer = trace(command[0], each.pid, *words, *command[1:])
+            each.target.step("kinds")
+            assert tracer.finish()[2] == 0
+        run("calls", each.pid, "-m", "Shop#pay(self, amount)", "-d", 0.1)
+        assert global_events(each.pid) & CALL_AND_RETURN == 0
+        trace("count", each.pid, "method", "--yes").finish()
+        assert global_events(each.pid) & CALL_AND_RETURN
 
 
 ENABLED = "ObjectSpace.each_object(TracePoint).select(&:enabled?)"
