@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import shutil
-import socket
 import subprocess
 import threading
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +17,11 @@ import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as schema
 
 from commands import Tracer, run
-from processes import LIB, ROOT, TIMEOUT, times
+from processes import LIB, ROOT, TIMEOUT, read_line, times
 from rbtrace_py.aggregate.callrecording import CallsRecording
 from rbtrace_py.aggregate.calls import CallEventKind
 
+ANY_PORT = "tcp://127.0.0.1:0"
 APP = ROOT / "tests" / "bench" / "rails"
 THREADS = 3
 BEGIN, END = schema.TrackEvent.TYPE_SLICE_BEGIN, schema.TrackEvent.TYPE_SLICE_END
@@ -33,28 +32,29 @@ class Rails:
     """The bench's application under puma, with the agent."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
-        address = f"tcp://127.0.0.1:{self._port}"
         self.process = subprocess.Popen(
-            ["puma", "-q", "-t", f"{THREADS}:{THREADS}", "-b", address, "config.ru"],
+            ["puma", "-t", f"{THREADS}:{THREADS}", "-b", ANY_PORT, "config.ru"],
             cwd=APP,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             env={
                 **os.environ,
                 "SHOP_DATABASE": str(folder / "shop.sqlite3"),
                 "RUBYOPT": f"-I{LIB} -rtracepoint/agent",
             },
         )
-        end = time.monotonic() + TIMEOUT
-        while self.process.poll() is None and time.monotonic() < end:
-            with suppress(OSError):
-                self.get()
-                return
-            time.sleep(0.05)
+        self._port = self._listening_at()
+        self.get()
+
+    def _listening_at(self) -> int:
+        """Return the port; puma says it once it takes connections."""
+        log = []
+        while line := read_line(self.process.stdout):
+            log.append(line)
+            if found := re.search(r"Listening on http://127\.0\.0\.1:(\d+)", line):
+                return int(found[1])
         self.close()
-        raise AssertionError("the application did not begin")
+        raise AssertionError("the application did not begin\n" + "\n".join(log))
 
     def get(self) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, TIMEOUT)
@@ -77,7 +77,7 @@ class Rails:
 
     def close(self) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.communicate(timeout=TIMEOUT)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def rails(root: None, tmp_path: Path) -> Iterator[Rails]:
     words = ["ruby", "-e", "require 'rails'; require 'sqlite3'"]
     has_rails = not subprocess.run(words, capture_output=True).returncode
     if not has_rails or not shutil.which("puma"):
-        pytest.skip("ruby-rails, ruby-sqlite3 or puma is not installed")
+        pytest.skip("no Rails, sqlite3 or puma: scripts/setup.sh --test installs them")
     app = Rails(tmp_path)
     yield app
     app.close()

@@ -80,7 +80,7 @@ class Puma:
 @pytest.fixture
 def puma(tmp_path: Path) -> Iterator[Puma]:
     if shutil.which("puma") is None:
-        pytest.skip("puma is not installed")
+        pytest.skip("no puma: scripts/setup.sh --test installs it")
     server = Puma(tmp_path)
     yield server
     server.close()
@@ -90,7 +90,7 @@ def puma(tmp_path: Path) -> Iterator[Puma]:
 def workers_alone(tmp_path: Path) -> Iterator[Puma]:
     """Puma, where the workers have the agent and their parent has none."""
     if shutil.which("puma") is None:
-        pytest.skip("puma is not installed")
+        pytest.skip("no puma: scripts/setup.sh --test installs it")
     server = Puma(tmp_path, agent="workers")
     yield server
     server.close()
