@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +49,36 @@ def read_line(stream: Any, timeout: float = TIMEOUT) -> str:
     return line.decode(errors="replace").strip()
 
 
-def await_stopped(pid: int) -> None:
-    """Wait until the process, which was sent SIGSTOP, is stopped."""
-    stat = Path(f"/proc/{pid}/stat")
-    end = time.monotonic() + TIMEOUT
-    while stat.read_text().rpartition(")")[2].split()[0] != "T":
-        assert time.monotonic() < end, "it is not stopped"
-        time.sleep(0.002)
+def comes_true(
+    is_so: Callable[[], bool], timeout: float = TIMEOUT, pause: float = 0.001
+) -> bool:
+    """Wait for what nobody tells of, as what is in /proc; whether it came in time."""
+    end = time.monotonic() + timeout
+    while not is_so():
+        if time.monotonic() > end:
+            return False
+        time.sleep(pause)
+    return True
+
+
+def task_state(pid: int, tid: int | None = None) -> str:
+    """Return the letter that proc(5) has for a thread's state, or the main thread's."""
+    stat = Path(f"/proc/{pid}/task/{tid or pid}/stat").read_text()
+    return stat.rpartition(")")[2].split()[0]
+
+
+def task_states(pid: int) -> set[str]:
+    """Return those of all its threads."""
+    found = set()
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found.add(task_state(pid, int(tid)))
+    return found
+
+
+def await_state(pid: int, letter: str, tid: int | None = None) -> None:
+    """Wait until a thread, or the main thread, is in this state."""
+    assert comes_true(lambda: task_state(pid, tid) == letter), task_state(pid, tid)
 
 
 class Target:
@@ -105,10 +129,8 @@ class Target:
 
         What it is in then is in proc(5), ``syscall``: read of descriptor 0.
         """
-        deadline = time.monotonic() + TIMEOUT
-        while not Path(f"/proc/{self.pid}/syscall").read_text().startswith("0 0x0 "):
-            assert time.monotonic() < deadline, "it does not read what it is told"
-            time.sleep(0.001)
+        call = Path(f"/proc/{self.pid}/syscall")
+        assert comes_true(lambda: call.read_text().startswith("0 0x0 "))
 
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import secrets
+import select
 import signal
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from processes import TIMEOUT, await_stopped, read_line
+from processes import TIMEOUT, await_state, read_line
 from rbtrace_py.agent.client import Agent
 from rbtrace_py.cli.main import main
 from rbtrace_py.session.inside import attach
@@ -78,6 +78,7 @@ class Forked:
             tempfile.tempdir = None
             secrets.token_hex = lambda size=None: MARK + _token_hex(size)
             self._run(list(map(str, words)), stdin, prepare)
+        self._end = os.pidfd_open(self.pid)
         os.close(ready_end)
         os.close(stdin)
         self._ready = os.fdopen(ready)
@@ -99,18 +100,14 @@ class Forked:
         os.kill(self.pid, number)
 
     def await_stopped(self) -> None:
-        await_stopped(self.pid)
+        await_state(self.pid, "T")
 
     def result(self) -> tuple[str, str, int]:
         """Output, errors, exit code (of a signal its negative number) at its end."""
-        end = time.monotonic() + TIMEOUT
-        while self._code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._code = os.waitstatus_to_exitcode(status)
-            else:
-                assert time.monotonic() < end, "it does not end"
-                time.sleep(0.002)
+        if self._code is None:
+            assert select.select([self._end], [], [], TIMEOUT)[0], "it does not end"
+            _, status = os.waitpid(self.pid, 0)
+            self._code = os.waitstatus_to_exitcode(status)
         return self._out.read_text(), self._err.read_text(), self._code
 
     def close(self) -> None:
@@ -119,6 +116,7 @@ class Forked:
             self.result()
         self._ready.close()
         os.close(self._typing)
+        os.close(self._end)
 
 
 def at_request(

@@ -6,9 +6,8 @@ import json
 import os
 import re
 import struct
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 from forked import MARK
 
-from processes import TIMEOUT, Target
+from processes import Target, comes_true
 from rbtrace_py.linux.maps import mappings
 from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.probes import ProbeCache, StateReader, scan_probes
@@ -68,12 +67,11 @@ class Watched:
     def comes_to(self, before: Snapshot, names: Iterable[str] = ()) -> None:
         """What ends, ends in its own time; then all, or what is named, is as it was."""
         wanted = {name: before[name] for name in names or before}
-        end = time.monotonic() + TIMEOUT
-        while (now := self._some(wanted)) != wanted:
-            differ = [n for n in wanted if now[n] != wanted[n]]
-            said = {name: (wanted[name], now[name]) for name in differ}
-            assert time.monotonic() < end, said
-            time.sleep(0.005)
+        assert comes_true(lambda: self._some(wanted) == wanted, pause=0.005), {
+            name: (wanted[name], now)
+            for name, now in self._some(wanted).items()
+            if now != wanted[name]
+        }
 
     def _some(self, names: Iterable[str]) -> Snapshot:
         found = self.snapshot()
@@ -133,7 +131,7 @@ class Watched:
 
     def is_asked(self) -> None:
         """Wait until evaluated code has set ``$asked``; it is unset again."""
-        until(lambda: self.target.step("asked") == "true")
+        assert comes_true(lambda: self.target.step("asked") == "true")
         self.target.step("unset")
 
     def tasks(self) -> int:
@@ -161,10 +159,3 @@ def places() -> set[str]:
         for name in os.listdir(place)
         if name.startswith(f".rbtrace-{MARK}")
     }
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + TIMEOUT
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.002)

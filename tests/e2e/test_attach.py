@@ -24,7 +24,7 @@ import pytest
 
 from commands import run as run_apart
 from filtering import filtered, forbidding, like_dockers
-from processes import MAIN, ROOT, TARGETS, TIMEOUT, Target
+from processes import MAIN, ROOT, TARGETS, TIMEOUT, Target, comes_true
 from public_copy import PublicCopy
 from rbtrace_py.cli.main import main
 from rubies import USER, as_user
@@ -530,10 +530,8 @@ def test_the_hook_is_built_once(target: Target, tmp_path: Path) -> None:
 def hold(target: Target) -> None:
     """Have it wait in C, with the GVL."""
     assert target.step("hold") == "holding"
-    end = time.monotonic() + TIMEOUT
-    # wait4
-    while not Path(f"/proc/{target.pid}/syscall").read_text().startswith("61 "):
-        assert time.monotonic() < end
+    call = Path(f"/proc/{target.pid}/syscall")
+    assert comes_true(lambda: call.read_text().startswith("61 "))  # wait4
 
 
 def test_one_that_holds_on_to_rubys_lock(target: Target) -> None:

@@ -21,8 +21,9 @@ from terminal import Terminal
 
 import rubies
 from commands import Tracer, run, without_times
-from processes import LIB, MAIN, ROOT, TARGETS, TIMEOUT, Target
+from processes import LIB, MAIN, ROOT, TARGETS, TIMEOUT, Target, comes_true
 from rbtrace_py.agent.arming import Selector
+from rbtrace_py.linux.process import parse_status
 from rbtrace_py.session.methods.calls import Calls, CallsOptions
 from rbtrace_py.session.targets.targets import Targets
 from ruby_builds import EACH
@@ -516,18 +517,14 @@ def test_children_that_are_not_followed(target: Target, trace: Trace) -> None:
 
 def blocked_in_write(pid: int) -> None:
     """Wait until it waits for who reads its output, and has handled its signals."""
-    deadline = time.monotonic() + TIMEOUT
-    while True:
-        assert time.monotonic() < deadline
-        status = dict(
-            line.split(":", 1)
-            for line in Path(f"/proc/{pid}/status").read_text().splitlines()
-        )
+
+    def is_so() -> bool:
+        status = parse_status(Path(f"/proc/{pid}/status").read_bytes())
         pending = int(status["SigPnd"], 16) | int(status["ShdPnd"], 16)
         call = Path(f"/proc/{pid}/syscall").read_text()
-        if not pending and status["State"].split()[0] == "S" and call[:4] == "1 0x":
-            return
-        time.sleep(0.01)
+        return not pending and status["State"][0] == "S" and call.startswith("1 0x")
+
+    assert comes_true(is_so)
 
 
 def test_a_second_ctrl_c_drops_what_is_not_written(

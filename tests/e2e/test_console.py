@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from terminal import Terminal
 
 import rubies
 from commands import run
-from processes import MAIN, ROOT, TIMEOUT, Target
+from processes import MAIN, ROOT, TIMEOUT, Target, await_state, comes_true, task_states
 from rbtrace_py.cli.console import _signals
 from rbtrace_py.cli.main import Interrupted
 from rbtrace_py.linux.process import Process
@@ -292,13 +291,7 @@ def test_a_second_ctrl_c_insists(target: Target, talk: Terminal) -> None:
 def stop(pid: int) -> None:
     """Also those of its threads that had yet to hear of it."""
     os.kill(pid, signal.SIGSTOP)
-    end = time.monotonic() + TIMEOUT
-    while {state(task) for task in Path(f"/proc/{pid}/task").iterdir()} != {"T"}:
-        assert time.monotonic() < end
-
-
-def state(task: Path) -> str:
-    return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    assert comes_true(lambda: task_states(pid) == {"T"})
 
 
 def test_ctrl_c_stops_nobody_who_leaves(target: Target) -> None:
@@ -312,19 +305,12 @@ def test_ctrl_c_stops_nobody_who_leaves(target: Target) -> None:
 def test_ctrl_c_drops_what_was_typed(target: Target, talk: Terminal) -> None:
     talk.type("def lost\r")
     talk.read_until(rf"{target.pid}:2\* ")
-    wait_for_input(talk.process.pid)
+    # Python wakes for a signal only once it sleeps there.
+    await_state(talk.process.pid, "S")
     talk.type("\x03")
     talk.read_until(rf"{target.pid}:3> |{target.pid}:2> ")
     talk.type("6 * 7\r")
     talk.read_until(r"=> 42\r\n")
-
-
-def wait_for_input(pid: int) -> None:
-    """Python wakes for a signal only once it sleeps there."""
-    end = time.monotonic() + TIMEOUT
-    while state(Path(f"/proc/{pid}")) != "S":
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_the_process_ends_meanwhile(target: Target, talk: Terminal) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 import rubies
 from commands import run
-from processes import ROOT, TARGETS, Target
+from processes import ROOT, TARGETS, Target, await_state
 from public_copy import PublicCopy
 
 SOURCE = TARGETS / "standing.rb"
@@ -40,10 +40,7 @@ class Standing(Target):
 
     def __init__(self, ruby: str, *arguments: str) -> None:
         super().__init__(*rubies.ruby(ruby), str(SOURCE), *arguments)
-        status = Path(f"/proc/{self.pid}/stat")
-        end = time.monotonic() + 60
-        while ") S " not in status.read_text():
-            assert time.monotonic() < end, "it does not wait for its input"
+        await_state(self.pid, "S")  # it waits for its input
 
     @property
     def pid(self) -> int:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from forked import Forked, Prepare, at_data, at_request, at_step
-from leftovers import places, until
+from leftovers import places
 
-from processes import TARGETS, Target
+from processes import TARGETS, Target, comes_true, task_states
 
 pytestmark = [pytest.mark.usefixtures("root"), pytest.mark.alone]
 
@@ -66,14 +66,9 @@ def hold(pid: int) -> Callable[[], None]:
 
     def act() -> None:
         os.kill(pid, signal.SIGSTOP)
-        until(lambda: all(state == "T" for state in states(pid)))
+        assert comes_true(lambda: task_states(pid) == {"T"})
 
     return act
-
-
-def states(pid: int) -> list[str]:
-    stats = Path(f"/proc/{pid}/task").glob("*/stat")
-    return [stat.read_text().rpartition(")")[2].split()[0] for stat in stats]
 
 
 def has_ended(command: Forked, pid: int) -> None:
@@ -150,7 +145,7 @@ def test_while_code_runs(
     target = start()
     code = "$asked=true;sleep"
     asking = begin(words.replace("CODE", code), target.pid, typed=f"{code}\n")
-    until(lambda: target.step("asked") == "true")
+    assert comes_true(lambda: target.step("asked") == "true")
     target.process.kill()
     has_ended(asking, target.pid)
 
@@ -175,4 +170,4 @@ def test_while_the_agent_is_put_there(
     *said, last = err.splitlines()
     assert (last, code) == (f"rbtrace-py: process {target.pid} has ended", 4), err
     assert "for about a millisecond" in " ".join(said)
-    until(lambda: not places())
+    assert comes_true(lambda: not places())

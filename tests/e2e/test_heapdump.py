@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -385,10 +384,10 @@ def test_a_copy_that_is_killed_where_the_program_takes_its_status(
     assert run("eval", target.pid, "trap('CLD', 'IGNORE')")[2] == 0
     with dumping(target, tmp_path / "fifo") as (process, file):
         (copy,) = children(target.pid)
+        end = os.pidfd_open(copy)
         os.kill(copy, signal.SIGKILL)
-        deadline = time.monotonic() + TIMEOUT
-        while Path(f"/proc/{copy}").exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        assert select.select([end], [], [], TIMEOUT)[0], "the copy lives on"
+        os.close(end)
         reader = threading.Thread(target=file.read)
         reader.start()
         out, err = process.communicate(timeout=TIMEOUT)

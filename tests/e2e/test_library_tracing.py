@@ -13,10 +13,10 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from leftovers import Watched, until
+from leftovers import Watched
 
 import rbtrace_py
-from processes import ROOT, TARGETS, Target, read_line
+from processes import ROOT, TARGETS, Target, comes_true, read_line
 from rbtrace_py.linux.probes import ProbeCache, StateReader, scan_probes
 from rbtrace_py.linux.process import Process
 
@@ -424,7 +424,7 @@ def test_nothing_is_left(code: str, number: int, watched: Watched) -> None:
     )
     try:
         assert read_line(program.stdout) == "ready"
-        until(lambda: is_in(watched))
+        assert comes_true(lambda: is_in(watched))
         program.send_signal(number)
         out, err = program.communicate(timeout=60)
     finally:
@@ -443,7 +443,7 @@ def test_it_goes_on_after_a_ctrl_c(watched: Watched) -> None:
         raise KeyboardInterrupt
 
     with rbtrace_py.count(watched.pid, "event") as measurement:
-        until(lambda: measurement.result().count > 0)
+        assert comes_true(lambda: measurement.result().count > 0)
         old = signal.signal(signal.SIGALRM, lambda number, frame: interrupt())
         signal.setitimer(signal.ITIMER_REAL, 0.05)
         with pytest.raises(KeyboardInterrupt):

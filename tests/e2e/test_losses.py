@@ -11,7 +11,7 @@ from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogReader
 
 from commands import answer, by_key, run
-from processes import TARGETS, Target, await_stopped
+from processes import TARGETS, Target, await_state
 
 INTEGER, STRING, FLOAT, BOOL = 1, 2, 4, 5
 SPAN_END = [["duration_ns", INTEGER, 1], ["outcome", INTEGER, 2], ["id", INTEGER, 0]]
@@ -109,7 +109,7 @@ def test_lost_events_are_counted(crafted, trace):
     crafted.define("event", [["id", INTEGER, 0], ["text", STRING, 0]])
     tracer = trace("trace", crafted.pid, "event", "--json")
     tracer.process.send_signal(signal.SIGSTOP)
-    await_stopped(tracer.process.pid)
+    await_state(tracer.process.pid, "T")
     crafted.fire("event", 1, "x", times=40_000)
     tracer.process.send_signal(signal.SIGCONT)
     out, _, code = tracer.finish()

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from forked import Forked, Prepare, at_data, at_request, at_step, die, stop
-from leftovers import Watched, until
+from leftovers import Watched
 
 from commands import has_ruby_probes
-from processes import TARGETS, Target
+from processes import TARGETS, Target, comes_true
 
 pytestmark = [pytest.mark.usefixtures("root"), pytest.mark.alone]
 
@@ -369,4 +369,4 @@ def test_threads_of_the_kernel_go_too(watched: Watched) -> None:
 
     Its own timer may have begun since; each of the commands before would be one more.
     """
-    until(lambda: watched.tasks() <= watched.first_tasks + 1)
+    assert comes_true(lambda: watched.tasks() <= watched.first_tasks + 1)

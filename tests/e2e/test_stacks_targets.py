@@ -17,7 +17,16 @@ from pathlib import Path
 import pytest
 
 from commands import Tracer, run
-from processes import LIB, ROOT, TARGETS, TIMEOUT, Target, read_line
+from processes import (
+    LIB,
+    ROOT,
+    TARGETS,
+    TIMEOUT,
+    Target,
+    await_state,
+    read_line,
+    task_state,
+)
 from rbtrace_py.errors import NotPermitted
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.processes import children
@@ -58,16 +67,6 @@ def until(tracer: Tracer, said: str) -> str:
     raise AssertionError(f"no {said!r}, but {found}")
 
 
-def state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-
-
-def wait_for_state(pid: int, wanted: str) -> None:
-    end = time.monotonic() + 60
-    while state_of(pid) != wanted:
-        assert time.monotonic() < end, state_of(pid)
-
-
 @pytest.fixture
 def still(start: START) -> START:
     """Start turning.rb; it and its children have come to where they stand still."""
@@ -75,7 +74,7 @@ def still(start: START) -> START:
     def begin(*arguments: str) -> Target:
         target = start("turning.rb", *arguments)
         for pid in (target.pid, *children(target.pid)):
-            wait_for_state(pid, "S")
+            await_state(pid, "S")
         return target
 
     return begin
@@ -347,14 +346,14 @@ def test_a_stopped_target_is_read_and_stays_stopped(
     start: START, root: None, more: list[str]
 ) -> None:
     target = start("turning.rb")
-    wait_for_state(target.pid, "S")
+    await_state(target.pid, "S")
     os.kill(target.pid, signal.SIGSTOP)
-    wait_for_state(target.pid, "T")
+    await_state(target.pid, "T")
     out, err, code = run("stacks", target.pid, "--mode", "wall", "-n", 5, *more)
     # After each stop of ours a thread is awake for a moment, to stop again.
     stacks = folded(out.replace("[running]", "[sleeping]"))
     assert (stacks, code) == ({f"[sleeping];{FIRST}": 5}, 0), err
-    assert state_of(target.pid) == "T"
+    assert task_state(target.pid) == "T"
     os.kill(target.pid, signal.SIGCONT)
     assert target.step("") == "done"
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from leftovers import Watched, until
+from leftovers import Watched
 
 import rubies
 from commands import Tracer, answer, by_key, run
-from processes import TIMEOUT, Target, times
+from processes import TIMEOUT, Target, comes_true, times
 from rbtrace_py.agent.arming import Armed, What
 from rbtrace_py.agent.shared import HookMode
 from rbtrace_py.aggregate.calls import CallEventKind
@@ -263,7 +263,7 @@ def test_a_kill_at_any_moment(
         time.sleep(chance.uniform(0, 0.4))  # at random: that is the point of it
         tracer.process.kill()
         tracer.process.wait(TIMEOUT)
-        until(lambda: not is_hooked(watched))
+        assert comes_true(lambda: not is_hooked(watched))
     tracer = trace("latency", target.pid, "method", *words)
     assert bool(watched.hooks()) is not bool(words)
     enabled = int(evaluated(target, f"{ENABLED}.size"))

@@ -2,7 +2,7 @@
 
 # Listens, leaves the socket to a child and becomes another program. The child puts the
 # socket in the place of the agent's as soon as that is there, and passes on what it
-# hears. `relayed` in the directory says that it is ready.
+# hears. What it writes to the FIFO `relayed` in the directory says that it is ready.
 #
 # ruby relay.rb DIRECTORY PROGRAM ARGUMENT...
 
@@ -17,7 +17,7 @@ fork do
   sleep 0.01 until File.exist?(place)
   File.rename(place, "#{folder}/real")
   File.rename("#{folder}/ours", place)
-  File.write("#{folder}/relayed", "")
+  File.write("#{folder}/relayed", "ready")
   near = listener.accept
   far = UNIXSocket.new("#{folder}/real")
   back = Thread.new { IO.copy_stream(far, near) }

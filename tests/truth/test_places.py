@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from bisect import bisect
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 import tally
 
 import rubies
+from processes import comes_true
 from rbtrace_py.model.stacks import Frame, FrameKind, Stack
 from rbtrace_py.rubyvm.vm import RubyVM, Walked
 from ruby_builds import Build, each_build
@@ -88,13 +90,13 @@ class Stopped:
 
         A Ractor's thread may have no kernel thread while it waits.
         """
-        rests = 0
-        for _ in range(20_000):
-            rests = rests + 1 if is_at_rest(self._process.pid) else 0
-            if rests == 3:
-                return
-            time.sleep(0.0002)
-        raise AssertionError("it does not come to rest")
+        rests: deque[bool] = deque(maxlen=3)
+
+        def is_so() -> bool:
+            rests.append(is_at_rest(self._process.pid))
+            return rests.count(True) == 3
+
+        assert comes_true(is_so, pause=0.0002), "it does not come to rest"
 
     def _walk(self) -> Walked | None:
         """The stack of the one thread that stands in ``Go.last``."""

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 import rubies
-from processes import TARGETS, Target
+from processes import TARGETS, Target, comes_true
 from rbtrace_py.agent.inject import Injection, inject
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.inside.injection import ruby_addresses
@@ -97,22 +96,19 @@ _ALL_BLOCKED = (1 << 64) - 1 & ~(1 << signal.SIGKILL - 1) & ~(1 << signal.SIGSTO
 
 def state(pid: int) -> dict[str, int]:
     """Return what must not change: signals blocked, ignored, caught; who traces."""
-    end = time.monotonic() + LIMIT
-    while (found := _state(pid))["SigBlk"] == _ALL_BLOCKED:
-        if time.monotonic() > end:
-            break
-        time.sleep(0.0001)
+    found = {}
+
+    def is_settled() -> bool:
+        found.update(_state(pid))
+        return found["SigBlk"] != _ALL_BLOCKED
+
+    comes_true(is_settled, LIMIT, pause=0.0001)
     return found
 
 
 def settles(pid: int, before: dict[str, int]) -> bool:
     """It comes back by itself, in its own time."""
-    end = time.monotonic() + LIMIT
-    while state(pid) != before:
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.001)
-    return True
+    return comes_true(lambda: state(pid) == before, LIMIT)
 
 
 def _state(pid: int) -> dict[str, int]:

@@ -14,7 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from processes import TARGETS, TIMEOUT, Target, read_line, times
+from processes import (
+    TARGETS,
+    TIMEOUT,
+    Target,
+    await_state,
+    comes_true,
+    read_line,
+    task_state,
+    times,
+)
 from rbtrace_py.agent.addresses import Landing, find_landing
 from rbtrace_py.agent.detour import Busy, Detour, Late
 from rbtrace_py.errors import NoSuchTarget, NotPermitted, RbtraceError
@@ -44,20 +53,10 @@ def calling(program: str, *words: object) -> Iterator[Target]:
     try:
         assert target.step() == "calling"
         if words[0] != "spin":
-            wait_until_asleep(target.pid)
+            await_state(target.pid, "S")
         yield target
     finally:
         target.close()
-
-
-def letter(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-
-
-def wait_until_asleep(pid: int) -> None:
-    end = time.monotonic() + TIMEOUT
-    while letter(pid) != "S":
-        assert time.monotonic() < end
 
 
 def in_a_thread(work: Callable[[], None]) -> None:
@@ -126,7 +125,7 @@ def test_a_call_without_one_goes_on(kind: str, program: str) -> None:
     with calling(program, kind) as target:
         for runs in (1, 2, 3):
             detour(target.pid, runs=runs)
-            wait_until_asleep(target.pid)
+            await_state(target.pid, "S")
         result, error, _ = map(int, target.step("x").split())
         assert (result, error) == (1, 0)
 
@@ -145,7 +144,7 @@ def test_a_stop_alone_leaves_no_trace_either(program: str) -> None:
                 led.finish()
 
             in_a_thread(work)
-        wait_until_asleep(target.pid)
+        await_state(target.pid, "S")
         assert target.step("x").split()[:2] == ["1", "0"]
 
 
@@ -213,9 +212,7 @@ def test_stopped_on_the_way(step: str, program: str) -> None:
 
         seen: list[threading.Event] = []
         detour(target.pid, at)
-        end = time.monotonic() + TIMEOUT
-        while letter(target.pid) != "T":
-            assert time.monotonic() < end
+        await_state(target.pid, "T")
         os.kill(target.pid, signal.SIGCONT)
         assert target.step("x").split()[:2] == ["1", "0"]
         assert target.step() == "signals 0 0"
@@ -255,7 +252,7 @@ def test_a_function_that_crashes(program: str) -> None:
 
             with pytest.raises(RbtraceError, match="signal 11"):
                 in_a_thread(work)
-        wait_until_asleep(target.pid)
+        await_state(target.pid, "S")
         assert target.step("x").split()[:2] == ["1", "0"]
 
 
@@ -285,9 +282,9 @@ def test_a_function_that_takes_too_long(program: str) -> None:
                 with pytest.raises(Late):
                     in_a_thread(work)
         assert mask(target.pid) != 0
-        end = time.monotonic() + TIMEOUT
-        while mask(target.pid) or letter(target.pid) != "S":
-            assert time.monotonic() < end
+        assert comes_true(
+            lambda: not mask(target.pid) and task_state(target.pid) == "S"
+        )
         assert target.step("x").split()[:2] == ["1", "0"]
         assert target.step() == "signals 0 0"
 
@@ -297,9 +294,7 @@ def test_one_that_cannot_be_stopped(program: str) -> None:
     target = Target(program, "vfork", "1500")
     try:
         assert target.step() == "calling"
-        end = time.monotonic() + TIMEOUT
-        while letter(target.pid) != "D":
-            assert time.monotonic() < end
+        await_state(target.pid, "D")
         with Process(target.pid) as process, MemoryFile(process) as memory:
             landing = landing_of(process)
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ import pytest
 from injecting import PROGRAM, Bell, bell, injected, ring, state
 
 from filtering import allowing_all, filtered, forbidding, like_dockers
-from processes import TIMEOUT, Target
+from processes import TIMEOUT, Target, await_state
 from rbtrace_py.agent.addresses import RubyAddresses
 from rbtrace_py.agent.detour import Stopped
 from rbtrace_py.agent.inject import NotAcknowledged, check, inject
@@ -160,9 +159,7 @@ def test_one_that_is_stopped_just_then(target: Target, bell: Bell) -> None:
         # The second where it was led away before it got that signal.
         with pytest.raises((Stopped, Refused)):
             inject(process, ruby, bell.code, bell.has_rung, 5, at)
-        end = time.monotonic() + TIMEOUT
-        while Path(f"/proc/{target.pid}/stat").read_text().split()[2] != "T":
-            assert time.monotonic() < end
+        await_state(target.pid, "T")
         os.kill(target.pid, signal.SIGCONT)
         assert room_is_empty(process)
     assert target.step() == "right"

@@ -9,17 +9,16 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from injecting import build_registers, injected, settles, state
 
-from processes import ROOT, Target, is_soak, read_line, times
+from processes import ROOT, Target, comes_true, is_soak, read_line, times
 from rbtrace_py.agent.client import Agent
 from rbtrace_py.agent.inject import NotAcknowledged
 from rbtrace_py.agent.loading import NotLoaded, Said, agent_text, alone
@@ -96,12 +95,7 @@ def folders(pid: int) -> set[str]:
 
 
 def go_away(found: set[str]) -> bool:
-    end = time.monotonic() + LIMIT
-    while any(map(os.path.exists, found)):
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.001)
-    return True
+    return comes_true(lambda: not any(map(os.path.exists, found)), LIMIT)
 
 
 def test_the_agent_is_joined_to_one_file() -> None:
@@ -178,11 +172,15 @@ def test_somebody_else_comes_first_and_says_nothing() -> None:
 
 def connected(process: Process) -> socket.socket:
     """As soon as there is a socket."""
-    while True:
-        try:
-            return connect(process)
-        except NoAgent:
-            time.sleep(0.0001)
+    found = []
+
+    def is_there() -> bool:
+        with suppress(NoAgent):
+            found.append(connect(process))
+        return bool(found)
+
+    assert comes_true(is_there, pause=0.0001)
+    return found[0]
 
 
 def test_a_text_that_is_not_ours() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -221,13 +220,14 @@ def test_a_proof_that_another_process_passes_on(
     made = folder / "agent"
     made.mkdir(mode=0o700)
     os.chown(made, USER, USER)
+    relayed = made / "relayed"
+    os.mkfifo(relayed)
+    os.chown(relayed, USER, USER)
     program = ["ruby", f"-I{public_copy.lib}", "-e", NOT_DUMPABLE]
     words = ["ruby", str(public_copy.targets / "relay.rb"), str(made), *program]
     target = Target(*as_user(words, USER), env={"TRACEPOINT_AGENT_DIR": str(made)})
     try:
-        while not (made / "relayed").exists():
-            assert target.process.poll() is None
-            time.sleep(0.01)
+        relayed.read_bytes()
         said = ask(target.pid)
     finally:
         target.close()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from processes import comes_true
 
 EVENT_COMMANDS = ["count", "latency", "trace", "values"]
 PID = str(os.getpid())
@@ -149,9 +150,9 @@ def test_code_may_be_a_number(say: Callable) -> None:
 def test_several_match_ps_and_nobody_can_be_asked(say: Callable) -> None:
     words = ["sleep", "97.25"]
     started = [subprocess.Popen(words) for _ in range(2)]
-    for process in started:  # the kernel shows an exec's words a moment after it
-        while not Path(f"/proc/{process.pid}/cmdline").read_bytes():
-            time.sleep(0.001)
+    # The kernel shows an exec's words a moment after it.
+    shown = [Path(f"/proc/{process.pid}/cmdline") for process in started]
+    assert comes_true(lambda: all(path.read_bytes() for path in shown))
     said = say("probes", "--ps", r"^sleep 97[.]25$")
     for process in started:
         process.kill()

@@ -4,7 +4,6 @@ import os
 import shutil
 import struct
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from elfmaker import Elf, image_note, site_note
 from linux_targets import HERE, LIBRARY, compile_c, is_root, running
 
+from processes import comes_true
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux import probes as module
 from rbtrace_py.linux.binaries import open_binary
@@ -371,22 +371,16 @@ def test_a_real_tracer_is_seen(kind: str, request: pytest.FixtureRequest) -> Non
         ) as tracer:
             try:
                 traced = ProbeState(True, None if image else 1)
-                reached = until(lambda: probe_state(process, probe) == traced, tracer)
+
+                def is_attached() -> bool:
+                    assert tracer.poll() is None
+                    return probe_state(process, probe) == traced
+
+                assert comes_true(is_attached, pause=0.01)
             finally:
                 tracer.kill()
-        assert reached
-        assert until(lambda: probe_state(process, probe).traced is False)
+        assert comes_true(
+            lambda: probe_state(process, probe).traced is False, pause=0.01
+        )
         others = [p for p in shop(process).values() if p.name != name]
         assert all(probe_state(process, other).traced is False for other in others)
-
-
-def until(
-    condition: Callable[[], bool], popen: subprocess.Popen[bytes] | None = None
-) -> bool:
-    """Wait for what another program does; no if it ended before, or after 60 s."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        if time.monotonic() > deadline or (popen and popen.poll() is not None):
-            return False
-        time.sleep(0.01)
-    return True

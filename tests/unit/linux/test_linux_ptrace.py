@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import signal
@@ -17,9 +16,10 @@ from pathlib import Path
 import pytest
 from linux_targets import compile_c, running
 
+from processes import comes_true, task_states
 from public_copy import PYTHON, PublicCopy
 from rbtrace_py.errors import NoSuchTarget, NotPermitted, RbtraceError
-from rbtrace_py.linux.process import Process, parse_stat
+from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ptrace.pause import paused
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -77,9 +77,9 @@ class Counts:
     def wait_for_more(self, *threads: int) -> None:
         """Return once each of these has gone on."""
         before = self.read()
-        end = time.monotonic() + 60
-        while any(self.read()[i] == before[i] for i in threads):
-            assert time.monotonic() < end, f"{threads} do not go on"
+        assert comes_true(lambda: all(self.read()[i] != before[i] for i in threads)), (
+            f"{threads} do not go on"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -94,18 +94,6 @@ def counts(tmp_path: Path) -> Counts:
     return Counts(tmp_path / "counts")
 
 
-def state(pid: int, tid: int) -> str:
-    return parse_stat(Path(f"/proc/{pid}/task/{tid}/stat").read_bytes()).state
-
-
-def states(pid: int) -> set[str]:
-    found = set()
-    for tid in os.listdir(f"/proc/{pid}/task"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found.add(state(pid, int(tid)))
-    return found
-
-
 def is_traced(pid: int) -> bool:
     return "TracerPid:\t0\n" not in Path(f"/proc/{pid}/status").read_text()
 
@@ -117,7 +105,7 @@ def test_all_threads_stop_and_go_on(program: Path, counts: Counts) -> None:
             for _ in range(20):
                 began = time.monotonic_ns()
                 with paused(process) as pause:
-                    assert states(target.pid) == {"t"}
+                    assert task_states(target.pid) == {"t"}
                     before = counts.read()
                     time.sleep(0.002)
                     assert counts.read() == before
@@ -134,11 +122,15 @@ def test_threads_that_are_born_meanwhile(program: Path, counts: Counts) -> None:
         with Process(target.pid) as process:
             for _ in range(30):
                 with paused(process, 10):
-                    assert states(target.pid) <= {"t", "Z", "X"}
+                    assert task_states(target.pid) <= {"t", "Z", "X"}
                     before = counts.read()
                     time.sleep(0.001)
                     assert counts.read() == before
         counts.wait_for_more(0, 1, 2)
+
+
+def await_signals(counts: Counts, number: int) -> None:
+    assert comes_true(lambda: counts.read()[8] >= number), "a signal was lost"
 
 
 def test_signals_are_passed_on(program: Path, counts: Counts) -> None:
@@ -154,9 +146,7 @@ def test_signals_are_passed_on(program: Path, counts: Counts) -> None:
                     target.send_signal(signal.SIGUSR1)
                     with paused(process):
                         pass
-                end = time.monotonic() + 60
-                while counts.read()[8] < number:
-                    assert time.monotonic() < end, "a signal was lost"
+                await_signals(counts, number)
         assert counts.read()[8] == 100
 
 
@@ -168,10 +158,8 @@ def test_one_that_is_stopped_stays_so(program: Path, counts: Counts) -> None:
         with Process(target.pid) as process:
             for _ in range(5):
                 with paused(process):
-                    assert states(target.pid) == {"t"}
-                end = time.monotonic() + 60
-                while states(target.pid) != {"T"}:
-                    assert time.monotonic() < end
+                    assert task_states(target.pid) == {"t"}
+                assert comes_true(lambda: task_states(target.pid) == {"T"})
         target.send_signal(signal.SIGCONT)
         counts.wait_for_more(0, 1)
 
@@ -183,7 +171,7 @@ def test_one_that_is_stopped_meanwhile(program: Path, counts: Counts) -> None:
             with paused(process):
                 target.send_signal(signal.SIGSTOP)
             os.waitpid(target.pid, os.WUNTRACED)
-            assert states(target.pid) == {"T"}
+            assert task_states(target.pid) == {"T"}
             target.send_signal(signal.SIGCONT)
         counts.wait_for_more(0, 1)
 
@@ -286,7 +274,7 @@ def test_one_that_is_traced_already(
         other.wait()
         counts.wait_for_more(0)
         with paused(process):
-            assert states(target.pid) == {"t"}
+            assert task_states(target.pid) == {"t"}
 
 
 def test_it_lives_on_when_we_are_killed(
@@ -303,7 +291,7 @@ def test_it_lives_on_when_we_are_killed(
             killed.wait()
             assert not is_traced(target.pid)
             counts.wait_for_more(0, 1, 2)
-            assert "t" not in states(target.pid)
+            assert "t" not in task_states(target.pid)
 
 
 def test_a_thread_that_does_not_stop(
@@ -326,9 +314,7 @@ def test_a_thread_that_does_not_stop(
             paused(process, 0.05),
         ):
             pass
-        end = time.monotonic() + 60
-        while is_traced(target.pid):
-            assert time.monotonic() < end
+        assert comes_true(lambda: not is_traced(target.pid))
         counts.wait_for_more(0, 1)
 
 

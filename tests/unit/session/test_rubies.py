@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import rubies as ours
-from processes import TIMEOUT, Target
+from processes import Target, await_state
 from rbtrace_py.errors import UnknownRuby, VmNotStarted
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.stacks import Sample, ThreadState
@@ -29,11 +27,9 @@ Start = Callable[..., Target]
 
 @pytest.fixture
 def ruby(start: Start, root: None) -> RubyProcess:
-    pid = start("states.rb", "0").pid
-    # It says that it is ready, and then it waits.
-    while Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "S":
-        time.sleep(0.001)
-    return RubyProcess(Process(pid))
+    target = start("states.rb", "0")
+    target.wait_until_it_reads()
+    return RubyProcess(Process(target.pid))
 
 
 @pytest.fixture
@@ -135,13 +131,10 @@ def test_lists_take_a_bounded_part_of_the_time(
     assert listed == [3]
 
 
-def wait_until_asleep(process: Process, tids: set[int]) -> None:
-    """As proc(5) has it: a thread that falls asleep can tell nobody of it."""
-    deadline = time.monotonic() + TIMEOUT
+def wait_until_asleep(pid: int, tids: set[int]) -> None:
+    """A thread that falls asleep can tell nobody of it."""
     for tid in tids:
-        while process.read(f"task/{tid}/stat").rpartition(b")")[2].split()[0] != b"S":
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        await_state(pid, "S", tid)
 
 
 def test_who_slept_when_paused_is_no_cpu_sample(
@@ -159,10 +152,10 @@ def test_who_slept_when_paused_is_no_cpu_sample(
         assert len(tids) == 4
         monkeypatch.setattr(ruby._tasks, "running", lambda asked: tids & set(asked))
         for _ in range(20):
-            wait_until_asleep(process, sleepers)
+            wait_until_asleep(target.pid, sleepers)
             samples = ruby.samples(SamplingMode.CPU, pause=True)
             assert {sample.thread.name for sample in samples} == {"burner 0"}
-            wait_until_asleep(process, sleepers)
+            wait_until_asleep(target.pid, sleepers)
             walls = ruby.samples(SamplingMode.WALL, pause=True)
             states = {sample.thread.name: sample.state for sample in walls}
             assert states.pop("burner 0") is ThreadState.RUNNING

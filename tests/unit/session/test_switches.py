@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from processes import TIMEOUT, Target
+from processes import TIMEOUT, Target, await_state
 from rbtrace_py.aggregate.switches import (
     CpuTimes,
     State,
@@ -75,10 +75,8 @@ def program(*before: str) -> Iterator[Target]:
 
 def at_rest(pid: int) -> Counted:
     """Once the main thread waits for its next line."""
-    deadline = time.monotonic() + TIMEOUT
+    await_state(pid, "S")
     task = Path(f"/proc/{pid}/task/{pid}")
-    while (task / "stat").read_text().rpartition(")")[2].split()[0] != "S":
-        assert time.monotonic() < deadline
     cpu, _, intervals = map(int, (task / "schedstat").read_text().split())
     return Counted(cpu, intervals)
 
