@@ -278,6 +278,27 @@ def is_hooked(watched: Watched) -> bool:
     return evaluated(watched.target, code) != "true" or bool(watched.hooks())
 
 
+def test_a_stop_does_not_wait_for_the_next_search(each: Running, trace: Trace) -> None:
+    """The agent's thread, which waits for that, ends; here it is far away."""
+    target = each.target
+    evaluated(target, "$agent = Tracepoint::Agent::Targets; nil")
+    evaluated(target, "$old = $agent::PERIODS, $agent::LONGEST_PAUSE")
+    far = "[$agent::PERIODS.transform_values { 600.0 }, 600.0]"
+    define = (
+        "%i[PERIODS LONGEST_PAUSE].zip({}) "
+        "{{ |name, value| $agent.send(:remove_const, name); "
+        "$agent.const_set(name, value) }}"
+    )
+    evaluated(target, define.format(far))
+    tracer = trace("calls", each.pid, "-m", "Shop#")
+    inner = ["@current", "@watcher", "@thread"]
+    path = "".join(f".instance_variable_get(:{name})" for name in inner)
+    evaluated(target, f"$watcher = $agent{path}; Thread.pass until $watcher.stop?")
+    assert tracer.finish()[2] == 0
+    evaluated(target, "$watcher.join; nil")
+    evaluated(target, define.format("$old"))
+
+
 def test_more_than_a_thousand(target: Target, trace: Trace) -> None:
     """All are hooked then, and that is said."""
     many = "class Many; 1001.times { |n| class_eval %(def run#{n}; end) }; end"

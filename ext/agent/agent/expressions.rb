@@ -140,16 +140,7 @@ module Tracepoint
         # @raise [ThreadError] if there can be no thread
         def watch
           mine = @watcher = Object.new
-          thread = Thread.new do
-            Native.own(true)
-            Kernel.sleep(TICK) while @watcher.equal?(mine) && Native.watch
-          ensure
-            Native.own(false)
-          end
-          thread.thread_variable_set(:rbtrace_agent, true)
-          thread.name = "rbtrace agent"
-          thread.report_on_exception = false
-          apart(thread)
+          Watcher.new { |watcher| watcher.pause(TICK) while @watcher.equal?(mine) && Native.watch }
         end
 
         # Returns the contents of the records as bytes.
@@ -160,13 +151,6 @@ module Tracepoint
             nil while Thread.pending_interrupt? && drops_timeout?
             packed(program, found)
           end
-        end
-
-        # The agent's end is not its own.
-        def apart(thread)
-          ThreadGroup::Default.add(thread)
-        rescue ThreadError # the program has closed that group
-          nil
         end
 
         # Requests to end an evaluation come here instead.

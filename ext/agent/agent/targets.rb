@@ -20,6 +20,9 @@ module Tracepoint
       # Objects, some 2.6 ns each: Ruby looks for compiled code with each TracePoint.
       MOST_SEARCHED = 500_000_000
       TICK = 0.1
+      # A stop ends a pause, but not one that begins in the same moment.
+      LONGEST_PAUSE = 0.5
+      LONGEST_REST = 60.0
       # For how long a method that is gone may still return from calls.
       GRACE = 8.0
 
@@ -99,6 +102,7 @@ module Tracepoint
           end_target(target)
           slices.pass
         end
+        @watcher&.wake
       end
 
       private
@@ -110,24 +114,27 @@ module Tracepoint
       # ------------------------------------------------------- what comes, and goes
 
       def watch
-        thread = Thread.new do
-          Native.own(true)
-          look_after until @is_over && @ending.empty?
-        ensure
-          Native.own(false)
-        end
-        thread.thread_variable_set(:rbtrace_agent, true)
-        thread.name = "rbtrace agent"
-        thread.report_on_exception = false
-        Expressions.apart(thread)
+        @due = PERIODS.transform_values { |period| Agent.now + period }
+        @watcher = Watcher.new { |watcher| look_after(watcher) until @is_over && @ending.empty? }
       end
 
-      # Kernel's own: the program may have another.
-      def look_after
-        Kernel.sleep(TICK)
-        @due ||= PERIODS.transform_values { |period| Agent.now + period }
+      def look_after(watcher)
+        watcher.pause(seconds_left)
         PERIODS.each { |by, period| look_again(by, period) if !@is_over && Agent.now >= @due[by] }
         end_those_gone
+      end
+
+      # Until the next search; nobody tells when a call returns that keeps its method hooked.
+      def seconds_left
+        return rest if @is_over
+        return TICK if @ending.any? || @all.each_value.any?(&:gone_at)
+
+        (@due.values.min - Agent.now).clamp(0, LONGEST_PAUSE)
+      end
+
+      # What is left evaluates: perhaps in a fiber that is never resumed.
+      def rest
+        @rest = @rest ? [2 * @rest, LONGEST_REST].min : TICK
       end
 
       def look_again(by, period)
