@@ -17,7 +17,7 @@ RUNTIME_PACKAGES=(
 TEST_PACKAGES=(
   pkg-config ruby-minitest ruby-stackprof ruby-rbtrace ruby-prof puma rake rake-compiler bundler
   rubocop shellcheck
-  libc6-dbg valgrind gdb bpftrace bpfcc-tools elfutils
+  libc6-dbg valgrind gdb bpftrace bpfcc-tools elfutils dwz
   strace procps file util-linux mmdebstrap debootstrap zsh fish
   chromium fonts-dejavu-core
   protobuf-compiler golang-github-google-pprof-dev libdevel-nytprof-perl
