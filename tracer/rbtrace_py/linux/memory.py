@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from rbtrace_py.errors import (
@@ -71,6 +71,25 @@ class _Plan:
 
 def _impossible() -> UnreadableMemory:
     return UnreadableMemory("an address or a size that cannot be")
+
+
+def gathered(
+    memory: Memory, ranges: Sequence[tuple[int, int]]
+) -> Iterator[bytes | None]:
+    """Yield the bytes of each (address, size), None where they cannot be read.
+
+    Any number of small ranges, many at once. Raises NoSuchTarget and NotPermitted.
+    """
+    for start in range(0, len(ranges), _MOST_RANGES):
+        some = tuple(ranges[start : start + _MOST_RANGES])
+        try:
+            yield from memory.gather(some)
+        except UnreadableMemory:
+            for address, size in some:
+                try:
+                    yield memory.read(address, size)
+                except UnreadableMemory:
+                    yield None
 
 
 class ProcessMemory:

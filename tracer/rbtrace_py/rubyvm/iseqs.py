@@ -6,6 +6,7 @@ import struct
 from enum import IntEnum
 
 from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.linux.memory import gathered
 from rbtrace_py.rubyvm.consistency import Topic
 from rbtrace_py.rubyvm.layout import Offsets
 from rbtrace_py.rubyvm.lines import WRONG, LineFields, Lines, read_lines
@@ -81,6 +82,11 @@ class Iseq:
         self.local = self.parent = self.call_data = 0
         self._fields: LineFields | None = None
         self._lines: Lines | None = None
+
+    @property
+    def body(self) -> int:
+        """The address of its body, where that is apart."""
+        return int.from_bytes(self.fingerprint[:8], "little")
 
     @property
     def is_internal(self) -> bool:
@@ -171,10 +177,30 @@ class Iseqs:
 
         They are collected as garbage, and others come to be at their addresses.
         """
-        gone = [address for address, iseq in self._known.items() if self._gone(iseq)]
-        for address in gone:
-            del self._known[address]
+        known = list(self._known.values())
+        if self._offsets.iseq_body is None:
+            gone = [iseq for iseq in known if self._gone(iseq)]
+        else:
+            gone = self._replaced(known, self._offsets.iseq_body)
+        for iseq in gone:
+            del self._known[iseq.address]
         return bool(gone)
+
+    def _replaced(self, known: list[Iseq], body_at: int) -> list[Iseq]:
+        """Return those at whose addresses is something else, all read together."""
+        places = [(iseq.address, body_at + 8) for iseq in known]
+        places += [(iseq.body, self._span) for iseq in known]
+        found = list(gathered(self._values.memory, places))
+        return [
+            iseq
+            for iseq, head, body in zip(
+                known, found[: len(known)], found[len(known) :], strict=True
+            )
+            if head is None
+            or body is None
+            or not self._is_iseq(head)
+            or head[body_at:] + body != iseq.fingerprint
+        ]
 
     def _gone(self, iseq: Iseq) -> bool:
         try:

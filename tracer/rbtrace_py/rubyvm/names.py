@@ -11,6 +11,7 @@ import struct
 from dataclasses import dataclass
 
 from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.linux.memory import gathered
 from rbtrace_py.rubyvm.consistency import Topic
 from rbtrace_py.rubyvm.iseqs import Iseq, IseqKind, Iseqs
 from rbtrace_py.rubyvm.layout import ClassPath
@@ -71,6 +72,11 @@ class Names:
         self._values = values
         self._iseqs = iseqs
         self._methods: dict[int, Method] = {}
+        offsets = values.offsets
+        ends = (offsets.me_def, offsets.me_called_id, offsets.me_owner)
+        # Up to 2.2 a method entry is no object, and has no flags that say what it is.
+        self._start = 8 if values.traits.ment_imemo is None else 0
+        self._size = max(end or 0 for end in ends) + 8 - self._start
         self._text = 0
         self._shows_owner = values.traits.qualified_labels
 
@@ -90,10 +96,12 @@ class Names:
 
     def revalidate(self) -> bool:
         """Read method entries again; return whether one was replaced."""
+        known, at, size = self._methods, self._start, self._size
+        found = gathered(self._values.memory, [(one + at, size) for one in known])
         gone = [
             address
-            for address, method in self._methods.items()
-            if not self._is_still(address, method)
+            for (address, method), data in zip(known.items(), found, strict=True)
+            if not self._is_still(address, method, data or b"")
         ]
         for address in gone:
             del self._methods[address]
@@ -111,14 +119,18 @@ class Names:
         del self._methods[address]
         return True
 
-    def _is_still(self, address: int, method: Method) -> bool:
+    def _is_still(
+        self, address: int, method: Method, data: bytes | None = None
+    ) -> bool:
         """Is it the same method?
+
+        data: what was just read there
 
         All that a method entry points to may have been freed with it, and made again in
         the same places for the next object's method: so its owner's name is read anew
         where that is not a constant's.
         """
-        raw = self._read(address)
+        raw = self._read(address) if data is None else self._raw(data)
         if raw != method.raw or not method.prefix.startswith("#<"):
             return raw == method.raw
         try:
@@ -152,18 +164,21 @@ class Names:
 
     def _read(self, address: int) -> bytes:
         """The entry's fields that are used, b"" if there is no method entry."""
-        offsets, values = self._values.offsets, self._values
+        if not self._values.is_object(address):
+            return b""
         try:
-            if not values.is_object(address):
-                return b""
-            kind = self._values.traits.ment_imemo
-            if kind is not None and values.imemo_kind(address) != kind:
-                return b""
-            ends = (offsets.me_def, offsets.me_called_id, offsets.me_owner)
-            size = max(end or 0 for end in ends) + 8
-            return values.memory.read(address + 8, size - 8)
+            data = self._values.memory.read(address + self._start, self._size)
+            return self._raw(data)
         except UnreadableMemory:
             return b""
+
+    def _raw(self, data: bytes) -> bytes:
+        """The same of an object's bytes."""
+        kind = self._values.traits.ment_imemo
+        if kind is None:
+            return data
+        flags = int.from_bytes(data[:8], "little")
+        return data[8:] if self._values.imemo_kind_of(flags) == kind else b""
 
     def _load(self, address: int) -> Method | None:
         raw = self._read(address)
