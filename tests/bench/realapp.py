@@ -196,10 +196,11 @@ def _tools(app: App, folder: str) -> dict[str, list[str]]:
     """The words of each tool, by the name that the table shows."""
     ours = [sys.executable, "-c", MAIN]
     pid, out = str(app.pid), f"{folder}/out"
-    wall = ("--mode", "wall")
+    wall, memory = ("--mode", "wall"), ("--engine", "memory")
     found = {
         NOTHING: [],
         "stacks at 99 Hz": [*ours, "stacks", pid, "-o", f"{out}.folded"],
+        "stacks --engine memory": [*ours, "stacks", pid, *memory, "-o", f"{out}.f"],
         "record --mode wall": [*ours, "record", pid, *wall, "-o", f"{out}.rbrec"],
         "latency method": [*ours, "latency", pid, "method", "--yes"],
         "calls --slow 100": [*ours, "calls", pid, "--slow", "100", "--yes"],

@@ -136,7 +136,9 @@ def test_mode_cpu_is_of_threads_on_a_cpu(busy: Target) -> None:
     # The one that waits may be on its way to the lock.
     out, err, code = run("stacks", busy.pid, "-n", 200, "-r", 500)
     assert (set(folded(out)), code) == ({BURNING}, 0)
-    assert "200 samples" in err or "201 samples" in err
+    found = re.search(r"(\d+) samples", err)
+    assert found
+    assert 200 <= int(found[1]) <= 220  # it looks 50 times a second
 
 
 def test_nobody_on_a_cpu_is_no_stack(still: Target) -> None:
@@ -328,7 +330,7 @@ def test_the_same_stacks_while_it_is_paused(busy: Target) -> None:
     [
         (["--rate", "0"], "--rate"),
         (["--rate", "1e9"], "--rate"),
-        (["--engine", "auto"], "--engine"),
+        (["--engine", "gdb"], "--engine"),
         (["--mode", "off"], "--mode"),
         (["--format", "none"], "--format"),
         (["probe"], "too many arguments: 'probe'"),

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -441,6 +441,18 @@ def test_a_process_of_ones_own(root: None) -> None:
         ), err
     finally:
         target.close()
+
+
+def test_who_may_not_use_bpf_reads_memory(root: None) -> None:
+    command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    with closing(Target(*command, "ruby", "-e", SCRIPT)) as target:
+        _, err, code = run_as_nobody("stacks", target.pid, "--engine", "bpf")
+        assert code == 3, err
+        out, err, code = run_as_nobody(
+            "stacks", target.pid, "-d", 1, "--format", "json"
+        )
+        assert (code, json.loads(out)["engine"]) == (0, "memory"), err
+        assert "stacks are read from memory: cannot" in err
 
 
 # ---------------------------------------------------------------- namespaces

@@ -165,10 +165,10 @@ def test_json_by_its_name(say: Callable, tmp_path: Path) -> None:
     assert path.read_text().startswith('{"schema": "rbtrace-py/doctor"')
 
 
-def test_engine_is_no_option(say: Callable) -> None:
-    said = say("stacks", "1", "--engine", "auto")
+def test_engines(say: Callable) -> None:
+    said = say("stacks", "1", "--engine", "gdb")
     assert said.code == 2
-    assert "no such option" in said.err
+    assert "'gdb' is not one of 'auto', 'bpf'," in said.err
 
 
 @pytest.mark.parametrize("command", ["stacks", "top", "dump", "probes", "calls"])

@@ -18,7 +18,7 @@ class Statistics:
     rounds: how often the threads were looked at
     late: rounds that began later than they should have, by more than half a period
     samples: all that were added, whole or not; of them
-    trimmed, truncated: those with that flag (a sample may have both)
+    trimmed, truncated, unresolved: those with that flag (a sample may have several)
     unclean: those with any flag
     failed: stacks that could not be read, and are in no count; of calls events lost
     idle: weight of idle samples that a report leaves out
@@ -34,6 +34,7 @@ class Statistics:
     samples: int = 0
     trimmed: int = 0
     truncated: int = 0
+    unresolved: int = 0
     unclean: int = 0
     failed: int = 0
     other: int = 0
@@ -61,9 +62,18 @@ class Statistics:
 
     def flag(self, flags: SampleFlags) -> None:
         """Count what is not whole about a sample."""
-        self.unclean += bool(flags)
-        self.trimmed += bool(flags & SampleFlags.TRIMMED)
-        self.truncated += bool(flags & SampleFlags.TRUNCATED)
+        self._flag(flags, 1)
+
+    def repeat(self, times: int, flags: SampleFlags) -> None:
+        """Count a sample again, that stands for several."""
+        self.samples += times
+        self._flag(flags, times)
+
+    def _flag(self, flags: SampleFlags, times: int) -> None:
+        self.unclean += times * bool(flags)
+        self.trimmed += times * bool(flags & SampleFlags.TRIMMED)
+        self.truncated += times * bool(flags & SampleFlags.TRUNCATED)
+        self.unresolved += times * bool(flags & SampleFlags.UNRESOLVED)
 
     def copy(self) -> Statistics:
         return replace(self)

@@ -23,6 +23,8 @@ SIGN = 1 << 63
 BUCKETS = 33_792
 PAIR_DEPTH = 128
 MAX_PAIRS = 16
+MOST_FRAMES = 512
+"""Control frames of a stack at most; the newest."""
 
 SITE_FROM_COOKIE = 1 << 32
 """SITE of a program whose sites' numbers come with the attachment."""
@@ -33,12 +35,14 @@ AT_LOAD_MARK = 0x5EED5EED << 32
 MAPS = (
     *("counters", "sites", "watched", "totals", "histogram", "groups", "others"),
     *("buckets", "threads", "nothing", "ring", "strings"),
+    *("rubies", "scratches", "stacks", "epoch"),
 )
 NUMBERS = (
     *("SITE", "WATCH_SET", "DURATIONS", "PAIRS"),
     *("ECHO", "TEXTS", "TEXT", "RECORD_SIZE"),
     *("PID_OFFSET", "TGID_OFFSET", "THREAD_PID_OFFSET", "STATE_OFFSET", "STATE_GIVEN"),
     *("RAN_OFFSET", "LEVEL_OFFSET", "NUMBERS_OFFSET", "NUMBER_SIZE"),
+    *("FSBASE_OFFSET", "EACH"),
 )
 AT_LOAD = (*MAPS, *NUMBERS)
 """Symbols that the loader fills in in programs: see ``programs/loading.h``."""
@@ -60,6 +64,8 @@ class Counter(IntEnum):
     NO_BEGIN = 10
     TOO_DEEP = 11
     NO_ROOM = 12
+    NO_RUBY = 13
+    UNKNOWN_THREAD = 14
 
 
 class RecordedValues(IntEnum):
@@ -166,6 +172,7 @@ def definitions() -> dict[str, int]:
         "MAX_OPERANDS": MAX_OPERANDS,
         "MAX_PAIRS": MAX_PAIRS,
         "MAX_SLOTS": MAX_SLOTS,
+        "MOST_FRAMES": MOST_FRAMES,
         "PAIR_DEPTH": PAIR_DEPTH,
         "SITE_FROM_COOKIE": SITE_FROM_COOKIE,
         **{f"COUNTER_{counter.name}": int(counter) for counter in Counter},

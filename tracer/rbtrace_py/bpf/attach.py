@@ -28,6 +28,9 @@ _PERF_FLAG_FD_CLOEXEC = 8
 _IOC_ENABLE = 0x2400
 _IOC_SET_BPF = 0x40042408
 _ENOTSUPP = 524
+_TYPE_SOFTWARE, _CPU_CLOCK = 1, 0
+"""PERF_TYPE_SOFTWARE and PERF_COUNT_SW_CPU_CLOCK (include/uapi/linux/perf_event.h)."""
+_ONLINE = Path("/sys/devices/system/cpu/online")
 _FILTERS_BY_PROCESS = (6, 10)
 
 
@@ -180,6 +183,50 @@ class RawTracepoint:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+class PerfTicks:
+    """A program run at each tick of every processor's clock.
+
+    period: ns between two ticks
+
+    The kernel's software clock, so that virtual machines have it, too.
+    """
+
+    def __init__(self, program: Program, function: str, period: int) -> None:
+        self._fds: list[int] = []
+        program_fd = program.load(function, sys_.PROG_TYPE_PERF_EVENT)
+        attr = ctypes.create_string_buffer(
+            struct.pack("<IIQQ", _TYPE_SOFTWARE, 112, _CPU_CLOCK, period), 112
+        )
+        try:
+            for cpu in online_processors():
+                fd = sys_.perf_event_open(attr, -1, cpu, -1, _PERF_FLAG_FD_CLOEXEC)
+                if fd < 0:
+                    raise sys_.refused(-fd, "open a perf event of each processor")
+                self._fds.append(fd)
+                fcntl.ioctl(fd, _IOC_SET_BPF, program_fd)
+                fcntl.ioctl(fd, _IOC_ENABLE, 0)
+        except OSError as error:
+            self.close()
+            raise sys_.refused(error.errno or 0, "attach to a perf event") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for fd in self._fds:
+            os.close(fd)
+        self._fds = []
+
+
+def online_processors() -> list[int]:
+    """Return the numbers of the processors that are on."""
+    found: list[int] = []
+    for part in _ONLINE.read_text().strip().split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
 
 
 def choose_attacher() -> Attacher:

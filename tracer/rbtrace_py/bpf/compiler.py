@@ -85,7 +85,7 @@ def carries_programs() -> bool:
 
 def without_filter() -> Iterator[tuple[str, dict[str, int]]]:
     """Every program that commands use without a filter: source and flags."""
-    for source in ("tracked_pids.c", "switches.c", "trace.c"):
+    for source in ("tracked_pids.c", "switches.c", "trace.c", "stacks.c"):
         yield source, {}
     for values in RecordedValues:
         # Whole histograms are kept of counts and durations alone, without a key.

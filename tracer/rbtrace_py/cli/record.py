@@ -28,6 +28,10 @@ from rbtrace_py.session.targets.targets import Targets
 class _Options(s.LossOptions, r.ReportingOptions):
     append: bool
 
+    @property
+    def keeps_each(self) -> bool:
+        return self.format_ == RECORDING
+
 
 @click.command("record", options_metavar="[OPTIONS]")
 @o.takes("PID", _Options)
@@ -81,8 +85,7 @@ def record(
     if not output:
         check_folder()
     with ExitStack() as stack:
-        path = output or s.name_now(targets) + EXTENSION
-        return _record(stack, targets, options, path, append)
+        return _record(stack, targets, options, output or "", append)
 
 
 def _record(
@@ -92,9 +95,12 @@ def _record(
     path: str,
     append: bool,
 ) -> int:
+    """The same; without a path the file is named after the process."""
     writers: list[RecordingWriter] = []
 
     def sink(sampling: Sampling) -> Add:
+        nonlocal path
+        path = path or s.name_now(targets) + EXTENSION
         try:
             writer = RecordingWriter(path, sampling.meta, sampling.statistics, append)
         except OSError as error:

@@ -27,6 +27,10 @@ from rbtrace_py.session.targets.targets import Targets
 class _Options(FoldingOptions):
     calls: bool
 
+    @property
+    def keeps_each(self) -> bool:
+        return self.format_ == RECORDING
+
 
 @click.command("stacks", options_metavar="[OPTIONS]")
 @o.takes("PID", _Options)
@@ -57,7 +61,9 @@ class _Options(FoldingOptions):
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Sample the Ruby stacks of a running process.
 
-    Sampling needs no gem and no BPF: memory is read without pausing the process.
+    Sampling needs no gem, and the process is not paused. As root, a BPF program in
+    the kernel walks the stacks of threads on CPU; with other modes, or without the
+    rights, the process's memory is read. --engine chooses.
     Ctrl-C stops and prints the result: a summary on a terminal, else folded stacks.
     --count counts samples. Without --format, the extension of the output file
     selects the format: .svg is a flame graph, .json speedscope, .pb.gz and .pprof
@@ -115,13 +121,14 @@ class _Counting:
     """Counts samples, and renders them when it is time."""
 
     def __init__(self, targets: Targets, options: _Options) -> None:
+        self._targets = targets
         self._options = options
-        self._stem = s.name_now(targets)
         self._before: StackCounts | None = None
         self._intervals = 0
 
     def sink(self, sampling: Sampling) -> Add:
         self._sampling = sampling
+        self._stem = s.name_now(self._targets)
         self._counts = StackCounts(sampling.statistics)
         return self._counts.add
 

@@ -79,6 +79,8 @@ class SampleFlags(IntFlag):
     """Its innermost frames changed while they were read, and are left out."""
     TRUNCATED = 2
     """It is deeper than what is read; the outermost frames are missing."""
+    UNRESOLVED = 4
+    """The code of a frame was gone before its name was read."""
 
 
 class Sample(NamedTuple):

@@ -102,6 +102,7 @@ class FrameTree:
         self.root = FrameNode(None, None)
         self.nodes: dict[tuple[FrameNode, int, int, int, int], FrameNode] = {}
         self._held = 0
+        self._frames: dict[tuple[int, int, int], Frame] = {}
 
     def revalidate(self) -> None:
         """Check that what was read is still there; begin anew if it is not.
@@ -118,7 +119,7 @@ class FrameTree:
         """Begin anew if there is too much; to be called before a look."""
         self._until = None
         if (
-            len(self.nodes) > _MOST_NODES
+            max(len(self.nodes), len(self._frames)) > _MOST_NODES
             or self._held > _MOST_HELD
             or self._text > _MOST_TEXT
         ):
@@ -166,9 +167,46 @@ class FrameTree:
         self._names.renew(method)
         self._entries.discard(method)
         self._iseqs.renew(iseq)
+        self._frames.clear()
 
     def _make(
         self, node: FrameNode, iseq: int, pc: int, method: int, flags: int
+    ) -> FrameNode | None:
+        made = self._plain(node, iseq, pc, method, flags)
+        if made is not None and made.frame is not None:
+            made.is_sure = self._is_sure(node, made, self._method(method), flags)
+        return made
+
+    def placed(
+        self, node: FrameNode, iseq: int, pc: int, method: int, flags: int
+    ) -> FrameNode | None:
+        """Return the node of a frame that is known to stand upon ``node``.
+
+        method: 0 where it is not known; its name is without a class then
+
+        None if there is no such code (any more). It is not kept.
+        """
+        try:
+            return self._plain(node, iseq, pc, method, flags, is_certain=True)
+        except UnreadableMemory:
+            return None
+
+    def is_code_of(self, iseq: int, entry: int) -> bool:
+        """Is the iseq at an address of this method entry, or within it?"""
+        try:
+            found = self._iseqs.get(iseq)
+            return found is not None and self._is_its_code(found, self._method(entry))
+        except UnreadableMemory:
+            return False
+
+    def _plain(
+        self,
+        node: FrameNode,
+        iseq: int,
+        pc: int,
+        method: int,
+        flags: int,
+        is_certain: bool = False,
     ) -> FrameNode | None:
         magic = flags & self._mask
         if flags >> 32 or magic not in self._magics or node.is_leaf:
@@ -181,16 +219,23 @@ class FrameTree:
         if found is None or not (found.holds(pc) or pc == UNKNOWN_PC):
             return None
         entry = self._method(method)
-        if entry is None and self._iseqs.local_kind(found) == IseqKind.METHOD:
+        is_method = self._iseqs.local_kind(found) == IseqKind.METHOD
+        if entry is None and is_method and not is_certain:
             return None
-        made = self._ruby_node(node, found, pc, entry)
-        is_block = magic == self._block_magic
+        return self._ruby_node(node, found, pc, entry, method)
+
+    def _is_sure(
+        self, node: FrameNode, made: FrameNode, entry: Method | None, flags: int
+    ) -> bool:
+        """Can ``node`` have called the frame ``made``?"""
+        if made.iseq is None:
+            return entry is None or self._can_stand_c(node, entry)
+        is_block = flags & self._mask == self._block_magic
         if is_block and flags & _LAMBDA and self._is_no_call(node):
-            return made  # ``when ->(x) { … }``: checkmatch calls it
-        made.is_sure = self._is_its_code(found, entry) and self._can_stand(
-            node, found, entry, is_block
+            return True  # ``when ->(x) { … }``: checkmatch calls it
+        return self._is_its_code(made.iseq, entry) and self._can_stand(
+            node, made.iseq, entry, is_block
         )
-        return made
 
     def _is_its_code(self, iseq: Iseq, entry: Method | None) -> bool:
         """Is the iseq of the method that the environment names, or within it?
@@ -245,14 +290,15 @@ class FrameTree:
         if method is None or not (method.is_c or method.kind is None):
             return None
         name, label = self._names.c_frame(method)
-        made = self._like_c(node, name, label)
-        if node.iseq is not None and self.calls.is_known:
-            site = self.calls.before(node.iseq, node.pc)
-            is_builtin = site.mid is None and node.iseq.is_internal
-            made.is_sure = is_builtin or self.calls.can_call(
-                site, method.called, method.name
-            )
-        return made
+        return self._like_c(node, name, label)
+
+    def _can_stand_c(self, node: FrameNode, method: Method) -> bool:
+        """Can the frame ``node`` have called a C function?"""
+        if node.iseq is None or not self.calls.is_known:
+            return True
+        site = self.calls.before(node.iseq, node.pc)
+        is_builtin = site.mid is None and node.iseq.is_internal
+        return is_builtin or self.calls.can_call(site, method.called, method.name)
 
     def _like_c(self, node: FrameNode, name: str, label: str) -> FrameNode:
         caller = node.ruby.frame if node.ruby else None
@@ -260,19 +306,31 @@ class FrameTree:
         return FrameNode(node, Frame(FrameKind.C, name, label, path, line))
 
     def _ruby_node(
-        self, node: FrameNode, iseq: Iseq, pc: int, method: Method | None
+        self, node: FrameNode, iseq: Iseq, pc: int, method: Method | None, word: int
     ) -> FrameNode:
-        name, label = self._names.iseq_frame(iseq, method)
+        """Make a node; ``word`` is what names ``method``."""
         if iseq.is_internal and self._is_like_c(iseq):
-            made = self._like_c(node, name, label)
+            made = self._like_c(node, *self._names.iseq_frame(iseq, method))
         else:
-            line = None if pc == UNKNOWN_PC else self._iseqs.line(iseq, pc)
-            below = self._below(node, iseq)
-            made = FrameNode(below, Frame(FrameKind.RUBY, name, label, iseq.path, line))
+            frame = self._ruby_frame(iseq, pc, method, word)
+            made = FrameNode(self._below(node, iseq), frame)
             made.ruby = made
         made.iseq, made.pc = iseq, pc
         made.is_leaf = pc in (iseq.begin, UNKNOWN_PC)
         return made
+
+    def _ruby_frame(
+        self, iseq: Iseq, pc: int, method: Method | None, word: int
+    ) -> Frame:
+        """Return the one frame of a place in code, whatever it stands on."""
+        key = (iseq.address, pc, word)
+        frame = self._frames.get(key)
+        if frame is None:
+            name, label = self._names.iseq_frame(iseq, method)
+            line = None if pc == UNKNOWN_PC else self._iseqs.line(iseq, pc)
+            frame = Frame(FrameKind.RUBY, name, label, iseq.path, line)
+            self._frames[key] = frame
+        return frame
 
     def _is_like_c(self, iseq: Iseq) -> bool:
         """Does Ruby itself show a frame of this iseq as one of a C function?"""

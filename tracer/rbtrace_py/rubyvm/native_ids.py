@@ -59,6 +59,21 @@ class NativeIds:
         }
         return [found.get(native) for native in natives]
 
+    def base(self, address: int) -> int:
+        """Return the ``pthread_t`` of the Ruby thread at ``address``; 0 if unknown.
+
+        It comes before the kernel's id (rb_thread_t 3.1, rb_native_thread later).
+        Raises UnreadableMemory.
+        """
+        offsets, values = self._offsets, self._values
+        if offsets.th_native_thread is not None and offsets.nt_tid is not None:
+            native = values.u64(address + offsets.th_native_thread)
+            return values.u64(native + offsets.nt_tid - 8) if native else 0
+        if offsets.th_native_id is None:
+            return 0
+        before = 8 if values.traits.native_id_is_tid else 0
+        return values.u64(address + offsets.th_native_id - before)
+
     def _numbers(self, places: Iterable[tuple[int, int]]) -> list[int]:
         parts = self._values.memory.gather(list(places))
         return [int.from_bytes(part, "little") for part in parts]

@@ -92,6 +92,15 @@ class Values:
             return None
         return flags >> _IMEMO_SHIFT & self.traits.imemo_mask
 
+    @property
+    def imemo_mask(self) -> int:
+        """The bits of an object's flags that say that it is an imemo, and its kind."""
+        return _TYPE_MASK | self.traits.imemo_mask << _IMEMO_SHIFT
+
+    def imemo_flags(self, kind: int) -> int:
+        """Return what those bits are of an imemo of a kind."""
+        return T_IMEMO | kind << _IMEMO_SHIFT
+
     def string(self, value: int, limit: int = _LONGEST_TEXT) -> str | None:
         """Return a String's safe text, cut at ``limit`` bytes."""
         data = self.string_bytes(value, limit)

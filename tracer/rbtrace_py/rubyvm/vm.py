@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.errors import UnknownRuby, UnreadableMemory
 from rbtrace_py.linux.memory import Memory
+from rbtrace_py.model.stack_walk import WalkLayout
 from rbtrace_py.model.stacks import SampleFlags, Stack, ThreadState
+from rbtrace_py.rubyvm import tls
 from rbtrace_py.rubyvm.frames import FrameNode, FrameTree
 from rbtrace_py.rubyvm.iseqs import Iseq
 from rbtrace_py.rubyvm.layout import Layout
@@ -20,6 +22,7 @@ from rbtrace_py.rubyvm.oldframes import OldUnwinder
 from rbtrace_py.rubyvm.threads import Threads, VmThread
 from rbtrace_py.rubyvm.unwinder import Reading, Track, Unwinder
 from rbtrace_py.rubyvm.values import Values
+from rbtrace_py.rubyvm.walked_frames import WalkedFrames
 
 _TRIES = 40
 """How often a stack is read anew, at most, until it is clean."""
@@ -136,6 +139,7 @@ class RubyVM:
         self.values = Values(memory, layout, symbols)
         self._threads = Threads(self.values, vm, is_tid)
         self._tree = FrameTree(self.values)
+        self._walked_frames = WalkedFrames(self._tree)
         kind = Unwinder if layout.traits.flags_in_ep else OldUnwinder
         self._unwinder = kind(memory, layout, self._tree)
         self._check_for_zjit()
@@ -167,6 +171,72 @@ class RubyVM:
             self._unwinder.has_zjit = self.values.u64(self._zjit) != 0
         except UnreadableMemory:
             return
+
+    def tls_distance(self, threads: Iterable[HasAddress]) -> int:
+        """Return where a thread has its execution context, from its base; 0: unknown.
+
+        threads: some or all there are
+        """
+        if not self.layout.traits.has_ractors:
+            return 0
+        addresses = [thread.address for thread in threads]
+        return tls.distance(self.memory, self._threads.bases(addresses))
+
+    def walk_layout(self, distance: int, follows: bool) -> WalkLayout:
+        """Return what the kernel needs to walk the stacks.
+
+        distance: of ``tls_distance``
+
+        Raises UnknownRuby where the kernel cannot.
+        """
+        o, traits = self.layout.offsets, self.layout.traits
+        if (
+            not traits.flags_in_ep
+            or traits.ment_imemo is None
+            or o.th_ec is None
+            or o.ec_thread is None
+            or o.ec_fiber is None
+        ):
+            raise UnknownRuby(
+                f"the kernel cannot walk the stacks of Ruby {self.layout.version}",
+                "Use --engine memory",
+            )
+        running = o.vm_running_thread if not traits.has_ractors else None
+        return WalkLayout(
+            tls=distance,
+            collecting=self._collecting or (0, 0),
+            local_flag=traits.local_flag or 2,
+            running=0 if running is None else self.vm + running,
+            ec_vm_stack=o.ec_vm_stack,
+            ec_vm_stack_size=o.ec_vm_stack_size,
+            ec_cfp=o.ec_cfp,
+            ec_thread=o.ec_thread,
+            ec_fiber=o.ec_fiber,
+            cfp_size=o.cfp_size,
+            cfp_pc=o.cfp_pc,
+            cfp_sp=o.cfp_sp,
+            cfp_iseq=o.cfp_iseq,
+            cfp_ep=o.cfp_ep,
+            cfp_jit_return=o.cfp_jit_return,
+            th_ec=o.th_ec,
+            th_ractor=o.th_ractor or 0,
+            ractor_running_ec=o.ractor_running_ec or 0,
+            has_zjit=self._unwinder.has_zjit,
+            imemo_mask=self.values.imemo_mask,
+            method_entry=self.values.imemo_flags(traits.ment_imemo),
+            follows=follows,
+        )
+
+    def begin_naming(self) -> None:
+        """Be ready for stacks that the kernel walked; before each batch of them."""
+        self._tree.trim()
+
+    def named(self, frames: memoryview, collecting: int) -> tuple[Stack, SampleFlags]:
+        """Return the stack of raw frames that the kernel walked, the newest first.
+
+        collecting: 0, or 1 and more if the thread was collecting garbage
+        """
+        return self._walked_frames.stack(frames, collecting)
 
     def threads(self) -> list[VmThread]:
         """Return all threads of all ractors, the main one first.

@@ -24,8 +24,14 @@ from rbtrace_py.report.terminal.weights import (
 )
 from rbtrace_py.session.drive import drive
 from rbtrace_py.session.stacks.ruby_process import SamplingMode
-from rbtrace_py.session.stacks.sampling import MAX_RATE, Add, Sampling, SamplingOptions
-from rbtrace_py.session.stacks.sampling_passes import SamplingPasses
+from rbtrace_py.session.stacks.sampling import (
+    MAX_RATE,
+    Add,
+    EngineChoice,
+    Sampling,
+    SamplingOptions,
+)
+from rbtrace_py.session.stacks.sampling_passes import sampling_passes
 from rbtrace_py.session.targets.targets import Targets
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -39,11 +45,17 @@ class SampleOptions(o.StackOptions, o.LimitOptions):
     mode: str
     gil: bool
     idle: bool | None
+    engine: str
 
     @property
     def is_silent(self) -> bool:
         """Is nothing said but by the report itself?"""
         return True
+
+    @property
+    def keeps_each(self) -> bool:
+        """Is every sample kept, with its time?"""
+        return False
 
     @property
     def settings(self) -> SamplingOptions:
@@ -56,6 +68,8 @@ class SampleOptions(o.StackOptions, o.LimitOptions):
             ruby_version=self.ruby_version,
             saved=self.read_layout(),
             wait_seconds=self.duration,
+            engine=EngineChoice(self.engine),
+            each=self.keeps_each,
         )
 
 
@@ -80,6 +94,14 @@ def sampling_options(mode: str) -> Callable[[Command], Command]:
             show_default=True,
             help="Sample threads on CPU, all threads with their states, or threads"
             " that hold the GVL.",
+        ),
+        click.option(
+            "--engine",
+            type=click.Choice([engine.value for engine in EngineChoice]),
+            default=EngineChoice.AUTO.value,
+            show_default=True,
+            help="What reads the stacks: a BPF program in the kernel, or this process"
+            " from the target's memory.",
         ),
         click.option("--gil", is_flag=True, hidden=True, help="py-spy's --mode gvl."),
         o.idle_option,
@@ -158,11 +180,13 @@ def sample(
         if not goes_on():
             stop.ask()
 
+    passes = sampling_passes(sampling, add)
+
     def interval() -> None:
+        passes.settle()
         ticker.clear()
         on_interval()
 
-    passes = SamplingPasses(sampling, add)
     drive(passes, options.limits, stop.is_asked, tick, interval)
     ticker.end()
     at_end()
@@ -172,8 +196,11 @@ def sample(
 
 
 def _ticker(targets: Targets, options: SampleOptions) -> Ticker:
-    ticker = Ticker(f"waiting for Ruby in {where(targets)}", "stops", quiet=0.3)
-    if options.is_silent or targets.command is not None:
+    # A program of ours starts once it is asked for, which is when all is ready.
+    is_ours = targets.command is not None
+    target = "the program" if is_ours else where(targets)
+    ticker = Ticker(f"waiting for Ruby in {target}", "stops", quiet=0.3)
+    if options.is_silent or is_ours:
         ticker.mute()
     return ticker
 

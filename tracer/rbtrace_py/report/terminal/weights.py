@@ -37,6 +37,10 @@ def statistics_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
         text = _many(own.truncated, "sample", "samples")
         text += ": oldest frames dropped (too deep)"
         yield f"  {style.dim(text)}"
+    if own.unresolved:
+        text = _many(own.unresolved, "sample", "samples")
+        text += ": code freed before its name was read, (unresolved)"
+        yield f"  {style.dim(text)}"
     if own.idle:
         yield f"  {style.dim(idle_text(own.idle))}"
     if own.other:
@@ -61,7 +65,9 @@ def statistics_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
 
 def has_losses(own: Statistics) -> bool:
     """Is anything not as it was to be: lost, cut, or late?"""
-    return bool(own.failed or own.late or own.trimmed or own.truncated)
+    return bool(
+        own.failed or own.late or own.trimmed or own.truncated or own.unresolved
+    )
 
 
 def idle_text(samples: int) -> str:

@@ -23,8 +23,8 @@ from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.vm import RubyVM, Walked
 
-_REFRESHES_BETWEEN_CHECKS = 10
-"""After so many, what was read of the target's code is checked anew."""
+_SECONDS_BETWEEN_CHECKS = 1.0
+"""How often what was read of the target's code is checked anew."""
 
 _SECONDS_BETWEEN_LISTS = 1.0
 """How often all threads are listed anew where nothing tells of a change."""
@@ -86,10 +86,11 @@ class RubyProcess(Closing):
         self._tasks = Tasks(process)
         self._threads: list[_Known] = []
         self._by_tid: dict[int, _Known] = {}
+        self._by_address: dict[int, _Known] = {}
         self._has_moving = False
         self._listing: list[int] = []
         self._listed_ns = self._listing_ns = 0
-        self._refreshes = 0
+        self._checked_ns = time.monotonic_ns()
         self._failed = self._lost = self._read = 0
         self.refresh()
 
@@ -101,14 +102,14 @@ class RubyProcess(Closing):
         Raises UnknownRuby where its stacks cannot be trusted any more.
         """
         check_zjit(self.process, self.vm.memory, self._attached)
-        self._refreshes += 1
-        if self._refreshes % _REFRESHES_BETWEEN_CHECKS == 0:
+        now = time.monotonic_ns()
+        if now - self._checked_ns >= _SECONDS_BETWEEN_CHECKS * 1e9:
+            self._checked_ns = now
             self.vm.revalidate()
         is_broken = self._lost > 0 and self._read == 0
         is_doubtful = self._lost > 0 or self.broken_refreshes > 0
         self._lost = self._read = 0
         listing = self._tasks.refresh()
-        now = time.monotonic_ns()
         if (
             is_doubtful
             or listing != self._listing
@@ -143,6 +144,7 @@ class RubyProcess(Closing):
         self._threads = [
             (one, same.get(_identity(one)) or self._named(one)) for one in found
         ]
+        self._by_address = {one.address: (one, thread) for one, thread in self._threads}
         self._has_moving = any(one.is_moving for one in found)
         self._place([self._tids.of(one) for one in found])
         return True
@@ -172,6 +174,35 @@ class RubyProcess(Closing):
     def _named(self, thread: VmThread) -> RubyThread:
         tid = None if thread.is_moving else self._tids.of(thread)
         return ruby_thread(self.process.pid, tid, thread)
+
+    @property
+    def tids(self) -> dict[int, int]:
+        """Addresses of the threads that have a kernel thread, by its id."""
+        return {tid: one.address for tid, (one, _) in self._by_tid.items()}
+
+    def find_threads(self) -> None:
+        """Take in threads that came since they were listed, but not too often."""
+        if self._may_list():
+            self._tids.refresh()
+            self._list_threads()
+
+    def thread_at(self, address: int, tid: int) -> RubyThread:
+        """Return the thread at an address that the kernel thread ``tid`` ran.
+
+        One that has ended before it was listed has no name.
+        """
+        found = self._thread_at(address, tid)
+        if found is None and self._may_list() and self._list_threads():
+            found = self._thread_at(address, tid)
+        if found is None:
+            found = RubyThread(self.process.pid, tid, address, "")
+        return found
+
+    def _thread_at(self, address: int, tid: int) -> RubyThread | None:
+        one, thread = self._by_address.get(address, (None, None))
+        if one is None or not (one.is_moving or self._tid_of.get(address) == tid):
+            return None
+        return thread
 
     @property
     def threads(self) -> list[RubyThread]:

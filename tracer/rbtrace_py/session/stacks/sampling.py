@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
 
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.sampling import Statistics
@@ -12,6 +14,7 @@ from rbtrace_py.errors import (
     NoSuchTarget,
     NotRuby,
     RbtraceError,
+    UnknownRuby,
     UsageError,
     VmNotStarted,
 )
@@ -23,6 +26,9 @@ from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from rbtrace_py.session.targets.non_ruby import NonRubyProcesses
 from rbtrace_py.session.targets.notes import Notes, skipped
 from rbtrace_py.session.targets.targets import Targets
+
+if TYPE_CHECKING:
+    from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
 
 _START_SECONDS = 0.002
 """How often a program of ours that is starting is tried."""
@@ -38,8 +44,21 @@ _BROKEN_REFRESHES = 3
 anew, as one that runs another program is at once."""
 
 MAX_RATE = 100_000.0
+MAX_KERNEL_RATE = 10_000.0
+"""Each tick interrupts every processor of the machine, whatever it does."""
 
 Add = Callable[[Sample], object]
+
+
+class EngineChoice(str, Enum):
+    """Engines: what reads the stacks."""
+
+    AUTO = "auto"
+    """The kernel where it can, else this process."""
+    BPF = "bpf"
+    """The kernel, at each tick of a processor's clock."""
+    MEMORY = "memory"
+    """This process, from the other's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +71,7 @@ class SamplingOptions:
     ruby_version: instead of what the target says of itself
     saved: a layout from a file, trusted most
     wait_seconds: how long to wait for a program of ours to become a Ruby; None: always
+    each: keep every sample, with its time
     """
 
     rate: float = 99.0
@@ -61,6 +81,8 @@ class SamplingOptions:
     ruby_version: str | None = None
     saved: SavedLayout | None = None
     wait_seconds: float | None = None
+    engine: EngineChoice = EngineChoice.MEMORY
+    each: bool = False
 
 
 class Sampling(Starting):
@@ -89,10 +111,47 @@ class Sampling(Starting):
         self._versions: dict[str, None] = {}
         self._folder = ""
         self._stopped_ns = 0
+        self.kernel: KernelStacks | None = None
 
     def _start(self) -> None:
+        self._choose_engine()
         self._attach_first()
         self.statistics.started_ns = self.statistics.ended_ns = time.time_ns()
+
+    def _choose_engine(self) -> None:
+        """Let the kernel walk the stacks, where that is wanted and can be.
+
+        Raises what ``KernelStacks`` does, and UsageError, unless there is a choice.
+        """
+        options = self.options
+        is_choice = options.engine is EngineChoice.AUTO
+        if options.engine is EngineChoice.MEMORY:
+            return
+        other = _only_memory(options)
+        if other:
+            if not is_choice:
+                raise UsageError(f"--engine bpf and {other} cannot be combined")
+            return
+        # Only now: it is what BPF needs, which a read of memory does without.
+        from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
+
+        try:
+            self.kernel = KernelStacks(
+                options.rate, options.each, self.targets.follow, self.statistics
+            )
+        except RbtraceError as error:
+            if not is_choice:
+                raise
+            self.notes.add(f"stacks are read from memory: {error}")
+
+    def _leave_kernel(self, error: UnknownRuby) -> None:
+        """Read all stacks from memory, as the kernel cannot walk those of one."""
+        if self.options.engine is EngineChoice.BPF:
+            raise error
+        self.notes.add(f"stacks are read from memory: {error}")
+        if self.kernel is not None:
+            self.kernel.close()
+            self.kernel = None
 
     # -------------------------------------------------------------- attaching
 
@@ -165,11 +224,18 @@ class Sampling(Starting):
             self._let_go(old)
         ruby = RubyProcess(process, self.options.ruby_version, self.options.saved)
         self._rubies[process.pid] = ruby
+        if self.kernel is not None:
+            try:
+                self.kernel.watch(ruby)
+            except UnknownRuby as error:
+                self._leave_kernel(error)
         self._versions[ruby.version] = None
         self._folder = self._folder or process.folder
         self.notes.add(*ruby.notes)
 
     def _let_go(self, ruby: RubyProcess) -> None:
+        if self.kernel is not None:
+            self.kernel.forget(ruby.process.pid)
         self.statistics.failed += ruby.take_failed()
         self._stopped_ns += ruby.stopped_ns
         ruby.close()
@@ -196,6 +262,12 @@ class Sampling(Starting):
         return self._stopped_ns + sum(r.stopped_ns for r in self._rubies.values())
 
     @property
+    def engine(self) -> str:
+        """What reads the stacks: ``bpf`` or ``memory``."""
+        one = EngineChoice.MEMORY if self.kernel is None else EngineChoice.BPF
+        return one.value
+
+    @property
     def meta(self) -> Meta:
         """For a recording of this."""
         return Meta(
@@ -203,7 +275,7 @@ class Sampling(Starting):
             unit=self.statistics.unit,
             rate=self.options.rate,
             mode=self.options.mode.value,
-            engine="memory",
+            engine=self.engine,
             pids=self.targets.pids,
             command=self.command,
             rubies=tuple(self._versions),
@@ -262,6 +334,8 @@ class Sampling(Starting):
                 self._attach(process)
             else:
                 ruby.refresh()
+                if self.kernel is not None:
+                    self.kernel.refresh(ruby)
                 self.statistics.failed += ruby.take_failed()
         except VmNotStarted:
             return
@@ -290,6 +364,19 @@ class Sampling(Starting):
         for ruby in self._rubies.values():
             self._let_go(ruby)
         self._rubies.clear()
+        if self.kernel is not None:
+            self.kernel.close()
+
+
+def _only_memory(options: SamplingOptions) -> str:
+    """Return the option that the kernel's engine has not; empty if there is none."""
+    if options.pause:
+        return "--pause"
+    if options.mode is not SamplingMode.CPU:
+        return f"--mode {options.mode.value}"
+    if options.rate > MAX_KERNEL_RATE:
+        return f"--rate above {MAX_KERNEL_RATE:g}"
+    return ""
 
 
 def _patience(limit: float, error: RbtraceError) -> float:

@@ -1,12 +1,22 @@
-"""Sampling as a session that can be driven: pass after pass, at a rate."""
+"""Sampling as a session that can be driven: pass after pass, or by the kernel."""
 
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from rbtrace_py.session.drive import EARLY_SECONDS
+from rbtrace_py.session.stacks.ruby_process import RubyProcess
 from rbtrace_py.session.stacks.sample_timer import SampleTimer
 from rbtrace_py.session.stacks.sampling import Add, Sampling
+
+if TYPE_CHECKING:
+    from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
+
+_TAKE_SECONDS = 1.0
+"""How often what the kernel saw is taken in, and its names read."""
+_BATCH_SECONDS = 0.02
+"""How long the names of stacks are put off, so that several are read at once."""
 
 
 class SamplingPasses:
@@ -45,3 +55,68 @@ class SamplingPasses:
     def finish(self) -> None:
         """Take in what came since; the sampling may go on."""
         self._sampling.refresh()
+
+    def settle(self) -> None:
+        """Take in what came until now."""
+
+
+class KernelPasses:
+    """Samples that the kernel takes, of an entered ``sampling``, as they come."""
+
+    def __init__(self, sampling: Sampling, kernel: KernelStacks, add: Add) -> None:
+        self._sampling = sampling
+        self._kernel = kernel
+        self._add = add
+        self._due = self._refresh = time.monotonic() + _TAKE_SECONDS
+
+    @property
+    def is_over(self) -> bool:
+        return self._sampling.is_over
+
+    @property
+    def seen(self) -> int:
+        return self._kernel.seen
+
+    def advance(self, until: float, most: int | None) -> None:
+        kernel, rubies = self._kernel, self._rubies()
+        while (left := until - time.monotonic()) > 0:
+            kernel.wait(left)
+            time.sleep(min(max(until - time.monotonic(), 0), _BATCH_SECONDS))
+            kernel.collect(rubies, self._add)
+            if most and self.seen >= most:
+                break
+        if time.monotonic() >= self._due - EARLY_SECONDS:
+            self.settle()
+
+    def _rubies(self) -> dict[int, RubyProcess]:
+        return {ruby.process.pid: ruby for ruby in self._sampling.rubies}
+
+    def settle(self) -> None:
+        """Take in what came until now."""
+        self._kernel.take(self._rubies(), self._add)
+        self._due = time.monotonic() + _TAKE_SECONDS
+
+    def refresh(self) -> None:
+        targets = self._sampling.targets
+        alive = {process.pid for process in targets.alive()}
+        ended = any(ruby.process.pid not in alive for ruby in self._sampling.rubies)
+        if ended:
+            self.settle()  # while what was known of it still is
+        now = time.monotonic()
+        if ended or targets.follow or now >= self._refresh - EARLY_SECONDS:
+            self._refresh = now + _TAKE_SECONDS
+            self._sampling.refresh()
+            self._kernel.give_up(lambda pid: pid in targets.processes, self._add)
+
+    def finish(self) -> None:
+        self._kernel.stop()
+        self.settle()
+        self._sampling.refresh()
+        self._kernel.give_up(lambda pid: False, self._add)
+
+
+def sampling_passes(sampling: Sampling, add: Add) -> SamplingPasses | KernelPasses:
+    """Return the session of an entered ``sampling`` that gives ``add`` its samples."""
+    if sampling.kernel is not None:
+        return KernelPasses(sampling, sampling.kernel, add)
+    return SamplingPasses(sampling, add)

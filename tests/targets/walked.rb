@@ -1,0 +1,75 @@
+# frozen_string_literal: true
+
+# On a CPU in known ways, for stacks that the kernel walks. Each line of input is a verb
+# and numbers; "done" follows once it is over. SECONDS are of the CPU clock.
+#
+#   deep FRAMES SECONDS      burns at that depth
+#   children NUMBER SECONDS  forks, one after the other; each burns and ends
+#   threads NUMBER SECONDS   begins threads, one after the other; each burns and ends
+#   fibers NUMBER SECONDS    the same with fibers
+#   gc SECONDS               collects garbage
+#   changing SECONDS         defines, calls and removes methods, and compacts
+#   exec SECONDS             becomes this program anew, which burns at once
+
+def cpu
+  Process.clock_gettime(Process::CLOCK_THREAD_CPUTIME_ID)
+end
+
+def burn(seconds)
+  start = cpu
+  nil while cpu - start < seconds
+end
+
+class Walked
+  def deep(frames, seconds)
+    frames.zero? ? burn(seconds) : deep(frames - 1, seconds)
+  end
+
+  def children(number, seconds)
+    number.times do
+      # Unlike exit!, a return would run what is at the end of this program.
+      Process.wait(fork { burn(seconds) && exit!(true) })
+    end
+  end
+
+  def threads(number, seconds)
+    number.times { Thread.new { burn(seconds) }.join }
+  end
+
+  def fibers(number, seconds)
+    number.times { Fiber.new { burn(seconds) }.resume }
+  end
+
+  def gc(seconds)
+    start = cpu
+    GC.start while cpu - start < seconds
+  end
+
+  # Each method's name, file and line have the same number, in a frame of any of them.
+  def changing(seconds)
+    start = cpu
+    number = 0
+    while cpu - start < seconds
+      number += 1
+      source = "def changed_#{number}(n); n.times { burn(0.002) }; end"
+      self.class.class_eval(source, "changed_#{number}.rb", number)
+      send("changed_#{number}", 3)
+      self.class.remove_method("changed_#{number}")
+      GC.respond_to?(:compact) && (number % 10).zero? ? GC.compact : GC.start
+    end
+  end
+end
+
+$stdout.sync = true
+if ARGV.first == "burn"
+  puts "again"
+  burn(Float(ARGV[1]))
+  puts "done"
+end
+puts "ready #{Process.pid}"
+while (line = $stdin.gets)
+  verb, *numbers = line.split
+  exec(RbConfig.ruby, __FILE__, "burn", *numbers) if verb == "exec"
+  Walked.new.public_send(verb, *numbers.map { |one| one.include?(".") ? Float(one) : Integer(one) })
+  puts "done"
+end

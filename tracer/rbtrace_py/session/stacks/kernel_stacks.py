@@ -1,0 +1,252 @@
+"""Stacks that the kernel walks, joined with the Ruby processes that they are of."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.bpf.abi import Counter
+from rbtrace_py.bpf.stack_walker import StackWalker
+from rbtrace_py.errors import BpfError, NoSuchTarget
+from rbtrace_py.linux.btf import Btf, NoBtf
+from rbtrace_py.linux.closing import Closing
+from rbtrace_py.linux.process import host_pid_namespace
+from rbtrace_py.model.stack_walk import WalkedStack
+from rbtrace_py.model.stacks import RubyThread, Sample, SampleFlags, Stack, ThreadState
+from rbtrace_py.rubyvm.walked_frames import UNRESOLVED
+from rbtrace_py.session.stacks.ruby_process import RubyProcess
+
+_LOSSES = (Counter.LOST, Counter.UNREADABLE, Counter.UNKNOWN_THREAD, Counter.NO_ROOM)
+_MOST_HELD = 1 << 12
+"""Stacks of processes that are not attached to yet, at most."""
+_OFFSETS = {
+    "FSBASE_OFFSET": "task_struct.thread.fsbase",
+    "PID_OFFSET": "task_struct.pid",
+    "TGID_OFFSET": "task_struct.tgid",
+}
+_GONE = Stack((UNRESOLVED,))
+
+Add = Callable[[Sample], object]
+Rubies = Mapping[int, RubyProcess]
+"""The processes that are attached to, by their PIDs."""
+
+
+class _Seen(NamedTuple):
+    """A stack that went up, and what it is; None: its process is not known yet."""
+
+    stack: WalkedStack
+    sample: Sample | None
+
+
+class KernelStacks(Closing):
+    """The walker, and what is known of the threads of each process.
+
+    rate: ticks a second
+    each: make a sample of every stack, with its time; else one of all equal ones
+    follows: walk children, too
+
+    Raises NotPermitted, BpfError or NoBtf where this kernel or machine cannot.
+    """
+
+    def __init__(
+        self, rate: float, each: bool, follows: bool, statistics: Statistics
+    ) -> None:
+        self._each = each
+        self._follows = follows
+        self._statistics = statistics
+        self._watched: set[int] = set()
+        self._placed: dict[int, dict[int, int]] = {}
+        self._seen: dict[bytes, _Seen] = {}
+        self._before: dict[bytes, _Seen] = {}
+        self._held: list[tuple[_Seen, int]] = []
+        self._failed = self._unknown = 0
+        self._walker = StackWalker(rate, each, _offsets())
+        self._clock = time.time_ns() - time.monotonic_ns()
+        self._started = self._stopped = 0.0
+
+    @property
+    def seen(self) -> int:
+        """Samples so far, also those that were not taken yet."""
+        return self._walker.counters[Counter.SEEN]
+
+    def watch(self, ruby: RubyProcess) -> None:
+        """Walk the stacks of a process; raises UnknownRuby where that cannot be."""
+        pid = ruby.process.pid
+        distance = ruby.vm.tls_distance(ruby.threads)
+        layout = ruby.vm.walk_layout(distance, self._follows)
+        self._placed.pop(pid, None)
+        if not distance:
+            self._placed[pid] = {}
+            self._place(ruby)
+        self._watched.add(pid)
+        self._walker.walk(pid, layout)
+        self._started = self._started or time.monotonic()
+
+    def forget(self, pid: int) -> None:
+        """Walk a process no more."""
+        if pid in self._watched:
+            self._watched.remove(pid)
+            self._walker.leave(pid)
+            for tid in self._placed.pop(pid, {}):
+                self._walker.displace(pid, tid)
+
+    def refresh(self, ruby: RubyProcess) -> None:
+        """Take in threads that came or went."""
+        if ruby.process.pid in self._placed:
+            self._place(ruby)
+
+    def _place(self, ruby: RubyProcess) -> None:
+        """Say which thread each kernel thread runs, which nothing in it says."""
+        pid = ruby.process.pid
+        before, now = self._placed[pid], ruby.tids
+        for tid in before.keys() - now.keys():
+            self._walker.displace(pid, tid)
+        for tid, thread in now.items():
+            if before.get(tid) != thread:
+                self._walker.place(pid, tid, thread)
+        self._placed[pid] = now
+
+    def _find_unknown(self, rubies: Rubies) -> None:
+        """See which threads have come, if one was not known."""
+        unknown = self._walker.counters[Counter.UNKNOWN_THREAD]
+        if unknown == self._unknown:
+            return
+        self._unknown = unknown
+        for pid in self._placed.keys() & rubies.keys():
+            rubies[pid].find_threads()
+            self._place(rubies[pid])
+
+    def wait(self, seconds: float) -> None:
+        """Wait until a stack went up, at most so long."""
+        self._walker.wait(seconds)
+
+    def stop(self) -> None:
+        """Walk nothing any more; what was seen can be taken."""
+        self._walker.stop()
+        self._stopped = time.monotonic()
+
+    def collect(self, rubies: Rubies, add: Add) -> None:
+        """Read the names of stacks that went up; some ten times a second.
+
+        Code may be gone soon. Where each sample is kept ``add`` gets it at once.
+        """
+        self._find_unknown(rubies)
+        for ruby in rubies.values():
+            ruby.vm.begin_naming()
+        for stack in self._walker.records():
+            if stack.frames is not None:
+                owner = rubies.get(stack.pid)
+                sample = None if owner is None else self._resolved(owner, stack)
+                self._seen[stack.key] = _Seen(stack, sample)
+            if self._each:
+                self._add(stack.key, 1, rubies, add, stack.time_ns)
+
+    def take(self, rubies: Rubies, add: Add) -> None:
+        """Give ``add`` a sample of each stack since the last call; each second."""
+        self.collect(rubies, add)
+        self._before, self._seen = self._seen, {}
+        counts = self._walker.counts()
+        self.collect(rubies, add)
+        held, self._held = self._held, []
+        for seen, weight in held:
+            self._add_seen(seen, weight, rubies, add)
+        if not self._each:
+            for key, weight in counts.items():
+                self._add(key, weight, rubies, add)
+        self._count()
+
+    def _count(self) -> None:
+        counters = self._walker.counters
+        failed = sum(counters[loss] for loss in _LOSSES)
+        statistics = self._statistics
+        statistics.failed += failed - self._failed
+        self._failed = failed
+        elapsed = (self._stopped or time.monotonic()) - self._started
+        statistics.rounds = round(elapsed * statistics.rate)
+        statistics.ended_ns = time.time_ns()
+
+    def _resolved(self, ruby: RubyProcess, stack: WalkedStack) -> Sample:
+        try:
+            return self._named(ruby, stack)
+        except NoSuchTarget:
+            return self._unresolved(stack)
+
+    def _named(self, ruby: RubyProcess, stack: WalkedStack) -> Sample:
+        assert stack.frames is not None
+        named, flags = ruby.vm.named(stack.frames, stack.collecting)
+        if stack.is_cut:
+            flags |= SampleFlags.TRUNCATED
+        thread = ruby.thread_at(stack.thread, stack.tid)
+        at = stack.time_ns + self._clock
+        return Sample(at, thread, ThreadState.RUNNING, named, 1, flags, stack.fiber)
+
+    def _add(
+        self, key: bytes, weight: int, rubies: Rubies, add: Add, at: int | None = None
+    ) -> None:
+        seen = self._seen.get(key) or self._before.get(key)
+        if seen is None:
+            self._statistics.failed += weight
+        else:
+            self._add_seen(seen, weight, rubies, add, at)
+
+    def _add_seen(
+        self,
+        seen: _Seen,
+        weight: int,
+        rubies: Rubies,
+        add: Add,
+        at: int | None = None,
+    ) -> None:
+        sample = seen.sample
+        if sample is None:  # of a child that was not attached to
+            ruby = rubies.get(seen.stack.pid)
+            if ruby is not None:
+                sample = self._resolved(ruby, seen.stack)
+            elif len(self._held) < _MOST_HELD:
+                self._held.append((seen, weight))
+                return
+            else:
+                sample = self._unresolved(seen.stack)
+        at = sample.time_ns if at is None else at + self._clock
+        add(sample._replace(weight=weight, time_ns=at))
+        self._statistics.repeat(weight - 1, sample.flags)
+
+    def give_up(self, is_alive: Callable[[int], bool], add: Add) -> None:
+        """Make samples without names of processes that ended before they were read."""
+        held, self._held = self._held, []
+        for seen, weight in held:
+            if is_alive(seen.stack.pid):
+                self._held.append((seen, weight))
+            else:
+                sample = self._unresolved(seen.stack)
+                add(sample._replace(weight=weight))
+                self._statistics.repeat(weight - 1, sample.flags)
+
+    def _unresolved(self, stack: WalkedStack) -> Sample:
+        thread = RubyThread(stack.pid, stack.tid, stack.thread, "")
+        at, flags = stack.time_ns + self._clock, SampleFlags.UNRESOLVED
+        return Sample(at, thread, ThreadState.RUNNING, _GONE, 1, flags, stack.fiber)
+
+    def close(self) -> None:
+        self._walker.close()
+
+
+def _offsets() -> dict[str, int]:
+    """Raises NoBtf, and BpfError on another machine or in a container."""
+    if platform.machine() != "x86_64":
+        raise BpfError(f"the kernel's walk is not known on {platform.machine()}")
+    if not host_pid_namespace():
+        raise BpfError(
+            "this is a container's pid namespace, and the kernel uses other pids"
+        )
+    btf = Btf.load()
+    found = {}
+    for name, path in _OFFSETS.items():
+        offset = btf.offset(path)
+        if offset is None:
+            raise NoBtf(f"the kernel's BTF does not say what {path} is")
+        found[name] = offset
+    return found
