@@ -110,7 +110,7 @@ class AgentTableTest < Minitest::Test
     (bucket - (shift << bits)) << shift
   end
 
-  # A counter has 16 bits, and goes on in another block.
+  # A counter has 8 bits, and goes on in another block.
   def test_more_calls_than_a_counter_holds
     table(<<~RUBY) do |memory, indexes, status|
       def leaf; end

@@ -222,16 +222,31 @@ class AgentMemory
     histograms.fetch(index, {})
   end
 
-  # By number of the method.
+  # By number of the method, with the durations that wait to be counted.
   def histograms
     found = Hash.new { |methods, index| methods[index] = Hash.new(0) }
     (1...u32(200)).each do |block|
-      index, part, level = @data.pread(8, u64(96) + (8 * block)).unpack("L<S<S<")
-      @data.pread(64, u64(112) + (64 * block)).unpack("S<32").each_with_index do |count, i|
-        found[index][(32 * part) + i] += count << (16 * level) if count.positive?
+      index, part, level = place(block)
+      @data.pread(64, u64(112) + (64 * block)).unpack("C64").each_with_index do |count, i|
+        found[index][(64 * part) + i] += count << (8 * level) if count.positive?
       end
     end
+    waiting.each { |index, bucket| found[index][bucket] += 1 }
     found
+  end
+
+  # Whose a block is: method, part and level.
+  def place(block)
+    @data.pread(8, u64(96) + (8 * block)).unpack("L<S<S<")
+  end
+
+  # Method and bucket of each stream's last duration, which is in no counter yet.
+  def waiting
+    counters = Array.new(streams) { |stream| u32(u64(128) + (64 * stream) + 48) }
+    counters.reject(&:zero?).map do |counter|
+      index, part, = place(counter / 64)
+      [index, (64 * part) + (counter % 64)]
+    end
   end
 
   def streams
