@@ -141,6 +141,7 @@ def shorter(words: list[str]) -> list[str]:
 REPLACED = {
     r"[▏▎▍▌▋▊▉█]+": "",
     r"0x[0-9a-f]+": "#",
+    r"\brevision [0-9a-f]+": "revision #",
     r"[-−]?\d[\d.,:]*": "#",
     r"# (ns|µs|ms|s|MiB|KiB)(?![\w/])": "# T",
     r'"[^"]*"': '"…"',

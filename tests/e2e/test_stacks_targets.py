@@ -25,7 +25,6 @@ from processes import (
     Target,
     await_state,
     read_line,
-    task_state,
 )
 from rbtrace_py.errors import NotPermitted
 from rbtrace_py.linux.process import Process
@@ -353,7 +352,7 @@ def test_a_stopped_target_is_read_and_stays_stopped(
     # After each stop of ours a thread is awake for a moment, to stop again.
     stacks = folded(out.replace("[running]", "[sleeping]"))
     assert (stacks, code) == ({f"[sleeping];{FIRST}": 5}, 0), err
-    assert task_state(target.pid) == "T"
+    await_state(target.pid, "T")
     os.kill(target.pid, signal.SIGCONT)
     assert target.step("") == "done"
 
