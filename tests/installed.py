@@ -22,7 +22,7 @@ NO_BCC = ("unshare", "--mount", "sh", "-ec", HIDE, "sh")
 
 
 def copy_of_sources(folder: Path) -> Path:
-    """What a fresh clone has of what the package is made of; building adds to it."""
+    """Copy the package's sources as a fresh clone has them; building adds to it."""
     listed = subprocess.run(
         [*["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]],
         cwd=ROOT,

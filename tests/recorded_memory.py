@@ -78,7 +78,7 @@ def _append(runs: list[tuple[int, bytes]], address: int, data: bytes) -> None:
 
 
 class ReplayMemory:
-    """What a RecordingMemory kept. Raises BadRecording if ``data`` is not that."""
+    """The memory that a RecordingMemory kept; BadRecording if ``data`` is not that."""
 
     def __init__(self, data: bytes) -> None:
         if not data.startswith(_MAGIC):

@@ -58,7 +58,7 @@ class Build:
 
     @property
     def program(self) -> Path:
-        """Of a tree its ``bin/ruby``; skips the test where there is none."""
+        """Return a tree's ``bin/ruby``; skip the test where there is none."""
         if "/" in self.name:
             return Path(self.name)
         unpack(self.name)

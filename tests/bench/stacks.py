@@ -63,7 +63,7 @@ def cost(rounds: int, seconds: float) -> list[Row]:
 
 
 def _wakes(rate: int, rounds: int, seconds: float) -> Row:
-    """What a sampler pays on this machine for sleeping until its time, and no more."""
+    """Measure what a sampler pays on this machine for sleeping until its time alone."""
     found = []
     for _ in range(rounds):
         before, due = time.thread_time_ns(), time.monotonic()
@@ -261,7 +261,7 @@ def _timed(
 
 
 def memory(samples: int) -> list[Row]:
-    """Of an hour's samples at 1000 Hz, taken as fast as they come."""
+    """Measure what an hour's samples at 1000 Hz take, made as fast as they come."""
     target = subprocess.Popen(
         ["ruby", str(HERE / "ruby" / "wander.rb")], stdout=subprocess.PIPE
     )
@@ -296,7 +296,7 @@ def memory(samples: int) -> list[Row]:
 
 
 def torn(samples: int) -> list[Row]:
-    """Of a target that never rests, on another CPU, and what its frames say of it."""
+    """Count torn samples of a target that never rests, on another CPU."""
     program = str(ROOT / "tests" / "targets" / "stack_tags.rb")
     target = Target("ruby", program, str(tags.LEVELS))
     cpus = sorted(os.sched_getaffinity(0))

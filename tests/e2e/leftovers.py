@@ -65,7 +65,7 @@ class Watched:
         }
 
     def comes_to(self, before: Snapshot, names: Iterable[str] = ()) -> None:
-        """What ends, ends in its own time; then all, or what is named, is as it was."""
+        """Wait until all, or what is named, is as it was: endings take their time."""
         wanted = {name: before[name] for name in names or before}
         assert comes_true(lambda: self._some(wanted) == wanted, pause=0.005), {
             name: (wanted[name], now)

@@ -181,7 +181,7 @@ with Process({target.pid}) as process, Agent(process) as agent:
 
 
 def test_its_socket_was_taken_away(target: Target) -> None:
-    """As cleaners of /tmp do: it makes a new one."""
+    """Cleaners of /tmp do so; the agent makes a new one."""
     run("attach", target.pid)
     path = json.loads(answered("eval", target.pid, "Tracepoint::Agent.path")["value"])
     Path(path).unlink()

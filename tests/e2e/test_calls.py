@@ -87,7 +87,7 @@ def masked(text: str) -> str:
 
 
 def shown(tracer: Tracer, target: Target, *steps: str) -> str:
-    """What it prints of these steps, without times."""
+    """Return what calls prints of these steps, without times."""
     for step in steps:
         assert target.step(step).startswith("done")
     out, err, code = tracer.finish()
@@ -339,7 +339,7 @@ def test_what_is_lost_is_shown_where_it_was(target: Target, trace: Trace) -> Non
 
 
 def test_a_terminal_gets_what_can_be_read(target: Target) -> None:
-    """Of 200,000 calls; a pipe gets all, as the other tests see."""
+    """Most of 200,000 calls are left out; a pipe gets all, as the other tests see."""
     seen = Terminal("calls", target.pid, "-m", "Tiny#", "--buffer", 1 << 20)
     seen.read_until("waiting for calls")
     target.step("burst")
@@ -378,7 +378,7 @@ def test_a_target_that_ends(target: Target, trace: Trace) -> None:
 
 
 def first_line(tracer: Tracer) -> str:
-    """What it has printed, so that it knows the method's name."""
+    """Return the first line it printed: from then on it knows the method's name."""
     assert tracer.process.stdout
     return masked(tracer.process.stdout.readline())
 

@@ -53,7 +53,7 @@ def program(tmp_path: Path) -> str:
 
 @pytest.fixture
 def rbtrace(program: str) -> Iterator[str]:
-    """What rbtrace prints of a turn of the program, without times."""
+    """Return what rbtrace prints of a turn of the program, without times."""
     check = ["ruby", "-rrbtrace", "-e", "0"]
     if (
         os.geteuid() != 0

@@ -28,7 +28,7 @@ Trace = Callable[..., Tracer]
 
 @pytest.fixture
 def recording(start: Callable[..., Target], trace: Trace, tmp_path: Path) -> Path:
-    """Of the steps ``trees`` and ``fibers``."""
+    """A recording of the steps ``trees`` and ``fibers``."""
     path = tmp_path / "shop.rbrec"
     target = start("calls.rb")
     tracer = trace("calls", target.pid, "-o", path)  # a recording, by its name

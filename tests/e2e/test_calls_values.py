@@ -42,7 +42,7 @@ def target(start: Start) -> Target:
 
 
 def shown(tracer: Tracer, target: Target, step: str) -> str:
-    """What it prints of a step, without times."""
+    """Return what calls prints of a step, without times."""
     assert target.step(step).startswith("done")
     out, err, code = tracer.finish()
     assert code == 0, err

@@ -237,7 +237,7 @@ def test_completion(target: Target, talk: Terminal) -> None:
 
 
 def test_what_is_asked_changes_no_variables(target: Target) -> None:
-    """Of the program's own: ours have such names, too."""
+    """The program's own stay as they are, also those with a name of ours."""
     ours = completion._ASK + session._ASK_FOR_FORM
     names = sorted({*re.findall(r"^ +(\w+) = ", ours, re.M), "error", "known"})
     assert {"names", "found", "message", "value"} <= set(names)

@@ -399,7 +399,7 @@ def test_a_core_of_a_chroot(
 
 
 def test_a_core_cut_short(here: Standing, make_core: Callable[[int], Path]) -> None:
-    """Whatever is left: some threads, or an error that says why."""
+    """A cut core gives some threads, or an error that says why it does not."""
     path = make_core(here.pid)
     size = path.stat().st_size
     for part in (9, 6, 3, 1):

@@ -79,7 +79,7 @@ def test_it_has_variables_of_its_own(target: Target, trace: Trace) -> None:
 def test_code_whose_time_is_over_is_run_again(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was raised between two runs is not known, and counts as lost."""
+    """Exceptions raised between two runs are not known, and count as lost."""
     monkeypatch.setattr(agent_task, "_LIMIT_MS", 2_000)
     deadline = time.monotonic() + TIMEOUT
     targets = Targets.from_pids([target.pid])

@@ -50,7 +50,7 @@ def test_each_ruby(name: str) -> None:
 
 @pytest.mark.parametrize("before", ["", "Encoding.default_internal = 'UTF-8'; "])
 def test_what_it_prints(before: str, target: Target) -> None:
-    """As bytes, also where Ruby converts what is written: Rails has it so."""
+    """Output comes as bytes, also where Ruby converts what is written, as in Rails."""
     words = '$stdout.print "a\\xff".b; $stderr.puts "b"; warn "c"; $stdout.flush; nil'
     done = subprocess.run(
         [sys.executable, "-c", MAIN, "eval", str(target.pid), before + words],
@@ -98,7 +98,7 @@ end
 
 
 def test_strings_in_rubys_binary_encoding(target: Target) -> None:
-    """As of a message from the network, and of a file whose name is no UTF-8."""
+    """A message from the network, and a file whose name is no UTF-8, have it."""
     assert run("eval", target.pid, f"{BINARY}; Odd.new") == ("odd\ufffd\n", "", 0)
     raising = r'eval %q(raise Odd, "no\xff".b), binding, "/tmp/f\xff.rb".b, 7'
     out, err, code = run("eval", target.pid, raising)

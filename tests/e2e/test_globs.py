@@ -134,7 +134,7 @@ def test_a_later_probe_without_the_operand(crafted, trace):
 
 
 def test_no_word_of_children_where_none_join(crafted, trace):
-    """Of several processes that were named the kernel needs no BTF."""
+    """The kernel needs no BTF for several processes that were named."""
     define(crafted, "paid", CENTS)
     other = Target("/usr/bin/python3", str(TARGETS / "crafted.py"))
     try:

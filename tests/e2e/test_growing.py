@@ -262,7 +262,7 @@ def test_a_command_that_ends_before_it_has_probes(root):
 
 
 def test_a_cache_of_somebody_elses_is_not_used(start, trace, tmp_path):
-    """What is in it would be loaded into the kernel."""
+    """Its contents would be loaded into the kernel."""
     place = tmp_path / "cache" / "programs"
     place.mkdir(parents=True)
     os.chown(place.parent, 65534, 65534)
@@ -287,7 +287,7 @@ def test_a_damaged_cache_is_made_anew(start, trace, tmp_path):
 
 
 def test_a_cache_that_cannot_be_written_is_left_as_it_was(tmp_path, monkeypatch):
-    """As on a full disk: what was begun is taken away."""
+    """A file that was begun is taken away, as on a full disk."""
     monkeypatch.setenv("RBTRACE_CACHE_DIR", str(tmp_path))
     compiled = {"on_hit": bytes(80_000)}
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -327,7 +327,7 @@ def cgroup(root: None) -> Iterator[Callable[[int, int], Path]]:
 
 
 def test_the_process_does_not_grow(target: Target, tmp_path: Path) -> None:
-    """What passes through it is not left for its garbage collector."""
+    """The dump passes through it, and is not left for its garbage collector."""
     code = "KEPT = Array.new(400) { 'x' * 100_000 }; GC.start; 1"
     assert run("eval", target.pid, code)[2] == 0
     grown = [-anonymous(target)]

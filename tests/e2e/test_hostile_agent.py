@@ -48,7 +48,7 @@ the memory of the one that forked."""
 
 
 def measured(pid: int, command: tuple[str, ...], errors: Path) -> tuple[str, int, int]:
-    """What it says on standard error, its exit code, the most memory that it had."""
+    """Return its standard error, its exit code and the most memory that it had."""
     words = [sys.executable, "-c", MAIN, command[0], str(pid), *command[1:]]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "tracer")}
     with errors.open("w") as err:

@@ -34,7 +34,7 @@ def target(start: Start) -> Target:
 
 
 def is_at(line: str, number: int, name: str) -> bool:
-    """Of old and new Rubies: ``in `pop'``, ``in 'Queue#pop'``."""
+    """Recognize old and new Rubies' form: ``in `pop'``, ``in 'Queue#pop'``."""
     return re.fullmatch(rf"\S+:{number}:in ['`]([\w:]+#)?{name}'", line) is not None
 
 

@@ -436,7 +436,7 @@ def test_nothing_is_left(code: str, number: int, watched: Watched) -> None:
 
 
 def test_it_goes_on_after_a_ctrl_c(watched: Watched) -> None:
-    """Who catches it has the result so far."""
+    """A program that catches it has the result so far."""
     before = watched.snapshot()
 
     def interrupt() -> bool:

@@ -209,7 +209,7 @@ def test_a_filter_of_many_operands(crafted, trace):
 
 
 def test_a_filter_and_a_key_of_all_operands(crafted, trace):
-    """Of a span of ten arguments: as many operands as there may be, and a few."""
+    """A span of ten arguments has as many operands as there may be, and a few."""
     names = [f"n{number}" for number in range(10)]
     operands = [*SPAN_END[:2], *([name, INTEGER, 0] for name in names)]
     crafted.define("work__end", operands, role=2)

@@ -93,10 +93,10 @@ def test_counts_and_times(each: Running, trace: Trace) -> None:
 
 
 def _check_times(found: dict[str, Any], own: dict[str, list[int]]) -> None:
-    """Of leaf methods of some milliseconds: within 5 %, and what they were called in.
+    """Compare leaf methods of some milliseconds within 5 %, and their callers.
 
-    Of the median, as a call in which the machine did something else in between is
-    measured differently by whoever stands further out.
+    The median is compared, as a call in which the machine did something else in between
+    is measured differently by whoever stands further out.
     """
     for key, name in (("Order#lines", "lines"), ("Order.find", "find")):
         group, times = found[key], own[name]
@@ -113,7 +113,7 @@ def _check_times(found: dict[str, Any], own: dict[str, list[int]]) -> None:
 
 
 def test_an_agent_that_is_taken_out(target: Target, trace: Trace) -> None:
-    """What was counted before is printed, and that more is missing."""
+    """Counts from before are printed, and that more is missing."""
     tracer = trace("count", target.pid, "-m", "Work.nest", "--yes")
     step(target, "nest")
     assert run("detach", target.pid, "--yes")[2] == 0
@@ -692,7 +692,7 @@ def test_what_ends_our_code_is_told(target: Target, trace: Trace) -> None:
 
 
 def test_exceptions_of_a_class_alone(target: Target, trace: Trace) -> None:
-    """What does not pass is counted apart, and is none of -n."""
+    """Those that do not pass are counted apart, and not by -n."""
     chosen = ("--filter", 'class == "KeyError" and message ^= "n"', "-n", "2")
     tracer = trace("trace", target.pid, "raise", "--json", *chosen)
     step(target, "raise")
@@ -706,7 +706,7 @@ def test_exceptions_of_a_class_alone(target: Target, trace: Trace) -> None:
 
 
 def test_exceptions_of_ruby_itself(each: Running, trace: Trace) -> None:
-    """Of a method that Ruby has in Ruby the place is where it was called."""
+    """The place of a method that Ruby has in Ruby is where it was called."""
     tracer = trace("trace", each.pid, "raise", "-n", "1", "--yes", "--json")
     code = "Thread.new { eval('[].pack(%q(C)) rescue 0', nil, '/shop.rb', 7) }.join; 0"
     assert run("eval", each.pid, code)[2] == 0

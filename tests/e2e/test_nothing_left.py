@@ -353,7 +353,7 @@ def test_of_detach(asleep: Watched, begin: Begin) -> None:
 
 
 def test_detach_while_a_dump_is_under_way(asleep: Watched, begin: Begin) -> None:
-    """What was made for another goes with the agent."""
+    """The copy that was made for the dump goes with the agent."""
     before = asleep.snapshot()
     begin("attach PID", asleep).result()
     dumping = begin("heapdump PID FILE", asleep, prepare=at_data(stop))

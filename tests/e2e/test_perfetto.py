@@ -94,7 +94,7 @@ def rails(root: None, tmp_path: Path) -> Iterator[Rails]:
 def test_each_slice_is_whole(
     rails: Rails, trace: Callable[..., Tracer], tmp_path: Path
 ) -> None:
-    """As many as calls, each ends, none beyond its parent, and times rise."""
+    """There are as many as calls, each ends, none beyond its parent, and times rise."""
     path = tmp_path / "rails.rbrec"
     words = ("--gc", "--yes", "--record", path)
     tracer = trace("calls", rails.process.pid, *words)
@@ -162,5 +162,5 @@ def slices_of(packets: list[Any]) -> dict[int, list[str]]:
 
 
 def names_of(path: Path) -> dict[int, str]:
-    """Of each thread with a name."""
+    """Return the name of each thread that has one."""
     return {tid: name for (_, tid), name in CallsRecording(path).names.items() if name}

@@ -43,7 +43,7 @@ def is_fragile(name: str) -> bool:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_only_the_main_one(name: str, trace: Trace) -> None:
-    """Whatever the others do; that there are some is said, and only then."""
+    """Other Ractors are not traced; that there are some is said, and only then."""
     with rubies.running(name, "calls.rb") as running:
         tracer = trace("calls", running.pid, "--json")
         running.target.step("trees")
@@ -141,7 +141,7 @@ def test_a_child_that_one_forks(name: str, trace: Trace) -> None:
 
 
 def stacks(tracer: Tracer) -> tuple[list[Stack], dict[str, Any]]:
-    """What was told of each thread and fiber, and the end; Ruby's own methods not."""
+    """Return each thread's and fiber's calls but Ruby's own methods, and the end."""
     out, err, code = tracer.finish()
     assert code == 0, err
     *events, end = [json.loads(line) for line in out.splitlines()]

@@ -55,7 +55,7 @@ def test_dumps(target: Target, tmp_path: Path) -> None:
 
 
 def test_a_heap_dump_by_hand(target: Target, tmp_path: Path) -> None:
-    """As people who have rbtrace do it: in a thread that goes on by itself."""
+    """People who have rbtrace do it so: in a thread that goes on by itself."""
     path = tmp_path / "ruby-heap.dump"
     code = (
         '$dump = Thread.new{GC.start;require "objspace";'

@@ -80,7 +80,7 @@ def test_kill_9_while_it_starts(start, trace):
 
 
 def test_kill_9_while_the_kernel_attaches(start, trace):
-    """What the kernel then leaves goes with the next one that traces the same."""
+    """The kernel's leftovers go with the next tracer of the same probes."""
     target = start("busy.rb")
     for _ in range(times(200)):
         tracer = trace("count", target.pid, "*:*", waits=False)

@@ -193,7 +193,7 @@ def test_a_full_disk(busy: Target) -> None:
 
 
 def test_descriptors_are_given_back(start: START, root: None) -> None:
-    """Of many threads and targets that come and go, in one process of ours."""
+    """Many threads and targets come and go, in one process of ours."""
     from rbtrace_py.session.stacks.sampling import Sampling
     from rbtrace_py.session.targets.targets import Targets
 

@@ -310,7 +310,7 @@ def test_a_target_that_forks_goes_on(start: START, trace: TRACE) -> None:
 def test_a_target_that_cannot_be_stopped_for_a_while(
     start: START, trace: TRACE
 ) -> None:
-    """What was seen before is not lost, and what comes later is seen."""
+    """Samples from before are not lost, and later ones are taken."""
     target = start("turning.rb")
     words = ["--mode", "wall", "--pause", "-i", "0.1", "--max-loss", 0]
     tracer = trace("stacks", target.pid, *words, "--format", "json")

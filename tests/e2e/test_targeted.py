@@ -72,7 +72,7 @@ def trees(pid: int, target: Target, words: list[str], *steps: str) -> Any:
 
 
 def test_the_same_trees(each: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As from the hook on all methods."""
+    """The hook on all methods gives the same ones."""
     targeted, notes = trees(each.pid, each.target, SELECTORS, *STEPS)
     assert re.search(r"process \d+: \d\d methods hooked and no other", notes[0])
     all_methods(monkeypatch)
@@ -89,7 +89,7 @@ def all_methods(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def table(pid: int, target: Target, *steps: str) -> dict[str, tuple[int, int, int]]:
-    """Of each method how many calls began, returned, and are in its histogram."""
+    """Return by method how many calls began, returned, and are in its histogram."""
     selected = MethodOptions(
         "method", selectors_of(SELECTORS, []), confirm=lambda text: True
     )
@@ -111,7 +111,7 @@ def table(pid: int, target: Target, *steps: str) -> dict[str, tuple[int, int, in
 
 
 def test_the_same_table(each: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As from the hook on all methods, and each call is in a histogram."""
+    """The hook on all methods gives the same one, and each call is in a histogram."""
     targeted = table(each.pid, each.target, *STEPS)
     all_methods(monkeypatch)
     assert targeted == table(each.pid, each.target, *STEPS)
@@ -120,7 +120,7 @@ def test_the_same_table(each: Running, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def evaluated(target: Target, code: str) -> str:
-    """What a line of Ruby gives, in the program's own thread."""
+    """Return the value of a line of Ruby, run in the program's own thread."""
     return target.step(code).removeprefix("done").strip()
 
 
@@ -311,7 +311,7 @@ def test_more_than_a_thousand(target: Target, trace: Trace) -> None:
 
 
 def test_a_method_that_ruby_refuses(each: Running, trace: Trace) -> None:
-    """As Ruby 2.7 does what Struct defines; targets fire afterwards as before."""
+    """Ruby 2.7 refuses what Struct defines; targets fire afterwards as before."""
     assert trace("count", each.pid, "-m", "Point#").finish()[2] == 0
     tracer = trace("count", each.pid, "-m", "Base#number", "--json")
     evaluated(each.target, "Base.new.number(1)")

@@ -298,7 +298,7 @@ def test_without_bcc(start, root, tmp_path, files, said):
     [("-all", "CAP_SYS_PTRACE"), ("-sys_admin,-bpf,-perfmon", "CAP_BPF")],
 )
 def test_root_without_its_rights(start, root, taken, said):
-    """As in a container: uid 0, and the kernel refuses."""
+    """A container's root is uid 0, and the kernel refuses."""
     target = start("late.rb")
     bare = ["setpriv", f"--bounding-set={taken}", f"--inh-caps={taken}"]
     words = [sys.executable, "-c", MAIN, "count", str(target.pid), "late:first"]

@@ -118,7 +118,7 @@ def test_zoom_and_reset(browser: Browser, graph: str) -> None:
 
 
 def test_search(browser: Browser, graph: str) -> None:
-    """What matches within what matched is not counted twice."""
+    """A match within a match is not counted twice."""
     result = run(
         browser,
         graph,

@@ -110,7 +110,7 @@ def test_core(build: Build, zoo: Running, tmp_path: Path) -> None:
 
 
 def _program(process: Running) -> list[str]:
-    """Of a chroot: where its libruby is, which the core names by the chroot's path."""
+    """Name libruby where it is, as a core has the chroot's own path of it."""
     root = Path(f"/proc/{process.pid}/root").resolve()
     maps = Path(f"/proc/{process.pid}/maps").read_text()
     found = sorted(set(re.findall(r"/\S+/libruby\S*\.so\S*", maps)))

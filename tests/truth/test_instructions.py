@@ -133,7 +133,7 @@ class Busy:
         )
 
     def _profiled(self, found: tally.Tally) -> list[Row]:
-        """What ``rb_profile_frames(0, LIMIT, buffer, lines)`` gives, newest first."""
+        """Call ``rb_profile_frames(0, LIMIT, buffer, lines)``; newest frame first."""
         room = LIMIT * 12
         buffer = self.thread.reserved(room)
         lines = buffer + 8 * LIMIT
@@ -186,7 +186,7 @@ class Busy:
 
 
 class NodeKeys:
-    """What was read of the frame of each node of a VM's tree."""
+    """The words that were read of the frame of each node of a VM's tree."""
 
     def __init__(self, vm: RubyVM) -> None:
         self._vm = vm

@@ -111,7 +111,7 @@ def own_words(line: str) -> list[str]:
 
 
 def parse(words: list[str]) -> None:
-    """As click parses them; nothing is run."""
+    """Parse the words as click does; nothing is run."""
     before, _ = split_command(words)
     assert before, words
     if before[0].startswith("-"):
@@ -161,7 +161,7 @@ def test_the_readme_has_commands_to_parse() -> None:
 
 
 def heading_anchors(page: Path) -> set[str]:
-    """As GitHub makes them."""
+    """Return the anchors that GitHub makes of the headings."""
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
     words = (re.sub(r"[`*]", "", heading).strip().lower() for heading in headings)
     return {re.sub(r"[^\w\- ]", "", text).replace(" ", "-") for text in words}
@@ -204,7 +204,7 @@ def test_a_task_page_can_be_read_at_a_sitting(name: str) -> None:
 
 @each_page
 def test_tables_and_pictures_fit(page: Path) -> None:
-    """What is shown as output has the width the commands promise."""
+    """Output that is shown has the width the commands promise."""
     wide = [
         line
         for block in fences(page, "")

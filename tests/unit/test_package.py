@@ -93,7 +93,7 @@ def test_no_program_is_kept_unless_all_compile(
 
 
 def leave_old_build(checkout: Path, layer: str) -> None:
-    """As an earlier version's build in the same checkout."""
+    """Leave an earlier version's build in the same checkout."""
     name = f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
     folder = checkout / "build" / name / "rbtrace_py" / layer / "built"
     folder.mkdir(parents=True)
@@ -137,7 +137,7 @@ def check_pages(pages: list[bytes]) -> None:
 
 
 def check_programs(opened: zipfile.ZipFile) -> None:
-    """As many as there are, each a program for the kernel."""
+    """Check that all are there, each a program for the kernel."""
     names = [n for n in opened.namelist() if n.startswith("rbtrace_py/bpf/built/")]
     if not has_bcc():
         assert names == []

@@ -56,7 +56,7 @@ def become(uid: int) -> Callable[[], None]:
 
 
 def drop_capabilities() -> None:
-    """As a container's root has them: here none at all."""
+    """Give up all capabilities; a container's root has few."""
     header = struct.pack("=II", 0x20080522, 0)
     check(LIBC.capset(header, bytes(24)))
 

@@ -55,7 +55,7 @@ class Process:
         return None
 
     def read(self, name: str) -> bytes:
-        """Of a process that does not end: our own."""
+        """Read from a process that does not end: our own."""
         return Path(f"/proc/self/{name}").read_bytes()
 
 

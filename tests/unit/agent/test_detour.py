@@ -60,7 +60,7 @@ def calling(program: str, *words: object) -> Iterator[Target]:
 
 
 def in_a_thread(work: Callable[[], None]) -> None:
-    """As ptrace wants; what it raises is raised here."""
+    """Run it in one thread, as ptrace wants; what it raises is raised here."""
     errors: list[BaseException] = []
 
     def guarded() -> None:
@@ -131,7 +131,7 @@ def test_a_call_without_one_goes_on(kind: str, program: str) -> None:
 
 
 def test_a_stop_alone_leaves_no_trace_either(program: str) -> None:
-    """As when it is found to be busy."""
+    """The process may be found busy, and is let go on."""
     with calling(program, "epoll") as target, Process(target.pid) as process:
         with MemoryFile(process) as memory:
 
@@ -168,7 +168,7 @@ def test_a_signal_that_comes_meanwhile_ends_the_call(kind: str, program: str) ->
 
 
 def test_signals_at_every_step_are_all_handled(program: str) -> None:
-    """Of a kind that is queued, and after which the call goes on."""
+    """They are of a kind that is queued, and the call goes on after them."""
     steps: list[str] = []
     with calling(program, "read") as target:
 

@@ -76,7 +76,7 @@ def everything(root: Path) -> set[str]:
 def test_a_file_that_comes_while_they_go(
     a_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the target makes it, between the look for it and the end of the directory."""
+    """The target makes it between the look for it and the end of the directory."""
     remove, made = os.rmdir, []
 
     def late(name: str, dir_fd: int) -> None:

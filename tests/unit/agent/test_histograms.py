@@ -59,7 +59,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def memory(digits: int, methods: int, blocks: int) -> bytearray:
-    """As the hook lays it out before the first event."""
+    """The memory as the hook lays it out before the first event."""
     streams_at = 4096
     methods_at = streams_at + 64
     places_at = methods_at + methods * 128
@@ -82,7 +82,7 @@ def fill(
     given_: Iterable[Duration],
     wrap: Sequence[str] = (),
 ) -> Filled:
-    """What the tracer reads of these durations, which the hook's code counted."""
+    """Have the hook's code count these durations; return what the tracer reads."""
     fd = file_of(data)
     path = f"/proc/self/fd/{fd}"
     pairs = b"".join(struct.pack("<QQ", *pair) for pair in given_)

@@ -75,7 +75,7 @@ def test_only_its_beginning_is_seen(tmp_path: Path) -> None:
 
 
 def declarations() -> Iterator[tuple[str, str]]:
-    """Of CRuby's functions and variables: the name, and as CRuby's headers have it."""
+    """Yield names of CRuby's functions and variables, and CRuby's declarations."""
     text = (AGENT / "hook" / "cruby.h").read_text()
     for found in re.findall(r"^extern [^;]+;", text, re.MULTILINE):
         line = re.sub(r" __attribute__\(\(\w+\)\)", "", found)

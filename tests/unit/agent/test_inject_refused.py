@@ -99,7 +99,7 @@ def test_a_filter_that_kills(numbers: list[int], name: str, bell: Bell) -> None:
 def test_a_filter_that_cannot_be_read(
     bell: Bell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by a user who is not root: it is not even stopped."""
+    """A user who is not root cannot read it: the process is not even stopped."""
     monkeypatch.setattr("rbtrace_py.agent.refusal.can_read_filters", lambda: False)
     with under(allowing_all(), "ruby") as target:
         with Process(target.pid) as process:

@@ -148,7 +148,7 @@ def test_the_proof_comes_with_the_first_request() -> None:
 
 
 def test_somebody_else_has_our_text() -> None:
-    """As can be where both are of other pid namespaces: we ask for another then."""
+    """Another pid namespace can have it at the same place: we ask for another then."""
 
     def be_first(step: str) -> None:
         if step == "loaded":
@@ -171,7 +171,7 @@ def test_somebody_else_comes_first_and_says_nothing() -> None:
 
 
 def connected(process: Process) -> socket.socket:
-    """As soon as there is a socket."""
+    """Connect as soon as there is a socket."""
     found = []
 
     def is_there() -> bool:
@@ -257,9 +257,9 @@ def test_killed_at_each_step(kind: str, ruby: str) -> None:
 
 
 def test_killed_while_the_process_loads_its_files() -> None:
-    """Which go before it has come to the hook: half an agent would be left for good.
+    """The files go before the hook is loaded: half an agent would be left for good.
 
-    Busy, it waits for the GVL at each file.
+    Busy, the process waits for the GVL at each file.
     """
     with injected("ruby") as target:
         left = folders(target.pid)
@@ -282,7 +282,7 @@ STEPS = ("placed", "seized", "stopped", "text", "call", "acknowledged", "loaded"
 
 @pytest.mark.parametrize("step", STEPS)
 def test_it_becomes_another_program(step: str) -> None:
-    """What was found of the one is not done to the other."""
+    """Addresses found in the one are not used in the other."""
     target = Target("ruby", "-e", EXECUTING)
 
     def at(now: str) -> None:

@@ -71,7 +71,7 @@ def test_a_path_longer_than_an_address(tmp_path: Path) -> None:
 
 
 def test_another_start_time(tmp_path: Path) -> None:
-    """As a process of another time namespace has it."""
+    """A process of another time namespace has one."""
     with listening(tmp_path) as process:
         for path in tmp_path.glob("*.sock"):
             path.rename(tmp_path / f"{process.pid}-1.sock")
@@ -146,7 +146,7 @@ CHROOTED = LISTENING.replace("path =", "os.chroot(sys.argv[2])\npath =")
 def test_a_link_on_the_way_leads_where_the_process_says(
     link: str, root: None, tmp_path: Path
 ) -> None:
-    """As /var/run -> /run in a container; not into what is ours."""
+    """/var/run -> /run in a container is one; it does not lead into what is ours."""
     (tmp_path / "real/agent").mkdir(parents=True)
     (tmp_path / "other").symlink_to("/real")
     (tmp_path / "way").symlink_to(link)
@@ -345,7 +345,7 @@ def test_a_sessions_directory_in_the_targets_root(
 
 
 def test_one_that_hangs_up(tmp_path: Path) -> None:
-    """As an agent does to a user who is not its own."""
+    """An agent does so to a user who is not its own."""
     then = (
         "__import__('threading').Thread(daemon=True,"
         " target=lambda: server.accept()[0].close()).start()"

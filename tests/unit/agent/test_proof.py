@@ -235,7 +235,7 @@ def test_a_proof_that_another_process_passes_on(
 
 
 def test_only_the_text_of_a_proof_is_told() -> None:
-    """Who listens need not be who runs there now, and would learn its secrets."""
+    """The listener need not be the process, and would learn its secrets."""
     with Process(os.getpid()) as process:
         for address in (0, -1, 1 << 70, id(b"secret"), "x", 1.5):
             with pytest.raises(BrokenAgent):

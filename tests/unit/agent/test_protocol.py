@@ -99,7 +99,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
 
 
 def send(to: socket.socket, data: bytes, stays: bool) -> None:
-    """As much as is taken."""
+    """Send as much as is taken."""
     with suppress(OSError):
         to.sendall(data)
         if not stays:

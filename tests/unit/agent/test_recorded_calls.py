@@ -1,4 +1,4 @@
-"""What is told of a process whose calls are recorded, and how often."""
+"""The messages about a process whose calls are recorded, and how often they come."""
 
 from __future__ import annotations
 

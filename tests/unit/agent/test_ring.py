@@ -56,12 +56,12 @@ class Ordered(Ring):
         self._merge = CallMerge(memory.record_size)
 
     def placed(self, most: int = AT_ONCE) -> list[Placed]:
-        """What a step brings; the last of them brings what waited."""
+        """Return what a step brings; the last of them brings what waited."""
         step = self.step(most)
         return [] if step is None else self._merge.feed(step)
 
     def all(self, most: int = AT_ONCE) -> list[list[Placed]]:
-        """What each step brings until there is none."""
+        """Return what each step brings until there is none."""
         found = []
         while step := self.step(most):
             found.append(self._merge.feed(step))
@@ -179,7 +179,7 @@ def test_much_comes_in_steps(writer: Writer, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_stream_that_is_behind(writer: Writer) -> None:
-    """What is later in another one waits for it, in as many steps as that takes."""
+    """Later records of another one wait for it, in as many steps as that takes."""
     for number in range(5):
         writer.write(0, 10 * number, 1, 0, ENTRY, 0)
     ring = Ordered(writer.memory)
@@ -242,7 +242,7 @@ def test_a_ring_that_goes_back_between_two_looks(
 
 
 def test_rings_full_of_anything(writer: Writer) -> None:
-    """Whatever they say, a step ends, and takes no more than they hold."""
+    """A step ends, whatever they say, and takes no more than they hold."""
     chance = random.Random(SEED)
     for _ in range(times(10_000)):
         start = made.RINGS_AT

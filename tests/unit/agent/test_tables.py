@@ -130,7 +130,7 @@ def test_one_that_waits_for_no_block(counter: int) -> None:
 
 
 def test_a_carry_that_never_ends() -> None:
-    """As of a process that was killed in the middle of one."""
+    """A process that was killed in the middle of one leaves it so."""
     data = make_data(HookMode.TABLE)
     struct.pack_into("<Q", data, 288, 7)
     assert rows(data)[0].buckets == {192 + place: place for place in range(1, 64)}
@@ -145,7 +145,7 @@ def test_without_histograms() -> None:
 
 
 def test_hostile_tables() -> None:
-    """Whatever stands there is refused, or a number within bounds."""
+    """Their contents are refused, or are numbers within bounds."""
     random_ = random.Random(SEED)
     for _ in range(times(20_000)):
         data = make_data(HookMode.TABLE)

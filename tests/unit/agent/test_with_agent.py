@@ -26,7 +26,7 @@ def options(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_how_ruby_finds_the_agent(
     before: dict[str, str], after: str | None, options: None
 ) -> None:
-    """Who says how it is found is not told otherwise."""
+    """A user's own way of finding it is kept."""
     assert starting.environment(1, before).get("RUBYOPT") == after
 
 

@@ -19,7 +19,7 @@ Seen = tuple[int, ...]
 
 @contextlib.contextmanager
 def traced_calls(pid: int) -> Iterator[set[Seen]]:
-    """What the threads of process ``pid`` call in the block; filled when it ends."""
+    """Give what the threads of process ``pid`` call in the block; filled at its end."""
     if not (_TRACING / "events/raw_syscalls/sys_enter").exists():
         pytest.skip("needs tracefs, with raw_syscalls")
     instance = _TRACING / "instances" / f"rbtrace-test-{os.getpid()}"

@@ -13,7 +13,7 @@ SEED = 20_260_105
 
 
 def packed(number: int, reason: int, *values: bytes) -> bytes:
-    """As docs/agent/memory.md has it."""
+    """Pack them as docs/agent/memory.md has it."""
     texts = [struct.pack("<H", len(value)) + value for value in values]
     return struct.pack("<HB", number, reason) + b"".join(texts)
 

@@ -19,7 +19,7 @@ ReportedCall = tuple[str, int, int, int | None]
 
 
 def told(records: Iterable[CallRecord], has_cpu: bool = False) -> list[ReportedCall]:
-    """What happened, of which method, how deep, how long it took."""
+    """Return the events: what happened, the method, how deep, how long it took."""
     nesting = CallNesting(has_cpu)
     events = [event for record in records for event in nesting.feed(0, record)]
     events += nesting.finish(1000)
@@ -159,7 +159,7 @@ def test_streams_are_apart() -> None:
 
 
 def texts(data: bytes) -> list[CallRecord]:
-    """As the hook writes them."""
+    """Cut a text into records as the hook writes them."""
     records = []
     for at in range(0, len(data), 14):
         part = data[at : at + 14]
@@ -240,7 +240,7 @@ def test_cpu_time_follows_a_return() -> None:
 
 
 def test_anything_at_all() -> None:
-    """Whatever a target writes, memory and time for it have bounds."""
+    """Memory and time for it have bounds, whatever a target writes."""
     chance = random.Random(SEED)
     nesting = CallNesting(has_cpu=True)
     for _ in range(times(400_000)):

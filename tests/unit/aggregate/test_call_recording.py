@@ -287,7 +287,7 @@ def test_anything_in_its_blocks(tmp_path: Path) -> None:
     ],
 )
 def test_switches_that_cannot_be(payload: bytes, reason: str, tmp_path: Path) -> None:
-    """What stands before them is read, and the reason told."""
+    """Events before them are read, and the reason told."""
     path = tmp_path / "a"
     write(path, happenings())
     whole = path.read_bytes()

@@ -80,7 +80,7 @@ def packed(records: Iterable[CallRecord]) -> bytes:
 
 
 def steps(*of_streams: Sequence[CallRecord], size: int = 3) -> list[RingStep]:
-    """Of each stream ``size`` records at a time; all are complete at the end."""
+    """Take ``size`` records of each stream at a time; all are complete at the end."""
     found = []
     for at in range(0, max(map(len, of_streams)), size):
         parts = [

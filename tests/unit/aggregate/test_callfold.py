@@ -64,7 +64,7 @@ def fold(request: pytest.FixtureRequest) -> Callable[..., CallFold]:
 
 @pytest.mark.parametrize("pid", [1, 70])
 def test_which_thread_is_the_main_one(fold: Callable[..., CallFold], pid: int) -> None:
-    """As the kernel numbers them: the one with the process's number."""
+    """The kernel gives it the process's number."""
     place = [(0, 1, 0, CallKind.STACK, 0), (0xEC, 70, 0, CallKind.PLACE, 0)]
     counts, called = StackCounts(), list(records("a( )"))
     if fold is fold_events:
@@ -141,7 +141,7 @@ def test_what_was_lost_or_did_not_return(fold: Callable[..., CallFold]) -> None:
 
 
 def test_a_stack_that_overflowed(fold: Callable[..., CallFold]) -> None:
-    """What its caller does then is the caller's."""
+    """Calls that its caller makes afterwards are the caller's."""
     text = "a( r( r( r( . . . { } b( ) )"
     found = fold(text)
     assert (found.calls, found.unreturned) == (5, 3)

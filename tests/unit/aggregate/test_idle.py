@@ -53,7 +53,7 @@ def test_idle(inner: tuple[str, ...]) -> None:
 
 
 def test_a_method_that_ruby_has_in_ruby() -> None:
-    """As Queue#pop is from Ruby 3.2 on."""
+    """Queue#pop is one from Ruby 3.2 on."""
     path, name = "<internal:thread_sync>", "Thread::Queue#pop"
     pop = Frame(FrameKind.RUBY, name, "pop", path, 18)
     assert is_idle(ThreadState.SLEEPING, (*stack(POOL).frames, pop))

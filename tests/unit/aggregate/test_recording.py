@@ -81,7 +81,7 @@ def path(tmp_path: Path) -> Path:
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """As on a disk that is full: what is longer cannot be written (EFBIG)."""
+    """Refuse longer files (EFBIG), as a full disk does."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -204,7 +204,7 @@ def test_full_tables_begin_a_new_section(path: Path) -> None:
 
 
 def test_a_clock_that_is_set_back(path: Path) -> None:
-    """What was sampled after it is in the file as soon as ever."""
+    """Samples after it are in the file as soon as ever."""
     writer = RecordingWriter(path, META)
     for at in (200, 0, 1, 2, 150):
         writer.add(sample("a", at=at))

@@ -302,7 +302,7 @@ def test_the_oldest_is_deleted_before_it_is_read(
 
 
 def test_files_without_a_beginning(tmp_path: Path, make: Make) -> None:
-    """As a full disk or a crash leaves them: what stands beside them is read."""
+    """A full disk or a crash leaves them; the files beside them are read."""
     writer = make()
     writer.tell(step(stack_of(0) + tree(3_000)), 0)
     writer.close()

@@ -103,7 +103,7 @@ def test_woken_before_it_slept() -> None:
 
 
 def test_what_does_not_fit() -> None:
-    """As in a file that anybody may have written: nothing is made up."""
+    """Anybody may have written the file: nothing is made up."""
     assert spans([switch(5, OFF, "?", 1)], 9) == [(5, 9, "sleeping", None)]
     assert spans([switch(5, ON), switch(7, ON)], 9) == [(7, 9, "running", 0)]
     assert spans([switch(5, OFF, "S"), switch(7, OFF, "S")], 9) == [
@@ -159,7 +159,7 @@ def told(what: CallEventKind, time: int, start: int | None = None) -> ReportedCa
 
 
 def cpu_of(switches: list[Switch], *calls: tuple[int, int]) -> list[int | None]:
-    """Of calls that are nested in the order of their beginnings."""
+    """Return the CPU time of calls nested in the order of their beginnings."""
     cpu = CpuOfCalls()
     for each in switches:
         cpu.feed(each)

@@ -15,7 +15,7 @@ from rbtrace_py.cli.main import main
 
 @dataclass(frozen=True)
 class Said:
-    """What a run of the command wrote, and its exit code."""
+    """The output of a run of the command, and its exit code."""
 
     out: str
     err: str

@@ -98,7 +98,7 @@ def test_version(say: Callable) -> None:
 
 
 def options_of(say: Callable, name: str) -> str:
-    """What stands below the words of its help, which may speak of others' options."""
+    """Return what stands below its help's text, which may speak of others' options."""
     return say(name, "--help").out.partition("Options:\n")[2]
 
 

@@ -93,7 +93,7 @@ def test_a_thread_that_is_not_there(
 
 
 def test_of_many_threads_ten_are_told() -> None:
-    """As they are called by the program: safe to be shown."""
+    """Names that the program gave them are made safe to be shown."""
     threads = [(1, f"{number:02}\x1b[31m\udcff") for number in range(12)]
     found = Filters("zz").missing("a", threads)
     assert found is not None

@@ -273,7 +273,7 @@ def test_a_count_of_operands_that_lies(read: Read) -> None:
 
 
 def test_many_notes(read: Read) -> None:
-    """As many as are read, with sites of one probe; and memory in proportion."""
+    """A file has as many as are read, all of one probe; memory is in proportion."""
     notes = site_note(arguments=b"8@%rdi " * 64) * 20_000
     tracemalloc.start()
     found = read(Elf(notes=notes).build())
@@ -302,7 +302,7 @@ def test_a_sparse_giant(tmp_path: Path) -> None:
 
 
 def test_a_giant_of_sections(tmp_path: Path) -> None:
-    """As many sections as are allowed, all with the longest name."""
+    """It has as many sections as are allowed, all with the longest name."""
     count = 90_000
     rows = bytearray(struct.pack("<IIQQQQIIQQ", *([0] * 10)) * count)
     head = bytearray(Elf(header={"shnum": 0, "shoff": 0x5000}).build()[:0x5000])

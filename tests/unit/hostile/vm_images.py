@@ -94,7 +94,7 @@ class Image:
         self.reads = self.bytes = 0
 
     def read(self, address: int, size: int) -> bytes:
-        """As ProcessMemory: exactly so much, or UnreadableMemory."""
+        """Read as ProcessMemory does: exactly so much, or UnreadableMemory."""
         self.reads += 1
         if not 0 <= size <= LARGEST_READ or not 0 <= address < 1 << 64:
             raise UnreadableMemory("an address or a size that cannot be")
@@ -122,7 +122,7 @@ class Image:
         return struct.pack(f"={count}Q", *words)[address - begin :][:size]
 
     def gather(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """As ProcessMemory."""
+        """Gather as ProcessMemory does."""
         if len(ranges) > 1024 or sum(size for _, size in ranges) > LARGEST_READ:
             raise UnreadableMemory("more than is read at once")
         return [self.read(address, size) for address, size in ranges]
@@ -170,7 +170,7 @@ def lie_in_counts(image: Image, chance: random.Random) -> None:
 
 
 def swap_pointers(image: Image, chance: random.Random) -> None:
-    """What is pointed to is something else that is there."""
+    """Point pointers at something else that is there."""
     pointers = image.pointers()
     for _ in range(chance.choice((1, 8, 100))):
         (one, at), (other, to) = chance.choice(pointers), chance.choice(pointers)

@@ -28,7 +28,7 @@ needs_root = pytest.mark.skipif(not is_root(), reason="needs root for namespaces
 
 @pytest.fixture
 def no_map_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it is for those who lack the capability for ``map_files``."""
+    """Take ``map_files`` away, as for those who lack the capability for it."""
     ways = binaries._ways
 
     def fewer(process: Process, file: MappedFile) -> Iterator[tuple[bytes, bool]]:

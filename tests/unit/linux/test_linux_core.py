@@ -197,7 +197,7 @@ def test_not_permitted(write: Callable[[bytes], str]) -> None:
 
 
 def test_cut_at_every_place(write: Callable[[bytes], str]) -> None:
-    """What is left is read; what is gone is said to be."""
+    """The rest is read, and what is gone is said to be."""
     data = GOOD.build()
     ends = {0x20000: len(data) - 16 - PAGE, 0x21000: len(data) - 16}
     for length in range(64 + 56 * 5, len(data), 97):

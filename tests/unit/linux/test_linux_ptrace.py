@@ -65,7 +65,7 @@ int main(int argc, char **argv) {
 
 
 class Counts:
-    """What the program counts."""
+    """The program's own counts."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -297,7 +297,7 @@ def test_it_lives_on_when_we_are_killed(
 def test_a_thread_that_does_not_stop(
     program: Path, counts: Counts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that waits for a disk: the others are let go, and it too."""
+    """One that waits for a disk does not: the others are let go, and it too."""
     from rbtrace_py.linux.ptrace import pause as ptrace
 
     with running(program, counts.path, *"sn") as target, Process(target.pid) as process:

@@ -69,7 +69,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tids_of(program: subprocess.Popen[str]) -> list[int]:
-    """Of its threads in the order they were asked for."""
+    """Return the ids of its threads in the order they were asked for."""
     words = program.ready_line.split()[1:]  # type: ignore[attr-defined]
     return [int(word.split(":")[1]) for word in words]
 
@@ -82,7 +82,7 @@ def schedstat(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 class Witness:
-    """What the kernel says of a thread, asked before and after ``Tasks``.
+    """The kernel's answers about a thread, asked before and after ``Tasks``.
 
     Only where all of it is the same both times, how long the thread has run to the
     nanosecond too, is it known what the answer has to be.

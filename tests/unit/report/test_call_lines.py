@@ -178,7 +178,7 @@ def test_a_collection_in_another_thread() -> None:
 
 
 def test_a_fiber_is_resumed_by_a_call() -> None:
-    """Who resumes it is printed before what happens in it, in the order of time."""
+    """The resuming call is printed before the fiber's calls, in the order of time."""
     records = [*stack(0, 1, 71), *stack(1, 2, 71), TREE[0]]
     records += [(1, (MS, 2, 0, ENTRY, 0)), (1, (2 * MS, 2, 0, RETURN, 0))]
     assert lines([*records, TREE[3]]) == [

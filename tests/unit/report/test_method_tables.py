@@ -75,7 +75,7 @@ def test_the_table() -> None:
 
 
 def test_calls_that_never_returned() -> None:
-    """As of a stack that overflowed: they were seen, and have no times."""
+    """A stack overflow leaves such calls: they were seen, and have no times."""
     method = CalledMethod(MethodKind.RUBY, "Work", False, "deeper", "/a.rb", 3)
     rows = [*ROWS[:1], MethodRow(1, method, 30_234)]
     found = replace(result(rows), counters={"abandoned": 30_234})

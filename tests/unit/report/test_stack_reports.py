@@ -226,7 +226,7 @@ def test_summary_by_line() -> None:
 
 
 def test_a_summary_has_eighty_columns() -> None:
-    """Of a long path the end is there; a name is never cut."""
+    """A long path keeps its end; a name is never cut."""
     path = f"/srv/{'very/' * 20}long/till.rb"
     frames = (f"Till#checkout@{path}:7", f"Till#{'x' * 80}@{path}:8")
     lines = rendered("summary-by-line", Profile(counted(sample(*frames)))).splitlines()

@@ -33,5 +33,5 @@ def _ended() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one test learns no other one knows."""
+    """Each test has a cache of its own: what one learns no other one knows."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

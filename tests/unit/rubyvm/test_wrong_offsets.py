@@ -80,7 +80,7 @@ class Waiting:
     roots: Roots
 
     def stacks(self, layout: Layout) -> list[tuple[Frame, ...]] | None:
-        """Of all threads by their addresses, None where one is not clean."""
+        """Return the stacks of all threads by address, None where one is not clean."""
         vm = RubyVM(
             self.memory, layout, self.roots.vm, self.roots.symbols, lambda _: True
         )
@@ -177,7 +177,7 @@ def test_machine_code_stands_in_for_what_memory_contradicts(
     [("cfp_size", 0), ("cfp_size", 60), ("line_size", 0), ("line_size", 6)],
 )
 def test_sizes_that_are_none(name: str, size: str, wrong: int) -> None:
-    """As a saved layout may have them, which is not even read with then."""
+    """A saved layout may have them; it is not even read with then."""
     about = json.loads((FIXTURES / f"{name}.json").read_text())
     memory = ReplayMemory((FIXTURES / f"{name}.memory").read_bytes())
     layout = layout_from(table_for(about["version"]), about["version"])

@@ -50,7 +50,7 @@ $stdin.gets
 
 
 def test_a_cluster_is_one_choice_with_its_workers() -> None:
-    """As puma names itself: the master matches too, or its workers alone do."""
+    """The pattern matches puma's master too, or its workers alone."""
     marker = f"marker-{uuid.uuid4().hex}"
     titles = (f"{marker}: cluster worker", f"{marker} 5.6.5 [app]")
     target = Target("ruby", "-e", CLUSTER, *titles)

@@ -78,7 +78,7 @@ def test_the_end_of_all_targets(counter: Counter) -> None:
 
 
 def test_what_has_ended_may_have_left_a_child(counter: Counter) -> None:
-    """Which a refresh finds."""
+    """A refresh finds the child."""
     counter.has_child = True
     drive(counter, Limits())
     assert counter.refreshed[0] == 0

@@ -17,7 +17,7 @@ from rbtrace_py.session.targets.targets import Targets
 
 @dataclass(eq=False)
 class Child:
-    """As much of a process as is asked for."""
+    """A process, as far as this is asked for."""
 
     pid: int
     program: bytes = b"sh"
@@ -141,7 +141,7 @@ def test_one_that_is_ours_is_asked_for_as_long_as_it_lives(
 
 
 def test_nobody_waits_for_ever(world: World, joining: Joining) -> None:
-    """Of those that have no agent new ones may come and come."""
+    """Processes that have no agent may come and come."""
     for pid in range(1, 9):
         world.child(pid, NoAgent("none"))
         joining.refresh()

@@ -12,7 +12,7 @@ from rbtrace_py.session.targets.non_ruby import NonRubyProcesses
 
 @dataclass
 class Made:
-    """As much of a process as is asked for."""
+    """A process, as far as this is asked for."""
 
     pid: int
     exe: str = "/bin/sh"

@@ -189,7 +189,7 @@ def test_states(
 
 @pytest.fixture
 def no_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a Ruby that has its VM and no names yet."""
+    """Let a Ruby have its VM and no names yet."""
     whole = ruby_process.attach
 
     def without(process: Process, *given: Any) -> Attached:
@@ -232,7 +232,7 @@ def test_a_thread_that_fell_asleep_before_its_stack_was_read_is_no_sample(
 def test_one_whose_stacks_cannot_be_trusted_any_more_is_left_out(
     start: Start, root: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was sampled before is kept."""
+    """Samples from before are kept."""
     target = start("turning.rb", "0")
     options = SamplingOptions(mode=SamplingMode.WALL)
     samples: list[Sample] = []

@@ -19,7 +19,7 @@ Start = Callable[..., Target]
 
 
 def listed(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> Targets:
-    """As if all were alive when they were listed, and ended right after."""
+    """List processes as alive that end right after."""
     all_of_them = list(targets.processes.values())
 
     def alive() -> list[Process]:

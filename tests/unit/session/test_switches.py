@@ -58,7 +58,7 @@ def near(cpu_ns: int) -> int:
 
 
 class Counted(NamedTuple):
-    """Of a thread that is asleep, by the kernel: schedstat's first and third number."""
+    """A sleeping thread's first and third number in the kernel's schedstat."""
 
     cpu_ns: int
     intervals: int
@@ -82,7 +82,7 @@ def at_rest(pid: int) -> Counted:
 
 
 def stolen_ns() -> int:
-    """What was taken from all CPUs, and is in no thread's time, in ticks of 10 ms."""
+    """Return what was taken from all CPUs, in no thread's time, in ticks of 10 ms."""
     ticks = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     return sum(int(ticks[place]) for place in (6, 7, 8)) * 10_000_000
 
@@ -151,7 +151,7 @@ def test_as_the_kernel_counts(is_given: int, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_times_are_those_of_the_clock(switches: ContextSwitches) -> None:
-    """What happens between two readings of our own clock is told between them."""
+    """Switches between two readings of our own clock have times between them."""
     with program() as target, Process(target.pid) as process:
         at_rest(target.pid)
         switches.watch(process)

@@ -13,7 +13,7 @@ from rbtrace_py.session.methods.thread_names import ThreadNames
 
 
 class Made:
-    """As much of an armed agent as is asked."""
+    """An armed agent, as far as this is asked for."""
 
     def __init__(self, **names: int) -> None:
         self.found = {tid: name for name, tid in names.items()}
