@@ -34,7 +34,7 @@ class AgentTarget
     source = "#{user ? "Process::UID.change_privilege(#{user});" : ""} require 'tracepoint/agent'\n#{program}\n#{LOOP}"
     lib = user ? AgentTarget.public_lib : LIB
     env = { "HOME" => "/", **env } if user # RubyGems warns of a home that it may not read
-    @io = IO.popen([env, RbConfig.ruby, "-w", "-I#{lib}", *options, "-e", source, { err: %i[child out] }], "r+")
+    @io = IO.popen([env, RbConfig.ruby, "-w", "-I#{lib}", *options, "-e", source, { err: %i[child out], pgroup: true }], "r+")
     line = @io.gets.to_s
     fail_with("the target did not start: #{line}") unless line.start_with?("ready ")
     @path = line.split[1]
@@ -58,8 +58,9 @@ class AgentTarget
     fail_with("the target said #{line.inspect}") unless line == "done\n"
   end
 
+  # A child holds the output too, and may never end.
   def fail_with(message)
-    Process.kill(:KILL, pid)
+    Process.kill(:KILL, -pid)
     raise "#{message}#{@io.read}"
   end
 
