@@ -176,7 +176,7 @@ def _prints(node: ast.AST) -> bool:
 
 
 @pytest.mark.parametrize("library", sorted(OUTSIDE))
-def test_a_library_is_known_to_one_storey(library: str) -> None:
+def test_a_library_is_known_to_one_layer(library: str) -> None:
     users = _users(library)
     assert users
     assert {module.layer for module in users} == {OUTSIDE[library]}

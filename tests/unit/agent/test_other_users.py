@@ -1,4 +1,4 @@
-"""The agent's socket and other users: neither side talks to a stranger."""
+"""The agent's socket and other users: neither side talks to the wrong one."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ SWITCHES = [
 ]
 
 
-def happenings(records: Iterable[CallRecord] = RECORDS) -> list[ReportedCall]:
+def reported(records: Iterable[CallRecord] = RECORDS) -> list[ReportedCall]:
     nesting = CallNesting()
     events = [event for record in records for event in nesting.feed(0, record)]
     events += nesting.finish(2_080)
@@ -91,7 +91,7 @@ def test_names_of_threads_that_come_later(tmp_path: Path) -> None:
         names[thread] = "late"
 
     with OldCallsWriter(path, META, names, ask=ask) as writer:
-        for each in happenings():
+        for each in reported():
             writer.tell_call(each)
     recording = CallsRecording(path)
     assert len(list(recording)) > 0
@@ -104,7 +104,7 @@ def test_threads_of_two_containers_have_their_own_names(tmp_path: Path) -> None:
     names = {(4, 70): "worker", (5, 70): "other"}
     with OldCallsWriter(path, META, names) as writer:
         for pid in (4, 5):
-            for each in happenings():
+            for each in reported():
                 writer.tell_call(replace(each, pid=pid))
     recording = CallsRecording(path)
     assert {each.pid for each in recording} == {4, 5}
@@ -139,11 +139,11 @@ def plain(told: Iterable[ReportedCall]) -> list[tuple[object, ...]]:
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    write(path, happenings())
+    write(path, reported())
     recording = CallsRecording(path)
     for _ in range(2):
         found = list(recording)
-        assert plain(found) == plain(happenings())
+        assert plain(found) == plain(reported())
     names = {t.method.full_name for t in found if t.event.what.name != "LOST"}
     assert names == {"A#é\\u000a", "B.c", "garbage_collect"}
     assert (found[0].method.path, found[0].method.line) == ("/a b.rb", 7)
@@ -159,17 +159,17 @@ def test_switches_are_read_where_they_are_wanted(
 ) -> None:
     monkeypatch.setattr(old_calls, "FLUSH_SAMPLES", 4)
     path = tmp_path / "a"
-    write(path, happenings(), SWITCHES)
+    write(path, reported(), SWITCHES)
     recording = CallsRecording(path)
     for _ in range(2):
         found = list(recording.timeline())
         assert [each for each in found if isinstance(each, Switch)] == SWITCHES
         assert plain(e for e in found if isinstance(e, ReportedCall)) == plain(
-            happenings()
+            reported()
         )
         assert (recording.statistics.ended_ns, recording.damage) == (2_100, "")
     assert recording.names == {(4, 70): "worker", (4, 71): ""}
-    assert plain(recording) == plain(happenings())
+    assert plain(recording) == plain(reported())
     assert recording.has_switches()
     # What happened before a call stands before it in the file.
     assert found[:3] == SWITCHES[:3]
@@ -177,10 +177,10 @@ def test_switches_are_read_where_they_are_wanted(
 
 def test_a_recording_without_switches(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    write(path, happenings())
+    write(path, reported())
     recording = CallsRecording(path)
     assert not recording.has_switches()
-    assert len(list(recording.timeline())) == len(happenings())
+    assert len(list(recording.timeline())) == len(reported())
 
 
 def test_switches_without_calls(tmp_path: Path) -> None:
@@ -211,15 +211,15 @@ def made(kind: type) -> int:
 
 def test_a_sampler_s_reader_leaves_it_out(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    write(path, happenings())
+    write(path, reported())
     assert list(Recording(path)) == []
 
 
 def test_in_many_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(old_calls, "FLUSH_SAMPLES", 2)
     path = tmp_path / "a"
-    write(path, happenings())
-    assert plain(CallsRecording(path)) == plain(happenings())
+    write(path, reported())
+    assert plain(CallsRecording(path)) == plain(reported())
 
 
 def test_every_beginning_is_read(
@@ -228,8 +228,8 @@ def test_every_beginning_is_read(
     """However it ended, as much as was whole is there."""
     monkeypatch.setattr(old_calls, "FLUSH_SAMPLES", 3)
     path = tmp_path / "a"
-    write(path, happenings())
-    data, expected = path.read_bytes(), plain(happenings())
+    write(path, reported())
+    data, expected = path.read_bytes(), plain(reported())
     seen = set()
     for size in range(16, len(data)):
         path.write_bytes(data[:size])
@@ -244,7 +244,7 @@ def test_every_beginning_is_read(
 
 def test_damage(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    write(path, happenings(), SWITCHES)
+    write(path, reported(), SWITCHES)
     data = path.read_bytes()
     chance = random.Random(SEED)
     for _ in range(times(4_000)):
@@ -254,7 +254,7 @@ def test_damage(tmp_path: Path) -> None:
         path.write_bytes(changed)
         timeline = list(CallsRecording(path).timeline())
         found = plain(each for each in timeline if isinstance(each, ReportedCall))
-        assert found == plain(happenings())[: len(found)]
+        assert found == plain(reported())[: len(found)]
         switches = [each for each in timeline if isinstance(each, Switch)]
         assert switches == SWITCHES[: len(switches)]
 
@@ -289,13 +289,13 @@ def test_anything_in_its_blocks(tmp_path: Path) -> None:
 def test_switches_that_cannot_be(payload: bytes, reason: str, tmp_path: Path) -> None:
     """Events before them are read, and the reason told."""
     path = tmp_path / "a"
-    write(path, happenings())
+    write(path, reported())
     whole = path.read_bytes()
     path.write_bytes(whole + block(BlockType.SWITCHES, payload))
     recording = CallsRecording(path)
     assert plain(
         e for e in recording.timeline() if isinstance(e, ReportedCall)
-    ) == plain(happenings())
+    ) == plain(reported())
     assert (recording.is_complete, reason in recording.damage) == (False, True)
 
 

@@ -35,11 +35,11 @@ class Clock:
 
 def test_ever_more_seldom() -> None:
     clock, process = Clock(), made(1)
-    strangers, looks = NonRubyProcesses(clock), []
+    others, looks = NonRubyProcesses(clock), []
     while clock.now < 60:
-        if strangers.is_due(process):
+        if others.is_due(process):
             looks.append(clock.now)
-            strangers.add(process)
+            others.add(process)
         clock.now += 1 / 128  # no rounding: the waits are exact
     waits = [then - now for now, then in pairwise(looks)]
     assert waits == sorted(waits)
@@ -49,27 +49,27 @@ def test_ever_more_seldom() -> None:
 
 
 def test_at_once_where_it_runs_another_program() -> None:
-    strangers, process = NonRubyProcesses(Clock()), made(1)
+    others, process = NonRubyProcesses(Clock()), made(1)
     for may_become in (True, False):
-        strangers.add(process, may_become)
-        assert not strangers.is_due(process)
+        others.add(process, may_become)
+        assert not others.is_due(process)
         process.exe += "x"  # type: ignore[misc]
-        assert strangers.is_due(process)
-        assert process in strangers
+        assert others.is_due(process)
+        assert process in others
 
 
 def test_never_where_it_is_of_no_use() -> None:
     clock = Clock()
-    strangers, process = NonRubyProcesses(clock), made(1)
-    strangers.add(process, may_become=False)
+    others, process = NonRubyProcesses(clock), made(1)
+    others.add(process, may_become=False)
     clock.now = 1e9
-    assert not strangers.is_due(process)
+    assert not others.is_due(process)
 
 
 def test_those_that_ended_are_forgotten() -> None:
-    strangers = NonRubyProcesses(Clock())
+    others = NonRubyProcesses(Clock())
     for pid in (1, 2):
-        strangers.add(made(pid))
-    strangers.keep([made(2)])
-    assert made(1) not in strangers
-    assert made(2) in strangers
+        others.add(made(pid))
+    others.keep([made(2)])
+    assert made(1) not in others
+    assert made(2) in others

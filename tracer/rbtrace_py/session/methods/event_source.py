@@ -32,7 +32,7 @@ PROBES: dict[tuple[str, str], str] = {
 }
 """What Ruby's own probes have for a word of a command."""
 
-_HAPPENINGS = {
+_NOT_TRACED = {
     "method": "method calls have a command of their own",
     "object": "new objects can be counted, but not traced",
     "gc": "collections can be counted and timed, but not traced",
@@ -42,7 +42,7 @@ _HAPPENINGS = {
 
 @dataclass(frozen=True, slots=True)
 class EventSource:
-    """Who answers.
+    """Source of the events that a command asks for.
 
     is_agent: the hooks; else probes
     words: for it
@@ -118,11 +118,11 @@ def _check_traced(words: Sequence[str], targets: Targets, waits: bool) -> None:
     may_come = waits or targets.command is not None
     for word in words:
         name = word.removeprefix(":")
-        if name not in _HAPPENINGS or (may_come and name == word):
+        if name not in _NOT_TRACED or (may_come and name == word):
             continue
         if name != word or not _is_users(name, targets):
             raise UsageError(
-                f"trace works on probes and raise; {_HAPPENINGS[name]}",
+                f"trace works on probes and raise; {_NOT_TRACED[name]}",
                 select.INSTEAD[name],
             )
 
