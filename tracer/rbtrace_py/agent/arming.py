@@ -93,7 +93,7 @@ class Selector:
     expressions: tuple[str, ...] = ()
 
     def arguments(self) -> Map:
-        """As the agent is told; one without expressions may not know that word."""
+        """Return the agent's arguments; an old one may not know ``expressions``."""
         found: Map = {"owner": self.owner, "kind": self.kind, "name": self.name}
         if self.expressions:
             found["expressions"] = list(self.expressions)
@@ -102,7 +102,7 @@ class Selector:
 
 @dataclass(frozen=True, slots=True)
 class What:
-    """What is to be seen, and what becomes of it (docs/agent/arming.md).
+    """Events to see, and what becomes of them (docs/agent/arming.md).
 
     threshold_ns, cpu, whole: of mode SLOW; cpu: it is of the thread's CPU time
     select: of which methods; none: of every one
@@ -135,7 +135,7 @@ class What:
         return self.methods and bool(self.select) and self.mode in _TARGET_MODES
 
     def arguments(self) -> Map:
-        """As the agent is told."""
+        """Return the arguments of the agent's command."""
         found: Map = {
             "mode": self.mode.name.lower(),
             "methods": self.methods,
@@ -315,7 +315,7 @@ class Armed(Closing):
         return ClockPair(_integer(reply.get("ticks")), _integer(reply.get("ns")))
 
     def look_at_clock(self) -> ClockPair | None:
-        """As ``clock``; None, and ``ended`` is set, if the agent cannot be asked."""
+        """Return ``clock``; None, and set ``ended``, if the agent cannot be asked."""
         try:
             return self.clock()
         except RbtraceError as error:
@@ -345,7 +345,7 @@ class Armed(Closing):
         return found
 
     def method(self, index: int) -> CalledMethod:
-        """What a number in a record means; asks the agent for those not yet known."""
+        """Return a number's method; ask the agent for those not yet known."""
         if index >= len(self._names) and self.ended is None:
             self.learn()
         return self._names[index] if index < len(self._names) else UNKNOWN_METHOD
@@ -390,7 +390,7 @@ class Armed(Closing):
         return True
 
     def counters(self) -> Counters:
-        """As the memory has them, also when all has ended."""
+        """Return the memory's counters, also when all has ended."""
         found: Counters = self.shared.counters()
         return found
 

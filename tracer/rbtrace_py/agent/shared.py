@@ -68,7 +68,7 @@ _MAX_LEVEL = 64 // COUNTER_BITS - 1
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What changes; the numbers of methods and blocks include number 0.
+    """Numbers that change; those of methods and blocks include number 0.
 
     mismatch: what the hook read otherwise than Ruby, for which it disarmed itself; 0:
         nothing
@@ -186,7 +186,7 @@ class SharedMemory(Closing):
         self._data = self._control = None
 
     def counters(self) -> Counters:
-        """As they are now."""
+        """Return the counters as they are now."""
         at = _COUNTERS_AT
         found = _COUNTERS.unpack(self._read(at, _COUNTERS.size))
         state, methods, blocks, streams, conditions, mismatch, *rest = found

@@ -25,7 +25,7 @@ _LOOKS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What the hook counted of a method; times in nanoseconds.
+    """The hook's counts of a method; times in nanoseconds.
 
     index: of the method, by which it is named
     kind: a MethodKind

@@ -39,7 +39,7 @@ _DRIFT = 0.01
 
 @dataclass(frozen=True, slots=True)
 class ProcessNews:
-    """What a PROCESS block says of the process ``number``.
+    """A PROCESS block about the process ``number``.
 
     process: as the first of it has it
     clock: its clock once more, ticks and nanoseconds of CLOCK_MONOTONIC

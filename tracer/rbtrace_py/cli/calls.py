@@ -341,7 +341,7 @@ class _Printing(Session, Generic[Told]):
         )
 
     def run(self, seconds: float | None) -> None:
-        """What is still to be written at the end is dropped by another Ctrl-C."""
+        """Write all events; another Ctrl-C drops what is left at the end."""
         with suppress(KeyboardInterrupt):
             drive(self, Limits(seconds, self._most), self._stop.is_asked)
         self._session.drop(is_lost=self.seen != self._most)
@@ -375,8 +375,10 @@ class _Printing(Session, Generic[Told]):
             self._have_ended = not any(process.alive() for process in processes)
 
     def _is_dropped(self) -> bool:
-        """Of a process that runs, what waits is written after Ctrl-C; but of one
-        that has ended there is nothing else that a signal could mean."""
+        """Return whether a Ctrl-C drops what waits.
+
+        After the first one it is written of a process that runs; of one that has
+        ended there is nothing else that a signal could mean."""
         return self._have_ended and self._stop.is_asked()
 
     def finish(self) -> None:
@@ -405,7 +407,7 @@ class _Printing(Session, Generic[Told]):
 
 
 def _hints(options: CallsOptions, shown: int) -> list[str]:
-    """What may have been overlooked by who selected methods and has seen none."""
+    """Name what a user may have overlooked whose selection found no call."""
     if shown or not options.select:
         return []
     slow = "" if options.slow_ns is None else " for that long"

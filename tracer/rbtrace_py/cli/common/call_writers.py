@@ -44,7 +44,7 @@ _Told = TypeVar("_Told", contravariant=True)
 
 
 class Writing(Protocol[_Told]):
-    """What a session's calls are written to."""
+    """The writer of a session's calls."""
 
     def write(self, told: _Told, /) -> int:
         """Write what has come; how many calls have ended with it."""
@@ -184,7 +184,7 @@ class Writers:
 
 @dataclass(frozen=True)
 class Keep:
-    """What stays of a folder of recordings: the newest seconds, and bytes."""
+    """The part of a folder of recordings to keep: the newest seconds, and bytes."""
 
     seconds: float
     size: int

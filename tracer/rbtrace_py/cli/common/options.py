@@ -229,7 +229,7 @@ interval_option = click.option(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EventOptions(YesOption, LimitOptions):
-    """Of every command that asks probes."""
+    """Options of every command that asks probes."""
 
     filter_: str | None
     wait: bool
@@ -351,7 +351,7 @@ class RubyOptions:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StackOptions(RubyOptions):
-    """Of every command that reads stacks: ``pause_options``, too."""
+    """Options of every command that reads stacks: ``pause_options``, too."""
 
     pause: bool
     nonblocking: bool
@@ -494,7 +494,7 @@ def _ask(text: str) -> bool:
 
 
 def say(text: str) -> None:
-    """What is about to be done, in a line to standard error."""
+    """Announce what is about to be done, in a line to standard error."""
     columns = Style.for_stream(sys.stderr).width - 1
     lines = textwrap.wrap(f"rbtrace-py: {text}", columns, subsequent_indent="  ")
     click.echo("\n".join(lines), err=True)

@@ -57,7 +57,7 @@ _POLL_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class CallsOptions:
-    """What is to be seen.
+    """Calls to see.
 
     slow_ns: only calls that take at least so long; cpu: of the thread's CPU time
     confirm: asked before something irreversible is done
@@ -81,7 +81,7 @@ class CallsOptions:
     switches: bool = False
 
     def what(self, offsets: dict[str, int] | None, most: int = MOST_MEMORY) -> What:
-        """As the hook is armed; offsets: of the process's Ruby, if they are known.
+        """Return how to arm the hook; offsets: of the process's Ruby, if known.
 
         most: bytes of the process's that all rings may take
         """
@@ -168,7 +168,7 @@ class TracedCalls(Closing, ABC, Generic[Told]):
 
     @property
     def thread_names(self) -> Mapping[Thread, str]:
-        """Of all processes; "" for threads without one. More may come."""
+        """Return threads' names in all processes; "" for none. More may come."""
         return self._names.known
 
     def ask_threads(self) -> None:
@@ -187,7 +187,7 @@ class TracedCalls(Closing, ABC, Generic[Told]):
         return self.targets.ours_has_ended
 
     def events(self, seconds: float) -> Iterator[Told]:
-        """What has come; if nothing more can be read, waits at most ``seconds``."""
+        """Yield what has come; if there is nothing more, wait at most ``seconds``."""
         is_behind = False
         for pid, traced in list(self._traced.items()):
             try:
@@ -208,7 +208,7 @@ class TracedCalls(Closing, ABC, Generic[Told]):
         self._joining.refresh()
 
     def switches(self) -> list[Switch]:
-        """What the scheduler did with threads since this was last asked, until now."""
+        """Return the scheduler's switches of threads since the last call."""
         return [] if self._switches is None else self._switches.take()
 
     def drain(self) -> Generator[Told, None, None]:
@@ -222,7 +222,7 @@ class TracedCalls(Closing, ABC, Generic[Told]):
         return sum(traced.waiting() for traced in self._traced.values())
 
     def drop(self, is_lost: bool) -> None:
-        """As ``drain``, but what was not told yet is not told.
+        """Do as ``drain`` does, but drop what was not reported yet.
 
         is_lost: it counts as such
         """
@@ -248,7 +248,7 @@ class TracedCalls(Closing, ABC, Generic[Told]):
         return found
 
     def ends(self) -> list[CallsEnd]:
-        """Of each process that is over, what is to be said."""
+        """Return what to say of each process that is over."""
         return list(self._ended)
 
     def counters(self) -> dict[str, int]:
@@ -319,7 +319,7 @@ class TracedCalls(Closing, ABC, Generic[Told]):
             )
 
     def _reported_end(self, end: CallsEnd) -> CallsEnd:
-        """Of a child no problem is one of the command's."""
+        """Return the end to report: of a child, a problem becomes a note."""
         if end.problem is None or end.pid not in self._children:
             return end
         problem = end.problem

@@ -63,7 +63,7 @@ def choose(
     selecting: str = "",
     by: str | None = None,
 ) -> EventSource:
-    """Who answers ``words`` of ``command``; via: ``agent``, ``probes`` or ``auto``.
+    """Choose the source for ``words`` of ``command``; via: agent, probes or auto.
 
     waits: for an agent that is not there yet, where nobody else tells
     selecting: the option that says which methods, and that only the agent takes
@@ -102,7 +102,7 @@ def choose(
 
 
 def _the_agent(via: str, selecting: str) -> str:
-    """Who else answered would answer another question; raises UsageError."""
+    """Return the only source for a selection; raise UsageError for another."""
     if via == "probes":
         raise UsageError(
             f"{selecting} needs the agent's hook; Ruby's built-in probes do not"

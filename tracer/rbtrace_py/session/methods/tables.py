@@ -57,7 +57,7 @@ _TOLD_OTHERWISE = NoSuchTarget, HookMismatch
 
 @dataclass(frozen=True, slots=True)
 class MethodOptions:
-    """What is asked of the hooks.
+    """Questions to the hooks.
 
     by: ``method``, ``class`` or ``pid``; None: one group a word
     select: of which methods; none: of every one
@@ -187,7 +187,7 @@ class Methods(CountingSession):
         return wants and (limit is None or waited < limit)
 
     def _before_all(self, hello: Map) -> None:
-        """What cannot be undone needs a yes; raises NotConfirmed."""
+        """Ask before what is irreversible; raises NotConfirmed."""
         if "method" in self.words:
             self._confirmation.ask(what_stays(hello, self.options.c_calls))
 
@@ -206,7 +206,7 @@ class Methods(CountingSession):
         )
 
     def _note(self) -> None:
-        """Which source it is, and what a user should know before the answer."""
+        """Name the source, and what a user should know before the answer."""
         self.notes.append(f"{', '.join(self.words)}: counted by the agent's hook")
         for hook in self._hooks:
             self.notes += hook.notes
@@ -284,7 +284,7 @@ class Methods(CountingSession):
 
     @property
     def hint(self) -> str:
-        """What a user may have overlooked who has got nothing; or empty."""
+        """Return what a user may have overlooked who has got nothing; or empty."""
         if self._has_rows or not self.options.select or self.options.c_calls:
             return ""
         return "no matching call was seen; add --c-calls to see methods written in C"
@@ -357,7 +357,7 @@ class _Hook:
         self.has_hung_up = not (why is None or isinstance(why, _TOLD_OTHERWISE))
 
     def rows(self, is_timed: bool) -> list[MethodRow]:
-        """As they are now."""
+        """Return the rows as they are now."""
         return [self._row(each) for each in self._tables.read(is_timed)]
 
     def _row(self, counted: Counted) -> MethodRow:

@@ -31,7 +31,7 @@ _CONDITIONS = {
 
 
 class BrokenRecords(BrokenAgent):
-    """What the agent of one process wrote into its memory cannot be: ``why``."""
+    """One process's agent wrote into its memory what cannot be: ``why``."""
 
     def __init__(self, pid: int, why: BrokenAgent) -> None:
         super().__init__(f"process {pid}: {why}", why.hint)
@@ -122,7 +122,7 @@ class TracedProcess(ABC, Generic[Told]):
         yield from self.rest()
 
     def give_up(self, error: BrokenAgent) -> Iterator[Told]:
-        """What its agent wrote cannot be: yield the last of what had come before."""
+        """End it, as its agent wrote what cannot be; yield what had come before."""
         self.armed.ended = BrokenRecords(self.pid, error)
         with suppress(BrokenAgent):
             yield from self.rest()
