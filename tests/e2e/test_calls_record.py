@@ -111,7 +111,7 @@ def test_on_and_off_cpu(
     slept, *burnt = cpu_of(path)
     assert (slept[0], [b[0] for b in burnt]) == ("Timed#waits", 3 * ["Timed#burns"])
     assert slept[1] >= 1 > 2 * slept[2]
-    assert all(on_cpu >= 0.399 for _, _, on_cpu in burnt)
+    assert min(on_cpu for _, _, on_cpu in burnt) >= 0.399, burnt
     assert all(took >= on_cpu for _, took, on_cpu in burnt)
     found = spans_of(path)
     for spans in found.values():

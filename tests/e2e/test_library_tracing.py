@@ -288,9 +288,17 @@ def test_calls_are_nested(till: Target) -> None:
 
 
 def test_slow_calls(till: Target) -> None:
-    with rbtrace_py.calls(till.pid, "Till#", slow=0.015, count=1) as calls:
+    """The outermost of 61 calls is one; on a busy machine others may be, but not all."""
+    found = []
+    with rbtrace_py.calls(till.pid, "Till#", slow=0.015, seconds=60) as calls:
         till.step("now")
-        assert [call.name for call in calls] == ["Till#serve"]
+        for call in calls:
+            found.append(call)
+            if call.name == "Till#serve":
+                break
+    assert found[-1].name == "Till#serve"
+    assert len(found) < 61
+    assert min(call.duration_ns or 0 for call in found) >= 15_000_000
     with pytest.raises(rbtrace_py.UsageError):
         rbtrace_py.calls(till.pid, slow=1, slow_cpu=1)
 
