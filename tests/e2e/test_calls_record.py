@@ -73,6 +73,13 @@ def test_reports(recording: Path) -> None:
 LINE = re.compile(r" *(?:\d+ )? *(\S+) <([\d.]+) cpu ([\d.]+)>")
 
 
+BURNT = 0.375
+"""Seconds on a CPU, at least, of a call that burns 0.4 by its thread's own clock.
+
+That begins some µs before the switch is told, and there are hundreds on a busy machine.
+"""
+
+
 def cpu_of(path: Path) -> list[tuple[str, float, float]]:
     """Methods, how long each call took, and how long it was on a CPU."""
     out, err, code = run("report", path, "--cpu", "--rbtrace-times")
@@ -111,7 +118,7 @@ def test_on_and_off_cpu(
     slept, *burnt = cpu_of(path)
     assert (slept[0], [b[0] for b in burnt]) == ("Timed#waits", 3 * ["Timed#burns"])
     assert slept[1] >= 1 > 2 * slept[2]
-    assert min(on_cpu for _, _, on_cpu in burnt) >= 0.399, burnt
+    assert min(on_cpu for _, _, on_cpu in burnt) >= BURNT, burnt
     assert all(took >= on_cpu for _, took, on_cpu in burnt)
     found = spans_of(path)
     for spans in found.values():
@@ -124,7 +131,7 @@ def test_on_and_off_cpu(
     tids = {t["tid"] for t in document["threads"]} - {target.pid}
     assert len(tids) == 2
     for tid in (target.pid, *tids):
-        assert cpu[tid]["running_ns"] >= 399_000_000
+        assert cpu[tid]["running_ns"] >= BURNT * 1e9
     assert cpu[target.pid]["sleeping_ns"] >= 500_000_000
     first, second = (
         [s for s in found[tid] if s[0].startswith("Running")] for tid in tids
@@ -149,7 +156,7 @@ def test_children_have_their_own(
     switches = [e for e in CallsRecording(path).timeline() if isinstance(e, Switch)]
     assert {each.pid for each in switches} == {target.pid, child}
     ((name, _, on_cpu),) = cpu_of(path)
-    assert (name, on_cpu >= 0.399) == ("Timed#burns", True)
+    assert (name, on_cpu >= BURNT) == ("Timed#burns", True)
 
 
 WITHOUT_BPF = """
