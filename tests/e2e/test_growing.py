@@ -13,6 +13,10 @@ import pytest
 from commands import answer, by_key, if_ruby_has, run
 from processes import LIB, MAIN, ROOT, TARGETS, Target
 from rbtrace_py.bpf import compiler
+from rbtrace_py.linux.probes import find_probes
+from rbtrace_py.session.probes import session
+from rbtrace_py.session.probes.count import Count
+from rbtrace_py.session.targets.targets import Targets
 
 INTEGER, STRING = 1, 2
 
@@ -312,6 +316,25 @@ def test_a_target_that_executes_another_program(start, trace):
     document = answer(tracer)
     assert document["count"] == 7
     assert document["counters"]["late_probes"] == 1
+
+
+@pytest.mark.parametrize("moment", [1, 2])
+def test_a_probe_that_comes_while_probes_are_read(moment, start, root, monkeypatch):
+    """The next refresh finds it, before and after the process is remembered."""
+    target = start("late.rb")
+    reads = []
+
+    def read(process, cache):
+        found = find_probes(process, cache)
+        reads.append(process.pid)
+        if len(reads) == moment:
+            assert target.step("define second") == "done"
+        return found
+
+    monkeypatch.setattr(session, "find_probes", read)
+    with Count(Targets.from_pids([target.pid]), ["late:*"]) as count:
+        count.refresh()
+        assert {probe.name for probe in count.probes} == {"first", "second"}
 
 
 def test_several_names_at_one_site(root, tmp_path, trace):

@@ -288,7 +288,7 @@ def test_calls_are_nested(till: Target) -> None:
 
 
 def test_slow_calls(till: Target) -> None:
-    """The outermost of 61 calls is one; on a busy machine others may be, but not all."""
+    """The outermost of 61 calls is; on a busy machine others may be, but not all."""
     found = []
     with rbtrace_py.calls(till.pid, "Till#", slow=0.015, seconds=60) as calls:
         till.step("now")

@@ -204,7 +204,7 @@ class ProbeSession(Starting, ProbeQuery):
         found = {}
         for process in processes:
             try:
-                found[process.pid] = find_probes(process, self.targets.probes)
+                found[process.pid] = self._probes_of(process)
             except NoSuchTarget:
                 if self.targets.is_single and not self._engines and not self._is_ours:
                     raise
@@ -215,9 +215,16 @@ class ProbeSession(Starting, ProbeQuery):
                 self.notes.add(skipped(process.pid, error))
                 continue
             self._watcher.has_executed(process)
-            if self.may_grow or self._has_executed:
-                self._watcher.learn(process, found[process.pid])
         return found
+
+    def _probes_of(self, process: Process) -> list[Probe]:
+        """Read them; those that come meanwhile are found by the next ``refresh``."""
+        found = find_probes(process, self.targets.probes)
+        if not (self.may_grow or self._has_executed):
+            return found
+        # What is learnt must be older than what is read, and names files to hold open.
+        self._watcher.learn(process, found)
+        return find_probes(process, self.targets.probes)
 
     @property
     def _is_ours(self) -> bool:

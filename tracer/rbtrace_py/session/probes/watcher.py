@@ -44,7 +44,7 @@ class Watcher:
         )
 
     def learn(self, process: Process, probes: Sequence[Probe]) -> None:
-        """Remember the process as it is; ``probes`` were read after this began."""
+        """Remember the process as it is: read its probes anew after this."""
         self.forget(process.pid)
         images = {p.binary.key: p.binary for p in probes if p.binary.is_image}
         try:
