@@ -7,11 +7,11 @@ import os
 import signal
 import struct
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from linux_targets import compile_c, running
@@ -21,8 +21,6 @@ from public_copy import PYTHON, PublicCopy
 from rbtrace_py.errors import NoSuchTarget, NotPermitted, RbtraceError
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ptrace.pause import paused
-
-ROOT = Path(__file__).resolve().parents[3]
 
 SOURCE = """
 #define _GNU_SOURCE
@@ -228,67 +226,79 @@ def test_one_that_has_ended(program: Path, counts: Counts) -> None:
         process.close()
 
 
-PAUSE = """
-import sys, time
-sys.path.insert(0, sys.argv[1])
-from rbtrace_py.linux.process import Process
-from rbtrace_py.linux.ptrace.pause import paused
-with Process(int(sys.argv[2])) as process:
-    while True:
-        with paused(process, 60):
-            print("paused", flush=True)
-            time.sleep(float(sys.argv[3]))
-"""
+class Pauser:
+    """A fork of ours that pauses ``pid`` again and again, for ``seconds`` each.
+
+    It has paused it once. A new interpreter each would take most of a test's time.
+    """
+
+    def __init__(self, pid: int, seconds: float) -> None:
+        reading, writing = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _pause(pid, seconds, writing)
+        os.close(writing)
+        with open(reading, "rb") as said:
+            assert said.read(1) == b"p"
+
+    def kill(self) -> None:
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        self.pid = 0
+
+
+def _pause(pid: int, seconds: float, said: int) -> NoReturn:
+    try:
+        with Process(pid) as process:
+            while True:
+                with paused(process, 60):
+                    if said >= 0:
+                        os.write(said, b"p")
+                        os.close(said)
+                        said = -1
+                    time.sleep(seconds)
+    finally:
+        os._exit(1)
 
 
 @pytest.fixture
-def pauser() -> Iterator[list[subprocess.Popen[str]]]:
-    started: list[subprocess.Popen[str]] = []
-    yield started
-    for process in started:
-        process.kill()
-        process.communicate()
+def pauser() -> Iterator[Callable[[int, float], Pauser]]:
+    started: list[Pauser] = []
 
+    def start(pid: int, seconds: float) -> Pauser:
+        started.append(Pauser(pid, seconds))
+        return started[-1]
 
-def start_pauser(pid: int, seconds: float) -> subprocess.Popen[str]:
-    """A process that has paused ``pid``, when this returns."""
-    command = [sys.executable, "-c", PAUSE, str(ROOT / "tracer"), str(pid)]
-    process = subprocess.Popen(
-        [*command, str(seconds)], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout
-    assert process.stdout.readline() == "paused\n"
-    return process
+    yield start
+    for each in started:
+        each.kill()
 
 
 def test_one_that_is_traced_already(
-    program: Path, counts: Counts, pauser: list[subprocess.Popen[str]]
+    program: Path, counts: Counts, pauser: Callable[[int, float], Pauser]
 ) -> None:
     with running(program, counts.path, "s") as target, Process(target.pid) as process:
-        other = start_pauser(target.pid, 60)
-        pauser.append(other)
+        other = pauser(target.pid, 60)
         with pytest.raises(NotPermitted) as caught, paused(process):
             pass
         assert f"is traced by process {other.pid} (" in str(caught.value)
         other.kill()
-        other.wait()
         counts.wait_for_more(0)
         with paused(process):
             assert task_states(target.pid) == {"t"}
 
 
 def test_it_lives_on_when_we_are_killed(
-    program: Path, counts: Counts, pauser: list[subprocess.Popen[str]]
+    program: Path, counts: Counts, pauser: Callable[[int, float], Pauser]
 ) -> None:
     """Fifty times: while it is paused, or anywhere on the way in or out."""
     with running(program, counts.path, *"snp") as target:
         for number in range(50):
-            killed = start_pauser(target.pid, 60 if number % 2 else 0)
-            pauser.append(killed)
+            killed = pauser(target.pid, 60 if number % 2 else 0)
             if not number % 2:
                 time.sleep(number * 0.0001)
             killed.kill()
-            killed.wait()
             assert not is_traced(target.pid)
             counts.wait_for_more(0, 1, 2)
             assert "t" not in task_states(target.pid)
