@@ -21,6 +21,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "tracer"))
 import agent
 import attach
 import exact
+import held
 import hits
 import realapp
 import scale
@@ -70,6 +71,7 @@ def parts(quick: bool) -> dict[str, tuple[str, Callable[[], list[Row]]]]:
         ),
         "startup": ("Start-up", lambda: startup.measure(few)),
         "agent": ("Method events", lambda: agent.cost(3 if quick else 15)),
+        "held": ("The GVL, as methods are hooked", lambda: held.longest(few)),
         "switches": ("On and off CPU", lambda: switches.cost(5 if quick else 21)),
         "attach": ("Attach", lambda: attach.cost(3 if quick else 21)),
         "rails": (

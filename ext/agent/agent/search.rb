@@ -145,7 +145,7 @@ module Tracepoint
 
       # Aliases are known by the name of what they are aliases of.
       def methods(found, selectors)
-        LISTS.flat_map { |list| list.bind_call(found, false) }.each do |name|
+        names(found).each do |name|
           @slices.pass
           method = own(found, name) or next
           original = ORIGINAL.bind_call(method)
@@ -153,6 +153,13 @@ module Tracepoint
 
           iseq = ISEQ_OF.call(method)
           yield Found.new(method, found, name, iseq) if iseq
+        end
+      end
+
+      def names(found)
+        LISTS.flat_map do |list|
+          @slices.pass
+          list.bind_call(found, false)
         end
       end
 

@@ -4,7 +4,7 @@ module Tracepoint
   module Agent
     # Work that must not keep the program waiting for the GVL.
     class Slices
-      SECONDS = 0.003
+      SECONDS = 0.002 # a step may take as long again, and more
 
       # CPU seconds of this thread that the block takes
       def self.cpu

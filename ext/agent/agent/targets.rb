@@ -71,7 +71,8 @@ module Tracepoint
       # @raise [Refusal] if these methods have to be hooked all at once
       def check
         refuse("the program has not begun, so that they are not defined yet") if Hold.on?
-        @found = PERIODS.keys.to_h { |by| [by, search(by)] }
+        @slices = Slices.new
+        @found = PERIODS.keys.to_h { |by| [by, search(by, @slices)] }
         count = @found.values.sum(&:size)
         refuse("they are more than #{MOST}") if count > MOST
         slots = GC.stat(:heap_available_slots)
@@ -87,9 +88,8 @@ module Tracepoint
       # @return [Integer] how many there are
       # @raise [ThreadError] if nobody can look for those that come later
       def enable
-        slices = Slices.new
-        @found.each { |by, list| take_in(list, by, slices) }
-        @found = nil
+        @found.each { |by, list| take_in(list, by, @slices) }
+        @found = @slices = nil
         watch
         @all.size
       end
@@ -138,20 +138,25 @@ module Tracepoint
       end
 
       def look_again(by, period)
-        cost = Slices.cpu { update(by) }
+        slices = Slices.new
+        cost = Slices.cpu { update(by, slices) }
         @due[by] = Agent.now + [period, cost / CPU_SHARE].max
       end
 
-      def update(by)
-        found = search(by)
-        take_in(found, by, Slices.new)
+      def update(by, slices)
+        found = search(by, slices)
+        take_in(found, by, slices)
         iseqs = {}.compare_by_identity
-        found.each { |each| iseqs[each.iseq] = true }
+        found.each do |each|
+          iseqs[each.iseq] = true
+          slices.pass
+        end
         now = Agent.now
         @all.each_value do |target|
           next unless target.by == by
 
           target.gone_at = is_there?(target, iseqs, found) ? nil : target.gone_at || now
+          slices.pass
         end
       end
 
@@ -176,8 +181,8 @@ module Tracepoint
 
       # ---------------------------------------------------------------- on and off
 
-      def search(by)
-        search = Search.new(@selectors, Slices.new)
+      def search(by, slices)
+        search = Search.new(@selectors, slices)
         by_iseq = {}.compare_by_identity
         blocks = {}.compare_by_identity
         search.__send__(by) do |found|

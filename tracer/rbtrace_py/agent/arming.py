@@ -39,7 +39,7 @@ from rbtrace_py.model.calls import (
     TickScale,
 )
 
-ARM_SECONDS = 30
+ARM_SECONDS = 120
 NAMES_AT_ONCE = 4096
 DIGITS = 2
 """Significant digits of methods' durations."""
