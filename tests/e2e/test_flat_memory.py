@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from lasting import own_memory, running
 
-from processes import MAIN, ROOT, TIMEOUT, Target, is_soak
+from processes import Target, is_soak
 
 SECONDS, WARM_SECONDS, MOST_MIB = (3600, 300, 8) if is_soak() else (10, 4, 16)
 """How long they run, how long until their memory is looked at, by how much it may
@@ -35,40 +32,6 @@ LIVE = {
 }
 SHORT = ("latency --by", "calls", "stacks", "top")
 """Those of a run that is not a soak."""
-
-
-def own_memory(pid: int) -> int:
-    """Memory of a process, in KiB; without its targets' rings, which fill up once."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("RssAnon:")[2].split()[0])
-
-
-@contextmanager
-def running(words: tuple[str, ...], pid: int, folder: Path) -> Iterator[int]:
-    """A command while it goes on; what it prints is thrown away."""
-    read, write = os.pipe()
-    own = [word.replace("FOLDER", str(folder)) for word in words]
-    process = subprocess.Popen(
-        [sys.executable, "-c", MAIN, *own, "--subprocesses", "-p", str(pid)],
-        stdout=subprocess.DEVNULL,
-        pass_fds=(write,),
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT / "tracer"),
-            "RBTRACE_READY_FD": str(write),
-        },
-    )
-    os.close(write)
-    try:
-        assert os.read(read, 16) == b"attached\n", words
-        yield process.pid
-        assert process.poll() is None, f"{words} has ended"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(5 * TIMEOUT) in (0, 5), words
-    finally:
-        os.close(read)
-        process.kill()
-        process.wait()
 
 
 @pytest.mark.alone

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import os
-import re
-import shutil
-import subprocess
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,77 +9,19 @@ from typing import Any
 
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as schema
+from rails import THREADS, Rails
 
 from commands import Tracer, run
-from processes import LIB, ROOT, TIMEOUT, read_line, times
+from processes import times
 from rbtrace_py.aggregate.callrecording import CallsRecording
 from rbtrace_py.aggregate.calls import CallEventKind
 
-ANY_PORT = "tcp://127.0.0.1:0"
-APP = ROOT / "tests" / "bench" / "rails"
-THREADS = 3
 BEGIN, END = schema.TrackEvent.TYPE_SLICE_BEGIN, schema.TrackEvent.TYPE_SLICE_END
 COLLECTION = "garbage_collect"
 
 
-class Rails:
-    """The bench's application under puma, with the agent."""
-
-    def __init__(self, folder: Path) -> None:
-        self.process = subprocess.Popen(
-            ["puma", "-t", f"{THREADS}:{THREADS}", "-b", ANY_PORT, "config.ru"],
-            cwd=APP,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={
-                **os.environ,
-                "SHOP_DATABASE": str(folder / "shop.sqlite3"),
-                "RUBYOPT": f"-I{LIB} -rtracepoint/agent",
-            },
-        )
-        self._port = self._listening_at()
-        self.get()
-
-    def _listening_at(self) -> int:
-        """Return the port; puma says it once it takes connections."""
-        log = []
-        while line := read_line(self.process.stdout):
-            log.append(line)
-            if found := re.search(r"Listening on http://127\.0\.0\.1:(\d+)", line):
-                return int(found[1])
-        self.close()
-        raise AssertionError("the application did not begin\n" + "\n".join(log))
-
-    def get(self) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, TIMEOUT)
-        connection.request("GET", "/items")
-        answer = connection.getresponse()
-        answer.read()
-        connection.close()
-        assert answer.status == 200
-
-    def get_often(self, count: int) -> None:
-        """Ask for ``count`` pages in each of several threads."""
-        asking = [
-            threading.Thread(target=lambda: [self.get() for _ in range(count)])
-            for _ in range(THREADS)
-        ]
-        for thread in asking:
-            thread.start()
-        for thread in asking:
-            thread.join()
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.communicate(timeout=TIMEOUT)
-
-
 @pytest.fixture
 def rails(root: None, tmp_path: Path) -> Iterator[Rails]:
-    words = ["ruby", "-e", "require 'rails'; require 'sqlite3'"]
-    has_rails = not subprocess.run(words, capture_output=True).returncode
-    if not has_rails or not shutil.which("puma"):
-        pytest.skip("no Rails, sqlite3 or puma: scripts/setup.sh --test installs them")
     app = Rails(tmp_path)
     yield app
     app.close()
