@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import random
 import struct
+import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -211,6 +213,53 @@ def test_the_oldest_are_deleted(tmp_path: Path, make: Make) -> None:
     recording = CallsRecording(tmp_path)
     assert len(list(recording)) > 1_000
     assert recording.is_complete
+
+
+@pytest.fixture
+def small_disk(root: None, tmp_path: Path) -> Iterator[Path]:
+    """A file system with room for 128 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=128k", "none", folder], check=True
+    )
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def fill(folder: Path, on_full: Callable[[], None] = lambda: None) -> None:
+    """Record 200 seconds of calls, of which the folder is to keep 160."""
+
+    def segment(path: Path) -> CallsWriter:
+        return CallsWriter(path, META, {(4, 70): "worker"})
+
+    with closing(
+        SegmentsWriter(folder, segment, 160 * SECOND, 1 << 30, 0, on_full)
+    ) as writer:
+        writer.tell(named(step(stack_of(0))), 0)
+        for second in range(200):
+            calls = [each for at in range(20) for each in tree(100 * second + 4 * at)]
+            writer.tell(step(calls), second * SECOND)
+            writer.flush_if_due(second * SECOND)
+
+
+def test_a_full_disk(small_disk: Path) -> None:
+    """The oldest are deleted, which is said once; what is left is whole."""
+    said: list[str] = []
+    fill(small_disk, lambda: said.append("full"))
+    assert said == ["full"]
+    read = CallsRecording(small_disk)
+    times = [each.event.time for each in read]
+    assert not read.damage
+    assert max(times) >= 100 * 199
+    assert min(times) > 100
+
+
+def test_a_disk_that_others_filled(small_disk: Path) -> None:
+    """There is nothing to delete: it ends as any writer does."""
+    (small_disk / "theirs").write_bytes(bytes(120 << 10))
+    with pytest.raises(OSError, match="No space left"):
+        fill(small_disk)
 
 
 def test_those_that_are_too_old_go(tmp_path: Path, make: Make) -> None:

@@ -7,11 +7,12 @@ again. Each flush is one write of whole blocks. docs/formats has it byte by byte
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
@@ -60,6 +61,7 @@ class RecordingWriter:
 
     statistics: the sampler's own; ``rounds``, ``late``, ``failed`` and ``ended_ns``
         are written with each flush as they stand then
+    make_room: called where the disk is full; whether to try again
 
     A file that is there is replaced, or with ``append`` gets another section.
     BadRecording if somebody else is writing to it, or if it is not a recording of the
@@ -75,6 +77,7 @@ class RecordingWriter:
         max_nodes: int = MAX_NODES,
     ) -> None:
         self.statistics = statistics or Statistics(meta.unit, meta.rate)
+        self.make_room: Callable[[], bool] = lambda: False
         self._meta = meta
         self._max_nodes = max_nodes
         self._rows: list[tuple[int, int, int, int, int, int, int]] = []
@@ -148,10 +151,22 @@ class RecordingWriter:
     def _put(self, data: bytes) -> None:
         """Write, or never again: what would follow a cut block could not be read."""
         try:
-            _write(self._file, data)
+            self._write_making_room(data)
         except OSError:
             self._file.close()
             raise
+
+    def _write_making_room(self, data: bytes) -> None:
+        at = self._file.tell() if self._file.seekable() else 0
+        while True:
+            try:
+                return _write(self._file, data)
+            except OSError as error:
+                if not is_full(error) or not self.make_room():
+                    raise
+            # Of a block that was cut nothing may stay.
+            self._file.truncate(at)
+            self._file.seek(at)
 
     def _begin_section(self) -> None:
         """Tables are bounded: when they are full they begin anew."""
@@ -216,6 +231,11 @@ def _end(file: io.FileIO, name: str, meta: Meta) -> int:
         return end
     finally:
         buffered.detach()
+
+
+def is_full(error: OSError) -> bool:
+    """Return whether there is no room on the disk, or no more of it for this user."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _write(file: io.FileIO, data: bytes) -> None:

@@ -20,7 +20,7 @@ from rbtrace_py.aggregate.callwriter import (
     CallsWriter,
     RecordedStep,
 )
-from rbtrace_py.aggregate.recording import EXTENSION
+from rbtrace_py.aggregate.recording import EXTENSION, is_full
 from rbtrace_py.aggregate.reportedcalls import HookedProcess
 from rbtrace_py.errors import BadRecording
 from rbtrace_py.model.calls import KIND_AT, CalledMethod, CallKind, RingStep
@@ -73,6 +73,7 @@ class SegmentsWriter:
     keep_ns: how long a segment is kept after its end
     most: bytes of all of them
     time_ns: CLOCK_REALTIME, now
+    on_full: called the first time that the oldest segment is deleted for a full disk
 
     Raises as CallsWriter; BadRecording if another writes into the folder.
     """
@@ -84,6 +85,7 @@ class SegmentsWriter:
         keep_ns: int,
         most: int,
         time_ns: int,
+        on_full: Callable[[], None] = lambda: None,
     ) -> None:
         self._folder = folder
         self._make = make
@@ -91,6 +93,8 @@ class SegmentsWriter:
         self._most = max(1, most)
         self._known: dict[HookedProcess, _Known] = {}
         self._looked = 0
+        self._on_full = on_full
+        self._was_full = False
         folder.mkdir(exist_ok=True)
         self._lock = _locked(folder)
         try:
@@ -133,7 +137,8 @@ class SegmentsWriter:
     def _begin(self, time_ns: int) -> None:
         """Open a segment, which begins with all that is known."""
         self._path = _next_path(self._folder, time_ns)
-        self._writer = self._make(self._path)
+        self._writer = self._made()
+        self._writer.make_room = self._make_room
         self._writer.most_waiting = min(MOST_WAITING, self._most // _PARTS)
         self._began, self._is_empty = time_ns, True
         for process, known in self._known.items():
@@ -143,6 +148,25 @@ class SegmentsWriter:
             step = RecordedStep(process, told, methods, clock=known.clock)
             self._writer.tell(step, time_ns)
         self._delete(time_ns)
+
+    def _made(self) -> CallsWriter:
+        while True:
+            try:
+                return self._make(self._path)
+            except OSError as error:
+                if not is_full(error) or not self._make_room():
+                    raise
+
+    def _make_room(self) -> bool:
+        """Delete the oldest segment but the current one; False: there is none."""
+        for oldest in segments_in(self._folder):
+            if oldest != self._path:
+                oldest.unlink(missing_ok=True)
+                if not self._was_full:
+                    self._was_full = True
+                    self._on_full()
+                return True
+        return False
 
     def _is_over(self, time_ns: int) -> bool:
         if self._is_empty:

@@ -17,7 +17,7 @@ from rbtrace_py.aggregate.callwriter import MODE, CallsWriter, RecordedStep
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.segments import SegmentsWriter
 from rbtrace_py.cli.common.options import JsonOption
-from rbtrace_py.cli.common.output import Output, cannot_write, opened
+from rbtrace_py.cli.common.output import Output, cannot_write, opened, say_note
 from rbtrace_py.report.json.results import dumps
 from rbtrace_py.report.terminal.calls import CallLines, CallsForm, call_document
 from rbtrace_py.report.units import format_count
@@ -228,7 +228,12 @@ class CallRecorder:
             else:
                 keep_ns = round(keep.seconds * 1e9)
                 self._writer = SegmentsWriter(
-                    Path(path), make, keep_ns, keep.size, time.time_ns()
+                    Path(path),
+                    make,
+                    keep_ns,
+                    keep.size,
+                    time.time_ns(),
+                    lambda: say_note(f"disk full: deleting the oldest of {path}"),
                 )
         except OSError as error:
             raise cannot_write(path, error) from error
