@@ -275,24 +275,10 @@ NEVER_INLINE void raised(struct stream *s, const struct trace_arg *arg, int mode
     site_raise(owner, arg->data, s->ec);
 }
 
-ALWAYS_INLINE void on_event(const struct trace_arg *arg, int mode, uint16_t target) {
-  if (unlikely(!alive->armed) || (unlikely(state.to_check) && !is_checked(arg)))
-    return;
-  struct stream *s = stream_of(arg);
-  if (unlikely(!s || s->ignored)) {
-    state.beats++;
-    return;
-  }
+/* Of C functions and exceptions, which cost more anyway: out of the way of methods. */
+NEVER_INLINE void other_event(struct stream *s, const struct trace_arg *arg, int mode,
+                              uint16_t target) {
   switch (arg->event) {
-  case EVENT_CALL:
-    enter(s, arg, mode, 0, target);
-    break;
-  case EVENT_RETURN:
-    if (likely(!arg->klass && s->depth && s->calls[s->depth - 1].key == (uint64_t)arg->cfp))
-      leave(s, mode);
-    else if (!state.selecting || s->depth)
-      leave_other(s, arg, mode, 0, target);
-    break;
   case EVENT_C_CALL:
     enter(s, arg, mode, 1, target);
     break;
@@ -303,6 +289,26 @@ ALWAYS_INLINE void on_event(const struct trace_arg *arg, int mode, uint16_t targ
   case EVENT_RAISE:
     raised(s, arg, mode);
     break;
+  }
+}
+
+ALWAYS_INLINE void on_event(const struct trace_arg *arg, int mode, uint16_t target) {
+  if (unlikely(!alive->armed) || (unlikely(state.to_check) && !is_checked(arg)))
+    return;
+  struct stream *s = stream_of(arg);
+  if (unlikely(!s || s->ignored)) {
+    state.beats++;
+    return;
+  }
+  if (likely(arg->event == EVENT_CALL)) {
+    enter(s, arg, mode, 0, target);
+  } else if (likely(arg->event == EVENT_RETURN)) {
+    if (likely(!arg->klass && s->depth && s->calls[s->depth - 1].key == (uint64_t)arg->cfp))
+      leave(s, mode);
+    else if (!state.selecting || s->depth)
+      leave_other(s, arg, mode, 0, target);
+  } else {
+    other_event(s, arg, mode, target);
   }
 }
 

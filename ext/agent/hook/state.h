@@ -51,19 +51,19 @@ struct call {
 enum { MAX_DEPTH = 16384, NO_TARGET = 0 /* targets are numbered from 1 */ };
 
 struct stream {
+  /* A cache line of what each event of a table reads. */
   const char *ec;
   const char *vm_stack; /* with ec: a dead fiber's place may be another's */
   struct call *calls;
   uint32_t *active; /* by method: how many open calls are of it */
   uint32_t depth;
-  uint32_t stack;
-  uint32_t tid;
-  uint64_t stamp; /* when it was last switched to */
-  VALUE thread;
   int ignored;
-  struct record *ring;
-  uint64_t written, published, tail;
+  uint32_t waiting; /* counter of the last duration, which is yet to be counted; 0: none */
   uint32_t owed; /* open calls whose entries stand in the ring, and whose returns will */
+  struct shared_stream *shared;
+  struct record *ring;
+  /* Of rings. */
+  uint64_t written, published, tail;
   union {
     struct {
       uint32_t lost;   /* since the last LOST record */
@@ -72,10 +72,12 @@ struct stream {
     uint64_t behind; /* either of them */
   };
   uint64_t dropped; /* in all */
-  uint32_t waiting; /* counter of the last duration, which is yet to be counted; 0: none */
-  struct shared_stream *shared;
   const uint64_t *tail_of_reader;
-};
+  uint32_t stack;
+  uint32_t tid;
+  uint64_t stamp; /* when it was last switched to */
+  VALUE thread;
+} __attribute__((aligned(64)));
 
 /* Half a cache line. */
 struct key {
@@ -111,39 +113,42 @@ struct values {
   uint8_t bytes[MAX_VALUES];
 };
 
+/* The configuration ends with what reads a method from a frame; what each event of a table
+   needs besides stands behind it, in two cache lines. */
 struct state {
   struct config config;
+  struct stream *current __attribute__((aligned(64)));
+  struct key *keys; /* the newest, by hash */
+  unsigned keys_shift;
+  uint32_t to_check, to_verify; /* events, and methods read */
+  int has_offsets, sites, selecting;
+  struct shared_method *methods;
+  uint8_t (*blocks)[BLOCK_COUNTERS];
+  struct slot *slots; /* blocks, found by hash */
+  uint32_t slots_shift, bucket_bits;
+  uint32_t methods_used, blocks_used;
+  hook_function hook;
+  int evaluating;
+  struct header *header;
+  struct known *known; /* by number of the method */
   char *data; /* the shared memory */
   char *control;
   size_t data_size, control_size;
-  struct header *header;
-  struct shared_method *methods;
   uint64_t *places; /* by block */
-  uint8_t (*blocks)[BLOCK_COUNTERS];
-  struct slot *slots;    /* blocks, found by hash */
   uint32_t *next_blocks; /* by block: where its counters go on */
-  uint32_t slots_shift, bucket_bits;
   struct stream *streams;
   struct key *all_keys; /* tables of 2^n slots from slot 2^n on: the older ones stay */
-  struct key *keys;     /* the newest, by hash */
-  struct known *known; /* by number of the method */
   struct selector *selectors;
   size_t streams_size, keys_size, known_size, selectors_size;
   uint64_t ring_mask;
-  unsigned keys_shift;
-  uint32_t methods_used, blocks_used, streams_used;
+  uint32_t streams_used;
   uint64_t switches, looks;
-  uint64_t threshold;
   uint64_t gc_start;
   uint64_t beats; /* events of the agent's own threads */
   uint64_t in_other_ractors_before;
   uint32_t stacks;
-  uint32_t to_check, to_verify; /* events, and methods read */
   uint32_t gc_method;
-  int has_offsets, sites, selecting, evaluating;
   struct program programs[MAX_SELECTORS + 1];
-  struct stream *current;
-  hook_function hook;
   int data_fd, control_fd;
 };
 
