@@ -159,7 +159,7 @@ def test_text(here: Standing) -> None:
     assert (err, code) == ("", 0)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "TIME", out)
     text = re.sub(r"tid \d+", "tid N", text)
-    text = re.sub(r"0x[0-9a-f]+", "0x0", text)
+    text = re.sub(r"0x[0-9a-f]+", "0x0", re.sub(r"\[\d+\]", "[N]", text))
     text = text.replace(str(SOURCE), "P").replace(os.path.relpath(SOURCE), "P")
     assert all(len(one) <= 80 for one in text.split("\n"))
     yielded, produced = line("# in produce"), line("fiber = Fiber.new")
@@ -168,6 +168,7 @@ def test_text(here: Standing) -> None:
 TIME, 3 threads
 
 "main" tid N, sleeping
+  waits for: read of fd 0 (pipe:[N])
     IO#gets  P:{line("# in main")} (C)
     <main>  P:{line("# in main")}
   suspended fiber 0x0

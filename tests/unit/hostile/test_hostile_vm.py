@@ -24,11 +24,14 @@ from processes import times
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.dump import dump_lines
+from rbtrace_py.report.terminal.waits import wait_text
 from rbtrace_py.rubyvm import checks, fibers, frames, threads, unwinder, vm
 from rbtrace_py.rubyvm.roots import old_symbols_by_shape, symbols_by_shape
 from rbtrace_py.rubyvm.vm import RubyVM
 from rbtrace_py.session.stacks.cores import CoreOptions, dump_core
-from rbtrace_py.session.stacks.dump import read_stacks
+from rbtrace_py.session.stacks.dump import dumped, read_stacks
+from rbtrace_py.session.stacks.ruby_process import ruby_thread
+from rbtrace_py.session.stacks.waits import Waits, deadlocks
 
 IMAGES = 100_000
 CORES = 5_000
@@ -80,10 +83,20 @@ def use(source: Recorded, image: Image) -> None:
     for thread in found.threads()[:8]:
         found.sample(thread)
     found.revalidate()
-    stacks = read_stacks(found, fibers.Fibers(found, source.symbols, regions))
+    stacks = read_stacks(
+        found, lambda: fibers.Fibers(found, source.symbols, regions), True
+    )
     for _, walked in stacks.threads:
         if walked is not None:
             assert all(is_fit_to_show(frame) for frame in walked.stack.frames)
+    known = {one.address: ruby_thread(1, one.tid, one) for one, _ in stacks.threads}
+    waits = Waits(found.values, stacks.seen(), known, None)
+    threads = [dumped(stacks, one, walked, waits) for one, walked in stacks.threads]
+    for one in threads:
+        text = "" if one.wait is None else wait_text(one.wait)
+        assert text.isprintable()
+        assert len(text) < 40_000
+    deadlocks(threads)
 
 
 def is_fit_to_show(frame: object) -> bool:

@@ -30,9 +30,10 @@ VERSION = HEADERS.stem.rpartition("-")[2] if HEADERS else ""
 
 NOT_IN_HEADERS = {
     "symbols_last_id", "symbols_ids", "fiber_prev", "fiber_ec", "fiber_status",
-    "objspace_flags", "objspace_gc_bit",
+    "objspace_flags", "objspace_gc_bit", "mutex_owner", "queue_items", "queue_waiting",
+    "queue_pushing", "queue_most", "io_fd",
 }  # fmt: skip
-"""What only symbol.c, cont.c and gc.c define."""
+"""What only symbol.c, cont.c, gc.c, thread.c and io.h define."""
 
 REST = """
 typedef struct { unsigned last_id; void *sym; unsigned long ids; } rb_symbols_t;
@@ -45,13 +46,24 @@ typedef struct rb_objspace {
     unsigned long limit, increase;
     struct { unsigned mode : 2, stop : 1, stress : 1, no : 1, during_gc : 1; } flags;
 } rb_objspace_t;
-rb_symbols_t symbols; rb_fiber_t fiber; rb_objspace_t objspace;
+typedef struct rb_mutex_struct { void *fiber, *next_mutex; } rb_mutex_t;
+struct rb_queue {
+    void *waitq[2]; unsigned long fork_gen, que; int num_waiting;
+} __attribute__((packed));
+struct rb_szqueue {
+    struct rb_queue q; int num_waiting_push; void *pushq[2]; long max;
+} __attribute__((packed));
+typedef struct rb_io_t { unsigned long self; void *stdio_file; int fd; } rb_io_t;
+rb_symbols_t symbols; rb_fiber_t fiber; rb_objspace_t objspace; rb_mutex_t mutex;
+struct rb_szqueue szqueue; rb_io_t io;
 """
 """Structures of those, in short."""
 
 SHORT = {
     "symbols_last_id": 0, "symbols_ids": 16, "fiber_ec": 80, "fiber_prev": 88,
-    "fiber_status": 96, "objspace_flags": 16, "objspace_gc_bit": 5,
+    "fiber_status": 96, "objspace_flags": 16, "objspace_gc_bit": 5, "mutex_owner": 0,
+    "queue_items": 24, "queue_waiting": 32, "queue_pushing": 36, "queue_most": 56,
+    "io_fd": 16,
 }  # fmt: skip
 
 Compile = Callable[..., Path]

@@ -89,7 +89,8 @@ def test_offsets_make_sense(version: str) -> None:
 SMALL = {
     "th_status", "nt_tid", "body_type", "body_size", "body_line_count", "line_number",
     "line_position", "def_type", "fiber_status", "objspace_flags", "objspace_gc_bit",
-    "body_first_line", "body_last_line",
+    "body_first_line", "body_last_line", "queue_waiting", "queue_pushing", "io_fd",
+    "locals_count",
 }  # fmt: skip
 """Members that are no words of 8 bytes."""
 
@@ -212,6 +213,12 @@ def row(values: str) -> list[int | None]:
         ("class_attached", "- - - - 128 128 136"),
         ("symbols_last_id", "0 0 0 0 0 0 0"),
         ("symbols_ids", "16 16 16 16 16 16 16"),
+        ("th_locking_mutex", "248 256 264 216 344 344 352"),
+        ("th_scheduler", "- 368 336 288 416 432 432"),
+        ("mutex_owner", "0 0 0 0 0 0 8"),
+        ("io_fd", "8 16 16 16 16 16 16"),
+        ("locals_names", "152 152 152 144 144 144 144"),
+        ("locals_count", "232 232 240 232 232 232 240"),
     ],
 )
 def test_offsets_are_those_measured(name: str, values: str) -> None:

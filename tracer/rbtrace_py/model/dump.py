@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rbtrace_py.model.stacks import RubyThread, SampleFlags, Stack, ThreadState
+from rbtrace_py.model.waits import Wait, Waiter
 
 
 @dataclass(frozen=True, slots=True)
 class DumpedFiber:
-    """A fiber that no thread is running; ``stack`` None: it could not be read."""
+    """A fiber that no thread is running; ``stack`` None: it could not be read.
+
+    wait: what it waits for in its thread's fiber scheduler, None: nothing known
+    """
 
     address: int
     stack: Stack | None
     flags: SampleFlags = SampleFlags.CLEAN
+    wait: Wait | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +29,8 @@ class DumpedThread:
     kernel_state: the kernel's letter for it, empty where not known
     fiber: address of the fiber it runs, 0 where not known
     fibers: those that it has suspended
+    wait: what it waits for, None: it runs
+    gvl_waiters: how many threads wait for the GVL that it holds
     """
 
     thread: RubyThread
@@ -34,6 +41,8 @@ class DumpedThread:
     flags: SampleFlags = SampleFlags.CLEAN
     fiber: int = 0
     fibers: tuple[DumpedFiber, ...] = ()
+    wait: Wait | None = None
+    gvl_waiters: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,7 @@ class Dump:
     signal: number of the signal that a core is of, 0 for none
     notes: what a user should know, a line each
     folder: the working directory, where it is known
+    deadlocks: cycles of threads and fibers that wait for one another
     """
 
     pid: int
@@ -59,6 +69,7 @@ class Dump:
     signal: int = 0
     notes: tuple[str, ...] = ()
     folder: str = ""
+    deadlocks: tuple[tuple[Waiter, ...], ...] = ()
 
     @property
     def failed(self) -> int:

@@ -23,11 +23,13 @@ from rbtrace_py.linux.elf.reader import ElfFile
 from rbtrace_py.rubyvm.debugfiles import LARGEST, DebugFile, debug_file
 from rbtrace_py.rubyvm.layout import Field, Table
 
-UNITS = ("vm.c", "cont.c", "symbol.c", "gc.c", "default.c", "parse.c", "parse.y")
+UNITS = (
+    "vm.c", "cont.c", "symbol.c", "gc.c", "default.c", "thread.c", "parse.c", "parse.y"
+)  # fmt: skip
 """Source files whose units define what is looked up, the one with most of it first.
 
-``default.c`` has the collector of 3.4 and later where it is compiled on its own; the
-parser has the symbols of 2.1.
+``default.c`` has the collector of 3.4 and later where it is compiled on its own,
+``thread.c`` mutexes and queues; the parser has the symbols of 2.1.
 """
 
 _MEMORY = 1 << 30

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.memory import Memory
 from rbtrace_py.rubyvm.threads import VmThread
-from rbtrace_py.rubyvm.vm import RubyVM, Walked
+from rbtrace_py.rubyvm.vm import ControlFrame, RubyVM, Walked
 
 MOST_FIBERS = 1 << 14
 _MOST_CANDIDATES = 1 << 18
@@ -65,6 +65,7 @@ class Fibers:
 
     symbols: address of the global symbol table, as the VM was given it
     regions: (address, size) of writable memory
+    control_frames: of those that were walked, by the fiber's address
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Fibers:
         self._values = vm.values
         self._offsets = vm.layout.offsets
         self._regions = regions
+        self.control_frames: dict[int, list[ControlFrame]] = {}
 
     @property
     def can_be_read(self) -> bool:
@@ -204,7 +206,11 @@ class Fibers:
         found: list[Walked | None] = []
         while len(found) < len(fibers) and monotonic() < end:
             reader.revalidate()
-            found += reader.sample_all(threads[len(found) :][:_WALKED_AT_ONCE])
+            start, part = len(found), threads[len(found) :][:_WALKED_AT_ONCE]
+            found += reader.sample_all(part)
+            for fiber, thread in zip(fibers[start:], part, strict=False):
+                frames = reader.control_frames(thread)
+                self.control_frames[fiber.address] = frames
         return found + [None] * (len(fibers) - len(found))
 
 

@@ -123,6 +123,8 @@ class Traits:
     is in, whose own frame is not shown (3.4 and later)."""
     internal_as_c: bool = False
     """Frames of ``<internal:…>`` have their caller's path and line (4.0)."""
+    owner_is_thread: bool = True
+    """A Mutex names the thread that holds it (2.7, 4.0), not the fiber (3.0 to 3.4)."""
     c_traced: tuple[str, ...] = ()
     """Path and name of each method with ``Primitive.attr! :c_trace``, whose frames have
     their caller's path and line (3.4 with YJIT)."""
@@ -137,7 +139,9 @@ class Offsets:
     rb_ractor_t, iseq: rb_iseq_t, body: rb_iseq_constant_body (up to 2.2 the iseq
     itself), line: iseq_insn_info_entry, me: rb_method_entry_t, def:
     rb_method_definition_t, class: RClass, ext: rb_classext_t, symbols: the global
-    symbol table, fiber: rb_fiber_t, call: rb_call_data, objspace: rb_objspace.
+    symbol table, fiber: rb_fiber_t, call: rb_call_data, objspace: rb_objspace, mutex:
+    rb_mutex_t, queue: rb_queue and rb_szqueue, data: RTypedData, file: RFile, io:
+    rb_io_t, locals: the body again.
     ``…_size`` without a structure's member is the size of the structure.
     """
 
@@ -258,6 +262,31 @@ class Offsets:
     call_me: int | None = None
     """Offset of the method entry that was called last: within the cache; 2.7: within
     the call site's data."""
+
+    th_locking_mutex: int | None = None
+    """Offset of the Mutex that the thread waits to lock (2.7 and later)."""
+    th_scheduler: int | None = None
+    """Offset of the fiber scheduler, nil if the thread has none (3.0 and later)."""
+    mutex_owner: int | None = None
+    """Offset of who holds a Mutex, ``owner_is_thread`` says as what; 0: nobody does."""
+    queue_items: int | None = None
+    """Offset of the Array of what is in a queue."""
+    queue_waiting: int | None = None
+    """Offset of the number of threads that wait to take from a queue, an int."""
+    queue_pushing: int | None = None
+    """Offset of the number that wait to put into a SizedQueue, an int."""
+    queue_most: int | None = None
+    """Offset of how much a SizedQueue holds at most."""
+    data_pointer: int | None = None
+    """Offset of the pointer to the C structure of a typed object."""
+    file_io: int | None = None
+    """Offset of the pointer to an IO's ``rb_io_t``."""
+    io_fd: int | None = None
+    """Offset of an IO's descriptor, an int."""
+    locals_names: int | None = None
+    """Offset of the pointer to the IDs of local variables, from the iseq's body."""
+    locals_count: int | None = None
+    """Offset of the number of local variables, an unsigned int."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -256,13 +256,22 @@ class Names:
 
     def _object_name(self, value: int, depth: int) -> str:
         """``#<Order:0x…>``, as Object#to_s writes it."""
+        return f"#<{self.class_of(value, depth + 1)}:0x{value:016x}>"
+
+    def class_of(self, value: int, depth: int = 0) -> str:
+        """Return the name of an object's class, past singleton classes.
+
+        "?" for an object that Ruby has hidden, which has none.
+        """
         klass = self._values.u64(value + 8)
+        if not klass:
+            return "?"
         for _ in range(_MOST_NESTED):
             flags = self._values.u64(klass)
             if not flags >> self._values.traits.singleton_bit & 1:
                 break
             klass = self._values.u64(klass + (self._values.offsets.class_super or 16))
-        return f"#<{self.class_name(klass, depth + 1)[0]}:0x{value:016x}>"
+        return self.class_name(klass, depth)[0]
 
     def class_name(self, klass: int, depth: int = 0) -> tuple[str, bool]:
         """Return a class's or module's name, and whether it is its own."""

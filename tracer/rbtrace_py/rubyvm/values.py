@@ -16,6 +16,7 @@ from rbtrace_py.rubyvm.layout import Layout, StringStyle, ThreadList
 
 T_OBJECT, T_CLASS, T_MODULE, T_STRING = 0x01, 0x02, 0x03, 0x05
 T_ARRAY, T_SYMBOL, T_IMEMO, T_ICLASS = 0x07, 0x14, 0x1A, 0x1C
+T_FLOAT, T_FILE, T_DATA = 0x04, 0x0B, 0x0C
 _TYPE_MASK = 0x1F
 """RUBY_T_MASK (include/ruby/internal/value_type.h)."""
 
@@ -26,6 +27,11 @@ _NOEMBED = 1 << 13
 """RSTRING_NOEMBED: FL_USER1."""
 _ARRAY_EMBEDDED = 1 << 13
 """RARRAY_EMBED_FLAG: FL_USER1."""
+
+_FLONUM = 2
+"""RUBY_FLONUM_FLAG: a Float within the VALUE, of 64 bits."""
+_ZERO = 0x8000000000000002
+"""The Float 0.0, whose bits the rotation cannot show."""
 
 _LONGEST_TEXT = 4096
 LONGEST_NAME = 1024
@@ -119,6 +125,37 @@ class Values:
             length = flags >> 14 & 31 if old else word
             place = value + (16 if old else 24)
         return self.memory.read(place, min(length, limit)) if length else b""
+
+    def number(self, value: int) -> int | float | None:
+        """Return an Integer of at most 62 bits or a Float; None for all else."""
+        if value & 1:
+            return (value - (1 << 64) if value >> 63 else value) >> 1
+        if value & 3 == _FLONUM:
+            return _flonum(value)
+        if self.type_of(value) == T_FLOAT:
+            found: float = struct.unpack("=d", self.memory.read(value + 16, 8))[0]
+            return found
+        return None
+
+    def structure(self, value: int) -> int:
+        """Return the address of a typed object's C structure, 0 for what has none."""
+        offset = self.offsets.data_pointer
+        if offset is None or self.type_of(value) != T_DATA:
+            return 0
+        return self.u64(value + offset)
+
+    def descriptor(self, value: int) -> int | None:
+        """Return an IO's descriptor; None for what is no IO, or is not open."""
+        offsets = self.offsets
+        if offsets.file_io is None or offsets.io_fd is None:
+            return None
+        if self.type_of(value) != T_FILE:
+            return None
+        io = self.u64(value + offsets.file_io)
+        if not io:
+            return None
+        fd: int = struct.unpack("=i", self.memory.read(io + offsets.io_fd, 4))[0]
+        return fd if fd >= 0 else None
 
     def array(self, value: int) -> tuple[int, int] | None:
         """Return where an Array's elements are and how many; None for no Array."""
@@ -217,6 +254,16 @@ class Values:
             start = entry if is_plain else entry - 32
             _, key, value, _, entry = struct.unpack("=5Q", self.memory.read(start, 40))
             yield key, value
+
+
+def _flonum(value: int) -> float:
+    """Rotate a Float back, its exponent's two highest bits restored (numeric.h)."""
+    if value == _ZERO:
+        return 0.0
+    bits = (2 - (value >> 63)) | (value & ~3)
+    bits = (bits >> 3 | bits << 61) & (1 << 64) - 1
+    found: float = struct.unpack("=d", struct.pack("=Q", bits))[0]
+    return found
 
 
 def _packed_rows(data: bytes) -> Iterator[tuple[int, int, int]]:

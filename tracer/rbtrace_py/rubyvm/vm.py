@@ -48,6 +48,18 @@ class HasAddress(Protocol):
     def address(self) -> int: ...
 
 
+class ControlFrame(NamedTuple):
+    """A control frame as the last sample read it.
+
+    node: what it is; receiver: its ``self``; ep, sp: its environment, stack pointer
+    """
+
+    node: FrameNode
+    receiver: int
+    ep: int
+    sp: int
+
+
 class Walked(NamedTuple):
     """A thread's stack and state when it was read.
 
@@ -322,6 +334,22 @@ class RubyVM:
                 self._tracks.clear()
             track = self._tracks[address] = Track(address, 0)
         return track
+
+    def control_frames(self, thread: HasAddress) -> list[ControlFrame]:
+        """Return the control frames of the last sample, the newest first.
+
+        All of them, those that are never shown too; none if they were not all good.
+        """
+        track, offsets = self._track(thread.address), self.layout.offsets
+        words = offsets.cfp_size // 8
+        if len(track.nodes) * offsets.cfp_size != len(track.frames):
+            return []
+        raw = memoryview(track.frames).cast("Q")
+        columns = (
+            raw[offset // 8 :: words].tolist()
+            for offset in (offsets.cfp_self, offsets.cfp_ep, offsets.cfp_sp)
+        )
+        return list(map(ControlFrame, reversed(track.nodes), *columns))
 
     def sample_all(self, threads: Iterable[HasAddress]) -> list[Walked | None]:
         """Return what each of ``threads`` is doing, as sample does.

@@ -8,9 +8,12 @@ from datetime import datetime
 
 from rbtrace_py.model.dump import Dump, DumpedFiber, DumpedThread
 from rbtrace_py.model.stacks import Frame, FrameKind, SampleFlags, Stack, ThreadState
+from rbtrace_py.model.waits import Wait
 from rbtrace_py.report.json.results import VERSION, Document
+from rbtrace_py.report.json.waits import deadlock_document, wait_document
 from rbtrace_py.report.paths import shown_path
 from rbtrace_py.report.style import Style
+from rbtrace_py.report.terminal.waits import deadlock_text, thread_name, wait_text
 from rbtrace_py.report.text import cut_left, escape, fitted, width, wrap
 from rbtrace_py.report.units import duration
 
@@ -34,11 +37,29 @@ def dump_lines(dump: Dump, style: Style, lines: bool = True) -> Iterator[str]:
     for thread in dump.threads:
         yield ""
         yield from _thread(thread, frames, style)
+    if dump.deadlocks:
+        yield ""
+    for waiters in dump.deadlocks:
+        text = f"deadlock: {_shown(deadlock_text(waiters, style), style)}"
+        yield from _set_in(text, "", style, style.red)
 
 
 def _wrapped(text: str, style: Style, paint: Callable[[str], str]) -> Iterator[str]:
     for line in wrap(text, style.width):
         yield paint(fitted(line, style.width, style))
+
+
+def _set_in(
+    text: str, indent: str, style: Style, paint: Callable[[str], str]
+) -> Iterator[str]:
+    """Lines behind an indent, those after the first by two columns more.
+
+    Where programs read them it is one, however long.
+    """
+    room = style.room - len(indent) - 2
+    lines = [text] if style.is_whole else wrap(text, room)
+    for number, line in enumerate(lines):
+        yield indent + ("  " if number else "") + paint(fitted(line, room, style))
 
 
 def _heading(dump: Dump) -> str:
@@ -75,10 +96,14 @@ def _signal(number: int) -> str:
 
 def _thread(thread: DumpedThread, frames: _Frames, style: Style) -> Iterator[str]:
     paint = _PAINTS.get(thread.state, Style.bold)
-    name = _shown(thread_name(thread), style)
+    name = _shown(thread_name(thread.thread), style)
     name = fitted(name, max(style.width - 40, 20), style)
     rest = ", ".join(_facts(thread))
     yield f"{style.bold(name)} {paint(style, rest)}"
+    if thread.gvl_waiters:
+        text = f"holds the GVL; threads that wait for it: {thread.gvl_waiters}"
+        yield from _set_in(text, "  ", style, style.yellow)
+    yield from _wait(thread.wait, style, "  ")
     yield from _stack(thread.stack, thread.flags, frames, style)
     for fiber in thread.fibers:
         yield from _fiber(fiber, frames, style)
@@ -96,10 +121,10 @@ def _shown(text: str, style: Style) -> str:
     return escape(text, style) if style.ascii and not text.isascii() else text
 
 
-def thread_name(thread: DumpedThread) -> str:
-    """``"worker"``; the main thread of Ruby has no name of its own."""
-    name = thread.thread.name or ("main" if thread.thread.is_main else "")
-    return f'"{name}"' if name else "thread"
+def _wait(wait: Wait | None, style: Style, indent: str) -> Iterator[str]:
+    if wait is not None:
+        text = f"waits for: {_shown(wait_text(wait), style)}"
+        yield from _set_in(text, indent, style, style.cyan)
 
 
 def _facts(thread: DumpedThread) -> Iterator[str]:
@@ -125,6 +150,7 @@ _STATES = {
 
 def _fiber(fiber: DumpedFiber, frames: _Frames, style: Style) -> Iterator[str]:
     yield f"  {style.cyan(f'suspended fiber {fiber.address:#x}')}"
+    yield from _wait(fiber.wait, style, _INDENT)
     yield from _stack(fiber.stack, fiber.flags, frames, style)
 
 
@@ -213,6 +239,7 @@ def _process(dump: Dump) -> Document:
         "failed": dump.failed,
         "notes": list(dump.notes),
         "threads": [_thread_document(thread) for thread in dump.threads],
+        "deadlocks": [deadlock_document(waiters) for waiters in dump.deadlocks],
     }
 
 
@@ -227,11 +254,18 @@ def _thread_document(thread: DumpedThread) -> Document:
         "on_cpu": thread.on_cpu,
         "kernel_state": thread.kernel_state or None,
         "fiber": thread.fiber or None,
+        "waits_for": None if thread.wait is None else wait_document(thread.wait),
+        "gvl_waiters": thread.gvl_waiters,
         **_stack_document(thread.stack, thread.flags),
-        "fibers": [
-            {"address": fiber.address, **_stack_document(fiber.stack, fiber.flags)}
-            for fiber in thread.fibers
-        ],
+        "fibers": [_fiber_document(fiber) for fiber in thread.fibers],
+    }
+
+
+def _fiber_document(fiber: DumpedFiber) -> Document:
+    return {
+        "address": fiber.address,
+        "waits_for": None if fiber.wait is None else wait_document(fiber.wait),
+        **_stack_document(fiber.stack, fiber.flags),
     }
 
 

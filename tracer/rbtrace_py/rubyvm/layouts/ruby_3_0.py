@@ -17,6 +17,7 @@ NEWEST = 7
 TRAITS = replace(
     before.TRAITS,
     has_ractors=True,
+    owner_is_thread=False,
 )
 
 FIELDS = changed(
@@ -42,6 +43,10 @@ FIELDS = changed(
         "call_cache": Field(8, "rb_call_data.cc"),
         "call_me": Field(16, "rb_callcache.cme_"),
         "fiber_status": 536,
+        "th_locking_mutex": 256,
+        "th_scheduler": Field(368, "rb_thread_t.scheduler"),
+        "mutex_owner": Field(0, "rb_mutex_struct.fiber"),
+        "io_fd": 16,
         "vm_threads": None,
         "vm_running_thread": None,
         "call_mid": None,

@@ -38,6 +38,9 @@ FIELDS = changed(
         "line_size": 12,
         "fiber_prev": 512,
         "fiber_status": 528,
+        "th_locking_mutex": 264,
+        "th_scheduler": 336,
+        "locals_count": 240,
     },
 )
 

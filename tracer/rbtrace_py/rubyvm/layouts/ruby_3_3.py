@@ -33,6 +33,8 @@ FIELDS = changed(
         "ractor_running_ec": 384,
         "ractor_main_thread": 392,
         "ractor_list_node": 432,
+        "th_locking_mutex": 344,
+        "th_scheduler": 416,
         "class_path": Field(152, "RClass_and_rb_classext_t.classext.classpath"),
         "class_attached": Field(
             128, "RClass_and_rb_classext_t.classext.as.singleton_class.attached_object"

@@ -37,5 +37,6 @@ FIELDS = changed(
         "fiber_prev": 504,
         "fiber_status": 520,
         "objspace_flags": 20,
+        "th_scheduler": 432,
     },
 )

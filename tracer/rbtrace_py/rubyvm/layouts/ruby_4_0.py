@@ -19,6 +19,7 @@ TRAITS = replace(
     before.TRAITS,
     last_operator_id=171,
     internal_as_c=True,
+    owner_is_thread=True,
     c_traced=(),
 )
 
@@ -40,6 +41,9 @@ FIELDS = changed(
         "fiber_prev": 536,
         "fiber_status": 552,
         "objspace_flags": 28,
+        "th_locking_mutex": 352,
+        "mutex_owner": Field(8, "rb_mutex_struct.th"),
+        "locals_count": 240,
         "class_first_ivar": None,
     },
 )

@@ -45,6 +45,7 @@ from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.rubyvm.vm import RubyVM
 from rbtrace_py.session.stacks.dump import dumped, read_stacks, writable
 from rbtrace_py.session.stacks.ruby_process import ruby_thread
+from rbtrace_py.session.stacks.waits import Waits, deadlocks
 
 VM_SYMBOLS = ("ruby_current_vm_ptr", "ruby_current_vm")
 EC_SYMBOLS = ("ruby_current_execution_context_ptr", "ruby_current_ec")
@@ -310,14 +311,18 @@ class CoreRuby(Closing):
     def dump(self) -> Dump:
         """Read all threads."""
         core = self.core
-        fibers = None
-        if self.options.fibers:
-            fibers = Fibers(self.vm, self._table, writable(core.mappings))
-        stacks = read_stacks(self.vm, fibers)
+        stacks = read_stacks(
+            self.vm,
+            lambda: Fibers(self.vm, self._table, writable(core.mappings)),
+            self.options.fibers,
+        )
         pid = core.notes.pid or 0
+        known = {
+            one.address: ruby_thread(pid, one.tid, one) for one, _ in stacks.threads
+        }
+        waits = Waits(self.vm.values, stacks.seen(), known, None)
         threads = tuple(
-            dumped(stacks, one, walked, ruby_thread(pid, one.tid, one))
-            for one, walked in stacks.threads
+            dumped(stacks, one, walked, waits) for one, walked in stacks.threads
         )
         if not threads:
             raise BadElf(
@@ -332,6 +337,7 @@ class CoreRuby(Closing):
             core=safe_text(os.fsencode(core.path)),
             signal=core.notes.signal,
             notes=(*self.notes, *stacks.notes),
+            deadlocks=deadlocks(threads),
         )
 
 

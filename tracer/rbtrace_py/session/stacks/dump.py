@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -13,17 +13,19 @@ from rbtrace_py.linux.ptrace.pause import Pause, paused
 from rbtrace_py.linux.resident import resident
 from rbtrace_py.linux.tasks import Tasks
 from rbtrace_py.model.dump import Dump, DumpedFiber, DumpedThread
-from rbtrace_py.model.stacks import RubyThread, SampleFlags
+from rbtrace_py.model.stacks import SampleFlags
 from rbtrace_py.rubyvm.attach import Attached
 from rbtrace_py.rubyvm.fibers import Fiber, Fibers
 from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.rubyvm.threads import VmThread
-from rbtrace_py.rubyvm.vm import RubyVM, Walked
+from rbtrace_py.rubyvm.vm import ControlFrame, RubyVM, Walked
+from rbtrace_py.rubyvm.waits import RubyWaits
 from rbtrace_py.session.stacks.ruby_process import (
     open_vm,
     ruby_thread,
     state_of,
 )
+from rbtrace_py.session.stacks.waits import KernelWaits, Seen, Waits, deadlocks
 
 PAUSE_SECONDS = 5.0
 """How long a target is stopped at most."""
@@ -46,21 +48,23 @@ class DumpOptions:
 class Stacks:
     """The stacks of a VM: threads with their walks, and fibers by thread.
 
+    control_frames: of threads and of fibers, by address
     notes: what a user should know, a line each
     """
 
     threads: list[tuple[VmThread, Walked | None]]
     fibers: dict[int, list[tuple[Fiber, Walked | None]]]
+    control_frames: dict[int, list[ControlFrame]]
     notes: list[str] = field(default_factory=list)
 
-    def fibers_of(self, thread: VmThread) -> tuple[DumpedFiber, ...]:
-        found = self.fibers.get(thread.address, [])
-        return tuple(
-            DumpedFiber(fiber.address, walked.stack, walked.flags)
-            if walked is not None
-            else DumpedFiber(fiber.address, None)
-            for fiber, walked in found
-        )
+    def seen(self) -> list[Seen]:
+        """Each thread as it was when its stack was read, or before."""
+        return [
+            Seen(one, one.state, one.fiber)
+            if walked is None
+            else Seen(one, walked.state, walked.fiber)
+            for one, walked in self.threads
+        ]
 
 
 def dump(process: Process, options: DumpOptions | None = None) -> Dump:
@@ -71,24 +75,27 @@ def dump(process: Process, options: DumpOptions | None = None) -> Dump:
     """
     options = options or DumpOptions()
     attached, tids, vm = open_vm(process, options.ruby_version, options.saved)
+    # Before a pause, which the kernel shows as the end of each call.
+    kernel = KernelWaits(process, vm.memory, process.threads())
     with Tasks(process) as tasks, _pausing(process, options.pause) as pause:
         now = time.time_ns()
         # The kernel shows a thread that we have paused as stopped.
         running = None if options.pause else tasks.running(process.threads())
-        fibers = _fibers(process, vm, attached) if options.fibers else None
-        stacks = read_stacks(vm, fibers)
+        stacks = read_stacks(vm, lambda: _fibers(process, vm, attached), options.fibers)
+        known = {
+            one.address: ruby_thread(process.pid, tids.of(one), one)
+            for one, _ in stacks.threads
+        }
+        waits = Waits(vm.values, stacks.seen(), known, kernel)
         threads = []
         for one, walked in stacks.threads:
-            tid = tids.of(one)
-            identity = ruby_thread(process.pid, tid, one)
+            tid = known[one.address].tid
             if tid is None or running is None:
-                threads.append(dumped(stacks, one, walked, identity))
+                threads.append(dumped(stacks, one, walked, waits))
                 continue
             task = tasks.state(tid)
             letter = "" if task is None else task.letter
-            threads.append(
-                dumped(stacks, one, walked, identity, tid in running, letter)
-            )
+            threads.append(dumped(stacks, one, walked, waits, tid in running, letter))
     notes = [*attached.notes, *stacks.notes]
     if pause is not None and pause.is_expired:
         notes.append(
@@ -103,6 +110,7 @@ def dump(process: Process, options: DumpOptions | None = None) -> Dump:
         stopped_ns=None if pause is None else pause.stopped_ns,
         notes=tuple(notes),
         folder=process.folder,
+        deadlocks=deadlocks(threads),
     )
 
 
@@ -124,8 +132,14 @@ def writable(all_mappings: Sequence[Mapping]) -> list[tuple[int, int]]:
     ]
 
 
-def read_stacks(vm: RubyVM, fibers: Fibers | None) -> Stacks:
-    """Read all threads, those that fail anew; and the fibers if they are wanted."""
+def read_stacks(
+    vm: RubyVM, make_fibers: Callable[[], Fibers], with_fibers: bool
+) -> Stacks:
+    """Read all threads, those that fail anew; and fibers.
+
+    with_fibers: all suspended ones; else those of threads with a fiber scheduler, who
+    wait for what their thread is told to wait for
+    """
     found = vm.threads()
     walks: list[Walked | None] = list(vm.sample_all(found))
     for _ in range(_TRIES):
@@ -134,33 +148,56 @@ def read_stacks(vm: RubyVM, fibers: Fibers | None) -> Stacks:
             lost, vm.sample_all([found[place] for place in lost]), strict=True
         ):
             walks[place] = walked
-    stacks = Stacks(list(zip(found, walks, strict=True)), {})
-    if fibers is not None:
-        if not fibers.can_be_read:
-            stacks.notes.append("fibers cannot be found in this Ruby")
-        suspended = fibers.find(found)
-        for fiber, walked in zip(suspended, fibers.walk(suspended), strict=True):
-            stacks.fibers.setdefault(fiber.thread, []).append((fiber, walked))
+    frames = {thread.address: vm.control_frames(thread) for thread in found}
+    stacks = Stacks(list(zip(found, walks, strict=True)), {}, frames)
+    ruby = RubyWaits(vm.values)
+    wanted = [one for one in found if with_fibers or ruby.has_scheduler(one.address)]
+    if wanted:
+        _read_fibers(stacks, make_fibers(), wanted)
     return stacks
+
+
+def _read_fibers(stacks: Stacks, fibers: Fibers, threads: Sequence[VmThread]) -> None:
+    if not fibers.can_be_read:
+        stacks.notes.append("fibers cannot be found in this Ruby")
+    suspended = fibers.find(threads)
+    for fiber, walked in zip(suspended, fibers.walk(suspended), strict=True):
+        stacks.fibers.setdefault(fiber.thread, []).append((fiber, walked))
+    stacks.control_frames.update(fibers.control_frames)
 
 
 def dumped(
     stacks: Stacks,
     thread: VmThread,
     walked: Walked | None,
-    identity: RubyThread,
+    waits: Waits,
     on_cpu: bool | None = None,
     letter: str = "",
 ) -> DumpedThread:
     """A thread of ``stacks``; on_cpu, letter: what the kernel says of it."""
-    state = thread.state if walked is None else walked.state
+    state = state_of(thread.state if walked is None else walked.state, on_cpu)
+    frames = stacks.control_frames[thread.address]
     return DumpedThread(
-        thread=identity,
-        state=state_of(state, on_cpu),
+        thread=waits.threads[thread.address],
+        state=state,
         on_cpu=on_cpu,
         kernel_state=letter,
         stack=None if walked is None else walked.stack,
         flags=SampleFlags.CLEAN if walked is None else walked.flags,
         fiber=thread.fiber if walked is None else walked.fiber,
-        fibers=stacks.fibers_of(thread),
+        fibers=tuple(
+            _dumped_fiber(stacks, fiber, walked, waits)
+            for fiber, walked in stacks.fibers.get(thread.address, [])
+        ),
+        wait=waits.of_thread(thread.address, state, frames),
+        gvl_waiters=waits.gvl_waiters(thread.address),
     )
+
+
+def _dumped_fiber(
+    stacks: Stacks, fiber: Fiber, walked: Walked | None, waits: Waits
+) -> DumpedFiber:
+    if walked is None:
+        return DumpedFiber(fiber.address, None)
+    wait = waits.of_fiber(stacks.control_frames.get(fiber.address, []))
+    return DumpedFiber(fiber.address, walked.stack, walked.flags, wait)

@@ -1,0 +1,213 @@
+"""``dump`` says what threads wait for: hangs on purpose, beside a thread that lives."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import rubies
+from commands import run
+from processes import TARGETS, Target
+from ruby_builds import ARCHIVES, Build
+
+SOURCE = TARGETS / "stuck.rb"
+HANGS = (
+    "mutexes", "three", "monitors", "owned", "queue", "full", "condition", "joins",
+    "pipe", "full_pipe", "socket", "tcp", "accepting", "selecting", "child", "flock",
+    "fifo", "asleep",
+)  # fmt: skip
+
+
+class Stuck(Target):
+    """stuck.rb; the pid is what it says, as a script may start it."""
+
+    def __init__(self, ruby: list[str], *hangs: str) -> None:
+        super().__init__(*ruby, str(SOURCE), *hangs)
+
+    @property
+    def pid(self) -> int:
+        return int(self.ready.split()[1])
+
+
+@dataclass
+class Dumped:
+    """A dump as JSON: its threads by name."""
+
+    process: Any
+    threads: dict[str, Any]
+
+    def wait(self, name: str) -> Any:
+        return self.threads[name]["waits_for"]
+
+    def holder(self, name: str) -> str:
+        return str(self.wait(name)["holder"]["name"])
+
+    def descriptor(self, name: str) -> tuple[str, str]:
+        """What is awaited of the one descriptor that a thread waits for; what it is."""
+        assert self.wait(name)["kind"] == "io", self.wait(name)
+        (one,) = self.wait(name)["descriptors"]
+        return one["action"], one["target"]
+
+
+def dumped(pid: int, *options: str) -> Dumped:
+    out, err, code = run("dump", pid, "--json", *options)
+    assert code == 0, err
+    (process,) = json.loads(out)["processes"]
+    named = [
+        (thread["name"] or ("main" if thread["main"] else ""), thread)
+        for thread in process["threads"]
+    ]
+    return Dumped(process, dict(named))
+
+
+def words(name: str) -> list[str]:
+    return Build(name).words() if name in ARCHIVES else rubies.ruby(name)
+
+
+@pytest.fixture(scope="module", params=(*rubies.EACH, *map(rubies.chroot, ARCHIVES)))
+def stuck(request: pytest.FixtureRequest) -> Iterator[Stuck]:
+    target = Stuck(words(request.param), *HANGS)
+    yield target
+    target.close()
+
+
+def test_each_hang_is_named(stuck: Stuck, root: None) -> None:
+    found = dumped(stuck.pid)
+    assert found.descriptor("main")[0] == "read"
+    for name, other in (
+        ("mutexes a", "mutexes b"),
+        ("mutexes b", "mutexes a"),
+        ("three a", "three b"),
+        ("three b", "three c"),
+        ("three c", "three a"),
+        ("owned b", "owned a"),
+    ):
+        wait = found.wait(name)
+        assert (wait["kind"], wait["class"]) == ("mutex", "Thread::Mutex"), name
+        assert found.holder(name) == other
+        assert wait["holder"]["tid"] == found.threads[other]["tid"]
+    for name, other in (("monitors a", "monitors b"), ("monitors b", "monitors a")):
+        wait = found.wait(name)
+        assert (wait["kind"], wait["class"]) == ("mutex", "Monitor")
+        assert found.holder(name) == other
+    check_queues(found)
+    check_descriptors(found)
+    check_others(found)
+    check_deadlocks(found.process["deadlocks"])
+    assert {thread["waits_for"]["kind"] for thread in found.threads.values()} <= {
+        "mutex", "queue", "condition variable", "thread", "io", "open", "file lock",
+        "child process", "sleep",
+    }  # fmt: skip
+
+
+def check_queues(found: Dumped) -> None:
+    keys = ("kind", "class", "length", "limit", "waiting")
+    for name in ("queue a", "queue b"):
+        wait = found.wait(name)
+        expected = ["queue", "Thread::Queue", 0, None, 2]
+        assert [wait[key] for key in keys] == expected
+    wait = found.wait("full")
+    assert [wait[key] for key in keys] == ["queue", "Thread::SizedQueue", 2, 2, 1]
+    wait = found.wait("condition")
+    assert wait["kind"] == "condition variable"
+    assert wait["class"] == "Thread::ConditionVariable"
+    assert wait["call"] == "Thread::ConditionVariable#wait"
+
+
+def check_descriptors(found: Dumped) -> None:
+    for name, action in (
+        ("pipe", "read"),
+        ("full_pipe", "write"),
+        ("selecting", "read"),
+    ):
+        assert found.descriptor(name)[0] == action
+        assert re.fullmatch(r"pipe:\[\d+\]", found.descriptor(name)[1])
+        (other,) = found.wait(name)["descriptors"][0]["other_ends"]
+        assert other == found.wait(name)["descriptors"][0]["fd"] + (
+            -1 if action == "write" else 1
+        )
+    assert found.descriptor("socket")[0] == "read"
+    assert re.fullmatch(r"unix socket:\[\d+\]", found.descriptor("socket")[1])
+    address = r"127\.0\.0\.1:\d+"
+    assert found.descriptor("tcp")[0] == "read"
+    assert re.fullmatch(f"tcp {address} -> {address}", found.descriptor("tcp")[1])
+    assert found.descriptor("accepting")[0] == "accept"
+    assert re.fullmatch(f"tcp {address}, listening", found.descriptor("accepting")[1])
+
+
+def check_others(found: Dumped) -> None:
+    wait = found.wait("child")
+    assert wait["kind"] == "child process"
+    assert [child["command"] for child in wait["children"]] == ["sleep 1000"]
+    wait = found.wait("flock")
+    assert wait["kind"] == "file lock"
+    assert len(wait["pids"]) == 1
+    assert "/lock" in wait["descriptors"][0]["target"]
+    wait = found.wait("fifo")
+    assert wait["kind"] == "open"
+    assert wait["path"].endswith(".fifo")
+    sleeps = [found.wait(f"asleep {letter}") for letter in "abc"]
+    assert {wait["kind"] for wait in sleeps} == {"sleep"}
+    assert [wait["seconds"] for wait in sleeps] == [None, 1000.5, None]
+    assert [wait["forever"] for wait in sleeps] == [True, False, True]
+    for name, other in (("joins a", "joins b"), ("joins b", "joins a")):
+        assert found.wait(name)["kind"] == "thread"
+        assert found.holder(name) == other
+
+
+def check_deadlocks(cycles: Any) -> None:
+    assert [[waiter["name"] for waiter in cycle] for cycle in cycles] == [
+        ["mutexes a", "mutexes b"],
+        ["three a", "three b", "three c"],
+        ["monitors a", "monitors b"],
+        ["joins a", "joins b"],
+    ]
+
+
+def test_with_a_pause_it_is_the_same(stuck: Stuck, root: None) -> None:
+    before, after = dumped(stuck.pid), dumped(stuck.pid, "--pause")
+    alive = {"live"}
+    for name in before.threads.keys() - alive:
+        assert before.wait(name) == after.wait(name), name
+    assert before.process["deadlocks"] == after.process["deadlocks"]
+
+
+def test_text(root: None) -> None:
+    target = Stuck(["ruby"], "mutexes", "queue", "pipe", "child")
+    try:
+        out, err, code = run("dump", target.pid)
+    finally:
+        target.close()
+    assert (err, code) == ("", 0)
+    text = re.sub(r"tid \d+", "tid N", re.sub(r"0x[0-9a-f]+", "0x0", out))
+    text = re.sub(r"fd \d+", "fd N", re.sub(r"\[\d+\]", "[N]", text))
+    text = re.sub(r"process \d+ \(", "process N (", text)
+    for paragraph in (
+        """
+"mutexes a" tid N, sleeping
+  waits for: Thread::Mutex 0x0, held by "mutexes b" (tid N)
+    Thread::Mutex#synchronize""",
+        """
+"queue a" tid N, sleeping
+  waits for: Queue#pop of Thread::Queue 0x0, empty, 2 waiting
+    Thread::Queue#pop""",
+        """
+"pipe" tid N, sleeping
+  waits for: read of fd N (pipe:[N]); its other end here: fd N
+    IO#read""",
+        """
+"child" tid N, sleeping
+  waits for: process N (sleep 1000) to end
+    Process.wait  """,
+    ):
+        assert paragraph in text
+    assert text.endswith(
+        """
+deadlock: "mutexes a" (tid N) → "mutexes b" (tid N) → "mutexes a" (tid N)
+"""
+    )

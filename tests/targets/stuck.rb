@@ -1,0 +1,159 @@
+# frozen_string_literal: true
+
+# Threads that are stuck, each kind of hang by its name, beside one that lives.
+#
+#   stuck.rb NAME…
+#
+# A thread is called after its hang; those it is in with others have a letter, too.
+require "fiber"
+require "monitor"
+require "socket"
+require "tempfile"
+
+$stdout.sync = true
+
+# Hangs: each starts its threads, and returns those that will sleep for ever.
+module Hangs
+  module_function
+
+  def thread(name, &block)
+    Thread.new(&block).tap { |one| one.name = name }
+  end
+
+  # Threads that hold locks one by one, and wait for the next one's.
+  def cycle(name, size)
+    locks = Array.new(size) { yield }
+    held = Thread::Queue.new
+    gates = Array.new(size) { Thread::Queue.new }
+    threads = Array.new(size) do |number|
+      thread("#{name} #{(97 + number).chr}") do
+        locks[number].synchronize do
+          held << true
+          gates[number].pop
+          locks[(number + 1) % size].synchronize { nil }
+        end
+      end
+    end
+    size.times { held.pop }
+    gates.each { |gate| gate << true }
+    threads
+  end
+
+  def mutexes
+    cycle("mutexes", 2) { Thread::Mutex.new }
+  end
+
+  def three
+    cycle("three", 3) { Thread::Mutex.new }
+  end
+
+  def monitors
+    cycle("monitors", 2) { Monitor.new }
+  end
+
+  def owned
+    lock = Thread::Mutex.new
+    held = Thread::Queue.new
+    holder = thread("owned a") { lock.synchronize { held << true; sleep } }
+    held.pop
+    [holder, thread("owned b") { lock.lock }]
+  end
+
+  def queue
+    $queue = Thread::Queue.new
+    [thread("queue a") { $queue.pop }, thread("queue b") { $queue.shift }]
+  end
+
+  def full
+    $full = Thread::SizedQueue.new(2)
+    2.times { |item| $full << item }
+    [thread("full") { $full << 3 }]
+  end
+
+  def condition
+    lock = Thread::Mutex.new
+    $condition = Thread::ConditionVariable.new
+    [thread("condition") { lock.synchronize { $condition.wait(lock) } }]
+  end
+
+  def joins
+    others = Thread::Queue.new
+    first = thread("joins a") { others.pop.join }
+    second = thread("joins b") { first.value }
+    others << second
+    [first, second]
+  end
+
+  def pipe
+    $pipe = IO.pipe
+    [thread("pipe") { $pipe[0].read }]
+  end
+
+  def full_pipe
+    $full_pipe = IO.pipe
+    [thread("full_pipe") { $full_pipe[1].write("x" * (1 << 20)) }]
+  end
+
+  def socket
+    $sockets = UNIXSocket.pair
+    [thread("socket") { $sockets[0].gets }]
+  end
+
+  def tcp
+    $server = TCPServer.new("127.0.0.1", 0)
+    $client = TCPSocket.new("127.0.0.1", $server.addr[1])
+    $peer = $server.accept
+    [thread("tcp") { $client.readpartial(10) }]
+  end
+
+  def accepting
+    $listening = TCPServer.new("127.0.0.1", 0)
+    [thread("accepting") { $listening.accept }]
+  end
+
+  def selecting
+    $selected = IO.pipe
+    [thread("selecting") { IO.select([$selected[0]]) }]
+  end
+
+  def child
+    $child = spawn("sleep", "1000")
+    [thread("child") { Process.wait($child) }]
+  end
+
+  def flock
+    $flock = Tempfile.new("lock")
+    ready, says = IO.pipe
+    $locker = fork do
+      ready.close
+      $stdout.reopen(File::NULL)
+      File.open($flock.path) do |file|
+        file.flock(File::LOCK_EX)
+        says.puts
+        sleep
+      end
+    end
+    ready.gets
+    [thread("flock") { File.open($flock.path) { |file| file.flock(File::LOCK_EX) } }]
+  end
+
+  def fifo
+    $fifo = "/tmp/stuck-#{Process.pid}.fifo"
+    File.mkfifo($fifo)
+    [thread("fifo") { File.open($fifo) { nil } }]
+  end
+
+  def asleep
+    [thread("asleep a") { sleep }, thread("asleep b") { sleep 1000.5 },
+     thread("asleep c") { Thread.stop }]
+  end
+end
+
+live = Thread.new { loop { sleep 0.05 } }
+live.name = "live"
+stuck = ARGV.flat_map { |name| Hangs.public_send(name) }
+Thread.pass until stuck.all? { |one| one.status == "sleep" }
+puts "ready #{Process.pid}"
+$stdin.gets
+Process.kill(:KILL, *[$child, $locker].compact)
+File.delete($fifo) if $fifo

@@ -1,0 +1,299 @@
+"""What a thread or a fiber waits for, by its innermost frames and the VM's structures.
+
+The receiver of the method that waits is in its control frame: the queue, the thread
+that is to end, the IO. A Mutex is named by the thread itself as well, where code that
+has no frame locks it (``require``, ``autoload``, a Monitor, an IO's own lock).
+
+A fiber of a scheduler waits in the scheduler's hook, which the waiting method called.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.model.stacks import Frame, FrameKind
+from rbtrace_py.model.waits import WaitKind
+from rbtrace_py.rubyvm.fibers import FiberStatus
+from rbtrace_py.rubyvm.iseqs import Iseqs
+from rbtrace_py.rubyvm.names import Names
+from rbtrace_py.rubyvm.values import T_DATA, Values
+from rbtrace_py.rubyvm.vm import ControlFrame
+
+_POPS = ("pop", "shift", "deq")
+_PUSHES = ("push", "<<", "enq")
+_KINDS: dict[str, WaitKind] = {
+    **{f"Queue#{name}": WaitKind.QUEUE for name in _POPS},
+    **{f"SizedQueue#{name}": WaitKind.QUEUE for name in (*_POPS, *_PUSHES)},
+    **{f"Mutex#{name}": WaitKind.MUTEX for name in ("lock", "synchronize")},
+    "ConditionVariable#wait": WaitKind.CONDITION,
+    "Thread#join": WaitKind.THREAD,
+    "Thread#value": WaitKind.THREAD,
+    "Kernel#sleep": WaitKind.SLEEP,
+    "Thread.stop": WaitKind.SLEEP,
+    "Mutex#sleep": WaitKind.SLEEP,
+    "Process.wait": WaitKind.CHILD,
+    "Process.wait2": WaitKind.CHILD,
+    "Process.waitpid": WaitKind.CHILD,
+    "Process.waitpid2": WaitKind.CHILD,
+    "Process.waitall": WaitKind.CHILD,
+    "Process::Status.wait": WaitKind.CHILD,
+    "Kernel#system": WaitKind.CHILD,
+    "Kernel#`": WaitKind.CHILD,
+    "Ractor.receive": WaitKind.RACTOR,
+    "Ractor.recv": WaitKind.RACTOR,
+    "Ractor.receive_if": WaitKind.RACTOR,
+    "Ractor.select": WaitKind.RACTOR,
+    "Ractor.yield": WaitKind.RACTOR,
+    "Ractor#take": WaitKind.RACTOR,
+    "Ractor#value": WaitKind.RACTOR,
+    "Ractor#join": WaitKind.RACTOR,
+    "Ractor::Port#receive": WaitKind.RACTOR,
+    "Ractor::Port#<<": WaitKind.RACTOR,
+}
+"""Methods of Ruby itself that wait, without the ``Thread::`` of newer versions."""
+
+_MONITORS = ("Monitor#enter", "Monitor#synchronize", "Monitor#mon_enter",
+             "Monitor#mon_synchronize")  # fmt: skip
+_MONITOR_MUTEX = 16
+"""``struct rb_monitor`` (ext/monitor/monitor.c): count, owner, mutex."""
+
+_HOOKS = ("block", "kernel_sleep", "io_wait", "io_read", "io_write", "io_pread",
+          "io_pwrite", "io_select", "io_close", "process_wait", "address_resolve",
+          "timeout_after", "blocking_operation_wait")  # fmt: skip
+"""Methods of a fiber scheduler that Ruby calls in place of waiting itself
+(Fiber::Scheduler)."""
+_MOST_HOOK_FRAMES = 64
+"""How deep the frames of a scheduler may be upon the method that waits."""
+_MOST_ARGUMENTS = 16
+
+
+class RubyWait(NamedTuple):
+    """What one thread or fiber waits for, as the VM has it.
+
+    call: the method that waits; object, class_name: its receiver, mostly
+    owner, owner_fiber: who holds a lock, or is to end: addresses, 0 where not known
+    is_free: nobody held the lock; has_ended: the fiber that holds it has ended
+    fd: the receiver's descriptor; pid: of the child that is waited for
+    """
+
+    kind: WaitKind
+    call: str
+    object: int = 0
+    class_name: str = ""
+    owner: int = 0
+    owner_fiber: int = 0
+    is_free: bool = False
+    has_ended: bool = False
+    length: int | None = None
+    limit: int | None = None
+    waiting: int | None = None
+    seconds: float | None = None
+    is_forever: bool = False
+    fd: int | None = None
+    pid: int | None = None
+
+
+class RubyWaits:
+    """Reads them. Raises NoSuchTarget once the process is gone, and nothing else."""
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+        self._offsets = values.offsets
+        self._names = Names(values, Iseqs(values))
+
+    def of_thread(self, thread: int, frames: Sequence[ControlFrame]) -> RubyWait | None:
+        """Return what a thread that does not run waits for; None: not known.
+
+        thread: address of its ``rb_thread_t``
+        frames: of the fiber that it runs, the newest first
+        """
+        shown = [frame for frame in frames if frame.node.frame is not None]
+        try:
+            mutex = self._locking(thread)
+            if mutex:
+                return self._of_locking(mutex, shown)
+            if not shown:
+                return None
+            hooked = _hooked(shown) if self.has_scheduler(thread) else None
+            return self._of_call(frames, shown[hooked or 0 :])
+        except UnreadableMemory:
+            return None
+
+    def of_fiber(self, frames: Sequence[ControlFrame]) -> RubyWait | None:
+        """Return what a suspended fiber waits for in its scheduler; None: nothing."""
+        shown = [frame for frame in frames if frame.node.frame is not None]
+        hooked = _hooked(shown)
+        try:
+            return None if hooked is None else self._of_call(frames, shown[hooked:])
+        except UnreadableMemory:
+            return None
+
+    def has_scheduler(self, thread: int) -> bool:
+        """Has the thread a fiber scheduler? False as well where that is not known."""
+        offset = self._offsets.th_scheduler
+        if offset is None:
+            return False
+        try:
+            return self._values.is_object(self._values.u64(thread + offset))
+        except UnreadableMemory:
+            return False
+
+    # ----------------------------------------------------------------- mutexes
+
+    def _locking(self, thread: int) -> int:
+        """Return the Mutex that the thread itself says it waits for, or 0."""
+        offset = self._offsets.th_locking_mutex
+        if offset is None:
+            return 0
+        value = self._values.u64(thread + offset)
+        return value if self._values.type_of(value) == T_DATA else 0
+
+    def _of_locking(self, mutex: int, shown: Sequence[ControlFrame]) -> RubyWait:
+        """A Monitor is what people know, not the Mutex in it."""
+        call = _native_name(shown[0]) if shown else ""
+        is_monitor = call in _MONITORS
+        return self._of_mutex(mutex, shown[0].receiver if is_monitor else mutex, call)
+
+    def _of_mutex(self, mutex: int, shown: int, call: str) -> RubyWait:
+        found = self._about(WaitKind.MUTEX, call, shown)
+        structure, offset = self._values.structure(mutex), self._offsets.mutex_owner
+        if not structure or offset is None:
+            return found
+        owner = self._values.u64(structure + offset)
+        if not owner:
+            return found._replace(is_free=True)
+        if self._values.traits.owner_is_thread:
+            return found._replace(owner=owner)
+        return self._held_by_fiber(found, owner)
+
+    def _held_by_fiber(self, found: RubyWait, fiber: int) -> RubyWait:
+        offsets = self._offsets
+        if offsets.fiber_ec is None or offsets.ec_thread is None:
+            return found
+        thread = self._values.u64(fiber + offsets.fiber_ec + offsets.ec_thread)
+        has_ended = offsets.fiber_status is not None and (
+            self._values.u32(fiber + offsets.fiber_status) & 3 == FiberStatus.TERMINATED
+        )
+        return found._replace(owner=thread, owner_fiber=fiber, has_ended=has_ended)
+
+    # ------------------------------------------------------------------- calls
+
+    def _of_call(
+        self, frames: Sequence[ControlFrame], shown: Sequence[ControlFrame]
+    ) -> RubyWait:
+        """What the first of ``shown`` waits for, as far as that can be told."""
+        names = [_plain(_native_name(frame)) for frame in shown[:2]]
+        if names == ["Mutex#sleep", "ConditionVariable#wait"]:
+            shown = shown[1:]  # which calls it, before 4.0
+        frame, call = shown[0], _native_name(shown[0])
+        receiver = frame.receiver
+        kind = _KINDS.get(_plain(call))
+        if kind is WaitKind.MUTEX:
+            return self._of_mutex(receiver, receiver, call)
+        if call in _MONITORS:
+            structure = self._values.structure(receiver)
+            mutex = self._values.u64(structure + _MONITOR_MUTEX) if structure else 0
+            return self._of_mutex(mutex, receiver, call)
+        if kind is WaitKind.QUEUE:
+            return self._of_queue(receiver, call)
+        if kind is WaitKind.CONDITION:
+            return self._about(kind, call, receiver)
+        if kind is WaitKind.THREAD:
+            found = self._about(kind, call, receiver)
+            return found._replace(owner=self._values.structure(receiver))
+        if kind is WaitKind.SLEEP:
+            return self._of_sleep(call, self._arguments(frames, frame))
+        if kind is WaitKind.CHILD:
+            return self._of_child(call, self._arguments(frames, frame))
+        if kind is not None:
+            return RubyWait(kind, call)
+        fd = self._values.descriptor(receiver) if call else None
+        if fd is not None:
+            return self._about(WaitKind.IO, call, receiver)._replace(fd=fd)
+        return RubyWait(WaitKind.UNKNOWN, call)
+
+    def _about(self, kind: WaitKind, call: str, value: int) -> RubyWait:
+        return RubyWait(kind, call, value, self._names.class_of(value))
+
+    def _of_queue(self, queue: int, call: str) -> RubyWait:
+        found = self._about(WaitKind.QUEUE, call, queue)
+        values, offsets = self._values, self._offsets
+        structure = values.structure(queue)
+        if not structure or offsets.queue_items is None:
+            return found
+        items = values.array(values.u64(structure + offsets.queue_items))
+        found = found._replace(length=None if items is None else items[1])
+        is_push = call.rpartition("#")[2] in _PUSHES
+        count = offsets.queue_pushing if is_push else offsets.queue_waiting
+        if count is not None:
+            found = found._replace(waiting=values.u32(structure + count))
+        if is_push and offsets.queue_most is not None:
+            found = found._replace(limit=values.u64(structure + offsets.queue_most))
+        return found
+
+    def _of_sleep(self, call: str, arguments: list[int] | None) -> RubyWait:
+        found = RubyWait(WaitKind.SLEEP, call)
+        if arguments is None:
+            return found
+        if not arguments or arguments[0] == self._values.traits.qnil:
+            return found._replace(is_forever=True)
+        seconds = self._values.number(arguments[0])
+        return found._replace(seconds=None if seconds is None else float(seconds))
+
+    def _of_child(self, call: str, arguments: list[int] | None) -> RubyWait:
+        found = RubyWait(WaitKind.CHILD, call)
+        if arguments is None or not call.startswith("Process"):
+            return found
+        pid = self._values.number(arguments[0]) if arguments else -1
+        return found._replace(pid=max(pid, 0) if isinstance(pid, int) else None)
+
+    def _arguments(
+        self, frames: Sequence[ControlFrame], frame: ControlFrame
+    ) -> list[int] | None:
+        """The arguments of a C function; None if they are not on the stack.
+
+        They lie between the receiver, which the caller's stack pointer is at, and the
+        environment of the function itself (vm_call_cfunc of vm_insnhelper.c).
+        """
+        place = frames.index(frame)
+        if frame.node.iseq is not None or place + 1 >= len(frames):
+            return None
+        start = frames[place + 1].sp
+        count = (frame.ep - 16 - start) // 8
+        if not 1 <= count <= _MOST_ARGUMENTS:
+            return None
+        data = self._values.memory.read(start, 8 * count)
+        receiver, *arguments = struct.unpack(f"={count}Q", data)
+        return arguments if receiver == frame.receiver else None
+
+
+def _hooked(shown: Sequence[ControlFrame]) -> int | None:
+    """Return the place of the method that called a scheduler's hook, None for none."""
+    for place, frame in enumerate(shown[:_MOST_HOOK_FRAMES]):
+        is_hook = not _native_name(frame) and _method(frame) in _HOOKS
+        if is_hook and place + 1 < len(shown) and _native_name(shown[place + 1]):
+            return place + 1
+    return None
+
+
+def _frame(frame: ControlFrame) -> Frame:
+    assert frame.node.frame is not None
+    return frame.node.frame
+
+
+def _method(frame: ControlFrame) -> str:
+    return _frame(frame).name.rpartition("#")[2]
+
+
+def _native_name(frame: ControlFrame) -> str:
+    """Name of a method of Ruby itself or of an extension, "" for a program's own."""
+    one, iseq = _frame(frame), frame.node.iseq
+    is_native = one.kind is FrameKind.C or (iseq is not None and iseq.is_internal)
+    return one.name if is_native else ""
+
+
+def _plain(call: str) -> str:
+    return call.removeprefix("Thread::")

@@ -1,0 +1,305 @@
+"""Why threads are stuck: the VM's word and the kernel's on each, and their cycles.
+
+The VM says which lock, queue or thread is waited for, the kernel which descriptor,
+child or native lock. Where both speak of the same thing the more exact word counts;
+where neither does, the wait is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from rbtrace_py.linux.descriptors import Descriptors
+from rbtrace_py.linux.file_locks import lock_holders
+from rbtrace_py.linux.memory import Memory
+from rbtrace_py.linux.process import CMDLINE_LIMIT, Process, split_cmdline
+from rbtrace_py.linux.processes import children
+from rbtrace_py.linux.procfs import read_file
+from rbtrace_py.linux.system_calls import Awaited, SystemCall, awaited, system_call
+from rbtrace_py.model.dump import DumpedThread
+from rbtrace_py.model.stacks import RubyThread, ThreadState
+from rbtrace_py.model.waits import ChildProcess, Descriptor, Wait, Waiter, WaitKind
+from rbtrace_py.rubyvm.threads import VmThread
+from rbtrace_py.rubyvm.values import Values
+from rbtrace_py.rubyvm.vm import ControlFrame
+from rbtrace_py.rubyvm.waits import RubyWait, RubyWaits
+
+_VM_KNOWS = (
+    WaitKind.MUTEX,
+    WaitKind.QUEUE,
+    WaitKind.CONDITION,
+    WaitKind.THREAD,
+    WaitKind.RACTOR,
+    WaitKind.SLEEP,
+)
+"""Of these the kernel knows nothing more."""
+_MOST_WATCHED = 1 << 10
+_INTERNAL = ("anon_inode:[eventfd]",)
+"""What Ruby wakes its own threads by."""
+
+
+class KernelWaits:
+    """The kernel's word on the threads of a process, taken when it is made.
+
+    tids: of the threads, as our own namespace has them
+    """
+
+    def __init__(self, process: Process, memory: Memory, tids: Iterable[int]) -> None:
+        self._process = process
+        self._memory = memory
+        self._descriptors = Descriptors(process)
+        self._calls = {tid: system_call(process, tid) for tid in tids}
+
+    def of(self, tid: int | None) -> tuple[SystemCall, Awaited] | None:
+        """Return the call that a thread was in, and what for."""
+        call = None if tid is None else self._calls.get(tid)
+        return None if call is None else (call, awaited(call, self._memory))
+
+    def descriptor(self, number: int, action: str) -> Descriptor:
+        """Describe a descriptor of the process."""
+        names = self._descriptors
+        if action == "read" and names.name(number).endswith(", listening"):
+            action = "accept"
+        watched = names.watched(number)[:_MOST_WATCHED] if action == "epoll" else []
+        ends = names.other_ends(number)
+        return Descriptor(
+            number, action, names.name(number), tuple(ends), tuple(watched)
+        )
+
+    def lock_holders(self, number: int) -> tuple[int, ...]:
+        return tuple(lock_holders(self._process, number))
+
+    def children(self, pid: int | None) -> tuple[ChildProcess, ...]:
+        """The child of that pid, or all; None, 0: any."""
+        pids = [pid] if pid else children(self._process.pid)
+        return tuple(ChildProcess(one, _command(one)) for one in pids)
+
+
+def _command(pid: int) -> str:
+    try:
+        return " ".join(split_cmdline(read_file(f"/proc/{pid}/cmdline", CMDLINE_LIMIT)))
+    except OSError:
+        return ""
+
+
+class Seen(NamedTuple):
+    """A thread, and its state and fiber when its stack was read."""
+
+    thread: VmThread
+    state: ThreadState
+    fiber: int
+
+
+class Waits:
+    """Joins what the VM and the kernel say.
+
+    threads: as the model has them, by address
+    kernel: None for a core file
+    """
+
+    def __init__(
+        self,
+        values: Values,
+        seen: Sequence[Seen],
+        threads: Mapping[int, RubyThread],
+        kernel: KernelWaits | None,
+    ) -> None:
+        self.threads = threads
+        self._ruby = RubyWaits(values)
+        self._kernel = kernel
+        self._seen = {one.thread.address: one for one in seen}
+        # A native lock has the id that the target's own namespace gives.
+        self._by_tid = {one.thread.tid: one.thread.address for one in seen}
+        self._gvl_holders = {
+            one.thread.ractor: one.thread.address
+            for one in seen
+            if one.state is ThreadState.RUNNING
+        }
+
+    def of_thread(
+        self, address: int, state: ThreadState, frames: Sequence[ControlFrame]
+    ) -> Wait | None:
+        """What a thread waits for; None: it runs, or is ready to.
+
+        state: by the VM and the kernel
+        frames: its control frames, the newest first
+        """
+        seen = self._seen[address]
+        if seen.state is ThreadState.WAITING:
+            return self._for_gvl(seen)
+        if state is ThreadState.RUNNING:
+            return None
+        tid = self.threads[address].tid
+        return self._of(self._ruby.of_thread(address, frames), tid)
+
+    def of_fiber(self, frames: Sequence[ControlFrame]) -> Wait | None:
+        """What a suspended fiber waits for in a scheduler; None: nothing known."""
+        ruby = self._ruby.of_fiber(frames)
+        return None if ruby is None else self._of(ruby, None)
+
+    def gvl_waiters(self, address: int) -> int:
+        """The number of threads that wait for the GVL that this one holds."""
+        ractor = self._seen[address].thread.ractor
+        if self._gvl_holders.get(ractor) != address:
+            return 0
+        return sum(
+            one.state is ThreadState.WAITING and one.thread.ractor == ractor
+            for one in self._seen.values()
+        )
+
+    def _for_gvl(self, seen: Seen) -> Wait:
+        holder = self._gvl_holders.get(seen.thread.ractor)
+        known = None if holder is None else self._waiter_of(holder)
+        return Wait(WaitKind.GVL, holder=known)
+
+    def _of(self, ruby: RubyWait | None, tid: int | None) -> Wait:
+        word = None if self._kernel is None else self._kernel.of(tid)
+        if ruby is not None and ruby.kind in _VM_KNOWS:
+            return self._of_ruby(ruby)
+        if ruby is None:
+            ruby = RubyWait(WaitKind.UNKNOWN, "")
+        if word is None:
+            return self._without_kernel(ruby)
+        call, what = word
+        found = self._of_kernel(ruby, what)
+        if found.kind is WaitKind.UNKNOWN and call.name not in ("", "restart_syscall"):
+            found = replace(found, kind=WaitKind.SYSTEM_CALL)
+        is_named = found.kind in (WaitKind.SYSTEM_CALL, WaitKind.UNKNOWN)
+        name = call.name or f"number {call.number}"
+        return replace(found, system_call=name if is_named else "")
+
+    def _of_ruby(self, ruby: RubyWait) -> Wait:
+        return Wait(
+            ruby.kind,
+            ruby.call,
+            object=ruby.object,
+            class_name=ruby.class_name,
+            holder=self._waiter(ruby),
+            is_free=ruby.is_free,
+            length=ruby.length,
+            limit=ruby.limit,
+            waiting=ruby.waiting,
+            seconds=ruby.seconds,
+            is_forever=ruby.is_forever,
+        )
+
+    def _waiter(self, ruby: RubyWait) -> Waiter | None:
+        thread = self.threads.get(ruby.owner)
+        if thread is None:
+            return None
+        current = self._seen[ruby.owner].fiber
+        fiber = ruby.owner_fiber or current
+        return Waiter(thread, fiber, fiber != current, ruby.has_ended)
+
+    def _without_kernel(self, ruby: RubyWait) -> Wait:
+        found = self._of_ruby(ruby)
+        if ruby.fd is not None:
+            return replace(found, descriptors=(self._descriptor(ruby.fd, ""),))
+        if ruby.kind is WaitKind.CHILD:
+            return self._of_child(found, ruby.pid)
+        return found
+
+    def _descriptor(self, number: int, action: str) -> Descriptor:
+        if self._kernel is None:
+            return Descriptor(number, action)
+        return self._kernel.descriptor(number, action)
+
+    def _of_child(self, found: Wait, pid: int | None) -> Wait:
+        children_ = () if self._kernel is None else self._kernel.children(pid)
+        return replace(
+            found, kind=WaitKind.CHILD, children=children_, is_any_child=pid == 0
+        )
+
+    def _of_kernel(self, ruby: RubyWait, what: Awaited) -> Wait:
+        """What the kernel knows; ``ruby`` has the method, and maybe a descriptor."""
+        found = self._of_ruby(ruby)
+        if what.pid is not None:
+            return self._of_child(found, what.pid)
+        if what.action == "open":
+            return replace(found, kind=WaitKind.OPEN, path=what.path)
+        if what.action == "lock":
+            return self._of_file_lock(found, what.descriptors[0][0])
+        if what.lock:
+            return self._of_native_lock(found, what)
+        is_process_wait = ruby.kind is WaitKind.CHILD and ruby.call.startswith(
+            "Process"
+        )
+        if what.descriptors and not is_process_wait:
+            of_io = self._of_io(found, ruby.fd, what.descriptors)
+            if of_io.kind is WaitKind.IO:
+                return of_io
+        if ruby.kind in (WaitKind.CHILD, WaitKind.IO):
+            # Up to 3.2 Ruby's own signal handler waits for children.
+            return self._without_kernel(ruby)
+        if what.action in ("nanosleep", "clock_nanosleep", "pause"):
+            return replace(found, kind=WaitKind.SLEEP)
+        return found
+
+    def _of_file_lock(self, found: Wait, number: int) -> Wait:
+        assert self._kernel is not None
+        return replace(
+            found,
+            kind=WaitKind.FILE_LOCK,
+            descriptors=(self._descriptor(number, "lock"),),
+            pids=self._kernel.lock_holders(number),
+        )
+
+    def _of_native_lock(self, found: Wait, what: Awaited) -> Wait:
+        address = self._by_tid.get(what.owner)
+        holder = None if address is None else self._waiter_of(address)
+        return replace(found, kind=WaitKind.NATIVE_LOCK, lock=what.lock, holder=holder)
+
+    def _waiter_of(self, address: int) -> Waiter:
+        return Waiter(self.threads[address], self._seen[address].fiber)
+
+    def _of_io(
+        self, found: Wait, fd: int | None, waited: Sequence[tuple[int, str]]
+    ) -> Wait:
+        """The receiver's descriptor alone, if it is among those that are waited for.
+
+        Ruby waits with it for what it wakes its own threads by.
+        """
+        ours = [(number, action) for number, action in waited if number == fd]
+        described = [self._descriptor(*one) for one in ours or waited]
+        theirs = [one for one in described if one.target not in _INTERNAL]
+        if not theirs and found.kind is not WaitKind.IO:
+            return found
+        return replace(found, kind=WaitKind.IO, descriptors=tuple(theirs or described))
+
+
+def deadlocks(threads: Sequence[DumpedThread]) -> tuple[tuple[Waiter, ...], ...]:
+    """Return the cycles of threads and fibers that wait for one another.
+
+    Each begins with the one that stands first in ``threads``.
+    """
+    waiters: dict[int, tuple[Waiter, Waiter | None]] = {}
+    for thread in threads:
+        own = Waiter(thread.thread, thread.fiber)
+        waiters[_key(own)] = (own, _holder(thread.wait))
+        for fiber in thread.fibers:
+            one = Waiter(thread.thread, fiber.address, is_suspended=True)
+            waiters[_key(one)] = (one, _holder(fiber.wait))
+    found: list[tuple[Waiter, ...]] = []
+    seen: set[int] = set()
+    for start in waiters:
+        path: dict[int, Waiter] = {}
+        key: int | None = start
+        while key is not None and key in waiters and key not in seen | path.keys():
+            waiter, holder = waiters[key]
+            path[key] = waiter
+            key = None if holder is None else _key(holder)
+        if key in path:
+            keys = list(path)
+            found.append(tuple(path[one] for one in keys[keys.index(key) :]))
+        seen |= path.keys()
+    return tuple(found)
+
+
+def _holder(wait: Wait | None) -> Waiter | None:
+    return None if wait is None else wait.holder
+
+
+def _key(waiter: Waiter) -> int:
+    return waiter.fiber or waiter.thread.address
