@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import rubies
 from commands import run
-from processes import TARGETS, Target
+from processes import TARGETS, Target, comes_true
 from ruby_builds import ARCHIVES, Build
 
 SOURCE = TARGETS / "stuck.rb"
@@ -21,6 +24,8 @@ HANGS = (
     "pipe", "full_pipe", "socket", "tcp", "accepting", "selecting", "child", "flock",
     "fifo", "asleep",
 )  # fmt: skip
+
+EVERY = [*rubies.EACH, *map(rubies.chroot, ARCHIVES)]
 
 
 class Stuck(Target):
@@ -69,7 +74,7 @@ def words(name: str) -> list[str]:
     return Build(name).words() if name in ARCHIVES else rubies.ruby(name)
 
 
-@pytest.fixture(scope="module", params=(*rubies.EACH, *map(rubies.chroot, ARCHIVES)))
+@pytest.fixture(scope="module", params=EVERY)
 def stuck(request: pytest.FixtureRequest) -> Iterator[Stuck]:
     target = Stuck(words(request.param), *HANGS)
     yield target
@@ -175,6 +180,68 @@ def test_with_a_pause_it_is_the_same(stuck: Stuck, root: None) -> None:
     for name in before.threads.keys() - alive:
         assert before.wait(name) == after.wait(name), name
     assert before.process["deadlocks"] == after.process["deadlocks"]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_gvl_that_is_held(name: str, root: None) -> None:
+    """Those that slept are in its queue, whatever their status says."""
+    target = Stuck(words(name), "gvl")
+    try:
+        assert comes_true(lambda: has_system_call(target.pid, 34))
+        assert comes_true(lambda: waits_for_gvl(target.pid), pause=0.1)
+        found = dumped(target.pid)
+    finally:
+        os.kill(target.pid, signal.SIGKILL)
+        target.close()
+    assert found.wait("live")["kind"] == "gvl"
+    assert found.holder("live") == "gvl"
+    assert found.threads["live"]["state"] == "waiting"
+    holder = found.threads["gvl"]
+    assert holder["state"] == "sleeping"
+    assert holder["waits_for"]["call"] == "Kernel.syscall"
+    assert holder["gvl_waiters"] >= 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [one for one in EVERY if "2.7" not in str(one)],
+)
+def test_fibers_of_a_scheduler(name: str, root: None) -> None:
+    """They are listed without --fibers, with what their scheduler keeps from them."""
+    target = Stuck(words(name), "scheduler")
+    try:
+        found = dumped(target.pid)
+    finally:
+        target.close()
+    assert found.wait("scheduler")["kind"] == "queue"
+    waits = [fiber["waits_for"] for fiber in found.threads["scheduler"]["fibers"]]
+    assert sorted(wait["kind"] for wait in waits) == ["io", "mutex", "mutex", "queue"]
+    assert {wait["call"] for wait in waits} == {
+        "Thread::Queue#pop", "IO#read", "Thread::Mutex#lock"
+    }  # fmt: skip
+    for wait in waits:
+        if wait["kind"] == "mutex":
+            assert wait["holder"]["name"] == "scheduler"
+    if not minor_of(name).startswith("4"):  # whose Mutex does not name the fiber
+        (cycle,) = found.process["deadlocks"]
+        assert [waiter["suspended"] for waiter in cycle] == [True, True]
+        assert len({waiter["fiber"] for waiter in cycle}) == 2
+
+
+def minor_of(name: str) -> str:
+    return name if name in ARCHIVES else rubies.minor(name)
+
+
+def has_system_call(pid: int, number: int) -> bool:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return any(
+        (task / "syscall").read_text().startswith(f"{number} ") for task in tasks
+    )
+
+
+def waits_for_gvl(pid: int) -> bool:
+    wait = dumped(pid).wait("live")
+    return wait is not None and wait["kind"] == "gvl"
 
 
 def test_text(root: None) -> None:

@@ -143,6 +143,58 @@ module Hangs
     [thread("fifo") { File.open($fifo) { nil } }]
   end
 
+  # A fiber scheduler that never goes on with a fiber: it is not told, and has no clock.
+  class Sleepy
+    def close
+      ($sleepy = Thread::Queue.new).pop
+    end
+
+    def fiber(&block)
+      Fiber.new(blocking: false, &block).tap(&:resume)
+    end
+
+    def io_wait(*)
+      Fiber.yield
+    end
+
+    %i[block kernel_sleep unblock fiber_interrupt].each do |hook|
+      define_method(hook) { |*| Fiber.yield }
+    end
+  end
+
+  # The third and the fourth fiber wait for each other.
+  def scheduler
+    first, second = Array.new(2) { Thread::Mutex.new }
+    $scheduled = IO.pipe
+    told = Thread::Queue.new
+    one = thread("scheduler") do
+      Fiber.set_scheduler(Sleepy.new)
+      Fiber.schedule { Thread::Queue.new.pop }
+      Fiber.schedule { $scheduled[0].read(1) }
+      third = Fiber.new(blocking: false) do
+        first.lock
+        Fiber.yield
+        second.lock
+      end
+      third.resume
+      Fiber.schedule { second.lock && first.lock }
+      third.resume
+      told << true
+      third
+    end
+    told.pop
+    [one]
+  end
+
+  # Holds the GVL in a system call, once all is said: pause(2), of x86-64.
+  def gvl
+    holder = thread("gvl") do
+      sleep 0.01 until $said
+      Kernel.syscall(34)
+    end
+    [holder]
+  end
+
   def asleep
     [thread("asleep a") { sleep }, thread("asleep b") { sleep 1000.5 },
      thread("asleep c") { Thread.stop }]
@@ -154,6 +206,7 @@ live.name = "live"
 stuck = ARGV.flat_map { |name| Hangs.public_send(name) }
 Thread.pass until stuck.all? { |one| one.status == "sleep" }
 puts "ready #{Process.pid}"
+$said = true
 $stdin.gets
 Process.kill(:KILL, *[$child, $locker].compact)
 File.delete($fifo) if $fifo

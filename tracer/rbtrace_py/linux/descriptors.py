@@ -13,8 +13,8 @@ from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.text import safe_text
 
 _TABLES = ("tcp", "tcp6", "udp", "udp6")
-_LISTENING = "0A"
-"""TCP_LISTEN (include/net/tcp_states.h)."""
+_STATES = {"02": "connecting", "0A": "listening"}
+"""TCP_SYN_SENT and TCP_LISTEN (include/net/tcp_states.h)."""
 _LARGEST_TABLE = 1 << 24
 _MOST_DESCRIPTORS = 1 << 16
 
@@ -118,10 +118,10 @@ def _internet(kind: str, words: list[str]) -> str:
         local, peer = _address(words[1]), _address(words[2])
     except (ValueError, struct.error, OSError):
         return ""
-    if words[3] == _LISTENING and kind == "tcp":
-        return f"{kind} {local}, listening"
+    state = _STATES.get(words[3], "") if kind == "tcp" else ""
     has_peer = not words[2].endswith(":0000")
-    return f"{kind} {local} -> {peer}" if has_peer else f"{kind} {local}"
+    name = f"{kind} {local} -> {peer}" if has_peer else f"{kind} {local}"
+    return f"{name}, {state}" if state else name
 
 
 def _address(text: str) -> str:

@@ -32,8 +32,10 @@ MOST_SECONDS = 20.0
 """How long fibers are walked; there may be many, each made to need long."""
 
 _T_DATA = 0x0C
-_TYPE, _DATA = 16, 32
-"""Offsets of type and data in ``struct RTypedData`` (rtypeddata.h), up to 3.4."""
+_DATA = 32
+"""Offset of data in ``struct RTypedData`` (rtypeddata.h)."""
+_TYPE, _TYPE_4_0 = 16, 24
+"""Offset of its type; from 4.0 on the object's fields come before."""
 _CONT_SELF = (16, 8)
 """Offsets of ``rb_context_t.self`` (cont.c), behind type, argc, kw_splat (2.7)."""
 _WALKED_AT_ONCE = 64
@@ -79,6 +81,7 @@ class Fibers:
         self._values = vm.values
         self._offsets = vm.layout.offsets
         self._regions = regions
+        self._type_at = _TYPE_4_0 if vm.layout.traits.type_has_flag else _TYPE
         self.control_frames: dict[int, list[ControlFrame]] = {}
 
     @property
@@ -121,7 +124,7 @@ class Fibers:
             for item in islice(self._items_with(kind), left):
                 left -= 1
                 address = struct.unpack_from("<Q", item, _DATA)[0]
-                if _type_of(item, address) == kind:
+                if self._type_of(item, address) == kind:
                     yield address
 
     def _chain(self, fiber: int) -> Iterator[int]:
@@ -147,12 +150,27 @@ class Fibers:
                 value = self._values.u64(fiber + offset)
                 if self._values.is_object(value):
                     data = self._values.memory.read(value, 40)
-                    kind = _type_of(data, fiber)
+                    kind = self._type_of(data, fiber)
                     if kind is not None:
                         return value, kind
             except UnreadableMemory:
                 continue
         return None
+
+    def _type_of(self, data: bytes, address: int) -> int | None:
+        """Address of the type, if this is a typed object whose data is at ``address``.
+
+        From 4.0 on with the flag of one that is embedded in it.
+        """
+        flags, _, *words, its = struct.unpack("<5Q", data)
+        if flags & 0x1F != _T_DATA or its != address:
+            return None
+        if self._type_at == _TYPE_4_0:
+            kind = words[1]
+            return kind if kind > 4096 and kind & 6 == 0 else None
+        kind, typed = words
+        is_typed = typed & ~_FIBER_EMBEDS == 0 and typed & 1
+        return kind if is_typed and kind > 4096 else None
 
     def _items_with(self, kind: int) -> Iterator[bytes]:
         """Yield possible typed objects of that type: 40 bytes each."""
@@ -160,8 +178,9 @@ class Fibers:
         for data in self._chunks():
             at = data.find(pattern)
             while at >= 0:
-                if at % 8 == 0 and at >= _TYPE and at - _TYPE + 40 <= len(data):
-                    yield data[at - _TYPE : at - _TYPE + 40]
+                start = at - self._type_at
+                if at % 8 == 0 and start >= 0 and start + 40 <= len(data):
+                    yield data[start : start + 40]
                 at = data.find(pattern, at + 8 - at % 8)
 
     def _chunks(self) -> Iterator[bytes]:
@@ -266,10 +285,3 @@ class _FiberThreads:
         if not 0 <= at <= len(data) - 8:
             return data
         return data[:at] + fiber.ec.to_bytes(8, "little") + data[at + 8 :]
-
-
-def _type_of(data: bytes, address: int) -> int | None:
-    """Address of the type, if this is a typed object whose data is at ``address``."""
-    flags, _, kind, typed, its = struct.unpack("<5Q", data)
-    is_typed = flags & 0x1F == _T_DATA and typed & ~_FIBER_EMBEDS == 0 and typed & 1
-    return kind if is_typed and its == address and kind > 4096 else None

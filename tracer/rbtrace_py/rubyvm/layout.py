@@ -123,6 +123,9 @@ class Traits:
     is in, whose own frame is not shown (3.4 and later)."""
     internal_as_c: bool = False
     """Frames of ``<internal:…>`` have their caller's path and line (4.0)."""
+    type_has_flag: bool = False
+    """A typed object's type comes after its fields, and has in its lowest bit whether
+    the structure is in the object (4.0 and later)."""
     owner_is_thread: bool = True
     """A Mutex names the thread that holds it (2.7, 4.0), not the fiber (3.0 to 3.4)."""
     c_traced: tuple[str, ...] = ()
@@ -267,6 +270,10 @@ class Offsets:
     """Offset of the Mutex that the thread waits to lock (2.7 and later)."""
     th_scheduler: int | None = None
     """Offset of the fiber scheduler, nil if the thread has none (3.0 and later)."""
+    th_gvl_node: int | None = None
+    """Offset of the node by which a thread is in the GVL's queue."""
+    gvl_queue: int | None = None
+    """Offset of the head of that queue, from the VM, or from 3.0 on the ractor."""
     mutex_owner: int | None = None
     """Offset of who holds a Mutex, ``owner_is_thread`` says as what; 0: nobody does."""
     queue_items: int | None = None

@@ -10,7 +10,7 @@ A fiber of a scheduler waits in the scheduler's hook, which the waiting method c
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from rbtrace_py.errors import UnreadableMemory
@@ -19,6 +19,7 @@ from rbtrace_py.model.waits import WaitKind
 from rbtrace_py.rubyvm.fibers import FiberStatus
 from rbtrace_py.rubyvm.iseqs import Iseqs
 from rbtrace_py.rubyvm.names import Names
+from rbtrace_py.rubyvm.threads import MOST_THREADS, VmThread
 from rbtrace_py.rubyvm.values import T_DATA, Values
 from rbtrace_py.rubyvm.vm import ControlFrame
 
@@ -116,11 +117,20 @@ class RubyWaits:
             if mutex:
                 return self._of_locking(mutex, shown)
             if not shown:
-                return None
+                return self._without_frames(thread)
             hooked = _hooked(shown) if self.has_scheduler(thread) else None
             return self._of_call(frames, shown[hooked or 0 :])
         except UnreadableMemory:
             return None
+
+    def _without_frames(self, thread: int) -> RubyWait | None:
+        """The thread of ``Process.detach`` runs no code of Ruby."""
+        offset = self._offsets.th_self
+        if offset is None:
+            return None
+        value = self._values.u64(thread + offset)
+        is_waiter = self._names.class_of(value) == "Process::Waiter"
+        return RubyWait(WaitKind.CHILD, "Process.detach") if is_waiter else None
 
     def of_fiber(self, frames: Sequence[ControlFrame]) -> RubyWait | None:
         """Return what a suspended fiber waits for in its scheduler; None: nothing."""
@@ -130,6 +140,37 @@ class RubyWaits:
             return None if hooked is None else self._of_call(frames, shown[hooked:])
         except UnreadableMemory:
             return None
+
+    def gvl_waiters(self, threads: Sequence[VmThread]) -> set[int]:
+        """Return the addresses of threads that are in the queue for a GVL.
+
+        A thread that has slept, or done a system call, is there as well, and its
+        status still says that it sleeps. Empty too where the layout does not tell.
+        """
+        offsets = self._offsets
+        base = offsets.ractor_running_ec
+        if not self._values.traits.has_ractors:
+            base = offsets.vm_running_thread
+        if offsets.gvl_queue is None or offsets.th_gvl_node is None or base is None:
+            return set()
+        known = {thread.address for thread in threads}
+        found: set[int] = set()
+        for running in {thread.running for thread in threads} - {0}:
+            head = running - base + offsets.gvl_queue
+            found.update(node - offsets.th_gvl_node for node in self._queued(head))
+        return found & known
+
+    def _queued(self, head: int) -> Iterator[int]:
+        """Nodes of a list_head; it changes while it is read, if anything runs."""
+        try:
+            place = self._values.u64(head)
+            for _ in range(MOST_THREADS):
+                if place == head or place < 4096:
+                    return
+                yield place
+                place = self._values.u64(place)
+        except UnreadableMemory:
+            return
 
     def has_scheduler(self, thread: int) -> bool:
         """Has the thread a fiber scheduler? False as well where that is not known."""
@@ -271,10 +312,16 @@ class RubyWaits:
 
 
 def _hooked(shown: Sequence[ControlFrame]) -> int | None:
-    """Return the place of the method that called a scheduler's hook, None for none."""
-    for place, frame in enumerate(shown[:_MOST_HOOK_FRAMES]):
-        is_hook = not _native_name(frame) and _method(frame) in _HOOKS
-        if is_hook and place + 1 < len(shown) and _native_name(shown[place + 1]):
+    """Return the place of the method that called a scheduler's hook, None for none.
+
+    A method that waits calls nothing else of the program, but for those with a block.
+    """
+    for place, frame in enumerate(shown[1 : _MOST_HOOK_FRAMES + 1]):
+        hook, caller = shown[place], _plain(_native_name(frame))
+        if not caller or _native_name(hook):
+            continue
+        is_hook = _method(hook) in _HOOKS
+        if is_hook or (caller in _KINDS and not caller.endswith("#synchronize")):
             return place + 1
     return None
 

@@ -98,7 +98,7 @@ def _io(wait: Wait) -> str:
 def _descriptor(one: Descriptor, call: str) -> str:
     verb = _ACTIONS.get(one.action, one.action) or call or "IO"
     where = f"fd {one.number}" + (f" ({one.target})" if one.target else "")
-    text = f"{verb} {where}" if " " in verb else f"{verb} of {where}"
+    text = f"{verb} {where}" if verb.endswith((" of", " to")) else f"{verb} of {where}"
     if one.watched:
         text += f", watches {_numbers(one.watched)}"
     if one.other_ends:
@@ -106,7 +106,11 @@ def _descriptor(one: Descriptor, call: str) -> str:
     return text
 
 
-_ACTIONS = {"epoll": "an event of", "accept": "a connection to"}
+_ACTIONS = {
+    "epoll": "an event of",
+    "accept": "a connection to",
+    "connect": "the connection of",
+}
 
 
 def _numbers(numbers: Sequence[int]) -> str:
@@ -145,7 +149,9 @@ def _process(child: ChildProcess) -> str:
 def _sleep(wait: Wait) -> str:
     if wait.seconds is not None:
         return f"sleep of {wait.seconds:g} s"
-    return "a wake-up (sleep without end)" if wait.is_forever else "sleep"
+    if wait.is_forever:
+        return "a wake-up (sleep without end)"
+    return "sleep" if wait.call == "Kernel#sleep" else f"sleep{_within(wait)}"
 
 
 def _native_lock(wait: Wait) -> str:

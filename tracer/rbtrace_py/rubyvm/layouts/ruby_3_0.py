@@ -45,6 +45,8 @@ FIELDS = changed(
         "fiber_status": 536,
         "th_locking_mutex": 256,
         "th_scheduler": Field(368, "rb_thread_t.scheduler"),
+        "th_gvl_node": 96,
+        "gvl_queue": Field(384, "rb_ractor_t.threads.gvl.waitq"),
         "mutex_owner": Field(0, "rb_mutex_struct.fiber"),
         "io_fd": 16,
         "vm_threads": None,

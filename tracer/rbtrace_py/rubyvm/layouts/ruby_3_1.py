@@ -40,6 +40,7 @@ FIELDS = changed(
         "fiber_status": 528,
         "th_locking_mutex": 264,
         "th_scheduler": 336,
+        "th_gvl_node": 104,
         "locals_count": 240,
     },
 )

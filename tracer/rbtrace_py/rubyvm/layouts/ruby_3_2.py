@@ -47,6 +47,8 @@ FIELDS = changed(
         "fiber_status": 536,
         "th_locking_mutex": 216,
         "th_scheduler": 288,
+        "th_gvl_node": Field(56, "rb_thread_t.sched.node.readyq"),
+        "gvl_queue": Field(384, "rb_ractor_t.threads.sched.readyq"),
         "locals_names": 144,
         "locals_count": 232,
         "th_native_id": None,

@@ -35,6 +35,8 @@ FIELDS = changed(
         "ractor_list_node": 432,
         "th_locking_mutex": 344,
         "th_scheduler": 416,
+        "th_gvl_node": 72,
+        "gvl_queue": 344,
         "class_path": Field(152, "RClass_and_rb_classext_t.classext.classpath"),
         "class_attached": Field(
             128, "RClass_and_rb_classext_t.classext.as.singleton_class.attached_object"

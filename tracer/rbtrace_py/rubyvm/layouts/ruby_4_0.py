@@ -19,6 +19,7 @@ TRAITS = replace(
     before.TRAITS,
     last_operator_id=171,
     internal_as_c=True,
+    type_has_flag=True,
     owner_is_thread=True,
     c_traced=(),
 )
@@ -42,6 +43,7 @@ FIELDS = changed(
         "fiber_status": 552,
         "objspace_flags": 28,
         "th_locking_mutex": 352,
+        "gvl_queue": 272,
         "mutex_owner": Field(8, "rb_mutex_struct.th"),
         "locals_count": 240,
         "class_first_ivar": None,
@@ -50,12 +52,14 @@ FIELDS = changed(
 
 CHANGES: Mapping[int, Differences] = {
     # Unverified, by the source alone: ``rb_vm_t.master_box`` comes before the rest of
-    # the VM, two pointers more in ``struct rb_thread_sched`` before ``running_ec``.
+    # the VM, two pointers more in ``struct rb_thread_sched`` before ``running_ec``. Where
+    # the GVL's queue is between them is not known.
     6: {
         "vm_objspace": 1256,
         "ractor_running_ec": 328,
         "ractor_main_thread": 336,
         "ractor_list_node": 376,
+        "gvl_queue": None,
     },
 }
 """By the patch release from which on they hold."""

@@ -23,7 +23,6 @@ from rbtrace_py.rubyvm.waits import RubyWaits
 from rbtrace_py.session.stacks.ruby_process import (
     open_vm,
     ruby_thread,
-    state_of,
 )
 from rbtrace_py.session.stacks.waits import KernelWaits, Seen, Waits, deadlocks
 
@@ -175,7 +174,7 @@ def dumped(
     letter: str = "",
 ) -> DumpedThread:
     """A thread of ``stacks``; on_cpu, letter: what the kernel says of it."""
-    state = state_of(thread.state if walked is None else walked.state, on_cpu)
+    state = waits.state(thread.address, on_cpu)
     frames = stacks.control_frames[thread.address]
     return DumpedThread(
         thread=waits.threads[thread.address],

@@ -25,6 +25,7 @@ from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.values import Values
 from rbtrace_py.rubyvm.vm import ControlFrame
 from rbtrace_py.rubyvm.waits import RubyWait, RubyWaits
+from rbtrace_py.session.stacks.ruby_process import state_of
 
 _VM_KNOWS = (
     WaitKind.MUTEX,
@@ -35,6 +36,9 @@ _VM_KNOWS = (
     WaitKind.SLEEP,
 )
 """Of these the kernel knows nothing more."""
+_POLLED = ("read", "write", "read or write")
+_OF_SOCKETS = {"listening": "accept", "connecting": "connect"}
+"""What is waited for by a poll, by a socket's state."""
 _MOST_WATCHED = 1 << 10
 _INTERNAL = ("anon_inode:[eventfd]",)
 """What Ruby wakes its own threads by."""
@@ -60,8 +64,9 @@ class KernelWaits:
     def descriptor(self, number: int, action: str) -> Descriptor:
         """Describe a descriptor of the process."""
         names = self._descriptors
-        if action == "read" and names.name(number).endswith(", listening"):
-            action = "accept"
+        state = names.name(number).rpartition(", ")[2]
+        if action in _POLLED:
+            action = _OF_SOCKETS.get(state, action)
         watched = names.watched(number)[:_MOST_WATCHED] if action == "epoll" else []
         ends = names.other_ends(number)
         return Descriptor(
@@ -112,23 +117,33 @@ class Waits:
         self._seen = {one.thread.address: one for one in seen}
         # A native lock has the id that the target's own namespace gives.
         self._by_tid = {one.thread.tid: one.thread.address for one in seen}
+        queued = self._ruby.gvl_waiters([one.thread for one in seen])
+        self._gvl_waiters = queued | {
+            one.thread.address for one in seen if one.state is ThreadState.WAITING
+        }
         self._gvl_holders = {
             one.thread.ractor: one.thread.address
             for one in seen
-            if one.state is ThreadState.RUNNING
+            if one.state is ThreadState.RUNNING and one.thread.address not in queued
         }
+
+    def state(self, address: int, on_cpu: bool | None) -> ThreadState:
+        """The state of a thread by the VM, its GVL's queue, and the kernel."""
+        state = self._seen[address].state
+        if address in self._gvl_waiters:
+            state = ThreadState.WAITING
+        return state_of(state, on_cpu)
 
     def of_thread(
         self, address: int, state: ThreadState, frames: Sequence[ControlFrame]
     ) -> Wait | None:
         """What a thread waits for; None: it runs, or is ready to.
 
-        state: by the VM and the kernel
+        state: as ``state`` gave it
         frames: its control frames, the newest first
         """
-        seen = self._seen[address]
-        if seen.state is ThreadState.WAITING:
-            return self._for_gvl(seen)
+        if state is ThreadState.WAITING:
+            return self._for_gvl(self._seen[address])
         if state is ThreadState.RUNNING:
             return None
         tid = self.threads[address].tid
@@ -145,8 +160,7 @@ class Waits:
         if self._gvl_holders.get(ractor) != address:
             return 0
         return sum(
-            one.state is ThreadState.WAITING and one.thread.ractor == ractor
-            for one in self._seen.values()
+            self._seen[waiter].thread.ractor == ractor for waiter in self._gvl_waiters
         )
 
     def _for_gvl(self, seen: Seen) -> Wait:
