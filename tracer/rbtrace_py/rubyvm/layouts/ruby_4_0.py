@@ -52,8 +52,8 @@ FIELDS = changed(
 
 CHANGES: Mapping[int, Differences] = {
     # Unverified, by the source alone: ``rb_vm_t.master_box`` comes before the rest of
-    # the VM, two pointers more in ``struct rb_thread_sched`` before ``running_ec``. Where
-    # the GVL's queue is between them is not known.
+    # the VM, two pointers more in ``struct rb_thread_sched`` before ``running_ec``.
+    # Where the GVL's queue is between them is not known.
     6: {
         "vm_objspace": 1256,
         "ractor_running_ec": 328,
