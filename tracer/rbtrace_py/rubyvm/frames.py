@@ -8,6 +8,7 @@ its line are worked out once for each place of a program.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from time import monotonic
 
 from rbtrace_py.errors import UnreadableMemory
@@ -114,6 +115,13 @@ class FrameTree:
         stale = self._iseqs.revalidate()
         if self._names.revalidate() or stale:
             self._start()
+
+    def has_same_code(self, iseqs: Iterable[int]) -> bool:
+        """Return whether these iseqs are what was read; begin anew if not."""
+        if self._iseqs.are_unchanged(iseqs):
+            return True
+        self.revalidate()
+        return False
 
     def trim(self) -> None:
         """Begin anew if there is too much; to be called before a look."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from enum import IntEnum
 
 from rbtrace_py.errors import UnreadableMemory
@@ -185,6 +186,16 @@ class Iseqs:
         for iseq in gone:
             del self._known[iseq.address]
         return bool(gone)
+
+    def are_unchanged(self, addresses: Iterable[int]) -> bool:
+        """Have those of these iseqs that are known the same bodies still?"""
+        known = [self._known[one] for one in addresses if one in self._known]
+        places = [(iseq.body, self._span) for iseq in known]
+        found = gathered(self._values.memory, places)
+        return all(
+            body is not None and iseq.fingerprint.endswith(body)
+            for iseq, body in zip(known, found, strict=True)
+        )
 
     def _replaced(self, known: list[Iseq], body_at: int) -> list[Iseq]:
         """Return those at whose addresses is something else, all read together."""

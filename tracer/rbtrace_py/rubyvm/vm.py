@@ -243,6 +243,13 @@ class RubyVM:
         """Be ready for stacks that the kernel walked; before each batch of them."""
         self._tree.trim()
 
+    def has_same_code(self, stacks: Iterable[memoryview]) -> bool:
+        """Return whether the code of these stacks is what they were named by.
+
+        If not, what was replaced is forgotten, and they are to be named anew.
+        """
+        return self._walked_frames.has_same_code(stacks)
+
     def named(self, frames: memoryview, collecting: int) -> tuple[Stack, SampleFlags]:
         """Return the stack of raw frames that the kernel walked, the newest first.
 

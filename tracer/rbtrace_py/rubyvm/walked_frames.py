@@ -7,6 +7,8 @@ somewhat later, and code may be gone by then.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rbtrace_py.model.stacks import Frame, FrameKind, SampleFlags, Stack
 from rbtrace_py.rubyvm.frames import FrameNode, FrameTree
 
@@ -19,6 +21,7 @@ _RUN = 16 * _WORDS
 """Words of the frames that are looked up at once, from the oldest on: most stacks have
 most of them in common."""
 _MOST_NODES = 1 << 17
+_MOST_RUNS = 1 << 14
 _MOST_ENTRIES = 1 << 15
 
 _Key = tuple[FrameNode, int, int, int, int]
@@ -38,12 +41,23 @@ class WalkedFrames:
         self._nodes: dict[_Key, FrameNode] = {}
         self._runs: dict[tuple[FrameNode, bytes], tuple[FrameNode, SampleFlags]] = {}
 
+    def has_same_code(self, stacks: Iterable[memoryview]) -> bool:
+        """Return whether the code of these stacks is still what is known of it."""
+        iseqs: set[int] = set()
+        for frames in stacks:
+            iseqs.update(frames.tolist()[::_WORDS])
+        return self._tree.has_same_code(iseqs)
+
     def stack(self, frames: memoryview, collecting: int) -> tuple[Stack, SampleFlags]:
         """Return the stack of frames that the kernel gave, the newest first.
 
         Its newest frame is left out if it was being pushed.
         """
-        if self._tree.generation != self._generation or len(self._nodes) > _MOST_NODES:
+        if (
+            self._tree.generation != self._generation
+            or len(self._nodes) > _MOST_NODES
+            or len(self._runs) > _MOST_RUNS
+        ):
             self._start()
         node = self._root
         flags = SampleFlags.CLEAN

@@ -20,6 +20,7 @@ from rbtrace_py.rubyvm.walked_frames import UNRESOLVED
 from rbtrace_py.session.stacks.ruby_process import RubyProcess
 
 _LOSSES = (Counter.LOST, Counter.UNREADABLE, Counter.UNKNOWN_THREAD, Counter.NO_ROOM)
+_TRIES = 3
 _MOST_HELD = 1 << 12
 """Stacks of processes that are not attached to yet, at most."""
 _OFFSETS = {
@@ -134,15 +135,32 @@ class KernelStacks(Closing):
         Code may be gone soon. Where each sample is kept ``add`` gets it at once.
         """
         self._find_unknown(rubies)
-        for ruby in rubies.values():
-            ruby.vm.begin_naming()
-        for stack in self._walker.records():
-            if stack.frames is not None:
-                owner = rubies.get(stack.pid)
-                sample = None if owner is None else self._resolved(owner, stack)
-                self._seen[stack.key] = _Seen(stack, sample)
+        stacks = list(self._walker.records())
+        for pid, ruby in rubies.items():
+            self._name(ruby, [one for one in stacks if one.pid == pid and one.frames])
+        for stack in stacks:
+            if stack.frames and stack.pid not in rubies:
+                self._seen[stack.key] = _Seen(stack, None)
             if self._each:
                 self._add(stack.key, 1, rubies, add, stack.time_ns)
+
+    def _name(self, ruby: RubyProcess, stacks: list[WalkedStack]) -> None:
+        """Read the names of some stacks; again if their code was replaced meanwhile."""
+        if not stacks:
+            return
+        for _ in range(_TRIES):
+            ruby.vm.begin_naming()
+            samples = [self._resolved(ruby, stack) for stack in stacks]
+            if self._has_same_code(ruby, stacks):
+                break
+        for stack, sample in zip(stacks, samples, strict=True):
+            self._seen[stack.key] = _Seen(stack, sample)
+
+    def _has_same_code(self, ruby: RubyProcess, stacks: list[WalkedStack]) -> bool:
+        try:
+            return ruby.vm.has_same_code(one.frames for one in stacks if one.frames)
+        except NoSuchTarget:
+            return True  # what was read while it was there is right
 
     def take(self, rubies: Rubies, add: Add) -> None:
         """Give ``add`` a sample of each stack since the last call; each second."""

@@ -23,7 +23,7 @@ from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.vm import RubyVM, Walked
 
-_SECONDS_BETWEEN_CHECKS = 1.0
+_SECONDS_BETWEEN_CHECKS = 0.9
 """How often what was read of the target's code is checked anew."""
 
 _SECONDS_BETWEEN_LISTS = 1.0
