@@ -6,6 +6,7 @@ round measures the application under each tool in turn.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -77,7 +78,7 @@ class Run:
 
 def cost(rounds: int, seconds: int) -> list[Row]:
     """Throughput and p99 of the application, and CPU of both, under each tool."""
-    if not _can_run():
+    if not can_run():
         return [Row("a Rails request", f"not measured: install {PACKAGES}")]
     runs = _runs(_tools, rounds, seconds)
     return [_row(name, runs) for name in runs]
@@ -88,7 +89,7 @@ def hooks(rounds: int, seconds: int) -> list[Row]:
 
     Ten are chosen in an application in which all never were.
     """
-    if not _can_run():
+    if not can_run():
         return [Row("a Rails request", f"not measured: install {PACKAGES}")]
     chosen = _runs(_chosen, rounds, seconds)
     runs = _runs(_hooks, rounds, seconds)
@@ -103,7 +104,7 @@ def hooks(rounds: int, seconds: int) -> list[Row]:
 
 def recording(seconds: int) -> list[Row]:
     """Events that `calls --record` of all methods writes, and those that it loses."""
-    if not _can_run():
+    if not can_run():
         return [Row("a Rails request", f"not measured: install {PACKAGES}")]
     with tempfile.TemporaryDirectory() as folder, _application(folder) as app:
         _load(app, WARM_UP)
@@ -136,7 +137,8 @@ def _runs(
     return runs
 
 
-def _can_run() -> bool:
+def can_run() -> bool:
+    """Return whether the application's packages are there."""
     words = ["ruby", "-e", "require 'rails'; require 'sqlite3'"]
     done = subprocess.run(words, capture_output=True)
     return done.returncode == 0 and all(map(shutil.which, PROGRAMS))
@@ -278,7 +280,8 @@ def _measure(app: App, tool: int | None, seconds: int) -> Run:
     rate, p99_ms, requests = _load(app, seconds)
     used = _cpu(app.pid) - before[0]
     tool_used = 0.0 if tool is None else _cpu(tool) - before[1]
-    return Run(rate, p99_ms, 1e6 * used / requests, tool_used / seconds)
+    app_us = 1e6 * used / requests if requests else math.inf
+    return Run(rate, p99_ms, app_us, tool_used / seconds)
 
 
 def _cpu(pid: int) -> float:

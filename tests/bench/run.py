@@ -24,6 +24,7 @@ import exact
 import held
 import hits
 import realapp
+import request
 import scale
 import stacks
 import startup
@@ -81,6 +82,10 @@ def parts(quick: bool) -> dict[str, tuple[str, Callable[[], list[Row]]]]:
         "rails-methods": (
             "A Rails request, its methods hooked",
             lambda: realapp.hooks(1 if quick else 21, 3 if quick else 5),
+        ),
+        "rails-inside": (
+            "A Rails request without a server, its methods hooked",
+            lambda: request.cost(3 if quick else 30),
         ),
         "rails-recording": (
             "A Rails request, all its calls recorded",

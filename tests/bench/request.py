@@ -1,0 +1,69 @@
+"""What hooks of all methods cost a Rails request, in one process without a server.
+
+As exact as a shared machine allows: no load generator, no collections, CPU time of
+one thread, which is in a real-time class where that is permitted.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+
+from realapp import PACKAGES, can_run
+from table import Row, compared, interleaved
+
+from rbtrace_py.agent.arming import Armed, What
+from rbtrace_py.agent.shared import HookMode
+from rbtrace_py.linux.process import Process
+from rbtrace_py.session.methods.hook_offsets import hook_offsets
+from targets import HERE, Target
+
+NOTHING, EMPTY = "nothing", "an empty hook on call and return"
+GOALS = {"count method": 1.05, "latency method": 1.12, "calls --slow 100": 1.12}
+"""Against the empty hook."""
+
+
+def cost(rounds: int) -> list[Row]:
+    """Of each mode against the empty hook, and of that against none."""
+    if not can_run():
+        return [Row("a Rails request", f"not measured: install {PACKAGES}")]
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["SHOP_DATABASE"] = str(Path(folder) / "shop.sqlite3")
+        target = Target("ruby", str(HERE / "ruby" / "request.rb"))
+        with closing(target), Process(target.pid) as process:
+            with suppress(PermissionError):
+                os.sched_setscheduler(target.pid, os.SCHED_RR, os.sched_param(1))
+            modes = _modes(hook_offsets(process))
+            found = interleaved(
+                {
+                    name: lambda what=what: _measure(target, process, what)  # type: ignore[misc]
+                    for name, what in modes.items()
+                },
+                rounds,
+            )
+    return [
+        compared(EMPTY, found, (EMPTY, NOTHING), None),
+        *(compared(name, found, (name, EMPTY), goal) for name, goal in GOALS.items()),
+    ]
+
+
+def _modes(offsets: dict[str, int] | None) -> Mapping[str, What | None]:
+    table, slow = HookMode.TABLE, HookMode.SLOW
+    return {
+        NOTHING: None,
+        EMPTY: What(HookMode.EMPTY, offsets=offsets),
+        "count method": What(table, histograms=False, offsets=offsets),
+        "latency method": What(table, offsets=offsets),
+        "calls --slow 100": What(slow, threshold_ns=10**8, offsets=offsets),
+    }
+
+
+def _measure(target: Target, process: Process, what: What | None) -> float:
+    if what is None:
+        return float(target.ask("serve"))
+    with Armed(process, what):
+        target.ask("serve")
+        return float(target.ask("serve"))
