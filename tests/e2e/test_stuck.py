@@ -18,7 +18,6 @@ from commands import run
 from processes import TARGETS, Target, comes_true
 from ruby_builds import ARCHIVES, Build
 
-SOURCE = TARGETS / "stuck.rb"
 HANGS = (
     "mutexes", "three", "monitors", "owned", "queue", "full", "condition", "joins",
     "pipe", "full_pipe", "socket", "tcp", "accepting", "selecting", "child", "flock",
@@ -31,8 +30,8 @@ EVERY = [*rubies.EACH, *map(rubies.chroot, ARCHIVES)]
 class Stuck(Target):
     """stuck.rb; the pid is what it says, as a script may start it."""
 
-    def __init__(self, ruby: list[str], *hangs: str) -> None:
-        super().__init__(*ruby, str(SOURCE), *hangs)
+    def __init__(self, ruby: list[str], *hangs: str, source: str = "stuck.rb") -> None:
+        super().__init__(*ruby, str(TARGETS / source), *hangs)
 
     @property
     def pid(self) -> int:
@@ -226,6 +225,54 @@ def test_fibers_of_a_scheduler(name: str, root: None) -> None:
         (cycle,) = found.process["deadlocks"]
         assert [waiter["suspended"] for waiter in cycle] == [True, True]
         assert len({waiter["fiber"] for waiter in cycle}) == 2
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_locals(name: str, root: None) -> None:
+    """No method of the program is called: its inspect would end it."""
+    target = Stuck(words(name), source="locals.rb")
+    try:
+        found = dumped(target.pid, "--locals")
+        plain = dumped(target.pid)
+    finally:
+        target.close()
+    frames = found.threads["worker"]["frames"]
+    values = [[(one["name"], one["value"]) for one in f["locals"]] for f in frames]
+    address = re.compile(r":0x[0-9a-f]+>")
+    values = [[(n, address.sub(">", v)) for n, v in pairs] for pairs in values]
+    assert values[0] == []
+    assert values[1] == LOCALS
+    assert values[2] == [("item", "1")]
+    take = next(
+        place for place, one in enumerate(frames) if one["name"] == "Order.take"
+    )
+    assert values[take - 1] == []  # Array#each, of Ruby itself
+    assert values[take][:4] == [
+        ("count", "42"),
+        ("rest", '["more"]'),
+        ("name", '"shop"'),
+        ("options", "#<Hash>"),
+    ]
+    assert dict(values[take])["ratio"] == "0.75"
+    assert dict(values[take])["block"] in ("(the block, if any)", "#<Proc>")
+    assert values[-1] == [("outer", ":a symbol that is made")]
+    assert "locals" not in plain.threads["worker"]["frames"][0]
+
+
+LOCALS = [
+    ("text", '"text"'),
+    ("symbol", ":a symbol that is made"),
+    ("long", f'"{"x" * 100}"…'),
+    ("raw", r'"a\x1b[31m\"\xff"'),
+    ("list", '["text", [1, #<Array>], 1, 2, 3, … 11 in all]'),
+    ("none", "true"),
+    ("unknown", "false"),
+    ("klass", "Order"),
+    ("order", "#<Order>"),
+    ("huge", "1.5e+300"),
+    ("zero", "0.0"),
+    ("later", "nil"),
+]
 
 
 def minor_of(name: str) -> str:

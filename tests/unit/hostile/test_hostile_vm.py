@@ -26,6 +26,8 @@ from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.dump import dump_lines
 from rbtrace_py.report.terminal.waits import wait_text
 from rbtrace_py.rubyvm import checks, fibers, frames, threads, unwinder, vm
+from rbtrace_py.rubyvm import locals as locals_
+from rbtrace_py.rubyvm.inspection import LONGEST
 from rbtrace_py.rubyvm.roots import old_symbols_by_shape, symbols_by_shape
 from rbtrace_py.rubyvm.vm import RubyVM
 from rbtrace_py.session.stacks.cores import CoreOptions, dump_core
@@ -69,6 +71,8 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "LARGEST_STACK", 1 << 21)
     monkeypatch.setattr(checks, "_LONGEST_LIST", 64)
     monkeypatch.setattr(vm, "_TRIES", 3)
+    monkeypatch.setattr(locals_, "MOST_FRAMES", 8)
+    monkeypatch.setattr(locals_, "MOST_LOCALS", 4)
     monkeypatch.setattr(vm, "_MOST_KEPT", 1 << 16)
     monkeypatch.setattr(frames, "_MOST_TEXT", 1 << 14)
 
@@ -89,6 +93,11 @@ def use(source: Recorded, image: Image) -> None:
     for _, walked in stacks.threads:
         if walked is not None:
             assert all(is_fit_to_show(frame) for frame in walked.stack.frames)
+    stacks.read_locals(found.values)
+    for stack in stacks.locals.values():
+        for local in (one for frame in stack for one in frame):
+            assert f"{local.name}{local.value}".isprintable()
+            assert len(local.value) <= LONGEST + 1
     known = {one.address: ruby_thread(1, one.tid, one) for one, _ in stacks.threads}
     waits = Waits(found.values, stacks.seen(), known, None)
     threads = [dumped(stacks, one, walked, waits) for one, walked in stacks.threads]

@@ -25,6 +25,7 @@ _PIDS = re.compile(r"-?[\d,]+")
 @dataclass(frozen=True, eq=False, repr=False)
 class _Options(o.TargetOptions, o.StackOptions, o.OutputOptions):
     fibers: bool
+    show_locals: bool
     lines: bool
     exe: str | None
     symbols: tuple[str, ...]
@@ -36,6 +37,12 @@ class _Options(o.TargetOptions, o.StackOptions, o.OutputOptions):
 )
 @o.target_options
 @click.option("--fibers", is_flag=True, help="Include suspended fibers.")
+@click.option(
+    "--locals",
+    "show_locals",
+    is_flag=True,
+    help="Show arguments and local variables; this prints the program's data.",
+)
 @o.pause_options
 @click.option(
     "--lines/--no-lines", default=True, show_default=True, help="Show line numbers."
@@ -60,6 +67,9 @@ class _Options(o.TargetOptions, o.StackOptions, o.OutputOptions):
 def command(options: _Options) -> int:
     """Print the stack of every thread of a Ruby process once.
 
+    Under each thread stands what it waits for, and at the end each cycle of threads
+    that wait for one another.
+
     The process keeps running, unless --pause is given: then it is paused for a few
     milliseconds while its stacks are read.
 
@@ -72,6 +82,7 @@ def command(options: _Options) -> int:
     Examples:
       rbtrace-py dump 1234
       rbtrace-py dump 1234 --fibers --json
+      rbtrace-py dump 1234 --locals
       rbtrace-py dump core.1234 --exe /usr/lib/libruby-3.1.so.3.1
     """
     if (click.get_current_context().obj or {}).get("command"):
@@ -114,6 +125,7 @@ def _cores(options: _Options) -> list[Dump]:
         saved=options.read_layout(),
         symbols=dict(map(parse_symbol, options.symbols)),
         fibers=options.fibers,
+        locals=options.show_locals,
     )
     return [dump_core(path, settings) for path in options.words]
 
@@ -135,6 +147,7 @@ def _dump_targets(
         options.pause,
         options.ruby_version,
         options.read_layout(),
+        options.show_locals,
     )
     processes = targets.alive()
     found: list[Dump] = []

@@ -9,6 +9,19 @@ from rbtrace_py.model.waits import Wait, Waiter
 
 
 @dataclass(frozen=True, slots=True)
+class Local:
+    """An argument or a local variable, its value as text; safe to show."""
+
+    name: str
+    value: str
+
+
+Locals = tuple[tuple[Local, ...], ...]
+"""Those of each frame of a stack, in the order of its frames; empty: not asked for, or
+not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class DumpedFiber:
     """A fiber that no thread is running; ``stack`` None: it could not be read.
 
@@ -19,6 +32,7 @@ class DumpedFiber:
     stack: Stack | None
     flags: SampleFlags = SampleFlags.CLEAN
     wait: Wait | None = None
+    locals: Locals = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +57,7 @@ class DumpedThread:
     fibers: tuple[DumpedFiber, ...] = ()
     wait: Wait | None = None
     gvl_waiters: int = 0
+    locals: Locals = ()
 
 
 @dataclass(frozen=True, slots=True)

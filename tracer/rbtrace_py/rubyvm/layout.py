@@ -292,6 +292,10 @@ class Offsets:
     """Offset of an IO's descriptor, an int."""
     locals_names: int | None = None
     """Offset of the pointer to the IDs of local variables, from the iseq's body."""
+    locals_params: int | None = None
+    """Offset of what an iseq's parameters are; its flags come first."""
+    locals_block: int | None = None
+    """Offset of which local variable is the block parameter, an int."""
     locals_count: int | None = None
     """Offset of the number of local variables, an unsigned int."""
 

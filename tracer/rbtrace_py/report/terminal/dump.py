@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 
-from rbtrace_py.model.dump import Dump, DumpedFiber, DumpedThread
+from rbtrace_py.model.dump import Dump, DumpedFiber, DumpedThread, Local, Locals
 from rbtrace_py.model.stacks import Frame, FrameKind, SampleFlags, Stack, ThreadState
 from rbtrace_py.model.waits import Wait
 from rbtrace_py.report.json.results import VERSION, Document
@@ -104,7 +104,7 @@ def _thread(thread: DumpedThread, frames: _Frames, style: Style) -> Iterator[str
         text = f"holds the GVL; threads that wait for it: {thread.gvl_waiters}"
         yield from _set_in(text, "  ", style, style.yellow)
     yield from _wait(thread.wait, style, "  ")
-    yield from _stack(thread.stack, thread.flags, frames, style)
+    yield from _stack(thread.stack, thread.flags, thread.locals, frames, style)
     for fiber in thread.fibers:
         yield from _fiber(fiber, frames, style)
 
@@ -151,11 +151,15 @@ _STATES = {
 def _fiber(fiber: DumpedFiber, frames: _Frames, style: Style) -> Iterator[str]:
     yield f"  {style.cyan(f'suspended fiber {fiber.address:#x}')}"
     yield from _wait(fiber.wait, style, _INDENT)
-    yield from _stack(fiber.stack, fiber.flags, frames, style)
+    yield from _stack(fiber.stack, fiber.flags, fiber.locals, frames, style)
 
 
 def _stack(
-    stack: Stack | None, flags: SampleFlags, frames: _Frames, style: Style
+    stack: Stack | None,
+    flags: SampleFlags,
+    locals_: Locals,
+    frames: _Frames,
+    style: Style,
 ) -> Iterator[str]:
     if stack is None:
         yield _INDENT + style.red("(its stack could not be read)")
@@ -164,10 +168,17 @@ def _stack(
         yield _INDENT + style.yellow("(newest frames missing)")
     if not stack.frames:
         yield _INDENT + style.dim("(no Ruby frames)")
-    for frame in reversed(stack.frames):
-        yield from frames.lines(frame)
+    for place in reversed(range(len(stack.frames))):
+        yield from frames.lines(stack.frames[place])
+        for one in locals_[place] if locals_ else ():
+            yield _local(one, style)
     if flags & SampleFlags.TRUNCATED:
         yield _INDENT + style.yellow("(oldest frames missing)")
+
+
+def _local(local: Local, style: Style) -> str:
+    text = _shown(f"{local.name} = {local.value}", style)
+    return 2 * _INDENT + fitted(text, style.room - 2 * len(_INDENT), style)
 
 
 class _Frames:
@@ -256,7 +267,7 @@ def _thread_document(thread: DumpedThread) -> Document:
         "fiber": thread.fiber or None,
         "waits_for": None if thread.wait is None else wait_document(thread.wait),
         "gvl_waiters": thread.gvl_waiters,
-        **_stack_document(thread.stack, thread.flags),
+        **_stack_document(thread.stack, thread.flags, thread.locals),
         "fibers": [_fiber_document(fiber) for fiber in thread.fibers],
     }
 
@@ -265,12 +276,18 @@ def _fiber_document(fiber: DumpedFiber) -> Document:
     return {
         "address": fiber.address,
         "waits_for": None if fiber.wait is None else wait_document(fiber.wait),
-        **_stack_document(fiber.stack, fiber.flags),
+        **_stack_document(fiber.stack, fiber.flags, fiber.locals),
     }
 
 
-def _stack_document(stack: Stack | None, flags: SampleFlags) -> Document:
-    frames = None if stack is None else [_frame_document(f) for f in stack.frames[::-1]]
+def _stack_document(
+    stack: Stack | None, flags: SampleFlags, locals_: Locals
+) -> Document:
+    frames = None
+    if stack is not None:
+        of_each = locals_ or (None,) * len(stack.frames)
+        pairs = list(zip(stack.frames, of_each, strict=True))
+        frames = [_frame_document(frame, found) for frame, found in reversed(pairs)]
     return {
         "trimmed": bool(flags & SampleFlags.TRIMMED),
         "truncated": bool(flags & SampleFlags.TRUNCATED),
@@ -278,11 +295,14 @@ def _stack_document(stack: Stack | None, flags: SampleFlags) -> Document:
     }
 
 
-def _frame_document(frame: Frame) -> Document:
-    return {
+def _frame_document(frame: Frame, locals_: Sequence[Local] | None) -> Document:
+    found: Document = {
         "kind": frame.kind.name.lower(),
         "name": frame.name,
         "label": frame.label,
         "path": frame.path or None,
         "line": frame.line,
     }
+    if locals_ is not None:
+        found["locals"] = [{"name": one.name, "value": one.value} for one in locals_]
+    return found

@@ -47,6 +47,8 @@ FIELDS = changed(
         "file_io": Field(16, "RFile.fptr"),
         "io_fd": Field(8, "rb_io_t.fd"),
         "locals_names": Field(152, "rb_iseq_constant_body.local_table"),
+        "locals_params": Field(16, "rb_iseq_constant_body.param"),
+        "locals_block": Field(44, "rb_iseq_constant_body.param.block_start"),
         "locals_count": Field(232, "rb_iseq_constant_body.local_table_size"),
     },
 )

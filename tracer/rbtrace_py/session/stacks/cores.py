@@ -78,6 +78,7 @@ class CoreOptions:
     symbols: Mapping[str, int] = field(default_factory=dict)
     fibers: bool = False
     saved: SavedLayout | None = None
+    locals: bool = False
 
 
 def parse_symbol(text: str) -> tuple[str, int]:
@@ -316,6 +317,8 @@ class CoreRuby(Closing):
             lambda: Fibers(self.vm, self._table, writable(core.mappings)),
             self.options.fibers,
         )
+        if self.options.locals:
+            stacks.read_locals(self.vm.values)
         pid = core.notes.pid or 0
         known = {
             one.address: ruby_thread(pid, one.tid, one) for one, _ in stacks.threads

@@ -12,12 +12,15 @@ from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ptrace.pause import Pause, paused
 from rbtrace_py.linux.resident import resident
 from rbtrace_py.linux.tasks import Tasks
-from rbtrace_py.model.dump import Dump, DumpedFiber, DumpedThread
+from rbtrace_py.model.dump import Dump, DumpedFiber, DumpedThread, Locals
 from rbtrace_py.model.stacks import SampleFlags
 from rbtrace_py.rubyvm.attach import Attached
 from rbtrace_py.rubyvm.fibers import Fiber, Fibers
+from rbtrace_py.rubyvm.frames import GC_FRAME
+from rbtrace_py.rubyvm.locals import LocalsReader
 from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.rubyvm.threads import VmThread
+from rbtrace_py.rubyvm.values import Values
 from rbtrace_py.rubyvm.vm import ControlFrame, RubyVM, Walked
 from rbtrace_py.rubyvm.waits import RubyWaits
 from rbtrace_py.session.stacks.ruby_process import (
@@ -35,26 +38,45 @@ _TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class DumpOptions:
-    """fibers: suspended ones too; pause: stop the target while it is read."""
+    """fibers: suspended ones too; pause: stop the target while it is read; locals: read
+    arguments and local variables."""
 
     fibers: bool = False
     pause: bool = False
     ruby_version: str | None = None
     saved: SavedLayout | None = None
+    locals: bool = False
 
 
 @dataclass(slots=True)
 class Stacks:
     """The stacks of a VM: threads with their walks, and fibers by thread.
 
-    control_frames: of threads and of fibers, by address
+    control_frames, locals: of threads and of fibers, by address
     notes: what a user should know, a line each
     """
 
     threads: list[tuple[VmThread, Walked | None]]
     fibers: dict[int, list[tuple[Fiber, Walked | None]]]
     control_frames: dict[int, list[ControlFrame]]
+    locals: dict[int, Locals] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    def read_locals(self, values: Values) -> None:
+        """Read the arguments and local variables of all that was walked."""
+        reader = LocalsReader(values)
+        if not reader.can_read:
+            self.notes.append("local variables cannot be found in this Ruby")
+        for address, frames in self.control_frames.items():
+            self.locals[address] = reader.of_stack(frames)
+
+    def locals_of(self, address: int, walked: Walked | None) -> Locals:
+        """Those of a stack, if they are of the frames that it shows."""
+        found = self.locals.get(address, ())
+        depth = 0 if walked is None else len(walked.stack.frames)
+        if walked is not None and walked.stack.frames[-1:] == (GC_FRAME,):
+            found = (*found, ())
+        return found if len(found) == depth else ()
 
     def seen(self) -> list[Seen]:
         """Each thread as it was when its stack was read, or before."""
@@ -81,6 +103,8 @@ def dump(process: Process, options: DumpOptions | None = None) -> Dump:
         # The kernel shows a thread that we have paused as stopped.
         running = None if options.pause else tasks.running(process.threads())
         stacks = read_stacks(vm, lambda: _fibers(process, vm, attached), options.fibers)
+        if options.locals:
+            stacks.read_locals(vm.values)
         known = {
             one.address: ruby_thread(process.pid, tids.of(one), one)
             for one, _ in stacks.threads
@@ -190,6 +214,7 @@ def dumped(
         ),
         wait=waits.of_thread(thread.address, state, frames),
         gvl_waiters=waits.gvl_waiters(thread.address),
+        locals=stacks.locals_of(thread.address, walked),
     )
 
 
@@ -199,4 +224,5 @@ def _dumped_fiber(
     if walked is None:
         return DumpedFiber(fiber.address, None)
     wait = waits.of_fiber(stacks.control_frames.get(fiber.address, []))
-    return DumpedFiber(fiber.address, walked.stack, walked.flags, wait)
+    found = stacks.locals_of(fiber.address, walked)
+    return DumpedFiber(fiber.address, walked.stack, walked.flags, wait, found)

@@ -1,0 +1,119 @@
+"""Arguments and local variables of Ruby frames, from their environments.
+
+Those of a block that belong to the method around it stand at that method's frame.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.model.dump import Local
+from rbtrace_py.rubyvm.frames import FrameNode
+from rbtrace_py.rubyvm.inspection import Inspection
+from rbtrace_py.rubyvm.values import Values
+from rbtrace_py.rubyvm.vm import ControlFrame
+
+MOST_LOCALS = 64
+"""Of one frame."""
+MOST_FRAMES = 256
+"""Frames with variables of one stack: the innermost ones."""
+_ENVIRONMENT = 2
+"""Words of an environment below its ``ep``, behind the variables: the block or the
+outer frame, and the method (VM_ENV_DATA_SIZE of vm_core.h is one more)."""
+_HAS_BLOCK = 6
+"""Bit of ``has_block`` among an iseq's parameters' flags (vm_core.h, 2.4 and later)."""
+_BLOCK_WAS_READ = 0x200
+"""VM_FRAME_FLAG_MODIFIED_BLOCK_PARAM."""
+_BLOCK = "(the block, if any)"
+
+
+class LocalsReader:
+    """Reads them. Raises NoSuchTarget once the process is gone."""
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+        self._inspection = Inspection(values)
+
+    @property
+    def can_read(self) -> bool:
+        """Does the layout say where they are?"""
+        offsets = self._values.offsets
+        return None not in (
+            offsets.locals_names,
+            offsets.locals_count,
+            offsets.iseq_body,
+        )
+
+    def of_stack(self, frames: Sequence[ControlFrame]) -> tuple[tuple[Local, ...], ...]:
+        """Return those of each frame that is shown, the oldest first.
+
+        frames: all control frames of a stack, the newest first
+        """
+        if not frames or not self.can_read:
+            return ()
+        by_node = {id(frame.node): frame for frame in frames}
+        found: list[tuple[Local, ...]] = []
+        node: FrameNode | None = frames[0].node
+        while node is not None:
+            if node.frame is not None:
+                frame = by_node.get(id(node))
+                is_wanted = frame is not None and len(found) < MOST_FRAMES
+                found.append(self._of_frame(frame) if is_wanted and frame else ())
+            node = node.below
+        return tuple(reversed(found))
+
+    def _of_frame(self, frame: ControlFrame) -> tuple[Local, ...]:
+        iseq = frame.node.iseq
+        if iseq is None or iseq.is_internal:
+            return ()
+        try:
+            body = int.from_bytes(iseq.fingerprint[:8], "little")
+            pairs = self._pairs(body, frame.ep)
+            block = self._untouched_block(body, frame.ep)
+        except UnreadableMemory:
+            return ()
+        inspect = self._inspection.inspect
+        return tuple(
+            Local(name, _BLOCK if place == block else inspect(value))
+            for place, (name, value) in enumerate(pairs)
+            if name
+        )
+
+    def _untouched_block(self, body: int, ep: int) -> int | None:
+        """Return which variable is a block parameter that has not become a Proc yet.
+
+        There is nil in it until the program reads it, whether a block was given or not.
+        """
+        offsets, values = self._values.offsets, self._values
+        if offsets.locals_params is None or offsets.locals_block is None:
+            return None
+        if not values.u32(body + offsets.locals_params) >> _HAS_BLOCK & 1:
+            return None
+        if values.u64(ep) & _BLOCK_WAS_READ:
+            return None
+        return values.u32(body + offsets.locals_block)
+
+    def _pairs(self, body: int, ep: int) -> list[tuple[str, int]]:
+        """Names and values; what has no name is Ruby's own."""
+        offsets, values = self._values.offsets, self._values
+        assert offsets.locals_names is not None
+        assert offsets.locals_count is not None
+        count = values.u32(body + offsets.locals_count)
+        most = min(count, MOST_LOCALS)
+        if not most or count > 1 << 16:
+            return []
+        words = struct.Struct(f"={most}Q")
+        names = values.u64(body + offsets.locals_names)
+        ids = words.unpack(values.memory.read(names, words.size))
+        first = ep - 8 * (_ENVIRONMENT + count)
+        found = words.unpack(values.memory.read(first, words.size))
+        return list(zip(map(self._name, ids), found, strict=True))
+
+    def _name(self, number: int) -> str:
+        try:
+            name = self._values.id_name(number) or ""
+        except UnreadableMemory:
+            return ""
+        return name if name[:1].isalpha() or name[:1] == "_" else ""
