@@ -576,6 +576,7 @@ class AgentCallsTest < Minitest::Test
     target.begin_step
     assert_equal "waits\n", target.io.gets
     client.call("status")
+    connect(target).close # for which new threads begin, and end
     target.step
     names = names_of(client)
     found = memory.read_all.flatten.map { |record| [record.kind, names[record.method]] }

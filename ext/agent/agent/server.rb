@@ -116,24 +116,35 @@ module Tracepoint
       private
 
       # Threads that begin in one of the group are of it too.
-      def start(&block)
-        thread = Thread.new { as_own(&block) }
+      def start
+        thread = Thread.new do
+          # First, and no method of its own is called before or after: that would be traced.
+          Native.own(true) unless Native.reason
+          mark
+          yield
+        ensure
+          Native.own(false) unless Native.reason
+        end
         thread.name = "rbtrace agent"
         thread.report_on_exception = false
         @group.add(thread)
         thread
       end
 
+      # The thread that loads the agent serves for a moment.
       def as_own
-        # First, so that not even what follows is seen by C calls that are traced.
         Native.own(true) unless Native.reason
+        mark
+        yield
+      ensure
+        Native.own(false) unless Native.reason
+      end
+
+      def mark
         # Not that of the program's thread, or with which the agent was loaded.
         Thread.current.priority = 0
         # One that ends just now is of no group any more.
         Thread.current.thread_variable_set(:rbtrace_agent, true)
-        yield
-      ensure
-        Native.own(false) unless Native.reason
       end
 
       # @return [Connection, nil] that has said something
