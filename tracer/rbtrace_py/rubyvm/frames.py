@@ -72,6 +72,13 @@ class FrameNode:
         self.stack: Stack | None = None
         self.gc_stack: Stack | None = None
 
+    def upon(self, below: FrameNode) -> FrameNode:
+        """Return the node of the same Ruby frame upon another one."""
+        made = FrameNode(below, self.frame)
+        made.ruby = made
+        made.iseq, made.pc, made.is_leaf = self.iseq, self.pc, self.is_leaf
+        return made
+
 
 class FrameTree:
     """Makes nodes of raw frames; bounded: beyond that it begins anew.

@@ -62,6 +62,8 @@ class Iseq:
         "address",
         "base_label",
         "begin",
+        "body",
+        "body_bytes",
         "call_data",
         "end",
         "fingerprint",
@@ -79,15 +81,13 @@ class Iseq:
         self.kind = kind
         self.begin, self.end = code
         self.fingerprint = fingerprint
+        # Where its body is apart (2.3 and later): address and size, and what is there.
+        self.body_bytes = fingerprint[8:]
+        self.body = int.from_bytes(fingerprint[:8], "little"), len(self.body_bytes)
         self.path = self.label = self.base_label = ""
         self.local = self.parent = self.call_data = 0
         self._fields: LineFields | None = None
         self._lines: Lines | None = None
-
-    @property
-    def body(self) -> int:
-        """The address of its body, where that is apart."""
-        return int.from_bytes(self.fingerprint[:8], "little")
 
     @property
     def is_internal(self) -> bool:
@@ -190,17 +190,13 @@ class Iseqs:
     def are_unchanged(self, addresses: Iterable[int]) -> bool:
         """Have those of these iseqs that are known the same bodies still?"""
         known = [self._known[one] for one in addresses if one in self._known]
-        places = [(iseq.body, self._span) for iseq in known]
-        found = gathered(self._values.memory, places)
-        return all(
-            body is not None and iseq.fingerprint.endswith(body)
-            for iseq, body in zip(known, found, strict=True)
-        )
+        found = gathered(self._values.memory, [iseq.body for iseq in known])
+        return list(found) == [iseq.body_bytes for iseq in known]
 
     def _replaced(self, known: list[Iseq], body_at: int) -> list[Iseq]:
         """Return those at whose addresses is something else, all read together."""
         places = [(iseq.address, body_at + 8) for iseq in known]
-        places += [(iseq.body, self._span) for iseq in known]
+        places += [iseq.body for iseq in known]
         found = list(gathered(self._values.memory, places))
         return [
             iseq

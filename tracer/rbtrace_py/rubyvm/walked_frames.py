@@ -39,6 +39,7 @@ class WalkedFrames:
         self._generation = self._tree.generation
         self._root = FrameNode(None, None)
         self._nodes: dict[_Key, FrameNode] = {}
+        self._places: dict[tuple[int, int, int, int], FrameNode] = {}
         self._runs: dict[tuple[FrameNode, bytes], tuple[FrameNode, SampleFlags]] = {}
 
     def has_same_code(self, stacks: Iterable[memoryview]) -> bool:
@@ -57,6 +58,7 @@ class WalkedFrames:
             self._tree.generation != self._generation
             or len(self._nodes) > _MOST_NODES
             or len(self._runs) > _MOST_RUNS
+            or len(self._places) > _MOST_NODES
         ):
             self._start()
         node = self._root
@@ -103,12 +105,20 @@ class WalkedFrames:
         is_newest: bool,
     ) -> FrameNode | None:
         """Make a node; None of a newest frame that is not there yet."""
+        raw = (iseq, pc, word, flags)
+        known = None if is_newest or node.is_leaf else self._places.get(raw)
+        if known is not None:
+            return known.upon(node)
         entry = self._entry(iseq, word)
         if is_newest:
             child = self._tree.child(node, iseq, pc, entry, flags)
             return child if child is not None and child.is_sure else None
         child = self._tree.placed(node, iseq, pc, entry, flags)
-        return FrameNode(node, UNRESOLVED) if child is None else child
+        if child is None:
+            return FrameNode(node, UNRESOLVED)
+        if child.ruby is child and child.below is node:
+            self._places[raw] = child
+        return child
 
     def _entry(self, iseq: int, word: int) -> int:
         """Return the method entry of a frame, from what its environment has.

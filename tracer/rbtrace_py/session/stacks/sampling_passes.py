@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _TAKE_SECONDS = 1.0
 """How often what the kernel saw is taken in, and its names read."""
-_BATCH_SECONDS = 0.02
+_BATCH_SECONDS = 0.05
 """How long the names of stacks are put off, so that several are read at once."""
 
 
