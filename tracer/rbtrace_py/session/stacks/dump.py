@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rbtrace_py.linux.maps import Mapping, mappings
 from rbtrace_py.linux.process import Process
@@ -14,6 +14,7 @@ from rbtrace_py.linux.resident import resident
 from rbtrace_py.linux.tasks import Tasks
 from rbtrace_py.model.dump import Dump, DumpedFiber, DumpedThread, Locals
 from rbtrace_py.model.stacks import SampleFlags
+from rbtrace_py.model.waits import Waiter
 from rbtrace_py.rubyvm.attach import Attached
 from rbtrace_py.rubyvm.fibers import Fiber, Fibers
 from rbtrace_py.rubyvm.frames import GC_FRAME
@@ -133,8 +134,33 @@ def dump(process: Process, options: DumpOptions | None = None) -> Dump:
         stopped_ns=None if pause is None else pause.stopped_ns,
         notes=tuple(notes),
         folder=process.folder,
-        deadlocks=deadlocks(threads),
+        deadlocks=_lasting_deadlocks(threads, stacks, waits),
     )
+
+
+def _lasting_deadlocks(
+    threads: Sequence[DumpedThread], stacks: Stacks, waits: Waits
+) -> tuple[tuple[Waiter, ...], ...]:
+    """Return the cycles that are there still when the waits are read once more.
+
+    A program that runs may lock and unlock while its threads are read one by one.
+    """
+    found = deadlocks(threads)
+    if not found:
+        return ()
+    frames = stacks.control_frames
+    again = deadlocks(
+        [
+            replace(
+                one,
+                wait=waits.of_thread(
+                    one.thread.address, one.state, frames[one.thread.address]
+                ),
+            )
+            for one in threads
+        ]
+    )
+    return tuple(cycle for cycle in found if cycle in again)
 
 
 def _pausing(process: Process, wanted: bool) -> AbstractContextManager[Pause | None]:
