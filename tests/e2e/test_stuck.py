@@ -16,6 +16,9 @@ import pytest
 import rubies
 from commands import run
 from processes import TARGETS, Target, comes_true
+from rbtrace_py.linux.process import Process
+from rbtrace_py.model.waits import WaitKind
+from rbtrace_py.session.stacks.dump import dump
 from ruby_builds import ARCHIVES, Build
 
 HANGS = (
@@ -226,6 +229,19 @@ def test_fibers_of_a_scheduler(name: str, root: None) -> None:
         (cycle,) = found.process["deadlocks"]
         assert [waiter["suspended"] for waiter in cycle] == [True, True]
         assert len({waiter["fiber"] for waiter in cycle}) == 2
+
+
+def test_no_deadlock_is_named_where_there_is_none(root: None) -> None:
+    """One in three dumps named one, before it was asked whether its threads ran."""
+    target = Stuck(["ruby"], source="locking.rb")
+    try:
+        with Process(target.pid) as process:
+            found = [dump(process) for _ in range(40)]
+    finally:
+        target.close()
+    kinds = {one.wait.kind for taken in found for one in taken.threads if one.wait}
+    assert kinds >= {WaitKind.MUTEX, WaitKind.THREAD}
+    assert [taken.deadlocks for taken in found] == [()] * 40
 
 
 @pytest.mark.parametrize("name", EVERY)

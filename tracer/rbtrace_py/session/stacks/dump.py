@@ -101,6 +101,7 @@ def dump(process: Process, options: DumpOptions | None = None) -> Dump:
     kernel = KernelWaits(process, vm.memory, process.threads())
     with Tasks(process) as tasks, _pausing(process, options.pause) as pause:
         now = time.time_ns()
+        ran = {} if options.pause else _cpu_times(process, tasks)
         # The kernel shows a thread that we have paused as stopped.
         running = None if options.pause else tasks.running(process.threads())
         stacks = read_stacks(vm, lambda: _fibers(process, vm, attached), options.fibers)
@@ -120,6 +121,8 @@ def dump(process: Process, options: DumpOptions | None = None) -> Dump:
             task = tasks.state(tid)
             letter = "" if task is None else task.letter
             threads.append(dumped(stacks, one, walked, waits, tid in running, letter))
+        cycles = _lasting_deadlocks(threads, stacks, waits)
+        ran_since = {} if options.pause else _cpu_times(process, tasks)
     notes = [*attached.notes, *stacks.notes]
     if pause is not None and pause.is_expired:
         notes.append(
@@ -134,8 +137,20 @@ def dump(process: Process, options: DumpOptions | None = None) -> Dump:
         stopped_ns=None if pause is None else pause.stopped_ns,
         notes=tuple(notes),
         folder=process.folder,
-        deadlocks=_lasting_deadlocks(threads, stacks, waits),
+        deadlocks=tuple(
+            cycle
+            for cycle in cycles
+            if all(
+                ran.get(one.thread.tid) == ran_since.get(one.thread.tid)
+                for one in cycle
+            )
+        ),
     )
+
+
+def _cpu_times(process: Process, tasks: Tasks) -> dict[int | None, int | None]:
+    """CPU time of each thread: those in a deadlock have none between two looks."""
+    return {tid: tasks.cpu_ns(tid) for tid in process.threads()}
 
 
 def _lasting_deadlocks(
