@@ -13,6 +13,7 @@ class Statistics:
 
     unit: of the samples' weights, ``samples``, ``calls`` or ``ns``
     counted: what they are, ``samples`` or ``calls``
+    engine: what reads the stacks, ``bpf`` or ``memory``; empty where that is not known
     rate: rounds a second that were asked for, 0 where nothing was
     started_ns, ended_ns: CLOCK_REALTIME; 0 where not known
     rounds: how often the threads were looked at
@@ -40,6 +41,7 @@ class Statistics:
     other: int = 0
     idle: int = 0
     counted: str = "samples"
+    engine: str = ""
 
     @property
     def clean(self) -> int:
@@ -104,6 +106,6 @@ class Statistics:
 COUNTERS = tuple(
     field.name
     for field in fields(Statistics)
-    if field.name not in ("unit", "counted", "rate", "started_ns", "ended_ns")
+    if field.name not in ("unit", "counted", "engine", "rate", "started_ns", "ended_ns")
 )
 """Fields that add up."""

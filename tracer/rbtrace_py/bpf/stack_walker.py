@@ -13,7 +13,7 @@ from contextlib import ExitStack
 
 from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.abi import MOST_FRAMES, Counter
-from rbtrace_py.bpf.attach import PerfTicks, RawTracepoint
+from rbtrace_py.bpf.attach import PerfTicks, RawTracepoint, online_processors
 from rbtrace_py.bpf.maps import MapSpec
 from rbtrace_py.bpf.program import Program, counters_map
 from rbtrace_py.bpf.ringbuf import RingBuffer
@@ -61,7 +61,7 @@ class StackWalker(Closing):
                     "rubies": MapSpec(sys_.MAP_TYPE_HASH, 4, _RUBY.size, _PROCESSES),
                     "threads": MapSpec(sys_.MAP_TYPE_HASH, 8, 8, _MAX_THREADS),
                     "scratches": MapSpec(
-                        sys_.MAP_TYPE_ARRAY, 4, _SCRATCH, _processors()
+                        sys_.MAP_TYPE_ARRAY, 4, _SCRATCH, 1 + max(online_processors())
                     ),
                     "stacks": MapSpec(sys_.MAP_TYPE_HASH, _KEY.size, 8, _MAX_STACKS),
                     "epoch": MapSpec(sys_.MAP_TYPE_ARRAY, 4, 8, 1),
@@ -174,9 +174,3 @@ def _packed(layout: WalkLayout) -> bytes:
         layout.th_ractor,
         layout.ractor_running_ec,
     )
-
-
-def _processors() -> int:
-    """How many processors there can be, by the highest number."""
-    with open("/sys/devices/system/cpu/possible", encoding="ascii") as file:
-        return int(file.read().strip().replace(",", "-").rsplit("-", 1)[-1]) + 1

@@ -391,6 +391,8 @@ class FrameTree:
             flags, held = _SVAR.unpack(values.memory.read(word, _SVAR.size))
             kind = values.imemo_kind_of(flags)
             if kind == traits.svar_imemo:
+                if held in self._entries:
+                    return int(held)
                 word, kind = held, values.imemo_kind(held)
             if kind != traits.ment_imemo:
                 return 0

@@ -87,6 +87,8 @@ def _head(own: Statistics) -> str:
         text += f" in {units.span(own.duration_ns)}"
     if own.achieved_rate and own.rate:
         text += f", {own.achieved_rate:.1f} of {own.rate:g} sampling passes per second"
+    if own.engine == "bpf":
+        text += ", by BPF"
     return text
 
 

@@ -58,6 +58,7 @@ class KernelStacks(Closing):
         self._each = each
         self._follows = follows
         self._statistics = statistics
+        statistics.engine = "bpf"
         self._watched: set[int] = set()
         self._placed: dict[int, dict[int, int]] = {}
         self._seen: dict[bytes, _Seen] = {}

@@ -114,8 +114,12 @@ class Sampling(Starting):
         self.kernel: KernelStacks | None = None
 
     def _start(self) -> None:
-        self._choose_engine()
-        self._attach_first()
+        if self.targets.command is not None:
+            self._choose_engine()  # it takes a moment, in which a program would run
+            self._attach_first()
+        else:
+            self._attach_first()  # a wrong PID is said at once
+            self._choose_engine()
         self.statistics.started_ns = self.statistics.ended_ns = time.time_ns()
 
     def _choose_engine(self) -> None:
@@ -143,6 +147,15 @@ class Sampling(Starting):
             if not is_choice:
                 raise
             self.notes.add(f"stacks are read from memory: {error}")
+        for ruby in self._rubies.values():
+            self._watch(ruby)
+
+    def _watch(self, ruby: RubyProcess) -> None:
+        if self.kernel is not None:
+            try:
+                self.kernel.watch(ruby)
+            except UnknownRuby as error:
+                self._leave_kernel(error)
 
     def _leave_kernel(self, error: UnknownRuby) -> None:
         """Read all stacks from memory, as the kernel cannot walk those of one."""
@@ -152,6 +165,7 @@ class Sampling(Starting):
         if self.kernel is not None:
             self.kernel.close()
             self.kernel = None
+        self.statistics.engine = EngineChoice.MEMORY.value
 
     # -------------------------------------------------------------- attaching
 
@@ -224,11 +238,7 @@ class Sampling(Starting):
             self._let_go(old)
         ruby = RubyProcess(process, self.options.ruby_version, self.options.saved)
         self._rubies[process.pid] = ruby
-        if self.kernel is not None:
-            try:
-                self.kernel.watch(ruby)
-            except UnknownRuby as error:
-                self._leave_kernel(error)
+        self._watch(ruby)
         self._versions[ruby.version] = None
         self._folder = self._folder or process.folder
         self.notes.add(*ruby.notes)
