@@ -24,7 +24,7 @@ from ruby_builds import ARCHIVES, Build
 HANGS = (
     "mutexes", "three", "monitors", "owned", "queue", "full", "condition", "joins",
     "pipe", "full_pipe", "socket", "tcp", "accepting", "selecting", "child", "flock",
-    "fifo", "asleep",
+    "fifo", "asleep", "limited", "unix_accepting",
 )  # fmt: skip
 
 EVERY = [*rubies.EACH, *map(rubies.chroot, ARCHIVES)]
@@ -166,6 +166,13 @@ def check_others(found: Dumped) -> None:
     for name, other in (("joins a", "joins b"), ("joins b", "joins a")):
         assert found.wait(name)["kind"] == "thread"
         assert found.holder(name) == other
+    limits = (("limited a", "limited b", 1000), ("limited b", "limited a", 2000.5))
+    for name, other, seconds in limits:
+        assert found.holder(name) == other
+        assert found.wait(name)["seconds"] == seconds
+    action, target = found.descriptor("unix_accepting")
+    assert action == "accept"
+    assert target.endswith(".socket, listening")
 
 
 def check_deadlocks(cycles: Any) -> None:

@@ -84,6 +84,15 @@ module Hangs
     [first, second]
   end
 
+  # As joins, but it ends by itself.
+  def limited
+    others = Thread::Queue.new
+    first = thread("limited a") { others.pop.join(1000) }
+    second = thread("limited b") { first.join(2000.5) }
+    others << second
+    [first, second]
+  end
+
   def pipe
     $pipe = IO.pipe
     [thread("pipe") { $pipe[0].read }]
@@ -109,6 +118,13 @@ module Hangs
   def accepting
     $listening = TCPServer.new("127.0.0.1", 0)
     [thread("accepting") { $listening.accept }]
+  end
+
+  def unix_accepting
+    path = "/tmp/rbtrace-stuck-#{Process.pid}.socket"
+    $unix_listening = UNIXServer.new(path)
+    File.unlink(path)
+    [thread("unix_accepting") { $unix_listening.accept }]
   end
 
   def selecting

@@ -15,6 +15,8 @@ from rbtrace_py.linux.text import safe_text
 _TABLES = ("tcp", "tcp6", "udp", "udp6")
 _STATES = {"02": "connecting", "0A": "listening"}
 """TCP_SYN_SENT and TCP_LISTEN (include/net/tcp_states.h)."""
+_UNIX_LISTENS = "00010000"
+"""__SO_ACCEPTCON among the flags of /proc/net/unix (net/unix/af_unix.c)."""
 _LARGEST_TABLE = 1 << 24
 _MOST_DESCRIPTORS = 1 << 16
 
@@ -100,7 +102,8 @@ class Descriptors:
         for words in self._rows("net/unix"):
             if len(words) > 6:
                 path = f" {safe_text(os.fsencode(words[7]))}" if len(words) > 7 else ""
-                found[words[6]] = f"unix{path or f' socket:[{words[6]}]'}"
+                state = ", listening" if words[3] == _UNIX_LISTENS else ""
+                found[words[6]] = f"unix{path or f' socket:[{words[6]}]'}{state}"
         return found
 
     def _rows(self, name: str) -> Iterator[list[str]]:

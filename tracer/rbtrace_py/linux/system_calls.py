@@ -79,7 +79,8 @@ class Awaited:
     action: ``read``, ``write``, ``poll``, ``lock`` …; the call's name where there is
         no better word
     descriptors: those it names, each with what is to be done with it
-    pid: of the child process (0: of any), None where it waits for none
+    pid: of the child process (0: of any, below 0: of that group), None where it waits
+        for none
     path: of the file that is to be opened, safe to show
     lock: address of the native lock it waits for, 0: none
     owner: who has that lock, by the id that the target's namespace gives it, 0: not
@@ -119,7 +120,7 @@ def awaited(call: SystemCall, memory: Memory) -> Awaited:
     if name == "flock" or (name == "fcntl" and second & 0xFF in _LOCKS):
         return Awaited("lock", ((first, "lock"),))
     if name == "wait4":
-        return Awaited("wait", pid=max(first, 0))
+        return Awaited("wait", pid=0 if first == -1 else first)
     if name == "waitid":
         return Awaited("wait", pid=second & 0xFFFFFFFF if first == 1 else 0)
     if name in ("poll", "ppoll"):

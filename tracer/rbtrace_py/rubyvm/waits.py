@@ -244,7 +244,10 @@ class RubyWaits:
             return self._about(kind, call, receiver)
         if kind is WaitKind.THREAD:
             found = self._about(kind, call, receiver)
-            return found._replace(owner=self._values.structure(receiver))
+            return found._replace(
+                owner=self._values.structure(receiver),
+                seconds=self._limit(self._arguments(frames, frame)),
+            )
         if kind is WaitKind.SLEEP:
             return self._of_sleep(call, self._arguments(frames, frame))
         if kind is WaitKind.CHILD:
@@ -284,12 +287,21 @@ class RubyWaits:
         seconds = self._values.number(arguments[0])
         return found._replace(seconds=None if seconds is None else float(seconds))
 
+    def _limit(self, arguments: list[int] | None) -> float | None:
+        """Return the seconds that ``Thread#join`` waits at most; None: no limit."""
+        if not arguments or arguments[0] == self._values.traits.qnil:
+            return None
+        seconds = self._values.number(arguments[0])
+        return None if seconds is None else float(seconds)
+
     def _of_child(self, call: str, arguments: list[int] | None) -> RubyWait:
         found = RubyWait(WaitKind.CHILD, call)
         if arguments is None or not call.startswith("Process"):
             return found
         pid = self._values.number(arguments[0]) if arguments else -1
-        return found._replace(pid=max(pid, 0) if isinstance(pid, int) else None)
+        if not isinstance(pid, int):
+            return found
+        return found._replace(pid=0 if pid == -1 else pid)
 
     def _arguments(
         self, frames: Sequence[ControlFrame], frame: ControlFrame

@@ -78,7 +78,8 @@ def _condition(wait: Wait) -> str:
 def _thread(wait: Wait) -> str:
     if wait.holder is None:
         return "a thread to end, which is not in the list"
-    return f"{waiter_name(wait.holder)} to end"
+    limit = "" if wait.seconds is None else f", for {wait.seconds:g} s at most"
+    return f"{waiter_name(wait.holder)} to end{limit}"
 
 
 def _gvl(wait: Wait) -> str:

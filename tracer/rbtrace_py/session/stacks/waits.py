@@ -7,6 +7,7 @@ where neither does, the wait is unknown.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -77,9 +78,21 @@ class KernelWaits:
         return tuple(lock_holders(self._process, number))
 
     def children(self, pid: int | None) -> tuple[ChildProcess, ...]:
-        """The child of that pid, or all; None, 0: any."""
-        pids = [pid] if pid else children(self._process.pid)
+        """The child of that pid, or all; None, 0: any; below 0: of that group."""
+        pids = children(self._process.pid)
+        if pid and pid < 0:
+            pids = [one for one in pids if _group(one) == -pid]
+        elif pid:
+            pids = [pid]
         return tuple(ChildProcess(one, _command(one)) for one in pids)
+
+
+def _group(pid: int) -> int:
+    """Return a process's group, 0 where it has ended."""
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
 
 
 def _command(pid: int) -> str:
@@ -312,7 +325,8 @@ def deadlocks(threads: Sequence[DumpedThread]) -> tuple[tuple[Waiter, ...], ...]
 
 
 def _holder(wait: Wait | None) -> Waiter | None:
-    return None if wait is None else wait.holder
+    """Return who has to act first; None as well if the wait ends by itself."""
+    return None if wait is None or wait.seconds is not None else wait.holder
 
 
 def _key(waiter: Waiter) -> int:
