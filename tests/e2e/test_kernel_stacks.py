@@ -141,10 +141,10 @@ def test_code_that_comes_and_goes_keeps_its_own_names(
         numbers = {n for name in stack for n in re.findall(r"changed_(\d+)", name)}
         each.update(dict.fromkeys(numbers, count))
     assert max(each.values()) <= 6
-    # Most of the work is in them, and what is not named is counted.
+    # What is not theirs is the collector's, and what is not named is counted.
     own = sum(each.values())
     unresolved = found["counters"]["unresolved"]
-    assert own + unresolved + found["counters"]["trimmed"] >= 0.5 * found["weight"]
+    assert own + unresolved + found["counters"]["trimmed"] >= 0.25 * found["weight"]
 
 
 def test_a_program_that_becomes_another(walked: Target, trace: TRACE) -> None:

@@ -110,7 +110,7 @@ class FrameTree:
         self.root = FrameNode(None, None)
         self.nodes: dict[tuple[FrameNode, int, int, int, int], FrameNode] = {}
         self._held = 0
-        self._frames: dict[tuple[int, int, int], Frame] = {}
+        self._frames: dict[tuple[int, int, int], tuple[Iseq, Method | None, Frame]] = {}
 
     def revalidate(self) -> None:
         """Check that what was read is still there; begin anew if it is not.
@@ -123,9 +123,9 @@ class FrameTree:
         if self._names.revalidate() or stale:
             self._start()
 
-    def has_same_code(self, iseqs: Iterable[int]) -> bool:
-        """Return whether these iseqs are what was read; begin anew if not."""
-        if self._iseqs.are_unchanged(iseqs):
+    def has_same_code(self, iseqs: Iterable[int], entries: Iterable[int]) -> bool:
+        """Return whether they are what was read of them; begin anew if not."""
+        if self._iseqs.are_unchanged(iseqs) and self._names.are_unchanged(entries):
             return True
         self.revalidate()
         return False
@@ -182,7 +182,6 @@ class FrameTree:
         self._names.renew(method)
         self._entries.discard(method)
         self._iseqs.renew(iseq)
-        self._frames.clear()
 
     def _make(
         self, node: FrameNode, iseq: int, pc: int, method: int, flags: int
@@ -339,12 +338,14 @@ class FrameTree:
     ) -> Frame:
         """Return the one frame of a place in code, whatever it stands on."""
         key = (iseq.address, pc, word)
-        frame = self._frames.get(key)
-        if frame is None:
-            name, label = self._names.iseq_frame(iseq, method)
-            line = None if pc == UNKNOWN_PC else self._iseqs.line(iseq, pc)
-            frame = Frame(FrameKind.RUBY, name, label, iseq.path, line)
-            self._frames[key] = frame
+        known = self._frames.get(key)
+        # Others may have come to be at these addresses.
+        if known is not None and known[0] is iseq and known[1] is method:
+            return known[2]
+        name, label = self._names.iseq_frame(iseq, method)
+        line = None if pc == UNKNOWN_PC else self._iseqs.line(iseq, pc)
+        frame = Frame(FrameKind.RUBY, name, label, iseq.path, line)
+        self._frames[key] = (iseq, method, frame)
         return frame
 
     def _is_like_c(self, iseq: Iseq) -> bool:

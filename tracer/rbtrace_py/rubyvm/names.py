@@ -8,6 +8,7 @@ says what it is: ``#<Class:0x…>#method``.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rbtrace_py.errors import UnreadableMemory
@@ -106,6 +107,16 @@ class Names:
         for address in gone:
             del self._methods[address]
         return bool(gone)
+
+    def are_unchanged(self, addresses: Iterable[int]) -> bool:
+        """Are those of these method entries that are known the same still?"""
+        known = [(one, self._methods[one]) for one in addresses if one in self._methods]
+        places = [(one + self._start, self._size) for one, _ in known]
+        found = gathered(self._values.memory, places)
+        return all(
+            self._is_still(address, method, data or b"")
+            for (address, method), data in zip(known, found, strict=True)
+        )
 
     def renew(self, address: int) -> bool:
         """Forget the method entry if something else is at its address now.

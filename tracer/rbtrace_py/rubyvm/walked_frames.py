@@ -33,6 +33,7 @@ class WalkedFrames:
     def __init__(self, tree: FrameTree) -> None:
         self._tree = tree
         self._entries: dict[int, int] = {}
+        self._lasts = True
         self._start()
 
     def _start(self) -> None:
@@ -45,9 +46,12 @@ class WalkedFrames:
     def has_same_code(self, stacks: Iterable[memoryview]) -> bool:
         """Return whether the code of these stacks is still what is known of it."""
         iseqs: set[int] = set()
+        entries: set[int] = set()
         for frames in stacks:
-            iseqs.update(frames.tolist()[::_WORDS])
-        return self._tree.has_same_code(iseqs)
+            words = frames.tolist()
+            iseqs.update(words[::_WORDS])
+            entries.update(words[2::_WORDS])
+        return self._tree.has_same_code(iseqs, entries)
 
     def stack(self, frames: memoryview, collecting: int) -> tuple[Stack, SampleFlags]:
         """Return the stack of frames that the kernel gave, the newest first.
@@ -68,8 +72,9 @@ class WalkedFrames:
             run = (node, frames[start:end].tobytes())
             known = self._runs.get(run)
             if known is None:
+                self._lasts = True
                 known = self._walk(node, frames[start:end].tolist(), start == 0)
-                if not known[1] & SampleFlags.TRIMMED:
+                if self._lasts and not known[1] & SampleFlags.TRIMMED:
                     self._runs[run] = known
             node = known[0]
             flags |= known[1]
@@ -89,7 +94,8 @@ class WalkedFrames:
                 child = self._child(*key, is_newest=is_newest and at == 0)
                 if child is None:
                     return node, flags | SampleFlags.TRIMMED
-                nodes[key] = child
+                if self._lasts:
+                    nodes[key] = child
             if child.frame is UNRESOLVED:
                 flags |= SampleFlags.UNRESOLVED
             node = child
@@ -116,7 +122,7 @@ class WalkedFrames:
         child = self._tree.placed(node, iseq, pc, entry, flags)
         if child is None:
             return FrameNode(node, UNRESOLVED)
-        if child.ruby is child and child.below is node:
+        if self._lasts and child.ruby is child and child.below is node:
             self._places[raw] = child
         return child
 
@@ -124,11 +130,13 @@ class WalkedFrames:
         """Return the method entry of a frame, from what its environment has.
 
         That may be an svar, which is gone with the frame, and then anything may be in
-        its place. The last entry of the same code is taken then.
+        its place. The last entry of the same code is taken then, and what stands upon
+        it is not kept: another frame's svar may be there the next time.
         """
         entry = self._tree.entry(word) if word else 0
         if not iseq:
             return entry
+        self._lasts &= entry in (0, word)
         if not entry or not self._tree.is_code_of(iseq, entry):
             return self._entries.get(iseq, 0)
         if len(self._entries) >= _MOST_ENTRIES:
