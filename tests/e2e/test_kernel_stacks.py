@@ -106,6 +106,7 @@ def test_children_from_their_first_instruction(walked: Target, trace: TRACE) -> 
     assert all(count >= 0.9 * 0.25 * RATE for count in own.values()), own
     named = weight(found, "Object#burn") + weight(found, "(unresolved)")
     assert named == ticks(8 * 0.25)
+    assert weight(found, "Object#burn") > 0
     assert found["lost"] == 0
 
 

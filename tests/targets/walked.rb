@@ -27,8 +27,11 @@ class Walked
 
   def children(number, seconds)
     number.times do
-      # Unlike exit!, a return would run what is at the end of this program.
-      Process.wait(fork { burn(seconds) && exit!(true) })
+      child = fork do
+        burn(seconds)
+        exit!(true)
+      end
+      Process.wait(child)
     end
   end
 

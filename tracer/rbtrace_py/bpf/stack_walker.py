@@ -30,8 +30,8 @@ _SETTLING_SECONDS = 0.0005
 """A walk that has begun is over after that."""
 
 _RUBY = struct.Struct("<q4Q 18I")
-_KEY = struct.Struct("<QQQQ")
-_HEAD = struct.Struct("<QQQQ QQQ")
+_KEY = struct.Struct("<QQQQQ")
+_HEAD = struct.Struct("<QQQQQ QQ")
 _ID = struct.Struct("<Q")
 _FRAME_BYTES = 32
 _SCRATCH = 4 * 8 + 5 * 8 + 16 * 8 + _HEAD.size + MOST_FRAMES * 64 + 8192 * 8
@@ -137,7 +137,7 @@ class StackWalker(Closing):
 
 
 def _walked(record: bytes) -> WalkedStack:
-    _, ids, thread, marks, at, fiber, count = _HEAD.unpack_from(record)
+    _, ids, thread, marks, fiber, at, count = _HEAD.unpack_from(record)
     return WalkedStack(
         key=record[: _KEY.size],
         time_ns=at,

@@ -32,12 +32,12 @@ class WalkedFrames:
 
     def __init__(self, tree: FrameTree) -> None:
         self._tree = tree
-        self._entries: dict[int, int] = {}
         self._lasts = True
         self._start()
 
     def _start(self) -> None:
         self._generation = self._tree.generation
+        self._entries: dict[int, int] = {}
         self._root = FrameNode(None, None)
         self._nodes: dict[_Key, FrameNode] = {}
         self._places: dict[tuple[int, int, int, int], FrameNode] = {}
@@ -138,7 +138,9 @@ class WalkedFrames:
             return entry
         self._lasts &= entry in (0, word)
         if not entry or not self._tree.is_code_of(iseq, entry):
-            return self._entries.get(iseq, 0)
+            self._lasts = False
+            last = self._entries.get(iseq, 0)
+            return last if last and self._tree.is_code_of(iseq, last) else 0
         if len(self._entries) >= _MOST_ENTRIES:
             self._entries.clear()
         self._entries[iseq] = entry

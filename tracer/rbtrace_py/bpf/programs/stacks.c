@@ -51,12 +51,12 @@ struct stack_key {
   u64 ids; /* tgid << 32 | tid */
   u64 thread; /* rb_thread_t */
   u64 marks;
+  u64 fiber; /* rb_fiber_t */
 };
 
 struct head {
   struct stack_key key;
   u64 time; /* CLOCK_MONOTONIC, ns */
-  u64 fiber;
   u64 count; /* of the frames that follow, newest first */
 };
 
@@ -137,22 +137,30 @@ static __always_inline int walk(struct ruby *ruby, struct scratch *scratch,
   u64 words = ruby->words;
   u64 local = ruby->local, *cell, one = 1;
 
-  if (!ec || read_user(scratch->ec, sizeof scratch->ec, (void *)ec)) {
+  if (!ec) { /* a thread without a Ruby stack */
     count_one(COUNTER_NO_RUBY);
     return 0;
   }
+  if (read_user(scratch->ec, sizeof scratch->ec, (void *)ec)) {
+    count_one(COUNTER_UNREADABLE);
+    return 0;
+  }
   low = EC_WORD(ruby->ec_stack);
+  if (!low) { /* the thread has not begun yet, or has ended */
+    count_one(COUNTER_NO_RUBY);
+    return 0;
+  }
   high = low + 8 * EC_WORD(ruby->ec_size);
   cfp = EC_WORD(ruby->ec_cfp);
   if (cfp < low || cfp >= high || words < 4 || words > FRAME_WORDS) {
-    count_one(COUNTER_NO_RUBY);
+    count_one(COUNTER_UNREADABLE);
     return 0;
   }
   key->ids = ids;
   key->thread = EC_WORD(ruby->ec_thread);
   key->marks = collecting(ruby, key->thread, ec) << GC_SHIFT;
   key->marks |= current_epoch() << EPOCH_SHIFT;
-  scratch->head.fiber = EC_WORD(ruby->ec_fiber);
+  key->fiber = EC_WORD(ruby->ec_fiber);
   scratch->head.time = bpf_ktime_get_ns();
 
   count = (high - cfp) / (8 * words);
@@ -212,8 +220,8 @@ static __always_inline int walk(struct ruby *ruby, struct scratch *scratch,
     if (!hops)
       scratch->env[3] = flags;
     if (!(flags & local)) {
-      if (data)
-        read_user(&kind, sizeof kind, (void *)data);
+      if (data && read_user(&kind, sizeof kind, (void *)data))
+        break;
       if ((kind & ruby->imemo_mask) != ruby->imemo_ment && hops < MOST_HOPS) {
         scratch->hops = hops + 1;
         ep = link & ~3ULL;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from rbtrace_py.aggregate.sampling import Statistics
@@ -58,12 +59,11 @@ class KernelStacks(Closing):
         self._each = each
         self._follows = follows
         self._statistics = statistics
-        statistics.engine = "bpf"
         self._watched: set[int] = set()
         self._placed: dict[int, dict[int, int]] = {}
         self._seen: dict[bytes, _Seen] = {}
         self._before: dict[bytes, _Seen] = {}
-        self._held: list[tuple[_Seen, int]] = []
+        self._held: list[tuple[_Seen, int, int]] = []
         self._failed = self._unknown = 0
         self._walker = StackWalker(rate, each, _offsets())
         self._clock = time.time_ns() - time.monotonic_ns()
@@ -118,8 +118,9 @@ class KernelStacks(Closing):
             return
         self._unknown = unknown
         for pid in self._placed.keys() & rubies.keys():
-            rubies[pid].find_threads()
-            self._place(rubies[pid])
+            with suppress(NoSuchTarget):
+                rubies[pid].find_threads()
+                self._place(rubies[pid])
 
     def wait(self, seconds: float) -> None:
         """Wait until a stack went up, at most so long."""
@@ -170,8 +171,8 @@ class KernelStacks(Closing):
         counts = self._walker.counts()
         self.collect(rubies, add)
         held, self._held = self._held, []
-        for seen, weight in held:
-            self._add_seen(seen, weight, rubies, add)
+        for seen, weight, at in held:
+            self._add_seen(seen, weight, rubies, add, at)
         if not self._each:
             for key, weight in counts.items():
                 self._add(key, weight, rubies, add)
@@ -205,11 +206,13 @@ class KernelStacks(Closing):
     def _add(
         self, key: bytes, weight: int, rubies: Rubies, add: Add, at: int | None = None
     ) -> None:
+        """Make a sample of a stack; at: of CLOCK_MONOTONIC, None: when it went up."""
         seen = self._seen.get(key) or self._before.get(key)
         if seen is None:
             self._statistics.failed += weight
         else:
-            self._add_seen(seen, weight, rubies, add, at)
+            time_ns = seen.stack.time_ns if at is None else at
+            self._add_seen(seen, weight, rubies, add, time_ns)
 
     def _add_seen(
         self,
@@ -217,7 +220,7 @@ class KernelStacks(Closing):
         weight: int,
         rubies: Rubies,
         add: Add,
-        at: int | None = None,
+        at: int,
     ) -> None:
         sample = seen.sample
         if sample is None:  # of a child that was not attached to
@@ -225,23 +228,22 @@ class KernelStacks(Closing):
             if ruby is not None:
                 sample = self._resolved(ruby, seen.stack)
             elif len(self._held) < _MOST_HELD:
-                self._held.append((seen, weight))
+                self._held.append((seen, weight, at))
                 return
             else:
                 sample = self._unresolved(seen.stack)
-        at = sample.time_ns if at is None else at + self._clock
-        add(sample._replace(weight=weight, time_ns=at))
+        add(sample._replace(weight=weight, time_ns=at + self._clock))
         self._statistics.repeat(weight - 1, sample.flags)
 
     def give_up(self, is_alive: Callable[[int], bool], add: Add) -> None:
         """Make samples without names of processes that ended before they were read."""
         held, self._held = self._held, []
-        for seen, weight in held:
+        for seen, weight, at in held:
             if is_alive(seen.stack.pid):
-                self._held.append((seen, weight))
+                self._held.append((seen, weight, at))
             else:
                 sample = self._unresolved(seen.stack)
-                add(sample._replace(weight=weight))
+                add(sample._replace(weight=weight, time_ns=at + self._clock))
                 self._statistics.repeat(weight - 1, sample.flags)
 
     def _unresolved(self, stack: WalkedStack) -> Sample:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import Enum
 
 from rbtrace_py.errors import (
@@ -192,7 +193,9 @@ class RubyProcess(Closing):
         One that has ended before it was listed has no name.
         """
         found = self._thread_at(address, tid)
-        if found is None and self._may_list() and self._list_threads():
+        if found is None and self._may_list():
+            with suppress(NoSuchTarget):  # it has a stack, and is known no more
+                self._list_threads()
             found = self._thread_at(address, tid)
         if found is None:
             found = RubyThread(self.process.pid, tid, address, "")

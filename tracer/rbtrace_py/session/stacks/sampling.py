@@ -147,15 +147,20 @@ class Sampling(Starting):
             if not is_choice:
                 raise
             self.notes.add(f"stacks are read from memory: {error}")
+        self.statistics.engine = self.engine
         for ruby in self._rubies.values():
             self._watch(ruby)
 
     def _watch(self, ruby: RubyProcess) -> None:
-        if self.kernel is not None:
-            try:
-                self.kernel.watch(ruby)
-            except UnknownRuby as error:
-                self._leave_kernel(error)
+        """Let the kernel walk its stacks; of one that comes later raise UnknownRuby."""
+        if self.kernel is None:
+            return
+        try:
+            self.kernel.watch(ruby)
+        except UnknownRuby as error:
+            if self.statistics.started_ns:
+                raise
+            self._leave_kernel(error)
 
     def _leave_kernel(self, error: UnknownRuby) -> None:
         """Read all stacks from memory, as the kernel cannot walk those of one."""
@@ -165,7 +170,7 @@ class Sampling(Starting):
         if self.kernel is not None:
             self.kernel.close()
             self.kernel = None
-        self.statistics.engine = EngineChoice.MEMORY.value
+        self.statistics.engine = self.engine
 
     # -------------------------------------------------------------- attaching
 
