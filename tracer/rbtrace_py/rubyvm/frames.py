@@ -200,10 +200,15 @@ class FrameTree:
 
         None if there is no such code (any more). It is not kept.
         """
+        if self._text > _MOST_TEXT or self.is_late():
+            return None
         try:
-            return self._plain(node, iseq, pc, method, flags, is_certain=True)
+            made = self._plain(node, iseq, pc, method, flags, is_certain=True)
         except UnreadableMemory:
             return None
+        if made is not None and made.frame is not None:
+            self._text += len(made.frame.name) + len(made.frame.path)
+        return made
 
     def is_code_of(self, iseq: int, entry: int) -> bool:
         """Is the iseq at an address of this method entry, or within it?"""

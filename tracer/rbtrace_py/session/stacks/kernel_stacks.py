@@ -15,7 +15,7 @@ from rbtrace_py.errors import BpfError, NoSuchTarget
 from rbtrace_py.linux.btf import Btf, NoBtf
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import host_pid_namespace
-from rbtrace_py.model.stack_walk import WalkedStack
+from rbtrace_py.model.stack_walk import WalkedStack, WalkLayout
 from rbtrace_py.model.stacks import RubyThread, Sample, SampleFlags, Stack, ThreadState
 from rbtrace_py.rubyvm.walked_frames import UNRESOLVED
 from rbtrace_py.session.stacks.ruby_process import RubyProcess
@@ -59,7 +59,7 @@ class KernelStacks(Closing):
         self._each = each
         self._follows = follows
         self._statistics = statistics
-        self._watched: set[int] = set()
+        self._layouts: dict[int, tuple[int, WalkLayout]] = {}
         self._placed: dict[int, dict[int, int]] = {}
         self._seen: dict[bytes, _Seen] = {}
         self._before: dict[bytes, _Seen] = {}
@@ -72,7 +72,9 @@ class KernelStacks(Closing):
     @property
     def seen(self) -> int:
         """Samples so far, also those that were not taken yet."""
-        return self._walker.counters[Counter.SEEN]
+        counters = self._walker.counters
+        no_samples = sum(counters[one] for one in (Counter.NO_RUBY, *_LOSSES))
+        return counters[Counter.SEEN] - no_samples
 
     def watch(self, ruby: RubyProcess) -> None:
         """Walk the stacks of a process; raises UnknownRuby where that cannot be."""
@@ -83,22 +85,28 @@ class KernelStacks(Closing):
         if not distance:
             self._placed[pid] = {}
             self._place(ruby)
-        self._watched.add(pid)
+        self._layouts[pid] = distance, layout
         self._walker.walk(pid, layout)
         self._started = self._started or time.monotonic()
 
     def forget(self, pid: int) -> None:
         """Walk a process no more."""
-        if pid in self._watched:
-            self._watched.remove(pid)
+        if self._layouts.pop(pid, None) is not None:
             self._walker.leave(pid)
             for tid in self._placed.pop(pid, {}):
                 self._walker.displace(pid, tid)
 
     def refresh(self, ruby: RubyProcess) -> None:
-        """Take in threads that came or went."""
-        if ruby.process.pid in self._placed:
+        """Take in threads that came or went, and ZJIT where it was switched on."""
+        pid = ruby.process.pid
+        if pid in self._placed:
             self._place(ruby)
+        if pid in self._layouts:
+            distance, before = self._layouts[pid]
+            layout = ruby.vm.walk_layout(distance, self._follows)
+            if layout != before:
+                self._layouts[pid] = distance, layout
+                self._walker.walk(pid, layout)
 
     def _place(self, ruby: RubyProcess) -> None:
         """Say which thread each kernel thread runs, which nothing in it says."""
@@ -156,7 +164,8 @@ class KernelStacks(Closing):
             if self._has_same_code(ruby, stacks):
                 break
         for stack, sample in zip(stacks, samples, strict=True):
-            self._seen[stack.key] = _Seen(stack, sample)
+            # Its frames, of which there may be many, have served.
+            self._seen[stack.key] = _Seen(stack._replace(frames=None), sample)
 
     def _has_same_code(self, ruby: RubyProcess, stacks: list[WalkedStack]) -> bool:
         try:
