@@ -136,12 +136,13 @@ def test_code_that_comes_and_goes_keeps_its_own_names(
     for frame in ruby:
         number = int(re.findall(r"changed_(\d+)", frame["name"])[0])
         assert (frame["path"], frame["line"]) == (f"changed_{number}.rb", number)
-    # Each burns 6 ms, at most 4 ticks: with more it would have some of another's.
+    # Each burns 6 ms, at most 4 or 5 ticks. What it has beyond that is another's, which
+    # ended before its name was read and whose code this one's took the place of.
     each: Counter[str] = Counter()
     for stack, count in stacks(found).items():
         numbers = {n for name in stack for n in re.findall(r"changed_(\d+)", name)}
         each.update(dict.fromkeys(numbers, count))
-    assert max(each.values()) <= 6
+    assert sum(max(0, count - 5) for count in each.values()) <= 0.1 * sum(each.values())
     # What is not theirs is the collector's, and what is not named is counted.
     own = sum(each.values())
     unresolved = found["counters"]["unresolved"]
