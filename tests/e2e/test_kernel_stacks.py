@@ -129,24 +129,31 @@ def test_collections(walked: Target, trace: TRACE) -> None:
 def test_code_that_comes_and_goes_keeps_its_own_names(
     walked: Target, trace: TRACE
 ) -> None:
+    """But for some of those that ended before they were named: docs/profiling.md."""
     found = sampled(trace, walked, "changing 3.0")
-    changed = [frame for frame in found["frames"] if "changed" in frame["name"]]
-    ruby = [frame for frame in changed if frame["path"].startswith("changed")]
-    assert len(ruby) > 20
-    for frame in ruby:
-        number = int(re.findall(r"changed_(\d+)", frame["name"])[0])
-        assert (frame["path"], frame["line"]) == (f"changed_{number}.rb", number)
-    # Each burns 6 ms, at most 4 or 5 ticks. What it has beyond that is another's, which
-    # ended before its name was read and whose code this one's took the place of.
+    numbers = [re.findall(r"changed_(\d+)", frame["name"]) for frame in found["frames"]]
+    mixed = {
+        index
+        for index, frame in enumerate(found["frames"])
+        if numbers[index]
+        and frame["path"].startswith("changed")
+        and (frame["path"], str(frame["line"]))
+        != (f"changed_{numbers[index][0]}.rb", numbers[index][0])
+    }
     each: Counter[str] = Counter()
-    for stack, count in stacks(found).items():
-        numbers = {n for name in stack for n in re.findall(r"changed_(\d+)", name)}
-        each.update(dict.fromkeys(numbers, count))
-    assert sum(max(0, count - 5) for count in each.values()) <= 0.1 * sum(each.values())
+    wrong = 0
+    for row in found["stacks"]:
+        own = {number for frame in row["frames"] for number in numbers[frame]}
+        each.update(dict.fromkeys(own, row["weight"]))
+        wrong += row["weight"] * bool(mixed & set(row["frames"]))
+    # Each burns 6 ms, at most 4 or 5 ticks: what it has beyond that is another's.
+    wrong += sum(max(0, count - 5) for count in each.values())
+    named = sum(each.values())
+    assert len(each) > 20
+    assert wrong <= 0.2 * named
     # What is not theirs is the collector's, and what is not named is counted.
-    own = sum(each.values())
     unresolved = found["counters"]["unresolved"]
-    assert own + unresolved + found["counters"]["trimmed"] >= 0.25 * found["weight"]
+    assert named + unresolved + found["counters"]["trimmed"] >= 0.25 * found["weight"]
 
 
 def test_a_program_that_becomes_another(walked: Target, trace: TRACE) -> None:

@@ -166,7 +166,8 @@ module Hangs
     end
 
     def fiber(&block)
-      Fiber.new(blocking: false, &block).tap(&:resume)
+      # Nothing else refers to one that is suspended: it would be collected.
+      Fiber.new(blocking: false, &block).tap { |one| ($fibers ||= []) << one }.tap(&:resume)
     end
 
     def io_wait(*)
@@ -192,6 +193,7 @@ module Hangs
         Fiber.yield
         second.lock
       end
+      ($fibers ||= []) << third
       third.resume
       Fiber.schedule { second.lock && first.lock }
       third.resume
