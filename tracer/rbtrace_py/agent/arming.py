@@ -315,7 +315,7 @@ class Armed(Closing):
         return ClockPair(_integer(reply.get("ticks")), _integer(reply.get("ns")))
 
     def look_at_clock(self) -> ClockPair | None:
-        """Return ``clock``; None, and set ``ended``, if the agent cannot be asked."""
+        """Return ``clock``; None, and set ``ended``, if the agent does not answer."""
         try:
             return self.clock()
         except RbtraceError as error:

@@ -96,7 +96,7 @@ class Awaited:
 
 
 def system_call(process: Process, tid: int) -> SystemCall | None:
-    """Return the call a thread is in; None if it runs, has ended or cannot be asked."""
+    """Return the call a thread is in; None if it runs, has ended or cannot be read."""
     try:
         words = process.read(f"task/{tid}/syscall", 512).split()
     except RbtraceError:

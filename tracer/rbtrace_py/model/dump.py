@@ -17,7 +17,7 @@ class Local:
 
 
 Locals = tuple[tuple[Local, ...], ...]
-"""Those of each frame of a stack, in the order of its frames; empty: not asked for, or
+"""Those of each frame of a stack, in the order of its frames; empty: not wanted, or
 not known."""
 
 

@@ -52,7 +52,7 @@ class WalkedStack(NamedTuple):
     time_ns: CLOCK_MONOTONIC when it was seen
     thread, fiber: addresses of rb_thread_t and rb_fiber_t
     frames: four words a frame, the newest first: iseq, pc (0: not up to date), method
-        entry (or what stands in its place), flags; None: those of the stack with this
+        entry (or a cref or svar), flags; None: those of the stack with this
         key that went up before
     collecting: 0, or 1 and more: a collection was going on
     is_cut: older frames are missing

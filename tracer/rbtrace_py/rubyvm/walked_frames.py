@@ -130,8 +130,8 @@ class WalkedFrames:
         """Return the method entry of a frame, from what its environment has.
 
         That may be an svar, which is gone with the frame, and then anything may be in
-        its place. The last entry of the same code is taken then, and what stands upon
-        it is not kept: another frame's svar may be there the next time.
+        its place. The last entry of the same code is taken then, and frames above
+        it are not kept: another frame's svar may be there the next time.
         """
         entry = self._tree.entry(word) if word else 0
         if not iseq:

@@ -196,7 +196,7 @@ def sample(
 
 
 def _ticker(targets: Targets, options: SampleOptions) -> Ticker:
-    # A program of ours starts once it is asked for, which is when all is ready.
+    # The program starts when its PID is first read: after the engine is loaded.
     is_ours = targets.command is not None
     target = "the program" if is_ours else where(targets)
     ticker = Ticker(f"waiting for Ruby in {target}", "stops", quiet=0.3)

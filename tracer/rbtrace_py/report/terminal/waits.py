@@ -14,7 +14,7 @@ _POPS = ("pop", "shift", "deq")
 
 
 def wait_text(wait: Wait) -> str:
-    """Return what stands behind ``waits for:``; texts of the target are safe, and may
+    """Return the words after ``waits for:``; texts of the target are safe, and may
     not be ASCII."""
     return _WORDS[wait.kind](wait)
 
