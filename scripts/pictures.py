@@ -21,7 +21,8 @@ from rbtrace_py.report.terminal.top import TopView
 from rbtrace_py.report.terminal.top_screen import screen_lines
 from rbtrace_py.session.drive import drive
 from rbtrace_py.session.limits import Limits
-from rbtrace_py.session.stacks.sampling import Sampling, SamplingOptions
+from rbtrace_py.session.stacks.sampling import Sampling
+from rbtrace_py.session.stacks.sampling_options import SamplingOptions
 from rbtrace_py.session.stacks.sampling_passes import SamplingPasses
 from rbtrace_py.session.stacks.top import Top
 from rbtrace_py.session.targets.targets import Targets

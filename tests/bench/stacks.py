@@ -19,7 +19,8 @@ from table import Ratio, Row
 import rubies
 import tags
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.session.stacks.sampling import Sampling, SamplingOptions
+from rbtrace_py.session.stacks.sampling import Sampling
+from rbtrace_py.session.stacks.sampling_options import SamplingOptions
 from rbtrace_py.session.targets.targets import Targets
 from targets import HERE, ROOT, Target
 

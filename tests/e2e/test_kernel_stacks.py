@@ -208,7 +208,7 @@ def test_top(walked: Target, trace: TRACE) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [("--mode", "wall"), ("--pause",), ("--rate", "20000")]
+    "options", [("--mode", "gvl"), ("--pause",), ("--rate", "20000")]
 )
 def test_what_the_kernel_does_not_do(
     options: tuple[str, ...], walked: Target, trace: TRACE

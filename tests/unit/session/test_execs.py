@@ -11,8 +11,9 @@ from processes import TARGETS, Target
 from rbtrace_py.model.stacks import Sample
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.session.stacks import ruby_process
-from rbtrace_py.session.stacks.ruby_process import SamplingMode
-from rbtrace_py.session.stacks.sampling import Sampling, SamplingOptions
+from rbtrace_py.session.stacks.ruby_process import MEMORY_MODES, SamplingMode
+from rbtrace_py.session.stacks.sampling import Sampling
+from rbtrace_py.session.stacks.sampling_options import SamplingOptions
 from rbtrace_py.session.targets.targets import Targets
 
 Start = Callable[..., Target]
@@ -72,7 +73,7 @@ def test_an_exec_between_the_list_and_the_first_thread_on_it(
 
 
 @pytest.mark.parametrize("words", [(), ("setarch", "-R")])
-@pytest.mark.parametrize("mode", SamplingMode)
+@pytest.mark.parametrize("mode", MEMORY_MODES)
 def test_an_exec_is_noticed_whatever_is_read_then(
     root: None, words: tuple[str, ...], mode: SamplingMode
 ) -> None:

@@ -19,7 +19,8 @@ from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.session.stacks import ruby_process
 from rbtrace_py.session.stacks import sampling as sampling_module
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
-from rbtrace_py.session.stacks.sampling import Sampling, SamplingOptions
+from rbtrace_py.session.stacks.sampling import Sampling
+from rbtrace_py.session.stacks.sampling_options import SamplingOptions
 from rbtrace_py.session.targets.targets import Targets
 
 Start = Callable[..., Target]

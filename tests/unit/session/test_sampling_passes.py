@@ -7,7 +7,8 @@ from typing import cast
 
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.model.stacks import Sample
-from rbtrace_py.session.stacks.sampling import Add, Sampling, SamplingOptions
+from rbtrace_py.session.stacks.sampling import Add, Sampling
+from rbtrace_py.session.stacks.sampling_options import SamplingOptions
 from rbtrace_py.session.stacks.sampling_passes import SamplingPasses
 
 

@@ -119,7 +119,7 @@ def switches() -> Iterator[ContextSwitches]:
 @pytest.mark.parametrize("is_given", [1, 0], ids=["as it is", "before 5.19"])
 def test_as_the_kernel_counts(is_given: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns on a CPU one by one; time on it less what was stolen; and no gap."""
-    monkeypatch.setattr(module, "_WAYS", (is_given,))
+    monkeypatch.setattr(module, "_WAYS", ({"STATE_GIVEN": is_given},))
     with (
         program() as target,
         program() as stranger,

@@ -49,6 +49,10 @@ def _waits(frames: tuple[Frame, ...]) -> bool:
     """Is the innermost method one that waits for work?"""
     if not frames:
         return False
+    if frames[-1].kind is FrameKind.MARKER:  # what the kernel says it waits for
+        frames = frames[:-1]
+    if not frames:
+        return False
     inner = frames[-1]
     if _MUTEX_SLEEP.fullmatch(inner.name):
         return len(frames) > 1 and frames[-2].name.endswith("ConditionVariable#wait")
@@ -71,7 +75,7 @@ def without_idle(profile: Profile) -> Profile:
     """
     counts = profile.counts.without(is_idle)
     left_out = profile.counts.weight - counts.weight
-    if profile.unit != "samples" or not left_out or not counts.weight:
+    if counts.statistics.counted != "samples" or not left_out or not counts.weight:
         return profile
     counts.statistics.idle = left_out
     samples = profile.samples

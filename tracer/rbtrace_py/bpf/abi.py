@@ -35,14 +35,16 @@ AT_LOAD_MARK = 0x5EED5EED << 32
 MAPS = (
     *("counters", "sites", "watched", "totals", "histogram", "groups", "others"),
     *("buckets", "threads", "nothing", "ring", "strings"),
-    *("rubies", "scratches", "stacks", "epoch"),
+    *("rubies", "scratches", "stacks", "epoch", "intervals"),
 )
 NUMBERS = (
     *("SITE", "WATCH_SET", "DURATIONS", "PAIRS"),
     *("ECHO", "TEXTS", "TEXT", "RECORD_SIZE"),
     *("PID_OFFSET", "TGID_OFFSET", "THREAD_PID_OFFSET", "STATE_OFFSET", "STATE_GIVEN"),
     *("RAN_OFFSET", "LEVEL_OFFSET", "NUMBERS_OFFSET", "NUMBER_SIZE"),
-    *("FSBASE_OFFSET", "EACH"),
+    *("FSBASE_OFFSET", "EACH", "WEIGHING", "LEAST"),
+    *("STACK_OFFSET", "FILES_OFFSET", "FDTABLE_OFFSET", "FDS_OFFSET"),
+    *("INODE_OFFSET", "INODE_MODE_OFFSET"),
 )
 AT_LOAD = (*MAPS, *NUMBERS)
 """Symbols that the loader fills in in programs: see ``programs/loading.h``."""

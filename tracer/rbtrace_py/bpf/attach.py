@@ -15,13 +15,15 @@ import fcntl
 import os
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.program import Program
-from rbtrace_py.errors import BpfError, NoSuchTarget
+from rbtrace_py.errors import BpfError, NoSuchTarget, NotPermitted
 
 _UPROBE_PMU = Path("/sys/bus/event_source/devices/uprobe/type")
 _PERF_FLAG_FD_CLOEXEC = 8
@@ -183,6 +185,31 @@ class RawTracepoint:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+Attached = TypeVar("Attached")
+Way = TypeVar("Way")
+
+
+def attach_first(
+    stack: ExitStack,
+    ways: Sequence[Way],
+    attach: Callable[[ExitStack, Way], Attached],
+) -> Attached:
+    """Attach in the first way that this kernel has; raises what the last one raises."""
+    for way in ways:
+        with ExitStack() as attempt:
+            try:
+                found = attach(attempt, way)
+            except NotPermitted:
+                raise
+            except BpfError:
+                if way is ways[-1]:
+                    raise
+                continue
+            stack.push(attempt.pop_all())
+            return found
+    raise AssertionError("one of the two returns or raises")
 
 
 class PerfTicks:

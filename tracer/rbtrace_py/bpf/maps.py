@@ -51,11 +51,16 @@ class Map:
             os.close(self.fd)
             self.fd = -1
 
-    def put(self, key: bytes, value: bytes) -> None:
+    def put(self, key: bytes, value: bytes, only_new: bool = False) -> None:
+        """Set a value; only_new: unless the key has one."""
         k = ctypes.create_string_buffer(key, self.spec.key_size)
         v = ctypes.create_string_buffer(value, self.spec.value_size)
-        attr = sys_.attributes("IxxxxQQQ", self.fd, sys_.address(k), sys_.address(v), 0)
-        sys_.bpf(sys_.MAP_UPDATE_ELEM, attr, f"write the BPF map {self.name}")
+        attr = sys_.attributes(
+            "IxxxxQQQ", self.fd, sys_.address(k), sys_.address(v), only_new
+        )
+        result = sys_.raw_bpf(sys_.MAP_UPDATE_ELEM, attr)
+        if result < 0 and not (only_new and result == -errno.EEXIST):
+            raise sys_.refused(-result, f"write the BPF map {self.name}")
 
     def delete(self, key: bytes) -> None:
         """Remove ``key``; one that is not there is no error."""

@@ -1,24 +1,31 @@
-"""Ruby stacks walked by the kernel at each tick of a processor's clock.
+"""Ruby stacks walked by the kernel: at each tick of a processor's clock, and where a
+thread leaves its CPU.
 
-One program on a perf event of each processor (``programs/stacks.c``). What it needs
-to know of a process comes as a ``WalkLayout``.
+The programs are ``programs/stacks.c``. What they need to know of a process comes as a
+``WalkLayout``.
 """
 
 from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.abi import MOST_FRAMES, Counter
-from rbtrace_py.bpf.attach import PerfTicks, RawTracepoint, online_processors
+from rbtrace_py.bpf.attach import (
+    PerfTicks,
+    RawTracepoint,
+    attach_first,
+    online_processors,
+)
 from rbtrace_py.bpf.maps import MapSpec
 from rbtrace_py.bpf.program import Program, counters_map
 from rbtrace_py.bpf.ringbuf import RingBuffer
 from rbtrace_py.linux.closing import Closing
-from rbtrace_py.model.stack_walk import WalkedStack, WalkLayout
+from rbtrace_py.model.stack_walk import OffCpu, WalkedStack, WalkLayout, Weighing
+from rbtrace_py.model.stacks import Sample
 
 RING_SIZE = 1 << 23
 """Bytes: room for 500 stacks of 512 frames, or 3,000 of 80."""
@@ -29,17 +36,27 @@ _MAX_STACKS = 1 << 15
 _SETTLING_SECONDS = 0.0005
 """A walk that has begun is over after that."""
 
-_RUBY = struct.Struct("<q4Q 18I")
+_RUBY = struct.Struct("<q4Q 20I QQ")
 _KEY = struct.Struct("<QQQQQ")
-_HEAD = struct.Struct("<QQQQQ QQ")
+_HEAD = struct.Struct("<QQQQQ QQQ")
+_INTERVAL = struct.Struct("<QQQQQ Q")
 _ID = struct.Struct("<Q")
-_FRAME_BYTES = 32
 _SCRATCH = 4 * 8 + 5 * 8 + 16 * 8 + _HEAD.size + MOST_FRAMES * 64 + 8192 * 8
 _CUT = 0b11
-_MARKS_AT = 24
-"""Of the marks in a key."""
 _EPOCH_SHIFT = 2
 _GC_SHIFT, _GC_MASK = 8, 0xFF
+_OFF_CPU, _READY, _QUEUED, _UNINTERRUPTIBLE = 1 << 16, 1 << 17, 1 << 18, 1 << 19
+_FILE_TYPE_SHIFT, _CALL_SHIFT = 20, 32
+_FORMAT_SHIFT = 12
+"""Of S_IFMT."""
+_NAMING = 0xFFFF & ~(1 << _EPOCH_SHIFT)
+"""Marks that tell stacks apart; the rest tells what a thread did there."""
+_WAYS: tuple[dict[str, int], ...] = (
+    {"STATE_GIVEN": 1, "STACK_OFFSET": 0},
+    {"STATE_GIVEN": 0, "STACK_OFFSET": 0},
+    {"STATE_GIVEN": 0},
+)
+"""As Linux has it since 5.19, since 5.15, and before."""
 
 
 class StackWalker(Closing):
@@ -47,48 +64,74 @@ class StackWalker(Closing):
 
     rate: ticks a second of each processor
     each: tell of every sample, not of counts
-    offsets: ``FSBASE_OFFSET``, ``PID_OFFSET`` and ``TGID_OFFSET``, from BTF
+    offsets: in kernel structures, from BTF: what ``programs/stacks.c`` lists
+    weighing: what a stack weighs
+    least_ns: shorter times off the CPU do not count
 
     Raises NotPermitted or BpfError where it cannot be.
     """
 
-    def __init__(self, rate: float, each: bool, offsets: dict[str, int]) -> None:
+    def __init__(
+        self,
+        rate: float,
+        each: bool,
+        offsets: Mapping[str, int],
+        weighing: Weighing = Weighing.SAMPLES,
+        least_ns: int = 0,
+    ) -> None:
         self._epoch = 0
+        self._weighing = weighing
+        self._least_ns = least_ns
+        self._since: dict[int, int] = {}
+        numbers = {"EACH": each, "WEIGHING": weighing, "LEAST": least_ns, **offsets}
         with ExitStack() as stack:
-            self._program = program = Program(
-                "stacks.c",
-                {
-                    "rubies": MapSpec(sys_.MAP_TYPE_HASH, 4, _RUBY.size, _PROCESSES),
-                    "threads": MapSpec(sys_.MAP_TYPE_HASH, 8, 8, _MAX_THREADS),
-                    "scratches": MapSpec(
-                        sys_.MAP_TYPE_ARRAY, 4, _SCRATCH, 1 + max(online_processors())
-                    ),
-                    "stacks": MapSpec(sys_.MAP_TYPE_HASH, _KEY.size, 8, _MAX_STACKS),
-                    "epoch": MapSpec(sys_.MAP_TYPE_ARRAY, 4, 8, 1),
-                    "counters": counters_map(),
-                    "ring": MapSpec(sys_.MAP_TYPE_RINGBUF, 0, 0, RING_SIZE),
-                },
-                {},
-                {**offsets, "EACH": each},
+            self._switches = ExitStack()
+            self._program = attach_first(
+                stack, _WAYS, lambda attempt, way: self._attach(attempt, numbers | way)
             )
-            stack.callback(program.close)
-            self._ring = RingBuffer(program.maps["ring"])
+            self._ring = RingBuffer(self._program.maps["ring"])
             stack.callback(self._ring.close)
-            for function in ("fork", "exec", "exit"):
-                tracepoint = RawTracepoint(
-                    program, f"on_{function}", f"sched_process_{function}"
-                )
-                stack.callback(tracepoint.close)
-            self._ticks = PerfTicks(program, "on_tick", round(1e9 / rate))
-            stack.callback(self._ticks.close)
+            self._ticks = stack.enter_context(ExitStack())
+            if weighing is not Weighing.OFF_TIME:
+                ticks = PerfTicks(self._program, "on_tick", round(1e9 / rate))
+                self._ticks.callback(ticks.close)
             self._stack = stack.pop_all()
+
+    def _attach(self, stack: ExitStack, numbers: Mapping[str, int]) -> Program:
+        program = Program("stacks.c", _maps(self._weighing), {}, numbers)
+        stack.callback(program.close)
+        for function in ("fork", "exec", "exit"):
+            tracepoint = RawTracepoint(
+                program, f"on_{function}", f"sched_process_{function}"
+            )
+            stack.callback(tracepoint.close)
+        if self._weighing is not Weighing.SAMPLES:
+            switches = RawTracepoint(program, "on_switch", "sched_switch")
+            stack.callback(switches.close)
+            self._switches.callback(switches.close)
+        return program
 
     def walk(self, pid: int, layout: WalkLayout) -> None:
         """Walk this process from here on, or with another layout."""
-        self._program.maps["rubies"].put(pid.to_bytes(4, "little"), _packed(layout))
+        since = self._since.setdefault(pid, time.monotonic_ns())
+        packed = _packed(layout, since)
+        self._program.maps["rubies"].put(pid.to_bytes(4, "little"), packed)
+
+    def begin_off_cpu(self, stack: WalkedStack) -> None:
+        """Say what a thread does that has not had a CPU since its process is walked.
+
+        stack: its key and ids, and why it is off the CPU; frames play no part
+        """
+        hash_, ids, thread, marks, fiber = _KEY.unpack(stack.key)
+        assert stack.off_cpu is not None
+        marks |= _off_cpu_marks(stack.off_cpu)
+        since = self._since[stack.pid]
+        value = _INTERVAL.pack(hash_, ids, thread, marks, fiber, since)
+        self._program.maps["intervals"].put(_ID.pack(ids), value, only_new=True)
 
     def leave(self, pid: int) -> None:
         """Walk this process no more."""
+        self._since.pop(pid, None)
         self._program.maps["rubies"].delete(pid.to_bytes(4, "little"))
 
     def place(self, pid: int, tid: int, thread: int) -> None:
@@ -102,6 +145,7 @@ class StackWalker(Closing):
     def stop(self) -> None:
         """Walk nothing any more; what was seen can still be taken."""
         self._ticks.close()
+        self._switches.close()
 
     @property
     def counters(self) -> dict[Counter, int]:
@@ -114,44 +158,125 @@ class StackWalker(Closing):
 
     def records(self) -> Iterator[WalkedStack]:
         """Yield the stacks that went up since the last call."""
-        return map(_walked, self._ring.records())
+        return map(_of_record, self._ring.records())
 
-    def counts(self) -> dict[bytes, int]:
-        """Take how often each stack was seen since the last call, by its key.
+    def counts(self) -> list[WalkedStack]:
+        """Take what each stack weighs since the last call, without its frames.
 
-        Each of them went up in that time, or just before.
+        Each of them went up in that time, or just before, or when the time off the CPU
+        began that is over now. A stack may be there twice.
         """
         ended, self._epoch = self._epoch, self._epoch ^ 1
         self._program.maps["epoch"].put(bytes(4), _ID.pack(self._epoch))
         time.sleep(_SETTLING_SECONDS)
         stacks = self._program.maps["stacks"]
-        found = {}
+        now = time.monotonic_ns()
+        found = []
         for key, value in list(stacks.items()):
-            if key[_MARKS_AT] >> _EPOCH_SHIFT & 1 == ended:
-                found[key] = int.from_bytes(value, "little")
+            words = _KEY.unpack(key)
+            if words[3] >> _EPOCH_SHIFT & 1 == ended:
                 stacks.delete(key)
+                if weight := int.from_bytes(value, "little"):
+                    found.append(_walked(words, now, weight))
+        return found
+
+    def open_intervals(self, on_cpu: bool) -> list[WalkedStack]:
+        """Return the times off the CPU that are not over, until now.
+
+        on_cpu: those on the CPU, too
+        """
+        now = time.monotonic_ns()
+        found = []
+        for _, value in self._program.maps["intervals"].items():
+            *words, since = _INTERVAL.unpack(value)
+            least = self._least_ns if words[3] & _OFF_CPU else 1
+            is_wanted = on_cpu or words[3] & _OFF_CPU
+            if is_wanted and words[1] and now - since >= least:
+                found.append(_walked(words, now, now - since))
         return found
 
     def close(self) -> None:
         self._stack.close()
 
 
-def _walked(record: bytes) -> WalkedStack:
-    _, ids, thread, marks, fiber, at, count = _HEAD.unpack_from(record)
+def _maps(weighing: Weighing) -> dict[str, MapSpec]:
+    has_intervals = weighing is not Weighing.SAMPLES
+    return {
+        "rubies": MapSpec(sys_.MAP_TYPE_HASH, 4, _RUBY.size, _PROCESSES),
+        "threads": MapSpec(sys_.MAP_TYPE_HASH, 8, 8, _MAX_THREADS),
+        "intervals": MapSpec(
+            sys_.MAP_TYPE_HASH, 8, _INTERVAL.size, _MAX_THREADS if has_intervals else 1
+        ),
+        "scratches": MapSpec(
+            sys_.MAP_TYPE_ARRAY, 4, _SCRATCH, 1 + max(online_processors())
+        ),
+        "stacks": MapSpec(sys_.MAP_TYPE_HASH, _KEY.size, 8, _MAX_STACKS),
+        "epoch": MapSpec(sys_.MAP_TYPE_ARRAY, 4, 8, 1),
+        "counters": counters_map(),
+        "ring": MapSpec(sys_.MAP_TYPE_RINGBUF, 0, 0, RING_SIZE),
+    }
+
+
+def waiting_stack(sample: Sample, off_cpu: OffCpu, number: int) -> WalkedStack:
+    """Return the stack of a thread that was read otherwise, with a key of its own.
+
+    number: tells it apart from others of the same thread
+    """
+    thread = sample.thread
+    ids = thread.pid << 32 | (thread.tid or 0)
+    words = (number << 1 | 1, ids, thread.address, 0, sample.fiber)
+    return _walked(words, 0, 0)._replace(off_cpu=off_cpu)
+
+
+def _walked(
+    words: Sequence[int], at: int, weight: int, frames: memoryview | None = None
+) -> WalkedStack:
+    hash_, ids, thread, marks, fiber = words
     return WalkedStack(
-        key=record[: _KEY.size],
+        key=_KEY.pack(hash_, ids, thread, marks & _NAMING, fiber),
         time_ns=at,
         pid=ids >> 32,
         tid=ids & 0xFFFFFFFF,
         thread=thread,
         fiber=fiber,
-        frames=memoryview(record)[_HEAD.size :].cast("Q") if count else None,
+        frames=frames,
         collecting=marks >> _GC_SHIFT & _GC_MASK,
         is_cut=bool(marks & _CUT),
+        weight=weight,
+        off_cpu=_off_cpu(marks) if marks & _OFF_CPU else None,
     )
 
 
-def _packed(layout: WalkLayout) -> bytes:
+def _of_record(record: bytes) -> WalkedStack:
+    *words, at, weight, count = _HEAD.unpack_from(record)
+    frames = memoryview(record)[_HEAD.size :].cast("Q") if count else None
+    return _walked(words, at, weight, frames)
+
+
+def _off_cpu(marks: int) -> OffCpu:
+    call = marks >> _CALL_SHIFT
+    return OffCpu(
+        is_ready=bool(marks & _READY),
+        is_queued=bool(marks & _QUEUED),
+        is_uninterruptible=bool(marks & _UNINTERRUPTIBLE),
+        file_type=(marks >> _FILE_TYPE_SHIFT & 0xF) << _FORMAT_SHIFT,
+        call=call - 1 if call else None,
+    )
+
+
+def _off_cpu_marks(off_cpu: OffCpu) -> int:
+    call = 0 if off_cpu.call is None else off_cpu.call + 1
+    return (
+        _OFF_CPU
+        | _READY * off_cpu.is_ready
+        | _QUEUED * off_cpu.is_queued
+        | _UNINTERRUPTIBLE * off_cpu.is_uninterruptible
+        | off_cpu.file_type >> _FORMAT_SHIFT << _FILE_TYPE_SHIFT
+        | call << _CALL_SHIFT
+    )
+
+
+def _packed(layout: WalkLayout, since: int) -> bytes:
     """``struct ruby``."""
     size = layout.cfp_size
     jit = size if layout.cfp_jit_return is None else layout.cfp_jit_return
@@ -173,4 +298,8 @@ def _packed(layout: WalkLayout) -> bytes:
         layout.follows,
         layout.th_ractor,
         layout.ractor_running_ec,
+        layout.gvl_queue,
+        layout.gvl_node,
+        layout.queue,
+        since,
     )

@@ -33,8 +33,9 @@ from rbtrace_py.session.stacks.cores import dump_core as _dump_core
 from rbtrace_py.session.stacks.dump import DumpOptions
 from rbtrace_py.session.stacks.dump import dump as _dump
 from rbtrace_py.session.stacks.report import Filters, Recorded, open_recorded
-from rbtrace_py.session.stacks.ruby_process import SamplingMode
-from rbtrace_py.session.stacks.sampling import Add, Sampling, SamplingOptions
+from rbtrace_py.session.stacks.ruby_process import MEMORY_MODES, SamplingMode
+from rbtrace_py.session.stacks.sampling import Add, Sampling
+from rbtrace_py.session.stacks.sampling_options import SamplingOptions
 from rbtrace_py.session.stacks.sampling_passes import SamplingPasses
 from rbtrace_py.session.targets.targets import Targets
 
@@ -74,7 +75,7 @@ def attach(
         UnknownRuby: The structures of its Ruby are not known.
         UsageError: There is no such mode, or no process is given.
     """
-    modes = [one.value for one in SamplingMode]
+    modes = [one.value for one in MEMORY_MODES]
     if mode not in modes:
         raise UsageError(f"no mode {mode!r}", f"Use one of {', '.join(modes)}")
     options = SamplingOptions(rate, SamplingMode(mode), idle, pause, ruby_version)

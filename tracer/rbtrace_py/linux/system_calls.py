@@ -15,11 +15,12 @@ from rbtrace_py.linux.memory import Memory
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.text import safe_text
 
-_NAMES = {
+CALL_NAMES = {
     0: "read", 1: "write", 7: "poll", 16: "ioctl", 17: "pread64", 18: "pwrite64",
     19: "readv", 20: "writev", 23: "select", 26: "msync", 34: "pause", 35: "nanosleep",
     40: "sendfile", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom",
-    46: "sendmsg", 47: "recvmsg", 59: "execve", 61: "wait4", 65: "semop", 69: "msgsnd",
+    46: "sendmsg", 47: "recvmsg", 56: "clone", 57: "fork", 58: "vfork", 59: "execve",
+    61: "wait4", 65: "semop", 69: "msgsnd",
     70: "msgrcv", 72: "fcntl", 73: "flock", 74: "fsync", 75: "fdatasync",
     76: "truncate", 77: "ftruncate", 78: "getdents", 82: "rename", 85: "creat",
     87: "unlink", 128: "rt_sigtimedwait", 130: "rt_sigsuspend", 162: "sync",
@@ -29,11 +30,12 @@ _NAMES = {
     277: "sync_file_range", 281: "epoll_pwait", 288: "accept4", 295: "preadv",
     296: "pwritev", 299: "recvmmsg", 306: "syncfs", 307: "sendmmsg", 2: "open",
     322: "execveat", 326: "copy_file_range", 327: "preadv2", 328: "pwritev2",
-    426: "io_uring_enter", 437: "openat2", 441: "epoll_pwait2", 449: "futex_waitv",
+    426: "io_uring_enter", 435: "clone3", 437: "openat2", 441: "epoll_pwait2",
+    449: "futex_waitv",
 }  # fmt: skip
 """Those of x86-64 that may wait (arch/x86/entry/syscalls/syscall_64.tbl)."""
 
-_ON_DESCRIPTOR = {
+ON_DESCRIPTOR = {
     "read": "read", "pread64": "read", "readv": "read", "preadv": "read",
     "preadv2": "read", "recvfrom": "read", "recvmsg": "read", "recvmmsg": "read",
     "write": "write", "pwrite64": "write", "writev": "write", "pwritev": "write",
@@ -69,7 +71,7 @@ class SystemCall:
 
     @property
     def name(self) -> str:
-        return _NAMES.get(self.number, "")
+        return CALL_NAMES.get(self.number, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +116,8 @@ def awaited(call: SystemCall, memory: Memory) -> Awaited:
     """Say what ``call`` waits for; its arguments are read in the target's memory."""
     name, first = call.name, ctypes.c_int(call.arguments[0]).value
     second = call.arguments[1]
-    if name in _ON_DESCRIPTOR:
-        action = _ON_DESCRIPTOR[name]
+    if name in ON_DESCRIPTOR:
+        action = ON_DESCRIPTOR[name]
         return Awaited(action, ((first, action),))
     if name == "flock" or (name == "fcntl" and second & 0xFF in _LOCKS):
         return Awaited("lock", ((first, "lock"),))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import NamedTuple
 
 
@@ -10,13 +11,17 @@ from typing import NamedTuple
 class WalkLayout:
     """A process's Ruby, as the kernel's walk needs it; offsets in bytes.
 
-    tls: of the word with the execution context, from a thread's fs base; 0: unknown
+    tls: of the word, from a thread's fs base, with the execution context (below 0) or
+        with the thread (above 0); 0: unknown
     collecting: address and mask of the word that tells of a collection; (0, 0): unknown
     local_flag: VM_ENV_FLAG_LOCAL
     running: address of the word with the thread that has the GVL, up to 2.7; else 0
     ec_…, cfp_…, th_…, ractor_…: as ``rubyvm.layout.Offsets`` has them; cfp_jit_return:
         None where there is no such member
     has_zjit: ZJIT is on
+    gvl_queue, gvl_node: of the queue for the GVL in a ractor, and of a place in it in a
+        thread; 0: not known
+    queue: address of the queue, up to 2.7; else 0
     imemo_mask, method_entry: an object whose flags & mask are this is a method entry
     follows: children that are forked are walked, too
     """
@@ -43,13 +48,45 @@ class WalkLayout:
     imemo_mask: int
     method_entry: int
     follows: bool
+    gvl_queue: int
+    gvl_node: int
+    queue: int
+
+
+class Weighing(IntEnum):
+    """What a stack weighs: ``enum weighing`` of ``bpf/programs/stacks.c``."""
+
+    SAMPLES = 0
+    """One at each tick of a processor's clock."""
+    OFF_TIME = 1
+    """The ns off the CPU."""
+    ALL_TIME = 2
+    """The ns on the CPU, and those off it."""
+
+
+class OffCpu(NamedTuple):
+    """Why a thread left its CPU, as the kernel knows it.
+
+    is_ready: it could have run on, but another thread got the CPU
+    is_queued: it is in the queue for the GVL
+    is_uninterruptible: signals do not end the wait
+    file_type: ``stat.S_IFMT`` of the descriptor it waits for; 0: none, or not known
+    call: number of the system call; None: not known
+    """
+
+    is_ready: bool
+    is_queued: bool
+    is_uninterruptible: bool
+    file_type: int
+    call: int | None
 
 
 class WalkedStack(NamedTuple):
     """One stack of one thread, as the kernel walked it.
 
-    key: of all that are equal to it
-    time_ns: CLOCK_MONOTONIC when it was seen
+    key: of all that are equal to it; empty: its frames could not be read
+    time_ns: CLOCK_MONOTONIC when it was seen; of a time off the CPU its end
+    weight: samples or ns; 0: it only goes up to be named
     thread, fiber: addresses of rb_thread_t and rb_fiber_t
     frames: four words a frame, the newest first: iseq, pc (0: not up to date), method
         entry (or a cref or svar), flags; None: those of the stack with this
@@ -67,3 +104,5 @@ class WalkedStack(NamedTuple):
     frames: memoryview | None
     collecting: int
     is_cut: bool
+    weight: int
+    off_cpu: OffCpu | None

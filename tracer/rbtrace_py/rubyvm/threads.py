@@ -218,15 +218,15 @@ class Threads:
         """
         return self._native.tids(addresses)
 
-    def bases(self, addresses: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Yield ``pthread_t`` and execution context of each thread that has both."""
+    def bases(self, addresses: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+        """Yield ``pthread_t``, address and context of each thread that has all."""
         for address in addresses:
             try:
                 base, ec = self._native.base(address), self.ec_of(address)
             except UnreadableMemory:
                 continue
             if base and ec:
-                yield base, ec
+                yield base, address, ec
 
     def ec_of(self, address: int) -> int:
         """Return the execution context a thread has now (up to 2.4 the thread)."""

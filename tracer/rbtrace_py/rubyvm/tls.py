@@ -1,8 +1,10 @@
-"""The place of the current execution context among a thread's own variables.
+"""The place of a thread's execution context among what a kernel thread has of its own.
 
-``ruby_current_ec`` (vm_core.h, 3.0 and later) is a thread-local variable. Where its
-library was linked and not opened later, it lies at one distance from the base that all
-of a thread's variables have, which is found by its value: no symbol is needed.
+From 3.0 on ``ruby_current_ec`` (vm_core.h) is a thread-local variable. Where its
+library was linked and not opened later, it lies at one distance below the base that
+all of a thread's variables have. Up to 2.7 the thread itself is a value of
+pthread_setspecific (``ruby_native_thread_key``), which glibc keeps above that base.
+Either is found by its value: no symbol is needed.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from rbtrace_py.linux.memory import Memory
 _SEARCHED = 8192
 """Bytes below the base in which thread-local variables are looked for."""
 _LEAST_SEARCHED = 256
+_PTHREAD = 0x700
+"""Bytes of ``struct pthread`` in which glibc has specific values, at least."""
 
 
 def distance(memory: Memory, threads: Iterable[tuple[int, int]]) -> int:
@@ -24,26 +28,42 @@ def distance(memory: Memory, threads: Iterable[tuple[int, int]]) -> int:
     threads: base (``pthread_t``) and execution context of each; one whose base is no
         thread's, or that goes on to another context meanwhile, says nothing
     """
-    places: set[int] | None = None
-    for base, ec in threads:
-        found = _places(memory, base, ec)
-        if found:
-            places = found if places is None else places & found
     # Below the variables is the stack, which may have the context as well.
-    return max(places) if places else 0
+    return max(_common(memory, threads, -_SEARCHED, 0), default=0)
 
 
-def _places(memory: Memory, base: int, ec: int) -> set[int]:
-    """Distances from a thread's base at which there is its context."""
-    size = _SEARCHED
-    while size >= _LEAST_SEARCHED:
+def specific_distance(memory: Memory, threads: Iterable[tuple[int, int]]) -> int:
+    """Return where the specific value is from the base of each thread; 0: unknown.
+
+    threads: base and address of each; one that has not begun yet says nothing
+    """
+    # Above the values is what the thread was started with, the same maybe.
+    return min(_common(memory, threads, 0, _PTHREAD), default=0)
+
+
+def _common(
+    memory: Memory, threads: Iterable[tuple[int, int]], low: int, high: int
+) -> set[int]:
+    """Distances at which each thread that says anything has its value."""
+    common: set[int] | None = None
+    for base, value in threads:
+        found = _places(memory, base, value, low, high)
+        if found:
+            common = found if common is None else common & found
+    return common or set()
+
+
+def _places(memory: Memory, base: int, value: int, low: int, high: int) -> set[int]:
+    """Distances from a thread's base, from ``low`` to ``high``, that have the value."""
+    while True:
         try:
-            data = memory.read(base - size, size + 8)
+            data = memory.read(base + low, high - low + 8)
+            break
         except UnreadableMemory:
-            size //= 2
-            continue
-        *words, own = struct.unpack(f"={size // 8 + 1}Q", data)
-        if own != base:  # tcbhead_t.tcb points to itself (glibc, musl)
-            return set()
-        return {8 * i - size for i, word in enumerate(words) if word == ec}
-    return set()
+            low //= 2
+            if -low < _LEAST_SEARCHED:
+                return set()
+    words = struct.unpack(f"={len(data) // 8}Q", data)
+    if words[-low // 8] != base:  # tcbhead_t.tcb points to itself (glibc, musl)
+        return set()
+    return {low + 8 * i for i, word in enumerate(words) if word == value}

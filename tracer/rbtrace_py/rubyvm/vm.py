@@ -185,14 +185,18 @@ class RubyVM:
             return
 
     def tls_distance(self, threads: Iterable[HasAddress]) -> int:
-        """Return where a thread has its execution context, from its base; 0: unknown.
+        """Return where each kernel thread says what it runs, from its base; 0: unknown.
+
+        Below 0 is the execution context, above it the thread.
 
         threads: some or all there are
         """
-        if not self.layout.traits.has_ractors:
-            return 0
         addresses = [thread.address for thread in threads]
-        return tls.distance(self.memory, self._threads.bases(addresses))
+        bases = self._threads.bases(addresses)
+        if self.layout.traits.has_ractors:
+            return tls.distance(self.memory, ((base, ec) for base, _, ec in bases))
+        own = ((base, address) for base, address, _ in bases)
+        return tls.specific_distance(self.memory, own)
 
     def walk_layout(self, distance: int, follows: bool) -> WalkLayout:
         """Return what the kernel needs to walk the stacks.
@@ -237,6 +241,9 @@ class RubyVM:
             imemo_mask=self.values.imemo_mask,
             method_entry=self.values.imemo_flags(traits.ment_imemo),
             follows=follows,
+            gvl_queue=o.gvl_queue or 0,
+            gvl_node=0 if o.gvl_queue is None else o.th_gvl_node or 0,
+            queue=0 if running is None else self.vm + (o.gvl_queue or 0),
         )
 
     def begin_naming(self) -> None:

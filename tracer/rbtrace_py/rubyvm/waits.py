@@ -71,6 +71,12 @@ _MOST_HOOK_FRAMES = 64
 _MOST_ARGUMENTS = 16
 
 
+def kind_of_call(name: str) -> WaitKind | None:
+    """Return what a method of Ruby itself waits for; None where that is not known."""
+    kind = WaitKind.MUTEX if name in _MONITORS else None
+    return _KINDS.get(_plain(name), kind)
+
+
 class RubyWait(NamedTuple):
     """What one thread or fiber waits for, as the VM has it.
 

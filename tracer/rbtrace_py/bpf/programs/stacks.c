@@ -1,7 +1,8 @@
 /*
  * The Ruby stack of the current task, walked in its own context: the thread stands
- * still meanwhile. Equal stacks are counted; a stack that is seen first since the
- * counts were taken goes up whole, to be named.
+ * still meanwhile. It is walked at ticks of the processor's clock, and where the
+ * thread leaves the CPU. Equal stacks are counted; a stack that is seen first since
+ * the counts were taken goes up whole, to be named.
  *
  * Of each control frame goes up what a reader of memory has of it, too: iseq, pc,
  * method entry, flags. For a block, and for what else runs in another frame's
@@ -11,8 +12,15 @@
  * changes them any more.
  *
  * When it is loaded it is given
- *   FSBASE_OFFSET, PID_OFFSET, TGID_OFFSET  in struct task_struct, from BTF
- *   EACH  1: every sample goes up, without frames if they went up in this epoch
+ *   FSBASE_OFFSET, PID_OFFSET, TGID_OFFSET, STATE_OFFSET, FILES_OFFSET, STACK_OFFSET
+ *                in struct task_struct, from BTF
+ *   FDTABLE_OFFSET, FDS_OFFSET, INODE_OFFSET, INODE_MODE_OFFSET
+ *                in struct files_struct, fdtable, file and inode
+ *                STACK_OFFSET 0: a helper finds a task's registers (Linux 5.15)
+ *   STATE_GIVEN  1: the tracepoint gives the state of who leaves (Linux 5.19)
+ *   EACH         1: every sample goes up, without frames if they went up in this epoch
+ *   WEIGHING     what a stack weighs: enum weighing
+ *   LEAST        ns: shorter times off the CPU do not count
  */
 #include "loading.h"
 
@@ -27,11 +35,34 @@
 #define CUT 1        /* it is too deep: older frames are left out */
 #define UNREADABLE 2 /* older frames could not be read */
 #define EPOCH_SHIFT 2
+#define EPOCH (1 << EPOCH_SHIFT)
 #define GC_SHIFT 8
+#define OFF_CPU (1ULL << 16)
+#define READY (1ULL << 17)      /* it could run: another thread has the CPU */
+#define IN_GVL_QUEUE (1ULL << 18)
+#define NO_SIGNALS (1ULL << 19) /* TASK_UNINTERRUPTIBLE: waits for a disk, mostly */
+#define FILE_TYPE_SHIFT 20      /* S_IFMT >> 12 of the descriptor it waits for */
+#define CALL_SHIFT 32           /* 1 + number of the system call */
+#define OFF_MARKS (~0ULL << 16)
+
+#define TASK_UNINTERRUPTIBLE 2
+#define TASK_DEAD 0x80
+#define POLL 7
+#define PPOLL 271
+#define MOST_FDS (1 << 20)
+#define MOST_CALLS 1024
+#define MOST_QUEUED 8 /* who joins the GVL's queue is its last, or nearly */
+#define KERNEL_STACK 16384
+
+enum weighing {
+  SAMPLES, /* 1 at each tick */
+  OFF_TIME, /* ns off the CPU */
+  ALL_TIME, /* ns on and off the CPU */
+};
 
 /* What is known of a process; stack_walker.py packs it. */
 struct ruby {
-  s64 tls;        /* of the word with the EC, from fs base; 0: not known */
+  s64 tls;        /* from fs base: below 0 of the EC, above of the thread; 0: unknown */
   u64 gc_place;   /* word that tells of a collection; 0: not known */
   u64 gc_mask;
   u64 local;      /* VM_ENV_FLAG_LOCAL */
@@ -44,6 +75,9 @@ struct ruby {
   u32 imemo_mask, imemo_ment; /* flags & mask == ment: a method entry */
   u32 follows;    /* its children are walked, too */
   u32 th_ractor, ractor_ec; /* in bytes: a ractor, and in it the EC that has the GVL */
+  u32 gvl_queue, gvl_node; /* in bytes: of a ractor and of a thread; 0: not known */
+  u64 queue;      /* up to 2.7: place of the GVL's queue */
+  u64 since;      /* CLOCK_MONOTONIC, ns, when it began to be walked */
 };
 
 struct stack_key {
@@ -57,10 +91,17 @@ struct stack_key {
 struct head {
   struct stack_key key;
   u64 time; /* CLOCK_MONOTONIC, ns */
+  u64 weight; /* 0: only to be named */
   u64 count; /* of the frames that follow, newest first */
 };
 
-/* One a processor: no tick comes during another. */
+/* The time that a thread is in now, on the CPU or off it. */
+struct interval {
+  struct stack_key key; /* its stack; hash 0: not known */
+  u64 since; /* CLOCK_MONOTONIC, ns */
+};
+
+/* One a processor: ticks and switches do not come during one another. */
 struct scratch {
   u64 env[4];
   /* In memory, so that the verifier does not tell apart what they were made of. */
@@ -71,8 +112,13 @@ struct scratch {
   u64 values[VALUE_WORDS];
 };
 
+/* How a walk went. */
+enum outcome { WALKED, NO_RUBY, UNKNOWN, FAILED };
+
 static long (*output_record)(void *ring, void *data, u64 size,
                              u64 flags) = (void *)130;
+static void *(*current_task)(void) = (void *)158;
+static void *(*registers_of)(void *task) = (void *)175;
 
 #define EC_WORD(place) (scratch->ec[(place) & (EC_WORDS - 1)])
 #define FRAME_WORD(at) (scratch->frames[(at) & (MOST_FRAMES * FRAME_WORDS - 1)])
@@ -83,21 +129,22 @@ static __always_inline u64 mixed(u64 hash, u64 word) {
   return hash ^ hash >> 29;
 }
 
-/* The execution context of this task; 0 if there is none, or it is not known. */
+#define NOT_KNOWN 1
+
+/* The execution context of this task; 0 if there is none, or NOT_KNOWN. */
 static __always_inline u64 find_ec(struct ruby *ruby, u64 fsbase, u64 ids) {
-  u64 ec = 0;
+  u64 word = 0;
   if (ruby->tls) {
-    read_user(&ec, sizeof ec, (void *)(fsbase + ruby->tls));
+    read_user(&word, sizeof word, (void *)(fsbase + ruby->tls));
   } else {
     u64 *thread = LOOKUP(threads, &ids);
-    if (!thread) {
-      count_one(COUNTER_UNKNOWN_THREAD);
-      return 0;
-    }
-    if (*thread)
-      read_user(&ec, sizeof ec, (void *)(*thread + ruby->th_ec));
+    if (!thread)
+      return NOT_KNOWN;
+    word = *thread;
   }
-  return ec;
+  if (ruby->tls >= 0 && word && read_user(&word, sizeof word, (void *)(word + ruby->th_ec)))
+    return 0;
+  return word;
 }
 
 static __always_inline u64 current_epoch(void) {
@@ -129,39 +176,40 @@ static __always_inline u64 collecting(struct ruby *ruby, u64 thread, u64 ec) {
   return (word & 3) + 1;
 }
 
-static __always_inline int walk(struct ruby *ruby, struct scratch *scratch,
-                                u64 ids, u64 fsbase) {
+/* Which thread of Ruby this is, in the head's key; WALKED if it has a stack. */
+static __always_inline int begin(struct ruby *ruby, struct scratch *scratch, u64 ids,
+                                 u64 fsbase) {
   struct stack_key *key = &scratch->head.key;
   u64 ec = find_ec(ruby, fsbase, ids);
-  u64 low, high, cfp, size, count, start, ep, hash = 0, values;
-  u64 words = ruby->words;
-  u64 local = ruby->local, *cell, one = 1;
 
-  if (!ec) { /* a thread without a Ruby stack */
-    count_one(COUNTER_NO_RUBY);
-    return 0;
-  }
-  if (read_user(scratch->ec, sizeof scratch->ec, (void *)ec)) {
-    count_one(COUNTER_UNREADABLE);
-    return 0;
-  }
-  low = EC_WORD(ruby->ec_stack);
-  if (!low) { /* the thread has not begun yet, or has ended */
-    count_one(COUNTER_NO_RUBY);
-    return 0;
-  }
-  high = low + 8 * EC_WORD(ruby->ec_size);
-  cfp = EC_WORD(ruby->ec_cfp);
-  if (cfp < low || cfp >= high || words < 4 || words > FRAME_WORDS) {
-    count_one(COUNTER_UNREADABLE);
-    return 0;
-  }
   key->ids = ids;
+  key->hash = key->thread = key->marks = key->fiber = scratch->head.count = 0;
+  if (!ec) /* a thread without a Ruby stack */
+    return NO_RUBY;
+  if (ec == NOT_KNOWN)
+    return UNKNOWN;
+  if (read_user(scratch->ec, sizeof scratch->ec, (void *)ec))
+    return FAILED;
+  if (!EC_WORD(ruby->ec_stack)) /* the thread has not begun yet, or has ended */
+    return NO_RUBY;
   key->thread = EC_WORD(ruby->ec_thread);
   key->marks = collecting(ruby, key->thread, ec) << GC_SHIFT;
-  key->marks |= current_epoch() << EPOCH_SHIFT;
   key->fiber = EC_WORD(ruby->ec_fiber);
-  scratch->head.time = bpf_ktime_get_ns();
+  return WALKED;
+}
+
+/* After begin: the frames, and the rest of the key. */
+static __always_inline int walk(struct ruby *ruby, struct scratch *scratch) {
+  struct stack_key *key = &scratch->head.key;
+  u64 low, high, cfp, size, count, start, ep, hash = 0, values;
+  u64 words = ruby->words;
+  u64 local = ruby->local;
+
+  low = EC_WORD(ruby->ec_stack);
+  high = low + 8 * EC_WORD(ruby->ec_size);
+  cfp = EC_WORD(ruby->ec_cfp);
+  if (cfp < low || cfp >= high || words < 4 || words > FRAME_WORDS)
+    return FAILED;
 
   count = (high - cfp) / (8 * words);
   if (count > MOST_FRAMES) {
@@ -172,10 +220,8 @@ static __always_inline int walk(struct ruby *ruby, struct scratch *scratch,
   asm volatile("" : "+r"(size));
   if (size > sizeof scratch->frames)
     size = sizeof scratch->frames;
-  if (read_user(scratch->frames, size, (void *)cfp)) {
-    count_one(COUNTER_UNREADABLE);
-    return 0;
-  }
+  if (read_user(scratch->frames, size, (void *)cfp))
+    return FAILED;
 
   /* From the oldest environment that is on the stack up to the newest value. */
   start = low;
@@ -243,54 +289,268 @@ static __always_inline int walk(struct ruby *ruby, struct scratch *scratch,
   }
   if (scratch->walked < scratch->count)
     key->marks |= UNREADABLE;
-  key->hash = hash;
+  key->hash = hash | 1;
   scratch->head.count = scratch->walked;
-  cell = LOOKUP(stacks, key);
+  return WALKED;
+}
+
+/* Count the stack that was walked; its frames go up unless they did in this epoch. */
+static __always_inline void tally(struct scratch *scratch, u64 weight) {
+  struct head *head = &scratch->head;
+  u64 size, *cell;
+
+  head->key.marks = (head->key.marks & ~(u64)EPOCH) | current_epoch() << EPOCH_SHIFT;
+  head->weight = weight;
+  cell = LOOKUP(stacks, &head->key);
   if (cell) {
-    __sync_fetch_and_add(cell, 1);
-    if (!AT_LOAD(EACH))
-      return 0;
-    scratch->head.count = 0;
+    __sync_fetch_and_add(cell, weight);
+    head->count = 0;
   }
-  size = sizeof scratch->head + scratch->head.count * RECORD_WORDS * 8;
+  size = sizeof *head + head->count * RECORD_WORDS * 8;
   asm volatile("" : "+r"(size));
-  if (size > sizeof scratch->head + MOST_FRAMES * RECORD_WORDS * 8)
-    size = sizeof scratch->head;
-  if (output_record((void *)AT_LOAD(ring), &scratch->head, size, 0) ||
-      (!cell && UPDATE(stacks, key, &one) && !AT_LOAD(EACH)))
+  if (size > sizeof *head + MOST_FRAMES * RECORD_WORDS * 8)
+    size = sizeof *head;
+  if ((head->count || (AT_LOAD(EACH) && weight)) &&
+      output_record((void *)AT_LOAD(ring), head, size, 0)) {
     count_one(COUNTER_LOST);
-  return 0;
+    return;
+  }
+  head->count = 0; /* they went up */
+  if (!cell && UPDATE(stacks, &head->key, &weight) && !AT_LOAD(EACH))
+    count_one(COUNTER_LOST);
+}
+
+/* Count a time whose stack was walked when it began. */
+static __always_inline void tally_interval(struct interval *interval, u64 now) {
+  u64 weight = now - interval->since, *cell;
+  struct head head = {interval->key, now, weight, 0};
+
+  head.key.marks = (head.key.marks & ~(u64)EPOCH) | current_epoch() << EPOCH_SHIFT;
+  if (AT_LOAD(EACH)) {
+    if (output_record((void *)AT_LOAD(ring), &head, sizeof head, 0))
+      count_one(COUNTER_LOST);
+    return;
+  }
+  cell = LOOKUP(stacks, &head.key);
+  if (cell)
+    __sync_fetch_and_add(cell, weight);
+  else if (UPDATE(stacks, &head.key, &weight))
+    count_one(COUNTER_LOST);
+}
+
+static __always_inline struct scratch *own_scratch(void) {
+  u32 place = bpf_get_smp_processor_id();
+  return LOOKUP(scratches, &place);
+}
+
+static __always_inline u64 fsbase_of(u64 task) {
+  u64 fsbase = 0;
+  read_kernel(&fsbase, sizeof fsbase, (void *)(task + AT_LOAD(FSBASE_OFFSET)));
+  return fsbase;
+}
+
+/* The current task's stack; what comes of it is counted. */
+static __always_inline int walk_task(struct ruby *ruby, struct scratch *scratch,
+                                     u64 ids, u64 task) {
+  int outcome;
+  count_one(COUNTER_SEEN);
+  outcome = begin(ruby, scratch, ids, fsbase_of(task));
+  if (outcome == WALKED)
+    outcome = walk(ruby, scratch);
+  if (outcome == NO_RUBY)
+    count_one(COUNTER_NO_RUBY);
+  if (outcome == UNKNOWN)
+    count_one(COUNTER_UNKNOWN_THREAD);
+  if (outcome == FAILED)
+    count_one(COUNTER_UNREADABLE);
+  return outcome;
+}
+
+/* The time on the CPU since the last tick, or since the thread got it. */
+static __always_inline u64 take_time(struct ruby *ruby, struct scratch *scratch,
+                                     u64 ids, u64 now) {
+  struct interval *interval = LOOKUP(intervals, &ids), new;
+  u64 since;
+  if (!interval) {
+    new.key = scratch->head.key;
+    new.since = now;
+    if (UPDATE(intervals, &ids, &new))
+      count_one(COUNTER_NO_ROOM);
+    return now - ruby->since;
+  }
+  since = interval->since;
+  interval->key = scratch->head.key;
+  interval->since = now;
+  return now - since;
 }
 
 int on_tick(void *ctx) {
-  u64 ids = bpf_get_current_pid_tgid(), task, fsbase = 0;
-  u32 tgid = ids >> 32, place;
+  u64 ids = bpf_get_current_pid_tgid(), now = bpf_ktime_get_ns(), weight = 1;
+  u32 tgid = ids >> 32;
   struct ruby *ruby = LOOKUP(rubies, &tgid);
-  struct scratch *scratch;
+  struct scratch *scratch = own_scratch();
+  if (!ruby || !scratch ||
+      walk_task(ruby, scratch, ids, bpf_get_current_task()) != WALKED)
+    return 0;
+  scratch->head.time = now;
+  if (AT_LOAD(WEIGHING) == ALL_TIME)
+    weight = take_time(ruby, scratch, ids, now);
+  tally(scratch, weight);
+  return 0;
+}
+
+/* S_IFMT >> 12 of a descriptor; 0 if there is none. */
+static __always_inline u64 file_type(u64 task, u64 fd) {
+  u64 place = 0;
+  u16 mode = 0;
+  read_kernel(&place, 8, (void *)(task + AT_LOAD(FILES_OFFSET)));
+  read_kernel(&place, 8, (void *)(place + AT_LOAD(FDTABLE_OFFSET)));
+  read_kernel(&place, 8, (void *)(place + AT_LOAD(FDS_OFFSET)));
+  if (read_kernel(&place, 8, (void *)(place + 8 * fd)) || !place)
+    return 0;
+  read_kernel(&place, 8, (void *)(place + AT_LOAD(INODE_OFFSET)));
+  read_kernel(&mode, 2, (void *)(place + AT_LOAD(INODE_MODE_OFFSET)));
+  return mode >> 12;
+}
+
+/* The system call a task is in, and the type of the file that it is given. */
+static __always_inline u64 call_marks(u64 task) {
+  u64 registers, fd, si_di_call[3];
+  int polled = -1;
+  if (AT_LOAD(STACK_OFFSET)) {
+    read_kernel(&registers, 8, (void *)(task + AT_LOAD(STACK_OFFSET)));
+    registers += KERNEL_STACK - sizeof(struct pt_regs);
+  } else {
+    registers = (u64)registers_of(current_task());
+  }
+  registers += __builtin_offsetof(struct pt_regs, si);
+  if (read_kernel(si_di_call, sizeof si_di_call, (void *)registers) ||
+      si_di_call[2] >= MOST_CALLS)
+    return 0;
+  fd = si_di_call[1];
+  if (si_di_call[2] == POLL || si_di_call[2] == PPOLL) {
+    if (si_di_call[0] == 1)
+      read_user(&polled, sizeof polled, (void *)fd);
+    fd = (u64)(s64)polled;
+  }
+  fd = fd < MOST_FDS ? file_type(task, fd) : 0;
+  return (si_di_call[2] + 1) << CALL_SHIFT | fd << FILE_TYPE_SHIFT;
+}
+
+/* Does the thread wait for the GVL? */
+static __always_inline bool is_queued(struct ruby *ruby, u64 thread) {
+  u64 head = ruby->queue, place;
+  if (!ruby->gvl_node)
+    return false;
+  if (!head) {
+    read_user(&head, sizeof head, (void *)(thread + ruby->th_ractor));
+    head += ruby->gvl_queue;
+  }
+  place = head;
+#pragma clang loop unroll(disable)
+  for (int step = 0; step < MOST_QUEUED; step++) {
+    if (read_user(&place, sizeof place, (void *)(place + 8)) || place == head)
+      return false;
+    if (place == thread + ruby->gvl_node)
+      return true;
+  }
+  return false;
+}
+
+static __always_inline u64 ids_of(u64 task) {
+  u32 pid = 0, tgid = 0;
+  read_kernel(&pid, sizeof pid, (void *)(task + AT_LOAD(PID_OFFSET)));
+  read_kernel(&tgid, sizeof tgid, (void *)(task + AT_LOAD(TGID_OFFSET)));
+  return (u64)tgid << 32 | pid;
+}
+
+/* A thread gets a CPU. */
+static __always_inline void arrive(u64 ids, u64 now) {
+  struct interval *interval = LOOKUP(intervals, &ids), new = {};
+  if (!interval) {
+    new.since = now;
+    if (UPDATE(intervals, &ids, &new))
+      count_one(COUNTER_NO_ROOM);
+    return;
+  }
+  if (interval->key.marks & OFF_CPU && now - interval->since >= AT_LOAD(LEAST))
+    tally_interval(interval, now);
+  interval->key.marks &= ~OFF_MARKS;
+  interval->since = now;
+}
+
+/* The current thread leaves its CPU; state: the kernel's, 0: it could go on. */
+static __always_inline void leave(struct ruby *ruby, u64 ids, u64 task, u32 state,
+                                  u64 now) {
+  struct scratch *scratch = own_scratch();
+  struct interval new;
+  int outcome;
+  if (!scratch)
+    return;
+  outcome = walk_task(ruby, scratch, ids, task);
+  if (outcome == NO_RUBY || outcome == UNKNOWN) {
+    DELETE(intervals, &ids);
+    return;
+  }
+  if (outcome == FAILED)
+    scratch->head.key.hash = 0;
+  scratch->head.time = now;
+  if (AT_LOAD(WEIGHING) == ALL_TIME)
+    tally(scratch, take_time(ruby, scratch, ids, now));
+  scratch->head.key.marks |= OFF_CPU;
+  if (!state)
+    scratch->head.key.marks |= READY;
+  else if (is_queued(ruby, scratch->head.key.thread))
+    scratch->head.key.marks |= IN_GVL_QUEUE;
+  else
+    scratch->head.key.marks |= call_marks(task);
+  if (state & TASK_UNINTERRUPTIBLE)
+    scratch->head.key.marks |= NO_SIGNALS;
+  tally(scratch, 0);
+  new.key = scratch->head.key;
+  new.since = now;
+  if (UPDATE(intervals, &ids, &new))
+    count_one(COUNTER_NO_ROOM);
+}
+
+/* preempt, prev, next, and since 5.19 prev's state; prev is still current. */
+int on_switch(struct bpf_raw_tracepoint_args *ctx) {
+  u64 ids = ids_of(ctx->args[2]), now = bpf_ktime_get_ns();
+  u32 tgid = ids >> 32, state = 0;
+  struct ruby *ruby = tgid ? LOOKUP(rubies, &tgid) : 0;
+  if (ruby)
+    arrive(ids, now);
+  ids = bpf_get_current_pid_tgid();
+  tgid = ids >> 32;
+  ruby = tgid ? LOOKUP(rubies, &tgid) : 0;
   if (!ruby)
     return 0;
-  count_one(COUNTER_SEEN);
-  place = bpf_get_smp_processor_id();
-  scratch = LOOKUP(scratches, &place);
-  if (!scratch)
-    return 0;
-  task = bpf_get_current_task();
-  read_kernel(&fsbase, sizeof fsbase, (void *)(task + AT_LOAD(FSBASE_OFFSET)));
-  return walk(ruby, scratch, ids, fsbase);
+  if (!ctx->args[0]) { /* else it is ready to run, whatever its state */
+    if (AT_LOAD(STATE_GIVEN))
+      state = (u32)ctx->args[3];
+    else
+      read_kernel(&state, sizeof state,
+                  (void *)(ctx->args[1] + AT_LOAD(STATE_OFFSET)));
+  }
+  if (!(state & TASK_DEAD))
+    leave(ruby, ids, ctx->args[1], state, now);
+  return 0;
 }
 
 /* In the parent's context. A child has all that its parent has. */
 int on_fork(struct bpf_raw_tracepoint_args *ctx) {
   u64 child = ctx->args[1], ids = bpf_get_current_pid_tgid(), *thread;
   u32 parent = ids >> 32, pid = 0, tgid = 0;
-  struct ruby *ruby = LOOKUP(rubies, &parent);
+  struct ruby *ruby = LOOKUP(rubies, &parent), copy;
   if (!ruby || !ruby->follows)
     return 0;
   read_kernel(&pid, sizeof pid, (void *)(child + AT_LOAD(PID_OFFSET)));
   read_kernel(&tgid, sizeof tgid, (void *)(child + AT_LOAD(TGID_OFFSET)));
   if (pid != tgid) /* a thread */
     return 0;
-  if (UPDATE(rubies, &pid, ruby))
+  copy = *ruby;
+  copy.since = bpf_ktime_get_ns();
+  if (UPDATE(rubies, &pid, &copy))
     count_one(COUNTER_NO_ROOM);
   thread = LOOKUP(threads, &ids);
   ids = (u64)pid << 32 | pid;
@@ -301,9 +561,18 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx) {
 
 /* Another program: nothing that was known is so any more. */
 int on_exec(void *ctx) {
-  u32 tgid = bpf_get_current_pid_tgid() >> 32;
+  u64 ids = bpf_get_current_pid_tgid();
+  u32 tgid = ids >> 32;
   DELETE(rubies, &tgid);
+  DELETE(intervals, &ids);
   return 0;
+}
+
+/* What a thread did last on the CPU it did until its end. */
+static __always_inline void end(u64 ids) {
+  struct interval *interval = LOOKUP(intervals, &ids);
+  if (interval && interval->key.hash)
+    tally_interval(interval, bpf_ktime_get_ns());
 }
 
 int on_exit(void *ctx) {
@@ -312,6 +581,9 @@ int on_exit(void *ctx) {
   if (!LOOKUP(rubies, &tgid))
     return 0;
   DELETE(threads, &ids);
+  if (AT_LOAD(WEIGHING) == ALL_TIME)
+    end(ids);
+  DELETE(intervals, &ids);
   if (tgid == (u32)ids)
     DELETE(rubies, &tgid);
   return 0;

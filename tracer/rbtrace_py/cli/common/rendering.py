@@ -142,9 +142,9 @@ def render(
     own_name = "" if chosen.is_text else stem + chosen.extension
     with destination(options.output, own_name, inputs, append) as file:
         chosen.render(profile, options.of_report(file), file)
-    left_out = profile.counts.statistics.idle
-    if left_out and not (options.is_silent or options.says_losses):
-        say_note(idle_text(left_out))
+    own = profile.counts.statistics
+    if own.idle and not (options.is_silent or options.says_losses):
+        say_note(idle_text(own.idle, own.unit))
 
 
 @contextmanager

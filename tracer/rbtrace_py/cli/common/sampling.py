@@ -24,11 +24,10 @@ from rbtrace_py.report.terminal.weights import (
 )
 from rbtrace_py.session.drive import drive
 from rbtrace_py.session.stacks.ruby_process import SamplingMode
-from rbtrace_py.session.stacks.sampling import (
+from rbtrace_py.session.stacks.sampling import Add, Sampling
+from rbtrace_py.session.stacks.sampling_options import (
     MAX_RATE,
-    Add,
     EngineChoice,
-    Sampling,
     SamplingOptions,
 )
 from rbtrace_py.session.stacks.sampling_passes import sampling_passes
@@ -46,6 +45,7 @@ class SampleOptions(o.StackOptions, o.LimitOptions):
     gil: bool
     idle: bool | None
     engine: str
+    min_us: float
 
     @property
     def is_silent(self) -> bool:
@@ -70,6 +70,7 @@ class SampleOptions(o.StackOptions, o.LimitOptions):
             wait_seconds=self.duration,
             engine=EngineChoice(self.engine),
             each=self.keeps_each,
+            least_ns=round(self.min_us * 1000),
         )
 
 
@@ -92,8 +93,15 @@ def sampling_options(mode: str) -> Callable[[Command], Command]:
             type=click.Choice([mode.value for mode in SamplingMode]),
             default=mode,
             show_default=True,
-            help="Sample threads on CPU, all threads with their states, or threads"
-            " that hold the GVL.",
+            help="Sample threads on CPU, all threads with their states, threads that"
+            " leave the CPU and for how long, or threads that hold the GVL.",
+        ),
+        click.option(
+            "--min-us",
+            type=click.FloatRange(0),
+            default=0.0,
+            metavar="US",
+            help="With --mode offcpu: leave out shorter times off the CPU.",
         ),
         click.option(
             "--engine",
@@ -141,11 +149,13 @@ def settled(options: Sampled) -> Sampled:
     source = click.get_current_context().get_parameter_source("mode")
     is_given = source is not click.core.ParameterSource.DEFAULT
     gil, idle, mode = options.gil, options.idle, options.mode
-    meant = "gvl" if gil else "wall" if idle else mode
+    meant = "gvl" if gil else "wall" if idle and mode != "offcpu" else mode
     if (gil and idle) or (is_given and meant != mode):
         option = "--gil" if gil else "--idle"
         other = "--idle" if not is_given else f"--mode {mode}"
         raise UsageError(f"{option} and {other} cannot be combined")
+    if options.min_us and meant != "offcpu":
+        raise UsageError("--min-us needs --mode offcpu")
     return replace(options, mode=meant)
 
 

@@ -38,8 +38,9 @@ def callgrind_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
     yield "version: 1"
     yield f"creator: rbtrace-py {__version__}"
     yield f"cmd: {clean(options.title or profile.meta.command or 'ruby')}"
-    if profile.counts.statistics.idle:
-        yield f"desc: Note: {idle_text(profile.counts.statistics.idle)}"
+    own = profile.counts.statistics
+    if own.idle:
+        yield f"desc: Note: {idle_text(own.idle, own.unit)}"
     yield "positions: line"
     yield f"events: {event}"
     yield f"summary: {profile.counts.weight}"

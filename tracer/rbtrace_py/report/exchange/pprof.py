@@ -87,7 +87,7 @@ class _Message:
         parts.append(number_field(12, self._period))
         comments = [clean(self._title)] if self._title else []
         if own.idle:
-            comments.append(idle_text(own.idle))
+            comments.append(idle_text(own.idle, own.unit))
         if comments:
             parts.append(packed_field(13, map(self._string, comments)))
         parts.append(number_field(14, self._string(types[-1][0])))

@@ -49,8 +49,10 @@ def speedscope_pieces(profile: Profile, options: ReportOptions) -> Iterator[str]
 
 def _name(profile: Profile, options: ReportOptions) -> str:
     name = clean(options.title or profile.meta.command or "Ruby")
-    idle = profile.counts.statistics.idle
-    return f"{name} ({idle_text(idle).replace(';', ',')})" if idle else name
+    own = profile.counts.statistics
+    if not own.idle:
+        return name
+    return f"{name} ({idle_text(own.idle, own.unit).replace(';', ',')})"
 
 
 def _by_thread(

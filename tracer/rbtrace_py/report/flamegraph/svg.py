@@ -65,7 +65,7 @@ def _svg(tree: FlameTree, title: str, unit: str, idle: int = 0) -> Iterator[str]
     height = _TOP + picture.depth * _ROW + _BOTTOM
     rest = f" – {picture.total}"
     if idle:
-        rest += f" ({idle_text(idle)})"
+        rest += f" ({idle_text(idle, unit)})"
     full = f"{clean(title)}{rest}"
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}"'

@@ -53,7 +53,7 @@ def diff_lines(
     yield style.bold(f"before {arrow} after: {both}")
     idle = before.statistics.idle + after.statistics.idle
     if idle:
-        yield style.dim(idle_text(idle))
+        yield style.dim(idle_text(idle, after.statistics.unit))
     what = "lines" if folding.lines else "methods"
     old, new = (_shares(counts, folding.lines) for counts in (before, after))
     weights = (before.weight, after.weight)

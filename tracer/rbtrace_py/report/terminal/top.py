@@ -12,7 +12,12 @@ from rbtrace_py.report import units
 from rbtrace_py.report.exchange.rows import clean
 from rbtrace_py.report.paths import shown_path
 from rbtrace_py.report.style import Style
-from rbtrace_py.report.terminal.weights import NONE_ON_CPU, amount, idle_text
+from rbtrace_py.report.terminal.weights import (
+    NONE_ON_CPU,
+    amount,
+    amount_alone,
+    idle_text,
+)
 from rbtrace_py.report.text import escape, fitted, width
 
 PLAIN_ROWS = 10
@@ -91,15 +96,16 @@ def losses(picture: Picture) -> str:
     lost = (
         f"{units.format_count(own.late)} late, {units.format_count(own.failed)} failed"
     )
-    idle = f", {units.format_count(picture.idle)} idle" if picture.idle else ""
-    return f"{rate}, {lost}{idle}"
+    if picture.idle:
+        lost += f", {amount_alone(picture.idle, own.unit)} idle"
+    return f"{rate}, {lost}" if own.rate else lost
 
 
 def nothing(picture: Picture) -> str:
     if picture.mode == "cpu":
         return NONE_ON_CPU
     if picture.idle:
-        return idle_text(picture.idle)
+        return idle_text(picture.idle, picture.statistics.unit)
     return "nothing seen"
 
 

@@ -42,7 +42,7 @@ def statistics_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
         text += ": code freed before its name was read, (unresolved)"
         yield f"  {style.dim(text)}"
     if own.idle:
-        yield f"  {style.dim(idle_text(own.idle))}"
+        yield f"  {style.dim(idle_text(own.idle, own.unit))}"
     if own.other:
         text = f"{amount(own.other, own.unit, style)} with rare stacks are in (other)"
         yield f"  {style.dim(text)}"
@@ -70,11 +70,19 @@ def has_losses(own: Statistics) -> bool:
     )
 
 
-def idle_text(samples: int) -> str:
+def amount_alone(weight: int, unit: str) -> str:
+    """``1,234``, or a time."""
+    return units.duration(weight, PLAIN) if unit == "ns" else units.format_count(weight)
+
+
+def idle_text(weight: int, unit: str) -> str:
     """``1,234 idle samples are left out; --idle shows them``."""
-    return f"{_many(samples, 'idle sample is', 'idle samples are')} left out; " + (
-        "--idle shows it" if samples == 1 else "--idle shows them"
-    )
+    if unit == "ns":
+        text = f"{units.duration(weight, PLAIN)} of idle threads is"
+    else:
+        text = _many(weight, "idle sample is", "idle samples are")
+    what = "it" if unit == "ns" or weight == 1 else "them"
+    return f"{text} left out; --idle shows {what}"
 
 
 def _many(number: int, one: str, more: str) -> str:

@@ -13,12 +13,12 @@ from contextlib import ExitStack
 from rbtrace_py.aggregate.switches import Switch, SwitchKind
 from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.abi import Counter
-from rbtrace_py.bpf.attach import RawTracepoint
+from rbtrace_py.bpf.attach import RawTracepoint, attach_first
 from rbtrace_py.bpf.features import check_rights
 from rbtrace_py.bpf.maps import MapSpec
 from rbtrace_py.bpf.program import Program, counters_map
 from rbtrace_py.bpf.ringbuf import RingBuffer
-from rbtrace_py.errors import BpfError, NotPermitted, RbtraceError
+from rbtrace_py.errors import BpfError, RbtraceError
 from rbtrace_py.linux.btf import Btf, NoBtf
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process, host_pid_namespace, inner_id, parse_status
@@ -29,8 +29,8 @@ RING_SIZE = 1 << 22
 _MAX_PROCESSES = 65_536
 _TRIES = 1000
 """Looks at the ring while a record in it is still being written."""
-_WAYS = (1, 0)
-"""STATE_GIVEN: as Linux has it since 5.19, and before."""
+_WAYS = ({"STATE_GIVEN": 1}, {"STATE_GIVEN": 0})
+"""As Linux has it since 5.19, and before."""
 
 _OFFSETS = {
     "PID_OFFSET": ("task_struct.pid",),
@@ -114,20 +114,9 @@ def _attached(stack: ExitStack) -> Program:
         )
     check_rights()
     numbers = _numbers()
-    for is_given in _WAYS:
-        attempt = ExitStack()
-        try:
-            program = _attach(attempt, {**numbers, "STATE_GIVEN": is_given})
-            stack.push(attempt.pop_all())
-            return program
-        except NotPermitted:
-            raise
-        except BpfError:
-            if is_given == _WAYS[-1]:
-                raise
-        finally:
-            attempt.close()
-    raise AssertionError("one of the two returns or raises")
+    return attach_first(
+        stack, _WAYS, lambda attempt, way: _attach(attempt, {**numbers, **way})
+    )
 
 
 def _attach(stack: ExitStack, numbers: dict[str, int]) -> Program:

@@ -8,28 +8,47 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
+from rbtrace_py.aggregate.open_times import OpenTimes
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.bpf.abi import Counter
-from rbtrace_py.bpf.stack_walker import StackWalker
+from rbtrace_py.bpf.stack_walker import StackWalker, waiting_stack
 from rbtrace_py.errors import BpfError, NoSuchTarget
 from rbtrace_py.linux.btf import Btf, NoBtf
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import host_pid_namespace
-from rbtrace_py.model.stack_walk import WalkedStack, WalkLayout
+from rbtrace_py.model.stack_walk import WalkedStack, WalkLayout, Weighing
 from rbtrace_py.model.stacks import RubyThread, Sample, SampleFlags, Stack, ThreadState
 from rbtrace_py.rubyvm.walked_frames import UNRESOLVED
-from rbtrace_py.session.stacks.ruby_process import RubyProcess
+from rbtrace_py.session.stacks.off_cpu import (
+    OffCpuStacks,
+    waiting_threads,
+)
+from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
+from rbtrace_py.session.stacks.sampling_options import SamplingOptions
 
 _LOSSES = (Counter.LOST, Counter.UNREADABLE, Counter.UNKNOWN_THREAD, Counter.NO_ROOM)
 _TRIES = 3
 _MOST_HELD = 1 << 12
 """Stacks of processes that are not attached to yet, at most."""
 _OFFSETS = {
-    "FSBASE_OFFSET": "task_struct.thread.fsbase",
-    "PID_OFFSET": "task_struct.pid",
-    "TGID_OFFSET": "task_struct.tgid",
+    "FSBASE_OFFSET": ("task_struct.thread.fsbase",),
+    "PID_OFFSET": ("task_struct.pid",),
+    "TGID_OFFSET": ("task_struct.tgid",),
+    "STATE_OFFSET": ("task_struct.__state", "task_struct.state"),
+    "STACK_OFFSET": ("task_struct.stack",),
+    "FILES_OFFSET": ("task_struct.files",),
+    "FDTABLE_OFFSET": ("files_struct.fdt",),
+    "FDS_OFFSET": ("fdtable.fd",),
+    "INODE_OFFSET": ("file.f_inode",),
+    "INODE_MODE_OFFSET": ("inode.i_mode",),
 }
+"""Offsets that the programs need, by the names that kernels gave the fields."""
 _GONE = Stack((UNRESOLVED,))
+_WEIGHINGS = {
+    SamplingMode.CPU: Weighing.SAMPLES,
+    SamplingMode.OFFCPU: Weighing.OFF_TIME,
+    SamplingMode.WALL: Weighing.ALL_TIME,
+}
 
 Add = Callable[[Sample], object]
 Rubies = Mapping[int, RubyProcess]
@@ -46,26 +65,35 @@ class _Seen(NamedTuple):
 class KernelStacks(Closing):
     """The walker, and what is known of the threads of each process.
 
-    rate: ticks a second
-    each: make a sample of every stack, with its time; else one of all equal ones
+    options: of the sampling
     follows: walk children, too
 
     Raises NotPermitted, BpfError or NoBtf where this kernel or machine cannot.
     """
 
     def __init__(
-        self, rate: float, each: bool, follows: bool, statistics: Statistics
+        self, options: SamplingOptions, follows: bool, statistics: Statistics
     ) -> None:
-        self._each = each
+        self._each = options.each
+        self._idle = options.idle
+        self._weighing = _WEIGHINGS[options.mode]
         self._follows = follows
         self._statistics = statistics
         self._layouts: dict[int, tuple[int, WalkLayout]] = {}
         self._placed: dict[int, dict[int, int]] = {}
         self._seen: dict[bytes, _Seen] = {}
         self._before: dict[bytes, _Seen] = {}
-        self._held: list[tuple[_Seen, int, int]] = []
+        self._held: list[tuple[_Seen, WalkedStack]] = []
         self._failed = self._unknown = 0
-        self._walker = StackWalker(rate, each, _offsets())
+        self._open = OpenTimes()
+        self._off_cpu = OffCpuStacks()
+        self._walker = StackWalker(
+            options.rate, options.each, _offsets(), self._weighing, options.least_ns
+        )
+        if self._weighing is not Weighing.SAMPLES:
+            statistics.unit = "ns"
+        if self._weighing is Weighing.OFF_TIME:
+            statistics.rate = 0.0
         self._clock = time.time_ns() - time.monotonic_ns()
         self._started = self._stopped = 0.0
 
@@ -88,6 +116,15 @@ class KernelStacks(Closing):
         self._layouts[pid] = distance, layout
         self._walker.walk(pid, layout)
         self._started = self._started or time.monotonic()
+        if self._weighing is not Weighing.SAMPLES:
+            self._begin_waiting(ruby)
+
+    def _begin_waiting(self, ruby: RubyProcess) -> None:
+        """Read the stacks of threads that wait already, maybe until the end."""
+        for number, (sample, off_cpu) in enumerate(waiting_threads(ruby)):
+            stack = waiting_stack(sample, off_cpu, number)
+            self._seen[stack.key] = _Seen(stack, sample)
+            self._walker.begin_off_cpu(stack)
 
     def forget(self, pid: int) -> None:
         """Walk a process no more."""
@@ -151,8 +188,8 @@ class KernelStacks(Closing):
         for stack in stacks:
             if stack.frames and stack.pid not in rubies:
                 self._seen[stack.key] = _Seen(stack, None)
-            if self._each:
-                self._add(stack.key, 1, rubies, add, stack.time_ns)
+            if self._each and stack.weight:
+                self._add(stack, rubies, add)
 
     def _name(self, ruby: RubyProcess, stacks: list[WalkedStack]) -> None:
         """Read the names of some stacks; again if their code was replaced meanwhile."""
@@ -177,15 +214,27 @@ class KernelStacks(Closing):
         """Give ``add`` a sample of each stack since the last call; each second."""
         self.collect(rubies, add)
         self._before, self._seen = self._seen, {}
-        counts = self._walker.counts()
+        over, still = self._walker.counts(), self._still()
         self.collect(rubies, add)
+        for stack in still:
+            if stack.key in self._before:
+                self._seen.setdefault(stack.key, self._before[stack.key])
         held, self._held = self._held, []
-        for seen, weight, at in held:
-            self._add_seen(seen, weight, rubies, add, at)
+        for seen, stack in held:
+            self._add_seen(seen, stack, rubies, add)
         if not self._each:
-            for key, weight in counts.items():
-                self._add(key, weight, rubies, add)
+            for stack in self._open.due(over, still):
+                self._add(stack, rubies, add)
+        elif self._stopped:
+            for stack in still:
+                self._add(stack, rubies, add)
         self._count()
+
+    def _still(self) -> list[WalkedStack]:
+        """The times that go on."""
+        if self._weighing is Weighing.SAMPLES:
+            return []
+        return self._walker.open_intervals(on_cpu=bool(self._stopped))
 
     def _count(self) -> None:
         counters = self._walker.counters
@@ -193,8 +242,11 @@ class KernelStacks(Closing):
         statistics = self._statistics
         statistics.failed += failed - self._failed
         self._failed = failed
-        elapsed = (self._stopped or time.monotonic()) - self._started
-        statistics.rounds = round(elapsed * statistics.rate)
+        if self._weighing is not Weighing.OFF_TIME:
+            elapsed = (self._stopped or time.monotonic()) - self._started
+            statistics.rounds = round(elapsed * statistics.rate)
+        if self._weighing is not Weighing.SAMPLES:
+            statistics.samples = self.seen
         statistics.ended_ns = time.time_ns()
 
     def _resolved(self, ruby: RubyProcess, stack: WalkedStack) -> Sample:
@@ -212,48 +264,50 @@ class KernelStacks(Closing):
         at = stack.time_ns + self._clock
         return Sample(at, thread, ThreadState.RUNNING, named, 1, flags, stack.fiber)
 
-    def _add(
-        self, key: bytes, weight: int, rubies: Rubies, add: Add, at: int | None = None
-    ) -> None:
-        """Make a sample of a stack; at: of CLOCK_MONOTONIC, None: when it went up."""
-        seen = self._seen.get(key) or self._before.get(key)
-        if seen is None:
-            self._statistics.failed += weight
-        else:
-            time_ns = seen.stack.time_ns if at is None else at
-            self._add_seen(seen, weight, rubies, add, time_ns)
+    def _add(self, stack: WalkedStack, rubies: Rubies, add: Add) -> None:
+        """Make a sample of a stack that has a weight; its frames went up before."""
+        seen = self._seen.get(stack.key) or self._before.get(stack.key)
+        if seen is not None:
+            self._add_seen(seen, stack, rubies, add)
+        elif self._weighing is Weighing.SAMPLES:
+            self._statistics.failed += stack.weight
+        else:  # the time has passed, and its loss was counted
+            self._emit(self._unresolved(stack), stack, add)
 
     def _add_seen(
-        self,
-        seen: _Seen,
-        weight: int,
-        rubies: Rubies,
-        add: Add,
-        at: int,
+        self, seen: _Seen, stack: WalkedStack, rubies: Rubies, add: Add
     ) -> None:
         sample = seen.sample
         if sample is None:  # of a child that was not attached to
-            ruby = rubies.get(seen.stack.pid)
+            ruby = rubies.get(stack.pid)
             if ruby is not None:
                 sample = self._resolved(ruby, seen.stack)
             elif len(self._held) < _MOST_HELD:
-                self._held.append((seen, weight, at))
+                self._held.append((seen, stack))
                 return
             else:
-                sample = self._unresolved(seen.stack)
-        add(sample._replace(weight=weight, time_ns=at + self._clock))
-        self._statistics.repeat(weight - 1, sample.flags)
+                sample = self._unresolved(stack)
+        self._emit(sample, stack, add)
+
+    def _emit(self, sample: Sample, stack: WalkedStack, add: Add) -> None:
+        state, shown = ThreadState.RUNNING, sample.stack
+        if stack.off_cpu is not None:
+            shown, state = self._off_cpu.of(shown, stack.off_cpu)
+        if state is ThreadState.SLEEPING and not self._idle:
+            return
+        at, weight = stack.time_ns + self._clock, stack.weight
+        add(sample._replace(state=state, stack=shown, weight=weight, time_ns=at))
+        if self._weighing is Weighing.SAMPLES:
+            self._statistics.repeat(weight - 1, sample.flags)
 
     def give_up(self, is_alive: Callable[[int], bool], add: Add) -> None:
         """Make samples without names of processes that ended before they were read."""
         held, self._held = self._held, []
-        for seen, weight, at in held:
-            if is_alive(seen.stack.pid):
-                self._held.append((seen, weight, at))
+        for seen, stack in held:
+            if is_alive(stack.pid):
+                self._held.append((seen, stack))
             else:
-                sample = self._unresolved(seen.stack)
-                add(sample._replace(weight=weight, time_ns=at + self._clock))
-                self._statistics.repeat(weight - 1, sample.flags)
+                self._emit(self._unresolved(stack), stack, add)
 
     def _unresolved(self, stack: WalkedStack) -> Sample:
         thread = RubyThread(stack.pid, stack.tid, stack.thread, "")
@@ -274,9 +328,10 @@ def _offsets() -> dict[str, int]:
         )
     btf = Btf.load()
     found = {}
-    for name, path in _OFFSETS.items():
-        offset = btf.offset(path)
+    for name, paths in _OFFSETS.items():
+        offsets = (btf.offset(path) for path in paths)
+        offset = next((one for one in offsets if one is not None), None)
         if offset is None:
-            raise NoBtf(f"the kernel's BTF does not say what {path} is")
+            raise NoBtf(f"the kernel's BTF does not say what {paths[0]} is")
         found[name] = offset
     return found

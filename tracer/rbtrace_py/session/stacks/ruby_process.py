@@ -44,9 +44,14 @@ class SamplingMode(str, Enum):
     """Those that are on a CPU, or ready to be, also when their stacks are read."""
     WALL = "wall"
     """All, each with its state."""
+    OFFCPU = "offcpu"
+    """Those that leave a CPU, for as long as they are off it; the kernel's engine."""
     GVL = "gvl"
     """Those that hold the GVL, as the VM has it."""
 
+
+MEMORY_MODES = (SamplingMode.CPU, SamplingMode.WALL, SamplingMode.GVL)
+"""Those that a read of memory can be in."""
 
 _Known = tuple[VmThread, RubyThread]
 """A thread as the VM's list had it, and as it is shown."""

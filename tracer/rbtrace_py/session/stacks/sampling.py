@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from rbtrace_py.aggregate.meta import Meta
@@ -21,8 +19,13 @@ from rbtrace_py.errors import (
 from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.stacks import Sample, ThreadState
-from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
+from rbtrace_py.session.stacks.sampling_options import (
+    MAX_KERNEL_RATE,
+    MAX_RATE,
+    EngineChoice,
+    SamplingOptions,
+)
 from rbtrace_py.session.targets.non_ruby import NonRubyProcesses
 from rbtrace_py.session.targets.notes import Notes, skipped
 from rbtrace_py.session.targets.targets import Targets
@@ -43,46 +46,7 @@ _BROKEN_REFRESHES = 3
 """Refreshes in a row without one stack that was read, after which a process is attached
 anew, as one that runs another program is at once."""
 
-MAX_RATE = 100_000.0
-MAX_KERNEL_RATE = 10_000.0
-"""Each tick interrupts every processor of the machine, whatever it does."""
-
 Add = Callable[[Sample], object]
-
-
-class EngineChoice(str, Enum):
-    """Engines: what reads the stacks."""
-
-    AUTO = "auto"
-    """The kernel where it can, else this process."""
-    BPF = "bpf"
-    """The kernel, at each tick of a processor's clock."""
-    MEMORY = "memory"
-    """This process, from the other's memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingOptions:
-    """Options that the commands that sample share.
-
-    rate: sampling passes per second
-    idle: in modes wall and gvl, also threads that sleep
-    pause: stop the target while its stacks are read
-    ruby_version: instead of what the target says of itself
-    saved: a layout from a file, trusted most
-    wait_seconds: how long to wait for a program of ours to become a Ruby; None: always
-    each: keep every sample, with its time
-    """
-
-    rate: float = 99.0
-    mode: SamplingMode = SamplingMode.CPU
-    idle: bool = True
-    pause: bool = False
-    ruby_version: str | None = None
-    saved: SavedLayout | None = None
-    wait_seconds: float | None = None
-    engine: EngineChoice = EngineChoice.MEMORY
-    each: bool = False
 
 
 class Sampling(Starting):
@@ -130,6 +94,8 @@ class Sampling(Starting):
         options = self.options
         is_choice = options.engine is EngineChoice.AUTO
         if options.engine is EngineChoice.MEMORY:
+            if options.mode is SamplingMode.OFFCPU:
+                raise UsageError("--engine memory and --mode offcpu cannot be combined")
             return
         other = _only_memory(options)
         if other:
@@ -140,11 +106,9 @@ class Sampling(Starting):
         from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
 
         try:
-            self.kernel = KernelStacks(
-                options.rate, options.each, self.targets.follow, self.statistics
-            )
+            self.kernel = KernelStacks(options, self.targets.follow, self.statistics)
         except RbtraceError as error:
-            if not is_choice:
+            if not is_choice or options.mode is SamplingMode.OFFCPU:
                 raise
             self.notes.add(f"stacks are read from memory: {error}")
         self.statistics.engine = self.engine
@@ -164,13 +128,14 @@ class Sampling(Starting):
 
     def _leave_kernel(self, error: UnknownRuby) -> None:
         """Read all stacks from memory, as the kernel cannot walk those of one."""
-        if self.options.engine is EngineChoice.BPF:
+        options = self.options
+        if options.engine is EngineChoice.BPF or options.mode is SamplingMode.OFFCPU:
             raise error
         self.notes.add(f"stacks are read from memory: {error}")
         if self.kernel is not None:
             self.kernel.close()
             self.kernel = None
-        self.statistics.engine = self.engine
+        self.statistics.engine, self.statistics.unit = self.engine, "samples"
 
     # -------------------------------------------------------------- attaching
 
@@ -387,7 +352,7 @@ def _only_memory(options: SamplingOptions) -> str:
     """Return the option that the kernel's engine has not; empty if there is none."""
     if options.pause:
         return "--pause"
-    if options.mode is not SamplingMode.CPU:
+    if options.mode is SamplingMode.GVL:
         return f"--mode {options.mode.value}"
     if options.rate > MAX_KERNEL_RATE:
         return f"--rate above {MAX_KERNEL_RATE:g}"

@@ -1,0 +1,117 @@
+# frozen_string_literal: true
+
+# Waits of known lengths, each on a thread and in a method of its own. A line "waits
+# SECONDS" makes all wait at once, "fight SECONDS" two threads fight for the GVL. For each
+# thread comes a line "NAME NS CPU_NS READY_NS": what it took by its own clocks, and how
+# long it waited for a CPU by the kernel's. Then comes "done".
+
+require "socket"
+
+def now
+  Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond)
+end
+
+def cpu
+  Process.clock_gettime(Process::CLOCK_THREAD_CPUTIME_ID, :nanosecond)
+end
+
+# Ready to run, but another thread had the CPU: proc(5), schedstat.
+def ready
+  File.read("/proc/thread-self/schedstat").split[1].to_i
+end
+
+# What the waiting threads wait for ends after so many seconds.
+class Waits
+  WAITS = %i[wait_sleep wait_lock wait_queue wait_socket wait_pipe wait_child].freeze
+  FIGHTS = %i[fight_one fight_two].freeze
+
+  def initialize(seconds)
+    @seconds = seconds
+    @lock = Mutex.new
+    @queue = Queue.new
+    @socket, @peer = UNIXSocket.pair
+    @pipe, @input = IO.pipe
+    @held = Queue.new
+  end
+
+  def waits
+    holder = Thread.new { hold }
+    @held.pop
+    @child = spawn("sleep", @seconds.to_s)
+    lines = all(WAITS)
+    holder.join
+    lines
+  end
+
+  def fight
+    all(FIGHTS)
+  end
+
+  private
+
+  def all(names)
+    names.map { |name| Thread.new { measured(name) } }.map(&:value)
+  end
+
+  def hold
+    @lock.synchronize do
+      @held << true
+      sleep(@seconds)
+    end
+    @queue << true
+    @peer.write("x")
+    @input.write("x")
+  end
+
+  def measured(name)
+    Thread.current.name = name.to_s
+    before = [ready, cpu, now].reverse # to read a file may take long
+    send(name)
+    took = [now, cpu, ready].zip(before).map { |one, other| one - other }
+    "#{name} #{took.join(" ")}"
+  end
+
+  def wait_sleep
+    sleep(@seconds)
+  end
+
+  def wait_lock
+    @lock.lock
+  end
+
+  def wait_queue
+    @queue.pop
+  end
+
+  def wait_socket
+    @socket.read(1)
+  end
+
+  def wait_pipe
+    @pipe.read(1)
+  end
+
+  def wait_child
+    Process.wait(@child)
+  end
+
+  def burn
+    start = now
+    nil while now - start < @seconds * 1e9
+  end
+
+  def fight_one
+    burn
+  end
+
+  def fight_two
+    burn
+  end
+end
+
+$stdout.sync = true
+puts "ready #{Process.pid}"
+while (line = $stdin.gets)
+  verb, seconds = line.split
+  puts Waits.new(Float(seconds)).public_send(verb), "done"
+end

@@ -1,0 +1,152 @@
+"""Why a thread was off the CPU, as the frame that a report puts on its stack.
+
+The VM's word is the innermost method, the kernel's the system call and the type of the
+file. A wait for the GVL is one only if the thread was in the GVL's queue.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from enum import Enum
+
+from rbtrace_py.linux.system_calls import (
+    CALL_NAMES,
+    ON_DESCRIPTOR,
+    awaited,
+    system_call,
+)
+from rbtrace_py.model.stack_walk import OffCpu
+from rbtrace_py.model.stacks import Frame, FrameKind, Sample, Stack, ThreadState
+from rbtrace_py.model.waits import WaitKind
+from rbtrace_py.rubyvm.waits import kind_of_call
+from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
+
+_MOST_STACKS = 1 << 14
+
+
+class Reason(str, Enum):
+    """Reasons to be off the CPU, as reports have them."""
+
+    RUN_QUEUE = "run queue"
+    """It could run, but another thread had the CPU."""
+    GVL = "GVL"
+    LOCK = "lock"
+    QUEUE = "queue"
+    CONDITION = "condition variable"
+    THREAD = "thread"
+    RACTOR = "ractor"
+    SLEEP = "sleep"
+    CHILD = "child process"
+    SOCKET = "socket"
+    PIPE = "pipe"
+    DISK = "disk"
+    IO = "I/O"
+    """Of another kind, or of several descriptors."""
+    OTHER = "system call"
+
+
+_BY_KIND = {
+    WaitKind.MUTEX: Reason.LOCK,
+    WaitKind.QUEUE: Reason.QUEUE,
+    WaitKind.CONDITION: Reason.CONDITION,
+    WaitKind.THREAD: Reason.THREAD,
+    WaitKind.RACTOR: Reason.RACTOR,
+    WaitKind.SLEEP: Reason.SLEEP,
+    WaitKind.CHILD: Reason.CHILD,
+}
+_BY_FILE = {
+    stat.S_IFSOCK: Reason.SOCKET,
+    stat.S_IFIFO: Reason.PIPE,
+    stat.S_IFREG: Reason.DISK,
+    stat.S_IFDIR: Reason.DISK,
+    stat.S_IFBLK: Reason.DISK,
+}
+
+_POLLS = ("poll", "ppoll")
+_OF_SEVERAL = ("epoll", "io_uring", "io_getevents", "ioctl")
+_BY_CALL = {
+    **dict.fromkeys(("clone", "clone3", "fork", "vfork"), Reason.CHILD),
+    **dict.fromkeys(("wait4", "waitid"), Reason.CHILD),
+    **dict.fromkeys(("nanosleep", "clock_nanosleep"), Reason.SLEEP),
+    **dict.fromkeys(("futex", "futex_waitv", "flock", "fcntl"), Reason.LOCK),
+    **dict.fromkeys(("select", "pselect6"), Reason.IO),
+}
+
+
+def reason_of(off_cpu: OffCpu, stack: Stack) -> Reason:
+    """Return why a thread with this stack was off the CPU."""
+    if off_cpu.is_ready:
+        return Reason.RUN_QUEUE
+    if off_cpu.is_queued:
+        return Reason.GVL
+    leaf = stack.frames[-1] if stack.frames else None
+    kind = None if leaf is None else kind_of_call(leaf.name)
+    if kind in _BY_KIND:
+        return _BY_KIND[kind]
+    call = CALL_NAMES.get(-1 if off_cpu.call is None else off_cpu.call, "")
+    if call in _BY_CALL:
+        return _BY_CALL[call]
+    action = "poll" if call in _POLLS else ON_DESCRIPTOR.get(call)
+    if action is not None:
+        of_several = action in _OF_SEVERAL
+        return Reason.IO if of_several else _BY_FILE.get(off_cpu.file_type, Reason.IO)
+    return Reason.DISK if off_cpu.is_uninterruptible else Reason.OTHER
+
+
+def waiting_threads(ruby: RubyProcess) -> Iterator[tuple[Sample, OffCpu]]:
+    """Yield a sample of each thread that is off the CPU, and why it is."""
+    for sample in ruby.samples(SamplingMode.WALL):
+        tid = sample.thread.tid
+        if sample.state is not ThreadState.RUNNING and tid is not None:
+            is_queued = sample.state is ThreadState.WAITING
+            yield sample, _waits_now(ruby, tid, is_queued)
+
+
+def _waits_now(ruby: RubyProcess, tid: int, is_queued: bool) -> OffCpu:
+    call = system_call(ruby.process, tid)
+    if call is None:
+        return OffCpu(False, is_queued, False, 0, None)
+    descriptors = awaited(call, ruby.vm.memory).descriptors
+    file_type = 0
+    if len(descriptors) == 1:
+        with suppress(OSError):
+            path = f"/proc/{ruby.process.pid}/fd/{descriptors[0][0]}"
+            file_type = stat.S_IFMT(os.stat(path).st_mode)
+    return OffCpu(False, is_queued, False, file_type, call.number)
+
+
+_STATES = {
+    Reason.RUN_QUEUE: ThreadState.RUNNING,
+    Reason.GVL: ThreadState.WAITING,
+}
+
+
+class OffCpuStacks:
+    """Stacks with the reason as their innermost frame; bounded."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Stack, OffCpu], tuple[Stack, ThreadState]] = {}
+
+    def of(self, stack: Stack, off_cpu: OffCpu) -> tuple[Stack, ThreadState]:
+        """Return the stack with the reason on it, and the thread's state."""
+        key = (stack, off_cpu)
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _MOST_STACKS:
+                self._known.clear()
+            reason = reason_of(off_cpu, stack)
+            state = _STATES.get(reason, ThreadState.SLEEPING)
+            found = Stack((*stack.frames, _FRAMES[reason])), state
+            self._known[key] = found
+        return found
+
+
+def _frame(reason: Reason) -> Frame:
+    name = f"({reason.value})"
+    return Frame(FrameKind.MARKER, name, name, "", None)
+
+
+_FRAMES = {reason: _frame(reason) for reason in Reason}

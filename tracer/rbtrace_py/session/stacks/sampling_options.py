@@ -1,0 +1,50 @@
+"""What of a set of processes is sampled, how often, and by what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from rbtrace_py.rubyvm.saved import SavedLayout
+from rbtrace_py.session.stacks.ruby_process import SamplingMode
+
+MAX_RATE = 100_000.0
+MAX_KERNEL_RATE = 10_000.0
+"""Each tick interrupts every processor of the machine, whatever it does."""
+
+
+class EngineChoice(str, Enum):
+    """Engines: what reads the stacks."""
+
+    AUTO = "auto"
+    """The kernel where it can, else this process."""
+    BPF = "bpf"
+    """The kernel, at each tick of a processor's clock."""
+    MEMORY = "memory"
+    """This process, from the other's memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingOptions:
+    """Options that the commands that sample share.
+
+    rate: sampling passes per second
+    idle: in modes wall and gvl, also threads that sleep
+    pause: stop the target while its stacks are read
+    ruby_version: instead of what the target says of itself
+    saved: a layout from a file, trusted most
+    wait_seconds: how long to wait for a program of ours to become a Ruby; None: always
+    each: keep every sample, with its time
+    least_ns: in mode offcpu, shorter times do not count
+    """
+
+    rate: float = 99.0
+    mode: SamplingMode = SamplingMode.CPU
+    idle: bool = True
+    pause: bool = False
+    ruby_version: str | None = None
+    saved: SavedLayout | None = None
+    wait_seconds: float | None = None
+    engine: EngineChoice = EngineChoice.MEMORY
+    each: bool = False
+    least_ns: int = 0
