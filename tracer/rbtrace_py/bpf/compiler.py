@@ -85,8 +85,10 @@ def carries_programs() -> bool:
 
 def without_filter() -> Iterator[tuple[str, dict[str, int]]]:
     """Every program that commands use without a filter: source and flags."""
-    for source in ("tracked_pids.c", "switches.c", "trace.c", "stacks.c"):
+    for source in ("tracked_pids.c", "switches.c", "trace.c"):
         yield source, {}
+    for may_goto in (1, 0):
+        yield "stacks.c", {"MAY_GOTO": may_goto}
     for values in RecordedValues:
         # Whole histograms are kept of counts and durations alone, without a key.
         is_dense = values in (RecordedValues.NONE, RecordedValues.DURATION)

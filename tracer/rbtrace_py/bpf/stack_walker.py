@@ -51,12 +51,13 @@ _FORMAT_SHIFT = 12
 """Of S_IFMT."""
 _NAMING = 0xFFFF & ~(1 << _EPOCH_SHIFT)
 """Marks that tell stacks apart; the rest tells what a thread did there."""
-_WAYS: tuple[dict[str, int], ...] = (
-    {"STATE_GIVEN": 1, "STACK_OFFSET": 0},
-    {"STATE_GIVEN": 0, "STACK_OFFSET": 0},
-    {"STATE_GIVEN": 0},
+_WAYS: tuple[tuple[dict[str, int], dict[str, int]], ...] = (
+    ({"MAY_GOTO": 1}, {"STATE_GIVEN": 1, "STACK_OFFSET": 0}),
+    ({"MAY_GOTO": 0}, {"STATE_GIVEN": 1, "STACK_OFFSET": 0}),
+    ({"MAY_GOTO": 0}, {"STATE_GIVEN": 0, "STACK_OFFSET": 0}),
+    ({"MAY_GOTO": 0}, {"STATE_GIVEN": 0}),
 )
-"""As Linux has it since 5.19, since 5.15, and before."""
+"""Flags and numbers of the programs, for Linux since 6.9, 5.19, 5.15, and before."""
 
 
 class StackWalker(Closing):
@@ -87,7 +88,9 @@ class StackWalker(Closing):
         with ExitStack() as stack:
             self._switches = ExitStack()
             self._program = attach_first(
-                stack, _WAYS, lambda attempt, way: self._attach(attempt, numbers | way)
+                stack,
+                _WAYS,
+                lambda attempt, way: self._attach(attempt, way[0], numbers | way[1]),
             )
             self._ring = RingBuffer(self._program.maps["ring"])
             stack.callback(self._ring.close)
@@ -97,8 +100,10 @@ class StackWalker(Closing):
                 self._ticks.callback(ticks.close)
             self._stack = stack.pop_all()
 
-    def _attach(self, stack: ExitStack, numbers: Mapping[str, int]) -> Program:
-        program = Program("stacks.c", _maps(self._weighing), {}, numbers)
+    def _attach(
+        self, stack: ExitStack, flags: Mapping[str, int], numbers: Mapping[str, int]
+    ) -> Program:
+        program = Program("stacks.c", _maps(self._weighing), flags, numbers)
         stack.callback(program.close)
         for function in ("fork", "exec", "exit"):
             tracepoint = RawTracepoint(

@@ -29,6 +29,12 @@
 #define VALUE_WORDS 8192
 #define EC_WORDS 16
 #define MOST_STEPS 1024 /* frames, and environments around blocks */
+/* With may_goto (MAY_GOTO, Linux 6.9) the verifier looks at few steps, not at each. */
+#if MAY_GOTO
+#define STEPS ; may_go_on();
+#else
+#define STEPS int step = 0; step < MOST_STEPS; step++
+#endif
 #define MOST_HOPS 64
 
 /* Marks of a stack. */
@@ -119,6 +125,19 @@ static long (*output_record)(void *ring, void *data, u64 size,
                              u64 flags) = (void *)130;
 static void *(*current_task)(void) = (void *)158;
 static void *(*registers_of)(void *task) = (void *)175;
+
+/* False when the kernel has had enough; an instruction that bcc's LLVM cannot spell. */
+static __always_inline bool may_go_on(void) {
+  asm volatile goto("1: .byte 0xe5, 0;"
+                    ".long ((%l[enough] - 1b - 8) / 8) & 0xffff; .short 0"
+                    :
+                    :
+                    :
+                    : enough);
+  return true;
+enough:
+  return false;
+}
 
 #define EC_WORD(place) (scratch->ec[(place) & (EC_WORDS - 1)])
 #define FRAME_WORD(at) (scratch->frames[(at) & (MOST_FRAMES * FRAME_WORDS - 1)])
@@ -247,7 +266,7 @@ static __always_inline int walk(struct ruby *ruby, struct scratch *scratch) {
   scratch->values_count = values < 2 ? 0 : values - 2; /* of the data words */
   ep = FRAME_WORD(ruby->ep);
 #pragma clang loop unroll(disable)
-  for (int step = 0; step < MOST_STEPS; step++) {
+  for (STEPS) {
     u64 i = scratch->walked, hops = scratch->hops, base = i * words;
     u64 at = ((ep - scratch->start) >> 3) - 2, data, link, flags, kind = 0;
     if (i >= scratch->count)
