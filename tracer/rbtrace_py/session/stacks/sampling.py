@@ -98,6 +98,8 @@ class Sampling(Starting):
                 raise UsageError("--engine memory and --mode offcpu cannot be combined")
             return
         other = _only_memory(options)
+        if is_choice and options.mode is SamplingMode.WALL:
+            return  # its weights are samples, those of the kernel's engine ns
         if other:
             if not is_choice:
                 raise UsageError(f"--engine bpf and {other} cannot be combined")
