@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rbtrace_py.aggregate.histogram import (
@@ -74,6 +74,7 @@ def test_signed(values: Sequence[int]) -> None:
 
 
 @given(st.lists(floats))
+@example([sign * 10.0**power for sign in (-1, 1) for power in range(-300, 301, 50)])
 def test_floats(values: Sequence[float]) -> None:
     check(FloatHistogram.from_values(values))
 

@@ -21,8 +21,8 @@ Scale = Literal["auto", "linear", "log"]
 
 MAX_ROWS = 24
 _GOOD_ROWS = 20
-_DOUBLINGS = (*range(1, 9), 10, 12, 16, 24, 32, 48, 64, 96, 128)
-"""Powers of two between rows; the first whose rows fit is taken."""
+_DOUBLINGS = (*range(1, 9), 10, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+"""Powers of two between rows; the first whose rows fit is taken. The last fits any."""
 
 _LINEAR_RATIO = 10
 _SPREAD = 0.15
