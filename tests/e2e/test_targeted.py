@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import select
 import signal
 import struct
 import subprocess
@@ -20,7 +21,7 @@ from leftovers import Watched
 
 import rubies
 from commands import Tracer, answer, by_key, run
-from processes import TIMEOUT, Target, comes_true, times
+from processes import TIMEOUT, Target, comes_true, read_line, times
 from rbtrace_py.agent.arming import Armed, What
 from rbtrace_py.agent.shared import HookMode
 from rbtrace_py.aggregate.calls import CallEventKind
@@ -178,6 +179,24 @@ def defined(running: Running, code: str, methods: int = 1) -> None:
     evaluated(target, code)
     wait = f"sleep 0.005 until {NEW}.size >= {methods}"
     evaluated(target, f"require 'timeout'; Timeout.timeout({TIMEOUT}) {{ {wait} }}")
+
+
+def lines_until_called(
+    running: Running, tracer: Tracer, code: str, text: str
+) -> list[str]:
+    """Run the call again and again until the tracer tells of one with that text."""
+    stream, lines = tracer.process.stdout, list[str]()
+
+    def is_told() -> bool:
+        evaluated(running.target, code)
+        while select.select([stream], [], [], 0)[0]:
+            lines.append(read_line(stream))
+            if text in lines[-1]:
+                return True
+        return False
+
+    assert comes_true(is_told)
+    return lines
 
 
 def test_methods_that_come_later(each: Running, trace: Trace) -> None:
@@ -407,9 +426,10 @@ def test_a_method_that_is_redefined_all_the_time(each: Running, trace: Trace) ->
     collect = "GC.respond_to?(:compact) ? GC.compact : GC.start if n % 200 == 0"
     evaluated(each.target, "class Redefined; end")
     evaluated(each.target, f"1_000.times {{ |n| {loop}; {collect}; sleep 0.001 }}")
-    defined(each, f"n = 0; {define}")
+    evaluated(each.target, "Redefined.class_eval('def run0; end', 'last.rb', 1)")
+    before = lines_until_called(each, tracer, "Redefined.new.run0", '"last.rb"')
     evaluated(each.target, "5.times { Redefined.new.run0 }")
-    *calls, end = map(json.loads, tracer.finish()[0].splitlines())
+    *calls, end = map(json.loads, [*before, *tracer.finish()[0].splitlines()])
     assert {call["method"] for call in calls} <= {f"Redefined#run{n}" for n in range(3)}
     assert [call["method"] for call in calls[-5:]] == ["Redefined#run0"] * 5
     assert end["lost"] == 0
