@@ -239,6 +239,14 @@ def test_a_stack_deeper_than_is_kept(path: Path) -> None:
     assert found.flags == SampleFlags.TRUNCATED
 
 
+@pytest.mark.parametrize("flag", SampleFlags)
+def test_each_flag_is_kept(flag: SampleFlags, path: Path) -> None:
+    write(path, [sample("a")._replace(flags=flag)])
+    found = Recording(path)
+    assert [one.flags for one in found] == [flag]
+    assert found.statistics.unclean == bool(flag)
+
+
 def test_numbers_and_texts_that_do_not_fit(path: Path) -> None:
     wild = Frame(FrameKind.RUBY, "a\ud800\x1b[2J", "", "p" * 100_000, 2**40)
     one = sample("x", weight=2**70, fiber=-1)._replace(stack=Stack((wild,)))

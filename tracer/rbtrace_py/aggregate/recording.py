@@ -353,4 +353,4 @@ class Recording:
 
 
 _STATES = {int(state): state for state in ThreadState}
-_KNOWN_FLAGS = int(SampleFlags.TRIMMED | SampleFlags.TRUNCATED)
+_KNOWN_FLAGS = sum(map(int, SampleFlags))
