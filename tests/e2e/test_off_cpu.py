@@ -99,6 +99,17 @@ def test_a_fight_for_the_gvl(build: Build, trace: TRACE) -> None:
         assert weight(found, method, "(GVL)") >= 0.95 * (wall - cpu - ready), found
 
 
+def test_many_that_wait_for_the_gvl(trace: TRACE) -> None:
+    """One that waits on after its turn did not come is not the last of the queue."""
+    with closing(Target("ruby", OFF_CPU)) as target:
+        found, _ = sampled(trace, target, "crowd 1.0", "--mode", "offcpu")
+    assert weight(found, "fight_crowd", "(GVL)") >= 5e9
+    others = weight(found, "fight_crowd") - weight(
+        found, "fight_crowd", "(GVL)", "(run queue)"
+    )
+    assert others <= 0.02 * weight(found, "fight_crowd"), found
+
+
 def test_the_parts_of_wall_time(trace: TRACE) -> None:
     with closing(Target("ruby", OFF_CPU)) as target:
         found, took = sampled(trace, target, "fight 1.0", "--mode", "wall")

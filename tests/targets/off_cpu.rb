@@ -1,9 +1,10 @@
 # frozen_string_literal: true
 
 # Waits of known lengths, each on a thread and in a method of its own. A line "waits
-# SECONDS" makes all wait at once, "fight SECONDS" two threads fight for the GVL. For each
-# thread comes a line "NAME NS CPU_NS READY_NS": what it took by its own clocks, and how
-# long it waited for a CPU by the kernel's. Then comes "done".
+# SECONDS" makes all wait for one that sleeps so long, "fight SECONDS" two threads fight
+# for the GVL, "crowd SECONDS" twenty. For each thread comes a line "NAME NS CPU_NS
+# READY_NS": what it took by its own clocks, and how long it waited for a CPU by the
+# kernel's. Then comes "done".
 
 require "socket"
 
@@ -20,10 +21,10 @@ def ready
   File.read("/proc/thread-self/schedstat").split[1].to_i
 end
 
-# What the waiting threads wait for ends after so many seconds.
 class Waits
-  WAITS = %i[wait_sleep wait_lock wait_queue wait_socket wait_pipe wait_child].freeze
+  WAITS = %i[wait_lock wait_queue wait_socket wait_pipe wait_child wait_sleep].freeze
   FIGHTS = %i[fight_one fight_two].freeze
+  CROWD = ([:fight_crowd] * 20).freeze
 
   def initialize(seconds)
     @seconds = seconds
@@ -32,12 +33,15 @@ class Waits
     @socket, @peer = UNIXSocket.pair
     @pipe, @input = IO.pipe
     @held = Queue.new
+    @slept = Queue.new
   end
 
   def waits
     holder = Thread.new { hold }
     @held.pop
-    @child = spawn("sleep", @seconds.to_s)
+    input, @child_input = IO.pipe
+    @child = spawn("cat", in: input)
+    input.close
     lines = all(WAITS)
     holder.join
     lines
@@ -47,20 +51,26 @@ class Waits
     all(FIGHTS)
   end
 
+  def crowd
+    all(CROWD)
+  end
+
   private
 
   def all(names)
     names.map { |name| Thread.new { measured(name) } }.map(&:value)
   end
 
+  # What the others wait for ends when the one that sleeps has slept.
   def hold
     @lock.synchronize do
       @held << true
-      sleep(@seconds)
+      @slept.pop
     end
     @queue << true
     @peer.write("x")
     @input.write("x")
+    @child_input.close
   end
 
   def measured(name)
@@ -72,7 +82,8 @@ class Waits
   end
 
   def wait_sleep
-    sleep(@seconds)
+    sleep(@seconds) # the wait that is measured
+    @slept << true
   end
 
   def wait_lock
@@ -105,6 +116,10 @@ class Waits
   end
 
   def fight_two
+    burn
+  end
+
+  def fight_crowd
     burn
   end
 end

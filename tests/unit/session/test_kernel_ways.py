@@ -1,21 +1,29 @@
-"""Older kernels' ways to walk stacks, which this one has as well."""
+"""Ways to walk stacks that other kernels and programs need; this one has them, too."""
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
 
-from processes import TARGETS, Target, read_line
+from processes import TARGETS, Target, comes_true, read_line
 from rbtrace_py.bpf import stack_walker
+from rbtrace_py.bpf import syscall as sys_
+from rbtrace_py.errors import BpfError
 from rbtrace_py.model.stacks import Sample
+from rbtrace_py.rubyvm import tls
 from rbtrace_py.session.stacks.ruby_process import SamplingMode
 from rbtrace_py.session.stacks.sampling import Sampling
 from rbtrace_py.session.stacks.sampling_options import EngineChoice, SamplingOptions
 from rbtrace_py.session.stacks.sampling_passes import sampling_passes
 from rbtrace_py.session.targets.targets import Targets
+
+pytestmark = pytest.mark.usefixtures("root")
 
 REASONS = {
     "Waits#wait_sleep": "(sleep)",
@@ -24,29 +32,92 @@ REASONS = {
     "Waits#wait_pipe": "(pipe)",
     "Waits#wait_child": "(child process)",
 }
+METHODS = (*REASONS, "Object#burn")
+MAY_GOTO = 0xE5
+"""The operation of that instruction (BPF_JMP | BPF_JCOND)."""
+
+
+@contextmanager
+def sampling(mode: SamplingMode, *pids: int) -> Iterator[Sampling]:
+    options = SamplingOptions(rate=499, mode=mode, engine=EngineChoice.BPF)
+    with (
+        closing(Targets.from_pids(list(pids))) as targets,
+        Sampling(targets, options) as entered,
+    ):
+        yield entered
+
+
+def weights(program: str, step: str, mode: SamplingMode) -> Counter[tuple[str, str]]:
+    """Weights by the one of METHODS and the innermost frame, of a step."""
+    found: Counter[tuple[str, str]] = Counter()
+
+    def add(sample: Sample) -> None:
+        names = [frame.name for frame in sample.stack.frames] or [""]
+        method = next((name for name in names if name in METHODS), "")
+        found[method, names[-1]] += sample.weight
+
+    with (
+        closing(Target("ruby", TARGETS / program)) as target,
+        sampling(mode, target.pid) as entered,
+    ):
+        passes = sampling_passes(entered, add)
+        answer = target.step(step)
+        while answer != "done":
+            answer = read_line(target.process.stdout)
+        passes.finish()
+    return found
+
+
+def assert_burnt() -> None:
+    found = weights("walked.rb", "deep 40 0.5", SamplingMode.CPU)
+    burnt = sum(found[one] for one in found if one[0] == "Object#burn")
+    assert burnt == pytest.approx(0.5 * 499, rel=0.1), found
 
 
 @pytest.mark.parametrize("way", stack_walker._WAYS, ids=["6.9", "5.19", "5.15", "5.11"])
-def test_each_way(root: None, way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_way(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack_walker, "_WAYS", (way,))
-    options = SamplingOptions(mode=SamplingMode.WALL, engine=EngineChoice.BPF)
-    weights: Counter[tuple[str, str]] = Counter()
-
-    def add(sample: Sample) -> None:
-        names = [frame.name for frame in sample.stack.frames]
-        method = next((name for name in names if name in REASONS), "")
-        weights[method, names[-1] if names else ""] += sample.weight
-
-    with (
-        closing(Target("ruby", TARGETS / "off_cpu.rb")) as target,
-        closing(Targets.from_pids([target.pid])) as targets,
-        Sampling(targets, options) as sampling,
-    ):
-        passes = sampling_passes(sampling, add)
-        lines = [target.step("waits 0.2")]
-        while lines[-1] != "done":
-            lines.append(read_line(target.process.stdout))
-        passes.finish()
+    found = weights("off_cpu.rb", "waits 0.2", SamplingMode.WALL)
     for method, reason in REASONS.items():
         # It began a moment after what it waits for had.
-        assert weights[method, reason] >= 0.15e9, weights
+        assert found[method, reason] >= 0.15e9, found
+    assert_burnt()
+
+
+def test_a_kernel_that_refuses_the_first_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    load, refused = sys_.load_program, []
+
+    def older(kind: int, code: bytes, attach_type: int, name: str) -> int:
+        if MAY_GOTO in code[::8]:
+            refused.append(name)
+            raise BpfError("the verifier does not know it")
+        return load(kind, code, attach_type, name)
+
+    monkeypatch.setattr(sys_, "load_program", older)
+    assert_burnt()
+    assert refused == ["on_tick"]
+
+
+def test_threads_that_are_found_by_their_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where libruby was opened later: the main one is known at once."""
+    monkeypatch.setattr(tls, "distance", lambda memory, threads: 0)
+    assert_burnt()
+
+
+def test_no_time_goes_on_of_a_process_that_was_killed() -> None:
+    """Its main thread may end before the others do."""
+    program = "10.times { Thread.new { sleep } }; puts 'ready'; $stdout.flush; gets"
+    with (
+        closing(Target("ruby", "-e", program)) as one,
+        closing(Target("ruby", "-e", program)) as other,
+        sampling(SamplingMode.OFFCPU, one.pid, other.pid) as entered,
+    ):
+        kernel = entered.kernel
+        assert kernel is not None
+
+        def pids() -> set[int]:
+            return {stack.pid for stack in kernel._walker.open_intervals(on_cpu=False)}
+
+        assert pids() == {one.pid, other.pid}
+        os.kill(one.pid, signal.SIGKILL)
+        assert comes_true(lambda: pids() == {other.pid})

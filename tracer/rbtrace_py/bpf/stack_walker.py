@@ -41,7 +41,7 @@ _KEY = struct.Struct("<QQQQQ")
 _HEAD = struct.Struct("<QQQQQ QQQ")
 _INTERVAL = struct.Struct("<QQQQQ Q")
 _ID = struct.Struct("<Q")
-_SCRATCH = 4 * 8 + 5 * 8 + 16 * 8 + _HEAD.size + MOST_FRAMES * 64 + 8192 * 8
+_SCRATCH = 4 * 8 + 6 * 8 + 16 * 8 + _HEAD.size + MOST_FRAMES * 64 + 8192 * 8
 _CUT = 0b11
 _EPOCH_SHIFT = 2
 _GC_SHIFT, _GC_MASK = 8, 0xFF
@@ -77,32 +77,29 @@ class StackWalker(Closing):
         rate: float,
         each: bool,
         offsets: Mapping[str, int],
-        weighing: Weighing = Weighing.SAMPLES,
-        least_ns: int = 0,
+        weighing: Weighing,
+        least_ns: int,
     ) -> None:
         self._epoch = 0
+        self._rate = rate
         self._weighing = weighing
         self._least_ns = least_ns
         self._since: dict[int, int] = {}
         numbers = {"EACH": each, "WEIGHING": weighing, "LEAST": least_ns, **offsets}
         with ExitStack() as stack:
-            self._switches = ExitStack()
-            self._program = attach_first(
+            self._program, self._walks = attach_first(
                 stack,
                 _WAYS,
                 lambda attempt, way: self._attach(attempt, way[0], numbers | way[1]),
             )
             self._ring = RingBuffer(self._program.maps["ring"])
             stack.callback(self._ring.close)
-            self._ticks = stack.enter_context(ExitStack())
-            if weighing is not Weighing.OFF_TIME:
-                ticks = PerfTicks(self._program, "on_tick", round(1e9 / rate))
-                self._ticks.callback(ticks.close)
             self._stack = stack.pop_all()
 
     def _attach(
         self, stack: ExitStack, flags: Mapping[str, int], numbers: Mapping[str, int]
-    ) -> Program:
+    ) -> tuple[Program, ExitStack]:
+        """Attach all; apart what walks, which ends before the rest."""
         program = Program("stacks.c", _maps(self._weighing), flags, numbers)
         stack.callback(program.close)
         for function in ("fork", "exec", "exit"):
@@ -110,11 +107,13 @@ class StackWalker(Closing):
                 program, f"on_{function}", f"sched_process_{function}"
             )
             stack.callback(tracepoint.close)
+        walks = stack.enter_context(ExitStack())
         if self._weighing is not Weighing.SAMPLES:
-            switches = RawTracepoint(program, "on_switch", "sched_switch")
-            stack.callback(switches.close)
-            self._switches.callback(switches.close)
-        return program
+            walks.callback(RawTracepoint(program, "on_switch", "sched_switch").close)
+        if self._weighing is not Weighing.OFF_TIME:
+            ticks = PerfTicks(program, "on_tick", round(1e9 / self._rate))
+            walks.callback(ticks.close)
+        return program, walks
 
     def walk(self, pid: int, layout: WalkLayout) -> None:
         """Walk this process from here on, or with another layout."""
@@ -122,17 +121,21 @@ class StackWalker(Closing):
         packed = _packed(layout, since)
         self._program.maps["rubies"].put(pid.to_bytes(4, "little"), packed)
 
-    def begin_off_cpu(self, stack: WalkedStack) -> None:
+    def begin_off_cpu(self, waiting: Sample, off_cpu: OffCpu, number: int) -> bytes:
         """Say what a thread does that has not had a CPU since its process is walked.
 
-        stack: its key and ids, and why it is off the CPU; frames play no part
+        waiting: the thread as it was read otherwise, and its fiber
+        number: tells it apart from others of that thread
+
+        Returns the key that its time has.
         """
-        hash_, ids, thread, marks, fiber = _KEY.unpack(stack.key)
-        assert stack.off_cpu is not None
-        marks |= _off_cpu_marks(stack.off_cpu)
-        since = self._since[stack.pid]
-        value = _INTERVAL.pack(hash_, ids, thread, marks, fiber, since)
+        thread = waiting.thread
+        ids = thread.pid << 32 | (thread.tid or 0)
+        words = (number << 1 | 1, ids, thread.address, 0, waiting.fiber)
+        marks, since = _off_cpu_marks(off_cpu), self._since[thread.pid]
+        value = _INTERVAL.pack(*words[:3], marks, words[4], since)
         self._program.maps["intervals"].put(_ID.pack(ids), value, only_new=True)
+        return _KEY.pack(*words)
 
     def leave(self, pid: int) -> None:
         """Walk this process no more."""
@@ -149,8 +152,7 @@ class StackWalker(Closing):
 
     def stop(self) -> None:
         """Walk nothing any more; what was seen can still be taken."""
-        self._ticks.close()
-        self._switches.close()
+        self._walks.close()
 
     @property
     def counters(self) -> dict[Counter, int]:
@@ -220,17 +222,6 @@ def _maps(weighing: Weighing) -> dict[str, MapSpec]:
         "counters": counters_map(),
         "ring": MapSpec(sys_.MAP_TYPE_RINGBUF, 0, 0, RING_SIZE),
     }
-
-
-def waiting_stack(sample: Sample, off_cpu: OffCpu, number: int) -> WalkedStack:
-    """Return the stack of a thread that was read otherwise, with a key of its own.
-
-    number: tells it apart from others of the same thread
-    """
-    thread = sample.thread
-    ids = thread.pid << 32 | (thread.tid or 0)
-    words = (number << 1 | 1, ids, thread.address, 0, sample.fiber)
-    return _walked(words, 0, 0)._replace(off_cpu=off_cpu)
 
 
 def _walked(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rbtrace_py.errors import NotPermitted, RbtraceError
@@ -83,6 +83,22 @@ class Btf:
     def offsets(self, paths: Iterable[str]) -> dict[str, int | None]:
         """``offset`` of several."""
         return {path: self.offset(path) for path in paths}
+
+    def known_offsets(self, members: Mapping[str, Sequence[str]]) -> dict[str, int]:
+        """Return the offset of each, by its name.
+
+        members: the paths that it has on one kernel or another; the first is told of
+
+        Raises NoBtf if one is on none of its paths.
+        """
+        found = {}
+        for name, paths in members.items():
+            offsets = (self.offset(path) for path in paths)
+            offset = next((one for one in offsets if one is not None), None)
+            if offset is None:
+                raise NoBtf(f"the kernel's BTF does not say what {paths[0]} is")
+            found[name] = offset
+        return found
 
     def size(self, name: str) -> int | None:
         """Return the size of the struct or union ``name`` in bytes, or None."""

@@ -12,17 +12,17 @@
  * changes them any more.
  *
  * When it is loaded it is given
- *   FSBASE_OFFSET, PID_OFFSET, TGID_OFFSET, STATE_OFFSET, FILES_OFFSET, STACK_OFFSET
- *                in struct task_struct, from BTF
+ *   FSBASE_OFFSET, FILES_OFFSET, STACK_OFFSET
+ *                in struct task_struct, from BTF; and what tasks.h names
  *   FDTABLE_OFFSET, FDS_OFFSET, INODE_OFFSET, INODE_MODE_OFFSET
  *                in struct files_struct, fdtable, file and inode
  *                STACK_OFFSET 0: a helper finds a task's registers (Linux 5.15)
- *   STATE_GIVEN  1: the tracepoint gives the state of who leaves (Linux 5.19)
  *   EACH         1: every sample goes up, without frames if they went up in this epoch
  *   WEIGHING     what a stack weighs: enum weighing
  *   LEAST        ns: shorter times off the CPU do not count
  */
 #include "loading.h"
+#include "tasks.h"
 
 #define FRAME_WORDS 8 /* of the largest control frame */
 #define RECORD_WORDS 4
@@ -31,7 +31,7 @@
 #define MOST_STEPS 1024 /* frames, and environments around blocks */
 /* With may_goto (MAY_GOTO, Linux 6.9) the verifier looks at few steps, not at each. */
 #if MAY_GOTO
-#define STEPS ; may_go_on();
+#define STEPS ; may_go_on() && scratch->steps++ < MOST_STEPS;
 #else
 #define STEPS int step = 0; step < MOST_STEPS; step++
 #endif
@@ -57,7 +57,7 @@
 #define PPOLL 271
 #define MOST_FDS (1 << 20)
 #define MOST_CALLS 1024
-#define MOST_QUEUED 8 /* who joins the GVL's queue is its last, or nearly */
+#define MOST_QUEUED 64 /* who joins the GVL's queue is its last, mostly */
 #define KERNEL_STACK 16384
 
 enum weighing {
@@ -111,7 +111,7 @@ struct interval {
 struct scratch {
   u64 env[4];
   /* In memory, so that the verifier does not tell apart what they were made of. */
-  volatile u64 walked, hops, count, start, values_count;
+  volatile u64 steps, walked, hops, count, start, values_count;
   u64 ec[EC_WORDS];
   struct head head;
   u64 frames[MOST_FRAMES * FRAME_WORDS];
@@ -161,7 +161,8 @@ static __always_inline u64 find_ec(struct ruby *ruby, u64 fsbase, u64 ids) {
       return NOT_KNOWN;
     word = *thread;
   }
-  if (ruby->tls >= 0 && word && read_user(&word, sizeof word, (void *)(word + ruby->th_ec)))
+  if (ruby->tls >= 0 && word &&
+      read_user(&word, sizeof word, (void *)(word + ruby->th_ec)))
     return 0;
   return word;
 }
@@ -260,7 +261,7 @@ static __always_inline int walk(struct ruby *ruby, struct scratch *scratch) {
   if (FRAME_WORD(ruby->iseq) &&
       (ruby->has_zjit || (ruby->jit < words && FRAME_WORD(ruby->jit))))
     FRAME_WORD(ruby->pc) = 0;
-  scratch->walked = scratch->hops = 0;
+  scratch->steps = scratch->walked = scratch->hops = 0;
   scratch->count = count;
   scratch->start = start;
   scratch->values_count = values < 2 ? 0 : values - 2; /* of the data words */
@@ -393,9 +394,10 @@ static __always_inline u64 take_time(struct ruby *ruby, struct scratch *scratch,
   if (!interval) {
     new.key = scratch->head.key;
     new.since = now;
-    if (UPDATE(intervals, &ids, &new))
-      count_one(COUNTER_NO_ROOM);
-    return now - ruby->since;
+    if (!UPDATE(intervals, &ids, &new))
+      return now - ruby->since;
+    count_one(COUNTER_NO_ROOM);
+    return 0;
   }
   since = interval->since;
   interval->key = scratch->head.key;
@@ -476,19 +478,13 @@ static __always_inline bool is_queued(struct ruby *ruby, u64 thread) {
   return false;
 }
 
-static __always_inline u64 ids_of(u64 task) {
-  u32 pid = 0, tgid = 0;
-  read_kernel(&pid, sizeof pid, (void *)(task + AT_LOAD(PID_OFFSET)));
-  read_kernel(&tgid, sizeof tgid, (void *)(task + AT_LOAD(TGID_OFFSET)));
-  return (u64)tgid << 32 | pid;
-}
-
 /* A thread gets a CPU. */
-static __always_inline void arrive(u64 ids, u64 now) {
+static __always_inline void arrive(u64 ids) {
   struct interval *interval = LOOKUP(intervals, &ids), new = {};
+  u64 now = bpf_ktime_get_ns();
   if (!interval) {
     new.since = now;
-    if (UPDATE(intervals, &ids, &new))
+    if (AT_LOAD(WEIGHING) == ALL_TIME && UPDATE(intervals, &ids, &new))
       count_one(COUNTER_NO_ROOM);
     return;
   }
@@ -498,17 +494,27 @@ static __always_inline void arrive(u64 ids, u64 now) {
   interval->since = now;
 }
 
+/* The thread runs no Ruby any more; what it did last it did until now. */
+static __always_inline void end(u64 ids) {
+  struct interval *interval = LOOKUP(intervals, &ids);
+  if (!interval)
+    return;
+  if (AT_LOAD(WEIGHING) == ALL_TIME && interval->key.hash)
+    tally_interval(interval, bpf_ktime_get_ns());
+  DELETE(intervals, &ids);
+}
+
 /* The current thread leaves its CPU; state: the kernel's, 0: it could go on. */
-static __always_inline void leave(struct ruby *ruby, u64 ids, u64 task, u32 state,
-                                  u64 now) {
+static __always_inline void leave(struct ruby *ruby, u64 ids, u64 task, u32 state) {
   struct scratch *scratch = own_scratch();
+  u64 now = bpf_ktime_get_ns();
   struct interval new;
   int outcome;
   if (!scratch)
     return;
   outcome = walk_task(ruby, scratch, ids, task);
   if (outcome == NO_RUBY || outcome == UNKNOWN) {
-    DELETE(intervals, &ids);
+    end(ids);
     return;
   }
   if (outcome == FAILED)
@@ -534,46 +540,39 @@ static __always_inline void leave(struct ruby *ruby, u64 ids, u64 task, u32 stat
 
 /* preempt, prev, next, and since 5.19 prev's state; prev is still current. */
 int on_switch(struct bpf_raw_tracepoint_args *ctx) {
-  u64 ids = ids_of(ctx->args[2]), now = bpf_ktime_get_ns();
-  u32 tgid = ids >> 32, state = 0;
+  u64 ids = ids_of(ctx->args[2]);
+  u32 tgid = ids >> 32, state;
   struct ruby *ruby = tgid ? LOOKUP(rubies, &tgid) : 0;
   if (ruby)
-    arrive(ids, now);
+    arrive(ids);
   ids = bpf_get_current_pid_tgid();
   tgid = ids >> 32;
   ruby = tgid ? LOOKUP(rubies, &tgid) : 0;
   if (!ruby)
     return 0;
-  if (!ctx->args[0]) { /* else it is ready to run, whatever its state */
-    if (AT_LOAD(STATE_GIVEN))
-      state = (u32)ctx->args[3];
-    else
-      read_kernel(&state, sizeof state,
-                  (void *)(ctx->args[1] + AT_LOAD(STATE_OFFSET)));
-  }
+  state = leaving_state(ctx);
   if (!(state & TASK_DEAD))
-    leave(ruby, ids, ctx->args[1], state, now);
+    leave(ruby, ids, ctx->args[1], state);
   return 0;
 }
 
 /* In the parent's context. A child has all that its parent has. */
 int on_fork(struct bpf_raw_tracepoint_args *ctx) {
-  u64 child = ctx->args[1], ids = bpf_get_current_pid_tgid(), *thread;
-  u32 parent = ids >> 32, pid = 0, tgid = 0;
+  u64 ids = bpf_get_current_pid_tgid(), child, *thread;
+  u32 parent = ids >> 32, pid;
   struct ruby *ruby = LOOKUP(rubies, &parent), copy;
   if (!ruby || !ruby->follows)
     return 0;
-  read_kernel(&pid, sizeof pid, (void *)(child + AT_LOAD(PID_OFFSET)));
-  read_kernel(&tgid, sizeof tgid, (void *)(child + AT_LOAD(TGID_OFFSET)));
-  if (pid != tgid) /* a thread */
+  child = ids_of(ctx->args[1]);
+  pid = (u32)child;
+  if (pid != child >> 32) /* a thread */
     return 0;
   copy = *ruby;
   copy.since = bpf_ktime_get_ns();
   if (UPDATE(rubies, &pid, &copy))
     count_one(COUNTER_NO_ROOM);
   thread = LOOKUP(threads, &ids);
-  ids = (u64)pid << 32 | pid;
-  if (thread && UPDATE(threads, &ids, thread))
+  if (thread && UPDATE(threads, &child, thread))
     count_one(COUNTER_NO_ROOM);
   return 0;
 }
@@ -583,26 +582,16 @@ int on_exec(void *ctx) {
   u64 ids = bpf_get_current_pid_tgid();
   u32 tgid = ids >> 32;
   DELETE(rubies, &tgid);
-  DELETE(intervals, &ids);
+  end(ids);
   return 0;
 }
 
-/* What a thread did last on the CPU it did until its end. */
-static __always_inline void end(u64 ids) {
-  struct interval *interval = LOOKUP(intervals, &ids);
-  if (interval && interval->key.hash)
-    tally_interval(interval, bpf_ktime_get_ns());
-}
-
+/* Of a thread; the others of its process may end later than the main one. */
 int on_exit(void *ctx) {
   u64 ids = bpf_get_current_pid_tgid();
   u32 tgid = ids >> 32;
-  if (!LOOKUP(rubies, &tgid))
-    return 0;
   DELETE(threads, &ids);
-  if (AT_LOAD(WEIGHING) == ALL_TIME)
-    end(ids);
-  DELETE(intervals, &ids);
+  end(ids);
   if (tgid == (u32)ids)
     DELETE(rubies, &tgid);
   return 0;

@@ -4,13 +4,13 @@
  * after one look into `watched`, and the idle task after none.
  *
  * When it is loaded it is given
- *   PID_OFFSET, TGID_OFFSET, THREAD_PID_OFFSET, STATE_OFFSET, RAN_OFFSET
- *                in struct task_struct, from BTF
+ *   THREAD_PID_OFFSET, RAN_OFFSET
+ *                in struct task_struct, from BTF; and what tasks.h names
  *   LEVEL_OFFSET, NUMBERS_OFFSET, NUMBER_SIZE
  *                in struct pid, and of a struct upid, whose first member it is
- *   STATE_GIVEN  1: the tracepoint gives the state of who leaves (Linux 5.19)
  */
 #include "loading.h"
+#include "tasks.h"
 
 #define WOKEN 2
 #define ON 3
@@ -67,20 +67,6 @@ static __always_inline void tell(u64 task, u64 ids, u16 what, u32 state) {
   submit_record(record, NO_WAKEUP);
 }
 
-/* As bpf_get_current_pid_tgid has them. */
-static __always_inline u64 ids_of(u64 task) {
-  u64 pid_offset = AT_LOAD(PID_OFFSET), tgid_offset = AT_LOAD(TGID_OFFSET);
-  u64 ids = 0;
-  u32 pid = 0, tgid = 0;
-  if (tgid_offset == pid_offset + 4) {
-    read_kernel(&ids, sizeof ids, (void *)(task + pid_offset));
-    return ids;
-  }
-  read_kernel(&pid, sizeof pid, (void *)(task + pid_offset));
-  read_kernel(&tgid, sizeof tgid, (void *)(task + tgid_offset));
-  return (u64)tgid << 32 | pid;
-}
-
 static __always_inline bool is_watched(u64 ids) {
   u32 tgid = ids >> 32;
   return tgid && LOOKUP(watched, &tgid);
@@ -90,17 +76,8 @@ static __always_inline bool is_watched(u64 ids) {
 int on_switch(struct bpf_raw_tracepoint_args *ctx) {
   u64 leaving = bpf_get_current_pid_tgid();
   u64 coming = ids_of(ctx->args[2]);
-  u32 state = 0;
-  if (is_watched(leaving)) {
-    if (!ctx->args[0]) { /* else it is ready to run, whatever its state */
-      if (AT_LOAD(STATE_GIVEN))
-        state = (u32)ctx->args[3];
-      else
-        read_kernel(&state, sizeof state,
-                    (void *)(ctx->args[1] + AT_LOAD(STATE_OFFSET)));
-    }
-    tell(ctx->args[1], leaving, OFF, state);
-  }
+  if (is_watched(leaving))
+    tell(ctx->args[1], leaving, OFF, leaving_state(ctx));
   if (is_watched(coming))
     tell(ctx->args[2], coming, ON, 0);
   return 0;

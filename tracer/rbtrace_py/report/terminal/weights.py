@@ -102,7 +102,9 @@ def _head(own: Statistics) -> str:
 
 def progress(own: Statistics) -> str:
     """``1,234 samples, 99/s, 2 late, 1 failed``: while it goes on."""
-    parts = [amount(own.samples, "samples"), f"{own.achieved_rate:.0f}/s"]
+    parts = [amount(own.samples, "samples")]
+    if own.rate:
+        parts.append(f"{own.achieved_rate:.0f}/s")
     if own.late:
         parts.append(f"{units.format_count(own.late)} late")
     if own.failed:

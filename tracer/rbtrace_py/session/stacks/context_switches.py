@@ -145,15 +145,10 @@ def _attach(stack: ExitStack, numbers: dict[str, int]) -> Program:
 def _numbers() -> dict[str, int]:
     """Raises NoBtf."""
     btf = Btf.load()
-    numbers = {"NUMBER_SIZE": btf.size("upid")}
-    for name, paths in _OFFSETS.items():
-        found = (btf.offset(path) for path in paths)
-        numbers[name] = next((o for o in found if o is not None), None)
-    known = {name: number for name, number in numbers.items() if number is not None}
-    if len(known) < len(numbers):
-        missing = ", ".join(sorted(numbers.keys() - known.keys()))
-        raise NoBtf(f"the kernel's BTF does not say what {missing} is")
-    return known
+    size = btf.size("upid")
+    if size is None:
+        raise NoBtf("the kernel's BTF does not say what upid is")
+    return {"NUMBER_SIZE": size, **btf.known_offsets(_OFFSETS)}
 
 
 def _threads(process: Process) -> Iterator[tuple[int, int, str, int]]:

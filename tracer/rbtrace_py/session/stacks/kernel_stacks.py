@@ -6,23 +6,19 @@ import platform
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import NamedTuple
 
 from rbtrace_py.aggregate.open_times import OpenTimes
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.bpf.abi import Counter
-from rbtrace_py.bpf.stack_walker import StackWalker, waiting_stack
+from rbtrace_py.bpf.stack_walker import StackWalker
 from rbtrace_py.errors import BpfError, NoSuchTarget
-from rbtrace_py.linux.btf import Btf, NoBtf
+from rbtrace_py.linux.btf import Btf
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import host_pid_namespace
 from rbtrace_py.model.stack_walk import WalkedStack, WalkLayout, Weighing
 from rbtrace_py.model.stacks import RubyThread, Sample, SampleFlags, Stack, ThreadState
 from rbtrace_py.rubyvm.walked_frames import UNRESOLVED
-from rbtrace_py.session.stacks.off_cpu import (
-    OffCpuStacks,
-    waiting_threads,
-)
+from rbtrace_py.session.stacks.off_cpu import OffCpuStacks, waiting_threads
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from rbtrace_py.session.stacks.sampling_options import SamplingOptions
 
@@ -55,11 +51,8 @@ Rubies = Mapping[int, RubyProcess]
 """The processes that are attached to, by their PIDs."""
 
 
-class _Seen(NamedTuple):
-    """A stack that went up, and what it is; None: its process is not known yet."""
-
-    stack: WalkedStack
-    sample: Sample | None
+_Seen = Sample | WalkedStack
+"""A stack that went up, named, or with its frames: its process is not known yet."""
 
 
 class KernelStacks(Closing):
@@ -83,7 +76,7 @@ class KernelStacks(Closing):
         self._placed: dict[int, dict[int, int]] = {}
         self._seen: dict[bytes, _Seen] = {}
         self._before: dict[bytes, _Seen] = {}
-        self._held: list[tuple[_Seen, WalkedStack]] = []
+        self._held: list[tuple[WalkedStack, WalkedStack]] = []
         self._failed = self._unknown = 0
         self._open = OpenTimes()
         self._off_cpu = OffCpuStacks()
@@ -122,9 +115,8 @@ class KernelStacks(Closing):
     def _begin_waiting(self, ruby: RubyProcess) -> None:
         """Read the stacks of threads that wait already, maybe until the end."""
         for number, (sample, off_cpu) in enumerate(waiting_threads(ruby)):
-            stack = waiting_stack(sample, off_cpu, number)
-            self._seen[stack.key] = _Seen(stack, sample)
-            self._walker.begin_off_cpu(stack)
+            key = self._walker.begin_off_cpu(sample, off_cpu, number)
+            self._seen[key] = sample
 
     def forget(self, pid: int) -> None:
         """Walk a process no more."""
@@ -187,7 +179,7 @@ class KernelStacks(Closing):
             self._name(ruby, [one for one in stacks if one.pid == pid and one.frames])
         for stack in stacks:
             if stack.frames and stack.pid not in rubies:
-                self._seen[stack.key] = _Seen(stack, None)
+                self._seen[stack.key] = stack
             if self._each and stack.weight:
                 self._add(stack, rubies, add)
 
@@ -201,8 +193,7 @@ class KernelStacks(Closing):
             if self._has_same_code(ruby, stacks):
                 break
         for stack, sample in zip(stacks, samples, strict=True):
-            # Its frames, of which there may be many, have served.
-            self._seen[stack.key] = _Seen(stack._replace(frames=None), sample)
+            self._seen[stack.key] = sample
 
     def _has_same_code(self, ruby: RubyProcess, stacks: list[WalkedStack]) -> bool:
         try:
@@ -277,17 +268,16 @@ class KernelStacks(Closing):
     def _add_seen(
         self, seen: _Seen, stack: WalkedStack, rubies: Rubies, add: Add
     ) -> None:
-        sample = seen.sample
-        if sample is None:  # of a child that was not attached to
+        if isinstance(seen, WalkedStack):  # of a child that was not attached to
             ruby = rubies.get(stack.pid)
             if ruby is not None:
-                sample = self._resolved(ruby, seen.stack)
+                seen = self._resolved(ruby, seen)
             elif len(self._held) < _MOST_HELD:
                 self._held.append((seen, stack))
                 return
             else:
-                sample = self._unresolved(stack)
-        self._emit(sample, stack, add)
+                seen = self._unresolved(stack)
+        self._emit(seen, stack, add)
 
     def _emit(self, sample: Sample, stack: WalkedStack, add: Add) -> None:
         state, shown = ThreadState.RUNNING, sample.stack
@@ -326,12 +316,4 @@ def _offsets() -> dict[str, int]:
         raise BpfError(
             "this is a container's pid namespace, and the kernel uses other pids"
         )
-    btf = Btf.load()
-    found = {}
-    for name, paths in _OFFSETS.items():
-        offsets = (btf.offset(path) for path in paths)
-        offset = next((one for one in offsets if one is not None), None)
-        if offset is None:
-            raise NoBtf(f"the kernel's BTF does not say what {paths[0]} is")
-        found[name] = offset
-    return found
+    return Btf.load().known_offsets(_OFFSETS)

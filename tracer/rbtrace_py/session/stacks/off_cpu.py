@@ -22,6 +22,7 @@ from rbtrace_py.model.stack_walk import OffCpu
 from rbtrace_py.model.stacks import Frame, FrameKind, Sample, Stack, ThreadState
 from rbtrace_py.model.waits import WaitKind
 from rbtrace_py.rubyvm.waits import kind_of_call
+from rbtrace_py.rubyvm.walked_frames import UNRESOLVED
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 
 _MOST_STACKS = 1 << 14
@@ -66,12 +67,13 @@ _BY_FILE = {
 }
 
 _POLLS = ("poll", "ppoll")
+_OF_THREADS = ("futex", "futex_waitv")
 _OF_SEVERAL = ("epoll", "io_uring", "io_getevents", "ioctl")
 _BY_CALL = {
     **dict.fromkeys(("clone", "clone3", "fork", "vfork"), Reason.CHILD),
     **dict.fromkeys(("wait4", "waitid"), Reason.CHILD),
     **dict.fromkeys(("nanosleep", "clock_nanosleep"), Reason.SLEEP),
-    **dict.fromkeys(("futex", "futex_waitv", "flock", "fcntl"), Reason.LOCK),
+    **dict.fromkeys((*_OF_THREADS, "flock", "fcntl"), Reason.LOCK),
     **dict.fromkeys(("select", "pselect6"), Reason.IO),
 }
 
@@ -86,7 +88,9 @@ def reason_of(off_cpu: OffCpu, stack: Stack) -> Reason:
     kind = None if leaf is None else kind_of_call(leaf.name)
     if kind in _BY_KIND:
         return _BY_KIND[kind]
-    call = CALL_NAMES.get(-1 if off_cpu.call is None else off_cpu.call, "")
+    call = "" if off_cpu.call is None else CALL_NAMES.get(off_cpu.call, "")
+    if leaf is UNRESOLVED and call in _OF_THREADS:
+        return Reason.OTHER  # its method would tell: a sleep, a queue …
     if call in _BY_CALL:
         return _BY_CALL[call]
     action = "poll" if call in _POLLS else ON_DESCRIPTOR.get(call)

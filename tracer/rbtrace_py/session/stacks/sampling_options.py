@@ -19,7 +19,7 @@ class EngineChoice(str, Enum):
     AUTO = "auto"
     """The kernel where it can, else this process."""
     BPF = "bpf"
-    """The kernel, at each tick of a processor's clock."""
+    """The kernel, in the thread's own context."""
     MEMORY = "memory"
     """This process, from the other's memory."""
 

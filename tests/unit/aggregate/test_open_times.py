@@ -1,0 +1,66 @@
+"""Times that are not over: counted as far as they went, and in all once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rbtrace_py.aggregate.open_times import OpenTimes
+from rbtrace_py.model.stack_walk import OffCpu, WalkedStack
+
+SLEEPS = OffCpu(False, False, False, 0, None)
+KEYS = (b"a", b"b")
+
+
+def stack(key: bytes, weight: int) -> WalkedStack:
+    return WalkedStack(key, 0, 1, 1, 1, 1, None, 0, False, weight, SLEEPS)
+
+
+def due(times: OpenTimes, over: list[WalkedStack], *still: WalkedStack) -> int:
+    return sum(one.weight for one in times.due(over, still))
+
+
+def test_a_time_that_goes_on() -> None:
+    times = OpenTimes()
+    assert due(times, [], stack(b"a", 3)) == 3
+    assert due(times, [], stack(b"a", 7)) == 4
+    assert due(times, [stack(b"a", 9)]) == 2
+    assert due(times, []) == 0
+
+
+def test_one_that_ended_between_the_two_looks() -> None:
+    times = OpenTimes()
+    assert due(times, [], stack(b"a", 3)) == 3
+    assert due(times, []) == 0
+    assert due(times, [stack(b"a", 9)]) == 6
+
+
+def test_one_that_never_ended() -> None:
+    """Its process is left alone; what comes later has nothing to do with it."""
+    times = OpenTimes()
+    assert due(times, [], stack(b"a", 3)) == 3
+    assert due(times, []) == due(times, []) == 0
+    assert due(times, [stack(b"a", 9)]) == 9
+
+
+# Steps of two stacks: how long each goes on, and whether it ends then.
+steps = st.lists(st.tuples(st.sampled_from(KEYS), st.integers(1, 9), st.booleans()))
+
+
+@given(steps)
+def test_all_is_counted_once(taken: list[tuple[bytes, int, bool]]) -> None:
+    times, going, all_of_it = OpenTimes(), Counter[bytes](), Counter[bytes]()
+    counted: Counter[bytes] = Counter()
+
+    def take(over: list[WalkedStack]) -> None:
+        still = [stack(key, weight) for key, weight in going.items() if weight]
+        for one in times.due(over, still):
+            counted[one.key] += one.weight
+
+    for key, weight, ends in taken:
+        going[key] += weight
+        all_of_it[key] += weight
+        take([stack(key, going.pop(key))] if ends else [])
+    assert counted == all_of_it
