@@ -79,6 +79,7 @@ def words(name: str) -> list[str]:
 @pytest.fixture(scope="module", params=EVERY)
 def stuck(request: pytest.FixtureRequest) -> Iterator[Stuck]:
     target = Stuck(words(request.param), *HANGS)
+    target.wait_until_it_reads()
     yield target
     target.close()
 
