@@ -18,8 +18,8 @@ from rbtrace_py.errors import BadElf
 from rbtrace_py.linux import cache
 from rbtrace_py.linux.elf.reader import ElfFile
 from rbtrace_py.linux.elf.symbols import build_id, debug_link
-from rbtrace_py.rubyvm import dwarf
-from rbtrace_py.rubyvm.dwarf import FromDwarf, fields_from_dwarf
+from rbtrace_py.rubyvm.dwarf import fields as dwarf
+from rbtrace_py.rubyvm.dwarf.fields import FromDwarf, fields_from_dwarf
 from rbtrace_py.rubyvm.layout import Field, Table
 from rbtrace_py.rubyvm.layouts import table_for
 
@@ -434,7 +434,7 @@ def test_a_reader_that_does_not_end_is_ended(
 ) -> None:
     """A limit on CPU, and one by the clock."""
     worker = tmp_path / "dwarf.py"
-    (tmp_path / "dwarf_worker.py").write_text("import time\ntime.sleep(100)\n")
+    (tmp_path / "worker.py").write_text("import time\ntime.sleep(100)\n")
     monkeypatch.setattr(dwarf, "__file__", str(worker))
     monkeypatch.setattr(dwarf, "_SECONDS", 0.1)
     began = time.monotonic()

@@ -10,7 +10,7 @@ from rbtrace_py.errors import UsageError
 from rbtrace_py.linux.memory import Memory
 from rbtrace_py.rubyvm.checks import Contradiction, Roots, contradiction
 from rbtrace_py.rubyvm.detect import Ruby, Version
-from rbtrace_py.rubyvm.dwarf import fields_from_dwarf
+from rbtrace_py.rubyvm.dwarf.fields import fields_from_dwarf
 from rbtrace_py.rubyvm.evidence import Judge, Offer, Verdict, resolve
 from rbtrace_py.rubyvm.layout import Field, Layout, Origin, Table
 from rbtrace_py.rubyvm.layouts import VERSIONS, layout_from, table_for

@@ -1,6 +1,6 @@
 """Offsets out of DWARF, by the words that the table cites.
 
-The DWARF is a target's, or lies in its root: it is read by ``dwarf_worker.py``, a
+The DWARF is a target's, or lies in its root: it is read by ``worker.py``, a
 process with little memory and little time, and what comes out is checked. Whatever goes
 wrong, there is no answer, and the table stands.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from rbtrace_py.errors import BadElf
 from rbtrace_py.linux import cache
 from rbtrace_py.linux.elf.reader import ElfFile
-from rbtrace_py.rubyvm.debugfiles import LARGEST, DebugFile, debug_file
+from rbtrace_py.rubyvm.dwarf.files import LARGEST, DebugFile, debug_file
 from rbtrace_py.rubyvm.layout import Field, Table
 
 UNITS = (
@@ -149,7 +149,7 @@ def _ask(fd: int, members: list[str]) -> object:
         "seconds": _SECONDS,
         "path": path,
     }
-    worker = Path(__file__).with_name("dwarf_worker.py")
+    worker = Path(__file__).with_name("worker.py")
     try:
         done = subprocess.run(
             [sys.executable, "-I", str(worker)],
