@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,10 +21,8 @@ from hypothesis import HealthCheck, settings
 import left_out
 import rubies
 from commands import Tracer
-from processes import LIB, ROOT, TARGETS, TIMEOUT, Target
+from processes import LIB, TARGETS, TIMEOUT, Target
 from public_copy import PublicCopy
-
-sys.path.insert(0, str(ROOT / "tracer"))
 
 # How long an example takes is the machine's business: it may have a lot else to do.
 settings.register_profile(

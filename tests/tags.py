@@ -1,4 +1,4 @@
-"""The frames of tests/targets/stack_tags.rb: which may stand on which."""
+"""The frames of tests/targets/stacks/stack_tags.rb: which may stand on which."""
 
 from __future__ import annotations
 

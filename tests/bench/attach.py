@@ -14,7 +14,7 @@ from rbtrace_py.model.attach import Cost
 from rbtrace_py.session.inside.attach import attach
 from targets import ROOT
 
-PROGRAM = str(ROOT / "tests" / "targets" / "injected.rb")
+PROGRAM = str(ROOT / "tests" / "targets" / "inside/injected.rb")
 LIMIT = 600.0
 KINDS = {
     "busy in Ruby": "ruby",

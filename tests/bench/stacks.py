@@ -210,7 +210,7 @@ def start(rounds: int) -> list[Row]:
 
 @contextmanager
 def _standing(threads: int) -> Iterator[int]:
-    program = str(ROOT / "tests" / "targets" / "standing.rb")
+    program = str(ROOT / "tests" / "targets" / "stacks/standing.rb")
     process = subprocess.Popen(
         ["ruby", program, str(threads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -298,7 +298,7 @@ def memory(samples: int) -> list[Row]:
 
 def torn(samples: int) -> list[Row]:
     """Count torn samples of a target that never rests, on another CPU."""
-    program = str(ROOT / "tests" / "targets" / "stack_tags.rb")
+    program = str(ROOT / "tests" / "targets" / "stacks/stack_tags.rb")
     target = Target("ruby", program, str(tags.LEVELS))
     cpus = sorted(os.sched_getaffinity(0))
     try:

@@ -24,7 +24,7 @@ from rbtrace_py.session.stacks.context_switches import ContextSwitches
 ContextSwitches().close()
 """
 EVENTS = 23
-"""Of each probe, at each step of targets/workload.rb."""
+"""Of each probe, at each step of targets/probes/workload.rb."""
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +60,7 @@ def installed(
 
 @pytest.fixture
 def target() -> Iterator[Target]:
-    started = Target("ruby", f"-I{LIB}", str(TARGETS / "late.rb"))
+    started = Target("ruby", f"-I{LIB}", str(TARGETS / "probes/late.rb"))
     yield started
     started.close()
 
@@ -90,7 +90,7 @@ def test_stacks_without_bcc(
 
 @pytest.fixture
 def workload() -> Iterator[Target]:
-    started = Target("ruby", f"-I{LIB}", str(TARGETS / "workload.rb"))
+    started = Target("ruby", f"-I{LIB}", str(TARGETS / "probes/workload.rb"))
     yield started
     started.close()
 

@@ -34,21 +34,21 @@ def answered(*words: object) -> Any:
 @pytest.fixture(scope="module")
 def zoo(build: Build) -> Iterator[Running]:
     """Threads that wait in every kind of frame, and what Ruby says of them."""
-    with ruby_builds.running(build, "stack_zoo.rb") as process:
+    with ruby_builds.running(build, "stacks/stack_zoo.rb") as process:
         yield process
 
 
 @pytest.fixture(scope="module")
 def burning(build: Build) -> Iterator[Running]:
     """A thread on a CPU in three methods."""
-    with ruby_builds.running(build, "burning.rb") as process:
+    with ruby_builds.running(build, "stacks/burning.rb") as process:
         yield process
 
 
 @pytest.fixture
 def methods(build: Build) -> Iterator[Running]:
     """A program that never heard of the agent."""
-    with ruby_builds.running(build, "methods.rb", "bare") as process:
+    with ruby_builds.running(build, "methods/methods.rb", "bare") as process:
         yield process
 
 
@@ -187,7 +187,7 @@ def test_probes(build: Build, trace: Trace) -> None:
     """The gem's, whose extension is compiled for that Ruby."""
     build.words()
     ruby_builds.build_gem(build)
-    script = "workload.rb"
+    script = "probes/workload.rb"
     library = str(ruby_builds.ROOT / "ruby" / "lib")
     words = [*build.words(), f"-I{library}", str(ruby_builds.TARGETS / script)]
     target = ruby_builds.Target(*words)

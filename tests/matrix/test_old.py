@@ -20,7 +20,7 @@ pytestmark = [each_old_build, pytest.mark.usefixtures("root")]
 @pytest.fixture
 def old(build: Build) -> Iterator[Running]:
     """Threads that wait; they have no names."""
-    with ruby_builds.running(build, "stack_old.rb") as process:
+    with ruby_builds.running(build, "stacks/stack_old.rb") as process:
         yield process
 
 

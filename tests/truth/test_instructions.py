@@ -46,7 +46,7 @@ BY_ISEQ, BY_C = 0, 1
 def test_instructions(build: Build, root: None) -> None:
     found = tally.tally("instructions", build)
     chance = random.Random(SEED)
-    with builds.running(build, "truth_busy.rb", SEED) as process:
+    with builds.running(build, "stacks/truth_busy.rb", SEED) as process:
         target = Busy(process)
         checked = time.monotonic()
         for _ in range(builds.stops(build)):

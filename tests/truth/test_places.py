@@ -33,7 +33,9 @@ Place = tuple[str, str, str]
 def test_places(build: Build) -> None:
     found = tally.tally("places", build)
     count = builds.stops(build)
-    with builds.running(build, "truth_places.rb", count * 5 // 4, SEED) as process:
+    with builds.running(
+        build, "stacks/truth_places.rb", count * 5 // 4, SEED
+    ) as process:
         stopped = Stopped(process)
         while (line := stopped.line()) != "done":
             stopped.compare(line, found)
@@ -139,7 +141,7 @@ class Names:
         return None
 
     def _expected(self, frame: Frame) -> str | None:
-        if not frame.path.endswith("truth_kinds.rb") or frame.line is None:
+        if not frame.path.endswith("stacks/truth_kinds.rb") or frame.line is None:
             return None
         begun = bisect(self._lines, frame.line)
         name = re.sub(r".*(?: in |[#.](?=\w))", "", frame.label)

@@ -25,7 +25,7 @@ def test_a_users_program_has_types(tmp_path: Path) -> None:
     words = ["--strict", "--no-error-summary", "--cache-dir", str(tmp_path)]
     words += ["--config-file", "", "--python-version", "3.10"]
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", *words, "tests/targets/typed_user.py"],
+        [sys.executable, "-m", "mypy", *words, "tests/targets/probes/typed_user.py"],
         capture_output=True,
         text=True,
         cwd=ROOT,

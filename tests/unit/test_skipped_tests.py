@@ -8,7 +8,7 @@ from typing import Any
 import left_out
 
 ROOT, GCC = "tracing needs root", "needs gcc"
-ATTACH, EVAL = "tests/e2e/test_attach.py", "tests/e2e/test_eval.py"
+ATTACH, EVAL = "tests/e2e/inside/test_attach.py", "tests/e2e/inside/test_eval.py"
 
 
 def report(test: str, reason: str) -> Any:

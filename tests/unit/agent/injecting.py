@@ -20,7 +20,7 @@ from rbtrace_py.agent.inject import Injection, inject
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.inside.injection import ruby_addresses
 
-PROGRAM = str(TARGETS / "injected.rb")
+PROGRAM = str(TARGETS / "inside/injected.rb")
 LIMIT = 60.0
 
 
@@ -126,7 +126,7 @@ def build_registers(folder: Path) -> Path:
         pytest.skip("needs gcc")
     output = folder / "registers.so"
     flags = ["-shared", "-nostdlib", "-fPIC"]
-    source = str(TARGETS / "registers.S")
+    source = str(TARGETS / "inside/registers.S")
     command = ["gcc", *flags, *_vector_flags(), source, "-o", str(output)]
     subprocess.run(command, check=True)
     return output

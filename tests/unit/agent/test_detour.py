@@ -41,7 +41,7 @@ DONE = threading.Event()
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> str:
     output = tmp_path_factory.mktemp("detour") / "detoured"
-    source = str(TARGETS / "detoured.c")
+    source = str(TARGETS / "inside/detoured.c")
     subprocess.run(["gcc", "-O1", "-Wall", source, "-o", str(output)], check=True)
     return str(output)
 

@@ -54,7 +54,7 @@ def test_who_runs_no_ruby(start: Callable[..., Target]) -> None:
         found = runs_no_ruby(process)
         assert found is not None
         assert str(found) == f"process {process.pid} ({process.comm}) does not run Ruby"
-    with Process(start("turning.rb", "0").pid) as process:
+    with Process(start("stacks/turning.rb", "0").pid) as process:
         assert runs_no_ruby(process) is None
 
 

@@ -224,7 +224,7 @@ def test_a_proof_that_another_process_passes_on(
     os.mkfifo(relayed)
     os.chown(relayed, USER, USER)
     program = ["ruby", f"-I{public_copy.lib}", "-e", NOT_DUMPABLE]
-    words = ["ruby", str(public_copy.targets / "relay.rb"), str(made), *program]
+    words = ["ruby", str(public_copy.targets / "inside/relay.rb"), str(made), *program]
     target = Target(*as_user(words, USER), env={"TRACEPOINT_AGENT_DIR": str(made)})
     try:
         relayed.read_bytes()

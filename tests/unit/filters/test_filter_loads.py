@@ -51,7 +51,7 @@ LARGEST = {
 @pytest.mark.parametrize("shape", LARGEST)
 def test_the_largest_filters_load(shape, command, start, trace):
     assert len(LARGEST[shape]) <= MAX_TEXT
-    target = start("workload.rb")
+    target = start("probes/workload.rb")
     words = (command, target.pid, "item", "--filter", LARGEST[shape])
     tracer = trace(*words, *(["--json"] if command == "count" else []))
     target.step()

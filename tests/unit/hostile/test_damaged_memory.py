@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
 from rbtrace_py.errors import UnreadableMemory
-from rbtrace_py.rubyvm.layouts import layout_from, table_for
 from rbtrace_py.rubyvm.vm import RubyVM
 from recorded_memory import ReplayMemory
+from replays import replay
 
 IMAGES = 25_000 if os.environ.get("RBTRACE_SOAK") else 250
 """Of each Ruby; a soak tries 100,000 together."""
-
-FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "walker"
 
 
 class Damaged:
@@ -70,15 +66,13 @@ class Damaged:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["2.7", "3.1", "3.3", "3.4"])
 def test_damaged_images(name: str) -> None:
-    about = json.loads((FIXTURES / f"{name}.json").read_text())
-    replay = ReplayMemory((FIXTURES / f"{name}.memory").read_bytes())
-    layout = layout_from(table_for(about["version"]), about["version"])
+    image = replay(name)
     chance = random.Random(name)
     for _ in range(IMAGES):
         rate = chance.choice([0.0005, 0.002, 0.01, 0.1, 0.5])
-        memory = Damaged(replay, chance, rate)
+        memory = Damaged(image.memory, chance, rate)
         try:
-            vm = RubyVM(memory, layout, about["vm"], about["symbols"])
+            vm = RubyVM(memory, image.layout, image.vm, image.symbols)
             threads = vm.threads()
             for walked in vm.sample_all(threads[:4]):
                 if walked is not None:

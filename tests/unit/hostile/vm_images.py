@@ -8,21 +8,17 @@ from the address, so that lists, chains and tables have no end.
 from __future__ import annotations
 
 import functools
-import json
 import random
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.memory import LARGEST_READ
 from rbtrace_py.rubyvm.layout import Layout
-from rbtrace_py.rubyvm.layouts import layout_from, table_for
-from recorded_memory import ReplayMemory
+from replays import replay
 
-FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "walker"
 NAMES = ("2.7", "3.1", "3.3", "3.4")
 
 _COUNTS = (0, 1, 2, 8, 63, 64, 255, 4096, 1 << 16, 1 << 20, 1 << 24, 1 << 28, 1 << 31)
@@ -42,11 +38,11 @@ class Recorded(NamedTuple):
 
 def recorded(name: str) -> Recorded:
     """Read the recording of the Ruby called ``name``."""
-    about = json.loads((FIXTURES / f"{name}.json").read_text())
-    memory = ReplayMemory((FIXTURES / f"{name}.memory").read_bytes())
-    layout = layout_from(table_for(about["version"]), about["version"])
-    runs = [(start, memory.read(start, size)) for start, size in memory.runs]
-    return Recorded(name, runs, layout, about["vm"], about["symbols"], about["stacks"])
+    found = replay(name)
+    runs = [
+        (start, found.memory.read(start, size)) for start, size in found.memory.runs
+    ]
+    return Recorded(name, runs, found.layout, found.vm, found.symbols, found.stacks)
 
 
 class Places(NamedTuple):

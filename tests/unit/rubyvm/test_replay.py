@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.model.stacks import SampleFlags
-from rbtrace_py.rubyvm.layouts import layout_from, table_for
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.vm import RubyVM
-from recorded_memory import ReplayMemory
-
-FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "walker"
-NAMES = sorted(path.stem for path in FIXTURES.glob("*.memory"))
+from replays import RECORDED, replay
 
 
 def recorded(name: str) -> tuple[RubyVM, dict[str, Any]]:
-    about = json.loads((FIXTURES / f"{name}.json").read_text())
-    memory = ReplayMemory((FIXTURES / f"{name}.memory").read_bytes())
-    layout = layout_from(table_for(about["version"]), about["version"])
-    return RubyVM(memory, layout, about["vm"], about["symbols"]), about["stacks"]
+    found = replay(name)
+    vm = RubyVM(found.memory, found.layout, found.vm, found.symbols)
+    return vm, found.stacks
 
 
 def test_there_are_some() -> None:
-    assert {"2.7", "3.1", "3.2.8", "3.3", "3.4", "4.0.5"} <= set(NAMES)
+    assert {"2.7", "3.1", "3.2.8", "3.3", "3.4", "4.0.5"} <= set(RECORDED)
 
 
 def keyed(vm: RubyVM) -> dict[str, VmThread]:
@@ -35,7 +28,7 @@ def keyed(vm: RubyVM) -> dict[str, VmThread]:
     return {one.name or str(n): one for n, one in enumerate(vm.threads(), -1)}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", RECORDED)
 def test_stacks_are_as_ruby_said(name: str) -> None:
     vm, stacks = recorded(name)
     found = {}
@@ -59,7 +52,7 @@ def without_line(stacks: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", RECORDED)
 def test_what_was_not_recorded_is_no_stack(name: str) -> None:
     vm, stacks = recorded(name)
     others = [thread for key, thread in keyed(vm).items() if key not in stacks]

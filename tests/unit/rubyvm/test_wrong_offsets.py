@@ -7,12 +7,10 @@ or all of it is right.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 from moved_tables import with_wrong
@@ -26,14 +24,13 @@ from rbtrace_py.rubyvm.attach import Attached, attach
 from rbtrace_py.rubyvm.checks import Roots, contradiction
 from rbtrace_py.rubyvm.detect import find_ruby
 from rbtrace_py.rubyvm.layout import Layout, Origin
-from rbtrace_py.rubyvm.layouts import OFFSETS, layout_from, table_for
+from rbtrace_py.rubyvm.layouts import OFFSETS
 from rbtrace_py.rubyvm.roots import find_object_class
 from rbtrace_py.rubyvm.vm import RubyVM
-from recorded_memory import ReplayMemory
+from replays import replay
 from rubies import EACH, chroot, command
 from ruby_builds import TREES, Build
 
-FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "walker"
 BUILDS = (*EACH, *map(chroot, TREES))
 PROGRAM = (
     "\n" * 40
@@ -178,10 +175,9 @@ def test_machine_code_stands_in_for_what_memory_contradicts(
 )
 def test_sizes_that_are_none(name: str, size: str, wrong: int) -> None:
     """A saved layout may have them; it is not even read with then."""
-    about = json.loads((FIXTURES / f"{name}.json").read_text())
-    memory = ReplayMemory((FIXTURES / f"{name}.memory").read_bytes())
-    layout = layout_from(table_for(about["version"]), about["version"])
-    layout = replace(layout, offsets=replace(layout.offsets, **{size: wrong}))
-    found = contradiction(memory, layout, Roots(about["vm"], about["symbols"]))
+    image = replay(name)
+    offsets = replace(image.layout.offsets, **{size: wrong})
+    layout = replace(image.layout, offsets=offsets)
+    found = contradiction(image.memory, layout, Roots(image.vm, image.symbols))
     assert found is not None
     assert (found.check, found.reason) == ("sizes", f"{size} is no size")

@@ -19,7 +19,7 @@ def test_rubies_go_first(start: Start) -> None:
         choice = choices(marker)
         assert [one.pid for one in choice.candidates] == [shell.pid]
         assert (choice.are_ruby, choice.passed_over) == (False, 0)
-        pids = sorted(start("turning.rb", "0", marker).pid for _ in range(2))
+        pids = sorted(start("stacks/turning.rb", "0", marker).pid for _ in range(2))
         choice = choices(marker)
         assert [one.pid for one in choice.candidates] == pids
         assert (choice.are_ruby, choice.passed_over) == (True, 1)
@@ -69,6 +69,6 @@ def test_a_cluster_is_one_choice_with_its_workers() -> None:
 
 def test_programs_side_by_side_are_several_choices(start: Start) -> None:
     marker = f"marker-{uuid.uuid4().hex}"
-    pids = sorted(start("turning.rb", "0", marker).pid for _ in range(2))
+    pids = sorted(start("stacks/turning.rb", "0", marker).pid for _ in range(2))
     groups = families(choices(marker).candidates)
     assert [[one.pid for one in group] for group in groups] == [[pid] for pid in pids]

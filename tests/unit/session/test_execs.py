@@ -21,7 +21,7 @@ Start = Callable[..., Target]
 
 @pytest.fixture
 def target(start: Start, root: None) -> Target:
-    return start("turning.rb")
+    return start("stacks/turning.rb")
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def test_an_exec_is_noticed_whatever_is_read_then(
 
     The long argument is gone in the new program, whose other data are elsewhere then.
     """
-    command = (*words, "ruby", str(TARGETS / "turning.rb"), "0" * 64)
+    command = (*words, "ruby", str(TARGETS / "stacks/turning.rb"), "0" * 64)
     with (
         closing(Target(*command)) as target,
         closing(Targets.from_pids([target.pid])) as targets,

@@ -33,7 +33,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
 
     for module in (calls, tables):
         monkeypatch.setattr(module, "hook_offsets", wrong_offsets)
-    with rubies.running(HERE, "calls.rb") as found:
+    with rubies.running(HERE, "methods/calls.rb") as found:
         yield found
 
 
@@ -67,7 +67,7 @@ def test_tables(running: Running) -> None:
 
 def test_a_newer_ruby(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is refused with a hint, and armed where that is followed."""
-    with rubies.running(HERE, "calls.rb", "version=9.9.0") as running:
+    with rubies.running(HERE, "methods/calls.rb", "version=9.9.0") as running:
         targets = Targets.from_pids([running.pid])
         with closing(targets), closing(Calls(targets, CallsOptions())) as session:
             with pytest.raises(AgentError, match=r"9\.9\.0 is newer than 4\.0") as e:

@@ -27,7 +27,10 @@ KEYS = {
 @pytest.mark.parametrize("name", EACH)
 def test_the_hook_keeps_them(name: str) -> None:
     """It disarms itself when Ruby itself says otherwise."""
-    with rubies.running(name, "calls.rb") as running, Process(running.pid) as process:
+    with (
+        rubies.running(name, "methods/calls.rb") as running,
+        Process(running.pid) as process,
+    ):
         offsets = hook_offsets(process)
         assert offsets is not None
         with Armed(process, What(HookMode.RING, offsets=offsets)) as armed:

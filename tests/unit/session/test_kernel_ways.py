@@ -69,7 +69,7 @@ def weights(program: str, step: str, mode: SamplingMode) -> Counter[tuple[str, s
 
 
 def assert_burnt() -> None:
-    found = weights("walked.rb", "deep 40 0.5", SamplingMode.CPU)
+    found = weights("stacks/walked.rb", "deep 40 0.5", SamplingMode.CPU)
     burnt = sum(found[one] for one in found if one[0] == "Object#burn")
     assert burnt == pytest.approx(0.5 * 499, rel=0.1), found
 
@@ -77,7 +77,7 @@ def assert_burnt() -> None:
 @pytest.mark.parametrize("way", stack_walker._WAYS, ids=["6.9", "5.19", "5.15", "5.11"])
 def test_each_way(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack_walker, "_WAYS", (way,))
-    found = weights("off_cpu.rb", "waits 0.2", SamplingMode.WALL)
+    found = weights("stacks/off_cpu.rb", "waits 0.2", SamplingMode.WALL)
     for method, reason in REASONS.items():
         # It began a moment after what it waits for had.
         assert found[method, reason] >= 0.15e9, found

@@ -26,7 +26,7 @@ Start = Callable[..., Target]
 @pytest.fixture
 def two(start: Start) -> Iterator[tuple[Targets, int, int]]:
     """Targets of two processes, and their pids."""
-    pids = [start("turning.rb", "0").pid for _ in range(2)]
+    pids = [start("stacks/turning.rb", "0").pid for _ in range(2)]
     with closing(Targets.from_pids(pids, follow=True)) as targets:
         yield targets, pids[0], pids[1]
 
@@ -118,7 +118,7 @@ def test_each(
 
 
 def test_who_has_joined(start: Start) -> None:
-    target = start("preforking.rb")
+    target = start("probes/preforking.rb")
     with closing(Targets.from_pids([target.pid], follow=True)) as targets:
         joined = {p.pid for p in targets.alive() if targets.has_joined(p)}
         assert joined == set(targets.pids) - {target.pid} != set()

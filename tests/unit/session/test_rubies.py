@@ -28,7 +28,7 @@ Start = Callable[..., Target]
 
 @pytest.fixture
 def ruby(start: Start, root: None) -> RubyProcess:
-    target = start("states.rb", "0")
+    target = start("stacks/states.rb", "0")
     target.wait_until_it_reads()
     return RubyProcess(Process(target.pid))
 
@@ -84,7 +84,7 @@ def test_a_stack_that_could_not_be_read_has_the_list_read(
 @pytest.fixture(params=ours.EACH)
 def brief(request: pytest.FixtureRequest, root: None) -> Iterator[ours.Running]:
     """A Ruby with a main thread, and one that another takes the place of."""
-    with ours.running(request.param, "brief.rb") as running:
+    with ours.running(request.param, "stacks/brief.rb") as running:
         yield running
 
 
@@ -145,7 +145,7 @@ def test_who_slept_when_paused_is_no_cpu_sample(
 
     Another pause in that time would not find them where they slept.
     """
-    target = start("states.rb", "1")
+    target = start("stacks/states.rb", "1")
     target.wait_until_it_reads()
     with Process(target.pid) as process, RubyProcess(process) as ruby:
         tids = {thread.tid for thread in ruby.threads}
@@ -205,7 +205,7 @@ def test_a_ruby_without_names_is_waited_for_however_old_its_process_is(
 ) -> None:
     """It may have begun as another program: of the time of an exec nothing tells."""
     monkeypatch.setattr(Process, "age", 1000.0)
-    with Process(start("states.rb", "0").pid) as process:
+    with Process(start("stacks/states.rb", "0").pid) as process:
         with pytest.raises(VmNotStarted, match="is still starting"):
             RubyProcess(process)
         monkeypatch.setattr(ruby_process, "_YOUNG_SECONDS", 0)
@@ -234,7 +234,7 @@ def test_one_whose_stacks_cannot_be_trusted_any_more_is_left_out(
     start: Start, root: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Samples from before are kept."""
-    target = start("turning.rb", "0")
+    target = start("stacks/turning.rb", "0")
     options = SamplingOptions(mode=SamplingMode.WALL)
     samples: list[Sample] = []
 

@@ -44,7 +44,7 @@ def test_one_of_two(
     follow: bool,
     is_reaped: bool,
 ) -> None:
-    left, ended = start("turning.rb", "0"), start("turning.rb", "0")
+    left, ended = start("stacks/turning.rb", "0"), start("stacks/turning.rb", "0")
     with closing(Targets.from_pids([left.pid, ended.pid], follow)) as targets:
         end(ended)
         if is_reaped:
@@ -57,7 +57,7 @@ def test_one_of_two(
 def test_the_only_one(
     start: Start, root: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = start("turning.rb", "0")
+    ended = start("stacks/turning.rb", "0")
     with closing(Targets.from_pids([ended.pid])) as targets:
         end(ended)
         ended.process.wait()

@@ -1,0 +1,156 @@
+"""``rbtrace_py`` as a library: its examples run, and what they give is right."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+import rbtrace_py
+from processes import ROOT, margin
+
+PAGE = (ROOT / "docs" / "library.md").read_text()
+EXAMPLES = re.findall(
+    r"^```python\n(.*?)^```$(?:\n\n^```\n(.*?)^```$)?", PAGE, re.MULTILINE | re.DOTALL
+)
+"""Code, and what it prints where that is known."""
+WAITS = {
+    "listened": r'"raise"',
+    "armed": r"\b(methods|calls)\(",
+    "traced": r"\b(latency|count|values|trace)\(",
+}
+"""When till.rb is to begin: once there is what an example attaches."""
+SHARES = {"half": 50, "third": 30, "fifth": 20}
+
+
+@pytest.fixture
+def target(start):
+    return start("stacks/burning.rb")
+
+
+def told(code):
+    """Return what to tell till.rb for an example; nothing where it looks at stacks."""
+    waits = [word for word, pattern in WAITS.items() if re.search(pattern, code)]
+    # What blocks ends with the program.
+    return waits[:1] + ["exit"] * ("seconds=10" in code)
+
+
+@pytest.mark.parametrize(("code", "expected"), EXAMPLES, ids=range(len(EXAMPLES)))
+def test_the_examples_run(
+    code, expected, start, tmp_path, monkeypatch, capsys, request
+):
+    if "pandas" in code:
+        pytest.importorskip("pandas")
+    words = told(code)
+    if words:
+        request.getfixturevalue("root")
+    target = start(
+        "methods/till.rb" if words or "eval(" in code else "stacks/burning.rb"
+    )
+    for word in words:
+        target.tell(word)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "docs/library.md", "exec"), {"PID": target.pid})
+    out, err = capsys.readouterr()
+    assert out
+    assert err == ""
+    if expected:
+        lines = [re.sub(r"[\d.]+ ms", "T ms", text) for text in (out, expected)]
+        assert lines[0] == lines[1]
+
+
+def test_there_are_examples():
+    assert (len(EXAMPLES), sum(bool(expected) for _, expected in EXAMPLES)) == (18, 12)
+
+
+def shares(profile):
+    found = {
+        share.frame.name.partition("#")[2]: share.total
+        for share in profile.counts.by_method()
+    }
+    return {name: 100 * found[name] / profile.counts.weight for name in SHARES}
+
+
+@pytest.mark.alone
+def test_a_profile_has_the_right_shares(target):
+    with rbtrace_py.attach(target.pid, rate=499) as ruby:
+        profile = ruby.profile(seconds=4)
+        assert {thread.name for thread in ruby.threads} >= {"burner", "idle 0"}
+    off = margin(profile.counts.statistics.samples, 4)
+    assert shares(profile) == pytest.approx(SHARES, abs=off)
+    assert profile.counts.statistics.samples == profile.counts.weight
+    assert sum(rbtrace_py.fold(profile).values()) == profile.counts.weight
+
+
+def test_samples_end_when_there_are_enough(target):
+    with rbtrace_py.attach([target.pid], mode="wall", rate=200) as ruby:
+        found = list(ruby.samples(count=23))
+        assert len(found) == ruby.statistics.samples == 23
+        assert len({sample.thread for sample in found}) == 5
+        assert list(ruby.samples(count=0)) == []
+        more = ruby.profile(count=30)
+    assert more.counts.weight == more.counts.statistics.samples >= 30
+    times = [sample.time_ns for sample in found]
+    assert times == sorted(times)
+
+
+def test_samples_end_with_the_target(target):
+    with rbtrace_py.attach(target.pid) as ruby:
+        for number, _ in enumerate(ruby.samples()):
+            if number == 5:
+                target.process.kill()
+        assert ruby.is_over
+
+
+def test_a_recording_has_what_was_sampled(target, tmp_path):
+    path = str(tmp_path / "a.rbrec")
+    with rbtrace_py.attach(target.pid, mode="wall") as ruby:
+        ruby.record(path, count=50)
+        samples = ruby.statistics.samples
+    recorded = rbtrace_py.read_recording(path)
+    assert recorded.notes == ()
+    assert recorded.profile.counts.weight == samples
+    again = rbtrace_py.count_samples(recorded.profile.stream())
+    assert rbtrace_py.fold(again) == rbtrace_py.fold(recorded.profile)
+
+
+def test_every_format_can_be_rendered(target):
+    with rbtrace_py.attach(target.pid) as ruby:
+        profile = ruby.profile(seconds=0.3)
+    for name in rbtrace_py.formats():
+        assert rbtrace_py.render(profile, name, threads=True, title="a")
+    with pytest.raises(rbtrace_py.UsageError):
+        rbtrace_py.render(profile, "no such")
+
+
+def test_errors():
+    with pytest.raises(rbtrace_py.NoSuchTarget):
+        rbtrace_py.attach(1 << 22)
+    with pytest.raises(rbtrace_py.UsageError):
+        rbtrace_py.attach([])
+    with pytest.raises(rbtrace_py.UsageError):
+        rbtrace_py.attach(1, mode="off")
+    with pytest.raises(rbtrace_py.NotRuby):
+        rbtrace_py.dump(os.getpid())
+
+
+def test_all_its_names_are_there():
+    from rbtrace_py import library
+
+    assert sorted(rbtrace_py.__all__) == sorted([*library.__all__, "__version__"])
+    assert [name for name in library.__all__ if not hasattr(rbtrace_py, name)] == []
+    assert set(rbtrace_py.__all__) <= set(dir(rbtrace_py))
+    with pytest.raises(AttributeError):
+        rbtrace_py.no_such_name  # noqa: B018
+
+
+def test_importing_it_is_cheap():
+    code = "import sys, rbtrace_py; print([n for n in sys.modules if 'rbtrace' in n])"
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(
+        words, capture_output=True, text=True, cwd=ROOT / "tracer", check=True
+    )
+    assert done.stdout == "['rbtrace_py']\n"

@@ -1,0 +1,121 @@
+"""A program that we start does nothing before it is traced, however short it is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import rubies
+from commands import run, without_times
+from processes import LIB, TARGETS
+
+PROGRAM = str(TARGETS / "stacks/start.rb")
+ONLY = ("-m", "first", "-m", "second")
+PATIENT = ("--timeout", "60s")
+LATE = "did not wait for tracing"
+WHOLE = """\
+Object#first
+  Object#second <>
+Object#first <>
+
+Object#second <>
+
+Object#second <>
+
+Object#second <>
+
+Object#first
+  Object#second <>
+Object#first <>
+
+"""
+
+
+def ruby(name: str) -> list[str]:
+    """The words for a Ruby; one in a chroot gets no RUBYOPT of ours."""
+    agent = [] if name == rubies.HERE else [f"-I{LIB}", "-rtracepoint/agent"]
+    return [*rubies.ruby(name), *agent]
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize("name", [rubies.HERE, *map(rubies.chroot, ("2.7", "3.4"))])
+def test_every_call_from_the_first_line(name: str) -> None:
+    out, err, code = run("calls", *ONLY, *PATIENT, "--", *ruby(name), PROGRAM)
+    assert (without_times(out), code) == (WHOLE, 0), err
+    assert err.splitlines()[-2:] == ["7 calls", "  no losses"]
+
+
+def test_what_it_executes_is_traced_from_its_first_line() -> None:
+    """Its name stays unknown where a call was made just before."""
+    words = ["ruby", PROGRAM, "ruby", PROGRAM]
+    out, err, code = run("calls", *ONLY, *PATIENT, "--", *words)
+    assert code == 0, err
+    assert without_times(out).endswith(WHOLE), err
+    assert "9 calls" in err.splitlines()
+    assert LATE not in err
+
+
+def test_what_it_executes_and_is_no_ruby() -> None:
+    words = ["ruby", PROGRAM, "sh", "-c", "exit 3"]
+    _, err, code = run("calls", *ONLY, *PATIENT, "--", *words)
+    assert code == 3
+    assert "2 calls" in err.splitlines()
+
+
+def counted(*words: str) -> Any:
+    out, err, code = run(*words, "--json", "--", "ruby", PROGRAM)
+    assert code == 0, err
+    assert LATE not in err
+    return json.loads(out)
+
+
+def test_counts_are_of_the_whole_program() -> None:
+    assert counted("count", *ONLY)["count"] == 7
+    assert counted("latency", *ONLY)["count"] == 7
+    raised = counted("count", "raise", "--via", "agent", "--by", "class")
+    found = {group["key"]: group["count"] for group in raised["groups"]}
+    assert found["ArgumentError"] == 1
+
+
+def test_call_trees_are_of_the_whole_program() -> None:
+    words = ("stacks", "--calls", "--weight", "calls", *ONLY)
+    out, err, code = run(*words, "--", "ruby", PROGRAM)
+    assert code == 0, err
+    # When Ruby collects garbage is its own business.
+    lines = (line for line in out.splitlines() if "(garbage collection)" not in line)
+    stacks = (line.replace(f" {PROGRAM}", "") for line in lines)
+    assert sorted(stacks) == [
+        "Object#first 2",
+        "Object#first;Object#second 2",
+        "Object#second 3",
+    ]
+
+
+def test_exceptions_of_the_whole_program() -> None:
+    words = ("trace", "raise", "--via", "agent", "--template", "{message}")
+    out, err, code = run(*words, "--", "ruby", PROGRAM)
+    assert (out, code) == ('"last"\n', 0), err
+    assert LATE not in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("calls", "-m", "second"), ("count", "-m", "second"),
+     ("trace", "raise", "--via", "agent")],
+)  # fmt: skip
+def test_one_that_does_not_wait(words: tuple[str, ...]) -> None:
+    """That is said."""
+    code = """
+        def second = raise
+        loop do
+          second
+        rescue RuntimeError
+          sleep 0.001
+        end
+    """
+    start = ["env", "--unset=TRACEPOINT_AGENT_WAIT", "ruby", "-e", code]
+    _, err, status = run(*words, "--count", "1", "--", *start)
+    assert status == 0, err
+    assert LATE in " ".join(err.split())

@@ -1,0 +1,79 @@
+"""``shapesdump`` and ``fork``: what a child of the process tells, or is."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import rubies
+from commands import run
+from processes import Target
+from rbtrace_py.linux.process import Process, parse_stat
+from rubies import HERE
+from ruby_builds import EACH
+
+Start = Callable[..., Target]
+
+
+@contextmanager
+def ended(pid: int) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_each_ruby(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "shapes.json"
+    with rubies.running(name, "inside/agent.rb") as target:
+        out, err, code = run("shapesdump", target.pid, path)
+        document = json.loads(run("fork", target.pid, "--json")[0])
+        check_copy(target.pid, document["copy"])
+        assert target.target.step("on") == "done on"
+    if rubies.minor(name) < "3.3":
+        assert "has no dump of shapes, 3.3 has" in " ".join(err.split())
+        assert (out, code, list(tmp_path.iterdir())) == ("", 1, [])
+    else:
+        assert (out, code) == ("", 0)
+        shapes = [json.loads(line) for line in path.read_text().splitlines()]
+        assert {shape["type"] for shape in shapes} == {"SHAPE"}
+        assert "@request" in {shape.get("edge_name") for shape in shapes}
+
+
+def check_copy(pid: int, copy: int) -> None:
+    with ended(copy), Process(copy) as process:
+        stat = parse_stat(process.read("stat"))
+        assert (stat.state, stat.parent) == ("T", pid)
+
+
+def test_a_copy(start: Start) -> None:
+    target = start("inside/agent.rb")
+    out, err, code = run("fork", target.pid)
+    with ended(int(out)):
+        assert err.splitlines() == [
+            f"rbtrace-py: process {int(out)} is a copy of {target.pid}, and stopped",
+            f"  look at it  gdb -p {int(out)}, or gcore {int(out)}",
+            f"  end it      kill -KILL {int(out)}",
+        ]
+        assert code == 0
+        # It has no agent of its own, and the process has its still.
+        assert run("eval", int(out), "1")[2] == 4
+        assert run("eval", target.pid, "1")[2] == 0
+
+
+@pytest.mark.parametrize("command", ["shapesdump", "fork"])
+def test_without_an_agent(command: str) -> None:
+    target = Target(*rubies.command(HERE))
+    try:
+        out, err, code = run(command, target.pid)
+    finally:
+        target.close()
+    assert err.startswith(f"rbtrace-py: no agent in process {target.pid}\n")
+    assert (out, code) == ("", 4)

@@ -1,0 +1,146 @@
+"""Probes that a glob matches but cannot be asked are left out, counted and named."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from commands import answer, run
+from processes import TARGETS, Target
+
+INTEGER, STRING = 1, 2
+SPAN_END = [["duration_ns", INTEGER, 1], ["outcome", INTEGER, 2], ["id", INTEGER, 0]]
+CENTS, SKU = ["cents", INTEGER, 0], ["sku", STRING, 0]
+
+
+@pytest.fixture
+def crafted(root):
+    target = Target("/usr/bin/python3", str(TARGETS / "probes/crafted.py"))
+    yield target
+    target.close()
+
+
+def tell(target, *words):
+    assert target.step(json.dumps(words)) == "done"
+
+
+def define(target, name, *operands, role=0):
+    tell(target, "define", "shop", name, role, operands)
+
+
+@pytest.mark.parametrize(
+    ("words", "without", "series", "note"),
+    [
+        (["count", "shop:*", "--by", "cents"], 3, 2, "3 probes have no argument cents"),
+        (["count", "shop:*", "--by", "pid"], 0, 5, None),
+        (
+            ["count", "shop:*", "--by", "sku", "--filter", "cents > 1"],
+            4,
+            1,
+            "4 probes have no argument cents or sku",
+        ),
+        (["values", "shop:*", "sku"], 3, 2, "3 probes have no argument sku"),
+        (
+            ["latency", "shop:*", "--by", "cents"],
+            1,
+            1,
+            "1 probe has no argument cents and is not traced",
+        ),
+    ],
+)
+def test_probes_without_the_operand(crafted, trace, words, without, series, note):
+    define(crafted, "paid", CENTS)
+    define(crafted, "order", SKU)
+    define(crafted, "ping")
+    define(crafted, "work__end", *SPAN_END, role=2)
+    define(crafted, "sale__end", *SPAN_END, CENTS, SKU, role=2)
+    tracer = trace(words[0], crafted.pid, *words[1:], "--json")
+    tell(crafted, "fire", "paid", [5], 1)
+    tell(crafted, "fire", "ping", [], 1)
+    tell(crafted, "fire", "sale__end", [7, 0, 1, 5, "tea"], 1)
+    out, err, code = tracer.finish()
+    assert code == 0, err
+    document = json.loads(out)
+    assert document["counters"]["no_operand"] == without
+    assert document["counters"]["not_traced"] == 0
+    assert len(document["series"]) == series
+    if note is None:
+        assert "operand" not in err
+    else:
+        assert note in err
+
+
+def test_it_is_said_below_the_result(crafted, trace):
+    define(crafted, "paid", CENTS)
+    define(crafted, "ping")
+    for command in ("count", "trace"):
+        tracer = trace(command, crafted.pid, "shop:*", "--filter", "cents > 1")
+        tell(crafted, "fire", "paid", [5], 1)
+        out, err, _ = tracer.finish()
+        assert "1 probe has no such argument and was not traced" in out + err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["count", "shop:*", "--by", "cents"],
+            "none of the 2 probes shop:* has an argument cents",
+        ),
+        (
+            ["latency", "shop:*", "--by", "cents"],
+            "shop:work__end has no argument cents",
+        ),
+        (
+            ["values", "shop:*", "cents"],
+            "none of the 2 probes shop:* has an argument cents",
+        ),
+        (["trace", "shop:*", "--filter", "cents > 1"], "no argument 'cents'"),
+    ],
+)
+def test_nothing_is_left(crafted, words, said):
+    define(crafted, "work__end", *SPAN_END, role=2)
+    define(crafted, "ping")
+    _, err, code = run(words[0], crafted.pid, *words[1:])
+    assert said in err
+    assert code == 2
+
+
+def test_a_later_probe_without_the_operand(crafted, trace):
+    """In one of several processes, which has only that one."""
+    other = Target("/usr/bin/python3", str(TARGETS / "probes/crafted.py"))
+    try:
+        define(crafted, "paid", CENTS)
+        define(other, "ping")
+        pids = f"{crafted.pid},{other.pid}"
+        tracer = trace("count", pids, "shop:*", "--by", "cents", "--json")
+        define(other, "pong", SKU)
+        define(other, "sold", CENTS)
+        while True:
+            out, _, _ = run("probes", other.pid, "shop:sold", "--json")
+            if json.loads(out)["probes"][0]["traced"]:
+                break
+        tell(crafted, "fire", "paid", [5], 3)
+        tell(other, "fire", "sold", [6], 2)
+        document = answer(tracer)
+    finally:
+        other.close()
+    counts = {(g["series"], g["key"]): g["count"] for g in document["groups"]}
+    assert counts == {("shop:paid", 5): 3, ("shop:sold", 6): 2}
+    counters = document["counters"]
+    assert (counters["no_operand"], counters["not_traced"]) == (2, 0)
+    assert counters["late_probes"] == 1
+
+
+def test_no_word_of_children_where_none_join(crafted, trace):
+    """The kernel needs no BTF for several processes that were named."""
+    define(crafted, "paid", CENTS)
+    other = Target("/usr/bin/python3", str(TARGETS / "probes/crafted.py"))
+    try:
+        define(other, "paid", CENTS)
+        tracer = trace("count", f"{crafted.pid},{other.pid}", "paid")
+        _, err, code = tracer.finish()
+    finally:
+        other.close()
+    assert (code, "BTF" in err) == (0, False)

@@ -1,0 +1,206 @@
+"""A server that forks workers and replaces them one by one, while it is traced."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from commands import Tracer, run
+from processes import LIB, TARGETS, TIMEOUT, read_line
+
+CALLS = 2
+"""Methods of Web that a request calls."""
+
+
+class Puma:
+    """A cluster of two workers, with the agent in each."""
+
+    def __init__(self, place: Path, agent: str = "") -> None:
+        self._socket = str(place / "web.sock")
+        self.process = subprocess.Popen(
+            ["puma", "-C", str(TARGETS / "probes/puma_app.rb")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            env={
+                **os.environ,
+                "PLACE": str(place),
+                "RUBYLIB": str(LIB),
+                "RUBYOPT": "" if agent else "-rtracepoint/agent",
+                "AGENT": agent,
+            },
+        )
+        self.workers = self.booted()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def booted(self) -> set[int]:
+        """The pids of the two workers that say next that they are there."""
+        pids: set[int] = set()
+        while len(pids) < 2:
+            line = read_line(self.process.stdout)
+            assert line, "puma has ended"
+            found = re.search(r"Worker \d \(PID: (\d+)\) booted", line)
+            pids |= {int(found[1])} if found else set()
+        return pids
+
+    def ask(self) -> int:
+        """The pid of the worker that served a request."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(TIMEOUT)
+            connection.connect(self._socket)
+            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            with connection.makefile("rb") as file:
+                return int(file.read().rpartition(b"\r\n")[2])
+
+    def replace(self) -> None:
+        """A phased restart: one worker after the other."""
+        self.process.send_signal(signal.SIGUSR1)
+        self.workers = self.booted()
+
+    def close(self) -> None:
+        os.killpg(self.pid, signal.SIGKILL)
+        self.process.communicate(timeout=TIMEOUT)
+
+
+@pytest.fixture
+def puma(tmp_path: Path) -> Iterator[Puma]:
+    if shutil.which("puma") is None:
+        pytest.skip("no puma: scripts/setup.sh --test installs it")
+    server = Puma(tmp_path)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def workers_alone(tmp_path: Path) -> Iterator[Puma]:
+    """Puma, where the workers have the agent and their parent has none."""
+    if shutil.which("puma") is None:
+        pytest.skip("no puma: scripts/setup.sh --test installs it")
+    server = Puma(tmp_path, agent="workers")
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize(
+    "words", [["calls", "-m", "Web#"], ["latency", "method"], ["latency", "-m", "Web#"]]
+)
+def test_a_parent_without_an_agent_is_left_out(
+    words: list[str], workers_alone: Puma, trace: Callable[..., Tracer]
+) -> None:
+    pid = workers_alone.pid
+    tracer = trace(words[0], pid, *words[1:], "--subprocesses", "--json")
+    served = Counter(workers_alone.ask() for _ in range(10))
+    out, err, code = tracer.finish()
+    assert code == 0, err
+    assert f"skipping process {pid}: no agent in process" in " ".join(err.split())
+    if words[0] == "calls":
+        events = map(json.loads, out.splitlines()[:-1])
+        called = Counter(e["pid"] for e in events if e["method"].startswith("Web#"))
+        assert called == {pid: CALLS * number for pid, number in served.items()}
+    else:
+        groups = json.loads(out)["groups"]
+        assert sum(g["count"] for g in groups if "Web#" in g["key"]) == CALLS * 10
+
+
+def test_workers_are_traced_through_a_phased_restart(
+    puma: Puma, trace: Callable[..., Tracer]
+) -> None:
+    words = ["-m", "Web#", "--by", "pid", "--subprocesses", "-i", "0.2", "--json"]
+    tracer = trace("latency", puma.pid, *words)
+    before = Counter(puma.ask() for _ in range(40))
+    first = puma.workers
+    assert set(before) <= first
+    puma.replace()
+    assert not first & puma.workers
+    seen: Counter[int] = Counter()
+    end = time.monotonic() + TIMEOUT
+    assert tracer.process.stdout
+    while not puma.workers <= set(seen):
+        assert time.monotonic() < end, seen
+        puma.ask()
+        seen += counted(tracer.process.stdout.readline())
+    out, err, code = tracer.finish()
+    assert code == 0, err
+    for line in out.splitlines():
+        seen += counted(line)
+    assert {pid: seen[pid] for pid in first} == {
+        pid: CALLS * before[pid] for pid in first
+    }
+
+
+def counted(line: str) -> Counter[int]:
+    return Counter({g["key"]: g["count"] for g in json.loads(line)["groups"]})
+
+
+def _called(path: Path) -> set[int]:
+    """Return who called, as far as it is written."""
+    whole = path.read_text().rpartition("\n")[0].splitlines()
+    events = [json.loads(line) for line in whole]
+    return {event["pid"] for event in events if event["method"] == "Web#call"}
+
+
+def _until_all_are_seen(puma: Puma, workers: set[int], path: Path) -> None:
+    end = time.monotonic() + TIMEOUT
+    while not workers <= _called(path):
+        assert time.monotonic() < end, f"{workers} of which only {_called(path)}"
+        puma.ask()
+
+
+def test_calls_through_a_phased_restart(
+    puma: Puma, trace: Callable[..., Tracer], tmp_path: Path
+) -> None:
+    path = tmp_path / "calls"
+    words = ["--subprocesses", "-m", "Web#", "--json"]
+    tracer = trace("calls", puma.pid, *words, env={"PYTHONUNBUFFERED": "1"})
+    assert tracer.process.stdout
+    copy = subprocess.Popen(
+        ["cat"], stdin=tracer.process.stdout, stdout=path.open("wb")
+    )
+    _until_all_are_seen(puma, puma.workers, path)
+    puma.replace()
+    _until_all_are_seen(puma, puma.workers, path)
+    tracer.process.send_signal(signal.SIGINT)
+    assert tracer.process.wait(TIMEOUT) == 0
+    copy.wait(TIMEOUT)
+    end = json.loads(path.read_text().splitlines()[-1])
+    assert (end["schema"], end["lost"]) == ("rbtrace-py/calls-end", 0)
+
+
+def test_each_worker_answers_for_itself(puma: Puma) -> None:
+    for _ in range(2):
+        for pid in (puma.pid, *puma.workers):
+            out, err, code = run("eval", pid, "Process.pid", "--json")
+            assert code == 0, err
+            assert json.loads(out)["value"] == str(pid)
+        puma.replace()
+
+
+def test_reports_leave_out_what_waits_for_work(puma: Puma) -> None:
+    """Each worker's pool, reactor and accepting thread; not who joins or sleeps."""
+    words = ["stacks", puma.pid, "--subprocesses", "--mode", "wall", "-n", 200]
+    out, err, code = run(*words)
+    assert code == 0, err
+    assert "Puma::ThreadPool#spawn_thread" not in out
+    assert "Puma::Reactor#select_loop" not in out
+    assert "Puma::Server#handle_servers" not in out
+    assert "Thread#join" in out
+    assert re.search(r"\d+ idle samples are left out; --idle shows them", err)
+    out, err, _ = run(*words, "--idle")
+    assert "Puma::ThreadPool#spawn_thread" in out
+    assert "Puma::Reactor#select_loop" in out
+    assert "left out" not in err

@@ -1,0 +1,222 @@
+"""Stacks that the kernel walks, of programs that burn CPU in known ways."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import Tracer, run
+from processes import TARGETS, Target
+from rbtrace_py.aggregate.recording import Recording
+from rbtrace_py.model.stacks import Sample
+from ruby_builds import Build, each_build
+
+RATE = 499
+WALKED = str(TARGETS / "stacks/walked.rb")
+MOST_FRAMES = 512
+TRACE = Callable[..., Tracer]
+Document = dict[str, Any]
+
+pytestmark = pytest.mark.usefixtures("root")
+
+
+@pytest.fixture
+def walked() -> Iterator[Target]:
+    with closing(Target("ruby", WALKED)) as target:
+        yield target
+
+
+def sampled(
+    trace: TRACE, target: Target, step: str, *options: object, pid: int | None = None
+) -> Document:
+    """Sample a target by the kernel while it takes a step; the JSON document."""
+    words = ("--engine", "bpf", "-r", RATE, "--format", "json", *options)
+    tracer = trace("stacks", pid or target.pid, *words)
+    assert target.step(step) == "done"
+    out, err, code = tracer.finish()
+    assert code == 0, err
+    found: Document = json.loads(out)
+    assert found["engine"] == "bpf"
+    assert sum(row["weight"] for row in found["stacks"]) == found["weight"]
+    assert found["counters"]["samples"] == found["weight"]
+    return found
+
+
+def stacks(document: Document) -> Counter[tuple[str, ...]]:
+    """Weights by the names of frames, the root first."""
+    names = [frame["name"] for frame in document["frames"]]
+    found: Counter[tuple[str, ...]] = Counter()
+    for row in document["stacks"]:
+        found[tuple(names[frame] for frame in row["frames"])] += row["weight"]
+    return found
+
+
+def names(sample: Sample) -> list[str]:
+    return [frame.name for frame in sample.stack.frames]
+
+
+def weight(document: Document, name: str) -> int:
+    """Weight of the stacks in which a method is."""
+    return sum(count for stack, count in stacks(document).items() if name in stack)
+
+
+def ticks(seconds: float) -> Any:
+    """Number of samples of so much CPU: each tick is one, of whoever has the CPU."""
+    return pytest.approx(seconds * RATE, rel=0.1)
+
+
+@each_build
+def test_each_ruby(build: Build, trace: TRACE) -> None:
+    with closing(Target(*build.words(), WALKED)) as target:
+        pid = int(target.ready.split()[1])
+        found = sampled(trace, target, "deep 40 1.5", pid=pid)
+    expected = ("<main>", "Kernel#public_send", *["Walked#deep"] * 41, "Object#burn")
+    below = Counter(stack[: len(expected)] for stack in stacks(found).elements())
+    assert below[expected] == ticks(1.5)
+    assert below[expected] > 0.98 * found["weight"]
+    assert found["lost"] == 0
+    assert found["counters"]["unresolved"] == 0
+    assert found["counters"]["trimmed"] <= 0.01 * found["weight"]
+
+
+def test_the_newest_frames_of_a_deep_stack(walked: Target, trace: TRACE) -> None:
+    found = sampled(trace, walked, "deep 700 1.0")
+    assert found["counters"]["truncated"] == ticks(1.0)
+    cut = [stack for stack in stacks(found) if "<main>" not in stack]
+    assert max(map(len, cut)) == MOST_FRAMES
+    assert {stack[:-5] for stack in cut} <= {("Walked#deep",) * n for n in range(512)}
+    assert weight(found, "Object#burn") == ticks(1.0)
+
+
+def test_children_from_their_first_instruction(walked: Target, trace: TRACE) -> None:
+    """Some of them end before they are attached to; none of their samples is lost."""
+    found = sampled(trace, walked, "children 8 0.25", "--subprocesses")
+    own: Counter[int] = Counter()
+    for row in found["stacks"]:
+        own[found["threads"][row["thread"]]["pid"]] += row["weight"]
+    del own[walked.pid]
+    assert len(own) == 8
+    assert all(count >= 0.9 * 0.25 * RATE for count in own.values()), own
+    named = weight(found, "Object#burn") + weight(found, "(unresolved)")
+    assert named == ticks(8 * 0.25)
+    assert weight(found, "Object#burn") > 0
+    assert found["lost"] == 0
+
+
+@pytest.mark.parametrize("verb", ["threads", "fibers"])
+def test_threads_and_fibers_that_come_and_go(
+    verb: str, walked: Target, trace: TRACE
+) -> None:
+    found = sampled(trace, walked, f"{verb} 20 0.05")
+    assert weight(found, "Object#burn") == ticks(20 * 0.05)
+    assert found["lost"] == 0
+
+
+def test_collections(walked: Target, trace: TRACE) -> None:
+    found = sampled(trace, walked, "gc 1.0")
+    assert weight(found, "(garbage collection)") >= 0.8 * weight(found, "Walked#gc")
+    on_top = {stack[-1] for stack in stacks(found) if "(garbage collection)" in stack}
+    assert on_top == {"(garbage collection)"}
+
+
+def test_code_that_comes_and_goes_keeps_its_own_names(
+    walked: Target, trace: TRACE
+) -> None:
+    """But for some of those that ended before they were named: docs/profiling.md."""
+    found = sampled(trace, walked, "changing 3.0")
+    numbers = [re.findall(r"changed_(\d+)", frame["name"]) for frame in found["frames"]]
+    mixed = {
+        index
+        for index, frame in enumerate(found["frames"])
+        if numbers[index]
+        and frame["path"].startswith("changed")
+        and (frame["path"], str(frame["line"]))
+        != (f"changed_{numbers[index][0]}.rb", numbers[index][0])
+    }
+    each: Counter[str] = Counter()
+    wrong = 0
+    for row in found["stacks"]:
+        own = {number for frame in row["frames"] for number in numbers[frame]}
+        each.update(dict.fromkeys(own, row["weight"]))
+        wrong += row["weight"] * bool(mixed & set(row["frames"]))
+    # Each burns 6 ms, at most 4 or 5 ticks: what it has beyond that is another's.
+    wrong += sum(max(0, count - 5) for count in each.values())
+    named = sum(each.values())
+    assert each  # how many there are depends on how soon their names are read
+    assert wrong <= 0.2 * named
+    # What is not theirs is the collector's, and what is not named is counted.
+    unresolved = found["counters"]["unresolved"]
+    assert named + unresolved + found["counters"]["trimmed"] >= 0.25 * found["weight"]
+
+
+def test_a_program_that_becomes_another(walked: Target, trace: TRACE) -> None:
+    tracer = trace(
+        "stacks", walked.pid, "--engine", "bpf", "-r", RATE, "--format", "json"
+    )
+    assert walked.step("exec 2.5") == "again"
+    assert walked.step() == "done"
+    out, err, code = tracer.finish()
+    assert code == 0, err
+    # It is attached to anew within a second.
+    assert weight(json.loads(out), "Object#burn") >= 0.4 * 2.5 * RATE
+
+
+def test_a_recording_has_each_sample(
+    walked: Target, trace: TRACE, tmp_path: Path
+) -> None:
+    path = tmp_path / "out.rbrec"
+    options = ("--mode", "cpu", "--engine", "bpf", "-r", RATE, "-o", path)
+    tracer = trace("record", walked.pid, *options)
+    assert walked.step("deep 3 1.0") == "done"
+    _, err, code = tracer.finish()
+    assert code == 0, err
+    found = Recording(path)
+    samples = [sample for sample in found if "Object#burn" in names(sample)]
+    assert len(samples) == ticks(1.0)
+    assert {sample.weight for sample in samples} == {1}
+    times = [sample.time_ns for sample in samples]
+    assert times == sorted(set(times))
+    out, err, code = run("report", path, "--format", "json")
+    assert code == 0, err
+    assert json.loads(out)["engine"] == "bpf"
+
+
+def test_intervals(walked: Target, trace: TRACE) -> None:
+    options = ("--engine", "bpf", "-r", RATE, "-i", 0.5, "--format", "folded")
+    tracer = trace("stacks", walked.pid, *options)
+    assert walked.step("deep 3 1.0") == "done"
+    out, err, code = tracer.finish()
+    assert code == 0, err
+    lines = [line.rsplit(" ", 1) for line in out.splitlines() if "burn" in line]
+    assert sum(int(count) for _, count in lines) == ticks(1.0)
+    assert len(lines) > len({stack for stack, _ in lines})
+
+
+def test_top(walked: Target, trace: TRACE) -> None:
+    tracer = trace("top", walked.pid, "--engine", "bpf", "-r", RATE)
+    assert walked.step("deep 3 1.5") == "done"
+    out, err, code = tracer.finish()
+    assert code == 0, err
+    assert "Object#burn" in out
+
+
+@pytest.mark.parametrize(
+    "options", [("--mode", "gvl"), ("--pause",), ("--rate", "20000")]
+)
+def test_what_the_kernel_does_not_do(
+    options: tuple[str, ...], walked: Target, trace: TRACE
+) -> None:
+    _, err, code = run("stacks", walked.pid, "--engine", "bpf", *options)
+    assert code == 2
+    assert "--engine bpf and --" in err
+    tracer = trace("stacks", walked.pid, *options, "--format", "json")
+    assert walked.step("deep 3 0.5") == "done"
+    out, err, code = tracer.finish()
+    assert (code, json.loads(out)["engine"]) == (0, "memory"), err

@@ -1,0 +1,86 @@
+"""Threads that share native threads: each is seen for what it does itself.
+
+Ruby 3.3 and later run all but the main thread so with RUBY_MN_THREADS=1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import rubies
+import ruby_builds
+from commands import Tracer, run
+from processes import TARGETS, Target
+from rbtrace_py.linux.process import Process
+from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
+from ruby_builds import Build
+
+BUILDS = tuple(map(Build, ("3.3", "3.4", "4.0.5-shared")))
+ENVIRONMENT = {"RUBY_MN_THREADS": "1", "RUBY_MAX_CPU": "1"}
+
+Trace = Callable[..., Tracer]
+
+each = pytest.mark.parametrize("build", BUILDS, ids=str)
+pytestmark = [pytest.mark.rubies, pytest.mark.usefixtures("root")]
+
+
+@contextmanager
+def running(build: Build, *arguments: str) -> Iterator[rubies.Running]:
+    words = [*build.words(), str(TARGETS / "stacks/mn_threads.rb"), *arguments]
+    target = Target(*words, env=ENVIRONMENT)
+    try:
+        yield rubies.Running(target, ruby_builds.innermost(target.pid))
+    finally:
+        target.close()
+
+
+@each
+def test_samples(build: Build) -> None:
+    """Between two lists of the threads: the one that ran before is no sample."""
+    with (
+        running(build) as target,
+        Process(target.pid) as process,
+    ):
+        check_samples(target.target, process)
+
+
+def check_samples(target: Target, process: Process) -> None:
+    target.step("a")
+    with RubyProcess(process) as ruby:
+        for turn in "baba":
+            target.step(turn)  # most often on the same native thread
+            samples = ruby.samples(SamplingMode.CPU)  # of the main thread perhaps, too
+            (sample,) = [one for one in samples if not one.thread.is_main]
+            frames = [frame.name for frame in sample.stack.frames]
+            assert (sample.thread.name, sample.thread.tid) == (turn, None)
+            assert f"Object#burn_{turn}" in frames
+
+
+@each
+def test_calls(build: Build, trace: Trace) -> None:
+    """Each has a number of its own, and none has the name of another."""
+    with running(build, "agent") as target:
+        tracer = trace(
+            "calls", target.pid, "--json", "-m", "Object#burn_b", "Object#done"
+        )
+        for turn in "ab":
+            target.target.step(turn)
+        out, err, code = tracer.finish()
+    assert code == 0, err
+    *calls, _ = map(json.loads, out.splitlines())
+    found = {call["stack"]: (call["tid"], call["fiber"]) for call in calls}
+    assert [call["method"] for call in calls] == ["Object#done"] * 2 + ["Object#burn_b"]
+    assert len(set(found.values())) == 2
+    assert {call["thread"] for call in calls} == {None}
+
+
+@each
+def test_no_cpu_time_of_calls(build: Build) -> None:
+    with running(build, "agent") as target:
+        _, err, code = run("calls", target.pid, "--slowcpu", "1", "-d", "1")
+    assert code == 1
+    assert "share native threads (RUBY_MN_THREADS=1)" in err

@@ -1,0 +1,142 @@
+"""Time off the CPU, of threads that wait for known things for known times."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import pytest
+
+from commands import Tracer
+from processes import TARGETS, Target, read_line
+from ruby_builds import Build, each_build
+
+OFF_CPU = str(TARGETS / "stacks/off_cpu.rb")
+TRACE = Callable[..., Tracer]
+WAITS = {
+    "wait_sleep": "(sleep)",
+    "wait_lock": "(lock)",
+    "wait_queue": "(queue)",
+    "wait_socket": "(socket)",
+    "wait_pipe": "(pipe)",
+    "wait_child": "(child process)",
+}
+"""Methods, each on a thread of its own, and what they wait for."""
+
+pytestmark = pytest.mark.usefixtures("root")
+
+
+class Took(NamedTuple):
+    """What a thread says of itself, in ns; ready: it waited for a CPU."""
+
+    wall: int
+    cpu: int
+    ready: int
+
+
+def sampled(
+    trace: TRACE, target: Target, step: str, *options: object
+) -> tuple[Counter[tuple[str, ...]], dict[str, Took]]:
+    """Sample while a step is taken: ns by names; what each thread took."""
+    pid = int(target.ready.split()[1])
+    tracer = trace("stacks", pid, "--engine", "bpf", "--format", "json", *options)
+    took = {}
+    answer = target.step(step)
+    while answer != "done":
+        name, *numbers = answer.split()
+        took[name] = Took(*map(int, numbers))
+        answer = read_line(target.process.stdout)
+    out, err, code = tracer.finish()
+    assert code == 0, err
+    document: dict[str, Any] = json.loads(out)
+    assert (document["unit"], document["lost"]) == ("ns", 0)
+    names = [frame["name"] for frame in document["frames"]]
+    found: Counter[tuple[str, ...]] = Counter()
+    for row in document["stacks"]:
+        found[tuple(names[frame] for frame in row["frames"])] += row["weight"]
+    return found, took
+
+
+def weight(found: Counter[tuple[str, ...]], method: str, *reasons: str) -> int:
+    """Weight of the stacks of a method with one of these as innermost frame."""
+    ours = (one for one in found if f"Waits#{method}" in one)
+    return sum(found[one] for one in ours if not reasons or one[-1] in reasons)
+
+
+def assert_waits(target: Target, trace: TRACE, mode: str) -> None:
+    found, took = sampled(trace, target, "waits 0.5", "--mode", mode)
+    assert took.keys() == WAITS.keys()
+    for method, reason in WAITS.items():
+        off = took[method].wall - took[method].cpu
+        waited = weight(found, method, reason)
+        for_a_turn = weight(found, method, "(GVL)", "(run queue)")
+        assert waited + for_a_turn == pytest.approx(off, rel=0.05), (method, found)
+        assert waited >= 0.9 * off, found
+
+
+@each_build
+def test_waits(build: Build, trace: TRACE) -> None:
+    with closing(Target(*build.words(), OFF_CPU)) as target:
+        assert_waits(target, trace, "offcpu")
+
+
+def test_waits_in_wall_time(trace: TRACE) -> None:
+    with closing(Target("ruby", OFF_CPU)) as target:
+        assert_waits(target, trace, "wall")
+
+
+@each_build
+def test_a_fight_for_the_gvl(build: Build, trace: TRACE) -> None:
+    with closing(Target(*build.words(), OFF_CPU)) as target:
+        found, took = sampled(trace, target, "fight 0.8", "--mode", "offcpu")
+    for method, (wall, cpu, ready) in took.items():
+        off = pytest.approx(wall - cpu, rel=0.05)
+        assert weight(found, method, "(GVL)", "(run queue)", "(lock)") == off, found
+        # What it waited for a CPU after it was woken counts as the wait it ended.
+        assert weight(found, method, "(GVL)") >= 0.95 * (wall - cpu - ready), found
+
+
+def test_many_that_wait_for_the_gvl(trace: TRACE) -> None:
+    """One that waits on after its turn did not come is not the last of the queue."""
+    with closing(Target("ruby", OFF_CPU)) as target:
+        found, _ = sampled(trace, target, "crowd 1.0", "--mode", "offcpu")
+    assert weight(found, "fight_crowd", "(GVL)") >= 5e9
+    others = weight(found, "fight_crowd") - weight(
+        found, "fight_crowd", "(GVL)", "(run queue)"
+    )
+    assert others <= 0.02 * weight(found, "fight_crowd"), found
+
+
+def test_the_parts_of_wall_time(trace: TRACE) -> None:
+    with closing(Target("ruby", OFF_CPU)) as target:
+        found, took = sampled(trace, target, "fight 1.0", "--mode", "wall")
+    for method, (wall, cpu, _) in took.items():
+        assert weight(found, method) == pytest.approx(wall, rel=0.02), found
+        on_cpu = weight(found, method) - weight(
+            found, method, "(GVL)", "(run queue)", "(lock)"
+        )
+        assert on_cpu == pytest.approx(cpu, rel=0.05)
+
+
+def test_threads_that_wait_all_the_time(trace: TRACE) -> None:
+    """They never leave a CPU nor get one, so they are read at the beginning."""
+    program = "Thread.new { sleep }; puts 'ready'; $stdout.flush; $stdin.gets"
+    with closing(Target("ruby", "-e", program)) as target:
+        target.wait_until_it_reads()
+        options = ("--mode", "offcpu", "--idle", "--format", "json", "-d", "1")
+        out, err, code = trace("stacks", target.pid, *options).result()
+    assert code == 0, err
+    document = json.loads(out)
+    names = [frame["name"] for frame in document["frames"]]
+    weights = {
+        tuple(names[frame] for frame in row["frames"][-2:]): row["weight"]
+        for row in document["stacks"]
+    }
+    lasted = pytest.approx(document["ended_ns"] - document["started_ns"], rel=0.05)
+    assert weights == {
+        ("IO#gets", "(pipe)"): lasted,
+        ("Kernel#sleep", "(sleep)"): lasted,
+    }

@@ -1,0 +1,349 @@
+"""``stacks`` and ``record`` of a program whose threads stand in known places."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from terminal import Terminal
+
+from commands import run
+from processes import TARGETS, Target
+
+SOURCE = str(TARGETS / "stacks/states.rb")
+MAIN = f"<main> {SOURCE};Object#wait {SOURCE};IO#gets {SOURCE}"
+NAPPING = f"block in <main> {SOURCE};Work.nap {SOURCE};Kernel#sleep {SOURCE}"
+WATCHING = f"block in <main> {SOURCE};Work.watch {SOURCE};IO.select {SOURCE}"
+BURNING = f"block (2 levels) in <main> {SOURCE};Work.burn {SOURCE}"
+
+
+@pytest.fixture
+def still(start: Callable[..., Target], root: None) -> Target:
+    """No thread has anything to do."""
+    return standing(start("stacks/states.rb", "0"))
+
+
+@pytest.fixture
+def busy(start: Callable[..., Target], root: None) -> Target:
+    """Two threads burn, and share the lock."""
+    return standing(start("stacks/states.rb", "2"))
+
+
+def standing(target: Target) -> Target:
+    target.wait_until_it_reads()
+    return target
+
+
+def done(*words: object) -> str:
+    """Return what ``rbtrace-py`` says; it must have gone well."""
+    out, err, code = run(*words)
+    assert code == 0, err
+    return out
+
+
+def folded(text: str) -> Counter[str]:
+    """Weights by stack; no stack stands there twice."""
+    pairs = [line.rsplit(" ", 1) for line in text.splitlines()]
+    assert len({stack for stack, _ in pairs}) == len(pairs)
+    return Counter({stack: int(weight) for stack, weight in pairs})
+
+
+def line(text: str) -> int:
+    """Number of the first line of the program that has ``text``."""
+    lines = Path(SOURCE).read_text().splitlines()
+    return next(number for number, one in enumerate(lines, 1) if text in one)
+
+
+def test_threads_that_stand_still_give_exactly_their_stacks(still: Target) -> None:
+    stacks = folded(done("stacks", still.pid, "--mode", "wall", "-n", 30))
+    assert stacks == {
+        f"[sleeping];{MAIN}": 10,
+        f"[sleeping];{NAPPING}": 10,
+        f"[sleeping];{WATCHING}": 10,
+    }
+
+
+def test_a_terminal_gets_a_summary(still: Target) -> None:
+    with closing(Terminal("stacks", still.pid, "--mode", "wall", "-n", 30)) as seen:
+        said, code = seen.finish()
+    assert (code, "% self  % total  name" in said) == (0, True), said
+    assert ";" not in said.partition("% self")[2]
+    words = ("stacks", still.pid, "--mode", "wall", "-n", 30, "--format", "folded")
+    with closing(Terminal(*words)) as seen:
+        assert f";{NAPPING} 10" in seen.finish()[0].replace("\r\n", "")
+
+
+def test_threads_are_told_apart(still: Target) -> None:
+    out = done("stacks", still.pid, "--mode", "wall", "--threads", "-n", 30)
+    by_name = {
+        re.sub(r", tid \d+", "", stack): weight for stack, weight in folded(out).items()
+    }
+    assert by_name == {
+        f"[main];[sleeping];{MAIN}": 10,
+        f"[napping];[sleeping];{NAPPING}": 10,
+        f"[watching];[sleeping];{WATCHING}": 10,
+    }
+    tids = {int(tid) for tid in re.findall(r"tid (\d+)", out)}
+    there = {int(task.name) for task in Path(f"/proc/{still.pid}/task").iterdir()}
+    assert len(tids) == 3
+    assert tids <= there
+
+
+def test_lines_are_told(still: Target) -> None:
+    out = done("stacks", still.pid, "--mode", "wall", "--lines", "-n", 3)
+    nap = line("    sleep")
+    assert (
+        f"[sleeping];block in <main> {SOURCE}:{line('Work.nap }')};"
+        f"Work.nap {SOURCE}:{nap};Kernel#sleep {SOURCE}:{nap} 1"
+    ) in out.splitlines()
+
+
+def test_states_of_threads_that_share_the_lock(busy: Target) -> None:
+    """One of two holds it at any moment, and the other waits."""
+    out = done("stacks", busy.pid, "--mode", "wall", "-n", 1000, "-r", 500)
+    stacks = folded(out)
+    rounds = 200
+    for sleeper in (MAIN, NAPPING, WATCHING):
+        assert stacks.pop(f"[sleeping];{sleeper}") == rounds
+    running = stacks.pop(f"[running];{BURNING}")
+    waiting = stacks.pop(f"[waiting];{BURNING}")
+    # While it changes hands both run for a moment, or wait.
+    assert running + waiting + stacks[f"[sleeping];{BURNING}"] == 2 * rounds
+    assert stacks[f"[sleeping];{BURNING}"] <= rounds * 0.02
+    assert rounds * 0.75 <= running <= rounds * 1.25
+
+
+def test_who_sleeps_may_be_left_out(busy: Target) -> None:
+    out = done("stacks", busy.pid, "--mode", "wall", "--no-idle", "-n", 100)
+    assert set(folded(out)) <= {f"[running];{BURNING}", f"[waiting];{BURNING}"}
+    assert f"[running];{BURNING}" in out
+
+
+@pytest.mark.parametrize("word", ["--gil", "--mode=gvl"])
+def test_who_holds_the_lock(busy: Target, word: str) -> None:
+    """One of two that burn, at any moment."""
+    out = done("stacks", busy.pid, word, "-n", 40)
+    stacks = {line.partition(";")[2] for line in folded(out)}
+    assert stacks == {BURNING}
+
+
+def test_mode_cpu_is_of_threads_on_a_cpu(busy: Target) -> None:
+    # The one that waits may be on its way to the lock.
+    out, err, code = run("stacks", busy.pid, "-n", 200, "-r", 500)
+    assert (set(folded(out)), code) == ({BURNING}, 0)
+    found = re.search(r"(\d+) samples", err)
+    assert found
+    assert 200 <= int(found[1]) <= 280  # it looks some times a second
+
+
+def test_nobody_on_a_cpu_is_no_stack(still: Target) -> None:
+    out, err, code = run("stacks", still.pid, "-d", "0.3")
+    assert (out, code) == ("", 0)
+    assert "0 samples" in err
+    assert "of 99 sampling passes per second" in err
+
+
+def test_an_interval_shows_what_came_in_it(still: Target) -> None:
+    words = ["--mode", "wall", "-i", "0.2", "-d", "0.9", "-r", "100", "--threads"]
+    out, err, code = run("stacks", still.pid, *words)
+    weights = [int(one.rsplit(" ", 1)[1]) for one in out.splitlines()]
+    mains = [one for one in out.splitlines() if "[main" in one]
+    assert (len(mains) > 1, code) == (True, 0), out
+    assert f"{sum(weights)} samples in" in err
+
+
+def test_intervals_in_a_file_stand_below_each_other(
+    still: Target, tmp_path: Path
+) -> None:
+    path = tmp_path / "stacks.txt"
+    path.write_text("of an earlier run\n")
+    words = ["--mode", "wall", "-i", "0.2", "-d", "0.5", "--format", "summary"]
+    _, err, code = run("stacks", still.pid, *words, "--title", "now", "-o", path)
+    assert code == 0, err
+    text = path.read_text()
+    assert "of an earlier run" not in text
+    assert len(re.findall(r"^now \d\d:\d\d:\d\d$", text, re.M)) > 1
+    seen = [int(number) for number in re.findall(r"(\d+) samples? in ", text)]
+    assert f"{sum(seen)} samples in" in err
+
+
+def test_each_interval_has_a_file_of_its_own_where_it_is_no_text(
+    still: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["--mode", "wall", "-i", "0.2", "-d", "0.5", "--format", "flamegraph"]
+    _, err, code = run("stacks", still.pid, *words)
+    assert code == 0, err
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert len(names) > 1
+    assert [name.split("-")[-1] for name in names[:2]] == ["1.svg", "2.svg"]
+    assert sorted(re.findall(r"wrote (.*)", err)) == names
+    refused = run("stacks", still.pid, *words, "-o", "one.svg")
+    assert refused[1:] == (
+        "rbtrace-py: flamegraph needs a file for each interval\n  Leave out -o\n",
+        2,
+    )
+
+
+def test_a_duration(still: Target) -> None:
+    out, err, _ = run("stacks", still.pid, "--mode", "wall", "-d", "500ms", "-r", 200)
+    weights = folded(out).values()
+    assert len(set(weights)) == 1
+    assert re.search(
+        rf"{sum(weights)} samples in 0\.5 s, \d+\.\d of 200 sampling passes per second",
+        err,
+    )
+
+
+@pytest.mark.parametrize("words", [(), ("-o", "-")])
+def test_how_well_it_went_is_said_once(still: Target, words: tuple[str, ...]) -> None:
+    """By a summary, also where it does not go to a terminal."""
+    words += ("--mode", "wall", "-n", "3", "--format", "summary")
+    out, err, code = run("stacks", still.pid, *words)
+    assert code == 0
+    if "no losses" in out:
+        assert (out.count("no losses"), err) == (1, "")
+    else:
+        (late,) = re.findall(r"[\d,]+ late sampling pass", out)
+        assert late in err  # again, as `| head` would have cut it
+
+
+def test_a_file_and_nothing_else_is_written(still: Target, tmp_path: Path) -> None:
+    path = tmp_path / "stacks.folded"
+    words = ["--mode", "wall", "-n", 3, "--silent", "-o", path]
+    assert run("stacks", still.pid, *words) == ("", "", 0)
+    assert set(folded(path.read_text())) == {
+        f"[sleeping];{stack}" for stack in (MAIN, NAPPING, WATCHING)
+    }
+
+
+STARTS: dict[str, bytes] = {
+    "folded": b"[sleeping];",
+    "flamegraph": b"<svg ",
+    "speedscope": b"{",
+    "pprof": b"\x1f\x8b",
+    "callgrind": b"# callgrind format",
+    "summary": b"",
+    "summary-by-line": b"",
+    "readable": b"",
+    "json": b'{"schema": "rbtrace-py/stacks"',
+}
+
+
+@pytest.mark.parametrize("format_", list(STARTS))
+@pytest.mark.parametrize("command", ["stacks", "record"])
+def test_every_format(
+    still: Target, tmp_path: Path, command: str, format_: str
+) -> None:
+    path = tmp_path / "out"
+    words = ["--mode", "wall", "-n", 30, "--format", format_, "-o", path]
+    done(command, still.pid, *words)
+    data = path.read_bytes()
+    if command == "stacks":
+        assert data.startswith(STARTS[format_])
+    if format_ != "pprof":
+        assert b"Work.nap" in data
+
+
+def test_a_format_for_files_has_a_name_of_its_own(
+    still: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["--mode", "wall", "-n", 3, "--format", "flamegraph"]
+    out, err, code = run("stacks", still.pid, *words)
+    (made,) = tmp_path.iterdir()
+    assert (out, code) == ("", 0)
+    assert f"wrote {made.name}" in err
+    assert re.fullmatch(rf"rbtrace-{still.pid}-\d+-\d+\.svg", made.name)
+
+
+def test_a_recording_is_reported_as_the_stacks_are(
+    still: Target, tmp_path: Path
+) -> None:
+    path = tmp_path / "still.rbrec"
+    _, err, code = run("record", still.pid, "-n", 30, "-o", path)
+    assert code == 0
+    assert f"wrote {path}" in err
+    report = ["report", path, "--format", "folded", "--states"]
+    assert folded(done(*report)) == {
+        f"[sleeping];{stack}": 10 for stack in (MAIN, NAPPING, WATCHING)
+    }
+
+
+def test_a_recording_is_appended_to(still: Target, tmp_path: Path) -> None:
+    path = tmp_path / "still.rbrec"
+    for _ in range(2):
+        done("record", still.pid, "-n", 3, "-o", path, "--append")
+    out = done("report", path, "--format", "folded")
+    assert set(folded(out).values()) == {2}
+
+
+def test_a_recording_has_a_name_of_its_own(
+    still: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done("record", still.pid, "-n", 3)
+    (made,) = tmp_path.iterdir()
+    assert re.fullmatch(rf"rbtrace-{still.pid}-\d+-\d+\.rbrec", made.name)
+
+
+def test_several_processes_at_once(start: Callable[..., Target], root: None) -> None:
+    targets = [start("stacks/states.rb", "0") for _ in range(2)]
+    pids = ",".join(str(target.pid) for target in targets)
+    out = done("stacks", pids, "--mode", "wall", "-n", 60)
+    stacks = folded(out)
+    assert sum(stacks.values()) == 60
+    assert sum(w for stack, w in stacks.items() if NAPPING in stack) == 20
+
+
+def test_a_process_by_its_command_line(
+    start: Callable[..., Target], root: None
+) -> None:
+    mark = f"for-ps-{os.getpid()}"
+    start("stacks/states.rb", "0", mark)
+    out = done("stacks", "--ps", mark, "--mode", "wall", "-n", 3)
+    assert f"[sleeping];{NAPPING} 1" in out.splitlines()
+
+
+def test_the_same_stacks_while_it_is_paused(busy: Target) -> None:
+    out, err, code = run(
+        "stacks", busy.pid, "--mode", "wall", "--pause", "-n", 100, "-r", 200
+    )
+    # Who sleeps wakes up for a moment after each stop, so its state is not sure.
+    stacks: Counter[str] = Counter()
+    for stack, weight in folded(out).items():
+        stacks[stack.split(";", 1)[1]] += weight
+    assert code == 0
+    assert stacks == {MAIN: 20, NAPPING: 20, WATCHING: 20, BURNING: 40}
+    assert "the target is paused each time its stacks are read" in err
+    assert re.search(r"targets were paused for \d+\.\d ms in total", err)
+    assert busy.step("go") == "done"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--rate", "0"], "--rate"),
+        (["--rate", "1e9"], "--rate"),
+        (["--engine", "gdb"], "--engine"),
+        (["--mode", "off"], "--mode"),
+        (["--format", "none"], "--format"),
+        (["probe"], "too many arguments: 'probe'"),
+        (["--max-loss", "101"], "--max-loss"),
+    ],
+)
+def test_what_cannot_be_asked_for(still: Target, words: list[str], said: str) -> None:
+    out, err, code = run("stacks", still.pid, *words)
+    assert (out, code) == ("", 2)
+    assert said in err
+
+
+def test_pids_that_are_none() -> None:
+    for word, code in (("99999999", 4), ("1,x", 2)):
+        out, err, found = run("stacks", word)
+        assert (out, found) == ("", code), err

@@ -1,0 +1,354 @@
+"""``dump`` says what threads wait for: hangs on purpose, beside a thread that lives."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rubies
+from commands import run
+from processes import TARGETS, Target, comes_true
+from rbtrace_py.linux.process import Process
+from rbtrace_py.model.waits import WaitKind
+from rbtrace_py.session.stacks.dump import dump
+from ruby_builds import ARCHIVES, Build
+
+HANGS = (
+    "mutexes", "three", "monitors", "owned", "queue", "full", "condition", "joins",
+    "pipe", "full_pipe", "socket", "tcp", "accepting", "selecting", "child", "flock",
+    "fifo", "asleep", "limited", "unix_accepting",
+)  # fmt: skip
+
+EVERY = [*rubies.EACH, *map(rubies.chroot, ARCHIVES)]
+
+
+class Stuck(Target):
+    """stuck.rb; the pid is what it says, as a script may start it."""
+
+    def __init__(
+        self, ruby: list[str], *hangs: str, source: str = "stacks/stuck.rb"
+    ) -> None:
+        super().__init__(*ruby, str(TARGETS / source), *hangs)
+
+    @property
+    def pid(self) -> int:
+        return int(self.ready.split()[1])
+
+
+@dataclass
+class Dumped:
+    """A dump as JSON: its threads by name."""
+
+    process: Any
+    threads: dict[str, Any]
+
+    def wait(self, name: str) -> Any:
+        return self.threads[name]["waits_for"]
+
+    def holder(self, name: str) -> str:
+        return str(self.wait(name)["holder"]["name"])
+
+    def descriptor(self, name: str) -> tuple[str, str]:
+        """What is awaited of the one descriptor that a thread waits for; what it is."""
+        assert self.wait(name)["kind"] == "io", self.wait(name)
+        (one,) = self.wait(name)["descriptors"]
+        return one["action"], one["target"]
+
+
+def dumped(pid: int, *options: str) -> Dumped:
+    out, err, code = run("dump", pid, "--json", *options)
+    assert code == 0, err
+    (process,) = json.loads(out)["processes"]
+    named = [
+        (thread["name"] or ("main" if thread["main"] else ""), thread)
+        for thread in process["threads"]
+    ]
+    return Dumped(process, dict(named))
+
+
+def words(name: str) -> list[str]:
+    return Build(name).words() if name in ARCHIVES else rubies.ruby(name)
+
+
+@pytest.fixture(scope="module", params=EVERY)
+def stuck(request: pytest.FixtureRequest) -> Iterator[Stuck]:
+    target = Stuck(words(request.param), *HANGS)
+    target.wait_until_it_reads()
+    yield target
+    target.close()
+
+
+def test_each_hang_is_named(stuck: Stuck, root: None) -> None:
+    found = dumped(stuck.pid)
+    assert found.descriptor("main")[0] == "read"
+    for name, other in (
+        ("mutexes a", "mutexes b"),
+        ("mutexes b", "mutexes a"),
+        ("three a", "three b"),
+        ("three b", "three c"),
+        ("three c", "three a"),
+        ("owned b", "owned a"),
+    ):
+        wait = found.wait(name)
+        assert (wait["kind"], wait["class"]) == ("mutex", "Thread::Mutex"), name
+        assert found.holder(name) == other
+        assert wait["holder"]["tid"] == found.threads[other]["tid"]
+    for name, other in (("monitors a", "monitors b"), ("monitors b", "monitors a")):
+        wait = found.wait(name)
+        assert (wait["kind"], wait["class"]) == ("mutex", "Monitor")
+        assert found.holder(name) == other
+    check_queues(found)
+    check_descriptors(found)
+    check_others(found)
+    check_deadlocks(found.process["deadlocks"])
+    stuck_ones = found.threads.keys() - {"live"}
+    assert {found.wait(name)["kind"] for name in stuck_ones} == {
+        "mutex", "queue", "condition variable", "thread", "io", "open", "file lock",
+        "child process", "sleep",
+    }  # fmt: skip
+
+
+def check_queues(found: Dumped) -> None:
+    keys = ("kind", "class", "length", "limit", "waiting")
+    for name in ("queue a", "queue b"):
+        wait = found.wait(name)
+        expected = ["queue", "Thread::Queue", 0, None, 2]
+        assert [wait[key] for key in keys] == expected
+    wait = found.wait("full")
+    assert [wait[key] for key in keys] == ["queue", "Thread::SizedQueue", 2, 2, 1]
+    wait = found.wait("condition")
+    assert wait["kind"] == "condition variable"
+    assert wait["class"] == "Thread::ConditionVariable"
+    assert wait["call"] == "Thread::ConditionVariable#wait"
+
+
+def check_descriptors(found: Dumped) -> None:
+    for name, action in (
+        ("pipe", "read"),
+        ("full_pipe", "write"),
+        ("selecting", "read"),
+    ):
+        assert found.descriptor(name)[0] == action
+        assert re.fullmatch(r"pipe:\[\d+\]", found.descriptor(name)[1])
+        (other,) = found.wait(name)["descriptors"][0]["other_ends"]
+        assert other == found.wait(name)["descriptors"][0]["fd"] + (
+            -1 if action == "write" else 1
+        )
+    assert found.descriptor("socket")[0] == "read"
+    assert re.fullmatch(r"unix socket:\[\d+\]", found.descriptor("socket")[1])
+    address = r"127\.0\.0\.1:\d+"
+    assert found.descriptor("tcp")[0] == "read"
+    assert re.fullmatch(f"tcp {address} -> {address}", found.descriptor("tcp")[1])
+    assert found.descriptor("accepting")[0] == "accept"
+    assert re.fullmatch(f"tcp {address}, listening", found.descriptor("accepting")[1])
+
+
+def check_others(found: Dumped) -> None:
+    wait = found.wait("child")
+    assert wait["kind"] == "child process"
+    assert [child["command"] for child in wait["children"]] == ["sleep 1000"]
+    wait = found.wait("flock")
+    assert wait["kind"] == "file lock"
+    assert len(wait["pids"]) == 1
+    assert "/lock" in wait["descriptors"][0]["target"]
+    wait = found.wait("fifo")
+    assert wait["kind"] == "open"
+    assert wait["path"].endswith(".fifo")
+    sleeps = [found.wait(f"asleep {letter}") for letter in "abc"]
+    assert {wait["kind"] for wait in sleeps} == {"sleep"}
+    assert [wait["seconds"] for wait in sleeps] == [None, 1000.5, None]
+    assert [wait["forever"] for wait in sleeps] == [True, False, True]
+    for name, other in (("joins a", "joins b"), ("joins b", "joins a")):
+        assert found.wait(name)["kind"] == "thread"
+        assert found.holder(name) == other
+    limits = (("limited a", "limited b", 1000), ("limited b", "limited a", 2000.5))
+    for name, other, seconds in limits:
+        assert found.holder(name) == other
+        assert found.wait(name)["seconds"] == seconds
+    action, target = found.descriptor("unix_accepting")
+    assert action == "accept"
+    assert target.endswith(".socket, listening")
+
+
+def check_deadlocks(cycles: Any) -> None:
+    assert [[waiter["name"] for waiter in cycle] for cycle in cycles] == [
+        ["mutexes a", "mutexes b"],
+        ["three a", "three b", "three c"],
+        ["monitors a", "monitors b"],
+        ["joins a", "joins b"],
+    ]
+
+
+def test_with_a_pause_it_is_the_same(stuck: Stuck, root: None) -> None:
+    before, after = dumped(stuck.pid), dumped(stuck.pid, "--pause")
+    alive = {"live"}
+    for name in before.threads.keys() - alive:
+        assert before.wait(name) == after.wait(name), name
+    assert before.process["deadlocks"] == after.process["deadlocks"]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_gvl_that_is_held(name: str, root: None) -> None:
+    """Those that slept are in its queue, whatever their status says."""
+    target = Stuck(words(name), "gvl")
+    try:
+        assert comes_true(lambda: has_system_call(target.pid, 34))
+        assert comes_true(lambda: waits_for_gvl(target.pid), pause=0.1)
+        found = dumped(target.pid)
+    finally:
+        os.kill(target.pid, signal.SIGKILL)
+        target.close()
+    assert found.wait("live")["kind"] == "gvl"
+    assert found.holder("live") == "gvl"
+    assert found.threads["live"]["state"] == "waiting"
+    holder = found.threads["gvl"]
+    assert holder["state"] == "sleeping"
+    assert holder["waits_for"]["call"] == "Kernel.syscall"
+    assert holder["gvl_waiters"] >= 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [one for one in EVERY if "2.7" not in str(one)],
+)
+def test_fibers_of_a_scheduler(name: str, root: None) -> None:
+    """They are listed without --fibers, with what their scheduler keeps from them."""
+    target = Stuck(words(name), "scheduler")
+    try:
+        found = dumped(target.pid)
+    finally:
+        target.close()
+    assert found.wait("scheduler")["kind"] == "queue"
+    waits = [fiber["waits_for"] for fiber in found.threads["scheduler"]["fibers"]]
+    assert sorted(wait["kind"] for wait in waits) == ["io", "mutex", "mutex", "queue"]
+    assert {wait["call"] for wait in waits} == {
+        "Thread::Queue#pop", "IO#read", "Thread::Mutex#lock"
+    }  # fmt: skip
+    for wait in waits:
+        if wait["kind"] == "mutex":
+            assert wait["holder"]["name"] == "scheduler"
+    if not minor_of(name).startswith("4"):  # whose Mutex does not name the fiber
+        (cycle,) = found.process["deadlocks"]
+        assert [waiter["suspended"] for waiter in cycle] == [True, True]
+        assert len({waiter["fiber"] for waiter in cycle}) == 2
+
+
+def test_no_deadlock_is_named_where_there_is_none(root: None) -> None:
+    """One in three dumps named one, before it was asked whether its threads ran."""
+    target = Stuck(["ruby"], source="stacks/locking.rb")
+    try:
+        with Process(target.pid) as process:
+            found = [dump(process) for _ in range(40)]
+    finally:
+        target.close()
+    kinds = {one.wait.kind for taken in found for one in taken.threads if one.wait}
+    assert kinds >= {WaitKind.MUTEX, WaitKind.THREAD}
+    assert [taken.deadlocks for taken in found] == [()] * 40
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_locals(name: str, root: None) -> None:
+    """No method of the program is called: its inspect would end it."""
+    target = Stuck(words(name), source="stacks/locals.rb")
+    try:
+        found = dumped(target.pid, "--locals")
+        plain = dumped(target.pid)
+    finally:
+        target.close()
+    frames = found.threads["worker"]["frames"]
+    values = [[(one["name"], one["value"]) for one in f["locals"]] for f in frames]
+    address = re.compile(r":0x[0-9a-f]+>")
+    values = [[(n, address.sub(">", v)) for n, v in pairs] for pairs in values]
+    assert values[0] == []
+    assert values[1] == LOCALS
+    assert values[2] == [("item", "1")]
+    take = next(
+        place for place, one in enumerate(frames) if one["name"] == "Order.take"
+    )
+    assert values[take - 1] == []  # Array#each, of Ruby itself
+    assert values[take][:4] == [
+        ("count", "42"),
+        ("rest", '["more"]'),
+        ("name", '"shop"'),
+        ("options", "#<Hash>"),
+    ]
+    assert dict(values[take])["ratio"] == "0.75"
+    assert dict(values[take])["block"] in ("(the block, if any)", "#<Proc>")
+    assert values[-1] == [("outer", ":a symbol that is made")]
+    assert "locals" not in plain.threads["worker"]["frames"][0]
+
+
+LOCALS = [
+    ("text", '"text"'),
+    ("symbol", ":a symbol that is made"),
+    ("long", f'"{"x" * 100}"…'),
+    ("raw", r'"a\x1b[31m\"\xff"'),
+    ("list", '["text", [1, #<Array>], 1, 2, 3, … 11 in all]'),
+    ("none", "true"),
+    ("unknown", "false"),
+    ("klass", "Order"),
+    ("order", "#<Order>"),
+    ("huge", "1.5e+300"),
+    ("zero", "0.0"),
+    ("later", "nil"),
+]
+
+
+def minor_of(name: str) -> str:
+    return name if name in ARCHIVES else rubies.minor(name)
+
+
+def has_system_call(pid: int, number: int) -> bool:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return any(
+        (task / "syscall").read_text().startswith(f"{number} ") for task in tasks
+    )
+
+
+def waits_for_gvl(pid: int) -> bool:
+    wait = dumped(pid).wait("live")
+    return wait is not None and wait["kind"] == "gvl"
+
+
+def test_text(root: None) -> None:
+    target = Stuck(["ruby"], "mutexes", "queue", "pipe", "child")
+    try:
+        out, err, code = run("dump", target.pid)
+    finally:
+        target.close()
+    assert (err, code) == ("", 0)
+    text = re.sub(r"tid \d+", "tid N", re.sub(r"0x[0-9a-f]+", "0x0", out))
+    text = re.sub(r"fd \d+", "fd N", re.sub(r"\[\d+\]", "[N]", text))
+    text = re.sub(r"process \d+ \(", "process N (", text)
+    for paragraph in (
+        """
+"mutexes a" tid N, sleeping
+  waits for: Thread::Mutex 0x0, held by "mutexes b" (tid N)
+    Thread::Mutex#synchronize""",
+        """
+"queue a" tid N, sleeping
+  waits for: Queue#pop of Thread::Queue 0x0, empty, 2 waiting
+    Thread::Queue#pop""",
+        """
+"pipe" tid N, sleeping
+  waits for: read of fd N (pipe:[N]); its other end here: fd N
+    IO#read""",
+        """
+"child" tid N, sleeping
+  waits for: process N (sleep 1000) to end
+    Process.wait  """,
+    ):
+        assert paragraph in text
+    assert text.endswith(
+        """
+deadlock: "mutexes a" (tid N) → "mutexes b" (tid N) → "mutexes a" (tid N)
+"""
+    )

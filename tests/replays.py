@@ -1,0 +1,38 @@
+"""Recordings of fixtures/walker: memory of a Ruby, and what it said of its stacks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from processes import ROOT
+from rbtrace_py.rubyvm.layout import Layout
+from rbtrace_py.rubyvm.layouts import layout_from, table_for
+from recorded_memory import ReplayMemory
+
+RECORDED = {
+    path.stem: path
+    for path in sorted((ROOT / "tests" / "fixtures" / "walker").rglob("*.memory"))
+}
+"""The file of each, by the name of its Ruby."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A recording, and where a walk of it begins."""
+
+    memory: ReplayMemory
+    layout: Layout
+    vm: int
+    symbols: int
+    stacks: dict[str, Any]
+    """[path, line, label] of each frame, by the thread's name or number."""
+
+
+def replay(name: str) -> Replay:
+    """Read the recording of the Ruby called ``name``."""
+    about = json.loads(RECORDED[name].with_suffix(".json").read_text())
+    layout = layout_from(table_for(about["version"]), about["version"])
+    memory = ReplayMemory(RECORDED[name].read_bytes())
+    return Replay(memory, layout, about["vm"], about["symbols"], about["stacks"])

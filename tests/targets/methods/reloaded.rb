@@ -1,0 +1,42 @@
+# frozen_string_literal: true
+
+# A Rails application whose classes are reloaded, as in development. A line on its input is
+# Ruby to be run.
+$LOAD_PATH.unshift File.expand_path("../../../ruby/lib", __dir__)
+ENV["RAILS_ENV"] = "development"
+require "logger"
+require "rails"
+require "action_controller/railtie"
+require "tracepoint/agent"
+
+FOLDER = ARGV.first
+MODEL = File.join(FOLDER, "app/models/thing.rb")
+
+def write(number)
+  File.write(MODEL, "class Thing; def run; #{number}; end; def self.find; new; end; end\n")
+end
+
+FileUtils.mkdir_p(File.dirname(MODEL))
+write(0)
+
+class Shop < Rails::Application
+  config.load_defaults Rails::VERSION::STRING.to_f # Zeitwerk, which leaves autoloads
+  config.root = FOLDER
+  config.eager_load = false
+  config.cache_classes = false
+  config.hosts.clear
+  config.logger = Logger.new(IO::NULL)
+  config.secret_key_base = "0" * 64
+end
+Shop.initialize!
+
+def reload(number)
+  write(number)
+  Rails.application.reloader.reload!
+end
+
+$stdout.sync = true
+puts "ready"
+while (line = $stdin.gets)
+  puts "done #{eval(line)}"
+end
