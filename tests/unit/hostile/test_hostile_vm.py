@@ -20,7 +20,7 @@ import vm_images
 from coremaker import Core, files_note, program_note, thread_note
 from vm_images import NAMES, Image, Recorded, damaged
 
-from processes import times
+from processes import is_soak, times
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.dump import dump_lines
@@ -35,9 +35,9 @@ from rbtrace_py.session.stacks.dump import dumped, read_stacks
 from rbtrace_py.session.stacks.ruby_process import ruby_thread
 from rbtrace_py.session.stacks.waits import Waits, deadlocks
 
-IMAGES = 100_000
+IMAGES = 100_000 if is_soak() else 1_000
 CORES = 5_000
-AT_ONCE, CORES_AT_ONCE = 1000, 250
+AT_ONCE, CORES_AT_ONCE = 1_000 if is_soak() else 200, 250
 """Of one test."""
 
 
@@ -113,7 +113,7 @@ def is_fit_to_show(frame: object) -> bool:
     return all(one.isprintable() and len(one) < 40_000 for one in text)
 
 
-@pytest.mark.parametrize("number", range(times(IMAGES) // AT_ONCE))
+@pytest.mark.parametrize("number", range(IMAGES // AT_ONCE))
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("small_bounds")
 def test_damaged(number: int, recordings: dict[str, Recorded]) -> None:
