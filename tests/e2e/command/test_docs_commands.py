@@ -1,0 +1,248 @@
+"""The commands of README and of the pages by task, as a reader types them.
+
+A page is run from its first command to its last, with the programs it starts. Output
+that it shows must come, with numbers of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from desk import Desk, load_all
+
+from commands import has_ruby_probes
+from processes import ROOT
+
+PAGES = [
+    *(
+        "README",
+        "calls",
+        "containers",
+        "edge-cases",
+        "index",
+        "inside",
+        "install",
+        "measuring",
+    ),
+    *("methods", "overhead", "probes-in-your-code", "profiling", "security"),
+    "troubleshooting",
+]
+NOT_RUN = {
+    r"sudo make (demo|setup|test)\b": "test_demo.py runs the first",
+    r"sudo apt-get ": "it changes the machine",
+    r"sudo ln -s ": "it changes the machine",
+    r"python3 -m venv |venv/bin/pip ": "tests/install does, in an empty environment",
+    r"cd gem$|gem (build|install) ": "tests/install does, in an empty GEM_HOME",
+    r"rake -f gem/Rakefile compile": "make setup has done it",
+    r"ruby -Iruby/lib shop.rb$": "shows a checkout in which nothing was compiled",
+    r"sudo rbtrace-py .*(1234|puma)": "test_containers.py does",
+    r"docker ": "needs Docker; test_containers.py runs what it starts",
+    r"kubectl ": "needs a cluster; test_containers.py runs what it starts",
+    r"cat caps.json": "shows a file",
+}
+"""Lines that are not run, and the reason."""
+FAILING = {'sku = "tea"': 2}
+"""Commands that a page shows failing, and their exit code."""
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FIRST_WORD = re.compile(r"sudo |rbtrace-py |ruby -|rake |python3 |cd |gem build ")
+ENDLESS = {"calls", "count", "latency", "record", "stacks", "top", "trace", "values"}
+CTRL_C = {"rbtrace": r"<\d"}
+"""Commands that end at Ctrl-C alone; it is typed when they have said this."""
+TYPED = re.compile(r"\d+:\d+[>*] (.+)")
+
+
+@dataclass
+class Command:
+    """A line that a reader types, and what the page shows below it."""
+
+    line: str
+    shown: list[str] = field(default_factory=list)
+
+    @property
+    def is_run(self) -> bool:
+        return not any(re.match(pattern, self.line) for pattern in NOT_RUN)
+
+    @property
+    def words(self) -> list[str]:
+        """Return what a shell hands over, without sudo: tests have root's rights."""
+        words = shlex.split(re.sub(r"\s# .*", "", self.line))
+        return words[words[0] == "sudo" :]
+
+    @property
+    def files(self) -> list[str]:
+        """Return what it writes, besides what it prints."""
+        words = self.words
+        named = itertools.pairwise(words)
+        return [
+            path
+            for option, path in named
+            if option in ("-o", "--record", "--hlog") and path != "/dev/null"
+        ]
+
+    @property
+    def exit_code(self) -> int:
+        return next((code for text, code in FAILING.items() if text in self.line), 0)
+
+
+def commands(page: str) -> list[Command]:
+    """``$`` marks commands; in a block without one each line is one."""
+    path = ROOT / "README.md" if page == "README" else ROOT / "docs" / f"{page}.md"
+    found: list[Command] = []
+    blocks = (text for kind, text in FENCE.findall(path.read_text()) if not kind)
+    for block in blocks:
+        lines = block.replace("\\\n", " ").splitlines()
+        if any(line.startswith("$ ") for line in lines):
+            found += marked(lines)
+        elif FIRST_WORD.match(lines[0]):
+            found += [Command(line) for line in lines]
+    return found
+
+
+def marked(lines: list[str]) -> Iterator[Command]:
+    command = None
+    for line in [*lines, "$ "]:
+        if line.startswith("$ "):
+            if command:
+                yield command
+            command = Command(line.removeprefix("$ "))
+        elif command:
+            command.shown.append(line)
+
+
+def is_run(page: str) -> bool:
+    return any(command.is_run for command in commands(page))
+
+
+def shorter(words: list[str]) -> list[str]:
+    """Let it end soon, and by itself."""
+    at = words.index("--") if "--" in words else len(words)
+    own, rest = words[:at], words[at:]
+    limits = {"-d", "--duration", "-n", "--count", "-i", "--interval"} & {*own}
+    for i, word in enumerate(own[:-1]):
+        if word in ("-d", "--duration"):
+            own[i + 1] = "500ms"
+        elif word in ("-i", "--interval"):
+            own[i + 1] = "250ms"
+    if words[0] in ENDLESS and limits <= {"-i", "--interval"}:
+        own += ["-d", "500ms"]
+    return own + rest
+
+
+# -------------------------------------------------------------------- output
+
+REPLACED = {
+    r"[▏▎▍▌▋▊▉█]+": "",
+    r"0x[0-9a-f]+": "#",
+    r"\brevision [0-9a-f]+": "revision #",
+    r"\b(running|sleeping|waiting)\b": "state",
+    r"[-−]?\d[\d.,:]*": "#",
+    r"# (ns|µs|ms|s|MiB|KiB)(?![\w/])": "# T",
+    r'"[^"]*"': '"…"',
+    r"(?<=: ):\w+": ":…",
+    r"\b(true|false)\b": "bool",
+    r"(?<=^#)( #){1,3} [\w(][^ ]*.*": " … ",
+    r"^# (?=Shop::)": "",
+    "'": "",
+}
+"""What differs from run to run, in this order.
+
+The last but one is a thread's number, which `calls` shows once it saw two threads.
+"""
+
+
+def shape(line: str) -> str:
+    for pattern, text in REPLACED.items():
+        line = " ".join(re.sub(pattern, text, line).split())
+    return line
+
+
+def unwrapped(lines: list[str]) -> list[str]:
+    """Join messages: where they are wrapped depends on the digits of a PID."""
+    text = re.sub(
+        r"(?<=^rbtrace-py: )(.*\n  (?=\S))+.*", _joined, "\n".join(lines), flags=re.M
+    )
+    return text.splitlines()
+
+
+def _joined(found: re.Match[str]) -> str:
+    return " ".join(found[0].split())
+
+
+def missing(command: Command, said: list[str]) -> list[str]:
+    """The lines of a page that did not come; ``…`` there stands for anything."""
+    shown = command.shown
+    if command.words[1] == "doctor":  # what a check finds is the machine's business
+        shown = [re.sub(r"(?<=\S)\s{2,}.*", "…", line) for line in shown]
+    shapes = [shape(line) for line in unwrapped(said)]
+    return [
+        line
+        for line in unwrapped(shown)
+        if not any(matches(line, one) for one in shapes) and not TYPED.match(line)
+    ]
+
+
+def matches(shown: str, line: str) -> bool:
+    parts = map(re.escape, shape(shown).split("…"))
+    return bool(re.fullmatch(".*".join(parts), line))
+
+
+# --------------------------------------------------------------------- tests
+
+
+@pytest.fixture(scope="module")
+def warm() -> None:
+    load_all()
+
+
+@pytest.fixture(scope="module")
+def is_shown() -> bool:
+    """Return whether the output on the pages is that of this machine's Ruby."""
+    version = subprocess.run(["ruby", "-v"], capture_output=True, text=True, check=True)
+    return version.stdout.startswith("ruby 3.1") and has_ruby_probes()
+
+
+@pytest.fixture
+def desk(root, tmp_path, warm) -> Iterator[Desk]:
+    made = Desk(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if is_run(page)])
+def test_a_page(page, desk, is_shown):
+    for command in filter(lambda command: command.is_run, commands(page)):
+        words = command.words
+        if words[0] == "ruby":
+            desk.start(words)
+            continue
+        assert words[0] == "rbtrace-py", command.line
+        typed = [found[1] for line in command.shown if (found := TYPED.match(line))]
+        until = CTRL_C.get(words[1], "")
+        said, code = desk.run(shorter(words[1:]), typed, until)
+        for copy in re.findall(r"process (\d+) is a copy", "\n".join(said)):
+            os.kill(int(copy), signal.SIGKILL)
+        print(f"$ {command.line}", *said, sep="\n")
+        assert code == command.exit_code, command.line
+        sizes = [desk.size_of(path) for path in command.files]
+        assert all(sizes), command.line
+        assert sizes or any(line.strip() for line in said), command.line
+        if is_shown:
+            assert missing(command, said) == [], command.line
+
+
+def test_what_is_not_run_is_there():
+    lines = [command.line for page in PAGES for command in commands(page)]
+    unused = [
+        pattern
+        for pattern in NOT_RUN
+        if not any(re.match(pattern, line) for line in lines)
+    ]
+    assert unused == []
