@@ -84,6 +84,7 @@ typedef enum sdt_operand_role {
   SDT_ARGUMENT = 0,
   SDT_DURATION = 1, /* int64 nanoseconds; -1: the span began untraced */
   SDT_OUTCOME = 2,  /* 0 returned, 1 raised, 2 thrown or broken out of */
+  SDT_RESULT = 3,   /* a span's end has it, its begin has not */
 } sdt_operand_role;
 
 typedef enum sdt_probe_role {

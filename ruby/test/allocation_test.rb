@@ -13,6 +13,7 @@ class AllocationTest < Minitest::Test
     @name = @probe.name
     @span = Tracepoint.define_span(unique, [Integer, String])
     @span_name = @span.name
+    @with_result = Tracepoint.define_span(unique, [Integer], result: { status: Integer })
     @values = [1, SKU, :sym, FLOAT, true].freeze
   end
 
@@ -24,6 +25,8 @@ class AllocationTest < Minitest::Test
     assert_no_objects { Tracepoint.enabled?(@name) }
     assert_no_objects { @span.measure(1, SKU) { nil } }
     assert_no_objects { Tracepoint.span(@span_name, 1, SKU) { nil } }
+    assert_no_objects { @with_result.measure(1) { |span| span[:status] = 200 } }
+    assert_no_objects { @with_result.start(1).finish }
   end
 
   def test_traced

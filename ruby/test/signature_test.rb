@@ -12,7 +12,8 @@ class SignatureTest < Minitest::Test
 
   def test_classes
     entry = [Tracepoint::Entry]
-    { Tracepoint::Probe => entry, Tracepoint::Span => entry, Tracepoint::Provider => [] }.each do |kind, modules|
+    { Tracepoint::Probe => entry, Tracepoint::Span => entry, Tracepoint::Provider => [],
+      Tracepoint::Measurement => [] }.each do |kind, modules|
       names = [kind, *modules].map { |it| it.name[/\w+\z/] }
       methods = kind.public_instance_methods - Object.public_instance_methods
       methods |= [kind, *modules].flat_map { |it| it.public_instance_methods(false) }

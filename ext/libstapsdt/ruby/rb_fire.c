@@ -15,10 +15,10 @@ void tp_raise_arity(const tp_entry *entry, int given) {
 }
 
 bool tp_fire(const tp_entry *entry, const sdt_probe *probe, const VALUE *argv,
-             uint64_t *operands, int lead, bool strict) {
+             int count, uint64_t *operands, int lead, bool strict) {
   bool converted = false;
 
-  for (int i = 0; i < entry->count; i++) {
+  for (int i = 0; i < count; i++) {
     uint64_t *operand = &operands[lead + i];
     tp_text text;
     tp_fit fit = tp_convert(argv[i], (sdt_type)entry->types[i], strict, operand,
@@ -60,8 +60,10 @@ static VALUE fire_values(tp_entry *entry, const VALUE *argv) {
       tp_stringify(entry, values);
     argv = values;
   }
-  return tp_fire(entry, entry->probe, argv, operands, 0, tp_strict) ? Qtrue
-                                                                    : Qfalse;
+  return tp_fire(entry, entry->probe, argv, entry->count, operands, 0,
+                 tp_strict)
+             ? Qtrue
+             : Qfalse;
 }
 
 static VALUE call_block(VALUE unused) {

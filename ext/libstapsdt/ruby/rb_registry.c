@@ -72,19 +72,12 @@ static void entry_mark(void *data) {
   rb_gc_mark(entry->provider);
   rb_gc_mark(entry->name);
   rb_gc_mark(entry->labels);
+  rb_gc_mark(entry->untraced);
 }
 
 static void provider_mark(void *data) {
   rb_gc_mark(((provider *)data)->name);
 }
-
-#ifdef RUBY_TYPED_FROZEN_SHAREABLE
-#define TP_TYPED_FLAGS                                                         \
-  (RUBY_TYPED_FREE_IMMEDIATELY | RUBY_TYPED_WB_PROTECTED |                     \
-   RUBY_TYPED_FROZEN_SHAREABLE)
-#else
-#define TP_TYPED_FLAGS (RUBY_TYPED_FREE_IMMEDIATELY | RUBY_TYPED_WB_PROTECTED)
-#endif
 
 static const rb_data_type_t entry_type = {
     .wrap_struct_name = "tracepoint/probe",
@@ -127,23 +120,29 @@ static void set_arity(tp_entry *entry, bool span) {
                    __ATOMIC_RELAXED);
 }
 
-/* keywords: how many of the arguments have names; nil of what is declared. */
+/*
+ * keywords: how many of the arguments have names; nil of what is declared.
+ * results: how many of the types, the last ones, are results.
+ */
 static VALUE entry_new(bool span, VALUE provider, VALUE name, VALUE types,
-                       VALUE labels, VALUE keywords) {
+                       VALUE labels, VALUE keywords, int results) {
   tp_entry *entry;
   VALUE self = TypedData_Make_Struct(span ? cSpan : cProbe, tp_entry,
                                      &entry_type, entry);
 
   entry->self = self;
-  entry->count = (uint8_t)RARRAY_LEN(types);
+  entry->count = (uint8_t)(RARRAY_LEN(types) - results);
+  entry->results = (uint8_t)results;
   entry->undeclared = !NIL_P(keywords);
   entry->keywords = entry->undeclared ? (uint8_t)NUM2INT(keywords) : 0;
-  for (int i = 0; i < entry->count; i++)
+  for (int i = 0; i < entry->count + results; i++)
     entry->types[i] = (uint8_t)NUM2INT(RARRAY_AREF(types, i));
   set_arity(entry, span);
   RB_OBJ_WRITE(self, &entry->provider, provider);
   RB_OBJ_WRITE(self, &entry->name, name);
   RB_OBJ_WRITE(self, &entry->labels, labels);
+  if (span)
+    RB_OBJ_WRITE(self, &entry->untraced, tp_untraced_measurement(entry));
   return rb_obj_freeze(self);
 }
 
@@ -355,16 +354,16 @@ static int define_span(definition *d) {
       {.name = "duration_ns", .type = SDT_INTEGER, .role = SDT_DURATION},
       {.name = "outcome", .type = SDT_INTEGER, .role = SDT_OUTCOME},
   };
-  size_t count = d->entry->count;
+  size_t count = d->entry->count, all = count + d->entry->results;
   int status = sdt_define(pool, d->provider_name, probe_name(d, 1),
                           SDT_SPAN_BEGIN, d->operands, count, &d->error,
                           &d->entry->probe);
 
   if (status != SDT_OK)
     return status;
-  memcpy(end + 2, d->operands, count * sizeof(*end));
+  memcpy(end + 2, d->operands, all * sizeof(*end));
   return sdt_define(pool, d->provider_name, probe_name(d, 2), SDT_SPAN_END, end,
-                    count + 2, &d->error, &d->entry->end);
+                    all + 2, &d->error, &d->entry->end);
 }
 
 static void set_strict(tp_entry *entry, bool on) {
@@ -468,15 +467,16 @@ static VALUE intern_provider(VALUE name) {
 
 /*
  * Registry.add(span, provider, name, operand_names, type_codes, labels,
- * keywords): the new entry, or the one that has one of its names already, or
- * nil if it would be one undeclared too many. What it is given was checked in
- * Ruby.
+ * keywords, results): the new entry, or the one that has one of its names
+ * already, or nil if it would be one undeclared too many. What it is given was
+ * checked in Ruby.
  */
 static VALUE registry_add(VALUE self, VALUE span, VALUE provider_name,
                           VALUE name, VALUE operand_names, VALUE types,
-                          VALUE labels, VALUE keywords) {
+                          VALUE labels, VALUE keywords, VALUE result_count) {
   definition d = {.provider_name = StringValueCStr(provider_name),
                   .name = StringValueCStr(name)};
+  int results = NUM2INT(result_count);
   VALUE entry;
 
   (void)self;
@@ -485,20 +485,23 @@ static VALUE registry_add(VALUE self, VALUE span, VALUE provider_name,
   Check_Type(labels, T_ARRAY);
   if (RARRAY_LEN(types) > SDT_MAX_OPERANDS - (RTEST(span) ? 2 : 0) ||
       RARRAY_LEN(types) != RARRAY_LEN(operand_names) ||
-      RARRAY_LEN(types) != RARRAY_LEN(labels))
+      RARRAY_LEN(types) != RARRAY_LEN(labels) || results < 0 ||
+      results > (RTEST(span) ? RARRAY_LEN(types) : 0))
     rb_raise(rb_eArgError, "too many operands");
   entry = entry_new(RTEST(span), intern_provider(provider_name),
-                    permanent_symbol(name), types, labels, keywords);
+                    permanent_symbol(name), types, labels, keywords,
+                    results);
   d.entry = tp_entry_of(entry);
   d.full_name = permanent_symbol(
       rb_sprintf("%s:%s", d.provider_name, d.name));
   d.of_default_provider = strcmp(d.provider_name, default_provider) == 0;
-  for (int i = 0; i < d.entry->count; i++) {
+  for (int i = 0; i < d.entry->count + results; i++) {
     VALUE operand_name = RARRAY_AREF(operand_names, i);
 
     d.operands[i].name =
         NIL_P(operand_name) ? NULL : StringValueCStr(operand_name);
     d.operands[i].type = (sdt_type)d.entry->types[i];
+    d.operands[i].role = i < d.entry->count ? SDT_ARGUMENT : SDT_RESULT;
   }
   if (!make_keys(&d, RTEST(span))) {
     free_keys(&d);
@@ -553,7 +556,7 @@ static VALUE registry_declared(VALUE self, VALUE object, VALUE types) {
 
   (void)self;
   Check_Type(types, T_ARRAY);
-  if (RARRAY_LEN(types) != entry->count)
+  if (RARRAY_LEN(types) != entry->count + entry->results)
     rb_raise(rb_eArgError, "another number of operands");
   for (int i = 0; i < entry->count; i++)
     codes[i] = (uint8_t)NUM2INT(RARRAY_AREF(types, i));
@@ -705,14 +708,25 @@ static VALUE type_object(sdt_type type) {
   return Qnil;
 }
 
-static VALUE entry_operands(VALUE self) {
-  const tp_entry *entry = tp_entry_of(self);
+static VALUE types_by_name(const tp_entry *entry, int first, int count) {
   VALUE hash = rb_hash_new();
 
-  for (int i = 0; i < entry->count; i++)
+  for (int i = first; i < first + count; i++)
     rb_hash_aset(hash, RARRAY_AREF(entry->labels, i),
                  type_object((sdt_type)entry->types[i]));
   return rb_obj_freeze(hash);
+}
+
+static VALUE entry_operands(VALUE self) {
+  const tp_entry *entry = tp_entry_of(self);
+
+  return types_by_name(entry, 0, entry->count);
+}
+
+static VALUE entry_results(VALUE self) {
+  const tp_entry *entry = tp_entry_of(self);
+
+  return types_by_name(entry, entry->count, entry->results);
 }
 
 /* -------------------------------------------------------------------- start */
@@ -720,7 +734,7 @@ static VALUE entry_operands(VALUE self) {
 static void before_fork(void) { pthread_mutex_lock(&lock); }
 static void after_fork(void) { pthread_mutex_unlock(&lock); }
 
-static VALUE define_class(VALUE module, const char *name) {
+VALUE tp_define_class(VALUE module, const char *name) {
   VALUE class = rb_define_class_under(module, name, rb_cObject);
 
   rb_undef_alloc_func(class);
@@ -732,6 +746,7 @@ static void define_readers(VALUE class) {
   rb_define_method(class, "name", entry_name, 0);
   rb_define_method(class, "provider", entry_provider, 0);
   rb_define_method(class, "operands", entry_operands, 0);
+  rb_define_method(class, "results", entry_results, 0);
 }
 
 void tp_init_registry(VALUE module) {
@@ -751,9 +766,9 @@ void tp_init_registry(VALUE module) {
    * which a definition takes them. */
   pthread_atfork(before_fork, after_fork, after_fork);
 
-  cProbe = define_class(module, "Probe");
-  cSpan = define_class(module, "Span");
-  cProvider = define_class(module, "Provider");
+  cProbe = tp_define_class(module, "Probe");
+  cSpan = tp_define_class(module, "Span");
+  cProvider = tp_define_class(module, "Provider");
   define_readers(cProbe);
   define_readers(cSpan);
   rb_define_method(cProvider, "name", provider_name, 0);
@@ -761,7 +776,7 @@ void tp_init_registry(VALUE module) {
   rb_define_method(cProvider, "disable", provider_disable, 0);
   rb_define_method(cProvider, "enabled?", provider_enabled_p, 0);
 
-  rb_define_singleton_method(registry, "add", registry_add, 7);
+  rb_define_singleton_method(registry, "add", registry_add, 8);
   rb_define_singleton_method(registry, "declared", registry_declared, 2);
   rb_define_singleton_method(registry, "find", registry_find, 1);
   rb_define_singleton_method(registry, "entries", registry_entries, 0);

@@ -4,16 +4,26 @@
 
 #include <time.h>
 
-static VALUE sym_span;
+static VALUE sym_span, sym_returned, sym_raised, sym_thrown;
+static VALUE cMeasurement;
 
 enum { RETURNED = 0, RAISED = 1, THROWN = 2 };
 
 typedef struct measurement {
   tp_entry *span;
   const VALUE *argv;
-  int64_t started; /* -1: nobody traced it then */
+  const VALUE *results; /* NULL: nobody could set any */
+  int64_t started;      /* -1: nobody traced it then */
+  VALUE self;           /* for a block of a span with results, else Qfalse */
   bool returned;
+  bool ended;
 } measurement;
+
+/* The data of a Tracepoint::Measurement. */
+typedef struct lasting {
+  measurement m;
+  VALUE values[SDT_MAX_OPERANDS]; /* the arguments, then the results */
+} lasting;
 
 static int64_t now(void) {
   struct timespec time;
@@ -22,64 +32,193 @@ static int64_t now(void) {
   return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
+TP_COLD static void begin(measurement *m) {
+  const tp_entry *span = m->span;
+  uint64_t operands[SDT_MAX_OPERANDS];
+  VALUE values[SDT_MAX_OPERANDS];
+
+  MEMCPY(values, m->argv, VALUE, span->count);
+  if (span->undeclared && (tp_strict || sdt_traced(span->probe)))
+    tp_stringify(span, values);
+  tp_fire(span, span->probe, values, span->count, operands, 0, tp_strict);
+  if (sdt_traced(span->probe) || sdt_traced(span->end))
+    m->started = now();
+}
+
+/* Runs while an exception may be on its way: it must not raise, strict or not. */
+TP_COLD static void end(const measurement *m, int outcome) {
+  const tp_entry *span = m->span;
+  int64_t duration = m->started < 0 ? -1 : now() - m->started;
+  int count = span->count + span->results;
+  uint64_t operands[SDT_MAX_OPERANDS];
+  VALUE values[SDT_MAX_OPERANDS];
+
+  operands[0] = (uint64_t)duration;
+  operands[1] = (uint64_t)outcome;
+  MEMCPY(values, m->argv, VALUE, span->count);
+  for (int i = span->count; i < count; i++)
+    values[i] = m->results ? m->results[i - span->count] : Qnil;
+  if (span->undeclared && sdt_traced(span->end))
+    tp_stringify(span, values);
+  tp_fire(span, span->end, values, count, operands, 2, false);
+}
+
+static inline bool is_watched(const tp_entry *span) {
+  return sdt_watched(span->probe) || sdt_watched(span->end);
+}
+
+/* ------------------------------------------------------ Tracepoint::Measurement */
+
+static void measurement_mark(void *data) {
+  const lasting *lasting = data;
+
+  for (int i = 0; i < SDT_MAX_OPERANDS; i++)
+    rb_gc_mark(lasting->values[i]);
+}
+
+static const rb_data_type_t measurement_type = {
+    .wrap_struct_name = "tracepoint/measurement",
+    .function = {.dmark = measurement_mark, .dfree = RUBY_DEFAULT_FREE},
+    .flags = TP_TYPED_FLAGS,
+};
+
+static measurement *measurement_new(tp_entry *span, const VALUE *argv) {
+  lasting *lasting;
+  VALUE self = TypedData_Make_Struct(cMeasurement, struct lasting,
+                                     &measurement_type, lasting);
+  measurement *m = &lasting->m;
+
+  m->span = span;
+  m->argv = lasting->values;
+  m->results = lasting->values + span->count;
+  m->started = -1;
+  m->self = self;
+  for (int i = 0; i < SDT_MAX_OPERANDS; i++)
+    RB_OBJ_WRITE(self, &lasting->values[i],
+                 argv && i < span->count ? argv[i] : Qnil);
+  return m;
+}
+
+VALUE tp_untraced_measurement(tp_entry *span) {
+  return rb_obj_freeze(measurement_new(span, NULL)->self);
+}
+
+static int result_index(const tp_entry *span, VALUE name) {
+  for (int i = span->count; i < span->count + span->results; i++) {
+    if (RARRAY_AREF(span->labels, i) == name)
+      return i;
+  }
+  rb_raise(rb_eArgError, "%" PRIsVALUE " has no result %+" PRIsVALUE,
+           span->self, name);
+}
+
+static VALUE measurement_set(VALUE self, VALUE name, VALUE value) {
+  lasting *lasting = RTYPEDDATA_DATA(self);
+  const tp_entry *span = lasting->m.span;
+  int index = result_index(span, name);
+
+  if (lasting->m.ended || self == span->untraced)
+    return value;
+  if (tp_strict)
+    tp_check_fit(span, index, value);
+  RB_OBJ_WRITE(self, &lasting->values[index], value);
+  return value;
+}
+
+static int outcome_of(VALUE name) {
+  if (name == sym_returned)
+    return RETURNED;
+  if (name == sym_raised)
+    return RAISED;
+  if (name == sym_thrown)
+    return THROWN;
+  rb_raise(rb_eArgError,
+           "an outcome is :returned, :raised or :thrown, not %+" PRIsVALUE,
+           name);
+}
+
+static void finish(measurement *m, int outcome) {
+  if (m->ended)
+    return;
+  if (m->self != m->span->untraced)
+    m->ended = true;
+  if (TP_UNLIKELY(sdt_watched(m->span->end)))
+    end(m, outcome);
+}
+
+static VALUE measurement_finish(int argc, VALUE *argv, VALUE self) {
+  rb_check_arity(argc, 0, 1);
+  finish(&((lasting *)RTYPEDDATA_DATA(self))->m,
+         argc ? outcome_of(argv[0]) : RETURNED);
+  return Qnil;
+}
+
+static VALUE span_start(int argc, VALUE *argv, VALUE self) {
+  tp_entry *span = tp_entry_of(self);
+  measurement *m;
+  VALUE ret;
+
+  if (span->undeclared)
+    rb_raise(rb_eArgError,
+             "%" PRIsVALUE " is not defined (Tracepoint.define_span): it can "
+             "only be measured",
+             self);
+  if (argc != span->count)
+    tp_raise_arity(span, argc);
+  if (TP_LIKELY(!is_watched(span)))
+    return span->untraced;
+  m = measurement_new(span, argv);
+  ret = m->self;
+  begin(m);
+  RB_GC_GUARD(ret);
+  return ret;
+}
+
+/* ------------------------------------------------------------------- the block */
+
 static VALUE run(VALUE data) {
   measurement *m = (measurement *)data;
-  VALUE value = rb_yield_values(0);
+  VALUE value =
+      m->span->results ? rb_yield_values(1, m->self) : rb_yield_values(0);
 
   m->returned = true;
   return value;
 }
 
-/* Fires one of the two, whose own operands are there already. */
-static void fire(const measurement *m, const sdt_probe *probe,
-                 uint64_t *operands, int lead, bool strict) {
-  VALUE values[SDT_MAX_OPERANDS];
-  const VALUE *argv = m->argv;
+static VALUE ended(VALUE data) {
+  measurement *m = (measurement *)data;
 
-  if (m->span->undeclared && (strict || sdt_traced(probe))) {
-    for (int i = 0; i < m->span->count; i++)
-      values[i] = argv[i];
-    tp_stringify(m->span, values);
-    argv = values;
-  }
-  tp_fire(m->span, probe, argv, operands, lead, strict);
-}
-
-TP_COLD static void begin(measurement *m) {
-  uint64_t operands[SDT_MAX_OPERANDS];
-
-  rb_need_block();
-  fire(m, m->span->probe, operands, 0, tp_strict);
-  if (sdt_traced(m->span->probe) || sdt_traced(m->span->end))
-    m->started = now();
-}
-
-/* Runs while an exception may be on its way: it must not raise, strict or not. */
-TP_COLD static void finish(const measurement *m) {
-  int64_t duration = m->started < 0 ? -1 : now() - m->started;
-  uint64_t operands[SDT_MAX_OPERANDS];
-
-  operands[0] = (uint64_t)duration;
   /* rb_ensure shows an exception here, and nil in place of a throw's or a
    * break's own data. */
-  operands[1] = m->returned ? RETURNED : NIL_P(rb_errinfo()) ? THROWN : RAISED;
-  fire(m, m->span->end, operands, 2, false);
+  if (TP_UNLIKELY(sdt_watched(m->span->end)))
+    finish(m, m->returned            ? RETURNED
+              : NIL_P(rb_errinfo()) ? THROWN
+                                    : RAISED);
+  return Qnil;
 }
 
-static VALUE ended(VALUE data) {
-  const measurement *m = (const measurement *)data;
+/* A tracer may come while the block runs, so it always ends there. */
+static VALUE measure_watched(tp_entry *span, const VALUE *argv) {
+  measurement here = {.span = span, .argv = argv, .started = -1};
+  measurement *m = &here;
+  VALUE self, value;
 
-  if (TP_UNLIKELY(sdt_watched(m->span->end)))
-    finish(m);
-  return Qnil;
+  rb_need_block();
+  if (span->results)
+    m = measurement_new(span, argv);
+  self = m->self;
+  begin(m);
+  value = rb_ensure(run, (VALUE)m, ended, (VALUE)m);
+  RB_GC_GUARD(self);
+  return value;
 }
 
 static inline VALUE measure(tp_entry *span, const VALUE *argv) {
   measurement m = {.span = span, .argv = argv, .started = -1};
 
-  if (TP_UNLIKELY(sdt_watched(span->probe) || sdt_watched(span->end)))
-    begin(&m);
-  /* A tracer may come while the block runs, so it always ends here. */
+  if (TP_UNLIKELY(is_watched(span)))
+    return measure_watched(span, argv);
+  m.self = span->untraced;
   return rb_ensure(run, (VALUE)&m, ended, (VALUE)&m);
 }
 
@@ -147,6 +286,13 @@ void tp_init_span(VALUE module) {
   VALUE span = rb_const_get(module, rb_intern("Span"));
 
   sym_span = ID2SYM(rb_intern("span"));
+  sym_returned = ID2SYM(rb_intern("returned"));
+  sym_raised = ID2SYM(rb_intern("raised"));
+  sym_thrown = ID2SYM(rb_intern("thrown"));
+  cMeasurement = tp_define_class(module, "Measurement");
+  rb_define_method(cMeasurement, "[]=", measurement_set, 2);
+  rb_define_method(cMeasurement, "finish", measurement_finish, -1);
+  rb_define_method(span, "start", span_start, -1);
   rb_define_method(span, "measure", span_measure, -1);
   rb_define_singleton_method(module, "span", module_span, -1);
 }

@@ -12,6 +12,14 @@
 
 #include "libstapsdt.h"
 
+#ifdef RUBY_TYPED_FROZEN_SHAREABLE
+#define TP_TYPED_FLAGS                                                         \
+  (RUBY_TYPED_FREE_IMMEDIATELY | RUBY_TYPED_WB_PROTECTED |                     \
+   RUBY_TYPED_FROZEN_SHAREABLE)
+#else
+#define TP_TYPED_FLAGS (RUBY_TYPED_FREE_IMMEDIATELY | RUBY_TYPED_WB_PROTECTED)
+#endif
+
 #define TP_COLD __attribute__((cold, noinline))
 #define TP_LIKELY(x) __builtin_expect(!!(x), 1)
 #define TP_UNLIKELY(x) __builtin_expect(!!(x), 0)
@@ -33,15 +41,18 @@ typedef struct tp_entry {
    */
   uint8_t fire_arity;
   uint8_t span_arity;
-  uint8_t count; /* of the caller's arguments */
-  uint8_t types[SDT_MAX_OPERANDS]; /* sdt_type; SDT_OPEN ones change once */
+  uint8_t count;   /* of the caller's arguments */
+  uint8_t results; /* of a span: values that its block may set */
+  /* sdt_type of the arguments, then of the results; SDT_OPEN ones change once */
+  uint8_t types[SDT_MAX_OPERANDS];
   bool dead; /* the image could not be made: probe and end are ours */
   bool undeclared;  /* made by its first fire or span, not by define */
   uint8_t keywords; /* how many of its arguments, the last ones, have names */
   VALUE self;
   VALUE provider; /* Tracepoint::Provider */
   VALUE name;     /* Symbol */
-  VALUE labels;   /* frozen Array of Symbols, the operands' names */
+  VALUE labels;   /* frozen Array of Symbols: names, in the order of types */
+  VALUE untraced; /* of a span: the measurement that all untraced calls share */
   struct tp_entry *next;
 } tp_entry;
 
@@ -106,6 +117,8 @@ static inline tp_entry *tp_entry_of(VALUE self) {
 tp_entry *tp_find(VALUE name);
 /* Give an operand that is open its type, unless it got one meanwhile. */
 void tp_settle(tp_entry *entry, int index, sdt_type type);
+/* A class whose objects only this extension makes. */
+VALUE tp_define_class(VALUE module, const char *name);
 void tp_init_registry(VALUE module);
 
 /* -------------------------------------------------------------- rb_values.c */
@@ -145,6 +158,8 @@ tp_fit tp_convert(VALUE value, sdt_type type, bool whole, uint64_t *ret,
 /* Raise what strict mode raises. */
 NORETURN(void tp_raise_unfit(const tp_entry *entry, int index, VALUE value,
                              tp_fit fit));
+/* In strict mode: raise unless the value fits. */
+void tp_check_fit(const tp_entry *entry, int index, VALUE value);
 void tp_init_values(VALUE module);
 
 /* ---------------------------------------------------------- rb_undeclared.c */
@@ -176,14 +191,17 @@ void tp_init_undeclared(VALUE module);
 
 NORETURN(void tp_raise_arity(const tp_entry *entry, int given));
 /*
- * Convert the entry's arguments behind the `lead` operands that stand in
- * `operands` already, and call the site. Returns whether it was traced.
+ * Convert the first `count` of the entry's arguments and results behind the
+ * `lead` operands that stand in `operands` already, and call the site. Returns
+ * whether it was traced.
  */
 bool tp_fire(const tp_entry *entry, const sdt_probe *probe, const VALUE *argv,
-             uint64_t *operands, int lead, bool strict);
+             int count, uint64_t *operands, int lead, bool strict);
 void tp_init_fire(VALUE module);
 /* ---------------------------------------------------------------- rb_span.c */
 
+/* The entry's shared measurement. */
+VALUE tp_untraced_measurement(tp_entry *span);
 void tp_init_span(VALUE module);
 
 #endif

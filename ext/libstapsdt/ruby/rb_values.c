@@ -187,6 +187,16 @@ void tp_raise_unfit(const tp_entry *entry, int index, VALUE value, tp_fit fit) {
            entry->self, key, type, rb_obj_class(value));
 }
 
+void tp_check_fit(const tp_entry *entry, int index, VALUE value) {
+  uint64_t operand;
+  tp_text text;
+  tp_fit fit = tp_convert(value, (sdt_type)entry->types[index], true, &operand,
+                          &text);
+
+  if (fit != TP_FITS && fit != TP_UNTERMINATED)
+    tp_raise_unfit(entry, index, value, fit);
+}
+
 static VALUE stats_counters(VALUE self) {
   VALUE hash = rb_hash_new();
   static const char *const names[TP_COUNTERS] = {

@@ -292,7 +292,7 @@ static int check_operands(const sdt_operand *operands, size_t count,
     if (operand->name && *operand->name && !is_name(operand->name))
       return sdt_fail(error, SDT_ENAME, "operand %zu", i);
     if (operand->type < SDT_INTEGER || operand->type > SDT_OPEN ||
-        (unsigned)operand->role > SDT_OUTCOME)
+        (unsigned)operand->role > SDT_RESULT)
       return sdt_fail(error, SDT_ETYPE, "operand %zu", i);
   }
   return SDT_OK;

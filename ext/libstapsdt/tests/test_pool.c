@@ -249,7 +249,7 @@ static void bad_operands(void) {
   operands[1].type = (sdt_type)7;
   CHECK_EQ(DEFINE(SDT_EVENT, 2), SDT_ETYPE);
   operands[1].type = SDT_FLOAT;
-  operands[1].role = (sdt_operand_role)3;
+  operands[1].role = (sdt_operand_role)4;
   CHECK_EQ(DEFINE(SDT_EVENT, 2), SDT_ETYPE);
 #undef DEFINE
   CHECK(!probe);

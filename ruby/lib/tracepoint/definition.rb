@@ -15,18 +15,24 @@ module Tracepoint
     #   @return [Probe]
     #   @raise [DefinitionError]
     def define(name, *rest)
-      operands, provider = Definition.parameters(:define, name, rest)
+      operands, provider = Definition.parameters(:define, name, rest, %i[provider])
       Definition.event(name, operands, provider)
     end
 
     # Define a span: two probes, `checkout__begin` and `checkout__end`.
     #
-    # @overload define_span(name, operands = {}, provider: "ruby_app")
-    #   @param operands [Hash{Symbol => Class, Symbol}, Array] at most 10
+    #   REQUEST = Tracepoint.define_span(:request, {method: String}, result: {status: Integer})
+    #   REQUEST.measure("GET") { |span| span[:status] = 200 }
+    #
+    # @overload define_span(name, operands = {}, result: {}, provider: "ruby_app")
+    #   @param operands [Hash{Symbol => Class, Symbol}, Array] with the results
+    #     at most 10
+    #   @param result [Hash{Symbol => Class, Symbol}] what becomes known during
+    #     the span: arguments of `checkout__end` alone, nil where never set
     #   @return [Span]
     #   @raise [DefinitionError]
     def define_span(name, *rest)
-      operands, provider = Definition.parameters(:define_span, name, rest)
+      operands, provider = Definition.parameters(:define_span, name, rest, %i[provider result])
       Definition.span(name, operands, provider)
     end
 
@@ -52,24 +58,25 @@ module Tracepoint
   module Definition
     module_function
 
+    # @param known [Array<Symbol>] the method's keywords
     # @return [Array(Operands, provider)]
-    def parameters(method, name, rest)
+    def parameters(method, name, rest, known)
       options = rest.last.is_a?(Hash) && Hash.ruby2_keywords_hash?(rest.last) ? rest.pop : {}
-      check_options(method, name, options, rest)
+      check_options(method, name, options, rest, known)
       raise ArgumentError, "wrong number of arguments (given #{rest.size + 1}, expected 1..2)" if rest.size > 1
 
-      [Operands.declared(rest.fetch(0, {})), options[:provider]]
+      [Operands.declared(rest.fetch(0, {}), options.fetch(:result, {})), options[:provider]]
     end
 
     # Operands without their braces arrive as keywords.
-    def check_options(method, name, options, rest)
-      operands = options.reject { |keyword, _| keyword == :provider }
+    def check_options(method, name, options, rest, known)
+      operands = options.reject { |keyword, _| known.include?(keyword) }
       return if operands.empty?
 
       message = "unknown keyword: #{operands.keys.first.inspect}"
       if rest.empty? && operands.each_value.all? { |type| type.is_a?(Module) || Operands::TYPES.key?(type) }
-        provider = ", provider: #{options[:provider].inspect}" if options.key?(:provider)
-        message += "; put the arguments in braces: Tracepoint.#{method}(#{name.inspect}, {#{listed(operands)}}#{provider})"
+        others = (options.keys & known).map { |keyword| ", #{keyword}: #{options[keyword].inspect}" }.join
+        message += "; put the arguments in braces: Tracepoint.#{method}(#{name.inspect}, {#{listed(operands)}}#{others})"
       end
       raise ArgumentError, message
     end
@@ -105,7 +112,8 @@ module Tracepoint
 
     def add(kind, provider, name, operands)
       check(kind, name, operands)
-      entry = Registry.add(kind == Span, provider, name, operands.names, operands.codes, operands.labels, operands.keywords)
+      entry = Registry.add(kind == Span, provider, name, operands.names, operands.codes, operands.labels, operands.keywords,
+                           operands.results.size)
       return entry if entry.nil? || (entry.is_a?(kind) && entry.name.to_s == name)
 
       taken(provider, name, operands, entry)
@@ -122,7 +130,7 @@ module Tracepoint
 
     def taken(provider, name, operands, entry)
       raise DefinitionError,
-            "#{provider}:#{name}(#{operands}) cannot be defined: there is #{entry.is_a?(Span) ? "a span" : "a probe"} #{entry}"
+            "#{provider}:#{name}#{operands} cannot be defined: there is #{entry.is_a?(Span) ? "a span" : "a probe"} #{entry}"
     end
     private_class_method :taken
   end

@@ -11,12 +11,16 @@ module Tracepoint
     #   @return [Hash{Symbol => Class, Symbol, nil}] types by name, frozen;
     #     operands without names are called arg0, arg1 …; nil is the type of an
     #     operand that was not declared and was always nil so far
+    # @!method results
+    #   @return [Hash{Symbol => Class, Symbol}] of a span: the types of its
+    #     results by name, frozen
     # @!method enabled?
     #   @return [Boolean] whether someone traces it
 
-    # @return [String] as in `shop:checkout(id: Integer, sku: String)`
+    # @return [String] as in `shop:checkout(id: Integer, sku: String)`; with
+    #   results `shop:checkout(id: Integer) -> (status: Integer)`
     def to_s
-      "#{provider.name}:#{name}(#{operands.map { |operand, type| "#{operand}: #{type || "nil"}" }.join(", ")})"
+      "#{provider.name}:#{name}#{Operands.signature(operands, results)}"
     end
 
     # @return [String]
@@ -58,8 +62,38 @@ module Tracepoint
     #   Run the block between the span's two probes. However it ends, so does
     #   the span: with outcome 0 (returned), 1 (raised), or 2 (throw, break,
     #   return from a method around it, a thread killed).
-    #   @yield the work to measure
+    #   @yield [span] the work to measure
+    #   @yieldparam span [Measurement] of a span with results
     #   @return the block's value
     #   @raise [ArgumentError] wrong number of arguments, traced or not
+
+    # @!method start(*arguments)
+    #   Begin the span; {Measurement#finish} ends it, in whatever method or
+    #   thread. One that is never finished has no end. Begun while nobody traces
+    #   either probe, it ends without duration, arguments and results.
+    #
+    #     span = REQUEST.start("GET")
+    #     span[:status] = 200
+    #     span.finish
+    #
+    #   @return [Measurement]
+    #   @raise [ArgumentError] wrong number of arguments, or a span that was not
+    #     defined; traced or not
+  end
+
+  # A span that has begun. While nobody traces, all calls of a span share one,
+  # which ignores what it is given.
+  class Measurement
+    # @!method []=(result, value)
+    #   Set a result. The last value counts, as it is when the span ends;
+    #   afterwards it is ignored.
+    #   @param result [Symbol]
+    #   @raise [ArgumentError] no such result, traced or not
+
+    # @!method finish(outcome = :returned)
+    #   End the span, unless it has ended.
+    #   @param outcome [Symbol] `:returned`, `:raised` or `:thrown`
+    #   @return [nil]
+    #   @raise [ArgumentError] another outcome, traced or not
   end
 end

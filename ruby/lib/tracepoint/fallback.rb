@@ -34,7 +34,7 @@ module Tracepoint
 
   # The arguments that an entry takes. Of an undeclared one the types may be
   # learned later; keywords is nil of one that is declared.
-  Shape = Struct.new(:labels, :types, :keywords) do
+  Shape = Struct.new(:labels, :types, :keywords, :results) do
     # @return [Array, nil] one value for each operand, if there are that many
     def arrange(arguments)
       *positional, last = arguments
@@ -79,6 +79,10 @@ module Tracepoint
 
     def operands
       @shape.labels.zip(@shape.types).to_h.freeze
+    end
+
+    def results
+      @shape.results
     end
 
     def enabled?
@@ -138,11 +142,46 @@ module Tracepoint
     include NoOp
     private_class_method :new
 
+    def initialize(*)
+      @measurement = Measurement.__send__(:new, self)
+      super
+    end
+
     ruby2_keywords def measure(*arguments)
       raise LocalJumpError, "no block given (yield)" unless block_given?
 
       check(arguments)
-      yield
+      results.empty? ? yield : yield(@measurement)
+    end
+
+    def start(*arguments)
+      raise ArgumentError, "#{self} is not defined (Tracepoint.define_span): it can only be measured" if undeclared?
+
+      check(arguments)
+      @measurement
+    end
+  end
+
+  # See tracepoint/entry.rb.
+  class Measurement
+    OUTCOMES = %i[returned raised thrown].freeze
+    private_constant :OUTCOMES
+    private_class_method :new
+
+    def initialize(span)
+      @span = span
+      freeze
+    end
+
+    def []=(result, value)
+      type = @span.results.fetch(result) { raise ArgumentError, "#{@span} has no result #{result.inspect}" }
+      Strict.check_one("#{@span}: #{result}", type, value) if Tracepoint.strict
+    end
+
+    def finish(outcome = :returned)
+      return if OUTCOMES.include?(outcome)
+
+      raise ArgumentError, "an outcome is :returned, :raised or :thrown, not #{outcome.inspect}"
     end
   end
 
@@ -212,9 +251,11 @@ module Tracepoint
       attr_reader :disabled
       attr_writer :limit
 
-      def add(span, provider, name, _operand_names, codes, labels, keywords)
+      def add(span, provider, name, _operand_names, codes, labels, keywords, results)
         kind = span ? Span : Probe
-        shape = Shape.new(labels, codes.map { |code| TYPES[code] }, keywords)
+        types = codes.map { |code| TYPES[code] }
+        count = labels.size - results
+        shape = Shape.new(labels.first(count), types.first(count), keywords, labels.zip(types).last(results).to_h.freeze)
         return kind.__send__(:new, nil, name.to_sym, shape) unless main?
 
         keys = ["", *(Names::SPAN_SUFFIXES if span)].map { |suffix| "#{provider}:#{name}#{suffix}" }

@@ -1,7 +1,8 @@
 # frozen_string_literal: true
 
 module Tracepoint
-  # The operands of a definition: their names, and their types' codes.
+  # The operands of a definition: their names, and their types' codes; those of
+  # a span's results are the last.
   class Operands
     # Codes as they stand in the rbtrace note (docs/probes.md).
     TYPES = { Integer => 1, String => 2, Symbol => 3, Float => 4, bool: 5 }.freeze
@@ -20,18 +21,28 @@ module Tracepoint
     # @return [Integer, nil] how many of them were keywords of a first use, the
     #   last ones; nil: declared
     attr_reader :keywords
+    # @return [Hash{Symbol => Class, Symbol}] a span's results, which are none
+    #   of its arguments
+    attr_reader :results
 
     # From what `define` is given: a Hash of names to types, or, for operands
     # without names, an Array of types.
-    def self.declared(operands)
+    def self.declared(operands, results)
+      raise TypeError, "results must be a Hash of names to types, not #{results.class}" unless results.is_a?(Hash)
+
+      names = names_of(operands) + names_of(results)
+      types = operands.is_a?(Hash) ? operands.values : operands
+      new(names, types + results.values, results: results.size)
+    end
+
+    def self.names_of(operands)
       case operands
-      when Hash
-        names = operands.keys.map { |name| Names.check(name, "an operand's name") }
-        new(names, operands.values)
-      when Array then new([nil] * operands.size, operands)
+      when Hash then operands.keys.map { |name| Names.check(name, "an operand's name") }
+      when Array then [nil] * operands.size
       else raise TypeError, "arguments must be a Hash of names to types, not #{operands.class}"
       end
     end
+    private_class_method :names_of
 
     # From the arguments of a first use. Keywords are arguments with names; if
     # one cannot be a name, all of them are one argument, their Hash.
@@ -42,7 +53,7 @@ module Tracepoint
         keywords = {}
       end
       names = ([nil] * arguments.size) + keywords.keys.map(&:to_s)
-      new(names, (arguments + keywords.values).map { |argument| infer(argument) }, keywords.size)
+      new(names, (arguments + keywords.values).map { |argument| infer(argument) }, keywords: keywords.size)
     end
 
     def self.nameable?(keywords, lead)
@@ -64,38 +75,51 @@ module Tracepoint
       end
     end
 
-    def initialize(names, types, keywords = nil)
+    def initialize(names, types, keywords: nil, results: 0)
       @names = names
       @types = types
       @keywords = keywords
       @codes = types.map { |type| code(type) }
       @labels = names.each_with_index.map { |name, i| (name || "arg#{i}").to_sym }.freeze
       raise DefinitionError, "duplicate argument names: #{names.join(", ")}" if labels.uniq.size < names.size
+
+      @results = labels.last(results).zip(types.last(results)).to_h
+    end
+
+    # @return [String] as in `(id: Integer) -> (status: Integer)`
+    def self.signature(arguments, results)
+      lists = [arguments, results].map { |types| "(#{types.map { |name, type| "#{name}: #{type || "nil"}" }.join(", ")})" }
+      results.empty? ? lists.first : lists.join(" -> ")
     end
 
     def to_s
-      labels.zip(@types).map { |label, type| "#{label}: #{type || "nil"}" }.join(", ")
+      self.class.signature(arguments, results)
     end
 
     # Does an entry have these, or none that speaks against them?
     def same_types?(entry)
       types = entry.operands.values
-      types.size == @types.size && types.zip(@types).all? { |has, wanted| has.nil? || has == wanted }
+      wanted = arguments.values
+      entry.results == results && types.size == wanted.size && types.zip(wanted).all? { |has, type| has.nil? || has == type }
     end
 
-    def check_count(max)
+    def check_count(max, what = "arguments")
       return if codes.size <= max
 
-      raise DefinitionError, "at most #{max} arguments, not #{codes.size}"
+      raise DefinitionError, "at most #{max} #{what}, not #{codes.size}"
     end
 
     def check_span
-      check_count(MAX - SPAN_OWN.size)
+      check_count(MAX - SPAN_OWN.size, "arguments and results")
       taken = names & SPAN_OWN
       raise DefinitionError, "a span already has an argument #{taken.first}" unless taken.empty?
     end
 
     private
+
+    def arguments
+      labels.zip(@types).first(labels.size - results.size).to_h
+    end
 
     def code(type)
       return OPEN if type.nil? && keywords

@@ -32,6 +32,7 @@ class OperandRole(IntEnum):
     ARGUMENT = 0
     DURATION = 1
     OUTCOME = 2
+    RESULT = 3
     UNKNOWN = 255
 
 
