@@ -152,10 +152,40 @@ def test_texts_that_lie(crafted, trace):
 def test_keys_as_long_as_can_be_and_longer(crafted, trace):
     crafted.define("event", [["text", STRING, 0]])
     tracer = trace("count", crafted.pid, "event", "--by", "text", "--json")
-    for length in (62, 63, 64, 65, 200):
+    whole = (62, 63, 64, 65, 126, 200, 1007)
+    for length in (*whole, 1008, 1009, 5000):
         crafted.fire("event", "k" * length)
     groups = {(g["key"], g["truncated"]): g["count"] for g in answer(tracer)["groups"]}
-    assert groups == {("k" * 62, False): 1, ("k" * 63, False): 1, ("k" * 63, True): 3}
+    assert groups == {
+        **{("k" * length, False): 1 for length in whole},
+        ("k" * 1008, True): 3,
+    }
+
+
+def test_long_keys_that_differ_late(crafted, trace):
+    """At byte 200; around 56, where the kernel's key ends; at the last that counts."""
+    operands = [["id", INTEGER, 0], ["text", STRING, 0]]
+    for name in ("begin", "event"):
+        crafted.define(name, operands)
+    words = ("--by", "text", "--json")
+    tracers = [
+        trace("count", crafted.pid, "event", *words),
+        trace("values", crafted.pid, "event", "id", *words),
+        trace("latency", crafted.pid, "begin..event", *words),
+        trace("count", crafted.pid, "event", "--filter", 'text ^= "ss"', *words),
+    ]
+    expected = {}
+    for place in (56, 64, 200, 1006):
+        for number, letter in enumerate("abc", 1):
+            expected["s" * place + letter] = number
+    for text, number in expected.items():
+        for _ in range(number):
+            crafted.fire("begin", 0, "")
+            crafted.fire("event", 0, text)
+    for tracer in tracers:
+        document = answer(tracer)
+        assert by_key(document) == expected
+        assert not any(group["truncated"] for group in document["groups"])
 
 
 def test_nil_of_every_type(crafted, trace):

@@ -245,7 +245,8 @@ shop:checkout                                                   18 in 3.0 s  6/s
 
   sku                         count      p50      p90      p99      max    total
   tea                             5  3.00 ms  3.00 ms  3.00 ms  3.00 ms  15.0 ms
-  xxxxxxxxxxxxxxxxxxxxxxxxx…      2  1.00 ms  2.00 ms  2.00 ms  2.00 ms  3.00 ms
+  xxxxxxxxxxxxxxxxxxxxxxxxxx      2  1.00 ms  2.00 ms  2.00 ms  2.00 ms  3.00 ms
+  xxxxxxxxxxxxxx\\e[2J
   long…                           1  80.1 µs  80.1 µs  80.1 µs  80.1 µs  80.0 µs
   nil                             1     7 ns     7 ns     7 ns     7 ns     7 ns
   (other)                         9   500 ns   500 ns   500 ns   500 ns  4.50 µs
@@ -264,7 +265,8 @@ shop:checkout                                                   18 in 3.0 s  6/s
 
   sku                            count  p50 ms  p90 ms  p99 ms  max ms  total ms
   tea                                5   3.000   3.000   3.000   3.000    15.000
-  xxxxxxxxxxxxxxxxxxxxxxxxxx...      2   1.000   2.001   2.001   2.001     3.000
+  xxxxxxxxxxxxxxxxxxxxxxxxxxxxx      2   1.000   2.001   2.001   2.001     3.000
+  xxxxxxxxxxx\\e[2J
   long...                            1   0.080   0.080   0.080   0.080     0.080
   nil                                1   0.000   0.000   0.000   0.000     0.000
   (other)                            9   0.001   0.001   0.001   0.001     0.004

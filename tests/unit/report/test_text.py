@@ -17,6 +17,7 @@ from rbtrace_py.report.text import (
     inspect,
     inspect_symbol,
     key_label,
+    lines_of,
     pad,
     pad_left,
     replace_undecodable,
@@ -118,6 +119,17 @@ def test_outcomes_are_named() -> None:
     shown = [key_label(group, PLAIN) for group in groups]
     assert shown == ["returned", "raised", "thrown", "3", "nil"]
     assert key_label(Group("s", 1, 1), PLAIN) == "1"
+
+
+def test_lines_of_a_text() -> None:
+    sql = "SELECT id, name FROM users"
+    assert list(lines_of(sql, 26)) == [sql]
+    assert list(lines_of(sql, 16)) == ["SELECT id, name ", "FROM users"]
+    assert list(lines_of("日本日本", 5)) == ["日本", "日本"]
+    assert list(lines_of("", 2)) == [""]
+    for columns in range(2, 30):
+        assert "".join(lines_of(sql, columns)) == sql
+        assert all(width(line) <= columns for line in lines_of(sql, columns))
 
 
 def test_cut_by_columns() -> None:

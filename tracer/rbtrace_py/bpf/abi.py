@@ -16,6 +16,11 @@ from rbtrace_py.model.probes import Location, LocationKind
 MAX_SLOTS = 16
 MAX_OPERANDS = 12
 KEY_TEXT = 64
+KEY_CHUNKS = 16
+LONGEST_KEY = KEY_CHUNKS * (KEY_TEXT - 1)
+"""Bytes of a string that make a key: one that has as many may go on."""
+KEY_WHOLE = LONGEST_KEY + 1
+"""Bytes kept of a long key, with its NUL."""
 THREADS = 65_536
 
 MASK = (1 << 64) - 1
@@ -34,7 +39,7 @@ AT_LOAD_MARK = 0x5EED5EED << 32
 
 MAPS = (
     *("counters", "sites", "watched", "totals", "histogram", "groups", "others"),
-    *("buckets", "threads", "nothing", "ring", "strings"),
+    *("buckets", "threads", "nothing", "ring", "strings", "texts", "blank"),
     *("rubies", "scratches", "stacks", "epoch", "intervals"),
 )
 NUMBERS = (
@@ -90,6 +95,7 @@ class KeyKind(IntEnum):
 
     KEY = 0
     NO_TEXT = 1
+    LONG_TEXT = 2
 
 
 class SlotKind(IntEnum):
@@ -170,7 +176,9 @@ def definitions() -> dict[str, int]:
     """Numbers for -D that every program gets."""
     return {
         "AT_LOAD_MARK": AT_LOAD_MARK,
+        "KEY_CHUNKS": KEY_CHUNKS,
         "KEY_TEXT": KEY_TEXT,
+        "KEY_WHOLE": KEY_WHOLE,
         "MAX_OPERANDS": MAX_OPERANDS,
         "MAX_PAIRS": MAX_PAIRS,
         "MAX_SLOTS": MAX_SLOTS,

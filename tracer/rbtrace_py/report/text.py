@@ -106,14 +106,29 @@ def cut(text: str, columns: int, style: Style) -> str:
     if width(text) <= columns:
         return text
     mark = ellipsis(style)
-    room = columns - len(mark)
-    kept = []
-    for character in text:
-        room -= _columns(character)
-        if room < 0:
-            break
-        kept.append(character)
-    return ("".join(kept) + mark)[: max(columns, 0)]
+    return (_head(text, columns - len(mark)) + mark)[: max(columns, 0)]
+
+
+def _head(text: str, columns: int) -> str:
+    """The beginning of an escaped text that fits into so many columns."""
+    for place, character in enumerate(text):
+        columns -= _columns(character)
+        if columns < 0:
+            return text[:place]
+    return text
+
+
+def lines_of(text: str, columns: int) -> Iterator[str]:
+    """All of an escaped text in lines of so many columns, at least 2.
+
+    Lines are broken behind a space, where there is one.
+    """
+    while width(text) > columns:
+        head = _head(text, columns)
+        place = head.rfind(" ") + 1 or len(head)
+        yield text[:place]
+        text = text[place:]
+    yield text
 
 
 def fitted(text: str, columns: int, style: Style) -> str:

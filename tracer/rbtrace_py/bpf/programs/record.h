@@ -16,9 +16,9 @@
 
 struct key {
   u32 series;
-  u32 kind; /* 0 a key, 1 a text that is nil or unreadable */
+  u32 kind; /* 0 a key, 1 a text that is nil or unreadable, 2 a long text */
 #if BY == 2
-  u64 text[KEY_TEXT / 8];
+  u64 text[KEY_TEXT / 8]; /* of a long one the last word is its hash */
 #else
   u64 number;
 #endif
@@ -35,6 +35,11 @@ struct bucket {
   u64 born;
   u32 cpu;
   u32 place;
+};
+
+struct group_number {
+  u64 born;
+  u64 cpu;
 };
 #endif
 
@@ -67,17 +72,48 @@ static __always_inline u32 place_of(u64 value) {
 }
 
 #if !DENSE
-static __always_inline struct group *group_of(struct key *key) {
-  struct group *group = LOOKUP(groups, key);
-  struct group fresh = {};
-  if (group)
-    return group;
-  fresh.born = bpf_ktime_get_ns();
-  fresh.cpu = bpf_get_smp_processor_id();
-  /* Another processor may have been faster: then its group is ours. */
-  INSERT(groups, key, &fresh);
-  return LOOKUP(groups, key);
+#if BY == 2
+static __always_inline u64 hash_words(u64 hash, const u64 *words) {
+#pragma unroll
+  for (int i = 0; i < KEY_TEXT / 8; i++) {
+    hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15ULL;
+    hash ^= hash >> 32;
+  }
+  return hash;
 }
+
+/*
+ * A text that goes on behind KEY_TEXT: the hash of up to KEY_CHUNKS pieces stands
+ * for it. Read piece by piece, as the stack is small and there is no scratch
+ * memory (see trace.c). False when a piece could not be read.
+ */
+static __always_inline bool hash_text(struct key *key, u64 pointer) {
+  u64 hash = hash_words(0, key->text);
+  int length = KEY_TEXT;
+  for (u32 i = 1; i < KEY_CHUNKS && length == KEY_TEXT; i++) {
+    u64 chunk[KEY_TEXT / 8] = {};
+    pointer += KEY_TEXT - 1;
+    length = read_user_string(chunk, KEY_TEXT, (void *)pointer);
+    hash = hash_words(hash, chunk);
+  }
+  key->kind = 2;
+  key->text[KEY_TEXT / 8 - 1] = hash;
+  return length >= 0;
+}
+
+/* Where a long key can be read whole. */
+static __always_inline void keep_text(struct group *group, u64 pointer) {
+  struct group_number number = {.born = group->born, .cpu = group->cpu};
+  u32 first = 0;
+  void *text = LOOKUP(blank, &first);
+  if (!text)
+    return;
+  INSERT(texts, &number, text);
+  text = LOOKUP(texts, &number);
+  if (text)
+    read_user_string(text, KEY_WHOLE, (void *)pointer);
+}
+#endif
 
 static __always_inline void fill_key(struct key *key, u64 *slots) {
 #if BY == 1
@@ -87,17 +123,29 @@ static __always_inline void fill_key(struct key *key, u64 *slots) {
   int length = -1;
   if (pointer)
     length = read_user_string(key->text, KEY_TEXT, (void *)pointer);
-  if (length < 0) {
+  if (length < 0 || (length == KEY_TEXT && !hash_text(key, pointer))) {
+    __builtin_memset(key->text, 0, KEY_TEXT);
     key->kind = 1;
     key->text[0] = pointer != 0; /* nil, or a pointer that leads nowhere */
-  } else if (length == KEY_TEXT) {
-    /* Cut, unless it fits to the byte: the last byte says so. */
-    u8 beyond = 0;
-    read_user(&beyond, 1, (void *)(pointer + KEY_TEXT - 1));
-    if (beyond)
-      key->text[KEY_TEXT / 8 - 1] |= 0xff00000000000000ULL;
   }
 #endif
+}
+
+static __always_inline struct group *group_of(struct key *key, u64 *slots) {
+  struct group *group = LOOKUP(groups, key);
+  struct group fresh = {};
+  if (group)
+    return group;
+  fresh.born = bpf_ktime_get_ns();
+  fresh.cpu = bpf_get_smp_processor_id();
+  /* Another processor may have been faster: then its group is ours. */
+  if (INSERT(groups, key, &fresh) == 0) {
+#if BY == 2
+    if (key->kind == 2)
+      keep_text(&fresh, slots[KEY_SLOT]);
+#endif
+  }
+  return LOOKUP(groups, key);
 }
 #endif
 
@@ -119,7 +167,7 @@ static __always_inline void record(u32 series, u64 value, u64 *slots) {
   struct group *group;
   key.series = series;
   fill_key(&key, slots);
-  group = group_of(&key);
+  group = group_of(&key, slots);
 #if BY
   if (!group) /* everything beyond --max-keys; the reader gives them a `born` */
     group = LOOKUP(others, &series);

@@ -10,7 +10,7 @@ from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.report import units
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.histogram import Notation
-from rbtrace_py.report.text import cut, escape, key_label, pad, width
+from rbtrace_py.report.text import cut, escape, key_label, lines_of, pad, width
 
 Sort = Literal["count", "total"]
 
@@ -37,9 +37,10 @@ def table(
     style: Style,
     shorten: Callable[[str, int, Style], str] = cut,
 ) -> Iterator[str]:
-    """A heading line and a line a group, the first column cut to fit.
+    """A heading line and a line a group, the first column shortened to fit.
 
     Where names are whole, the column is as wide as the longest, within a limit.
+    shorten: a label for so many columns; further lines of it get lines of their own
     """
     cells = [[column.cell(group) for column in columns] for group in groups]
     widths = [
@@ -54,11 +55,14 @@ def table(
     if not style.is_whole:
         labels = [shorten(name, room, style) for name in labels]
     most = max(room, _WIDEST_KEY) if style.is_whole else room
-    first = min(max(map(width, [heading, *labels])), most)
+    lines = [line for name in labels for line in name.split("\n")]
+    first = min(max(map(width, [heading, *lines])), most)
     headings = [column.heading for column in columns]
     yield style.dim(_line(heading, first, headings, widths))
-    for name, row in zip(labels, cells, strict=True):
+    for text, row in zip(labels, cells, strict=True):
+        name, *more = text.split("\n")
         yield _line(name, first, row[:kept], widths)
+        yield from (_INDENT + line for line in more)
 
 
 def _room(widths: Sequence[int], style: Style) -> int:
@@ -82,8 +86,15 @@ def _line(name: str, first: int, row: Sequence[str], widths: Sequence[int]) -> s
 def key_table(
     groups: Sequence[Group], by: str, columns: Sequence[Column], style: Style
 ) -> Iterator[str]:
-    """Rows by key."""
-    yield from table(groups, by, lambda group: key_label(group, style), columns, style)
+    """Rows by key. A key that is too wide goes on below: what tells it may be there."""
+
+    def label(group: Group) -> str:
+        return key_label(group, style)
+
+    def shorten(key: str, room: int, _: Style) -> str:
+        return "\n".join(lines_of(key, room))
+
+    yield from table(groups, by, label, columns, style, shorten)
 
 
 def in_order(groups: Sequence[Group], sort: Sort) -> list[Group]:

@@ -15,7 +15,15 @@ from rbtrace_py.aggregate.histogram import (
 )
 from rbtrace_py.aggregate.results import Group, Key
 from rbtrace_py.bpf import syscall as sys_
-from rbtrace_py.bpf.abi import BUCKETS, KEY_TEXT, By, KeyKind, RecordedValues
+from rbtrace_py.bpf.abi import (
+    BUCKETS,
+    KEY_TEXT,
+    KEY_WHOLE,
+    LONGEST_KEY,
+    By,
+    KeyKind,
+    RecordedValues,
+)
 from rbtrace_py.bpf.maps import Map, MapSpec
 from rbtrace_py.model.probes import (
     NIL_BOOL,
@@ -83,6 +91,9 @@ class GroupShape:
             made["others"] = MapSpec(
                 array, 4, _GROUP.size, self.series, sys_.F_MMAPABLE
             )
+        if self.by is By.TEXT:
+            made["texts"] = MapSpec(hash_, 16, KEY_WHOLE, groups, lazily)
+            made["blank"] = MapSpec(array, 4, KEY_WHOLE, 1)
         if self.values:
             cells = min(self.max_keys * _BUCKETS_A_KEY + BUCKETS, _MOST_BUCKETS)
             made["buckets"] = MapSpec(hash_, 16, 8, cells, lazily)
@@ -138,6 +149,7 @@ class GroupReader:
 
     def _sparse(self) -> Iterator[Group]:
         cells = self._cells()
+        texts = self._texts()
         names = {number: name for name, number in self._series.items()}
         for key, value in self._maps["groups"].items():
             series, kind = struct.unpack_from("<II", key)
@@ -146,7 +158,8 @@ class GroupReader:
                 continue
             group = self._group(names[series], value, cells)
             if group.count:
-                found, cut = self._key(series, kind, key[8:])
+                text = texts.get(value[:16])
+                found, cut = self._key(series, kind, key[8:], text)
                 yield replace(
                     group,
                     key=found,
@@ -202,13 +215,24 @@ class GroupReader:
         operand = self._key_operand(series)
         return operand.role if operand is not None else OperandRole.ARGUMENT
 
-    def _key(self, series: int, kind: int, raw: bytes) -> tuple[Key, bool]:
-        if self._shape.by is By.TEXT:
-            if kind == KeyKind.NO_TEXT:
-                return (UNREADABLE_KEY if raw[0] else None), False
-            cut = raw[-1] == 0xFF
-            return _text(raw[:-1]), cut
-        return number_value(_u64(raw), self._key_operand(series)), False
+    def _texts(self) -> dict[bytes, bytes]:
+        """Long keys by what the group is known by."""
+        has_texts = self._shape.by is By.TEXT
+        return dict(self._maps["texts"].items()) if has_texts else {}
+
+    def _key(
+        self, series: int, kind: int, raw: bytes, text: bytes | None
+    ) -> tuple[Key, bool]:
+        """The key, and whether it is cut; ``text``: of a long one, if it is kept."""
+        if self._shape.by is not By.TEXT:
+            return number_value(_u64(raw), self._key_operand(series)), False
+        if kind == KeyKind.NO_TEXT:
+            return (UNREADABLE_KEY if raw[0] else None), False
+        if kind == KeyKind.KEY:
+            return _text(raw), False
+        if text is None:  # no memory, or not yet
+            return _text(raw[:-8]), True
+        return _text(text), text[LONGEST_KEY - 1] != 0
 
 
 def _text(raw: bytes) -> str:
