@@ -92,6 +92,18 @@ class SpanTest < Minitest::Test
     tap&.close
   end
 
+  def test_a_tracer_comes_meanwhile_to_one_that_does_not_return
+    needs_taps
+    tap = nil
+    assert_raises(RuntimeError) { @span.measure(1, "x") { raise "boom" if (tap = TappedSite.new(registry.sites(@span).last)) } }
+    assert_equal 0, tap.hits
+    tap.close
+    catch(:out) { @span.measure(1, "x") { throw :out if (tap = TappedSite.new(registry.sites(@span).last)) } }
+    assert_equal 0, tap.hits
+  ensure
+    tap&.close
+  end
+
   def test_a_tracer_goes_meanwhile
     needs_taps
     tap = TappedSite.new(registry.sites(@span).last)

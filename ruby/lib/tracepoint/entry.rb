@@ -61,7 +61,8 @@ module Tracepoint
     # @!method measure(*arguments)
     #   Run the block between the span's two probes. However it ends, so does
     #   the span: with outcome 0 (returned), 1 (raised), or 2 (throw, break,
-    #   return from a method around it, a thread killed).
+    #   return from a method around it, a thread killed). One that began while
+    #   nobody traced either probe has an end, without duration, if it returns.
     #   @yield [span] the work to measure
     #   @yieldparam span [Measurement] of a span with results
     #   @return the block's value

@@ -30,7 +30,7 @@ def test_one_of_each() -> None:
     assert list(counter_lines(dict.fromkeys(NAMES, 1), PLAIN)) == [
         "  1 span raised an exception (included above)",
         "  1 span was left by throw or break (included above)",
-        "  1 was running when tracing began",
+        "  1 was running when tracing began and has returned",
         "  1 end without a begin",
         "  1 begin without an end so far",
         "  1 value was out of range",
@@ -50,7 +50,7 @@ def test_many_of_each() -> None:
     assert list(counter_lines(dict.fromkeys(NAMES, 1234), PLAIN)) == [
         "  1,234 spans raised exceptions (included above)",
         "  1,234 spans were left by throw or break (included above)",
-        "  1,234 were running when tracing began",
+        "  1,234 were running when tracing began and have returned",
         "  1,234 ends without a begin",
         "  1,234 begins without an end so far",
         "  1,234 values were out of range",

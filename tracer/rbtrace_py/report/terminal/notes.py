@@ -24,8 +24,8 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "{} spans were left by throw or break (included above)",
     ),
     "running_at_attach": (
-        "1 was running when tracing began",
-        "{} were running when tracing began",
+        "1 was running when tracing began and has returned",
+        "{} were running when tracing began and have returned",
     ),
     "no_begin": ("1 end without a begin", "{} ends without a begin"),
     "open_begins": ("1 begin without an end so far", "{} begins without an end so far"),
