@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -81,6 +82,18 @@ def await_state(pid: int, letter: str, tid: int | None = None) -> None:
     assert comes_true(lambda: task_state(pid, tid) == letter), task_state(pid, tid)
 
 
+def hanging(pid: int) -> str:
+    """Return where a process's threads are, in the kernel and in Ruby."""
+    said = []
+    for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
+        with contextlib.suppress(OSError):
+            calls = (task / "stack").read_text().split("\n")[:4]
+            said.append(f"{task.name} {task_state(pid, int(task.name))} {calls}")
+    words = [sys.executable, "-c", MAIN, "dump", str(pid)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT)
+    return "\n".join([*said, done.stdout, done.stderr])
+
+
 class Target:
     """A process that does a step when told.
 
@@ -99,13 +112,24 @@ class Target:
             env={**os.environ, **(env or {})},
             **{"start_new_session": True, **options},
         )
-        self.ready = self.await_ready()
+        try:
+            self.ready = self.await_ready()
+        except AssertionError:
+            self.close()
+            raise
 
     def await_ready(self) -> str:
         """Return the line with which it says that it is ready."""
-        line = read_line(self.process.stdout)
+        line = self._answer()
         assert line.startswith("ready"), line
         return line
+
+    def _answer(self) -> str:
+        """The next line; where none comes in time, the error says what hangs."""
+        try:
+            return read_line(self.process.stdout)
+        except AssertionError as error:
+            raise AssertionError(f"{error}:\n{hanging(self.pid)}") from None
 
     @property
     def pid(self) -> int:
@@ -116,7 +140,7 @@ class Target:
         assert self.process.stdin
         self.process.stdin.write(word + "\n")
         self.process.stdin.flush()
-        return read_line(self.process.stdout)
+        return self._answer()
 
     def tell(self, word: str = "") -> None:
         """Tell it without waiting."""
