@@ -24,7 +24,7 @@ from ruby_builds import ARCHIVES, Build
 HANGS = (
     "mutexes", "three", "monitors", "owned", "queue", "full", "condition", "joins",
     "pipe", "full_pipe", "socket", "tcp", "accepting", "selecting", "child", "flock",
-    "fifo", "asleep", "limited", "unix_accepting",
+    "fifo", "asleep", "limited", "unix_accepting", "output", "input",
 )  # fmt: skip
 
 EVERY = [*rubies.EACH, *map(rubies.chroot, ARCHIVES)]
@@ -142,6 +142,13 @@ def check_descriptors(found: Dumped) -> None:
         assert other == found.wait(name)["descriptors"][0]["fd"] + (
             -1 if action == "write" else 1
         )
+    for name, action, command in (
+        ("output", "read", "sleep 1001"),
+        ("input", "write", "sleep 1002"),
+    ):
+        assert found.descriptor(name)[0] == action
+        (pipe,) = found.wait(name)["descriptors"]
+        assert [one["command"] for one in pipe["other_processes"]] == [command]
     assert found.descriptor("socket")[0] == "read"
     assert re.fullmatch(r"unix socket:\[\d+\]", found.descriptor("socket")[1])
     address = r"127\.0\.0\.1:\d+"

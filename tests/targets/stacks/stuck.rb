@@ -137,6 +137,17 @@ module Hangs
     [thread("child") { Process.wait($child) }]
   end
 
+  # Their output, and their input: a full pipe.
+  def output
+    $output = IO.popen(["sleep", "1001"])
+    [thread("output") { $output.read }]
+  end
+
+  def input
+    $input = IO.popen(["sleep", "1002"], "w")
+    [thread("input") { $input.write("x" * (1 << 20)) }]
+  end
+
   def flock
     $flock = Tempfile.new("lock")
     ready, says = IO.pipe
@@ -226,5 +237,5 @@ Thread.pass until stuck.all? { |one| one.status == "sleep" }
 puts "ready #{Process.pid}"
 $said = true
 $stdin.gets
-Process.kill(:KILL, *[$child, $locker].compact)
+Process.kill(:KILL, *[$child, $locker, $output&.pid, $input&.pid].compact)
 File.delete($fifo) if $fifo

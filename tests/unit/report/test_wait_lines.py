@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rbtrace_py.model.dump import Dump, DumpedThread
 from rbtrace_py.model.stacks import RubyThread, ThreadState
-from rbtrace_py.model.waits import ChildProcess, Descriptor, Wait, Waiter, WaitKind
+from rbtrace_py.model.waits import Descriptor, OtherProcess, Wait, Waiter, WaitKind
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.dump import dump_lines
 from rbtrace_py.report.terminal.waits import wait_text
@@ -15,6 +17,7 @@ A = RubyThread(1, 5, 0x5000, "a")
 B = RubyThread(1, None, 0x6000, "")
 LOCK = {"object": 0x7F00, "class_name": "Thread::Mutex"}
 PIPE = Descriptor(7, "read", "pipe:[9]")
+OUTPUT = replace(PIPE, other_processes=(OtherProcess(2, "ls"), OtherProcess(3)))
 
 
 @pytest.mark.parametrize(
@@ -71,6 +74,10 @@ PIPE = Descriptor(7, "read", "pipe:[9]")
             "IO#read of fd 7",
         ),
         (
+            Wait(WaitKind.IO, descriptors=(OUTPUT,)),
+            "read of fd 7 (pipe:[9]); its other end: process 2 (ls), process 3",
+        ),
+        (
             Wait(WaitKind.IO, descriptors=(PIPE,) * 5),
             "read of fd 7 (pipe:[9]) or read of fd 7 (pipe:[9]) or"
             " read of fd 7 (pipe:[9]) or 2 more",
@@ -84,7 +91,7 @@ PIPE = Descriptor(7, "read", "pipe:[9]")
             "any child process to end: none found",
         ),
         (
-            Wait(WaitKind.CHILD, children=(ChildProcess(2, "ls"), ChildProcess(3))),
+            Wait(WaitKind.CHILD, children=(OtherProcess(2, "ls"), OtherProcess(3))),
             "a child process to end: process 2 (ls), process 3",
         ),
         (

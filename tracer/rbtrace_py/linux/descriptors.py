@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from rbtrace_py.errors import RbtraceError
+from rbtrace_py.linux.pipes import MOST_DESCRIPTORS, Pipes, access_mode
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.text import safe_text
 
@@ -18,7 +19,6 @@ _STATES = {"02": "connecting", "0A": "listening"}
 _UNIX_LISTENS = "00010000"
 """__SO_ACCEPTCON among the flags of /proc/net/unix (net/unix/af_unix.c)."""
 _LARGEST_TABLE = 1 << 24
-_MOST_DESCRIPTORS = 1 << 16
 
 
 class Descriptors:
@@ -27,6 +27,7 @@ class Descriptors:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._known: dict[int, str] = {}
+        self._pipes = Pipes()
 
     def name(self, number: int) -> str:
         """``pipe:[123]``, ``tcp 127.0.0.1:4 -> 127.0.0.1:80``, a path; "" if closed.
@@ -62,13 +63,21 @@ class Descriptors:
             if fd != number and self._link(fd) == link and self._mode(fd) != ours
         ]
 
+    def other_processes(self, number: int) -> list[int]:
+        """Return the pids of other processes that have a pipe's other end open."""
+        link = self._link(number)
+        if not link.startswith("pipe:["):
+            return []
+        users = self._pipes.users(link, self._mode(number))
+        return [pid for pid in users if pid != self._process.pid]
+
     def _numbers(self) -> list[int]:
         try:
             fd = self._process.open("fd", os.O_RDONLY | os.O_DIRECTORY)
         except RbtraceError:
             return []
         try:
-            return sorted(map(int, os.listdir(fd)[:_MOST_DESCRIPTORS]))
+            return sorted(map(int, os.listdir(fd)[:MOST_DESCRIPTORS]))
         except OSError:
             return []
         finally:
@@ -77,11 +86,9 @@ class Descriptors:
     def _mode(self, number: int) -> int:
         """O_RDONLY, O_WRONLY or O_RDWR, by ``fdinfo``; -1 where not known."""
         try:
-            lines = self._process.read(f"fdinfo/{number}", 4096).split(b"\n")
+            return access_mode(self._process.read(f"fdinfo/{number}", 4096))
         except RbtraceError:
             return -1
-        flags = [line.split()[1] for line in lines if line.startswith(b"flags:")]
-        return int(flags[0], 8) & os.O_ACCMODE if flags else -1
 
     def watched(self, number: int) -> list[int]:
         """Return the descriptors that an epoll descriptor watches."""

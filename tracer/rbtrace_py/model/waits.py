@@ -28,6 +28,14 @@ class WaitKind(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class OtherProcess:
+    """A process that the target waits for, or may; ``command`` is safe to show."""
+
+    pid: int
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Descriptor:
     """A descriptor that is waited for; texts are safe to show.
 
@@ -35,6 +43,7 @@ class Descriptor:
     target: what it is: ``pipe:[123]``, ``tcp 127.0.0.1:4 -> 127.0.0.1:80``, a path;
         empty where not known
     other_ends: descriptors of the same process that are a pipe's other end
+    other_processes: those that have that end, where it itself has not
     watched: descriptors that an epoll descriptor watches
     """
 
@@ -42,6 +51,7 @@ class Descriptor:
     action: str
     target: str = ""
     other_ends: tuple[int, ...] = ()
+    other_processes: tuple[OtherProcess, ...] = ()
     watched: tuple[int, ...] = ()
 
 
@@ -58,14 +68,6 @@ class Waiter:
     fiber: int = 0
     is_suspended: bool = False
     has_ended: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ChildProcess:
-    """A child process that is waited for, or may be; ``command`` is safe to show."""
-
-    pid: int
-    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class Wait:
     is_forever: bool = False
     descriptors: tuple[Descriptor, ...] = ()
     pids: tuple[int, ...] = ()
-    children: tuple[ChildProcess, ...] = ()
+    children: tuple[OtherProcess, ...] = ()
     is_any_child: bool = False
     path: str = ""
     lock: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rbtrace_py.model.waits import Wait, Waiter
+from rbtrace_py.model.waits import OtherProcess, Wait, Waiter
 from rbtrace_py.report.json.results import Document
 
 
@@ -29,18 +29,21 @@ def wait_document(wait: Wait) -> Document:
                 "action": one.action or None,
                 "target": one.target or None,
                 "other_ends": list(one.other_ends),
+                "other_processes": _processes(one.other_processes),
                 "watched": list(one.watched),
             }
             for one in wait.descriptors
         ],
         "pids": list(wait.pids),
-        "children": [
-            {"pid": child.pid, "command": child.command} for child in wait.children
-        ],
+        "children": _processes(wait.children),
         "any_child": wait.is_any_child,
         "path": wait.path or None,
         "lock": wait.lock or None,
     }
+
+
+def _processes(processes: Sequence[OtherProcess]) -> list[Document]:
+    return [{"pid": one.pid, "command": one.command} for one in processes]
 
 
 def deadlock_document(waiters: Sequence[Waiter]) -> list[Document]:

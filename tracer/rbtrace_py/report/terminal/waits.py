@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rbtrace_py.model.stacks import RubyThread
-from rbtrace_py.model.waits import ChildProcess, Descriptor, Wait, Waiter, WaitKind
+from rbtrace_py.model.waits import Descriptor, OtherProcess, Wait, Waiter, WaitKind
 from rbtrace_py.report.style import Style
 
 _MOST_SHOWN = 3
@@ -104,6 +104,8 @@ def _descriptor(one: Descriptor, call: str) -> str:
         text += f", watches {_numbers(one.watched)}"
     if one.other_ends:
         text += f"; its other end here: {_numbers(one.other_ends)}"
+    if one.other_processes:
+        text += f"; its other end: {_processes(one.other_processes)}"
     return text
 
 
@@ -136,15 +138,19 @@ def _child(wait: Wait) -> str:
     found = wait.children
     if len(found) == 1 and not wait.is_any_child:
         return f"{_process(found[0])} to end"
-    names = ", ".join(map(_process, found[:_MOST_SHOWN]))
-    more = f", {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
     return f"{'any' if wait.is_any_child else 'a'} child process to end: " + (
-        f"{names}{more}" if found else "none found"
+        _processes(found) if found else "none found"
     )
 
 
-def _process(child: ChildProcess) -> str:
-    return f"process {child.pid}" + (f" ({child.command})" if child.command else "")
+def _processes(processes: Sequence[OtherProcess]) -> str:
+    names = ", ".join(map(_process, processes[:_MOST_SHOWN]))
+    more = len(processes) - _MOST_SHOWN
+    return names + (f", {more} more" if more > 0 else "")
+
+
+def _process(one: OtherProcess) -> str:
+    return f"process {one.pid}" + (f" ({one.command})" if one.command else "")
 
 
 def _sleep(wait: Wait) -> str:

@@ -21,7 +21,7 @@ from rbtrace_py.linux.procfs import read_file
 from rbtrace_py.linux.system_calls import Awaited, SystemCall, awaited, system_call
 from rbtrace_py.model.dump import DumpedThread
 from rbtrace_py.model.stacks import RubyThread, ThreadState
-from rbtrace_py.model.waits import ChildProcess, Descriptor, Wait, Waiter, WaitKind
+from rbtrace_py.model.waits import Descriptor, OtherProcess, Wait, Waiter, WaitKind
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.values import Values
 from rbtrace_py.rubyvm.vm import ControlFrame
@@ -70,21 +70,27 @@ class KernelWaits:
             action = _OF_SOCKETS.get(state, action)
         watched = names.watched(number)[:_MOST_WATCHED] if action == "epoll" else []
         ends = names.other_ends(number)
+        others = [] if ends else names.other_processes(number)
         return Descriptor(
-            number, action, names.name(number), tuple(ends), tuple(watched)
+            number,
+            action,
+            names.name(number),
+            tuple(ends),
+            tuple(map(_other_process, others)),
+            tuple(watched),
         )
 
     def lock_holders(self, number: int) -> tuple[int, ...]:
         return tuple(lock_holders(self._process, number))
 
-    def children(self, pid: int | None) -> tuple[ChildProcess, ...]:
+    def children(self, pid: int | None) -> tuple[OtherProcess, ...]:
         """The child of that pid, or all; None, 0: any; below 0: of that group."""
         pids = children(self._process.pid)
         if pid and pid < 0:
             pids = [one for one in pids if _group(one) == -pid]
         elif pid:
             pids = [pid]
-        return tuple(ChildProcess(one, _command(one)) for one in pids)
+        return tuple(map(_other_process, pids))
 
 
 def _group(pid: int) -> int:
@@ -95,11 +101,12 @@ def _group(pid: int) -> int:
         return 0
 
 
-def _command(pid: int) -> str:
+def _other_process(pid: int) -> OtherProcess:
     try:
-        return " ".join(split_cmdline(read_file(f"/proc/{pid}/cmdline", CMDLINE_LIMIT)))
+        words = split_cmdline(read_file(f"/proc/{pid}/cmdline", CMDLINE_LIMIT))
     except OSError:
-        return ""
+        words = []
+    return OtherProcess(pid, " ".join(words))
 
 
 class Seen(NamedTuple):
