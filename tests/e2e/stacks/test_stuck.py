@@ -24,7 +24,7 @@ from ruby_builds import ARCHIVES, Build
 HANGS = (
     "mutexes", "three", "monitors", "owned", "queue", "full", "condition", "joins",
     "pipe", "full_pipe", "socket", "tcp", "accepting", "selecting", "child", "flock",
-    "fifo", "asleep", "limited", "unix_accepting", "output", "input",
+    "fifo", "asleep", "limited", "unix_accepting", "output", "input", "timed",
 )  # fmt: skip
 
 EVERY = [*rubies.EACH, *map(rubies.chroot, ARCHIVES)]
@@ -180,9 +180,29 @@ def check_others(found: Dumped) -> None:
     for name, other, seconds in limits:
         assert found.holder(name) == other
         assert found.wait(name)["seconds"] == seconds
+    check_limits(found)
     action, target = found.descriptor("unix_accepting")
     assert action == "accept"
     assert target.endswith(".socket, listening")
+
+
+def check_limits(found: Dumped) -> None:
+    timed = {
+        name.removeprefix("timed "): (wait["kind"], wait["seconds"])
+        for name in found.threads
+        if name.startswith("timed ")
+        for wait in [found.wait(name)]
+    }
+    if found.process["ruby_version"] >= "3.2":
+        assert timed.pop("queue") == ("queue", 1008)
+    assert timed == {
+        "condition": ("condition variable", 1004.5),
+        "monitor": ("condition variable", 1005),
+        "select": ("io", 1006),
+        "io": ("io", 1007),
+    }
+    unlimited = ("queue a", "condition", "selecting", "joins a", "tcp")
+    assert {found.wait(name)["seconds"] for name in unlimited} == {None}
 
 
 def check_deadlocks(cycles: Any) -> None:

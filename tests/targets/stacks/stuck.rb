@@ -6,6 +6,7 @@
 #
 # A thread is called after its hang; those it is in with others have a letter, too.
 require "fiber"
+require "io/wait"
 require "monitor"
 require "socket"
 require "tempfile"
@@ -91,6 +92,23 @@ module Hangs
     second = thread("limited b") { first.join(2000.5) }
     others << second
     [first, second]
+  end
+
+  # Each would end by itself. Before 3.2 Queue#pop has no limit.
+  def timed
+    lock, monitor = Thread::Mutex.new, Monitor.new
+    $timed = [Thread::Queue.new, Thread::ConditionVariable.new, monitor.new_cond]
+    $timed_pipe = IO.pipe
+    reader = $timed_pipe[0]
+    threads = [
+      thread("timed condition") { lock.synchronize { $timed[1].wait(lock, 1004.5) } },
+      thread("timed monitor") { monitor.synchronize { $timed[2].wait(1005) } },
+      thread("timed select") { IO.select([reader], nil, nil, 1006) },
+      thread("timed io") { reader.wait_readable(1007) }
+    ]
+    return threads if RUBY_VERSION < "3.2"
+
+    threads << thread("timed queue") { $timed[0].pop(timeout: 1008) }
   end
 
   def pipe

@@ -66,6 +66,10 @@ OUTPUT = replace(PIPE, other_processes=(OtherProcess(2, "ls"), OtherProcess(3)))
             ),
             "SizedQueue#<< of Jobs 0x8, 1 of 2, 0 waiting",
         ),
+        (
+            Wait(WaitKind.IO, descriptors=(PIPE,), seconds=1.5),
+            "read of fd 7 (pipe:[9]), for 1.5 s at most",
+        ),
         (Wait(WaitKind.THREAD), "a thread to end, which is not in the list"),
         (Wait(WaitKind.GVL, holder=Waiter(A)), 'the GVL, held by "a" (tid 5)'),
         (Wait(WaitKind.IO, descriptors=(PIPE,)), "read of fd 7 (pipe:[9])"),

@@ -82,8 +82,8 @@ class Wait:
     is_free: nobody held the lock when it was read
     length, limit: items in a queue, and how many it takes; None where not known
     waiting: threads that wait at the queue, this one among them
-    seconds: how long a sleep takes, or a wait for a thread at most, None: for ever, or
-        not known
+    seconds: how long a sleep takes, or another wait at most, None: for ever, or not
+        known
     is_forever: a sleep that has no end of its own
     descriptors: those that are waited for
     pids: processes that hold the lock on a file

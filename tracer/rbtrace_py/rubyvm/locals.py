@@ -12,6 +12,7 @@ from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.model.dump import Local
 from rbtrace_py.rubyvm.frames import FrameNode
 from rbtrace_py.rubyvm.inspection import Inspection
+from rbtrace_py.rubyvm.iseqs import Iseq
 from rbtrace_py.rubyvm.values import Values
 from rbtrace_py.rubyvm.vm import ControlFrame
 
@@ -69,9 +70,8 @@ class LocalsReader:
         if iseq is None or iseq.is_internal:
             return ()
         try:
-            body = int.from_bytes(iseq.fingerprint[:8], "little")
-            pairs = self._pairs(body, frame.ep)
-            block = self._untouched_block(body, frame.ep)
+            pairs = self._pairs(frame)
+            block = self._untouched_block(_body(iseq), frame.ep)
         except UnreadableMemory:
             return ()
         inspect = self._inspection.inspect
@@ -80,6 +80,15 @@ class LocalsReader:
             for place, (name, value) in enumerate(pairs)
             if name
         )
+
+    def value(self, frame: ControlFrame, name: str) -> int | None:
+        """Return the value of one variable, also in a method of Ruby itself.
+
+        None: the frame has none of that name. Raises UnreadableMemory.
+        """
+        if frame.node.iseq is None or not self.can_read:
+            return None
+        return dict(self._pairs(frame)).get(name)
 
     def _untouched_block(self, body: int, ep: int) -> int | None:
         """Return which variable is a block parameter that has not become a Proc yet.
@@ -95,9 +104,11 @@ class LocalsReader:
             return None
         return values.u32(body + offsets.locals_block)
 
-    def _pairs(self, body: int, ep: int) -> list[tuple[str, int]]:
+    def _pairs(self, frame: ControlFrame) -> list[tuple[str, int]]:
         """Names and values; what has no name is Ruby's own."""
         offsets, values = self._values.offsets, self._values
+        assert frame.node.iseq is not None
+        body = _body(frame.node.iseq)
         assert offsets.locals_names is not None
         assert offsets.locals_count is not None
         count = values.u32(body + offsets.locals_count)
@@ -107,7 +118,7 @@ class LocalsReader:
         words = struct.Struct(f"={most}Q")
         names = values.u64(body + offsets.locals_names)
         ids = words.unpack(values.memory.read(names, words.size))
-        first = ep - 8 * (_ENVIRONMENT + count)
+        first = frame.ep - 8 * (_ENVIRONMENT + count)
         found = words.unpack(values.memory.read(first, words.size))
         return list(zip(map(self._name, ids), found, strict=True))
 
@@ -117,3 +128,8 @@ class LocalsReader:
         except UnreadableMemory:
             return ""
         return name if name[:1].isalpha() or name[:1] == "_" else ""
+
+
+def _body(iseq: Iseq) -> int:
+    """Return the address of its body."""
+    return int.from_bytes(iseq.fingerprint[:8], "little")

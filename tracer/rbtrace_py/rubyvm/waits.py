@@ -18,6 +18,7 @@ from rbtrace_py.model.stacks import Frame, FrameKind
 from rbtrace_py.model.waits import WaitKind
 from rbtrace_py.rubyvm.fibers import FiberStatus
 from rbtrace_py.rubyvm.iseqs import Iseqs
+from rbtrace_py.rubyvm.locals import LocalsReader
 from rbtrace_py.rubyvm.names import Names
 from rbtrace_py.rubyvm.threads import MOST_THREADS, VmThread
 from rbtrace_py.rubyvm.values import T_DATA, Values
@@ -60,6 +61,18 @@ _MONITORS = ("Monitor#enter", "Monitor#synchronize", "Monitor#mon_enter",
              "Monitor#mon_synchronize")  # fmt: skip
 _MONITOR_MUTEX = 16
 """``struct rb_monitor`` (ext/monitor/monitor.c): count, owner, mutex."""
+
+_LIMITS = {
+    "Thread#join": 0,
+    "ConditionVariable#wait": 1,
+    "Monitor#wait_for_cond": 1,
+    "IO.select": 3,
+    "IO#wait_readable": 0,
+    "IO#wait_writable": 0,
+}
+"""The argument that is the longest time to wait, of functions in C."""
+_LIMIT = "timeout"
+"""The parameter that is it, of Ruby's own methods in Ruby (thread_sync.rb)."""
 
 _HOOKS = ("block", "kernel_sleep", "io_wait", "io_read", "io_write", "io_pread",
           "io_pwrite", "io_select", "io_close", "process_wait", "address_resolve",
@@ -110,6 +123,7 @@ class RubyWaits:
         self._values = values
         self._offsets = values.offsets
         self._names = Names(values, Iseqs(values))
+        self._locals = LocalsReader(values)
 
     def of_thread(self, thread: int, frames: Sequence[ControlFrame]) -> RubyWait | None:
         """Return what a thread that does not run waits for; None: not known.
@@ -235,8 +249,15 @@ class RubyWaits:
         names = [_plain(_native_name(frame)) for frame in shown[:2]]
         if names == ["Mutex#sleep", "ConditionVariable#wait"]:
             shown = shown[1:]  # which calls it, before 4.0
-        frame, call = shown[0], _native_name(shown[0])
-        receiver = frame.receiver
+        found = self._of_frame(frames, shown[0])
+        if found.kind in (WaitKind.SLEEP, WaitKind.MUTEX):
+            return found
+        return found._replace(seconds=self._limit(frames, shown))
+
+    def _of_frame(
+        self, frames: Sequence[ControlFrame], frame: ControlFrame
+    ) -> RubyWait:
+        call, receiver = _native_name(frame), frame.receiver
         kind = _KINDS.get(_plain(call))
         if kind is WaitKind.MUTEX:
             return self._of_mutex(receiver, receiver, call)
@@ -250,10 +271,7 @@ class RubyWaits:
             return self._about(kind, call, receiver)
         if kind is WaitKind.THREAD:
             found = self._about(kind, call, receiver)
-            return found._replace(
-                owner=self._values.structure(receiver),
-                seconds=self._limit(self._arguments(frames, frame)),
-            )
+            return found._replace(owner=self._values.structure(receiver))
         if kind is WaitKind.SLEEP:
             return self._of_sleep(call, self._arguments(frames, frame))
         if kind is WaitKind.CHILD:
@@ -293,11 +311,21 @@ class RubyWaits:
         seconds = self._values.number(arguments[0])
         return found._replace(seconds=None if seconds is None else float(seconds))
 
-    def _limit(self, arguments: list[int] | None) -> float | None:
-        """Return the seconds that ``Thread#join`` waits at most; None: no limit."""
-        if not arguments or arguments[0] == self._values.traits.qnil:
-            return None
-        seconds = self._values.number(arguments[0])
+    def _limit(
+        self, frames: Sequence[ControlFrame], shown: Sequence[ControlFrame]
+    ) -> float | None:
+        """Return the seconds that a call waits at most; None: none, or not known."""
+        if [_native_name(frame) for frame in shown[1:2]] == ["Monitor#wait_for_cond"]:
+            shown = shown[1:]  # which calls the method of the condition variable
+        frame, call = shown[0], _native_name(shown[0])
+        argument = _LIMITS.get(_plain(call))
+        value = None
+        if call and frame.node.iseq is not None:
+            value = self._locals.value(frame, _LIMIT)
+        elif argument is not None:
+            arguments = self._arguments(frames, frame) or []
+            value = arguments[argument] if argument < len(arguments) else None
+        seconds = None if value is None else self._values.number(value)
         return None if seconds is None else float(seconds)
 
     def _of_child(self, call: str, arguments: list[int] | None) -> RubyWait:

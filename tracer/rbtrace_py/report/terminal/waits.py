@@ -16,7 +16,10 @@ _POPS = ("pop", "shift", "deq")
 def wait_text(wait: Wait) -> str:
     """Return the words after ``waits for:``; texts of the target are safe, and may
     not be ASCII."""
-    return _WORDS[wait.kind](wait)
+    text = _WORDS[wait.kind](wait)
+    if wait.seconds is None or wait.kind is WaitKind.SLEEP:
+        return text
+    return f"{text}, for {wait.seconds:g} s at most"
 
 
 def deadlock_text(waiters: Sequence[Waiter], style: Style) -> str:
@@ -78,8 +81,7 @@ def _condition(wait: Wait) -> str:
 def _thread(wait: Wait) -> str:
     if wait.holder is None:
         return "a thread to end, which is not in the list"
-    limit = "" if wait.seconds is None else f", for {wait.seconds:g} s at most"
-    return f"{waiter_name(wait.holder)} to end{limit}"
+    return f"{waiter_name(wait.holder)} to end"
 
 
 def _gvl(wait: Wait) -> str:
