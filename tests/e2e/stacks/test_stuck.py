@@ -228,7 +228,7 @@ def test_a_gvl_that_is_held(name: str, root: None) -> None:
     target = Stuck(words(name), "gvl")
     try:
         assert comes_true(lambda: has_system_call(target.pid, 34))
-        assert comes_true(lambda: waits_for_gvl(target.pid), pause=0.1)
+        assert comes_true(lambda: has_kind(target.pid, "live", "gvl"), pause=0.1)
         found = dumped(target.pid)
     finally:
         os.kill(target.pid, signal.SIGKILL)
@@ -240,6 +240,20 @@ def test_a_gvl_that_is_held(name: str, root: None) -> None:
     assert holder["state"] == "sleeping"
     assert holder["waits_for"]["call"] == "Kernel.syscall"
     assert holder["gvl_waiters"] >= 1
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_an_exit_that_a_thread_keeps_up(name: str, root: None) -> None:
+    target = Stuck(words(name), "exiting")
+    try:
+        assert comes_true(lambda: has_kind(target.pid, "main", "exit"), pause=0.1)
+        found = dumped(target.pid)
+    finally:
+        os.kill(target.pid, signal.SIGKILL)
+        target.close()
+    assert found.threads.keys() == {"main", "exiting"}
+    assert found.threads["main"]["frames"] == []
+    assert found.wait("exiting")["call"] == "Thread::Queue#pop"
 
 
 @pytest.mark.parametrize(
@@ -340,9 +354,9 @@ def has_system_call(pid: int, number: int) -> bool:
     )
 
 
-def waits_for_gvl(pid: int) -> bool:
-    wait = dumped(pid).wait("live")
-    return wait is not None and wait["kind"] == "gvl"
+def has_kind(pid: int, name: str, kind: str) -> bool:
+    wait = dumped(pid).wait(name)
+    return wait is not None and wait["kind"] == kind
 
 
 def test_text(root: None) -> None:

@@ -242,6 +242,17 @@ module Hangs
     [holder]
   end
 
+  # The main thread exits, once all is said, and this one does not end.
+  def exiting
+    stop = Thread::Queue.new
+    $exits = true
+    [thread("exiting") do
+      sleep
+    ensure
+      stop.pop
+    end]
+  end
+
   def asleep
     [thread("asleep a") { sleep }, thread("asleep b") { sleep 1000.5 },
      thread("asleep c") { Thread.stop }]
@@ -254,6 +265,7 @@ stuck = ARGV.flat_map { |name| Hangs.public_send(name) }
 Thread.pass until stuck.all? { |one| one.status == "sleep" }
 puts "ready #{Process.pid}"
 $said = true
+exit if $exits
 $stdin.gets
 Process.kill(:KILL, *[$child, $locker, $output&.pid, $input&.pid].compact)
 File.delete($fifo) if $fifo

@@ -105,6 +105,7 @@ OUTPUT = replace(PIPE, other_processes=(OtherProcess(2, "ls"), OtherProcess(3)))
         (Wait(WaitKind.OPEN, path="/x"), "open of /x"),
         (Wait(WaitKind.SLEEP), "sleep"),
         (Wait(WaitKind.SLEEP, is_forever=True), "a wake-up (sleep without end)"),
+        (Wait(WaitKind.EXIT), "the other threads to end, as the program exits"),
         (Wait(WaitKind.RACTOR, "Ractor.receive"), "Ractor.receive"),
         (
             Wait(WaitKind.NATIVE_LOCK, "X#y", lock=0x80, holder=Waiter(A)),

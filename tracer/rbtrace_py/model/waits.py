@@ -22,6 +22,7 @@ class WaitKind(str, Enum):
     CHILD = "child process"
     SLEEP = "sleep"
     RACTOR = "ractor"
+    EXIT = "exit"
     NATIVE_LOCK = "native lock"
     SYSTEM_CALL = "system call"
     UNKNOWN = "unknown"

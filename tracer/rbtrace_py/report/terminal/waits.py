@@ -191,6 +191,7 @@ _WORDS: dict[WaitKind, Callable[[Wait], str]] = {
     WaitKind.CHILD: _child,
     WaitKind.SLEEP: _sleep,
     WaitKind.RACTOR: lambda wait: wait.call,
+    WaitKind.EXIT: lambda wait: "the other threads to end, as the program exits",
     WaitKind.NATIVE_LOCK: _native_lock,
     WaitKind.SYSTEM_CALL: _system_call,
     WaitKind.UNKNOWN: lambda wait: f"unknown{_within(wait)}",

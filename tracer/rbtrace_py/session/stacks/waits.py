@@ -166,6 +166,8 @@ class Waits:
             return self._for_gvl(self._seen[address])
         if state is ThreadState.RUNNING:
             return None
+        if self._is_exiting(address):
+            return Wait(WaitKind.EXIT)
         tid = self.threads[address].tid
         return self._of(self._ruby.of_thread(address, frames), tid)
 
@@ -182,6 +184,16 @@ class Waits:
         return sum(
             self._seen[waiter].thread.ractor == ractor for waiter in self._gvl_waiters
         )
+
+    def _is_exiting(self, address: int) -> bool:
+        """Has the main thread ended, and others have not?
+
+        It is marked as killed once all of at_exit was run; then it kills the others,
+        and waits for them (rb_ec_cleanup of eval.c). No other mark is unknown.
+        """
+        seen = self._seen[address]
+        is_killed = seen.state is ThreadState.UNKNOWN
+        return is_killed and seen.thread.is_main and len(self._seen) > 1
 
     def _for_gvl(self, seen: Seen) -> Wait:
         holder = self._gvl_holders.get(seen.thread.ractor)
