@@ -217,6 +217,7 @@ def row(values: str) -> list[int | None]:
         ("th_scheduler", "- 368 336 288 416 432 432"),
         ("th_gvl_node", "88 96 104 56 72 72 72"),
         ("gvl_queue", "56 384 384 384 344 344 272"),
+        ("gvl_holder", "- - - 336 328 328 256"),
         ("mutex_owner", "0 0 0 0 0 0 8"),
         ("io_fd", "8 16 16 16 16 16 16"),
         ("locals_names", "152 152 152 144 144 144 144"),
@@ -283,7 +284,7 @@ def test_each_table_says_how_far_it_was_verified() -> None:
 
 def test_4_0_6_moved_what_stands_behind_two_additions() -> None:
     old, new = table_for("4.0.5").fields, table_for("4.0.6").fields
-    assert old.keys() - new.keys() == {"gvl_queue"}
+    assert old.keys() - new.keys() == {"gvl_queue", "gvl_holder"}
     moved = {n: new[n].offset - old[n].offset for n in new if old[n] != new[n]}
     assert moved == {
         "vm_objspace": 8,

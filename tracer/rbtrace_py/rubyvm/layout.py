@@ -274,6 +274,8 @@ class Offsets:
     """Offset of the node by which a thread is in the GVL's queue."""
     gvl_queue: int | None = None
     """Offset of the head of that queue, from the VM, or from 3.0 on the ractor."""
+    gvl_holder: int | None = None
+    """Offset of the thread that holds the GVL, from the ractor (3.2 and later)."""
     mutex_owner: int | None = None
     """Offset of who holds a Mutex, ``owner_is_thread`` says as what; 0: nobody does."""
     queue_items: int | None = None

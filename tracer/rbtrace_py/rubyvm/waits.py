@@ -180,6 +180,25 @@ class RubyWaits:
             found.update(node - offsets.th_gvl_node for node in self._queued(head))
         return found & known
 
+    def gvl_holders(self, threads: Sequence[VmThread]) -> dict[int, int]:
+        """Return the address of the thread that holds the GVL of each ractor, or 0.
+
+        By the GVL's own word: the ractor's running thread is still the one before, as
+        long as a new thread is not interrupted. Empty where the layout does not tell.
+        """
+        base, offset = self._offsets.ractor_running_ec, self._offsets.gvl_holder
+        if base is None or offset is None:
+            return {}
+        known = {one.address for one in threads}
+        found: dict[int, int] = {}
+        for one in threads:
+            try:
+                holder = self._values.u64(one.running - base + offset)
+            except UnreadableMemory:
+                continue
+            found[one.ractor] = holder if holder in known else 0
+        return found
+
     def _queued(self, head: int) -> Iterator[int]:
         """Nodes of a list_head; it changes while it is read, if anything runs."""
         try:

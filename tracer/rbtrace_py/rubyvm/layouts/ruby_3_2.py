@@ -49,6 +49,7 @@ FIELDS = changed(
         "th_scheduler": 288,
         "th_gvl_node": Field(56, "rb_thread_t.sched.node.readyq"),
         "gvl_queue": Field(384, "rb_ractor_t.threads.sched.readyq"),
+        "gvl_holder": Field(336, "rb_ractor_t.threads.sched.running"),
         "locals_names": 144,
         "locals_count": 232,
         "th_native_id": None,

@@ -37,6 +37,7 @@ FIELDS = changed(
         "th_scheduler": 416,
         "th_gvl_node": 72,
         "gvl_queue": 344,
+        "gvl_holder": 328,
         "class_path": Field(152, "RClass_and_rb_classext_t.classext.classpath"),
         "class_attached": Field(
             128, "RClass_and_rb_classext_t.classext.as.singleton_class.attached_object"

@@ -44,6 +44,7 @@ FIELDS = changed(
         "objspace_flags": 28,
         "th_locking_mutex": 352,
         "gvl_queue": 272,
+        "gvl_holder": 256,
         "mutex_owner": Field(8, "rb_mutex_struct.th"),
         "locals_count": 240,
         "class_first_ivar": None,
@@ -53,13 +54,15 @@ FIELDS = changed(
 CHANGES: Mapping[int, Differences] = {
     # Unverified, by the source alone: ``rb_vm_t.master_box`` comes before the rest of
     # the VM, two pointers more in ``struct rb_thread_sched`` before ``running_ec``.
-    # Where the GVL's queue is between them is not known.
+    # Where the GVL's queue and holder are between them is not
+    # known.
     6: {
         "vm_objspace": 1256,
         "ractor_running_ec": 328,
         "ractor_main_thread": 336,
         "ractor_list_node": 376,
         "gvl_queue": None,
+        "gvl_holder": None,
     },
 }
 """By the patch release from which on they hold."""

@@ -137,21 +137,25 @@ class Waits:
         self._seen = {one.thread.address: one for one in seen}
         # A native lock has the id that the target's own namespace gives.
         self._by_tid = {one.thread.tid: one.thread.address for one in seen}
-        queued = self._ruby.gvl_waiters([one.thread for one in seen])
-        self._gvl_waiters = queued | {
-            one.thread.address for one in seen if one.state is ThreadState.WAITING
-        }
+        vm_threads = [one.thread for one in seen]
+        queued = self._ruby.gvl_waiters(vm_threads)
         self._gvl_holders = {
             one.thread.ractor: one.thread.address
             for one in seen
             if one.state is ThreadState.RUNNING and one.thread.address not in queued
+        } | self._ruby.gvl_holders(vm_threads)
+        waiting = {
+            one.thread.address for one in seen if one.state is ThreadState.WAITING
         }
+        self._gvl_waiters = (queued | waiting) - set(self._gvl_holders.values())
 
     def state(self, address: int, on_cpu: bool | None) -> ThreadState:
         """The state of a thread by the VM, its GVL's queue, and the kernel."""
         state = self._seen[address].state
         if address in self._gvl_waiters:
             state = ThreadState.WAITING
+        elif state is ThreadState.WAITING:
+            state = ThreadState.RUNNING
         return state_of(state, on_cpu)
 
     def of_thread(
@@ -197,7 +201,7 @@ class Waits:
 
     def _for_gvl(self, seen: Seen) -> Wait:
         holder = self._gvl_holders.get(seen.thread.ractor)
-        known = None if holder is None else self._waiter_of(holder)
+        known = self._waiter_of(holder) if holder else None
         return Wait(WaitKind.GVL, holder=known)
 
     def _of(self, ruby: RubyWait | None, tid: int | None) -> Wait:
