@@ -161,6 +161,7 @@ def test_text(here: Standing) -> None:
     text = re.sub(r"tid \d+", "tid N", text)
     text = re.sub(r"0x[0-9a-f]+", "0x0", re.sub(r"\[\d+\]", "[N]", text))
     text = text.replace(str(SOURCE), "P").replace(os.path.relpath(SOURCE), "P")
+    text = re.sub(r"other end: process .*\)", "other end: process N", text)
     assert all(len(one) <= 80 for one in text.split("\n"))
     yielded, produced = line("# in produce"), line("fiber = Fiber.new")
     assert (
@@ -168,7 +169,7 @@ def test_text(here: Standing) -> None:
 TIME, 3 threads
 
 "main" tid N, sleeping
-  waits for: read of fd 0 (pipe:[N])
+  waits for: read of fd 0 (pipe:[N]); its other end: process N
     IO#gets  P:{line("# in main")} (C)
     <main>  P:{line("# in main")}
   suspended fiber 0x0

@@ -99,6 +99,10 @@ OUTPUT = replace(PIPE, other_processes=(OtherProcess(2, "ls"), OtherProcess(3)))
             "a child process to end: process 2 (ls), process 3",
         ),
         (
+            Wait(WaitKind.CHILD, children=(OtherProcess(2, "long" * 16),)),
+            f"process 2 ({'long' * 15}...) to end",
+        ),
+        (
             Wait(WaitKind.FILE_LOCK, descriptors=(PIPE,), pids=(3, 4)),
             "a lock on fd 7 (pipe:[9]), held by process 3, 4",
         ),

@@ -10,7 +10,7 @@ from rbtrace_py.report.style import Style
 
 _MOST_SHOWN = 3
 """Descriptors or children of one wait, before the rest is a number."""
-_POPS = ("pop", "shift", "deq")
+_LONGEST_COMMAND = 60
 
 
 def wait_text(wait: Wait) -> str:
@@ -152,7 +152,10 @@ def _processes(processes: Sequence[OtherProcess]) -> str:
 
 
 def _process(one: OtherProcess) -> str:
-    return f"process {one.pid}" + (f" ({one.command})" if one.command else "")
+    command = one.command
+    if len(command) > _LONGEST_COMMAND:
+        command = f"{command[:_LONGEST_COMMAND]}..."
+    return f"process {one.pid}" + (f" ({command})" if command else "")
 
 
 def _sleep(wait: Wait) -> str:
