@@ -27,6 +27,7 @@ HANGS = (
     "mutexes", "three", "monitors", "owned", "queue", "full", "condition", "joins",
     "pipe", "full_pipe", "socket", "tcp", "accepting", "selecting", "child", "flock",
     "fifo", "asleep", "limited", "unix_accepting", "output", "input", "timed",
+    "closing",
 )  # fmt: skip
 
 EVERY = [*rubies.EACH, *map(rubies.chroot, ARCHIVES)]
@@ -161,9 +162,10 @@ def check_descriptors(found: Dumped) -> None:
 
 
 def check_others(found: Dumped) -> None:
-    wait = found.wait("child")
-    assert wait["kind"] == "child process"
-    assert [child["command"] for child in wait["children"]] == ["sleep 1000"]
+    for name, command in (("child", "sleep 1000"), ("closing", "sleep 1003")):
+        wait = found.wait(name)
+        assert (wait["kind"], wait["any_child"]) == ("child process", False)
+        assert [child["command"] for child in wait["children"]] == [command]
     wait = found.wait("flock")
     assert wait["kind"] == "file lock"
     assert len(wait["pids"]) == 1

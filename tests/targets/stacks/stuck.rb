@@ -166,6 +166,13 @@ module Hangs
     [thread("input") { $input.write("x" * (1 << 20)) }]
   end
 
+  # It closes its output, and goes on.
+  def closing
+    $closing = IO.popen(["sleep", "1003"])
+    $closed = $closing.pid
+    [thread("closing") { $closing.close }]
+  end
+
   def flock
     $flock = Tempfile.new("lock")
     ready, says = IO.pipe
@@ -267,5 +274,5 @@ puts "ready #{Process.pid}"
 $said = true
 exit if $exits
 $stdin.gets
-Process.kill(:KILL, *[$child, $locker, $output&.pid, $input&.pid].compact)
+Process.kill(:KILL, *[$child, $closed, $locker, $output&.pid, $input&.pid].compact)
 File.delete($fifo) if $fifo

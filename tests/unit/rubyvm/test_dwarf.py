@@ -31,7 +31,7 @@ VERSION = HEADERS.stem.rpartition("-")[2] if HEADERS else ""
 NOT_IN_HEADERS = {
     "symbols_last_id", "symbols_ids", "fiber_prev", "fiber_ec", "fiber_status",
     "objspace_flags", "objspace_gc_bit", "mutex_owner", "queue_items", "queue_waiting",
-    "queue_pushing", "queue_most", "io_fd",
+    "queue_pushing", "queue_most", "io_fd", "io_pid",
 }  # fmt: skip
 """What only symbol.c, cont.c, gc.c, thread.c and io.h define."""
 
@@ -53,7 +53,9 @@ struct rb_queue {
 struct rb_szqueue {
     struct rb_queue q; int num_waiting_push; void *pushq[2]; long max;
 } __attribute__((packed));
-typedef struct rb_io_t { unsigned long self; void *stdio_file; int fd; } rb_io_t;
+typedef struct rb_io_t {
+    unsigned long self; void *stdio_file; int fd, mode, pid;
+} rb_io_t;
 rb_symbols_t symbols; rb_fiber_t fiber; rb_objspace_t objspace; rb_mutex_t mutex;
 struct rb_szqueue szqueue; rb_io_t io;
 """
@@ -63,7 +65,7 @@ SHORT = {
     "symbols_last_id": 0, "symbols_ids": 16, "fiber_ec": 80, "fiber_prev": 88,
     "fiber_status": 96, "objspace_flags": 16, "objspace_gc_bit": 5, "mutex_owner": 0,
     "queue_items": 24, "queue_waiting": 32, "queue_pushing": 36, "queue_most": 56,
-    "io_fd": 16,
+    "io_fd": 16, "io_pid": 24,
 }  # fmt: skip
 
 Compile = Callable[..., Path]

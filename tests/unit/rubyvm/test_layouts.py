@@ -90,7 +90,7 @@ SMALL = {
     "th_status", "nt_tid", "body_type", "body_size", "body_line_count", "line_number",
     "line_position", "def_type", "fiber_status", "objspace_flags", "objspace_gc_bit",
     "body_first_line", "body_last_line", "queue_waiting", "queue_pushing", "io_fd",
-    "locals_count", "locals_block",
+    "io_pid", "locals_count", "locals_block",
 }  # fmt: skip
 """Members that are no words of 8 bytes."""
 
@@ -220,6 +220,7 @@ def row(values: str) -> list[int | None]:
         ("gvl_holder", "- - - 336 328 328 256"),
         ("mutex_owner", "0 0 0 0 0 0 8"),
         ("io_fd", "8 16 16 16 16 16 16"),
+        ("io_pid", "16 24 24 24 24 24 24"),
         ("locals_names", "152 152 152 144 144 144 144"),
         ("locals_params", "16 16 16 16 16 16 16"),
         ("locals_block", "44 44 44 44 44 44 44"),

@@ -292,6 +292,8 @@ class Offsets:
     """Offset of the pointer to an IO's ``rb_io_t``."""
     io_fd: int | None = None
     """Offset of an IO's descriptor, an int."""
+    io_pid: int | None = None
+    """Offset of the child process at an IO's other end (IO.popen), an int; 0: none."""
     locals_names: int | None = None
     """Offset of the pointer to the IDs of local variables, from the iseq's body."""
     locals_params: int | None = None

@@ -146,16 +146,23 @@ class Values:
 
     def descriptor(self, value: int) -> int | None:
         """Return an IO's descriptor; None for what is no IO, or is not open."""
-        offsets = self.offsets
-        if offsets.file_io is None or offsets.io_fd is None:
+        fd = self._io_member(value, self.offsets.io_fd)
+        return fd if fd is not None and fd >= 0 else None
+
+    def child(self, value: int) -> int | None:
+        """Return the pid of the process that IO.popen started; None: no such IO."""
+        return self._io_member(value, self.offsets.io_pid) or None
+
+    def _io_member(self, value: int, member: int | None) -> int | None:
+        """Return an int of ``rb_io_t``; None for what is no IO, or is not open."""
+        offset = self.offsets.file_io
+        if offset is None or member is None or self.type_of(value) != T_FILE:
             return None
-        if self.type_of(value) != T_FILE:
-            return None
-        io = self.u64(value + offsets.file_io)
+        io = self.u64(value + offset)
         if not io:
             return None
-        fd: int = struct.unpack("=i", self.memory.read(io + offsets.io_fd, 4))[0]
-        return fd if fd >= 0 else None
+        found: int = struct.unpack("=i", self.memory.read(io + member, 4))[0]
+        return found
 
     def array(self, value: int) -> tuple[int, int] | None:
         """Return where an Array's elements are and how many; None for no Array."""

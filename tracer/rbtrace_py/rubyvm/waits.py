@@ -44,6 +44,7 @@ _KINDS: dict[str, WaitKind] = {
     "Process::Status.wait": WaitKind.CHILD,
     "Kernel#system": WaitKind.CHILD,
     "Kernel#`": WaitKind.CHILD,
+    "IO.popen": WaitKind.CHILD,
     "Ractor.receive": WaitKind.RACTOR,
     "Ractor.recv": WaitKind.RACTOR,
     "Ractor.receive_if": WaitKind.RACTOR,
@@ -297,6 +298,9 @@ class RubyWaits:
             return self._of_child(call, self._arguments(frames, frame))
         if kind is not None:
             return RubyWait(kind, call)
+        pid = self._values.child(receiver) if call == "IO#close" else None
+        if pid is not None:
+            return RubyWait(WaitKind.CHILD, call, pid=pid)
         fd = self._values.descriptor(receiver) if call else None
         if fd is not None:
             return self._about(WaitKind.IO, call, receiver)._replace(fd=fd)

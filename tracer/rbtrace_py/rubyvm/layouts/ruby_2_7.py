@@ -46,6 +46,7 @@ FIELDS = changed(
         "data_pointer": Field(32, "RTypedData.data"),
         "file_io": Field(16, "RFile.fptr"),
         "io_fd": Field(8, "rb_io_t.fd"),
+        "io_pid": Field(16, "rb_io_t.pid"),
         "locals_names": Field(152, "rb_iseq_constant_body.local_table"),
         "locals_params": Field(16, "rb_iseq_constant_body.param"),
         "locals_block": Field(44, "rb_iseq_constant_body.param.block_start"),

@@ -49,6 +49,7 @@ FIELDS = changed(
         "gvl_queue": Field(384, "rb_ractor_t.threads.gvl.waitq"),
         "mutex_owner": Field(0, "rb_mutex_struct.fiber"),
         "io_fd": 16,
+        "io_pid": 24,
         "vm_threads": None,
         "vm_running_thread": None,
         "call_mid": None,
