@@ -31,6 +31,7 @@ HANGS = (
 )  # fmt: skip
 
 EVERY = [*rubies.EACH, *map(rubies.chroot, ARCHIVES)]
+SINCE_3_0 = [one for one in EVERY if "2.7" not in str(one)]
 
 
 class Stuck(Target):
@@ -282,10 +283,26 @@ def test_an_exit_that_a_thread_keeps_up(name: str, root: None) -> None:
     assert found.wait("exiting")["call"] == "Thread::Queue#pop"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [one for one in EVERY if "2.7" not in str(one)],
-)
+@pytest.mark.parametrize("name", SINCE_3_0)
+def test_a_ractor_that_gets_no_message(name: str, root: None) -> None:
+    target = Stuck(words(name), "ractor")
+    try:
+        assert comes_true(lambda: has_kind(target.pid, "", "ractor"), pause=0.1)
+        found = dumped(target.pid)
+    finally:
+        target.close()
+    waits = {one: found.wait(one) for one in ("", "ractor")}
+    assert {wait["kind"] for wait in waits.values()} == {"ractor"}
+    calls = [wait["call"] for wait in waits.values()]
+    assert calls in (
+        ["Ractor.receive", "Ractor#take"],
+        ["Ractor.receive", "Ractor#value"],
+    )
+    assert waits[""]["ractor"] is None
+    assert waits["ractor"]["ractor"] == found.threads[""]["ractor"] == 2
+
+
+@pytest.mark.parametrize("name", SINCE_3_0)
 def test_fibers_of_a_scheduler(name: str, root: None) -> None:
     """They are listed without --fibers, with what their scheduler keeps from them."""
     target = Stuck(words(name), "scheduler")

@@ -249,6 +249,12 @@ module Hangs
     [holder]
   end
 
+  # One waits for the ractor, and the ractor for a message.
+  def ractor
+    one = Ractor.new { Ractor.receive }
+    [thread("ractor") { one.respond_to?(:take) ? one.take : one.value }]
+  end
+
   # The main thread exits, once all is said, and this one does not end.
   def exiting
     stop = Thread::Queue.new

@@ -111,6 +111,7 @@ OUTPUT = replace(PIPE, other_processes=(OtherProcess(2, "ls"), OtherProcess(3)))
         (Wait(WaitKind.SLEEP, is_forever=True), "a wake-up (sleep without end)"),
         (Wait(WaitKind.EXIT), "the other threads to end, as the program exits"),
         (Wait(WaitKind.RACTOR, "Ractor.receive"), "Ractor.receive"),
+        (Wait(WaitKind.RACTOR, "Ractor#take", ractor=2), "Ractor#take of ractor 2"),
         (
             Wait(WaitKind.NATIVE_LOCK, "X#y", lock=0x80, holder=Waiter(A)),
             'native lock 0x80, held by "a" (tid 5), in X#y',

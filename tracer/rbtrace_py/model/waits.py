@@ -92,6 +92,7 @@ class Wait:
     is_any_child: it waits for any of its children
     path: of a file that is to be opened
     lock: address of a native lock
+    ractor: number of the ractor it waits for, as its threads have it
     """
 
     kind: WaitKind
@@ -112,3 +113,4 @@ class Wait:
     is_any_child: bool = False
     path: str = ""
     lock: int = 0
+    ractor: int | None = None

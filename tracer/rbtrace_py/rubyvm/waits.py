@@ -98,6 +98,7 @@ class RubyWait(NamedTuple):
     owner, owner_fiber: who holds a lock, or is to end: addresses, 0 where not known
     is_free: nobody held the lock; has_ended: the fiber that holds it has ended
     fd: the receiver's descriptor; pid: of the child that is waited for
+    ractor: address of the ractor that is waited for
     """
 
     kind: WaitKind
@@ -115,6 +116,7 @@ class RubyWait(NamedTuple):
     is_forever: bool = False
     fd: int | None = None
     pid: int | None = None
+    ractor: int = 0
 
 
 class RubyWaits:
@@ -200,6 +202,13 @@ class RubyWaits:
             found[one.ractor] = holder if holder in known else 0
         return found
 
+    def ractors(self, threads: Sequence[VmThread]) -> dict[int, int]:
+        """Return the numbers of the ractors of these threads, by their addresses."""
+        base = self._offsets.ractor_running_ec
+        if base is None:
+            return {}
+        return {one.running - base: one.ractor for one in threads}
+
     def _queued(self, head: int) -> Iterator[int]:
         """Nodes of a list_head; it changes while it is read, if anything runs."""
         try:
@@ -269,6 +278,8 @@ class RubyWaits:
         names = [_plain(_native_name(frame)) for frame in shown[:2]]
         if names == ["Mutex#sleep", "ConditionVariable#wait"]:
             shown = shown[1:]  # which calls it, before 4.0
+        while len(shown) > 1 and _is_of_ractor(shown[0]) and _is_of_ractor(shown[1]):
+            shown = shown[1:]  # Ractor#value calls Ractor::Port#receive, in 4.0
         found = self._of_frame(frames, shown[0])
         if found.kind in (WaitKind.SLEEP, WaitKind.MUTEX):
             return found
@@ -297,7 +308,9 @@ class RubyWaits:
         if kind is WaitKind.CHILD:
             return self._of_child(call, self._arguments(frames, frame))
         if kind is not None:
-            return RubyWait(kind, call)
+            is_object = call.startswith("Ractor#")
+            ractor = self._values.structure(receiver) if is_object else 0
+            return RubyWait(kind, call, ractor=ractor)
         pid = self._values.child(receiver) if call == "IO#close" else None
         if pid is not None:
             return RubyWait(WaitKind.CHILD, call, pid=pid)
@@ -393,6 +406,10 @@ def _hooked(shown: Sequence[ControlFrame]) -> int | None:
         if is_hook or (caller in _KINDS and not caller.endswith("#synchronize")):
             return place + 1
     return None
+
+
+def _is_of_ractor(frame: ControlFrame) -> bool:
+    return _KINDS.get(_native_name(frame)) is WaitKind.RACTOR
 
 
 def _frame(frame: ControlFrame) -> Frame:

@@ -39,6 +39,7 @@ def wait_document(wait: Wait) -> Document:
         "any_child": wait.is_any_child,
         "path": wait.path or None,
         "lock": wait.lock or None,
+        "ractor": wait.ractor,
     }
 
 

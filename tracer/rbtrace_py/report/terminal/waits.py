@@ -166,6 +166,10 @@ def _sleep(wait: Wait) -> str:
     return "sleep" if wait.call == "Kernel#sleep" else f"sleep{_within(wait)}"
 
 
+def _ractor(wait: Wait) -> str:
+    return wait.call + ("" if wait.ractor is None else f" of ractor {wait.ractor}")
+
+
 def _native_lock(wait: Wait) -> str:
     return f"native lock {wait.lock:#x}, {_held(wait)}{_within(wait)}"
 
@@ -193,7 +197,7 @@ _WORDS: dict[WaitKind, Callable[[Wait], str]] = {
     WaitKind.FILE_LOCK: _file_lock,
     WaitKind.CHILD: _child,
     WaitKind.SLEEP: _sleep,
-    WaitKind.RACTOR: lambda wait: wait.call,
+    WaitKind.RACTOR: _ractor,
     WaitKind.EXIT: lambda wait: "the other threads to end, as the program exits",
     WaitKind.NATIVE_LOCK: _native_lock,
     WaitKind.SYSTEM_CALL: _system_call,

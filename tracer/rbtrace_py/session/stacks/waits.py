@@ -138,6 +138,7 @@ class Waits:
         # A native lock has the id that the target's own namespace gives.
         self._by_tid = {one.thread.tid: one.thread.address for one in seen}
         vm_threads = [one.thread for one in seen]
+        self._ractors = self._ruby.ractors(vm_threads)
         queued = self._ruby.gvl_waiters(vm_threads)
         self._gvl_holders = {
             one.thread.ractor: one.thread.address
@@ -233,6 +234,7 @@ class Waits:
             waiting=ruby.waiting,
             seconds=ruby.seconds,
             is_forever=ruby.is_forever,
+            ractor=self._ractors.get(ruby.ractor),
         )
 
     def _waiter(self, ruby: RubyWait) -> Waiter | None:
