@@ -18,13 +18,15 @@ _MAX_NUMBER = 1 << 63
 class Meta:
     """The description of a recording's section.
 
-    unit: of the samples' weights, ``samples`` or ``ns``
+    unit: of the samples' weights, as ``Statistics`` has it
     rate: rounds a second that were asked for
-    mode: ``cpu`` or ``wall``; engine: what read the stacks
+    mode: ``cpu``, ``wall``, ``offcpu``, ``gvl`` or ``event``
+    engine: what read the stacks
     command: of the target, where it is known; rubies: the versions of Ruby
     tool: what made it, with its version
     folder: the working directory of the target, where it is known
     most_calls: of a recording of calls, how many of them count; 0: all
+    event: in mode event, at which stacks were read, and argument: what they weigh
     """
 
     started_ns: int = 0
@@ -38,16 +40,21 @@ class Meta:
     tool: str = ""
     folder: str = ""
     most_calls: int = 0
+    event: str = ""
+    argument: str = ""
 
 
+_RARE = ("most_calls", "event", "argument")
+"""Fields that are left out where they say nothing."""
 LOSSES = ("rounds", "late", "failed")
 """Counters that the samples themselves do not tell."""
 
 
 def encode_meta(meta: Meta) -> bytes:
     document = asdict(meta)
-    if not meta.most_calls:
-        del document["most_calls"]
+    for name in _RARE:
+        if not document[name]:
+            del document[name]
     return dump_json(document)
 
 

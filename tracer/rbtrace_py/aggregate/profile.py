@@ -32,7 +32,7 @@ class Profile:
 
     @property
     def unit(self) -> str:
-        """The unit of weights: ``samples``, ``calls`` or ``ns``."""
+        """The unit of weights, as ``Statistics`` has it."""
         return self.counts.statistics.unit
 
     @property

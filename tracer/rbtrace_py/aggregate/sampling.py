@@ -11,7 +11,8 @@ from rbtrace_py.model.stacks import SampleFlags
 class Statistics:
     """Counted while samples are taken; every report of samples shows it.
 
-    unit: of the samples' weights, ``samples``, ``calls`` or ``ns``
+    unit: of the samples' weights, ``samples``, ``calls``, ``events`` or ``ns``;
+        ``weight`` where an argument of events says it
     counted: what they are, ``samples`` or ``calls``
     engine: what reads the stacks, ``bpf`` or ``memory``; empty where that is not known
     rate: rounds a second that were asked for, 0 where nothing was
@@ -62,16 +63,13 @@ class Statistics:
         tried = self.samples + self.failed
         return self.failed / tried if tried else 0.0
 
-    def flag(self, flags: SampleFlags) -> None:
-        """Count what is not whole about a sample."""
-        self._flag(flags, 1)
-
     def repeat(self, times: int, flags: SampleFlags) -> None:
         """Count a sample again, that stands for several."""
         self.samples += times
-        self._flag(flags, times)
+        self.flag(flags, times)
 
-    def _flag(self, flags: SampleFlags, times: int) -> None:
+    def flag(self, flags: SampleFlags, times: int = 1) -> None:
+        """Count what is not whole about a sample, or several."""
         self.unclean += times * bool(flags)
         self.trimmed += times * bool(flags & SampleFlags.TRIMMED)
         self.truncated += times * bool(flags & SampleFlags.TRUNCATED)

@@ -30,6 +30,8 @@ PAIR_DEPTH = 128
 MAX_PAIRS = 16
 MOST_FRAMES = 512
 """Control frames of a stack at most; the newest."""
+SCRATCHES = 4
+"""Stacks that can be walked at once on a processor, where walks can be preempted."""
 
 SITE_FROM_COOKIE = 1 << 32
 """SITE of a program whose sites' numbers come with the attachment."""
@@ -40,7 +42,7 @@ AT_LOAD_MARK = 0x5EED5EED << 32
 MAPS = (
     *("counters", "sites", "watched", "totals", "histogram", "groups", "others"),
     *("buckets", "threads", "nothing", "ring", "strings", "texts", "blank"),
-    *("rubies", "scratches", "stacks", "epoch", "intervals"),
+    *("rubies", "scratches", "stacks", "epoch", "intervals", "turns"),
 )
 NUMBERS = (
     *("SITE", "WATCH_SET", "DURATIONS", "PAIRS"),
@@ -50,6 +52,7 @@ NUMBERS = (
     *("FSBASE_OFFSET", "EACH", "WEIGHING", "LEAST"),
     *("STACK_OFFSET", "FILES_OFFSET", "FDTABLE_OFFSET", "FDS_OFFSET"),
     *("INODE_OFFSET", "INODE_MODE_OFFSET"),
+    *("EVERY", "WEIGHTED", "FIELD_OFFSET", "FIELD_SIZE", "FIELD_SIGNED"),
 )
 AT_LOAD = (*MAPS, *NUMBERS)
 """Symbols that the loader fills in in programs: see ``programs/loading.h``."""
@@ -73,6 +76,9 @@ class Counter(IntEnum):
     NO_ROOM = 12
     NO_RUBY = 13
     UNKNOWN_THREAD = 14
+    HITS = 15
+    IN_USE = 16
+    SPENT = 17
 
 
 class RecordedValues(IntEnum):
@@ -184,6 +190,7 @@ def definitions() -> dict[str, int]:
         "MAX_SLOTS": MAX_SLOTS,
         "MOST_FRAMES": MOST_FRAMES,
         "PAIR_DEPTH": PAIR_DEPTH,
+        "SCRATCHES": SCRATCHES,
         "SITE_FROM_COOKIE": SITE_FROM_COOKIE,
         **{f"COUNTER_{counter.name}": int(counter) for counter in Counter},
         **{f"AT_LOAD_{name}": place for place, name in enumerate(AT_LOAD)},

@@ -67,6 +67,10 @@ class UprobeMulti:
     name = "uprobe_multi"
     slow_to_detach = False
 
+    def load(self, program: Program, function: str) -> int:
+        """Load what ``attach`` will; raises BpfError where the kernel refuses it."""
+        return program.load(function, attach_type=sys_.ATTACH_TRACE_UPROBE_MULTI)
+
     def attach(
         self,
         program: Program,
@@ -80,7 +84,7 @@ class UprobeMulti:
         pid: only this process; None: every process that maps the file
         """
         attach_type = sys_.ATTACH_TRACE_UPROBE_MULTI
-        program_fd = program.load(function, attach_type=attach_type)
+        program_fd = self.load(program, function)
         count = len(points)
         offsets = (ctypes.c_uint64 * count)(*(p.offset for p in points))
         semaphores = (ctypes.c_uint64 * count)(*(p.semaphore_offset for p in points))
@@ -111,6 +115,9 @@ class PerfUprobes:
 
     name = "perf uprobes"
     slow_to_detach = True
+
+    def load(self, program: Program, function: str) -> int:
+        return program.load(function, site=0)
 
     def attach(
         self,

@@ -89,6 +89,7 @@ def without_filter() -> Iterator[tuple[str, dict[str, int]]]:
         yield source, {}
     for may_goto in (1, 0):
         yield "stacks.c", {"MAY_GOTO": may_goto}
+        yield "events.c", {"MAY_GOTO": may_goto}
     for values in RecordedValues:
         # Whole histograms are kept of counts and durations alone, without a key.
         is_dense = values in (RecordedValues.NONE, RecordedValues.DURATION)

@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 from rbtrace_py.bpf import syscall as sys_
-from rbtrace_py.bpf.abi import MOST_FRAMES, Counter
+from rbtrace_py.bpf.abi import MOST_FRAMES, SCRATCHES, Counter
 from rbtrace_py.bpf.attach import (
     PerfTicks,
     RawTracepoint,
     attach_first,
     online_processors,
 )
-from rbtrace_py.bpf.maps import MapSpec
+from rbtrace_py.bpf.maps import Map, MapSpec
 from rbtrace_py.bpf.program import Program, counters_map
 from rbtrace_py.bpf.ringbuf import RingBuffer
 from rbtrace_py.linux.closing import Closing
@@ -34,14 +34,15 @@ _MAX_THREADS = 1 << 16
 _MAX_STACKS = 1 << 15
 """Different stacks that are counted between two calls of ``take``."""
 _SETTLING_SECONDS = 0.0005
-"""A walk that has begun is over after that."""
+"""A walk that has begun is over after that, where it cannot be preempted."""
+_LONGEST_SETTLING_SECONDS = 1.0
 
 _RUBY = struct.Struct("<q4Q 20I QQ")
 _KEY = struct.Struct("<QQQQQ")
 _HEAD = struct.Struct("<QQQQQ QQQ")
 _INTERVAL = struct.Struct("<QQQQQ Q")
 _ID = struct.Struct("<Q")
-_SCRATCH = 4 * 8 + 6 * 8 + 16 * 8 + _HEAD.size + MOST_FRAMES * 64 + 8192 * 8
+_SCRATCH = 4 * 8 + 6 * 8 + 16 * 8 + 2 * 8 + _HEAD.size + MOST_FRAMES * 64 + 8192 * 8
 _CUT = 0b11
 _EPOCH_SHIFT = 2
 _GC_SHIFT, _GC_MASK = 8, 0xFF
@@ -58,6 +59,8 @@ _WAYS: tuple[tuple[dict[str, int], dict[str, int]], ...] = (
     ({"MAY_GOTO": 0}, {"STATE_GIVEN": 0}),
 )
 """Flags and numbers of the programs, for Linux since 6.9, 5.19, 5.15, and before."""
+EVENT_WAYS: tuple[dict[str, int], ...] = ({"MAY_GOTO": 1}, {"MAY_GOTO": 0})
+"""Flags of ``events.c``, for Linux since 6.9, and before."""
 
 
 class StackWalker(Closing):
@@ -86,6 +89,7 @@ class StackWalker(Closing):
         self._least_ns = least_ns
         self._since: dict[int, int] = {}
         numbers = {"EACH": each, "WEIGHING": weighing, "LEAST": least_ns, **offsets}
+        self.numbers: Mapping[str, int] = numbers
         with ExitStack() as stack:
             self._program, self._walks = attach_first(
                 stack,
@@ -108,9 +112,9 @@ class StackWalker(Closing):
             )
             stack.callback(tracepoint.close)
         walks = stack.enter_context(ExitStack())
-        if self._weighing is not Weighing.SAMPLES:
+        if self._weighing.is_time:
             walks.callback(RawTracepoint(program, "on_switch", "sched_switch").close)
-        if self._weighing is not Weighing.OFF_TIME:
+        if self._weighing in (Weighing.SAMPLES, Weighing.ALL_TIME):
             ticks = PerfTicks(program, "on_tick", round(1e9 / self._rate))
             walks.callback(ticks.close)
         return program, walks
@@ -155,6 +159,11 @@ class StackWalker(Closing):
         self._walks.close()
 
     @property
+    def maps(self) -> Mapping[str, Map]:
+        """What a program that walks at events, ``events.c``, shares with this."""
+        return self._program.maps
+
+    @property
     def counters(self) -> dict[Counter, int]:
         """Counters of walks so far, by outcome."""
         return self._program.counters()
@@ -175,7 +184,7 @@ class StackWalker(Closing):
         """
         ended, self._epoch = self._epoch, self._epoch ^ 1
         self._program.maps["epoch"].put(bytes(4), _ID.pack(self._epoch))
-        time.sleep(_SETTLING_SECONDS)
+        self._settle(ended)
         stacks = self._program.maps["stacks"]
         now = time.monotonic_ns()
         found = []
@@ -186,6 +195,16 @@ class StackWalker(Closing):
                 if weight := int.from_bytes(value, "little"):
                     found.append(_walked(words, now, weight))
         return found
+
+    def _settle(self, ended: int) -> None:
+        """Wait until nobody counts in an epoch, as who is preempted there may do."""
+        end = time.monotonic() + _LONGEST_SETTLING_SECONDS
+        while True:
+            time.sleep(_SETTLING_SECONDS)
+            view = self._program.maps["epoch"].view()
+            (number,) = _ID.unpack_from(view, 8 * (1 + ended))
+            if not number or time.monotonic() > end:
+                return
 
     def open_intervals(self, on_cpu: bool) -> list[WalkedStack]:
         """Return the times off the CPU that are not over, until now.
@@ -207,7 +226,8 @@ class StackWalker(Closing):
 
 
 def _maps(weighing: Weighing) -> dict[str, MapSpec]:
-    has_intervals = weighing is not Weighing.SAMPLES
+    has_intervals = weighing.is_time
+    scratches = SCRATCHES if weighing is Weighing.EVENTS else 1
     return {
         "rubies": MapSpec(sys_.MAP_TYPE_HASH, 4, _RUBY.size, _PROCESSES),
         "threads": MapSpec(sys_.MAP_TYPE_HASH, 8, 8, _MAX_THREADS),
@@ -215,13 +235,22 @@ def _maps(weighing: Weighing) -> dict[str, MapSpec]:
             sys_.MAP_TYPE_HASH, 8, _INTERVAL.size, _MAX_THREADS if has_intervals else 1
         ),
         "scratches": MapSpec(
-            sys_.MAP_TYPE_ARRAY, 4, _SCRATCH, 1 + max(online_processors())
+            sys_.MAP_TYPE_ARRAY, 4, _SCRATCH, scratches * (1 + max(online_processors()))
         ),
         "stacks": MapSpec(sys_.MAP_TYPE_HASH, _KEY.size, 8, _MAX_STACKS),
-        "epoch": MapSpec(sys_.MAP_TYPE_ARRAY, 4, 8, 1),
+        "epoch": MapSpec(sys_.MAP_TYPE_ARRAY, 4, 8, 3, sys_.F_MMAPABLE),
         "counters": counters_map(),
         "ring": MapSpec(sys_.MAP_TYPE_RINGBUF, 0, 0, RING_SIZE),
     }
+
+
+def event_maps(every: int) -> dict[str, MapSpec]:
+    """Return the maps of ``events.c`` that are not the walker's.
+
+    every: each of so many events of a thread is taken
+    """
+    threads = _MAX_THREADS if every > 1 else 1
+    return {"turns": MapSpec(sys_.MAP_TYPE_LRU_HASH, 8, 8, threads)}
 
 
 def _walked(

@@ -16,6 +16,12 @@ from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.cli.common import sampling as s
 from rbtrace_py.cli.common.call_stacks import FoldingOptions, fold_calls
+from rbtrace_py.cli.common.walk_events import (
+    CostWatch,
+    OnOptions,
+    check_on,
+    on_options,
+)
 from rbtrace_py.cli.record import record
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.file_formats import RECORDING
@@ -24,7 +30,7 @@ from rbtrace_py.session.targets.targets import Targets
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Options(FoldingOptions):
+class _Options(OnOptions, FoldingOptions):
     calls: bool
 
     @property
@@ -47,12 +53,12 @@ class _Options(FoldingOptions):
     is_flag=True,
     help="Trace every call with the agent's hook instead of sampling.",
 )
+@on_options
 @click.option(
     "--weight",
-    type=click.Choice(["time", "calls"]),
-    default="time",
-    show_default=True,
-    help="With --calls: weight stacks by self time in ns, or by calls.",
+    metavar="WEIGHT",
+    help="Weight of a stack. With --on: an integer argument of the event. With"
+    " --calls: time (self time in ns, the default) or calls.",
 )
 @m.selecting_options
 @o.attach_option
@@ -96,6 +102,8 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
             "--calls cannot write a recording of samples",
             "Record calls with `rbtrace-py calls PID -o FILE.rbrec`",
         )
+    check_on(options)
+    _check_weight(options)
     if options.calls:
         m.attach_first(targets, options)
         return fold_calls(targets, options, lambda: s.name_now(targets))
@@ -110,11 +118,35 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     if is_recording:
         return record(targets, options, options.output)
     with ExitStack() as stack:
-        counting = _Counting(targets, options)
-        sampling = s.sample(stack, targets, options, counting.sink, counting.interval)
-        if options.interval:
-            return s.sum_up(sampling, options)
-        return s.report(sampling, options, counting.render, options.says_losses)
+        return _count(stack, targets, options)
+
+
+def _check_weight(options: _Options) -> None:
+    weight = options.weight
+    if options.calls and options.on is not None:
+        raise UsageError("--calls and --on cannot be combined")
+    if weight is not None and not (options.calls or options.on):
+        raise UsageError("--weight needs --on or --calls")
+    if options.calls and weight not in (None, "time", "calls"):
+        raise UsageError(f"--calls has no weight {weight}", "Use time or calls")
+
+
+def _count(stack: ExitStack, targets: Targets, options: _Options) -> int:
+    cost = CostWatch(options)
+    counting = _Counting(targets, options)
+
+    def sink(sampling: Sampling) -> Add:
+        cost.watch(sampling)
+        return counting.sink(sampling)
+
+    sampling = s.sample(stack, targets, options, sink, counting.interval, cost.goes_on)
+    cost.goes_on()
+    if options.interval:
+        code = s.sum_up(sampling, options)
+    else:
+        code = s.report(sampling, options, counting.render, options.says_losses)
+    cost.check()
+    return code
 
 
 class _Counting:

@@ -62,6 +62,12 @@ class Weighing(IntEnum):
     """The ns off the CPU."""
     ALL_TIME = 2
     """The ns on the CPU, and those off it."""
+    EVENTS = 3
+    """One at each event, or what an argument of it says."""
+
+    @property
+    def is_time(self) -> bool:
+        return self in (Weighing.OFF_TIME, Weighing.ALL_TIME)
 
 
 class OffCpu(NamedTuple):

@@ -10,6 +10,7 @@
  *
  *   AT_LOAD_MARK, AT_LOAD_*  the mark, and the numbers of the names (abi.py)
  */
+#ifndef AT_LOAD /* a program may include it by two ways */
 #include <uapi/linux/ptrace.h>
 
 #define AT_LOAD(name)                                                          \
@@ -34,8 +35,13 @@ static void *(*reserve_record)(void *ring, u64 size, u64 flags) = (void *)131;
 static void (*submit_record)(void *record, u64 flags) = (void *)132;
 static u64 (*attach_cookie)(void *ctx) = (void *)174;
 
-static __always_inline void count_one(u32 counter) {
+static __always_inline void count(u32 counter, u64 number) {
   u64 *cell = LOOKUP(counters, &counter);
   if (cell)
-    __sync_fetch_and_add(cell, 1);
+    __sync_fetch_and_add(cell, number);
 }
+
+static __always_inline void count_one(u32 counter) {
+  count(counter, 1);
+}
+#endif

@@ -64,6 +64,7 @@ enum weighing {
   SAMPLES, /* 1 at each tick */
   OFF_TIME, /* ns off the CPU */
   ALL_TIME, /* ns on and off the CPU */
+  EVENTS, /* events, or an argument of them: events.c */
 };
 
 /* What is known of a process; stack_walker.py packs it. */
@@ -113,6 +114,8 @@ struct scratch {
   /* In memory, so that the verifier does not tell apart what they were made of. */
   volatile u64 steps, walked, hops, count, start, values_count;
   u64 ec[EC_WORDS];
+  u64 users; /* of events.c: runs that use it, or try to */
+  u64 weight; /* of an event */
   struct head head;
   u64 frames[MOST_FRAMES * FRAME_WORDS];
   u64 values[VALUE_WORDS];
@@ -315,11 +318,11 @@ static __always_inline int walk(struct ruby *ruby, struct scratch *scratch) {
 }
 
 /* Count the stack that was walked; its frames go up unless they did in this epoch. */
-static __always_inline void tally(struct scratch *scratch, u64 weight) {
+static __always_inline void tally(struct scratch *scratch, u64 weight, u64 epoch) {
   struct head *head = &scratch->head;
   u64 size, *cell;
 
-  head->key.marks = (head->key.marks & ~(u64)EPOCH) | current_epoch() << EPOCH_SHIFT;
+  head->key.marks = (head->key.marks & ~(u64)EPOCH) | epoch << EPOCH_SHIFT;
   head->weight = weight;
   cell = LOOKUP(stacks, &head->key);
   if (cell) {
@@ -405,6 +408,7 @@ static __always_inline u64 take_time(struct ruby *ruby, struct scratch *scratch,
   return now - since;
 }
 
+#ifndef WALK_ONLY /* what follows is run at ticks, switches, forks, execs and exits */
 int on_tick(void *ctx) {
   u64 ids = bpf_get_current_pid_tgid(), now = bpf_ktime_get_ns(), weight = 1;
   u32 tgid = ids >> 32;
@@ -416,7 +420,7 @@ int on_tick(void *ctx) {
   scratch->head.time = now;
   if (AT_LOAD(WEIGHING) == ALL_TIME)
     weight = take_time(ruby, scratch, ids, now);
-  tally(scratch, weight);
+  tally(scratch, weight, current_epoch());
   return 0;
 }
 
@@ -521,7 +525,7 @@ static __always_inline void leave(struct ruby *ruby, u64 ids, u64 task, u32 stat
     scratch->head.key.hash = 0;
   scratch->head.time = now;
   if (AT_LOAD(WEIGHING) == ALL_TIME)
-    tally(scratch, take_time(ruby, scratch, ids, now));
+    tally(scratch, take_time(ruby, scratch, ids, now), current_epoch());
   scratch->head.key.marks |= OFF_CPU;
   if (!state)
     scratch->head.key.marks |= READY;
@@ -531,7 +535,7 @@ static __always_inline void leave(struct ruby *ruby, u64 ids, u64 task, u32 stat
     scratch->head.key.marks |= call_marks(task);
   if (state & TASK_UNINTERRUPTIBLE)
     scratch->head.key.marks |= NO_SIGNALS;
-  tally(scratch, 0);
+  tally(scratch, 0, current_epoch());
   new.key = scratch->head.key;
   new.since = now;
   if (UPDATE(intervals, &ids, &new))
@@ -596,3 +600,4 @@ int on_exit(void *ctx) {
     DELETE(rubies, &tgid);
   return 0;
 }
+#endif

@@ -43,7 +43,7 @@ class FoldingOptions(
 ):
     """See the module."""
 
-    weight: str
+    weight: str | None
 
 
 def fold_calls(
@@ -118,7 +118,7 @@ class _Folding:
 
     @property
     def _unit(self) -> str:
-        return "ns" if self._options.weight == "time" else "calls"
+        return "calls" if self._options.weight == "calls" else "ns"
 
     def end(self, notes: Sequence[str]) -> int:
         """Say how well it went, and ``notes``; the exit code."""

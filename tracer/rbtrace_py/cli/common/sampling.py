@@ -28,12 +28,15 @@ from rbtrace_py.session.stacks.sampling import Add, Sampling
 from rbtrace_py.session.stacks.sampling_options import (
     MAX_RATE,
     EngineChoice,
+    EventOptions,
     SamplingOptions,
 )
 from rbtrace_py.session.stacks.sampling_passes import sampling_passes
 from rbtrace_py.session.targets.targets import Targets
 
 Command = TypeVar("Command", bound=Callable[..., object])
+_MODES = [mode for mode in SamplingMode if mode is not SamplingMode.EVENT]
+"""What --mode takes; --on is the other."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,11 +61,17 @@ class SampleOptions(o.StackOptions, o.LimitOptions):
         return False
 
     @property
+    def event(self) -> EventOptions | None:
+        """Where stacks are read instead of in a mode."""
+        return None
+
+    @property
     def settings(self) -> SamplingOptions:
         self.check_nonblocking()
+        event = self.event
         return SamplingOptions(
             rate=self.rate,
-            mode=SamplingMode(self.mode),
+            mode=SamplingMode.EVENT if event else SamplingMode(self.mode),
             idle=self.idle is not False,
             pause=self.pause,
             ruby_version=self.ruby_version,
@@ -71,6 +80,7 @@ class SampleOptions(o.StackOptions, o.LimitOptions):
             engine=EngineChoice(self.engine),
             each=self.keeps_each,
             least_ns=round(self.min_us * 1000),
+            event=event,
         )
 
 
@@ -90,7 +100,7 @@ def sampling_options(mode: str) -> Callable[[Command], Command]:
         ),
         click.option(
             "--mode",
-            type=click.Choice([mode.value for mode in SamplingMode]),
+            type=click.Choice([mode.value for mode in _MODES]),
             default=mode,
             show_default=True,
             help="Sample threads on CPU, all threads with their states, threads that"

@@ -16,7 +16,7 @@ from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.model.stacks import Frame, FrameKind
 from rbtrace_py.report.exchange.rows import clean
 from rbtrace_py.report.sample_query import ReportOptions
-from rbtrace_py.report.terminal.weights import idle_text
+from rbtrace_py.report.terminal.weights import counted, idle_text
 
 Function = tuple[str, str]
 """File and name."""
@@ -33,7 +33,8 @@ _UNKNOWN_FILE = "???"
 def callgrind_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
     """Functions in the order of their files and names."""
     costs = _Costs(profile.counts, profile.calls)
-    event = {"ns": "ns", "calls": "Calls"}.get(profile.unit, "Samples")
+    unit = profile.unit
+    event = unit if unit == "ns" else counted(unit).capitalize()
     yield "# callgrind format"
     yield "version: 1"
     yield f"creator: rbtrace-py {__version__}"

@@ -15,7 +15,7 @@ from rbtrace_py.aggregate.stacks import Row
 from rbtrace_py.model.stacks import Frame, FrameKind, RubyThread
 from rbtrace_py.report.exchange.rows import clean
 from rbtrace_py.report.sample_query import ReportOptions
-from rbtrace_py.report.terminal.weights import idle_text
+from rbtrace_py.report.terminal.weights import counted, idle_text
 
 _SECOND = 1_000_000_000
 
@@ -71,7 +71,7 @@ class _Message:
     def encode(self) -> bytes:
         own = self._profile.counts.statistics
         time = (self._profile.meta.mode or "time", "nanoseconds")
-        types = [time] if own.unit == "ns" else [(_counted(own.unit), "count")]
+        types = [time] if own.unit == "ns" else [(counted(own.unit), "count")]
         if own.unit != "ns" and self._period:
             types.append(time)
         parts = [bytes_field(1, self._type(*kind)) for kind in types]
@@ -151,8 +151,3 @@ class _Message:
         """One that has all names, lest a reader look for symbols."""
         known = b"".join(number_field(field, 1) for field in (7, 8, 9))
         return number_field(1, 1) + number_field(5, self._string("ruby")) + known
-
-
-def _counted(unit: str) -> str:
-    # A file may say anything.
-    return "calls" if unit == "calls" else "samples"

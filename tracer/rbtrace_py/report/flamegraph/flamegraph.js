@@ -91,7 +91,9 @@
 
   function amount(weight) {
     if (data.unit !== 'ns') {
-      return weight.toLocaleString('en-US') + (weight === 1 ? ' sample' : ' samples');
+      const words = {calls: ' call', events: ' event', weight: ''};
+      const word = words[data.unit] ?? ' sample';
+      return weight.toLocaleString('en-US') + word + (word && weight !== 1 ? 's' : '');
     }
     for (const [size, name] of [[1e9, 's'], [1e6, 'ms'], [1e3, 'µs']]) {
       if (weight >= size) return (weight / size).toPrecision(3) + ' ' + name;

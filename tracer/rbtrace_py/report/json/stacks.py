@@ -26,6 +26,7 @@ def stacks_document(profile: Profile) -> Document:
         "version": VERSION,
         "pids": list(meta["pids"]) or sorted({thread.pid for thread in threads}),
         "mode": meta["mode"],
+        **{name: meta[name] for name in ("event", "argument") if meta[name]},
         "engine": meta["engine"],
         "unit": own.unit,
         "rate": own.rate,

@@ -16,9 +16,15 @@ def amount(weight: int, unit: str, style: Style = PLAIN) -> str:
     """``1,234 samples``, or a time."""
     if unit == "ns":
         return units.duration(weight, style)
-    # A file may say anything.
-    one = "call" if unit == "calls" else "sample"
+    if unit == "weight":
+        return units.format_count(weight)
+    one = counted(unit)[:-1]
     return f"{units.format_count(weight)} {one}{'' if weight == 1 else 's'}"
+
+
+def counted(unit: str) -> str:
+    """``samples``, or what else is counted; a file may say anything."""
+    return unit if unit in ("calls", "events", "weight") else "samples"
 
 
 def percent(part: float, whole: float) -> str:

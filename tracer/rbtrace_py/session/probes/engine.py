@@ -148,10 +148,9 @@ class Engine:
             "sites": MapSpec(sys_.MAP_TYPE_ARRAY, 4, SITE_SIZE, MAX_SITES),
             "counters": counters_map(),
         }
+        own = {name: spec for name, spec in every.items() if name not in shared}
         numbers = {"WATCH_SET": int(tracked is not None), **numbers}
-        self.program = Program(
-            source, {**every, **maps}, flags, numbers, prelude, shared
-        )
+        self.program = Program(source, {**own, **maps}, flags, numbers, prelude, shared)
 
     def attach(self, process: Process, requests: Sequence[AttachRequest]) -> int:
         """Attach to what is new among ``requests``; how many probes that was."""

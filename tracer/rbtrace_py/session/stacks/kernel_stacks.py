@@ -23,6 +23,8 @@ from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from rbtrace_py.session.stacks.sampling_options import SamplingOptions
 
 _LOSSES = (Counter.LOST, Counter.UNREADABLE, Counter.UNKNOWN_THREAD, Counter.NO_ROOM)
+_NOT_WALKED = (Counter.IN_USE, Counter.NEGATIVE)
+"""Losses of events whose stack was not looked at."""
 _TRIES = 3
 _MOST_HELD = 1 << 12
 """Stacks of processes that are not attached to yet, at most."""
@@ -44,6 +46,7 @@ _WEIGHINGS = {
     SamplingMode.CPU: Weighing.SAMPLES,
     SamplingMode.OFFCPU: Weighing.OFF_TIME,
     SamplingMode.WALL: Weighing.ALL_TIME,
+    SamplingMode.EVENT: Weighing.EVENTS,
 }
 
 Add = Callable[[Sample], object]
@@ -70,6 +73,8 @@ class KernelStacks(Closing):
         self._each = options.each
         self._idle = options.idle
         self._weighing = _WEIGHINGS[options.mode]
+        event = options.event
+        self._event_weight = event.every if event and not event.weight else 0
         self._follows = follows
         self._statistics = statistics
         self._layouts: dict[int, tuple[int, WalkLayout]] = {}
@@ -83,12 +88,19 @@ class KernelStacks(Closing):
         self._walker = StackWalker(
             options.rate, options.each, _offsets(), self._weighing, options.least_ns
         )
-        if self._weighing is not Weighing.SAMPLES:
-            statistics.unit = "ns"
-        if self._weighing is Weighing.OFF_TIME:
+        statistics.unit = _unit(self._weighing, options)
+        if not self._has_ticks:
             statistics.rate = 0.0
         self._clock = time.time_ns() - time.monotonic_ns()
         self._started = self._stopped = 0.0
+
+    @property
+    def walker(self) -> StackWalker:
+        return self._walker
+
+    @property
+    def _has_ticks(self) -> bool:
+        return self._weighing in (Weighing.SAMPLES, Weighing.ALL_TIME)
 
     @property
     def seen(self) -> int:
@@ -109,7 +121,7 @@ class KernelStacks(Closing):
         self._layouts[pid] = distance, layout
         self._walker.walk(pid, layout)
         self._started = self._started or time.monotonic()
-        if self._weighing is not Weighing.SAMPLES:
+        if self._weighing.is_time:
             self._begin_waiting(ruby)
 
     def _begin_waiting(self, ruby: RubyProcess) -> None:
@@ -223,17 +235,17 @@ class KernelStacks(Closing):
 
     def _still(self) -> list[WalkedStack]:
         """The times that go on."""
-        if self._weighing is Weighing.SAMPLES:
+        if not self._weighing.is_time:
             return []
         return self._walker.open_intervals(on_cpu=bool(self._stopped))
 
     def _count(self) -> None:
         counters = self._walker.counters
-        failed = sum(counters[loss] for loss in _LOSSES)
+        failed = sum(counters[loss] for loss in (*_LOSSES, *_NOT_WALKED))
         statistics = self._statistics
         statistics.failed += failed - self._failed
         self._failed = failed
-        if self._weighing is not Weighing.OFF_TIME:
+        if self._has_ticks:
             elapsed = (self._stopped or time.monotonic()) - self._started
             statistics.rounds = round(elapsed * statistics.rate)
         if self._weighing is not Weighing.SAMPLES:
@@ -289,6 +301,8 @@ class KernelStacks(Closing):
         add(sample._replace(state=state, stack=shown, weight=weight, time_ns=at))
         if self._weighing is Weighing.SAMPLES:
             self._statistics.repeat(weight - 1, sample.flags)
+        elif self._event_weight:
+            self._statistics.flag(sample.flags, weight // self._event_weight - 1)
 
     def give_up(self, is_alive: Callable[[int], bool], add: Add) -> None:
         """Make samples without names of processes that ended before they were read."""
@@ -306,6 +320,12 @@ class KernelStacks(Closing):
 
     def close(self) -> None:
         self._walker.close()
+
+
+def _unit(weighing: Weighing, options: SamplingOptions) -> str:
+    if options.event is not None:
+        return "weight" if options.event.weight else "events"
+    return "ns" if weighing.is_time else "samples"
 
 
 def _offsets() -> dict[str, int]:

@@ -48,10 +48,14 @@ class SamplingMode(str, Enum):
     """Those that leave a CPU, for as long as they are off it; the kernel's engine."""
     GVL = "gvl"
     """Those that hold the GVL, as the VM has it."""
+    EVENT = "event"
+    """Those that an event comes from, at each; the kernel's engine."""
 
 
 MEMORY_MODES = (SamplingMode.CPU, SamplingMode.WALL, SamplingMode.GVL)
 """Those that a read of memory can be in."""
+KERNEL_MODES = (SamplingMode.OFFCPU, SamplingMode.EVENT)
+"""Those that only the kernel's engine has."""
 
 _Known = tuple[VmThread, RubyThread]
 """A thread as the VM's list had it, and as it is shown."""

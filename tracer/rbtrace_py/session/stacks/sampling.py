@@ -19,7 +19,11 @@ from rbtrace_py.errors import (
 from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.stacks import Sample, ThreadState
-from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
+from rbtrace_py.session.stacks.ruby_process import (
+    KERNEL_MODES,
+    RubyProcess,
+    SamplingMode,
+)
 from rbtrace_py.session.stacks.sampling_options import (
     MAX_KERNEL_RATE,
     MAX_RATE,
@@ -31,6 +35,7 @@ from rbtrace_py.session.targets.notes import Notes, skipped
 from rbtrace_py.session.targets.targets import Targets
 
 if TYPE_CHECKING:
+    from rbtrace_py.session.stacks.events import EventCost, Events
     from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
 
 _START_SECONDS = 0.002
@@ -76,6 +81,8 @@ class Sampling(Starting):
         self._folder = ""
         self._stopped_ns = 0
         self.kernel: KernelStacks | None = None
+        self.events: Events | None = None
+        self.event_cost: EventCost | None = None
 
     def _start(self) -> None:
         if self.targets.command is not None:
@@ -84,7 +91,21 @@ class Sampling(Starting):
         else:
             self._attach_first()  # a wrong PID is said at once
             self._choose_engine()
+        self._attach_to_events()
         self.statistics.started_ns = self.statistics.ended_ns = time.time_ns()
+
+    def _attach_to_events(self) -> None:
+        event, kernel = self.options.event, self.kernel
+        if event is None:
+            return
+        assert kernel is not None
+        from rbtrace_py.session.stacks.events import EventCost, events_of
+
+        self.events = events_of(self.targets, event, kernel.walker)
+        self.events.__enter__()
+        self.notes.add(*self.events.notes)
+        counters = kernel.walker
+        self.event_cost = EventCost(self.events.entry_ns, lambda: counters.counters)
 
     def _choose_engine(self) -> None:
         """Let the kernel walk the stacks, where that is wanted and can be.
@@ -94,13 +115,16 @@ class Sampling(Starting):
         options = self.options
         is_choice = options.engine is EngineChoice.AUTO
         if options.engine is EngineChoice.MEMORY:
-            if options.mode is SamplingMode.OFFCPU:
-                raise UsageError("--engine memory and --mode offcpu cannot be combined")
+            if options.mode in KERNEL_MODES:
+                word = "--on" if options.event else f"--mode {options.mode.value}"
+                raise UsageError(f"--engine memory and {word} cannot be combined")
             return
         other = _only_memory(options)
         if is_choice and options.mode is SamplingMode.WALL:
             return  # its weights are samples, those of the kernel's engine ns
         if other:
+            if options.event is not None:
+                raise UsageError(f"--on and {other} cannot be combined")
             if not is_choice:
                 raise UsageError(f"--engine bpf and {other} cannot be combined")
             return
@@ -110,7 +134,7 @@ class Sampling(Starting):
         try:
             self.kernel = KernelStacks(options, self.targets.follow, self.statistics)
         except RbtraceError as error:
-            if not is_choice or options.mode is SamplingMode.OFFCPU:
+            if not is_choice or options.mode in KERNEL_MODES:
                 raise
             self.notes.add(f"stacks are read from memory: {error}")
         self.statistics.engine = self.engine
@@ -131,7 +155,7 @@ class Sampling(Starting):
     def _leave_kernel(self, error: UnknownRuby) -> None:
         """Read all stacks from memory, as the kernel cannot walk those of one."""
         options = self.options
-        if options.engine is EngineChoice.BPF or options.mode is SamplingMode.OFFCPU:
+        if options.engine is EngineChoice.BPF or options.mode in KERNEL_MODES:
             raise error
         self.notes.add(f"stacks are read from memory: {error}")
         if self.kernel is not None:
@@ -222,6 +246,27 @@ class Sampling(Starting):
         self._stopped_ns += ruby.stopped_ns
         ruby.close()
 
+    # ----------------------------------------------------------------- events
+
+    @property
+    def is_too_costly(self) -> bool:
+        """Did events cost more than was agreed to?"""
+        event, cost = self.options.event, self.event_cost
+        return bool(event and cost and cost.is_too_high and not event.at_any_cost)
+
+    def refresh_events(self) -> None:
+        """Keep up with processes and files that come, and with what it costs."""
+        if self.events is not None and self.event_cost is not None:
+            self.events.refresh()
+            self.event_cost.measure()
+
+    def finish_events(self) -> None:
+        """Walk at no event any more."""
+        if self.events is not None and self.event_cost is not None:
+            self.event_cost.measure(is_last=True)
+            self.events.finish()
+            self.notes.add(*self.events.notes)
+
     # --------------------------------------------------------------- sampling
 
     @property
@@ -257,6 +302,8 @@ class Sampling(Starting):
             unit=self.statistics.unit,
             rate=self.options.rate,
             mode=self.options.mode.value,
+            event=self.options.event.word if self.options.event else "",
+            argument=(self.options.event and self.options.event.weight) or "",
             engine=self.engine,
             pids=self.targets.pids,
             command=self.command,
@@ -346,6 +393,8 @@ class Sampling(Starting):
         for ruby in self._rubies.values():
             self._let_go(ruby)
         self._rubies.clear()
+        if self.events is not None:
+            self.events.close()
         if self.kernel is not None:
             self.kernel.close()
 

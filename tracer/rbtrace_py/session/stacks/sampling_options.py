@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -25,6 +26,24 @@ class EngineChoice(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class EventOptions:
+    """Where stacks are walked in mode event.
+
+    word: a probe's name, or a word of ``events.KINDS`` with a name
+    every: walk at each of so many events of a thread
+    weight: argument of the event that its stack weighs; None: 1
+    confirm: as ``ProbeOptions`` has it
+    at_any_cost: go on where it takes more than ``events.MOST_SHARE`` of a CPU
+    """
+
+    word: str
+    every: int = 1
+    weight: str | None = None
+    confirm: Callable[[str], bool] | None = None
+    at_any_cost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingOptions:
     """Options that the commands that sample share.
 
@@ -36,6 +55,7 @@ class SamplingOptions:
     wait_seconds: how long to wait for a program of ours to become a Ruby; None: always
     each: keep every sample, with its time
     least_ns: in mode offcpu, shorter times do not count
+    event: in mode event, which
     """
 
     rate: float = 99.0
@@ -48,3 +68,4 @@ class SamplingOptions:
     engine: EngineChoice = EngineChoice.MEMORY
     each: bool = False
     least_ns: int = 0
+    event: EventOptions | None = None

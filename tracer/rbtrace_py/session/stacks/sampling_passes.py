@@ -61,7 +61,10 @@ class SamplingPasses:
 
 
 class KernelPasses:
-    """Samples that the kernel takes, of an entered ``sampling``, as they come."""
+    """Samples that the kernel takes, of an entered ``sampling``, as they come.
+
+    It is over, too, where walking at events has cost more than was agreed to.
+    """
 
     def __init__(self, sampling: Sampling, kernel: KernelStacks, add: Add) -> None:
         self._sampling = sampling
@@ -71,7 +74,7 @@ class KernelPasses:
 
     @property
     def is_over(self) -> bool:
-        return self._sampling.is_over
+        return self._sampling.is_over or self._sampling.is_too_costly
 
     @property
     def seen(self) -> int:
@@ -97,6 +100,7 @@ class KernelPasses:
         self._due = time.monotonic() + _TAKE_SECONDS
 
     def refresh(self) -> None:
+        self._sampling.refresh_events()
         targets = self._sampling.targets
         alive = {process.pid for process in targets.alive()}
         ended = any(ruby.process.pid not in alive for ruby in self._sampling.rubies)
@@ -109,6 +113,7 @@ class KernelPasses:
             self._kernel.give_up(lambda pid: pid in targets.processes, self._add)
 
     def finish(self) -> None:
+        self._sampling.finish_events()
         self._kernel.stop()
         self.settle()
         self._sampling.refresh()

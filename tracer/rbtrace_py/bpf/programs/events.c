@@ -1,0 +1,152 @@
+/*
+ * The Ruby stack of whoever fires an event: a USDT probe, a function of a library, a
+ * tracepoint of the kernel. It is walked and counted as in stacks.c.
+ *
+ * The program of a uprobe can be preempted, by another run of itself too, and
+ * tracepoints fire in interrupts. So a run takes scratch space that is free, and says
+ * in which epoch it counts until it has counted.
+ *
+ * When it is loaded it is given what stacks.c and common.h name, and
+ *   EVERY        each EVERYth event of a thread is taken
+ *   WEIGHTED     1: an event weighs what its argument says: a probe's first slot, or
+ *   FIELD_OFFSET, FIELD_SIZE, FIELD_SIGNED
+ *                a field of a tracepoint's record
+ */
+#define WALK_ONLY
+#include "stacks.c"
+#define FILTER_BASE 1
+#include "common.h"
+
+#define MOST_SPENT 200000 /* ns of one run; what is beyond was spent by others */
+
+#define INSIDE(epoch) (1 + (epoch)) /* place of the number of runs that count in it */
+
+static __always_inline void add(u64 *cell, s64 number) {
+  __sync_fetch_and_add(cell, number);
+}
+
+/*
+ * Scratch space of this processor that nobody has. Whoever finds itself the only user
+ * has it: a run that comes in between finds two.
+ */
+static __always_inline struct scratch *take_scratch(void) {
+  u32 place = bpf_get_smp_processor_id() * SCRATCHES;
+#pragma unroll
+  for (int i = 0; i < SCRATCHES; i++, place++) {
+    struct scratch *scratch = LOOKUP(scratches, &place);
+    if (!scratch)
+      return 0;
+    add(&scratch->users, 1);
+    if (*(volatile u64 *)&scratch->users == 1)
+      return scratch;
+    add(&scratch->users, -1);
+  }
+  count_one(COUNTER_IN_USE);
+  return 0;
+}
+
+/* Say that a run counts in this epoch, or that it has counted. */
+static __always_inline void be_inside(u32 epoch, s64 number) {
+  u32 place = INSIDE(epoch);
+  u64 *inside = LOOKUP(epoch, &place);
+  if (inside)
+    add(inside, number);
+}
+
+/* The counts of an epoch are taken once it has ended and nobody is inside. */
+static __always_inline void tally_event(struct scratch *scratch) {
+  u64 epoch = current_epoch();
+  be_inside(epoch, 1);
+  if (current_epoch() != epoch) { /* it ended just now */
+    be_inside(epoch, -1);
+    epoch ^= 1;
+    be_inside(epoch, 1);
+  }
+  tally(scratch, scratch->weight, epoch);
+  be_inside(epoch, -1);
+}
+
+/* Is it the thread's turn? It begins with any of the first EVERY events. */
+static __always_inline bool is_due(u64 ids) {
+  u64 every = AT_LOAD(EVERY), turn, *left;
+  if (every == 1)
+    return true;
+  left = LOOKUP(turns, &ids);
+  if (!left) {
+    turn = bpf_get_prandom_u32() % every;
+    UPDATE(turns, &ids, &turn);
+    left = LOOKUP(turns, &ids);
+    if (!left)
+      return false;
+  }
+  turn = *left;
+  *left = turn ? turn - 1 : every - 1;
+  return !turn;
+}
+
+/* Scratch space for an event, if it is to be taken. */
+static __always_inline struct scratch *begin_event(u64 ids) {
+  count_one(COUNTER_HITS);
+  return is_due(ids) ? take_scratch() : 0;
+}
+
+#define NO_WEIGHT (-1ULL)
+
+/* In scratch->weight stands what the event weighs: below 0 is no weight. */
+static __always_inline void take_event(struct ruby *ruby, struct scratch *scratch,
+                                       u64 ids, u64 began) {
+  scratch->head.time = began;
+  if ((s64)scratch->weight < 0)
+    count_one(COUNTER_NEGATIVE);
+  else if (walk_task(ruby, scratch, ids, bpf_get_current_task()) == WALKED)
+    tally_event(scratch);
+  add(&scratch->users, -1);
+}
+
+static __always_inline void end_event(u64 began) {
+  u64 spent = bpf_ktime_get_ns() - began;
+  count(COUNTER_SPENT, spent < MOST_SPENT ? spent : MOST_SPENT);
+}
+
+int on_hit(struct pt_regs *ctx) {
+  u64 began = bpf_ktime_get_ns(), ids = bpf_get_current_pid_tgid(), weight = 1;
+  u32 tgid = ids >> 32;
+  struct ruby *ruby = LOOKUP(rubies, &tgid);
+  struct site *site = site_of(site_number(ctx));
+  struct scratch *scratch;
+  if (!ruby || !site || site->is_off)
+    return 0;
+  scratch = begin_event(ids);
+  if (scratch) {
+    if (AT_LOAD(WEIGHTED) && !read_slot(ctx, site, 0, &weight))
+      weight = NO_WEIGHT;
+    scratch->weight = weight * AT_LOAD(EVERY);
+    take_event(ruby, scratch, ids, began);
+  }
+  end_event(began);
+  return 0;
+}
+
+/* The record's fields stand where its format says. */
+int on_event(void *ctx) {
+  u64 began = bpf_ktime_get_ns(), ids = bpf_get_current_pid_tgid(), weight = 1;
+  u32 tgid = ids >> 32;
+  struct ruby *ruby = LOOKUP(rubies, &tgid);
+  struct scratch *scratch;
+  if (!ruby)
+    return 0;
+  scratch = begin_event(ids);
+  if (scratch) {
+    if (AT_LOAD(WEIGHTED)) {
+      weight = 0;
+      if (read_kernel(&weight, AT_LOAD(FIELD_SIZE), ctx + AT_LOAD(FIELD_OFFSET)))
+        weight = NO_WEIGHT;
+      else
+        weight = resize(weight, AT_LOAD(FIELD_SIZE), AT_LOAD(FIELD_SIGNED));
+    }
+    scratch->weight = weight * AT_LOAD(EVERY);
+    take_event(ruby, scratch, ids, began);
+  }
+  end_event(began);
+  return 0;
+}
