@@ -33,7 +33,7 @@ PAGES = [
         "measuring",
     ),
     *("methods", "overhead", "probes-in-your-code", "profiling", "security"),
-    "troubleshooting",
+    *("stacks-at-events", "troubleshooting"),
 ]
 NOT_RUN = {
     r"sudo make (demo|setup|test)\b": "test_demo.py runs the first",

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from commands import Tracer, has_ruby_probes
+from commands import Tracer, run
 from processes import LIB, TARGETS, Target
+from rbtrace_py.aggregate.recording import Recording
+from rbtrace_py.linux.probes import find_probes
+from rbtrace_py.linux.process import Process
+from ruby_builds import Build, build_gem, each_build
 
 EVENTS = str(TARGETS / "stacks/events.rb")
 TRACE = Callable[..., Tracer]
@@ -26,10 +32,16 @@ def target() -> Iterator[Target]:
         yield made
 
 
-def sampled(trace: TRACE, target: Target, step: str, *options: object) -> Document:
+def sampled(
+    trace: TRACE,
+    target: Target,
+    step: str,
+    *options: object,
+    env: dict[str, str] | None = None,
+) -> Document:
     """Read stacks at events while a target takes a step; the JSON document."""
     pid = int(target.ready.split()[1])
-    tracer = trace("stacks", pid, "--format", "json", *options)
+    tracer = trace("stacks", pid, "--format", "json", *options, env=env)
     assert target.step(step) == "done"
     out, err, code = tracer.finish()
     assert code == 0, err
@@ -80,7 +92,126 @@ def test_each_nth(target: Target, trace: TRACE) -> None:
     assert found["counters"]["samples"] == 100
 
 
-@pytest.mark.skipif(not has_ruby_probes(), reason="this Ruby has no probes")
-def test_a_probe_of_ruby(target: Target, trace: TRACE) -> None:
-    found = sampled(trace, target, "create 1000", "--on", "ruby:object__create")
-    assert below(found, "Events#make") == 1000
+UMASKS = sum(number & 0o777 for number in range(1, 1001))
+EACH: dict[str, tuple[str, str | None, str, int]] = {
+    "shop:sold": ("fire", None, "Events#fire", 1000),
+    "ruby:object__create": ("create", None, "Events#make", 1000),
+    "ruby:raise": ("fail", None, "Events#one_fails", 1000),
+    "uprobe:libc:getppid": ("parent", None, "Events#ask", 1000),
+    "uprobe:libc:umask": ("mask", "arg0", "Events#veil", UMASKS),
+    "tracepoint:signal:signal_generate": ("signal", "sig", "Events#poke", 18_000),
+    "syscall:getppid": ("parent", None, "Events#ask", 1000),
+    "syscall:write": ("write", "count", "Events#put", sum(range(1, 1001))),
+}
+"""Events: what fires 1,000 of them, their weight, in which method, and the sum."""
+
+
+@each_build
+def test_each_kind(build: Build, trace: TRACE) -> None:
+    build_gem(build)
+    with closing(Target(*build.words(), "-I", LIB, EVENTS)) as target:
+        events = EACH
+        if not has_probes_of_ruby(int(target.ready.split()[1])):
+            events = {word: EACH[word] for word in EACH if not word.startswith("ruby:")}
+        found = {}
+        for event, (verb, argument, method, _) in events.items():
+            options = ["--weight", argument] if argument else []
+            document = sampled(trace, target, f"{verb} 1000", "--on", event, *options)
+            found[event] = below(document, method)
+    assert found == {event: expected for event, (*_, expected) in events.items()}
+
+
+def has_probes_of_ruby(pid: int) -> bool:
+    return any(probe.provider == "ruby" for probe in find_probes(Process(pid)))
+
+
+@pytest.mark.parametrize("event", ["shop:sold", "uprobe:libc:getppid"])
+def test_with_perf_uprobes(target: Target, trace: TRACE, event: str) -> None:
+    verb, _, method, expected = EACH[event]
+    perf = {"RBTRACE_ATTACH": "perf"}
+    found = sampled(trace, target, f"{verb} 1000", "--on", event, env=perf)
+    assert below(found, method) == expected
+
+
+def test_several_on_one_processor_lose_nothing_in_silence(trace: TRACE) -> None:
+    """They are preempted while their stacks are read, and counts are taken."""
+    words = ("taskset", "-c", "0", "ruby", f"-I{LIB}", EVENTS)
+    options = ("--on", "shop:sold", "--subprocesses", "--yes", "--max-loss", 100)
+    with closing(Target(*words)) as target:
+        tracer = trace("stacks", target.pid, "--format", "json", "-i", 0.1, *options)
+        assert target.step("crowd 20000") == "done"
+        out, err, code = tracer.finish()
+    assert code == 0, err
+    documents = [json.loads(line) for line in out.splitlines()]
+    counted = sum(document["weight"] for document in documents)
+    failed = sum(document["lost"] for document in documents)
+    assert counted + failed == 80_000
+    assert failed <= 80
+
+
+def test_what_costs_too_much_ends(target: Target, trace: TRACE) -> None:
+    tracer = trace("stacks", target.pid, "--on", "shop:sold", "--format", "folded")
+    target.tell("spin 1000")
+    out, err, code = tracer.result()
+    assert target.step() == "done"
+    assert code == 1, err
+    assert "Events#spin" in out
+    said = " ".join(err.split())
+    assert re.search(r"sold was detached after [\d,]+ events in .* 5 % of a CPU", said)
+    assert "--every" in err
+
+
+def test_what_costs_much_goes_on_with_yes(target: Target, trace: TRACE) -> None:
+    options = ("--on", "shop:sold", "--yes", "-d", 1.5, "--format", "folded")
+    tracer = trace("stacks", target.pid, *options)
+    target.tell("spin 1000")
+    out, err, code = tracer.result()
+    assert target.step() == "done"
+    assert (code, "Events#spin" in out) == (0, True), err
+    assert re.search(r"[\d,]+ events per second at [\d.]+ µs each take", err), err
+
+
+def test_a_recording(target: Target, trace: TRACE, tmp_path: Path) -> None:
+    path = tmp_path / "out.rbrec"
+    options = ("--on", "shop:sold", "--weight", "cents", "-o", path)
+    tracer = trace("stacks", target.pid, *options)
+    assert target.step("fire 1000") == "done"
+    _, err, code = tracer.finish()
+    assert code == 0, err
+    assert [sample.weight for sample in Recording(path)] == list(range(1, 1001))
+    out, err, code = run("report", path, "--format", "json")
+    document = json.loads(out)
+    assert (document["unit"], document["weight"]) == ("weight", sum(range(1, 1001)))
+    assert (document["event"], document["argument"]) == ("shop:sold", "cents")
+
+
+WRONG = {
+    ("--on", "shop:sould"): (4, "no probe matches shop:sould"),
+    ("--on", "uprobe:libc"): (2, "uprobe:libc names no function"),
+    ("--on", "uprobe:libnone:f"): (4, "the process has mapped no file libnone"),
+    ("--on", "uprobe:libc:getppit"): (4, "has no function getppit"),
+    ("--on", "uprobe:libc:memcpy"): (1, "memcpy cannot be probed"),
+    ("--on", "tracepoint:sched"): (2, "tracepoint:sched names no tracepoint"),
+    ("--on", "tracepoint:shed:sched_switch"): (4, "no tracepoint category shed"),
+    ("--on", "tracepoint:sched:swich"): (4, "no tracepoint swich in sched"),
+    ("--on", "syscall:writ"): (4, "no system call writ"),
+    ("--on", "shop:sold", "--weight", "size"): (2, "shop:sold has no argument size"),
+    ("--on", "shop:sold", "--weight", "name"): (2, "name is no integer"),
+    ("--on", "uprobe:libc:umask", "--weight", "arg9"): (2, "no argument arg9"),
+    ("--on", "syscall:write", "--weight", "buf"): (2, "has no integer buf"),
+    ("--on", "shop:sold", "--mode", "wall"): (2, "--on and --mode"),
+    ("--on", "shop:sold", "--rate", "10"): (2, "--on and --rate"),
+    ("--on", "shop:sold", "--pause"): (2, "--on and --pause"),
+    ("--on", "shop:sold", "--calls"): (2, "--calls and --on"),
+    ("--on", "shop:sold", "--engine", "memory"): (2, "--engine memory and --on"),
+    ("--every", "10"): (2, "--every needs --on"),
+    ("--weight", "cents"): (2, "--weight needs --on or --calls"),
+    ("--calls", "--weight", "cents"): (2, "--calls has no weight cents"),
+}
+
+
+@pytest.mark.parametrize("options", WRONG, ids=" ".join)
+def test_what_is_wrong(target: Target, options: tuple[str, ...]) -> None:
+    code, error = WRONG[options]
+    _, err, actual = run("stacks", target.pid, *options, "-d", 5)
+    assert (actual, error in err) == (code, True), err

@@ -4,8 +4,16 @@
 # follows once they were fired.
 #
 #   fire NUMBER    hits shop:sold, each with its number, from 1 on, as cents
+#   spin NUMBER    the same, until a line of input comes
 #   create NUMBER  objects in Events#make
+#   fail NUMBER    exceptions in Events#one_fails
+#   parent NUMBER  calls of getppid in Events#ask
+#   mask NUMBER    calls of umask in Events#veil, with 1, 2 … 0777 and again 0
+#   write NUMBER   writes of 1, 2 … bytes to /dev/null in Events#put
+#   signal NUMBER  signals SIGCONT to itself in Events#poke
+#   crowd NUMBER   forks four, each of which hits shop:sold so often
 
+require "io/wait"
 require "tracepoint"
 
 class Events
@@ -15,12 +23,70 @@ class Events
     number.times { |n| SOLD.fire(n + 1, "tea") }
   end
 
+  def spin(number)
+    fire(number) until $stdin.wait_readable(0)
+    $stdin.gets
+  end
+
   def create(number)
     number.times { make }
   end
 
+  # ZJIT makes an Object.new without Ruby's probe.
   def make
-    Object.new
+    Object.allocate
+  end
+
+  def fail(number)
+    number.times { one_fails }
+  end
+
+  def one_fails
+    raise ArgumentError
+  rescue ArgumentError
+    nil
+  end
+
+  def parent(number)
+    number.times { ask }
+  end
+
+  def ask
+    Process.ppid
+  end
+
+  def mask(number)
+    number.times { |n| veil((n + 1) & 0o777) }
+  end
+
+  def veil(bits)
+    File.umask(bits)
+  end
+
+  def write(number)
+    File.open("/dev/null", "w") { |file| number.times { |n| put(file, "x" * (n + 1)) } }
+  end
+
+  def put(file, text)
+    file.syswrite(text)
+  end
+
+  def signal(number)
+    number.times { poke }
+  end
+
+  def poke
+    Process.kill(:CONT, Process.pid)
+  end
+
+  def crowd(number)
+    children = Array.new(4) do
+      fork do
+        fire(number)
+        exit!(true)
+      end
+    end
+    children.each { |child| Process.wait(child) }
   end
 end
 

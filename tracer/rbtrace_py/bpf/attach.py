@@ -30,8 +30,9 @@ _PERF_FLAG_FD_CLOEXEC = 8
 _IOC_ENABLE = 0x2400
 _IOC_SET_BPF = 0x40042408
 _ENOTSUPP = 524
-_TYPE_SOFTWARE, _CPU_CLOCK = 1, 0
-"""PERF_TYPE_SOFTWARE and PERF_COUNT_SW_CPU_CLOCK (include/uapi/linux/perf_event.h)."""
+_TYPE_SOFTWARE, _CPU_CLOCK, _TYPE_TRACEPOINT = 1, 0, 2
+"""PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK and PERF_TYPE_TRACEPOINT
+(include/uapi/linux/perf_event.h)."""
 _ONLINE = Path("/sys/devices/system/cpu/online")
 _FILTERS_BY_PROCESS = (6, 10)
 
@@ -219,6 +220,36 @@ def attach_first(
     raise AssertionError("one of the two returns or raises")
 
 
+class PerfTracepoint(Attachment):
+    """A program at a tracepoint of the kernel, with its record.
+
+    number: of the tracepoint, from tracefs
+
+    It runs on all processors, whoever fires; perf wants the name of one.
+    """
+
+    def __init__(self, program: Program, function: str, number: int) -> None:
+        attr = ctypes.create_string_buffer(
+            struct.pack("<IIQQ", _TYPE_TRACEPOINT, 112, number, 1), 112
+        )
+        program_fd = program.load(function, sys_.PROG_TYPE_TRACEPOINT)
+        super().__init__([_perf_event(attr, online_processors()[0], program_fd)])
+
+
+def _perf_event(attr: ctypes.Array[ctypes.c_char], cpu: int, program_fd: int) -> int:
+    """Open an event of a processor that runs a program; the descriptor."""
+    fd = sys_.perf_event_open(attr, -1, cpu, -1, _PERF_FLAG_FD_CLOEXEC)
+    if fd < 0:
+        raise sys_.refused(-fd, "open a perf event of each processor")
+    try:
+        fcntl.ioctl(fd, _IOC_SET_BPF, program_fd)
+        fcntl.ioctl(fd, _IOC_ENABLE, 0)
+    except OSError as error:
+        os.close(fd)
+        raise sys_.refused(error.errno or 0, "attach to a perf event") from error
+    return fd
+
+
 class PerfTicks:
     """A program run at each tick of every processor's clock.
 
@@ -235,15 +266,7 @@ class PerfTicks:
         )
         try:
             for cpu in online_processors():
-                fd = sys_.perf_event_open(attr, -1, cpu, -1, _PERF_FLAG_FD_CLOEXEC)
-                if fd < 0:
-                    raise sys_.refused(-fd, "open a perf event of each processor")
-                self._fds.append(fd)
-                fcntl.ioctl(fd, _IOC_SET_BPF, program_fd)
-                fcntl.ioctl(fd, _IOC_ENABLE, 0)
-        except OSError as error:
-            self.close()
-            raise sys_.refused(error.errno or 0, "attach to a perf event") from error
+                self._fds.append(_perf_event(attr, cpu, program_fd))
         except BaseException:
             self.close()
             raise

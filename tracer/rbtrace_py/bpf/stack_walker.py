@@ -11,6 +11,7 @@ import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from typing import NamedTuple
 
 from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.abi import MOST_FRAMES, SCRATCHES, Counter
@@ -63,6 +64,20 @@ EVENT_WAYS: tuple[dict[str, int], ...] = ({"MAY_GOTO": 1}, {"MAY_GOTO": 0})
 """Flags of ``events.c``, for Linux since 6.9, and before."""
 
 
+class Weight(NamedTuple):
+    """Place of an integer in a tracepoint's record; offset and size in bytes."""
+
+    offset: int = 0
+    size: int = 8
+    is_signed: bool = False
+
+
+def event_maps(every: int) -> dict[str, MapSpec]:
+    """Return the maps of ``events.c`` that are not the walker's."""
+    threads = _MAX_THREADS if every > 1 else 1
+    return {"turns": MapSpec(sys_.MAP_TYPE_LRU_HASH, 8, 8, threads)}
+
+
 class StackWalker(Closing):
     """Walks no process yet, but is ready to.
 
@@ -89,7 +104,7 @@ class StackWalker(Closing):
         self._least_ns = least_ns
         self._since: dict[int, int] = {}
         numbers = {"EACH": each, "WEIGHING": weighing, "LEAST": least_ns, **offsets}
-        self.numbers: Mapping[str, int] = numbers
+        self._numbers = numbers
         with ExitStack() as stack:
             self._program, self._walks = attach_first(
                 stack,
@@ -160,8 +175,25 @@ class StackWalker(Closing):
 
     @property
     def maps(self) -> Mapping[str, Map]:
-        """What a program that walks at events, ``events.c``, shares with this."""
+        """The maps that a program that walks at events, ``events.c``, shares."""
         return self._program.maps
+
+    def event_numbers(self, every: int, weight: Weight | None) -> dict[str, int]:
+        """Return the numbers of ``events.c``.
+
+        every: each of so many events of a thread is taken
+        weight: place in a tracepoint's record; a probe's is in its first slot, and this
+            says no more than that there is one
+        """
+        place = weight or Weight()
+        return {
+            **self._numbers,
+            "EVERY": every,
+            "WEIGHTED": weight is not None,
+            "FIELD_OFFSET": place.offset,
+            "FIELD_SIZE": place.size,
+            "FIELD_SIGNED": place.is_signed,
+        }
 
     @property
     def counters(self) -> dict[Counter, int]:
@@ -242,15 +274,6 @@ def _maps(weighing: Weighing) -> dict[str, MapSpec]:
         "counters": counters_map(),
         "ring": MapSpec(sys_.MAP_TYPE_RINGBUF, 0, 0, RING_SIZE),
     }
-
-
-def event_maps(every: int) -> dict[str, MapSpec]:
-    """Return the maps of ``events.c`` that are not the walker's.
-
-    every: each of so many events of a thread is taken
-    """
-    threads = _MAX_THREADS if every > 1 else 1
-    return {"turns": MapSpec(sys_.MAP_TYPE_LRU_HASH, 8, 8, threads)}
 
 
 def _walked(

@@ -16,12 +16,7 @@ from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.cli.common import sampling as s
 from rbtrace_py.cli.common.call_stacks import FoldingOptions, fold_calls
-from rbtrace_py.cli.common.walk_events import (
-    CostWatch,
-    OnOptions,
-    check_on,
-    on_options,
-)
+from rbtrace_py.cli.common.walk_events import OnOptions, check_on, on_options
 from rbtrace_py.cli.record import record
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.file_formats import RECORDING
@@ -118,7 +113,11 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     if is_recording:
         return record(targets, options, options.output)
     with ExitStack() as stack:
-        return _count(stack, targets, options)
+        counting = _Counting(targets, options)
+        sampling = s.sample(stack, targets, options, counting.sink, counting.interval)
+        if options.interval:
+            return s.sum_up(sampling, options)
+        return s.report(sampling, options, counting.render, options.says_losses)
 
 
 def _check_weight(options: _Options) -> None:
@@ -129,24 +128,6 @@ def _check_weight(options: _Options) -> None:
         raise UsageError("--weight needs --on or --calls")
     if options.calls and weight not in (None, "time", "calls"):
         raise UsageError(f"--calls has no weight {weight}", "Use time or calls")
-
-
-def _count(stack: ExitStack, targets: Targets, options: _Options) -> int:
-    cost = CostWatch(options)
-    counting = _Counting(targets, options)
-
-    def sink(sampling: Sampling) -> Add:
-        cost.watch(sampling)
-        return counting.sink(sampling)
-
-    sampling = s.sample(stack, targets, options, sink, counting.interval, cost.goes_on)
-    cost.goes_on()
-    if options.interval:
-        code = s.sum_up(sampling, options)
-    else:
-        code = s.report(sampling, options, counting.render, options.says_losses)
-    cost.check()
-    return code
 
 
 class _Counting:

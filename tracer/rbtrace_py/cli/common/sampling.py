@@ -14,6 +14,7 @@ import click
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import Ticker, attached, is_pipe, say_note, where
 from rbtrace_py.cli.common.stop import Stop
+from rbtrace_py.cli.common.walk_events import CostNote, check_cost
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.weights import (
@@ -194,8 +195,10 @@ def sample(
         warn(sampling)
     attached(sampling)
     said = len(sampling.notes)
+    cost = CostNote(sampling, options.is_silent)
 
     def tick(seconds: float) -> None:
+        cost.say(ticker.clear)
         ticker.say(f"{where(targets)}: {progress(sampling.statistics)}", seconds)
         if not goes_on():
             stop.ask()
@@ -209,6 +212,7 @@ def sample(
 
     drive(passes, options.limits, stop.is_asked, tick, interval)
     ticker.end()
+    cost.say()
     at_end()
     for note in sampling.notes[said:]:
         say_note(note)
@@ -255,6 +259,7 @@ def sum_up(sampling: Sampling, options: LossOptions, is_said: bool = False) -> i
     """Say how well it went, unless the report ``is_said`` to; the exit code."""
     if not options.silent:
         tell(sampling, is_said)
+    check_cost(sampling)
     too_much = 100 * sampling.statistics.loss > options.max_loss
     return TOO_MUCH_LOST if too_much else 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import click
@@ -36,7 +37,8 @@ on_options = o.chain(
     click.option(
         "--on",
         metavar="EVENT",
-        help="Read a stack at each hit of a probe instead.",
+        help="Read a stack at each EVENT instead: a probe, uprobe:LIB:SYMBOL,"
+        " tracepoint:CATEGORY:NAME or syscall:NAME.",
     ),
     click.option(
         "--every",
@@ -62,41 +64,41 @@ def check_on(options: OnOptions) -> None:
             raise UsageError(f"--on and --{name} cannot be combined")
 
 
-class CostWatch:
+class CostNote:
     """Says what the events of a sampling cost, once that is known."""
 
-    def __init__(self, options: OnOptions) -> None:
-        self._options = options
-        self._cost: EventCost | None = None
-        self._is_said = False
+    def __init__(self, sampling: Sampling, is_silent: bool) -> None:
+        self._sampling = sampling
+        self._is_said = is_silent or sampling.event_cost is None
 
-    def watch(self, sampling: Sampling) -> None:
-        self._cost = sampling.event_cost
+    def say(self, clear: Callable[[], object] = lambda: None) -> None:
+        """Say it, unless it was said, or there is nothing to say yet.
 
-    def goes_on(self) -> bool:
-        """Say it once; always True: the sampling ends by itself."""
-        cost = self._cost
-        if cost is not None and cost.is_known and not self._is_said:
+        clear: takes what else is on the line away
+        """
+        event, cost = self._sampling.options.event, self._sampling.event_cost
+        if not self._is_said and event and cost and cost.is_known:
             self._is_said = True
-            say_note(self._line(cost))
-        return True
+            clear()
+            rate = format_count(round(cost.hits / cost.seconds))
+            say_note(
+                f"{event.word}: {rate} events per second at {_each(cost)} each take"
+                f" {100 * cost.share:.1f} % of a CPU"
+            )
 
-    def _line(self, cost: EventCost) -> str:
-        rate = cost.hits / cost.seconds if cost.seconds else 0.0
-        each = f"{cost.ns_each / 1000:.1f} µs"
-        return (
-            f"{self._options.on}: {format_count(round(rate))} events per second at"
-            f" {each} each take {100 * cost.share:.1f} % of a CPU"
-        )
 
-    def check(self) -> None:
-        """Raise RbtraceError if it was too much, and was therefore ended."""
-        cost = self._cost
-        if cost is None or not cost.is_too_high or self._options.yes:
-            return
-        raise RbtraceError(
-            f"{self._options.on} was detached after {format_count(cost.hits)} events"
-            f" in {span(round(cost.seconds * 1e9))}: at {cost.ns_each / 1000:.1f} µs"
-            f" each they take more than {100 * MOST_SHARE:g} % of a CPU",
-            "Read fewer stacks with --every, or agree to the cost with --yes",
-        )
+def check_cost(sampling: Sampling) -> None:
+    """Raise RbtraceError if it was too much, and sampling was ended for that."""
+    event, cost = sampling.options.event, sampling.event_cost
+    if not (event and cost and sampling.is_too_costly):
+        return
+    raise RbtraceError(
+        f"{event.word} was detached after {format_count(cost.hits)} events in"
+        f" {span(round(cost.seconds * 1e9))}: at {_each(cost)} each they take more than"
+        f" {100 * MOST_SHARE:g} % of a CPU",
+        "Read fewer stacks with --every, or accept the cost with --yes",
+    )
+
+
+def _each(cost: EventCost) -> str:
+    return f"{cost.ns_each / 1000:.1f} µs"

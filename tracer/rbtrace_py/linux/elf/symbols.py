@@ -19,6 +19,7 @@ from rbtrace_py.linux.maps import Mapping
 SHT_SYMTAB = 2
 SHT_DYNSYM = 11
 STT_TLS = 6
+STT_GNU_IFUNC = 10
 NT_GNU_BUILD_ID = 3
 
 _MAX_TABLE = 32 << 20
@@ -34,11 +35,15 @@ _NOTE = struct.Struct("<III")
 
 
 class Symbol(NamedTuple):
-    """A defined symbol; address and size in bytes, as in the file."""
+    """A defined symbol; address and size in bytes, as in the file.
+
+    is_indirect: at its address is what chooses the function (STT_GNU_IFUNC)
+    """
 
     name: str
     address: int
     size: int
+    is_indirect: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +75,23 @@ class SymbolTable:
 
         ``.dynsym`` comes first, and a global symbol takes precedence over a local one.
         """
-        if not name or len(name) > 256:
-            return None
-        for table in self._read_tables():
+        for table in self._tables_for(name):
             found = table.find(name)
             if found is not None:
                 return found
         return None
+
+    def find_all(self, name: str) -> list[Symbol]:
+        """All of that name that ``find`` may choose from: a library keeps old versions.
+
+        One for each address.
+        """
+        tables = self._tables_for(name)
+        found = [symbol for table in tables for symbol, _ in table.named(name)]
+        return list({symbol.address: symbol for symbol in found}.values())
+
+    def _tables_for(self, name: str) -> list[_Table]:
+        return self._read_tables() if 0 < len(name) <= 256 else []
 
     def _read_tables(self) -> list[_Table]:
         if self._tables is None:
@@ -99,19 +114,26 @@ class _Table:
         self._name_offsets = array("I", self._data)[::6]
 
     def find(self, name: str) -> Symbol | None:
-        """Linkers share tails: ``b"main\\0"`` may stand in the end of another name."""
         best: Symbol | None = None
+        for symbol, is_global in self.named(name):
+            if is_global:
+                return symbol
+            best = best or symbol
+        return best
+
+    def named(self, name: str) -> Iterator[tuple[Symbol, bool]]:
+        """Symbols of that name, and whether they are global.
+
+        Linkers share tails: ``b"main\0"`` may stand in the end of another name.
+        """
         for offset in _occurrences(self._names, name.encode() + b"\0"):
             for row in _rows_with(self._name_offsets, offset):
                 fields = _SYMBOL.unpack_from(self._data, row * _SYMBOL.size)
                 _, info, _, section, address, size = fields
-                if section == 0 or info & 15 == STT_TLS:
-                    continue
-                symbol = Symbol(name, address, size)
-                if info >> 4:  # STB_LOCAL is 0
-                    return symbol
-                best = best or symbol
-        return best
+                kind, binding = info & 15, info >> 4
+                if section != 0 and kind != STT_TLS:
+                    symbol = Symbol(name, address, size, kind == STT_GNU_IFUNC)
+                    yield symbol, binding != 0  # STB_LOCAL
 
 
 def _table_bytes(elf: ElfFile, section: Section, entry: int) -> bytes:

@@ -7,19 +7,28 @@ from collections.abc import Callable, Mapping
 
 from rbtrace_py.bpf.abi import Counter
 from rbtrace_py.bpf.stack_walker import StackWalker
-from rbtrace_py.session.stacks.probe_events import ProbeEvents
+from rbtrace_py.session.stacks.probe_events import FunctionEvents, ProbeEvents
 from rbtrace_py.session.stacks.sampling_options import EventOptions
+from rbtrace_py.session.stacks.tracepoint_events import TracepointEvents
 from rbtrace_py.session.targets.targets import Targets
 
 MOST_SHARE = 0.05
 """Of a CPU that walking at events may take, unless more was agreed to."""
 _WINDOW_SECONDS = 1.0
 
-Events = ProbeEvents
+Events = ProbeEvents | TracepointEvents
 
 
 def events_of(targets: Targets, event: EventOptions, walker: StackWalker) -> Events:
-    """Return the events that are meant; entering attaches to them."""
+    """Return the events that a word means; entering attaches to them.
+
+    Raises UsageError, NoSuchProbe, NotPermitted or BpfError.
+    """
+    kind, colon, _ = event.word.partition(":")
+    if colon and kind == "uprobe":
+        return FunctionEvents(targets, event, walker)
+    if colon and kind in ("tracepoint", "syscall"):
+        return TracepointEvents(event, walker)
     return ProbeEvents(targets, event, walker)
 
 

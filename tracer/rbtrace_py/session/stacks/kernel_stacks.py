@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
 from rbtrace_py.aggregate.open_times import OpenTimes
@@ -108,6 +108,16 @@ class KernelStacks(Closing):
         counters = self._walker.counters
         no_samples = sum(counters[one] for one in (Counter.NO_RUBY, *_LOSSES))
         return counters[Counter.SEEN] - no_samples
+
+    def event_notes(self) -> Iterator[str]:
+        """Yield what a reader should know of events, a line each."""
+        counters = self._walker.counters
+        if number := counters[Counter.NO_RUBY]:
+            yield f"{number:,} events came from threads that run no Ruby"
+        if number := counters[Counter.NEGATIVE]:
+            yield f"{number:,} events failed: their weight was negative, or not there"
+        if number := counters[Counter.IN_USE]:
+            yield f"{number:,} events failed: too many at once on one CPU"
 
     def watch(self, ruby: RubyProcess) -> None:
         """Walk the stacks of a process; raises UnknownRuby where that cannot be."""

@@ -1,12 +1,18 @@
-"""Probes as events at which stacks are walked."""
+"""Probes and functions as events at which stacks are walked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 
-from rbtrace_py.bpf.attach import Attacher
-from rbtrace_py.bpf.stack_walker import EVENT_WAYS, StackWalker, event_maps
-from rbtrace_py.errors import BpfError, NotPermitted, UsageError
+from rbtrace_py.bpf.attach import Attacher, attach_first
+from rbtrace_py.bpf.stack_walker import EVENT_WAYS, StackWalker, Weight, event_maps
+from rbtrace_py.errors import NoSuchProbe, RbtraceError, UsageError
+from rbtrace_py.linux.binaries import mapped_files
+from rbtrace_py.linux.functions import files_named, functions_named
+from rbtrace_py.linux.process import Process
 from rbtrace_py.model.probes import OperandType, Probe
 from rbtrace_py.session.probes.engine import AttachRequest, Engine
 from rbtrace_py.session.probes.query import ProbeOptions
@@ -15,6 +21,7 @@ from rbtrace_py.session.probes.slots import operand_slot
 from rbtrace_py.session.stacks.sampling_options import EventOptions
 from rbtrace_py.session.targets.targets import Targets
 
+SOURCE = "events.c"
 _INTEGERS = (OperandType.UNKNOWN, OperandType.INTEGER, OperandType.NIL)
 
 
@@ -54,37 +61,28 @@ class ProbeEvents(ProbeSession):
             )
 
     def make_engines(self, attacher: Attacher) -> None:
-        for flags in EVENT_WAYS:
-            engine = self._engine(attacher, flags)
-            try:
-                attacher.load(engine.program, "on_hit")
-            except BpfError:
-                engine.close()
-                if flags is EVENT_WAYS[-1]:
-                    raise
-            except NotPermitted:
-                engine.close()
-                raise
-            else:
-                self._engines.append(engine)
-                return
+        with ExitStack() as stack:
+            engine = attach_first(
+                stack,
+                EVENT_WAYS,
+                lambda attempt, way: self._make(attempt, attacher, way),
+            )
+            stack.pop_all()  # the session closes its engines
+        self._engines.append(engine)
 
-    def _engine(self, attacher: Attacher, flags: dict[str, int]) -> Engine:
-        event = self._event
-        return Engine(
-            attacher,
-            self._tracked,
-            "events.c",
-            event_maps(event.every),
-            flags,
-            {
-                **self._walker.numbers,
-                "EVERY": event.every,
-                "WEIGHTED": event.weight is not None,
-                "DURATIONS": 0,
-            },
-            shared=self._walker.maps,
+    def _make(
+        self, stack: ExitStack, attacher: Attacher, flags: Mapping[str, int]
+    ) -> Engine:
+        event, walker = self._event, self._walker
+        weight = Weight() if event.weight else None
+        numbers = {**walker.event_numbers(event.every, weight), "DURATIONS": 0}
+        maps = event_maps(event.every)
+        engine = Engine(
+            attacher, self._tracked, SOURCE, maps, flags, numbers, shared=walker.maps
         )
+        stack.callback(engine.close)
+        attacher.load(engine.program, "on_hit")
+        return engine
 
     def requests(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
         weight = self._event.weight
@@ -97,3 +95,55 @@ class ProbeEvents(ProbeSession):
     def missed(self) -> int:
         """Hits that the kernel did not run the program for."""
         return sum(engine.missed() for engine in self._engines)
+
+    @property
+    def missing(self) -> list[str]:
+        """What is not in the counts, a line each."""
+        if not self.late_probes or self.targets.command is not None:
+            return []
+        return [
+            f"events of {self.late_probes} probes are missing until they were found"
+        ]
+
+
+class FunctionEvents(ProbeEvents):
+    """The calls of a function, ``SYMBOL`` of the files that ``LIB`` means."""
+
+    def __init__(
+        self, targets: Targets, event: EventOptions, walker: StackWalker
+    ) -> None:
+        _, _, place = event.word.partition(":")
+        self._library, _, self._name = place.rpartition(":")
+        if not (self._library and self._name):
+            raise UsageError(
+                f"{event.word} names no function", "Write uprobe:LIB:SYMBOL"
+            )
+        super().__init__(targets, replace(event, word=place), walker)
+
+    def _probes_of(self, process: Process) -> list[Probe]:
+        return functions_named(process, self._library, self._name)
+
+    def check(self, probes: Sequence[Probe]) -> None:
+        if not probes:
+            raise self._unknown()
+
+    def _unknown(self) -> NoSuchProbe:
+        """Return what is not there: the function, or the file."""
+        files: set[str] = set()
+        for process in self.targets.alive():
+            with suppress(RbtraceError):
+                if named := files_named(process, self._library):
+                    path = named[0].binary.path
+                    return NoSuchProbe(
+                        f"{path} has no function {self._name}",
+                        f"List its functions with `nm -D --defined-only {path}`",
+                        self._name,
+                    )
+                files |= {file.binary.path for file in mapped_files(process)}
+        names = sorted({path.rpartition("/")[2] for path in files})
+        near = difflib.get_close_matches(self._library, names, 3, 0.3)
+        return NoSuchProbe(
+            f"the process has mapped no file {self._library}",
+            f"Mapped are {', '.join(near or names[:8])}",
+            self._library,
+        )

@@ -265,7 +265,9 @@ class Sampling(Starting):
         if self.events is not None and self.event_cost is not None:
             self.event_cost.measure(is_last=True)
             self.events.finish()
-            self.notes.add(*self.events.notes)
+            self.statistics.failed += self.events.missed
+            self.notes.add(*self.events.notes, *self.events.missing)
+            self.notes.add(*self.kernel.event_notes() if self.kernel else ())
 
     # --------------------------------------------------------------- sampling
 

@@ -29,7 +29,8 @@ class EngineChoice(str, Enum):
 class EventOptions:
     """Where stacks are walked in mode event.
 
-    word: a probe's name, or a word of ``events.KINDS`` with a name
+    word: a probe's name, ``uprobe:LIB:SYMBOL``, ``tracepoint:CATEGORY:NAME`` or
+        ``syscall:NAME``
     every: walk at each of so many events of a thread
     weight: argument of the event that its stack weighs; None: 1
     confirm: as ``ProbeOptions`` has it
