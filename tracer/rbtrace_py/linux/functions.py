@@ -10,7 +10,7 @@ from rbtrace_py.errors import BpfError, RbtraceError
 from rbtrace_py.linux.binaries import MappedFile, mapped_files, open_mapped
 from rbtrace_py.linux.elf.operands import AARCH64_REGISTERS, X86_64_REGISTERS
 from rbtrace_py.linux.elf.reader import EM_X86_64, PF_X, ElfFile
-from rbtrace_py.linux.elf.symbols import SymbolTable
+from rbtrace_py.linux.elf.symbols import STT_GNU_IFUNC, SymbolTable
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.probes import Location, LocationKind, Operand, Probe, Site
 
@@ -57,8 +57,8 @@ def functions_named(process: Process, library: str, name: str) -> list[Probe]:
 
 def _sites(elf: ElfFile, name: str) -> Iterator[Site]:
     arguments = tuple(_arguments(elf.machine))
-    for symbol in SymbolTable(elf).find_all(name):
-        if symbol.is_indirect:
+    for symbol, kind in SymbolTable(elf).find_all(name):
+        if kind == STT_GNU_IFUNC:
             raise BpfError(
                 f"{name} cannot be probed: the loader chooses its code (IFUNC)",
                 "Name a function that calls it",

@@ -11,7 +11,7 @@ from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import say_note
 from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.report.units import format_count, span
-from rbtrace_py.session.stacks.events import MOST_SHARE, EventCost
+from rbtrace_py.session.stacks.event_cost import MOST_SHARE, EventCost
 from rbtrace_py.session.stacks.sampling import Sampling
 from rbtrace_py.session.stacks.sampling_options import EventOptions
 

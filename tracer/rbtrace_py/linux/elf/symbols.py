@@ -20,6 +20,7 @@ SHT_SYMTAB = 2
 SHT_DYNSYM = 11
 STT_TLS = 6
 STT_GNU_IFUNC = 10
+"""At the symbol's address is what chooses the function."""
 NT_GNU_BUILD_ID = 3
 
 _MAX_TABLE = 32 << 20
@@ -35,15 +36,11 @@ _NOTE = struct.Struct("<III")
 
 
 class Symbol(NamedTuple):
-    """A defined symbol; address and size in bytes, as in the file.
-
-    is_indirect: at its address is what chooses the function (STT_GNU_IFUNC)
-    """
+    """A defined symbol; address and size in bytes, as in the file."""
 
     name: str
     address: int
     size: int
-    is_indirect: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +78,16 @@ class SymbolTable:
                 return found
         return None
 
-    def find_all(self, name: str) -> list[Symbol]:
-        """All of that name that ``find`` may choose from: a library keeps old versions.
+    def find_all(self, name: str) -> list[tuple[Symbol, int]]:
+        """All of that name that ``find`` may choose from, each with its STT_ type.
 
-        One for each address.
+        A library keeps old versions of a function; there is one for each address.
         """
-        tables = self._tables_for(name)
-        found = [symbol for table in tables for symbol, _ in table.named(name)]
-        return list({symbol.address: symbol for symbol in found}.values())
+        found = {}
+        for table in self._tables_for(name):
+            for symbol, info in table.named(name):
+                found[symbol.address] = symbol, info & 15
+        return list(found.values())
 
     def _tables_for(self, name: str) -> list[_Table]:
         return self._read_tables() if 0 < len(name) <= 256 else []
@@ -115,14 +114,14 @@ class _Table:
 
     def find(self, name: str) -> Symbol | None:
         best: Symbol | None = None
-        for symbol, is_global in self.named(name):
-            if is_global:
+        for symbol, info in self.named(name):
+            if info >> 4:  # STB_LOCAL is 0
                 return symbol
             best = best or symbol
         return best
 
-    def named(self, name: str) -> Iterator[tuple[Symbol, bool]]:
-        """Symbols of that name, and whether they are global.
+    def named(self, name: str) -> Iterator[tuple[Symbol, int]]:
+        """Symbols of that name, and the ``st_info`` of each.
 
         Linkers share tails: ``b"main\0"`` may stand in the end of another name.
         """
@@ -130,10 +129,8 @@ class _Table:
             for row in _rows_with(self._name_offsets, offset):
                 fields = _SYMBOL.unpack_from(self._data, row * _SYMBOL.size)
                 _, info, _, section, address, size = fields
-                kind, binding = info & 15, info >> 4
-                if section != 0 and kind != STT_TLS:
-                    symbol = Symbol(name, address, size, kind == STT_GNU_IFUNC)
-                    yield symbol, binding != 0  # STB_LOCAL
+                if section != 0 and info & 15 != STT_TLS:
+                    yield Symbol(name, address, size), info
 
 
 def _table_bytes(elf: ElfFile, section: Section, entry: int) -> bytes:

@@ -19,6 +19,7 @@ from rbtrace_py.errors import (
 from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.stacks import Sample, ThreadState
+from rbtrace_py.session.stacks.event_cost import EventCost
 from rbtrace_py.session.stacks.ruby_process import (
     KERNEL_MODES,
     RubyProcess,
@@ -35,7 +36,7 @@ from rbtrace_py.session.targets.notes import Notes, skipped
 from rbtrace_py.session.targets.targets import Targets
 
 if TYPE_CHECKING:
-    from rbtrace_py.session.stacks.events import EventCost, Events
+    from rbtrace_py.session.stacks.events import Events
     from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
 
 _START_SECONDS = 0.002
@@ -99,7 +100,7 @@ class Sampling(Starting):
         if event is None:
             return
         assert kernel is not None
-        from rbtrace_py.session.stacks.events import EventCost, events_of
+        from rbtrace_py.session.stacks.events import events_of
 
         self.events = events_of(self.targets, event, kernel.walker)
         self.events.__enter__()

@@ -34,7 +34,7 @@ class EventOptions:
     every: walk at each of so many events of a thread
     weight: argument of the event that its stack weighs; None: 1
     confirm: as ``ProbeOptions`` has it
-    at_any_cost: go on where it takes more than ``events.MOST_SHARE`` of a CPU
+    at_any_cost: go on where it takes more than ``event_cost.MOST_SHARE`` of a CPU
     """
 
     word: str
