@@ -409,6 +409,31 @@ static __always_inline u64 take_time(struct ruby *ruby, struct scratch *scratch,
 }
 
 #ifndef WALK_ONLY /* what follows is run at ticks, switches, forks, execs and exits */
+/* A thread gets a CPU. */
+static __always_inline void arrive(u64 ids, u64 now) {
+  struct interval *interval = LOOKUP(intervals, &ids), new = {};
+  if (!interval) {
+    new.since = now;
+    if (AT_LOAD(WEIGHING) == ALL_TIME && UPDATE(intervals, &ids, &new))
+      count_one(COUNTER_NO_ROOM);
+    return;
+  }
+  if (interval->key.marks & OFF_CPU && now - interval->since >= AT_LOAD(LEAST))
+    tally_interval(interval, now);
+  interval->key.marks &= ~OFF_MARKS;
+  interval->since = now;
+}
+
+/*
+ * A thread has a CPU: if it is still away by what was seen, a switch was missed. Linux
+ * 6.18 fires no sched_switch now and then as the idle task makes room.
+ */
+static __always_inline void be_there(u64 ids, u64 now) {
+  struct interval *interval = LOOKUP(intervals, &ids);
+  if (interval && interval->key.marks & OFF_CPU)
+    arrive(ids, now);
+}
+
 int on_tick(void *ctx) {
   u64 ids = bpf_get_current_pid_tgid(), now = bpf_ktime_get_ns(), weight = 1;
   u32 tgid = ids >> 32;
@@ -418,8 +443,10 @@ int on_tick(void *ctx) {
       walk_task(ruby, scratch, ids, bpf_get_current_task()) != WALKED)
     return 0;
   scratch->head.time = now;
-  if (AT_LOAD(WEIGHING) == ALL_TIME)
+  if (AT_LOAD(WEIGHING) == ALL_TIME) {
+    be_there(ids, now);
     weight = take_time(ruby, scratch, ids, now);
+  }
   tally(scratch, weight, current_epoch());
   return 0;
 }
@@ -482,22 +509,6 @@ static __always_inline bool is_queued(struct ruby *ruby, u64 thread) {
   return false;
 }
 
-/* A thread gets a CPU. */
-static __always_inline void arrive(u64 ids) {
-  struct interval *interval = LOOKUP(intervals, &ids), new = {};
-  u64 now = bpf_ktime_get_ns();
-  if (!interval) {
-    new.since = now;
-    if (AT_LOAD(WEIGHING) == ALL_TIME && UPDATE(intervals, &ids, &new))
-      count_one(COUNTER_NO_ROOM);
-    return;
-  }
-  if (interval->key.marks & OFF_CPU && now - interval->since >= AT_LOAD(LEAST))
-    tally_interval(interval, now);
-  interval->key.marks &= ~OFF_MARKS;
-  interval->since = now;
-}
-
 /* The thread runs no Ruby any more; what it did last it did until now. */
 static __always_inline void end(u64 ids) {
   struct interval *interval = LOOKUP(intervals, &ids);
@@ -516,6 +527,7 @@ static __always_inline void leave(struct ruby *ruby, u64 ids, u64 task, u32 stat
   int outcome;
   if (!scratch)
     return;
+  be_there(ids, now);
   outcome = walk_task(ruby, scratch, ids, task);
   if (outcome == NO_RUBY || outcome == UNKNOWN) {
     end(ids);
@@ -548,7 +560,7 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx) {
   u32 tgid = ids >> 32, state;
   struct ruby *ruby = tgid ? LOOKUP(rubies, &tgid) : 0;
   if (ruby)
-    arrive(ids);
+    arrive(ids, bpf_ktime_get_ns());
   ids = bpf_get_current_pid_tgid();
   tgid = ids >> 32;
   ruby = tgid ? LOOKUP(rubies, &tgid) : 0;
