@@ -1,0 +1,62 @@
+# frozen_string_literal: true
+
+require_relative "../tracepoint"
+require "rack/body_proxy"
+
+module Tracepoint
+  # Rack middleware: each request is a span `rack:request`, which begins as the
+  # application is called and ends when the response's body is closed.
+  #
+  #   require "tracepoint/rack"
+  #   use Tracepoint::Rack
+  #
+  # Arguments at the begin: `method`, `path`, and `id`, the request's (that of
+  # Rails, else the header X-Request-Id). Results: `route`, as `items#show` of
+  # Rails or `GET /items/:id` of Sinatra, and `status`. A request that was
+  # hijacked ends as the application returns.
+  class Rack
+    REQUEST = Tracepoint.define_span(:request, { method: String, path: String, id: String },
+                                     provider: :rack, result: { route: String, status: Integer })
+    # @return [Integer] what applications return as the status after a hijack
+    HIJACKED = -1
+    private_constant :HIJACKED
+
+    # @param app [#call] a Rack application
+    def initialize(app)
+      @app = app
+    end
+
+    # @param env [Hash] of Rack
+    # @return [Array] the application's response, its body wrapped
+    def call(env)
+      outcome = :thrown
+      span = REQUEST.start(env["REQUEST_METHOD"], path(env), env["action_dispatch.request_id"] || env["HTTP_X_REQUEST_ID"])
+      status, headers, body = @app.call(env)
+      outcome = :returned
+      set_results(span, env, status.to_i) if REQUEST.enabled?
+      span.finish if status == HIJACKED
+      [status, headers, ::Rack::BodyProxy.new(body) { span.finish }]
+    rescue Exception # rubocop:disable Lint/RescueException -- raised again
+      outcome = :raised
+      raise
+    ensure
+      span&.finish(outcome) unless outcome == :returned
+    end
+
+    private
+
+    def path(env)
+      script = env["SCRIPT_NAME"]
+      script.nil? || script.empty? ? env["PATH_INFO"] : "#{script}#{env["PATH_INFO"]}"
+    end
+
+    def set_results(span, env, status)
+      span[:route] = env["sinatra.route"] || rails_route(env["action_dispatch.request.path_parameters"])
+      span[:status] = status
+    end
+
+    def rails_route(parameters)
+      "#{parameters[:controller]}##{parameters[:action]}" if parameters&.key?(:controller)
+    end
+  end
+end

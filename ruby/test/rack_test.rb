@@ -1,0 +1,119 @@
+# frozen_string_literal: true
+
+require "test_helper"
+begin
+  require "rack"
+  require "rack/lint"
+  require "rack/mock"
+  require "tracepoint/rack"
+rescue LoadError
+  nil # a Ruby without Rack skips these
+end
+
+class RackTest < Minitest::Test
+  RETURNED = 0
+  RAISED = 1
+  THROWN = 2
+  HEADERS = { "content-type" => "text/plain" }.freeze
+
+  def setup
+    skip "no rack" unless Tracepoint.const_defined?(:Rack, false)
+  end
+
+  def test_request
+    traced do |first, last|
+      env = env_of("/items/7", "HTTP_X_REQUEST_ID" => "abc")
+      status, _, body = call(env) { |it| [201, HEADERS, [it["REQUEST_METHOD"]]] }
+      assert_equal 201, status
+      assert_equal [1, "GET", "/items/7", "abc"], [first.hits, *Array.new(3) { |i| first.value(i, String) }]
+      assert_equal ["GET"], body.to_enum.to_a
+      assert_equal 0, last.hits
+      body.close
+      body.close
+      assert_equal [1, RETURNED, "GET", "/items/7", "abc", nil, 201], [last.hits, *end_of(last)]
+      assert_operator last.value(0, Integer), :>, 0
+    end
+  end
+
+  def test_it_passes_lint_traced_and_untraced
+    chain = ::Rack::Lint.new(Tracepoint::Rack.new(::Rack::Lint.new(->(_) { [200, HEADERS, ["hello"]] })))
+    assert_equal "hello", ::Rack::MockRequest.new(chain).get("/").body
+    traced { |_, last| assert_equal ["hello", 1], [::Rack::MockRequest.new(chain).get("/").body, last.hits] }
+  end
+
+  def test_routes
+    traced do |_, last|
+      { { "action_dispatch.request.path_parameters" => { controller: "items", action: "show" } } => "items#show",
+        { "action_dispatch.request.path_parameters" => {} } => nil,
+        { "sinatra.route" => "GET /items/:id" } => "GET /items/:id" }.each do |found, route|
+        respond(env_of("/x")) { |env| [200, HEADERS, [env.update(found) && ""]] }
+        assert_equal [route, 200], end_of(last).last(2)
+      end
+    end
+  end
+
+  def test_identity_of_rails_comes_first
+    traced do |first, _|
+      respond(env_of("/x", "HTTP_X_REQUEST_ID" => "header", "action_dispatch.request_id" => "rails"))
+      assert_equal "rails", first.value(2, String)
+    end
+  end
+
+  def test_path_within_a_mounted_application
+    traced do |first, _|
+      respond(env_of("/x").merge("SCRIPT_NAME" => "/shop"))
+      assert_equal "/shop/x", first.value(1, String)
+    end
+  end
+
+  def test_raised_and_thrown
+    traced do |_, last|
+      assert_raises(RuntimeError) { call(env_of("/x")) { raise "boom" } }
+      assert_equal [1, RAISED, nil], [last.hits, end_of(last).first, end_of(last).last]
+      catch(:async) { call(env_of("/x")) { throw :async } }
+      assert_equal [2, THROWN], [last.hits, end_of(last).first]
+    end
+  end
+
+  def test_hijacked
+    traced do |_, last|
+      _, _, body = call(env_of("/x")) { [-1, {}, []] }
+      assert_equal [1, RETURNED, -1], [last.hits, end_of(last).first, end_of(last).last]
+      body.close
+      assert_equal 1, last.hits
+    end
+  end
+
+  def test_a_tracer_comes_meanwhile
+    needs_taps
+    _, _, body = call(env_of("/x"))
+    tap = TappedSite.new(registry.sites(Tracepoint::Rack::REQUEST).last)
+    body.close
+    assert_equal [1, -1, RETURNED, nil], [tap.hits, tap.value(0, Integer), *end_of(tap).first(2)]
+  ensure
+    tap&.close
+  end
+
+  private
+
+  def env_of(path, headers = {})
+    ::Rack::MockRequest.env_for(path, headers)
+  end
+
+  def call(env, &app)
+    Tracepoint::Rack.new(app || ->(_) { [200, HEADERS, [""]] }).call(env)
+  end
+
+  def respond(env, &app)
+    call(env, &app).last.close
+  end
+
+  def traced(&block)
+    tapping(Tracepoint::Rack::REQUEST, &block)
+  end
+
+  # Outcome, method, path, id, route, status.
+  def end_of(tap)
+    [tap.value(1, Integer), *(2..5).map { |i| tap.value(i, String) }, tap.value(6, Integer)]
+  end
+end
