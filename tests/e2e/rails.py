@@ -1,4 +1,4 @@
-"""The bench's Rails application under puma, with the agent."""
+"""Rails applications under puma: the bench's, with the agent, and the example."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable
+import urllib.parse
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from processes import LIB, ROOT, TIMEOUT, read_line
 
 ANY_PORT = "tcp://127.0.0.1:0"
 FOLDER = ROOT / "tests" / "bench" / "rails"
+EXAMPLE = ROOT / "examples" / "rails"
 THREADS = 3
 
 
@@ -32,42 +34,54 @@ class Rails:
     """The application while it runs; folder: of its database."""
 
     def __init__(self, folder: Path, rackup: Path = FOLDER / "config.ru") -> None:
-        need_rails()
-        self.process = subprocess.Popen(
-            ["puma", "-t", f"{THREADS}:{THREADS}", "-b", ANY_PORT, str(rackup)],
-            cwd=FOLDER,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={
-                **os.environ,
+        self._start(
+            ["-t", f"{THREADS}:{THREADS}", "-b", ANY_PORT, str(rackup)],
+            {
                 "SHOP_DATABASE": str(folder / "shop.sqlite3"),
                 "RUBYOPT": f"-I{LIB} -rtracepoint/agent",
             },
         )
-        self._port = self._listening_at()
         self.get()
+
+    def _start(self, options: Sequence[str], env: dict[str, str]) -> None:
+        need_rails()
+        self.process = subprocess.Popen(
+            ["puma", *options],
+            cwd=FOLDER,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **env},
+        )
+        found = self._await_line(r"Listening on http://127\.0\.0\.1:(\d+)")
+        self._port = int(found[1])
 
     @property
     def pid(self) -> int:
         return self.process.pid
 
-    def _listening_at(self) -> int:
-        """Return the port; puma says it once it takes connections."""
+    def _await_line(self, pattern: str) -> re.Match[str]:
+        """Return the match of a line that puma will say."""
         log = []
         while line := read_line(self.process.stdout):
             log.append(line)
-            if found := re.search(r"Listening on http://127\.0\.0\.1:(\d+)", line):
-                return int(found[1])
+            if found := re.search(pattern, line):
+                return found
         self.close()
         raise AssertionError("the application did not begin\n" + "\n".join(log))
 
     def get(self, path: str = "/items") -> None:
+        assert self.ask("GET", path) == 200
+
+    def ask(self, method: str, path: str, **form: object) -> int:
+        """Return the status of one request."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, TIMEOUT)
-        connection.request("GET", path)
+        body = urllib.parse.urlencode(form) if form else None
+        kind = {"Content-Type": "application/x-www-form-urlencoded"} if form else {}
+        connection.request(method, path, body, kind)
         answer = connection.getresponse()
         answer.read()
         connection.close()
-        assert answer.status == 200
+        return answer.status
 
     def get_often(self, count: int) -> None:
         """Ask for ``count`` pages in each of several threads."""
@@ -75,6 +89,28 @@ class Rails:
 
     def close(self) -> None:
         self.process.kill()
+        self.process.communicate(timeout=TIMEOUT)
+
+
+class RailsExample(Rails):
+    """examples/rails, in two workers; folder: of its database and its log."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "shop.log"
+        self._start(
+            ["-C", str(EXAMPLE / "puma.rb")],
+            {
+                "RUBYLIB": str(LIB),
+                "SHOP_FOLDER": str(folder),
+                "SHOP_BIND": ANY_PORT,
+            },
+        )
+        for _ in range(2):
+            self._await_line(r"Worker \d+ \(PID: \d+\) booted")
+
+    def close(self) -> None:
+        """End the parent, which ends its workers."""
+        self.process.terminate()
         self.process.communicate(timeout=TIMEOUT)
 
 

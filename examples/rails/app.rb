@@ -1,0 +1,86 @@
+# A Rails application in one file: a shop with a page of its items, a page each, orders,
+# and a job. The one line for its probes is the require of tracepoint/rails. Its database
+# and its log are in SHOP_FOLDER, by default tmp/ beside this file.
+ENV["RAILS_ENV"] ||= "production"
+ENV["SHOP_FOLDER"] ||= File.join(__dir__, "tmp")
+
+require "fileutils"
+require "rails"
+require "active_record/railtie"
+require "active_job/railtie"
+require "action_controller/railtie"
+require "tracepoint/rails"
+
+class Shop < Rails::Application
+  config.root = __dir__
+  config.eager_load = true
+  config.cache_classes = true
+  config.hosts.clear
+  config.log_level = :debug
+  config.colorize_logging = false
+  config.paths["log"] = File.join(ENV.fetch("SHOP_FOLDER"), "shop.log")
+  config.secret_key_base = "0" * 64
+  config.active_job.queue_adapter = :inline
+  routes.append do
+    resources :items, only: %i[index show]
+    resources :orders, only: :create
+  end
+end
+
+FileUtils.mkdir_p(ENV.fetch("SHOP_FOLDER"))
+Shop.initialize!
+
+class Item < ActiveRecord::Base
+  has_many :orders
+end
+
+class Order < ActiveRecord::Base
+  belongs_to :item
+end
+
+class ReceiptJob < ActiveJob::Base
+  def perform(order_id)
+    Order.find(order_id).item.name
+  end
+end
+
+class ItemsController < ActionController::Base
+  prepend_view_path File.join(__dir__, "views")
+
+  rescue_from(ActiveRecord::RecordNotFound) { head :not_found }
+
+  def index
+    @items = Item.includes(:orders).order(:name).limit(20)
+  end
+
+  def show
+    @item = Item.find(params[:id])
+    @again = Item.find(params[:id]) # from the query cache
+  end
+end
+
+class OrdersController < ActionController::API
+  # The sqlite3 gem waits for the database's lock and keeps the GVL meanwhile: the thread
+  # that has the lock could not go on.
+  WRITING = Mutex.new
+
+  def create
+    raise ArgumentError, "a negative number" if params[:count].to_i.negative?
+
+    order = WRITING.synchronize { Order.create!(item_id: params[:item_id], count: params[:count]) }
+    ReceiptJob.perform_later(order.id)
+    render json: { id: order.id }, status: :created
+  end
+end
+
+module Seeds
+  def self.plant
+    ActiveRecord::Base.connection.execute("PRAGMA journal_mode = WAL") # two workers write
+    ActiveRecord::Schema.verbose = false
+    ActiveRecord::Schema.define do
+      create_table(:items) { |t| t.string :name; t.integer :cents }
+      create_table(:orders) { |t| t.integer :item_id; t.integer :count }
+    end
+    40.times { |number| Item.create!(name: "Tea #{number}", cents: 100 * number + 95) }
+  end
+end

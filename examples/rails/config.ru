@@ -1,0 +1,4 @@
+require_relative "app"
+
+Seeds.plant unless Item.table_exists?
+run Shop

@@ -1,0 +1,19 @@
+# frozen_string_literal: true
+
+require "rails/railtie"
+require_relative "rack"
+require_relative "notifications"
+
+module Tracepoint
+  # What a Rails application needs, in its Gemfile, and nothing else to do:
+  #
+  #   gem "tracepoint-usdt", require: "tracepoint/rails"
+  #
+  # Spans of requests ({Rack}) and of Rails' events ({Notifications}).
+  class Railtie < ::Rails::Railtie
+    # Behind Rails' own, which gives a request its identity; before its log.
+    initializer "tracepoint.middleware" do |app|
+      app.middleware.insert_after ::ActionDispatch::RequestId, Tracepoint::Rack
+    end
+  end
+end
