@@ -14,7 +14,6 @@ class RackTest < Minitest::Test
   RETURNED = 0
   RAISED = 1
   THROWN = 2
-  HEADERS = { "content-type" => "text/plain" }.freeze
 
   def setup
     skip "no rack" unless Tracepoint.const_defined?(:Rack, false)
@@ -23,7 +22,7 @@ class RackTest < Minitest::Test
   def test_request
     traced do |first, last|
       env = env_of("/items/7", "HTTP_X_REQUEST_ID" => "abc")
-      status, _, body = call(env) { |it| [201, HEADERS, [it["REQUEST_METHOD"]]] }
+      status, _, body = call(env) { |it| [201, headers, [it["REQUEST_METHOD"]]] }
       assert_equal 201, status
       assert_equal [1, "GET", "/items/7", "abc"], [first.hits, *Array.new(3) { |i| first.value(i, String) }]
       assert_equal ["GET"], body.to_enum.to_a
@@ -36,9 +35,21 @@ class RackTest < Minitest::Test
   end
 
   def test_it_passes_lint_traced_and_untraced
-    chain = ::Rack::Lint.new(Tracepoint::Rack.new(::Rack::Lint.new(->(_) { [200, HEADERS, ["hello"]] })))
+    chain = ::Rack::Lint.new(Tracepoint::Rack.new(::Rack::Lint.new(->(_) { [200, headers, ["hello"]] })))
     assert_equal "hello", ::Rack::MockRequest.new(chain).get("/").body
     traced { |_, last| assert_equal ["hello", 1], [::Rack::MockRequest.new(chain).get("/").body, last.hits] }
+  end
+
+  # Rack 3: a body that is called with the connection.
+  def test_streaming_body
+    traced do |_, last|
+      stream = StringIO.new
+      _, _, body = call(env_of("/x")) { [200, headers, ->(out) { out.write("hello") }] }
+      body.call(stream)
+      assert_equal ["hello", 0], [stream.string, last.hits]
+      body.close
+      assert_equal [1, RETURNED, 200], [last.hits, end_of(last).first, end_of(last).last]
+    end
   end
 
   def test_routes
@@ -46,7 +57,7 @@ class RackTest < Minitest::Test
       { { "action_dispatch.request.path_parameters" => { controller: "items", action: "show" } } => "items#show",
         { "action_dispatch.request.path_parameters" => {} } => nil,
         { "sinatra.route" => "GET /items/:id" } => "GET /items/:id" }.each do |found, route|
-        respond(env_of("/x")) { |env| [200, HEADERS, [env.update(found) && ""]] }
+        respond(env_of("/x")) { |env| [200, headers, [env.update(found) && ""]] }
         assert_equal [route, 200], end_of(last).last(2)
       end
     end
@@ -100,8 +111,13 @@ class RackTest < Minitest::Test
     ::Rack::MockRequest.env_for(path, headers)
   end
 
+  # Lint of Rack 3 wants one that is not frozen.
+  def headers
+    { "content-type" => "text/plain" }
+  end
+
   def call(env, &app)
-    Tracepoint::Rack.new(app || ->(_) { [200, HEADERS, [""]] }).call(env)
+    Tracepoint::Rack.new(app || ->(_) { [200, headers, [""]] }).call(env)
   end
 
   def respond(env, &app)
