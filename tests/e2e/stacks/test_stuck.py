@@ -18,6 +18,7 @@ import rubies
 from commands import run
 from processes import TARGETS, Target, comes_true
 from rbtrace_py.linux.process import Process
+from rbtrace_py.model.dump import Dump
 from rbtrace_py.model.waits import WaitKind
 from rbtrace_py.session.stacks.dump import dump
 from rbtrace_py.session.stacks.ruby_process import open_vm
@@ -234,6 +235,8 @@ def test_a_gvl_that_is_held(name: str, root: None) -> None:
     try:
         assert comes_true(lambda: has_system_call(target.pid, 34))
         assert comes_true(lambda: has_kind(target.pid, "live", "gvl"), pause=0.1)
+        with Process(target.pid) as process:
+            kinds = [wait_of(dump(process), "live") for _ in range(20)]
         taken = [dumped(target.pid)]
         if taken[0].process["ruby_version"] >= "3.2":
             let_running_be(target.pid, "live")
@@ -241,8 +244,14 @@ def test_a_gvl_that_is_held(name: str, root: None) -> None:
     finally:
         os.kill(target.pid, signal.SIGKILL)
         target.close()
+    assert kinds == [WaitKind.GVL] * 20
     for found in taken:
         check_gvl(found)
+
+
+def wait_of(taken: Dump, name: str) -> WaitKind | None:
+    (wait,) = [one.wait for one in taken.threads if one.thread.name == name]
+    return None if wait is None else wait.kind
 
 
 def let_running_be(pid: int, name: str) -> None:

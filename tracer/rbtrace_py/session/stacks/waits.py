@@ -139,7 +139,7 @@ class Waits:
         self._by_tid = {one.thread.tid: one.thread.address for one in seen}
         vm_threads = [one.thread for one in seen]
         self._ractors = self._ruby.ractors(vm_threads)
-        queued = self._ruby.gvl_waiters(vm_threads)
+        queued = self._queued = self._ruby.gvl_waiters(vm_threads)
         self._gvl_holders = {
             one.thread.ractor: one.thread.address
             for one in seen
@@ -151,11 +151,14 @@ class Waits:
         self._gvl_waiters = (queued | waiting) - set(self._gvl_holders.values())
 
     def state(self, address: int, on_cpu: bool | None) -> ThreadState:
-        """The state of a thread by the VM, its GVL's queue, and the kernel."""
+        """The state of a thread by the VM, its GVL's queue, and the kernel.
+
+        Up to 3.1 a thread in the queue wakes up now and then, to keep the time.
+        """
+        if address in self._queued & self._gvl_waiters:
+            return ThreadState.WAITING
         state = self._seen[address].state
-        if address in self._gvl_waiters:
-            state = ThreadState.WAITING
-        elif state is ThreadState.WAITING:
+        if state is ThreadState.WAITING and address not in self._gvl_waiters:
             state = ThreadState.RUNNING
         return state_of(state, on_cpu)
 
