@@ -28,7 +28,7 @@ HANGS = (
     "mutexes", "three", "monitors", "owned", "queue", "full", "condition", "joins",
     "pipe", "full_pipe", "socket", "tcp", "accepting", "selecting", "child", "flock",
     "fifo", "asleep", "limited", "unix_accepting", "output", "input", "timed",
-    "closing",
+    "closing", "requires",
 )  # fmt: skip
 
 EVERY = [*rubies.EACH, *map(rubies.chroot, ARCHIVES)]
@@ -109,6 +109,11 @@ def test_each_hang_is_named(stuck: Stuck, root: None) -> None:
     for name, other in (("monitors a", "monitors b"), ("monitors b", "monitors a")):
         wait = found.wait(name)
         assert (wait["kind"], wait["class"]) == ("mutex", "Monitor")
+        assert found.holder(name) == other
+    for name, other in (("requires a", "requires b"), ("requires b", "requires a")):
+        wait = found.wait(name)
+        assert (wait["kind"], wait["call"]) == ("mutex", "Kernel#require")
+        assert wait["path"].endswith(f"/{other[-1]}.rb")
         assert found.holder(name) == other
     check_queues(found)
     check_descriptors(found)
@@ -217,6 +222,7 @@ def check_deadlocks(cycles: Any) -> None:
         ["three a", "three b", "three c"],
         ["monitors a", "monitors b"],
         ["joins a", "joins b"],
+        ["requires a", "requires b"],
     ]
 
 

@@ -10,6 +10,7 @@ require "io/wait"
 require "monitor"
 require "socket"
 require "tempfile"
+require "tmpdir"
 
 $stdout.sync = true
 
@@ -249,6 +250,21 @@ module Hangs
     [holder]
   end
 
+  # Files that require each other, each by another thread.
+  def requires
+    $gates = Array.new(2) { Thread::Queue.new }
+    $begun = Thread::Queue.new
+    $folder = Dir.mktmpdir
+    names = %w[a b].map { |letter| "#{$folder}/#{letter}.rb" }
+    names.each_with_index do |name, number|
+      File.write(name, "$begun << true; $gates[#{number}].pop; require '#{names[1 - number]}'\n")
+    end
+    threads = names.map { |name| thread("requires #{name[-4]}") { require name } }
+    2.times { $begun.pop }
+    $gates.each { |gate| gate << true }
+    threads
+  end
+
   # One waits for the ractor, and the ractor for a message.
   def ractor
     one = Ractor.new { Ractor.receive }
@@ -282,3 +298,4 @@ exit if $exits
 $stdin.gets
 Process.kill(:KILL, *[$child, $closed, $locker, $output&.pid, $input&.pid].compact)
 File.delete($fifo) if $fifo
+FileUtils.rm_r($folder) if $folder

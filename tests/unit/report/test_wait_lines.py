@@ -42,9 +42,11 @@ OUTPUT = replace(PIPE, other_processes=(OtherProcess(2, "ls"), OtherProcess(3)))
                 "Kernel#require",
                 object=8,
                 class_name="?",
+                path="shop",
                 holder=Waiter(A, 0x10, is_suspended=True),
             ),
-            'a lock of Kernel#require, held by suspended fiber 0x10 of "a" (tid 5)',
+            "a lock of Kernel#require (shop),"
+            ' held by suspended fiber 0x10 of "a" (tid 5)',
         ),
         (
             Wait(WaitKind.MUTEX, holder=Waiter(A, 0x10, True, True), **LOCK),

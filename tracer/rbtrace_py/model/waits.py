@@ -90,7 +90,8 @@ class Wait:
     pids: processes that hold the lock on a file
     children: the process it waits for, or those that it may wait for
     is_any_child: it waits for any of its children
-    path: of a file that is to be opened
+    path: of a file that is to be opened, or of one that another thread is loading, as
+        ``require`` was given it
     lock: address of a native lock
     ractor: number of the ractor it waits for, as its threads have it
     """

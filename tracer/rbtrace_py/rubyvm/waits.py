@@ -60,6 +60,7 @@ _KINDS: dict[str, WaitKind] = {
 
 _MONITORS = ("Monitor#enter", "Monitor#synchronize", "Monitor#mon_enter",
              "Monitor#mon_synchronize")  # fmt: skip
+_REQUIRES = ("Kernel#require", "Kernel#require_relative")
 _MONITOR_MUTEX = 16
 """``struct rb_monitor`` (ext/monitor/monitor.c): count, owner, mutex."""
 
@@ -99,6 +100,7 @@ class RubyWait(NamedTuple):
     is_free: nobody held the lock; has_ended: the fiber that holds it has ended
     fd: the receiver's descriptor; pid: of the child that is waited for
     ractor: address of the ractor that is waited for
+    path: of the file that is required; safe to show
     """
 
     kind: WaitKind
@@ -117,6 +119,7 @@ class RubyWait(NamedTuple):
     fd: int | None = None
     pid: int | None = None
     ractor: int = 0
+    path: str = ""
 
 
 class RubyWaits:
@@ -138,7 +141,7 @@ class RubyWaits:
         try:
             mutex = self._locking(thread)
             if mutex:
-                return self._of_locking(mutex, shown)
+                return self._of_locking(mutex, frames, shown)
             if not shown:
                 return self._without_frames(thread)
             hooked = _hooked(shown) if self.has_scheduler(thread) else None
@@ -241,11 +244,22 @@ class RubyWaits:
         value = self._values.u64(thread + offset)
         return value if self._values.type_of(value) == T_DATA else 0
 
-    def _of_locking(self, mutex: int, shown: Sequence[ControlFrame]) -> RubyWait:
-        """A Monitor is what people know, not the Mutex in it."""
+    def _of_locking(
+        self,
+        mutex: int,
+        frames: Sequence[ControlFrame],
+        shown: Sequence[ControlFrame],
+    ) -> RubyWait:
+        """A Monitor is what people know, not the Mutex in it; or a file, of require."""
         call = _native_name(shown[0]) if shown else ""
-        is_monitor = call in _MONITORS
-        return self._of_mutex(mutex, shown[0].receiver if is_monitor else mutex, call)
+        if call in _MONITORS:
+            return self._of_mutex(mutex, shown[0].receiver, call)
+        found = self._of_mutex(mutex, mutex, call)
+        if call not in _REQUIRES:
+            return found
+        arguments = self._arguments(frames, shown[0])
+        path = self._values.string(arguments[0]) if arguments else None
+        return found._replace(path=path or "")
 
     def _of_mutex(self, mutex: int, shown: int, call: str) -> RubyWait:
         found = self._about(WaitKind.MUTEX, call, shown)

@@ -50,6 +50,8 @@ def _mutex(wait: Wait) -> str:
     what = f"{wait.class_name} {wait.object:#x}"
     if wait.class_name in ("", "?"):
         what = f"a lock of {wait.call}" if wait.call else "a lock"
+    if wait.path:
+        what += f" ({wait.path})"
     return f"{what}, {_held(wait)}"
 
 

@@ -237,6 +237,7 @@ class Waits:
             waiting=ruby.waiting,
             seconds=ruby.seconds,
             is_forever=ruby.is_forever,
+            path=ruby.path,
             ractor=self._ractors.get(ruby.ractor),
         )
 
