@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import rbtrace_py
 import rubies
 from commands import run
 from processes import TARGETS, Target, comes_true
@@ -360,6 +361,7 @@ def test_locals(name: str, root: None) -> None:
     try:
         found = dumped(target.pid, "--locals")
         plain = dumped(target.pid)
+        taken = rbtrace_py.dump(target.pid, locals=True)
     finally:
         target.close()
     frames = found.threads["worker"]["frames"]
@@ -383,6 +385,12 @@ def test_locals(name: str, root: None) -> None:
     assert dict(values[take])["block"] in ("(the block, if any)", "#<Proc>")
     assert values[-1] == [("outer", ":a symbol that is made")]
     assert "locals" not in plain.threads["worker"]["frames"][0]
+    (worker,) = [one for one in taken.threads if one.thread.name == "worker"]
+    ours = [
+        [(one.name, address.sub(">", one.value)) for one in frame]
+        for frame in reversed(worker.locals)
+    ]
+    assert ours == values
 
 
 LOCALS = [

@@ -282,6 +282,7 @@ def dump(
     fibers: bool = False,
     pause: bool = False,
     ruby_version: str | None = None,
+    locals: bool = False,  # noqa: A002 -- it is the option's name
 ) -> Dump:
     """Return all threads of a process and their stacks, once.
 
@@ -290,6 +291,7 @@ def dump(
         fibers: Include fibers that are suspended.
         pause: Pause the process while its stacks are read.
         ruby_version: Use the layout of this Ruby (``3.2``), whatever it reports.
+        locals: Read arguments and local variables; no method of the program is called.
 
     Raises:
         NoSuchTarget: The process does not exist.
@@ -297,8 +299,9 @@ def dump(
         NotRuby: The process is no Ruby.
         UnknownRuby: The structures of its Ruby are not known.
     """
+    options = DumpOptions(fibers, pause, ruby_version, locals=locals)
     with Process(pid) as process:
-        return _dump(process, DumpOptions(fibers, pause, ruby_version))
+        return _dump(process, options)
 
 
 def dump_core(
@@ -308,6 +311,7 @@ def dump_core(
     fibers: bool = False,
     ruby_version: str | None = None,
     symbols: Mapping[str, int] | None = None,
+    locals: bool = False,  # noqa: A002 -- it is the option's name
 ) -> Dump:
     """Return all threads in a core file and their stacks.
 
@@ -317,6 +321,7 @@ def dump_core(
         fibers: Include fibers that are suspended.
         ruby_version: Use the layout of this Ruby (``3.2``), whatever it reports.
         symbols: Addresses of symbols that the program lacks.
+        locals: Read arguments and local variables.
 
     Raises:
         NotRuby: The core is of no Ruby.
@@ -329,5 +334,6 @@ def dump_core(
         ruby_version=ruby_version,
         symbols=dict(symbols or {}),
         fibers=fibers,
+        locals=locals,
     )
     return _dump_core(path, options)
