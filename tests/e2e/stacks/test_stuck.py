@@ -335,10 +335,25 @@ def test_fibers_of_a_scheduler(name: str, root: None) -> None:
     for wait in waits:
         if wait["kind"] == "mutex":
             assert wait["holder"]["name"] == "scheduler"
-    if not minor_of(name).startswith("4"):  # whose Mutex does not name the fiber
-        (cycle,) = found.process["deadlocks"]
-        assert [waiter["suspended"] for waiter in cycle] == [True, True]
-        assert len({waiter["fiber"] for waiter in cycle}) == 2
+    (cycle,) = found.process["deadlocks"]
+    assert [waiter["suspended"] for waiter in cycle] == [True, True]
+    assert len({waiter["fiber"] for waiter in cycle}) == 2
+
+
+@pytest.mark.parametrize("name", SINCE_3_0)
+def test_a_lock_of_a_suspended_fiber(name: str, root: None) -> None:
+    target = Stuck(words(name), "fibers")
+    try:
+        plain, found = dumped(target.pid), dumped(target.pid, "--fibers")
+    finally:
+        target.close()
+    holders = [one.wait("fibers b")["holder"] for one in (plain, found)]
+    assert [one["name"] for one in holders] == ["fibers a"] * 2
+    assert [one["suspended"] for one in holders] == [True] * 2
+    (fiber,) = found.threads["fibers a"]["fibers"]
+    assert holders[1]["fiber"] == fiber["address"]
+    # Without --fibers it is not looked for where the Mutex has its number alone.
+    assert holders[0]["fiber"] in (None, fiber["address"])
 
 
 def test_no_deadlock_is_named_where_there_is_none(root: None) -> None:
@@ -407,10 +422,6 @@ LOCALS = [
     ("zero", "0.0"),
     ("later", "nil"),
 ]
-
-
-def minor_of(name: str) -> str:
-    return name if name in ARCHIVES else rubies.minor(name)
 
 
 def has_system_call(pid: int, number: int) -> bool:

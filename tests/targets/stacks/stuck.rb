@@ -61,6 +61,20 @@ module Hangs
     [holder, thread("owned b") { lock.lock }]
   end
 
+  # A fiber that its thread has suspended.
+  def fibers
+    lock = Thread::Mutex.new
+    held = Thread::Queue.new
+    holder = thread("fibers a") do
+      $fiber = Fiber.new { lock.lock && Fiber.yield }
+      $fiber.resume
+      held << true
+      sleep
+    end
+    held.pop
+    [holder, thread("fibers b") { lock.lock }]
+  end
+
   def queue
     $queue = Thread::Queue.new
     [thread("queue a") { $queue.pop }, thread("queue b") { $queue.shift }]

@@ -28,6 +28,10 @@ OUTPUT = replace(PIPE, other_processes=(OtherProcess(2, "ls"), OtherProcess(3)))
             'Thread::Mutex 0x7f00, held by "a" (tid 5)',
         ),
         (
+            Wait(WaitKind.MUTEX, holder=Waiter(A, is_suspended=True), **LOCK),
+            'Thread::Mutex 0x7f00, held by another fiber of "a" (tid 5)',
+        ),
+        (
             Wait(WaitKind.MUTEX, holder=Waiter(B), **LOCK),
             "Thread::Mutex 0x7f00, held by thread",
         ),

@@ -219,6 +219,8 @@ def row(values: str) -> list[int | None]:
         ("gvl_queue", "56 384 384 384 344 344 272"),
         ("gvl_holder", "- - - 336 328 328 256"),
         ("mutex_owner", "0 0 0 0 0 0 8"),
+        ("mutex_serial", "- - - - - - 0"),
+        ("ec_serial", "- - - - - - 56"),
         ("io_fd", "8 16 16 16 16 16 16"),
         ("io_pid", "16 24 24 24 24 24 24"),
         ("locals_names", "152 152 152 144 144 144 144"),

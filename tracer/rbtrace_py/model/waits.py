@@ -61,7 +61,8 @@ class Waiter:
     """A thread that others wait for, or one of its fibers.
 
     fiber: address of the fiber, 0 where not known
-    is_suspended: the thread does not run that fiber now
+    is_suspended: the thread does not run that fiber now: it may have ended where its
+        address is not known
     has_ended: the fiber has ended, and will never give back what it holds
     """
 

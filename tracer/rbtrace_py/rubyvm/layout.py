@@ -278,6 +278,10 @@ class Offsets:
     """Offset of the thread that holds the GVL, from the ractor (3.2 and later)."""
     mutex_owner: int | None = None
     """Offset of who holds a Mutex, ``owner_is_thread`` says as what; 0: nobody does."""
+    mutex_serial: int | None = None
+    """Offset of the serial number of the execution context that holds it (4.0)."""
+    ec_serial: int | None = None
+    """Offset of an execution context's serial number, one for each fiber (4.0)."""
     queue_items: int | None = None
     """Offset of the Array of what is in a queue."""
     queue_waiting: int | None = None

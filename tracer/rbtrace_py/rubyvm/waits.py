@@ -16,7 +16,7 @@ from typing import NamedTuple
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.model.stacks import Frame, FrameKind
 from rbtrace_py.model.waits import WaitKind
-from rbtrace_py.rubyvm.fibers import FiberStatus
+from rbtrace_py.rubyvm.fibers import Fiber, FiberStatus
 from rbtrace_py.rubyvm.iseqs import Iseqs
 from rbtrace_py.rubyvm.locals import LocalsReader
 from rbtrace_py.rubyvm.names import Names
@@ -97,6 +97,7 @@ class RubyWait(NamedTuple):
 
     call: the method that waits; object, class_name: its receiver, mostly
     owner, owner_fiber: who holds a lock, or is to end: addresses, 0 where not known
+    owner_serial: number of the fiber that holds it, if the owner does not run it
     is_free: nobody held the lock; has_ended: the fiber that holds it has ended
     fd: the receiver's descriptor; pid: of the child that is waited for
     ractor: address of the ractor that is waited for
@@ -109,6 +110,7 @@ class RubyWait(NamedTuple):
     class_name: str = ""
     owner: int = 0
     owner_fiber: int = 0
+    owner_serial: int = 0
     is_free: bool = False
     has_ended: bool = False
     length: int | None = None
@@ -269,9 +271,32 @@ class RubyWaits:
         owner = self._values.u64(structure + offset)
         if not owner:
             return found._replace(is_free=True)
-        if self._values.traits.owner_is_thread:
-            return found._replace(owner=owner)
-        return self._held_by_fiber(found, owner)
+        if not self._values.traits.owner_is_thread:
+            return self._held_by_fiber(found, owner)
+        serial = self._other_serial(structure, owner)
+        return found._replace(owner=owner, owner_serial=serial)
+
+    def _other_serial(self, mutex: int, thread: int) -> int:
+        """Return the number of the fiber that holds a Mutex; 0: that which runs."""
+        offsets = self._offsets
+        if None in (offsets.mutex_serial, offsets.ec_serial, offsets.th_ec):
+            return 0
+        ec = self._values.u64(thread + (offsets.th_ec or 0))
+        serial = self._values.u64(mutex + (offsets.mutex_serial or 0))
+        return 0 if serial == self._serial(ec) else serial
+
+    def _serial(self, ec: int) -> int:
+        return self._values.u64(ec + (self._offsets.ec_serial or 0))
+
+    def fiber_of(self, serial: int, fibers: Sequence[Fiber]) -> int:
+        """Return the address of the fiber with that number, 0: it is not among them."""
+        for fiber in fibers:
+            try:
+                if self._serial(fiber.ec) == serial:
+                    return fiber.address
+            except UnreadableMemory:
+                continue
+        return 0
 
     def _held_by_fiber(self, found: RubyWait, fiber: int) -> RubyWait:
         offsets = self._offsets

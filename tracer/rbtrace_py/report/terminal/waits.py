@@ -41,6 +41,8 @@ def waiter_name(waiter: Waiter) -> str:
     name = name if tid is None else f"{name} (tid {tid})"
     if waiter.has_ended:
         return f"an ended fiber of {name}"
+    if waiter.is_suspended and not waiter.fiber:
+        return f"another fiber of {name}"
     if waiter.is_suspended:
         return f"suspended fiber {waiter.fiber:#x} of {name}"
     return name

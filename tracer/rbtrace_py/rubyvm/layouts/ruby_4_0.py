@@ -1,7 +1,8 @@
 """Ruby 4.0, x86-64.
 
 Verified: DWARF of 4.0.0 and 4.0.5 as compiled from their releases; they agree. The
-fields of a walk also on a running 4.0.5.
+fields of a walk also on a running 4.0.5. ``gvl_holder``, ``mutex_serial`` and
+``ec_serial`` by that of 4.0.5 alone.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ FIELDS = changed(
         "gvl_queue": 272,
         "gvl_holder": 256,
         "mutex_owner": Field(8, "rb_mutex_struct.th"),
+        "mutex_serial": Field(0, "rb_mutex_struct.ec_serial"),
+        "ec_serial": Field(56, "rb_execution_context_t.serial"),
         "locals_count": 240,
         "class_first_ivar": None,
     },

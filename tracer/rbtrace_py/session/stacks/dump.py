@@ -82,9 +82,12 @@ class Stacks:
     def seen(self) -> list[Seen]:
         """Each thread as it was when its stack was read, or before."""
         return [
-            Seen(one, one.state, one.fiber)
-            if walked is None
-            else Seen(one, walked.state, walked.fiber)
+            Seen(
+                one,
+                one.state if walked is None else walked.state,
+                one.fiber if walked is None else walked.fiber,
+                tuple(fiber for fiber, _ in self.fibers.get(one.address, ())),
+            )
             for one, walked in self.threads
         ]
 

@@ -22,6 +22,7 @@ from rbtrace_py.linux.system_calls import Awaited, SystemCall, awaited, system_c
 from rbtrace_py.model.dump import DumpedThread
 from rbtrace_py.model.stacks import RubyThread, ThreadState
 from rbtrace_py.model.waits import Descriptor, OtherProcess, Wait, Waiter, WaitKind
+from rbtrace_py.rubyvm.fibers import Fiber
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.values import Values
 from rbtrace_py.rubyvm.vm import ControlFrame
@@ -110,11 +111,15 @@ def _other_process(pid: int) -> OtherProcess:
 
 
 class Seen(NamedTuple):
-    """A thread, and its state and fiber when its stack was read."""
+    """A thread, and its state and fiber when its stack was read.
+
+    fibers: those that it has suspended, where they were read
+    """
 
     thread: VmThread
     state: ThreadState
     fiber: int
+    fibers: tuple[Fiber, ...] = ()
 
 
 class Waits:
@@ -245,7 +250,11 @@ class Waits:
         thread = self.threads.get(ruby.owner)
         if thread is None:
             return None
-        current = self._seen[ruby.owner].fiber
+        seen = self._seen[ruby.owner]
+        if ruby.owner_serial:
+            fiber = self._ruby.fiber_of(ruby.owner_serial, seen.fibers)
+            return Waiter(thread, fiber, is_suspended=True)
+        current = seen.fiber
         fiber = ruby.owner_fiber or current
         return Waiter(thread, fiber, fiber != current, ruby.has_ended)
 
