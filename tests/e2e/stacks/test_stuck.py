@@ -176,7 +176,8 @@ def check_others(found: Dumped) -> None:
         assert [child["command"] for child in wait["children"]] == [command]
     wait = found.wait("flock")
     assert wait["kind"] == "file lock"
-    assert len(wait["pids"]) == 1
+    (holder,) = wait["processes"]
+    assert "stuck.rb" in holder["command"]
     assert "/lock" in wait["descriptors"][0]["target"]
     wait = found.wait("fifo")
     assert wait["kind"] == "open"

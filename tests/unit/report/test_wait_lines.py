@@ -109,8 +109,12 @@ OUTPUT = replace(PIPE, other_processes=(OtherProcess(2, "ls"), OtherProcess(3)))
             f"process 2 ({'long' * 15}...) to end",
         ),
         (
-            Wait(WaitKind.FILE_LOCK, descriptors=(PIPE,), pids=(3, 4)),
-            "a lock on fd 7 (pipe:[9]), held by process 3, 4",
+            Wait(
+                WaitKind.FILE_LOCK,
+                descriptors=(PIPE,),
+                processes=OUTPUT.other_processes,
+            ),
+            "a lock on fd 7 (pipe:[9]), held by process 2 (ls), process 3",
         ),
         (Wait(WaitKind.OPEN, path="/x"), "open of /x"),
         (Wait(WaitKind.SLEEP), "sleep"),

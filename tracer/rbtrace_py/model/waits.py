@@ -88,7 +88,7 @@ class Wait:
         known
     is_forever: a sleep that has no end of its own
     descriptors: those that are waited for
-    pids: processes that hold the lock on a file
+    processes: those that hold the lock on a file
     children: the process it waits for, or those that it may wait for
     is_any_child: it waits for any of its children
     path: of a file that is to be opened, or of one that another thread is loading, as
@@ -110,7 +110,7 @@ class Wait:
     seconds: float | None = None
     is_forever: bool = False
     descriptors: tuple[Descriptor, ...] = ()
-    pids: tuple[int, ...] = ()
+    processes: tuple[OtherProcess, ...] = ()
     children: tuple[OtherProcess, ...] = ()
     is_any_child: bool = False
     path: str = ""

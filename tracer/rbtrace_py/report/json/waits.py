@@ -34,7 +34,7 @@ def wait_document(wait: Wait) -> Document:
             }
             for one in wait.descriptors
         ],
-        "pids": list(wait.pids),
+        "processes": _processes(wait.processes),
         "children": _processes(wait.children),
         "any_child": wait.is_any_child,
         "path": wait.path or None,

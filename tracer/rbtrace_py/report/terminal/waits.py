@@ -135,9 +135,8 @@ def _open(wait: Wait) -> str:
 def _file_lock(wait: Wait) -> str:
     (one,) = wait.descriptors
     text = f"a lock on fd {one.number}" + (f" ({one.target})" if one.target else "")
-    if not wait.pids:
-        return f"{text}, holder unknown"
-    return f"{text}, held by process {', '.join(map(str, wait.pids))}"
+    holders = _processes(wait.processes)
+    return f"{text}, held by {holders}" if holders else f"{text}, holder unknown"
 
 
 def _child(wait: Wait) -> str:

@@ -81,8 +81,8 @@ class KernelWaits:
             tuple(watched),
         )
 
-    def lock_holders(self, number: int) -> tuple[int, ...]:
-        return tuple(lock_holders(self._process, number))
+    def lock_holders(self, number: int) -> tuple[OtherProcess, ...]:
+        return tuple(map(_other_process, lock_holders(self._process, number)))
 
     def children(self, pid: int | None) -> tuple[OtherProcess, ...]:
         """The child of that pid, or all; None, 0: any; below 0: of that group."""
@@ -308,7 +308,7 @@ class Waits:
             found,
             kind=WaitKind.FILE_LOCK,
             descriptors=(self._descriptor(number, "lock"),),
-            pids=self._kernel.lock_holders(number),
+            processes=self._kernel.lock_holders(number),
         )
 
     def _of_native_lock(self, found: Wait, what: Awaited) -> Wait:
