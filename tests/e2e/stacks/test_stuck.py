@@ -213,6 +213,7 @@ def check_limits(found: Dumped) -> None:
         "monitor": ("condition variable", 1005),
         "select": ("io", 1006),
         "io": ("io", 1007),
+        "own": ("io", 1009),
     }
     unlimited = ("queue a", "condition", "selecting", "joins a", "tcp")
     assert {found.wait(name)["seconds"] for name in unlimited} == {None}

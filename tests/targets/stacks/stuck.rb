@@ -119,6 +119,7 @@ module Hangs
       thread("timed condition") { lock.synchronize { $timed[1].wait(lock, 1004.5) } },
       thread("timed monitor") { monitor.synchronize { $timed[2].wait(1005) } },
       thread("timed select") { IO.select([reader], nil, nil, 1006) },
+      thread("timed own") { select([reader], nil, nil, 1009) },
       thread("timed io") { reader.wait_readable(1007) }
     ]
     return threads if RUBY_VERSION < "3.2"

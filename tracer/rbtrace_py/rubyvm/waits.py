@@ -69,6 +69,7 @@ _LIMITS = {
     "ConditionVariable#wait": 1,
     "Monitor#wait_for_cond": 1,
     "IO.select": 3,
+    "Kernel#select": 3,
     "IO#wait_readable": 0,
     "IO#wait_writable": 0,
 }
