@@ -320,6 +320,28 @@ def test_a_ractor_that_gets_no_message(name: str, root: None) -> None:
     assert waits["ractor"]["ractor"] == found.threads[""]["ractor"] == 2
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_a_name_server_that_is_silent(name: str, root: None) -> None:
+    """The thread itself asks it, or from 3.3 on a native one for it."""
+    target = Stuck(words(name), "lookup")
+    try:
+        assert comes_true(lambda: name_servers(target.pid) != [], pause=0.1)
+        found = set(name_servers(target.pid))
+    finally:
+        os.kill(target.pid, signal.SIGKILL)
+        target.close()
+    assert {action for action, _ in found} == {"read"}
+    assert all(target.endswith(" -> 127.9.9.9:53") for _, target in found)
+
+
+def name_servers(pid: int) -> list[tuple[str, str]]:
+    """What a thread waits for of UDP sockets, itself or by native threads."""
+    wait = dumped(pid).wait("lookup")
+    every = [*wait["descriptors"], *wait["native"]]
+    every = [one for one in every if one["target"].startswith("udp")]
+    return [(one["action"], one["target"]) for one in every]
+
+
 @pytest.mark.parametrize("name", SINCE_3_0)
 def test_fibers_of_a_scheduler(name: str, root: None) -> None:
     """They are listed without --fibers, with what their scheduler keeps from them."""

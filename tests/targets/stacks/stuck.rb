@@ -280,6 +280,21 @@ module Hangs
     threads
   end
 
+  RESOLVER = "nameserver 127.9.9.9\noptions timeout:30\n"
+
+  # A host's name, asked of a server that is silent: a mount of our own, of x86-64.
+  def lookup
+    $server = UDPSocket.new
+    $server.bind("127.9.9.9", 53)
+    $resolver = Tempfile.new("resolv.conf").tap { |file| file.write(RESOLVER) }
+    $resolver.flush
+    unshare, mount, namespace, private, bind = 272, 165, 0x20000, 0x44000, 0x1000
+    Kernel.syscall(unshare, namespace)
+    Kernel.syscall(mount, 0, +"/", 0, private, 0)
+    Kernel.syscall(mount, $resolver.path, +"/etc/resolv.conf", 0, bind, 0)
+    [thread("lookup") { TCPSocket.new("silent.example.com", 80) }]
+  end
+
   # One waits for the ractor, and the ractor for a message.
   def ractor
     one = Ractor.new { Ractor.receive }

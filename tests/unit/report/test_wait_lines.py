@@ -17,6 +17,7 @@ A = RubyThread(1, 5, 0x5000, "a")
 B = RubyThread(1, None, 0x6000, "")
 LOCK = {"object": 0x7F00, "class_name": "Thread::Mutex"}
 PIPE = Descriptor(7, "read", "pipe:[9]")
+DNS = Descriptor(8, "read", "udp a -> b:53")
 OUTPUT = replace(PIPE, other_processes=(OtherProcess(2, "ls"), OtherProcess(3)))
 
 
@@ -82,6 +83,11 @@ OUTPUT = replace(PIPE, other_processes=(OtherProcess(2, "ls"), OtherProcess(3)))
         (
             Wait(WaitKind.IO, "IO#read", descriptors=(Descriptor(7, ""),)),
             "IO#read of fd 7",
+        ),
+        (
+            Wait(WaitKind.SYSTEM_CALL, "X#y", system_call="futex", native=(DNS,)),
+            "system call futex, in X#y;"
+            " native threads wait for: read of fd 8 (udp a -> b:53)",
         ),
         (
             Wait(WaitKind.IO, descriptors=(OUTPUT,)),

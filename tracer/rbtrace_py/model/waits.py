@@ -95,6 +95,8 @@ class Wait:
         ``require`` was given it
     lock: address of a native lock
     ractor: number of the ractor it waits for, as its threads have it
+    native: UDP sockets that native threads wait for meanwhile, where the
+        method leaves it to such threads to look up a host's name
     """
 
     kind: WaitKind
@@ -116,3 +118,4 @@ class Wait:
     path: str = ""
     lock: int = 0
     ractor: int | None = None
+    native: tuple[Descriptor, ...] = ()

@@ -58,6 +58,17 @@ _KINDS: dict[str, WaitKind] = {
 }
 """Methods of Ruby itself that wait, without the ``Thread::`` of newer versions."""
 
+RESOLVERS = frozenset(
+    (
+        "TCPSocket#initialize", "TCPServer#initialize", "TCPSocket.gethostbyname",
+        "UDPSocket#bind", "UDPSocket#connect", "UDPSocket#send", "IPSocket.getaddress",
+        "Addrinfo.getaddrinfo", "Addrinfo#getnameinfo", "Socket.getaddrinfo",
+        "Socket.getnameinfo", "Socket.gethostbyname",
+    )
+)  # fmt: skip
+"""Methods that ask for a host's name; from 3.3 on native threads do that for them
+(ext/socket/raddrinfo.c)."""
+
 _MONITORS = ("Monitor#enter", "Monitor#synchronize", "Monitor#mon_enter",
              "Monitor#mon_synchronize")  # fmt: skip
 _REQUIRES = ("Kernel#require", "Kernel#require_relative")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rbtrace_py.model.waits import OtherProcess, Wait, Waiter
+from rbtrace_py.model.waits import Descriptor, OtherProcess, Wait, Waiter
 from rbtrace_py.report.json.results import Document
 
 
@@ -23,24 +23,29 @@ def wait_document(wait: Wait) -> Document:
         "waiting": wait.waiting,
         "seconds": wait.seconds,
         "forever": wait.is_forever,
-        "descriptors": [
-            {
-                "fd": one.number,
-                "action": one.action or None,
-                "target": one.target or None,
-                "other_ends": list(one.other_ends),
-                "other_processes": _processes(one.other_processes),
-                "watched": list(one.watched),
-            }
-            for one in wait.descriptors
-        ],
+        "descriptors": _descriptors(wait.descriptors),
         "processes": _processes(wait.processes),
         "children": _processes(wait.children),
         "any_child": wait.is_any_child,
         "path": wait.path or None,
         "lock": wait.lock or None,
         "ractor": wait.ractor,
+        "native": _descriptors(wait.native),
     }
+
+
+def _descriptors(descriptors: Sequence[Descriptor]) -> list[Document]:
+    return [
+        {
+            "fd": one.number,
+            "action": one.action or None,
+            "target": one.target or None,
+            "other_ends": list(one.other_ends),
+            "other_processes": _processes(one.other_processes),
+            "watched": list(one.watched),
+        }
+        for one in descriptors
+    ]
 
 
 def _processes(processes: Sequence[OtherProcess]) -> list[Document]:

@@ -17,6 +17,8 @@ def wait_text(wait: Wait) -> str:
     """Return the words after ``waits for:``; texts of the target are safe, and may
     not be ASCII."""
     text = _WORDS[wait.kind](wait)
+    if wait.native:
+        text += f"; native threads wait for: {_descriptors(wait.native, wait.call)}"
     if wait.seconds is None or wait.kind is WaitKind.SLEEP:
         return text
     return f"{text}, for {wait.seconds:g} s at most"
@@ -96,7 +98,11 @@ def _io(wait: Wait) -> str:
     found = wait.descriptors
     if not found:
         return f"{wait.call or 'IO'}, descriptor unknown"
-    words = [_descriptor(one, wait.call) for one in found[:_MOST_SHOWN]]
+    return _descriptors(found, wait.call)
+
+
+def _descriptors(found: Sequence[Descriptor], call: str) -> str:
+    words = [_descriptor(one, call) for one in found[:_MOST_SHOWN]]
     if len(found) > _MOST_SHOWN:
         words.append(f"{len(found) - _MOST_SHOWN} more")
     return " or ".join(words)

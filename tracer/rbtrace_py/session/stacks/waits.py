@@ -8,7 +8,7 @@ where neither does, the wait is unknown.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from rbtrace_py.rubyvm.fibers import Fiber
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.values import Values
 from rbtrace_py.rubyvm.vm import ControlFrame
-from rbtrace_py.rubyvm.waits import RubyWait, RubyWaits
+from rbtrace_py.rubyvm.waits import RESOLVERS, RubyWait, RubyWaits
 from rbtrace_py.session.stacks.ruby_process import state_of
 
 _VM_KNOWS = (
@@ -80,6 +80,16 @@ class KernelWaits:
             tuple(map(_other_process, others)),
             tuple(watched),
         )
+
+    def native_waits(self, but: Set[int | None]) -> tuple[Descriptor, ...]:
+        """The UDP sockets that threads wait for, ``but`` those with these ids."""
+        found = [
+            self.descriptor(number, action)
+            for tid, call in self._calls.items()
+            if call is not None and tid not in but
+            for number, action in awaited(call, self._memory).descriptors
+        ]
+        return tuple(one for one in found if one.target.startswith("udp"))
 
     def lock_holders(self, number: int) -> tuple[OtherProcess, ...]:
         return tuple(map(_other_process, lock_holders(self._process, number)))
@@ -227,7 +237,18 @@ class Waits:
             found = replace(found, kind=WaitKind.SYSTEM_CALL)
         is_named = found.kind in (WaitKind.SYSTEM_CALL, WaitKind.UNKNOWN)
         name = call.name or f"number {call.number}"
-        return replace(found, system_call=name if is_named else "")
+        return replace(
+            found,
+            system_call=name if is_named else "",
+            native=self._native(ruby.call, found.descriptors),
+        )
+
+    def _native(self, call: str, own: Sequence[Descriptor]) -> tuple[Descriptor, ...]:
+        """What native threads ask of servers, for a method that leaves that to them."""
+        if call not in RESOLVERS or any(not one.other_ends for one in own):
+            return ()
+        assert self._kernel is not None
+        return self._kernel.native_waits({one.tid for one in self.threads.values()})
 
     def _of_ruby(self, ruby: RubyWait) -> Wait:
         return Wait(
