@@ -140,17 +140,33 @@ def test_events_without_bcc(
     assert sum('"probe"' in line for line in out.splitlines()) == EVENTS * 5
 
 
+@pytest.mark.parametrize("attach", ["multi", "perf"])
+@pytest.mark.parametrize("event", ["load:item", "syscall:write"])
+def test_stacks_at_events_without_bcc(
+    installed: Environment, workload: Target, root: None, event: str, attach: str
+) -> None:
+    words = ("stacks", "--on", event)
+    form = ("--format", "json")
+    document = answer(without_bcc(installed, workload, words, attach, form))
+    assert document["counters"]["samples"] == document["weight"]
+    if event == "load:item":
+        assert document["weight"] == EVENTS
+    else:  # it answers, and wakes threads
+        assert document["weight"] >= 1
+
+
 def without_bcc(
     installed: Environment,
     target: Target,
     words: tuple[str, ...],
     attach: str = "multi",
+    form: tuple[str, ...] = ("--json",),
 ) -> Tracer:
     """A command that has seen all of one step, and has never been run before."""
     env = {"PYTHONPATH": "", "RBTRACE_CACHE_DIR": "", "RBTRACE_ATTACH": attach}
     verb, *rest = words
     tracer = Tracer(
-        *(verb, str(target.pid), *rest, "--json"),
+        *(verb, str(target.pid), *rest, *form),
         env=env,
         command=[*NO_BCC, str(installed.command)],
     )

@@ -171,10 +171,11 @@ def test_what_costs_much_goes_on_with_yes(target: Target, trace: TRACE) -> None:
     assert re.search(r"[\d,]+ events per second at [\d.]+ µs each take", err), err
 
 
-def test_a_recording(target: Target, trace: TRACE, tmp_path: Path) -> None:
+@pytest.mark.parametrize("verb", ["stacks", "record"])
+def test_a_recording(verb: str, target: Target, trace: TRACE, tmp_path: Path) -> None:
     path = tmp_path / "out.rbrec"
     options = ("--on", "shop:sold", "--weight", "cents", "-o", path)
-    tracer = trace("stacks", target.pid, *options)
+    tracer = trace(verb, target.pid, *options)
     assert target.step("fire 1000") == "done"
     _, err, code = tracer.finish()
     assert code == 0, err
@@ -204,6 +205,7 @@ WRONG = {
     ("--on", "shop:sold", "--pause"): (2, "--on and --pause"),
     ("--on", "shop:sold", "--calls"): (2, "--calls and --on"),
     ("--on", "shop:sold", "--engine", "memory"): (2, "--engine memory and --on"),
+    ("--on", "shop:sold", "--min-us", "5"): (2, "--min-us needs --mode offcpu"),
     ("--every", "10"): (2, "--every needs --on"),
     ("--weight", "cents"): (2, "--weight needs --on or --calls"),
     ("--calls", "--weight", "cents"): (2, "--calls has no weight cents"),

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
 
-from processes import TARGETS, Target, comes_true, read_line
+from processes import LIB, TARGETS, Target, comes_true, read_line
 from rbtrace_py.bpf import stack_walker
 from rbtrace_py.bpf import syscall as sys_
+from rbtrace_py.bpf.abi import SCRATCHES
 from rbtrace_py.errors import BpfError
 from rbtrace_py.model.stacks import Sample
 from rbtrace_py.rubyvm import tls
+from rbtrace_py.session.stacks import probe_events
 from rbtrace_py.session.stacks.ruby_process import SamplingMode
 from rbtrace_py.session.stacks.sampling import Sampling
-from rbtrace_py.session.stacks.sampling_options import EngineChoice, SamplingOptions
+from rbtrace_py.session.stacks.sampling_options import (
+    EngineChoice,
+    SamplingOptions,
+    WalkEvent,
+)
 from rbtrace_py.session.stacks.sampling_passes import sampling_passes
 from rbtrace_py.session.targets.targets import Targets
 
@@ -35,11 +42,15 @@ REASONS = {
 METHODS = (*REASONS, "Object#burn")
 MAY_GOTO = 0xE5
 """The operation of that instruction (BPF_JMP | BPF_JCOND)."""
+_USERS = 26 * 8
+"""Place of ``users`` in ``struct scratch`` of ``stacks.c``."""
 
 
 @contextmanager
-def sampling(mode: SamplingMode, *pids: int) -> Iterator[Sampling]:
-    options = SamplingOptions(rate=499, mode=mode, engine=EngineChoice.BPF)
+def sampling(
+    mode: SamplingMode, *pids: int, event: WalkEvent | None = None
+) -> Iterator[Sampling]:
+    options = SamplingOptions(499, mode, engine=EngineChoice.BPF, event=event)
     with (
         closing(Targets.from_pids(list(pids))) as targets,
         Sampling(targets, options) as entered,
@@ -66,6 +77,33 @@ def weights(program: str, step: str, mode: SamplingMode) -> Counter[tuple[str, s
             answer = read_line(target.process.stdout)
         passes.finish()
     return found
+
+
+Taken = Callable[[Sampling], None]
+
+
+def calls_of_getppid(before: Taken = lambda entered: None) -> tuple[int, int]:
+    """The weight of 1,000 calls in ``Events#ask``, and the number that failed.
+
+    before: is called once the sampling was entered
+    """
+    found: list[int] = []
+
+    def add(sample: Sample) -> None:
+        if "Events#ask" in [frame.name for frame in sample.stack.frames]:
+            found.append(sample.weight)
+
+    with (
+        closing(Target("ruby", "-I", LIB, TARGETS / "stacks/events.rb")) as target,
+        sampling(
+            SamplingMode.EVENT, target.pid, event=WalkEvent("uprobe:libc:getppid")
+        ) as entered,
+    ):
+        before(entered)
+        passes = sampling_passes(entered, add)
+        assert target.step("parent 1000") == "done"
+        passes.finish()
+        return sum(found), entered.statistics.failed
 
 
 def assert_burnt() -> None:
@@ -96,6 +134,60 @@ def test_a_kernel_that_refuses_the_first_way(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sys_, "load_program", older)
     assert_burnt()
     assert refused == ["on_tick"]
+
+
+@pytest.mark.parametrize("way", stack_walker.EVENT_WAYS, ids=["6.9", "5.11"])
+@pytest.mark.parametrize("attach", ["", "perf"])
+def test_each_way_at_events(
+    way: Any, attach: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe_events, "EVENT_WAYS", (way,))
+    monkeypatch.setenv("RBTRACE_ATTACH", attach)
+    assert calls_of_getppid() == (1000, 0)
+
+
+def use(scratches: int) -> Taken:
+    """Have runs of others that were preempted use scratch space on each processor."""
+
+    def take(entered: Sampling) -> None:
+        assert entered.kernel is not None
+        scratch = entered.kernel.walker.maps["scratches"]
+        value = bytearray(scratch.spec.value_size)
+        value[_USERS : _USERS + 8] = (1).to_bytes(8, "little")
+        for place in range(scratch.spec.max_entries):
+            if place % SCRATCHES < scratches:
+                scratch.put(place.to_bytes(4, "little"), bytes(value))
+
+    return take
+
+
+def test_scratch_space_that_others_use() -> None:
+    assert calls_of_getppid(use(SCRATCHES - 1)) == (1000, 0)
+
+
+def test_no_scratch_space_is_a_loss() -> None:
+    assert calls_of_getppid(use(SCRATCHES)) == (0, 1000)
+
+
+def test_counts_wait_for_who_was_preempted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that says it counts in an epoch is waited for, but not for ever."""
+    monkeypatch.setattr(stack_walker, "_LONGEST_SETTLING_SECONDS", 0.05)
+    waited: list[float] = []
+
+    def hold(entered: Sampling) -> None:
+        assert entered.kernel is not None
+        walker = entered.kernel.walker
+        epoch = walker.maps["epoch"]
+        for inside, least, most in ((1, 0.05, 1.0), (0, 0.0, 0.04)):
+            for place in (1, 2):
+                epoch.put(place.to_bytes(4, "little"), inside.to_bytes(8, "little"))
+            began = time.monotonic()
+            walker.counts()
+            waited.append(time.monotonic() - began)
+            assert least <= waited[-1] < most
+
+    assert calls_of_getppid(hold) == (1000, 0)
+    assert len(waited) == 2
 
 
 def test_threads_that_are_found_by_their_ids(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.cli.common import sampling as s
 from rbtrace_py.cli.common.output import cannot_write
+from rbtrace_py.cli.common.walk_events import OnOptions, check_on, on_options
 from rbtrace_py.cli.common.writable import check_folder
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.stacks import Sample
@@ -25,7 +26,7 @@ from rbtrace_py.session.targets.targets import Targets
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Options(s.LossOptions, r.ReportingOptions):
+class _Options(OnOptions, s.LossOptions, r.ReportingOptions):
     append: bool
 
     @property
@@ -43,6 +44,13 @@ class _Options(s.LossOptions, r.ReportingOptions):
 @click.option("-a", "--append", is_flag=True, help="Append to an existing recording.")
 @o.limit_options
 @s.loss_options
+@on_options
+@click.option(
+    "--weight",
+    metavar="ARG",
+    help="With --on: an integer argument of the event that its sample weighs.",
+)
+@o.yes_option
 @o.report_output_option
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Record the Ruby stacks of a running process to a file.
@@ -56,12 +64,16 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     Examples:
       rbtrace-py record 1234                        until Ctrl-C
       rbtrace-py record 1234 -d 30 -o shop.rbrec
+      rbtrace-py record 1234 --on ruby:raise        a sample at each exception
       rbtrace-py record 1234 -d 30 -o shop.svg      a flame graph
       sudo rbtrace-py record -- bundle exec rake    runs as your own user
       rbtrace-py report shop.rbrec --format speedscope
     """
     if words:
         raise UsageError(f"too many arguments: {words[0]!r}", "Name the file with -o")
+    check_on(options)
+    if options.weight is not None and options.on is None:
+        raise UsageError("--weight needs --on")
     is_named = options.format_ is None
     options = r.settled(s.settled(options), RECORDING)
     if options.format_ == RECORDING:

@@ -72,6 +72,9 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     graphs, speedscope, pprof and callgrind go to a file unless -o names one (- is
     standard output).
 
+    --on reads a stack at each event instead: who allocates, raises, writes. See
+    docs/stacks-at-events.md.
+
     --calls asks the agent in the process for every entry and return instead: call
     trees with exact counts and times, in the same formats.
 
@@ -83,6 +86,7 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
       rbtrace-py stacks 1234 -d 30 -o shop.svg      a flame graph
       rbtrace-py stacks --subprocesses --ps '^puma [0-9]' -d 10
       rbtrace-py stacks 1234 --calls -m 'Order#' -d 10 --weight calls
+      rbtrace-py stacks 1234 --on syscall:write --weight count
       rbtrace-py stacks -- ruby script.rb
     """
     if words:

@@ -7,15 +7,20 @@ import re
 from collections.abc import Iterator
 
 from rbtrace_py.errors import BpfError, RbtraceError
-from rbtrace_py.linux.binaries import MappedFile, mapped_files, open_mapped
+from rbtrace_py.linux.binaries import MappedFile, mapped_files, open_binary, open_mapped
 from rbtrace_py.linux.elf.operands import AARCH64_REGISTERS, X86_64_REGISTERS
-from rbtrace_py.linux.elf.reader import EM_X86_64, PF_X, ElfFile
+from rbtrace_py.linux.elf.reader import EM_X86_64, PF_X, ElfFile, pread
 from rbtrace_py.linux.elf.symbols import STT_GNU_IFUNC, SymbolTable
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.probes import Location, LocationKind, Operand, Probe, Site
 
 _X86_64_ARGUMENTS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
 _WORD = 8
+_EMULATED = re.compile(
+    rb"A?[P-W]|\x90|[\xe8\xe9\xeb]|[p-\x7f]|\x0f[\x80-\x8f]", re.DOTALL
+)
+"""Instructions that the kernel does itself where a breakpoint stands: push, nop, call,
+jumps (arch/x86/kernel/uprobes.c). Others it steps, which takes eight times as long."""
 
 
 def files_named(process: Process, library: str) -> list[MappedFile]:
@@ -53,6 +58,16 @@ def functions_named(process: Process, library: str, name: str) -> list[Probe]:
             operands = [Operand(f"arg{i}") for i in range(len(sites[0].locations))]
             found.append(Probe(library, name, file.binary, sites, tuple(operands)))
     return found
+
+
+def is_stepped(process: Process, probe: Probe) -> bool:
+    """Has the kernel to step an instruction at each call of a function?
+
+    Raises as ``open_binary`` does.
+    """
+    with open_binary(process, probe.binary) as opened:
+        code = [pread(opened.fd, 2, site.offset) for site in probe.sites]
+    return not all(map(_EMULATED.match, code))
 
 
 def _sites(elf: ElfFile, name: str) -> Iterator[Site]:

@@ -22,7 +22,7 @@ _CALLS = "syscalls"
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class RecordField:
     """An integer in a tracepoint's record; offset and size in bytes."""
 
     offset: int
@@ -35,7 +35,7 @@ class Tracepoint:
     """A tracepoint by its number, and the integers of its record by name."""
 
     number: int
-    fields: dict[str, Field]
+    fields: dict[str, RecordField]
 
 
 def read_tracepoint(category: str, name: str) -> Tracepoint:
@@ -105,10 +105,10 @@ def _read(folder: str) -> Tracepoint:
     return Tracepoint(number, fields_of(text))
 
 
-def fields_of(text: str) -> dict[str, Field]:
+def fields_of(text: str) -> dict[str, RecordField]:
     """Return the integers that a ``format`` describes; arrays and pointers are none."""
     return {
-        name: Field(int(offset), int(size), signed == "1")
+        name: RecordField(int(offset), int(size), signed == "1")
         for kind, name, offset, size, signed in _FIELD.findall(text)
         if int(size) in _SIZES and not re.search(r"[*\[]|__data_loc", kind)
         if not name.startswith("common_")

@@ -29,8 +29,8 @@ from rbtrace_py.session.stacks.sampling import Add, Sampling
 from rbtrace_py.session.stacks.sampling_options import (
     MAX_RATE,
     EngineChoice,
-    EventOptions,
     SamplingOptions,
+    WalkEvent,
 )
 from rbtrace_py.session.stacks.sampling_passes import sampling_passes
 from rbtrace_py.session.targets.targets import Targets
@@ -62,7 +62,7 @@ class SampleOptions(o.StackOptions, o.LimitOptions):
         return False
 
     @property
-    def event(self) -> EventOptions | None:
+    def event(self) -> WalkEvent | None:
         """Where stacks are read instead of in a mode."""
         return None
 

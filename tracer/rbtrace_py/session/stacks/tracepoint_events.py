@@ -12,7 +12,7 @@ from rbtrace_py.errors import UsageError
 from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.tracepoints import Tracepoint, read_system_call, read_tracepoint
 from rbtrace_py.session.stacks.probe_events import SOURCE
-from rbtrace_py.session.stacks.sampling_options import EventOptions
+from rbtrace_py.session.stacks.sampling_options import WalkEvent
 from rbtrace_py.session.targets.notes import Notes
 
 
@@ -27,7 +27,7 @@ class TracepointEvents(Starting):
     entry_ns = 150
     """Of an event, before and after its program: the record is made and dropped."""
 
-    def __init__(self, event: EventOptions, walker: StackWalker) -> None:
+    def __init__(self, event: WalkEvent, walker: StackWalker) -> None:
         self.notes = Notes()
         self._event = event
         self._walker = walker
