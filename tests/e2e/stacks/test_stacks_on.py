@@ -149,6 +149,60 @@ def test_several_on_one_processor_lose_nothing_in_silence(trace: TRACE) -> None:
     assert failed <= 80
 
 
+@pytest.mark.parametrize(
+    ("event", "verb"),
+    [("shop:sold", "fire"), ("uprobe:libc:getppid", "parent"), ("ruby:raise", "fail")],
+)
+def test_several_processes(target: Target, trace: TRACE, event: str, verb: str) -> None:
+    if event == "ruby:raise" and not has_probes_of_ruby(target.pid):
+        pytest.skip("this Ruby has no probes of its own")
+    with closing(Target("ruby", f"-I{LIB}", EVENTS)) as other:
+        pids = f"{target.pid},{other.pid}"
+        tracer = trace("stacks", pids, "--on", event, "--format", "json")
+        assert target.step(f"{verb} 500") == "done"
+        assert other.step(f"{verb} 700") == "done"
+        out, err, code = tracer.finish()
+    assert code == 0, err
+    document = json.loads(out)
+    found: Counter[int] = Counter()
+    for row in document["stacks"]:
+        found[document["threads"][row["thread"]]["pid"]] += row["weight"]
+    assert found == {target.pid: 500, other.pid: 700}
+
+
+def test_children_from_their_first_instruction(target: Target, trace: TRACE) -> None:
+    options = ("--on", "syscall:getppid", "--subprocesses", "--format", "json")
+    tracer = trace("stacks", target.pid, *options)
+    assert target.step("family 250") == "done"
+    out, err, code = tracer.finish()
+    assert code == 0, err
+    document = json.loads(out)
+    assert (document["weight"], document["lost"]) == (1000, 0)
+
+
+def test_a_number_of_events(target: Target, trace: TRACE) -> None:
+    tracer = trace("stacks", target.pid, "--on", "shop:sold", "-n", 100)
+    assert target.step("fire 50") == "done"
+    assert target.step("fire 50") == "done"
+    out, err, code = tracer.result()
+    assert code == 0, err
+    assert out.endswith(" 100\n")
+
+
+def test_a_program_of_ours() -> None:
+    program = (
+        "require 'tracepoint'; hit = Tracepoint.define(:hit, {}, provider: :ours);"
+        " sleep 0.01 until hit.enabled?; 100.times { hit.fire }; sleep"
+    )
+    out, err, code = run(
+        *("stacks", "--on", "ours:hit", "--format", "folded", "-n", 100),
+        *("--", "ruby", f"-I{LIB}", "-e", program),
+    )
+    assert code == 0, err
+    frames = ("<main>", "Integer#times", "block in <main>", "Tracepoint::Probe#fire")
+    assert out == ";".join(f"{name} -e" for name in frames) + " 100\n"
+
+
 def test_what_costs_too_much_ends(target: Target, trace: TRACE) -> None:
     tracer = trace("stacks", target.pid, "--on", "shop:sold", "--format", "folded")
     target.tell("spin 1000")

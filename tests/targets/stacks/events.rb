@@ -12,6 +12,7 @@
 #   write NUMBER   writes of 1, 2 … bytes to /dev/null in Events#put
 #   signal NUMBER  signals SIGCONT to itself in Events#poke
 #   crowd NUMBER   forks four, each of which hits shop:sold so often
+#   family NUMBER  forks four, each of which calls getppid so often
 
 require "io/wait"
 require "tracepoint"
@@ -80,9 +81,17 @@ class Events
   end
 
   def crowd(number)
+    in_four { fire(number) }
+  end
+
+  def family(number)
+    in_four { parent(number) }
+  end
+
+  def in_four
     children = Array.new(4) do
       fork do
-        fire(number)
+        yield
         exit!(true)
       end
     end
