@@ -178,7 +178,7 @@ def _tracefs(kernel: Kernel) -> Check:
     return Check(
         "tracefs",
         CheckStatus.WARN,
-        "not mounted; other tracing tools may need it",
+        "not mounted; --on tracepoint:… and --on syscall:… need it",
         "mount -t tracefs tracefs /sys/kernel/tracing",
     )
 

@@ -219,11 +219,15 @@ class ProbeSession(Starting, ProbeQuery):
 
     def _probes_of(self, process: Process) -> list[Probe]:
         """Read them; those that come meanwhile are found by the next ``refresh``."""
-        found = find_probes(process, self.targets.probes)
+        found = self.find(process)
         if not (self.may_grow or self._has_executed):
             return found
         # What is learnt must be older than what is read, and names files to hold open.
         self._watcher.learn(process, found)
+        return self.find(process)
+
+    def find(self, process: Process) -> list[Probe]:
+        """Return the probes of a process that words can mean."""
         return find_probes(process, self.targets.probes)
 
     @property

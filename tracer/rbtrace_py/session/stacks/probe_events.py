@@ -118,7 +118,7 @@ class FunctionEvents(ProbeEvents):
             )
         super().__init__(targets, replace(event, word=place), walker)
 
-    def _probes_of(self, process: Process) -> list[Probe]:
+    def find(self, process: Process) -> list[Probe]:
         found = functions_named(process, self._library, self._name)
         if any(is_stepped(process, probe) for probe in found):
             self.entry_ns = _STEPPED_NS
