@@ -86,6 +86,21 @@ def test_an_argument_as_weight(target: Target, trace: TRACE) -> None:
     assert found["counters"]["samples"] == 1000
 
 
+def test_a_summary(target: Target, trace: TRACE) -> None:
+    for weight, line in (
+        ((), "shop:sold: 1,000 events"),
+        (("--weight", "cents"), "shop:sold, cents: 500,500"),
+    ):
+        options = ("--on", "shop:sold", "--format", "summary", *weight)
+        tracer = trace("stacks", target.pid, *options)
+        assert target.step("fire 1000") == "done"
+        out, err, code = tracer.finish()
+        assert code == 0, err
+        assert out.splitlines()[0] == line
+        assert "100.00   100.00  Tracepoint::Probe#fire" in out
+        assert "1,000 samples in" in out
+
+
 def test_each_nth(target: Target, trace: TRACE) -> None:
     found = sampled(trace, target, "fire 1000", "--on", "shop:sold", "--every", 10)
     assert (found["unit"], found["weight"]) == ("events", 1000)

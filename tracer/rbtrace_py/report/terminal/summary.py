@@ -13,7 +13,7 @@ from rbtrace_py.report.paths import shown_path
 from rbtrace_py.report.sample_query import ReportOptions
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.cpu import cpu_lines
-from rbtrace_py.report.terminal.weights import percent, statistics_lines
+from rbtrace_py.report.terminal.weights import amount, percent, statistics_lines
 from rbtrace_py.report.text import cut_left, width
 
 _SHORTEST_PLACE = 16
@@ -40,6 +40,8 @@ def _lines(
     if profile.one_cpu:
         share = percent(profile.counts.weight, everything)
         yield f"on CPU: {share} % of one CPU for the elapsed time"
+    if profile.meta.event:
+        yield _event_line(profile)
     yield style.dim("% self  % total  name")
     for frame, own, total in shares:
         columns = f"{percent(own, everything):>6}  {percent(total, everything):>7}  "
@@ -50,6 +52,13 @@ def _lines(
         yield from cpu_lines(profile.cpu, profile.names, style)
         yield ""
     yield from statistics_lines(profile.counts.statistics, style)
+
+
+def _event_line(profile: Profile) -> str:
+    """``shop:sold: 1,000 events``, or ``shop:sold, cents: 500,500``."""
+    words = filter(None, (profile.meta.event, profile.meta.argument))
+    weight = amount(profile.counts.weight, profile.unit)
+    return f"{clean(', '.join(words))}: {weight}"
 
 
 def _fitted(frame: Frame, lines: bool, room: int, folder: str, style: Style) -> str:
