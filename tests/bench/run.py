@@ -20,6 +20,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "tracer"))
 
 import agent
 import attach
+import events
 import exact
 import held
 import hits
@@ -94,6 +95,10 @@ def parts(quick: bool) -> dict[str, tuple[str, Callable[[], list[Row]]]]:
         "stacks": (
             "Stacks: what a sample costs",
             lambda: stacks.cost(1 if quick else 7, 2 if quick else 4),
+        ),
+        "stacks-on": (
+            "Stacks at events",
+            lambda: events.cost(times, 3 if quick else 11),
         ),
         "stacks-start": ("Stacks: start-up", lambda: stacks.start(few)),
         "stacks-torn": (

@@ -85,8 +85,8 @@ def c_target() -> Target:
         return Target(str(program))
 
 
-def ruby_target() -> Target:
-    return Target("ruby", f"-I{ROOT / 'ruby' / 'lib'}", str(HERE / "ruby/enabled.rb"))
+def ruby_target(script: str = "enabled.rb") -> Target:
+    return Target("ruby", f"-I{ROOT / 'ruby' / 'lib'}", str(HERE / "ruby" / script))
 
 
 class Bare(Count):

@@ -22,7 +22,7 @@ from rbtrace_py.session.stacks.sampling_options import WalkEvent
 from rbtrace_py.session.targets.targets import Targets
 
 SOURCE = "events.c"
-_STEPPED_NS = 6000
+_STEPPED_NS = 9000
 """Of a call where the kernel steps the function's first instruction."""
 _INTEGERS = (OperandType.UNKNOWN, OperandType.INTEGER, OperandType.NIL)
 
@@ -35,7 +35,7 @@ class ProbeEvents(ProbeSession):
 
     command = "stacks"
     entry_ns = 750
-    """Of a hit, before and after its program: the trap. Measured on Linux 6.18."""
+    """Of a hit, before and after its program: the trap (docs/performance.md)."""
 
     def __init__(self, targets: Targets, event: WalkEvent, walker: StackWalker) -> None:
         super().__init__(targets, [event.word], ProbeOptions(confirm=event.confirm))
