@@ -195,6 +195,35 @@ def test_children_from_their_first_instruction(target: Target, trace: TRACE) -> 
     assert (document["weight"], document["lost"]) == (1000, 0)
 
 
+def test_children_are_found_late_by_functions(target: Target, trace: TRACE) -> None:
+    options = ("--on", "uprobe:libc:getppid", "--subprocesses", "--format", "json")
+    tracer = trace("stacks", target.pid, *options)
+    assert target.step("family 250") == "done"
+    assert target.step("parent 250") == "done"
+    out, err, code = tracer.finish()
+    assert code == 0, err
+    assert "events of child processes are seen once they are found" in err
+    document = json.loads(out)
+    own = {n for n, one in enumerate(document["threads"]) if one["pid"] == target.pid}
+    rows = [row for row in document["stacks"] if row["thread"] in own]
+    assert sum(row["weight"] for row in rows) == 250
+
+
+def test_a_glob(target: Target, trace: TRACE) -> None:
+    found = sampled(trace, target, "fire 1000", "--on", "shop:s*")
+    assert (found["event"], found["weight"]) == ("shop:s*", 1000)
+
+
+def test_a_program_that_becomes_another(trace: TRACE) -> None:
+    with closing(Target("ruby", TARGETS / "stacks/walked.rb")) as target:
+        tracer = trace("stacks", target.pid, "--on", "syscall:getppid")
+        assert target.step("exec 2.5") == "again"
+        assert target.step() == "done"
+        _, err, code = tracer.finish()
+    assert code == 0, err
+    assert f"process {target.pid} executed another program" in " ".join(err.split())
+
+
 def test_a_number_of_events(target: Target, trace: TRACE) -> None:
     tracer = trace("stacks", target.pid, "--on", "shop:sold", "-n", 100)
     assert target.step("fire 50") == "done"

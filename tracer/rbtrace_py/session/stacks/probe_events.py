@@ -84,6 +84,15 @@ class ProbeEvents(ProbeSession):
         attacher.load(engine.program, "on_hit")
         return engine
 
+    def _note(self, attacher: Attacher) -> None:
+        super()._note(attacher)
+        # A library is mapped by others, too: it is attached process by process.
+        if self.targets.follow and not all(p.binary.is_image for p in self.probes):
+            self.notes.append(
+                "events of child processes are seen once they are found, up to 100 ms"
+                " late"
+            )
+
     def requests(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
         weight = self._event.weight
         return [

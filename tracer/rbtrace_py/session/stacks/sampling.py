@@ -364,6 +364,11 @@ class Sampling(Starting):
                     self._attach(process)
             elif ruby.has_executed or ruby.broken_refreshes >= _BROKEN_REFRESHES:
                 self._attach(process)
+                if self.events is not None:
+                    self.notes.add(
+                        f"process {pid} executed another program: its first events"
+                        " are missing"
+                    )
             else:
                 ruby.refresh()
                 if self.kernel is not None:
