@@ -45,11 +45,6 @@ class _Options(OnOptions, s.LossOptions, r.ReportingOptions):
 @o.limit_options
 @s.loss_options
 @on_options
-@click.option(
-    "--weight",
-    metavar="ARG",
-    help="With --on: an integer argument of the event that its sample weighs.",
-)
 @o.yes_option
 @o.report_output_option
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:

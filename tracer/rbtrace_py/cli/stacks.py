@@ -49,12 +49,6 @@ class _Options(OnOptions, FoldingOptions):
     help="Trace every call with the agent's hook instead of sampling.",
 )
 @on_options
-@click.option(
-    "--weight",
-    metavar="WEIGHT",
-    help="Weight of a stack. With --on: an integer argument of the event. With"
-    " --calls: time (self time in ns, the default) or calls.",
-)
 @m.selecting_options
 @o.attach_option
 @o.yes_option

@@ -20,7 +20,7 @@ _NOT_WITH_ON = ("mode", "gil", "idle", "rate")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OnOptions(o.YesOption):
-    """``on_options`` and ``weight_option``."""
+    """``on_options``."""
 
     on: str | None
     every: int
@@ -47,6 +47,12 @@ on_options = o.chain(
         show_default=True,
         metavar="N",
         help="With --on: only at each Nth event of a thread, which weighs N events.",
+    ),
+    click.option(
+        "--weight",
+        metavar="WEIGHT",
+        help="Weight of a stack. With --on: an integer argument of the event. With"
+        " `stacks --calls`: time (self time in ns, the default) or calls.",
     ),
 )
 
