@@ -62,8 +62,8 @@ def _one(
         try:
             with Sampling(targets, options) as sampling:
                 traced = target.hit(command, times)
-                spent = sampling.event_cost
-                assert spent is not None
+                assert sampling.events is not None
+                spent = sampling.events.cost
                 spent.measure(is_last=True)
                 assert spent.hits == times * PARTS, f"{what}: {spent.hits:,} events"
                 said.setdefault(what, []).append(spent.ns_each)

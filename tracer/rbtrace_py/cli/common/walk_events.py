@@ -75,29 +75,32 @@ class CostNote:
 
     def __init__(self, sampling: Sampling, is_silent: bool) -> None:
         self._sampling = sampling
-        self._is_said = is_silent or sampling.event_cost is None
+        self._is_said = is_silent
 
     def say(self, clear: Callable[[], object] = lambda: None) -> None:
         """Say it, unless it was said, or there is nothing to say yet.
 
         clear: takes what else is on the line away
         """
-        event, cost = self._sampling.options.event, self._sampling.event_cost
-        if not self._is_said and event and cost and cost.is_known:
-            self._is_said = True
-            clear()
-            rate = format_count(round(cost.hits / cost.seconds))
-            say_note(
-                f"{event.word}: {rate} events per second at {_each(cost)} each take"
-                f" {100 * cost.share:.1f} % of a CPU"
-            )
+        event, events = self._sampling.options.event, self._sampling.events
+        if self._is_said or event is None or events is None or not events.cost.is_known:
+            return
+        self._is_said = True
+        clear()
+        cost = events.cost
+        rate = format_count(round(cost.hits / cost.seconds))
+        say_note(
+            f"{event.word}: {rate} events per second at {_each(cost)} each take"
+            f" {100 * cost.share:.1f} % of a CPU"
+        )
 
 
 def check_cost(sampling: Sampling) -> None:
     """Raise RbtraceError if it was too much, and sampling was ended for that."""
-    event, cost = sampling.options.event, sampling.event_cost
-    if not (event and cost and sampling.is_too_costly):
+    event, events = sampling.options.event, sampling.events
+    if event is None or events is None or not events.is_too_costly:
         return
+    cost = events.cost
     raise RbtraceError(
         f"{event.word} was detached after {format_count(cost.hits)} events in"
         f" {span(round(cost.seconds * 1e9))}: at {_each(cost)} each they take more than"

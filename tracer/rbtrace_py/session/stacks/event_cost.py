@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from rbtrace_py.bpf.abi import Counter
 
 MOST_SHARE = 0.05
-"""Of a CPU that walking at events may take, unless more was agreed to."""
+"""Of a CPU that walking at events may take, unless more was accepted."""
 _WINDOW_SECONDS = 1.0
 
 
@@ -17,6 +17,7 @@ class EventCost:
 
     entry_ns: of an event before and after the program runs
     counters: those of the walker, now
+    clock: monotonic, in seconds
 
     hits, ns, seconds: events of the first second that had some, and what they took; of
         the second in which it was too much, once it was
@@ -25,11 +26,15 @@ class EventCost:
     """
 
     def __init__(
-        self, entry_ns: int, counters: Callable[[], Mapping[Counter, int]]
+        self,
+        entry_ns: int,
+        counters: Callable[[], Mapping[Counter, int]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._entry_ns = entry_ns
         self._counters = counters
-        self._began = time.monotonic()
+        self._clock = clock
+        self._began = clock()
         self._before = counters()
         self.hits = 0
         self.ns = 0
@@ -50,11 +55,12 @@ class EventCost:
 
         is_last: there will be no other time
         """
-        now, counters = time.monotonic(), self._counters()
+        now, counters = self._clock(), self._counters()
         hits = counters[Counter.HITS] - self._before[Counter.HITS]
         spent = counters[Counter.SPENT] - self._before[Counter.SPENT]
         ns, seconds = spent + hits * self._entry_ns, now - self._began
-        is_too_high = ns > MOST_SHARE * _WINDOW_SECONDS * 1e9
+        most = MOST_SHARE * 1e9 * max(seconds, _WINDOW_SECONDS)
+        is_too_high = ns > most and not is_last
         is_over = is_too_high or is_last or seconds >= _WINDOW_SECONDS
         is_news = not self.is_known or is_too_high > self.is_too_high
         if hits and is_over and is_news:

@@ -1,11 +1,16 @@
-"""Events at which stacks are walked: those that a word means."""
+"""Events at which stacks are walked: those that a word means, and what they cost."""
 
 from __future__ import annotations
 
+from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.bpf.stack_walker import StackWalker
+from rbtrace_py.linux.closing import Starting
+from rbtrace_py.session.stacks.event_cost import EventCost
+from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
 from rbtrace_py.session.stacks.probe_events import FunctionEvents, ProbeEvents
 from rbtrace_py.session.stacks.sampling_options import WalkEvent
 from rbtrace_py.session.stacks.tracepoint_events import TracepointEvents
+from rbtrace_py.session.targets.notes import Notes
 from rbtrace_py.session.targets.targets import Targets
 
 Events = ProbeEvents | TracepointEvents
@@ -22,3 +27,49 @@ def events_of(targets: Targets, event: WalkEvent, walker: StackWalker) -> Events
     if colon and kind in ("tracepoint", "syscall"):
         return TracepointEvents(event, walker)
     return ProbeEvents(targets, event, walker)
+
+
+class EventWalk(Starting):
+    """The events of a sampling; entering attaches to them.
+
+    kernel: counts the stacks
+
+    cost: what they cost so far
+    """
+
+    def __init__(
+        self, targets: Targets, event: WalkEvent, kernel: KernelStacks
+    ) -> None:
+        self._event = event
+        self._kernel = kernel
+        self._events = events_of(targets, event, kernel.walker)
+
+    def _start(self) -> None:
+        self._events.__enter__()
+        walker = self._kernel.walker
+        self.cost = EventCost(self._events.entry_ns, lambda: walker.counters)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know, a line each."""
+        return self._events.notes
+
+    @property
+    def is_too_costly(self) -> bool:
+        """Did they cost more than was accepted?"""
+        return self.cost.is_too_high and not self._event.at_any_cost
+
+    def refresh(self) -> None:
+        """Keep up with processes and files that come, and with the cost."""
+        self._events.refresh()
+        self.cost.measure()
+
+    def finish(self, statistics: Statistics, notes: Notes) -> None:
+        """Walk no more, and say what is missing; what was seen can be taken."""
+        self.cost.measure(is_last=True)
+        self._events.finish()
+        statistics.failed += self._events.missed
+        notes.add(*self.notes, *self._events.missing, *self._kernel.event_notes())
+
+    def close(self) -> None:
+        self._events.close()

@@ -19,7 +19,6 @@ from rbtrace_py.errors import (
 from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.stacks import Sample, ThreadState
-from rbtrace_py.session.stacks.event_cost import EventCost
 from rbtrace_py.session.stacks.ruby_process import (
     KERNEL_MODES,
     RubyProcess,
@@ -36,7 +35,7 @@ from rbtrace_py.session.targets.notes import Notes, skipped
 from rbtrace_py.session.targets.targets import Targets
 
 if TYPE_CHECKING:
-    from rbtrace_py.session.stacks.events import Events
+    from rbtrace_py.session.stacks.events import EventWalk
     from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
 
 _START_SECONDS = 0.002
@@ -82,8 +81,7 @@ class Sampling(Starting):
         self._folder = ""
         self._stopped_ns = 0
         self.kernel: KernelStacks | None = None
-        self.events: Events | None = None
-        self.event_cost: EventCost | None = None
+        self.events: EventWalk | None = None
 
     def _start(self) -> None:
         if self.targets.command is not None:
@@ -96,17 +94,13 @@ class Sampling(Starting):
         self.statistics.started_ns = self.statistics.ended_ns = time.time_ns()
 
     def _attach_to_events(self) -> None:
-        event, kernel = self.options.event, self.kernel
-        if event is None:
+        if self.options.event is None or self.kernel is None:
             return
-        assert kernel is not None
-        from rbtrace_py.session.stacks.events import events_of
+        from rbtrace_py.session.stacks.events import EventWalk
 
-        self.events = events_of(self.targets, event, kernel.walker)
-        self.events.__enter__()
-        self.notes.add(*self.events.notes)
-        counters = kernel.walker
-        self.event_cost = EventCost(self.events.entry_ns, lambda: counters.counters)
+        events = EventWalk(self.targets, self.options.event, self.kernel)
+        self.events = events.__enter__()
+        self.notes.add(*events.notes)
 
     def _choose_engine(self) -> None:
         """Let the kernel walk the stacks, where that is wanted and can be.
@@ -246,29 +240,6 @@ class Sampling(Starting):
         self.statistics.failed += ruby.take_failed()
         self._stopped_ns += ruby.stopped_ns
         ruby.close()
-
-    # ----------------------------------------------------------------- events
-
-    @property
-    def is_too_costly(self) -> bool:
-        """Did events cost more than was agreed to?"""
-        event, cost = self.options.event, self.event_cost
-        return bool(event and cost and cost.is_too_high and not event.at_any_cost)
-
-    def refresh_events(self) -> None:
-        """Keep up with processes and files that come, and with what it costs."""
-        if self.events is not None and self.event_cost is not None:
-            self.events.refresh()
-            self.event_cost.measure()
-
-    def finish_events(self) -> None:
-        """Walk at no event any more."""
-        if self.events is not None and self.event_cost is not None:
-            self.event_cost.measure(is_last=True)
-            self.events.finish()
-            self.statistics.failed += self.events.missed
-            self.notes.add(*self.events.notes, *self.events.missing)
-            self.notes.add(*self.kernel.event_notes() if self.kernel else ())
 
     # --------------------------------------------------------------- sampling
 

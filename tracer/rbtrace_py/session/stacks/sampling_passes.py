@@ -63,7 +63,7 @@ class SamplingPasses:
 class KernelPasses:
     """Samples that the kernel takes, of an entered ``sampling``, as they come.
 
-    It is over, too, where walking at events has cost more than was agreed to.
+    It is over, too, where walking at events has cost more than was accepted.
     """
 
     def __init__(self, sampling: Sampling, kernel: KernelStacks, add: Add) -> None:
@@ -74,7 +74,8 @@ class KernelPasses:
 
     @property
     def is_over(self) -> bool:
-        return self._sampling.is_over or self._sampling.is_too_costly
+        events = self._sampling.events
+        return self._sampling.is_over or (events is not None and events.is_too_costly)
 
     @property
     def seen(self) -> int:
@@ -100,7 +101,8 @@ class KernelPasses:
         self._due = time.monotonic() + _TAKE_SECONDS
 
     def refresh(self) -> None:
-        self._sampling.refresh_events()
+        if self._sampling.events is not None:
+            self._sampling.events.refresh()
         targets = self._sampling.targets
         alive = {process.pid for process in targets.alive()}
         ended = any(ruby.process.pid not in alive for ruby in self._sampling.rubies)
@@ -113,7 +115,9 @@ class KernelPasses:
             self._kernel.give_up(lambda pid: pid in targets.processes, self._add)
 
     def finish(self) -> None:
-        self._sampling.finish_events()
+        sampling = self._sampling
+        if sampling.events is not None:
+            sampling.events.finish(sampling.statistics, sampling.notes)
         self._kernel.stop()
         self.settle()
         self._sampling.refresh()
