@@ -29,7 +29,7 @@ HANGS = (
     "mutexes", "three", "monitors", "owned", "queue", "full", "condition", "joins",
     "pipe", "full_pipe", "socket", "tcp", "accepting", "selecting", "child", "flock",
     "fifo", "asleep", "limited", "unix_accepting", "output", "input", "timed",
-    "closing", "requires",
+    "closing", "requires", "autoloads",
 )  # fmt: skip
 
 EVERY = [*rubies.EACH, *map(rubies.chroot, ARCHIVES)]
@@ -116,6 +116,15 @@ def test_each_hang_is_named(stuck: Stuck, root: None) -> None:
         assert (wait["kind"], wait["call"]) == ("mutex", "Kernel#require")
         assert wait["path"].endswith(f"/{other[-1]}.rb")
         assert found.holder(name) == other
+    for name, other in (
+        ("autoloads a", "autoloads b"),
+        ("autoloads b", "autoloads a"),
+    ):
+        assert found.wait(name)["kind"] == "mutex"
+        assert found.holder(name) == other
+    if found.process["ruby_version"] < "3.2":  # later there is a Mutex
+        wait = found.wait("autoloads a")
+        assert (wait["call"], wait["path"]) == ("Module#autoload", "Loaded")
     check_queues(found)
     check_descriptors(found)
     check_others(found)
@@ -226,6 +235,7 @@ def check_deadlocks(cycles: Any) -> None:
         ["monitors a", "monitors b"],
         ["joins a", "joins b"],
         ["requires a", "requires b"],
+        ["autoloads a", "autoloads b"],
     ]
 
 

@@ -280,6 +280,20 @@ module Hangs
     threads
   end
 
+  # A constant whose file waits for the thread that waits for the constant.
+  def autoloads
+    $lock = Thread::Mutex.new
+    $held = Thread::Queue.new
+    $loads = Thread::Queue.new
+    $file = Tempfile.new(%w[autoload .rb])
+    $file.write("$loads << true; $lock.lock\n")
+    $file.flush
+    Object.autoload(:Loaded, $file.path)
+    holder = thread("autoloads a") { $lock.synchronize { $held << true && $loads.pop && Loaded } }
+    $held.pop
+    [holder, thread("autoloads b") { Loaded }]
+  end
+
   RESOLVER = "nameserver 127.9.9.9\noptions timeout:30\n"
 
   # A host's name, asked of a server that is silent: a mount of our own, of x86-64.

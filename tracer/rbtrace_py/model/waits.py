@@ -92,7 +92,7 @@ class Wait:
     children: the process it waits for, or those that it may wait for
     is_any_child: it waits for any of its children
     path: of a file that is to be opened, or of one that another thread is loading, as
-        ``require`` was given it
+        ``require`` was given it; or the constant that it autoloads
     lock: address of a native lock
     ractor: number of the ractor it waits for, as its threads have it
     native: UDP sockets that native threads wait for meanwhile, where the

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from rbtrace_py.errors import UnreadableMemory
@@ -71,6 +72,9 @@ RESOLVERS = frozenset(
 
 _MONITORS = ("Monitor#enter", "Monitor#synchronize", "Monitor#mon_enter",
              "Monitor#mon_synchronize")  # fmt: skip
+_AUTOLOAD = "Module#autoload"
+_ID_SCOPE, _ID_CONST = 0xE, 0xA
+"""The bits of an ID that say that it is of a constant (id.h)."""
 _REQUIRES = ("Kernel#require", "Kernel#require_relative")
 _MONITOR_MUTEX = 16
 """``struct rb_monitor`` (ext/monitor/monitor.c): count, owner, mutex."""
@@ -113,7 +117,8 @@ class RubyWait(NamedTuple):
     is_free: nobody held the lock; has_ended: the fiber that holds it has ended
     fd: the receiver's descriptor; pid: of the child that is waited for
     ractor: address of the ractor that is waited for
-    path: of the file that is required; safe to show
+    path: of the file that is required, or the constant's name; safe to show
+    autoload: ID of the constant that another thread loads
     """
 
     kind: WaitKind
@@ -134,6 +139,7 @@ class RubyWait(NamedTuple):
     pid: int | None = None
     ractor: int = 0
     path: str = ""
+    autoload: int = 0
 
 
 class RubyWaits:
@@ -158,10 +164,43 @@ class RubyWaits:
                 return self._of_locking(mutex, frames, shown)
             if not shown:
                 return self._without_frames(thread)
+            constant = self._constant(shown[0])
+            if constant:
+                name = self._values.id_name(constant) or ""
+                return RubyWait(WaitKind.MUTEX, _AUTOLOAD, path=name, autoload=constant)
             hooked = _hooked(shown) if self.has_scheduler(thread) else None
             return self._of_call(frames, shown[hooked or 0 :])
         except UnreadableMemory:
             return None
+
+    def _constant(self, frame: ControlFrame) -> int:
+        """Return the ID of the constant that Ruby code is about to have, 0 for none.
+
+        Up to 3.1 ``getconstant`` has it as its operand, just before the pc, and code
+        that sleeps there waits for the thread that loads it, with no Mutex.
+        """
+        iseq, pc = frame.node.iseq, frame.node.pc
+        if iseq is None or iseq.is_internal or pc - 8 < iseq.begin:
+            return 0
+        word = self._values.u64(pc - 8)
+        is_constant = word & _ID_SCOPE == _ID_CONST and word < 1 << 32
+        name = self._values.id_name(word) if is_constant else None
+        return word if name and name[0].isupper() else 0
+
+    def loads(self, frames: Sequence[ControlFrame], constant: int) -> bool | None:
+        """Has a thread with these frames begun to load a constant? None: not known."""
+        shown = [frame for frame in frames if frame.node.frame is not None]
+        for callee, caller in pairwise(shown):
+            if _frame(callee).name != _REQUIRES[0]:
+                continue
+            if _native_name(caller).endswith("#const_get"):
+                return None
+            try:
+                if self._constant(caller) == constant:
+                    return True
+            except UnreadableMemory:
+                return None
+        return False
 
     def _without_frames(self, thread: int) -> RubyWait | None:
         """The thread of ``Process.detach`` runs no code of Ruby."""

@@ -86,6 +86,7 @@ class Stacks:
                 one,
                 one.state if walked is None else walked.state,
                 one.fiber if walked is None else walked.fiber,
+                self.control_frames.get(one.address, ()),
                 tuple(fiber for fiber, _ in self.fibers.get(one.address, ())),
             )
             for one, walked in self.threads

@@ -123,12 +123,14 @@ def _other_process(pid: int) -> OtherProcess:
 class Seen(NamedTuple):
     """A thread, and its state and fiber when its stack was read.
 
+    frames: its control frames, the newest first
     fibers: those that it has suspended, where they were read
     """
 
     thread: VmThread
     state: ThreadState
     fiber: int
+    frames: Sequence[ControlFrame] = ()
     fibers: tuple[Fiber, ...] = ()
 
 
@@ -191,8 +193,11 @@ class Waits:
             return None
         if self._is_exiting(address):
             return Wait(WaitKind.EXIT)
-        tid = self.threads[address].tid
-        return self._of(self._ruby.of_thread(address, frames), tid)
+        ruby = self._ruby.of_thread(address, frames)
+        is_asleep = self._seen[address].state is ThreadState.SLEEPING
+        if ruby is not None and ruby.autoload and not is_asleep:
+            ruby = None  # it holds the GVL, and the kernel keeps it
+        return self._of(ruby, self.threads[address].tid)
 
     def of_fiber(self, frames: Sequence[ControlFrame]) -> Wait | None:
         """What a suspended fiber waits for in a scheduler; None: nothing known."""
@@ -267,7 +272,19 @@ class Waits:
             ractor=self._ractors.get(ruby.ractor),
         )
 
+    def _loader(self, constant: int) -> Waiter | None:
+        """The one thread that loads a constant; None: none, or it cannot be told."""
+        loading = {
+            address: self._ruby.loads(one.frames, constant)
+            for address, one in self._seen.items()
+        }
+        found = [address for address, loads in loading.items() if loads]
+        is_sure = len(found) == 1 and None not in loading.values()
+        return self._waiter_of(found[0]) if is_sure else None
+
     def _waiter(self, ruby: RubyWait) -> Waiter | None:
+        if ruby.autoload:
+            return self._loader(ruby.autoload)
         thread = self.threads.get(ruby.owner)
         if thread is None:
             return None
