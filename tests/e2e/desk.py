@@ -22,7 +22,7 @@ from forked import become
 from terminal import screen
 
 import rbtrace_py
-from processes import ROOT, TIMEOUT, read_line
+from processes import ROOT, TIMEOUT, comes_true, read_line
 
 COLUMNS, ROWS = 88, 50
 PROMPT = re.compile(r"\d+:\d+[>*] $")
@@ -57,6 +57,10 @@ class Desk:
         while said[-1] != "ready":
             said.append(read_line(program.stdout))
             assert said[-1], f"{words} ended before it was ready"
+        # A reader types nothing before the threads are there that the pages show.
+        if script.endswith("shop.rb"):
+            tills = int(words[-1]) if "--threads" in words else 3
+            assert comes_true(lambda: _named(program.pid, "till") == tills)
         return said[1:]
 
     def run(
@@ -131,3 +135,9 @@ def _read(terminal: int, end: float) -> bytes:
         return os.read(terminal, 65536)
     except OSError:
         return b""
+
+
+def _named(pid: int, name: str) -> int:
+    """Return how many threads have a name that begins so."""
+    comms = Path(f"/proc/{pid}/task").glob("*/comm")
+    return sum(comm.read_text().startswith(name) for comm in comms)
