@@ -6,13 +6,14 @@
 # Evaluated in a thread of its own; it may be more than once, but only one can make the
 # link "begun" in the tracer's folder. "said" leads to "done" and the address of the
 # text that the tracer, as process `peer`, proves with; or to what went wrong. The tracer
-# is answered here if it comes at once, as nobody else has the GVL then.
+# is answered here if it comes at once, as nobody else has the GVL then. `library` is a
+# thread that loads socket.so, or nil.
 #
 # Every file that is touched, and every wait, costs 0.1 s for each thread that is busy,
 # as it gives up the GVL. Making a link does not. Nothing is required or loaded
 # by its path: what a program hooks into that (caches of compiled code, reloaders) would
 # take note of files that are gone a moment later.
-lambda do |text, folder, socket, peer|
+lambda do |text, folder, socket, peer, library|
   File.symlink("begun", "#{folder}/begun")
   begin
     # A tracer that was killed may have begun the same a moment ago.
@@ -20,6 +21,7 @@ lambda do |text, folder, socket, peer|
     Thread.main.thread_variable_set(:rbtrace_loader, Thread.current)
     before.join if before&.alive?
     Thread.current.thread_variable_set(:rbtrace_socket, socket)
+    Thread.current.thread_variable_set(:rbtrace_library, library)
     if defined?(::Tracepoint::Agent)
       agent = ::Tracepoint::Agent
       agent.check_fork

@@ -38,19 +38,20 @@ _SHORTEST_POLL = 0.001
 """The agent looks out for us for a moment only (``welcome``, server.rb)."""
 
 _CODE = (
+    "::Thread.start('%s','%s',%d,<<'%s',defined?(::UNIXServer) ? nil : "
     "::Thread.start{begin;require'socket.so';rescue ::Exception;end}"
-    "unless defined?(::UNIXServer);"
-    "::Thread.start('%s','%s',%d,<<'%s'){|folder,socket,peer,text|begin;"
+    "){|folder,socket,peer,text,library|begin;"
     '::Thread.current.priority=3;text=text.dup.force_encoding("UTF-8");path="#{folder}/agent.rb";'
     "::RubyVM::InstructionSequence.compile(text,path,path).eval"
-    ".call(text,folder,socket,peer);rescue ::Exception;end}\n%s\n%s\n"
+    ".call(text,folder,socket,peer,library);rescue ::Exception;end}\n%s\n%s\n"
 )
 """Run where a trap's handler would be: there a thread may be begun, and little else.
 Whatever happens in it is not to reach the program. The whole text of the agent stands
 in it: to read a file gives up the GVL, 0.1 s for every thread that is busy. To
 load a library gives it up too, so two threads load one each at the same time. The
-priority lets it keep the lock for longer than 0.1 s, should the processor be busy; it
-needs some 0.02 s of it."""
+second waits for the first before it asks for the same library: up to 3.1, with -w, Ruby
+would print that it is being loaded. The priority lets it keep the lock for longer than
+0.1 s, should the processor be busy; it needs some 0.02 s of it."""
 _END = "RBTRACE_PY_END"
 
 
