@@ -21,6 +21,11 @@ class SignatureTest < Minitest::Test
     end
   end
 
+  def test_methods
+    assert_equal declared(body("Methods"), ""), Tracepoint::Methods.public_instance_methods.map(&:to_s).sort
+    assert_equal declared(body("Methods"), "self."), Tracepoint::Methods.singleton_methods(false).map(&:to_s).sort
+  end
+
   def test_rbs_accepts_it
     script = 'require "rbs"; require "rbs/cli"; RBS::CLI.new(stdout: $stdout, stderr: $stderr).run(ARGV)'
     _, status = Open3.capture2e(RbConfig.ruby, "-rrbs", "-e", "")

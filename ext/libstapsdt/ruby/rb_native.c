@@ -14,4 +14,5 @@ void Init_native(void) {
   tp_init_undeclared(module);
   tp_init_fire(module);
   tp_init_span(module);
+  tp_init_method(module);
 }

@@ -204,4 +204,8 @@ void tp_init_fire(VALUE module);
 VALUE tp_untraced_measurement(tp_entry *span);
 void tp_init_span(VALUE module);
 
+/* -------------------------------------------------------------- rb_method.c */
+
+void tp_init_method(VALUE module);
+
 #endif

@@ -1,0 +1,56 @@
+/*
+ * What the wrapper of a method looks at: global variables whose getters are C.
+ *
+ * A method of ours would cost the wrapper a frame; getglobal calls the getter
+ * without one, which is a third of the price, and makes the wrapper's the
+ * current frame, so that its block can be asked for.
+ */
+/* SPDX-License-Identifier: MIT */
+#include "rb_tracepoint.h"
+
+#include <stddef.h>
+
+/* data: the `self` of the span. */
+static inline bool is_watched(const VALUE *data) {
+  const tp_entry *span =
+      (const tp_entry *)((const char *)data - offsetof(tp_entry, self));
+
+  return sdt_watched(span->probe) || sdt_watched(span->end);
+}
+
+static VALUE watched(ID id, VALUE *data) {
+  (void)id;
+  return is_watched(data) ? Qtrue : Qfalse;
+}
+
+static VALUE watched_or_block(ID id, VALUE *data) {
+  (void)id;
+  return TP_UNLIKELY(is_watched(data)) || rb_block_given_p() ? Qtrue : Qfalse;
+}
+
+static VALUE block(ID id, VALUE *data) {
+  (void)id;
+  (void)data;
+  return rb_block_given_p() ? rb_block_proc() : Qnil;
+}
+
+/*
+ * Registry.watch(span, name, or_block): $name is true while someone traces the
+ * span, or, with or_block, if the method that reads it was given a block.
+ */
+static VALUE registry_watch(VALUE self, VALUE span, VALUE name,
+                            VALUE or_block) {
+  (void)self;
+  rb_define_hooked_variable(StringValueCStr(name), &tp_entry_of(span)->self,
+                            RTEST(or_block) ? watched_or_block : watched,
+                            rb_gvar_readonly_setter);
+  return Qnil;
+}
+
+void tp_init_method(VALUE module) {
+  VALUE registry = rb_const_get(module, rb_intern("Registry"));
+
+  rb_define_virtual_variable("$__tracepoint_block", block,
+                             rb_gvar_readonly_setter);
+  rb_define_singleton_method(registry, "watch", registry_watch, 3);
+}

@@ -1,0 +1,166 @@
+# frozen_string_literal: true
+
+require "monitor"
+require_relative "methods/naming"
+require_relative "methods/parameters"
+require_relative "methods/wrapper"
+
+module Tracepoint
+  # Spans for methods: `extend` a class or a module with it, and say which.
+  #
+  #   class Shop::Till
+  #     extend Tracepoint::Methods
+  #
+  #     trace def pay!(cents, currency: "EUR")
+  #       …
+  #     end, args: {cents: Integer}
+  #   end
+  #
+  # That is the span `shop_till:pay_bang`, which tracers also know as
+  # `Shop::Till#pay!`. The method is replaced where it stands, by one with the
+  # same parameters, visibility, owner and place in its file.
+  #
+  # For a class that is not yours: `Tracepoint::Methods.trace(Net::HTTP, :request)`.
+  module Methods
+    # A span's name, taken by a method for good; its wrapper while it is traced.
+    Claim = Struct.new(:number, :ruby_name, :wrapper) do
+      def same?(other)
+        ruby_name ? ruby_name == other.ruby_name : wrapper.nil? || wrapper.of?(other.owner, [other.name])
+      end
+
+      # @return [Wrapper] the one that was removed
+      def release
+        wrapper.tap do |it|
+          it.remove
+          self.wrapper = nil
+        end
+      end
+    end
+    private_constant :Claim
+
+    @lock = Monitor.new
+    @claims = {}
+    @serial = 0
+    @installing = nil
+
+    # Trace methods of this class: its own, or inherited ones, which then are
+    # traced for this class only.
+    # @param names [Array<Symbol>]
+    # @param args [Hash{Symbol => Class, Symbol}] arguments of the methods that
+    #   become arguments of the span, nil where a default counts
+    # @param as [Symbol, String] the span's name, or `"provider:name"`
+    # @return [Symbol, Array<Symbol>] the names, as `private` does
+    # @raise [NameError] no such method
+    # @raise [DefinitionError] the span's name is taken by something else, or
+    #   cannot be made from the method's
+    def trace(*names, args: {}, as: nil)
+      Methods.trace(self, *names, args: args, as: as)
+    end
+
+    # Trace methods of the class itself: `trace_class_method def self.open`.
+    # @return (see #trace)
+    def trace_class_method(*names, args: {}, as: nil)
+      Methods.trace(singleton_class, *names, args: args, as: as)
+    end
+
+    # Trace the public methods that this class has of its own by now, but for
+    # those of `attr_reader` and its like.
+    # @return [Array<Symbol>] their names
+    def trace_all
+      Methods.trace_all(self)
+    end
+
+    # Put the methods back. The spans stay, and have no more events.
+    # @param names [Array<Symbol>] none: all of this class
+    # @return [Array<Symbol>] those that were traced
+    def untrace(*names)
+      Methods.untrace(self, *names)
+    end
+
+    # @return (see #untrace)
+    def untrace_class_method(*names)
+      Methods.untrace(singleton_class, *names)
+    end
+
+    class << self
+      # @see #trace
+      def trace(owner, *names, args: {}, as: nil)
+        raise ArgumentError, "as: is the name of one span, not of #{names.size}" if as && names.size != 1
+
+        @lock.synchronize { names.each { |name| wrap(owner, name.to_sym, args, as) } }
+        names.size == 1 ? names.first : names
+      end
+
+      # @see #trace_all
+      def trace_all(owner)
+        Array(trace(owner, *Lookup.traceable(owner)))
+      end
+
+      # @see #untrace
+      def untrace(owner, *names)
+        @lock.synchronize do
+          found = @claims.each_value.select { |it| it.wrapper&.of?(owner, names) }
+          found.map { |it| it.release.name }
+        end
+      end
+
+      private
+
+      # A method that is traced already stays as it is.
+      def wrap(owner, name, args, as)
+        return if ours?(owner, name)
+
+        check_class_method(owner, name)
+        wrapper = Wrapper.new(owner, name, Naming.ruby_name(owner, name))
+        key = Naming.split(owner, name, as)
+        claim = @claims[key.join(":")]
+        check_free(key.join(":"), claim, wrapper)
+        values = wrapper.parameters.reads(args.keys.map(&:to_sym))
+        span = Definition.span(key.last, Operands.declared(args, {}), key.first)
+        return if claim&.wrapper&.current? && claim.wrapper.owner.equal?(owner)
+
+        install(wrapper, claim || publish(span, key.join(":"), wrapper.ruby_name), values)
+      end
+
+      # A hook of `method_added` may ask for what it is told of: a wrapper, or an
+      # original under its other name.
+      def ours?(owner, name)
+        name.start_with?("__tracepoint_") || @installing&.of?(owner, [name])
+      end
+
+      # `trace def self.open` would find Kernel#open.
+      def check_class_method(owner, name)
+        return if Lookup.own?(owner, name) || !Lookup.own?(owner.singleton_class, name)
+
+        raise ArgumentError, "#{name} is a class method of #{owner}: trace_class_method #{name.inspect}"
+      end
+
+      # A method that was defined again, as its file was loaded again, is the same by
+      # its name in Ruby.
+      def check_free(key, claim, wrapper)
+        other = claim ? claim.ruby_name : Registry.find(key)
+        return if claim ? claim.same?(wrapper) : other.nil?
+
+        raise DefinitionError, "#{wrapper.ruby_name || wrapper.name} cannot be #{key}, which #{other || "another"} is: say another with as:"
+      end
+
+      def install(wrapper, claim, values)
+        @installing = claim.wrapper = wrapper
+        wrapper.install(claim.number, @serial += 1, values) if Tracepoint.supported?
+      ensure
+        @installing = nil
+      end
+
+      # @return [Claim]
+      def publish(span, key, ruby_name)
+        claim = @claims[key] = Claim.new(@claims.size, ruby_name)
+        return claim unless Tracepoint.supported?
+
+        Spans.const_set(:"S#{claim.number}", span)
+        Registry.watch(span, "__tracepoint_#{claim.number}", false)
+        Registry.watch(span, "__tracepoint_b#{claim.number}", true)
+        claim
+      end
+    end
+  end
+end

@@ -1,0 +1,176 @@
+# frozen_string_literal: true
+
+module Tracepoint
+  module Methods
+    # A method's parameter list as source, and the calls that pass all of it on.
+    class Parameters
+      # Keywords can have these names, but no local variable is read by them.
+      RESERVED = %i[
+        __ENCODING__ __FILE__ __LINE__ BEGIN END alias and begin break case class def defined? do else elsif end ensure
+        false for if in module next nil not or redo rescue retry return self super then true undef unless until when
+        while yield
+      ].freeze
+      # Whether an anonymous `*` or `**` can be passed on by that name.
+      ANONYMOUS = RUBY_VERSION >= "3.2"
+      # In place of a keyword that was not given.
+      NONE = ":__tracepoint_none"
+      # How `...` is shown.
+      FORWARDING = [%i[rest *], *([%i[keyrest **]] if RUBY_VERSION >= "3.1"), %i[block &]].freeze
+
+      # @param list [Array] as of Method#parameters
+      # @param ruby [Boolean] is it written in Ruby? Of C the names are made up.
+      def initialize(list, ruby:)
+        @ruby = ruby
+        @forwards = list.drop_while { |kind,| kind == :req } == FORWARDING
+        list -= FORWARDING if @forwards
+        @flags = !ANONYMOUS && flags?(list)
+        @list = distinct(@flags ? list - [%i[keyrest **]] : list)
+      end
+
+      # @return [String] as between the parentheses of a `def`
+      def to_s
+        [*@list.map { |kind, name, number| declaration(kind, name, number) }, *("..." if @forwards)].join(", ")
+      end
+
+      # Does it take its block by name?
+      def block?
+        @forwards || !kind(:block).empty? || !kind(:noblock).empty?
+      end
+
+      # Must `ruby2_keywords` be said of the wrapper?
+      def ruby2_keywords?
+        @flags
+      end
+
+      # @param names [Array<Symbol>] of arguments
+      # @return [Array<String>] what reads each, nil in place of a default
+      def reads(names)
+        readable = @list.select { |kind, name,| name && %i[req opt keyreq key].include?(kind) }
+        names.map do |name|
+          found = readable.find { |_, it,| it == name }
+          raise ArgumentError, "no argument #{name} (there are: #{readable.map { |it| it[1] }.join(", ")})" unless found
+
+          found.first == :key ? "(#{none(found)} ? nil : #{read(name)})" : read(name)
+        end
+      end
+
+      # An expression that calls `target` with what the method was given.
+      # @param block [String, nil] the block, if the method does not name it
+      def call(target, block = nil)
+        return "#{target}(#{[*positional(kind(:opt).size), "..."].join(", ")})" if @forwards
+
+        tail = blocks(block)
+        keywords = kind(:keyreq).map { |it| pair(it) }
+        rest = kind(:keyrest).map { |it| "**#{it[1] unless anonymous?(it)}" }
+        without = each_count { |given| "#{target}(#{[*positional(given), *keywords, *rest, *tail].join(", ")})" }
+        return without if kind(:key).empty?
+
+        with = each_count { |given| "#{target}(#{[*positional(given), *keywords, "**__tracepoint_k", *rest, *tail].join(", ")})" }
+        "(#{kind(:key).map { |it| none(it) }.join(" && ")}) ? (#{without}) : (#{given_keywords}; #{with})"
+      end
+
+      private
+
+      # Ruby 3.1 shows such a method as one with an anonymous `**`, which from 3.2 on
+      # is as good; older ones do not show it, and it does no harm to others.
+      def flags?(list)
+        return list.include?(%i[keyrest **]) if RUBY_VERSION >= "3.1"
+
+        list.any? { |kind,| kind == :rest } && list.none? { |kind,| %i[key keyreq keyrest nokey].include?(kind) } && !@forwards
+      end
+
+      # Each with its number; names that cannot be used are replaced.
+      def distinct(list)
+        seen = []
+        list.each_with_index.map do |(kind, name), number|
+          name = nil if name && seen.include?(name)
+          seen << name
+          name ||= made_up(kind, number)
+          [kind, name, number]
+        end
+      end
+
+      def made_up(kind, number)
+        return if %i[nokey noblock].include?(kind)
+        return :"#{{ rest: "*", keyrest: "**" }[kind]}" if ANONYMOUS && %i[rest keyrest].include?(kind)
+
+        :"__tracepoint_#{number}"
+      end
+
+      def kind(kind)
+        @list.select { |it| it.first == kind }
+      end
+
+      def anonymous?(parameter)
+        %i[* ** &].include?(parameter[1])
+      end
+
+      def flag(parameter)
+        "__tracepoint_d#{parameter[2]}"
+      end
+
+      # A default says that there was no argument: the method's own counts. For a
+      # keyword it is a literal, which costs no code that runs.
+      def declaration(kind, name, number)
+        default = "(__tracepoint_d#{number} = true; nil)"
+        case kind
+        when :req then destructured?(name) ? "(*#{name})" : name.to_s
+        when :opt then "#{name} = #{default}"
+        when :rest then "*#{name unless name == :*}"
+        when :keyreq then "#{name}:"
+        when :key then "#{name}: #{NONE}"
+        when :keyrest then "**#{name unless name == :**}"
+        when :block then "&#{name unless name == :&}"
+        when :nokey then "**nil"
+        when :noblock then "&nil"
+        end
+      end
+
+      # `def pay((cents, currency))` has a parameter without a name.
+      def destructured?(name)
+        @ruby && name.start_with?("__tracepoint_")
+      end
+
+      def read(name)
+        RESERVED.include?(name) ? "::Kernel.binding.local_variable_get(:#{name})" : name.to_s
+      end
+
+      # This way round no method of the argument is called, and none of ours.
+      def none(parameter)
+        "#{NONE} == #{read(parameter[1])}"
+      end
+
+      def pair(parameter)
+        "#{parameter[1]}: #{read(parameter[1])}"
+      end
+
+      def blocks(block)
+        named = kind(:block).map { |it| "&#{it[1] unless anonymous?(it)}" }
+        named.empty? && block ? ["&#{block}"] : named
+      end
+
+      # An expression for each number of optional arguments that may be given.
+      def each_count
+        optional = kind(:opt)
+        cases = optional.each_with_index.map { |it, given| "#{flag(it)} ? #{yield given} : " }
+        "#{cases.join}#{yield optional.size}"
+      end
+
+      def positional(given)
+        optional = kind(:opt)
+        @list.filter_map do |kind, name,|
+          case kind
+          when :req then name.to_s
+          when :opt then name.to_s if optional.index { |it| it[1] == name } < given
+          when :rest then "*#{name unless name == :*}" if given == optional.size
+          end
+        end
+      end
+
+      def given_keywords
+        "__tracepoint_k = {}; #{kind(:key).map { |it| "__tracepoint_k[:#{it[1]}] = #{read(it[1])} unless #{none(it)}" }.join("; ")}"
+      end
+    end
+    private_constant :Parameters
+  end
+end

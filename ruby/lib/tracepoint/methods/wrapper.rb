@@ -1,0 +1,175 @@
+# frozen_string_literal: true
+
+module Tracepoint
+  module Methods
+    # Spans of methods by number, for the wrappers' code.
+    # @api private
+    module Spans
+    end
+
+    # A method and what stands in its place while it is traced. The original goes
+    # on under a name of its own, private, in the same class; so `super` in it and
+    # `__method__` mean what they did.
+    class Wrapper
+      VISIBILITIES = %i[public protected private].freeze
+
+      # @return [Module]
+      attr_reader :owner
+      # @return [Symbol]
+      attr_reader :name
+      # @return [String, nil]
+      attr_reader :ruby_name
+
+      def initialize(owner, name, ruby_name)
+        @owner = owner
+        @name = name
+        @ruby_name = ruby_name
+        @original = Lookup.method(owner, name)
+        @inherited = !Lookup.own?(owner, name)
+        @installed = nil
+      end
+
+      # @return [Parameters]
+      def parameters
+        @parameters ||= Parameters.new(@original.parameters, ruby: Lookup.ruby?(@original))
+      end
+
+      # @param number [Integer] of the span
+      # @param serial [Integer] of the wrapper
+      # @param values [Array<String>] expressions for the span's arguments
+      def install(number, serial, values)
+        @hidden = :"__tracepoint_#{serial}"
+        visibility = VISIBILITIES.find { |it| owner.__send__(:"#{it}_method_defined?", name) }
+        keep_original unless @inherited
+        file, line = @original.source_location
+        quietly { owner.class_eval(code(number, values), file || "(tracepoint)", line || 1) }
+        owner.__send__(:ruby2_keywords, name) if parameters.ruby2_keywords?
+        owner.__send__(visibility, name)
+        @installed = Lookup.method(owner, name)
+      end
+
+      # @param names [Array<Symbol, String>] none: any
+      def of?(other, names)
+        owner.equal?(other) && (names.empty? || names.map(&:to_sym).include?(name))
+      end
+
+      # Is it what the class has by that name now?
+      def current?
+        @installed && Lookup.own?(owner, name) && Lookup.method(owner, name) == @installed
+      end
+
+      # Copies of the wrapper may be about, under other names: what they call stays.
+      def remove
+        return unless current?
+        return owner.__send__(:remove_method, name) if @inherited
+
+        visibility = VISIBILITIES.find { |it| owner.__send__(:"#{it}_method_defined?", name) }
+        quietly { owner.__send__(:alias_method, name, @hidden) }
+        owner.__send__(visibility, name)
+      end
+
+      private
+
+      # `alias_method` takes a prepended module's method, and in a module makes
+      # an entry that is slower to call; `define_method` forgets where an alias
+      # of an inherited method came from.
+      def keep_original
+        if @original.original_name == name
+          owner.__send__(:define_method, @hidden, @original)
+        else
+          owner.__send__(:alias_method, @hidden, name)
+        end
+        owner.__send__(:private, @hidden)
+      end
+
+      # That a method is redefined is no mistake here.
+      def quietly
+        verbose = $VERBOSE
+        $VERBOSE = nil
+        yield
+      ensure
+        $VERBOSE = verbose
+      end
+
+      # All in one line: that of the original.
+      def code(number, values)
+        span = "::Tracepoint::Methods::Spans::S#{number}"
+        target = @inherited ? "super" : @hidden.to_s
+        body = if @inherited || parameters.block?
+                 "return #{call(target)} unless #{watched(number, span)}; #{measure(span, values, call(target))}"
+               else
+                 block = call(target, "__tracepoint_b")
+                 "#{unless_watched(number, span, call(target), block)}; #{measure(span, values, block)}"
+               end
+        "def #{name}(#{parameters}); #{body}; end"
+      end
+
+      def call(target, block = nil)
+        "(#{parameters.call(target, block)})"
+      end
+
+      def measure(span, values, call)
+        "#{span}.measure(#{values.join(", ")}) { #{call} }"
+      end
+
+      # A JIT calls methods in C faster than it reads global variables.
+      def watched(number, span)
+        jit? ? "#{span}.enabled?" : global("__tracepoint_#{number}", "true")
+      end
+
+      # Where the method does not name its block, only C can tell what to pass on.
+      def unless_watched(number, span, without, with)
+        block = "__tracepoint_b = #{global("__tracepoint_block", YIELDER)}"
+        watched = jit? ? "#{span}.enabled? || defined?(yield)" : global("__tracepoint_b#{number}", "true")
+        "return #{without} unless #{watched}; #{block}; return #{with} unless #{watched(number, span)}"
+      end
+
+      YIELDER = "(defined?(yield) ? ::Kernel.proc { |*a, **k| yield(*a, **k) } : nil)"
+      private_constant :YIELDER
+
+      # Ractors but the main one cannot read global variables.
+      def global(name, otherwise)
+        defined?(Ractor) ? "($#{name} rescue #{otherwise})" : "$#{name}"
+      end
+
+      def jit?
+        defined?(RubyVM::YJIT) && RubyVM::YJIT.enabled?
+      end
+    end
+    private_constant :Wrapper
+
+    # Finding a class's own methods, below what is prepended.
+    module Lookup
+      module_function
+
+      def own?(owner, name)
+        [owner.instance_methods(false), owner.private_instance_methods(false)].any? { |names| names.include?(name) }
+      end
+
+      # @return [UnboundMethod]
+      # @raise [NameError]
+      def method(owner, name)
+        prepended = owner.ancestors.take_while { |it| !it.equal?(owner) }
+        found = top = owner.instance_method(name)
+        found = found.super_method while found && prepended.include?(found.owner)
+        found || raise(NameError.new("#{name} is a method of #{top.owner}, which is prepended to #{owner}: trace it there", name))
+      end
+
+      # Public methods in which something happens: no attr_reader and the like.
+      def traceable(owner)
+        owner.public_instance_methods(false).reject do |name|
+          method = method(owner, name)
+          method.source_location && !ruby?(method)
+        end
+      end
+
+      # Has it a body in Ruby?
+      def ruby?(method)
+        return !method.source_location.nil? unless defined?(RubyVM::InstructionSequence)
+
+        !RubyVM::InstructionSequence.of(method).nil?
+      end
+    end
+    private_constant :Lookup
+  end
+end
