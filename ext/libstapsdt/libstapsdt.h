@@ -85,6 +85,7 @@ typedef enum sdt_operand_role {
   SDT_DURATION = 1, /* int64 nanoseconds; -1: the span began untraced */
   SDT_OUTCOME = 2,  /* 0 returned, 1 raised, 2 thrown or broken out of */
   SDT_RESULT = 3,   /* a span's end has it, its begin has not */
+  SDT_METHOD = 4,   /* no operand: the Ruby name of what is measured */
 } sdt_operand_role;
 
 typedef enum sdt_probe_role {
@@ -161,6 +162,18 @@ void sdt_pool_destroy(sdt_pool *pool);
 int sdt_define(sdt_pool *pool, const char *provider, const char *name,
                sdt_probe_role role, const sdt_operand *operands, size_t count,
                sdt_error *error, sdt_probe **ret);
+
+/*
+ * Define the probe of a method. As sdt_define; its rbtrace note also has the
+ * method's name in Ruby, "Shop::Till#pay!".
+ *
+ * method: 1 to SDT_MAX_METHOD bytes, or SDT_ENAME
+ */
+#define SDT_MAX_METHOD 253
+int sdt_define_method(sdt_pool *pool, const char *provider, const char *name,
+                      sdt_probe_role role, const sdt_operand *operands,
+                      size_t count, const char *method, sdt_error *error,
+                      sdt_probe **ret);
 
 /*
  * Give operand `index`, which was defined as SDT_OPEN, its type; any time, any

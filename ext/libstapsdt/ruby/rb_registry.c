@@ -287,6 +287,7 @@ typedef struct definition {
   const char *provider_name;
   const char *name;
   VALUE full_name; /* Symbol: "provider:name" */
+  const char *method; /* NULL: it measures no method, or one of too long a name */
   bool of_default_provider;
   sdt_operand operands[SDT_MAX_OPERANDS];
   name_key *keys[MAX_KEYS]; /* each name's with the provider first */
@@ -344,9 +345,19 @@ static const char *probe_name(const definition *d, int name) {
   return key->text + strlen(d->provider_name) + 1;
 }
 
+static int define_probe(definition *d, int name, sdt_probe_role role,
+                        const sdt_operand *operands, size_t count,
+                        sdt_probe **ret) {
+  if (d->method)
+    return sdt_define_method(pool, d->provider_name, probe_name(d, name), role,
+                             operands, count, d->method, &d->error, ret);
+  return sdt_define(pool, d->provider_name, probe_name(d, name), role, operands,
+                    count, &d->error, ret);
+}
+
 static int define_event(definition *d) {
-  return sdt_define(pool, d->provider_name, probe_name(d, 0), SDT_EVENT,
-                    d->operands, d->entry->count, &d->error, &d->entry->probe);
+  return define_probe(d, 0, SDT_EVENT, d->operands, d->entry->count,
+                      &d->entry->probe);
 }
 
 static int define_span(definition *d) {
@@ -355,15 +366,13 @@ static int define_span(definition *d) {
       {.name = "outcome", .type = SDT_INTEGER, .role = SDT_OUTCOME},
   };
   size_t count = d->entry->count, all = count + d->entry->results;
-  int status = sdt_define(pool, d->provider_name, probe_name(d, 1),
-                          SDT_SPAN_BEGIN, d->operands, count, &d->error,
-                          &d->entry->probe);
+  int status = define_probe(d, 1, SDT_SPAN_BEGIN, d->operands, count,
+                            &d->entry->probe);
 
   if (status != SDT_OK)
     return status;
   memcpy(end + 2, d->operands, all * sizeof(*end));
-  return sdt_define(pool, d->provider_name, probe_name(d, 2), SDT_SPAN_END, end,
-                    all + 2, &d->error, &d->entry->end);
+  return define_probe(d, 2, SDT_SPAN_END, end, all + 2, &d->entry->end);
 }
 
 static void set_strict(tp_entry *entry, bool on) {
@@ -467,13 +476,14 @@ static VALUE intern_provider(VALUE name) {
 
 /*
  * Registry.add(span, provider, name, operand_names, type_codes, labels,
- * keywords, results): the new entry, or the one that has one of its names
+ * keywords, results, method): the new entry, or the one that has one of its names
  * already, or nil if it would be one undeclared too many. What it is given was
  * checked in Ruby.
  */
 static VALUE registry_add(VALUE self, VALUE span, VALUE provider_name,
                           VALUE name, VALUE operand_names, VALUE types,
-                          VALUE labels, VALUE keywords, VALUE result_count) {
+                          VALUE labels, VALUE keywords, VALUE result_count,
+                          VALUE method) {
   definition d = {.provider_name = StringValueCStr(provider_name),
                   .name = StringValueCStr(name)};
   int results = NUM2INT(result_count);
@@ -503,6 +513,8 @@ static VALUE registry_add(VALUE self, VALUE span, VALUE provider_name,
     d.operands[i].type = (sdt_type)d.entry->types[i];
     d.operands[i].role = i < d.entry->count ? SDT_ARGUMENT : SDT_RESULT;
   }
+  if (!NIL_P(method) && RSTRING_LEN(StringValue(method)) <= SDT_MAX_METHOD)
+    d.method = StringValueCStr(method);
   if (!make_keys(&d, RTEST(span))) {
     free_keys(&d);
     rb_memerror();
@@ -525,6 +537,7 @@ static VALUE registry_add(VALUE self, VALUE span, VALUE provider_name,
   RB_GC_GUARD(operand_names);
   RB_GC_GUARD(provider_name);
   RB_GC_GUARD(name);
+  RB_GC_GUARD(method);
   return entry;
 }
 
@@ -776,7 +789,7 @@ void tp_init_registry(VALUE module) {
   rb_define_method(cProvider, "disable", provider_disable, 0);
   rb_define_method(cProvider, "enabled?", provider_enabled_p, 0);
 
-  rb_define_singleton_method(registry, "add", registry_add, 8);
+  rb_define_singleton_method(registry, "add", registry_add, 9);
   rb_define_singleton_method(registry, "declared", registry_declared, 2);
   rb_define_singleton_method(registry, "find", registry_find, 1);
   rb_define_singleton_method(registry, "entries", registry_entries, 0);

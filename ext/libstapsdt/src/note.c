@@ -134,11 +134,24 @@ static size_t rbtrace_size(const struct sdt_description *description) {
   size_t size = sizeof(struct rbtrace_head);
   for (size_t i = 0; i < description->count; i++)
     size += 3 + operand_name_length(&description->operands[i]);
+  if (description->method)
+    size += 3 + strlen(description->method);
   return size;
 }
 
 size_t sdt_rbtrace_note_size(const struct sdt_description *description) {
   return description->rbtrace ? padded(rbtrace_size(description)) : 0;
+}
+
+static unsigned char *append_entry(unsigned char *at, int role, int type,
+                                   const char *name) {
+  size_t length = name ? strlen(name) : 0;
+  at[0] = (unsigned char)(2 + length);
+  at[1] = (unsigned char)role;
+  at[2] = (unsigned char)type;
+  if (length)
+    memcpy(at + 3, name, length);
+  return at + 3 + length;
 }
 
 void sdt_rbtrace_note_write(const struct sdt_description *description,
@@ -162,14 +175,11 @@ void sdt_rbtrace_note_write(const struct sdt_description *description,
   unsigned char *at = (unsigned char *)ret + sizeof(head);
   for (size_t i = 0; i < description->count; i++) {
     const sdt_operand *operand = &description->operands[i];
-    size_t length = operand_name_length(operand);
-    at[0] = (unsigned char)(2 + length);
-    at[1] = (unsigned char)operand->role;
-    at[2] = (unsigned char)operand->type;
-    if (length)
-      memcpy(at + 3, operand->name, length);
-    at += 3 + length;
+    at = append_entry(at, operand->role, operand->type, operand->name);
   }
+  /* Not counted: readers that know nothing of it stop before it. */
+  if (description->method)
+    append_entry(at, SDT_METHOD, SDT_STRING, description->method);
 }
 
 unsigned char *sdt_rbtrace_note_type(void *note, size_t index) {

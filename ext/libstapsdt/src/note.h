@@ -25,6 +25,7 @@ struct sdt_description {
   sdt_probe_role role;
   const sdt_operand *operands;
   size_t count;
+  const char *method; /* NULL: none */
 };
 
 /*

@@ -309,10 +309,10 @@ static int describe(struct sdt_description *description, sdt_error *error) {
   return SDT_OK;
 }
 
-SDT_EXPORT int sdt_define(sdt_pool *pool, const char *provider,
-                          const char *name, sdt_probe_role role,
-                          const sdt_operand *operands, size_t count,
-                          sdt_error *error, sdt_probe **ret) {
+static int define(sdt_pool *pool, const char *provider, const char *name,
+                  sdt_probe_role role, const sdt_operand *operands,
+                  size_t count, const char *method, sdt_error *error,
+                  sdt_probe **ret) {
   int status = check_names(provider, name, error);
   if (status == SDT_OK)
     status = check_operands(operands, count, error);
@@ -330,6 +330,7 @@ SDT_EXPORT int sdt_define(sdt_pool *pool, const char *provider,
       .role = role,
       .operands = operands,
       .count = count,
+      .method = method,
   };
   status = describe(&description, error);
   if (status != SDT_OK)
@@ -338,6 +339,25 @@ SDT_EXPORT int sdt_define(sdt_pool *pool, const char *provider,
   status = sdt_pool_add(pool, &description, error, ret);
   sdt_unlock();
   return status;
+}
+
+SDT_EXPORT int sdt_define(sdt_pool *pool, const char *provider,
+                          const char *name, sdt_probe_role role,
+                          const sdt_operand *operands, size_t count,
+                          sdt_error *error, sdt_probe **ret) {
+  return define(pool, provider, name, role, operands, count, NULL, error, ret);
+}
+
+SDT_EXPORT int sdt_define_method(sdt_pool *pool, const char *provider,
+                                 const char *name, sdt_probe_role role,
+                                 const sdt_operand *operands, size_t count,
+                                 const char *method, sdt_error *error,
+                                 sdt_probe **ret) {
+  size_t length = method ? strlen(method) : 0;
+  if (length < 1 || length > SDT_MAX_METHOD)
+    return sdt_fail(error, SDT_ENAME, "method");
+  return define(pool, provider, name, role, operands, count, method, error,
+                ret);
 }
 
 SDT_EXPORT int sdt_settle(sdt_probe *probe, size_t index, sdt_type type,

@@ -92,6 +92,23 @@ static void rbtrace_bytes(void) {
   CHECK(memcmp(note, expected, sizeof(expected)) == 0);
 }
 
+static void method_bytes(void) {
+  const struct sdt_description description = {
+      .provider = "till", .name = "pay_bang", .rbtrace = 1,
+      .role = SDT_SPAN_BEGIN, .method = "Till#pay!"};
+  static const unsigned char expected[] = {
+      8, 0, 0, 0, 24, 0, 0, 0, 1, 0, 0, 0,
+      'r', 'b', 't', 'r', 'a', 'c', 'e', 0,
+      0x34, 0x12, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0,
+      11, 4, 2, 'T', 'i', 'l', 'l', '#', 'p', 'a', 'y', '!',
+  };
+  unsigned char note[44] = {0};
+  CHECK_EQ(sizeof(expected), 44);
+  CHECK_EQ(sdt_rbtrace_note_size(&description), 44);
+  sdt_rbtrace_note_write(&description, 0x1234, note);
+  CHECK(memcmp(note, expected, sizeof(expected)) == 0);
+}
+
 static void no_rbtrace(void) {
   const struct sdt_description description = {
       .provider = "shop", .name = "sold", .arguments = ""};
@@ -104,6 +121,7 @@ const struct test note_tests[] = {
     {"operands that are none", unknown_operands},
     {"a stapsdt note byte for byte", stapsdt_bytes},
     {"an rbtrace note byte for byte", rbtrace_bytes},
+    {"the note of a method byte for byte", method_bytes},
     {"probes of the original interface have no rbtrace note", no_rbtrace},
     {NULL, NULL},
 };

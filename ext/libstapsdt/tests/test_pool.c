@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -252,6 +253,14 @@ static void bad_operands(void) {
   operands[1].role = (sdt_operand_role)4;
   CHECK_EQ(DEFINE(SDT_EVENT, 2), SDT_ETYPE);
 #undef DEFINE
+  char method[SDT_MAX_METHOD + 2] = "";
+  CHECK_EQ(sdt_define_method(pool, "p", "p", SDT_EVENT, NULL, 0, method, &error,
+                             &probe),
+           SDT_ENAME);
+  memset(method, 'm', sizeof(method) - 1);
+  CHECK_EQ(sdt_define_method(pool, "p", "p", SDT_EVENT, NULL, 0, method, &error,
+                             &probe),
+           SDT_ENAME);
   CHECK(!probe);
   sdt_pool_stats stats;
   sdt_pool_stat(pool, &stats);

@@ -91,14 +91,15 @@ module Tracepoint
       define(Probe, *Names.split(name, provider), operands)
     end
 
-    def span(name, operands, provider)
-      define(Span, *Names.split(name, provider), operands)
+    # @param method [String, nil] the Ruby name of the method that it measures
+    def span(name, operands, provider, method = nil)
+      define(Span, *Names.split(name, provider), operands, method)
     end
 
     # If two threads define one name at once, the registry lets one win;
     # the other is shown what won.
-    def define(kind, provider, name, operands)
-      entry = add(kind, provider, name, operands)
+    def define(kind, provider, name, operands, method = nil)
+      entry = add(kind, provider, name, operands, method)
       return Registry.declared(entry, operands.codes) if operands.same_types?(entry)
 
       taken(provider, name, operands, entry)
@@ -110,10 +111,10 @@ module Tracepoint
       add(kind == :span ? Span : Probe, *Names.split(name), Operands.inferred(arguments, keywords))
     end
 
-    def add(kind, provider, name, operands)
+    def add(kind, provider, name, operands, method = nil)
       check(kind, name, operands)
       entry = Registry.add(kind == Span, provider, name, operands.names, operands.codes, operands.labels, operands.keywords,
-                           operands.results.size)
+                           operands.results.size, method)
       return entry if entry.nil? || (entry.is_a?(kind) && entry.name.to_s == name)
 
       taken(provider, name, operands, entry)

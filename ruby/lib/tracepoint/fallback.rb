@@ -251,7 +251,7 @@ module Tracepoint
       attr_reader :disabled
       attr_writer :limit
 
-      def add(span, provider, name, _operand_names, codes, labels, keywords, results)
+      def add(span, provider, name, _operand_names, codes, labels, keywords, results, _method)
         kind = span ? Span : Probe
         types = codes.map { |code| TYPES[code] }
         count = labels.size - results

@@ -116,7 +116,7 @@ module Tracepoint
         claim = @claims[key.join(":")]
         check_free(key.join(":"), claim, wrapper)
         values = wrapper.parameters.reads(args.keys.map(&:to_sym))
-        span = Definition.span(key.last, Operands.declared(args, {}), key.first)
+        span = Definition.span(key.last, Operands.declared(args, {}), key.first, wrapper.ruby_name)
         return if claim&.wrapper&.current? && claim.wrapper.owner.equal?(owner)
 
         install(wrapper, claim || publish(span, key.join(":"), wrapper.ruby_name), values)

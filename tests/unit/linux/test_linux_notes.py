@@ -147,6 +147,15 @@ def test_longer_notes_of_the_same_version() -> None:
     image = parse_image_note(body)
     assert image is not None
     assert [operand.name for operand in image.operands] == ["a"]
+    assert image.method is None
+
+
+def test_the_note_of_a_method() -> None:
+    body = bytes(8) + b"\x01\x00\x02\x01" + b"\x03\x00\x01a" + b"\x0b\x04\x02Till#pay!"
+    image = parse_image_note(body)
+    assert image is not None
+    assert [operand.name for operand in image.operands] == ["a"]
+    assert image.method == "Till#pay!"
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,7 @@ def _probe(
         sites=sites,
         operands=_operands(group[0], binary, sites, image),
         role=image.role if image else ProbeRole.EVENT,
+        method=image.method if image else None,
     )
 
 

@@ -134,7 +134,11 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One probe of one file, with all its sites."""
+    """One probe of one file, with all its sites.
+
+    ``method`` is the name in Ruby of the method that it measures, if it does:
+    ``Shop::Till#pay!``.
+    """
 
     provider: str
     name: str
@@ -142,6 +146,12 @@ class Probe:
     sites: tuple[Site, ...]
     operands: tuple[Operand, ...] = ()
     role: ProbeRole = ProbeRole.EVENT
+    method: str | None = None
+
+    @property
+    def measured_method(self) -> str | None:
+        """The method, if this is the end of its span: that is what its name means."""
+        return self.method if self.role is ProbeRole.SPAN_END else None
 
     @property
     def full_name(self) -> str:

@@ -56,6 +56,7 @@ class ImageNote:
     pc: int
     role: ProbeRole
     operands: tuple[Operand, ...]
+    method: str | None = None
 
 
 @dataclass(slots=True)
@@ -234,25 +235,47 @@ def parse_image_note(body: bytes) -> ImageNote | None:
     pc, version, role, count = _IMAGE_HEAD.unpack_from(body)
     if version != _IMAGE_VERSION:
         return None
-    operands = _entries(body[_IMAGE_HEAD.size :], count)
-    return ImageNote(pc, _PROBE_ROLES.get(role, ProbeRole.EVENT), operands)
+    operands, method = _entries(body[_IMAGE_HEAD.size :], count)
+    return ImageNote(pc, _PROBE_ROLES.get(role, ProbeRole.EVENT), operands, method)
 
 
 @lru_cache(maxsize=1024)
-def _entries(data: bytes, count: int) -> tuple[Operand, ...]:
-    """The operands; many probes of a program have the same ones."""
+def _entries(data: bytes, count: int) -> tuple[tuple[Operand, ...], str | None]:
+    """The operands, and the method; many probes of a program have the same ones."""
     found: list[Operand] = []
     position = 0
     for place in range(count):
         if position >= len(data):
             raise BadElf("an rbtrace note has fewer operands than it says")
-        size = data[position]
-        entry = data[position + 1 : position + 1 + size]
-        if size < 2 or len(entry) < size:
-            raise BadElf("an operand reaches beyond its rbtrace note")
-        position += 1 + size
+        entry = _entry(data, position)
+        position += 1 + len(entry)
         found.append(_operand(place, entry))
-    return tuple(found)
+    return tuple(found), _method(data, position)
+
+
+def _entry(data: bytes, position: int) -> bytes:
+    size = data[position]
+    entry = data[position + 1 : position + 1 + size]
+    if size < 2 or len(entry) < size:
+        raise BadElf("an operand reaches beyond its rbtrace note")
+    return entry
+
+
+def _method(data: bytes, position: int) -> str | None:
+    """The Ruby name in the entry behind the operands, if that is what stands there.
+
+    What later versions append is none of ours, whatever it is.
+    """
+    try:
+        entry = _entry(data, position) if position < len(data) else b""
+    except BadElf:
+        return None
+    if not entry or entry[0] != _METHOD_ROLE:
+        return None
+    return safe_text(entry[2:].split(b"\0", 1)[0]) or None
+
+
+_METHOD_ROLE = 4
 
 
 _PROBE_ROLES = {int(role): role for role in ProbeRole}

@@ -173,6 +173,7 @@ def _probe(listed: Listed) -> Document:
         "name": probe.name,
         "role": probe.role.name.lower(),
         "span": probe.span_name,
+        "method": probe.method,
         "file": probe.binary.path,
         "sites": len(probe.sites),
         "pids": list(pids),

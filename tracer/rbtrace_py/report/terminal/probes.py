@@ -65,6 +65,9 @@ def _probe(listed: Listed, several: bool, style: Style) -> Iterator[str]:
     yield f"  {_mark(traced, style)} {lines[0]}{' ' * gap}{style.dim(sites)}"
     for line in lines[1:]:
         yield f"    {line}"
+    if probe.measured_method is not None:
+        method = escape(probe.measured_method, style)
+        yield f"    {style.dim(fitted(f'= {method}', style.width - 4, style))}"
 
 
 def _operand(operand: Operand, room: int, style: Style) -> str:

@@ -186,4 +186,4 @@ class Picking(Grouped):
             self.settle_series(self.series_name(probe), probe)
 
     def series_name(self, probe: Probe) -> str:
-        return probe.full_name
+        return probe.measured_method or probe.full_name

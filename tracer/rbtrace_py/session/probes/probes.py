@@ -68,6 +68,7 @@ def _look(probe: Probe) -> tuple[object, ...]:
         probe.binary.path,
         probe.operands,
         probe.role,
+        probe.method,
         len(probe.sites),
     )
 

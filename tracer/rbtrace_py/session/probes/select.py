@@ -57,14 +57,21 @@ BUILT_IN_PAIRS: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 def is_glob(word: str) -> bool:
-    return any(c in word for c in "*?[")
+    # `Shop::Cart#[]` is a method.
+    return any(c in word.removesuffix("=").removesuffix("[]") for c in "*?[")
 
 
 def matches(word: str, probe: Probe) -> bool:
-    """Does a name, ``provider:name`` or glob mean this probe?
+    """Does a name, ``provider:name``, method or glob mean this probe?
 
-    A span's name means its end probe. A bare name means every provider's.
+    A span's name means its end probe, and so does the name in Ruby of the method
+    that it measures. A bare name means every provider's.
     """
+    method = probe.measured_method
+    if method is not None and (
+        word == method or (_METHOD.match(word) and fnmatch.fnmatchcase(method, word))
+    ):
+        return True
     provider, colon, name = word.rpartition(":")
     if colon and provider and not fnmatch.fnmatchcase(probe.provider, provider):
         return False
@@ -109,7 +116,9 @@ def _role(probe: Probe, role: OperandRole) -> int | None:
 
 
 def series_name(probe: Probe) -> str:
-    """Return a probe's name in results: a span's end has the span's name."""
+    """A probe's name in results: a span's end has the span's, or its method's."""
+    if probe.measured_method is not None:
+        return probe.measured_method
     if probe.role is ProbeRole.SPAN_END and probe.span_name:
         return f"{probe.provider}:{probe.span_name}"
     return probe.full_name
