@@ -97,6 +97,13 @@ class MethodsTest < Minitest::Test
     assert_raises(Tracepoint::DefinitionError) { kind.trace(:pay_bang) }
   end
 
+  def test_one_span_a_method
+    kind = fresh { def m; end }
+    kind.trace(:m)
+    error = assert_raises(Tracepoint::DefinitionError) { kind.trace(:m, as: :other) }
+    assert_match(/#m is traced already, as .*:m: untrace it first/, error.message)
+  end
+
   def test_mistakes
     assert_raises(NameError) { Shop::Till.trace(:absent) }
     error = assert_raises(ArgumentError) { Shop::Till.trace(:untouched, args: { cents: Integer }) }

@@ -26,6 +26,10 @@ class SignatureTest < Minitest::Test
     assert_equal declared(body("Methods"), "self."), Tracepoint::Methods.singleton_methods(false).map(&:to_s).sort
   end
 
+  def test_tracer
+    assert_equal declared(body("Tracer"), "self."), Tracepoint::Tracer.singleton_methods(false).map(&:to_s).sort
+  end
+
   def test_rbs_accepts_it
     script = 'require "rbs"; require "rbs/cli"; RBS::CLI.new(stdout: $stdout, stderr: $stderr).run(ARGV)'
     _, status = Open3.capture2e(RbConfig.ruby, "-rrbs", "-e", "")

@@ -40,6 +40,9 @@ module Tracepoint
 
     @lock = Monitor.new
     @claims = {}
+    # Their keys by method. A class that is loaded again must not be kept: ids are
+    # never given twice.
+    @keys = {}
     @serial = 0
     @installing = nil
 
@@ -82,18 +85,31 @@ module Tracepoint
       Methods.untrace(singleton_class, *names)
     end
 
+    # Arguments of the method that become arguments of its span.
+    Named = Struct.new(:operands_by_name) do
+      def operands(_parameters)
+        operands_by_name
+      end
+
+      def sources(parameters)
+        parameters.reads(operands_by_name.keys.map(&:to_sym))
+      end
+    end
+    private_constant :Named
+
     class << self
+      # @param by [Class] a {Tracer}, instead of `args`
       # @see #trace
-      def trace(owner, *names, args: {}, as: nil)
+      def trace(owner, *names, args: {}, as: nil, by: Named.new(args))
         raise ArgumentError, "as: is the name of one span, not of #{names.size}" if as && names.size != 1
 
-        @lock.synchronize { names.each { |name| wrap(owner, name.to_sym, args, as) } }
+        @lock.synchronize { names.each { |name| wrap(owner, name.to_sym, by, as) } }
         names.size == 1 ? names.first : names
       end
 
       # @see #trace_all
-      def trace_all(owner)
-        Array(trace(owner, *Lookup.traceable(owner)))
+      def trace_all(owner, by: Named.new({}))
+        Array(trace(owner, *Lookup.traceable(owner), by: by))
       end
 
       # @see #untrace
@@ -107,7 +123,7 @@ module Tracepoint
       private
 
       # A method that is traced already stays as it is.
-      def wrap(owner, name, args, as)
+      def wrap(owner, name, tracer, as)
         return if ours?(owner, name)
 
         check_class_method(owner, name)
@@ -115,11 +131,22 @@ module Tracepoint
         key = Naming.split(owner, name, as)
         claim = @claims[key.join(":")]
         check_free(key.join(":"), claim, wrapper)
-        values = wrapper.parameters.reads(args.keys.map(&:to_sym))
-        span = Definition.span(key.last, Operands.declared(args, {}), key.first, wrapper.ruby_name)
-        return if claim&.wrapper&.current? && claim.wrapper.owner.equal?(owner)
+        sources = tracer.sources(wrapper.parameters)
+        span = Definition.span(key.last, Operands.declared(tracer.operands(wrapper.parameters), {}), key.first, wrapper.ruby_name)
+        return if traced?(claim, wrapper)
 
-        install(wrapper, claim || publish(span, key.join(":"), wrapper.ruby_name), values)
+        @keys[[owner.object_id, name]] = key.join(":")
+        install(wrapper, claim || publish(span, key.join(":"), wrapper.ruby_name), sources)
+      end
+
+      # A method under two spans could not be put back.
+      def traced?(claim, wrapper)
+        key = @keys[[wrapper.owner.object_id, wrapper.name]]
+        other = @claims[key]
+        return false unless other&.wrapper&.of?(wrapper.owner, [wrapper.name]) && other.wrapper.current?
+        return true if other.equal?(claim)
+
+        raise DefinitionError, "#{wrapper.ruby_name || wrapper.name} is traced already, as #{key}: untrace it first"
       end
 
       # A hook of `method_added` may ask for what it is told of: a wrapper, or an

@@ -12,6 +12,7 @@ module Tracepoint
       ].freeze
       # Whether an anonymous `*` or `**` can be passed on by that name.
       ANONYMOUS = RUBY_VERSION >= "3.2"
+      READABLE = %i[req opt rest keyreq key keyrest].freeze
       # In place of a keyword that was not given.
       NONE = ":__tracepoint_none"
       # How `...` is shown.
@@ -42,14 +43,18 @@ module Tracepoint
         @flags
       end
 
+      # @return [Array<Symbol>] of its arguments, but for those that have none
+      def names
+        @list.filter_map { |kind, name,| name if READABLE.include?(kind) && !name.match?(/\A(?:__tracepoint_|\*|&)/) }
+      end
+
       # @param names [Array<Symbol>] of arguments
       # @return [Array<String>] what reads each, nil in place of a default
       def reads(names)
-        readable = @list.select { |kind, name,| name && %i[req opt keyreq key].include?(kind) }
         names.map do |name|
-          found = readable.find { |_, it,| it == name }
-          raise ArgumentError, "no argument #{name} (there are: #{readable.map { |it| it[1] }.join(", ")})" unless found
+          raise ArgumentError, "no argument #{name} (there are: #{self.names.join(", ")})" unless self.names.include?(name)
 
+          found = @list.find { |_, it,| it == name }
           found.first == :key ? "(#{none(found)} ? nil : #{read(name)})" : read(name)
         end
       end
