@@ -98,6 +98,8 @@ class MethodShapesTest < Minitest::Test
     span = trace(kind)
     assert_equal before, looks(kind, shape), "looks"
     assert_equal expected, results(kind, calls), "untraced"
+    # As if traced, where no site can be tapped, too.
+    assert_equal expected, strictly { results(kind, calls) }, "strict"
     check_traced(span, kind, calls, expected) if TappedSite.why_not.nil? && Tracepoint.supported?
     kind.untrace
     assert_equal before, looks(kind, shape), "undone"

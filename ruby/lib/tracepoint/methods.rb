@@ -23,7 +23,7 @@ module Tracepoint
   # For a class that is not yours: `Tracepoint::Methods.trace(Net::HTTP, :request)`.
   module Methods
     # A span's name, taken by a method for good; its wrapper while it is traced.
-    Claim = Struct.new(:number, :ruby_name, :wrapper) do
+    Claim = Struct.new(:number, :ruby_name, :span, :wrapper) do
       def same?(other)
         ruby_name ? ruby_name == other.ruby_name : wrapper.nil? || wrapper.of?(other.owner, [other.name])
       end
@@ -120,6 +120,11 @@ module Tracepoint
         end
       end
 
+      # @return [Array<Span>] of the methods of this class that are traced
+      def spans(owner)
+        @lock.synchronize { @claims.each_value.select { |it| it.wrapper&.of?(owner, []) }.map(&:span) }
+      end
+
       private
 
       # A method that is traced already stays as it is.
@@ -180,7 +185,7 @@ module Tracepoint
 
       # @return [Claim]
       def publish(span, key, ruby_name)
-        claim = @claims[key] = Claim.new(@claims.size, ruby_name)
+        claim = @claims[key] = Claim.new(@claims.size, ruby_name, span)
         return claim unless Tracepoint.supported?
 
         Spans.const_set(:"S#{claim.number}", span)

@@ -1,0 +1,297 @@
+# frozen_string_literal: true
+
+require "singleton"
+require_relative "../tracepoint"
+
+# The names of the gem ruby-static-tracing, for programs that were written for it.
+#
+#   require "tracepoint/static_tracing"
+#
+#   TICK = StaticTracing::Tracepoint.new("clock", "tick", Integer, String)
+#   StaticTracing::Provider.fetch("clock").enable
+#   TICK.fire(StaticTracing.nsec, "tock")
+#
+# As there, nothing fires until tracing is enabled: here by SIGPROF, which turns
+# it on and off, or by {enable!}.
+module StaticTracing
+  class Error < StandardError
+  end
+
+  class << self
+    # @return [Integer] nanoseconds of the monotonic clock
+    def nsec
+      Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond)
+    end
+
+    # @return [Boolean]
+    def enabled?
+      @enabled
+    end
+
+    # Enable the probes of all providers and tracers, also of those to come.
+    def enable!
+      @enabled = true
+      Provider.enable!
+    end
+
+    # @see enable!
+    def disable!
+      @enabled = false
+      Provider.disable!
+    end
+
+    # Takes no lock of Ruby's: a signal's handler may call it.
+    def toggle_tracing!
+      enabled? ? disable! : enable!
+    end
+
+    # @yieldparam configuration [Configuration]
+    def configure
+      yield Configuration.instance
+    end
+  end
+  @enabled = false
+
+  # A namespace of probes.
+  class Provider
+    class ProviderMissingError < Error
+    end
+
+    # @return [String]
+    attr_reader :namespace
+    # @return [Hash{String => Tracepoint}]
+    attr_reader :tracepoints
+
+    @all = {}
+
+    class << self
+      # @return [Provider] the one of that name, made if it is not there
+      def register(namespace)
+        @all[namespace.to_s] ||= new(namespace.to_s)
+      end
+
+      # @raise [ProviderMissingError]
+      def fetch(namespace)
+        @all.fetch(namespace.to_s) { raise ProviderMissingError, "no provider #{namespace}" }
+      end
+
+      # All of them, while other threads may add some.
+      def enable!
+        @all.values.each(&:enable)
+      end
+
+      # @see enable!
+      def disable!
+        @all.values.each(&:disable)
+      end
+
+      # @api private
+      def forget(namespace)
+        @all.delete(namespace)
+      end
+
+      private :new
+    end
+
+    def initialize(namespace)
+      @namespace = namespace
+      @tracepoints = {}
+      @enabled = StaticTracing.enabled?
+    end
+
+    # @return [Tracepoint]
+    def add_tracepoint(name, *types)
+      tracepoints.fetch(name.to_s) { Tracepoint.new(namespace, name, *types) }
+    end
+
+    # @return [true]
+    def enable
+      @enabled = true
+      settle
+    end
+
+    # @return [true]
+    def disable
+      @enabled = false
+      settle
+    end
+
+    def enabled?
+      @enabled
+    end
+
+    # Disable it, and forget its name; the probes stay.
+    def destroy
+      disable
+      self.class.forget(namespace)
+      true
+    end
+
+    # @return [nil] the probes are in memory, in no file
+    def path
+      nil
+    end
+
+    # @api private
+    # The gem's provider is there once it has a probe.
+    def settle
+      provider = ::Tracepoint::Provider[namespace]
+      enabled? ? provider&.enable : provider&.disable
+      true
+    end
+  end
+
+  # A probe.
+  class Tracepoint
+    class TracepointMissingError < Error
+    end
+
+    class InvalidArgumentError < Error
+    end
+
+    class InvalidArgType < Error
+    end
+
+    TYPES = [Integer, String].freeze
+    private_constant :TYPES
+
+    # @raise [TracepointMissingError, Provider::ProviderMissingError]
+    def self.fetch(provider, name)
+      Provider.fetch(provider).tracepoints.fetch(name.to_s) { raise TracepointMissingError, "no tracepoint #{provider}:#{name}" }
+    end
+
+    # @return [String]
+    attr_reader :provider_name
+    # @return [String]
+    attr_reader :name
+    # @return [Array<Class>]
+    attr_reader :args
+
+    # @param types [Array<Class>] Integer or String
+    # @raise [InvalidArgType]
+    def initialize(provider_name, name, *types)
+      wrong = types.find { |type| !TYPES.include?(type) }
+      raise InvalidArgType, "an argument is Integer or String, not #{wrong.inspect}" if wrong
+
+      @provider_name = provider_name.to_s
+      @name = name.to_s
+      @args = types.freeze
+      @probe = ::Tracepoint.define(@name, types, provider: @provider_name)
+      Provider.register(@provider_name).tracepoints[@name] = self
+      provider.settle
+    end
+
+    # @return [Provider]
+    def provider
+      Provider.fetch(provider_name)
+    end
+
+    # @return [Boolean] whether someone traces it
+    def enabled?
+      @probe.enabled?
+    end
+
+    # @return [Boolean] whether it fired
+    # @raise [InvalidArgumentError] other values than it has types; traced or not
+    def fire(*values)
+      unless values.size == args.size && values.zip(args).all? { |value, type| type === value }
+        raise InvalidArgumentError, "#{provider_name}:#{name} takes #{args.inspect}, not #{values.map(&:class).inspect}"
+      end
+
+      @probe.fire(*values)
+    end
+  end
+
+  # When tracing is on: always, never, or as SIGPROF (or another signal) says.
+  class Configuration
+    include Singleton
+
+    module Modes
+      ON = "ON"
+      OFF = "OFF"
+      SIGNAL = "SIGNAL"
+    end
+
+    # @return [String] of {Modes}
+    attr_reader :mode
+    # @return [String] name of the signal
+    attr_reader :signal
+
+    def initialize
+      @signal = "PROF"
+      self.mode = Modes::SIGNAL
+    end
+
+    def mode=(mode)
+      raise ArgumentError, "no mode #{mode.inspect}" unless [Modes::ON, Modes::OFF, Modes::SIGNAL].include?(mode)
+
+      untrap
+      @mode = mode
+      case mode
+      when Modes::ON then StaticTracing.enable!
+      when Modes::OFF then StaticTracing.disable!
+      when Modes::SIGNAL then trap_signal
+      end
+    end
+
+    def signal=(signal)
+      untrap
+      @signal = signal
+      trap_signal if mode == Modes::SIGNAL
+    end
+
+    # Trace methods with a tracer: {Tracer.register}.
+    def add_tracer(tracer, owner, *names)
+      tracer.register(owner, *names)
+    end
+
+    private
+
+    # The handler that was there is called, too.
+    def trap_signal
+      previous = nil
+      @handler = proc do |number|
+        StaticTracing.toggle_tracing!
+        previous.call(number) if previous.respond_to?(:call)
+      end
+      @previous = previous = trap(signal, @handler)
+    end
+
+    def untrap
+      trap(signal, @previous || "DEFAULT") if @handler
+      @handler = nil
+    end
+  end
+
+  # The gem's tracers; their probes are enabled with all others.
+  module Tracer
+    # @api private
+    module Registering
+      def register(owner, *names)
+        super.tap do
+          ::Tracepoint::Methods.spans(owner).each { |span| Provider.register(span.provider.name).settle }
+        end
+      end
+    end
+    private_constant :Registering
+
+    %i[Latency Stack].each do |name|
+      kind = Class.new(::Tracepoint::Tracer.const_get(name)) { extend Registering }
+      const_set(name, kind)
+    end
+
+    # To be included in a class behind its methods.
+    module Concerns
+      %i[Latency Stack].each do |name|
+        const_set(name, Module.new do
+          define_singleton_method(:included) do |base|
+            super(base)
+            Tracer.const_get(name).register(base)
+          end
+        end)
+      end
+    end
+  end
+
+  Configuration.instance
+end
