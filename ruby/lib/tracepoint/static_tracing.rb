@@ -219,6 +219,7 @@ module StaticTracing
 
     def initialize
       @signal = "PROF"
+      @handler = nil
       self.mode = Modes::SIGNAL
     end
 

@@ -23,6 +23,41 @@ class EmptyRuby
   end
 end
 
+# The same methods under two names: one is called by another, one is traced.
+class Calls
+  extend Tracepoint::Methods
+
+  def nothing; end
+
+  def empty(_a); end
+
+  def work(a)
+    b = a + 1
+    [b, b * 2]
+  end
+
+  def calls_nothing
+    nothing
+  end
+
+  def calls_empty(a)
+    empty(a)
+  end
+
+  def calls_work(a)
+    work(a)
+  end
+
+  trace def traced_nothing; end
+
+  trace def traced_empty(_a); end
+
+  trace def traced_work(a)
+    b = a + 1
+    [b, b * 2]
+  end
+end
+
 PROBE = Tracepoint.define(:bench_fire, { id: Integer, sku: String })
 Tracepoint.define(:bench_by_name, { id: Integer, sku: String })
 Tracepoint.define(:by_name, { id: Integer, sku: String }, provider: :bench)
@@ -30,6 +65,7 @@ SPAN = Tracepoint.define_span(:bench_span)
 Tracepoint.define_span(:bench_named_span)
 EMPTY = EmptyC.new
 RUBY = EmptyRuby.new
+CALLS = Calls.new
 
 CASES = {
   "empty loop" => "",
@@ -49,7 +85,13 @@ CASES = {
   "C method that yields" => "EMPTY.measure { }",
   "C method, yield and ensure" => "EMPTY.ensure { }",
   "S.measure { }" => "SPAN.measure { }",
-  "Tracepoint.span(:name) { }" => "Tracepoint.span(:bench_named_span) { }"
+  "Tracepoint.span(:name) { }" => "Tracepoint.span(:bench_named_span) { }",
+  "method that calls an empty one" => "CALLS.calls_nothing",
+  "traced empty method" => "CALLS.traced_nothing",
+  "method that calls an empty one (1)" => "CALLS.calls_empty(1)",
+  "traced empty method (1)" => "CALLS.traced_empty(1)",
+  "method that calls a short one (1)" => "CALLS.calls_work(1)",
+  "traced short method (1)" => "CALLS.traced_work(1)"
 }.freeze
 
 # What, against what, and the goal where there is one.
@@ -66,7 +108,10 @@ RATIOS = [
   ["S.measure { }", "Ruby method that yields", 1.5],
   ["S.measure { }", "C method, yield and ensure", nil],
   ["C method, yield and ensure", "Ruby method that yields", nil],
-  ["Tracepoint.span(:name) { }", "C method that yields", nil]
+  ["Tracepoint.span(:name) { }", "C method that yields", nil],
+  ["traced empty method", "method that calls an empty one", 1.3],
+  ["traced empty method (1)", "method that calls an empty one (1)", 1.3],
+  ["traced short method (1)", "method that calls a short one (1)", 1.3]
 ].freeze
 
 UNROLLED = 10
