@@ -46,12 +46,15 @@ class MethodShapesTest < Minitest::Test
     defined_by_block: ["define_method(:m) { |a, b = 2, *r, k: 3, &blk| [a, b, r, k, blk && blk.call] }",
                        "m(1)", "m(1, 4, 5, k: 6) { 7 }"],
     defined_with_super: ["define_method(:m) { |a| super(a) }", "m(1)"],
+    numbered: ["define_method(:m) { [_1, _2] }", "m(1, 2)", "m([1], [2])"],
+    block_destructured: ["define_method(:m) { |(a, b), c| [a, b, c] }", "m([1, 2], 3)", "m(1, 2)"],
     reader: ["attr_accessor :m", "m", "self.m = 4", "m"],
     wrong_number: ["def m(a, k:); end", "m rescue $!.class", "m(1) rescue $!.message", "m(1, k: 1, z: 2) rescue $!.message"],
     flagged: ["ruby2_keywords def m(*a); Helper.all(*a); end", "m(1, k: 2)", "m(1, {k: 2})"],
     frozen: ["def m(a); a.frozen?; end", "freeze.m('x')"]
   }
   SHAPES[:forwarded_behind] = ["def m(a, ...); Helper.all(a, ...); end", "m(1)", "m(1, 2, k: 2) { 3 }"] if RUBY_VERSION >= "3.0"
+  SHAPES[:it] = ["define_method(:m) { it }", "m(1)", "m([1, 2])"] if RUBY_VERSION >= "3.4"
   if RUBY_VERSION >= "3.2"
     SHAPES[:anonymous] = ["def m(a, *, b, **, &); Helper.all(*, **, &); end", "m(1, 2)", "m(1, 2, 3, k: 2) { 4 }"]
     SHAPES[:all_anonymous] = ["def m(*, **, &); Helper.all(*, **, &); end", "m(1, 2, 3, k: 2) { 4 }"]
@@ -69,9 +72,11 @@ class MethodShapesTest < Minitest::Test
     end
   end
 
+  # Numbers are no names, and a block's parameter that has none may be `it`.
   # Before 3.2 nothing passes on what has no name, so it gets one; and two of one name
   # cannot be told apart.
-  RENAMED = [:same_names, *(%i[super_anonymous super_anonymous_keywords] if RUBY_VERSION < "3.2")].freeze
+  RENAMED = [:same_names, :numbered, :block_destructured, :it,
+             *(%i[super_anonymous super_anonymous_keywords] if RUBY_VERSION < "3.2")].freeze
 
   SHAPES.each do |shape, (body, *calls)|
     define_method(:"test_#{shape}") { check(shape, body, calls) }

@@ -97,6 +97,37 @@ class MethodsTest < Minitest::Test
     assert_raises(Tracepoint::DefinitionError) { kind.trace(:pay_bang) }
   end
 
+  def test_methods_that_ruby_calls
+    kind = fresh do
+      def initialize(a); super(); @a = a; end
+      def method_missing(name, *arguments); name == :gone ? [@a, *arguments] : super; end
+      def respond_to_missing?(name, all = false); name == :gone || super; end
+      def ==(other); other.is_a?(self.class); end
+      def to_s; "text"; end
+      def coerce(number); [number, 2]; end
+      def each; yield 1; yield 2; end
+      include Enumerable
+    end
+    kind.trace(:initialize, :method_missing, :respond_to_missing?, :==, :to_s, :coerce, :each)
+    assert_includes kind.private_instance_methods(false), :initialize
+    object = kind.new(5)
+    assert_equal [5, 6], object.gone(6)
+    assert_respond_to object, :gone
+    assert_equal [true, "text", 3, [1, 2], 1], [object == kind.new(1), object.to_s, 1 + object, object.to_a, object.each_entry.first]
+    assert_raises(NoMethodError) { object.absent }
+  end
+
+  def test_structs
+    struct = Struct.new(:a, :b) { def sum; a + b; end }
+    self.class.const_set(unique("Struct"), struct)
+    Tracepoint::Methods.trace_all(struct)
+    one = struct.new(1, 2)
+    one.a = 5
+    assert_equal 7, one.sum
+    Tracepoint::Methods.untrace(struct)
+    assert_equal 7, one.sum
+  end
+
   def test_one_span_a_method
     kind = fresh { def m; end }
     kind.trace(:m)
@@ -150,6 +181,33 @@ class MethodsTest < Minitest::Test
     assert_equal before, kind.instance_method(:m) if Tracepoint.supported?
     kind.trace(:m)
     assert_equal 1, hits(kind) { kind.new.m }
+    assert_equal 1, hidden(kind).size
+    kind.untrace
+    kind.class_eval { def m; :other; end }
+    kind.trace(:m)
+    assert_equal 1, hits(kind) { assert_equal :other, kind.new.m }
+  end
+
+  def test_threads
+    kind = fresh { def m(a, k: 1); [a, k, yield(2)]; end }
+    done = false
+    threads = Array.new(4) do |i|
+      Thread.new do
+        calls = 0
+        until done && calls.positive?
+          raise "wrong" unless kind.new.m(i, k: 3) { |x| x + calls } == [i, 3, 2 + calls]
+
+          calls += 1
+        end
+      end
+    end
+    300.times do
+      kind.trace(:m)
+      kind.untrace
+    end
+    done = true
+    threads.each(&:join)
+    assert_operator hidden(kind).size, :<=, 1
   end
 
   def test_subclasses

@@ -23,7 +23,7 @@ module Tracepoint
   # For a class that is not yours: `Tracepoint::Methods.trace(Net::HTTP, :request)`.
   module Methods
     # A span's name, taken by a method for good; its wrapper while it is traced.
-    Claim = Struct.new(:number, :ruby_name, :span, :wrapper) do
+    Claim = Struct.new(:number, :ruby_name, :span, :wrapper, :removed) do
       def same?(other)
         ruby_name ? ruby_name == other.ruby_name : wrapper.nil? || wrapper.of?(other.owner, [other.name])
       end
@@ -32,6 +32,7 @@ module Tracepoint
       def release
         wrapper.tap do |it|
           it.remove
+          self.removed = it
           self.wrapper = nil
         end
       end
@@ -178,7 +179,10 @@ module Tracepoint
 
       def install(wrapper, claim, values)
         @installing = claim.wrapper = wrapper
-        wrapper.install(claim.number, @serial += 1, values) if Tracepoint.supported?
+        return unless Tracepoint.supported?
+
+        hidden = claim.removed&.hidden_as(wrapper) || :"__tracepoint_#{@serial += 1}"
+        wrapper.install(claim.number, hidden, values)
       ensure
         @installing = nil
       end

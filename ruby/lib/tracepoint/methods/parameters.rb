@@ -19,9 +19,10 @@ module Tracepoint
       FORWARDING = [%i[rest *], *([%i[keyrest **]] if RUBY_VERSION >= "3.1"), %i[block &]].freeze
 
       # @param list [Array] as of Method#parameters
-      # @param ruby [Boolean] is it written in Ruby? Of C the names are made up.
-      def initialize(list, ruby:)
-        @ruby = ruby
+      # @param destructures [Boolean] is a parameter without a name one that takes an
+      #   array apart? Else it gets a name.
+      def initialize(list, destructures:)
+        @destructures = destructures
         @forwards = list.drop_while { |kind,| kind == :req } == FORWARDING
         list -= FORWARDING if @forwards
         @flags = !ANONYMOUS && flags?(list)
@@ -88,7 +89,7 @@ module Tracepoint
       def distinct(list)
         seen = []
         list.each_with_index.map do |(kind, name), number|
-          name = nil if name && seen.include?(name)
+          name = nil if name && (seen.include?(name) || name.match?(/\A_\d\z/))
           seen << name
           name ||= made_up(kind, number)
           [kind, name, number]
@@ -133,7 +134,7 @@ module Tracepoint
 
       # `def pay((cents, currency))` has a parameter without a name.
       def destructured?(name)
-        @ruby && name.start_with?("__tracepoint_")
+        @destructures && name.start_with?("__tracepoint_")
       end
 
       def read(name)

@@ -19,6 +19,8 @@ module Tracepoint
       attr_reader :name
       # @return [String, nil]
       attr_reader :ruby_name
+      # @return [UnboundMethod]
+      attr_reader :original
 
       def initialize(owner, name, ruby_name)
         @owner = owner
@@ -26,19 +28,19 @@ module Tracepoint
         @ruby_name = ruby_name
         @original = Lookup.method(owner, name)
         @inherited = !Lookup.own?(owner, name)
-        @installed = nil
+        @installed = @hidden = nil
       end
 
       # @return [Parameters]
       def parameters
-        @parameters ||= Parameters.new(@original.parameters, ruby: Lookup.ruby?(@original))
+        @parameters ||= Parameters.new(@original.parameters, destructures: Lookup.def?(@original))
       end
 
       # @param number [Integer] of the span
-      # @param serial [Integer] of the wrapper
+      # @param hidden [Symbol] the original's other name
       # @param values [Array<String>] expressions for the span's arguments
-      def install(number, serial, values)
-        @hidden = :"__tracepoint_#{serial}"
+      def install(number, hidden, values)
+        @hidden = hidden
         visibility = VISIBILITIES.find { |it| owner.__send__(:"#{it}_method_defined?", name) }
         keep_original unless @inherited
         file, line = @original.source_location
@@ -46,6 +48,12 @@ module Tracepoint
         owner.__send__(:ruby2_keywords, name) if parameters.ruby2_keywords?
         owner.__send__(visibility, name)
         @installed = Lookup.method(owner, name)
+      end
+
+      # @return [Symbol, nil] the name under which the same original is here since it
+      #   was traced before: a program that traces and untraces does not grow
+      def hidden_as(other)
+        @hidden if owner.equal?(other.owner) && @hidden && !@inherited && Lookup.method(owner, @hidden) == other.original
       end
 
       # @param names [Array<Symbol, String>] none: any
@@ -161,6 +169,11 @@ module Tracepoint
           method = method(owner, name)
           method.source_location && !ruby?(method)
         end
+      end
+
+      # Is it made by `def`? In a block `it` is a parameter without a name, too.
+      def def?(method)
+        ruby?(method) && !(defined?(RubyVM::InstructionSequence) && RubyVM::InstructionSequence.of(method).label.start_with?("block "))
       end
 
       # Has it a body in Ruby?
