@@ -39,7 +39,7 @@ SHARED = {
     "--by": ["count", "latency", "values"],
     "--max-keys": ["count", "latency", "values"],
     "--interval": ["count", "latency", "values", "stacks", "top"],
-    "--rate": SAMPLING,
+    "--rate": [*SAMPLING, "latency"],
     "--mode": SAMPLING,
     "--format": [*SAMPLERS, "report"],
     "--ps": [*TARGETED, "doctor"],

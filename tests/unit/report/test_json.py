@@ -11,6 +11,7 @@ import pytest
 
 from rbtrace_py.aggregate.histogram import FloatHistogram, Histogram
 from rbtrace_py.aggregate.results import Group, Result
+from rbtrace_py.aggregate.slow_spans import Exemplar, SlowPart, Span
 from rbtrace_py.model.events import UNREADABLE, Event
 from rbtrace_py.model.listed_probes import Listed
 from rbtrace_py.model.probes import (
@@ -59,6 +60,7 @@ BEGIN = Probe(
     (ID,),
     ProbeRole.SPAN_BEGIN,
 )
+START = 1_700_000_000 * 10**9
 EVENT = Event(
     1_700_000_000_123_456_789,
     4211,
@@ -68,7 +70,23 @@ EVENT = Event(
     (42, "tea", UNREADABLE),
     (False, True, False),
 )
-START = 1_700_000_000 * 10**9
+END = Probe(
+    "shop",
+    "checkout__end",
+    IMAGE,
+    (),
+    (Operand("duration_ns", role=OperandRole.DURATION), ID, SKU),
+    ProbeRole.SPAN_END,
+)
+PARTS = {"sleep": 80_000_000, "on CPU": 100_000}
+ENDED = Event(START + 2 * 10**9, 4211, 4213, "puma 001", END, (80_100_000, 42, "tea"))
+SLOW = SlowPart(
+    50_000_000,
+    1,
+    80_100_000,
+    PARTS,
+    (Exemplar(Span("shop:checkout", ENDED, 80_100_000, 0, 0), PARTS),),
+)
 
 
 class Check(NamedTuple):
@@ -118,6 +136,7 @@ DOCUMENTS = [
         )
     ),
     document(result("count", Group("shop:checkout", None, 42))),
+    document(result("latency", unit="ns", slow=SLOW)),
     event_document(EVENT),
     trace_end_document(1234, {"filtered": 5, "lost": 2}),
     probes_document([4211], [Listed(BEGIN, False, (4211,))]),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rbtrace_py.aggregate.histogram import FloatHistogram
-from rbtrace_py.aggregate.results import Group, Result
+from rbtrace_py.aggregate.results import Group, Result, lost
 from rbtrace_py.report.style import PLAIN
-from rbtrace_py.report.terminal.notes import counter_lines, lost, note_lines, sentence
+from rbtrace_py.report.terminal.notes import counter_lines, note_lines, sentence
 
 NAMES = [
     "raised",

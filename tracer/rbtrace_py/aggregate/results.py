@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from typing import TYPE_CHECKING
 
 from rbtrace_py.aggregate.histogram import Distribution, Histogram, Number
 from rbtrace_py.model.probes import OUTCOMES, OperandRole
+
+if TYPE_CHECKING:
+    from rbtrace_py.aggregate.slow_spans import SlowPart
 
 Key = int | float | bool | str | None
 """A value of ``--by``. None: nil, or, in an ungrouped result, no key at all."""
@@ -102,6 +106,9 @@ LOSSES = (
 )
 """Counters of what should be in a result and is not."""
 
+SAMPLE_LOSSES = ("lost_samples", "incomplete_spans")
+"""Counters of what is missing where slow spans are looked into, not among them."""
+
 GAUGES = ("open_begins", "running", "not_followed", "without_agent", "targeted")
 """Counters that say how it is now, and are not subtracted."""
 
@@ -121,6 +128,7 @@ class Result:
     started_ns, ended_ns: wall clock, integer nanoseconds since the epoch
     counters: everything seen but not in the groups, by name, in the order a
         report shows them; names are documented in docs/formats
+    slow: where slow spans spent their time, if that was asked for
     """
 
     command: str
@@ -133,6 +141,7 @@ class Result:
     by: str | None = None
     unit: str = ""
     operand: str | None = None
+    slow: SlowPart | None = None
 
     @property
     def count(self) -> int:

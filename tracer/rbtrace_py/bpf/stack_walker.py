@@ -178,6 +178,16 @@ class StackWalker(Closing):
         """The maps that a program that walks at events, ``events.c``, shares."""
         return self._program.maps
 
+    @property
+    def context_maps(self) -> dict[str, Map]:
+        """The maps of a program that has ``contexts.h``."""
+        return {name: self._program.maps[name] for name in ("rubies", "threads")}
+
+    @property
+    def context_numbers(self) -> dict[str, int]:
+        """The numbers of a program that has ``contexts.h``."""
+        return {"FSBASE_OFFSET": self._numbers["FSBASE_OFFSET"]}
+
     def event_numbers(self, every: int, weight: Weight | None) -> dict[str, int]:
         """Return the numbers of ``events.c``.
 

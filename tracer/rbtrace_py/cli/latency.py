@@ -9,7 +9,13 @@ import click
 
 from rbtrace_py.cli.common import method_events as m
 from rbtrace_py.cli.common import options as o
-from rbtrace_py.cli.common.grouped_report import Rendering, answer, need_words
+from rbtrace_py.cli.common import slow_spans as s
+from rbtrace_py.cli.common.grouped_report import (
+    Rendering,
+    Report,
+    answer,
+    need_words,
+)
 from rbtrace_py.cli.common.writable import WritableFile
 from rbtrace_py.report.terminal.histogram_rows import Scale
 from rbtrace_py.report.terminal.methods import methods_report
@@ -20,7 +26,7 @@ from rbtrace_py.session.targets.targets import Targets
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Options(m.TableOptions):
+class _Options(s.SlowSpanOptions):
     sort: str
     unit: Unit
     scale: Scale
@@ -48,6 +54,7 @@ class _Options(m.TableOptions):
     help="Significant digits of method and gc from the agent; default 2. Those of"
     " probes are 3.",
 )
+@s.slow_options
 @o.output_options
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Measure how long methods, spans or pairs of probes take.
@@ -63,11 +70,15 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     three with --digits 3. Without the agent, gc comes from Ruby's built-in probes, if
     it has them. Your own probes take precedence; `:gc` always means the built-in.
 
+    --slower-than looks into slow spans alone: the stacks of their fibers, on CPU and
+    off, and the slowest with their arguments and where their time went.
+
     \b
     Examples:
       rbtrace-py latency 1234 checkout
       rbtrace-py latency 1234 checkout --by sku --duration 10
       rbtrace-py latency 1234 shop:order..shop:shipped --hlog out.hlog -i 1
+      rbtrace-py latency 1234 request --slower-than 50ms --stacks slow.svg
       rbtrace-py latency 1234 method --duration 10 --sort self
       rbtrace-py latency 1234 -m 'Order#total' -m Cart. --interval 1
       rbtrace-py latency 1234 gc
@@ -75,8 +86,14 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """
     if not options.selectors:
         need_words(words, "method, span or pair of probes")
-    session = m.counting_session_of("latency", targets, words, options, options.digits)
     report = partial(latency_report, unit=options.unit, scale=options.scale)
+    slow = options.slow
+    if slow is not None:
+        slow_session = s.slow_session(targets, words, options, slow)
+        code = answer(slow_session, options.limits, _rendering(options, report))
+        s.write_stacks(slow_session, options)
+        return code
+    session = m.counting_session_of("latency", targets, words, options, options.digits)
     if isinstance(session, Methods):
         report = partial(
             methods_report,
@@ -86,5 +103,8 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
             top=options.top,
             pictures=bool(options.selectors),
         )
-    rendering = Rendering(report, options.as_json, options.output, options.hlog)
-    return answer(session, options.limits, rendering)
+    return answer(session, options.limits, _rendering(options, report))
+
+
+def _rendering(options: _Options, report: Report) -> Rendering:
+    return Rendering(report, options.as_json, options.output, options.hlog)

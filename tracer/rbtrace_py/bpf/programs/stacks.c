@@ -12,8 +12,8 @@
  * changes them any more.
  *
  * When it is loaded it is given
- *   FSBASE_OFFSET, FILES_OFFSET, STACK_OFFSET
- *                in struct task_struct, from BTF; and what tasks.h names
+ *   FILES_OFFSET, STACK_OFFSET
+ *                in struct task_struct, from BTF; and what tasks.h and contexts.h name
  *   FDTABLE_OFFSET, FDS_OFFSET, INODE_OFFSET, INODE_MODE_OFFSET
  *                in struct files_struct, fdtable, file and inode
  *                STACK_OFFSET 0: a helper finds a task's registers (Linux 5.15)
@@ -23,6 +23,7 @@
  */
 #include "loading.h"
 #include "tasks.h"
+#include "contexts.h"
 
 #define FRAME_WORDS 8 /* of the largest control frame */
 #define RECORD_WORDS 4
@@ -65,26 +66,6 @@ enum weighing {
   OFF_TIME, /* ns off the CPU */
   ALL_TIME, /* ns on and off the CPU */
   EVENTS, /* events, or an argument of them: events.c */
-};
-
-/* What is known of a process; stack_walker.py packs it. */
-struct ruby {
-  s64 tls;        /* from fs base: below 0 of the EC, above of the thread; 0: unknown */
-  u64 gc_place;   /* word that tells of a collection; 0: not known */
-  u64 gc_mask;
-  u64 local;      /* VM_ENV_FLAG_LOCAL */
-  u64 running;    /* up to 2.7: word with the thread that has the GVL */
-  u32 ec_stack, ec_size, ec_cfp, ec_thread, ec_fiber; /* in words */
-  u32 words;      /* of a control frame */
-  u32 pc, sp, iseq, ep, jit; /* in words; jit == words: there is no such member */
-  u32 has_zjit;   /* no pc of an innermost frame is up to date */
-  u32 th_ec;      /* in bytes; of a thread that is found by its id */
-  u32 imemo_mask, imemo_ment; /* flags & mask == ment: a method entry */
-  u32 follows;    /* its children are walked, too */
-  u32 th_ractor, ractor_ec; /* in bytes: a ractor, and in it the EC that has the GVL */
-  u32 gvl_queue, gvl_node; /* in bytes: of a ractor and of a thread; 0: not known */
-  u64 queue;      /* up to 2.7: place of the GVL's queue */
-  u64 since;      /* CLOCK_MONOTONIC, ns, when it began to be walked */
 };
 
 struct stack_key {
@@ -149,25 +130,6 @@ enough:
 static __always_inline u64 mixed(u64 hash, u64 word) {
   hash = (hash ^ word) * 0x9e3779b97f4a7c15ULL;
   return hash ^ hash >> 29;
-}
-
-#define NOT_KNOWN 1
-
-/* The execution context of this task; 0 if there is none, or NOT_KNOWN. */
-static __always_inline u64 find_ec(struct ruby *ruby, u64 fsbase, u64 ids) {
-  u64 word = 0;
-  if (ruby->tls) {
-    read_user(&word, sizeof word, (void *)(fsbase + ruby->tls));
-  } else {
-    u64 *thread = LOOKUP(threads, &ids);
-    if (!thread)
-      return NOT_KNOWN;
-    word = *thread;
-  }
-  if (ruby->tls >= 0 && word &&
-      read_user(&word, sizeof word, (void *)(word + ruby->th_ec)))
-    return 0;
-  return word;
 }
 
 static __always_inline u64 current_epoch(void) {
@@ -364,12 +326,6 @@ static __always_inline void tally_interval(struct interval *interval, u64 now) {
 static __always_inline struct scratch *own_scratch(void) {
   u32 place = bpf_get_smp_processor_id();
   return LOOKUP(scratches, &place);
-}
-
-static __always_inline u64 fsbase_of(u64 task) {
-  u64 fsbase = 0;
-  read_kernel(&fsbase, sizeof fsbase, (void *)(task + AT_LOAD(FSBASE_OFFSET)));
-  return fsbase;
 }
 
 /* The current task's stack; what comes of it is counted. */

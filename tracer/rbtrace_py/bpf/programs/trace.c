@@ -7,11 +7,15 @@
  *   ECHO         operands a record has
  *   TEXTS, TEXT  strings it has room for, and bytes of each, with its NUL
  *   RECORD_SIZE  bytes of it all
+ *   LEAST        ns: of spans, whose first operand is the duration, only those that
+ *                took as long; 0: all there is
+ *   FIBERS       1: a record has the fiber that hit, and what contexts.h names is there
  */
 #ifndef FILTER_BASE
 #define FILTER_BASE MAX_OPERANDS
 #endif
 #include "common.h"
+#include "contexts.h"
 
 struct record {
   u64 time; /* CLOCK_MONOTONIC, ns */
@@ -23,6 +27,7 @@ struct record {
   u16 cut;        /* a bit an operand: its text goes on */
   u16 pad[3];
   char comm[16];
+  u64 thread, fiber; /* rb_thread_t and rb_fiber_t; 0: not known */
   u64 values[]; /* ECHO of them, and behind them the texts */
 };
 
@@ -36,6 +41,28 @@ static __always_inline u64 unknown(u64 value, u64 other) {
   return value;
 }
 
+static __always_inline void fill_context(struct record *record, u64 ids) {
+  u32 tgid = ids >> 32;
+  struct ruby *ruby = LOOKUP(rubies, &tgid);
+  u64 ec, thread = 0, fiber = 0;
+  if (!ruby)
+    return;
+  ec = find_ec(ruby, fsbase_of(bpf_get_current_task()), ids);
+  if (!ec || ec == NOT_KNOWN)
+    return;
+  read_user(&thread, sizeof thread, (void *)(ec + 8 * ruby->ec_thread));
+  read_user(&fiber, sizeof fiber, (void *)(ec + 8 * ruby->ec_fiber));
+  record->thread = thread;
+  record->fiber = fiber;
+}
+
+/* Has a span taken long enough to be told of? */
+static __always_inline bool is_long(struct pt_regs *ctx, struct site *site) {
+  u64 least = AT_LOAD(LEAST), duration;
+  return !least || (read_slot(ctx, site, 0, &duration) && (s64)duration >= 0 &&
+                    duration >= least);
+}
+
 int on_hit(struct pt_regs *ctx) {
   u32 number = site_number(ctx);
   struct site *site = site_of(number);
@@ -47,7 +74,7 @@ int on_hit(struct pt_regs *ctx) {
   u64 unreadable = 0;
   u16 read = 0, cut = 0;
   struct record *record;
-  if (!is_counted(site))
+  if (!is_counted(site) || !is_long(ctx, site))
     return 0;
   /*
    * The filter before the operands: what does not pass costs less, and the
@@ -98,6 +125,9 @@ int on_hit(struct pt_regs *ctx) {
   record->tid = (u32)id;
   record->site = number;
   bpf_get_current_comm(record->comm, sizeof record->comm);
+  record->thread = record->fiber = 0;
+  if (AT_LOAD(FIBERS))
+    fill_context(record, id);
 #pragma unroll
   for (int i = 0; i < FILTER_BASE; i++)
     if (i < echo)

@@ -88,17 +88,26 @@ class SampleOptions(o.StackOptions, o.LimitOptions):
 Sampled = TypeVar("Sampled", bound=SampleOptions)
 
 
+rate_option = click.option(
+    "-r",
+    "--rate",
+    type=click.FloatRange(0, MAX_RATE, min_open=True),
+    default=99.0,
+    show_default=True,
+    help="Samples per second.",
+)
+
+
+def is_given(option: str) -> bool:
+    """Was an option of the current command given, or is it its default?"""
+    source = click.get_current_context().get_parameter_source(option)
+    return source is not click.core.ParameterSource.DEFAULT
+
+
 def sampling_options(mode: str) -> Callable[[Command], Command]:
     """Options of every command that samples; ``mode`` is the default one."""
     return o.chain(
-        click.option(
-            "-r",
-            "--rate",
-            type=click.FloatRange(0, MAX_RATE, min_open=True),
-            default=99.0,
-            show_default=True,
-            help="Samples per second.",
-        ),
+        rate_option,
         click.option(
             "--mode",
             type=click.Choice([mode.value for mode in _MODES]),
@@ -157,13 +166,11 @@ loss_options = o.chain(
 
 def settled(options: Sampled) -> Sampled:
     """``--idle`` and ``--gil`` mean a mode, as they do in py-spy."""
-    source = click.get_current_context().get_parameter_source("mode")
-    is_given = source is not click.core.ParameterSource.DEFAULT
     gil, idle, mode = options.gil, options.idle, options.mode
     meant = "gvl" if gil else "wall" if idle and mode != "offcpu" else mode
-    if (gil and idle) or (is_given and meant != mode):
+    if (gil and idle) or (is_given("mode") and meant != mode):
         option = "--gil" if gil else "--idle"
-        other = "--idle" if not is_given else f"--mode {mode}"
+        other = "--idle" if not is_given("mode") else f"--mode {mode}"
         raise UsageError(f"{option} and {other} cannot be combined")
     if options.min_us and meant != "offcpu":
         raise UsageError("--min-us needs --mode offcpu")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rbtrace_py.aggregate.histogram import Distribution
 from rbtrace_py.aggregate.methods import MethodGroup
@@ -19,6 +20,9 @@ from rbtrace_py.model.events import Event, RaiseEvent, Unreadable, Value
 from rbtrace_py.model.listed_probes import Listed
 from rbtrace_py.model.probes import Operand, OperandRole
 from rbtrace_py.report.text import replace_undecodable
+
+if TYPE_CHECKING:
+    from rbtrace_py.aggregate.slow_spans import Exemplar, SlowPart
 
 Document = dict[str, object]
 
@@ -50,6 +54,32 @@ def document(result: Result) -> Document:
         "groups": [_group(result.command, group) for group in result.groups],
         "counters": dict(result.counters),
         "lost": lost(result.counters),
+        **({} if result.slow is None else {"slow": _slow(result.slow)}),
+    }
+
+
+def _slow(slow: SlowPart) -> Document:
+    return {
+        "least_ns": slow.least_ns,
+        "count": slow.count,
+        "total_ns": slow.total_ns,
+        "parts": dict(slow.parts),
+        "exemplars": [_exemplar(one) for one in slow.exemplars],
+    }
+
+
+def _exemplar(exemplar: Exemplar) -> Document:
+    span = exemplar.span
+    return {
+        "series": span.series,
+        "started_ns": span.began_ns,
+        "duration_ns": span.duration_ns,
+        "pid": span.event.pid,
+        "tid": span.event.tid,
+        "arguments": {
+            name: _value(value) for name, value in span.event.arguments.items()
+        },
+        "parts": dict(exemplar.parts),
     }
 
 

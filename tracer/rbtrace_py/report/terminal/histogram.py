@@ -13,6 +13,7 @@ from rbtrace_py.report.terminal.histogram_rows import (
     HistogramRow,
     Scale,
     rows,
+    split,
     without_runs,
 )
 from rbtrace_py.report.text import fitted, pad, pad_left, width
@@ -35,6 +36,7 @@ class Notation:
     cell: those measured, in a table whose headings say the ``unit``
     unit: empty where cells say theirs
     has_total: does a sum say something?
+    marked_from: rows are marked from this value on
     """
 
     value: Format
@@ -43,6 +45,11 @@ class Notation:
     unit: str = ""
     has_total: bool = False
     scale: Scale = "auto"
+    marked_from: Number | None = None
+
+    def is_unmarked(self, low: Number) -> bool:
+        """Is a row that begins there not marked?"""
+        return self.marked_from is None or low < self.marked_from
 
     def heading(self, name: str) -> str:
         """Return the heading of a column with ``cell``s."""
@@ -97,6 +104,8 @@ def picture(
         return
     yield from _facts(distribution, total, notation, style)
     found = without_runs(rows(distribution, notation.scale))
+    if notation.marked_from is not None:
+        found = split(found, distribution, notation.marked_from)
     if distribution.count >= least * len(found):
         yield ""
         yield from _bars(found, notation, style)
@@ -148,12 +157,18 @@ def _bars(
     yield f"{_INDENT}{' ' * (label_width + 2 + longest + 2)}{style.dim(heading)}"
     most = max(row.count for row in found)
     bars = [pad(bar(row.count, most, longest, style), longest) for row in found]
-    for label, drawn, count, shares in zip(
-        labels, bars, counts, _shares(found), strict=True
+    for row, label, drawn, count, shares in zip(
+        found, labels, bars, counts, _shares(found), strict=True
     ):
-        start = f"{_INDENT}{style.dim(pad_left(label, label_width))}"
+        lead = _INDENT if notation.is_unmarked(row.low) else f"{mark(style)} "
+        start = f"{lead}{style.dim(pad_left(label, label_width))}"
         shown = shares[: _width_of(headings)]
         yield f"{start}  {style.cyan(drawn)}  {count.rjust(count_width)}{shown}"
+
+
+def mark(style: Style) -> str:
+    """Return what stands before a marked row; one column wide."""
+    return style.red(style.pick("▸", ">"))
 
 
 def _width_of(columns: Sequence[str]) -> int:

@@ -72,6 +72,23 @@ def without_runs(found: Sequence[HistogramRow]) -> list[HistogramRow]:
     return shown
 
 
+def split(
+    found: Sequence[HistogramRow], distribution: Distribution, edge: Number
+) -> list[HistogramRow]:
+    """The rows, with two for one that has the edge inside."""
+    parts: list[HistogramRow] = []
+    for row in found:
+        if row.high is None or not row.low < edge < row.high:
+            parts.append(row)
+            continue
+        below = sum(
+            number for _, end, number in distribution.buckets() if row.low <= end < edge
+        )
+        parts.append(HistogramRow(row.low, edge, below))
+        parts.append(HistogramRow(edge, row.high, row.count - below))
+    return parts
+
+
 def _fill(distribution: Distribution, edges: list[Number]) -> list[int]:
     counts = [0] * (len(edges) - 1)
     for _, high, number in distribution.buckets():

@@ -87,7 +87,11 @@ def _count_table(result: Result, series: str, style: Style, top: int) -> Iterato
 
 
 def _rows(
-    rows: Sequence[Group], columns: Sequence[Column], by: str, style: Style, top: int
+    rows: Sequence[Group],
+    columns: Sequence[Column[Group]],
+    by: str,
+    style: Style,
+    top: int,
 ) -> Iterator[str]:
     """The first ones, how many more there are, and an empty line."""
 
@@ -150,7 +154,7 @@ def _is_row(group: Group, by: str | None, has_left: bool) -> bool:
     return by is not None and bool(group.count or (has_left and _entries(group)))
 
 
-def _time_columns(notation: Notation, has_total: bool) -> list[Column]:
+def _time_columns(notation: Notation, has_total: bool) -> list[Column[Group]]:
     def timed(time: Callable[[Group], int]) -> Callable[[Group], str]:
         return lambda group: notation.cell(time(group)) if group.count else "-"
 
@@ -175,7 +179,9 @@ def _unreturned(group: Group) -> int:
     return max(_entries(group) - group.count, 0)
 
 
-_NO_RETURN = Column("no return", lambda group: units.format_count(_unreturned(group)))
+_NO_RETURN: Column[Group] = Column(
+    "no return", lambda group: units.format_count(_unreturned(group))
+)
 
 
 def _has_total(group: Group) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
-from rbtrace_py.aggregate.results import LOSSES, UNWRITTEN, Result, lost
+from rbtrace_py.aggregate.results import LOSSES, SAMPLE_LOSSES, UNWRITTEN, Result
 from rbtrace_py.report import units
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import escape, wrap
@@ -140,6 +140,14 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "1 is missing in the distribution: no space (its time is in the sums)",
         "{} are missing in the distribution: no space (their times are in the sums)",
     ),
+    "lost_samples": (
+        "1 sample of a stack was lost",
+        "{} samples of stacks were lost",
+    ),
+    "incomplete_spans": (
+        "1 slow span lacks its first samples: more came than can be set aside",
+        "{} slow spans lack their first samples: more came than can be set aside",
+    ),
     "no_values": (
         "the expressions of 1 call have no values: the buffer was full",
         "the expressions of {} calls have no values: the buffer was full",
@@ -163,13 +171,14 @@ def counter_lines(
 
     says_none: "no losses" is said, too
     """
+    losses = (*LOSSES, *SAMPLE_LOSSES)
     for name, number in counters.items():
-        if number > 0 and name not in (*LOSSES, *UNWRITTEN):
+        if number > 0 and name not in (*losses, *UNWRITTEN):
             yield from _note(sentence(name, number, style), style.dim, style)
-    for name in LOSSES:
-        if counters.get(name, 0) > 0:
-            yield from _note(sentence(name, counters[name], style), style.red, style)
-    if says_none and not lost(counters):
+    found = [name for name in losses if counters.get(name, 0) > 0]
+    for name in found:
+        yield from _note(sentence(name, counters[name], style), style.red, style)
+    if says_none and not found:
         yield from _note("no losses", style.dim, style)
 
 

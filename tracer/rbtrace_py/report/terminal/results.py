@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.report.style import Style
@@ -15,6 +16,7 @@ from rbtrace_py.report.terminal.histogram import (
 )
 from rbtrace_py.report.terminal.histogram_rows import Scale
 from rbtrace_py.report.terminal.notes import note_lines
+from rbtrace_py.report.terminal.slow_spans import slow_lines
 from rbtrace_py.report.terminal.tables import (
     Sort,
     count_columns,
@@ -37,8 +39,13 @@ def latency_report(
 ) -> Iterator[str]:
     """Pictures, a series each, or with ``--by`` tables; then what is not in them."""
     notation = times(style, unit, scale)
+    slow = result.slow
+    if slow is not None:
+        notation = replace(notation, marked_from=slow.least_ns)
     for series in result.series:
         yield from _series(result, series, notation, sort, style)
+    if slow is not None:
+        yield from slow_lines(result, slow, notation, style)
     yield from note_lines(result, style)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.report import units
@@ -12,6 +12,7 @@ from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.histogram import Notation
 from rbtrace_py.report.text import cut, escape, key_label, lines_of, pad, width
 
+Row = TypeVar("Row")
 Sort = Literal["count", "total"]
 
 _INDENT = "  "
@@ -22,18 +23,18 @@ _WIDEST_KEY = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Column(Generic[Row]):
     """A heading, and what stands under it for a row."""
 
     heading: str
-    cell: Callable[[Group], str]
+    cell: Callable[[Row], str]
 
 
 def table(
-    groups: Sequence[Group],
+    groups: Sequence[Row],
     heading: str,
-    label: Callable[[Group], str],
-    columns: Sequence[Column],
+    label: Callable[[Row], str],
+    columns: Sequence[Column[Row]],
     style: Style,
     shorten: Callable[[str, int, Style], str] = cut,
 ) -> Iterator[str]:
@@ -84,7 +85,7 @@ def _line(name: str, first: int, row: Sequence[str], widths: Sequence[int]) -> s
 
 
 def key_table(
-    groups: Sequence[Group], by: str, columns: Sequence[Column], style: Style
+    groups: Sequence[Group], by: str, columns: Sequence[Column[Group]], style: Style
 ) -> Iterator[str]:
     """Rows by key. A key that is too wide goes on below: what tells it may be there."""
 
@@ -114,7 +115,7 @@ def _key_order(group: Group) -> str:
     return str(key)
 
 
-def count_columns(groups: Sequence[Group]) -> list[Column]:
+def count_columns(groups: Sequence[Group]) -> list[Column[Group]]:
     """Count and share of all."""
     everything = sum(group.count for group in groups)
     return [
@@ -123,12 +124,12 @@ def count_columns(groups: Sequence[Group]) -> list[Column]:
     ]
 
 
-def rate_column(result: Result) -> Column:
+def rate_column(result: Result) -> Column[Group]:
     elapsed = result.ended_ns - result.started_ns
     return Column("rate", lambda group: units.rate(group.count, elapsed))
 
 
-def distribution_columns(notation: Notation) -> list[Column]:
+def distribution_columns(notation: Notation) -> list[Column[Group]]:
     """Count, percentiles and, where it says something, total."""
     columns = [
         Column("count", lambda group: units.format_count(group.count)),
@@ -148,7 +149,7 @@ def percentile_column(
     percentile: float,
     notation: Notation,
     highest: Callable[[Group], int | None] = lambda group: None,
-) -> Column:
+) -> Column[Group]:
     """highest: value of a group if known exactly; a bucket's end may lie beyond it"""
 
     def cell(group: Group) -> str:

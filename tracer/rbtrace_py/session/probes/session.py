@@ -384,18 +384,25 @@ class ProbeSession(Starting, ProbeQuery):
     def series_number(self, name: str) -> int:
         return self.series.setdefault(name, len(self.series))
 
+    @property
+    def counting_engines(self) -> Sequence[Engine]:
+        """The engines whose counters say what was seen; each event is in one."""
+        return self._engines
+
     def counters(self, *which: Counter) -> dict[str, int]:
         """The engines' counters by their names in a result, and the common ones."""
         names = [*which, Counter.UNREADABLE, Counter.NO_ROOM]
         found = {}
         for counter in names:
-            total = sum(engine.counters()[counter] for engine in self._engines)
+            total = sum(engine.counters()[counter] for engine in self.counting_engines)
             found[counter.name.lower()] = total
         if self.filter.is_set:
             found["filtered"] = sum(
-                engine.counters()[Counter.FILTERED] for engine in self._engines
+                engine.counters()[Counter.FILTERED] for engine in self.counting_engines
             )
-        found["kernel_missed"] = sum(engine.missed() for engine in self._engines)
+        found["kernel_missed"] = sum(
+            engine.missed() for engine in self.counting_engines
+        )
         if self._tracked is not None:
             found["no_room"] += self._tracked.no_room
         found["late_probes"] = self.late_probes

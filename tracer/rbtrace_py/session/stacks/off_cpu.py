@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from enum import Enum
 
+from rbtrace_py.aggregate.slow_spans import ON_CPU
 from rbtrace_py.linux.system_calls import (
     CALL_NAMES,
     ON_DESCRIPTOR,
@@ -154,3 +155,11 @@ def _frame(reason: Reason) -> Frame:
 
 
 _FRAMES = {reason: _frame(reason) for reason in Reason}
+_REASONS = {frame: reason for reason, frame in _FRAMES.items()}
+
+
+def part_of(sample: Sample) -> str:
+    """Return the reason on a sample's stack, or that the thread was on the CPU."""
+    frames = sample.stack.frames
+    reason = _REASONS.get(frames[-1]) if frames else None
+    return ON_CPU if reason is None else reason.value

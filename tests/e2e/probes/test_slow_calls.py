@@ -1,0 +1,196 @@
+"""Slow spans alone: 1 of 50 requests takes a slow path of a known way and length."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import Tracer, run
+from processes import LIB, TARGETS, Target
+from ruby_builds import Build, build_gem, each_build
+
+SLOW_CALLS = str(TARGETS / "probes/slow_calls.rb")
+TRACE = Callable[..., Tracer]
+NUMBER = 250
+SLOW = NUMBER // 50
+SLOW_MS = 200
+LEAST_MS = 100
+
+pytestmark = pytest.mark.usefixtures("root")
+
+
+@pytest.fixture(scope="module")
+def built(build: Build) -> list[str]:
+    """The words that run the target in a Ruby."""
+    words = build.words()
+    build_gem(build)
+    return [*words, f"-I{LIB}", SLOW_CALLS, str(SLOW_MS / 1000)]
+
+
+@pytest.fixture
+def target() -> Iterator[Target]:
+    with closing(Target("ruby", f"-I{LIB}", SLOW_CALLS, SLOW_MS / 1000)) as made:
+        yield made
+
+
+class Found:
+    """What came of slow calls of one way.
+
+    stacks: weights, in ns, by the names of frames, the root first
+    """
+
+    def __init__(self, trace: TRACE, target: Target, way: str, out: Path, *words: Any):
+        pid = int(target.ready.split()[1])
+        options = ("--slower-than", LEAST_MS, "--stacks", out, "--json", *words)
+        tracer = trace("latency", pid, "web:request", *options)
+        self.took_ns = int(target.step(f"{way} {NUMBER}").split()[1])
+        printed, err, code = tracer.finish()
+        assert code == 0, err
+        self.document = json.loads(printed)
+        counters = self.document["counters"]
+        assert (counters["lost_samples"], counters["incomplete_spans"]) == (0, 0)
+        self.slow = self.document["slow"]
+        self.stacks = {}
+        for line in out.read_text().splitlines():
+            names, _, weight = line.rpartition(" ")
+            frames = tuple(frame.split(" ")[0] for frame in names.split(";"))
+            self.stacks[frames] = self.stacks.get(frames, 0) + int(weight)
+
+    @property
+    def weight(self) -> int:
+        return sum(self.stacks.values())
+
+    def below(self, name: str) -> int:
+        """Return the weight of the stacks in which a method is."""
+        return sum(ns for names, ns in self.stacks.items() if name in names)
+
+    def part(self, *names: str) -> float:
+        """Return the share of the slow spans' time that was spent in these ways."""
+        parts = self.slow["parts"]
+        return float(sum(parts.get(name, 0) for name in names) / self.slow["total_ns"])
+
+
+def assert_slow_path(found: Found, way: str) -> None:
+    slow = found.slow
+    assert slow["count"] >= SLOW, slow
+    assert found.below(f"Requests#slow_{way}") > 0.9 * found.weight, found.stacks
+    assert sum(slow["parts"].values()) == slow["total_ns"]
+    for one in slow["exemplars"]:
+        assert sum(one["parts"].values()) == one["duration_ns"]
+    # The slow ones by their own clock: more only where the machine made others slow.
+    longest = sum(one["duration_ns"] for one in slow["exemplars"][:SLOW])
+    assert longest == pytest.approx(found.took_ns, rel=0.02)
+
+
+WAYS = {
+    "on_cpu": ("on CPU", "run queue"),
+    "off_cpu": ("sleep",),
+    "locked": ("lock", "thread", "queue"),
+    "nested": ("on CPU", "run queue"),
+}
+
+
+@each_build
+def test_the_slow_path(built: list[str], trace: TRACE, tmp_path: Path) -> None:
+    with closing(Target(*built)) as target:
+        for way, parts in WAYS.items():
+            found = Found(trace, target, way, tmp_path / f"{way}.folded")
+            assert_slow_path(found, way)
+            assert found.part(*parts) > 0.95, found.slow
+            assert found.weight == pytest.approx(found.slow["total_ns"], rel=0.01)
+
+
+@each_build
+def test_a_slow_fiber(built: list[str], trace: TRACE, tmp_path: Path) -> None:
+    """What other fibers of its thread do while it is suspended is not its."""
+    with closing(Target(*built)) as target:
+        found = Found(trace, target, "fibers", tmp_path / "o.folded", "-r", 999)
+    assert_slow_path(found, "fibers")
+    assert found.below("Requests#other_work") == 0
+    assert found.part("suspended") == pytest.approx(0.5, abs=0.1), found.slow
+    assert found.part("on CPU", "run queue", "suspended") > 0.95, found.slow
+
+
+def test_exemplars(target: Target, trace: TRACE, tmp_path: Path) -> None:
+    words = ("--exemplars", 2)
+    found = Found(trace, target, "off_cpu", tmp_path / "o.folded", *words)
+    first, second = found.slow["exemplars"]
+    assert first["duration_ns"] >= second["duration_ns"]
+    for one in (first, second):
+        assert one["arguments"]["path"] == "/slow"
+        assert one["arguments"]["id"] % 50 == 0
+        assert one["parts"]["sleep"] > 0.95 * one["duration_ns"]
+        assert one["series"] == "web:request"
+
+
+def test_a_filter(target: Target, trace: TRACE, tmp_path: Path) -> None:
+    words = ("--filter", "id == 100")
+    found = Found(trace, target, "off_cpu", tmp_path / "o.folded", *words)
+    (one,) = found.slow["exemplars"]
+    assert (one["arguments"]["id"], found.slow["count"]) == (100, 1)
+    assert found.weight == pytest.approx(one["duration_ns"], rel=0.01)
+
+
+def test_time_in_two_spans_counts_once(
+    target: Target, trace: TRACE, tmp_path: Path
+) -> None:
+    words = ("web:inner",)
+    found = Found(trace, target, "nested", tmp_path / "o.folded", *words)
+    assert found.slow["count"] >= 2 * SLOW
+    assert found.weight == pytest.approx(found.slow["total_ns"] / 2, rel=0.05)
+
+
+def test_report_and_flame_graph(target: Target, trace: TRACE, tmp_path: Path) -> None:
+    out = tmp_path / "slow.svg"
+    pid = int(target.ready.split()[1])
+    words = ("web:request", "--slower-than", "100ms", "--stacks", out)
+    tracer = trace("latency", pid, *words)
+    target.step("off_cpu 50")
+    report, err, code = tracer.finish()
+    assert code == 0, err
+    assert "▸ slow from 100 ms: 1 (2.0 %)" in report
+    assert ' id: 50, path: "/slow"' in report
+    assert report.endswith("  no losses\n")
+    picture = out.read_text()
+    assert "Requests#slow_off_cpu" in picture
+    assert "Requests#quick" not in picture
+
+
+BAD = {
+    "--stacks needs --slower-than": ("--stacks", "o.svg"),
+    "--exemplars needs --slower-than": ("--exemplars", "3"),
+    "--rate needs --slower-than": ("--rate", "99"),
+    "no format has this extension": ("--slower-than", "5", "--stacks", "o.png"),
+    "cannot be a recording": ("--slower-than", "5", "--stacks", "o.rbrec"),
+    "-m and --slower-than": ("--slower-than", "5", "-m", "Requests#"),
+    "--interval and --slower-than": ("--slower-than", "5", "-i", "1"),
+    "--rate above 10000 and --slower-than": ("--slower-than", "5", "-r", "20000"),
+    "'soon' is not a time": ("--slower-than", "soon"),
+}
+
+
+@pytest.mark.parametrize("error", BAD)
+def test_bad_options(target: Target, tmp_path: Path, error: str) -> None:
+    _, err, code = run("latency", target.pid, "request", *BAD[error], folder=tmp_path)
+    assert (error in err, code) == (True, 2), err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "error"),
+    [
+        ("web:request__begin..web:request__end", "--slower-than needs a span"),
+        ("gc", "--slower-than needs a span"),
+        ("web:request__begin", "has no duration"),
+        ("nothing", "no probe matches nothing"),
+    ],
+)
+def test_what_is_no_span(target: Target, word: str, error: str) -> None:
+    _, err, code = run("latency", target.pid, word, "--slower-than", "5")
+    assert error in err, err
+    assert code != 0

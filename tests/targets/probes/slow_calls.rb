@@ -1,0 +1,118 @@
+# frozen_string_literal: true
+
+# Requests of which each 50th takes a slow path. Each line of input is a way and a number
+# of requests; "done NS" follows, the time that the slow ones took by their own clock.
+#
+#   on_cpu   the slow path has the CPU all the time
+#   off_cpu  the slow path sleeps
+#   locked   the slow path waits for a mutex that another thread holds
+#   fibers   the slow path has the CPU, and is suspended half of the time: another fiber
+#            of the thread runs then
+#   nested   as on_cpu, within a second span
+#
+# With a number as the only argument, its slow path takes so many seconds.
+
+require "tracepoint"
+
+class Requests
+  REQUEST = Tracepoint.define_span(:request, { id: Integer, path: String }, provider: :web)
+  INNER = Tracepoint.define_span(:inner, {}, provider: :web)
+  QUICK = 0.0005
+  SLICES = 20
+
+  def initialize(seconds)
+    @seconds = seconds
+    @slow_ns = 0
+    @lock = Mutex.new
+    @id = 0
+  end
+
+  def run(way, number)
+    @slow_ns = 0
+    slow = method("slow_#{way}")
+    number.times do |n|
+      (n % 50 == 49) ? timed { request("/slow") { slow.call } } : request("/quick") { quick }
+    end
+    @slow_ns
+  end
+
+  def request(path, &block)
+    REQUEST.measure(@id += 1, path, &block)
+  end
+
+  def run_fibers(_way, number)
+    requests = Fiber.new { run("fibers", number) }
+    slow_ns = nil
+    until slow_ns
+      slow_ns = requests.resume
+      other_work
+    end
+    slow_ns
+  end
+
+  private
+
+  def now
+    Process.clock_gettime(Process::CLOCK_MONOTONIC)
+  end
+
+  def burn(seconds)
+    finish = now + seconds
+    nil while now < finish
+  end
+
+  def timed
+    began = now
+    yield
+    @slow_ns += ((now - began) * 1e9).to_i
+  end
+
+  def quick
+    burn(QUICK)
+  end
+
+  def slow_on_cpu
+    burn(@seconds)
+  end
+
+  def slow_off_cpu
+    sleep(@seconds)
+  end
+
+  def slow_locked
+    held = Queue.new
+    holder = Thread.new do
+      @lock.synchronize do
+        held << true
+        sleep(@seconds)
+      end
+    end
+    held.pop
+    @lock.synchronize { nil }
+    holder.join
+  end
+
+  def slow_fibers
+    SLICES.times do
+      burn(@seconds / SLICES / 2)
+      Fiber.yield
+    end
+  end
+
+  def slow_nested
+    INNER.measure { burn(@seconds) }
+  end
+
+  def other_work
+    burn(@seconds / SLICES / 2)
+  end
+end
+
+$stdout.sync = true
+requests = Requests.new(Float(ARGV.fetch(0, "0.2")))
+puts "ready #{Process.pid}"
+while (line = $stdin.gets)
+  way, number = line.split
+  take = (way == "fibers") ? requests.method(:run_fibers) : requests.method(:run)
+  puts "done #{take.call(way, Integer(number))}"
+end

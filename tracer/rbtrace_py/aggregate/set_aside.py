@@ -1,0 +1,63 @@
+"""Samples that are set aside until it is known whether they count."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from rbtrace_py.model.stacks import Sample
+
+MAX_SAMPLES = 1 << 18
+"""Some 60 MB."""
+
+ThreadKey = tuple[int, int]
+"""PID and address of rb_thread_t."""
+
+
+class SetAside:
+    """The newest samples of all threads, each thread's in the order of time.
+
+    most: samples kept; the oldest are forgotten
+    forgotten_ns: the end of the last one that was
+    """
+
+    def __init__(self, most: int = MAX_SAMPLES) -> None:
+        self._most = most
+        self._arrivals: deque[ThreadKey] = deque()
+        self._by_thread: dict[ThreadKey, deque[Sample]] = {}
+        self.forgotten_ns = 0
+
+    def __len__(self) -> int:
+        return len(self._arrivals)
+
+    def add(self, sample: Sample) -> None:
+        key = sample.thread.pid, sample.thread.address
+        samples = self._by_thread.setdefault(key, deque())
+        place = len(samples)  # a child's first samples come late
+        while place and samples[place - 1].time_ns > sample.time_ns:
+            place -= 1
+        samples.insert(place, sample)
+        self._arrivals.append(key)
+        if len(self._arrivals) > self._most:
+            self._forget()
+
+    def _forget(self) -> None:
+        key = self._arrivals.popleft()
+        samples = self._by_thread[key]
+        self.forgotten_ns = max(self.forgotten_ns, samples.popleft().time_ns)
+        if not samples:
+            del self._by_thread[key]
+
+    def between(self, key: ThreadKey, began_ns: int, ended_ns: int) -> list[Sample]:
+        """Return a thread's samples that end after a time, up to another."""
+        return list(_between(self._by_thread.get(key, ()), began_ns, ended_ns))[::-1]
+
+
+def _between(
+    samples: deque[Sample] | tuple[()], began_ns: int, ended_ns: int
+) -> Iterator[Sample]:
+    for sample in reversed(samples):
+        if sample.time_ns <= began_ns:
+            return
+        if sample.time_ns <= ended_ns:
+            yield sample

@@ -1,0 +1,51 @@
+/*
+ * Execution contexts: which thread of Ruby, and which of its fibers, a task runs.
+ *
+ *   FSBASE_OFFSET  in struct task_struct, from BTF
+ *   threads        a map of rb_thread_t by the ids of a task, where no TLS tells
+ */
+
+/* What is known of a process; stack_walker.py packs it. */
+struct ruby {
+  s64 tls;        /* from fs base: below 0 of the EC, above of the thread; 0: unknown */
+  u64 gc_place;   /* word that tells of a collection; 0: not known */
+  u64 gc_mask;
+  u64 local;      /* VM_ENV_FLAG_LOCAL */
+  u64 running;    /* up to 2.7: word with the thread that has the GVL */
+  u32 ec_stack, ec_size, ec_cfp, ec_thread, ec_fiber; /* in words */
+  u32 words;      /* of a control frame */
+  u32 pc, sp, iseq, ep, jit; /* in words; jit == words: there is no such member */
+  u32 has_zjit;   /* no pc of an innermost frame is up to date */
+  u32 th_ec;      /* in bytes; of a thread that is found by its id */
+  u32 imemo_mask, imemo_ment; /* flags & mask == ment: a method entry */
+  u32 follows;    /* its children are walked, too */
+  u32 th_ractor, ractor_ec; /* in bytes: a ractor, and in it the EC that has the GVL */
+  u32 gvl_queue, gvl_node; /* in bytes: of a ractor and of a thread; 0: not known */
+  u64 queue;      /* up to 2.7: place of the GVL's queue */
+  u64 since;      /* CLOCK_MONOTONIC, ns, when it began to be walked */
+};
+
+static __always_inline u64 fsbase_of(u64 task) {
+  u64 fsbase = 0;
+  read_kernel(&fsbase, sizeof fsbase, (void *)(task + AT_LOAD(FSBASE_OFFSET)));
+  return fsbase;
+}
+
+#define NOT_KNOWN 1
+
+/* The execution context of this task; 0 if there is none, or NOT_KNOWN. */
+static __always_inline u64 find_ec(struct ruby *ruby, u64 fsbase, u64 ids) {
+  u64 word = 0;
+  if (ruby->tls) {
+    read_user(&word, sizeof word, (void *)(fsbase + ruby->tls));
+  } else {
+    u64 *thread = LOOKUP(threads, &ids);
+    if (!thread)
+      return NOT_KNOWN;
+    word = *thread;
+  }
+  if (ruby->tls >= 0 && word &&
+      read_user(&word, sizeof word, (void *)(word + ruby->th_ec)))
+    return 0;
+  return word;
+}

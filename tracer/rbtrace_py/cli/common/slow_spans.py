@@ -1,0 +1,135 @@
+"""Helpers of ``latency --slower-than``: its options, and the stacks of slow spans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from rbtrace_py.cli.common import method_events as m
+from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.sampling import is_given, rate_option
+from rbtrace_py.cli.common.writable import WritableFile
+from rbtrace_py.errors import UsageError
+from rbtrace_py.report.file_formats import RECORDING, described, format_of_file
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.units import duration
+from rbtrace_py.session.stacks.sampling_options import MAX_KERNEL_RATE
+from rbtrace_py.session.targets.targets import Targets
+
+if TYPE_CHECKING:
+    from rbtrace_py.session.stacks.slow_latency import SlowLatency, SlowOptions
+
+_EXEMPLARS = 5
+_MOST_EXEMPLARS = 1000
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SlowSpanOptions(m.TableOptions):
+    """``slow_options``."""
+
+    slower_than: float | None
+    stacks: str | None
+    exemplars: int
+    rate: float
+
+    @property
+    def slow(self) -> SlowOptions | None:
+        """Return what is to be known of slow spans; raises UsageError."""
+        from rbtrace_py.session.stacks.slow_latency import SlowOptions
+
+        if self.slower_than is None:
+            for name in ("stacks", "exemplars", "rate"):
+                if is_given(name):
+                    raise UsageError(f"--{name} needs --slower-than")
+            return None
+        self._check()
+        return SlowOptions(round(self.slower_than * 1e6), self.rate, self.exemplars)
+
+    def _check(self) -> None:
+        refused = {
+            "-m": self.selectors,
+            "--c-calls": self.c_calls,
+            "--attach": self.attaches,
+            "--via agent": self.via == "agent",
+            "--interval": self.interval,
+            f"--rate above {MAX_KERNEL_RATE:g}": self.rate > MAX_KERNEL_RATE,
+        }
+        for name, value in refused.items():
+            if value:
+                raise UsageError(f"{name} and --slower-than cannot be combined")
+        if self.stacks is not None:
+            _check_format(self.stacks)
+
+
+def _check_format(path: str) -> None:
+    """Raise UsageError for a file that slow spans cannot be written to."""
+    found = format_of_file(path)
+    hint = "Name a file .svg, .json, .pb.gz, .callgrind or .folded"
+    if found is None:
+        raise UsageError(f"--stacks {path}: no format has this extension", hint)
+    if found == RECORDING:
+        raise UsageError(f"--stacks {path}: it cannot be {described(found)}", hint)
+
+
+slow_options = o.chain(
+    click.option(
+        "--slower-than",
+        type=o.Milliseconds(),
+        metavar="MS",
+        help="Also look into the spans that take at least MS milliseconds (50, 50ms,"
+        " 0.05s): where their time goes, on CPU and off. Needs root.",
+    ),
+    click.option(
+        "--stacks",
+        type=WritableFile(),
+        metavar="FILE",
+        help="With --slower-than: write the stacks of the slow spans, weighted by time,"
+        " to FILE: .svg is a flame graph; .json, .pb.gz, .callgrind, .folded as in"
+        " `stacks`.",
+    ),
+    click.option(
+        "--exemplars",
+        type=click.IntRange(0, _MOST_EXEMPLARS),
+        metavar="N",
+        default=_EXEMPLARS,
+        show_default=True,
+        help="With --slower-than: show the N slowest spans, their arguments and where"
+        " their time went.",
+    ),
+    rate_option,
+)
+
+
+def slow_session(
+    targets: Targets,
+    words: tuple[str, ...],
+    options: SlowSpanOptions,
+    slow: SlowOptions,
+) -> SlowLatency:
+    """Return the session that answers."""
+    from rbtrace_py.session.stacks.slow_latency import SlowLatency
+
+    return SlowLatency(targets, words, options.probe_options, slow)
+
+
+def write_stacks(session: SlowLatency, options: SlowSpanOptions) -> None:
+    """Write ``--stacks``, if it was given."""
+    if options.stacks is None or options.slower_than is None:
+        return
+    # It takes much that only this needs.
+    from rbtrace_py.cli.common import rendering as r
+
+    least = duration(round(options.slower_than * 1e6), Style())
+    reporting = r.ReportingOptions(
+        format_=format_of_file(options.stacks),
+        lines=False,
+        threads=False,
+        states=False,
+        reverse=False,
+        title=f"{', '.join(session.series)} from {least}",
+        idle=True,
+        output=options.stacks,
+    )
+    r.render(session.profile, reporting, "")

@@ -1,0 +1,82 @@
+"""Slow spans: how much there was of them, where their time went, the slowest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rbtrace_py.aggregate.results import Result
+from rbtrace_py.aggregate.slow_spans import Exemplar, SlowPart
+from rbtrace_py.model.probes import OperandRole
+from rbtrace_py.report import units
+from rbtrace_py.report.style import Style
+from rbtrace_py.report.terminal.events import clock, value_text
+from rbtrace_py.report.terminal.histogram import Notation, mark
+from rbtrace_py.report.terminal.tables import Column, table
+from rbtrace_py.report.text import escape
+
+
+def slow_lines(
+    result: Result, slow: SlowPart, notation: Notation, style: Style
+) -> Iterator[str]:
+    """Lines below a histogram whose slow part is marked."""
+    total = sum(group.total for group in result.groups)
+    least = notation.value(slow.least_ns)
+    count = units.format_count(slow.count)
+    share = units.share(slow.count, result.count)
+    line = f"{mark(style)} {style.bold('slow')} from {least}: {count} ({share} %)"
+    if slow.count:
+        spent = units.share(slow.total_ns, total)
+        line += f", {notation.value(slow.total_ns)} in total ({spent} %)"
+    yield line
+    if not slow.count:
+        yield ""
+        return
+    yield "  " + ", ".join(
+        f"{part} {units.share(ns, slow.total_ns)} %" for part, ns in slow.parts.items()
+    )
+    yield ""
+    if slow.exemplars:
+        yield from _table(slow, notation, style)
+        yield ""
+
+
+def _table(slow: SlowPart, notation: Notation, style: Style) -> Iterator[str]:
+    def part(name: str) -> Column[Exemplar]:
+        return Column(
+            name,
+            lambda one: notation.value(one.parts[name]) if name in one.parts else "",
+        )
+
+    names = {name for one in slow.exemplars for name in one.parts}
+    columns: list[Column[Exemplar]] = [
+        Column("duration", lambda one: notation.value(one.span.duration_ns)),
+        *(part(name) for name in slow.parts if name in names),
+    ]
+    has_several = len({one.span.series for one in slow.exemplars}) > 1
+    yield from table(
+        slow.exemplars,
+        "the slowest" if len(slow.exemplars) > 1 else "the slowest one",
+        lambda one: _label(one, has_several, style),
+        columns,
+        style,
+    )
+
+
+def _label(exemplar: Exemplar, has_several: bool, style: Style) -> str:
+    """``11:47:18.131 id: 42, sku: "tea"``, when it began and its arguments."""
+    span = exemplar.span
+    began = clock(span.began_ns)[:-3]
+    name = f"{escape(span.series, style)} " if has_several else ""
+    return f"{began} {name}{_arguments(exemplar, style)}".rstrip()
+
+
+def _arguments(exemplar: Exemplar, style: Style) -> str:
+    event = exemplar.span.event
+    operands = zip(event.probe.operands, event.values, event.truncated, strict=False)
+    return ", ".join(
+        f"{escape(operand.name, style)}: "
+        + value_text(operand, value, style, truncated=cut)
+        for operand, value, cut in operands
+        if operand.role is not OperandRole.DURATION
+        and not (operand.role is OperandRole.OUTCOME and value == 0)
+    )

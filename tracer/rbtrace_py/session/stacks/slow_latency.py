@@ -1,0 +1,190 @@
+"""Latencies of spans, and where the slow ones spent their time.
+
+The kernel walks the stacks at ticks and where threads leave a CPU, as in mode wall.
+Each sample goes up with its time, thread and fiber, and so does each slow span where
+it ends. Here they are joined.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rbtrace_py.aggregate.profile import Profile
+from rbtrace_py.aggregate.results import Result
+from rbtrace_py.aggregate.slow_spans import SlowSpans, Span
+from rbtrace_py.aggregate.stacks import StackCounts
+from rbtrace_py.bpf.abi import Counter
+from rbtrace_py.bpf.attach import Attacher
+from rbtrace_py.errors import UsageError
+from rbtrace_py.model.events import Event
+from rbtrace_py.model.probes import Probe
+from rbtrace_py.session.probes import select
+from rbtrace_py.session.probes.engine import AttachRequest, Engine
+from rbtrace_py.session.probes.event_records import EventRecords, RubyContext
+from rbtrace_py.session.probes.latency import Latency
+from rbtrace_py.session.probes.query import ProbeOptions
+from rbtrace_py.session.stacks.off_cpu import part_of
+from rbtrace_py.session.stacks.ruby_process import SamplingMode
+from rbtrace_py.session.stacks.sampling import Sampling
+from rbtrace_py.session.stacks.sampling_options import EngineChoice, SamplingOptions
+from rbtrace_py.session.stacks.sampling_passes import KernelPasses
+from rbtrace_py.session.targets.targets import Targets
+
+_JOIN_SECONDS = 1.0
+_SLOW = "slow"
+"""Kind of the engine that tells of each slow span."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowOptions:
+    """least_ns: spans are slow from there on; rate: ticks a second; exemplars: how
+    many of the slowest are kept."""
+
+    least_ns: int
+    rate: float = 99.0
+    exemplars: int = 5
+
+
+class SlowLatency(Latency):
+    """See the module; ``profile`` has the stacks of the slow spans."""
+
+    def __init__(
+        self,
+        targets: Targets,
+        words: Sequence[str],
+        options: ProbeOptions | None,
+        slow: SlowOptions,
+    ) -> None:
+        super().__init__(targets, words, options)
+        self._slow_options = slow
+        self._records = EventRecords(self.options, self.filter)
+        wait_seconds = self.options.wait_seconds
+        self._sampling = Sampling(
+            targets,
+            SamplingOptions(
+                rate=slow.rate,
+                mode=SamplingMode.WALL,
+                engine=EngineChoice.BPF,
+                each=True,
+                wait_seconds=wait_seconds,
+            ),
+        )
+        self._counts = StackCounts()
+        self._slow = SlowSpans(slow.least_ns, self._counts, part_of, slow.exemplars)
+        self._slow_engine: Engine | None = None
+        self._passes: KernelPasses | None = None
+        self._join_due = 0.0
+
+    # -------------------------------------------------------------- selecting
+
+    def plan(self, probes: Sequence[Probe]) -> None:
+        super().plan(probes)
+        if self._pairs:
+            pair = next(iter(self._pairs))
+            raise UsageError(
+                f"{pair.series} is a pair of probes, and --slower-than needs a span",
+                "Name a span: `rbtrace-py probes PID` lists them",
+            )
+        if not self._engines:
+            spans = [p for w in self.words for p in self._picked_spans(w, probes)]
+            self._records.plan(spans, self.may_grow)
+
+    def make_engines(self, attacher: Attacher) -> None:
+        super().make_engines(attacher)
+        self._sampling.__enter__()
+        kernel = self._sampling.kernel
+        assert kernel is not None  # the engine is no choice
+        self._passes = KernelPasses(self._sampling, kernel, self._slow.add)
+        self.notes.add(*self._sampling.notes)
+        numbers = {
+            "DURATIONS": self.durations_flag(self._records.slot_names),
+            "LEAST": self._slow_options.least_ns,
+            "FIBERS": 1,
+            **kernel.walker.context_numbers,
+        }
+        self._slow_engine = self._records.make_engine(
+            attacher, self._tracked, numbers, kernel.walker.context_maps
+        )
+        self._engines.append(self._slow_engine)
+        self._kinds.append(_SLOW)
+
+    @property
+    def counting_engines(self) -> Sequence[Engine]:
+        return [one for one in self._engines if one is not self._slow_engine]
+
+    def requests(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
+        if self._kinds[engine] != _SLOW:
+            return super().requests(engine, probes)
+        found = [p for w in self.words for p in self._picked_spans(w, probes)]
+        return [
+            AttachRequest(probe, 0, self._records.slots(probe))
+            for probe in dict.fromkeys(found)
+        ]
+
+    # ---------------------------------------------------------------- joining
+
+    def wait(self, seconds: float) -> None:
+        assert self._passes is not None
+        now = time.monotonic()
+        self._passes.advance(now + seconds, None)
+        if now >= self._join_due:
+            self._join()
+            self._join_due = now + _JOIN_SECONDS
+
+    def _join(self) -> None:
+        """Take in the spans that have ended, after the samples until then."""
+        assert self._passes is not None
+        ended = list(self._records.read())
+        self._passes.settle()
+        self._end(ended)
+
+    def _end(self, ended: Sequence[tuple[Event, RubyContext]]) -> None:
+        for event, context in ended:
+            self._slow.end(_span(event, context))
+
+    def refresh(self) -> None:
+        super().refresh()
+        assert self._passes is not None
+        self._passes.refresh()
+
+    def finish(self) -> None:
+        super().finish()
+        assert self._passes is not None
+        ended = list(self._records.read())
+        self._passes.finish()
+        self._end(ended)
+
+    # ----------------------------------------------------------------- answer
+
+    def snapshot(self) -> Result:
+        return replace(super().snapshot(), slow=self._slow.part())
+
+    def result_counters(self) -> dict[str, int]:
+        found = super().result_counters()
+        if self._slow_engine is not None:
+            found["lost"] = self._slow_engine.counters()[Counter.LOST]
+        found["lost_samples"] = self._sampling.statistics.failed
+        found["incomplete_spans"] = self._slow.incomplete
+        return found
+
+    @property
+    def profile(self) -> Profile:
+        """The stacks of slow spans, by the ns they took on the CPU and off it."""
+        return Profile(self._counts, self._sampling.meta)
+
+    def close(self) -> None:
+        self._records.close()
+        super().close()
+        self._sampling.close()
+
+
+def _span(event: Event, context: RubyContext) -> Span:
+    probe = event.probe
+    index = select.duration_operand(probe)
+    assert index is not None
+    duration = event.values[index]
+    assert isinstance(duration, int)
+    series = select.series_name(probe)
+    return Span(series, event, duration, context.thread, context.fiber)
