@@ -116,6 +116,14 @@ def test_a_slow_fiber(built: list[str], trace: TRACE, tmp_path: Path) -> None:
     assert found.part("on CPU", "run queue", "suspended") > 0.95, found.slow
 
 
+def test_a_child(target: Target, trace: TRACE, tmp_path: Path) -> None:
+    words = ("--subprocesses",)
+    found = Found(trace, target, "forked", tmp_path / "o.folded", *words)
+    assert_slow_path(found, "on_cpu")
+    assert found.part("on CPU", "run queue") > 0.95, found.slow
+    assert target.pid not in {one["pid"] for one in found.slow["exemplars"]}
+
+
 def test_exemplars(target: Target, trace: TRACE, tmp_path: Path) -> None:
     words = ("--exemplars", 2)
     found = Found(trace, target, "off_cpu", tmp_path / "o.folded", *words)

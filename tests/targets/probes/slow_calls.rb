@@ -9,6 +9,7 @@
 #   fibers   the slow path has the CPU, and is suspended half of the time: another fiber
 #            of the thread runs then
 #   nested   as on_cpu, within a second span
+#   forked   as on_cpu, in a child that begins with the first request
 #
 # With a number as the only argument, its slow path takes so many seconds.
 
@@ -48,6 +49,13 @@ class Requests
       other_work
     end
     slow_ns
+  end
+
+  def run_forked(_way, number)
+    reader, writer = IO.pipe
+    pid = fork { writer.puts run("on_cpu", number) }
+    Process.wait(pid)
+    Integer(reader.gets)
   end
 
   private
@@ -113,6 +121,6 @@ requests = Requests.new(Float(ARGV.fetch(0, "0.2")))
 puts "ready #{Process.pid}"
 while (line = $stdin.gets)
   way, number = line.split
-  take = (way == "fibers") ? requests.method(:run_fibers) : requests.method(:run)
-  puts "done #{take.call(way, Integer(number))}"
+  take = %w[fibers forked].include?(way) ? "run_#{way}" : "run"
+  puts "done #{requests.public_send(take, way, Integer(number))}"
 end

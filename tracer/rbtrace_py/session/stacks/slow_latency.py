@@ -75,6 +75,7 @@ class SlowLatency(Latency):
         self._slow = SlowSpans(slow.least_ns, self._counts, part_of, slow.exemplars)
         self._slow_engine: Engine | None = None
         self._passes: KernelPasses | None = None
+        self._ended: list[tuple[Event, RubyContext]] = []
         self._join_due = 0.0
 
     # -------------------------------------------------------------- selecting
@@ -134,15 +135,15 @@ class SlowLatency(Latency):
             self._join_due = now + _JOIN_SECONDS
 
     def _join(self) -> None:
-        """Take in the spans that have ended, after the samples until then."""
-        assert self._passes is not None
-        ended = list(self._records.read())
-        self._passes.settle()
-        self._end(ended)
+        """Take in the spans that had ended the last time, after the samples until then.
 
-    def _end(self, ended: Sequence[tuple[Event, RubyContext]]) -> None:
-        for event, context in ended:
+        Samples of a child come once it is attached to, a moment after it has begun.
+        """
+        assert self._passes is not None
+        self._passes.settle()
+        for event, context in self._ended:
             self._slow.end(_span(event, context))
+        self._ended = list(self._records.read())
 
     def refresh(self) -> None:
         super().refresh()
@@ -152,9 +153,9 @@ class SlowLatency(Latency):
     def finish(self) -> None:
         super().finish()
         assert self._passes is not None
-        ended = list(self._records.read())
+        self._ended += self._records.read()
         self._passes.finish()
-        self._end(ended)
+        self._join()
 
     # ----------------------------------------------------------------- answer
 
