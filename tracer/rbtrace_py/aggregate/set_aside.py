@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from rbtrace_py.model.stacks import Sample
+from rbtrace_py.model.stacks import RubyThread, Sample
 
 MAX_SAMPLES = 1 << 18
-"""Some 60 MB."""
+"""53 MB."""
 
 ThreadKey = tuple[int, int]
 """PID and address of rb_thread_t."""
@@ -23,7 +23,7 @@ class SetAside:
 
     def __init__(self, most: int = MAX_SAMPLES) -> None:
         self._most = most
-        self._arrivals: deque[ThreadKey] = deque()
+        self._arrivals: deque[RubyThread] = deque()
         self._by_thread: dict[ThreadKey, deque[Sample]] = {}
         self.forgotten_ns = 0
 
@@ -31,18 +31,17 @@ class SetAside:
         return len(self._arrivals)
 
     def add(self, sample: Sample) -> None:
-        key = sample.thread.pid, sample.thread.address
-        samples = self._by_thread.setdefault(key, deque())
+        samples = self._by_thread.setdefault(_key(sample.thread), deque())
         place = len(samples)  # a child's first samples come late
         while place and samples[place - 1].time_ns > sample.time_ns:
             place -= 1
         samples.insert(place, sample)
-        self._arrivals.append(key)
+        self._arrivals.append(sample.thread)
         if len(self._arrivals) > self._most:
             self._forget()
 
     def _forget(self) -> None:
-        key = self._arrivals.popleft()
+        key = _key(self._arrivals.popleft())
         samples = self._by_thread[key]
         self.forgotten_ns = max(self.forgotten_ns, samples.popleft().time_ns)
         if not samples:
@@ -51,6 +50,10 @@ class SetAside:
     def between(self, key: ThreadKey, began_ns: int, ended_ns: int) -> list[Sample]:
         """Return a thread's samples that end after a time, up to another."""
         return list(_between(self._by_thread.get(key, ()), began_ns, ended_ns))[::-1]
+
+
+def _key(thread: RubyThread) -> ThreadKey:
+    return thread.pid, thread.address
 
 
 def _between(
