@@ -234,8 +234,8 @@ def test_a_filter_of_many_operands(crafted, trace):
         assert (document["count"], document["counters"]["filtered"]) == (3, 2)
     _, err, code = run("trace", crafted.pid, "event", "--filter", f"{four} and n4 == 4")
     assert code == 2
-    assert "the filter uses 5 arguments, but trace has space for 4" in err
-    assert "12 others are printed" in err
+    assert "the filter uses 5 arguments, but there is space for 4" in err
+    assert "12 others are read" in err
 
 
 def test_a_filter_and_a_key_of_all_operands(crafted, trace):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rbtrace_py.aggregate.slow_spans import SlowSpans, Span
+from rbtrace_py.aggregate.slow_spans import EndedSpan, SlowSpans
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.model.events import Event
 from rbtrace_py.model.probes import Binary, Probe
@@ -28,9 +28,11 @@ def sample(
     return Sample(ended, thread, ThreadState.RUNNING, frames, lasted, fiber=fiber)  # type: ignore[arg-type]
 
 
-def span(began: int, ended: int, fiber: int = OURS, name: str = "checkout") -> Span:
+def span(
+    began: int, ended: int, fiber: int = OURS, name: str = "checkout"
+) -> EndedSpan:
     event = Event(ended, MAIN.pid, MAIN.tid or 0, "", END)
-    return Span(name, event, ended - began, MAIN.address, fiber)
+    return EndedSpan(name, event, ended - began, MAIN.address, fiber)
 
 
 def part_of(one: Sample) -> str:
@@ -39,7 +41,7 @@ def part_of(one: Sample) -> str:
 
 
 def joined(
-    samples: Iterable[Sample], *spans: Span, most_samples: int = 99
+    samples: Iterable[Sample], *spans: EndedSpan, most_samples: int = 99
 ) -> SlowSpans:
     found = SlowSpans(5, StackCounts(), part_of, 2, most_samples)
     for one in samples:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rbtrace_py.aggregate.histogram import Histogram
 from rbtrace_py.aggregate.results import Group, Result
-from rbtrace_py.aggregate.slow_spans import Exemplar, SlowPart, Span
+from rbtrace_py.aggregate.slow_spans import EndedSpan, Exemplar, SlowPart
 from rbtrace_py.model.events import Event
 from rbtrace_py.model.probes import Binary, Operand, OperandRole, OperandType, Probe
 from rbtrace_py.report.style import PLAIN, Style
@@ -30,7 +30,7 @@ def exemplar(ms: int, outcome: int, path: str, **parts: int) -> Exemplar:
     values = (ms * MS, outcome, path)
     event = Event((1_700_000_000 * 1000 + ms) * MS, 1, 2, "", END, values, (False,) * 3)
     found = {name.replace("_", " "): ns for name, ns in parts.items()}
-    return Exemplar(Span("web:request", event, ms * MS, 3, 4), found)
+    return Exemplar(EndedSpan("web:request", event, ms * MS, 3, 4), found)
 
 
 SLOW = SlowPart(

@@ -31,7 +31,7 @@ Interval = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class EndedSpan:
     """One span that has ended.
 
     event: its end
@@ -57,7 +57,7 @@ class Span:
 class Exemplar(NamedTuple):
     """A slow span, and the ns it spent in each way; they sum up to its duration."""
 
-    span: Span
+    span: EndedSpan
     parts: Mapping[str, int]
 
 
@@ -110,7 +110,7 @@ class SlowSpans:
         """Set a sample aside."""
         self._samples.add(sample)
 
-    def end(self, span: Span) -> None:
+    def end(self, span: EndedSpan) -> None:
         """Take a slow span in, once all its samples are there."""
         key = span.event.pid, span.thread
         whole = span.began_ns, span.ended_ns
@@ -127,7 +127,7 @@ class SlowSpans:
         self._keep(Exemplar(span, parts))
 
     def _intervals(
-        self, samples: list[Sample], span: Span
+        self, samples: list[Sample], span: EndedSpan
     ) -> Iterator[tuple[Sample, str, Interval]]:
         """Yield each sample, how the span spent its time, and that time.
 

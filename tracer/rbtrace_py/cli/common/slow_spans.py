@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rbtrace_py.session.stacks.slow_latency import SlowLatency, SlowOptions
 
 _EXEMPLARS = 5
+_METHOD = {"method", ":method"}
 _MOST_EXEMPLARS = 1000
 
 
@@ -111,6 +112,11 @@ def slow_session(
     """Return the session that answers."""
     from rbtrace_py.session.stacks.slow_latency import SlowLatency
 
+    if _METHOD & set(words):
+        raise UsageError(
+            "method is timed by the agent, and --slower-than needs a span",
+            "See `rbtrace-py calls --slow` for slow methods",
+        )
     return SlowLatency(targets, words, options.probe_options, slow)
 
 

@@ -38,6 +38,7 @@ class EventRecords(Closing):
 
     options: of the session
     filter_: what passes, settled before the engine is made
+    wall_offset: what events' times are ahead of CLOCK_MONOTONIC, in ns
     """
 
     def __init__(self, options: ProbeOptions, filter_: KernelFilter) -> None:
@@ -47,7 +48,7 @@ class EventRecords(Closing):
         self._texts = 0
         self._engine: Engine | None = None
         self._ring: RingBuffer | None = None
-        self._wall_offset = time.time_ns() - time.monotonic_ns()
+        self.wall_offset = time.time_ns() - time.monotonic_ns()
 
     def plan(self, probes: Sequence[Probe], may_grow: bool) -> None:
         """Make room for the operands of ``probes``; of any others if it may grow.
@@ -63,9 +64,9 @@ class EventRecords(Closing):
             self._echo = self._texts = MAX_OPERANDS
         if self._echo + len(self._filter.operands) > MAX_SLOTS:
             raise UsageError(
-                f"the filter uses {len(self._filter.operands)} arguments, but trace"
-                f" has space for {MAX_SLOTS - self._echo}",
-                f"Use fewer in the filter: {self._echo} others are printed"
+                f"the filter uses {len(self._filter.operands)} arguments, but there"
+                f" is space for {MAX_SLOTS - self._echo}",
+                f"Use fewer in the filter: {self._echo} others are read"
                 + (", the limit for one probe" if may_grow else ""),
             )
 
@@ -160,7 +161,7 @@ class EventRecords(Closing):
             values.append(value)
             truncated.append(cut)
         name = comm.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
-        time_ns = when + self._wall_offset
+        time_ns = when + self.wall_offset
         event = Event(time_ns, pid, tid, name, probe, tuple(values), tuple(truncated))
         return event, RubyContext(thread, fiber)
 

@@ -95,6 +95,11 @@ class KernelStacks(Closing):
         self._started = self._stopped = 0.0
 
     @property
+    def wall_offset(self) -> int:
+        """What samples' times are ahead of CLOCK_MONOTONIC, in ns."""
+        return self._clock
+
+    @property
     def walker(self) -> StackWalker:
         return self._walker
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.results import Result
-from rbtrace_py.aggregate.slow_spans import SlowSpans, Span
+from rbtrace_py.aggregate.slow_spans import EndedSpan, SlowSpans
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.bpf.abi import Counter
 from rbtrace_py.bpf.attach import Attacher
@@ -33,6 +33,8 @@ from rbtrace_py.session.stacks.sampling_passes import KernelPasses
 from rbtrace_py.session.targets.targets import Targets
 
 _JOIN_SECONDS = 1.0
+_DURATION_SLOT = 0
+"""Where trace.c looks for it."""
 _SLOW = "slow"
 """Kind of the engine that tells of each slow span."""
 
@@ -88,8 +90,11 @@ class SlowLatency(Latency):
                 f"{pair.series} is a pair of probes, and --slower-than needs a span",
                 "Name a span: `rbtrace-py probes PID` lists them",
             )
+        spans = [p for w in self.words for p in self._picked_spans(w, probes)]
+        for probe in spans:
+            if select.duration_operand(probe) != _DURATION_SLOT:
+                raise UsageError(f"{probe.full_name}: its duration does not come first")
         if not self._engines:
-            spans = [p for w in self.words for p in self._picked_spans(w, probes)]
             self._records.plan(spans, self.may_grow)
 
     def make_engines(self, attacher: Attacher) -> None:
@@ -97,6 +102,7 @@ class SlowLatency(Latency):
         self._sampling.__enter__()
         kernel = self._sampling.kernel
         assert kernel is not None  # the engine is no choice
+        self._records.wall_offset = kernel.wall_offset  # both of one moment
         self._passes = KernelPasses(self._sampling, kernel, self._slow.add)
         self.notes.add(*self._sampling.notes)
         numbers = {
@@ -181,11 +187,9 @@ class SlowLatency(Latency):
         self._sampling.close()
 
 
-def _span(event: Event, context: RubyContext) -> Span:
+def _span(event: Event, context: RubyContext) -> EndedSpan:
     probe = event.probe
-    index = select.duration_operand(probe)
-    assert index is not None
-    duration = event.values[index]
+    duration = event.values[_DURATION_SLOT]
     assert isinstance(duration, int)
     series = select.series_name(probe)
-    return Span(series, event, duration, context.thread, context.fiber)
+    return EndedSpan(series, event, duration, context.thread, context.fiber)
