@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as schema
 from rails import THREADS, Rails
 
 from commands import Tracer, run
+from perfetto_traces import read, slices_of
 from processes import times
 from rbtrace_py.aggregate.callrecording import CallsRecording
 from rbtrace_py.aggregate.calls import CallEventKind
 
-BEGIN, END = schema.TrackEvent.TYPE_SLICE_BEGIN, schema.TrackEvent.TYPE_SLICE_END
 COLLECTION = "garbage_collect"
 
 
@@ -60,41 +58,6 @@ def test_each_slice_is_whole(
     assert found["ItemsController#index"] == THREADS * times(20)
     states = {name for t in slices.keys() - on_calls.keys() for name in slices[t]}
     assert any(name.startswith("Running") for name in states)
-
-
-def read(path: Path) -> list[Any]:
-    """The packets; nothing in them is unknown to the schema."""
-    parsed = schema.Trace.FromString(path.read_bytes())
-    # A field that the schema does not have is dropped with the unknown ones.
-    before = parsed.ByteSize()
-    parsed.DiscardUnknownFields()
-    assert parsed.ByteSize() == before == path.stat().st_size
-    return list(parsed.packet)
-
-
-def slices_of(packets: list[Any]) -> dict[int, list[str]]:
-    """Names of the slices of each track, checked to be nested in each other."""
-    names: dict[int, str] = {}
-    open_: defaultdict[int, list[str]] = defaultdict(list)
-    found: defaultdict[int, list[str]] = defaultdict(list)
-    last: dict[int, int] = {}
-    for packet in packets:
-        for entry in packet.interned_data.event_names:
-            names[entry.iid] = entry.name
-        event = packet.track_event
-        if event.type not in (BEGIN, END):
-            continue
-        track = event.track_uuid
-        assert packet.timestamp >= last.get(track, 0)
-        last[track] = packet.timestamp
-        if event.type == BEGIN:
-            open_[track].append(names[event.name_iid])
-            found[track].append(names[event.name_iid])
-        else:
-            # Ends are in the order of the begins: what is nested ends first.
-            open_[track].pop()
-    assert not any(open_.values())
-    return found
 
 
 def names_of(path: Path) -> dict[int, str]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from commands import Tracer, run
+from perfetto_traces import read, slices_of
 from processes import LIB, TARGETS, Target
 from ruby_builds import Build, build_gem, each_build
 
@@ -179,9 +180,23 @@ def test_report_and_flame_graph(target: Target, trace: TRACE, tmp_path: Path) ->
     assert "Requests#quick" not in picture
 
 
+def test_a_timeline(target: Target, trace: TRACE, tmp_path: Path) -> None:
+    path = tmp_path / "slow.pftrace"
+    options = ("--timeline", path, "--exemplars", 2)
+    found = Found(trace, target, "off_cpu", tmp_path / "o.folded", *options)
+    packets = read(path)
+    tracks = slices_of(packets)
+    assert len(tracks) == len(found.slow["exemplars"]) == 2
+    for names in tracks.values():
+        assert names[0] == "web:request"
+        assert {"Requests#slow_off_cpu", "Kernel#sleep", "(sleep)"} < set(names)
+        assert "Requests#quick" not in names
+
+
 BAD = {
     "--stacks needs --slower-than": ("--stacks", "o.svg"),
     "--exemplars needs --slower-than": ("--exemplars", "3"),
+    "--timeline needs --slower-than": ("--timeline", "slow.pftrace"),
     "--rate needs --slower-than": ("--rate", "99"),
     "no format has this extension": ("--slower-than", "5", "--stacks", "o.png"),
     "cannot be a recording": ("--slower-than", "5", "--stacks", "o.rbrec"),

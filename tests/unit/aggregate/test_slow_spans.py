@@ -43,7 +43,7 @@ def part_of(one: Sample) -> str:
 def joined(
     samples: Iterable[Sample], *spans: EndedSpan, most_samples: int = 99
 ) -> SlowSpans:
-    found = SlowSpans(5, StackCounts(), part_of, 2, most_samples)
+    found = SlowSpans(5, StackCounts(), part_of, 2, most_samples=most_samples)
     for one in samples:
         found.add(one)
     for each in spans:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from rbtrace_py.aggregate.set_aside import MAX_SAMPLES, SetAside, ThreadKey
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.model.events import Event
-from rbtrace_py.model.stacks import Sample
+from rbtrace_py.model.stacks import Sample, Stack
 
 ON_CPU = "on CPU"
 SUSPENDED = "suspended"
@@ -54,11 +54,25 @@ class EndedSpan:
         return self.ended_ns - self.duration_ns
 
 
+class StackTime(NamedTuple):
+    """A time in which a span had a stack, or was suspended; wall clock."""
+
+    began_ns: int
+    ended_ns: int
+    part: str
+    stack: Stack
+
+
 class Exemplar(NamedTuple):
-    """A slow span, and the ns it spent in each way; they sum up to its duration."""
+    """A slow span, and how it spent its time.
+
+    parts: ns in each way; they sum up to its duration
+    times: one after the other, where they are kept
+    """
 
     span: EndedSpan
     parts: Mapping[str, int]
+    times: Sequence[StackTime] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +96,7 @@ class SlowSpans:
 
     part_of: says of a sample how the thread spent it
     most_exemplars: how many of the slowest are kept
+    keeps_times: are their ``times``, too?
     counts: the stacks of slow spans, by ns; time in several of them counts once
     incomplete: spans whose first samples had been forgotten
     """
@@ -92,12 +107,14 @@ class SlowSpans:
         counts: StackCounts,
         part_of: Callable[[Sample], str],
         most_exemplars: int,
+        keeps_times: bool = False,
         most_samples: int = MAX_SAMPLES,
     ) -> None:
         self.counts = counts
         self._least_ns = least_ns
         self._part_of = part_of
         self._most_exemplars = most_exemplars
+        self._keeps_times = keeps_times
         self._samples = SetAside(most_samples)
         self.incomplete = 0
         self._count = self._total_ns = 0
@@ -117,14 +134,18 @@ class SlowSpans:
         samples = self._samples.between(key, *whole)
         fresh = self._fresh((key, span.fiber), whole)
         parts: Counter[str] = Counter()
+        times = []
         for sample, part, interval in self._intervals(samples, span):
             parts[part] += _overlap(interval, whole)
+            if self._keeps_times:
+                began = max(interval[0], span.began_ns)
+                times.append(StackTime(began, interval[1], part, sample.stack))
             weight = sum(_overlap(interval, one) for one in fresh)
             if weight and part != SUSPENDED:
                 self.counts.add(sample._replace(weight=weight))
         if rest := span.duration_ns - parts.total():
             parts[NOT_SAMPLED] = rest
-        self._keep(Exemplar(span, parts))
+        self._keep(Exemplar(span, parts, times))
 
     def _intervals(
         self, samples: list[Sample], span: EndedSpan

@@ -92,6 +92,7 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
         slow_session = s.slow_session(targets, words, options, slow)
         code = answer(slow_session, options.limits, _rendering(options, report))
         s.write_stacks(slow_session, options)
+        s.write_timeline(slow_session, options)
         return code
     session = m.counting_session_of("latency", targets, words, options, options.digits)
     if isinstance(session, Methods):

@@ -33,6 +33,7 @@ class SlowSpanOptions(m.TableOptions):
     slower_than: float | None
     stacks: str | None
     exemplars: int
+    timeline: str | None
     rate: float
 
     @property
@@ -41,12 +42,17 @@ class SlowSpanOptions(m.TableOptions):
         from rbtrace_py.session.stacks.slow_latency import SlowOptions
 
         if self.slower_than is None:
-            for name in ("stacks", "exemplars", "rate"):
+            for name in ("stacks", "exemplars", "timeline", "rate"):
                 if is_given(name):
                     raise UsageError(f"--{name} needs --slower-than")
             return None
         self._check()
-        return SlowOptions(round(self.slower_than * 1e6), self.rate, self.exemplars)
+        return SlowOptions(
+            round(self.slower_than * 1e6),
+            self.rate,
+            self.exemplars,
+            keeps_times=self.timeline is not None,
+        )
 
     def _check(self) -> None:
         refused = {
@@ -99,6 +105,13 @@ slow_options = o.chain(
         help="With --slower-than: show the N slowest spans, their arguments and where"
         " their time went.",
     ),
+    click.option(
+        "--timeline",
+        type=WritableFile(),
+        metavar="FILE",
+        help="With --slower-than: write what these spans did when, as a trace for"
+        " ui.perfetto.dev, to FILE.",
+    ),
     rate_option,
 )
 
@@ -139,3 +152,15 @@ def write_stacks(session: SlowLatency, options: SlowSpanOptions) -> None:
         output=options.stacks,
     )
     r.render(session.profile, reporting, "")
+
+
+def write_timeline(session: SlowLatency, options: SlowSpanOptions) -> None:
+    """Write ``--timeline``, if it was given."""
+    if options.timeline is None:
+        return
+    from rbtrace_py.cli.common.rendering import destination
+    from rbtrace_py.report.exchange.slow_timeline import slow_timeline_pieces
+
+    with destination(options.timeline, "") as file:
+        for piece in slow_timeline_pieces(session.exemplars):
+            file.write(piece)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rbtrace_py.aggregate.results import Result
-from rbtrace_py.aggregate.slow_spans import Exemplar, SlowPart
+from rbtrace_py.aggregate.slow_spans import EndedSpan, Exemplar, SlowPart
 from rbtrace_py.model.probes import OperandRole
 from rbtrace_py.report import units
 from rbtrace_py.report.style import Style
@@ -44,7 +44,7 @@ def _table(slow: SlowPart, notation: Notation, style: Style) -> Iterator[str]:
     def part(name: str) -> Column[Exemplar]:
         return Column(
             name,
-            lambda one: notation.value(one.parts[name]) if name in one.parts else "",
+            lambda one: notation.value(one.parts[name]) if name in one.parts else "-",
         )
 
     names = {name for one in slow.exemplars for name in one.parts}
@@ -67,15 +67,19 @@ def _label(exemplar: Exemplar, has_several: bool, style: Style) -> str:
     span = exemplar.span
     began = clock(span.began_ns)[:-3]
     name = f"{escape(span.series, style)} " if has_several else ""
-    return f"{began} {name}{_arguments(exemplar, style)}".rstrip()
+    arguments = ", ".join(
+        f"{escape(argument, style)}: {text}"
+        for argument, text in argument_texts(span, style)
+    )
+    return f"{began} {name}{arguments}".rstrip()
 
 
-def _arguments(exemplar: Exemplar, style: Style) -> str:
-    event = exemplar.span.event
+def argument_texts(span: EndedSpan, style: Style) -> Iterator[tuple[str, str]]:
+    """Yield names and values of a span's arguments; the outcome if it is news."""
+    event = span.event
     operands = zip(event.probe.operands, event.values, event.truncated, strict=False)
-    return ", ".join(
-        f"{escape(operand.name, style)}: "
-        + value_text(operand, value, style, truncated=cut)
+    yield from (
+        (operand.name, value_text(operand, value, style, truncated=cut))
         for operand, value, cut in operands
         if operand.role is not OperandRole.DURATION
         and not (operand.role is OperandRole.OUTCOME and value == 0)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.results import Result
-from rbtrace_py.aggregate.slow_spans import EndedSpan, SlowSpans
+from rbtrace_py.aggregate.slow_spans import EndedSpan, Exemplar, SlowSpans
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.bpf.abi import Counter
 from rbtrace_py.bpf.attach import Attacher
@@ -41,12 +41,18 @@ _SLOW = "slow"
 
 @dataclass(frozen=True, slots=True)
 class SlowOptions:
-    """least_ns: spans are slow from there on; rate: ticks a second; exemplars: how
-    many of the slowest are kept."""
+    """Options of what is to be known of slow spans.
+
+    least_ns: spans are slow from there on
+    rate: ticks a second
+    exemplars: how many of the slowest are kept
+    keeps_times: are their stacks kept in the order of time, too?
+    """
 
     least_ns: int
     rate: float = 99.0
     exemplars: int = 5
+    keeps_times: bool = False
 
 
 class SlowLatency(Latency):
@@ -74,7 +80,9 @@ class SlowLatency(Latency):
             ),
         )
         self._counts = StackCounts()
-        self._slow = SlowSpans(slow.least_ns, self._counts, part_of, slow.exemplars)
+        self._slow = SlowSpans(
+            slow.least_ns, self._counts, part_of, slow.exemplars, slow.keeps_times
+        )
         self._slow_engine: Engine | None = None
         self._passes: KernelPasses | None = None
         self._ended: list[tuple[Event, RubyContext]] = []
@@ -175,6 +183,11 @@ class SlowLatency(Latency):
         found["lost_samples"] = self._sampling.statistics.failed
         found["incomplete_spans"] = self._slow.incomplete
         return found
+
+    @property
+    def exemplars(self) -> Sequence[Exemplar]:
+        """The slowest spans, the slowest first."""
+        return self._slow.part().exemplars
 
     @property
     def profile(self) -> Profile:
