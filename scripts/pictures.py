@@ -1,4 +1,4 @@
-"""Draws the README's pictures with rbtrace-py itself, of an example at work.
+"""Draws the pictures of README and docs with rbtrace-py itself, of an example at work.
 
 Run as root, with the virtual environment's Python: it writes docs/pictures/*.svg.
 """
@@ -69,15 +69,23 @@ def top(pid: int) -> str:
     return re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # from the web
 
 
+def flame_graph(name: str, command: str, pid: int, *options: str) -> None:
+    """Have a command draw one; its last option names the file."""
+    output = PICTURES / f"{name}.svg"
+    limits = ("--duration", str(SECONDS), "--rate", str(RATE))
+    words = [TRACER, command, str(pid), *limits, *options, output]
+    subprocess.run(words, check=True)
+    # A reader has no use for the checkout's own path.
+    output.write_text(output.read_text().replace(f"{ROOT}/", ""))
+
+
 def main() -> None:
     PICTURES.mkdir(exist_ok=True)
     with example() as pid:
         (PICTURES / "top.svg").write_text(top(pid))
-        limits = ["--duration", str(SECONDS), "--rate", str(RATE)]
-        output = PICTURES / "flamegraph.svg"
-        subprocess.run([TRACER, "stacks", str(pid), *limits, "-o", output], check=True)
-        # A reader has no use for the checkout's own path.
-        output.write_text(output.read_text().replace(f"{ROOT}/", ""))
+        flame_graph("flamegraph", "stacks", pid, "-o")
+        slow = ("checkout", "--slower-than", "10ms", "--stacks")
+        flame_graph("slow", "latency", pid, *slow)
 
 
 if __name__ == "__main__":
