@@ -1,7 +1,8 @@
 # frozen_string_literal: true
 
 # Requests of which each 50th takes a slow path. Each line of input is a way and a number
-# of requests; "done NS" follows, the time that the slow ones took by their own clock.
+# of requests; "done NS SUSPENDED" follows, the time that the slow ones took by their own
+# clock, and how much of it their fiber was suspended.
 #
 #   on_cpu   the slow path has the CPU all the time
 #   off_cpu  the slow path sleeps
@@ -21,18 +22,24 @@ class Requests
   QUICK = 0.0005
   SLICES = 20
 
+  attr_reader :suspended_ns
+
   def initialize(seconds)
     @seconds = seconds
-    @slow_ns = 0
+    @slow_ns = @suspended_ns = 0
     @lock = Mutex.new
     @id = 0
   end
 
   def run(way, number)
-    @slow_ns = 0
+    @slow_ns = @suspended_ns = 0
     slow = method("slow_#{way}")
     number.times do |n|
-      (n % 50 == 49) ? timed { request("/slow") { slow.call } } : request("/quick") { quick }
+      if n % 50 == 49
+        @slow_ns += took { request("/slow") { slow.call } }
+      else
+        request("/quick") { quick }
+      end
     end
     @slow_ns
   end
@@ -69,10 +76,10 @@ class Requests
     nil while now < finish
   end
 
-  def timed
+  def took
     began = now
     yield
-    @slow_ns += ((now - began) * 1e9).to_i
+    ((now - began) * 1e9).to_i
   end
 
   def quick
@@ -103,7 +110,7 @@ class Requests
   def slow_fibers
     SLICES.times do
       burn(@seconds / SLICES / 2)
-      Fiber.yield
+      @suspended_ns += took { Fiber.yield }
     end
   end
 
@@ -122,5 +129,5 @@ puts "ready #{Process.pid}"
 while (line = $stdin.gets)
   way, number = line.split
   take = %w[fibers forked].include?(way) ? "run_#{way}" : "run"
-  puts "done #{requests.public_send(take, way, Integer(number))}"
+  puts "done #{requests.public_send(take, way, Integer(number))} #{requests.suspended_ns}"
 end
