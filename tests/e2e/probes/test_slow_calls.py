@@ -137,6 +137,14 @@ def test_a_slow_fiber(built: list[str], trace: TRACE, tmp_path: Path) -> None:
     assert found.share("on CPU", "suspended") > 0.95, found.slow
 
 
+def test_a_fight_for_the_gvl(target: Target, trace: TRACE, tmp_path: Path) -> None:
+    found = Found(trace, target, "contended", tmp_path / "o.folded")
+    assert_slow_path(found, "contended")
+    assert found.parts["on CPU"] == pytest.approx(SLOW * SLOW_MS * 1e6, rel=0.05)
+    assert found.parts["GVL"] > found.parts["on CPU"]
+    assert found.share("on CPU", "GVL") > 0.95, found.slow
+
+
 def test_a_child(target: Target, trace: TRACE, tmp_path: Path) -> None:
     words = ("--subprocesses",)
     found = Found(trace, target, "forked", tmp_path / "o.folded", *words)
@@ -210,6 +218,9 @@ BAD = {
     "--exemplars needs --slower-than": ("--exemplars", "3"),
     "--timeline needs --slower-than": ("--timeline", "slow.pftrace"),
     "--rate needs --slower-than": ("--rate", "99"),
+    "--timeline and --exemplars 0": (
+        *("--slower-than", "5", "--timeline", "slow.pftrace", "--exemplars", "0"),
+    ),
     "no format has this extension": ("--slower-than", "5", "--stacks", "o.png"),
     "cannot be a recording": ("--slower-than", "5", "--stacks", "o.rbrec"),
     "-m and --slower-than": ("--slower-than", "5", "-m", "Requests#"),

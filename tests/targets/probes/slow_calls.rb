@@ -4,13 +4,14 @@
 # of requests; "done NS SUSPENDED" follows, the time that the slow ones took by their own
 # clock, and how much of it their fiber was suspended.
 #
-#   on_cpu   the slow path has the CPU all the time
-#   off_cpu  the slow path sleeps
-#   locked   the slow path waits for a mutex that another thread holds
-#   fibers   the slow path has the CPU, and is suspended half of the time: another fiber
-#            of the thread runs then
-#   nested   as on_cpu, within a second span
-#   forked   as on_cpu, in a child that begins with the first request
+#   on_cpu     the slow path has the CPU all the time
+#   off_cpu    the slow path sleeps
+#   locked     the slow path waits for a mutex that another thread holds
+#   contended  the slow path has the CPU for its time, but two threads want the GVL, too
+#   fibers     the slow path has the CPU, and is suspended half of the time: another fiber
+#              of the thread runs then
+#   nested     as on_cpu, within a second span
+#   forked     as on_cpu, in a child that begins with the first request
 #
 # With a number as the only argument, its slow path takes so many seconds.
 
@@ -71,6 +72,10 @@ class Requests
     Process.clock_gettime(Process::CLOCK_MONOTONIC)
   end
 
+  def cpu_now
+    Process.clock_gettime(Process::CLOCK_THREAD_CPUTIME_ID)
+  end
+
   def burn(seconds)
     finish = now + seconds
     nil while now < finish
@@ -105,6 +110,13 @@ class Requests
     held.pop
     @lock.synchronize { nil }
     holder.join
+  end
+
+  def slow_contended
+    others = Array.new(2) { Thread.new { loop { nil } } }
+    finish = cpu_now + @seconds
+    nil while cpu_now < finish
+    others.each(&:kill).each(&:join)
   end
 
   def slow_fibers

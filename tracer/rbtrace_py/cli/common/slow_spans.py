@@ -66,6 +66,8 @@ class SlowSpanOptions(m.TableOptions):
         for name, value in refused.items():
             if value:
                 raise UsageError(f"{name} and --slower-than cannot be combined")
+        if self.timeline is not None and not self.exemplars:
+            raise UsageError("--timeline and --exemplars 0 cannot be combined")
         if self.stacks is not None:
             _check_format(self.stacks)
 
