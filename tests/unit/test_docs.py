@@ -34,7 +34,14 @@ README_LINES = 120
 TASK_PAGES = [
     *("calls", "containers", "edge-cases", "index", "inside", "install", "measuring"),
     *("methods", "overhead", "probes-in-your-code", "profiling", "security"),
-    *("frameworks", "method-spans", "slow-spans", "spans", "stacks-at-events", "troubleshooting"),
+    *(
+        "frameworks",
+        "method-spans",
+        "slow-spans",
+        "spans",
+        "stacks-at-events",
+        "troubleshooting",
+    ),
 ]
 TASK_LINES = 250
 

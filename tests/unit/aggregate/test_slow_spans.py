@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rbtrace_py.aggregate.slow_spans import EndedSpan, SlowSpans
+from rbtrace_py.aggregate.slow.spans import EndedSpan, SlowSpans
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.model.events import Event
 from rbtrace_py.model.probes import Binary, Probe

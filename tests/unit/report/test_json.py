@@ -11,7 +11,7 @@ import pytest
 
 from rbtrace_py.aggregate.histogram import FloatHistogram, Histogram
 from rbtrace_py.aggregate.results import Group, Result
-from rbtrace_py.aggregate.slow_spans import EndedSpan, Exemplar, SlowPart
+from rbtrace_py.aggregate.slow.spans import EndedSpan, Exemplar, SlowPart
 from rbtrace_py.model.events import UNREADABLE, Event
 from rbtrace_py.model.listed_probes import Listed
 from rbtrace_py.model.probes import (

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rbtrace_py.aggregate.histogram import Histogram
 from rbtrace_py.aggregate.results import Group, Result
-from rbtrace_py.aggregate.slow_spans import EndedSpan, Exemplar, SlowPart
+from rbtrace_py.aggregate.slow.spans import EndedSpan, Exemplar, SlowPart
 from rbtrace_py.model.events import Event
 from rbtrace_py.model.probes import Binary, Operand, OperandRole, OperandType, Probe
 from rbtrace_py.report.style import PLAIN, Style

@@ -7,7 +7,7 @@ from pathlib import Path
 from test_slow_lines import exemplar
 
 from perfetto_traces import BEGIN, read, slices_of
-from rbtrace_py.aggregate.slow_spans import Exemplar, StackTime
+from rbtrace_py.aggregate.slow.spans import Exemplar, StackTime
 from rbtrace_py.report.exchange.slow_timeline import slow_timeline_pieces
 from sample_makers import stack
 

@@ -15,7 +15,7 @@ from rbtrace_py.aggregate.histogram import Distribution, Histogram, Number
 from rbtrace_py.model.probes import OUTCOMES, OperandRole
 
 if TYPE_CHECKING:
-    from rbtrace_py.aggregate.slow_spans import SlowPart
+    from rbtrace_py.aggregate.slow.spans import SlowPart
 
 Key = int | float | bool | str | None
 """A value of ``--by``. None: nil, or, in an ungrouped result, no key at all."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rbtrace_py.aggregate.slow_spans import SUSPENDED, Exemplar, StackTime
+from rbtrace_py.aggregate.slow.spans import SUSPENDED, Exemplar, StackTime
 from rbtrace_py.report.exchange.perfetto_packets import (
     BEGIN,
     END,

@@ -22,7 +22,7 @@ from rbtrace_py.model.probes import Operand, OperandRole
 from rbtrace_py.report.text import replace_undecodable
 
 if TYPE_CHECKING:
-    from rbtrace_py.aggregate.slow_spans import Exemplar, SlowPart
+    from rbtrace_py.aggregate.slow.spans import Exemplar, SlowPart
 
 Document = dict[str, object]
 

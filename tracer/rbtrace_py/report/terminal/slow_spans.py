@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rbtrace_py.aggregate.results import Result
-from rbtrace_py.aggregate.slow_spans import EndedSpan, Exemplar, SlowPart
+from rbtrace_py.aggregate.slow.spans import EndedSpan, Exemplar, SlowPart
 from rbtrace_py.model.probes import OperandRole
 from rbtrace_py.report import units
 from rbtrace_py.report.style import Style

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from enum import Enum
 
-from rbtrace_py.aggregate.slow_spans import ON_CPU
+from rbtrace_py.aggregate.slow.spans import ON_CPU
 from rbtrace_py.linux.system_calls import (
     CALL_NAMES,
     ON_DESCRIPTOR,

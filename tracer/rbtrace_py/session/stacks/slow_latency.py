@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.results import Result
-from rbtrace_py.aggregate.slow_spans import EndedSpan, Exemplar, SlowSpans
+from rbtrace_py.aggregate.slow.spans import EndedSpan, Exemplar, SlowSpans
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.bpf.abi import Counter
 from rbtrace_py.bpf.attach import Attacher

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
 
-from rbtrace_py.aggregate.set_aside import MAX_SAMPLES, SetAside, ThreadKey
+from rbtrace_py.aggregate.slow.set_aside import MAX_SAMPLES, SetAside, ThreadKey
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.model.events import Event
 from rbtrace_py.model.stacks import Sample, Stack
