@@ -84,6 +84,8 @@ class NotificationsTest < Minitest::Test
       assert_equal [1, RETURNED, nil], [last.hits, *end_of(last, Integer)]
     end
     tapping(span_of("active_record:sql")) { assert_equal 5, instrument("sql.active_record", sql: nil) { 5 } }
+    span = notifications.subscribe("sell.#{library}", { id: Integer, sku: String }) { [1] }
+    tapping(span) { |_, last| assert_equal [5, nil], [instrument("sell.#{library}") { 5 }, *end_of(last, Integer).last(1)] }
   end
 
   def test_other_events_are_not_built

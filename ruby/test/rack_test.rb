@@ -63,6 +63,13 @@ class RackTest < Minitest::Test
     end
   end
 
+  def test_what_others_left_in_the_environment
+    traced do |_, last|
+      respond(env_of("/x")) { |env| [200, headers, [env.update("action_dispatch.request.path_parameters" => 5) && ""]] }
+      assert_equal [1, RETURNED, nil, 200], [last.hits, end_of(last).first, *end_of(last).last(2)]
+    end
+  end
+
   def test_identity_of_rails_comes_first
     traced do |first, _|
       respond(env_of("/x", "HTTP_X_REQUEST_ID" => "header", "action_dispatch.request_id" => "rails"))

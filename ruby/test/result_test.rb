@@ -125,6 +125,16 @@ class ResultTest < Minitest::Test
     assert_raises(NoMethodError) { Tracepoint::Measurement.new }
   end
 
+  def test_one_that_is_frozen
+    needs_taps
+    traced do |_, last|
+      span = @span.start("GET").freeze
+      assert_raises(FrozenError) { span[:status] = 200 }
+      assert_raises(FrozenError) { span.finish }
+      assert_equal 0, last.hits
+    end
+  end
+
   def test_without_results_the_block_gets_nothing
     span = Tracepoint.define_span(unique, { id: Integer })
     assert_equal([], span.measure(1) { |*given| given })

@@ -23,6 +23,7 @@ class SqlStatementTest < Minitest::Test
     'SELECT "a ""1"" -- b", `c 2`, [d] FROM t' => 'SELECT "a ""1"" -- b", `c 2`, [d] FROM t',
     "SELECT '/* no comment */', '--' FROM t" => "SELECT ?, ? FROM t",
     "SELECT TRUE, a FROM t WHERE b IS NOT NULL" => "SELECT TRUE, a FROM t WHERE b IS NOT NULL",
+    "SELECT date'2020-01-01', price'x', n'y' FROM t" => "SELECT date?, price?, ? FROM t",
     "SELECT 'never ends" => "SELECT ?",
     "SELECT 1 /* never ends" => "SELECT ?",
     "" => ""
@@ -54,7 +55,8 @@ class SqlStatementTest < Minitest::Test
   # None of these takes a time that grows faster than its length.
   def test_hostile_texts
     ["(" * 10_000, "VALUES " + ("(" * 9_000), "IN (?#{",?" * 4_000}", "'" * 9_999, "$a$" * 3_000, "-" * 9_999, "/*" * 5_000,
-     "VALUES (a" * 1_000, "\"" * 9_999, "1e" * 5_000, "." * 9_999].each { |sql| assert_operator normalize(sql).size, :<=, 10_000 }
+     "VALUES (a" * 1_000, "\"" * 9_999, "1e" * 5_000, "." * 9_999, "#{"a" * 9_999}'",
+     "x IN (1#{" " * 9_999}"].each { |sql| assert_operator normalize(sql).size, :<=, 10_000 }
   end
 
   private

@@ -119,6 +119,7 @@ static VALUE measurement_set(VALUE self, VALUE name, VALUE value) {
 
   if (lasting->m.ended || self == span->untraced)
     return value;
+  rb_check_frozen(self);
   if (tp_strict)
     tp_check_fit(span, index, value);
   RB_OBJ_WRITE(self, &lasting->values[index], value);
@@ -147,9 +148,12 @@ static void finish(measurement *m, int outcome) {
 }
 
 static VALUE measurement_finish(int argc, VALUE *argv, VALUE self) {
+  measurement *m = &((lasting *)RTYPEDDATA_DATA(self))->m;
+
   rb_check_arity(argc, 0, 1);
-  finish(&((lasting *)RTYPEDDATA_DATA(self))->m,
-         argc ? outcome_of(argv[0]) : RETURNED);
+  if (self != m->span->untraced)
+    rb_check_frozen(self);
+  finish(m, argc ? outcome_of(argv[0]) : RETURNED);
   return Qnil;
 }
 

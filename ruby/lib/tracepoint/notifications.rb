@@ -45,7 +45,7 @@ module Tracepoint
     @lock = Mutex.new
 
     class << self
-      # Make an event's span, once. Its name is exact: of a pattern Rails would
+      # Make an event's span, once; the first subscription stands. Its name is exact: of a pattern Rails would
       # build every event there is.
       #
       # @param event [String] as in `purchase.shop`, whose span is `shop:purchase`
@@ -54,7 +54,8 @@ module Tracepoint
       # @param result [Hash{Symbol => Class, Symbol}] what it has when it ends
       # @yieldparam payload [Hash]
       # @yieldreturn [Array] the arguments, where the payload has them otherwise;
-      #   run only while someone traces the span, and if it raises, all are nil
+      #   run only while someone traces the span, and all are nil if it raises or
+      #   returns another number
       # @return [Span]
       # @raise [DefinitionError]
       def subscribe(event, arguments, result: {}, &read)
@@ -109,7 +110,8 @@ module Tracepoint
 
       # No error of ours is the program's.
       def arguments(payload)
-        @read.call(payload)
+        found = Array(@read.call(payload))
+        found.size == @names.size ? found : @nothing
       rescue StandardError
         @nothing
       end

@@ -50,9 +50,12 @@ module Tracepoint
       script.nil? || script.empty? ? env["PATH_INFO"] : "#{script}#{env["PATH_INFO"]}"
     end
 
+    # The response is there: no error of ours may keep it back.
     def set_results(span, env, status)
-      span[:route] = env["sinatra.route"] || rails_route(env["action_dispatch.request.path_parameters"])
       span[:status] = status
+      span[:route] = env["sinatra.route"] || rails_route(env["action_dispatch.request.path_parameters"])
+    rescue StandardError
+      nil
     end
 
     def rails_route(parameters)

@@ -13,7 +13,7 @@ module Tracepoint
 
     # What is kept as it is comes first, so that nothing within it is a literal.
     TOKEN = %r{
-      (?<kept>"(?:[^"]|"")*(?:"|\z) | `[^`]*(?:`|\z) | \[[a-z_]\w*\] | [a-z_]\w*(?!['\w]) | ::)
+      (?<kept>"(?:[^"]|"")*(?:"|\z) | `[^`]*(?:`|\z) | \[[a-z_]\w*\] | (?![ebnx]')[a-z_]\w* | ::)
       | (?<comment>--[^\n]*|/\*.*?(?:\*/|\z))
       | (?<literal>
           e'(?:[^'\\]|\\.|'')*(?:'|\z) | [bnx]?'(?:[^']|'')*(?:'|\z)
@@ -32,10 +32,10 @@ module Tracepoint
     def self.normalize(sql)
       text = sql.byteslice(0, LONGEST).b
       text.gsub!(TOKEN) { $~[:kept] || ($~[:comment] ? " " : "?") }
+      text.gsub!(/\s+/, " ") # first: the lists below would try each space again
       text.gsub!(SIGN, '\1\2?')
       text.gsub!(LIST, "IN (?)")
       text.gsub!(ROWS, "VALUES (?)")
-      text.gsub!(/\s+/, " ")
       text.strip.force_encoding(sql.encoding)
     end
   end
