@@ -37,8 +37,8 @@ require_relative "agent/facts"
 require_relative "agent/ractors"
 require_relative "agent/native"
 # The rest of "socket" gives up the GVL up to five times (its file, and the gem
-# io-wait): where the agent is put, load.rb sees to it when the agent can answer. By now
-# another thread may have loaded this part (loading.py).
+# io-wait): where the agent is put, load.rb sees to it when the agent can answer. Another
+# thread may load this part meanwhile (loading.py): wait for it.
 Thread.current.thread_variable_get(:rbtrace_library)&.join
 require Tracepoint::Agent::PUT_THERE ? "socket.so" : "socket"
 require_relative "agent/expressions"

@@ -86,6 +86,18 @@ def test_an_argument_as_weight(target: Target, trace: TRACE) -> None:
     assert found["counters"]["samples"] == 1000
 
 
+def test_arguments_that_are_no_weight(target: Target, trace: TRACE) -> None:
+    """nil is the smallest number there is: twice that is 0."""
+    options = ("--on", "shop:sold", "--weight", "cents", "--every", 2)
+    tracer = trace("stacks", target.pid, *options, "--format", "json")
+    assert target.step("lack 1000") == "done"
+    out, err, code = tracer.finish()
+    document = json.loads(out)
+    assert (document["stacks"], document["counters"]["failed"]) == ([], 500)
+    assert "500 events failed: their weight was negative" in " ".join(err.split())
+    assert code == 5
+
+
 def test_a_summary(target: Target, trace: TRACE) -> None:
     for weight, line in (
         ((), "shop:sold: 1,000 events"),

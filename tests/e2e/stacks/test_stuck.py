@@ -390,6 +390,22 @@ def test_a_lock_of_a_suspended_fiber(name: str, root: None) -> None:
     assert holders[0]["fiber"] in (None, fiber["address"])
 
 
+def test_a_child_in_another_pid_namespace(root: None) -> None:
+    """The VM has the child's number there, which is another process's here."""
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    target = Stuck([*unshare, "ruby"], "child")
+    try:
+        outer = target.process.pid
+        children = Path(f"/proc/{outer}/task/{outer}/children")
+        (pid,) = children.read_text().split()
+        found = dumped(int(pid))
+    finally:
+        target.close()
+    (child,) = found.wait("child")["children"]
+    assert child["command"] == "sleep 1000"
+    assert child["pid"] != target.pid
+
+
 def test_no_deadlock_is_named_where_there_is_none(root: None) -> None:
     """One in three dumps named one, before it was asked whether its threads ran."""
     target = Stuck(["ruby"], source="stacks/locking.rb")

@@ -4,7 +4,8 @@
 # follows once they were fired.
 #
 #   fire NUMBER    hits shop:sold, each with its number, from 1 on, as cents
-#   spin NUMBER    the same, until a line of input comes
+#   lack NUMBER    hits shop:sold, with nil as cents
+#   spin NUMBER    the same as fire, until a line of input comes
 #   create NUMBER  objects in Events#make
 #   fail NUMBER    exceptions in Events#one_fails
 #   parent NUMBER  calls of getppid in Events#ask
@@ -22,6 +23,10 @@ class Events
 
   def fire(number)
     number.times { |n| SOLD.fire(n + 1, "tea") }
+  end
+
+  def lack(number)
+    number.times { SOLD.fire(nil, "tea") }
   end
 
   def spin(number)

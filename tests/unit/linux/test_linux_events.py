@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,19 @@ def test_functions_of_our_own_process() -> None:
     assert functions_named(process, "libc", "stdout") == []
     with pytest.raises(BpfError, match="the loader chooses its code"):
         functions_named(process, "libc", "memcpy")
+
+
+def test_data_in_a_segment_with_code(tmp_path: Path) -> None:
+    """A breakpoint there would change what the program computes with."""
+    source, library = tmp_path / "data.c", tmp_path / "libdata.so"
+    source.write_text("const unsigned char table[64] = {1};\nint f(void) {return 1;}\n")
+    words = ["gcc", "-shared", "-fPIC", "-Wl,-z,noseparate-code", "-o", library, source]
+    subprocess.run(words, check=True)
+    loaded = ctypes.CDLL(str(library))
+    assert loaded.f() == 1
+    process = Process(os.getpid())
+    assert functions_named(process, str(library), "table") == []
+    assert len(functions_named(process, str(library), "f")) == 1
 
 
 def test_each_version_of_a_function() -> None:

@@ -10,7 +10,7 @@ from rbtrace_py.errors import BpfError, RbtraceError
 from rbtrace_py.linux.binaries import MappedFile, mapped_files, open_binary, open_mapped
 from rbtrace_py.linux.elf.operands import AARCH64_REGISTERS, X86_64_REGISTERS
 from rbtrace_py.linux.elf.reader import EM_X86_64, PF_X, ElfFile, pread
-from rbtrace_py.linux.elf.symbols import STT_GNU_IFUNC, SymbolTable
+from rbtrace_py.linux.elf.symbols import STT_FUNC, STT_GNU_IFUNC, SymbolTable
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.probes import Location, LocationKind, Operand, Probe, Site
 
@@ -79,7 +79,8 @@ def _sites(elf: ElfFile, name: str) -> Iterator[Site]:
                 "Name a function that calls it",
             )
         offset = elf.file_offset(symbol.address, PF_X)
-        if offset is not None:
+        # Data may lie in a segment with code: a breakpoint would change it.
+        if offset is not None and kind == STT_FUNC:
             yield Site(symbol.address, offset, 0, arguments)
 
 

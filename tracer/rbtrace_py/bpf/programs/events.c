@@ -91,15 +91,22 @@ static __always_inline struct scratch *begin_event(u64 ids) {
 }
 
 #define NO_WEIGHT (-1ULL)
+#define MOST_WEIGHT (~0ULL >> 1)
 
-/* In scratch->weight stands what the event weighs: below 0 is no weight. */
+/*
+ * In scratch->weight stands what the event weighs: below 0 is no weight, nor is what
+ * would be after it was multiplied.
+ */
 static __always_inline void take_event(struct ruby *ruby, struct scratch *scratch,
                                        u64 ids, u64 began) {
   scratch->head.time = began;
-  if ((s64)scratch->weight < 0)
+  if (scratch->weight > MOST_WEIGHT / AT_LOAD(EVERY)) {
     count_one(COUNTER_NEGATIVE);
-  else if (walk_task(ruby, scratch, ids, bpf_get_current_task()) == WALKED)
-    tally_event(scratch);
+  } else {
+    scratch->weight *= AT_LOAD(EVERY);
+    if (walk_task(ruby, scratch, ids, bpf_get_current_task()) == WALKED)
+      tally_event(scratch);
+  }
   add(&scratch->users, -1);
 }
 
@@ -120,7 +127,7 @@ int on_hit(struct pt_regs *ctx) {
   if (scratch) {
     if (AT_LOAD(WEIGHTED) && !read_slot(ctx, site, 0, &weight))
       weight = NO_WEIGHT;
-    scratch->weight = weight * AT_LOAD(EVERY);
+    scratch->weight = weight;
     take_event(ruby, scratch, ids, began);
   }
   end_event(began);
@@ -144,7 +151,7 @@ int on_event(void *ctx) {
       else
         weight = resize(weight, AT_LOAD(FIELD_SIZE), AT_LOAD(FIELD_SIGNED));
     }
-    scratch->weight = weight * AT_LOAD(EVERY);
+    scratch->weight = weight;
     take_event(ruby, scratch, ids, began);
   }
   end_event(began);

@@ -381,8 +381,10 @@ static __always_inline void arrive(u64 ids, u64 now) {
 }
 
 /*
- * A thread has a CPU: if it is still away by what was seen, a switch was missed. Linux
- * 6.18 fires no sched_switch now and then as the idle task makes room.
+ * A thread has a CPU: if it is still away by what was seen, a switch was missed. On a
+ * Linux 6.18 under KVM sched_switch did not fire now and then where an idle task made
+ * room; ftrace missed the same ones. The time up to now counts as time away: with ticks
+ * that is at most one too much.
  */
 static __always_inline void be_there(u64 ids, u64 now) {
   struct interval *interval = LOOKUP(intervals, &ids);

@@ -18,6 +18,7 @@ from rbtrace_py.linux.maps import Mapping
 
 SHT_SYMTAB = 2
 SHT_DYNSYM = 11
+STT_FUNC = 2
 STT_TLS = 6
 STT_GNU_IFUNC = 10
 """At the symbol's address is what chooses the function."""

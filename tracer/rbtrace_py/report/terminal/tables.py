@@ -87,7 +87,7 @@ def _line(name: str, first: int, row: Sequence[str], widths: Sequence[int]) -> s
 def key_table(
     groups: Sequence[Group], by: str, columns: Sequence[Column[Group]], style: Style
 ) -> Iterator[str]:
-    """Rows by key. A key that is too wide goes on below: what tells it may be there."""
+    """Rows by key. A wide key wraps: its end may be what distinguishes it."""
 
     def label(group: Group) -> str:
         return key_label(group, style)

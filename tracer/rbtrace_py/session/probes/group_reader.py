@@ -230,7 +230,8 @@ class GroupReader:
             return (UNREADABLE_KEY if raw[0] else None), False
         if kind == KeyKind.KEY:
             return _text(raw), False
-        if text is None:  # no memory, or not yet
+        # No memory for it, it is not there yet, or it was another a moment later.
+        if text is None or not text.startswith(raw[:-8]):
             return _text(raw[:-8]), True
         return _text(text), text[LONGEST_KEY - 1] != 0
 

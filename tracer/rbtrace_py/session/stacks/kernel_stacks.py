@@ -120,7 +120,8 @@ class KernelStacks(Closing):
         if number := counters[Counter.NO_RUBY]:
             yield f"{number:,} events came from threads that run no Ruby"
         if number := counters[Counter.NEGATIVE]:
-            yield f"{number:,} events failed: their weight was negative, or not there"
+            why = "their weight was negative, too large, or not there"
+            yield f"{number:,} events failed: {why}"
         if number := counters[Counter.IN_USE]:
             yield f"{number:,} events failed: too many at once on one CPU"
 

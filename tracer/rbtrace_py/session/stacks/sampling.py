@@ -334,8 +334,9 @@ class Sampling(Starting):
                 if self._non_ruby.is_due(process):
                     self._attach(process)
             elif ruby.has_executed or ruby.broken_refreshes >= _BROKEN_REFRESHES:
+                has_executed = ruby.has_executed
                 self._attach(process)
-                if self.events is not None:
+                if self.events is not None and has_executed:
                     self.notes.add(
                         f"process {pid} executed another program: its first events"
                         " are missing"

@@ -15,7 +15,13 @@ from typing import NamedTuple
 from rbtrace_py.linux.descriptors import Descriptors
 from rbtrace_py.linux.file_locks import lock_holders
 from rbtrace_py.linux.memory import Memory
-from rbtrace_py.linux.process import CMDLINE_LIMIT, Process, split_cmdline
+from rbtrace_py.linux.process import (
+    CMDLINE_LIMIT,
+    Process,
+    inner_id,
+    parse_status,
+    split_cmdline,
+)
 from rbtrace_py.linux.processes import children
 from rbtrace_py.linux.procfs import read_file
 from rbtrace_py.linux.system_calls import Awaited, SystemCall, awaited, system_call
@@ -95,12 +101,17 @@ class KernelWaits:
         return tuple(map(_other_process, lock_holders(self._process, number)))
 
     def children(self, pid: int | None) -> tuple[OtherProcess, ...]:
-        """The child of that pid, or all; None, 0: any; below 0: of that group."""
+        """The child of that pid, or all; None, 0: any; below 0: of that group.
+
+        The target's memory says which, by the number in its own pid namespace.
+        """
         pids = children(self._process.pid)
         if pid and pid < 0:
             pids = [one for one in pids if _group(one) == -pid]
         elif pid:
-            pids = [pid]
+            pids = [one for one in pids if _inner(one) == pid]
+            if not pids:
+                return (OtherProcess(pid),)
         return tuple(map(_other_process, pids))
 
 
@@ -109,6 +120,14 @@ def _group(pid: int) -> int:
     try:
         return os.getpgid(pid)
     except ProcessLookupError:
+        return 0
+
+
+def _inner(pid: int) -> int:
+    """Return a process's pid in its own namespace, 0 where it has ended."""
+    try:
+        return inner_id(parse_status(read_file(f"/proc/{pid}/status", 1 << 16)), pid)
+    except OSError:
         return 0
 
 
