@@ -77,6 +77,14 @@ def test_a_wait_at_the_end_is_no_work() -> None:
     assert weights(found) == {"work": 5 + 2, "(lock)": 45}
 
 
+def test_a_wait_whose_end_was_missed() -> None:
+    """It is known at the next tick, which may come after the span's end."""
+    samples = [sample(105, 9, "work"), sample(160, 55, "(sleep)")]
+    found = joined([*samples, sample(170, 10, "later")], span(100, 152))
+    assert weights(found) == {"work": 5, "(sleep)": 47}
+    assert found.part().parts == {"sleep": 47, "on CPU": 5}
+
+
 def test_other_fibers_of_its_thread() -> None:
     samples = [
         sample(110, 10, "work"),

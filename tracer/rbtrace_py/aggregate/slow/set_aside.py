@@ -48,7 +48,7 @@ class SetAside:
             del self._by_thread[key]
 
     def between(self, key: ThreadKey, began_ns: int, ended_ns: int) -> list[Sample]:
-        """Return a thread's samples that end after a time, up to another."""
+        """Return a thread's samples whose times overlap an interval."""
         return list(_between(self._by_thread.get(key, ()), began_ns, ended_ns))[::-1]
 
 
@@ -62,5 +62,5 @@ def _between(
     for sample in reversed(samples):
         if sample.time_ns <= began_ns:
             return
-        if sample.time_ns <= ended_ns:
+        if sample.time_ns - sample.weight < ended_ns:
             yield sample

@@ -153,19 +153,24 @@ class SlowSpans:
         """Yield each sample, how the span spent its time, and that time.
 
         Since the last sample it had the CPU: what it ran up to its end is what it was
-        last seen to run.
+        last seen to run. A time off the CPU that goes on beyond is one whose end the
+        kernel missed (Linux 6.18 fires no sched_switch now and then).
         """
         last: Sample | None = None
-        is_own = False
+        is_own, until = False, span.ended_ns
         for sample in samples:
+            part = self._part_of(sample)
+            if part == ON_CPU and sample.time_ns > span.ended_ns:
+                break  # what it ran later
             # 0: no fiber had been made on its thread yet
             is_own = sample.fiber in (span.fiber, 0)
-            part = self._part_of(sample) if is_own else SUSPENDED
-            if part == ON_CPU:
+            if is_own and part == ON_CPU:
                 last = sample
-            yield sample, part, (sample.time_ns - sample.weight, sample.time_ns)
-        if last is not None and is_own:
-            yield last, ON_CPU, (samples[-1].time_ns, span.ended_ns)
+            until = min(sample.time_ns, span.ended_ns)
+            interval = sample.time_ns - sample.weight, until
+            yield sample, part if is_own else SUSPENDED, interval
+        if last is not None and is_own and until < span.ended_ns:
+            yield last, ON_CPU, (until, span.ended_ns)
 
     def _keep(self, exemplar: Exemplar) -> None:
         span = exemplar.span
