@@ -384,7 +384,8 @@ static __always_inline void arrive(u64 ids, u64 now) {
  * A thread has a CPU: if it is still away by what was seen, a switch was missed. On a
  * Linux 6.18 under KVM sched_switch did not fire now and then where an idle task made
  * room; ftrace missed the same ones. The time up to now counts as time away: with ticks
- * that is at most one too much.
+ * that is at most one too much. Without ticks it could be all that the thread ran, so
+ * there such a wait, mostly a short one, is left out.
  */
 static __always_inline void be_there(u64 ids, u64 now) {
   struct interval *interval = LOOKUP(intervals, &ids);
@@ -485,7 +486,8 @@ static __always_inline void leave(struct ruby *ruby, u64 ids, u64 task, u32 stat
   int outcome;
   if (!scratch)
     return;
-  be_there(ids, now);
+  if (AT_LOAD(WEIGHING) == ALL_TIME)
+    be_there(ids, now);
   outcome = walk_task(ruby, scratch, ids, task);
   if (outcome == NO_RUBY || outcome == UNKNOWN) {
     end(ids);
