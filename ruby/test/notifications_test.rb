@@ -88,6 +88,18 @@ class NotificationsTest < Minitest::Test
     tapping(span) { |_, last| assert_equal [5, nil], [instrument("sell.#{library}") { 5 }, *end_of(last, Integer).last(1)] }
   end
 
+  def test_a_payload_that_is_no_hash
+    library = unique("shop")
+    span = notifications.subscribe("odd.#{library}", { id: Integer }, result: { cents: Integer })
+    [nil, "text", Object.new].each do |payload|
+      assert_equal 5, ActiveSupport::Notifications.instrument("odd.#{library}", payload) { 5 }
+      tapping(span) do |_, last|
+        assert_equal 5, ActiveSupport::Notifications.instrument("odd.#{library}", payload) { 5 }
+        assert_equal [1, RETURNED, nil, nil], [last.hits, *end_of(last, Integer, Integer)]
+      end
+    end
+  end
+
   def test_other_events_are_not_built
     refute ActiveSupport::Notifications.notifier.listening?("nobody.#{unique}")
   end

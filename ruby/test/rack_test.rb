@@ -70,6 +70,16 @@ class RackTest < Minitest::Test
     end
   end
 
+  def test_what_does_not_fit_is_passed_on
+    env = { "REQUEST_METHOD" => "GET", "SCRIPT_NAME" => "/ü", "PATH_INFO" => (+"/\xff").b }
+    app = Tracepoint::Rack.new(->(_) { [:ok, {}, []] })
+    assert_equal :ok, app.call(env).first
+    traced do |first, last|
+      assert_equal [:ok, 1], [app.call(env).tap { |response| response.last.close }.first, first.hits]
+      assert_equal [1, RETURNED, nil], [last.hits, end_of(last).first, end_of(last).last]
+    end
+  end
+
   def test_identity_of_rails_comes_first
     traced do |first, _|
       respond(env_of("/x", "HTTP_X_REQUEST_ID" => "header", "action_dispatch.request_id" => "rails"))

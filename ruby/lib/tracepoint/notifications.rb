@@ -102,11 +102,18 @@ module Tracepoint
         span = Thread.current[@open]&.pop
         return unless span
 
-        @results.each { |name| span[name] = payload[name] }
-        span.finish(payload.key?(:exception) ? :raised : :returned)
+        set_results(span, payload)
+        span.finish(payload.is_a?(Hash) && payload.key?(:exception) ? :raised : :returned)
       end
 
       private
+
+      # A program may announce an event with something else than a Hash.
+      def set_results(span, payload)
+        @results.each { |name| span[name] = payload[name] }
+      rescue StandardError
+        nil
+      end
 
       # No error of ours is the program's.
       def arguments(payload)

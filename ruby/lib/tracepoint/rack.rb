@@ -33,7 +33,7 @@ module Tracepoint
       span = REQUEST.start(env["REQUEST_METHOD"], path(env), env["action_dispatch.request_id"] || env["HTTP_X_REQUEST_ID"])
       status, headers, body = @app.call(env)
       outcome = :returned
-      set_results(span, env, status.to_i) if REQUEST.enabled?
+      set_results(span, env, status) if REQUEST.enabled?
       span.finish if status == HIJACKED
       [status, headers, ::Rack::BodyProxy.new(body) { span.finish }]
     rescue Exception # rubocop:disable Lint/RescueException -- raised again
@@ -48,11 +48,13 @@ module Tracepoint
     def path(env)
       script = env["SCRIPT_NAME"]
       script.nil? || script.empty? ? env["PATH_INFO"] : "#{script}#{env["PATH_INFO"]}"
+    rescue StandardError # of encodings that do not go together
+      env["PATH_INFO"]
     end
 
     # The response is there: no error of ours may keep it back.
     def set_results(span, env, status)
-      span[:status] = status
+      span[:status] = status.to_i
       span[:route] = env["sinatra.route"] || rails_route(env["action_dispatch.request.path_parameters"])
     rescue StandardError
       nil
