@@ -57,7 +57,7 @@ class Found:
         assert code == 0, err
         self.document = json.loads(printed)
         counters = self.document["counters"]
-        assert (counters["lost_samples"], counters["incomplete_spans"]) == (0, 0)
+        assert (counters["lost_samples"], counters["incomplete_spans"]) == (0, 0), err
         self.slow = self.document["slow"]
         self.stacks = {}
         for line in out.read_text().splitlines():

@@ -4,7 +4,8 @@
 # follows once they were fired.
 #
 #   fire NUMBER    hits shop:sold, each with its number, from 1 on, as cents
-#   lack NUMBER    hits shop:sold, with nil as cents
+#   lack NUMBER    hits shop:sold, with nil as cents; much: with 2⁶²; most: with 2⁴⁴
+#   branch DEPTH   hits shop:sold by 2 to the power of DEPTH different stacks
 #   spin NUMBER    the same as fire, until a line of input comes
 #   create NUMBER  objects in Events#make
 #   fail NUMBER    exceptions in Events#one_fails
@@ -27,6 +28,30 @@ class Events
 
   def lack(number)
     number.times { SOLD.fire(nil, "tea") }
+  end
+
+  def much(number)
+    number.times { SOLD.fire(2**62, "tea") }
+  end
+
+  def most(number)
+    number.times { SOLD.fire(2**44, "tea") }
+  end
+
+  def branch(depth)
+    (1 << depth).times { |way| left(depth, way) }
+  end
+
+  def left(depth, way)
+    return SOLD.fire(1, "tea") if depth.zero?
+
+    way.even? ? left(depth - 1, way >> 1) : right(depth - 1, way >> 1)
+  end
+
+  def right(depth, way)
+    return SOLD.fire(1, "tea") if depth.zero?
+
+    way.even? ? left(depth - 1, way >> 1) : right(depth - 1, way >> 1)
   end
 
   def spin(number)

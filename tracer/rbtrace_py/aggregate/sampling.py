@@ -25,6 +25,7 @@ class Statistics:
     failed: stacks that could not be read, and are in no count; of calls events lost
     idle: weight of idle samples that a report leaves out
     other: weight that is in ``(other)``, as there was no room for more stacks
+    has_gaps: events were missed that no count has; a note says which
     """
 
     unit: str = "samples"
@@ -43,6 +44,7 @@ class Statistics:
     idle: int = 0
     counted: str = "samples"
     engine: str = ""
+    has_gaps: bool = False
 
     @property
     def clean(self) -> int:
@@ -101,9 +103,11 @@ class Statistics:
         return found
 
 
+_NO_COUNTERS = {
+    *("unit", "counted", "engine", "has_gaps"),
+    *("rate", "started_ns", "ended_ns"),
+}
 COUNTERS = tuple(
-    field.name
-    for field in fields(Statistics)
-    if field.name not in ("unit", "counted", "engine", "rate", "started_ns", "ended_ns")
+    field.name for field in fields(Statistics) if field.name not in _NO_COUNTERS
 )
 """Fields that add up."""

@@ -233,20 +233,23 @@ class PerfTracepoint(Attachment):
             struct.pack("<IIQQ", _TYPE_TRACEPOINT, 112, number, 1), 112
         )
         program_fd = program.load(function, sys_.PROG_TYPE_TRACEPOINT)
-        super().__init__([_perf_event(attr, online_processors()[0], program_fd)])
+        cpu = online_processors()[0]
+        super().__init__([_perf_event(attr, cpu, program_fd, "use this tracepoint")])
 
 
-def _perf_event(attr: ctypes.Array[ctypes.c_char], cpu: int, program_fd: int) -> int:
+def _perf_event(
+    attr: ctypes.Array[ctypes.c_char], cpu: int, program_fd: int, doing: str
+) -> int:
     """Open an event of a processor that runs a program; the descriptor."""
     fd = sys_.perf_event_open(attr, -1, cpu, -1, _PERF_FLAG_FD_CLOEXEC)
     if fd < 0:
-        raise sys_.refused(-fd, "open a perf event of each processor")
+        raise sys_.refused(-fd, doing)
     try:
         fcntl.ioctl(fd, _IOC_SET_BPF, program_fd)
         fcntl.ioctl(fd, _IOC_ENABLE, 0)
     except OSError as error:
         os.close(fd)
-        raise sys_.refused(error.errno or 0, "attach to a perf event") from error
+        raise sys_.refused(error.errno or 0, doing) from error
     return fd
 
 
@@ -266,7 +269,8 @@ class PerfTicks:
         )
         try:
             for cpu in online_processors():
-                self._fds.append(_perf_event(attr, cpu, program_fd))
+                doing = "open a perf event of each processor"
+                self._fds.append(_perf_event(attr, cpu, program_fd, doing))
         except BaseException:
             self.close()
             raise

@@ -32,7 +32,7 @@ RING_SIZE = 1 << 23
 """Bytes: room for 500 stacks of 512 frames, or 3,000 of 80."""
 _PROCESSES = 4096
 _MAX_THREADS = 1 << 16
-_MAX_STACKS = 1 << 15
+MOST_STACKS = 1 << 15
 """Different stacks that are counted between two calls of ``take``."""
 _SETTLING_SECONDS = 0.0005
 """A walk that has begun is over after that, where it cannot be preempted."""
@@ -41,7 +41,7 @@ _LONGEST_SETTLING_SECONDS = 1.0
 _RUBY = struct.Struct("<q4Q 20I QQ")
 _KEY = struct.Struct("<QQQQQ")
 _HEAD = struct.Struct("<QQQQQ QQQ")
-_INTERVAL = struct.Struct("<QQQQQ Q")
+_INTERVAL = struct.Struct("<QQQQQ QQ")
 _ID = struct.Struct("<Q")
 _SCRATCH = 4 * 8 + 6 * 8 + 16 * 8 + 2 * 8 + _HEAD.size + MOST_FRAMES * 64 + 8192 * 8
 _CUT = 0b11
@@ -140,11 +140,14 @@ class StackWalker(Closing):
         packed = _packed(layout, since)
         self._program.maps["rubies"].put(pid.to_bytes(4, "little"), packed)
 
-    def begin_off_cpu(self, waiting: Sample, off_cpu: OffCpu, number: int) -> bytes:
+    def begin_off_cpu(
+        self, waiting: Sample, off_cpu: OffCpu, number: int, ran_ns: int
+    ) -> bytes:
         """Say what a thread does that has not had a CPU since its process is walked.
 
         waiting: the thread as it was read otherwise, and its fiber
         number: tells it apart from others of that thread
+        ran_ns: how long it has had a CPU in its life
 
         Returns the key that its time has.
         """
@@ -152,7 +155,7 @@ class StackWalker(Closing):
         ids = thread.pid << 32 | (thread.tid or 0)
         words = (number << 1 | 1, ids, thread.address, 0, waiting.fiber)
         marks, since = _off_cpu_marks(off_cpu), self._since[thread.pid]
-        value = _INTERVAL.pack(*words[:3], marks, words[4], since)
+        value = _INTERVAL.pack(*words[:3], marks, words[4], since, ran_ns)
         self._program.maps["intervals"].put(_ID.pack(ids), value, only_new=True)
         return _KEY.pack(*words)
 
@@ -256,7 +259,7 @@ class StackWalker(Closing):
         now = time.monotonic_ns()
         found = []
         for _, value in self._program.maps["intervals"].items():
-            *words, since = _INTERVAL.unpack(value)
+            *words, since, _ = _INTERVAL.unpack(value)
             least = self._least_ns if words[3] & _OFF_CPU else 1
             is_wanted = on_cpu or words[3] & _OFF_CPU
             if is_wanted and words[1] and now - since >= least:
@@ -279,7 +282,7 @@ def _maps(weighing: Weighing) -> dict[str, MapSpec]:
         "scratches": MapSpec(
             sys_.MAP_TYPE_ARRAY, 4, _SCRATCH, scratches * (1 + max(online_processors()))
         ),
-        "stacks": MapSpec(sys_.MAP_TYPE_HASH, _KEY.size, 8, _MAX_STACKS),
+        "stacks": MapSpec(sys_.MAP_TYPE_HASH, _KEY.size, 8, MOST_STACKS),
         "epoch": MapSpec(sys_.MAP_TYPE_ARRAY, 4, 8, 3, sys_.F_MMAPABLE),
         "counters": counters_map(),
         "ring": MapSpec(sys_.MAP_TYPE_RINGBUF, 0, 0, RING_SIZE),

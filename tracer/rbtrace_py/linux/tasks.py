@@ -67,6 +67,17 @@ class _Task:
         self.stat_fd = self.schedstat_fd = None
 
 
+def ran_ns(process: Process, tid: int) -> int:
+    """Return how long a thread has had a CPU, as the scheduler counts it.
+
+    0 where it has ended, or the kernel does not say (CONFIG_SCHED_INFO).
+    """
+    try:
+        return int(process.read(f"task/{tid}/schedstat").split()[0])
+    except (RbtraceError, IndexError):
+        return 0
+
+
 class Tasks(Closing):
     """Threads of ``process``, which stays the caller's.
 

@@ -91,11 +91,11 @@ static __always_inline struct scratch *begin_event(u64 ids) {
 }
 
 #define NO_WEIGHT (-1ULL)
-#define MOST_WEIGHT (~0ULL >> 1)
+#define MOST_WEIGHT (1ULL << 44) /* half a million of one thread in a second fit */
 
 /*
- * In scratch->weight stands what the event weighs: below 0 is no weight, nor is what
- * would be after it was multiplied.
+ * scratch->weight: of the event. What is negative is no weight, nor is what may wrap
+ * around when it is added up.
  */
 static __always_inline void take_event(struct ruby *ruby, struct scratch *scratch,
                                        u64 ids, u64 began) {

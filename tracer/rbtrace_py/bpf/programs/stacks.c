@@ -12,7 +12,7 @@
  * changes them any more.
  *
  * When it is loaded it is given
- *   FILES_OFFSET, STACK_OFFSET
+ *   FILES_OFFSET, STACK_OFFSET, RAN_OFFSET (se.sum_exec_runtime)
  *                in struct task_struct, from BTF; and what tasks.h and contexts.h name
  *   FDTABLE_OFFSET, FDS_OFFSET, INODE_OFFSET, INODE_MODE_OFFSET
  *                in struct files_struct, fdtable, file and inode
@@ -87,6 +87,7 @@ struct head {
 struct interval {
   struct stack_key key; /* its stack; hash 0: not known */
   u64 since; /* CLOCK_MONOTONIC, ns */
+  u64 ran; /* off the CPU: ns that the thread had one before */
 };
 
 /* One a processor: ticks and switches do not come during one another. */
@@ -302,7 +303,7 @@ static __always_inline void tally(struct scratch *scratch, u64 weight, u64 epoch
   }
   head->count = 0; /* they went up */
   if (!cell && UPDATE(stacks, &head->key, &weight) && !AT_LOAD(EACH))
-    count_one(COUNTER_LOST);
+    count_one(COUNTER_NO_ROOM);
 }
 
 /* Count a time whose stack was walked when it began. */
@@ -320,7 +321,7 @@ static __always_inline void tally_interval(struct interval *interval, u64 now) {
   if (cell)
     __sync_fetch_and_add(cell, weight);
   else if (UPDATE(stacks, &head.key, &weight))
-    count_one(COUNTER_LOST);
+    count_one(COUNTER_NO_ROOM);
 }
 
 static __always_inline struct scratch *own_scratch(void) {
@@ -353,6 +354,7 @@ static __always_inline u64 take_time(struct ruby *ruby, struct scratch *scratch,
   if (!interval) {
     new.key = scratch->head.key;
     new.since = now;
+    new.ran = 0;
     if (!UPDATE(intervals, &ids, &new))
       return now - ruby->since;
     count_one(COUNTER_NO_ROOM);
@@ -380,17 +382,25 @@ static __always_inline void arrive(u64 ids, u64 now) {
   interval->since = now;
 }
 
+/* Nanoseconds that a task had a CPU; exact as it leaves one, else a clock tick old. */
+static __always_inline u64 ran_of(u64 task) {
+  u64 ran = 0;
+  read_kernel(&ran, sizeof ran, (void *)(task + AT_LOAD(RAN_OFFSET)));
+  return ran;
+}
+
 /*
  * A thread has a CPU: if it is still away by what was seen, a switch was missed. On a
  * Linux 6.18 under KVM sched_switch did not fire now and then where an idle task made
- * room; ftrace missed the same ones. The time up to now counts as time away: with ticks
- * that is at most one too much. Without ticks it could be all that the thread ran, so
- * there such a wait, mostly a short one, is left out.
+ * room; ftrace missed the same ones. How long it has run since tells when that was.
  */
-static __always_inline void be_there(u64 ids, u64 now) {
+static __always_inline void note_missed_switch(u64 ids, u64 task, u64 now) {
   struct interval *interval = LOOKUP(intervals, &ids);
-  if (interval && interval->key.marks & OFF_CPU)
-    arrive(ids, now);
+  u64 ran;
+  if (!interval || !(interval->key.marks & OFF_CPU))
+    return;
+  ran = ran_of(task) - interval->ran;
+  arrive(ids, ran < now - interval->since ? now - ran : interval->since);
 }
 
 int on_tick(void *ctx) {
@@ -403,7 +413,7 @@ int on_tick(void *ctx) {
     return 0;
   scratch->head.time = now;
   if (AT_LOAD(WEIGHING) == ALL_TIME) {
-    be_there(ids, now);
+    note_missed_switch(ids, bpf_get_current_task(), now);
     weight = take_time(ruby, scratch, ids, now);
   }
   tally(scratch, weight, current_epoch());
@@ -486,8 +496,7 @@ static __always_inline void leave(struct ruby *ruby, u64 ids, u64 task, u32 stat
   int outcome;
   if (!scratch)
     return;
-  if (AT_LOAD(WEIGHING) == ALL_TIME)
-    be_there(ids, now);
+  note_missed_switch(ids, task, now);
   outcome = walk_task(ruby, scratch, ids, task);
   if (outcome == NO_RUBY || outcome == UNKNOWN) {
     end(ids);
@@ -510,6 +519,7 @@ static __always_inline void leave(struct ruby *ruby, u64 ids, u64 task, u32 stat
   tally(scratch, 0, current_epoch());
   new.key = scratch->head.key;
   new.since = now;
+  new.ran = ran_of(task);
   if (UPDATE(intervals, &ids, &new))
     count_one(COUNTER_NO_ROOM);
 }

@@ -42,7 +42,7 @@ on_options = o.chain(
     ),
     click.option(
         "--every",
-        type=click.IntRange(1),
+        type=click.IntRange(1, 1 << 30),
         default=1,
         show_default=True,
         metavar="N",
@@ -59,6 +59,9 @@ on_options = o.chain(
 
 def check_on(options: OnOptions) -> None:
     """Raise UsageError for what --on is not combined with."""
+    for name, word in (("on", options.on), ("weight", options.weight)):
+        if word == "":
+            raise UsageError(f"--{name} is empty")
     if options.on is None:
         if options.every != 1:
             raise UsageError("--every needs --on")

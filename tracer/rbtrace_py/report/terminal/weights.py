@@ -45,7 +45,7 @@ def statistics_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
         yield f"  {style.dim(text)}"
     if own.unresolved:
         text = _many(own.unresolved, "sample", "samples")
-        text += ": code freed before its name was read, (unresolved)"
+        text += ": code freed, or process ended, before it was named (unresolved)"
         yield f"  {style.dim(text)}"
     if own.idle:
         yield f"  {style.dim(idle_text(own.idle, own.unit))}"
@@ -72,7 +72,12 @@ def statistics_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
 def has_losses(own: Statistics) -> bool:
     """Is anything not as it was to be: lost, cut, or late?"""
     return bool(
-        own.failed or own.late or own.trimmed or own.truncated or own.unresolved
+        own.failed
+        or own.late
+        or own.trimmed
+        or own.truncated
+        or own.unresolved
+        or own.has_gaps
     )
 
 

@@ -22,6 +22,7 @@ from rbtrace_py.errors import BpfError, RbtraceError
 from rbtrace_py.linux.btf import Btf, NoBtf
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process, host_pid_namespace, inner_id, parse_status
+from rbtrace_py.linux.tasks import ran_ns
 from rbtrace_py.session.stacks.switch_records import SwitchRecords
 
 RING_SIZE = 1 << 22
@@ -159,10 +160,9 @@ def _threads(process: Process) -> Iterator[tuple[int, int, str, int]]:
         return
     for tid in tids:
         try:
-            ran = int(process.read(f"task/{tid}/schedstat").split()[0])
             status = parse_status(process.read(f"task/{tid}/status"))
-            yield tid, inner_id(status, tid), status["State"][0], ran
-        except (RbtraceError, KeyError, IndexError, ValueError):
+            yield tid, inner_id(status, tid), status["State"][0], ran_ns(process, tid)
+        except (RbtraceError, KeyError, IndexError):
             continue  # it has ended
 
 

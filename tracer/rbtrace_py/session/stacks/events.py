@@ -68,8 +68,10 @@ class EventWalk(Starting):
         """Walk no more, and say what is missing; what was seen can be taken."""
         self.cost.measure(is_last=True)
         self._events.finish()
+        missing = self._events.missing
         statistics.failed += self._events.missed
-        notes.add(*self.notes, *self._events.missing, *self._kernel.event_notes())
+        statistics.has_gaps |= bool(missing)
+        notes.add(*self.notes, *missing)
 
     def close(self) -> None:
         self._events.close()

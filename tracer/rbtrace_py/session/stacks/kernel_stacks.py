@@ -10,11 +10,12 @@ from contextlib import suppress
 from rbtrace_py.aggregate.open_times import OpenTimes
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.bpf.abi import Counter
-from rbtrace_py.bpf.stack_walker import StackWalker
+from rbtrace_py.bpf.stack_walker import MOST_STACKS, StackWalker
 from rbtrace_py.errors import BpfError, NoSuchTarget
 from rbtrace_py.linux.btf import Btf
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import host_pid_namespace
+from rbtrace_py.linux.tasks import ran_ns
 from rbtrace_py.model.stack_walk import WalkedStack, WalkLayout, Weighing
 from rbtrace_py.model.stacks import RubyThread, Sample, SampleFlags, Stack, ThreadState
 from rbtrace_py.rubyvm.walked_frames import UNRESOLVED
@@ -33,6 +34,7 @@ _OFFSETS = {
     "PID_OFFSET": ("task_struct.pid",),
     "TGID_OFFSET": ("task_struct.tgid",),
     "STATE_OFFSET": ("task_struct.__state", "task_struct.state"),
+    "RAN_OFFSET": ("task_struct.se.sum_exec_runtime",),
     "STACK_OFFSET": ("task_struct.stack",),
     "FILES_OFFSET": ("task_struct.files",),
     "FDTABLE_OFFSET": ("files_struct.fdt",),
@@ -114,9 +116,22 @@ class KernelStacks(Closing):
         no_samples = sum(counters[one] for one in (Counter.NO_RUBY, *_LOSSES))
         return counters[Counter.SEEN] - no_samples
 
-    def event_notes(self) -> Iterator[str]:
-        """Yield what a reader should know of events, a line each."""
+    def loss_notes(self) -> Iterator[str]:
+        """Yield why samples failed, and what was none, a line each."""
         counters = self._walker.counters
+        if number := counters[Counter.NO_ROOM]:
+            yield (
+                f"{number:,} samples failed: there is room for {MOST_STACKS:,}"
+                " different stacks a second"
+            )
+        if number := counters[Counter.LOST]:
+            yield f"{number:,} samples failed: the buffer was full"
+        if number := counters[Counter.UNREADABLE]:
+            yield f"{number:,} samples failed: memory of their stacks was not there"
+        if number := counters[Counter.UNKNOWN_THREAD]:
+            yield f"{number:,} samples failed: their threads were not known yet"
+        if self._weighing is not Weighing.EVENTS:
+            return
         if number := counters[Counter.NO_RUBY]:
             yield f"{number:,} events came from threads that run no Ruby"
         if number := counters[Counter.NEGATIVE]:
@@ -143,7 +158,8 @@ class KernelStacks(Closing):
     def _begin_waiting(self, ruby: RubyProcess) -> None:
         """Read the stacks of threads that wait already, maybe until the end."""
         for number, (sample, off_cpu) in enumerate(waiting_threads(ruby)):
-            key = self._walker.begin_off_cpu(sample, off_cpu, number)
+            ran = ran_ns(ruby.process, sample.thread.tid or 0)
+            key = self._walker.begin_off_cpu(sample, off_cpu, number, ran)
             self._seen[key] = sample
 
     def forget(self, pid: int) -> None:

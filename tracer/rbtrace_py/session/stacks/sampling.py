@@ -337,6 +337,7 @@ class Sampling(Starting):
                 has_executed = ruby.has_executed
                 self._attach(process)
                 if self.events is not None and has_executed:
+                    self.statistics.has_gaps = True
                     self.notes.add(
                         f"process {pid} executed another program: its first events"
                         " are missing"

@@ -122,6 +122,7 @@ class KernelPasses:
         self.settle()
         self._sampling.refresh()
         self._kernel.give_up(lambda pid: False, self._add)
+        sampling.notes.add(*self._kernel.loss_notes())
 
 
 def sampling_passes(sampling: Sampling, add: Add) -> SamplingPasses | KernelPasses:

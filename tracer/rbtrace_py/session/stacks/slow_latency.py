@@ -169,6 +169,7 @@ class SlowLatency(Latency):
         assert self._passes is not None
         self._ended += self._records.read()
         self._passes.finish()
+        self.notes.add(*self._sampling.notes)
         self._join()
 
     # ----------------------------------------------------------------- answer
