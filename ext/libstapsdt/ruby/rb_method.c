@@ -3,7 +3,7 @@
  *
  * A method of ours would cost the wrapper a frame; getglobal calls the getter
  * without one, which is a third of the price, and makes the wrapper's the
- * current frame, so that its block can be asked for.
+ * current frame, so that its block can be read.
  */
 /* SPDX-License-Identifier: MIT */
 #include "rb_tracepoint.h"

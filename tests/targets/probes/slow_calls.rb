@@ -96,7 +96,7 @@ class Requests
   end
 
   def slow_off_cpu
-    sleep(@seconds)
+    sleep(@seconds) # the wait that is measured
   end
 
   def slow_locked
@@ -104,7 +104,7 @@ class Requests
     holder = Thread.new do
       @lock.synchronize do
         held << true
-        sleep(@seconds)
+        sleep(@seconds) # so long the other waits for the lock, which is measured
       end
     end
     held.pop

@@ -128,7 +128,7 @@ class Result:
     started_ns, ended_ns: wall clock, integer nanoseconds since the epoch
     counters: everything seen but not in the groups, by name, in the order a
         report shows them; names are documented in docs/formats
-    slow: where slow spans spent their time, if that was asked for
+    slow: where slow spans spent their time, with ``--slower-than``
     """
 
     command: str

@@ -14,7 +14,7 @@ MOST_DESCRIPTORS = 1 << 16
 
 
 class Pipes:
-    """The pipes of all processes, read once, when they are first asked for."""
+    """The pipes of all processes, read once, at the first query."""
 
     def users(self, pipe: str, mode: int) -> list[int]:
         """Return the pids of those that have ``pipe`` open in another mode, ascending.

@@ -7,7 +7,7 @@ module Tracepoint
     module Spans
     end
 
-    # A method and what stands in its place while it is traced. The original goes
+    # A method and its replacement while it is traced. The original goes
     # on under a name of its own, private, in the same class; so `super` in it and
     # `__method__` mean what they did.
     class Wrapper

@@ -262,7 +262,7 @@ def _entry(data: bytes, position: int) -> bytes:
 
 
 def _method(data: bytes, position: int) -> str | None:
-    """The Ruby name in the entry behind the operands, if that is what stands there.
+    """The Ruby name, if the entry behind the operands is one.
 
     What later versions append is none of ours, whatever it is.
     """

@@ -167,7 +167,7 @@ def _bars(
 
 
 def mark(style: Style) -> str:
-    """Return what stands before a marked row; one column wide."""
+    """Return the marker of a slow row; one column wide."""
     return style.red(style.pick("▸", ">"))
 
 
