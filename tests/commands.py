@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,20 @@ def has_ruby_probes() -> bool:
         return any(probe.provider == "ruby" for probe in probes)
     finally:
         target.close()
+
+
+def by_names(document: Any) -> Counter[tuple[str, ...]]:
+    """Weights of stacks as JSON, by the names of their frames, the root first."""
+    names = [frame["name"] for frame in document["frames"]]
+    found: Counter[tuple[str, ...]] = Counter()
+    for row in document["stacks"]:
+        found[tuple(names[frame] for frame in row["frames"])] += row["weight"]
+    return found
+
+
+def below(document: Any, name: str) -> int:
+    """Weight of the stacks in which a method is."""
+    return sum(count for names, count in by_names(document).items() if name in names)
 
 
 def if_ruby_has(*words: str) -> list[str]:

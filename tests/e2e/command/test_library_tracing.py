@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import pytest
 from leftovers import Watched
 
 import rbtrace_py
-from processes import ROOT, TARGETS, Target, comes_true, read_line
+from processes import ROOT, Target, comes_true, read_line
 from rbtrace_py.linux.probes import ProbeCache, StateReader, scan_probes
 from rbtrace_py.linux.process import Process
 
@@ -364,26 +364,6 @@ def test_errors_before_anything_is_done(till: Target) -> None:
 
 
 # ------------------------------------------------------------ Ctrl-C, the end
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("watched")
-    (made / "agent").mkdir(mode=0o700)
-    (made / "tmp").mkdir()
-    return made
-
-
-@pytest.fixture(scope="module")
-def watched(folder: Path) -> Iterator[Watched]:
-    if os.geteuid() != 0:
-        pytest.skip("tracing needs root")
-    env = {"TRACEPOINT_AGENT_DIR": str(folder / "agent")}
-    target = Target("ruby", str(TARGETS / "probes/watched.rb"), env=env)
-    try:
-        yield Watched(target, folder)
-    finally:
-        target.close()
 
 
 BLOCKING = [

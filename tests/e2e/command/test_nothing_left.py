@@ -14,7 +14,7 @@ from forked import Forked, Prepare, at_data, at_request, at_step, die, stop
 from leftovers import Watched
 
 from commands import has_ruby_probes
-from processes import TARGETS, Target, comes_true
+from processes import comes_true
 
 pytestmark = [pytest.mark.usefixtures("root"), pytest.mark.alone]
 
@@ -62,37 +62,6 @@ OF_RUBYS_PROBES = [
     Long("count PID gc__mark__begin", PROBES),
 ]
 ENDS = {"interrupted": signal.SIGINT, "killed": signal.SIGKILL}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("watched")
-    (made / "agent").mkdir(mode=0o700)
-    (made / "tmp").mkdir()
-    return made
-
-
-@pytest.fixture(scope="module")
-def watched(folder: Path) -> Iterator[Watched]:
-    """One for all: what one command leaves would be seen by the next, too."""
-    yield from _watched(folder)
-
-
-@pytest.fixture(scope="module")
-def unaware(folder: Path) -> Iterator[Watched]:
-    """The same without an agent."""
-    yield from _watched(folder, "bare")
-
-
-def _watched(folder: Path, *words: str) -> Iterator[Watched]:
-    if os.geteuid() != 0:
-        pytest.skip("tracing needs root")
-    env = {"TRACEPOINT_AGENT_DIR": str(folder / "agent")}
-    target = Target("ruby", str(TARGETS / "probes/watched.rb"), *words, env=env)
-    try:
-        yield Watched(target, folder)
-    finally:
-        target.close()
 
 
 @pytest.fixture

@@ -60,6 +60,16 @@ def test_in_other_mount_and_pid_namespaces(trace):
         target.close()
 
 
+def counts_a_step(target, trace):
+    """Count probes of the gem, and Ruby's own where it has any."""
+    own = if_ruby_has("array__create")
+    tracer = trace("count", target.pid, "item", *own, "--json")
+    target.step()
+    counts = {g["series"]: g["count"] for g in answer(tracer)["groups"]}
+    assert counts["load:item"] == 23
+    assert not own or counts["ruby:array__create"] > 0
+
+
 def test_in_a_mount_namespace_that_hides_its_files(trace, tmp_path):
     """The library is reached although its path leads elsewhere for us."""
     hidden = tmp_path / "lib"
@@ -68,12 +78,7 @@ def test_in_a_mount_namespace_that_hides_its_files(trace, tmp_path):
     script = f"mount --bind {LIB} {hidden} && exec ruby -I{hidden} {program}"
     target = Target("unshare", "--mount", "sh", "-c", script)
     try:
-        own = if_ruby_has("array__create")
-        tracer = trace("count", target.pid, "item", *own, "--json")
-        target.step()
-        counts = {g["series"]: g["count"] for g in answer(tracer)["groups"]}
-        assert counts["load:item"] == 23
-        assert not own or counts["ruby:array__create"] > 0
+        counts_a_step(target, trace)
     finally:
         target.close()
 
@@ -91,12 +96,7 @@ def test_in_a_chroot(trace, tmp_path):
     script.append(f"exec chroot {base} sh -c '{inside}'")
     target = Target("unshare", "--mount", "sh", "-ec", "\n".join(script))
     try:
-        own = if_ruby_has("array__create")
-        tracer = trace("count", target.pid, "item", *own, "--json")
-        target.step()
-        counts = {g["series"]: g["count"] for g in answer(tracer)["groups"]}
-        assert counts["load:item"] == 23
-        assert not own or counts["ruby:array__create"] > 0
+        counts_a_step(target, trace)
     finally:
         target.close()
 

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable, Iterator
 
 import pytest
-from terminal import Terminal, screen, status_lines
+from terminal import screen, status_lines
 
 from commands import run
 from rbtrace_py.report.text import width
 
-
-@pytest.fixture
-def terminal(root) -> Iterator[Callable[..., Terminal]]:
-    """Start ``rbtrace-py`` with these words on a terminal; killed after the test."""
-    started: list[Terminal] = []
-
-    def begin(*words, **rest) -> Terminal:
-        started.append(Terminal(*words, **rest))
-        return started[-1]
-
-    yield begin
-    for each in started:
-        each.close()
+pytestmark = pytest.mark.usefixtures("root")
 
 
 @pytest.mark.parametrize("columns", [80, 40])

@@ -15,7 +15,6 @@ import rubies
 from commands import run
 from processes import Target
 from rbtrace_py.linux.process import Process, parse_stat
-from rubies import HERE
 from ruby_builds import EACH
 
 Start = Callable[..., Target]
@@ -66,14 +65,3 @@ def test_a_copy(start: Start) -> None:
         # It has no agent of its own, and the process has its still.
         assert run("eval", int(out), "1")[2] == 4
         assert run("eval", target.pid, "1")[2] == 0
-
-
-@pytest.mark.parametrize("command", ["shapesdump", "fork"])
-def test_without_an_agent(command: str) -> None:
-    target = Target(*rubies.command(HERE))
-    try:
-        out, err, code = run(command, target.pid)
-    finally:
-        target.close()
-    assert err.startswith(f"rbtrace-py: no agent in process {target.pid}\n")
-    assert (out, code) == ("", 4)

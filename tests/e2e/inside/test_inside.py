@@ -117,7 +117,7 @@ def test_memory(target: Target) -> None:
     assert [line for line in out.splitlines() if len(line) > 80] == []
 
 
-@pytest.mark.parametrize("command", ["backtraces", "memory"])
+@pytest.mark.parametrize("command", ["backtraces", "memory", "shapesdump", "fork"])
 def test_without_an_agent(command: str) -> None:
     target = Target(*rubies.command(HERE))
     try:

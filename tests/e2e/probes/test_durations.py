@@ -7,7 +7,6 @@ import json
 import pytest
 
 from commands import answer, by_key
-from processes import TARGETS, Target
 
 INTEGER = 1
 SPAN_END = [["duration_ns", INTEGER, 1], ["outcome", INTEGER, 2], ["id", INTEGER, 0]]
@@ -15,23 +14,18 @@ DURATIONS = {5_000_000: 4, 7: 3, -1: 2}
 
 
 @pytest.fixture
-def crafted(root):
-    target = Target("/usr/bin/python3", str(TARGETS / "probes/crafted.py"))
-    define(target, "work__end", SPAN_END, 2)
-    define(target, "plain", [["duration_ns", INTEGER, 0]], 0)
-    yield target
-    target.close()
-
-
-def define(target, name, operands, role):
-    assert target.step(json.dumps(["define", "made", name, role, operands]))
+def crafted(craft):
+    target = craft()
+    target.define("work__end", SPAN_END, 2)
+    target.define("plain", [["duration_ns", INTEGER, 0]])
+    return target
 
 
 def fire(target):
     """9 spans, of which 2 had begun before, and as many events with such numbers."""
     for duration, times in DURATIONS.items():
         for name, values in (("work__end", [duration, 0, 1]), ("plain", [duration])):
-            assert target.step(json.dumps(["fire", name, values, times])) == "done"
+            target.fire(name, *values, times=times)
 
 
 def test_values(crafted, trace):

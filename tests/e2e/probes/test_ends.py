@@ -6,8 +6,8 @@ import json
 import time
 
 import pytest
+from crafted import Crafted
 
-from processes import TARGETS, Target
 from rbtrace_py.session.probes.count import Count
 from rbtrace_py.session.probes.latency import Latency
 from rbtrace_py.session.targets.targets import Targets
@@ -15,19 +15,8 @@ from rbtrace_py.session.targets.targets import Targets
 INTEGER = 1
 
 
-@pytest.fixture
-def crafted(root):
-    target = Target("/usr/bin/python3", str(TARGETS / "probes/crafted.py"))
-    yield target
-    target.close()
-
-
-def tell(target, *words):
-    assert target.step(json.dumps(words)) == "done"
-
-
 def define(target, name, *operands, role=0):
-    tell(target, "define", "made", name, role, operands)
+    target.define(name, operands, role)
 
 
 @pytest.mark.parametrize("attach", ["multi", "perf"])
@@ -37,7 +26,7 @@ def test_time_to_detach_is_not_measured(crafted, trace, attach):
         define(crafted, f"event{number}", ["id", INTEGER, 0])
     env = {"RBTRACE_ATTACH": attach}
     tracer = trace("count", crafted.pid, "made:*", "--json", env=env)
-    tell(crafted, "fire", "event7", [1], 23)
+    crafted.told("fire", "event7", [1], 23)
     asked = time.time_ns()
     out, err, code = tracer.finish()
     gone = time.time_ns()
@@ -49,7 +38,7 @@ def test_time_to_detach_is_not_measured(crafted, trace, attach):
 
 
 def test_one_of_several_ends_before_it_is_attached_to(crafted):
-    other = Target("/usr/bin/python3", str(TARGETS / "probes/crafted.py"))
+    other = Crafted()
     for target in (other, crafted):
         define(target, "event", ["id", INTEGER, 0])
 
@@ -60,7 +49,7 @@ def test_one_of_several_ends_before_it_is_attached_to(crafted):
 
     targets = Targets.from_pids([other.pid, crafted.pid])
     with Slow(targets, ["made:event"]) as session:
-        tell(crafted, "fire", "event", [1], 23)
+        crafted.told("fire", "event", [1], 23)
         assert session.snapshot().count == 23
     targets.close()
 
@@ -75,8 +64,8 @@ def test_what_comes_after_the_end_is_not_counted(crafted, kind, word, counted):
     with kind(targets, [word]) as session:
         for times in (3, 4):
             for _ in range(times):
-                tell(crafted, "fire", "begin", [1], 1)
-                tell(crafted, "fire", "end", [1], 1)
+                crafted.told("fire", "begin", [1], 1)
+                crafted.told("fire", "end", [1], 1)
             for engine in session._engines:
                 engine.silence()
         assert session.snapshot().count == counted

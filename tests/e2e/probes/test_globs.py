@@ -5,28 +5,17 @@ from __future__ import annotations
 import json
 
 import pytest
+from crafted import Crafted
 
 from commands import answer, run
-from processes import TARGETS, Target
 
 INTEGER, STRING = 1, 2
 SPAN_END = [["duration_ns", INTEGER, 1], ["outcome", INTEGER, 2], ["id", INTEGER, 0]]
 CENTS, SKU = ["cents", INTEGER, 0], ["sku", STRING, 0]
 
 
-@pytest.fixture
-def crafted(root):
-    target = Target("/usr/bin/python3", str(TARGETS / "probes/crafted.py"))
-    yield target
-    target.close()
-
-
-def tell(target, *words):
-    assert target.step(json.dumps(words)) == "done"
-
-
 def define(target, name, *operands, role=0):
-    tell(target, "define", "shop", name, role, operands)
+    target.define(name, operands, role, "shop")
 
 
 @pytest.mark.parametrize(
@@ -56,9 +45,9 @@ def test_probes_without_the_operand(crafted, trace, words, without, series, note
     define(crafted, "work__end", *SPAN_END, role=2)
     define(crafted, "sale__end", *SPAN_END, CENTS, SKU, role=2)
     tracer = trace(words[0], crafted.pid, *words[1:], "--json")
-    tell(crafted, "fire", "paid", [5], 1)
-    tell(crafted, "fire", "ping", [], 1)
-    tell(crafted, "fire", "sale__end", [7, 0, 1, 5, "tea"], 1)
+    crafted.told("fire", "paid", [5], 1)
+    crafted.told("fire", "ping", [], 1)
+    crafted.told("fire", "sale__end", [7, 0, 1, 5, "tea"], 1)
     out, err, code = tracer.finish()
     assert code == 0, err
     document = json.loads(out)
@@ -76,7 +65,7 @@ def test_it_is_said_below_the_result(crafted, trace):
     define(crafted, "ping")
     for command in ("count", "trace"):
         tracer = trace(command, crafted.pid, "shop:*", "--filter", "cents > 1")
-        tell(crafted, "fire", "paid", [5], 1)
+        crafted.told("fire", "paid", [5], 1)
         out, err, _ = tracer.finish()
         assert "1 probe has no such argument and was not traced" in out + err
 
@@ -109,7 +98,7 @@ def test_nothing_is_left(crafted, words, said):
 
 def test_a_later_probe_without_the_operand(crafted, trace):
     """In one of several processes, which has only that one."""
-    other = Target("/usr/bin/python3", str(TARGETS / "probes/crafted.py"))
+    other = Crafted()
     try:
         define(crafted, "paid", CENTS)
         define(other, "ping")
@@ -121,8 +110,8 @@ def test_a_later_probe_without_the_operand(crafted, trace):
             out, _, _ = run("probes", other.pid, "shop:sold", "--json")
             if json.loads(out)["probes"][0]["traced"]:
                 break
-        tell(crafted, "fire", "paid", [5], 3)
-        tell(other, "fire", "sold", [6], 2)
+        crafted.told("fire", "paid", [5], 3)
+        other.told("fire", "sold", [6], 2)
         document = answer(tracer)
     finally:
         other.close()
@@ -136,7 +125,7 @@ def test_a_later_probe_without_the_operand(crafted, trace):
 def test_no_word_of_children_where_none_join(crafted, trace):
     """The kernel needs no BTF for several processes that were named."""
     define(crafted, "paid", CENTS)
-    other = Target("/usr/bin/python3", str(TARGETS / "probes/crafted.py"))
+    other = Crafted()
     try:
         define(other, "paid", CENTS)
         tracer = trace("count", f"{crafted.pid},{other.pid}", "paid")

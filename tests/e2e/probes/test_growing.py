@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from commands import answer, by_key, if_ruby_has, run
-from processes import LIB, MAIN, ROOT, TARGETS, Target
+from processes import LIB, MAIN, ROOT, Target
 from rbtrace_py.bpf import compiler
 from rbtrace_py.linux.probes import find_probes
 from rbtrace_py.session.probes import session
@@ -19,23 +19,6 @@ from rbtrace_py.session.probes.count import Count
 from rbtrace_py.session.targets.targets import Targets
 
 INTEGER, STRING = 1, 2
-
-
-def make(target, *words):
-    assert target.step(json.dumps(words)) == "done"
-
-
-@pytest.fixture
-def crafted(root):
-    targets = []
-
-    def begin():
-        targets.append(Target("/usr/bin/python3", str(TARGETS / "probes/crafted.py")))
-        return targets[-1]
-
-    yield begin
-    for target in targets:
-        target.close()
 
 
 def until_traced(target, name, provider="made"):
@@ -56,56 +39,56 @@ def test_a_busy_target_does_not_hold_the_tracer(root, start, trace):
     assert code in (0, 5)
 
 
-def test_another_provider_gets_the_name_later(crafted, trace):
+def test_another_provider_gets_the_name_later(craft, trace):
     """A bare name means every provider that has it, also one that comes later."""
-    first, second = crafted(), crafted()
-    make(first, "define", "a", "x", 0, [["n", INTEGER, 0]])
+    first, second = craft(), craft()
+    first.told("define", "a", "x", 0, [["n", INTEGER, 0]])
     pids = f"{first.pid},{second.pid}"
     tracer = trace("count", pids, "x", "--json")
-    make(second, "define", "b", "x", 0, [["n", INTEGER, 0]])
+    second.told("define", "b", "x", 0, [["n", INTEGER, 0]])
     until_traced(second, "x", "b")
-    make(second, "fire", "x", [1], 5)
-    make(first, "fire", "x", [1], 2)
+    second.told("fire", "x", [1], 5)
+    first.told("fire", "x", [1], 2)
     counts = {g["series"]: g["count"] for g in answer(tracer)["groups"]}
     assert counts == {"a:x": 2, "b:x": 5}
 
 
-def test_a_probe_that_does_not_fit_costs_only_itself(crafted, trace):
-    target = crafted()
-    make(target, "define", "a", "x", 0, [["n", INTEGER, 0]])
+def test_a_probe_that_does_not_fit_costs_only_itself(craft, trace):
+    target = craft()
+    target.told("define", "a", "x", 0, [["n", INTEGER, 0]])
     tracer = trace("count", target.pid, "a:*", "--by", "n", "--json")
-    make(target, "fire", "x", [7], 3)
-    make(target, "define", "a", "y", 0, [["n", STRING, 0]])
-    make(target, "define", "a", "z", 0, [["n", INTEGER, 0]])
+    target.told("fire", "x", [7], 3)
+    target.told("define", "a", "y", 0, [["n", STRING, 0]])
+    target.told("define", "a", "z", 0, [["n", INTEGER, 0]])
     until_traced(target, "z", "a")
-    make(target, "fire", "y", ["text"], 3)
-    make(target, "fire", "z", [8], 4)
+    target.told("fire", "y", ["text"], 3)
+    target.told("fire", "z", [8], 4)
     document = answer(tracer)
     assert by_key(document) == {7: 3, 8: 4}
     assert document["counters"]["not_traced"] == 1
     assert document["counters"]["late_probes"] == 1
 
 
-def test_a_probe_of_an_old_image_in_one_of_several(crafted, trace):
+def test_a_probe_of_an_old_image_in_one_of_several(craft, trace):
     """It changes no mapping: the image's notes tell of it."""
-    first, second = crafted(), crafted()
-    make(first, "define", "made", "later", 0, [])
-    make(second, "define", "made", "other", 0, [])
+    first, second = craft(), craft()
+    first.told("define", "made", "later", 0, [])
+    second.told("define", "made", "other", 0, [])
     tracer = trace("count", f"{first.pid},{second.pid}", "later", "--json")
-    make(second, "define", "made", "later", 0, [])
+    second.told("define", "made", "later", 0, [])
     until_traced(second, "later")
-    make(second, "fire", "later", [], 5)
+    second.told("fire", "later", [], 5)
     assert answer(tracer)["count"] == 5
 
 
-def test_a_late_probe_shows_all_its_operands(crafted, trace):
-    target = crafted()
-    make(target, "define", "a", "x", 0, [["n", INTEGER, 0]])
+def test_a_late_probe_shows_all_its_operands(craft, trace):
+    target = craft()
+    target.told("define", "a", "x", 0, [["n", INTEGER, 0]])
     tracer = trace("trace", target.pid, "a:*", "--json")
     names = [[f"t{n}", STRING, 0] for n in range(6)]
-    make(target, "define", "a", "y", 0, names)
+    target.told("define", "a", "y", 0, names)
     until_traced(target, "y", "a")
-    make(target, "fire", "y", [str(n) for n in range(6)], 1)
+    target.told("fire", "y", [str(n) for n in range(6)], 1)
     events = [json.loads(line) for line in tracer.finish()[0].splitlines()]
     assert events[0]["arguments"] == {f"t{n}": str(n) for n in range(6)}
     assert events[0]["unreadable"] == []
@@ -127,26 +110,26 @@ def test_children_that_come_and_go(start, trace):
     assert max(held) < 60
 
 
-def test_nan_is_one_key_and_is_counted_once(crafted, trace):
-    target = crafted()
-    make(target, "define", "made", "x", 0, [["f", 4, 0]])
+def test_nan_is_one_key_and_is_counted_once(craft, trace):
+    target = craft()
+    target.told("define", "made", "x", 0, [["f", 4, 0]])
     words = ["x", "--by", "f", "--interval", "0.1", "--json"]
     tracer = trace("count", target.pid, *words)
-    make(target, "fire", "x", [0x7FF8000000000001], 3)
-    make(target, "fire", "x", [0x3FF8000000000000], 2)
+    target.told("fire", "x", [0x7FF8000000000001], 3)
+    target.told("fire", "x", [0x3FF8000000000000], 2)
     out, _, _ = tracer.finish()
     groups = [g for line in out.splitlines() for g in json.loads(line)["groups"]]
     assert sum(group["count"] for group in groups) == 5
 
 
-def test_open_begins_are_as_they_are_now(crafted, trace):
-    target = crafted()
+def test_open_begins_are_as_they_are_now(craft, trace):
+    target = craft()
     for name in ("open", "close"):
-        make(target, "define", "made", name, 0, [])
+        target.told("define", "made", name, 0, [])
     words = ["open..close", "--interval", "0.1", "--json"]
     tracer = trace("latency", target.pid, *words)
-    make(target, "fire", "open", [], 2)
-    make(target, "fire", "close", [], 1)
+    target.told("fire", "open", [], 2)
+    target.told("fire", "close", [], 1)
     out, _, _ = tracer.finish()
     assert json.loads(out.splitlines()[-1])["counters"]["open_begins"] == 1
     out, err, code = run("latency", target.pid, "made:open..open")
@@ -154,12 +137,12 @@ def test_open_begins_are_as_they_are_now(crafted, trace):
     assert "both ends are made:open" in err
 
 
-def test_one_group_a_series_without_by(crafted, trace):
-    target = crafted()
-    make(target, "define", "a", "x", 0, [])
-    make(target, "define", "a", "y", 0, [])
+def test_one_group_a_series_without_by(craft, trace):
+    target = craft()
+    target.told("define", "a", "x", 0, [])
+    target.told("define", "a", "y", 0, [])
     tracer = trace("count", target.pid, "a:*", "--interval", "0.1", "--json")
-    make(target, "fire", "x", [], 3)
+    target.told("fire", "x", [], 3)
     for line in tracer.finish()[0].splitlines():
         groups = json.loads(line)["groups"]
         assert [(g["series"], g["key"]) for g in groups] == [
@@ -168,12 +151,12 @@ def test_one_group_a_series_without_by(crafted, trace):
         ]
 
 
-def test_spans_out_of_range_are_no_outcomes(crafted, trace):
-    target = crafted()
+def test_spans_out_of_range_are_no_outcomes(craft, trace):
+    target = craft()
     span = [["duration_ns", INTEGER, 1], ["outcome", INTEGER, 2]]
-    make(target, "define", "made", "work__end", 2, span)
+    target.told("define", "made", "work__end", 2, span)
     tracer = trace("latency", target.pid, "work", "--json")
-    make(target, "fire", "work__end", [-1, 1], 3)
+    target.told("fire", "work__end", [-1, 1], 3)
     counters = answer(tracer)["counters"]
     assert (counters["raised"], counters["running_at_attach"]) == (0, 3)
 

@@ -2,37 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from commands import answer
-from processes import TARGETS, Target
 
 INTEGER, STRING = 1, 2
 SPAN_END = [["duration_ns", INTEGER, 1], ["outcome", INTEGER, 2], ["id", INTEGER, 0]]
 KEYS = 5
-
-
-class Crafted(Target):
-    def define(self, name, operands, role=0):
-        assert self.step(json.dumps(["define", "made", name, role, operands]))
-
-    def fire(self, name, *values, times=1):
-        assert self.step(json.dumps(["fire", name, values, times])) == "done"
-
-
-@pytest.fixture
-def crafted(root):
-    targets = []
-
-    def begin():
-        targets.append(Crafted("/usr/bin/python3", str(TARGETS / "probes/crafted.py")))
-        return targets[-1]
-
-    yield begin
-    for target in targets:
-        target.close()
 
 
 def kept_and_rest(document):
@@ -41,9 +17,9 @@ def kept_and_rest(document):
     return kept, rest
 
 
-def test_of_several_processes(crafted, trace):
+def test_of_several_processes(craft, trace):
     """23 keys in two processes: the first 5 are kept."""
-    targets = [crafted(), crafted()]
+    targets = [craft(), craft()]
     for target in targets:
         target.define("event", [["id", INTEGER, 0]])
     pids = ",".join(str(target.pid) for target in targets)
@@ -63,9 +39,9 @@ def test_of_several_processes(crafted, trace):
 
 
 @pytest.mark.parametrize("kind", [INTEGER, STRING])
-def test_of_values_in_several_processes(crafted, trace, kind):
+def test_of_values_in_several_processes(craft, trace, kind):
     """The sums of what is in ``(other)`` are exact, of each series by itself."""
-    targets = [crafted(), crafted()]
+    targets = [craft(), craft()]
     for target in targets:
         for name in ("one", "two"):
             target.define(name, [["id", kind, 0], ["size", INTEGER, 0]])
@@ -100,9 +76,9 @@ def test_of_children(start, trace):
     assert [group["count"] for group in rest] == [23 - KEYS]
 
 
-def test_of_spans_and_pairs_together(crafted, trace):
+def test_of_spans_and_pairs_together(craft, trace):
     """Two programs of the kernel's, one number of keys."""
-    target = crafted()
+    target = craft()
     target.define("work__end", SPAN_END, role=2)
     for name in ("begin", "end"):
         target.define(name, [["id", INTEGER, 0]])

@@ -6,31 +6,15 @@ import json
 import random
 import signal
 
-import pytest
 from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogReader
 
 from commands import answer, by_key, run
-from processes import TARGETS, Target, await_state
+from processes import await_state
 
 INTEGER, STRING, FLOAT, BOOL = 1, 2, 4, 5
 SPAN_END = [["duration_ns", INTEGER, 1], ["outcome", INTEGER, 2], ["id", INTEGER, 0]]
 HOUR = 3_600_000_000_000
-
-
-class Crafted(Target):
-    def define(self, name, operands, role=0, provider="made"):
-        assert self.step(json.dumps(["define", provider, name, role, operands]))
-
-    def fire(self, name, *values, times=1):
-        assert self.step(json.dumps(["fire", name, values, times])) == "done"
-
-
-@pytest.fixture
-def crafted(root):
-    target = Crafted("/usr/bin/python3", str(TARGETS / "probes/crafted.py"))
-    yield target
-    target.close()
 
 
 def test_every_value_out_of_place_is_counted(crafted, trace):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from commands import Tracer, run
+from commands import Tracer, below, by_names, run
 from processes import TARGETS, Target
 from rbtrace_py.aggregate.recording import Recording
 from rbtrace_py.model.stacks import Sample
@@ -49,22 +49,8 @@ def sampled(
     return found
 
 
-def stacks(document: Document) -> Counter[tuple[str, ...]]:
-    """Weights by the names of frames, the root first."""
-    names = [frame["name"] for frame in document["frames"]]
-    found: Counter[tuple[str, ...]] = Counter()
-    for row in document["stacks"]:
-        found[tuple(names[frame] for frame in row["frames"])] += row["weight"]
-    return found
-
-
 def names(sample: Sample) -> list[str]:
     return [frame.name for frame in sample.stack.frames]
-
-
-def weight(document: Document, name: str) -> int:
-    """Weight of the stacks in which a method is."""
-    return sum(count for stack, count in stacks(document).items() if name in stack)
 
 
 def ticks(seconds: float) -> Any:
@@ -78,9 +64,9 @@ def test_each_ruby(build: Build, trace: TRACE) -> None:
         pid = int(target.ready.split()[1])
         found = sampled(trace, target, "deep 40 1.5", pid=pid)
     expected = ("<main>", "Kernel#public_send", *["Walked#deep"] * 41, "Object#burn")
-    below = Counter(stack[: len(expected)] for stack in stacks(found).elements())
-    assert below[expected] == ticks(1.5)
-    assert below[expected] > 0.98 * found["weight"]
+    stacks = Counter(stack[: len(expected)] for stack in by_names(found).elements())
+    assert stacks[expected] == ticks(1.5)
+    assert stacks[expected] > 0.98 * found["weight"]
     assert found["lost"] == 0
     assert found["counters"]["unresolved"] == 0
     assert found["counters"]["trimmed"] <= 0.01 * found["weight"]
@@ -89,10 +75,10 @@ def test_each_ruby(build: Build, trace: TRACE) -> None:
 def test_the_newest_frames_of_a_deep_stack(walked: Target, trace: TRACE) -> None:
     found = sampled(trace, walked, "deep 700 1.0")
     assert found["counters"]["truncated"] == ticks(1.0)
-    cut = [stack for stack in stacks(found) if "<main>" not in stack]
+    cut = [stack for stack in by_names(found) if "<main>" not in stack]
     assert max(map(len, cut)) == MOST_FRAMES
     assert {stack[:-5] for stack in cut} <= {("Walked#deep",) * n for n in range(512)}
-    assert weight(found, "Object#burn") == ticks(1.0)
+    assert below(found, "Object#burn") == ticks(1.0)
 
 
 def test_children_from_their_first_instruction(walked: Target, trace: TRACE) -> None:
@@ -104,9 +90,9 @@ def test_children_from_their_first_instruction(walked: Target, trace: TRACE) -> 
     del own[walked.pid]
     assert len(own) == 8
     assert all(count >= 0.9 * 0.25 * RATE for count in own.values()), own
-    named = weight(found, "Object#burn") + weight(found, "(unresolved)")
+    named = below(found, "Object#burn") + below(found, "(unresolved)")
     assert named == ticks(8 * 0.25)
-    assert weight(found, "Object#burn") > 0
+    assert below(found, "Object#burn") > 0
     assert found["lost"] == 0
 
 
@@ -115,14 +101,14 @@ def test_threads_and_fibers_that_come_and_go(
     verb: str, walked: Target, trace: TRACE
 ) -> None:
     found = sampled(trace, walked, f"{verb} 20 0.05")
-    assert weight(found, "Object#burn") == ticks(20 * 0.05)
+    assert below(found, "Object#burn") == ticks(20 * 0.05)
     assert found["lost"] == 0
 
 
 def test_collections(walked: Target, trace: TRACE) -> None:
     found = sampled(trace, walked, "gc 1.0")
-    assert weight(found, "(garbage collection)") >= 0.8 * weight(found, "Walked#gc")
-    on_top = {stack[-1] for stack in stacks(found) if "(garbage collection)" in stack}
+    assert below(found, "(garbage collection)") >= 0.8 * below(found, "Walked#gc")
+    on_top = {stack[-1] for stack in by_names(found) if "(garbage collection)" in stack}
     assert on_top == {"(garbage collection)"}
 
 
@@ -165,7 +151,7 @@ def test_a_program_that_becomes_another(walked: Target, trace: TRACE) -> None:
     out, err, code = tracer.finish()
     assert code == 0, err
     # It is attached to anew within a second.
-    assert weight(json.loads(out), "Object#burn") >= 0.4 * 2.5 * RATE
+    assert below(json.loads(out), "Object#burn") >= 0.4 * 2.5 * RATE
 
 
 def test_a_recording_has_each_sample(

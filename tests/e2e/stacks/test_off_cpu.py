@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from commands import Tracer
+from commands import Tracer, by_names
 from processes import TARGETS, Target, read_line
 from ruby_builds import Build, each_build
 
@@ -53,11 +53,7 @@ def sampled(
     assert code == 0, err
     document: dict[str, Any] = json.loads(out)
     assert (document["unit"], document["lost"]) == ("ns", 0)
-    names = [frame["name"] for frame in document["frames"]]
-    found: Counter[tuple[str, ...]] = Counter()
-    for row in document["stacks"]:
-        found[tuple(names[frame] for frame in row["frames"])] += row["weight"]
-    return found, took
+    return by_names(document), took
 
 
 def weight(found: Counter[tuple[str, ...]], method: str, *reasons: str) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from commands import Tracer, run
+from commands import Tracer, below, by_names, run
 from processes import LIB, TARGETS, Target
 from rbtrace_py.aggregate.recording import Recording
 from rbtrace_py.linux.probes import find_probes
@@ -52,26 +52,12 @@ def sampled(
     return found
 
 
-def weights(document: Document) -> Counter[tuple[str, ...]]:
-    """Weights by the names of frames, the root first."""
-    names = [frame["name"] for frame in document["frames"]]
-    found: Counter[tuple[str, ...]] = Counter()
-    for row in document["stacks"]:
-        found[tuple(names[frame] for frame in row["frames"])] += row["weight"]
-    return found
-
-
-def below(document: Document, name: str) -> int:
-    """Weight of the stacks in which a method is."""
-    return sum(count for names, count in weights(document).items() if name in names)
-
-
 def test_a_probe_of_the_gem(target: Target, trace: TRACE) -> None:
     found = sampled(trace, target, "fire 1000", "--on", "shop:sold")
     assert (found["unit"], found["event"]) == ("events", "shop:sold")
     caller = ("<main>", "Kernel#public_send", "Events#fire", "Integer#times")
     fired = ("block in Events#fire", "Tracepoint::Probe#fire")
-    assert weights(found) == {(*caller, *fired): 1000}
+    assert by_names(found) == {(*caller, *fired): 1000}
 
 
 def test_an_argument_as_weight(target: Target, trace: TRACE) -> None:
@@ -82,7 +68,7 @@ def test_an_argument_as_weight(target: Target, trace: TRACE) -> None:
         "shop:sold",
         "cents",
     )
-    assert list(weights(found).values()) == [sum(range(1, 1001))]
+    assert list(by_names(found).values()) == [sum(range(1, 1001))]
     assert found["counters"]["samples"] == 1000
 
 

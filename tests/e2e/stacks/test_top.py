@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import termios
-from collections.abc import Callable, Iterator
 
 import pytest
 from terminal import Terminal
@@ -16,20 +15,6 @@ from processes import TARGETS, margin
 
 ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 SHARES = {"half": 50, "third": 30, "fifth": 20}
-
-
-@pytest.fixture
-def terminal() -> Iterator[Callable[..., Terminal]]:
-    """Start ``rbtrace-py`` with these words on a terminal; killed after the test."""
-    started: list[Terminal] = []
-
-    def begin(*words, **rest) -> Terminal:
-        started.append(Terminal(*words, **rest))
-        return started[-1]
-
-    yield begin
-    for each in started:
-        each.close()
 
 
 @pytest.fixture
