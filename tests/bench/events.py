@@ -11,17 +11,17 @@ from rbtrace_py.session.stacks.ruby_process import SamplingMode
 from rbtrace_py.session.stacks.sampling import Sampling
 from rbtrace_py.session.stacks.sampling_options import (
     EngineChoice,
+    EventChoice,
     SamplingOptions,
-    WalkEvent,
 )
 from rbtrace_py.session.targets.targets import Targets
 from targets import PARTS, Target, ruby_target
 
 EVENTS = (
-    ("a probe", "fire", WalkEvent("bench:hit")),
-    ("a probe, passed over", "fire", WalkEvent("bench:hit", every=1 << 30)),
-    ("a system call", "ask", WalkEvent("syscall:getppid")),
-    ("a function, stepped", "ask", WalkEvent("uprobe:libc:getppid")),
+    ("a probe", "fire", EventChoice("bench:hit")),
+    ("a probe, passed over", "fire", EventChoice("bench:hit", every=1 << 30)),
+    ("a system call", "ask", EventChoice("syscall:getppid")),
+    ("a function, stepped", "ask", EventChoice("uprobe:libc:getppid")),
 )
 """Each with the command of ruby/events.rb that causes it."""
 DEPTHS = (5, 80, 500)
@@ -50,7 +50,7 @@ def _one(
     target: Target,
     command: str,
     times: int,
-    event: WalkEvent,
+    event: EventChoice,
     said: dict[str, list[float]],
     what: str,
 ) -> Callable[[], float]:

@@ -24,8 +24,8 @@ from rbtrace_py.session.stacks.ruby_process import SamplingMode
 from rbtrace_py.session.stacks.sampling import Sampling
 from rbtrace_py.session.stacks.sampling_options import (
     EngineChoice,
+    EventChoice,
     SamplingOptions,
-    WalkEvent,
 )
 from rbtrace_py.session.stacks.sampling_passes import sampling_passes
 from rbtrace_py.session.targets.targets import Targets
@@ -48,7 +48,7 @@ _USERS = 26 * 8
 
 @contextmanager
 def sampling(
-    mode: SamplingMode, *pids: int, event: WalkEvent | None = None
+    mode: SamplingMode, *pids: int, event: EventChoice | None = None
 ) -> Iterator[Sampling]:
     options = SamplingOptions(499, mode, engine=EngineChoice.BPF, event=event)
     with (
@@ -96,7 +96,7 @@ def calls_of_getppid(before: Taken = lambda entered: None) -> tuple[int, int]:
     with (
         closing(Target("ruby", "-I", LIB, TARGETS / "stacks/events.rb")) as target,
         sampling(
-            SamplingMode.EVENT, target.pid, event=WalkEvent("uprobe:libc:getppid")
+            SamplingMode.EVENT, target.pid, event=EventChoice("uprobe:libc:getppid")
         ) as entered,
     ):
         before(entered)

@@ -11,7 +11,6 @@ import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import NamedTuple
 
 from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.abi import MOST_FRAMES, SCRATCHES, Counter
@@ -25,6 +24,7 @@ from rbtrace_py.bpf.maps import Map, MapSpec
 from rbtrace_py.bpf.program import Program, counters_map
 from rbtrace_py.bpf.ringbuf import RingBuffer
 from rbtrace_py.linux.closing import Closing
+from rbtrace_py.linux.tracepoints import RecordField
 from rbtrace_py.model.stack_walk import OffCpu, WalkedStack, WalkLayout, Weighing
 from rbtrace_py.model.stacks import Sample
 
@@ -62,14 +62,6 @@ _WAYS: tuple[tuple[dict[str, int], dict[str, int]], ...] = (
 """Flags and numbers of the programs, for Linux since 6.9, 5.19, 5.15, and before."""
 EVENT_WAYS: tuple[dict[str, int], ...] = ({"MAY_GOTO": 1}, {"MAY_GOTO": 0})
 """Flags of ``events.c``, for Linux since 6.9, and before."""
-
-
-class Weight(NamedTuple):
-    """Place of an integer in a tracepoint's record; offset and size in bytes."""
-
-    offset: int = 0
-    size: int = 8
-    is_signed: bool = False
 
 
 def event_maps(every: int) -> dict[str, MapSpec]:
@@ -191,21 +183,22 @@ class StackWalker(Closing):
         """The numbers of a program that has ``contexts.h``."""
         return {"FSBASE_OFFSET": self._numbers["FSBASE_OFFSET"]}
 
-    def event_numbers(self, every: int, weight: Weight | None) -> dict[str, int]:
+    def event_numbers(
+        self, every: int, is_weighted: bool, field: RecordField | None = None
+    ) -> dict[str, int]:
         """Return the numbers of ``events.c``.
 
         every: each of so many events of a thread is taken
-        weight: place in a tracepoint's record; a probe's is in its first slot, and this
-            says no more than that there is one
+        is_weighted: an event weighs what its argument says: that in a probe's first
+            slot, or ``field`` of a tracepoint's record
         """
-        place = weight or Weight()
         return {
             **self._numbers,
             "EVERY": every,
-            "WEIGHTED": weight is not None,
-            "FIELD_OFFSET": place.offset,
-            "FIELD_SIZE": place.size,
-            "FIELD_SIGNED": place.is_signed,
+            "WEIGHTED": is_weighted,
+            "FIELD_OFFSET": field.offset if field else 0,
+            "FIELD_SIZE": field.size if field else 8,
+            "FIELD_SIGNED": field.is_signed if field else False,
         }
 
     @property

@@ -15,8 +15,8 @@ from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.cli.common import sampling as s
+from rbtrace_py.cli.common.on_events import OnOptions, check_on, on_options
 from rbtrace_py.cli.common.output import cannot_write
-from rbtrace_py.cli.common.walk_events import OnOptions, check_on, on_options
 from rbtrace_py.cli.common.writable import check_folder
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.stacks import Sample

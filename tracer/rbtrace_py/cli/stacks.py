@@ -16,7 +16,7 @@ from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.cli.common import sampling as s
 from rbtrace_py.cli.common.call_stacks import FoldingOptions, fold_calls
-from rbtrace_py.cli.common.walk_events import OnOptions, check_on, on_options
+from rbtrace_py.cli.common.on_events import OnOptions, check_on, on_options
 from rbtrace_py.cli.record import record
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.file_formats import RECORDING

@@ -128,6 +128,8 @@ class Traits:
     the structure is in the object (4.0 and later)."""
     owner_is_thread: bool = True
     """A Mutex names the thread that holds it (2.7, 4.0), not the fiber (3.0 to 3.4)."""
+    autoloads_without_mutex: bool = True
+    """Who waits for an autoload sleeps, with no Mutex to show (3.1 and earlier)."""
     c_traced: tuple[str, ...] = ()
     """Path and name of each method with ``Primitive.attr! :c_trace``, whose frames have
     their caller's path and line (3.4 with YJIT)."""

@@ -180,6 +180,8 @@ class RubyWaits:
         that sleeps there waits for the thread that loads it, with no Mutex.
         """
         iseq, pc = frame.node.iseq, frame.node.pc
+        if not self._values.traits.autoloads_without_mutex:
+            return 0
         if iseq is None or iseq.is_internal or pc - 8 < iseq.begin:
             return 0
         word = self._values.u64(pc - 8)

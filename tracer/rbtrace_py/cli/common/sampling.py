@@ -12,9 +12,9 @@ from typing import TypeVar
 import click
 
 from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.on_events import CostNote, check_cost
 from rbtrace_py.cli.common.output import Ticker, attached, is_pipe, say_note, where
 from rbtrace_py.cli.common.stop import Stop
-from rbtrace_py.cli.common.walk_events import CostNote, check_cost
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.weights import (
@@ -29,8 +29,8 @@ from rbtrace_py.session.stacks.sampling import Add, Sampling
 from rbtrace_py.session.stacks.sampling_options import (
     MAX_RATE,
     EngineChoice,
+    EventChoice,
     SamplingOptions,
-    WalkEvent,
 )
 from rbtrace_py.session.stacks.sampling_passes import sampling_passes
 from rbtrace_py.session.targets.targets import Targets
@@ -62,7 +62,7 @@ class SampleOptions(o.StackOptions, o.LimitOptions):
         return False
 
     @property
-    def event(self) -> WalkEvent | None:
+    def event(self) -> EventChoice | None:
         """Where stacks are read instead of in a mode."""
         return None
 

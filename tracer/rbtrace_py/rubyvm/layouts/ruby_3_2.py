@@ -22,6 +22,7 @@ TRAITS = replace(
     string_style=StringStyle.LENGTH_FIRST,
     first_line_is_fixnum=False,
     qnil=4,
+    autoloads_without_mutex=False,
 )
 
 FIELDS = changed(

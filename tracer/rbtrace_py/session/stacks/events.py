@@ -8,7 +8,7 @@ from rbtrace_py.linux.closing import Starting
 from rbtrace_py.session.stacks.event_cost import EventCost
 from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
 from rbtrace_py.session.stacks.probe_events import FunctionEvents, ProbeEvents
-from rbtrace_py.session.stacks.sampling_options import WalkEvent
+from rbtrace_py.session.stacks.sampling_options import EventChoice
 from rbtrace_py.session.stacks.tracepoint_events import TracepointEvents
 from rbtrace_py.session.targets.notes import Notes
 from rbtrace_py.session.targets.targets import Targets
@@ -16,7 +16,7 @@ from rbtrace_py.session.targets.targets import Targets
 Events = ProbeEvents | TracepointEvents
 
 
-def events_of(targets: Targets, event: WalkEvent, walker: StackWalker) -> Events:
+def events_of(targets: Targets, event: EventChoice, walker: StackWalker) -> Events:
     """Return the events that a word means; entering attaches to them.
 
     Raises UsageError, NoSuchProbe, NotPermitted or BpfError.
@@ -29,7 +29,7 @@ def events_of(targets: Targets, event: WalkEvent, walker: StackWalker) -> Events
     return ProbeEvents(targets, event, walker)
 
 
-class EventWalk(Starting):
+class EventSampling(Starting):
     """The events of a sampling; entering attaches to them.
 
     kernel: counts the stacks
@@ -38,7 +38,7 @@ class EventWalk(Starting):
     """
 
     def __init__(
-        self, targets: Targets, event: WalkEvent, kernel: KernelStacks
+        self, targets: Targets, event: EventChoice, kernel: KernelStacks
     ) -> None:
         self._event = event
         self._kernel = kernel

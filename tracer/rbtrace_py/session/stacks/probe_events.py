@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from rbtrace_py.bpf.attach import Attacher, attach_first
-from rbtrace_py.bpf.stack_walker import EVENT_WAYS, StackWalker, Weight, event_maps
+from rbtrace_py.bpf.stack_walker import EVENT_WAYS, StackWalker, event_maps
 from rbtrace_py.errors import NoSuchProbe, RbtraceError, UsageError
 from rbtrace_py.linux.binaries import mapped_files
 from rbtrace_py.linux.functions import files_named, functions_named, is_stepped
@@ -18,7 +18,7 @@ from rbtrace_py.session.probes.engine import AttachRequest, Engine
 from rbtrace_py.session.probes.query import ProbeOptions
 from rbtrace_py.session.probes.session import ProbeSession
 from rbtrace_py.session.probes.slots import operand_slot
-from rbtrace_py.session.stacks.sampling_options import WalkEvent
+from rbtrace_py.session.stacks.sampling_options import EventChoice
 from rbtrace_py.session.targets.targets import Targets
 
 SOURCE = "events.c"
@@ -37,7 +37,9 @@ class ProbeEvents(ProbeSession):
     entry_ns = 750
     """Of a hit, before and after its program: the trap (docs/performance.md)."""
 
-    def __init__(self, targets: Targets, event: WalkEvent, walker: StackWalker) -> None:
+    def __init__(
+        self, targets: Targets, event: EventChoice, walker: StackWalker
+    ) -> None:
         super().__init__(targets, [event.word], ProbeOptions(confirm=event.confirm))
         self._event = event
         self._walker = walker
@@ -74,8 +76,8 @@ class ProbeEvents(ProbeSession):
         self, stack: ExitStack, attacher: Attacher, flags: Mapping[str, int]
     ) -> Engine:
         event, walker = self._event, self._walker
-        weight = Weight() if event.weight else None
-        numbers = {**walker.event_numbers(event.every, weight), "DURATIONS": 0}
+        is_weighted = event.weight is not None
+        numbers = {**walker.event_numbers(event.every, is_weighted), "DURATIONS": 0}
         maps = event_maps(event.every)
         engine = Engine(
             attacher, self._tracked, SOURCE, maps, flags, numbers, shared=walker.maps
@@ -118,7 +120,9 @@ class ProbeEvents(ProbeSession):
 class FunctionEvents(ProbeEvents):
     """The calls of a function, ``SYMBOL`` of the files that ``LIB`` means."""
 
-    def __init__(self, targets: Targets, event: WalkEvent, walker: StackWalker) -> None:
+    def __init__(
+        self, targets: Targets, event: EventChoice, walker: StackWalker
+    ) -> None:
         _, _, place = event.word.partition(":")
         self._library, _, self._name = place.rpartition(":")
         if not (self._library and self._name):

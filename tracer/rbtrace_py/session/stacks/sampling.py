@@ -35,7 +35,7 @@ from rbtrace_py.session.targets.notes import Notes, skipped
 from rbtrace_py.session.targets.targets import Targets
 
 if TYPE_CHECKING:
-    from rbtrace_py.session.stacks.events import EventWalk
+    from rbtrace_py.session.stacks.events import EventSampling
     from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
 
 _START_SECONDS = 0.002
@@ -81,7 +81,7 @@ class Sampling(Starting):
         self._folder = ""
         self._stopped_ns = 0
         self.kernel: KernelStacks | None = None
-        self.events: EventWalk | None = None
+        self.events: EventSampling | None = None
 
     def _start(self) -> None:
         if self.targets.command is not None:
@@ -96,9 +96,9 @@ class Sampling(Starting):
     def _attach_to_events(self) -> None:
         if self.options.event is None or self.kernel is None:
             return
-        from rbtrace_py.session.stacks.events import EventWalk
+        from rbtrace_py.session.stacks.events import EventSampling
 
-        events = EventWalk(self.targets, self.options.event, self.kernel)
+        events = EventSampling(self.targets, self.options.event, self.kernel)
         self.events = events.__enter__()
         self.notes.add(*events.notes)
 

@@ -26,7 +26,7 @@ class EngineChoice(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class WalkEvent:
+class EventChoice:
     """Where stacks are walked in mode event.
 
     word: a probe's name, ``uprobe:LIB:SYMBOL``, ``tracepoint:CATEGORY:NAME`` or
@@ -69,4 +69,4 @@ class SamplingOptions:
     engine: EngineChoice = EngineChoice.MEMORY
     each: bool = False
     least_ns: int = 0
-    event: WalkEvent | None = None
+    event: EventChoice | None = None

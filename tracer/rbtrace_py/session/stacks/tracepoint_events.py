@@ -7,12 +7,17 @@ from contextlib import ExitStack
 
 from rbtrace_py.bpf.attach import PerfTracepoint, attach_first
 from rbtrace_py.bpf.program import Program
-from rbtrace_py.bpf.stack_walker import EVENT_WAYS, StackWalker, Weight, event_maps
+from rbtrace_py.bpf.stack_walker import EVENT_WAYS, StackWalker, event_maps
 from rbtrace_py.errors import UsageError
 from rbtrace_py.linux.closing import Starting
-from rbtrace_py.linux.tracepoints import Tracepoint, read_system_call, read_tracepoint
+from rbtrace_py.linux.tracepoints import (
+    RecordField,
+    Tracepoint,
+    read_system_call,
+    read_tracepoint,
+)
 from rbtrace_py.session.stacks.probe_events import SOURCE
-from rbtrace_py.session.stacks.sampling_options import WalkEvent
+from rbtrace_py.session.stacks.sampling_options import EventChoice
 from rbtrace_py.session.targets.notes import Notes
 
 
@@ -27,17 +32,17 @@ class TracepointEvents(Starting):
     entry_ns = 150
     """Of an event, before and after its program: the record is made and dropped."""
 
-    def __init__(self, event: WalkEvent, walker: StackWalker) -> None:
+    def __init__(self, event: EventChoice, walker: StackWalker) -> None:
         self.notes = Notes()
         self._event = event
         self._walker = walker
         self._tracepoint = _tracepoint(event.word)
-        self._weight = self._find_weight()
+        self._field = self._weight_field()
         self._stack = ExitStack()
         self._attached = ExitStack()
         self._program: Program | None = None
 
-    def _find_weight(self) -> Weight | None:
+    def _weight_field(self) -> RecordField | None:
         name, fields = self._event.weight, self._tracepoint.fields
         if name is None:
             return None
@@ -47,15 +52,15 @@ class TracepointEvents(Starting):
                 f"{self._event.word} has no integer {name}",
                 f"Use one of {names}" if names else "Leave out --weight: it has none",
             )
-        field = fields[name]
-        return Weight(field.offset, field.size, field.is_signed)
+        return fields[name]
 
     def _start(self) -> None:
         attach_first(self._stack, EVENT_WAYS, self._attach)
 
     def _attach(self, stack: ExitStack, flags: Mapping[str, int]) -> None:
         every, walker = self._event.every, self._walker
-        numbers = walker.event_numbers(every, self._weight)
+        is_weighted = self._field is not None
+        numbers = walker.event_numbers(every, is_weighted, self._field)
         program = Program(SOURCE, event_maps(every), flags, numbers, shared=walker.maps)
         stack.callback(program.close)
         number = self._tracepoint.number

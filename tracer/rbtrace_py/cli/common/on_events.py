@@ -13,7 +13,7 @@ from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.report.units import format_count, span
 from rbtrace_py.session.stacks.event_cost import MOST_SHARE, EventCost
 from rbtrace_py.session.stacks.sampling import Sampling
-from rbtrace_py.session.stacks.sampling_options import WalkEvent
+from rbtrace_py.session.stacks.sampling_options import EventChoice
 
 _NOT_WITH_ON = ("mode", "gil", "idle", "rate")
 
@@ -27,10 +27,10 @@ class OnOptions(o.YesOption):
     weight: str | None
 
     @property
-    def event(self) -> WalkEvent | None:
+    def event(self) -> EventChoice | None:
         if self.on is None:
             return None
-        return WalkEvent(self.on, self.every, self.weight, self.confirm, self.yes)
+        return EventChoice(self.on, self.every, self.weight, self.confirm, self.yes)
 
 
 on_options = o.chain(
