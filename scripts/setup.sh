@@ -21,7 +21,7 @@ TEST_PACKAGES=(
   strace procps file util-linux mmdebstrap debootstrap zsh fish
   chromium fonts-dejavu-core
   protobuf-compiler golang-github-google-pprof-dev libdevel-nytprof-perl
-  ruby-rails ruby-sqlite3
+  ruby-rails ruby-sqlite3 ruby-sidekiq redis-server
 )
 BENCH_PACKAGES=(ruby-rails ruby-sqlite3 puma wrk)
 # A reader of ours that is in no distribution; npm's own checks are not enough to

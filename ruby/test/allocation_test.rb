@@ -64,24 +64,6 @@ class AllocationTest < Minitest::Test
 
   private
 
-  def assert_no_objects
-    yield # fills inline caches
-    disabled = GC.disable
-    before = GC.stat(:total_allocated_objects)
-    after = GC.stat(:total_allocated_objects)
-    own = after - before
-    before = GC.stat(:total_allocated_objects)
-    i = 0
-    while i < 1000
-      yield
-      i += 1
-    end
-    after = GC.stat(:total_allocated_objects)
-    assert_equal 0, after - before - own
-  ensure
-    GC.enable unless disabled
-  end
-
   def resident
     GC.start
     File.read("/proc/self/status")[/VmRSS:\s+(\d+)/, 1].to_i

@@ -95,6 +95,25 @@ module TestHelper
     Tracepoint.stats.fetch(counter) - before
   end
 
+  # Run the block 1,000 times: no object is made.
+  def assert_no_objects
+    yield # fills inline caches
+    disabled = GC.disable
+    before = GC.stat(:total_allocated_objects)
+    after = GC.stat(:total_allocated_objects)
+    own = after - before
+    before = GC.stat(:total_allocated_objects)
+    i = 0
+    while i < 1000
+      yield
+      i += 1
+    end
+    after = GC.stat(:total_allocated_objects)
+    assert_equal 0, after - before - own
+  ensure
+    GC.enable unless disabled
+  end
+
   # Run a script in a Ruby of its own; its output.
   def ruby(script, env: {}, options: [], verbose: true)
     output, status = Open3.capture2e(env, RbConfig.ruby, *("-w" if verbose), "-I#{LIB}", *options, "-e", script)

@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require_relative "../tracepoint"
+require_relative "argument_reader"
 require_relative "sql_statement"
 require "active_support"
 require "active_support/notifications"
@@ -89,12 +90,12 @@ module Tracepoint
         @names = span.operands.keys
         @results = span.results.keys
         @read = read || ->(payload) { payload.values_at(*@names) }
-        @nothing = Array.new(@names.size).freeze
+        @arguments = ArgumentReader.new(span)
         @open = :"tracepoint_#{span.provider.name}_#{span.name}"
       end
 
       def start(_event, _id, payload)
-        arguments = @span.enabled? ? arguments(payload) : @nothing
+        arguments = @arguments.read { @read.call(payload) }
         (Thread.current[@open] ||= []) << @span.start(*arguments)
       end
 
@@ -113,14 +114,6 @@ module Tracepoint
         @results.each { |name| span[name] = payload[name] }
       rescue StandardError
         nil
-      end
-
-      # No error of ours is the program's.
-      def arguments(payload)
-        found = Array(@read.call(payload))
-        found.size == @names.size ? found : @nothing
-      rescue StandardError
-        @nothing
       end
     end
     private_constant :Subscriber

@@ -9,11 +9,15 @@ module Tracepoint
   #
   #   gem "tracepoint-usdt", require: "tracepoint/rails"
   #
-  # Spans of requests ({Rack}) and of Rails' events ({Notifications}).
+  # Spans of requests ({Rack}) and of Rails' events ({Notifications}), and of jobs, if
+  # Sidekiq is there ({Sidekiq}).
   class Railtie < ::Rails::Railtie
     # Behind Rails' own, which gives a request its identity; before its log.
     initializer "tracepoint.middleware" do |app|
       app.middleware.insert_after ::ActionDispatch::RequestId, Tracepoint::Rack
     end
+
+    # The Gemfile may have it behind this gem.
+    initializer("tracepoint.sidekiq") { require_relative "sidekiq" if defined?(::Sidekiq::Client) }
   end
 end

@@ -1,0 +1,196 @@
+# frozen_string_literal: true
+
+require "test_helper"
+require_relative "support/redis_server"
+begin
+  require "sidekiq/cli" # as in Sidekiq's own process: it has the server's middleware
+  require "sidekiq/api"
+  require "tracepoint/sidekiq"
+rescue LoadError
+  nil # a Ruby without Sidekiq skips these
+end
+
+# Jobs in a Redis that Sidekiq's own code fetches and runs, one by one.
+class SidekiqTest < Minitest::Test
+  RETURNED = 0
+  RAISED = 1
+  SECOND = 1_000_000_000
+
+  def self.seen
+    @seen ||= []
+  end
+
+  if defined?(::Sidekiq::Worker)
+    class TallyJob
+      include ::Sidekiq::Worker
+
+      def perform(number)
+        SidekiqTest.seen << number
+        raise "on purpose" if number.negative?
+      end
+    end
+  end
+
+  def setup
+    skip "no Sidekiq" unless Tracepoint.const_defined?(:Sidekiq, false)
+    skip "no redis-server" unless RedisServer.installed?
+    ::Sidekiq.logger.level = Logger::FATAL
+    ::Redis.silence_deprecations = true # of what Sidekiq calls
+    ::Sidekiq.redis = { url: RedisServer.url }
+    ::Sidekiq.redis(&:flushall)
+    SidekiqTest.seen.clear
+  end
+
+  def test_push
+    traced("push") do |first, last|
+      id = TallyJob.perform_async(1)
+      arguments = ["SidekiqTest::TallyJob", "default", id, 1]
+      assert_equal [1, *arguments], [first.hits, *values(first, 0, String, String, String, Integer)]
+      assert_equal [1, RETURNED, *arguments], [last.hits, *values(last, 1, Integer, String, String, String, Integer)]
+      assert_operator last.value(0, Integer), :>, 0
+    end
+    assert_equal 1, ::Sidekiq::Queue.new.size
+  end
+
+  def test_many_jobs_are_one_push
+    traced("push") do |_, last|
+      ids = ::Sidekiq::Client.push_bulk("class" => TallyJob, "queue" => "slow", "args" => [[1], [2], [3]])
+      assert_equal [1, "slow", ids.first, 3], [last.hits, *values(last, 3, String, String, Integer)]
+      TallyJob.perform_in(60, 4)
+      assert_equal [2, 1], [last.hits, last.value(5, Integer)]
+    end
+    assert_equal [3, 1], [::Sidekiq::Queue.new("slow").size, ::Sidekiq::ScheduledSet.new.size]
+  end
+
+  def test_perform
+    id = TallyJob.perform_async(1)
+    pushed = now
+    traced("perform") do |first, last|
+      perform
+      performed = now
+      expected = ["SidekiqTest::TallyJob", "default", id]
+      assert_equal [1, *expected, 0], [first.hits, *values(first, 0, String, String, String), first.value(4, Integer)]
+      assert_equal [1, RETURNED, *expected, 0], [last.hits, *values(last, 1, Integer, String, String, String), last.value(6, Integer)]
+      assert_includes 0..(performed - pushed + SECOND), first.value(3, Integer)
+      assert_equal first.value(3, Integer), last.value(5, Integer)
+    end
+    assert_equal [1], SidekiqTest.seen
+  end
+
+  def test_the_time_in_the_queue
+    job = { "class" => "X", "enqueued_at" => Time.now.to_f - 5 }
+    assert_includes (5 * SECOND - 1000)..(60 * SECOND), queued(job)
+    assert_equal 0, queued("enqueued_at" => Time.now.to_f + 5)
+    [nil, "soon", Float::NAN, 12.5, 10**30, [], false].each { |other| assert_nil queued("enqueued_at" => other), other.inspect }
+  end
+
+  def test_retries
+    TallyJob.perform_async(-1)
+    traced("perform") do |_, last|
+      [0, 1, 2].each do |retries|
+        assert_raises(RuntimeError) { perform }
+        assert_equal [retries + 1, RAISED, retries], [last.hits, last.value(1, Integer), last.value(6, Integer)]
+        push_what_failed
+      end
+    end
+    assert_equal [-1, -1, -1], SidekiqTest.seen
+  end
+
+  def test_active_job_is_called_by_its_own_class
+    require "active_job"
+    kind = active_job
+    traced("push") { |_, last| [kind.perform_later(5), assert_equal("SidekiqTest::Receipt", last.value(2, String))] }
+    traced("perform") do |_, last|
+      perform("receipts")
+      assert_equal ["SidekiqTest::Receipt", "receipts"], values(last, 2, String, String)
+    end
+    assert_equal [5], SidekiqTest.seen
+  rescue LoadError
+    skip "no ActiveJob"
+  end
+
+  def test_what_a_queue_may_hold
+    [{}, { "class" => 5, "retry_count" => "many" }, { "class" => BasicObject.new }.freeze].each do |job|
+      assert_equal :done, middle(job)
+      traced("perform") do |first, last|
+        assert_equal :done, middle(job)
+        assert_equal [1, 1, RETURNED], [first.hits, last.hits, last.value(1, Integer)]
+      end
+    end
+  end
+
+  def test_a_push_of_nothing
+    client = ::Sidekiq::Client.new
+    [nil, [], [{}.freeze]].each do |payloads|
+      untraced = failure { client.__send__(:raw_push, payloads) }
+      traced("push") { assert_equal untraced, (failure { client.__send__(:raw_push, payloads) }) }
+    end
+  end
+
+  def test_untraced_it_reads_nothing
+    needs_native
+    middleware = Tracepoint::Sidekiq::Perform.new
+    assert_no_objects { middleware.call(nil, nil, "default") { :done } }
+  end
+
+  def test_it_is_registered_once
+    assert_equal [Tracepoint::Sidekiq::Perform], ::Sidekiq.server_middleware.map(&:klass).first(1)
+    assert_equal 1, ::Sidekiq.server_middleware.map(&:klass).count(Tracepoint::Sidekiq::Perform)
+    assert_equal "[]\n", ruby('require "tracepoint/sidekiq"; p Sidekiq.server_middleware.map(&:klass)', verbose: false)
+  end
+
+  private
+
+  def traced(name, &block)
+    tapping(Tracepoint::Provider[:sidekiq][name], &block)
+  end
+
+  # Fetch a job and run it, as a thread of Sidekiq's does.
+  def perform(queue = "default")
+    fetch = ::Sidekiq::BasicFetch.new(queues: [queue], strict: true)
+    ::Sidekiq::Processor.new(nil, ::Sidekiq.options.merge(fetch: fetch)).__send__(:process_one)
+  end
+
+  # Sidekiq waits seconds before it tries again: its scheduler gets such a job at once.
+  def push_what_failed
+    ::Sidekiq.redis { |redis| redis.zrange("retry", 0, -1).each { |job| redis.zadd("retry", "0", job) } }
+    ::Sidekiq::Scheduled::Enq.new.enqueue_jobs
+  end
+
+  def middle(job)
+    Tracepoint::Sidekiq::Perform.new.call(nil, job, "default") { :done }
+  end
+
+  def queued(job)
+    traced("perform") do |first, _|
+      middle(job)
+      return first.value(3, Integer)
+    end
+  end
+
+  def active_job
+    return Receipt if self.class.const_defined?(:Receipt, false)
+
+    ActiveJob::Base.logger = nil
+    self.class.const_set(:Receipt, Class.new(ActiveJob::Base) do
+      self.queue_adapter = :sidekiq
+      queue_as :receipts
+      define_method(:perform) { |number| SidekiqTest.seen << number }
+    end)
+  end
+
+  def failure
+    yield
+  rescue StandardError => e
+    e.class
+  end
+
+  # Values of these types, from an operand on.
+  def values(tap, from, *types)
+    types.each_with_index.map { |type, i| tap.value(from + i, type) }
+  end
+
+  def now
+    Process.clock_gettime(Process::CLOCK_REALTIME, :nanosecond)
+  end
+end
