@@ -14,6 +14,10 @@ class RackTest < Minitest::Test
   RETURNED = 0
   RAISED = 1
   THROWN = 2
+  SECOND = 1_000_000_000
+  BAD_TIMES = ["", "t=", "soon", "t=soon", "-1795617204", "0", "179561720", "17956172041", "t=1795617204.x", "1795617204,1795617205",
+               " 1795617204", "1795617204\n", "ts=1795617204", "1795617204.394 ", "\xff".b, "1" * 10_000, ["1795617204"], 5,
+               BasicObject.new].freeze
 
   def setup
     skip "no rack" unless Tracepoint.const_defined?(:Rack, false)
@@ -29,7 +33,7 @@ class RackTest < Minitest::Test
       assert_equal 0, last.hits
       body.close
       body.close
-      assert_equal [1, RETURNED, "GET", "/items/7", "abc", nil, 201], [last.hits, *end_of(last)]
+      assert_equal [1, RETURNED, "GET", "/items/7", "abc", nil, nil, 201], [last.hits, *end_of(last)]
       assert_operator last.value(0, Integer), :>, 0
     end
   end
@@ -87,6 +91,26 @@ class RackTest < Minitest::Test
     end
   end
 
+  def test_time_in_the_queue
+    traced do |first, last|
+      5.downto(1) do |waited|
+        forms(Time.now - waited).each do |text|
+          respond(env_of("/x", "HTTP_X_REQUEST_START" => text))
+          assert_includes (waited * SECOND)..((waited + 60) * SECOND), first.value(3, Integer), text
+          assert_equal first.value(3, Integer), last.value(5, Integer)
+        end
+      end
+      assert_equal 0, queued(first, "t=#{Time.now.to_i + 60}")
+      BAD_TIMES.each { |text| assert_nil queued(first, text) }
+    end
+  end
+
+  def test_untraced_no_time_is_read
+    app = Tracepoint::Rack.new(->(_) { [-1, {}, []] })
+    without, with = [{}, { "HTTP_X_REQUEST_START" => "t=1795617204.394" }].map { |headers| env_of("/x", headers) }
+    assert_equal objects_of { app.call(without) }, objects_of { app.call(with) }
+  end
+
   def test_path_within_a_mounted_application
     traced do |first, _|
       respond(env_of("/x").merge("SCRIPT_NAME" => "/shop"))
@@ -124,6 +148,18 @@ class RackTest < Minitest::Test
 
   private
 
+  # Servers write the time in seconds, milliseconds or microseconds, with `t=` or without.
+  def forms(time)
+    micros = (time.to_r * 1_000_000).to_i
+    numbers = [micros / 1_000_000, format("%d.%03d", micros / 1_000_000, micros / 1000 % 1000), micros / 1000, micros]
+    numbers.flat_map { |number| [number.to_s, "t=#{number}"] }
+  end
+
+  def queued(tap, text)
+    respond(env_of("/x").merge("HTTP_X_REQUEST_START" => text))
+    tap.value(3, Integer)
+  end
+
   def env_of(path, headers = {})
     ::Rack::MockRequest.env_for(path, headers)
   end
@@ -145,8 +181,9 @@ class RackTest < Minitest::Test
     tapping(Tracepoint::Rack::REQUEST, &block)
   end
 
-  # Outcome, method, path, id, route, status.
+  # Outcome, method, path, id, time in the queue, route, status.
   def end_of(tap)
-    [tap.value(1, Integer), *(2..5).map { |i| tap.value(i, String) }, tap.value(6, Integer)]
+    types = [Integer, String, String, String, Integer, String, Integer]
+    types.each_with_index.map { |type, i| tap.value(i + 1, type) }
   end
 end

@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require_relative "../tracepoint"
+require_relative "queue_time"
 require "rack/body_proxy"
 
 module Tracepoint
@@ -10,12 +11,13 @@ module Tracepoint
   #   require "tracepoint/rack"
   #   use Tracepoint::Rack
   #
-  # Arguments at the begin: `method`, `path`, and `id`, the request's (that of
-  # Rails, else the header X-Request-Id). Results: `route`, as `items#show` of
-  # Rails or `GET /items/:id` of Sinatra, and `status`. A request that was
-  # hijacked ends as the application returns.
+  # Arguments at the begin: `method`, `path`, `id`, the request's (that of Rails,
+  # else the header X-Request-Id), and `queued_ns`, how long it waited since a server
+  # in front wrote X-Request-Start. Results: `route`, as `items#show` of Rails or
+  # `GET /items/:id` of Sinatra, and `status`. A request that was hijacked ends as
+  # the application returns.
   class Rack
-    REQUEST = Tracepoint.define_span(:request, { method: String, path: String, id: String },
+    REQUEST = Tracepoint.define_span(:request, { method: String, path: String, id: String, queued_ns: Integer },
                                      provider: :rack, result: { route: String, status: Integer })
     # @return [Integer] what applications return as the status after a hijack
     HIJACKED = -1
@@ -30,7 +32,7 @@ module Tracepoint
     # @return [Array] the application's response, its body wrapped
     def call(env)
       outcome = :thrown
-      span = REQUEST.start(env["REQUEST_METHOD"], path(env), env["action_dispatch.request_id"] || env["HTTP_X_REQUEST_ID"])
+      span = REQUEST.start(env["REQUEST_METHOD"], path(env), env["action_dispatch.request_id"] || env["HTTP_X_REQUEST_ID"], queued_ns(env))
       status, headers, body = @app.call(env)
       outcome = :returned
       set_results(span, env, status) if REQUEST.enabled?
@@ -50,6 +52,12 @@ module Tracepoint
       script.nil? || script.empty? ? env["PATH_INFO"] : "#{script}#{env["PATH_INFO"]}"
     rescue StandardError # of encodings that do not go together
       env["PATH_INFO"]
+    end
+
+    def queued_ns(env)
+      QueueTime.since(env["HTTP_X_REQUEST_START"]) if REQUEST.enabled?
+    rescue StandardError
+      nil
     end
 
     # The response is there: no error of ours may keep it back.
