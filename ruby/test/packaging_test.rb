@@ -47,8 +47,8 @@ class PackagingTest < Minitest::Test
 
   def test_contents
     files = run_in(@dir, RbConfig.ruby, "-rrubygems/package", "-e", "puts Gem::Package.new(ARGV[0]).contents", build_gem).split
-    %w[LICENSE README.md lib/tracepoint.rb lib/tracepoint-usdt.rb sig/tracepoint.rbs ext/libstapsdt/libstapsdt.h
-       ext/libstapsdt/ruby/extconf.rb ext/agent/sources.txt].each { |path| assert_includes files, path }
+    %w[LICENSE README.md lib/tracepoint.rb lib/tracepoint-usdt.rb lib/puma/plugin/tracepoint.rb sig/tracepoint.rbs
+       ext/libstapsdt/libstapsdt.h ext/libstapsdt/ruby/extconf.rb ext/agent/sources.txt].each { |path| assert_includes files, path }
     File.readlines(File.join(ROOT, "ext/agent/sources.txt"), chomp: true).each { |path| assert_includes files, "ext/agent/#{path}" }
     Dir.children(File.join(ROOT, "ruby/lib/tracepoint")).grep(/\.rb\z/).each { |name| assert_includes files, "lib/tracepoint/#{name}" }
     assert_empty files.grep(/\.(so|o|a)\z|test|build/)

@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ CALLS = 2
 class Puma:
     """A cluster of two workers, with the agent in each."""
 
-    def __init__(self, place: Path, agent: str = "") -> None:
+    def __init__(self, place: Path, agent: str = "", **env: str) -> None:
         self._socket = str(place / "web.sock")
         self.process = subprocess.Popen(
             ["puma", "-C", str(TARGETS / "probes/puma_app.rb")],
@@ -40,6 +41,7 @@ class Puma:
                 "RUBYLIB": str(LIB),
                 "RUBYOPT": "" if agent else "-rtracepoint/agent",
                 "AGENT": agent,
+                **env,
             },
         )
         self.workers = self.booted()
@@ -58,12 +60,12 @@ class Puma:
             pids |= {int(found[1])} if found else set()
         return pids
 
-    def ask(self) -> int:
+    def ask(self, path: str = "/") -> int:
         """The pid of the worker that served a request."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(TIMEOUT)
             connection.connect(self._socket)
-            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            connection.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
             with connection.makefile("rb") as file:
                 return int(file.read().rpartition(b"\r\n")[2])
 
@@ -77,10 +79,14 @@ class Puma:
         self.process.communicate(timeout=TIMEOUT)
 
 
-@pytest.fixture
-def puma(tmp_path: Path) -> Iterator[Puma]:
+def need_puma() -> None:
     if shutil.which("puma") is None:
         pytest.skip("no puma: scripts/setup.sh --test installs it")
+
+
+@pytest.fixture
+def puma(tmp_path: Path) -> Iterator[Puma]:
+    need_puma()
     server = Puma(tmp_path)
     yield server
     server.close()
@@ -89,8 +95,7 @@ def puma(tmp_path: Path) -> Iterator[Puma]:
 @pytest.fixture
 def workers_alone(tmp_path: Path) -> Iterator[Puma]:
     """Puma, where the workers have the agent and their parent has none."""
-    if shutil.which("puma") is None:
-        pytest.skip("no puma: scripts/setup.sh --test installs it")
+    need_puma()
     server = Puma(tmp_path, agent="workers")
     yield server
     server.close()
@@ -204,3 +209,39 @@ def test_reports_leave_out_what_waits_for_work(puma: Puma) -> None:
     assert "Puma::ThreadPool#spawn_thread" in out
     assert "Puma::Reactor#select_loop" in out
     assert "left out" not in err
+
+
+def test_stats_of_each_worker(tmp_path: Path, trace: Callable[..., Tracer]) -> None:
+    """Each worker says every second how busy it is, while somebody traces that."""
+    need_puma()
+    os.mkfifo(tmp_path / "held")
+    puma = Puma(tmp_path, PLUGIN="1")
+    try:
+        tracer = trace("trace", puma.pid, "puma:stats", "--subprocesses", "--json")
+        idle = {"backlog": 0, "busy": 0, "threads": 1, "max": 1}
+        assert next_stats(tracer, puma.workers) == dict.fromkeys(puma.workers, idle)
+        served: list[int] = []
+        asking = threading.Thread(target=lambda: served.append(puma.ask("/hold")))
+        asking.start()
+        busy = {**idle, "busy": 1}
+        while busy not in (stats := next_stats(tracer, puma.workers)).values():
+            pass
+        (tmp_path / "held").write_bytes(b"")
+        asking.join()
+        assert stats == {p: busy if p in served else idle for p in puma.workers}
+        while busy in next_stats(tracer, puma.workers).values():
+            pass
+        out, err, code = tracer.finish()
+        assert code == 0, out + err
+    finally:
+        puma.close()
+
+
+def next_stats(tracer: Tracer, workers: set[int]) -> dict[int, dict[str, int]]:
+    """Return what each worker says next, by pid."""
+    said: dict[int, dict[str, int]] = {}
+    assert tracer.process.stdout
+    while set(said) != workers:
+        event = json.loads(tracer.process.stdout.readline())
+        said[event["pid"]] = event["arguments"]
+    return said

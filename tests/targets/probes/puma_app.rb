@@ -1,10 +1,12 @@
 # frozen_string_literal: true
 
 # Puma's configuration: two workers of one thread behind a socket in $PLACE, each of
-# which answers with its pid. With AGENT=workers they alone load the agent.
+# which answers with its pid, to /hold once somebody writes to the FIFO $PLACE/held. With
+# AGENT=workers they alone load the agent; with PLUGIN=1 they have the gem's plugin.
 # A plain `class Web` would belong to the configuration.
 ::Web = Class.new do
-  def call(_environment)
+  def call(environment)
+    File.read("#{ENV.fetch("PLACE")}/held") if environment["PATH_INFO"] == "/hold"
     [200, { "content-type" => "text/plain" }, [page]]
   end
 
@@ -14,6 +16,7 @@
 end
 
 on_worker_boot { require "tracepoint/agent" } if ENV["AGENT"] == "workers"
+plugin :tracepoint if ENV["PLUGIN"]
 workers 2
 threads 1, 1
 preload_app! false

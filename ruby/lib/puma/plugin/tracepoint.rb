@@ -1,0 +1,7 @@
+# frozen_string_literal: true
+
+require "puma/plugin"
+require "tracepoint/puma"
+
+# For `plugin :tracepoint` in Puma's configuration.
+Puma::Plugin.create {}

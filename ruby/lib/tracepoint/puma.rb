@@ -1,0 +1,66 @@
+# frozen_string_literal: true
+
+require_relative "../tracepoint"
+require "puma"
+
+module Tracepoint
+  # How busy Puma is: while someone traces `puma:stats`, each server fires it every
+  # second, in the process that serves. In Puma's configuration:
+  #
+  #   plugin :tracepoint
+  #
+  # Arguments: `backlog`, the requests that wait for a thread; `busy`, the threads that
+  # have one; `threads`, those that there are; and `max`, those that there may be.
+  module Puma
+    STATS = Tracepoint.define(:stats, { backlog: Integer, busy: Integer, threads: Integer, max: Integer }, provider: :puma)
+    # @return [Integer] seconds
+    INTERVAL = 1
+    private_constant :INTERVAL
+
+    # For Puma::Server, which runs behind all forks.
+    # @api private
+    module Sampled
+      def run(*, **)
+        @tracepoint_sampler = Puma.sampler(self) unless @tracepoint_sampler&.alive? || Puma.control?(self)
+        super
+      end
+    end
+
+    class << self
+      # @api private
+      # @param server [::Puma::Server]
+      # @return [Thread, nil] nil: there is no room for one
+      def sampler(server)
+        Thread.new { sample(server) }.tap { |thread| thread.name = "tracepoint puma" } if Tracepoint.supported?
+      rescue ThreadError
+        nil
+      end
+
+      # @api private
+      # @return [Boolean] whether it serves `pumactl`
+      def control?(server)
+        defined?(::Puma::App::Status) && ::Puma::App::Status === server.app
+      end
+
+      private
+
+      # A server that was stopped may run again, with a thread of its own.
+      def sample(server)
+        loop do
+          sleep INTERVAL
+          break if server.shutting_down?
+
+          STATS.fire { arguments(server.stats) }
+        end
+      end
+
+      # Puma's capacity is threads that wait, and those that it may yet start.
+      def arguments(stats)
+        max = stats.fetch(:max_threads)
+        [stats.fetch(:backlog), max - stats.fetch(:pool_capacity), stats.fetch(:running), max]
+      end
+    end
+
+    ::Puma::Server.prepend(Sampled)
+  end
+end
