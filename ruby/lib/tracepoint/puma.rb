@@ -44,10 +44,13 @@ module Tracepoint
 
       private
 
-      # A server that was stopped may run again, with a thread of its own.
+      # A server that was stopped may run again, with a thread of its own. Reports of
+      # stacks leave out who waits for a condition, as for work; who sleeps they show.
       def sample(server)
+        lock = Mutex.new
+        never = ConditionVariable.new
         loop do
-          sleep INTERVAL
+          lock.synchronize { never.wait(lock, INTERVAL) }
           break if server.shutting_down?
 
           STATS.fire { arguments(server.stats) }
