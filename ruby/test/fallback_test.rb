@@ -6,7 +6,7 @@ require "test_helper"
 class FallbackTest < Minitest::Test
   OFF = { "TRACEPOINT_NATIVE" => "0" }.freeze
   # The extension's messages about these are the fallback's too.
-  SHARED = %w[definition conversion fire span result undeclared provider rack notifications sidekiq].freeze
+  SHARED = %w[definition conversion fire span result undeclared provider rack notifications sidekiq net_http redis].freeze
 
   def test_the_tests_that_need_no_probes_pass_without_the_extension
     skip "this is without it" unless Tracepoint.supported?

@@ -1,0 +1,106 @@
+# frozen_string_literal: true
+
+require "test_helper"
+require_relative "support/redis_server"
+begin
+  require "tracepoint/redis"
+rescue LoadError
+  nil # a Ruby without the gem redis skips these
+end
+
+class RedisTest < Minitest::Test
+  RETURNED = 0
+  RAISED = 1
+
+  def setup
+    skip "no gem redis" unless Tracepoint.const_defined?(:Redis, false)
+    skip "no redis-server" unless RedisServer.installed?
+    @redis = Redis.new(url: RedisServer.url)
+    @redis.flushall # and connects
+  end
+
+  def test_command
+    traced do |first, last|
+      @redis.set("tea", "secret")
+      assert_equal [1, "SET", "tea", 1], [first.hits, *values(first, 0)]
+      assert_equal [1, RETURNED, "SET", "tea", 1], [last.hits, last.value(1, Integer), *values(last, 2)]
+      assert_operator last.value(0, Integer), :>, 0
+      assert_equal ["secret", 2, "GET"], [@redis.get("tea"), last.hits, values(last, 2).first]
+    end
+  end
+
+  def test_several_at_once
+    traced do |_, last|
+      assert_equal ["OK", "1", 2], (@redis.pipelined { |it| [it.set("a", 1), it.get("a"), it.incr("a")] })
+      assert_equal [1, RETURNED, "PIPELINE", nil, 3], [last.hits, last.value(1, Integer), *values(last, 2)]
+      assert_equal [3, 4], (@redis.multi { |it| [it.incr("a"), it.incr("a")] })
+      assert_equal ["MULTI", nil, 4], values(last, 2)
+    end
+  end
+
+  def test_errors_of_the_connection_are_raised_and_replies_are_not
+    traced do |_, last|
+      @redis.set("text", "x")
+      assert_raises(Redis::CommandError) { @redis.incr("text") }
+      assert_equal [RETURNED, "INCR"], [last.value(1, Integer), values(last, 2).first]
+      assert_raises(Redis::CannotConnectError) { Redis.new(path: "/nowhere/redis.sock", reconnect_attempts: 0).ping }
+      assert_equal [RAISED, "PING"], [last.value(1, Integer), values(last, 2).first]
+    end
+  end
+
+  def test_nothing_but_keys
+    traced do |first, _|
+      assert_raises(Redis::CommandError) { @redis.auth("secret") }
+      assert_equal ["AUTH", nil, 1], values(first, 0)
+      @redis.echo("secret")
+      assert_equal ["ECHO", nil, 1], values(first, 0)
+      @redis.eval("return 1", ["key"])
+      assert_equal ["EVAL", nil, 1], values(first, 0)
+      @redis.mget("a", "b")
+      assert_equal ["MGET", "a", 1], values(first, 0)
+      @redis.call("del", %w[c d])
+      assert_equal ["DEL", "c", 1], values(first, 0)
+    end
+  end
+
+  # The server says of each command which argument is its first key.
+  def test_commands_with_a_key
+    first_keys = @redis.call("command").to_h { |name, _, _, first| [name.upcase, first] }
+    commands = Tracepoint::Redis::WITH_KEY
+    assert_equal commands.uniq, commands
+    assert_equal [1], commands.map { |name| first_keys.fetch(name) }.uniq
+  end
+
+  def test_what_does_not_fit_is_passed_on
+    [nil, [], [nil], 5].each do |commands|
+      untraced = failure(commands)
+      traced { assert_equal [untraced], [failure(commands)] }
+    end
+  end
+
+  def test_another_version
+    Dir.mktmpdir do |folder|
+      File.write("#{folder}/redis.rb", 'class Redis; VERSION = "5.4.0"; Client = Class.new; end')
+      script = 'begin; require "tracepoint/redis"; rescue LoadError => e; puts e.message; end'
+      assert_equal "tracepoint/redis needs the gem redis 4, not 5.4.0, which stands on redis-client\n",
+                   ruby(script, options: ["-I#{folder}"])
+    end
+  end
+
+  private
+
+  def traced(&block)
+    tapping(Tracepoint::Provider[:redis][:command], &block)
+  end
+
+  # Command, key, count.
+  def values(tap, from)
+    [tap.value(from, String), tap.value(from + 1, String), tap.value(from + 2, Integer)]
+  end
+
+  def failure(commands)
+    @redis._client.process(commands)
+  rescue StandardError => e
+    e.class
+  end
+end
