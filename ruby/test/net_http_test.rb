@@ -122,7 +122,7 @@ class NetHTTPTest < Minitest::Test
   end
 
   def connected(&block)
-    tapping(Tracepoint::Provider[:net_http][:connect], &block)
+    tapping(Tracepoint::NetHTTP::CONNECT, &block)
   end
 
   # Method, host, path.

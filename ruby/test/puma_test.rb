@@ -12,6 +12,7 @@ class PumaTest < Minitest::Test
   THREADS = 2
 
   def setup
+    @server = nil
     skip "no Puma" unless Tracepoint.const_defined?(:Puma, false)
     needs_native
     @entered = Queue.new

@@ -90,7 +90,7 @@ class RedisTest < Minitest::Test
   private
 
   def traced(&block)
-    tapping(Tracepoint::Provider[:redis][:command], &block)
+    tapping(Tracepoint::Redis::COMMAND, &block)
   end
 
   # Command, key, count.

@@ -42,7 +42,7 @@ class SidekiqTest < Minitest::Test
   end
 
   def test_push
-    traced("push") do |first, last|
+    tapping(Tracepoint::Sidekiq::PUSH) do |first, last|
       id = TallyJob.perform_async(1)
       arguments = ["SidekiqTest::TallyJob", "default", id, 1]
       assert_equal [1, *arguments], [first.hits, *values(first, 0, String, String, String, Integer)]
@@ -53,7 +53,7 @@ class SidekiqTest < Minitest::Test
   end
 
   def test_many_jobs_are_one_push
-    traced("push") do |_, last|
+    tapping(Tracepoint::Sidekiq::PUSH) do |_, last|
       ids = ::Sidekiq::Client.push_bulk("class" => TallyJob, "queue" => "slow", "args" => [[1], [2], [3]])
       assert_equal [1, "slow", ids.first, 3], [last.hits, *values(last, 3, String, String, Integer)]
       TallyJob.perform_in(60, 4)
@@ -65,7 +65,7 @@ class SidekiqTest < Minitest::Test
   def test_perform
     id = TallyJob.perform_async(1)
     pushed = now
-    traced("perform") do |first, last|
+    tapping(Tracepoint::Sidekiq::PERFORM) do |first, last|
       perform
       performed = now
       expected = ["SidekiqTest::TallyJob", "default", id]
@@ -86,7 +86,7 @@ class SidekiqTest < Minitest::Test
 
   def test_retries
     TallyJob.perform_async(-1)
-    traced("perform") do |_, last|
+    tapping(Tracepoint::Sidekiq::PERFORM) do |_, last|
       [0, 1, 2].each do |retries|
         assert_raises(RuntimeError) { perform }
         assert_equal [retries + 1, RAISED, retries], [last.hits, last.value(1, Integer), last.value(6, Integer)]
@@ -99,8 +99,8 @@ class SidekiqTest < Minitest::Test
   def test_active_job_is_called_by_its_own_class
     require "active_job"
     kind = active_job
-    traced("push") { |_, last| [kind.perform_later(5), assert_equal("SidekiqTest::Receipt", last.value(2, String))] }
-    traced("perform") do |_, last|
+    tapping(Tracepoint::Sidekiq::PUSH) { |_, last| [kind.perform_later(5), assert_equal("SidekiqTest::Receipt", last.value(2, String))] }
+    tapping(Tracepoint::Sidekiq::PERFORM) do |_, last|
       perform("receipts")
       assert_equal ["SidekiqTest::Receipt", "receipts"], values(last, 2, String, String)
     end
@@ -112,7 +112,7 @@ class SidekiqTest < Minitest::Test
   def test_what_a_queue_may_hold
     [{}, { "class" => 5, "retry_count" => "many" }, { "class" => BasicObject.new }.freeze].each do |job|
       assert_equal :done, middle(job)
-      traced("perform") do |first, last|
+      tapping(Tracepoint::Sidekiq::PERFORM) do |first, last|
         assert_equal :done, middle(job)
         assert_equal [1, 1, RETURNED], [first.hits, last.hits, last.value(1, Integer)]
       end
@@ -123,7 +123,7 @@ class SidekiqTest < Minitest::Test
     client = ::Sidekiq::Client.new
     [nil, [], [{}.freeze]].each do |payloads|
       untraced = failure { client.__send__(:raw_push, payloads) }
-      traced("push") { assert_equal untraced, (failure { client.__send__(:raw_push, payloads) }) }
+      tapping(Tracepoint::Sidekiq::PUSH) { assert_equal untraced, (failure { client.__send__(:raw_push, payloads) }) }
     end
   end
 
@@ -140,10 +140,6 @@ class SidekiqTest < Minitest::Test
   end
 
   private
-
-  def traced(name, &block)
-    tapping(Tracepoint::Provider[:sidekiq][name], &block)
-  end
 
   # Fetch a job and run it, as a thread of Sidekiq's does.
   def perform(queue = "default")
@@ -162,7 +158,7 @@ class SidekiqTest < Minitest::Test
   end
 
   def queued(job)
-    traced("perform") do |first, _|
+    tapping(Tracepoint::Sidekiq::PERFORM) do |first, _|
       middle(job)
       return first.value(3, Integer)
     end

@@ -15,8 +15,10 @@ module Tracepoint
   module NetHTTP
     REQUEST = Tracepoint.define_span(:request, { method: String, host: String, path: String },
                                      provider: :net_http, result: { status: Integer })
-    ARGUMENTS = ArgumentReader.new(REQUEST)
-    private_constant :ARGUMENTS
+    CONNECT = Tracepoint.define_span(:connect, { host: String, port: Integer }, provider: :net_http)
+    REQUESTED = ArgumentReader.new(REQUEST)
+    CONNECTED = ArgumentReader.new(CONNECT)
+    private_constant :REQUESTED, :CONNECTED
 
     # For Net::HTTP: `request` calls itself where it has to connect first, this is
     # called once.
@@ -25,21 +27,15 @@ module Tracepoint
       private
 
       def transport_request(request)
-        arguments = ARGUMENTS.read { [request.method, address, request.path[/\A[^?#]*/]] }
+        arguments = REQUESTED.read { [request.method, address, request.path[/\A[^?#]*/]] }
         REQUEST.measure(*arguments) do |span|
           super.tap { |response| NetHTTP.set_status(span, response) }
         end
       end
-    end
 
-    # `net_http:connect`
-    class Connect < Tracer
-      def self.arguments(_names)
-        { host: String, port: Integer }
-      end
-
-      def self.values(http, _given)
-        [http.address, http.port]
+      def connect
+        arguments = CONNECTED.read { [address, port] }
+        CONNECT.measure(*arguments) { super }
       end
     end
 
@@ -52,6 +48,5 @@ module Tracepoint
     end
 
     ::Net::HTTP.prepend(Exchange)
-    Methods.trace(::Net::HTTP, :connect, as: "net_http:connect", by: Connect)
   end
 end

@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require_relative "../tracepoint"
+require_relative "argument_reader"
 require "redis"
 
 unless Redis::Client.method_defined?(:process)
@@ -17,6 +18,10 @@ module Tracepoint
   # at once; `key`, the first one's, of {WITH_KEY}; and `count`, the number of commands.
   # Values are never in it.
   module Redis
+    COMMAND = Tracepoint.define_span(:command, { command: String, key: String, count: Integer }, provider: :redis)
+    ARGUMENTS = ArgumentReader.new(COMMAND)
+    private_constant :ARGUMENTS
+
     # Commands whose first argument is a key: that of others may be a secret.
     WITH_KEY = %w[
       APPEND BLPOP BRPOP DECR DECRBY DEL EXISTS EXPIRE EXPIREAT GET GETDEL GETEX GETRANGE GETSET
@@ -27,22 +32,26 @@ module Tracepoint
       ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGE ZREVRANGEBYSCORE ZREVRANK ZSCAN ZSCORE
     ].freeze
 
-    # `redis:command`
-    class Command < Tracer
-      def self.arguments(_names)
-        { command: String, key: String, count: Integer }
-      end
-
-      def self.values(_client, given)
-        (name, key), = commands = given.fetch(:commands)
-        name = name.to_s.upcase
-        return [name == "MULTI" ? name : "PIPELINE", nil, commands.size] if commands.size > 1
-
-        key, = key if key.is_a?(Array)
-        [name, (key if WITH_KEY.include?(name) && [String, Symbol].include?(key.class)), 1]
+    # For Redis::Client.
+    # @api private
+    module Written
+      def process(commands)
+        arguments = ARGUMENTS.read { Redis.describe(commands) }
+        COMMAND.measure(*arguments) { super }
       end
     end
 
-    Methods.trace(::Redis::Client, :process, as: "redis:command", by: Command)
+    # @api private
+    # @return [Array] the span's arguments
+    def self.describe(commands)
+      name, key = commands.first
+      name = name.to_s.upcase
+      return [name == "MULTI" ? name : "PIPELINE", nil, commands.size] if commands.size > 1
+
+      key, = key if key.is_a?(Array)
+      [name, (key if WITH_KEY.include?(name) && [String, Symbol].include?(key.class)), 1]
+    end
+
+    ::Redis::Client.prepend(Written)
   end
 end

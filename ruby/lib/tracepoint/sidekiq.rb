@@ -17,17 +17,33 @@ module Tracepoint
   # id is that of the first. Of `perform` also `queued_ns`, how long the job waited in its
   # queue, and `retries`, how often it has failed so far.
   module Sidekiq
+    PUSH = Tracepoint.define_span(:push, { job: String, queue: String, id: String, count: Integer }, provider: :sidekiq)
     PERFORM = Tracepoint.define_span(:perform, { job: String, queue: String, id: String, queued_ns: Integer, retries: Integer },
                                      provider: :sidekiq)
+    PUSHED = ArgumentReader.new(PUSH)
+    PERFORMED = ArgumentReader.new(PERFORM)
+    private_constant :PUSHED, :PERFORMED
+
+    # For Sidekiq::Client: its middleware is called before it writes a job, and so could
+    # not measure that.
+    # @api private
+    module Push
+      private
+
+      def raw_push(payloads)
+        arguments = PUSHED.read do
+          job = payloads.first
+          [Sidekiq.name_of(job), job["queue"], job["jid"], payloads.size]
+        end
+        PUSH.measure(*arguments) { super }
+      end
+    end
 
     # Server middleware.
     class Perform
-      ARGUMENTS = ArgumentReader.new(PERFORM)
-      private_constant :ARGUMENTS
-
       # @param job [Hash{String => Object}] as it stood in the queue
       def call(_worker, job, queue)
-        arguments = ARGUMENTS.read do
+        arguments = PERFORMED.read do
           [Sidekiq.name_of(job), queue, job["jid"], QueueTime.since(job["enqueued_at"]), retries(job["retry_count"])]
         end
         PERFORM.measure(*arguments) { yield }
@@ -41,26 +57,14 @@ module Tracepoint
       end
     end
 
-    # Client middleware is called before Sidekiq writes a job, and so could not measure that.
-    class Push < Tracer
-      def self.arguments(_names)
-        { job: String, queue: String, id: String, count: Integer }
-      end
-
-      def self.values(_client, given)
-        job, = jobs = given.fetch(:payloads)
-        [Sidekiq.name_of(job), job["queue"], job["jid"], jobs.size]
-      end
-    end
-
-    # @param job [Hash{String => Object}]
-    # @return [String, Class] what Sidekiq's log calls it
+    # @api private
+    # @return [String] what Sidekiq's log calls it
     def self.name_of(job)
       name = job["display_class"] || job["wrapped"] || job["class"]
       name.is_a?(Module) ? name.name : name
     end
 
-    Methods.trace(::Sidekiq::Client, :raw_push, as: "sidekiq:push", by: Push)
+    ::Sidekiq::Client.prepend(Push)
     ::Sidekiq.configure_server { |config| config.server_middleware { |chain| chain.prepend Perform } }
   end
 end
