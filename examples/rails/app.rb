@@ -1,6 +1,7 @@
 # A Rails application in one file: a shop with a page of its items, a page each, orders,
-# and a job. The one line for its probes is the require of tracepoint/rails. Its database
-# and its log are in SHOP_FOLDER, by default tmp/ beside this file.
+# a slow report, and jobs in Sidekiq. The one line for its probes is the require of
+# tracepoint/rails. Its database, its log and the socket of its Redis are in SHOP_FOLDER,
+# by default tmp/ beside this file.
 ENV["RAILS_ENV"] ||= "production"
 ENV["SHOP_FOLDER"] ||= File.join(__dir__, "tmp")
 
@@ -9,6 +10,8 @@ require "rails"
 require "active_record/railtie"
 require "active_job/railtie"
 require "action_controller/railtie"
+require "sidekiq"
+require "sidekiq/rails"
 require "tracepoint/rails"
 
 class Shop < Rails::Application
@@ -20,14 +23,17 @@ class Shop < Rails::Application
   config.colorize_logging = false
   config.paths["log"] = File.join(ENV.fetch("SHOP_FOLDER"), "shop.log")
   config.secret_key_base = "0" * 64
-  config.active_job.queue_adapter = :inline
+  config.active_job.queue_adapter = :sidekiq
   routes.append do
     resources :items, only: %i[index show]
     resources :orders, only: :create
+    resources :reports, only: :index
   end
 end
 
 FileUtils.mkdir_p(ENV.fetch("SHOP_FOLDER"))
+Redis.silence_deprecations = true # of what Sidekiq 6 calls
+Sidekiq.redis = { url: "unix://#{ENV.fetch("SHOP_FOLDER")}/redis.sock" }
 Shop.initialize!
 
 class Item < ActiveRecord::Base
@@ -41,6 +47,14 @@ end
 class ReceiptJob < ActiveJob::Base
   def perform(order_id)
     Order.find(order_id).item.name
+  end
+end
+
+class RestockJob < ActiveJob::Base
+  queue_as :stock
+
+  def perform(item_id, count)
+    Item.find(item_id).orders.sum(:count) + count
   end
 end
 
@@ -69,7 +83,24 @@ class OrdersController < ActionController::API
 
     order = WRITING.synchronize { Order.create!(item_id: params[:item_id], count: params[:count]) }
     ReceiptJob.perform_later(order.id)
+    RestockJob.perform_later(order.item_id, order.count) if order.count > 1
     render json: { id: order.id }, status: :created
+  end
+end
+
+class ReportsController < ActionController::API
+  SECONDS = 1.2
+
+  def index
+    render json: { orders: ask_the_warehouse }
+  end
+
+  private
+
+  # Which takes its time.
+  def ask_the_warehouse
+    sleep SECONDS
+    Order.count
   end
 end
 

@@ -4,3 +4,4 @@ environment "production"
 workers 2
 threads 3, 3
 preload_app!
+plugin :tracepoint

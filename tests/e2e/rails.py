@@ -8,9 +8,11 @@ import re
 import shutil
 import subprocess
 import threading
+import time
 import urllib.parse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -30,12 +32,18 @@ def need_rails() -> None:
         pytest.skip("no Rails, sqlite3 or puma: scripts/setup.sh --test installs them")
 
 
+def need_sidekiq() -> None:
+    """Skip the test where it cannot run."""
+    if not shutil.which("sidekiq") or not shutil.which("redis-server"):
+        pytest.skip("no Sidekiq or redis-server: scripts/setup.sh --test installs them")
+
+
 class Rails:
     """The application while it runs; folder: of its database."""
 
     def __init__(self, folder: Path, rackup: Path = FOLDER / "config.ru") -> None:
         self._start(
-            ["-t", f"{THREADS}:{THREADS}", "-b", ANY_PORT, str(rackup)],
+            ["puma", "-t", f"{THREADS}:{THREADS}", "-b", ANY_PORT, str(rackup)],
             {
                 "SHOP_DATABASE": str(folder / "shop.sqlite3"),
                 "RUBYOPT": f"-I{LIB} -rtracepoint/agent",
@@ -43,10 +51,10 @@ class Rails:
         )
         self.get()
 
-    def _start(self, options: Sequence[str], env: dict[str, str]) -> None:
+    def _start(self, words: Sequence[str], env: dict[str, str]) -> None:
         need_rails()
         self.process = subprocess.Popen(
-            ["puma", *options],
+            words,
             cwd=FOLDER,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -72,12 +80,18 @@ class Rails:
     def get(self, path: str = "/items") -> None:
         assert self.ask("GET", path) == 200
 
-    def ask(self, method: str, path: str, **form: object) -> int:
+    def ask(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        **form: object,
+    ) -> int:
         """Return the status of one request."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, TIMEOUT)
         body = urllib.parse.urlencode(form) if form else None
         kind = {"Content-Type": "application/x-www-form-urlencoded"} if form else {}
-        connection.request(method, path, body, kind)
+        connection.request(method, path, body, {**kind, **headers})
         answer = connection.getresponse()
         answer.read()
         connection.close()
@@ -93,12 +107,14 @@ class Rails:
 
 
 class RailsExample(Rails):
-    """examples/rails, in two workers; folder: of its database and its log."""
+    """examples/rails, in two workers and Sidekiq; folder: of its database and logs."""
 
     def __init__(self, folder: Path) -> None:
+        need_sidekiq()
         self.log = folder / "shop.log"
+        self._jobs = folder / "sidekiq.log"
         self._start(
-            ["-C", str(EXAMPLE / "puma.rb")],
+            [str(EXAMPLE / "start")],
             {
                 "RUBYLIB": str(LIB),
                 "SHOP_FOLDER": str(folder),
@@ -108,8 +124,19 @@ class RailsExample(Rails):
         for _ in range(2):
             self._await_line(r"Worker \d+ \(PID: \d+\) booted")
 
+    def finished_jobs(self) -> int:
+        """How many jobs Sidekiq has ended, as its log says."""
+        return len(re.findall(r": (?:done|fail)$", self._jobs.read_text(), re.M))
+
+    def await_jobs(self, count: int) -> None:
+        """Wait until Sidekiq has ended so many jobs."""
+        end = time.monotonic() + TIMEOUT
+        while self.finished_jobs() < count:
+            assert time.monotonic() < end, self._jobs.read_text()
+            time.sleep(0.02)
+
     def close(self) -> None:
-        """End the parent, which ends its workers."""
+        """End the parent, which ends all that it started."""
         self.process.terminate()
         self.process.communicate(timeout=TIMEOUT)
 

@@ -1,12 +1,14 @@
-"""examples/rails in two workers: counts are those of the application's own log."""
+"""examples/rails with Sidekiq: counts are those of the application's own log."""
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from collections import Counter
 
 import pytest
-from rails import RailsExample, in_threads
+from rails import THREADS, RailsExample, in_threads
 
 from commands import answer, by_key
 
@@ -21,6 +23,8 @@ def shop(tmp_path_factory):
     shop = RailsExample(tmp_path_factory.mktemp("shop"))
     # What a worker does once, at its first requests, is not what is counted here.
     in_threads(lambda _: [shop.get() for _ in range(10)])
+    in_threads(lambda _: [order(shop, 1, 2) for _ in range(3)])
+    shop.await_jobs(THREADS * 3 * 2)
     yield shop
     shop.close()
 
@@ -48,15 +52,28 @@ class Log:
         )
 
 
+def order(shop, item, count):
+    """One request, and one job, or two of more than one."""
+    assert shop.ask("POST", "/orders", item_id=item, count=count) == 201
+
+
 def visit(shop, thread):
-    """23 requests, of every kind."""
+    """24 requests, of every kind, and 7 jobs."""
+    shop.get("/reports")
     for number in range(5):
         assert shop.ask("GET", "/items") == 200
         assert shop.ask("GET", f"/items/{number + 1}") == 200
         assert shop.ask("GET", f"/items/{900 + number}") == 404
-        assert shop.ask("POST", "/orders", item_id=thread + 1, count=2) == 201
+        order(shop, thread + 1, number % 2 + 1)
     for _ in range(3):
         assert shop.ask("POST", "/orders", item_id=1, count=-1) == 500
+
+
+def visit_in_threads(shop):
+    """72 requests, and 21 jobs, which have ended."""
+    jobs = shop.finished_jobs()
+    in_threads(lambda thread: visit(shop, thread))
+    shop.await_jobs(jobs + THREADS * 7)
 
 
 @pytest.fixture
@@ -69,7 +86,7 @@ def counts(shop, trace):
             trace(verb, shop.pid, "--subprocesses", *words, "--json")
             for verb, *words in commands
         ]
-        in_threads(lambda thread: visit(shop, thread))
+        visit_in_threads(shop)
         documents = [answer(tracer) for tracer in tracers]
         assert all(document["lost"] == 0 for document in documents)
         return [by_key(document) for document in documents], log
@@ -99,7 +116,7 @@ def test_requests(counts):
     assert by_status == {
         int(status): count for status, count in log.count(r"^Completed (\d+)").items()
     }
-    assert by_status == {200: 30, 404: 15, 201: 15, 500: 9}
+    assert by_status == {200: 33, 404: 15, 201: 15, 500: 9}
     actions = log.count(r"^Processing by (\w+#\w+)")
     assert by_route == {
         action.replace("Controller", "").lower(): count
@@ -136,11 +153,10 @@ def test_sql(counts):
     assert by_name == summed(queries, lambda name, _, __: name)
 
 
-def test_views_and_jobs(counts):
-    (templates, collections, jobs), log = counts(
+def test_views(counts):
+    (templates, collections), log = counts(
         ("latency", "action_view:render_template", "--by", "template"),
         ("values", "action_view:render_collection", "count"),
-        ("latency", "active_job:perform", "--by", "job"),
     )
     assert templates == log.count(r"^  Rendered (views/\S+) \(")
     assert templates == {
@@ -150,4 +166,68 @@ def test_views_and_jobs(counts):
     assert sum(collections.values()) == sum(
         log.count(r"^  Rendered collection of (\S+)").values()
     )
-    assert jobs == log.count(r"Performed (\w+) \(") == {"ReceiptJob": 15}
+
+
+def test_jobs(counts):
+    """Those of Sidekiq by class, what was pushed, and the waits by queue."""
+    (jobs, active_jobs, pushed, waits, failed), log = counts(
+        ("latency", "sidekiq:perform", "--by", "job"),
+        ("latency", "active_job:perform", "--by", "job"),
+        ("count", "sidekiq:push", "--by", "job"),
+        ("values", "sidekiq:perform", "queued_ns", "--by", "queue"),
+        ("count", "sidekiq:perform", "--filter", "outcome != 0 or retries > 0"),
+    )
+    assert jobs == log.count(r"Performed (\w+) \(")
+    assert jobs == {"ReceiptJob": 15, "RestockJob": 6}
+    assert active_jobs == jobs
+    assert pushed == log.count(r"Enqueued (\w+) \(")
+    assert waits == log.count(r"Performing .* from Sidekiq\((\w+)\)")
+    assert waits == {"default": 15, "stock": 6}
+    assert not some(failed)
+
+
+def test_time_in_the_queue(shop, trace):
+    """From the header's time to when the request began, in each form of the header."""
+    log = Log(shop)
+    words = ("rack:request__begin", "--subprocesses", "--json")
+    tracer = trace("trace", shop.pid, *words)
+    sent = {}
+    for number, (digits, start) in enumerate(
+        [(3, "t={0}.{1:03}"), (3, "{0}{1:03}"), (6, "t={0}{1:06}"), (6, "{0}.{1:06}")]
+    ):
+        before = time.time_ns()
+        unit = 10 ** (9 - digits)
+        header = start.format(*divmod(before // unit, 10**digits))
+        shop.ask("GET", f"/items/{number + 1}", {"X-Request-Start": header})
+        began = before // unit * unit
+        sent[f"/items/{number + 1}"] = range(before - began, time.time_ns() - began)
+    shop.get()
+    out, err, code = tracer.finish()
+    assert code == 0, err
+    events = [json.loads(line) for line in out.splitlines()]
+    seen = [e["arguments"] for e in events if "arguments" in e]
+    waited = {arguments["path"]: arguments["queued_ns"] for arguments in seen}
+    assert Counter(a["path"] for a in seen) == log.count(r'^Started GET "(.*?)"')
+    assert waited.pop("/items") is None
+    assert all(waited[path] in times for path, times in sent.items())
+
+
+def test_stacks_of_slow_requests(shop, trace, tmp_path):
+    """Of the requests that the log calls slow, and of no others."""
+    log = Log(shop)
+    folded = tmp_path / "slow.folded"
+    words = ("rack:request", "--slower-than", "1s", "--stacks", folded)
+    tracer = trace("latency", shop.pid, "--subprocesses", *words, "--json")
+    visit_in_threads(shop)
+    slow = answer(tracer)["slow"]
+    times = log.count(r"^Completed .* in (\d+)ms")
+    assert slow["count"] == sum(n for ms, n in times.items() if int(ms) >= 1000)
+    assert slow["count"] == THREADS
+    routes = Counter(span["arguments"]["route"] for span in slow["exemplars"])
+    assert routes == {"reports#index": THREADS}
+    assert next(iter(slow["parts"])) == "sleep"
+    controllers = set(re.findall(r"\b[A-Z]\w+Controller#\w+", folded.read_text()))
+    assert controllers == {
+        "ReportsController#index",
+        "ReportsController#ask_the_warehouse",
+    }
