@@ -57,7 +57,7 @@ class PumaTest < Minitest::Test
 
   def test_a_server_whose_figures_fail
     serve
-    @server.define_singleton_method(:stats) { stop || raise("on purpose") }
+    @server.define_singleton_method(:backlog) { stop || raise("on purpose") }
     sampler = @server.instance_variable_get(:@tracepoint_sampler)
     traced { |tap| assert_equal [sampler, 0], [sampler.join(60), tap.hits] }
   end

@@ -78,6 +78,12 @@ class RedisTest < Minitest::Test
     end
   end
 
+  def test_untraced_no_objects
+    needs_native
+    client = Class.new { def process(_commands); end; prepend Tracepoint::Redis::Written }.new
+    assert_no_objects { client.process(nil) }
+  end
+
   def test_another_version
     Dir.mktmpdir do |folder|
       File.write("#{folder}/redis.rb", 'class Redis; VERSION = "5.4.0"; Client = Class.new; end')

@@ -131,6 +131,8 @@ class SidekiqTest < Minitest::Test
     needs_native
     middleware = Tracepoint::Sidekiq::Perform.new
     assert_no_objects { middleware.call(nil, nil, "default") { :done } }
+    client = Class.new { def raw_push(_payloads); end; prepend Tracepoint::Sidekiq::Push }.new
+    assert_no_objects { client.__send__(:raw_push, nil) }
   end
 
   def test_it_is_registered_once

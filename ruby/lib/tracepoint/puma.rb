@@ -53,14 +53,15 @@ module Tracepoint
           lock.synchronize { never.wait(lock, INTERVAL) }
           break if server.shutting_down?
 
-          STATS.fire { arguments(server.stats) }
+          STATS.fire { arguments(server) }
         end
       end
 
-      # Puma's capacity is threads that wait, and those that it may yet start.
-      def arguments(stats)
-        max = stats.fetch(:max_threads)
-        [stats.fetch(:backlog), max - stats.fetch(:pool_capacity), stats.fetch(:running), max]
+      # One by one: newer Pumas begin their maxima again at each reading of `stats`. The
+      # capacity is threads that wait, and those that Puma may yet start.
+      def arguments(server)
+        max = server.max_threads
+        [server.backlog, max - server.pool_capacity, server.running, max]
       end
     end
 

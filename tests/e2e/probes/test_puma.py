@@ -231,6 +231,8 @@ def test_stats_of_each_worker(tmp_path: Path, trace: Callable[..., Tracer]) -> N
         assert stats == {p: busy if p in served else idle for p in puma.workers}
         while busy in next_stats(tracer, puma.workers).values():
             pass
+        puma.replace()
+        assert next_stats(tracer, puma.workers) == dict.fromkeys(puma.workers, idle)
         out, err, code = tracer.finish()
         assert code == 0, out + err
     finally:
@@ -243,5 +245,6 @@ def next_stats(tracer: Tracer, workers: set[int]) -> dict[int, dict[str, int]]:
     assert tracer.process.stdout
     while set(said) != workers:
         event = json.loads(tracer.process.stdout.readline())
-        said[event["pid"]] = event["arguments"]
+        if event["pid"] in workers:
+            said[event["pid"]] = event["arguments"]
     return said
