@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import threading
-import time
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from types import MappingProxyType
 
 import pytest
 
-from processes import LIB, ROOT, TIMEOUT, read_line
+from processes import LIB, ROOT, TIMEOUT, comes_true, read_line
 
 ANY_PORT = "tcp://127.0.0.1:0"
 FOLDER = ROOT / "tests" / "bench" / "rails"
@@ -130,10 +129,8 @@ class RailsExample(Rails):
 
     def await_jobs(self, count: int) -> None:
         """Wait until Sidekiq has ended so many jobs."""
-        end = time.monotonic() + TIMEOUT
-        while self.finished_jobs() < count:
-            assert time.monotonic() < end, self._jobs.read_text()
-            time.sleep(0.02)
+        have_ended = comes_true(lambda: self.finished_jobs() >= count, pause=0.02)
+        assert have_ended, self._jobs.read_text()
 
     def close(self) -> None:
         """End the parent, which ends all that it started."""
