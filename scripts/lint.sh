@@ -63,7 +63,7 @@ lint_c() {
 
 lint_shell() {
   if have shellcheck; then
-    shellcheck -x scripts/*.sh ext/libstapsdt/tests/*.sh .ci/run
+    shellcheck -x scripts/*.sh ext/libstapsdt/tests/*.sh .ci/run examples/rails/start
   else
     warn "no shellcheck: only bash's own check"
     local file
