@@ -129,7 +129,7 @@ class Target:
         try:
             return read_line(self.process.stdout)
         except AssertionError as error:
-            raise AssertionError(f"{error}:\n{hanging(self.pid)}") from None
+            raise AssertionError(f"{error}:\n{hanging(self.process.pid)}") from None
 
     @property
     def pid(self) -> int:

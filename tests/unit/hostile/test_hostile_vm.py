@@ -31,9 +31,10 @@ from rbtrace_py.rubyvm.inspection import LONGEST
 from rbtrace_py.rubyvm.roots import old_symbols_by_shape, symbols_by_shape
 from rbtrace_py.rubyvm.vm import RubyVM
 from rbtrace_py.session.stacks.cores import CoreOptions, dump_core
+from rbtrace_py.session.stacks.deadlocks import deadlocks
 from rbtrace_py.session.stacks.dump import dumped, read_stacks
 from rbtrace_py.session.stacks.ruby_process import ruby_thread
-from rbtrace_py.session.stacks.waits import Waits, deadlocks
+from rbtrace_py.session.stacks.waits import Waits
 
 IMAGES = 100_000 if is_soak() else 1_000
 CORES = 5_000

@@ -43,9 +43,10 @@ from rbtrace_py.rubyvm.roots import (
 )
 from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.rubyvm.vm import RubyVM
+from rbtrace_py.session.stacks.deadlocks import deadlocks
 from rbtrace_py.session.stacks.dump import dumped, read_stacks, writable
 from rbtrace_py.session.stacks.ruby_process import ruby_thread
-from rbtrace_py.session.stacks.waits import Waits, deadlocks
+from rbtrace_py.session.stacks.waits import Waits
 
 VM_SYMBOLS = ("ruby_current_vm_ptr", "ruby_current_vm")
 EC_SYMBOLS = ("ruby_current_execution_context_ptr", "ruby_current_ec")

@@ -23,12 +23,14 @@ from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.values import Values
 from rbtrace_py.rubyvm.vm import ControlFrame, RubyVM, Walked
-from rbtrace_py.rubyvm.waits import RubyWaits
+from rbtrace_py.rubyvm.waits.ruby_waits import RubyWaits
+from rbtrace_py.session.stacks.deadlocks import deadlocks
+from rbtrace_py.session.stacks.kernel_waits import KernelWaits
 from rbtrace_py.session.stacks.ruby_process import (
     open_vm,
     ruby_thread,
 )
-from rbtrace_py.session.stacks.waits import KernelWaits, Seen, Waits, deadlocks
+from rbtrace_py.session.stacks.waits import Seen, Waits
 
 PAUSE_SECONDS = 5.0
 """How long a target is stopped at most."""

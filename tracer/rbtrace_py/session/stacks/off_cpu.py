@@ -22,7 +22,7 @@ from rbtrace_py.linux.system_calls import (
 from rbtrace_py.model.stack_walk import OffCpu
 from rbtrace_py.model.stacks import Frame, FrameKind, Sample, Stack, ThreadState
 from rbtrace_py.model.waits import WaitKind
-from rbtrace_py.rubyvm.waits import kind_of_call
+from rbtrace_py.rubyvm.waits.calls import kind_of_call
 from rbtrace_py.rubyvm.walked_frames import UNRESOLVED
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 

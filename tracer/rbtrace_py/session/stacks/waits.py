@@ -7,32 +7,21 @@ where neither does, the wait is unknown.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from rbtrace_py.linux.descriptors import Descriptors
-from rbtrace_py.linux.file_locks import lock_holders
-from rbtrace_py.linux.memory import Memory
-from rbtrace_py.linux.process import (
-    CMDLINE_LIMIT,
-    Process,
-    inner_id,
-    parse_status,
-    split_cmdline,
-)
-from rbtrace_py.linux.processes import children
-from rbtrace_py.linux.procfs import read_file
-from rbtrace_py.linux.system_calls import Awaited, SystemCall, awaited, system_call
-from rbtrace_py.model.dump import DumpedThread
+from rbtrace_py.linux.system_calls import Awaited
 from rbtrace_py.model.stacks import RubyThread, ThreadState
-from rbtrace_py.model.waits import Descriptor, OtherProcess, Wait, Waiter, WaitKind
+from rbtrace_py.model.waits import Descriptor, Wait, Waiter, WaitKind
 from rbtrace_py.rubyvm.fibers import Fiber
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.values import Values
 from rbtrace_py.rubyvm.vm import ControlFrame
-from rbtrace_py.rubyvm.waits import RESOLVERS, RubyWait, RubyWaits
+from rbtrace_py.rubyvm.waits.calls import RESOLVERS
+from rbtrace_py.rubyvm.waits.gvls import Gvls
+from rbtrace_py.rubyvm.waits.ruby_waits import RubyWait, RubyWaits
+from rbtrace_py.session.stacks.kernel_waits import KernelWaits
 from rbtrace_py.session.stacks.ruby_process import state_of
 
 _VM_KNOWS = (
@@ -44,99 +33,8 @@ _VM_KNOWS = (
     WaitKind.SLEEP,
 )
 """Of these the kernel knows nothing more."""
-_POLLED = ("read", "write", "read or write")
-_OF_SOCKETS = {"listening": "accept", "connecting": "connect"}
-"""What is waited for by a poll, by a socket's state."""
-_MOST_WATCHED = 1 << 10
 _INTERNAL = ("anon_inode:[eventfd]",)
 """What Ruby wakes its own threads by."""
-
-
-class KernelWaits:
-    """The kernel's word on the threads of a process, taken when it is made.
-
-    tids: of the threads, as our own namespace has them
-    """
-
-    def __init__(self, process: Process, memory: Memory, tids: Iterable[int]) -> None:
-        self._process = process
-        self._memory = memory
-        self._descriptors = Descriptors(process)
-        self._calls = {tid: system_call(process, tid) for tid in tids}
-
-    def of(self, tid: int | None) -> tuple[SystemCall, Awaited] | None:
-        """Return the call that a thread was in, and what for."""
-        call = None if tid is None else self._calls.get(tid)
-        return None if call is None else (call, awaited(call, self._memory))
-
-    def descriptor(self, number: int, action: str) -> Descriptor:
-        """Describe a descriptor of the process."""
-        names = self._descriptors
-        state = names.name(number).rpartition(", ")[2]
-        if action in _POLLED:
-            action = _OF_SOCKETS.get(state, action)
-        watched = names.watched(number)[:_MOST_WATCHED] if action == "epoll" else []
-        ends = names.other_ends(number)
-        others = [] if ends else names.other_processes(number)
-        return Descriptor(
-            number,
-            action,
-            names.name(number),
-            tuple(ends),
-            tuple(map(_other_process, others)),
-            tuple(watched),
-        )
-
-    def native_waits(self, but: Set[int | None]) -> tuple[Descriptor, ...]:
-        """The UDP sockets that threads wait for, ``but`` those with these ids."""
-        found = [
-            self.descriptor(number, action)
-            for tid, call in self._calls.items()
-            if call is not None and tid not in but
-            for number, action in awaited(call, self._memory).descriptors
-        ]
-        return tuple(one for one in found if one.target.startswith("udp"))
-
-    def lock_holders(self, number: int) -> tuple[OtherProcess, ...]:
-        return tuple(map(_other_process, lock_holders(self._process, number)))
-
-    def children(self, pid: int | None) -> tuple[OtherProcess, ...]:
-        """The child of that pid, or all; None, 0: any; below 0: of that group.
-
-        The target's memory says which, by the number in its own pid namespace.
-        """
-        pids = children(self._process.pid)
-        if pid and pid < 0:
-            pids = [one for one in pids if _group(one) == -pid]
-        elif pid:
-            pids = [one for one in pids if _inner(one) == pid]
-            if not pids:
-                return (OtherProcess(pid),)
-        return tuple(map(_other_process, pids))
-
-
-def _group(pid: int) -> int:
-    """Return a process's group, 0 where it has ended."""
-    try:
-        return os.getpgid(pid)
-    except ProcessLookupError:
-        return 0
-
-
-def _inner(pid: int) -> int:
-    """Return a process's pid in its own namespace, 0 where it has ended."""
-    try:
-        return inner_id(parse_status(read_file(f"/proc/{pid}/status", 1 << 16)), pid)
-    except OSError:
-        return 0
-
-
-def _other_process(pid: int) -> OtherProcess:
-    try:
-        words = split_cmdline(read_file(f"/proc/{pid}/cmdline", CMDLINE_LIMIT))
-    except OSError:
-        words = []
-    return OtherProcess(pid, " ".join(words))
 
 
 class Seen(NamedTuple):
@@ -174,13 +72,14 @@ class Waits:
         # A native lock has the id that the target's own namespace gives.
         self._by_tid = {one.thread.tid: one.thread.address for one in seen}
         vm_threads = [one.thread for one in seen]
-        self._ractors = self._ruby.ractors(vm_threads)
-        queued = self._queued = self._ruby.gvl_waiters(vm_threads)
+        gvls = Gvls(values)
+        self._ractors = gvls.ractors(vm_threads)
+        queued = self._queued = gvls.waiters(vm_threads)
         self._gvl_holders = {
             one.thread.ractor: one.thread.address
             for one in seen
             if one.state is ThreadState.RUNNING and one.thread.address not in queued
-        } | self._ruby.gvl_holders(vm_threads)
+        } | gvls.holders(vm_threads)
         waiting = {
             one.thread.address for one in seen if one.state is ThreadState.WAITING
         }
@@ -389,40 +288,3 @@ class Waits:
         if not theirs and found.kind is not WaitKind.IO:
             return found
         return replace(found, kind=WaitKind.IO, descriptors=tuple(theirs or described))
-
-
-def deadlocks(threads: Sequence[DumpedThread]) -> tuple[tuple[Waiter, ...], ...]:
-    """Return the cycles of threads and fibers that wait for one another.
-
-    Each begins with the one that stands first in ``threads``.
-    """
-    waiters: dict[int, tuple[Waiter, Waiter | None]] = {}
-    for thread in threads:
-        own = Waiter(thread.thread, thread.fiber)
-        waiters[_key(own)] = (own, _holder(thread.wait))
-        for fiber in thread.fibers:
-            one = Waiter(thread.thread, fiber.address, is_suspended=True)
-            waiters[_key(one)] = (one, _holder(fiber.wait))
-    found: list[tuple[Waiter, ...]] = []
-    seen: set[int] = set()
-    for start in waiters:
-        path: dict[int, Waiter] = {}
-        key: int | None = start
-        while key is not None and key in waiters and key not in seen | path.keys():
-            waiter, holder = waiters[key]
-            path[key] = waiter
-            key = None if holder is None else _key(holder)
-        if key in path:
-            keys = list(path)
-            found.append(tuple(path[one] for one in keys[keys.index(key) :]))
-        seen |= path.keys()
-    return tuple(found)
-
-
-def _holder(wait: Wait | None) -> Waiter | None:
-    """Return who has to act first; None as well if the wait ends by itself."""
-    return None if wait is None or wait.seconds is not None else wait.holder
-
-
-def _key(waiter: Waiter) -> int:
-    return waiter.fiber or waiter.thread.address

@@ -3,79 +3,38 @@
 The receiver of the method that waits is in its control frame: the queue, the thread
 that is to end, the IO. A Mutex is named by the thread itself as well, where code that
 has no frame locks it (``require``, ``autoload``, a Monitor, an IO's own lock).
-
-A fiber of a scheduler waits in the scheduler's hook, which the waiting method called.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from rbtrace_py.errors import UnreadableMemory
-from rbtrace_py.model.stacks import Frame, FrameKind
 from rbtrace_py.model.waits import WaitKind
 from rbtrace_py.rubyvm.fibers import Fiber, FiberStatus
 from rbtrace_py.rubyvm.iseqs import Iseqs
 from rbtrace_py.rubyvm.locals import LocalsReader
 from rbtrace_py.rubyvm.names import Names
-from rbtrace_py.rubyvm.threads import MOST_THREADS, VmThread
 from rbtrace_py.rubyvm.values import T_DATA, Values
 from rbtrace_py.rubyvm.vm import ControlFrame
+from rbtrace_py.rubyvm.waits.calls import (
+    MONITORS,
+    PUSHES,
+    REQUIRES,
+    WAITING,
+    frame_of,
+    hooked,
+    is_of_ractor,
+    native_name,
+    plain,
+)
 
-_POPS = ("pop", "shift", "deq")
-_PUSHES = ("push", "<<", "enq")
-_KINDS: dict[str, WaitKind] = {
-    **{f"Queue#{name}": WaitKind.QUEUE for name in _POPS},
-    **{f"SizedQueue#{name}": WaitKind.QUEUE for name in (*_POPS, *_PUSHES)},
-    **{f"Mutex#{name}": WaitKind.MUTEX for name in ("lock", "synchronize")},
-    "ConditionVariable#wait": WaitKind.CONDITION,
-    "Thread#join": WaitKind.THREAD,
-    "Thread#value": WaitKind.THREAD,
-    "Kernel#sleep": WaitKind.SLEEP,
-    "Thread.stop": WaitKind.SLEEP,
-    "Mutex#sleep": WaitKind.SLEEP,
-    "Process.wait": WaitKind.CHILD,
-    "Process.wait2": WaitKind.CHILD,
-    "Process.waitpid": WaitKind.CHILD,
-    "Process.waitpid2": WaitKind.CHILD,
-    "Process.waitall": WaitKind.CHILD,
-    "Process::Status.wait": WaitKind.CHILD,
-    "Kernel#system": WaitKind.CHILD,
-    "Kernel#`": WaitKind.CHILD,
-    "IO.popen": WaitKind.CHILD,
-    "Ractor.receive": WaitKind.RACTOR,
-    "Ractor.recv": WaitKind.RACTOR,
-    "Ractor.receive_if": WaitKind.RACTOR,
-    "Ractor.select": WaitKind.RACTOR,
-    "Ractor.yield": WaitKind.RACTOR,
-    "Ractor#take": WaitKind.RACTOR,
-    "Ractor#value": WaitKind.RACTOR,
-    "Ractor#join": WaitKind.RACTOR,
-    "Ractor::Port#receive": WaitKind.RACTOR,
-    "Ractor::Port#<<": WaitKind.RACTOR,
-}
-"""Methods of Ruby itself that wait, without the ``Thread::`` of newer versions."""
-
-RESOLVERS = frozenset(
-    (
-        "TCPSocket#initialize", "TCPServer#initialize", "TCPSocket.gethostbyname",
-        "UDPSocket#bind", "UDPSocket#connect", "UDPSocket#send", "IPSocket.getaddress",
-        "Addrinfo.getaddrinfo", "Addrinfo#getnameinfo", "Socket.getaddrinfo",
-        "Socket.getnameinfo", "Socket.gethostbyname",
-    )
-)  # fmt: skip
-"""Methods that ask for a host's name; from 3.3 on native threads do that for them
-(ext/socket/raddrinfo.c)."""
-
-_MONITORS = ("Monitor#enter", "Monitor#synchronize", "Monitor#mon_enter",
-             "Monitor#mon_synchronize")  # fmt: skip
 _AUTOLOAD = "Module#autoload"
 _ID_SCOPE, _ID_CONST = 0xE, 0xA
 """The bits of an ID that say that it is of a constant (id.h)."""
-_REQUIRES = ("Kernel#require", "Kernel#require_relative")
 _MONITOR_MUTEX = 16
 """``struct rb_monitor`` (ext/monitor/monitor.c): count, owner, mutex."""
 
@@ -92,20 +51,7 @@ _LIMITS = {
 _LIMIT = "timeout"
 """The parameter that is it, of Ruby's own methods in Ruby (thread_sync.rb)."""
 
-_HOOKS = ("block", "kernel_sleep", "io_wait", "io_read", "io_write", "io_pread",
-          "io_pwrite", "io_select", "io_close", "process_wait", "address_resolve",
-          "timeout_after", "blocking_operation_wait")  # fmt: skip
-"""Methods of a fiber scheduler that Ruby calls in place of waiting itself
-(Fiber::Scheduler)."""
-_MOST_HOOK_FRAMES = 64
-"""How deep the frames of a scheduler may be upon the method that waits."""
 _MOST_ARGUMENTS = 16
-
-
-def kind_of_call(name: str) -> WaitKind | None:
-    """Return what a method of Ruby itself waits for; None where that is not known."""
-    kind = WaitKind.MUTEX if name in _MONITORS else None
-    return _KINDS.get(_plain(name), kind)
 
 
 class RubyWait(NamedTuple):
@@ -168,8 +114,8 @@ class RubyWaits:
             if constant:
                 name = self._values.id_name(constant) or ""
                 return RubyWait(WaitKind.MUTEX, _AUTOLOAD, path=name, autoload=constant)
-            hooked = _hooked(shown) if self.has_scheduler(thread) else None
-            return self._of_call(frames, shown[hooked or 0 :])
+            place = hooked(shown) if self.has_scheduler(thread) else None
+            return self._of_call(frames, shown[place or 0 :])
         except UnreadableMemory:
             return None
 
@@ -193,9 +139,9 @@ class RubyWaits:
         """Has a thread with these frames begun to load a constant? None: not known."""
         shown = [frame for frame in frames if frame.node.frame is not None]
         for callee, caller in pairwise(shown):
-            if _frame(callee).name != _REQUIRES[0]:
+            if frame_of(callee).name != REQUIRES[0]:
                 continue
-            if _native_name(caller).endswith("#const_get"):
+            if native_name(caller).endswith("#const_get"):
                 return None
             try:
                 if self._constant(caller) == constant:
@@ -216,68 +162,11 @@ class RubyWaits:
     def of_fiber(self, frames: Sequence[ControlFrame]) -> RubyWait | None:
         """Return what a suspended fiber waits for in its scheduler; None: nothing."""
         shown = [frame for frame in frames if frame.node.frame is not None]
-        hooked = _hooked(shown)
+        place = hooked(shown)
         try:
-            return None if hooked is None else self._of_call(frames, shown[hooked:])
+            return None if place is None else self._of_call(frames, shown[place:])
         except UnreadableMemory:
             return None
-
-    def gvl_waiters(self, threads: Sequence[VmThread]) -> set[int]:
-        """Return the addresses of threads that are in the queue for a GVL.
-
-        A thread that has slept, or done a system call, is there as well, and its
-        status still says that it sleeps. Empty too where the layout does not tell.
-        """
-        offsets = self._offsets
-        base = offsets.ractor_running_ec
-        if not self._values.traits.has_ractors:
-            base = offsets.vm_running_thread
-        if offsets.gvl_queue is None or offsets.th_gvl_node is None or base is None:
-            return set()
-        known = {thread.address for thread in threads}
-        found: set[int] = set()
-        for running in {thread.running for thread in threads} - {0}:
-            head = running - base + offsets.gvl_queue
-            found.update(node - offsets.th_gvl_node for node in self._queued(head))
-        return found & known
-
-    def gvl_holders(self, threads: Sequence[VmThread]) -> dict[int, int]:
-        """Return the address of the thread that holds the GVL of each ractor, or 0.
-
-        By the GVL's own word: the ractor's running thread is still the one before, as
-        long as a new thread is not interrupted. Empty where the layout does not tell.
-        """
-        base, offset = self._offsets.ractor_running_ec, self._offsets.gvl_holder
-        if base is None or offset is None:
-            return {}
-        known = {one.address for one in threads}
-        found: dict[int, int] = {}
-        for one in threads:
-            try:
-                holder = self._values.u64(one.running - base + offset)
-            except UnreadableMemory:
-                continue
-            found[one.ractor] = holder if holder in known else 0
-        return found
-
-    def ractors(self, threads: Sequence[VmThread]) -> dict[int, int]:
-        """Return the numbers of the ractors of these threads, by their addresses."""
-        base = self._offsets.ractor_running_ec
-        if base is None:
-            return {}
-        return {one.running - base: one.ractor for one in threads}
-
-    def _queued(self, head: int) -> Iterator[int]:
-        """Nodes of a list_head; it changes while it is read, if anything runs."""
-        try:
-            place = self._values.u64(head)
-            for _ in range(MOST_THREADS):
-                if place == head or place < 4096:
-                    return
-                yield place
-                place = self._values.u64(place)
-        except UnreadableMemory:
-            return
 
     def has_scheduler(self, thread: int) -> bool:
         """Has the thread a fiber scheduler? False as well where that is not known."""
@@ -306,11 +195,11 @@ class RubyWaits:
         shown: Sequence[ControlFrame],
     ) -> RubyWait:
         """A Monitor is what people know, not the Mutex in it; or a file, of require."""
-        call = _native_name(shown[0]) if shown else ""
-        if call in _MONITORS:
+        call = native_name(shown[0]) if shown else ""
+        if call in MONITORS:
             return self._of_mutex(mutex, shown[0].receiver, call)
         found = self._of_mutex(mutex, mutex, call)
-        if call not in _REQUIRES:
+        if call not in REQUIRES:
             return found
         arguments = self._arguments(frames, shown[0])
         path = self._values.string(arguments[0]) if arguments else None
@@ -367,10 +256,10 @@ class RubyWaits:
         self, frames: Sequence[ControlFrame], shown: Sequence[ControlFrame]
     ) -> RubyWait:
         """What the first of ``shown`` waits for, as far as that can be told."""
-        names = [_plain(_native_name(frame)) for frame in shown[:2]]
+        names = [plain(native_name(frame)) for frame in shown[:2]]
         if names == ["Mutex#sleep", "ConditionVariable#wait"]:
             shown = shown[1:]  # which calls it, before 4.0
-        while len(shown) > 1 and _is_of_ractor(shown[0]) and _is_of_ractor(shown[1]):
+        while len(shown) > 1 and is_of_ractor(shown[0]) and is_of_ractor(shown[1]):
             shown = shown[1:]  # Ractor#value calls Ractor::Port#receive, in 4.0
         found = self._of_frame(frames, shown[0])
         if found.kind in (WaitKind.SLEEP, WaitKind.MUTEX):
@@ -380,11 +269,11 @@ class RubyWaits:
     def _of_frame(
         self, frames: Sequence[ControlFrame], frame: ControlFrame
     ) -> RubyWait:
-        call, receiver = _native_name(frame), frame.receiver
-        kind = _KINDS.get(_plain(call))
+        call, receiver = native_name(frame), frame.receiver
+        kind = WAITING.get(plain(call))
         if kind is WaitKind.MUTEX:
             return self._of_mutex(receiver, receiver, call)
-        if call in _MONITORS:
+        if call in MONITORS:
             structure = self._values.structure(receiver)
             mutex = self._values.u64(structure + _MONITOR_MUTEX) if structure else 0
             return self._of_mutex(mutex, receiver, call)
@@ -422,7 +311,7 @@ class RubyWaits:
             return found
         items = values.array(values.u64(structure + offsets.queue_items))
         found = found._replace(length=None if items is None else items[1])
-        is_push = call.rpartition("#")[2] in _PUSHES
+        is_push = call.rpartition("#")[2] in PUSHES
         count = offsets.queue_pushing if is_push else offsets.queue_waiting
         if count is not None:
             found = found._replace(waiting=values.u32(structure + count))
@@ -443,10 +332,10 @@ class RubyWaits:
         self, frames: Sequence[ControlFrame], shown: Sequence[ControlFrame]
     ) -> float | None:
         """Return the seconds that a call waits at most; None: none, or not known."""
-        if [_native_name(frame) for frame in shown[1:2]] == ["Monitor#wait_for_cond"]:
+        if [native_name(frame) for frame in shown[1:2]] == ["Monitor#wait_for_cond"]:
             shown = shown[1:]  # which calls the method of the condition variable
-        frame, call = shown[0], _native_name(shown[0])
-        argument = _LIMITS.get(_plain(call))
+        frame, call = shown[0], native_name(shown[0])
+        argument = _LIMITS.get(plain(call))
         value = None
         if call and frame.node.iseq is not None:
             value = self._locals.value(frame, _LIMIT)
@@ -483,42 +372,3 @@ class RubyWaits:
         data = self._values.memory.read(start, 8 * count)
         receiver, *arguments = struct.unpack(f"={count}Q", data)
         return arguments if receiver == frame.receiver else None
-
-
-def _hooked(shown: Sequence[ControlFrame]) -> int | None:
-    """Return the place of the method that called a scheduler's hook, None for none.
-
-    A method that waits calls nothing else of the program, but for those with a block.
-    """
-    for place, frame in enumerate(shown[1 : _MOST_HOOK_FRAMES + 1]):
-        hook, caller = shown[place], _plain(_native_name(frame))
-        if not caller or _native_name(hook):
-            continue
-        is_hook = _method(hook) in _HOOKS
-        if is_hook or (caller in _KINDS and not caller.endswith("#synchronize")):
-            return place + 1
-    return None
-
-
-def _is_of_ractor(frame: ControlFrame) -> bool:
-    return _KINDS.get(_native_name(frame)) is WaitKind.RACTOR
-
-
-def _frame(frame: ControlFrame) -> Frame:
-    assert frame.node.frame is not None
-    return frame.node.frame
-
-
-def _method(frame: ControlFrame) -> str:
-    return _frame(frame).name.rpartition("#")[2]
-
-
-def _native_name(frame: ControlFrame) -> str:
-    """Name of a method of Ruby itself or of an extension, "" for a program's own."""
-    one, iseq = _frame(frame), frame.node.iseq
-    is_native = one.kind is FrameKind.C or (iseq is not None and iseq.is_internal)
-    return one.name if is_native else ""
-
-
-def _plain(call: str) -> str:
-    return call.removeprefix("Thread::")

@@ -1,0 +1,1 @@
+"""What threads and fibers wait for, as the VM has it: by frames, locks and queues."""

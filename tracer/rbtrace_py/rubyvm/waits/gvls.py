@@ -1,0 +1,74 @@
+"""The GVLs of a process: who is in the queue for each, and who holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.rubyvm.threads import MOST_THREADS, VmThread
+from rbtrace_py.rubyvm.values import Values
+
+
+class Gvls:
+    """Reads them, one of each ractor; up to 2.7 one of the process."""
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+        self._offsets = values.offsets
+
+    def waiters(self, threads: Sequence[VmThread]) -> set[int]:
+        """Return the addresses of threads that are in the queue for a GVL.
+
+        A thread that has slept, or done a system call, is there as well, and its
+        status still says that it sleeps. Empty too where the layout does not tell.
+        """
+        offsets = self._offsets
+        base = offsets.ractor_running_ec
+        if not self._values.traits.has_ractors:
+            base = offsets.vm_running_thread
+        if offsets.gvl_queue is None or offsets.th_gvl_node is None or base is None:
+            return set()
+        known = {thread.address for thread in threads}
+        found: set[int] = set()
+        for running in {thread.running for thread in threads} - {0}:
+            head = running - base + offsets.gvl_queue
+            found.update(node - offsets.th_gvl_node for node in self._queued(head))
+        return found & known
+
+    def holders(self, threads: Sequence[VmThread]) -> dict[int, int]:
+        """Return the address of the thread that holds the GVL of each ractor, or 0.
+
+        By the GVL's own word: the ractor's running thread is still the one before, as
+        long as a new thread is not interrupted. Empty where the layout does not tell.
+        """
+        base, offset = self._offsets.ractor_running_ec, self._offsets.gvl_holder
+        if base is None or offset is None:
+            return {}
+        known = {one.address for one in threads}
+        found: dict[int, int] = {}
+        for one in threads:
+            try:
+                holder = self._values.u64(one.running - base + offset)
+            except UnreadableMemory:
+                continue
+            found[one.ractor] = holder if holder in known else 0
+        return found
+
+    def ractors(self, threads: Sequence[VmThread]) -> dict[int, int]:
+        """Return the numbers of the ractors of these threads, by their addresses."""
+        base = self._offsets.ractor_running_ec
+        if base is None:
+            return {}
+        return {one.running - base: one.ractor for one in threads}
+
+    def _queued(self, head: int) -> Iterator[int]:
+        """Nodes of a list_head; it changes while it is read, if anything runs."""
+        try:
+            place = self._values.u64(head)
+            for _ in range(MOST_THREADS):
+                if place == head or place < 4096:
+                    return
+                yield place
+                place = self._values.u64(place)
+        except UnreadableMemory:
+            return
