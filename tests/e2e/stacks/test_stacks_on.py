@@ -131,6 +131,14 @@ def test_each_nth(target: Target, trace: TRACE) -> None:
     assert found["counters"]["samples"] == 100
 
 
+def test_fewer_events_than_every(target: Target, trace: TRACE) -> None:
+    tracer = trace("stacks", target.pid, "--on", "shop:sold", "--every", 1 << 30)
+    assert target.step("fire 1000") == "done"
+    out, err, code = tracer.finish()
+    assert (out, code) == ("", 0)
+    assert "no thread had 1,073,741,824 events: lower --every" in err
+
+
 UMASKS = sum(number & 0o777 for number in range(1, 1001))
 EACH: dict[str, tuple[str, str | None, str, int]] = {
     "shop:sold": ("fire", None, "Events#fire", 1000),

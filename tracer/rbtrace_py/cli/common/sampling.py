@@ -23,6 +23,7 @@ from rbtrace_py.report.terminal.weights import (
     progress,
     statistics_lines,
 )
+from rbtrace_py.report.units import format_count
 from rbtrace_py.session.drive import drive
 from rbtrace_py.session.stacks.ruby_process import SamplingMode
 from rbtrace_py.session.stacks.sampling import Add, Sampling
@@ -281,14 +282,20 @@ def tell(sampling: Sampling, is_said: bool = False) -> None:
     if not is_said or (has_losses(counted) and is_pipe(sys.stdout)):
         for line in statistics_lines(counted, style):
             say_note(line.strip())
-    if (
-        sampling.options.mode is SamplingMode.CPU
-        and not counted.samples + counted.failed
-    ):
-        say_note(NONE_ON_CPU)
+    if not counted.samples + counted.failed:
+        _explain_none(sampling)
     if sampling.options.pause:
         stopped = f"{sampling.stopped_ns / 1e6:.1f} ms"
         say_note(f"targets were paused for {stopped} in total")
+
+
+def _explain_none(sampling: Sampling) -> None:
+    """Say why there are no samples, where that is known."""
+    event, events = sampling.options.event, sampling.events
+    if sampling.options.mode is SamplingMode.CPU:
+        say_note(NONE_ON_CPU)
+    elif event is not None and events is not None and events.cost.hits:
+        say_note(f"no thread had {format_count(event.every)} events: lower --every")
 
 
 def name_now(targets: Targets) -> str:
