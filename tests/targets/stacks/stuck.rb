@@ -155,7 +155,7 @@ module Hangs
   end
 
   def unix_accepting
-    path = "/tmp/rbtrace-stuck-#{Process.pid}.socket"
+    path = "#{Dir.mktmpdir("rbtrace-stuck")}/a.socket"
     $unix_listening = UNIXServer.new(path)
     File.unlink(path)
     [thread("unix_accepting") { $unix_listening.accept }]
@@ -206,7 +206,8 @@ module Hangs
   end
 
   def fifo
-    $fifo = "/tmp/stuck-#{Process.pid}.fifo"
+    # A name of its own: an earlier process of this pid was killed, and left what it had.
+    $fifo = "#{Dir.mktmpdir("rbtrace-stuck")}/a.fifo"
     File.mkfifo($fifo)
     [thread("fifo") { File.open($fifo) { nil } }]
   end
