@@ -17,10 +17,11 @@ pytestmark = pytest.mark.alone
 
 SOURCE = str(TARGETS / "stacks/shares.rb")
 METHODS = ("half", "third", "fifth")
-SECONDS = 8
+SECONDS, STACKPROF_SECONDS = 4, 8
+"""Of a turn. stackprof has no more than one sample of each of the kernel's ticks."""
 TURNS, LEAST = (6, 10_000) if is_soak() else (1, 1_500)
 """How often each target burns that much CPU; samples that each profile has at least."""
-RATE = 499
+RATE = 999
 ENGINES = ("bpf", "memory")
 TRACE = Callable[..., Tracer]
 
@@ -70,11 +71,13 @@ def sampled(trace: TRACE, target: Target, engine: str = "auto") -> Profile:
     return found, burned
 
 
-def burn(target: Target) -> tuple[dict[str, int], dict[str, int]]:
+def burn(
+    target: Target, seconds: int = SECONDS
+) -> tuple[dict[str, int], dict[str, int]]:
     """What the target burned in all turns, in ns, and what stackprof counted."""
     burned, counts = Counter[str](), Counter[str]()
     for _ in range(TURNS):
-        answer = json.loads(target.step(f"go {SECONDS}"))
+        answer = json.loads(target.step(f"go {seconds}"))
         counts.update(answer.pop("stackprof", {}))
         burned.update(answer)
     return burned, counts
@@ -95,7 +98,7 @@ def by_stackprof() -> Profile:
     """As ``sampled``, by stackprof within its own process."""
     target = Target("ruby", SOURCE, "stackprof")
     try:
-        burned, counts = burn(target)
+        burned, counts = burn(target, STACKPROF_SECONDS)
     finally:
         target.close()
     found = {name.split("#")[1]: count for name, count in counts.items()}
