@@ -96,7 +96,11 @@ class Busy:
                 found.flags.append(self._reason())
                 return
             ours = self._ours()
-            truth = self._profiled(found)
+            try:
+                truth = self._profiled(found)
+            except Fault:
+                found.crashed += 1
+                return
             wrong = difference(ours, truth, bool(found.build.jit))
             is_unknown = any(row.line is None for row in ours)
             found.unknown_lines += is_unknown
