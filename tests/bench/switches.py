@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import ctypes
 import os
-import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from statistics import median
 
 from table import Ratio, Row, interleaved, ns
 
 from rbtrace_py.bpf import syscall as sys_
+from rbtrace_py.bpf.attach import RETURN_0
+from rbtrace_py.bpf.program import run_time_of
+from rbtrace_py.bpf.run_statistics import RunStatistics
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.stacks.context_switches import ContextSwitches
 from targets import PARTS, Target
@@ -47,9 +48,6 @@ for line in sys.stdin:
     print((time.perf_counter_ns() - start) / int(line) / 2, flush=True)
 """
 """A pair on one processor: each byte there and each back is a wake-up and a switch."""
-
-_RETURN_0 = bytes.fromhex("b7000000000000009500000000000000")
-_STATISTICS = Path("/proc/sys/kernel/bpf_stats_enabled")
 
 
 def cost(rounds: int) -> list[Row]:
@@ -100,28 +98,23 @@ def _watching(*pids: int) -> Iterator[ContextSwitches | None]:
 
 def _own(pair: Target, pids: tuple[int, ...]) -> dict[str, float]:
     """Nanoseconds a run of each of the two programs, on the whole machine."""
-    before = _STATISTICS.read_text()
-    _STATISTICS.write_text("1")
-    try:
-        with _watching(*pids) as switches, _empty() as empty:
-            assert switches is not None
-            for _ in range(PARTS):
-                pair.ask(str(TURNS))
-                switches.take()
-            nothing = _time_a_run(empty)
-            return {
-                function: _time_a_run(fd) - nothing
-                for (function, _, _), fd in switches._program._fds.items()
-            }
-    finally:
-        _STATISTICS.write_text(before)
+    with RunStatistics(), _watching(*pids) as switches, _empty() as empty:
+        assert switches is not None
+        for _ in range(PARTS):
+            pair.ask(str(TURNS))
+            switches.take()
+        nothing = _time_a_run(empty)
+        return {
+            function: _time_a_run(fd) - nothing
+            for (function, _, _), fd in switches._program._fds.items()
+        }
 
 
 @contextmanager
 def _empty() -> Iterator[int]:
     """A program that returns at once, at the same place."""
     kind = sys_.PROG_TYPE_RAW_TRACEPOINT
-    program = sys_.load_program(kind, _RETURN_0, 0, "empty")
+    program = sys_.load_program(kind, RETURN_0, 0, "empty")
     name = ctypes.create_string_buffer(b"sched_switch")
     attr = sys_.attributes("QI", sys_.address(name), program)
     link = sys_.bpf(sys_.RAW_TRACEPOINT_OPEN, attr, "attach an empty program")
@@ -133,9 +126,5 @@ def _empty() -> Iterator[int]:
 
 
 def _time_a_run(fd: int) -> float:
-    """``run_time_ns`` and ``run_cnt`` of struct bpf_prog_info."""
-    info = ctypes.create_string_buffer(240)
-    attr = sys_.attributes("IIQ", fd, 240, sys_.address(info))
-    sys_.bpf(sys_.OBJ_GET_INFO_BY_FD, attr, "ask for the program's time")
-    time, runs = struct.unpack_from("<QQ", info.raw, 192)
+    runs, time = run_time_of(fd)
     return time / max(runs, 1)

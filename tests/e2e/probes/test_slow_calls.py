@@ -194,7 +194,7 @@ def test_report_and_flame_graph(target: Target, trace: TRACE, tmp_path: Path) ->
     assert code == 0, err
     assert "▸ slow from 100 ms: 1 (2.0 %)" in report
     assert ' id: 50, path: "/slow"' in report
-    assert report.endswith("  no losses\n")
+    assert "\n  no losses\n  cost: 50 hits of probes at " in report
     picture = out.read_text()
     assert "Requests#slow_off_cpu" in picture
     assert "Requests#quick" not in picture

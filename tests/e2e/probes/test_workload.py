@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from commands import answer, by_key, if_ruby_has
+from commands import COMMAND, Tracer, answer, by_key, if_ruby_has
 
 KINDS = {
     "plain": 7,
@@ -70,6 +70,54 @@ def test_count_without_a_key(start, trace):
         "load:pair_begin": 23,
         "load:pair_end": 23,
     }
+
+
+@pytest.mark.parametrize("attach", ["multi", "perf"])
+@pytest.mark.parametrize(
+    ("words", "hits"),
+    [
+        (["latency", "work"], 23),
+        (["latency", "pair_begin..pair_end"], 46),
+        (["count", "load:*"], 5 * 23),
+        (["values", "item", "id"], 23),
+        (["trace", "item", "--filter", "id > 1000"], 23),
+    ],
+)
+def test_each_ends_with_its_cost(start, trace, words, hits, attach):
+    """Each hit counts, also one that a filter leaves out."""
+    target = start("probes/workload.rb")
+    env = {"RBTRACE_ATTACH": attach}
+    verb, *rest = words
+    tracer = trace(verb, target.pid, *rest, "--json", env=env)
+    target.step()
+    out, err, code = tracer.finish()
+    assert code == 0, err
+    cost = json.loads(out.splitlines()[-1])["cost"]
+    assert cost["hits"] == hits
+    assert 0 < cost["ns"] < cost["elapsed_ns"]
+
+
+def test_the_cost_where_intervals_are_shown(start, trace):
+    target = start("probes/workload.rb")
+    tracer = trace("count", target.pid, "load:item", "-i", "100")
+    target.step()
+    _, err, code = tracer.finish()
+    assert code == 0, err
+    assert "rbtrace-py: cost: 23 hits of probes at " in err
+
+
+def test_no_cost_where_the_kernel_does_not_measure(start, root):
+    """Which takes CAP_SYS_ADMIN."""
+    target = start("probes/workload.rb")
+    command = ("setpriv", "--bounding-set=-sys_admin", *COMMAND)
+    words = ("count", str(target.pid), "load:item", "--json")
+    tracer = Tracer(*words, command=command)
+    target.step()
+    out, err, code = tracer.finish()
+    assert code == 0, err
+    document = json.loads(out)
+    assert document["count"] == 23
+    assert "cost" not in document
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from rbtrace_py.aggregate.histogram import FloatHistogram
 from rbtrace_py.aggregate.results import Group, Result, lost
+from rbtrace_py.model.hit_cost import HitCost
 from rbtrace_py.report.style import PLAIN
-from rbtrace_py.report.terminal.notes import counter_lines, note_lines, sentence
+from rbtrace_py.report.terminal.notes import (
+    cost_lines,
+    counter_lines,
+    note_lines,
+    sentence,
+)
 
 NAMES = [
     "raised",
@@ -24,6 +30,19 @@ NAMES = [
     "too_deep",
     "unreadable",
 ]
+
+
+def test_cost() -> None:
+    costs = [
+        HitCost(1, 1_600, 10**9),
+        HitCost(2_000_000, 10**9, 4 * 10**9),
+        HitCost(0, 0, 10**9),
+        None,
+    ]
+    assert [text for cost in costs for text in cost_lines(cost, PLAIN)] == [
+        "  cost: 1 hit of probes at 1.6 µs each, less than 0.1 % of a CPU",
+        "  cost: 2,000,000 hits of probes at 0.5 µs each, 25.0 % of a CPU",
+    ]
 
 
 def test_one_of_each() -> None:

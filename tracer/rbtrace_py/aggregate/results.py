@@ -12,6 +12,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from rbtrace_py.aggregate.histogram import Distribution, Histogram, Number
+from rbtrace_py.model.hit_cost import HitCost
 from rbtrace_py.model.probes import OUTCOMES, OperandRole
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ class Result:
     counters: everything seen but not in the groups, by name, in the order a
         report shows them; names are documented in docs/formats
     slow: where slow spans spent their time, with ``--slower-than``
+    cost: of tracing, once it has ended; None where that is not known
     """
 
     command: str
@@ -142,6 +144,7 @@ class Result:
     unit: str = ""
     operand: str | None = None
     slow: SlowPart | None = None
+    cost: HitCost | None = None
 
     @property
     def count(self) -> int:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.program import Program
@@ -33,6 +33,8 @@ _ENOTSUPP = 524
 _TYPE_SOFTWARE, _CPU_CLOCK, _TYPE_TRACEPOINT = 1, 0, 2
 """PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK and PERF_TYPE_TRACEPOINT
 (include/uapi/linux/perf_event.h)."""
+RETURN_0 = bytes.fromhex("b7000000000000009500000000000000")
+"""A program of two instructions."""
 _ONLINE = Path("/sys/devices/system/cpu/online")
 _FILTERS_BY_PROCESS = (6, 10)
 
@@ -48,6 +50,19 @@ class Point:
     offset: int
     semaphore_offset: int
     number: int
+
+
+class Loadable(Protocol):
+    """What is put on sites: a ``Program``, or less."""
+
+    def load(
+        self,
+        function: str,
+        program_type: int = ...,
+        attach_type: int = ...,
+        site: int = ...,
+    ) -> int:
+        """Return the descriptor of ``function``, loaded."""
 
 
 class Attachment:
@@ -68,13 +83,13 @@ class UprobeMulti:
     name = "uprobe_multi"
     slow_to_detach = False
 
-    def load(self, program: Program, function: str) -> int:
+    def load(self, program: Loadable, function: str) -> int:
         """Load what ``attach`` will; raises BpfError where the kernel refuses it."""
         return program.load(function, attach_type=sys_.ATTACH_TRACE_UPROBE_MULTI)
 
     def attach(
         self,
-        program: Program,
+        program: Loadable,
         function: str,
         path: str,
         points: Sequence[Point],
@@ -117,12 +132,12 @@ class PerfUprobes:
     name = "perf uprobes"
     slow_to_detach = True
 
-    def load(self, program: Program, function: str) -> int:
+    def load(self, program: Loadable, function: str) -> int:
         return program.load(function, site=0)
 
     def attach(
         self,
-        program: Program,
+        program: Loadable,
         function: str,
         path: str,
         points: Sequence[Point],
@@ -314,10 +329,9 @@ def has_uprobe_multi() -> bool:
     """
     if _kernel_version() < _FILTERS_BY_PROCESS:
         return False
-    code = bytes.fromhex("b7000000000000009500000000000000")
     try:
         fd = sys_.load_program(
-            sys_.PROG_TYPE_KPROBE, code, sys_.ATTACH_TRACE_UPROBE_MULTI, "probe"
+            sys_.PROG_TYPE_KPROBE, RETURN_0, sys_.ATTACH_TRACE_UPROBE_MULTI, "probe"
         )
     except BpfError:
         return False

@@ -26,6 +26,8 @@ _LD_IMM64 = 0x18
 _PSEUDO_MAP_FD = 1 << 4
 _WIDE = struct.Struct("<BBxxIxxxxI")
 """A wide load: operation, registers, and both halves of its value."""
+_RUN_TIME, _RUN_COUNT, _RECURSION_MISSES, _INFO_SIZE = 192, 200, 208, 240
+"""Places in struct bpf_prog_info (include/uapi/linux/bpf.h), and its size."""
 
 
 class Program:
@@ -100,7 +102,13 @@ class Program:
 
         ``recursion_misses`` of struct bpf_prog_info, Linux 5.12.
         """
-        return sum(_recursion_misses(fd) for fd in self._fds.values())
+        return sum(_number_of(fd, _RECURSION_MISSES) for fd in self._fds.values())
+
+    def run_time(self, function: str) -> tuple[int, int]:
+        """Return ``run_time_of`` for ``function``, all its copies together."""
+        fds = [fd for (name, _, _), fd in self._fds.items() if name == function]
+        runs = [run_time_of(fd) for fd in fds]
+        return sum(count for count, _ in runs), sum(ns for _, ns in runs)
 
     def counters(self) -> dict[Counter, int]:
         raw = self.maps["counters"].view()[: 8 * len(Counter)]
@@ -119,10 +127,19 @@ def counters_map() -> MapSpec:
     return MapSpec(sys_.MAP_TYPE_ARRAY, 4, 8, len(Counter), sys_.F_MMAPABLE)
 
 
-def _recursion_misses(fd: int) -> int:
-    size = 240
-    info = ctypes.create_string_buffer(size)
-    attr = sys_.attributes("IIQ", fd, size, sys_.address(info))
+def run_time_of(fd: int) -> tuple[int, int]:
+    """Return how often a program ran while there were ``RunStatistics``, and the
+    nanoseconds that took.
+
+    ``run_cnt`` and ``run_time_ns`` of struct bpf_prog_info, Linux 5.1.
+    """
+    return _number_of(fd, _RUN_COUNT), _number_of(fd, _RUN_TIME)
+
+
+def _number_of(fd: int, place: int) -> int:
+    """Return a number of struct bpf_prog_info, 0 where the kernel does not say."""
+    info = ctypes.create_string_buffer(_INFO_SIZE)
+    attr = sys_.attributes("IIQ", fd, _INFO_SIZE, sys_.address(info))
     if sys_.raw_bpf(sys_.OBJ_GET_INFO_BY_FD, attr) < 0:
         return 0
-    return int(struct.unpack_from("<Q", info.raw, 208)[0])
+    return int(struct.unpack_from("<Q", info.raw, place)[0])

@@ -32,7 +32,7 @@ from rbtrace_py.report.terminal.events import (
     backtrace_lines,
     event_line,
 )
-from rbtrace_py.report.terminal.notes import counter_lines
+from rbtrace_py.report.terminal.notes import cost_lines, counter_lines
 from rbtrace_py.report.units import Unit, format_count
 from rbtrace_py.session.drive import Session, drive
 from rbtrace_py.session.measuring import QuerySource, tracing_session
@@ -113,7 +113,7 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
         limits = options.limits
         printing = _Printing(session, limits.count, output, line)
         drive(printing, limits, stop.is_asked)
-        code = _end(printing.seen, session.result_counters(), output, options.as_json)
+        code = _end(session, printing.seen, output, options.as_json)
         if isinstance(session, Exceptions) and session.failure is not None:
             raise session.failure
         return code
@@ -188,14 +188,17 @@ class _Printing(Session):
         self._output.flush()
 
 
-def _end(shown: int, counters: dict[str, int], output: Output, as_json: bool) -> int:
+def _end(session: Tracing, shown: int, output: Output, as_json: bool) -> int:
     """Print what was not shown, to standard error or as the last JSON line."""
+    counters = session.result_counters()
     rest = {name: number for name, number in counters.items() if name != "seen"}
+    cost = session.cost if isinstance(session, Trace) else None
     if as_json:
-        output.lines([dumps(trace_end_document(shown, rest))])
+        output.lines([dumps(trace_end_document(shown, rest, cost))])
     else:
         events = "1 event" if shown == 1 else f"{format_count(shown)} events"
         click.echo(events, err=True)
-        for text in counter_lines(rest, Style.for_stream(sys.stderr)):
+        style = Style.for_stream(sys.stderr)
+        for text in (*counter_lines(rest, style), *cost_lines(cost, style)):
             click.echo(text, err=True)
     return TOO_MUCH_LOST if counters["lost"] > shown else 0

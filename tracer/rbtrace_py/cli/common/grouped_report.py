@@ -25,7 +25,7 @@ from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.exchange.hlog import HlogWriter
 from rbtrace_py.report.json.results import document, dumps
 from rbtrace_py.report.style import Style
-from rbtrace_py.report.terminal.notes import counter_lines
+from rbtrace_py.report.terminal.notes import cost_lines, counter_lines
 from rbtrace_py.session.counting import CountingSession
 from rbtrace_py.session.drive import drive
 from rbtrace_py.session.limits import Limits
@@ -71,6 +71,9 @@ def answer(session: CountingSession, limits: Limits, rendering: Rendering) -> in
                 output.lines(_lines(whole, rendering, output))
             finally:
                 _tell_losses(whole, rendering, output)
+        elif not rendering.as_json:
+            for line in cost_lines(whole.cost, Style.for_stream(sys.stderr)):
+                say_note(line.strip())
     if session.hint:
         say_note(session.hint)
     return TOO_MUCH_LOST if whole.lost > whole.count else 0

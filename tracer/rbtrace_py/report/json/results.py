@@ -17,6 +17,7 @@ from rbtrace_py.aggregate.results import Group, Result, lost
 from rbtrace_py.model.calls import MethodKind
 from rbtrace_py.model.checks import Check
 from rbtrace_py.model.events import Event, RaiseEvent, Unreadable, Value
+from rbtrace_py.model.hit_cost import HitCost
 from rbtrace_py.model.listed_probes import Listed
 from rbtrace_py.model.probes import Operand, OperandRole
 from rbtrace_py.report.text import replace_undecodable
@@ -55,6 +56,7 @@ def document(result: Result) -> Document:
         "counters": dict(result.counters),
         "lost": lost(result.counters),
         **({} if result.slow is None else {"slow": _slow(result.slow)}),
+        **_cost(result.cost),
     }
 
 
@@ -115,14 +117,21 @@ def event_document(event: Event) -> Document:
     }
 
 
-def trace_end_document(events: int, counters: Mapping[str, int]) -> Document:
+def trace_end_document(
+    events: int, counters: Mapping[str, int], cost: HitCost | None = None
+) -> Document:
     """The last line of ``trace``: how much there was and what is missing."""
     return {
         **_head("trace-end"),
         "count": events,
         "counters": dict(counters),
         "lost": lost(counters),
+        **_cost(cost),
     }
+
+
+def _cost(cost: HitCost | None) -> Document:
+    return {} if cost is None else {"cost": cost._asdict()}
 
 
 def doctor_document(pid: int | None, checks: Sequence[Check]) -> Document:

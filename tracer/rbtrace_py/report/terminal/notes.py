@@ -1,7 +1,7 @@
 """Notes below a result: events that were seen but are not in it.
 
 Every report ends with these lines, and one of them always says what was lost,
-be it nothing.
+be it nothing; the last one, what tracing cost.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from rbtrace_py.aggregate.results import LOSSES, SAMPLE_LOSSES, UNWRITTEN, Result
+from rbtrace_py.model.hit_cost import HitCost
 from rbtrace_py.report import units
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import escape, wrap
@@ -162,6 +163,18 @@ def note_lines(result: Result, style: Style) -> Iterator[str]:
         if group.distribution is not None:
             counters.update(group.distribution.apart)
     yield from counter_lines(counters, style)
+    yield from cost_lines(result.cost, style)
+
+
+def cost_lines(cost: HitCost | None, style: Style) -> Iterator[str]:
+    """Return what tracing cost the processes, if that is known, and if anything."""
+    if cost is not None and cost.hits:
+        hits = "1 hit" if cost.hits == 1 else f"{units.format_count(cost.hits)} hits"
+        percent = 100 * cost.share
+        share = f"{percent:.1f}" if percent >= 0.05 else "less than 0.1"
+        each = f"{cost.ns_each / 1000:.1f} µs"
+        text = f"cost: {hits} of probes at {each} each, {share} % of a CPU"
+        yield from _note(text, style.dim, style)
 
 
 def counter_lines(

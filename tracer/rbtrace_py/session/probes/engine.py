@@ -263,6 +263,10 @@ class Engine:
     def missed(self) -> int:
         return self.program.missed()
 
+    def run_time(self) -> tuple[int, int]:
+        """Hits, and the nanoseconds of their programs, while that was measured."""
+        return self.program.run_time("on_hit")
+
     def silence(self) -> None:
         """Count no more, at once: detaching may take the kernel a while."""
         for number in range(len(self._sites)):

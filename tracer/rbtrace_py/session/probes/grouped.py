@@ -92,6 +92,7 @@ class Grouped(ProbeSession, CountingSession):
             self.by_name,
             self.unit,
             self.operand,
+            cost=self.cost,
         )
 
     def settle_series(self, name: str, probe: Probe) -> None:

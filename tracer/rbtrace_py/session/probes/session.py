@@ -20,8 +20,10 @@ from rbtrace_py.errors import (
 from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.probes import find_probes
 from rbtrace_py.linux.process import Process
+from rbtrace_py.model.hit_cost import HitCost
 from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes import method_probe_arming, select
+from rbtrace_py.session.probes.cost import CostMeter
 from rbtrace_py.session.probes.engine import AttachRequest, Engine, TrackedPids
 from rbtrace_py.session.probes.filters import check_syntax, time_notes
 from rbtrace_py.session.probes.query import NoOperand, ProbeOptions, ProbeQuery, unique
@@ -43,6 +45,7 @@ class ProbeSession(Starting, ProbeQuery):
     Use it as a context manager: entering attaches, leaving detaches.
     ``refresh`` keeps up with a set that grows, about every
     ``limits.REFRESH_SECONDS``.
+    ``cost`` is there once it is finished, where the kernel measures that.
     ``on_wait``, if set before, gets the seconds so far while entering waits for
     a probe, many times a second.
 
@@ -50,6 +53,7 @@ class ProbeSession(Starting, ProbeQuery):
     """
 
     command = ""
+    measures_cost = True
 
     def __init__(
         self,
@@ -63,6 +67,7 @@ class ProbeSession(Starting, ProbeQuery):
         self.late_probes = 0
         self.not_traced = 0
         self.started_ns = 0
+        self.cost: HitCost | None = None
         self.notes = Notes()
         self.on_wait: Callable[[float], None] | None = None
         self._watcher = Watcher()
@@ -73,6 +78,7 @@ class ProbeSession(Starting, ProbeQuery):
         self._has_executed = False
         self._tracked: TrackedPids | None = None
         self._engines: list[Engine] = []
+        self._meter: CostMeter | None = None
         self._is_confirmed: bool | None = None
         self._ended_ns: int | None = None
         self._arming: method_probe_arming.MethodProbeArming | None = None
@@ -91,6 +97,8 @@ class ProbeSession(Starting, ProbeQuery):
         self._ask(unique(probes))
         probes = self._allowed(probes)
         self.plan(unique(probes))
+        if self.measures_cost:
+            self._meter = CostMeter(attacher)
         self.make_engines(attacher)
         self._have_methods_speak(probes)
         attached = self._attach_first(probes)
@@ -322,19 +330,26 @@ class ProbeSession(Starting, ProbeQuery):
 
     def finish(self) -> None:
         """Detach from all; what was seen can still be read."""
-        if self._ended_ns is None:
+        is_first = self._ended_ns is None
+        if is_first:
+            if self._meter is not None:
+                self._meter.stop(self._engines, self.counting_engines)
             for engine in self._engines:
                 engine.silence()
             self._ended_ns = time.time_ns()
             self._untracked |= self.targets.untracked_children()
         for engine in self._engines:
             engine.detach()
+        if is_first and self._meter is not None:
+            self.cost = self._meter.cost()
 
     def close(self) -> None:
         with ExitStack() as stack:
             stack.callback(self._watcher.close)
             if self._arming is not None:
                 stack.callback(self._arming.close)
+            if self._meter is not None:
+                stack.callback(self._meter.close)
             if self._tracked is not None:
                 stack.callback(self._tracked.close)
             for engine in self._engines:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from rbtrace_py.bpf.attach import Attacher, attach_first
 from rbtrace_py.bpf.stack_walker import EVENT_WAYS, StackWalker, event_maps
+from rbtrace_py.bpf.trap import trap_ns
 from rbtrace_py.errors import NoSuchProbe, RbtraceError, UsageError
 from rbtrace_py.linux.binaries import mapped_files
 from rbtrace_py.linux.functions import files_named, functions_named, is_stepped
@@ -34,8 +35,9 @@ class ProbeEvents(ProbeSession):
     """
 
     command = "stacks"
-    entry_ns = 750
-    """Of a hit, before and after its program: the trap (docs/performance.md)."""
+    measures_cost = False  # see EventCost
+    entry_ns = 0
+    """Of a hit, before and after its program: the trap."""
 
     def __init__(
         self, targets: Targets, event: EventChoice, walker: StackWalker
@@ -71,6 +73,7 @@ class ProbeEvents(ProbeSession):
             )
             stack.pop_all()  # the session closes its engines
         self._engines.append(engine)
+        self.entry_ns = self.entry_ns or round(trap_ns(attacher))
 
     def _make(
         self, stack: ExitStack, attacher: Attacher, flags: Mapping[str, int]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.results import Result
+from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.slow.spans import EndedSpan, Exemplar, SlowSpans
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.bpf.abi import Counter
@@ -79,7 +80,7 @@ class SlowLatency(Latency):
                 wait_seconds=wait_seconds,
             ),
         )
-        self._counts = StackCounts()
+        self._counts = StackCounts(Statistics("ns"))
         self._slow = SlowSpans(
             slow.least_ns, self._counts, part_of, slow.exemplars, slow.keeps_times
         )

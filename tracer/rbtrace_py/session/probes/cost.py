@@ -1,0 +1,49 @@
+"""What the hits of a session's probes cost the processes that have them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from rbtrace_py.bpf.attach import Attacher
+from rbtrace_py.bpf.run_statistics import RunStatistics
+from rbtrace_py.bpf.trap import trap_ns
+from rbtrace_py.errors import RbtraceError
+from rbtrace_py.linux.closing import Closing
+from rbtrace_py.model.hit_cost import HitCost
+from rbtrace_py.session.probes.engine import Engine
+
+
+class CostMeter(Closing):
+    """The kernel times each run of a program from when this is made."""
+
+    def __init__(self, attacher: Attacher) -> None:
+        self._attacher = attacher
+        self._statistics = RunStatistics()
+        self._began = time.monotonic_ns()
+        self._hits = self._ns = self._elapsed_ns = 0
+
+    def stop(self, engines: Sequence[Engine], counting: Sequence[Engine]) -> None:
+        """Take what came until now.
+
+        counting: those of the engines whose sites are not those of others as well
+        """
+        self._elapsed_ns = time.monotonic_ns() - self._began
+        self._ns = sum(engine.run_time()[1] for engine in engines)
+        self._hits = sum(engine.run_time()[0] for engine in counting)
+
+    def cost(self) -> HitCost | None:
+        """Return what that cost; None where the kernel did not measure.
+
+        Takes some 30 ms: that of the traps is found out here.
+        """
+        if not self._statistics.is_on:
+            return None
+        try:
+            traps = self._hits * trap_ns(self._attacher) if self._hits else 0
+        except RbtraceError:
+            return None
+        return HitCost(self._hits, self._ns + round(traps), self._elapsed_ns)
+
+    def close(self) -> None:
+        self._statistics.close()
