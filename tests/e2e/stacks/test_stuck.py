@@ -417,6 +417,13 @@ def test_no_deadlock_is_named_where_there_is_none(root: None) -> None:
     kinds = {one.wait.kind for taken in found for one in taken.threads if one.wait}
     assert kinds >= {WaitKind.MUTEX, WaitKind.THREAD}
     assert [taken.deadlocks for taken in found] == [()] * 40
+    locking = [
+        (one.thread.address, one.wait.holder.thread.address)
+        for taken in found
+        for one in taken.threads
+        if one.wait and one.wait.kind is WaitKind.MUTEX and one.wait.holder
+    ]
+    assert all(waiter != holder for waiter, holder in locking)
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -52,6 +52,20 @@ def test_idle(inner: tuple[str, ...]) -> None:
         assert not idle(POOL, *inner, state=state)
 
 
+def test_the_thread_of_our_agent() -> None:
+    """Wherever the gem is, and however it got in."""
+    for path in (OWN, "(eval)"):
+        frames = [f"{one}@{path}:1" for one in (
+            "block in Tracepoint::Agent::Server#start",
+            "Tracepoint::Agent::Server#accept",
+            "c!Thread.handle_interrupt",
+            "block in Tracepoint::Agent::Server#await_connection",
+            "c!IO.select",
+        )]  # fmt: skip
+        assert idle(*frames)
+        assert not idle(*frames, f"Job#work@{OWN}:4")
+
+
 def test_a_method_that_ruby_has_in_ruby() -> None:
     """Queue#pop is one from Ruby 3.2 on."""
     path, name = "<internal:thread_sync>", "Thread::Queue#pop"

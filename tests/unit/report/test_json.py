@@ -13,6 +13,7 @@ from rbtrace_py.aggregate.histogram import FloatHistogram, Histogram
 from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.aggregate.slow.spans import EndedSpan, Exemplar, SlowPart
 from rbtrace_py.model.events import UNREADABLE, Event
+from rbtrace_py.model.hit_cost import HitCost
 from rbtrace_py.model.listed_probes import Listed
 from rbtrace_py.model.probes import (
     Binary,
@@ -138,7 +139,9 @@ DOCUMENTS = [
     document(result("count", Group("shop:checkout", None, 42))),
     document(result("latency", unit="ns", slow=SLOW)),
     event_document(EVENT),
-    trace_end_document(1234, {"filtered": 5, "lost": 2}),
+    trace_end_document(
+        1234, {"filtered": 5, "lost": 2}, HitCost(1241, 1_489_200, 10_000_412_233)
+    ),
     probes_document([4211], [Listed(BEGIN, False, (4211,))]),
     doctor_document(
         4211,

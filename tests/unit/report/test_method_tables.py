@@ -134,6 +134,16 @@ def test_only_the_first_rows() -> None:
     assert lines[4] == "  and 2 more (--top shows more of them)"
 
 
+def test_the_highest_of_a_picture_is_exact() -> None:
+    """As in the table, though its bucket has two digits alone."""
+    rows = [row("Order", "total", [83_411_000], MS)]
+    lines = list(methods_report(result(rows), PLAIN, pictures=True))
+    facts = " ".join(lines).split()
+    highest = [facts[place + 1] for place, word in enumerate(facts) if word == "max"]
+    assert highest[0] == "83.4"
+    assert facts[facts.index("p50") + 1] == "83.4"
+
+
 def test_few_methods_have_pictures() -> None:
     lines = list(methods_report(result(ROWS[:1]), PLAIN, pictures=True))
     assert any("p99.9" in line for line in lines)

@@ -26,6 +26,9 @@ schedulers, ``IO::Event::Selector::EPoll#select``."""
 _MUTEX_SLEEP = re.compile(r"(Thread::)?Mutex#sleep")
 """The method that ConditionVariable#wait calls before Ruby 4.0."""
 
+_AGENT = "Tracepoint::Agent::Server#"
+"""Its thread waits for commands (ext/agent/agent/server.rb)."""
+
 _STARTERS = ("<main>", "<top (required)>")
 _FOLDERS_OF_STARTERS = ("bin", "sbin", "exe")
 
@@ -35,9 +38,14 @@ def is_idle(state: ThreadState, frames: tuple[Frame, ...]) -> bool:
     if state is not ThreadState.SLEEPING or not _waits(frames):
         return False
     own = [frame for frame in frames if _has_file(frame)]
-    is_of_library = [is_library(frame.path) for frame in own]
+    is_of_library = [_is_library(frame) for frame in own]
     others = (f for f, is_one in zip(own, is_of_library, strict=True) if not is_one)
     return any(is_of_library) and all(map(_is_starter, others))
+
+
+def _is_library(frame: Frame) -> bool:
+    """Is it a library's, or our agent's, wherever that is installed?"""
+    return is_library(frame.path) or _AGENT in frame.name
 
 
 def _has_file(frame: Frame) -> bool:

@@ -95,14 +95,16 @@ def picture(
     notation: Notation,
     style: Style,
     least: int = 0,
+    highest: int = 0,
 ) -> Iterator[str]:
     """Percentiles, an empty line, and the rows; nothing for no values.
 
     least: values for each row; where there are fewer the rows are left out
+    highest: the largest value, where that is known better than by its bucket
     """
     if not distribution.count:
         return
-    yield from _facts(distribution, total, notation, style)
+    yield from _facts(distribution, total, notation, style, highest)
     found = without_runs(rows(distribution, notation.scale))
     if notation.marked_from is not None:
         found = split(found, distribution, notation.marked_from)
@@ -112,12 +114,18 @@ def picture(
 
 
 def _facts(
-    distribution: Distribution, total: int, notation: Notation, style: Style
+    distribution: Distribution,
+    total: int,
+    notation: Notation,
+    style: Style,
+    highest: int,
 ) -> Iterator[str]:
+    most = highest or distribution.max
+    quantiles = [(f"p{p:g}", distribution.percentile(p)) for p in (50, 90, 99, 99.9)]
     facts = [
-        ("min", distribution.min),
-        *((f"p{p:g}", distribution.percentile(p)) for p in (50, 90, 99, 99.9)),
-        ("max", distribution.max),
+        ("min", min(distribution.min, most)),
+        *((name, min(value, most)) for name, value in quantiles),
+        ("max", most),
         ("mean", distribution.mean),
     ]
     if notation.has_total:

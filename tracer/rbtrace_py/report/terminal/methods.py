@@ -145,7 +145,8 @@ def _pictures(
         summed = group.summed if isinstance(group, MethodGroup) else group.total
         # A histogram of two calls would be rows of zeros.
         least = 0 if group.key is None else 1
-        yield from picture(group.distribution, summed, notation, style, least)
+        highest = _highest(group)
+        yield from picture(group.distribution, summed, notation, style, least, highest)
         yield ""
 
 

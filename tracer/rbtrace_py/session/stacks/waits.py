@@ -115,7 +115,7 @@ class Waits:
         is_asleep = self._seen[address].state is ThreadState.SLEEPING
         if ruby is not None and ruby.autoload and not is_asleep:
             ruby = None  # it holds the GVL, and the kernel keeps it
-        return self._of(ruby, self.threads[address].tid)
+        return _but_its_own(self._of(ruby, self.threads[address].tid), address)
 
     def of_fiber(self, frames: Sequence[ControlFrame]) -> Wait | None:
         """What a suspended fiber waits for in a scheduler; None: nothing known."""
@@ -288,3 +288,14 @@ class Waits:
         if not theirs and found.kind is not WaitKind.IO:
             return found
         return replace(found, kind=WaitKind.IO, descriptors=tuple(theirs or described))
+
+
+def _but_its_own(wait: Wait, address: int) -> Wait:
+    """Without the holder, where a thread has got the Mutex since its stack was read.
+
+    One that it held would not let it wait: Ruby raises ThreadError.
+    """
+    holder = wait.holder
+    if wait.kind is not WaitKind.MUTEX or holder is None or holder.is_suspended:
+        return wait
+    return replace(wait, holder=None) if holder.thread.address == address else wait
