@@ -137,6 +137,9 @@ def test_fewer_events_than_every(target: Target, trace: TRACE) -> None:
     out, err, code = tracer.finish()
     assert (out, code) == ("", 0)
     assert "no thread had 1,073,741,824 events: lower --every" in err
+    out, err, code = trace("stacks", target.pid, "--on", "shop:sold").finish()
+    assert (out, code) == ("", 0)
+    assert "shop:sold: no event was seen" in err
 
 
 UMASKS = sum(number & 0o777 for number in range(1, 1001))

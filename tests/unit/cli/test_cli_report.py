@@ -120,6 +120,14 @@ def test_files_named_after_the_recording(folder: Path, name: str, file: str) -> 
     if name == "pprof":
         data = gzip.decompress(data)
     assert b"Tea" in data
+    again = report("one.rbrec", "--format", name, folder=folder)
+    assert again.returncode == 1
+    assert again.stderr == (
+        f"rbtrace-py: {file} is there already\n  Name a file with -o\n"
+    )
+    assert b"Tea" in (gzip.decompress if name == "pprof" else bytes)(
+        (folder / file).read_bytes()
+    )
 
 
 def test_output(folder: Path) -> None:

@@ -83,7 +83,7 @@ def command(options: _Options) -> int:
     Without --format, the extension of -o selects the format (see `stacks`). The
     default is a summary by method, or the calls if the recording is from `calls
     --record`. Flame graphs, speedscope, pprof, callgrind, perfetto and chrome go to
-    a file beside the recording unless -o names one (- is standard output). A folder
+    a new file beside the recording unless -o names one (- is standard output). A folder
     of `calls --keep` is read as one recording, also while it is written.
 
     --diff compares two recordings, or two latency results from --json or --hlog.

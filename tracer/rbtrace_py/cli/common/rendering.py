@@ -156,7 +156,8 @@ def destination(
 ) -> Iterator[BinaryIO]:
     """Yield the stream for bytes: ``-o``, ``own_name``, or standard output for neither.
 
-    Who did not name the file is told its name. RbtraceError if it cannot be written.
+    Who did not name the file is told its name, and keeps one that is there. Raises
+    RbtraceError if it cannot be written.
     """
     path = output or own_name
     if not path or path == "-":
@@ -164,6 +165,8 @@ def destination(
             yield stream
         return
     check_inputs(path, inputs)
+    if not output and os.path.exists(path):
+        raise RbtraceError(f"{path} is there already", "Name a file with -o")
     with create_bytes(path, append) as file:
         yield file
     if not output:

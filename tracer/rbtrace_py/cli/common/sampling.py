@@ -294,8 +294,12 @@ def _explain_none(sampling: Sampling) -> None:
     event, events = sampling.options.event, sampling.events
     if sampling.options.mode is SamplingMode.CPU:
         say_note(NONE_ON_CPU)
-    elif event is not None and events is not None and events.cost.hits:
-        say_note(f"no thread had {format_count(event.every)} events: lower --every")
+    elif event is not None and events is not None:
+        if events.cost.hits:
+            text = f"no thread had {format_count(event.every)} events: lower --every"
+        else:
+            text = f"{event.word}: no event was seen"
+        say_note(text)
 
 
 def name_now(targets: Targets) -> str:
