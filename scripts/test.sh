@@ -157,8 +157,9 @@ marks() {
 
 # File in which skipped tests are noted, for one list in the end.
 export RBTRACE_LEFT_OUT=$work/left-out
-# Each takes what comes next, so that a file's fixtures are made once, or twice.
-workers=$(nproc)
+# Each takes what comes next, so that a file's fixtures are made once, or twice. One more
+# than there are processors: tests wait for processes and for time as well.
+workers=$(($(nproc) + 1))
 AT_ONCE=(-n "$((workers < 4 ? workers : 4))" --dist worksteal)
 
 beside native
