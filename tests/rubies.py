@@ -6,10 +6,12 @@ others: a test that needs one is marked `rubies`, most of them by ``EACH``.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from typing import Any
 import pytest
 
 from processes import ROOT, TARGETS, Target
+from rbtrace_py.errors import VmNotStarted
 from rbtrace_py.linux.memory import Memory, ProcessMemory
 from rbtrace_py.linux.process import Process
 from rbtrace_py.rubyvm.attach import Attached, attach
@@ -121,6 +124,11 @@ class Running:
         return self.target.ready
 
     def attach(self) -> Attached:
+        """As commands do: again where it was between two fibers, and was kept there."""
+        for _ in range(20):
+            with contextlib.suppress(VmNotStarted):
+                return attach(Process(self.pid))
+            time.sleep(0.05)
         return attach(Process(self.pid))
 
     def vm(self, memory: Memory | None = None) -> RubyVM:

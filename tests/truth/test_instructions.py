@@ -70,7 +70,10 @@ class Row(NamedTuple):
 
 
 class Busy:
-    """The target, its VM, and its main thread, which is stopped again and again."""
+    """The target, its VM, and its main thread, which is stopped again and again.
+
+    true: stacks that were right, and when the thread stood there (CLOCK_REALTIME, ns)
+    """
 
     def __init__(self, process: rubies.Running) -> None:
         self.vm = process.vm()
@@ -84,10 +87,12 @@ class Busy:
         self._main = self.vm.threads()[0]
         self._nodes = NodeKeys(self.vm)
         self.thread = StoppedThread(self._process)
+        self.true: list[tuple[int, tuple[Frame, ...]]] = []
 
     def compare(self, found: tally.Tally) -> None:
         """Stop it once, read and ask, and let it go on."""
         registers = self.thread.stop()
+        at = time.time_ns()
         try:
             is_jit_code = self._is_jit_code(registers.rip)
             walked = self.vm.sample(self._main)
@@ -112,6 +117,7 @@ class Busy:
                 )
             else:
                 found.same += 1
+                self.true.append((at, walked.stack.frames))
         finally:
             self.thread.go_on()
 

@@ -2,6 +2,8 @@
 
 # Works without a rest in frames of all kinds (truth_kinds.rb), drawn by SEED; its only
 # thread never lets go of the GVL.
+#
+#   truth_busy.rb SEED [keep]    keep: no code is freed
 
 require_relative "truth_kinds"
 
@@ -31,6 +33,7 @@ end
 
 kinds = ALL - THREADS - FIRST - %i[in_load]
 plans = Random.new(ARGV.first.to_i)
+GC.disable if ARGV[1] == "keep"
 $stdout.sync = true
 $stdout.write("ready\n")
 loop { Go.on(Go.draw(plans, kinds, 10), 0) }

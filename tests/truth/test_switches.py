@@ -1,0 +1,88 @@
+"""Stacks that the kernel walks where a thread leaves its CPU are those that Ruby sees.
+
+A busy thread is stopped by ptrace at any instruction. The kernel's program walks its
+stack at the switch into the stop. What was read from memory while it stood there was
+found to be what ``rb_profile_frames`` says; both are compared. The target frees no code:
+the names of what was walked are read later.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from contextlib import closing
+from itertools import zip_longest
+
+import builds
+import pytest
+import tally
+from test_instructions import LONGEST_RUN, SEED, Busy
+
+from rbtrace_py.model.stacks import Frame, FrameKind, Sample
+from rbtrace_py.session.stacks.ruby_process import SamplingMode
+from rbtrace_py.session.stacks.sampling import Sampling
+from rbtrace_py.session.stacks.sampling_options import EngineChoice, SamplingOptions
+from rbtrace_py.session.stacks.sampling_passes import sampling_passes
+from rbtrace_py.session.targets.targets import Targets
+from ruby_builds import Build, each_build
+
+OPTIONS = SamplingOptions(mode=SamplingMode.OFFCPU, engine=EngineChoice.BPF, each=True)
+
+
+@pytest.mark.root
+@each_build
+@pytest.mark.timeout(900)
+def test_switches(build: Build, root: None) -> None:
+    found, memory = tally.tally("switches", build), tally.Tally("", build)
+    chance = random.Random(SEED)
+    samples: list[Sample] = []
+    with (
+        builds.running(build, "stacks/truth_busy.rb", SEED, "keep") as process,
+        closing(Targets.from_pids([process.pid])) as targets,
+        Sampling(targets, OPTIONS) as sampling,
+    ):
+        passes = sampling_passes(sampling, samples.append)
+        target = Busy(process)
+        for _ in range(builds.stops(build)):
+            passes.advance(time.monotonic() + chance.random() * LONGEST_RUN, None)
+            target.compare(memory)
+        target.thread.close()
+        passes.finish()
+    for at, frames in target.true:
+        compare(found, at, frames, samples)
+    found.check()
+
+
+def compare(
+    found: tally.Tally, at: int, frames: tuple[Frame, ...], samples: list[Sample]
+) -> None:
+    """What was right at a time, with the sample of the time off the CPU then."""
+    meant = [one for one in samples if one.time_ns - one.weight <= at <= one.time_ns]
+    if not meant or meant[0].flags:
+        found.flags.append(f"{[one.flags for one in meant]} at {at}")
+        return
+    (sample,) = meant
+    *walked, marker = sample.stack.frames
+    assert marker.kind is FrameKind.MARKER  # what it waited for
+    wrong = [pair for pair in zip_longest(walked, frames) if not is_same(*pair)]
+    if wrong:
+        lines = [f"  {ours}, not {real}" for ours, real in wrong[-4:]]
+        found.differences.append("\n".join([f"{len(wrong)} frames:", *lines]))
+    else:
+        found.same += 1
+
+
+def is_same(ours: Frame | None, real: Frame | None) -> bool:
+    """But for the owner, where that is gone once names are read: an object, for one."""
+    if ours is None or real is None:
+        return False
+    places = [(one.kind, one.path, one.line) for one in (ours, real)]
+    is_own = "#<" in real.name and bare(ours.name) == bare(real.name)
+    is_named = is_own or ours.name in (real.name, bare(real.name))
+    return places[0] == places[1] and is_named
+
+
+def bare(name: str) -> str:
+    """Return ``block in pay`` for ``block in Till#pay``."""
+    return re.sub(r"\S+[#.](?=\S+$)", "", name)
