@@ -51,7 +51,7 @@ class PackagingTest < Minitest::Test
        ext/libstapsdt/libstapsdt.h ext/libstapsdt/ruby/extconf.rb ext/agent/sources.txt].each { |path| assert_includes files, path }
     File.readlines(File.join(ROOT, "ext/agent/sources.txt"), chomp: true).each { |path| assert_includes files, "ext/agent/#{path}" }
     Dir.children(File.join(ROOT, "ruby/lib/tracepoint")).grep(/\.rb\z/).each { |name| assert_includes files, "lib/tracepoint/#{name}" }
-    assert_empty files.grep(/\.(so|o|a)\z|test|build/)
+    assert_empty files.grep(%r{\.(so|o|a)\z|\btests?/|_test|build})
   end
 
   def test_bundler_path

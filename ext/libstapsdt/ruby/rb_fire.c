@@ -40,11 +40,14 @@ bool tp_fire(const tp_entry *entry, const sdt_probe *probe, const VALUE *argv,
       tp_raise_unfit(entry, i, argv[i], fit);
     converted = true;
   }
-  if (!sdt_traced(probe))
+  if (!tp_traced(probe))
     return false;
   if (converted)
     tp_count(TP_CONVERTED);
-  sdt_fire(probe, operands);
+  if (!entry->dead)
+    sdt_fire(probe, operands);
+  if (TP_UNLIKELY(tp_captures))
+    tp_capture(entry, operands, lead, count);
   return true;
 }
 
@@ -56,7 +59,7 @@ static VALUE fire_values(tp_entry *entry, const VALUE *argv) {
     for (int i = 0; i < entry->count; i++)
       values[i] = argv[i];
     tp_learn(entry, values);
-    if (tp_strict || sdt_traced(entry->probe))
+    if (tp_strict || tp_traced(entry->probe))
       tp_stringify(entry, values);
     argv = values;
   }
@@ -98,7 +101,7 @@ static VALUE fire_block(tp_entry *entry) {
   const VALUE *argv;
   long count;
 
-  if (!sdt_watched(entry->probe))
+  if (!strict && !tp_traced(entry->probe))
     return Qfalse;
   values = values_of_block(strict);
   if (values == Qundef) {
@@ -183,10 +186,10 @@ static VALUE probe_fire(int argc, VALUE *argv, VALUE self) {
 static VALUE entry_enabled_p(VALUE self) {
   const tp_entry *entry = tp_entry_of(self);
 
-  if (TP_UNLIKELY(sdt_watched(entry->probe)) && sdt_traced(entry->probe))
+  if (TP_UNLIKELY(sdt_watched(entry->probe)) && tp_traced(entry->probe))
     return Qtrue;
   if (entry->end && TP_UNLIKELY(sdt_watched(entry->end)) &&
-      sdt_traced(entry->end))
+      tp_traced(entry->end))
     return Qtrue;
   return Qfalse;
 }

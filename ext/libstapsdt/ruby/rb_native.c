@@ -15,4 +15,5 @@ void Init_native(void) {
   tp_init_fire(module);
   tp_init_span(module);
   tp_init_method(module);
+  tp_init_capture(module);
 }

@@ -64,6 +64,10 @@ static const uint64_t busy_site = ~SDT_SITE_IDLE;
 
 static VALUE cProbe, cSpan, cProvider;
 
+void tp_lock(void) { pthread_mutex_lock(&lock); }
+
+void tp_unlock(void) { pthread_mutex_unlock(&lock); }
+
 /* ------------------------------------------------------------ Ruby's objects */
 
 static void entry_mark(void *data) {
@@ -375,7 +379,10 @@ static int define_span(definition *d) {
   return define_probe(d, 2, SDT_SPAN_END, end, all + 2, &d->entry->end);
 }
 
-static void set_strict(tp_entry *entry, bool on) {
+/* Every call takes the slow way: in strict mode, and while a test captures. */
+static void set_watch(tp_entry *entry) {
+  bool on = tp_strict || tp_captures > 0;
+
   if (entry->dead) {
     entry->probe->watch = on ? &busy_site : &idle_site;
     return;
@@ -388,8 +395,10 @@ static void set_strict(tp_entry *entry, bool on) {
 static void set_disabled(tp_entry *entry, bool on) {
   void (*set)(sdt_probe *) = on ? sdt_probe_disable : sdt_probe_enable;
 
-  if (entry->dead)
+  if (entry->dead) {
+    entry->probe->disabled = on;
     return;
+  }
   set(entry->probe);
   if (entry->end)
     set(entry->end);
@@ -434,8 +443,7 @@ static void define(definition *d, bool span) {
     return;
   }
 
-  if (tp_strict)
-    set_strict(entry, true);
+  set_watch(entry);
   if (provider_of(entry->provider)->disabled)
     set_disabled(entry, true);
   for (int i = 0; i < d->key_count; i++)
@@ -463,11 +471,11 @@ static VALUE intern_provider(VALUE name) {
   VALUE candidate = provider_new(symbol);
   provider *p;
 
-  pthread_mutex_lock(&lock);
+  tp_lock();
   p = find_provider(symbol);
   if (!p)
     append_provider(provider_of(candidate));
-  pthread_mutex_unlock(&lock);
+  tp_unlock();
   if (p)
     return p->self;
   rb_gc_register_mark_object(candidate);
@@ -520,9 +528,9 @@ static VALUE registry_add(VALUE self, VALUE span, VALUE provider_name,
     rb_memerror();
   }
 
-  pthread_mutex_lock(&lock);
+  tp_lock();
   define(&d, RTEST(span));
-  pthread_mutex_unlock(&lock);
+  tp_unlock();
 
   free_keys(&d);
   if (d.out_of_memory)
@@ -557,9 +565,9 @@ static void settle(tp_entry *entry, int index, sdt_type type) {
 }
 
 void tp_settle(tp_entry *entry, int index, sdt_type type) {
-  pthread_mutex_lock(&lock);
+  tp_lock();
   settle(entry, index, type);
-  pthread_mutex_unlock(&lock);
+  tp_unlock();
 }
 
 /* Registry.declared(entry, type_codes): what was only used is declared now. */
@@ -574,7 +582,7 @@ static VALUE registry_declared(VALUE self, VALUE object, VALUE types) {
   for (int i = 0; i < entry->count; i++)
     codes[i] = (uint8_t)NUM2INT(RARRAY_AREF(types, i));
 
-  pthread_mutex_lock(&lock);
+  tp_lock();
   for (int i = 0; i < entry->count; i++)
     settle(entry, i, (sdt_type)codes[i]);
   if (entry->undeclared) {
@@ -583,7 +591,7 @@ static VALUE registry_declared(VALUE self, VALUE object, VALUE types) {
     set_arity(entry, entry->end != NULL);
     __atomic_fetch_sub(&tp_undeclared, 1, __ATOMIC_RELAXED);
   }
-  pthread_mutex_unlock(&lock);
+  tp_unlock();
   return object;
 }
 
@@ -659,6 +667,10 @@ static VALUE registry_figures(VALUE self) {
 
 /* ----------------------------------------------------------------- switches */
 
+void tp_watch_all(void) {
+  EACH(tp_entry, entry, entries) set_watch(entry);
+}
+
 static VALUE module_strict(VALUE self) {
   (void)self;
   return tp_strict ? Qtrue : Qfalse;
@@ -666,21 +678,21 @@ static VALUE module_strict(VALUE self) {
 
 static VALUE module_set_strict(VALUE self, VALUE on) {
   (void)self;
-  pthread_mutex_lock(&lock);
+  tp_lock();
   tp_strict = RTEST(on);
-  EACH(tp_entry, entry, entries) set_strict(entry, tp_strict);
-  pthread_mutex_unlock(&lock);
+  tp_watch_all();
+  tp_unlock();
   return on;
 }
 
 static void switch_provider(VALUE self, bool disabled) {
-  pthread_mutex_lock(&lock);
+  tp_lock();
   provider_of(self)->disabled = disabled;
   EACH(tp_entry, entry, entries) {
     if (entry->provider == self)
       set_disabled(entry, disabled);
   }
-  pthread_mutex_unlock(&lock);
+  tp_unlock();
 }
 
 static VALUE provider_disable(VALUE self) {
@@ -744,8 +756,6 @@ static VALUE entry_results(VALUE self) {
 
 /* -------------------------------------------------------------------- start */
 
-static void before_fork(void) { pthread_mutex_lock(&lock); }
-static void after_fork(void) { pthread_mutex_unlock(&lock); }
 
 VALUE tp_define_class(VALUE module, const char *name) {
   VALUE class = rb_define_class_under(module, name, rb_cObject);
@@ -777,7 +787,7 @@ void tp_init_registry(VALUE module) {
     rb_memerror();
   /* After the library's own, so that the two locks are taken in the order in
    * which a definition takes them. */
-  pthread_atfork(before_fork, after_fork, after_fork);
+  pthread_atfork(tp_lock, tp_unlock, tp_unlock);
 
   cProbe = tp_define_class(module, "Probe");
   cSpan = tp_define_class(module, "Span");

@@ -38,10 +38,10 @@ TP_COLD static void begin(measurement *m) {
   VALUE values[SDT_MAX_OPERANDS];
 
   MEMCPY(values, m->argv, VALUE, span->count);
-  if (span->undeclared && (tp_strict || sdt_traced(span->probe)))
+  if (span->undeclared && (tp_strict || tp_traced(span->probe)))
     tp_stringify(span, values);
   tp_fire(span, span->probe, values, span->count, operands, 0, tp_strict);
-  if (sdt_traced(span->probe) || sdt_traced(span->end))
+  if (tp_traced(span->probe) || tp_traced(span->end))
     m->started = now();
 }
 
@@ -58,7 +58,7 @@ TP_COLD static void end(const measurement *m, int outcome) {
   MEMCPY(values, m->argv, VALUE, span->count);
   for (int i = span->count; i < count; i++)
     values[i] = m->results ? m->results[i - span->count] : Qnil;
-  if (span->undeclared && sdt_traced(span->end))
+  if (span->undeclared && tp_traced(span->end))
     tp_stringify(span, values);
   tp_fire(span, span->end, values, count, operands, 2, false);
 }

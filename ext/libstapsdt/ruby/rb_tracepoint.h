@@ -119,6 +119,11 @@ tp_entry *tp_find(VALUE name);
 void tp_settle(tp_entry *entry, int index, sdt_type type);
 /* A class whose objects only this extension makes. */
 VALUE tp_define_class(VALUE module, const char *name);
+/* The registry's lock: held for no call of Ruby's, and over a fork. */
+void tp_lock(void);
+void tp_unlock(void);
+/* Set anew what all entries watch, holding the lock. */
+void tp_watch_all(void);
 void tp_init_registry(VALUE module);
 
 /* -------------------------------------------------------------- rb_values.c */
@@ -203,6 +208,21 @@ void tp_init_fire(VALUE module);
 /* The entry's shared measurement. */
 VALUE tp_untraced_measurement(tp_entry *span);
 void tp_init_span(VALUE module);
+
+/* ------------------------------------------------------------- rb_capture.c */
+
+/* Captures that run (tracepoint/testing); changes under the lock. */
+extern unsigned tp_captures;
+/* Keep an event, whose operands are those of tp_fire. */
+void tp_capture(const tp_entry *entry, const uint64_t *operands, int lead,
+                int count);
+void tp_init_capture(VALUE module);
+
+/* Does someone see the probe's events? For the slow path. */
+static inline bool tp_traced(const sdt_probe *probe) {
+  return sdt_traced(probe) ||
+         (TP_UNLIKELY(tp_captures) && !probe->disabled);
+}
 
 /* -------------------------------------------------------------- rb_method.c */
 

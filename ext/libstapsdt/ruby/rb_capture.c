@@ -1,0 +1,186 @@
+/*
+ * What fires while a test captures (tracepoint/testing): every probe is watched,
+ * and its operands are kept here, as a tracer would have read them at the site.
+ *
+ * An event is kept without an object of Ruby's: it may come from any Ractor, and
+ * from a span's end while an exception is on its way.
+ */
+/* SPDX-License-Identifier: MIT */
+#include "rb_tracepoint.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct event {
+  struct event *next;
+  const tp_entry *entry;
+  uint8_t role; /* sdt_probe_role */
+  uint8_t count;
+  uint8_t types[SDT_MAX_OPERANDS]; /* as they are now: an open one may settle */
+  uint64_t operands[SDT_MAX_OPERANDS];
+  char texts[]; /* copies of the strings, to which their operands point */
+} event;
+
+unsigned tp_captures;
+
+/* Under the registry's lock. */
+static event *first;
+static event **last = &first;
+static size_t total;
+static size_t missed; /* for want of memory */
+
+static bool is_text(uint8_t type, uint64_t operand) {
+  return (type == SDT_STRING || type == SDT_SYMBOL) && operand != 0;
+}
+
+static const char *text_of(uint64_t operand) {
+  return (const char *)(uintptr_t)operand;
+}
+
+static event *event_create(const uint8_t *types, const uint64_t *operands,
+                           int count) {
+  size_t length = 0;
+  event *it;
+  char *end;
+
+  for (int i = 0; i < count; i++) {
+    if (is_text(types[i], operands[i]))
+      length += strlen(text_of(operands[i])) + 1;
+  }
+  it = calloc(1, sizeof(*it) + length);
+  if (!it)
+    return NULL;
+  it->count = (uint8_t)count;
+  memcpy(it->types, types, (size_t)count);
+  memcpy(it->operands, operands, (size_t)count * sizeof(*operands));
+  end = it->texts;
+  for (int i = 0; i < count; i++) {
+    if (is_text(types[i], operands[i])) {
+      it->operands[i] = (uint64_t)(uintptr_t)end;
+      end = stpcpy(end, text_of(operands[i])) + 1;
+    }
+  }
+  return it;
+}
+
+void tp_capture(const tp_entry *entry, const uint64_t *operands, int lead,
+                int count) {
+  uint8_t types[SDT_MAX_OPERANDS] = {SDT_INTEGER, SDT_INTEGER};
+  event *it;
+
+  memcpy(types + lead, entry->types, (size_t)count);
+  it = event_create(types, operands, lead + count);
+  if (it) {
+    it->entry = entry;
+    it->role = !entry->end ? SDT_EVENT : lead ? SDT_SPAN_END : SDT_SPAN_BEGIN;
+  }
+  tp_lock();
+  if (!it) {
+    missed++;
+  } else if (tp_captures) {
+    *last = it;
+    last = &it->next;
+    total++;
+    it = NULL;
+  }
+  tp_unlock();
+  free(it); /* the last capture has ended meanwhile */
+}
+
+/* ------------------------------------------------------------- Ruby's values */
+
+static VALUE value_of(uint8_t type, uint64_t operand) {
+  double number;
+
+  switch ((sdt_type)type) {
+  case SDT_STRING:
+  case SDT_SYMBOL:
+    return operand ? rb_utf8_str_new_cstr(text_of(operand)) : Qnil;
+  case SDT_FLOAT:
+    memcpy(&number, &operand, sizeof(number));
+    return operand == SDT_NIL_FLOAT ? Qnil : DBL2NUM(number);
+  case SDT_BOOL:
+    return operand == SDT_NIL_BOOL ? Qnil : operand ? Qtrue : Qfalse;
+  case SDT_INTEGER:
+  case SDT_OPEN:
+    break;
+  }
+  return operand == (uint64_t)SDT_NIL_INTEGER ? Qnil : LL2NUM((int64_t)operand);
+}
+
+static VALUE values_of(const event *it) {
+  VALUE values = rb_ary_new_capa(it->count);
+
+  for (int i = 0; i < it->count; i++)
+    rb_ary_push(values, value_of(it->types[i], it->operands[i]));
+  return values;
+}
+
+/* ------------------------------------------------------------------ Registry */
+
+/* Registry.begin_capture: a mark, for captured. */
+static VALUE registry_begin_capture(VALUE self) {
+  size_t mark;
+
+  (void)self;
+  tp_lock();
+  mark = total;
+  __atomic_fetch_add(&tp_captures, 1, __ATOMIC_RELAXED);
+  tp_watch_all();
+  tp_unlock();
+  return SIZET2NUM(mark);
+}
+
+/* Registry.captured(mark): [entry, role, operands] of each event since. What is
+ * kept stays where it is until end_capture. */
+static VALUE registry_captured(VALUE self, VALUE mark) {
+  size_t index = 0, from = NUM2SIZET(mark), until;
+  VALUE ary = rb_ary_new();
+  const event *it;
+  bool whole;
+
+  (void)self;
+  tp_lock();
+  it = first;
+  until = total;
+  whole = missed == 0;
+  tp_unlock();
+  if (!whole)
+    rb_memerror();
+  for (; index < until; it = it->next, index++) {
+    if (index >= from)
+      rb_ary_push(ary, rb_ary_new_from_args(3, it->entry->self,
+                                            INT2FIX(it->role), values_of(it)));
+  }
+  return ary;
+}
+
+static VALUE registry_end_capture(VALUE self) {
+  event *it = NULL;
+
+  (void)self;
+  tp_lock();
+  if (__atomic_sub_fetch(&tp_captures, 1, __ATOMIC_RELAXED) == 0) {
+    it = first;
+    first = NULL;
+    last = &first;
+    total = missed = 0;
+    tp_watch_all();
+  }
+  tp_unlock();
+  while (it) {
+    event *next = it->next;
+
+    free(it);
+    it = next;
+  }
+  return Qnil;
+}
+
+void tp_init_capture(VALUE module) {
+  VALUE registry = rb_const_get(module, rb_intern("Registry"));
+
+  rb_define_singleton_method(registry, "begin_capture", registry_begin_capture, 0);
+  rb_define_singleton_method(registry, "captured", registry_captured, 1);
+  rb_define_singleton_method(registry, "end_capture", registry_end_capture, 0);
+}

@@ -1,0 +1,256 @@
+# frozen_string_literal: true
+
+# What the extension does while a test captures, where there is none: the no-op's
+# methods fire. Loaded by tests alone.
+module Tracepoint
+  module Registry
+    @captures = 0
+    @captured = []
+
+    class << self
+      def begin_capture
+        locked do
+          @captures += 1
+          @captured.size
+        end
+      end
+
+      def captured(mark)
+        locked { @captured.drop(mark) }
+      end
+
+      def end_capture
+        locked do
+          @captures -= 1
+          @captured = [] if @captures.zero?
+        end
+      end
+
+      def capture(event)
+        locked { @captured << event if capturing? }
+      end
+
+      def capturing?
+        main? && @captures.positive?
+      end
+    end
+  end
+
+  # A value as a probe's operand, by the rules of tracepoint.rb.
+  module Conversion
+    INTEGERS = Strict::INTEGERS
+    LARGEST_EXPONENT = 1024
+
+    module_function
+
+    def fits?(type, value)
+      Strict.check_one("", type, value)
+      true
+    rescue RangeError, TypeError, ArgumentError
+      false
+    end
+
+    def convert(type, value)
+      case type
+      when :bool then value if [true, false].include?(value)
+      when nil then nil
+      else value.nil? ? nil : public_send(type.name.downcase, value)
+      end
+    end
+
+    def integer(value)
+      case value
+      when Integer then value.clamp(INTEGERS.begin, INTEGERS.end)
+      when Float then from_float(value)
+      when true then 1
+      when false then 0
+      end
+    end
+
+    def from_float(value)
+      return if value.nan?
+
+      value.infinite? ? (value.positive? ? INTEGERS.end : INTEGERS.begin) : integer(value.truncate)
+    end
+
+    def float(value)
+      case value
+      when Float then value
+      when Integer then value.bit_length > LARGEST_EXPONENT ? (value.positive? ? 1 : -1) * Float::INFINITY : value.to_f
+      end
+    end
+
+    def string(value)
+      case value
+      when String then String.new(value)
+      when Symbol then value.to_s
+      end&.b&.slice(/\A[^\0]*/n)&.force_encoding(Encoding::UTF_8)
+    end
+
+    def symbol(value)
+      string(value)
+    end
+  end
+  private_constant :Conversion
+
+  # The common part of probes and spans.
+  module Capturing
+    def enabled?
+      Registry.capturing? && provider.enabled?
+    end
+
+    private
+
+    def emit(role, types, values, own = [])
+      return false unless enabled?
+
+      values = Strict.stringify(operands, values) + values.drop(operands.size) if undeclared?
+      pairs = types.values.zip(values)
+      Registry.lose(:converted) unless pairs.all? { |type, value| Conversion.fits?(type, value) }
+      Registry.capture([self, role, own + pairs.map { |type, value| Conversion.convert(type, value) }])
+      true
+    end
+  end
+  private_constant :Capturing
+
+  # See tracepoint/testing.rb.
+  module CapturingProbe
+    include Capturing
+
+    ruby2_keywords def fire(*arguments, &block)
+      return super unless enabled?
+
+      arguments = block_values(&block) if block && arguments.empty?
+      return false unless arguments
+
+      super(*arguments, &nil)
+      values = @shape.arrange(arguments)
+      values ? emit(0, operands, values) : false
+    end
+
+    private
+
+    # @return [Array, nil] nil: the event is dropped
+    def block_values
+      return values_of(yield) if Tracepoint.strict
+
+      values = values_of(yield)
+      return values if values.size == operands.size
+
+      Registry.lose(:dropped)
+    rescue StandardError, ScriptError, SystemStackError
+      raise if Tracepoint.strict
+
+      Registry.lose(:dropped)
+    end
+  end
+  private_constant :CapturingProbe
+
+  # See tracepoint/testing.rb.
+  module CapturingSpan
+    include Capturing
+
+    OUTCOMES = %i[returned raised thrown].freeze
+
+    ruby2_keywords def measure(*arguments, &block)
+      return measure_from_outside(arguments, super) unless enabled? && block
+
+      check(arguments)
+      values = @shape.arrange(arguments)
+      values ? measure_captured(Recording.__send__(:new, self, values), &block) : yield
+    end
+
+    def start(*arguments)
+      untraced = super
+      enabled? ? Recording.__send__(:new, self, arguments) : untraced
+    end
+
+    # @api private
+    def emit_begin(values)
+      emit(1, operands, values)
+    end
+
+    # @api private
+    # @param values [Array] of the arguments, then of the results
+    def emit_end(duration, outcome, values)
+      emit(2, operands.merge(results), values, [duration, OUTCOMES.index(outcome)])
+    end
+
+    private
+
+    # A capture began meanwhile.
+    def measure_from_outside(arguments, value)
+      values = @shape.arrange(arguments) if enabled?
+      emit_end(-1, :returned, values + ([nil] * results.size)) if values
+      value
+    end
+
+    def measure_captured(recording)
+      outcome = :thrown
+      value = results.empty? ? yield : yield(recording)
+      outcome = :returned
+      value
+    rescue Exception # rubocop:disable Lint/RescueException -- raised again
+      outcome = :raised
+      raise
+    ensure
+      recording.finish(outcome)
+    end
+  end
+  private_constant :CapturingSpan
+
+  # The shared measurement of spans that began outside.
+  module CapturingMeasurement
+    def finish(outcome = :returned)
+      super
+      @span.emit_end(-1, outcome, [nil] * (@span.operands.size + @span.results.size))
+      nil
+    end
+  end
+  private_constant :CapturingMeasurement
+
+  # A span that is captured.
+  class Recording < Measurement
+    def initialize(span, arguments) # rubocop:disable Lint/MissingSuper -- which freezes
+      @span = span
+      @arguments = arguments
+      @results = span.results.transform_values { nil }
+      @ended = false
+      span.emit_begin(arguments)
+      @started = now
+    end
+
+    def []=(result, value)
+      super
+      @results[result] = value
+    end
+
+    def finish(outcome = :returned)
+      return super unless CapturingSpan::OUTCOMES.include?(outcome) # which raises
+      return if @ended
+
+      @ended = true
+      @span.emit_end(now - @started, outcome, @arguments + @results.values)
+      nil
+    end
+
+    private
+
+    def now
+      Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond)
+    end
+  end
+  private_constant :Recording
+
+  Probe.prepend CapturingProbe
+  Span.prepend CapturingSpan
+  Measurement.prepend CapturingMeasurement
+
+  class << self
+    prepend(Module.new do
+      def enabled?(name)
+        super || (Registry.find(name)&.enabled? ? true : false)
+      end
+    end)
+  end
+end
