@@ -14,9 +14,9 @@ class FallbackTest < Minitest::Test
   end
 
   # Apart: it replaces methods of the fallback.
-  def test_the_testing_helper_works_without_the_extension
+  def test_the_testing_helper_and_the_switches_work_without_the_extension
     skip "this is without it" unless Tracepoint.supported?
-    assert_operator passed(["testing"]), :>, 15
+    assert_operator passed(%w[testing configuration]), :>, 20
   end
 
   def test_no_op

@@ -15,7 +15,8 @@ static inline bool is_watched(const VALUE *data) {
   const tp_entry *span =
       (const tp_entry *)((const char *)data - offsetof(tp_entry, self));
 
-  return sdt_watched(span->probe) || sdt_watched(span->end);
+  return TP_UNLIKELY(sdt_watched(span->probe) || sdt_watched(span->end)) &&
+         !__atomic_load_n(&tp_off, __ATOMIC_RELAXED);
 }
 
 static VALUE watched(ID id, VALUE *data) {

@@ -57,6 +57,7 @@ static provider **providers_tail = &providers;
 static name_table *names;
 tp_symbols *tp_symbols_current;
 bool tp_strict;
+bool tp_off;
 
 /* The address that the probe of a dead entry watches. */
 static const uint64_t idle_site = SDT_SITE_IDLE;
@@ -685,6 +686,33 @@ static VALUE module_set_strict(VALUE self, VALUE on) {
   return on;
 }
 
+static VALUE module_enable(VALUE self) {
+  (void)self;
+  __atomic_store_n(&tp_off, false, __ATOMIC_RELAXED);
+  return Qnil;
+}
+
+static VALUE module_disable(VALUE self) {
+  (void)self;
+  __atomic_store_n(&tp_off, true, __ATOMIC_RELAXED);
+  return Qnil;
+}
+
+static VALUE module_toggle(VALUE self) {
+  bool off = __atomic_load_n(&tp_off, __ATOMIC_RELAXED);
+
+  (void)self;
+  while (!__atomic_compare_exchange_n(&tp_off, &off, !off, false,
+                                      __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    ;
+  return Qnil;
+}
+
+static VALUE module_disabled_p(VALUE self) {
+  (void)self;
+  return __atomic_load_n(&tp_off, __ATOMIC_RELAXED) ? Qtrue : Qfalse;
+}
+
 static void switch_provider(VALUE self, bool disabled) {
   tp_lock();
   provider_of(self)->disabled = disabled;
@@ -806,6 +834,10 @@ void tp_init_registry(VALUE module) {
   rb_define_singleton_method(registry, "providers", registry_providers, 0);
   rb_define_singleton_method(registry, "sites", registry_sites, 1);
   rb_define_singleton_method(registry, "figures", registry_figures, 0);
+  rb_define_singleton_method(module, "enable", module_enable, 0);
+  rb_define_singleton_method(module, "disable", module_disable, 0);
+  rb_define_singleton_method(module, "toggle", module_toggle, 0);
+  rb_define_singleton_method(module, "disabled?", module_disabled_p, 0);
   rb_define_singleton_method(module, "strict", module_strict, 0);
   rb_define_singleton_method(module, "strict=", module_set_strict, 1);
 }

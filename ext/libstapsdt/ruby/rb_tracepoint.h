@@ -79,6 +79,12 @@ typedef struct tp_symbols {
 
 extern tp_symbols *tp_symbols_current;
 extern bool tp_strict;
+/*
+ * Tracepoint.disable: no probe reads as traced. A signal's handler flips it, so
+ * it is a flag and nothing else: the slow path looks at it, and an untraced fire
+ * does not.
+ */
+extern bool tp_off;
 
 static inline size_t tp_symbol_hash(const tp_symbols *table, VALUE symbol) {
   return (size_t)(((uint64_t)symbol * UINT64_C(0x9e3779b97f4a7c15)) >>
@@ -220,8 +226,8 @@ void tp_init_capture(VALUE module);
 
 /* Does someone see the probe's events? For the slow path. */
 static inline bool tp_traced(const sdt_probe *probe) {
-  return sdt_traced(probe) ||
-         (TP_UNLIKELY(tp_captures) && !probe->disabled);
+  return !__atomic_load_n(&tp_off, __ATOMIC_RELAXED) &&
+         (sdt_traced(probe) || (TP_UNLIKELY(tp_captures) && !probe->disabled));
 }
 
 /* -------------------------------------------------------------- rb_method.c */

@@ -393,6 +393,24 @@ module Tracepoint
 
     attr_writer :strict
 
+    def enable
+      @off = false
+      nil
+    end
+
+    def disable
+      @off = true
+      nil
+    end
+
+    def toggle
+      disabled? ? enable : disable
+    end
+
+    def disabled?
+      Registry.main? && @off
+    end
+
     private
 
     # Checks for a wrong kind; raises for one that is declared, and in strict mode.
@@ -427,4 +445,5 @@ module Tracepoint
   private_constant :NEEDS_DEFINITION
 
   @strict = false
+  @off = false
 end

@@ -250,16 +250,11 @@ module StaticTracing
 
     # The handler that was there is called, too.
     def trap_signal
-      previous = nil
-      @handler = proc do |number|
-        StaticTracing.toggle_tracing!
-        previous.call(number) if previous.respond_to?(:call)
-      end
-      @previous = previous = trap(signal, @handler)
+      @handler = ::Tracepoint::SignalHandler.new(signal) { StaticTracing.toggle_tracing! }
     end
 
     def untrap
-      trap(signal, @previous || "DEFAULT") if @handler
+      @handler&.remove
       @handler = nil
     end
   end

@@ -96,7 +96,7 @@ module Tracepoint
   # The common part of probes and spans.
   module Capturing
     def enabled?
-      Registry.capturing? && provider.enabled?
+      Registry.capturing? && provider.enabled? && !Tracepoint.disabled?
     end
 
     private
@@ -165,18 +165,16 @@ module Tracepoint
       enabled? ? Recording.__send__(:new, self, arguments) : untraced
     end
 
-    # @api private
+    private
+
     def emit_begin(values)
       emit(1, operands, values)
     end
 
-    # @api private
     # @param values [Array] of the arguments, then of the results
     def emit_end(duration, outcome, values)
       emit(2, operands.merge(results), values, [duration, OUTCOMES.index(outcome)])
     end
-
-    private
 
     # A capture began meanwhile.
     def measure_from_outside(arguments, value)
@@ -203,7 +201,7 @@ module Tracepoint
   module CapturingMeasurement
     def finish(outcome = :returned)
       super
-      @span.emit_end(-1, outcome, [nil] * (@span.operands.size + @span.results.size))
+      @span.__send__(:emit_end, -1, outcome, [nil] * (@span.operands.size + @span.results.size))
       nil
     end
   end
@@ -216,7 +214,7 @@ module Tracepoint
       @arguments = arguments
       @results = span.results.transform_values { nil }
       @ended = false
-      span.emit_begin(arguments)
+      span.__send__(:emit_begin, arguments)
       @started = now
     end
 
@@ -230,7 +228,7 @@ module Tracepoint
       return if @ended
 
       @ended = true
-      @span.emit_end(now - @started, outcome, @arguments + @results.values)
+      @span.__send__(:emit_end, now - @started, outcome, @arguments + @results.values)
       nil
     end
 
