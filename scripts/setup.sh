@@ -15,7 +15,7 @@ RUNTIME_PACKAGES=(
 )
 # Needed by the tests; where one is not to be had its tests are skipped.
 TEST_PACKAGES=(
-  pkg-config ruby-minitest ruby-rspec ruby-stackprof ruby-rbtrace ruby-prof puma rake rake-compiler bundler
+  pkg-config ruby-minitest ruby-rspec ruby-stackprof ruby-rbtrace ruby-prof puma unicorn rake rake-compiler bundler
   rubocop shellcheck
   libc6-dbg valgrind gdb bpftrace bpfcc-tools elfutils dwz
   strace procps file util-linux mmdebstrap debootstrap zsh fish

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from web import answer_of
 
 from commands import Tracer, run
 from processes import LIB, TARGETS, TIMEOUT, read_line
@@ -28,7 +28,7 @@ class Puma:
     """A cluster of two workers, with the agent in each."""
 
     def __init__(self, place: Path, agent: str = "", **env: str) -> None:
-        self._socket = str(place / "web.sock")
+        self._socket = place / "web.sock"
         self.process = subprocess.Popen(
             ["puma", "-C", str(TARGETS / "probes/puma_app.rb")],
             stdout=subprocess.PIPE,
@@ -62,12 +62,7 @@ class Puma:
 
     def ask(self, path: str = "/") -> int:
         """The pid of the worker that served a request."""
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(TIMEOUT)
-            connection.connect(self._socket)
-            connection.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
-            with connection.makefile("rb") as file:
-                return int(file.read().rpartition(b"\r\n")[2])
+        return int(answer_of(self._socket, path))
 
     def replace(self) -> None:
         """A phased restart: one worker after the other."""
