@@ -125,13 +125,55 @@ class ResultTest < Minitest::Test
     assert_raises(NoMethodError) { Tracepoint::Measurement.new }
   end
 
-  def test_one_that_is_frozen
-    needs_taps
+  def test_strings_are_kept_as_they_were_given
     traced do |_, last|
-      span = @span.start("GET").freeze
-      assert_raises(FrozenError) { span[:status] = 200 }
-      assert_raises(FrozenError) { span.finish }
-      assert_equal 0, last.hits
+      given = [+"GET", +"/a"]
+      span = @span.start(given[0])
+      span[:route] = given[1]
+      given.each { |text| text.replace("later") }
+      span.finish
+      assert_equal [RETURNED, "GET", "/a", nil], end_of(last)
+    end
+  end
+
+  def test_what_fits_no_type_is_counted_at_both_ends
+    traced do |first, last|
+      assert_equal(2, counting(:converted) { @span.start([]).finish })
+      assert_equal [nil, RETURNED, nil], [first.value(0, String), *end_of(last).first(2)]
+      strictly { assert_match(/must be String, not Array/, assert_raises(TypeError) { @span.start([]) }.message) }
+    end
+  end
+
+  def test_ractors
+    needs_native
+    skip "no Ractor" unless defined?(Ractor)
+    traced do |_, last|
+      span = @span.start(Class.new(String).new("GET"))
+      assert_predicate span, :frozen?
+      assert Ractor.shareable?(span)
+      ractor = Ractor.new(span) { |it| [it[:route] = +"/a", it[:status] = 2**70, it.finish(:raised)] }
+      ractor.respond_to?(:join) ? ractor.join : ractor.take
+      span.finish
+      assert_equal [1, RAISED, "GET", "/a", 2**63 - 1], [last.hits, *end_of(last)]
+    end
+  end
+
+  # Whoever is first ends it, once.
+  def test_many_ractors_end_one
+    needs_native
+    skip "no Ractor" unless defined?(Ractor)
+    traced do |_, last|
+      spans = Array.new(100) { @span.start("GET") }.freeze
+      ractors = Array.new(4) do
+        Ractor.new(spans) do |all|
+          all.each do |span|
+            span[:route] = "x" * 50
+            span.finish
+          end
+        end
+      end
+      ractors.each { |ractor| ractor.respond_to?(:join) ? ractor.join : ractor.take }
+      assert_equal 100, last.hits
     end
   end
 

@@ -62,6 +62,14 @@ class TestingTest < Minitest::Test
       span.measure(text) { text.replace("later") }
     end
     assert_equal "later", ending.arguments[:text]
+    kept = captured do
+      span = Tracepoint.define_span(unique, { text: String }, result: { more: String })
+      open = span.start(text)
+      open[:more] = text
+      text << "!"
+      open.finish
+    end
+    assert_equal({ text: "later", more: "later" }, kept.last.to_h.slice(:text, :more))
   end
 
   def test_blocks

@@ -32,12 +32,12 @@ static int64_t now(void) {
   return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-TP_COLD static void begin(measurement *m) {
+TP_COLD static void begin(measurement *m, const VALUE *argv) {
   const tp_entry *span = m->span;
   uint64_t operands[SDT_MAX_OPERANDS];
   VALUE values[SDT_MAX_OPERANDS];
 
-  MEMCPY(values, m->argv, VALUE, span->count);
+  MEMCPY(values, argv, VALUE, span->count);
   if (span->undeclared && (tp_strict || tp_traced(span->probe)))
     tp_stringify(span, values);
   tp_fire(span, span->probe, values, span->count, operands, 0, tp_strict);
@@ -69,6 +69,25 @@ static inline bool is_watched(const tp_entry *span) {
 
 /* ------------------------------------------------------ Tracepoint::Measurement */
 
+/*
+ * A measurement may be sent to another Ractor, so all that it holds may be: a
+ * String as it is now, and for what fits no type Object, which fits none either.
+ */
+static VALUE lasting_value(VALUE value) {
+  if (RB_SPECIAL_CONST_P(value))
+    return value;
+  switch (rb_type(value)) {
+  case T_STRING:
+    return rb_obj_freeze(rb_str_dup(value));
+  case T_BIGNUM:
+  case T_FLOAT:
+  case T_SYMBOL:
+    return value;
+  default:
+    return rb_cObject;
+  }
+}
+
 static void measurement_mark(void *data) {
   const lasting *lasting = data;
 
@@ -95,12 +114,13 @@ static measurement *measurement_new(tp_entry *span, const VALUE *argv) {
   m->self = self;
   for (int i = 0; i < SDT_MAX_OPERANDS; i++)
     RB_OBJ_WRITE(self, &lasting->values[i],
-                 argv && i < span->count ? argv[i] : Qnil);
+                 argv && i < span->count ? lasting_value(argv[i]) : Qnil);
+  rb_obj_freeze(self); /* what Ractors share: see lasting_value */
   return m;
 }
 
 VALUE tp_untraced_measurement(tp_entry *span) {
-  return rb_obj_freeze(measurement_new(span, NULL)->self);
+  return measurement_new(span, NULL)->self;
 }
 
 static int result_index(const tp_entry *span, VALUE name) {
@@ -117,12 +137,12 @@ static VALUE measurement_set(VALUE self, VALUE name, VALUE value) {
   const tp_entry *span = lasting->m.span;
   int index = result_index(span, name);
 
-  if (lasting->m.ended || self == span->untraced)
+  if (self == span->untraced ||
+      __atomic_load_n(&lasting->m.ended, __ATOMIC_RELAXED))
     return value;
-  rb_check_frozen(self);
   if (tp_strict)
     tp_check_fit(span, index, value);
-  RB_OBJ_WRITE(self, &lasting->values[index], value);
+  RB_OBJ_WRITE(self, &lasting->values[index], lasting_value(value));
   return value;
 }
 
@@ -139,10 +159,9 @@ static int outcome_of(VALUE name) {
 }
 
 static void finish(measurement *m, int outcome) {
-  if (m->ended)
+  if (m->self != m->span->untraced &&
+      __atomic_exchange_n(&m->ended, true, __ATOMIC_ACQ_REL))
     return;
-  if (m->self != m->span->untraced)
-    m->ended = true;
   if (TP_UNLIKELY(sdt_watched(m->span->end)))
     end(m, outcome);
 }
@@ -151,8 +170,6 @@ static VALUE measurement_finish(int argc, VALUE *argv, VALUE self) {
   measurement *m = &((lasting *)RTYPEDDATA_DATA(self))->m;
 
   rb_check_arity(argc, 0, 1);
-  if (self != m->span->untraced)
-    rb_check_frozen(self);
   finish(m, argc ? outcome_of(argv[0]) : RETURNED);
   return Qnil;
 }
@@ -173,7 +190,7 @@ static VALUE span_start(int argc, VALUE *argv, VALUE self) {
     return span->untraced;
   m = measurement_new(span, argv);
   ret = m->self;
-  begin(m);
+  begin(m, argv);
   RB_GC_GUARD(ret);
   return ret;
 }
@@ -214,7 +231,7 @@ static VALUE measure_watched(tp_entry *span, const VALUE *argv) {
   if (span->results)
     m = measurement_new(span, argv);
   self = m->self;
-  begin(m);
+  begin(m, argv);
   value = rb_ensure(run, (VALUE)m, ended, (VALUE)m);
   RB_GC_GUARD(self);
   return value;

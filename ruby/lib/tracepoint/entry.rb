@@ -69,8 +69,8 @@ module Tracepoint
     #   @raise [ArgumentError] wrong number of arguments, traced or not
 
     # @!method start(*arguments)
-    #   Begin the span; {Measurement#finish} ends it, in whatever method or
-    #   thread. One that is never finished has no end. Begun while nobody traces
+    #   Begin the span; {Measurement#finish} ends it, in whatever method,
+    #   thread or Ractor. One that is never finished has no end. Begun while nobody traces
     #   either probe, it ends without duration, arguments and results.
     #
     #     span = REQUEST.start("GET")
@@ -86,7 +86,7 @@ module Tracepoint
   # which ignores what it is given.
   class Measurement
     # @!method []=(result, value)
-    #   Set a result. The last value counts, as it is when the span ends;
+    #   Set a result. The last value counts, a String as it is when it is given;
     #   afterwards it is ignored.
     #   @param result [Symbol]
     #   @raise [ArgumentError] no such result, traced or not

@@ -117,6 +117,7 @@ module Tracepoint
       def initialize(name)
         @name = name
         @pattern = Pattern.new(name)
+        @number = nil
       end
 
       # @param arguments (see Assertions#assert_fired)

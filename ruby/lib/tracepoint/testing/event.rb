@@ -30,7 +30,8 @@ module Tracepoint
       def initialize(entry, role, values)
         @provider = entry.provider.name
         @name = :"#{entry.name}#{SUFFIXES[role]}"
-        @span = entry.name if role == SPAN_END
+        @span = (entry.name if role == SPAN_END)
+        @duration_ns = @outcome = nil
         read_end(values.first(2)) if @span
         values = values.drop(2) if @span
         @arguments = named(entry.operands, values)

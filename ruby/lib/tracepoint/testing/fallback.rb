@@ -157,15 +157,21 @@ module Tracepoint
 
       check(arguments)
       values = @shape.arrange(arguments)
-      values ? measure_captured(Recording.__send__(:new, self, values), &block) : yield
+      values ? measure_captured(record(values, kept: !results.empty?), &block) : yield
     end
 
     def start(*arguments)
       untraced = super
-      enabled? ? Recording.__send__(:new, self, arguments) : untraced
+      enabled? ? record(arguments, kept: true) : untraced
     end
 
     private
+
+    # @param kept [Boolean] whether strings stay as they are now
+    def record(arguments, kept:)
+      emit_begin(arguments)
+      Recording.__send__(:new, self, kept ? arguments.map { |value| Recording.kept(value) } : arguments)
+    end
 
     def emit_begin(values)
       emit(1, operands, values)
@@ -209,18 +215,21 @@ module Tracepoint
 
   # A span that is captured.
   class Recording < Measurement
+    def self.kept(value)
+      String === value ? String.new(value) : value
+    end
+
     def initialize(span, arguments) # rubocop:disable Lint/MissingSuper -- which freezes
       @span = span
       @arguments = arguments
       @results = span.results.transform_values { nil }
       @ended = false
-      span.__send__(:emit_begin, arguments)
       @started = now
     end
 
     def []=(result, value)
       super
-      @results[result] = value
+      @results[result] = self.class.kept(value)
     end
 
     def finish(outcome = :returned)
