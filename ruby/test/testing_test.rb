@@ -167,10 +167,15 @@ class TestingTest < Minitest::Test
     needs_native
     skip "no Ractor" unless defined?(Ractor)
     events = captured do
-      ractor = Ractor.new(@probe) { |probe| 10.times { |i| probe.fire(i, "ractor") } }
+      ractor = Ractor.new(@probe, @span.start(-1)) do |probe, span|
+        10.times { |i| probe.fire(i, "ractor") }
+        span[:route] = "/a".dup
+        span.finish
+      end
       ractor.respond_to?(:join) ? ractor.join : ractor.take
     end
-    assert_equal [*0..9], events.map { |event| event.arguments[:id] }
+    assert_equal [-1, *0..9, -1], events.map { |event| event.arguments[:id] }
+    assert_equal "/a", events.last.results[:route]
   end
 
   def test_captures_nest_and_end
@@ -184,6 +189,28 @@ class TestingTest < Minitest::Test
     stop_capturing
     assert_raises(IOError) { captured { raise IOError } }
     refute @probe.enabled?
+  end
+
+  def test_children_do_not_capture
+    events = captured do
+      @probe.fire(1, "parent")
+      Process.wait(fork { exit!(@probe.enabled? || @probe.fire(2, "child") ? 1 : 0) })
+      assert_predicate $?, :success?
+    end
+    assert_equal [1], events.map { |event| event.arguments[:id] }
+  end
+
+  def test_a_child_that_leaves_the_block
+    parent = $$
+    child = nil
+    events = captured { child = fork }
+    if $$ != parent
+      fired = captured { @probe.fire(3, "child") }.map { |event| event.arguments[:id] }
+      exit!(fired == [3] && !@probe.enabled? ? 0 : 1)
+    end
+    Process.wait(child)
+    assert_predicate $?, :success?
+    assert_empty events
   end
 
   def test_probes_defined_meanwhile

@@ -87,6 +87,32 @@ void tp_capture(const tp_entry *entry, const uint64_t *operands, int lead,
   free(it); /* the last capture has ended meanwhile */
 }
 
+/* Holding the lock. Returns what was kept. */
+static event *stop_capturing(void) {
+  event *it = first;
+
+  first = NULL;
+  last = &first;
+  total = missed = 0;
+  __atomic_store_n(&tp_captures, 0, __ATOMIC_RELAXED);
+  tp_watch_all();
+  return it;
+}
+
+static void free_events(event *it) {
+  while (it) {
+    event *next = it->next;
+
+    free(it);
+    it = next;
+  }
+}
+
+void tp_forget_captures(void) {
+  if (tp_captures)
+    free_events(stop_capturing());
+}
+
 /* ------------------------------------------------------------- Ruby's values */
 
 static VALUE value_of(uint8_t type, uint64_t operand) {
@@ -160,20 +186,12 @@ static VALUE registry_end_capture(VALUE self) {
 
   (void)self;
   tp_lock();
-  if (__atomic_sub_fetch(&tp_captures, 1, __ATOMIC_RELAXED) == 0) {
-    it = first;
-    first = NULL;
-    last = &first;
-    total = missed = 0;
-    tp_watch_all();
-  }
+  if (tp_captures > 1)
+    __atomic_fetch_sub(&tp_captures, 1, __ATOMIC_RELAXED);
+  else if (tp_captures == 1) /* 0: a child, which came out of its parent's block */
+    it = stop_capturing();
   tp_unlock();
-  while (it) {
-    event *next = it->next;
-
-    free(it);
-    it = next;
-  }
+  free_events(it);
   return Qnil;
 }
 

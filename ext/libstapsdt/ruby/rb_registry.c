@@ -785,6 +785,11 @@ static VALUE entry_results(VALUE self) {
 /* -------------------------------------------------------------------- start */
 
 
+static void after_fork(void) {
+  tp_forget_captures();
+  tp_unlock();
+}
+
 VALUE tp_define_class(VALUE module, const char *name) {
   VALUE class = rb_define_class_under(module, name, rb_cObject);
 
@@ -815,7 +820,7 @@ void tp_init_registry(VALUE module) {
     rb_memerror();
   /* After the library's own, so that the two locks are taken in the order in
    * which a definition takes them. */
-  pthread_atfork(tp_lock, tp_unlock, tp_unlock);
+  pthread_atfork(tp_lock, tp_unlock, after_fork);
 
   cProbe = tp_define_class(module, "Probe");
   cSpan = tp_define_class(module, "Span");

@@ -222,6 +222,8 @@ extern unsigned tp_captures;
 /* Keep an event, whose operands are those of tp_fire. */
 void tp_capture(const tp_entry *entry, const uint64_t *operands, int lead,
                 int count);
+/* In a child, holding the lock: its parent captures, and it does not. */
+void tp_forget_captures(void);
 void tp_init_capture(VALUE module);
 
 /* Does someone see the probe's events? For the slow path. */

@@ -6,10 +6,12 @@ module Tracepoint
   module Registry
     @captures = 0
     @captured = []
+    @capturer = nil # pid: a child does not capture what its parent does
 
     class << self
       def begin_capture
         locked do
+          forget_captures unless @capturer == $$
           @captures += 1
           @captured.size
         end
@@ -21,8 +23,8 @@ module Tracepoint
 
       def end_capture
         locked do
-          @captures -= 1
-          @captured = [] if @captures.zero?
+          @captures -= 1 if capturing?
+          forget_captures unless capturing?
         end
       end
 
@@ -31,7 +33,15 @@ module Tracepoint
       end
 
       def capturing?
-        main? && @captures.positive?
+        main? && @captures.positive? && @capturer == $$
+      end
+
+      private
+
+      def forget_captures
+        @captures = 0
+        @captured = []
+        @capturer = $$
       end
     end
   end
