@@ -16,7 +16,7 @@ class FallbackTest < Minitest::Test
   # Apart: it replaces methods of the fallback.
   def test_the_testing_helper_and_the_switches_work_without_the_extension
     skip "this is without it" unless Tracepoint.supported?
-    assert_operator passed(%w[testing configuration]), :>, 20
+    assert_operator passed(%w[testing configuration method_shapes methods]), :>, 60
   end
 
   def test_no_op

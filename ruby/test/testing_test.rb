@@ -191,6 +191,29 @@ class TestingTest < Minitest::Test
     refute @probe.enabled?
   end
 
+  def test_methods
+    kind = self.class.const_set(unique("Till"), Class.new)
+    kind.class_eval(<<~RUBY, __FILE__, __LINE__ + 1)
+      extend Tracepoint::Methods
+
+      trace def pay!(cents, currency: "EUR")
+        yield cents, currency
+      end, args: {cents: Integer, currency: String}
+
+      trace_class_method def self.open
+        raise IOError
+      end
+    RUBY
+    events = captured do
+      assert_equal [7, "EUR"], kind.new.pay!(7) { |*all| all }
+      assert_raises(IOError) { kind.open }
+    end
+    spans = Tracepoint::Methods.spans(kind) + Tracepoint::Methods.spans(kind.singleton_class)
+    assert_equal spans.flat_map { |span| %w[begin end].map { |suffix| :"#{span.name}__#{suffix}" } }, events.map(&:name)
+    assert_equal [[:returned, { cents: 7, currency: nil }], [:raised, {}]], events.select(&:outcome).map { |it| [it.outcome, it.arguments] }
+    assert_equal [1, "EUR"], kind.new.pay!(1) { |*all| all }
+  end
+
   def test_children_do_not_capture
     events = captured do
       @probe.fire(1, "parent")

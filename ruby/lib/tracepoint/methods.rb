@@ -177,9 +177,14 @@ module Tracepoint
         raise DefinitionError, "#{wrapper.ruby_name || wrapper.name} cannot be #{key}, which #{other || "another"} is: say another with as:"
       end
 
+      # Where nobody traces, methods stay what they are.
+      def wraps?
+        Tracepoint.supported?
+      end
+
       def install(wrapper, claim, values)
         @installing = claim.wrapper = wrapper
-        return unless Tracepoint.supported?
+        return unless wraps?
 
         hidden = claim.removed&.hidden_as(wrapper) || :"__tracepoint_#{@serial += 1}"
         wrapper.install(claim.number, hidden, values)
@@ -190,7 +195,7 @@ module Tracepoint
       # @return [Claim]
       def publish(span, key, ruby_name)
         claim = @claims[key] = Claim.new(@claims.size, ruby_name, span)
-        return claim unless Tracepoint.supported?
+        return claim unless wraps?
 
         Spans.const_set(:"S#{claim.number}", span)
         Registry.watch(span, "__tracepoint_#{claim.number}", false)

@@ -32,6 +32,9 @@ module Tracepoint
         locked { @captured << event if capturing? }
       end
 
+      # The wrapper of a method asks its span.
+      def watch(_span, _name, _or_block); end
+
       def capturing?
         main? && @captures.positive? && @capturer == $$
       end
@@ -258,6 +261,28 @@ module Tracepoint
     end
   end
   private_constant :Recording
+
+  # Methods that are traced from now on are wrapped.
+  module Methods
+    class << self
+      prepend(Module.new do
+        private
+
+        def wraps?
+          true
+        end
+      end)
+    end
+
+    Wrapper.prepend(Module.new do
+      private
+
+      # There are no global variables that C answers for.
+      def global(_name, otherwise)
+        otherwise
+      end
+    end)
+  end
 
   Probe.prepend CapturingProbe
   Span.prepend CapturingSpan
