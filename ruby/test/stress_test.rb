@@ -76,6 +76,32 @@ class StressTest < Minitest::Test
     RUBY
   end
 
+  def test_collecting_while_capturing
+    assert_equal "ok\n", ruby(<<~RUBY)
+      require "tracepoint/testing"
+      probe = Tracepoint.define(:one, {id: Integer, sku: String, sym: Symbol, f: Float, ok: :bool})
+      span = Tracepoint.define_span(:two, {sku: String}, result: {text: String})
+      GC.stress = true
+      events = Tracepoint::Testing.capture do
+        5.times do |i|
+          probe.fire(2**62 + i, "sku-\#{i}" * 10, :"dyn_\#{i}", i / 3.0, nil)
+          span.measure("a" * 100) { |it| it[:text] = "\#{i}" * 100 }
+          open = span.start("b" * (i + 30))
+          open[:text] = "c" * 40
+          open.finish
+        end
+      end
+      GC.stress = false
+      expected = Array.new(5) do |i|
+        [[2**62 + i, "sku-\#{i}" * 10, :"dyn_\#{i}", i / 3.0, nil], ["a" * 100], ["a" * 100, i.to_s * 100],
+         ["b" * (i + 30)], ["b" * (i + 30), "c" * 40]]
+      end
+      got = events.map { |event| event.arguments.values + event.results.values }
+      raise got.inspect unless got == expected.flatten(1)
+      puts "ok"
+    RUBY
+  end
+
   def test_compaction
     skip "no compaction" unless GC.respond_to?(:compact)
     assert_equal "ok\n", ruby(<<~RUBY)
