@@ -132,7 +132,8 @@ module Tracepoint
         "return #{without} unless #{watched}; #{block}; return #{with} unless #{watched(number, span)}"
       end
 
-      YIELDER = "(defined?(yield) ? ::Kernel.proc { |*a, **k| yield(*a, **k) } : nil)"
+      # With `**k`, Ruby 2.7 would take an Array that is yielded apart.
+      YIELDER = "(defined?(yield) ? ::Kernel.proc { |*a| yield(*a) }.ruby2_keywords : nil)"
       private_constant :YIELDER
 
       # Ractors but the main one cannot read global variables.
