@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require "test_helper"
+require "tracepoint/testing"
 
 # ruby/sig says what there is: a method that one of the two lacks is a mistake.
 class SignatureTest < Minitest::Test
@@ -28,6 +29,16 @@ class SignatureTest < Minitest::Test
 
   def test_tracer
     assert_equal declared(body("Tracer"), "self."), Tracepoint::Tracer.singleton_methods(false).map(&:to_s).sort
+  end
+
+  def test_testing
+    text = File.read(File.expand_path("../sig/testing.rbs", __dir__))
+    assert_equal declared(text, "self."), Tracepoint::Testing.singleton_methods(false).map(&:to_s)
+    %i[Event Assertions Matchers Fire].each do |name|
+      body = text[/^    (?:class|module) #{name}$.*?^    end$/m]
+      names = declared(body, "") + body.scan(/attr_reader (\w+)/).flatten
+      assert_equal names.sort, Tracepoint::Testing.const_get(name).public_instance_methods(false).map(&:to_s).sort, name
+    end
   end
 
   def test_rbs_accepts_it
