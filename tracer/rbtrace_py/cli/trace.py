@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -166,13 +167,17 @@ class _Printing(Session):
         return self._session.is_over
 
     def advance(self, until: float, most: int | None) -> None:
-        for event in self._session.events(max(0.0, until - time.monotonic())):
+        self._print(max(0.0, until - time.monotonic()), until, most)
+
+    def _print(self, wait: float, until: float, most: int | None) -> None:
+        """Print what has come; what ``until`` leaves unread can still be read."""
+        for event in self._session.events(wait):
             self._waiting.clear()
             self._output.write(self._line(event) + "\n")
             self._last = time.monotonic()
             self.seen += 1
-            if self.seen == most:
-                return
+            if self.seen == most or self._last >= until:
+                break
         self._output.flush()
 
     def refresh(self) -> None:
@@ -183,9 +188,8 @@ class _Printing(Session):
         """End the session; print what came before."""
         self._session.finish()
         if self.seen != self._most:
-            self.advance(0.0, self._most)
+            self._print(0.0, math.inf, self._most)
         self._waiting.end()
-        self._output.flush()
 
 
 def _end(session: Tracing, shown: int, output: Output, as_json: bool) -> int:
