@@ -222,7 +222,8 @@ BAD = {
     "--timeline and --exemplars 0": (
         *("--slower-than", "5", "--timeline", "slow.pftrace", "--exemplars", "0"),
     ),
-    "no format has this extension": ("--slower-than", "5", "--stacks", "o.png"),
+    "no format has this extension": ("--slower-than", "5", "--stacks", "o.xyz"),
+    "no report has the format png": ("--slower-than", "5", "--stacks", "o.png"),
     "cannot be a recording": ("--slower-than", "5", "--stacks", "o.rbrec"),
     "-m and --slower-than": ("--slower-than", "5", "-m", "Requests#"),
     "--interval and --slower-than": ("--slower-than", "5", "-i", "1"),

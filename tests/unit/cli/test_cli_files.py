@@ -149,6 +149,14 @@ def test_the_format_that_a_name_says(name: str | None, format_: str | None) -> N
     assert format_of_file(name) == format_
 
 
+@pytest.mark.parametrize("command", ["stacks", "latency", "calls", "dump"])
+def test_a_format_of_others(command: str, say: Callable, tmp_path: Path) -> None:
+    said = say(command, "1", "-o", str(tmp_path / "a.PNG"))
+    assert said.code == 2
+    assert "a.PNG: no report has the format png" in " ".join(said.err.split())
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["a.svg", "a.pb.gz", "a.rbrec"])
 def test_commands_that_write_text_write_no_picture(
     name: str, say: Callable, tmp_path: Path

@@ -107,6 +107,7 @@ def test_of_many_threads_ten_are_told() -> None:
     ("name", "file"),
     [
         ("flamegraph", "one.svg"),
+        ("svg", "one.svg"),
         ("speedscope", "one.speedscope.json"),
         ("pprof", "one.pb.gz"),
         ("callgrind", "one.callgrind"),

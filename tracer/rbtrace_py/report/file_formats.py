@@ -17,6 +17,9 @@ _BY_ENDING = {
     ".txt": "folded",
     ".rbrec": RECORDING,
 }
+_OF_OTHERS = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf", ".html", ".htm",
+              ".xml", ".csv")  # fmt: skip
+"""Endings of formats that are not written here: such a file would not open."""
 _NAMES = {
     "flamegraph": "a flame graph",
     "speedscope": "a speedscope profile",
@@ -28,11 +31,20 @@ _NAMES = {
 
 
 def format_of_file(path: str | None) -> str | None:
-    """The format that a file's name says, None where it says none."""
+    """The format that a file's name says, None where it says none.
+
+    Raises UsageError for one that nothing here writes.
+    """
     name = (path or "").lower()
     for ending, format_ in _BY_ENDING.items():
         if name.endswith(ending):
             return format_
+    if name.endswith(_OF_OTHERS):
+        raise UsageError(
+            f"{path}: no report has the format {name.rpartition('.')[2]}",
+            "Name the file .txt or .json; stacks also .svg (a flame graph, for a"
+            " browser), .pb.gz, .callgrind, .folded or .rbrec",
+        )
     return None
 
 

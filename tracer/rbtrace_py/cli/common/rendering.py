@@ -37,12 +37,13 @@ _ALIASES = {
     "raw": "folded",
     "collapsed": "folded",
     "summary_by_line": "summary-by-line",
+    "svg": "flamegraph",
 }
-"""Formats that py-spy and rbspy call otherwise, and their names here."""
+"""Formats that py-spy, rbspy or a file's name call otherwise, and their names here."""
 
 
 class FormatChoice(click.Choice):  # type: ignore[type-arg,unused-ignore]
-    """The name of a format, or py-spy's or rbspy's name of it."""
+    """The name of a format, or another name that people know it by."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
