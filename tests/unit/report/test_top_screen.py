@@ -85,6 +85,16 @@ def test_a_screen() -> None:
     ]
 
 
+def test_threads_are_sorted_by_the_share_that_is_shown() -> None:
+    shares = (0.013, 0.022, 0.012, 0.015)
+    threads = tuple(
+        ThreadNow(thread(f"worker {number}", number), ThreadState.SLEEPING, cpu, None)
+        for number, cpu in enumerate(shares, 1)
+    )
+    lines = screen(replace(PICTURE, threads=threads), rows=15)[10:14]
+    assert [line.split()[2] for line in lines] == ["2.2", "1.5", "1.3", "1.2"]
+
+
 def test_a_narrow_screen() -> None:
     assert screen(columns=40, rows=16) == [
         "Ruby 3.1.2, pid 1234: ruby shop.rb",

@@ -243,8 +243,8 @@ _STATES = {
 
 
 def _by_work(threads: Sequence[ThreadNow]) -> list[ThreadNow]:
-    """Sort threads: those that work first; else in Ruby's order."""
-    return sorted(threads, key=lambda one: (-round((one.cpu or 0) * 100), one.state))
+    """Sort threads by the share of a CPU that is shown; else in Ruby's order."""
+    return sorted(threads, key=lambda one: (-round((one.cpu or 0) * 1000), one.state))
 
 
 def _sum_of_threads(picture: Picture) -> str:
