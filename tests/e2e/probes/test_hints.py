@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from terminal import Terminal
 
 from commands import if_ruby_has, run
@@ -89,3 +91,18 @@ def test_what_was_declined_is_not_said_again(start, root):
     assert said.endswith("rbtrace-py: nothing was attached\r\n")
     assert code == 1
     assert "true" not in target.step("enabled")
+
+
+def test_commands_in_hints_name_the_process(start, root):
+    target = start("probes/late.rb")
+    _, rest, code = hint_of("count", target.pid, "checkout")
+    assert (rest, code) == (f"List all probes with `rbtrace-py probes {target.pid}`", 4)
+
+
+def test_what_matches_is_listed_beside_what_does_not(start, root):
+    target = start("probes/late.rb")
+    out, err, code = run("probes", target.pid, "late:*", "nosuch*")
+    assert (code, "first" in out) == (4, True)
+    assert err.startswith("rbtrace-py: no probe matches nosuch*\n")
+    out, _, code = run("probes", target.pid, "late:*", "nosuch*", "--json")
+    assert (code, [one["name"] for one in json.loads(out)["probes"]]) == (4, ["first"])

@@ -64,5 +64,5 @@ def test_what_may_have_been_meant(command: str, word: str, hint: str) -> None:
 
 
 def test_nothing_to_be_meant() -> None:
-    hint = "See `rbtrace-py doctor PID`: the process has no USDT probes"
+    hint = "The process has no USDT probes: see `rbtrace-py doctor PID`"
     assert unknown_probe("shop", PROBES[:2]).hint == hint

@@ -29,6 +29,8 @@ def command(targets: Targets, words: tuple[str, ...], options: o.OutputOptions) 
       rbtrace-py probes 1234 --json
     """
     listing = list_probes(targets, words)
+    if listing.missing is not None and not listing.probes:
+        raise listing.missing
     with opened(options.output) as output:
         if options.as_json:
             output.lines([dumps(probes_document(targets.pids, listing.probes))])
@@ -39,3 +41,5 @@ def command(targets: Targets, words: tuple[str, ...], options: o.OutputOptions) 
             say_note(hint)
     for problem in listing.problems:
         say_note(problem)
+    if listing.missing is not None:
+        raise listing.missing

@@ -160,4 +160,7 @@ def probes(pids: Pids, *words: str) -> list[Listed]:
         NoSuchProbe: A word matches no probe.
     """
     with Subject(pids).opened() as targets:
-        return list_probes(targets, words).probes
+        listing = list_probes(targets, words)
+        if listing.missing is not None:
+            raise listing.missing
+        return listing.probes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from rbtrace_py.errors import NoSuchProbe, RbtraceError
@@ -12,13 +13,18 @@ from rbtrace_py.linux.ruby_probes import PROVIDER, is_ruby_binary
 
 _EXTENSION = "native.so"
 _GEM = "tracepoint"
+_COMMAND_PID = re.compile(r"(`rbtrace-py \S+) PID\b")
 
 
 def explain(error: NoSuchProbe, processes: Iterable[Process]) -> None:
     """Add to the error's hint what is the matter with the first of the processes
     in which the gem has no probes, unless one of Ruby's own was meant or some
-    other process has them.
+    other process has them. Commands in the hint get the processes' PIDs.
     """
+    processes = list(processes)
+    if processes and all(process.alive() for process in processes):
+        pids = ",".join(str(process.pid) for process in processes)
+        error.hint = _COMMAND_PID.sub(rf"\g<1> {pids}", error.hint)
     if error.word.rpartition(":")[0] == PROVIDER:
         return
     hints = [without_gem(process) for process in processes]

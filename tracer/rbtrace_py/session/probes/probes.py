@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rbtrace_py.errors import RbtraceError
+from rbtrace_py.errors import NoSuchProbe, RbtraceError
 from rbtrace_py.linux.probes import StateReader, scan_probes
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.listed_probes import Listed
@@ -22,18 +22,16 @@ class Listing:
         or of the images that each has of its own
 
     problems: why some files' probes are not among them
+    missing: the error for the first word that means nothing
     """
 
     probes: list[Listed]
     problems: list[str]
+    missing: NoSuchProbe | None = None
 
 
 def list_probes(targets: Targets, words: Sequence[str] = ()) -> Listing:
-    """Look into every target.
-
-    words: names or globs to choose by; raises NoSuchProbe for one that means
-    nothing.
-    """
+    """Look into every target; words: names or globs to choose by."""
     found: dict[tuple[object, ...], Listed] = {}
     problems: dict[str, None] = {}
     for process in targets.processes.values():
@@ -55,10 +53,11 @@ def list_probes(targets: Targets, words: Sequence[str] = ()) -> Listing:
             # A known answer of one process takes precedence over another's silence.
             is_traced = known.traced or (known.traced if traced is None else traced)
             found[key] = Listed(known.probe, is_traced, (*known.pids, process.pid))
-    for word in words:
-        if not any(select.matches(word, listed.probe) for listed in found.values()):
-            raise select.unknown_probe(word, _all(targets))
-    return Listing(list(found.values()), list(problems))
+    listed = list(found.values())
+    unknown = (w for w in words if not any(select.matches(w, o.probe) for o in listed))
+    first = next(unknown, None)
+    missing = None if first is None else select.unknown_probe(first, _all(targets))
+    return Listing(listed, list(problems), missing)
 
 
 def _look(probe: Probe) -> tuple[object, ...]:

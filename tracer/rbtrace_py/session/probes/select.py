@@ -145,7 +145,7 @@ def unknown_probe(word: str, probes: Sequence[Probe], command: str = "") -> NoSu
     elif names:
         hint = "List all probes with `rbtrace-py probes PID`"
     else:
-        hint = "See `rbtrace-py doctor PID`: the process has no USDT probes"
+        hint = "The process has no USDT probes: see `rbtrace-py doctor PID`"
     return NoSuchProbe(f"no probe matches {word}", hint, word)
 
 
