@@ -52,9 +52,9 @@ RESULT = Result(
 )
 
 
-def below(result: Result) -> list[str]:
+def below(result: Result, style: Style = PLAIN) -> list[str]:
     """The lines below the histogram."""
-    lines = list(latency_report(result, PLAIN))
+    lines = list(latency_report(result, style))
     return lines[next(n for n, line in enumerate(lines) if " slow from" in line) :]
 
 
@@ -86,6 +86,38 @@ def test_the_slowest() -> None:
     assert one.split("  ")[-1] == "5.00 ms"
     assert ' path: "/a" ' in one
     assert ' outcome: raised, path: "/b\\n" ' in two
+
+
+def test_arguments_are_whole_below_a_row_that_is_too_narrow() -> None:
+    parts = dict.fromkeys(("on_CPU", "run_queue", "GVL", "lock", "sleep"), 10 * MS)
+    long = exemplar(90, 0, "/orders/" + "x" * 60, **parts)
+    names = [*long.parts]
+    slow = replace(
+        SLOW,
+        parts=dict.fromkeys(names, 7 * MS),
+        exemplars=(long, exemplar(50, 0, "/b")),
+    )
+    result = replace(RESULT, slow=slow)
+    path = f'path: "/orders/{"x" * 60}"'
+    wide = list(latency_report(result, Style(spare=100)))
+    assert any(f"{path}   90.0 ms" in line for line in wide)
+    _, head, _, _, one, first, two, second, *_ = below(result, Style())
+    assert head == "  on CPU 4.7 %, run queue 4.7 %, GVL 4.7 %, lock 4.7 %, sleep 4.7 %"
+    assert [one.split()[1:3], first] == [["90.0", "ms"], f"    {path}"]
+    assert [two.split()[1:3], second] == [["50.0", "ms"], '    path: "/b"']
+
+
+def test_shares_are_not_broken_within_one() -> None:
+    parts = dict.fromkeys(["on CPU", "run queue", "file or socket", "other wait"], MS)
+    result = replace(RESULT, slow=replace(SLOW, parts=parts))
+    assert below(result)[1] == (
+        "  on CPU 0.7 %, run queue 0.7 %, file or socket 0.7 %, other wait 0.7 %"
+    )
+    assert below(result, Style(width=40))[1:4] == [
+        "  on CPU 0.7 %, run queue 0.7 %,",
+        "  file or socket 0.7 %,",
+        "  other wait 0.7 %",
+    ]
 
 
 def test_nothing_was_slow() -> None:

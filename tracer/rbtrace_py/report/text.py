@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from rbtrace_py.report.style import Style
@@ -158,6 +158,19 @@ def wrap(text: str, room: int) -> Iterator[str]:
             line = word
         else:
             line = f"{line} {word}" if line else word
+    if line:
+        yield line
+
+
+def listed(parts: Iterable[str], room: int, style: Style) -> Iterator[str]:
+    """Lines of ``a, b, c``; on a terminal broken between the parts, none within one."""
+    line = ""
+    for part in parts:
+        longer = f"{line}, {part}" if line else part
+        if line and not style.is_whole and width(longer) >= room:
+            yield f"{line},"
+            longer = part
+        line = longer
     if line:
         yield line
 

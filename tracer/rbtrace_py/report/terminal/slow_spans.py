@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from rbtrace_py.aggregate.results import Result
 from rbtrace_py.aggregate.slow.spans import EndedSpan, Exemplar, SlowPart
@@ -12,7 +13,9 @@ from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.events import clock, value_text
 from rbtrace_py.report.terminal.histogram import Notation, mark
 from rbtrace_py.report.terminal.tables import Column, table
-from rbtrace_py.report.text import escape
+from rbtrace_py.report.text import escape, lines_of, listed, width
+
+_MARGIN = "  "
 
 
 def slow_lines(
@@ -31,9 +34,11 @@ def slow_lines(
     if not slow.count:
         yield ""
         return
-    yield "  " + ", ".join(
+    parts = (
         f"{part} {units.share(ns, slow.total_ns)} %" for part, ns in slow.parts.items()
     )
+    for line in listed(parts, style.room - len(_MARGIN), style):
+        yield _MARGIN + line
     yield ""
     if slow.exemplars:
         yield from _table(slow, notation, style)
@@ -53,25 +58,38 @@ def _table(slow: SlowPart, notation: Notation, style: Style) -> Iterator[str]:
         *(part(name) for name in slow.parts if name in names),
     ]
     has_several = len({one.span.series for one in slow.exemplars}) > 1
+    below: dict[str, str] = {}
+
+    def label(one: Exemplar) -> str:
+        name = _name(one.span, has_several, style)
+        arguments = _arguments(one.span, style)
+        text = f"{name} {arguments}".rstrip()
+        rest = lines_of(arguments, style.room - 2 * len(_MARGIN))
+        below[text] = "\n".join([name, *(_MARGIN + line for line in rest)])
+        return text
+
     yield from table(
         slow.exemplars,
         "the slowest" if len(slow.exemplars) > 1 else "the slowest one",
-        lambda one: _label(one, has_several, style),
+        label,
         columns,
-        style,
+        replace(style, width=style.room, spare=0),
+        lambda text, room, _: text if width(text) <= room else below[text],
     )
 
 
-def _label(exemplar: Exemplar, has_several: bool, style: Style) -> str:
-    """``11:47:18.131 id: 42, sku: "tea"``, when it began and its arguments."""
-    span = exemplar.span
+def _name(span: EndedSpan, has_several: bool, style: Style) -> str:
+    """``11:47:18.131 web:request``, when it began and, of several, which it is."""
     began = clock(span.began_ns)[:-3]
-    name = f"{escape(span.series, style)} " if has_several else ""
-    arguments = ", ".join(
+    return f"{began} {escape(span.series, style)}" if has_several else began
+
+
+def _arguments(span: EndedSpan, style: Style) -> str:
+    """``id: 42, sku: "tea"``."""
+    return ", ".join(
         f"{escape(argument, style)}: {text}"
         for argument, text in argument_texts(span, style)
     )
-    return f"{began} {name}{arguments}".rstrip()
 
 
 def argument_texts(span: EndedSpan, style: Style) -> Iterator[tuple[str, str]]:
