@@ -352,6 +352,10 @@ def test_a_terminal_gets_what_can_be_read(target: Target) -> None:
     assert 1000 <= shown < 20_000
     (left_out,) = re.findall(r"([\d,]+) lines left out: calls came faster", said)
     assert int(left_out.replace(",", "")) + shown in (200_000, 200_001)
+    *_, note = said.partition(f"rbtrace-py: {left_out} lines left out")
+    note, _, _ = note.partition("200,001 calls")
+    assert "-o FILE or --record FILE has" in " ".join(note.split())
+    assert all(len(line) < 80 for line in note.splitlines())
     assert re.search(r"\*\*\* [\d,]+ lines left out", said)
     assert "200,001 calls" in said
     assert "no losses" in said

@@ -232,6 +232,16 @@ def test_by_thread_in_containers() -> None:
     assert made.end() == ["--- process 4 thread 71 its own", "A#a"]
 
 
+def test_a_call_that_has_only_begun_is_none_of_those_asked_for() -> None:
+    nesting = CallNesting()
+    made = CallLines(CallsForm(), PLAIN)
+    for s, record in [*TREE, (0, (6 * MS, 1, 0, ENTRY, 0))]:
+        for event in nesting.feed(s, record):
+            made.lines(ReportedCall(4, event, METHODS[event.method]))
+    assert made.end(is_enough=True) == []
+    assert made.end() == ["A#a"]
+
+
 def test_deep_calls() -> None:
     deep = [(0, (0, 1, depth, ENTRY, 0)) for depth in range(3000)]
     found = lines(deep)

@@ -51,8 +51,10 @@ class Writing(Protocol[_Told]):
 
     def flush(self) -> None: ...
 
-    def end(self) -> None:
-        """Write what waited for its end."""
+    def end(self, is_enough: bool) -> None:
+        """Write what waited for its end; is_enough: all calls that were asked for
+        have returned.
+        """
 
     def last_words(self, document: dict[str, object]) -> None:
         """Write a JSON document of the whole, where there is a place for it."""
@@ -127,18 +129,18 @@ class Writers:
         for output, _ in self._outputs.values():
             output.flush()
 
-    def end(self) -> None:
+    def end(self, is_enough: bool) -> None:
         for (output, _), lines in zip(
             self._outputs.values(), self._lines, strict=False
         ):
             output.lines(self._readable.gap() if self._readable else ())
-            output.lines(lines.end())
+            output.lines(lines.end(is_enough))
         self.flush()
         if self._readable is not None and self._readable.left_out:
             left_out = format_count(self._readable.left_out)
             text = f"{left_out} lines left out: calls came faster than anyone can read"
             hint = "-o FILE or --record FILE has them all; -m SELECTOR makes them fewer"
-            click.echo(f"rbtrace-py: {text}; {hint}", err=True)
+            say_note(f"{text}; {hint}")
 
     def last_words(self, document: dict[str, object]) -> None:
         for output, _ in self._outputs.values():
@@ -253,7 +255,7 @@ class CallRecorder:
         except OSError as error:
             raise cannot_write(self._path, error) from error
 
-    def end(self) -> None:
+    def end(self, is_enough: bool) -> None:
         """Write the rest, and where it is."""
         try:
             self._writer.close()

@@ -82,17 +82,20 @@ class CallLines:
             return [*self._switched(reported), *self._of(reported)]
         return self._grouped(reported)
 
-    def end(self) -> list[str]:
-        """Return the lines that still waited for an end (a recording may be cut)."""
+    def end(self, is_enough: bool = False) -> list[str]:
+        """Return the lines that still waited for an end (a recording may be cut).
+
+        is_enough: no more calls were asked for than have returned
+        """
         rest: list[str] = []
-        for reported in list(self._waiting.values()):
+        for reported in () if is_enough else list(self._waiting.values()):
             lines = self._opened(reported.event.stack)
             if self._form.by_thread:
                 block = self._blocks.setdefault(reported.event.stack, _Block(reported))
                 block.lines += lines
             else:
                 rest += lines
-        for block in self._blocks.values():
+        for block in filter(lambda block: block.lines, self._blocks.values()):
             rest += self._headline(block.first) + block.lines
         self._blocks.clear()
         return rest
