@@ -121,6 +121,7 @@ def test_how_many_calls_were_folded_is_said_once(start, terminal):
     assert sum("no losses" in line for line in shown) == 1, shown
     (counted,) = [line for line in shown if re.search(r"\d calls", line)]
     assert counted.startswith("  ")
+    assert any(line.endswith(" tests/targets/methods/calls.rb") for line in shown)
 
 
 @pytest.mark.parametrize("env", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])

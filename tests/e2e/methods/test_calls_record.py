@@ -17,7 +17,7 @@ import pytest
 from test_calls import TREES, masked
 
 from commands import Tracer, run
-from processes import LIB, MAIN, ROOT, TIMEOUT, Target
+from processes import LIB, MAIN, ROOT, TARGETS, TIMEOUT, Target
 from rbtrace_py.aggregate.callrecording import CallsRecording
 from rbtrace_py.aggregate.calls import CallEventKind
 from rbtrace_py.aggregate.segments import segments_in
@@ -52,6 +52,9 @@ def test_reports(recording: Path) -> None:
     assert "Object#trees;Plain#factorial;Plain#factorial;Plain#factorial" in names
     out, _, _ = run("report", recording, "--format", "summary")
     assert "32 calls" in out
+    # Relative to the folder that the target was started in: this one.
+    path = (TARGETS / "methods/calls.rb").relative_to(Path.cwd())
+    assert f"  Plain#factorial {path}\n" in out
     for name, extension in (
         ("chrome", ".trace.json"),
         ("speedscope", ".speedscope.json"),

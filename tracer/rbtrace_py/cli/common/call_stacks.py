@@ -83,7 +83,7 @@ class _Folding:
         self._stem = stem
         self._since_ns = time.time_ns()
         self._before = (0, 0)
-        self._command = _command(session.targets)
+        self._command, self._folder = _first(session.targets)
         self._ticker = Ticker("folding calls", quiet=0.3)
         if options.silent or session.targets.command is not None:
             self._ticker.mute()
@@ -110,7 +110,10 @@ class _Folding:
         )  # fmt: skip
         self._since_ns, self._before = now, (session.seen, session.lost)
         pids = session.targets.pids
-        meta = Meta(own.started_ns, unit, 0.0, "calls", "agent", pids, self._command)
+        meta = Meta(
+            own.started_ns, unit, 0.0, "calls", "agent", pids, self._command,
+            folder=self._folder,
+        )  # fmt: skip
         # Only one format has room for both.
         calls = StackCounts() if self._options.format_ == "callgrind" else None
         profile = Profile(session.take(own, calls), meta, calls=calls)
@@ -152,8 +155,8 @@ class _Folding:
             say_note(line.strip())
 
 
-def _command(targets: Targets) -> str:
-    """The command line of the first target."""
+def _first(targets: Targets) -> tuple[str, str]:
+    """The command line and the working directory of the first target."""
     for process in targets.processes.values():
-        return " ".join(process.cmdline)
-    return ""
+        return " ".join(process.cmdline), process.folder
+    return "", ""

@@ -206,7 +206,8 @@ class CallRecorder:
         """most: calls that are to be in it; None: all. keep: it is a folder."""
         self._path = path
         targets = session.targets
-        command = next(iter(targets.processes.values())).cmdline
+        first = next(iter(targets.processes.values()))
+        command, folder = first.cmdline, first.folder
 
         def make(file: str | Path) -> CallsWriter:
             meta = Meta(
@@ -217,6 +218,7 @@ class CallRecorder:
                 pids=tuple(targets.pids),
                 command=" ".join(command),
                 tool=f"rbtrace-py {__version__}",
+                folder=folder,
                 most_calls=most or 0,
             )
             names, switches = session.thread_names, session.switches
