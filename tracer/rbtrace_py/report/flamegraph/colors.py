@@ -16,11 +16,12 @@ _FAMILIES: dict[FrameKind | None, tuple[int, int, float]] = {
 }
 """Least hue, highest hue (degrees), saturation. Other frames are grey."""
 
-LEGEND = (
+LEGEND: tuple[tuple[str, FrameKind | None], ...] = (
     ("Ruby", FrameKind.RUBY),
     ("C", FrameKind.C),
     ("native", FrameKind.NATIVE),
     ("GC", FrameKind.GC),
+    ("wait, state or thread", None),
 )
 
 GREY = "#c8c8c8"
@@ -38,8 +39,10 @@ def colour(label: Label) -> str:
     return _hex(hue, saturation, lightness)
 
 
-def kind_colour(kind: FrameKind) -> str:
+def kind_colour(kind: FrameKind | None) -> str:
     """The middle of a kind's family."""
+    if kind not in _FAMILIES:
+        return GREY
     low, high, saturation = _FAMILIES[kind]
     return _hex((low + high) / 2, saturation, 0.70)
 
