@@ -128,6 +128,19 @@ def test_several_that_match_are_listed(start, root):
     assert all(str(target.pid) in err for target in targets)
 
 
+def test_of_a_parent_and_its_children_the_parent_is_named(start, root):
+    parent = start("probes/preforking.rb", "family-3318")
+    out, err, code = run("probes", "--ps", "family-3318")
+    assert (out, code) == ("", 2)
+    assert err.splitlines()[-3:] == [
+        f"  {parent.pid} is the parent of the others",
+        "  Add --subprocesses for all of them",
+        "  Give one PID, or a more specific REGEX",
+    ]
+    out, err, code = run("probes", "--subprocesses", "--ps", "family-3318")
+    assert (code, "parent_after" in out) == (0, True), err
+
+
 def test_a_command_of_our_own(root):
     code = (
         'require "tracepoint"; P = Tracepoint.define(:tick, {n: Integer});'

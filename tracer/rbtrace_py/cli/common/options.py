@@ -6,7 +6,7 @@ import re
 import signal
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import update_wrapper
@@ -29,6 +29,7 @@ from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.targets.targets import Targets, parse_pids
 
 if TYPE_CHECKING:
+    from rbtrace_py.linux.processes import Candidate
     from rbtrace_py.rubyvm.saved import SavedLayout
     from rbtrace_py.session.probes.query import ProbeOptions
 
@@ -603,8 +604,8 @@ def choose_pids(regex: str, subprocesses: bool) -> list[int]:
 
     choice = choices(regex)
     found = choice.candidates
-    if subprocesses and len(found) > 1:
-        groups = families(found)
+    groups = families(found) if len(found) > 1 else []
+    if subprocesses and groups:
         if len(groups) == 1:
             return [one.pid for one in groups[0]]
         found = [head for group in groups for head in group]
@@ -624,6 +625,7 @@ def choose_pids(regex: str, subprocesses: bool) -> list[int]:
         return [found[0].pid]
     room = style.width - 14
     listing = [f"{c.pid:>8}  {cut(c.cmdline, room, style)}" for c in found]
+    listing += _of_one_family(groups)
     if not sys.stdin.isatty():
         listing.append("Give one PID, or a more specific REGEX")
         what = "Ruby processes" if choice.are_ruby else "processes"
@@ -631,3 +633,18 @@ def choose_pids(regex: str, subprocesses: bool) -> list[int]:
     click.echo("\n".join(listing), err=True)
     pids = [str(candidate.pid) for candidate in found]
     return [int(click.prompt("PID", type=click.Choice(pids), err=True))]
+
+
+def _of_one_family(groups: Sequence[Sequence[Candidate]]) -> list[str]:
+    """Say that all that match are one program's, if they are, and how to take all."""
+    if len(groups) != 1:
+        return []
+    heads = groups[0]
+    takes_all = any(
+        parameter.name == "subprocesses"
+        for parameter in click.get_current_context().command.params
+    )
+    advice = ["Add --subprocesses for all of them"] if takes_all else []
+    if len(heads) == 1:
+        return [f"{heads[0].pid} is the parent of the others", *advice]
+    return advice
