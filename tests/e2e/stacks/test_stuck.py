@@ -191,10 +191,10 @@ def check_others(found: Dumped) -> None:
     wait = found.wait("fifo")
     assert wait["kind"] == "open"
     assert wait["path"].endswith(".fifo")
-    sleeps = [found.wait(f"asleep {letter}") for letter in "abc"]
+    sleeps = [found.wait(f"asleep {letter}") for letter in "abcd"]
     assert {wait["kind"] for wait in sleeps} == {"sleep"}
-    assert [wait["seconds"] for wait in sleeps] == [None, 1000.5, None]
-    assert [wait["forever"] for wait in sleeps] == [True, False, True]
+    assert [wait["seconds"] for wait in sleeps] == [None, 1000.5, None, 1000.5]
+    assert [wait["forever"] for wait in sleeps] == [True, False, True, False]
     for name, other in (("joins a", "joins b"), ("joins b", "joins a")):
         assert found.wait(name)["kind"] == "thread"
         assert found.holder(name) == other

@@ -329,7 +329,7 @@ module Hangs
 
   def asleep
     [thread("asleep a") { sleep }, thread("asleep b") { sleep 1000.5 },
-     thread("asleep c") { Thread.stop }]
+     thread("asleep c") { Thread.stop }, thread("asleep d") { sleep 2001/2r }]
   end
 end
 

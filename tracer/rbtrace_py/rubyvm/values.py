@@ -16,7 +16,7 @@ from rbtrace_py.rubyvm.layout import Layout, StringStyle, ThreadList
 
 T_OBJECT, T_CLASS, T_MODULE, T_STRING = 0x01, 0x02, 0x03, 0x05
 T_ARRAY, T_SYMBOL, T_IMEMO, T_ICLASS = 0x07, 0x14, 0x1A, 0x1C
-T_FLOAT, T_FILE, T_DATA = 0x04, 0x0B, 0x0C
+T_FLOAT, T_FILE, T_DATA, T_RATIONAL = 0x04, 0x0B, 0x0C, 0x0F
 _TYPE_MASK = 0x1F
 """RUBY_T_MASK (include/ruby/internal/value_type.h)."""
 
@@ -136,6 +136,18 @@ class Values:
             found: float = struct.unpack("=d", self.memory.read(value + 16, 8))[0]
             return found
         return None
+
+    def real(self, value: int) -> float | None:
+        """Return an Integer, a Float or a Rational of Integers; None for all else."""
+        if self.type_of(value) != T_RATIONAL:
+            found = self.number(value)
+            return None if found is None else float(found)
+        # struct RRational (internal/rational.h)
+        parts = map(self.number, (self.u64(value + 16), self.u64(value + 24)))
+        numerator, denominator = parts
+        return (
+            numerator / denominator if numerator is not None and denominator else None
+        )
 
     def structure(self, value: int) -> int:
         """Return the address of a typed object's C structure, 0 for what has none."""

@@ -325,8 +325,7 @@ class RubyWaits:
             return found
         if not arguments or arguments[0] == self._values.traits.qnil:
             return found._replace(is_forever=True)
-        seconds = self._values.number(arguments[0])
-        return found._replace(seconds=None if seconds is None else float(seconds))
+        return found._replace(seconds=self._values.real(arguments[0]))
 
     def _limit(
         self, frames: Sequence[ControlFrame], shown: Sequence[ControlFrame]
@@ -342,8 +341,7 @@ class RubyWaits:
         elif argument is not None:
             arguments = self._arguments(frames, frame) or []
             value = arguments[argument] if argument < len(arguments) else None
-        seconds = None if value is None else self._values.number(value)
-        return None if seconds is None else float(seconds)
+        return None if value is None else self._values.real(value)
 
     def _of_child(self, call: str, arguments: list[int] | None) -> RubyWait:
         found = RubyWait(WaitKind.CHILD, call)
