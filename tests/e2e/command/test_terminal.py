@@ -9,6 +9,7 @@ import pytest
 from terminal import screen, status_lines
 
 from commands import run
+from processes import ROOT
 from rbtrace_py.report.text import width
 
 pytestmark = pytest.mark.usefixtures("root")
@@ -122,6 +123,22 @@ def test_how_many_calls_were_folded_is_said_once(start, terminal):
     (counted,) = [line for line in shown if re.search(r"\d calls", line)]
     assert counted.startswith("  ")
     assert any(line.endswith(" tests/targets/methods/calls.rb") for line in shown)
+
+
+def test_a_report_fits_the_screen(terminal):
+    recording = ROOT / "tests/golden/recordings/samples.rbrec"
+    said, code = terminal("report", recording, rows=13).finish()
+    assert code == 0
+    shown = screen(said)
+    assert len(shown) <= 13
+    assert shown[0] == "% self  % total  name"
+    whole, _, _ = run("report", recording)
+    assert shown[1] == whole.splitlines()[1]
+    assert any(re.fullmatch("  . more methods; --rows . shows all", s) for s in shown)
+    said, _ = terminal("report", recording, "--rows", 99, rows=13).finish()
+    assert [line for line in screen(said) if line] == list(
+        filter(None, whole.splitlines())
+    )
 
 
 @pytest.mark.parametrize("env", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -38,7 +40,7 @@ from rbtrace_py.report.flamegraph.colors import colour
 from rbtrace_py.report.flamegraph.tree import build, tree_of
 from rbtrace_py.report.formats import FORMATS, format_named
 from rbtrace_py.report.sample_query import ReportOptions
-from rbtrace_py.report.style import PLAIN, Style
+from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.diff import diff_lines
 from rbtrace_py.report.terminal.summary import summary_lines
 from rbtrace_py.report.terminal.weights import statistics_lines
@@ -330,7 +332,7 @@ def test_diff() -> None:
         sample("main@/v2/a.rb", "slow@/v2/a.rb", weight=15),
         sample("main@/v2/a.rb", "new@/v2/a.rb", weight=5),
     )
-    assert list(diff_lines(before, after, Folding(), PLAIN)) == [
+    assert list(diff_lines(before, after, ReportOptions())) == [
         "before → after: 100 samples → 20 samples",
         "",
         "% before   % after   change  methods, self",
@@ -352,20 +354,46 @@ def test_diff() -> None:
 
 def test_diff_of_the_same_and_of_nothing() -> None:
     counts = counted(*shop(3))
-    lines = list(diff_lines(counts, counts, Folding(lines=True), PLAIN))
+    lines = list(diff_lines(counts, counts, ReportOptions(Folding(lines=True))))
     assert lines.count("  the same") == 3
-    lines = list(diff_lines(StackCounts(), counts, Folding(), PLAIN))
+    lines = list(diff_lines(StackCounts(), counts, ReportOptions()))
     assert "    0.00     53.33   +53.33  Order#total order.rb" in lines
 
 
 def test_rows_of_a_diff_are_bounded() -> None:
     deep = counted(sample(*[f"method{n}@/a.rb" for n in range(500)]))
     many = counted(*(sample(f"m{n}") for n in range(200)))
-    lines = list(diff_lines(deep, many, Folding(), PLAIN))
+    lines = list(diff_lines(deep, many, ReportOptions()))
     assert max(map(len, lines)) < 200
-    assert "  and 171 smaller changes" in lines
+    assert "  171 smaller changes; --rows 201 shows all" in lines
     (longest,) = (line for line in lines if "…" in line)
     assert longest.endswith("method498 a.rb;method499 a.rb")
+    screen = ReportOptions(style=Style(height=24))
+    lines = list(diff_lines(deep, many, screen))
+    assert len(lines) < 23
+    assert max(map(len, lines)) <= 80
+    assert lines[-1] == "  198 smaller changes; --rows 201 shows all"
+    (longest,) = (line for line in lines if "…" in line)
+    assert longest.endswith("  …;method497 a.rb;method498 a.rb;method499 a.rb")
+    lines = list(diff_lines(deep, many, replace(screen, rows=2)))
+    assert len(lines) == 1 + 3 * (2 + 2 + 1)
+
+
+def test_a_summary_has_as_many_rows_as_the_terminal_has_room_for() -> None:
+    counts = counted(*(sample(f"m{n}", weight=100 - n) for n in range(40)))
+
+    def summary(**options: Any) -> list[str]:
+        return list(summary_lines(Profile(counts), ReportOptions(**options)))
+
+    whole = summary()
+    screen = summary(style=Style(height=24))
+    assert len(screen) == 22
+    (left_out,) = (place for place, line in enumerate(screen) if "shows all" in line)
+    assert screen[left_out] == f"  {41 - left_out} more methods; --rows 40 shows all"
+    assert screen[:left_out] + screen[left_out + 1 :] == whole[:left_out] + whole[41:]
+    assert summary(style=Style(height=24), rows=40) == whole
+    assert summary(style=Style(height=60)) == whole
+    assert summary(rows=2)[3] == "  38 more methods; --rows 40 shows all"
 
 
 # -------------------------------------------------------------- flame trees

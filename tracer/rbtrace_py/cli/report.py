@@ -72,6 +72,7 @@ class _Options(CallReportOptions):
 @r.separate_options
 @o.idle_option
 @r.reverse_option
+@o.rows_option
 @click.option("--cpu", is_flag=True, help="Show each call's on-CPU time.")
 @o.rbtrace_times_option
 @r.title_option
@@ -200,7 +201,7 @@ def _compare_stacks(
             pieces = difference_pieces(before, after, form.folding, form.title)
             file.writelines(piece.encode("utf-8", "replace") for piece in pieces)
         else:
-            _write(file, diff_lines(before, after, form.folding, form.style))
+            _write(file, diff_lines(before, after, form))
 
 
 def _write(file: Any, lines: Any) -> None:

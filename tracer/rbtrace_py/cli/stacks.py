@@ -39,6 +39,7 @@ class _Options(OnOptions, FoldingOptions):
 @r.format_option
 @r.separate_options
 @r.reverse_option
+@o.rows_option
 @r.title_option
 @o.interval_option
 @o.limit_options

@@ -37,7 +37,7 @@ class _Options(s.SampleOptions, o.IntervalOptions):
 @click.command("top", options_metavar="[OPTIONS]")
 @o.takes("PID", _Options)
 @s.sampling_options("cpu")
-@click.option("--rows", type=click.IntRange(1), help="Maximum number of methods.")
+@o.rows_option
 @o.interval_option
 @o.limit_options
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:

@@ -10,8 +10,9 @@ from rbtrace_py.report.style import PLAIN, Style
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """Each format takes what means something to it."""
+    """Each format takes what means something to it; rows: of a table, at most."""
 
     folding: Folding = field(default_factory=Folding)
     title: str = ""
     style: Style = PLAIN
+    rows: int | None = None

@@ -19,6 +19,7 @@ class Style:
     width: columns a line should not go beyond
     spare: columns beyond that, which the terminal has
     is_whole: are names whole, however long? Where programs read them
+    height: lines of the terminal; 0: it is none
     """
 
     colour: bool = False
@@ -26,6 +27,7 @@ class Style:
     width: int = WIDTH
     spare: int = 0
     is_whole: bool = False
+    height: int = 0
 
     @classmethod
     def for_stream(
@@ -36,10 +38,11 @@ class Style:
         if colour is None:
             colour = can_move(stream) and not os.environ.get("NO_COLOR")
         is_ascii = ascii_only or not encoding.startswith("utf")
-        columns = _columns(stream)
+        columns, height = _size(stream)
         width = min(columns, WIDTH)
         spare = columns - width
-        return cls(colour, is_ascii, width, spare, is_whole=not stream.isatty())
+        is_whole = not stream.isatty()
+        return cls(colour, is_ascii, width, spare, is_whole, height)
 
     @property
     def room(self) -> int:
@@ -77,16 +80,16 @@ def can_move(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def _columns(stream: TextIO) -> int:
-    """Return the columns of a terminal; of anything else a report's."""
+def _size(stream: TextIO) -> tuple[int, int]:
+    """Return the columns and lines of a terminal; of anything else a report's and 0."""
     if not stream.isatty():
-        return WIDTH
+        return WIDTH, 0
     try:
-        found = os.get_terminal_size(stream.fileno()).columns
+        columns, lines = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):
-        return WIDTH
+        return WIDTH, 0
     # A terminal that does not know its size says 0.
-    return max(found, _NARROWEST) if found else WIDTH
+    return max(columns, _NARROWEST) if columns else WIDTH, lines
 
 
 PLAIN = Style()

@@ -277,6 +277,12 @@ grouping_options = chain(
 )
 """Of every command that ends with groups, in the order of --help."""
 
+rows_option = click.option(
+    "--rows",
+    type=click.IntRange(1),
+    help="Rows of a table of methods, at most; by default what fits on a terminal.",
+)
+
 unit_option = click.option(
     "--unit",
     type=click.Choice(["auto", "ns", "us", "ms", "s"]),

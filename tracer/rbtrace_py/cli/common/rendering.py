@@ -72,6 +72,7 @@ class ReportingOptions:
     states: bool
     reverse: bool
     title: str
+    rows: int | None
     idle: bool | None
     output: str | None
 
@@ -95,7 +96,7 @@ class ReportingOptions:
         # A file holds UTF-8 and no colours.
         is_screen = stream is _bytes_of(sys.stdout)
         style = Style.for_stream(sys.stdout) if is_screen else Style()
-        return ReportOptions(folding, self.title, style)
+        return ReportOptions(folding, self.title, style, self.rows)
 
 
 Reporting = TypeVar("Reporting", bound=ReportingOptions)

@@ -149,6 +149,7 @@ def write_stacks(session: SlowLatency, options: SlowSpanOptions) -> None:
         threads=False,
         states=False,
         reverse=False,
+        rows=None,
         title=f"{', '.join(session.series)} from {least}",
         idle=True,
         output=options.stacks,

@@ -15,16 +15,25 @@ from typing import NamedTuple
 from rbtrace_py.aggregate.stacks import Share, StackCounts
 from rbtrace_py.model.stacks import Frame
 from rbtrace_py.report.exchange.rows import Folding, fold, portable_label
+from rbtrace_py.report.sample_query import ReportOptions
 from rbtrace_py.report.style import Style
+from rbtrace_py.report.terminal.fitting import rows_left, rows_shown
 from rbtrace_py.report.terminal.summary import share_text
 from rbtrace_py.report.terminal.weights import amount, idle_text
-from rbtrace_py.report.text import ellipsis
+from rbtrace_py.report.text import cut, ellipsis, width
 
 MAX_ROWS = 30
-"""Rows of each table; how many more there are is said."""
+"""Rows of each table where no terminal limits them."""
+
+_TABLES = 3
+_OTHERS = 2 + 2 * _TABLES
+"""Lines besides rows: what is compared, idle samples, and above each table two."""
 
 _LONGEST = 160
-"""Letters of a stack in a table."""
+"""Letters of a stack in a table where no terminal limits them."""
+
+_COLUMNS = 29
+"""Columns of a row before its text."""
 
 _UNCHANGED = 0.00005
 """Shares that differ by less are the same: they would print as equal."""
@@ -43,9 +52,10 @@ class Change(NamedTuple):
 
 
 def diff_lines(
-    before: StackCounts, after: StackCounts, folding: Folding, style: Style
+    before: StackCounts, after: StackCounts, options: ReportOptions
 ) -> Iterator[str]:
     """Methods (or with lines, their lines) by self and by total, then stacks."""
+    folding, style = options.folding, options.style
     arrow = style.pick("→", "->")
     both = f" {arrow} ".join(
         amount(counts.weight, counts.statistics.unit) for counts in (before, after)
@@ -58,11 +68,11 @@ def diff_lines(
     old, new = (_shares(counts, folding.lines) for counts in (before, after))
     weights = (before.weight, after.weight)
     found = changes(_own(old), _own(new), weights)
-    yield from _table(f"{what}, self", found, style)
+    yield from _table(f"{what}, self", found, options)
     found = changes(_totals(old), _totals(new), weights)
-    yield from _table(f"{what}, total", found, style)
+    yield from _table(f"{what}, total", found, options)
     found = changes(_stacks(before, folding), _stacks(after, folding), weights)
-    yield from _table("stacks", found, style)
+    yield from _table("stacks", found, options)
 
 
 def _own(shares: dict[str, Share]) -> dict[str, int]:
@@ -117,27 +127,33 @@ def _stacks(counts: StackCounts, folding: Folding) -> dict[str, int]:
     return found
 
 
-def _table(heading: str, found: list[Change], style: Style) -> Iterator[str]:
+def _table(heading: str, found: list[Change], options: ReportOptions) -> Iterator[str]:
+    style, asked = options.style, options.rows
+    if asked is None and not style.height:
+        asked = MAX_ROWS
+    shown = rows_shown(len(found), asked, style, _OTHERS, _TABLES)
     yield ""
     yield style.dim(f"% before   % after   change  {heading}")
-    for change in found[:MAX_ROWS]:
+    for change in found[:shown]:
         yield _row(change, style)
     if not found:
         yield "  the same"
-    if len(found) > MAX_ROWS:
-        yield style.dim(f"  and {len(found) - MAX_ROWS:,} smaller changes")
+    yield from rows_left(shown, len(found), "smaller changes", style)
 
 
 def _row(change: Change, style: Style) -> str:
     paint = style.red if change.by > 0 else style.green
     by = paint(f"{100 * change.by:+7.2f}")
     columns = f"{100 * change.before:8.2f}  {100 * change.after:8.2f}  {by}"
-    return f"{columns}  {_innermost(change.text, style)}"
+    if not style.height:
+        return f"{columns}  {_innermost(change.text, _LONGEST, style)}"
+    room = style.room - _COLUMNS
+    return f"{columns}  {cut(_innermost(change.text, room, style), room, style)}"
 
 
-def _innermost(text: str, style: Style) -> str:
+def _innermost(text: str, room: int, style: Style) -> str:
     """Return as many of a stack's frames as fit, at least one."""
-    if len(text) <= _LONGEST:
+    if width(text) <= room:
         return text
-    start = text.find(";", len(text) - _LONGEST)
+    start = text.find(";", len(text) - room + len(ellipsis(style)))
     return f"{ellipsis(style)}{text[start if start >= 0 else text.rfind(';') :]}"

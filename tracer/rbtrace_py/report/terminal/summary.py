@@ -13,6 +13,7 @@ from rbtrace_py.report.paths import shown_path
 from rbtrace_py.report.sample_query import ReportOptions
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.cpu import cpu_lines
+from rbtrace_py.report.terminal.fitting import rows_left, rows_shown
 from rbtrace_py.report.terminal.weights import amount, percent, statistics_lines
 from rbtrace_py.report.text import cut_left, width
 
@@ -34,19 +35,32 @@ def _lines(
     profile: Profile, shares: Sequence[Share], options: ReportOptions, lines: bool
 ) -> Iterator[str]:
     style = options.style
+    everything = profile.one_cpu or profile.counts.weight
+    above, below = list(_above(profile, options)), list(_below(profile, style))
+    shown = rows_shown(len(shares), options.rows, style, len(above) + len(below))
+    yield from above
+    for frame, own, total in shares[:shown]:
+        columns = f"{percent(own, everything):>6}  {percent(total, everything):>7}  "
+        room = style.room - len(columns)
+        yield columns + _fitted(frame, lines, room, profile.meta.folder, style)
+    what = "more lines" if lines else "more methods"
+    yield from rows_left(shown, len(shares), what, style)
+    yield from below
+
+
+def _above(profile: Profile, options: ReportOptions) -> Iterator[str]:
+    style, weight = options.style, profile.counts.weight
     if options.title:
         yield style.bold(clean(options.title))
-    everything = profile.one_cpu or profile.counts.weight
     if profile.one_cpu:
-        share = percent(profile.counts.weight, everything)
+        share = percent(weight, profile.one_cpu)
         yield f"on CPU: {share} % of one CPU for the elapsed time"
     if profile.meta.event:
         yield _event_line(profile)
     yield style.dim("% self  % total  name")
-    for frame, own, total in shares:
-        columns = f"{percent(own, everything):>6}  {percent(total, everything):>7}  "
-        room = style.room - len(columns)
-        yield columns + _fitted(frame, lines, room, profile.meta.folder, style)
+
+
+def _below(profile: Profile, style: Style) -> Iterator[str]:
     yield ""
     if profile.cpu is not None:
         yield from cpu_lines(profile.cpu, profile.names, style)
