@@ -8,13 +8,19 @@ cd "$REPO"
 PATH=$VENV/bin:$PATH
 log=$(mktemp)
 shop=
+made=
 
+# Where the demo was interrupted, nobody knows of its files.
 stop() {
+  local status=$?
   if [ -n "$shop" ]; then
     kill "$shop" 2>/dev/null || true
     wait "$shop" 2>/dev/null || true
   fi
   rm -f "$log"
+  if [ -n "$made" ] && [ $status -ne 0 ]; then
+    rm -rf "$made"
+  fi
 }
 trap stop EXIT
 trap 'exit 130' INT
@@ -110,5 +116,9 @@ These are the shop's stacks, folded (… stands for frames of long lines). The
 same as a flame graph, for a browser:
 
   $made/shop.svg
+
+The recording that they were made of is beside it. To remove both:
+
+  rm -r $made
 
 MESSAGE

@@ -137,6 +137,7 @@ setup_venv() {
     "$SYSTEM_PYTHON" -m venv --system-site-packages "$VENV" \
       || die "could not make .venv: install python3-venv"
   fi
+  say "installing the Python package and what it needs into it (a minute or less)"
   if ! quietly pip_install; then
     # No wheel for this machine: the dependency has to be compiled.
     if ! is_root || ! have apt-get; then
@@ -178,6 +179,7 @@ setup_native() {
     return 0
   fi
   if [ -f "$REPO/ext/libstapsdt/Makefile" ]; then
+    make -q -C "$REPO/ext/libstapsdt" >/dev/null 2>&1 || say "building the C library and the gem's extension"
     quietly make -C "$REPO/ext/libstapsdt" || die "the C library did not build"
   fi
   if ! have ruby; then

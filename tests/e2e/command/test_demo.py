@@ -50,3 +50,6 @@ def test_the_demo(demo, tmp_path):
     (picture,) = [line.strip() for line in lines if line.endswith(".svg")]
     assert Path(picture).parent.parent == tmp_path
     assert "Shop::Till#checkout" in Path(picture).read_text()
+    made = sorted(path.name for path in Path(picture).parent.iterdir())
+    assert made == ["shop.rbrec", "shop.svg"]
+    assert lines[-2] == f"  rm -r {Path(picture).parent}"
