@@ -61,7 +61,7 @@ module Tracepoint
         watch([data, control]) if @programs.any?
         Ractors.note_others
         reply = { size: size, control_size: control_size, sealed: sealed == 1, overhead: overhead }
-        reply[:targets] = hook_targets([data, control]) if @targets
+        reply.merge!(hook_targets([data, control])) if @targets
         [reply, [data, control]]
       end
 
@@ -84,7 +84,7 @@ module Tracepoint
       end
 
       def hook_targets(files)
-        Targets.use(@targets)
+        { targets: Targets.use(@targets), near: @targets.near, native: @targets.native }
       rescue ThreadError => e
         Native.release
         files.each(&:close)

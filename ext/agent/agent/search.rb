@@ -36,11 +36,17 @@ module Tracepoint
       SUBCLASSES = Class.method_defined?(:subclasses) ? Class.instance_method(:subclasses) : nil # 3.1
       EACH_OBJECT = ObjectSpace.method(:each_object)
       MOST_SLOTS = 150_000 # some 4 ms
+      MOST_NEAR = 1000
+      MARKS = { "instance" => "#", "singleton" => "." }.freeze
+
+      # Was a method selected that has no instructions: one in C, or attr_reader's?
+      attr_reader :native
 
       # slices: limit the time between two methods
       def initialize(selectors, slices)
         @selectors = selectors
         @slices = slices
+        @native = false
       end
 
       # Those of selectors that name a class, each once.
@@ -62,7 +68,31 @@ module Tracepoint
         end
       end
 
+      # What a selector of a class may have been meant for: other methods of that class, or
+      # the same of classes beside one that is not there.
+      def near
+        @selectors.select(&:owner).flat_map { |each| lookup(each.owner) ? beside(each) : elsewhere(each) }
+                  .uniq.first(MOST_NEAR)
+      end
+
       private
+
+      def beside(selector)
+        modules(selector).flat_map do |found|
+          names(found).map { |name| "#{selector.owner}#{MARKS[selector.kind]}#{name}" }
+        end
+      end
+
+      def elsewhere(selector)
+        *outer, _name = selector.owner.split("::")
+        scope = outer.empty? ? Object : lookup(outer.join("::"))
+        list = scope ? constants(scope).filter_map { |found| NAME.bind_call(found) } : []
+        list.filter_map do |owner|
+          @slices.pass
+          other = Selector.new(owner, selector.kind, selector.name)
+          "#{owner}#{MARKS[other.kind]}#{other.name}" if modules(other).any? { |found| defined_in?(found, other) }
+        end
+      end
 
       # A look at the whole heap cannot be interrupted, so it has to be small.
       def everything
@@ -152,7 +182,7 @@ module Tracepoint
           next unless selectors.any? { |selector| selector.name.nil? || selector.name == original }
 
           iseq = ISEQ_OF.call(method)
-          yield Found.new(method, found, name, iseq) if iseq
+          iseq ? yield(Found.new(method, found, name, iseq)) : @native = true
         end
       end
 

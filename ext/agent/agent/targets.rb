@@ -58,6 +58,9 @@ module Tracepoint
         end
       end
 
+      # near: names like those that nothing has; native: is a selected method none of Ruby's?
+      attr_reader :near, :native
+
       # selectors: as `select` of arm has them
       def initialize(selectors)
         @selectors = selectors.map { |each| Search::Selector.new(each["owner"], each["kind"], each["name"]&.to_sym) }
@@ -66,6 +69,7 @@ module Tracepoint
         @blocks = {}.compare_by_identity # by class, and there by instructions and name
         @ending = [] # switched off as soon as that can be
         @is_over = false
+        @native = false
       end
 
       # @raise [Refusal] if these methods have to be hooked all at once
@@ -89,6 +93,7 @@ module Tracepoint
       # @raise [ThreadError] if nobody can look for those that come later
       def enable
         @found.each { |by, list| take_in(list, by, @slices) }
+        @near = @all.empty? ? Search.new(@selectors, @slices).near : []
         @found = @slices = nil
         watch
         @all.size
@@ -192,6 +197,7 @@ module Tracepoint
             by_iseq[found.iseq] ||= found
           end
         end
+        @native ||= search.native
         by_iseq.values + blocks.values.flat_map(&:values)
       end
 

@@ -500,12 +500,35 @@ def test_children_without_an_agent_that_come_later(target: Target) -> None:
         assert session.notes[-1].startswith(f"skipping process {child}: ")
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("Tiny#lost", " (did you mean Tiny#last?)"),
+        ("Tinny#last", " (did you mean Tiny#last?)"),
+        ("Plain.tover", " (did you mean Plain.tower?)"),
+        ("Nowhere::Tiny#last", ""),
+        ("no_such_method", ""),
+    ],
+)
+def test_a_method_that_is_written_wrong(word: str, meant: str, target: Target) -> None:
+    for command in (["calls"], ["latency", "method"]):
+        name, *more = command
+        _, err, code = run(name, target.pid, *more, "-m", word, "-d", "100ms")
+        said = " ".join(err.split())
+        assert code == 0
+        assert f"no method matches yet{meant}; new ones are looked for" in said
+        assert "--c-calls" not in said
+
+
 def test_a_method_that_is_never_called(target: Target) -> None:
     words = ("calls", target.pid, "-m", "Tiny#none", "-d", "100ms")
     _, err, code = run(*words)
-    assert ("no selected method was called; add --c-calls" in err, code) == (True, 0)
+    assert ("no selected method was called\n" in err, code) == (True, 0)
     _, err, code = run(*words, "--slow", "10ms")
-    assert "no selected method was called for that long;" in err
+    assert "no selected method was called for that long\n" in err
+    _, err, code = run("calls", target.pid, "-m", "String#center", "-d", "100ms")
+    assert "what matches is no Ruby code; --c-calls shows it" in err
+    assert "no selected method was called; add --c-calls" in err
     out, err, code = run("trace", target.pid, "method")
     assert "Show every call of a method with `rbtrace-py calls PID`" in err
     assert (out, code) == ("", 2)

@@ -183,6 +183,8 @@ class Armed(Closing):
     overhead: what stays when it is disarmed, in the agent's words
     held: the program had done nothing yet, and was waiting for this
     targets: methods that were hooked one by one at first; None: all are hooked at once
+    near: if there were none, names that may have been meant; not safe to show
+    native: was a method selected that is none of Ruby code? None: not known
     why_all: why they are although some were selected; else empty
     ended: why there is no more to come: NoSuchTarget if the process has ended, or
         another error; None while it goes on
@@ -211,6 +213,8 @@ class Armed(Closing):
         self.ended: RbtraceError | None = None
         self.shared: Any = None
         self.targets: int | None = None
+        self.near: tuple[str, ...] = ()
+        self.native: bool | None = None
         self.why_all = ""
         self._agent = Agent(process)
         try:
@@ -254,6 +258,9 @@ class Armed(Closing):
             raise MalformedAnswer("something else was armed than requested")
         found = reply.get("targets")
         self.targets = found if isinstance(found, int) else None
+        self.near = tuple(_texts(reply.get("near")))
+        native = reply.get("native")
+        self.native = native if isinstance(native, bool) else None
         self.overhead = tuple(_texts(reply.get("overhead")))
         self.held = reply.get("held") is True
         before = time.time_ns()

@@ -247,7 +247,9 @@ def _run(
         printing = _Printing(session, options.count, writers, stop)
         printing.run(options.duration)
         shown = printing.seen
-        notes = [*session.notes[said:], *_hints(session.options, shown)]
+        notes = session.notes[said:]
+        if session.options.select and not shown:
+            notes = [*notes, session.hint]
         end = _End(shown, session.ends(), session.unseen(shown), notes)
         return end.say(writers, options.as_json)
 
@@ -405,15 +407,6 @@ class _Printing(Session, Generic[Told]):
         self.seen += self._writers.write(told)
         if self._most is not None:
             self.seen = min(self.seen, self._most)
-
-
-def _hints(options: CallsOptions, shown: int) -> list[str]:
-    """Name what a user may have overlooked whose selection found no call."""
-    if shown or not options.select:
-        return []
-    slow = "" if options.slow_ns is None else " for that long"
-    c_calls = "" if options.c_calls else "; add --c-calls to see methods written in C"
-    return [f"no selected method was called{slow}{c_calls}"]
 
 
 class _End:

@@ -22,7 +22,7 @@ from rbtrace_py.linux.free_memory import memory_room
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.readable import readable
 from rbtrace_py.model.calls import CALL_RECORD_SIZE
-from rbtrace_py.session.methods.hook_notes import hook_notes
+from rbtrace_py.session.methods.hook_notes import c_calls_hint, hook_notes
 from rbtrace_py.session.methods.hook_offsets import hook_offsets
 from rbtrace_py.session.methods.thread_names import ThreadNames
 from rbtrace_py.session.methods.traced_process import (
@@ -131,6 +131,7 @@ class TracedCalls(Closing, ABC, Generic[Told]):
         self._joining = Joining(targets, self._take_in)
         self._names = ThreadNames()
         self._ended: list[CallsEnd] = []
+        self._natives: set[bool | None] = set()
         self._untracked: set[int] = set()
         self._children: set[int] = set()
         self._confirmation = Confirmation(options.confirm)
@@ -138,6 +139,13 @@ class TracedCalls(Closing, ABC, Generic[Told]):
         targets.start_with_agent(max(options.seconds, HOLD_SECONDS))
         self._switches: ContextSwitches | None = None
         self._without: dict[Process, RbtraceError] = {}
+
+    @property
+    def hint(self) -> str:
+        """Return what a user may have overlooked whose selection found no call."""
+        slow = "" if self.options.slow_ns is None else " for that long"
+        c_calls = "" if self.options.c_calls else c_calls_hint(self._natives)
+        return f"no selected method was called{slow}{c_calls}"
 
     def start(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Have the hooks registered; waits for agents where that was asked for.
@@ -360,6 +368,7 @@ class TracedCalls(Closing, ABC, Generic[Told]):
         seconds = self.options.seconds
         armed = Armed(process, what, before, seconds, self._before_all)
         self.notes.add(*hook_notes(process.pid, armed))
+        self._natives.add(armed.native)
         return armed
 
     @abstractmethod

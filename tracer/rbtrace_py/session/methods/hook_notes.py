@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 from rbtrace_py.agent.arming import Armed
 from rbtrace_py.linux.text import safe_text
 
@@ -11,8 +14,12 @@ _WHY = 512
 
 def hook_notes(pid: int, armed: Armed) -> list[str]:
     """Return lines: which methods are hooked, and why it is all where it is all."""
+    if armed.targets == 0 and armed.native:
+        return [f"process {pid}: what matches is no Ruby code; --c-calls shows it"]
     if armed.targets == 0:
-        return [f"process {pid}: no method matches yet; new ones are looked for"]
+        near = _near(armed)
+        meant = f" (did you mean {', '.join(near)}?)" if near else ""
+        return [f"process {pid}: no method matches yet{meant}; new ones are looked for"]
     if armed.targets is not None:
         methods = "1 method" if armed.targets == 1 else f"{armed.targets} methods"
         return [f"process {pid}: {methods} hooked and no other"]
@@ -20,3 +27,26 @@ def hook_notes(pid: int, armed: Armed) -> list[str]:
         why = safe_text(armed.why_all.encode(), _WHY)
         return [f"process {pid}: all methods are hooked, not the selected alone: {why}"]
     return []
+
+
+def c_calls_hint(natives: Iterable[bool | None]) -> str:
+    """Return the advice to see C functions too; empty where that cannot help.
+
+    natives: ``Armed.native`` of each process
+    """
+    if all(native is False for native in natives):
+        return ""
+    return "; add --c-calls to see methods written in C"
+
+
+def _near(armed: Armed) -> list[str]:
+    """Names like those of the selectors, safe to show."""
+    marks = {"instance": "#", "singleton": "."}
+    words = (
+        f"{one.owner}{marks.get(one.kind or '', '')}{one.name or ''}"
+        for one in armed.select
+        if one.owner
+    )
+    found = (difflib.get_close_matches(word, armed.near, 3, 0.75) for word in words)
+    unique = dict.fromkeys(name for near in found for name in near)
+    return [safe_text(name.encode("utf-8", "replace"), _WHY) for name in unique][:3]

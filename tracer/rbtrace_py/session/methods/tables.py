@@ -26,7 +26,7 @@ from rbtrace_py.linux.readable import readable
 from rbtrace_py.linux.text import safe_text
 from rbtrace_py.model.calls import UNKNOWN_METHOD, CalledMethod, MethodKind
 from rbtrace_py.session.counting import CountingSession
-from rbtrace_py.session.methods.hook_notes import hook_notes
+from rbtrace_py.session.methods.hook_notes import c_calls_hint, hook_notes
 from rbtrace_py.session.methods.hook_offsets import hook_offsets
 from rbtrace_py.session.targets.confirmation import Confirmation, what_stays
 from rbtrace_py.session.targets.joining import Joining
@@ -103,6 +103,7 @@ class Methods(CountingSession):
         self._confirmation = Confirmation(self.options.confirm)
         self._has_rows = False
         self._hooks: list[_Hook] = []
+        self._natives: set[bool | None] = set()
         self._last_end = 0.0
         self._joining = Joining(targets, self._arm)
         self._untracked: set[int] = set()
@@ -178,6 +179,7 @@ class Methods(CountingSession):
         has_executed = any(hook.process is process for hook in self._hooks)
         hook = _Hook(process, what, self._before_all)
         self._hooks.append(hook)
+        self._natives.add(hook.native)
         if (self.targets.is_ours(process) or has_executed) and not hook.held:
             self.notes.append(begun_before(process.pid))
 
@@ -287,7 +289,7 @@ class Methods(CountingSession):
         """Return what a user may have overlooked who has got nothing; or empty."""
         if self._has_rows or not self.options.select or self.options.c_calls:
             return ""
-        return "no matching call was seen; add --c-calls to see methods written in C"
+        return f"no matching call was seen{c_calls_hint(self._natives)}"
 
     def _counters(self, rows: Sequence[MethodRow], counted: int) -> dict[str, int]:
         found = [hook.counters() for hook in self._hooks]
@@ -322,6 +324,7 @@ class _Hook:
         self.pid = process.pid
         self._armed = Armed(process, what, before_all=before_all)
         self.notes = hook_notes(process.pid, self._armed)
+        self.native = self._armed.native
         self.is_targeted = self._armed.targets is not None
         self._tables = Tables(self._armed.shared, self._armed.scale)
         self._rows: dict[int, tuple[Counted, MethodRow]] = {}
