@@ -19,6 +19,8 @@ import rubies
 from commands import run
 from processes import ROOT, TARGETS, Target, await_state
 from public_copy import PublicCopy
+from rbtrace_py.linux.process import Process
+from rbtrace_py.session.stacks import dump as module
 
 SOURCE = TARGETS / "stacks/standing.rb"
 CORES = ROOT.parent / "shared" / "coredumps"
@@ -252,10 +254,8 @@ def test_by_its_command_line(root: None) -> None:
 
 def test_a_hundred_threads(root: None) -> None:
     """CPU of it, start-up left out, as the machine may be busy: 50 ms measured."""
-    from rbtrace_py.linux.process import Process
     from rbtrace_py.report.style import PLAIN
     from rbtrace_py.report.terminal.dump import dump_lines
-    from rbtrace_py.session.stacks.dump import dump
 
     target = Standing(rubies.HERE, "98")
     try:
@@ -263,7 +263,7 @@ def test_a_hundred_threads(root: None) -> None:
             times = []
             for _ in range(5):
                 began = time.process_time()
-                found = dump(process)
+                found = module.dump(process)
                 assert len(list(dump_lines(found, PLAIN))) > 2000
                 times.append(time.process_time() - began)
         assert len(found.threads) == 101
@@ -475,3 +475,44 @@ def test_a_wrong_address(address: int) -> None:
     _, err, code = run("dump", CORES / "ruby-3.1.0.core.gz", words)
     assert code == 1
     assert err.startswith("rbtrace-py: ")
+
+
+GOES_ON = """
+$stdout.sync = true
+queue = Queue.new
+thread = Thread.new { queue.pop; sleep 77 }
+Thread.pass until queue.num_waiting == 1
+puts "ready"
+gets
+queue << 1
+Thread.pass until queue.num_waiting == 0 && thread.stop?
+puts "done"
+gets
+"""
+
+
+def test_a_thread_that_goes_on_while_it_is_read_is_read_again(
+    root: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its stack and what it waits for."""
+    target = Target("ruby", "-e", GOES_ON)
+    try:
+        steps = iter([target.step])
+
+        class Later(module.Waits):
+            def __init__(self, *arguments: Any) -> None:
+                for step in steps:
+                    step()
+                super().__init__(*arguments)
+
+        monkeypatch.setattr(module, "Waits", Later)
+        with Process(target.pid) as process:
+            (thread,) = (
+                one for one in module.dump(process).threads if not one.thread.is_main
+            )
+        assert thread.stack is not None
+        assert thread.wait is not None
+        assert thread.stack.frames[-1].name == "Kernel#sleep"
+        assert (thread.wait.call, thread.wait.seconds) == ("Kernel#sleep", 77.0)
+    finally:
+        target.close()

@@ -13,7 +13,7 @@ from rbtrace_py.linux.ptrace.pause import Pause, paused
 from rbtrace_py.linux.resident import resident
 from rbtrace_py.linux.tasks import Tasks
 from rbtrace_py.model.dump import Dump, DumpedFiber, DumpedThread, Locals
-from rbtrace_py.model.stacks import SampleFlags
+from rbtrace_py.model.stacks import SampleFlags, ThreadState
 from rbtrace_py.model.waits import Waiter
 from rbtrace_py.rubyvm.attach import Attached
 from rbtrace_py.rubyvm.fibers import Fiber, Fibers
@@ -26,10 +26,7 @@ from rbtrace_py.rubyvm.vm import ControlFrame, RubyVM, Walked
 from rbtrace_py.rubyvm.waits.ruby_waits import RubyWaits
 from rbtrace_py.session.stacks.deadlocks import deadlocks
 from rbtrace_py.session.stacks.kernel_waits import KernelWaits
-from rbtrace_py.session.stacks.ruby_process import (
-    open_vm,
-    ruby_thread,
-)
+from rbtrace_py.session.stacks.ruby_process import Tids, open_vm, ruby_thread
 from rbtrace_py.session.stacks.waits import Seen, Waits
 
 PAUSE_SECONDS = 5.0
@@ -37,6 +34,8 @@ PAUSE_SECONDS = 5.0
 
 _TRIES = 3
 """How often what could not be read is read anew."""
+_LONG = 0.2
+"""Seconds of a look from which on it is not repeated: of many threads some go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,33 +102,19 @@ def dump(process: Process, options: DumpOptions | None = None) -> Dump:
     """
     options = options or DumpOptions()
     attached, tids, vm = open_vm(process, options.ruby_version, options.saved)
+
+    def read(kernel: KernelWaits) -> _Reading:
+        return _read(process, vm, attached, tids, options, tasks, kernel)
+
     # Before a pause, which the kernel shows as the end of each call.
     kernel = KernelWaits(process, vm.memory, process.threads())
     with Tasks(process) as tasks, _pausing(process, options.pause) as pause:
-        now = time.time_ns()
-        ran = {} if options.pause else _cpu_times(process, tasks)
-        # The kernel shows a thread that we have paused as stopped.
-        running = None if options.pause else tasks.running(process.threads())
-        stacks = read_stacks(vm, lambda: _fibers(process, vm, attached), options.fibers)
-        if options.locals:
-            stacks.read_locals(vm.values)
-        known = {
-            one.address: ruby_thread(process.pid, tids.of(one), one)
-            for one, _ in stacks.threads
-        }
-        waits = Waits(vm.values, stacks.seen(), known, kernel)
-        threads = []
-        for one, walked in stacks.threads:
-            tid = known[one.address].tid
-            if tid is None or running is None:
-                threads.append(dumped(stacks, one, walked, waits))
-                continue
-            task = tasks.state(tid)
-            letter = "" if task is None else task.letter
-            threads.append(dumped(stacks, one, walked, waits, tid in running, letter))
-        cycles = _lasting_deadlocks(threads, stacks, waits)
-        ran_since = {} if options.pause else _cpu_times(process, tasks)
-    notes = [*attached.notes, *stacks.notes]
+        found = read(kernel)
+        for _ in range(_TRIES):
+            if not found.is_torn or found.took > _LONG:
+                break
+            found = read(KernelWaits(process, vm.memory, process.threads()))
+    notes = [*attached.notes, *found.stacks.notes]
     if pause is not None and pause.is_expired:
         notes.append(
             f"it was resumed after {PAUSE_SECONDS:g} s, before everything was read"
@@ -138,18 +123,81 @@ def dump(process: Process, options: DumpOptions | None = None) -> Dump:
         pid=process.pid,
         command=" ".join(process.cmdline) or process.comm,
         ruby_version=attached.version.text,
-        threads=tuple(threads),
-        time_ns=now,
+        threads=tuple(found.threads),
+        time_ns=found.time_ns,
         stopped_ns=None if pause is None else pause.stopped_ns,
         notes=tuple(notes),
         folder=process.folder,
-        deadlocks=tuple(
+        deadlocks=found.deadlocks,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One look at all threads; took: seconds.
+
+    is_torn: a thread that sleeps went on meanwhile, so that what it waits for may be
+        what it did next
+    """
+
+    time_ns: int
+    took: float
+    stacks: Stacks
+    threads: list[DumpedThread]
+    deadlocks: tuple[tuple[Waiter, ...], ...]
+    is_torn: bool
+
+
+def _read(
+    process: Process,
+    vm: RubyVM,
+    attached: Attached,
+    tids: Tids,
+    options: DumpOptions,
+    tasks: Tasks,
+    kernel: KernelWaits,
+) -> _Reading:
+    now, began = time.time_ns(), time.monotonic()
+    ran = {} if options.pause else _cpu_times(process, tasks)
+    # The kernel shows a thread that we have paused as stopped.
+    running = None if options.pause else tasks.running(process.threads())
+    stacks = read_stacks(vm, lambda: _fibers(process, vm, attached), options.fibers)
+    if options.locals:
+        stacks.read_locals(vm.values)
+    known = {
+        one.address: ruby_thread(process.pid, tids.of(one), one)
+        for one, _ in stacks.threads
+    }
+    waits = Waits(vm.values, stacks.seen(), known, kernel)
+    threads = []
+    for one, walked in stacks.threads:
+        tid = known[one.address].tid
+        if tid is None or running is None:
+            threads.append(dumped(stacks, one, walked, waits))
+            continue
+        task = tasks.state(tid)
+        letter = "" if task is None else task.letter
+        threads.append(dumped(stacks, one, walked, waits, tid in running, letter))
+    cycles = _lasting_deadlocks(threads, stacks, waits)
+    gone_on: set[int | None] = set()
+    if not options.pause:
+        since = _cpu_times(process, tasks)
+        gone_on = {tid for tid in ran if ran[tid] != since.get(tid)}
+        # Of one that runs the kernel says a time that is as old as a tick.
+        gone_on |= tasks.running(process.threads())
+    return _Reading(
+        now,
+        time.monotonic() - began,
+        stacks,
+        threads,
+        tuple(
             cycle
             for cycle in cycles
-            if all(
-                ran.get(one.thread.tid) == ran_since.get(one.thread.tid)
-                for one in cycle
-            )
+            if not any(one.thread.tid in gone_on for one in cycle)
+        ),
+        any(
+            one.state is ThreadState.SLEEPING and one.thread.tid in gone_on
+            for one in threads
         ),
     )
 
