@@ -67,6 +67,14 @@ def test_a_summary(folder: Path) -> None:
     assert lines[-1] == "  3 failed samples (1.8 %)"
 
 
+def test_a_file_has_whole_names(tmp_path: Path) -> None:
+    path = f"/srv/{'deep/' * 30}order.rb"
+    with RecordingWriter(tmp_path / "a.rbrec", Meta(), Statistics()) as writer:
+        writer.add(sample(f"Order#total@{path}:3"))
+    report("a.rbrec", "--format", "summary", "-o", "a.out", folder=tmp_path)
+    assert f" Order#total {path}\n" in (tmp_path / "a.out").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "said", "has"),
     [

@@ -93,9 +93,9 @@ class ReportingOptions:
     def of_report(self, stream: BinaryIO) -> ReportOptions:
         """Return the options of a report whose text goes to ``stream``."""
         folding = Folding(self.lines, self.threads, self.states, self.reverse)
-        # A file holds UTF-8 and no colours.
+        # A file holds UTF-8, whole names and no colours.
         is_screen = stream is _bytes_of(sys.stdout)
-        style = Style.for_stream(sys.stdout) if is_screen else Style()
+        style = Style.for_stream(sys.stdout) if is_screen else Style(is_whole=True)
         return ReportOptions(folding, self.title, style, self.rows)
 
 
