@@ -2,8 +2,8 @@
 
 A busy thread is stopped by ptrace at any instruction. The kernel's program walks its
 stack at the switch into the stop. What was read from memory while it stood there was
-found to be what ``rb_profile_frames`` says; both are compared. The target frees no code:
-the names of what was walked are read later.
+found to be what ``rb_profile_frames`` says; both are compared. The target frees no
+code: the names of what was walked are read later.
 """
 
 from __future__ import annotations
