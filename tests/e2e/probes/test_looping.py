@@ -19,7 +19,7 @@ from processes import LIB, ROOT, TARGETS, Target, is_soak
 THREADS = 8
 EVENTS = 3
 """Of loop:round, a round of a thread."""
-ROUNDS = 5
+ROUNDS = 5 if is_soak() else 2
 SECONDS = 300
 """Of a soak."""
 STEPS = 2
