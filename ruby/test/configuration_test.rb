@@ -171,7 +171,10 @@ class ConfigurationTest < Minitest::Test
   def test_environment_takes_precedence
     script = 'Tracepoint.configure { |it| it.mode = %s }; p Tracepoint.disabled?, trap("PROF", "DEFAULT").inspect[/DEFAULT/]'
     assert_equal "true\n\"DEFAULT\"\n", under("off", format(script, ":on"))
-    assert_equal "false\n\"DEFAULT\"\n", under("on", format(script, ":signal; it.signal = 'PROF'"))
+    signalled = "Tracepoint.configure { |it| it.mode = :signal; it.signal = 'PROF' }; Process.kill('PROF', $$); " \
+                "sleep 0.01; p Tracepoint.disabled?"
+    assert_equal "false\n", under("on", signalled)
+    assert_equal "true\n", under("off", signalled)
     assert_equal "false\n", under("off", "Tracepoint.enable; p Tracepoint.disabled?")
   end
 

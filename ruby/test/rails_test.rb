@@ -25,6 +25,10 @@ class RailsTest < Minitest::Test
     assert_equal 1, names.count("Tracepoint::Rack")
   end
 
+  def test_deleted_by_the_application
+    refute_includes stack("config.middleware.delete Tracepoint::Rack"), "Tracepoint::Rack"
+  end
+
   private
 
   # The names of an application's middleware, the outermost first; the application answers.

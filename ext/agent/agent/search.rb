@@ -73,12 +73,15 @@ module Tracepoint
       def near
         @selectors.select(&:owner).flat_map { |each| lookup(each.owner) ? beside(each) : elsewhere(each) }
                   .uniq.first(MOST_NEAR)
+      rescue EncodingError # of names that do not go together
+        []
       end
 
       private
 
       def beside(selector)
         modules(selector).flat_map do |found|
+          @slices.pass
           names(found).map { |name| "#{selector.owner}#{MARKS[selector.kind]}#{name}" }
         end
       end

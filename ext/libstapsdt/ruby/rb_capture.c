@@ -29,8 +29,10 @@ static event **last = &first;
 static size_t total;
 static size_t missed; /* for want of memory */
 
+/* An open type may have settled after nil was converted as an integer. */
 static bool is_text(uint8_t type, uint64_t operand) {
-  return (type == SDT_STRING || type == SDT_SYMBOL) && operand != 0;
+  return (type == SDT_STRING || type == SDT_SYMBOL) && operand != 0 &&
+         operand != (uint64_t)SDT_NIL_INTEGER;
 }
 
 static const char *text_of(uint64_t operand) {
@@ -121,7 +123,7 @@ static VALUE value_of(uint8_t type, uint64_t operand) {
   switch ((sdt_type)type) {
   case SDT_STRING:
   case SDT_SYMBOL:
-    return operand ? rb_utf8_str_new_cstr(text_of(operand)) : Qnil;
+    return is_text(type, operand) ? rb_utf8_str_new_cstr(text_of(operand)) : Qnil;
   case SDT_FLOAT:
     memcpy(&number, &operand, sizeof(number));
     return operand == SDT_NIL_FLOAT ? Qnil : DBL2NUM(number);

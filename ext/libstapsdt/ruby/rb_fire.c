@@ -46,7 +46,7 @@ bool tp_fire(const tp_entry *entry, const sdt_probe *probe, const VALUE *argv,
     tp_count(TP_CONVERTED);
   if (!entry->dead)
     sdt_fire(probe, operands);
-  if (TP_UNLIKELY(tp_captures))
+  if (TP_UNLIKELY(tp_capturing()))
     tp_capture(entry, operands, lead, count);
   return true;
 }

@@ -219,6 +219,9 @@ void tp_init_span(VALUE module);
 
 /* Captures that run (tracepoint/testing); changes under the lock. */
 extern unsigned tp_captures;
+static inline bool tp_capturing(void) {
+  return __atomic_load_n(&tp_captures, __ATOMIC_RELAXED) != 0;
+}
 /* Keep an event, whose operands are those of tp_fire. */
 void tp_capture(const tp_entry *entry, const uint64_t *operands, int lead,
                 int count);
@@ -229,7 +232,7 @@ void tp_init_capture(VALUE module);
 /* Does someone see the probe's events? For the slow path. */
 static inline bool tp_traced(const sdt_probe *probe) {
   return !__atomic_load_n(&tp_off, __ATOMIC_RELAXED) &&
-         (sdt_traced(probe) || (TP_UNLIKELY(tp_captures) && !probe->disabled));
+         (sdt_traced(probe) || (TP_UNLIKELY(tp_capturing()) && !probe->disabled));
 }
 
 /* -------------------------------------------------------------- rb_method.c */

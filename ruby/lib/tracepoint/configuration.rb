@@ -69,7 +69,7 @@ module Tracepoint
         wanted = @settings.dup
         yield wanted
         wanted.check
-        apply(wanted) unless @fixed || wanted == @settings
+        apply(wanted) unless wanted == @settings
         @settings = wanted
       end
       nil
@@ -77,10 +77,13 @@ module Tracepoint
 
     private
 
+    # With TRACEPOINT=on or off the signal is taken, too, and does nothing: who sends it does not know.
     def apply(wanted)
-      handler = SignalHandler.new(wanted.signal) { Tracepoint.toggle } if wanted.mode == :signal
+      handler = SignalHandler.new(wanted.signal) { Tracepoint.toggle unless @fixed } if wanted.mode == :signal
       @handler&.remove
       @handler = handler
+      return if @fixed
+
       wanted.mode == :on ? Tracepoint.enable : Tracepoint.disable
     end
   end
@@ -99,8 +102,8 @@ module Tracepoint
     # Put the handler back that was there. A later one, which may call this one, stays.
     def remove
       @block = nil
-      current = trap(@signal, @previous || "DEFAULT")
-      trap(@signal, current) unless current.equal?(@handler)
+      current = trap(@signal, @handler)
+      trap(@signal, current.equal?(@handler) ? @previous || "DEFAULT" : current)
     end
 
     private

@@ -44,14 +44,15 @@ module Tracepoint
 
       private
 
-      # A server that was stopped may run again, with a thread of its own. Reports of
-      # stacks leave out who waits for a condition, as for work; who sleeps they show.
+      # A server that was stopped may run again, with a thread of its own. It waits for a
+      # condition that never comes, and does not sleep: reports of stacks leave out threads
+      # that wait for work, and show those that sleep.
       def sample(server)
         lock = Mutex.new
         never = ConditionVariable.new
         loop do
           lock.synchronize { never.wait(lock, INTERVAL) }
-          break if server.shutting_down?
+          break if server.shutting_down? || server.thread&.alive? == false # as `halt` leaves it
 
           STATS.fire { arguments(server) }
         end

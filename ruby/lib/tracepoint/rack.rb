@@ -36,8 +36,12 @@ module Tracepoint
       status, headers, body = @app.call(env)
       outcome = :returned
       set_results(span, env, status) if REQUEST.enabled?
-      span.finish if status == HIJACKED
-      [status, headers, ::Rack::BodyProxy.new(body) { span.finish }]
+      if status == HIJACKED
+        span.finish
+      else
+        body = ::Rack::BodyProxy.new(body) { span.finish }
+      end
+      [status, headers, body]
     rescue Exception # rubocop:disable Lint/RescueException -- raised again
       outcome = :raised
       raise

@@ -13,25 +13,30 @@ module Tracepoint
   # Sidekiq is there ({Sidekiq}).
   class Railtie < ::Rails::Railtie
     initializer "tracepoint.middleware" do |app|
+      app.middleware.unshift Tracepoint::Rack
       app.config.extend(Placement)
     end
 
     # The Gemfile may have it behind this gem.
     initializer("tracepoint.sidekiq") { require_relative "sidekiq" if defined?(::Sidekiq::Client) }
 
-    # Puts the middleware behind Rails' own which gives a request its identity, and
-    # before its log. An application may have replaced that one, or done without: so
-    # the stack is looked at when Rails has made it.
+    # Moves the middleware behind Rails' own which gives a request its identity, and
+    # before its log. An application may have replaced that one, or done without, or
+    # have deleted ours, or placed it: so the stack is looked at when Rails has made it.
     module Placement
       def middleware=(stack)
         super
-        return if stack.include?(Tracepoint::Rack)
-
-        if stack.include?(::ActionDispatch::RequestId)
-          stack.insert_after(::ActionDispatch::RequestId, Tracepoint::Rack)
-        else
-          stack.unshift(Tracepoint::Rack)
+        case stack.middlewares.count(Tracepoint::Rack)
+        when 1 then move(stack) if stack.include?(::ActionDispatch::RequestId)
+        when 2 then stack.middlewares.delete_at(stack.middlewares.index(Tracepoint::Rack))
         end
+      end
+
+      private
+
+      def move(stack)
+        stack.delete(Tracepoint::Rack)
+        stack.insert_after(::ActionDispatch::RequestId, Tracepoint::Rack)
       end
     end
     private_constant :Placement

@@ -7,6 +7,7 @@ processor's faults, so it is measured, in a process of ours: this one.
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import time
@@ -18,7 +19,7 @@ from rbtrace_py.bpf.attach import RETURN_0, Attacher, Point
 from rbtrace_py.errors import BpfError
 from rbtrace_py.linux.closing import Closing
 
-_HITS, _ROUNDS = 2000, 5
+_HITS, _TRIES = 2000, 5
 _LOOP = bytes.fromhex(
     "89f9"  # mov ecx, edi
     "90"  # nop: as the gem and Ruby's built-in probes have it
@@ -27,6 +28,7 @@ _LOOP = bytes.fromhex(
     "c3"  # ret
 )
 _NOP = 2
+_MFD_EXEC = 0x10
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -44,14 +46,14 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 def trap_ns(attacher: Attacher) -> float:
     """Return the nanoseconds that a hit takes, with a program that returns at once.
 
-    The quickest of some rounds: others on the processor make it slower, not quicker.
-    Raises BpfError or NotPermitted.
+    The quickest of some tries: others on the processor make it slower, not quicker.
+    Raises RbtraceError where it cannot be measured.
     """
     with _Nothing() as program, _loop() as (path, run):
         point = Point(_NOP, 0, 0)
         attached = attacher.attach(program, "nothing", path, [point], os.getpid())
         try:
-            return min(_time(run) for _ in range(_ROUNDS)) / _HITS
+            return min(_time(run) for _ in range(_TRIES)) / _HITS
         finally:
             attached.close()
 
@@ -84,10 +86,21 @@ def _time(run: Callable[[int], object]) -> int:
     return time.perf_counter_ns() - start
 
 
+def _code_file() -> int:
+    """A file in memory that may be mapped as code, where the kernel wants that said."""
+    for flags in (os.MFD_CLOEXEC | _MFD_EXEC, os.MFD_CLOEXEC):
+        try:
+            return os.memfd_create("rbtrace-trap", flags)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # before Linux 6.3
+                raise BpfError(f"cannot make a file: {error.strerror}") from error
+    raise BpfError("cannot make a file in memory")
+
+
 @contextmanager
 def _loop() -> Iterator[tuple[str, Callable[[int], object]]]:
     """A file with the loop, and the loop as a function of how often it goes round."""
-    fd = os.memfd_create("rbtrace-trap", os.MFD_CLOEXEC)
+    fd = _code_file()
     try:
         os.write(fd, _LOOP)
         size = mmap.PAGESIZE

@@ -8,6 +8,7 @@ raises; texts are made in the agent's own.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -141,7 +142,7 @@ class Exceptions(Starting):
         operands = {operand.name: operand for operand in _OPERANDS}
         text = options.filter
         self._filter = None if text is None else parse_filter(text, operands)
-        self._last: list[tuple[int, Record]] = []
+        self._last: deque[tuple[int, Record]] = deque()
         size = max(options.string_size, 16)
         depth = MAX_BACKTRACE if options.backtrace else 0
         numbers = {"waiting": _WAITING, "size": size, "depth": depth}
@@ -199,20 +200,19 @@ class Exceptions(Starting):
             self.notes.append(begun_before(process.pid))
 
     def events(self, seconds: float) -> Iterator[RaiseEvent]:
-        """Return new events; waits up to ``seconds`` if there are none."""
-        last, self._last = self._last, []
-        for pid, record in last:
-            yield from self._heard(pid, record)
+        """Return new events; waits up to ``seconds`` if there are none.
+
+        What is not taken of them comes the next time.
+        """
         deadline = time.monotonic() + seconds
         share = min(seconds, _SLICE) / max(len(self._tasks), 1)
-        while True:
-            is_quiet = True
+        while not self._last:
             for pid, task in self._tasks.items():
-                for record in task.fetch(share):
-                    is_quiet = False
-                    yield from self._heard(pid, record)
-            if not is_quiet or self.is_over or time.monotonic() >= deadline:
-                return
+                self._last.extend((pid, record) for record in task.fetch(share))
+            if self.is_over or time.monotonic() >= deadline:
+                break
+        while self._last:
+            yield from self._heard(*self._last.popleft())
 
     def _heard(self, pid: int, record: Record) -> Iterator[RaiseEvent]:
         """The event that it is; a gap counts as one that was lost."""

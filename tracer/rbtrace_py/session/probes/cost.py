@@ -15,13 +15,19 @@ from rbtrace_py.session.probes.engine import Engine
 
 
 class CostMeter(Closing):
-    """The kernel times each run of a program from when this is made."""
+    """The kernel times each run of a program from when this is made.
+
+    ``begin`` when all is attached: from then on is what a cost is a part of.
+    """
 
     def __init__(self, attacher: Attacher) -> None:
         self._attacher = attacher
         self._statistics = RunStatistics()
         self._began = time.monotonic_ns()
         self._hits = self._ns = self._elapsed_ns = 0
+
+    def begin(self) -> None:
+        self._began = time.monotonic_ns()
 
     def stop(self, engines: Sequence[Engine], counting: Sequence[Engine]) -> None:
         """Take what came until now.
@@ -41,8 +47,8 @@ class CostMeter(Closing):
             return None
         try:
             traps = self._hits * trap_ns(self._attacher) if self._hits else 0
-        except RbtraceError:
-            return None
+        except (RbtraceError, OSError):
+            return None  # the result is worth more
         return HitCost(self._hits, self._ns + round(traps), self._elapsed_ns)
 
     def close(self) -> None:

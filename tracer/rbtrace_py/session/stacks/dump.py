@@ -115,6 +115,11 @@ def dump(process: Process, options: DumpOptions | None = None) -> Dump:
                 break
             found = read(KernelWaits(process, vm.memory, process.threads()))
     notes = [*attached.notes, *found.stacks.notes]
+    if found.is_torn:
+        notes.append(
+            "threads went on while they were read: what they wait for may be what they"
+            " did next; --pause holds them"
+        )
     if pause is not None and pause.is_expired:
         notes.append(
             f"it was resumed after {PAUSE_SECONDS:g} s, before everything was read"

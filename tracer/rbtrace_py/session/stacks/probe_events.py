@@ -23,6 +23,8 @@ from rbtrace_py.session.stacks.sampling_options import EventChoice
 from rbtrace_py.session.targets.targets import Targets
 
 SOURCE = "events.c"
+_TRAP_NS = 750
+"""Of a hit, where it cannot be measured."""
 _STEPPED_NS = 9000
 """Of a call where the kernel steps the function's first instruction."""
 _INTEGERS = (OperandType.UNKNOWN, OperandType.INTEGER, OperandType.NIL)
@@ -73,7 +75,7 @@ class ProbeEvents(ProbeSession):
             )
             stack.pop_all()  # the session closes its engines
         self._engines.append(engine)
-        self.entry_ns = self.entry_ns or round(trap_ns(attacher))
+        self.entry_ns = self.entry_ns or _trap_ns(attacher)
 
     def _make(
         self, stack: ExitStack, attacher: Attacher, flags: Mapping[str, int]
@@ -118,6 +120,12 @@ class ProbeEvents(ProbeSession):
         return [
             f"events of {self.late_probes} probes are missing until they were found"
         ]
+
+
+def _trap_ns(attacher: Attacher) -> int:
+    with suppress(RbtraceError, OSError):
+        return round(trap_ns(attacher))
+    return _TRAP_NS
 
 
 class FunctionEvents(ProbeEvents):

@@ -1,0 +1,38 @@
+"""Exceptions as a session: what was fetched and not shown yet comes the next time."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from contextlib import closing
+
+from rbtrace_py.session.methods.exceptions import ExceptionOptions, Exceptions
+from rbtrace_py.session.targets.targets import Targets
+
+
+class Fetched:
+    """A task whose answers came all at once."""
+
+    is_over = True
+
+    def __init__(self, messages: Sequence[str]) -> None:
+        self._messages = messages
+
+    def fetch(self, seconds: float) -> list[list[bytes]]:
+        taken, self._messages = self._messages, ()
+        return [
+            [b"1", b"2", b"0", b"Error", text.encode(), b"/a.rb", b"7", b"work"]
+            for text in taken
+        ]
+
+
+def test_what_is_not_taken_comes_the_next_time() -> None:
+    with closing(Targets.from_pids([os.getpid()])) as targets:
+        session = Exceptions(targets, ExceptionOptions())
+        messages = [f"number {number}" for number in range(10)]
+        session._tasks[os.getpid()] = Fetched(messages)  # type: ignore[assignment]
+        seen = list(itertools.islice(session.events(0.0), 3))
+        seen += itertools.islice(session.events(0.0), 3)
+        seen += session.events(0.0)
+    assert [event.values[1] for event in seen] == messages
