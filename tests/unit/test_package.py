@@ -72,6 +72,7 @@ def test_without_a_compiler_a_wheel_is_built_and_says_so(
     assert "agent/built/" not in "".join(zipfile.ZipFile(wheel).namelist())
 
 
+@pytest.mark.install
 def test_without_bcc_a_wheel_is_built_and_says_so(
     checkout: Path, tmp_path: Path, root: None
 ) -> None:
@@ -171,10 +172,12 @@ def check(wheel: Path) -> None:
     assert wheel.name.endswith(f"-py3-none-linux_{platform.machine()}.whl")
 
 
+@pytest.mark.install
 def test_a_wheel_of_a_checkout(checkout: Path, tmp_path: Path) -> None:
     check(build("build_wheel", checkout, tmp_path / "out")[0])
 
 
+@pytest.mark.install
 def test_a_wheel_of_an_sdist(checkout: Path, tmp_path: Path) -> None:
     sdist, _ = build("build_sdist", checkout, tmp_path / "out")
     with tarfile.open(sdist) as packed:

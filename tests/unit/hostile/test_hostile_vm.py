@@ -36,9 +36,9 @@ from rbtrace_py.session.stacks.dump import dumped, read_stacks
 from rbtrace_py.session.stacks.ruby_process import ruby_thread
 from rbtrace_py.session.stacks.waits import Waits
 
-IMAGES = 100_000 if is_soak() else 1_000
+IMAGES = 100_000 if is_soak() else 500
 CORES = 5_000
-AT_ONCE, CORES_AT_ONCE = 1_000 if is_soak() else 200, 250
+AT_ONCE, CORES_AT_ONCE = 1_000 if is_soak() else 100, 250
 """Of one test."""
 
 

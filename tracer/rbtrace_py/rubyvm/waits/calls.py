@@ -77,7 +77,7 @@ def kind_of_call(name: str) -> WaitKind | None:
     return WAITING.get(plain(name), kind)
 
 
-def hooked(shown: Sequence[ControlFrame]) -> int | None:
+def hook_place(shown: Sequence[ControlFrame]) -> int | None:
     """Return the place of the method that called a scheduler's hook, None for none.
 
     A method that waits calls nothing else of the program, but for those with a block.

@@ -26,7 +26,7 @@ from rbtrace_py.rubyvm.waits.calls import (
     REQUIRES,
     WAITING,
     frame_of,
-    hooked,
+    hook_place,
     is_of_ractor,
     native_name,
     plain,
@@ -114,7 +114,7 @@ class RubyWaits:
             if constant:
                 name = self._values.id_name(constant) or ""
                 return RubyWait(WaitKind.MUTEX, _AUTOLOAD, path=name, autoload=constant)
-            place = hooked(shown) if self.has_scheduler(thread) else None
+            place = hook_place(shown) if self.has_scheduler(thread) else None
             return self._of_call(frames, shown[place or 0 :])
         except UnreadableMemory:
             return None
@@ -162,7 +162,7 @@ class RubyWaits:
     def of_fiber(self, frames: Sequence[ControlFrame]) -> RubyWait | None:
         """Return what a suspended fiber waits for in its scheduler; None: nothing."""
         shown = [frame for frame in frames if frame.node.frame is not None]
-        place = hooked(shown)
+        place = hook_place(shown)
         try:
             return None if place is None else self._of_call(frames, shown[place:])
         except UnreadableMemory:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from rbtrace_py.linux.maps import Mapping, mappings
+from rbtrace_py.linux.maps import Mapping as MemoryMapping
+from rbtrace_py.linux.maps import mappings
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ptrace.pause import Pause, paused
 from rbtrace_py.linux.resident import resident
 from rbtrace_py.linux.tasks import Tasks
 from rbtrace_py.model.dump import Dump, DumpedFiber, DumpedThread, Locals
-from rbtrace_py.model.stacks import SampleFlags, ThreadState
+from rbtrace_py.model.stacks import RubyThread, SampleFlags, ThreadState
 from rbtrace_py.model.waits import Waiter
 from rbtrace_py.rubyvm.attach import Attached
 from rbtrace_py.rubyvm.fibers import Fiber, Fibers
@@ -35,7 +36,7 @@ PAUSE_SECONDS = 5.0
 _TRIES = 3
 """How often what could not be read is read anew."""
 _LONG = 0.2
-"""Seconds of a look from which on it is not repeated: of many threads some go on."""
+"""Seconds of a reading from which on it is not repeated: of many threads some go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +104,15 @@ def dump(process: Process, options: DumpOptions | None = None) -> Dump:
     options = options or DumpOptions()
     attached, tids, vm = open_vm(process, options.ruby_version, options.saved)
 
-    def read(kernel: KernelWaits) -> _Reading:
-        return _read(process, vm, attached, tids, options, tasks, kernel)
-
     # Before a pause, which the kernel shows as the end of each call.
     kernel = KernelWaits(process, vm.memory, process.threads())
     with Tasks(process) as tasks, _pausing(process, options.pause) as pause:
-        found = read(kernel)
+        reader = _Reader(process, vm, attached, tids, tasks, options)
+        found = reader.read(kernel)
         for _ in range(_TRIES):
             if not found.is_torn or found.took > _LONG:
                 break
-            found = read(KernelWaits(process, vm.memory, process.threads()))
+            found = reader.read(KernelWaits(process, vm.memory, process.threads()))
     notes = [*attached.notes, *found.stacks.notes]
     if found.is_torn:
         notes.append(
@@ -139,7 +138,7 @@ def dump(process: Process, options: DumpOptions | None = None) -> Dump:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """One look at all threads; took: seconds.
+    """All threads, read once; took: seconds.
 
     is_torn: a thread that sleeps went on meanwhile, so that what it waits for may be
         what it did next
@@ -153,63 +152,83 @@ class _Reading:
     is_torn: bool
 
 
-def _read(
-    process: Process,
-    vm: RubyVM,
-    attached: Attached,
-    tids: Tids,
-    options: DumpOptions,
-    tasks: Tasks,
-    kernel: KernelWaits,
-) -> _Reading:
-    now, began = time.time_ns(), time.monotonic()
-    ran = {} if options.pause else _cpu_times(process, tasks)
-    # The kernel shows a thread that we have paused as stopped.
-    running = None if options.pause else tasks.running(process.threads())
-    stacks = read_stacks(vm, lambda: _fibers(process, vm, attached), options.fibers)
-    if options.locals:
-        stacks.read_locals(vm.values)
-    known = {
-        one.address: ruby_thread(process.pid, tids.of(one), one)
-        for one, _ in stacks.threads
-    }
-    waits = Waits(vm.values, stacks.seen(), known, kernel)
-    threads = []
-    for one, walked in stacks.threads:
-        tid = known[one.address].tid
-        if tid is None or running is None:
-            threads.append(dumped(stacks, one, walked, waits))
-            continue
-        task = tasks.state(tid)
-        letter = "" if task is None else task.letter
-        threads.append(dumped(stacks, one, walked, waits, tid in running, letter))
-    cycles = _lasting_deadlocks(threads, stacks, waits)
-    gone_on: set[int | None] = set()
-    if not options.pause:
-        since = _cpu_times(process, tasks)
-        gone_on = {tid for tid in ran if ran[tid] != since.get(tid)}
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads all threads of a process, as often as it is asked to."""
+
+    process: Process
+    vm: RubyVM
+    attached: Attached
+    tids: Tids
+    tasks: Tasks
+    options: DumpOptions
+
+    def read(self, kernel: KernelWaits) -> _Reading:
+        """Read once; kernel: what it said just before."""
+        now, began = time.time_ns(), time.monotonic()
+        ran = {} if self.options.pause else self._cpu_times()
+        # The kernel shows a thread that we have paused as stopped.
+        running = None if self.options.pause else self._running()
+        stacks = read_stacks(self.vm, self._fibers, self.options.fibers)
+        if self.options.locals:
+            stacks.read_locals(self.vm.values)
+        waits = Waits(self.vm.values, stacks.seen(), self._known(stacks), kernel)
+        threads = self._dumped(stacks, waits, running)
+        cycles = _lasting_deadlocks(threads, stacks, waits)
+        gone_on = self._gone_on(ran) if ran else set()
+        return _Reading(
+            now,
+            time.monotonic() - began,
+            stacks,
+            threads,
+            tuple(
+                cycle
+                for cycle in cycles
+                if not any(one.thread.tid in gone_on for one in cycle)
+            ),
+            any(
+                one.state is ThreadState.SLEEPING and one.thread.tid in gone_on
+                for one in threads
+            ),
+        )
+
+    def _known(self, stacks: Stacks) -> dict[int, RubyThread]:
+        pid, tids = self.process.pid, self.tids
+        return {
+            one.address: ruby_thread(pid, tids.of(one), one)
+            for one, _ in stacks.threads
+        }
+
+    def _dumped(
+        self, stacks: Stacks, waits: Waits, running: set[int] | None
+    ) -> list[DumpedThread]:
+        """running: those on a CPU; None: the kernel does not say"""
+        threads = []
+        for one, walked in stacks.threads:
+            tid = waits.threads[one.address].tid
+            if tid is None or running is None:
+                threads.append(dumped(stacks, one, walked, waits))
+                continue
+            task = self.tasks.state(tid)
+            letter = "" if task is None else task.letter
+            threads.append(dumped(stacks, one, walked, waits, tid in running, letter))
+        return threads
+
+    def _gone_on(self, ran: Mapping[int, int | None]) -> set[int | None]:
+        """Return the threads that had a CPU since ``ran``, or have one."""
+        since = self._cpu_times()
         # Of one that runs the kernel says a time that is as old as a tick.
-        gone_on |= tasks.running(process.threads())
-    return _Reading(
-        now,
-        time.monotonic() - began,
-        stacks,
-        threads,
-        tuple(
-            cycle
-            for cycle in cycles
-            if not any(one.thread.tid in gone_on for one in cycle)
-        ),
-        any(
-            one.state is ThreadState.SLEEPING and one.thread.tid in gone_on
-            for one in threads
-        ),
-    )
+        return {*(tid for tid in ran if ran[tid] != since.get(tid)), *self._running()}
 
+    def _cpu_times(self) -> dict[int, int | None]:
+        return {tid: self.tasks.cpu_ns(tid) for tid in self.process.threads()}
 
-def _cpu_times(process: Process, tasks: Tasks) -> dict[int | None, int | None]:
-    """CPU time of each thread: those in a deadlock have none between two looks."""
-    return {tid: tasks.cpu_ns(tid) for tid in process.threads()}
+    def _running(self) -> set[int]:
+        return self.tasks.running(self.process.threads())
+
+    def _fibers(self) -> Fibers:
+        regions = resident(self.process, writable(mappings(self.process)))
+        return Fibers(self.vm, self.attached.symbols_address, regions)
 
 
 def _lasting_deadlocks(
@@ -241,12 +260,7 @@ def _pausing(process: Process, wanted: bool) -> AbstractContextManager[Pause | N
     return paused(process, PAUSE_SECONDS) if wanted else nullcontext()
 
 
-def _fibers(process: Process, vm: RubyVM, attached: Attached) -> Fibers:
-    regions = resident(process, writable(mappings(process)))
-    return Fibers(vm, attached.symbols_address, regions)
-
-
-def writable(all_mappings: Sequence[Mapping]) -> list[tuple[int, int]]:
+def writable(all_mappings: Sequence[MemoryMapping]) -> list[tuple[int, int]]:
     """Return where objects may be: (address, size) of writable memory of no file."""
     return [
         (one.start, one.end - one.start)
