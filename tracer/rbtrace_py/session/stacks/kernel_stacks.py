@@ -83,6 +83,7 @@ class KernelStacks(Closing):
         self._placed: dict[int, dict[int, int]] = {}
         self._seen: dict[bytes, _Seen] = {}
         self._before: dict[bytes, _Seen] = {}
+        self._older: dict[bytes, _Seen] = {}
         self._held: list[tuple[WalkedStack, WalkedStack]] = []
         self._failed = self._unknown = 0
         self._open = OpenTimes()
@@ -248,12 +249,11 @@ class KernelStacks(Closing):
     def take(self, rubies: Rubies, add: Add) -> None:
         """Give ``add`` a sample of each stack since the last call; each second."""
         self.collect(rubies, add)
-        self._before, self._seen = self._seen, {}
+        self._older, self._before, self._seen = self._before, self._seen, {}
         over, still = self._walker.counts(), self._still()
         self.collect(rubies, add)
-        for stack in still:
-            if stack.key in self._before:
-                self._seen.setdefault(stack.key, self._before[stack.key])
+        if self._weighing.is_time:
+            self._keep([*over, *still])
         held, self._held = self._held, []
         for seen, stack in held:
             self._add_seen(seen, stack, rubies, add)
@@ -264,6 +264,16 @@ class KernelStacks(Closing):
             for stack in still:
                 self._add(stack, rubies, add)
         self._count()
+
+    def _keep(self, stacks: list[WalkedStack]) -> None:
+        """Know stacks on: the frames of a time go up where it begins, and it may end
+        an epoch later, or, between the two readings of ``take``, two."""
+        for stack in stacks:
+            if (seen := self._known(stack.key)) is not None:
+                self._seen.setdefault(stack.key, seen)
+
+    def _known(self, key: bytes) -> _Seen | None:
+        return self._seen.get(key) or self._before.get(key) or self._older.get(key)
 
     def _still(self) -> list[WalkedStack]:
         """The times that go on."""
@@ -301,7 +311,7 @@ class KernelStacks(Closing):
 
     def _add(self, stack: WalkedStack, rubies: Rubies, add: Add) -> None:
         """Make a sample of a stack that has a weight; its frames went up before."""
-        seen = self._seen.get(stack.key) or self._before.get(stack.key)
+        seen = self._known(stack.key)
         if seen is not None:
             self._add_seen(seen, stack, rubies, add)
         elif self._weighing is Weighing.SAMPLES:
