@@ -152,7 +152,7 @@ def test_threads_that_wait_all_the_time(trace: TRACE) -> None:
 
 @pytest.mark.parametrize("mode", ["offcpu", "wall"])
 def test_each_short_wait_has_a_name(mode: str, trace: TRACE) -> None:
-    """A wait may end while those of a second are taken, and its frames went up before."""
+    """One may end while those of a second are taken; its frames went up before."""
     words = ("--mode", mode, "--engine", "bpf", "--format", "json", "-d", 4)
     with closing(Target("ruby", TARGETS / "stacks/resting.rb")) as target:
         out, err, code = trace("stacks", target.pid, *words).result()
