@@ -507,6 +507,7 @@ def test_children_without_an_agent_that_come_later(target: Target) -> None:
         ("Tinny#last", " (did you mean Tiny#last?)"),
         ("Plain.tover", " (did you mean Plain.tower?)"),
         ("Nowhere::Tiny#last", ""),
+        ("Tiny#qqqq", ""),
         ("no_such_method", ""),
     ],
 )

@@ -101,9 +101,10 @@ def test_the_cost_where_intervals_are_shown(start, trace):
     target = start("probes/workload.rb")
     tracer = trace("count", target.pid, "load:item", "-i", "100")
     target.step()
-    _, err, code = tracer.finish()
+    out, err, code = tracer.finish()
     assert code == 0, err
     assert "rbtrace-py: cost: 23 hits of probes at " in err
+    assert "cost" not in out
 
 
 def test_no_cost_where_the_kernel_does_not_measure(start, root):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 
 from rbtrace_py.aggregate.results import Result
 from rbtrace_py.linux.closing import Starting
@@ -48,6 +49,6 @@ class CountingSession(Starting, Session):
         self.wait(min(left, _COUNT_SECONDS) if most else left)
 
     def take_interval(self) -> Result:
-        """Return what came since the last call."""
-        last, self._last = self._last, self.snapshot()
+        """Return what came since the last call; the cost is one of the whole."""
+        last, self._last = self._last, replace(self.snapshot(), cost=None)
         return self._last if last is None else self._last.minus(last)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rbtrace_py.agent.arming import Armed
 from rbtrace_py.linux.text import safe_text
@@ -43,10 +43,20 @@ def _near(armed: Armed) -> list[str]:
     """Names like those of the selectors, safe to show."""
     marks = {"instance": "#", "singleton": "."}
     words = (
-        f"{one.owner}{marks.get(one.kind or '', '')}{one.name or ''}"
+        (f"{one.owner}{marks.get(one.kind or '', '')}", one.name or "")
         for one in armed.select
         if one.owner
     )
-    found = (difflib.get_close_matches(word, armed.near, 3, 0.75) for word in words)
+    found = (_close(*word, armed.near) for word in words)
     unique = dict.fromkeys(name for near in found for name in near)
     return [safe_text(name.encode("utf-8", "replace"), _WHY) for name in unique][:3]
+
+
+def _close(owner: str, name: str, near: Sequence[str]) -> list[str]:
+    """Methods of that owner with such a name; else of owners with such a name."""
+    own = {one.removeprefix(owner): one for one in near if one.startswith(owner)}
+    names = difflib.get_close_matches(name, own, 3, 0.6)
+    others = [one for one in near if one not in own.values()]
+    return [own[one] for one in names] or difflib.get_close_matches(
+        f"{owner}{name}", others, 3, 0.75
+    )
