@@ -347,6 +347,8 @@ def test_a_name_server_that_is_silent(name: str, root: None) -> None:
 def name_servers(pid: int) -> list[tuple[str, str]]:
     """What a thread waits for of UDP sockets, itself or by native threads."""
     wait = dumped(pid).wait("lookup")
+    if wait is None:
+        return []  # it has not come so far: it runs
     every = [*wait["descriptors"], *wait["native"]]
     every = [one for one in every if one["target"].startswith("udp")]
     return [(one["action"], one["target"]) for one in every]
