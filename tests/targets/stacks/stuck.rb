@@ -295,13 +295,14 @@ module Hangs
     [holder, thread("autoloads b") { Loaded }]
   end
 
-  RESOLVER = "nameserver 127.9.9.9\noptions timeout:30\n"
-
-  # A host's name, asked of a server that is silent: a mount of our own, of x86-64.
+  # A host's name, asked of a server that is silent: a mount of our own, of x86-64. The
+  # address is this process's own, as several may run at once.
   def lookup
+    server = "127.9.#{Process.pid >> 8 & 255}.#{Process.pid & 255}"
     $server = UDPSocket.new
-    $server.bind("127.9.9.9", 53)
-    $resolver = Tempfile.new("resolv.conf").tap { |file| file.write(RESOLVER) }
+    $server.bind(server, 53)
+    $resolver = Tempfile.new("resolv.conf")
+    $resolver.write("nameserver #{server}\noptions timeout:30\n")
     $resolver.flush
     unshare, mount, namespace, private, bind = 272, 165, 0x20000, 0x44000, 0x1000
     Kernel.syscall(unshare, namespace)
