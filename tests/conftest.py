@@ -79,7 +79,7 @@ def public_copy() -> Iterator[PublicCopy]:
         yield PublicCopy(Path(folder))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def root() -> None:
     if os.geteuid() != 0:
         pytest.skip("tracing needs root")

@@ -11,7 +11,6 @@ import functools
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from processes import ROOT, TARGETS, Target
+from processes import ROOT, TARGETS, Target, comes_true
 from rbtrace_py.errors import VmNotStarted
 from rbtrace_py.linux.memory import Memory, ProcessMemory
 from rbtrace_py.linux.process import Process
@@ -125,11 +124,15 @@ class Running:
 
     def attach(self) -> Attached:
         """As commands do: again where it was between two fibers, and was kept there."""
-        for _ in range(20):
+        found: list[Attached] = []
+
+        def is_attached() -> bool:
             with contextlib.suppress(VmNotStarted):
-                return attach(Process(self.pid))
-            time.sleep(0.05)
-        return attach(Process(self.pid))
+                found.append(attach(Process(self.pid)))
+            return bool(found)
+
+        assert comes_true(is_attached, 2), "its VM is still starting"
+        return found[0]
 
     def vm(self, memory: Memory | None = None) -> RubyVM:
         found = self.attach()

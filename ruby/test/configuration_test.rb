@@ -172,7 +172,7 @@ class ConfigurationTest < Minitest::Test
     script = 'Tracepoint.configure { |it| it.mode = %s }; p Tracepoint.disabled?, trap("PROF", "DEFAULT").inspect[/DEFAULT/]'
     assert_equal "true\n\"DEFAULT\"\n", under("off", format(script, ":on"))
     signalled = "Tracepoint.configure { |it| it.mode = :signal; it.signal = 'PROF' }; Process.kill('PROF', $$); " \
-                "sleep 0.01; p Tracepoint.disabled?"
+                "p Tracepoint.disabled?"
     assert_equal "false\n", under("on", signalled)
     assert_equal "true\n", under("off", signalled)
     assert_equal "false\n", under("off", "Tracepoint.enable; p Tracepoint.disabled?")

@@ -8,7 +8,7 @@ module Tracepoint
   # FALSE stay. Strings are those of the SQL standard, and PostgreSQL's E'' and
   # $$ $$; MySQL's backslashes and "strings" are not known.
   module SqlStatement
-    # Length limit in bytes; truncated lists of values collapse, as a rule.
+    # Length limit in bytes; lists of values that are cut there mostly collapse all the same.
     LONGEST = 10_000
 
     # What is kept as it is comes first, so that nothing within it is a literal.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,20 +20,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def watched(folder: Path) -> Iterator[Watched]:
+def watched(folder: Path, root: None) -> Iterator[Watched]:
     """One for all: what one command leaves would be seen by the next, too."""
     yield from _watched(folder)
 
 
 @pytest.fixture(scope="module")
-def unaware(folder: Path) -> Iterator[Watched]:
+def unaware(folder: Path, root: None) -> Iterator[Watched]:
     """The same without an agent."""
     yield from _watched(folder, "bare")
 
 
 def _watched(folder: Path, *words: str) -> Iterator[Watched]:
-    if os.geteuid() != 0:
-        pytest.skip("tracing needs root")
     env = {"TRACEPOINT_AGENT_DIR": str(folder / "agent")}
     target = Target("ruby", str(TARGETS / "probes/watched.rb"), *words, env=env)
     try:

@@ -238,7 +238,7 @@ def test_a_call_that_has_only_begun_is_none_of_those_asked_for() -> None:
     for s, record in [*TREE, (0, (6 * MS, 1, 0, ENTRY, 0))]:
         for event in nesting.feed(s, record):
             made.lines(ReportedCall(4, event, METHODS[event.method]))
-    assert made.end(is_enough=True) == []
+    assert made.end(has_all=True) == []
     assert made.end() == ["A#a"]
 
 

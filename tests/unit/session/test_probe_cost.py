@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rbtrace_py.bpf.attach import PerfUprobes, choose_attacher
+from rbtrace_py.bpf.attach import Attacher, PerfUprobes, choose_attacher
 from rbtrace_py.bpf.trap import trap_ns
 from rbtrace_py.errors import BpfError
 from rbtrace_py.session.probes import cost
@@ -42,7 +42,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measure:
         monkeypatch.setattr(cost, "RunStatistics", lambda: Statistics(is_on))
         monkeypatch.setattr(cost, "trap_ns", trap)
         first, second, other = Ran(10, 4_000), Ran(10, 6_000), Ran(5, 1_000)
-        with CostMeter(choose_attacher()) as meter:
+        with CostMeter(PerfUprobes()) as meter:
             meter.begin()
             meter.stop([first, other, second], [first, other])  # type: ignore[list-item]
             return meter.cost()
@@ -69,7 +69,7 @@ def test_what_is_not_known_is_not_said(measured: Measure) -> None:
         assert measured(refuse) is None
 
 
-@pytest.mark.parametrize("attacher", [choose_attacher(), PerfUprobes()], ids=type)
-def test_a_trap(attacher: Any, root: None) -> None:
+@pytest.mark.parametrize("attacher", [choose_attacher, PerfUprobes])
+def test_a_trap(attacher: Callable[[], Attacher], root: None) -> None:
     """Into the kernel and back takes more than a turn of the loop without (0.4 ns)."""
-    assert trap_ns(attacher) > 40
+    assert trap_ns(attacher()) > 40

@@ -346,9 +346,9 @@ class _Printing(Session, Generic[Told]):
         """Write all events; another Ctrl-C drops what is left at the end."""
         with suppress(KeyboardInterrupt):
             drive(self, Limits(seconds, self._most), self._stop.is_asked)
-        is_enough = self.seen == self._most
-        self._session.drop(is_lost=not is_enough)
-        self._writers.end(is_enough)
+        has_all = self.seen == self._most
+        self._session.drop(is_lost=not has_all)
+        self._writers.end(has_all)
 
     @property
     def is_over(self) -> bool:

@@ -51,10 +51,8 @@ class Writing(Protocol[_Told]):
 
     def flush(self) -> None: ...
 
-    def end(self, is_enough: bool) -> None:
-        """Write what waited for its end; is_enough: all calls that were asked for
-        have returned.
-        """
+    def end(self, has_all: bool) -> None:
+        """Write calls that are open; has_all: as many as --count says have returned."""
 
     def last_words(self, document: dict[str, object]) -> None:
         """Write a JSON document of the whole, where there is a place for it."""
@@ -129,12 +127,12 @@ class Writers:
         for output, _ in self._outputs.values():
             output.flush()
 
-    def end(self, is_enough: bool) -> None:
+    def end(self, has_all: bool) -> None:
         for (output, _), lines in zip(
             self._outputs.values(), self._lines, strict=False
         ):
             output.lines(self._readable.gap() if self._readable else ())
-            output.lines(lines.end(is_enough))
+            output.lines(lines.end(has_all))
         self.flush()
         if self._readable is not None and self._readable.left_out:
             left_out = format_count(self._readable.left_out)
@@ -257,7 +255,7 @@ class CallRecorder:
         except OSError as error:
             raise cannot_write(self._path, error) from error
 
-    def end(self, is_enough: bool) -> None:
+    def end(self, has_all: bool) -> None:
         """Write the rest, and where it is."""
         try:
             self._writer.close()

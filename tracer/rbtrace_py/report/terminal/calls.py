@@ -82,13 +82,13 @@ class CallLines:
             return [*self._switched(reported), *self._of(reported)]
         return self._grouped(reported)
 
-    def end(self, is_enough: bool = False) -> list[str]:
+    def end(self, has_all: bool = False) -> list[str]:
         """Return the lines that still waited for an end (a recording may be cut).
 
-        is_enough: no more calls were asked for than have returned
+        has_all: as many calls as --count says have returned, so open ones are left out
         """
         rest: list[str] = []
-        for reported in () if is_enough else list(self._waiting.values()):
+        for reported in () if has_all else list(self._waiting.values()):
             lines = self._opened(reported.event.stack)
             if self._form.by_thread:
                 block = self._blocks.setdefault(reported.event.stack, _Block(reported))

@@ -128,10 +128,10 @@ def _stacks(counts: StackCounts, folding: Folding) -> dict[str, int]:
 
 
 def _table(heading: str, found: list[Change], options: ReportOptions) -> Iterator[str]:
-    style, asked = options.style, options.rows
-    if asked is None and not style.height:
-        asked = MAX_ROWS
-    shown = rows_shown(len(found), asked, style, _OTHERS, _TABLES)
+    style, limit = options.style, options.rows
+    if limit is None and not style.height:
+        limit = MAX_ROWS
+    shown = rows_shown(len(found), limit, style, _OTHERS, _TABLES)
     yield ""
     yield style.dim(f"% before   % after   change  {heading}")
     for change in found[:shown]:

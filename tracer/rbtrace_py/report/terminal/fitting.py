@@ -11,16 +11,16 @@ _PROMPT = 2
 
 
 def rows_shown(
-    count: int, asked: int | None, style: Style, others: int, tables: int = 1
+    count: int, limit: int | None, style: Style, others: int, tables: int = 1
 ) -> int:
     """Return how many of ``count`` rows are shown.
 
-    asked: how many were asked for
+    limit: that of --rows; None: as many as fit
     others: lines of the report besides rows, but for those that rows_left makes
     tables: tables that share the terminal
     """
-    if asked is not None or not style.height:
-        return min(count, asked or count)
+    if limit is not None or not style.height:
+        return min(count, limit or count)
     room = (style.height - others - _PROMPT) // tables
     return count if count <= room else min(count, max(room - 1, _FEWEST))
 
