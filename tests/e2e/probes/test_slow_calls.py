@@ -52,7 +52,7 @@ class Found:
         every = ("--exemplars", 2 * NUMBER)
         tracer = trace("latency", pid, "web:request", *options, *every, *words)
         _, *times = target.step(f"{way} {NUMBER}").split()
-        self.slow_ns, self.suspended_ns = map(int, times)
+        self.least_ns, self.most_ns, self.suspended_ns = map(int, times)
         printed, err, code = tracer.finish()
         assert code == 0, err
         self.document = json.loads(printed)
@@ -104,7 +104,7 @@ def assert_slow_path(found: Found, way: str) -> None:
     assert sum(slow["parts"].values()) == slow["total_ns"]
     for one in slow["exemplars"]:
         assert sum(one["parts"].values()) == one["duration_ns"]
-    assert sum(found.took(path="/slow")) == pytest.approx(found.slow_ns, rel=0.02)
+    assert found.least_ns <= sum(found.took(path="/slow")) <= found.most_ns
 
 
 WAYS = {
