@@ -35,18 +35,35 @@ beside() {
 await() {
   wait "${pids[$1]}" || echo "$1" >>"$work/failed"
   cat "$work/$1"
+  unset "pids[$1]"
 }
 
+# Who ends the tests because they take too long wants to know what hangs.
+stopped() {
+  local name
+  for name in "${!pids[@]}"; do
+    warn "stopped; $name had written:"
+    cat "$work/$name"
+  done
+  exit 143
+}
+trap stopped TERM
+
+# All that is not pytest, which has limits of its own, takes a minute or two.
+LIMIT=600
+[ "${RBTRACE_SOAK-}" != 1 ] || LIMIT=7200
+BOUNDED=(timeout --kill-after=20 "$LIMIT")
+
 test_c() {
-  part "C library" make -s -C ext/libstapsdt WERROR=1 test
+  part "C library" "${BOUNDED[@]}" make -s -C ext/libstapsdt WERROR=1 test
   if have pkg-config; then
-    part "C library, installed" make -s -C ext/libstapsdt test-install
+    part "C library, installed" "${BOUNDED[@]}" make -s -C ext/libstapsdt test-install
   else
     warn "no pkg-config: the C library's installation is not tested"
   fi
-  part "C library with ASan and UBSan" make -s -C ext/libstapsdt test-asan
+  part "C library with ASan and UBSan" "${BOUNDED[@]}" make -s -C ext/libstapsdt test-asan
   if have valgrind; then
-    part "C library under valgrind" make -s -C ext/libstapsdt test-valgrind
+    part "C library under valgrind" "${BOUNDED[@]}" make -s -C ext/libstapsdt test-valgrind
   else
     warn "no valgrind: that run of the C tests is left out"
   fi
@@ -60,8 +77,8 @@ gem_tests() {
   warn "DOUBTFUL: the gem's tests failed once, then passed twice"
 }
 
-# They take a minute: those that hang say where, and fail.
-RUN_GEM_TESTS='timeout --signal=USR1 --kill-after=20 600 ruby -w ruby/test/run.rb'
+# Those that hang say where, and fail.
+RUN_GEM_TESTS="timeout --signal=USR1 --kill-after=20 $LIMIT ruby -w ruby/test/run.rb"
 
 test_ruby() {
   part "gem" gem_tests sh -c "$RUN_GEM_TESTS"
