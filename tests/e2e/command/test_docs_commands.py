@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 
 import pytest
 from desk import Desk, load_all
+from rails import EXAMPLE, RailsExample
 
 from commands import has_ruby_probes
-from processes import ROOT
+from processes import ROOT, TIMEOUT
 
 PAGES = [
     *(
@@ -35,6 +36,8 @@ PAGES = [
     *("methods", "overhead", "probes-in-your-code", "profiling", "security"),
     *("stacks-at-events", "troubleshooting"),
 ]
+RAILS_PAGES = ["README"]
+RAILS = r"sudo rbtrace-py .*'\^(puma|sidekiq)'"
 NOT_RUN = {
     r"sudo make (demo|setup|test)\b": "test_demo.py runs the first",
     r"sudo apt-get ": "it changes the machine",
@@ -43,6 +46,7 @@ NOT_RUN = {
     r"cd gem$|gem (build|install) ": "tests/install does, in an empty GEM_HOME",
     r"rake -f gem/Rakefile compile": "make setup has done it",
     r"ruby -Iruby/lib shop.rb$": "shows a checkout in which nothing was compiled",
+    RAILS: "test_a_page_about_rails does",
     r"sudo rbtrace-py .*(1234|puma)": "test_containers.py does",
     r"docker ": "needs Docker; test_containers.py runs what it starts",
     r"kubectl ": "needs a cluster; test_containers.py runs what it starts",
@@ -71,6 +75,10 @@ class Command:
         return not any(re.match(pattern, self.line) for pattern in NOT_RUN)
 
     @property
+    def is_about_rails(self) -> bool:
+        return bool(re.match(RAILS, self.line))
+
+    @property
     def words(self) -> list[str]:
         """Return what a shell hands over, without sudo: tests have root's rights."""
         words = shlex.split(re.sub(r"\s# .*", "", self.line))
@@ -84,7 +92,8 @@ class Command:
         return [
             path
             for option, path in named
-            if option in ("-o", "--record", "--hlog") and path != "/dev/null"
+            if option in ("-o", "--record", "--hlog", "--stacks")
+            and path != "/dev/null"
         ]
 
     @property
@@ -236,6 +245,36 @@ def test_a_page(page, desk, is_shown):
         assert sizes or any(line.strip() for line in said), command.line
         if is_shown:
             assert missing(command, said) == [], command.line
+
+
+@pytest.fixture(scope="module")
+def visited(tmp_path_factory) -> Iterator[RailsExample]:
+    """The Rails application, while its visitors come."""
+    shop = RailsExample(tmp_path_factory.mktemp("shop"))
+    visitors = subprocess.Popen(
+        ["ruby", EXAMPLE / "visit.rb"], env={**os.environ, "SHOP_URL": shop.url}
+    )
+    shop.await_jobs(1)
+    yield shop
+    visitors.kill()
+    visitors.wait(TIMEOUT)
+    shop.close()
+
+
+@pytest.mark.parametrize("page", RAILS_PAGES)
+def test_a_page_about_rails(page, desk, visited):
+    """Its commands, with the one parent of Puma and Sidekiq as their target."""
+    for command in filter(lambda command: command.is_about_rails, commands(page)):
+        words = [*command.words[1:]]
+        if "--ps" in words:
+            at = words.index("--ps")
+            words[at : at + 2] = [str(visited.pid), "--subprocesses"]
+        said, code = desk.run(shorter(words), [])
+        print(f"$ {command.line}", *said, sep="\n")
+        assert code == 0, command.line
+        sizes = [desk.size_of(path) for path in command.files]
+        assert all(sizes), command.line
+        assert sizes or any(line.strip() for line in said), command.line
 
 
 def test_what_is_not_run_is_there():
