@@ -45,6 +45,7 @@ NOT_RUN = {
     r"python3 -m venv |venv/bin/pip ": "tests/install does, in an empty environment",
     r"cd gem$|gem (build|install) ": "tests/install does, in an empty GEM_HOME",
     r"rake -f gem/Rakefile compile": "make setup has done it",
+    r"ruby -Iruby/lib -rtracepoint -e": "ruby/test/benchmark_test.rb does",
     r"ruby -Iruby/lib shop.rb$": "shows a checkout in which nothing was compiled",
     RAILS: "test_a_page_about_rails does",
     r"sudo rbtrace-py .*(1234|puma)": "test_containers.py does",
