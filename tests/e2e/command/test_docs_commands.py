@@ -36,8 +36,8 @@ PAGES = [
     *("methods", "overhead", "probes-in-your-code", "profiling", "security"),
     *("stacks-at-events", "troubleshooting"),
 ]
-RAILS_PAGES = ["README"]
-RAILS = r"sudo rbtrace-py .*'\^(puma|sidekiq)'"
+RAILS_PAGES = ["README", "recipes"]
+RAILS = r"sudo rbtrace-py .*'\^(puma|sidekiq)'|rbtrace-py report --diff before\.json"
 NOT_RUN = {
     r"sudo make (demo|setup|test)\b": "test_demo.py runs the first",
     r"sudo apt-get ": "it changes the machine",
