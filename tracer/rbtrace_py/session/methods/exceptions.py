@@ -94,7 +94,7 @@ lambda do |waiting, size, depth|
     queue << nil
   end
   # Either of them ends it: we, and the agent when the process ends.
-  [%(queue)s, :rbtrace_end].each { |variable| own.thread_variable_set(variable, finish) }
+  [%(queue)s, :rbtrace_end].each { |key| own.thread_variable_set(key, finish) }
   undo = lambda do
     tracer.disable
     queue.clear
