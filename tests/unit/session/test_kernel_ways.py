@@ -48,9 +48,18 @@ _USERS = 26 * 8
 
 @contextmanager
 def sampling(
-    mode: SamplingMode, *pids: int, event: EventChoice | None = None
+    mode: SamplingMode,
+    *pids: int,
+    event: EventChoice | None = None,
+    kernel_frames: bool = False,
 ) -> Iterator[Sampling]:
-    options = SamplingOptions(499, mode, engine=EngineChoice.BPF, event=event)
+    options = SamplingOptions(
+        499,
+        mode,
+        engine=EngineChoice.BPF,
+        event=event,
+        kernel_frames=kernel_frames,
+    )
     with (
         closing(Targets.from_pids(list(pids))) as targets,
         Sampling(targets, options) as entered,
@@ -58,7 +67,9 @@ def sampling(
         yield entered
 
 
-def weights(program: str, step: str, mode: SamplingMode) -> Counter[tuple[str, str]]:
+def weights(
+    program: str, step: str, mode: SamplingMode, kernel_frames: bool = False
+) -> Counter[tuple[str, str]]:
     """Weights by the one of METHODS and the innermost frame, of a step."""
     found: Counter[tuple[str, str]] = Counter()
 
@@ -69,7 +80,7 @@ def weights(program: str, step: str, mode: SamplingMode) -> Counter[tuple[str, s
 
     with (
         closing(Target("ruby", TARGETS / program)) as target,
-        sampling(mode, target.pid) as entered,
+        sampling(mode, target.pid, kernel_frames=kernel_frames) as entered,
     ):
         passes = sampling_passes(entered, add)
         answer = target.step(step)
@@ -120,6 +131,8 @@ def test_each_way(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         # It began a moment after what it waits for had.
         assert found[method, reason] >= 0.15e9, found
     assert_burnt()
+    found = weights("stacks/walked.rb", "zeros 0.5", SamplingMode.WALL, True)
+    assert sum(n for (_, leaf), n in found.items() if "zero" in leaf) >= 0.2e9, found
 
 
 def test_a_kernel_that_refuses_the_first_way(monkeypatch: pytest.MonkeyPatch) -> None:

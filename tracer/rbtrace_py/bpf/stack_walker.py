@@ -40,7 +40,7 @@ _LONGEST_SETTLING_SECONDS = 1.0
 
 _RUBY = struct.Struct("<q4Q 20I QQ")
 _KEY = struct.Struct("<QQQQQ")
-_HEAD = struct.Struct("<QQQQQ QQQ")
+_HEAD = struct.Struct("<QQQQQ QQ II")
 _INTERVAL = struct.Struct("<QQQQQ QQ")
 _ID = struct.Struct("<Q")
 _SCRATCH = 4 * 8 + 6 * 8 + 16 * 8 + 2 * 8 + _HEAD.size + MOST_FRAMES * 64 + 8192 * 8
@@ -78,6 +78,7 @@ class StackWalker(Closing):
     offsets: in kernel structures, from BTF: what ``programs/stacks.c`` lists
     weighing: what a stack weighs
     least_ns: shorter times off the CPU do not count
+    kernel_frames: tell of the kernel's own frames, too
 
     Raises NotPermitted or BpfError where it cannot be.
     """
@@ -89,6 +90,7 @@ class StackWalker(Closing):
         offsets: Mapping[str, int],
         weighing: Weighing,
         least_ns: int,
+        kernel_frames: bool,
     ) -> None:
         self._epoch = 0
         self._rate = rate
@@ -96,6 +98,7 @@ class StackWalker(Closing):
         self._least_ns = least_ns
         self._since: dict[int, int] = {}
         numbers = {"EACH": each, "WEIGHING": weighing, "LEAST": least_ns, **offsets}
+        numbers["KERNEL"] = kernel_frames
         self._numbers = numbers
         with ExitStack() as stack:
             self._program, self._walks = attach_first(
@@ -283,7 +286,11 @@ def _maps(weighing: Weighing) -> dict[str, MapSpec]:
 
 
 def _walked(
-    words: Sequence[int], at: int, weight: int, frames: memoryview | None = None
+    words: Sequence[int],
+    at: int,
+    weight: int,
+    frames: memoryview | None = None,
+    kernel_frames: memoryview | None = None,
 ) -> WalkedStack:
     hash_, ids, thread, marks, fiber = words
     return WalkedStack(
@@ -298,13 +305,17 @@ def _walked(
         is_cut=bool(marks & _CUT),
         weight=weight,
         off_cpu=_off_cpu(marks) if marks & _OFF_CPU else None,
+        kernel_frames=kernel_frames,
     )
 
 
 def _of_record(record: bytes) -> WalkedStack:
-    *words, at, weight, count = _HEAD.unpack_from(record)
-    frames = memoryview(record)[_HEAD.size :].cast("Q") if count else None
-    return _walked(words, at, weight, frames)
+    *words, at, weight, count, kernel_count = _HEAD.unpack_from(record)
+    if not count:
+        return _walked(words, at, weight)
+    frames = memoryview(record)[_HEAD.size :].cast("Q")
+    end = len(frames) - kernel_count
+    return _walked(words, at, weight, frames[:end], frames[end:])
 
 
 def _off_cpu(marks: int) -> OffCpu:

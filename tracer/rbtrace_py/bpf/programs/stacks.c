@@ -20,6 +20,7 @@
  *   EACH         1: every sample goes up, without frames if they went up in this epoch
  *   WEIGHING     what a stack weighs: enum weighing
  *   LEAST        ns: shorter times off the CPU do not count
+ *   KERNEL       1: the kernel's own frames are part of a stack, too
  */
 #include "loading.h"
 #include "tasks.h"
@@ -60,6 +61,8 @@
 #define MOST_CALLS 1024
 #define MOST_QUEUED 64 /* who joins the GVL's queue is its last, mostly */
 #define KERNEL_STACK 16384
+#define MOST_KERNEL_FRAMES 127 /* what perf_event_max_stack is, mostly */
+#define USER_MODE 3            /* bits of cs */
 
 enum weighing {
   SAMPLES, /* 1 at each tick */
@@ -80,7 +83,8 @@ struct head {
   struct stack_key key;
   u64 time; /* CLOCK_MONOTONIC, ns */
   u64 weight; /* 0: only to be named */
-  u64 count; /* of the frames that follow, newest first */
+  u32 count; /* of the frames that follow, newest first */
+  u32 kernel_count; /* of the kernel's addresses behind them, newest first */
 };
 
 /* The time that a thread is in now, on the CPU or off it. */
@@ -108,6 +112,7 @@ enum outcome { WALKED, NO_RUBY, UNKNOWN, FAILED };
 
 static long (*output_record)(void *ring, void *data, u64 size,
                              u64 flags) = (void *)130;
+static long (*stack_of)(void *ctx, void *to, u32 size, u64 flags) = (void *)67;
 static void *(*current_task)(void) = (void *)158;
 static void *(*registers_of)(void *task) = (void *)175;
 
@@ -169,7 +174,8 @@ static __always_inline int begin(struct ruby *ruby, struct scratch *scratch, u64
   u64 ec = find_ec(ruby, fsbase, ids);
 
   key->ids = ids;
-  key->hash = key->thread = key->marks = key->fiber = scratch->head.count = 0;
+  key->hash = key->thread = key->marks = key->fiber = 0;
+  scratch->head.count = scratch->head.kernel_count = 0;
   if (!ec) /* a thread without a Ruby stack */
     return NO_RUBY;
   if (ec == NOT_KNOWN)
@@ -280,6 +286,29 @@ static __always_inline int walk(struct ruby *ruby, struct scratch *scratch) {
   return WALKED;
 }
 
+/* After walk, in the kernel: the kernel's frames of this moment, a part of the key. */
+static __always_inline void add_kernel_frames(void *ctx, struct scratch *scratch) {
+  struct head *head = &scratch->head;
+  u64 start = scratch->walked * RECORD_WORDS, hash = head->key.hash;
+  long size;
+  if (!AT_LOAD(KERNEL) || !hash || start > MOST_FRAMES * RECORD_WORDS)
+    return;
+  size = stack_of(ctx, scratch->frames + start, MOST_KERNEL_FRAMES * 8, 0);
+  if (size <= 0) {
+    count_one(COUNTER_NO_KERNEL_STACK);
+    return;
+  }
+  head->count = scratch->walked;
+  head->kernel_count = (u64)size >> 3;
+#pragma clang loop unroll(disable)
+  for (int i = 0; i < MOST_KERNEL_FRAMES; i++) {
+    if (i >= head->kernel_count)
+      break;
+    hash = mixed(hash, FRAME_WORD(start + i));
+  }
+  head->key.hash = hash | 1;
+}
+
 /* Count the stack that was walked; its frames go up unless they did in this epoch. */
 static __always_inline void tally(struct scratch *scratch, u64 weight, u64 epoch) {
   struct head *head = &scratch->head;
@@ -292,9 +321,11 @@ static __always_inline void tally(struct scratch *scratch, u64 weight, u64 epoch
     __sync_fetch_and_add(cell, weight);
     head->count = 0;
   }
-  size = sizeof *head + head->count * RECORD_WORDS * 8;
+  size = sizeof *head;
+  if (head->count)
+    size += (head->count * RECORD_WORDS + head->kernel_count) * 8;
   asm volatile("" : "+r"(size));
-  if (size > sizeof *head + MOST_FRAMES * RECORD_WORDS * 8)
+  if (size > sizeof *head + (MOST_FRAMES * RECORD_WORDS + MOST_KERNEL_FRAMES) * 8)
     size = sizeof *head;
   if ((head->count || (AT_LOAD(EACH) && weight)) &&
       output_record((void *)AT_LOAD(ring), head, size, 0)) {
@@ -403,7 +434,8 @@ static __always_inline void note_missed_switch(u64 ids, u64 task, u64 now) {
   arrive(ids, ran < now - interval->since ? now - ran : interval->since);
 }
 
-int on_tick(void *ctx) {
+/* ctx: struct bpf_perf_event_data, whose first member is what was interrupted. */
+int on_tick(struct pt_regs *ctx) {
   u64 ids = bpf_get_current_pid_tgid(), now = bpf_ktime_get_ns(), weight = 1;
   u32 tgid = ids >> 32;
   struct ruby *ruby = LOOKUP(rubies, &tgid);
@@ -411,6 +443,8 @@ int on_tick(void *ctx) {
   if (!ruby || !scratch ||
       walk_task(ruby, scratch, ids, bpf_get_current_task()) != WALKED)
     return 0;
+  if (!(ctx->cs & USER_MODE))
+    add_kernel_frames(ctx, scratch);
   scratch->head.time = now;
   if (AT_LOAD(WEIGHING) == ALL_TIME) {
     note_missed_switch(ids, bpf_get_current_task(), now);
@@ -489,9 +523,11 @@ static __always_inline void end(u64 ids) {
 }
 
 /* The current thread leaves its CPU; state: the kernel's, 0: it could go on. */
-static __always_inline void leave(struct ruby *ruby, u64 ids, u64 task, u32 state) {
+static __always_inline void leave(struct bpf_raw_tracepoint_args *ctx,
+                                  struct ruby *ruby, u64 ids, u32 state) {
   struct scratch *scratch = own_scratch();
   u64 now = bpf_ktime_get_ns();
+  u64 task = ctx->args[1];
   struct interval new;
   int outcome;
   if (!scratch)
@@ -507,6 +543,8 @@ static __always_inline void leave(struct ruby *ruby, u64 ids, u64 task, u32 stat
   scratch->head.time = now;
   if (AT_LOAD(WEIGHING) == ALL_TIME)
     tally(scratch, take_time(ruby, scratch, ids, now), current_epoch());
+  /* Not before: most of the time until now it was not about to leave. */
+  add_kernel_frames(ctx, scratch);
   scratch->head.key.marks |= OFF_CPU;
   if (!state)
     scratch->head.key.marks |= READY;
@@ -538,7 +576,7 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx) {
     return 0;
   state = leaving_state(ctx);
   if (!(state & TASK_DEAD))
-    leave(ruby, ids, ctx->args[1], state);
+    leave(ctx, ruby, ids, state);
   return 0;
 }
 
