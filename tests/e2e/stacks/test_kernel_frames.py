@@ -140,7 +140,7 @@ def test_waits(mode: str, trace: TRACE) -> None:
         if names[-1:] == (reasons.get(method),):
             _, kernel = split(names)
             assert is_whole(kernel), names
-            assert kernel[-1] == "__schedule_[k]", names
+            assert "schedule" in kernel[-1], names
             assert has(kernel, "sys"), names
             waited[method] += weight
     assert waited.keys() == reasons.keys()
@@ -177,7 +177,8 @@ def test_events(trace: TRACE) -> None:
         signals = sampled(trace, target, "signal 100", *options)
     (kernel,) = of_kernel(in_kernel, "Process.ppid")
     assert of_kernel(in_kernel, "Process.ppid").total() == 1000
-    assert kernel[-1] == "do_syscall_64_[k]"
+    assert "do_syscall_64_[k]" in kernel
+    assert not any(has(kernel, word) for word in ("bpf_", "perf_", "trace"))
     assert of_kernel(in_user_space, "Process.ppid") == {(): 1000}
     sent = of_kernel(signals, "Process.kill")
     assert sent.total() == 100

@@ -51,8 +51,8 @@ class KernelSymbols:
 def _hidden(why: str) -> NotPermitted:
     return NotPermitted(
         f"the kernel does not name its functions: {why}",
-        "Run as root, and set kernel.kptr_restrict to 1 or 0: `sysctl"
-        " kernel.kptr_restrict=1`",
+        "Run as root or with CAP_SYSLOG, where kernel.kptr_restrict is 0 or 1: `sysctl"
+        " kernel.kptr_restrict`",
         root_helps=True,
     )
 

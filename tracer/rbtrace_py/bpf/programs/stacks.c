@@ -321,9 +321,9 @@ static __always_inline void tally(struct scratch *scratch, u64 weight, u64 epoch
     __sync_fetch_and_add(cell, weight);
     head->count = 0;
   }
-  size = sizeof *head;
-  if (head->count)
-    size += (head->count * RECORD_WORDS + head->kernel_count) * 8;
+  size = sizeof *head + head->count * RECORD_WORDS * 8;
+  if (AT_LOAD(KERNEL) && head->count)
+    size += head->kernel_count * 8;
   asm volatile("" : "+r"(size));
   if (size > sizeof *head + (MOST_FRAMES * RECORD_WORDS + MOST_KERNEL_FRAMES) * 8)
     size = sizeof *head;
@@ -443,7 +443,7 @@ int on_tick(struct pt_regs *ctx) {
   if (!ruby || !scratch ||
       walk_task(ruby, scratch, ids, bpf_get_current_task()) != WALKED)
     return 0;
-  if (!(ctx->cs & USER_MODE))
+  if (AT_LOAD(KERNEL) && !(ctx->cs & USER_MODE))
     add_kernel_frames(ctx, scratch);
   scratch->head.time = now;
   if (AT_LOAD(WEIGHING) == ALL_TIME) {
