@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import signal
+import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -42,6 +45,10 @@ REASONS = {
 METHODS = (*REASONS, "Object#burn")
 MAY_GOTO = 0xE5
 """The operation of that instruction (BPF_JMP | BPF_JCOND)."""
+GET_STACK = struct.pack("<BBhi", 0x85, 0, 0, 67)
+"""The call of bpf_get_stack."""
+EFAULT_AS_RESULT = struct.pack("<BBhi", 0xB7, 0, 0, -errno.EFAULT)
+"""What it leaves in r0 where it fails."""
 _USERS = 26 * 8
 """Place of ``users`` in ``struct scratch`` of ``stacks.c``."""
 
@@ -147,6 +154,36 @@ def test_a_kernel_that_refuses_the_first_way(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sys_, "load_program", older)
     assert_burnt()
     assert refused == ["on_tick"]
+
+
+def test_a_kernel_that_cannot_read_its_own_stack(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The Ruby stacks are kept, and it is said how many lack the kernel's frames."""
+    load, found = sys_.load_program, Counter[str]()
+
+    def failing(kind: int, code: bytes, attach_type: int, name: str) -> int:
+        code = code.replace(GET_STACK, EFAULT_AS_RESULT)
+        return load(kind, code, attach_type, name)
+
+    def add(sample: Sample) -> None:
+        found[sample.stack.frames[-1].name] += sample.weight
+
+    monkeypatch.setattr(sys_, "load_program", failing)
+    with (
+        closing(Target("ruby", TARGETS / "stacks/walked.rb")) as target,
+        sampling(SamplingMode.CPU, target.pid, kernel_frames=True) as entered,
+    ):
+        passes = sampling_passes(entered, add)
+        assert target.step("zeros 0.5") == "done"
+        passes.finish()
+        notes = [note for note in entered.notes if "kernel's frames" in note]
+        assert entered.statistics.failed == 0
+    assert found["IO#sysread"] == pytest.approx(0.5 * 499, rel=0.15)
+    (note,) = notes
+    match = re.fullmatch(r"(\d+) samples lack the kernel's frames: .*", note)
+    assert match
+    assert 0.5 * found.total() < int(match[1]) <= found.total()
 
 
 @pytest.mark.parametrize("way", stack_walker.EVENT_WAYS, ids=["6.9", "5.11"])
