@@ -30,11 +30,16 @@
 #define RECORD_WORDS 4
 #define VALUE_WORDS 8192
 #define EC_WORDS 16
-#define MOST_STEPS 1024 /* frames, and environments around blocks */
-/* With may_goto (MAY_GOTO, Linux 6.9) the verifier looks at few steps, not at each. */
+/*
+ * A step is a frame, or an environment around a block. With may_goto (MAY_GOTO, Linux
+ * 6.9) the verifier looks at few steps, not at each; else it refuses what may jump more
+ * than 8,192 times, and a step jumps 8 times.
+ */
 #if MAY_GOTO
+#define MOST_STEPS 1024
 #define STEPS ; may_go_on() && scratch->steps++ < MOST_STEPS;
 #else
+#define MOST_STEPS 768
 #define STEPS int step = 0; step < MOST_STEPS; step++
 #endif
 #define MOST_HOPS 64
@@ -290,7 +295,7 @@ static __always_inline int walk(struct ruby *ruby, struct scratch *scratch) {
 static __always_inline void add_kernel_frames(void *ctx, struct scratch *scratch) {
   struct head *head = &scratch->head;
   u64 start = scratch->walked * RECORD_WORDS, hash = head->key.hash;
-  long size;
+  s64 size;
   if (!AT_LOAD(KERNEL) || !hash || start > MOST_FRAMES * RECORD_WORDS)
     return;
   size = stack_of(ctx, scratch->frames + start, MOST_KERNEL_FRAMES * 8, 0);
@@ -299,12 +304,14 @@ static __always_inline void add_kernel_frames(void *ctx, struct scratch *scratch
     return;
   }
   head->count = scratch->walked;
-  head->kernel_count = (u64)size >> 3;
+  head->kernel_count = size >> 3;
+  scratch->start = start;
+  scratch->count = size >> 3;
 #pragma clang loop unroll(disable)
-  for (int i = 0; i < MOST_KERNEL_FRAMES; i++) {
-    if (i >= head->kernel_count)
+  for (u64 i = 0; i < MOST_KERNEL_FRAMES; i++) {
+    if (i >= scratch->count)
       break;
-    hash = mixed(hash, FRAME_WORD(start + i));
+    hash = mixed(hash, FRAME_WORD(scratch->start + i));
   }
   head->key.hash = hash | 1;
 }
