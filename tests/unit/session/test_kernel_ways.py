@@ -19,6 +19,7 @@ from processes import LIB, TARGETS, Target, comes_true, read_line
 from rbtrace_py.bpf import stack_walker
 from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.abi import SCRATCHES
+from rbtrace_py.bpf.compiler import compile_program
 from rbtrace_py.errors import BpfError
 from rbtrace_py.model.stacks import Sample
 from rbtrace_py.rubyvm import tls
@@ -45,9 +46,11 @@ REASONS = {
 METHODS = (*REASONS, "Object#burn")
 MAY_GOTO = 0xE5
 """The operation of that instruction (BPF_JMP | BPF_JCOND)."""
-GET_STACK = struct.pack("<BBhi", 0x85, 0, 0, 67)
+BPF_STX = 3
+INSTRUCTION = struct.Struct("<BBhi")
+GET_STACK = INSTRUCTION.pack(0x85, 0, 0, 67)
 """The call of bpf_get_stack."""
-EFAULT_AS_RESULT = struct.pack("<BBhi", 0xB7, 0, 0, -errno.EFAULT)
+EFAULT_AS_RESULT = INSTRUCTION.pack(0xB7, 0, 0, -errno.EFAULT)
 """What it leaves in r0 where it fails."""
 _USERS = 26 * 8
 """Place of ``users`` in ``struct scratch`` of ``stacks.c``."""
@@ -154,6 +157,17 @@ def test_a_kernel_that_refuses_the_first_way(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sys_, "load_program", older)
     assert_burnt()
     assert refused == ["on_tick"]
+
+
+@pytest.mark.parametrize("source", ["stacks.c", "events.c"])
+def test_no_instruction_of_linux_5_12(source: str) -> None:
+    """Until then a store had no operation: 0, which adds. May_goto is of 6.9."""
+    for name, code in compile_program(source, {"MAY_GOTO": 0}).items():
+        for at, (operation, _, _, immediate) in enumerate(
+            INSTRUCTION.iter_unpack(code)
+        ):
+            assert operation & 7 != BPF_STX or not immediate, (name, at)
+            assert operation != MAY_GOTO, (name, at)
 
 
 def test_a_kernel_that_cannot_read_its_own_stack(

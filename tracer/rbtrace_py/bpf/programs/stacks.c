@@ -325,7 +325,8 @@ static __always_inline void tally(struct scratch *scratch, u64 weight, u64 epoch
   head->weight = weight;
   cell = LOOKUP(stacks, &head->key);
   if (cell) {
-    __sync_fetch_and_add(cell, weight);
+    if (weight) /* to add 0 takes the compiler an instruction of Linux 5.12 */
+      __sync_fetch_and_add(cell, weight);
     head->count = 0;
   }
   size = sizeof *head + head->count * RECORD_WORDS * 8;
