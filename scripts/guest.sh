@@ -18,7 +18,7 @@ PACKAGES=(
 )
 LIMIT=3600
 SMOKE=(
-  .venv/bin/python -m pytest -q -p no:cacheprovider --timeout 600 --tb=short
+  .venv/bin/python -m pytest -q --color=no -p no:cacheprovider --timeout 600 --tb=short
   -m "not rubies and not install"
   tests/e2e/probes/test_workload.py
   tests/e2e/stacks/test_kernel_stacks.py
@@ -119,7 +119,7 @@ main() {
     -display none -monitor none -serial "file:$work/console" -serial stdio \
     -kernel "$GUEST_DIR/$kernel/vmlinuz" -initrd "$work/image" \
     -append "console=ttyS0 panic=-1 mitigations=off nokaslr" \
-    </dev/null | tee "$work/out" | grep -v '^exit '
+    </dev/null | tee "$work/out"
   status=$(sed -n 's/^exit \([0-9]*\).*/\1/p' "$work/out" | tail -n 1)
   [ -n "$status" ] || die "the guest did not end by itself: $(tail -n 5 "$work/console")"
   return "$status"
