@@ -33,7 +33,7 @@ bench: ## measure, also a Rails request under load, and print the table
 	@scripts/setup.sh --bench
 	@scripts/bench.sh
 
-soak: ## the tests in full of which `make test` runs a twentieth, and other kernels
+soak: ## full counts of the tests that `make test` runs a twentieth of; other kernels
 	@scripts/setup.sh --soak
 	@scripts/soak.sh
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs a command on another kernel: in a virtual machine that has Debian bookworm, a
-# clone of the last commit, and the kernel of a Debian. It is emulated (a KVM that
-# boots a stock kernel is not to be had everywhere), so all takes ten times as long.
+# clone of the last commit, and the kernel of a Debian. It is emulated, as not every
+# machine's KVM boots such a kernel, so all takes ten times as long.
 #
 #   scripts/guest.sh 5.10 [CMD…]     by default the tests that SMOKE names
 #   scripts/guest.sh 6.1 [CMD…]
@@ -17,11 +17,16 @@ PACKAGES=(
   ca-certificates kmod procps mount file
 )
 LIMIT=3600
+# Of these files not what counts ticks, which an emulated machine misses, nor what no
+# kernel before 6.9 does.
+LEFT_OUT="no_cost or newest_frames or first_instruction or come_and_go or comes_and_goes or test_events"
 SMOKE=(
   .venv/bin/python -m pytest -q --color=no -p no:cacheprovider --timeout 600 --tb=short
-  -m "not rubies and not install"
+  -m "not rubies and not install" -k "not ($LEFT_OUT)"
   tests/e2e/probes/test_workload.py
   tests/e2e/stacks/test_kernel_stacks.py
+  tests/e2e/stacks/test_kernel_frames.py
+  tests/e2e/stacks/test_off_cpu.py
   tests/e2e/stacks/test_stacks_on.py
 )
 
@@ -50,27 +55,26 @@ mmdebstrap_into() {
 build() {
   local kernel=$1
   mkdir -p "$GUEST_DIR"
-  if [ ! -d "$GUEST_DIR/system" ]; then
+  if [ "$(cat "$GUEST_DIR/packages" 2>/dev/null)" != "${PACKAGES[*]}" ]; then
     say "building the guest's system"
-    rm -rf "$GUEST_DIR/system.new"
-    mmdebstrap_into "$GUEST_DIR/system.new" bookworm essential "${PACKAGES[@]}"
-    mv "$GUEST_DIR/system.new" "$GUEST_DIR/system"
+    rm -rf "$GUEST_DIR/system" "$GUEST_DIR/packages"
+    mmdebstrap_into "$GUEST_DIR/system" bookworm essential "${PACKAGES[@]}"
+    echo "${PACKAGES[*]}" >"$GUEST_DIR/packages"
   fi
-  if [ ! -d "$GUEST_DIR/$kernel" ]; then
+  if [ ! -e "$GUEST_DIR/vmlinuz-$kernel" ]; then
     say "fetching Linux $kernel"
     rm -rf "$GUEST_DIR/kernel.new"
     mmdebstrap_into "$GUEST_DIR/kernel.new" "$(suite "$kernel")" extract linux-image-cloud-amd64
-    mkdir -p "$GUEST_DIR/$kernel"
-    mv "$GUEST_DIR"/kernel.new/boot/vmlinuz-* "$GUEST_DIR/$kernel/vmlinuz"
+    mv "$GUEST_DIR"/kernel.new/boot/vmlinuz-* "$GUEST_DIR/vmlinuz-$kernel"
     rm -rf "$GUEST_DIR/kernel.new"
   fi
 }
 
-# install IMAGE CMD…: in a mount namespace of its own.
-install() {
+# make_image FILE CMD…: in a mount namespace of its own.
+make_image() {
   local image=$1 root=$work/root
   shift
-  mkdir -p "$work"/{upper,scratch,root}
+  mkdir -p "$work"/{upper,root}
   mount -t tmpfs tmpfs "$work/upper" -o mode=755
   mkdir "$work"/upper/{new,scratch}
   mount -t overlay overlay "$root" \
@@ -112,14 +116,14 @@ main() {
   trap 'rm -rf "$work"' EXIT
   export GUEST_DIR work
   say "installing this checkout in the guest"
-  unshare --mount bash -c ". $REPO/scripts/lib.sh; $(declare -f install boot); install \"\$@\"" \
-    guest "$work/image" "$@"
+  unshare --mount bash -c ". '$REPO/scripts/lib.sh'; $(declare -f make_image boot)
+    make_image \"\$@\"" guest "$work/image" "$@"
   say "Linux $kernel: $*"
-  timeout "$LIMIT" qemu-system-x86_64 -accel tcg -cpu max -smp 1 -m 4G -no-reboot \
+  timeout --kill-after=20 "$LIMIT" qemu-system-x86_64 -accel tcg -cpu max -smp 1 -m 4G -no-reboot \
     -display none -monitor none -serial "file:$work/console" -serial stdio \
-    -kernel "$GUEST_DIR/$kernel/vmlinuz" -initrd "$work/image" \
+    -kernel "$GUEST_DIR/vmlinuz-$kernel" -initrd "$work/image" \
     -append "console=ttyS0 panic=-1 mitigations=off nokaslr" \
-    </dev/null | tee "$work/out"
+    </dev/null | tee "$work/out" || warn "the virtual machine was ended, or failed"
   status=$(sed -n 's/^exit \([0-9]*\).*/\1/p' "$work/out" | tail -n 1)
   [ -n "$status" ] || die "the guest did not end by itself: $(tail -n 5 "$work/console")"
   return "$status"

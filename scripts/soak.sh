@@ -9,9 +9,10 @@ export RBTRACE_SOAK=1 PYTEST_ADDOPTS="--timeout=3600 ${PYTEST_ADDOPTS-}"
 [ $# -gt 0 ] || set -- --all
 status=0
 "$REPO/scripts/test.sh" "$@" || status=$?
-if is_root && have qemu-system-x86_64 && have cpio; then
+[ "$*" = --all ] || exit $status
+if is_root && have qemu-system-x86_64 && have cpio && have mmdebstrap; then
   for kernel in 5.10 6.1; do "$REPO/scripts/guest.sh" "$kernel" || status=$?; done
 else
-  warn "tests on other kernels are left out: they need root, qemu-system-x86 and cpio"
+  warn "tests on other kernels are left out: they need root, qemu-system-x86, cpio, mmdebstrap"
 fi
 exit $status

@@ -38,7 +38,7 @@ await() {
   unset "pids[$1]"
 }
 
-# Who ends the tests because they take too long wants to know what hangs.
+# Shows what hangs where the tests are ended for taking too long.
 stopped() {
   local name
   for name in "${!pids[@]}"; do

@@ -20,6 +20,14 @@ def ask_for_much(shop, tenant)
   visit(shop, tenant, "/reports")
 end
 
+# Also one that is starting.
+def connect(&visit)
+  Net::HTTP.start(SHOP.host, SHOP.port, &visit)
+rescue Errno::ECONNREFUSED
+  sleep 0.2
+  retry
+end
+
 def stay(tenant, shop)
   (1..).each do |round|
     visit(shop, tenant, "/items")
@@ -31,7 +39,7 @@ def stay(tenant, shop)
 end
 
 visitors = %w[acme bazaar corner].flat_map do |tenant|
-  Array.new(VISITORS) { Thread.new { Net::HTTP.start(SHOP.host, SHOP.port) { |shop| stay(tenant, shop) } } }
+  Array.new(VISITORS) { Thread.new { connect { |shop| stay(tenant, shop) } } }
 end
 trap("INT") { exit }
 visitors.each(&:join)

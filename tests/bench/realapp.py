@@ -144,7 +144,8 @@ def can_run() -> bool:
 
 def has_libraries(*names: str) -> bool:
     """Return whether Ruby can load them."""
-    done = subprocess.run(["ruby", *(f"-r{name}" for name in names), "-e", ""])
+    words = ["ruby", *(f"-r{name}" for name in names), "-e", ""]
+    done = subprocess.run(words, capture_output=True)
     return done.returncode == 0
 
 

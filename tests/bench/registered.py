@@ -52,7 +52,7 @@ class Round:
 
 
 def cost(least: int, most: int) -> list[Row]:
-    """Differences of CPU a request, in as many rounds as make them exact enough."""
+    """Differences of CPU a request, in rounds until the interval is narrow."""
     if not has_libraries(*LIBRARIES):
         return [Row("a Rails request", f"not measured: install {PACKAGES}")]
     rounds: dict[str, list[Round]] = {name: [] for name in GOALS}

@@ -66,7 +66,8 @@ module Tracepoint
         output = IO.popen([environment, *command, { err: %i[child out] }], &:read)
         raise "the benchmark's Ruby failed: #{output.strip}" unless $?.success?
 
-        ruby, supported, *figures = output.lines(chomp: true)
+        # Before them may stand what the loader has to say.
+        ruby, supported, *figures = output.lines(chomp: true).last(LABELS.size + 2)
         new(ruby: ruby.freeze, supported: supported == "true", **figures.to_h { |line| figure(*line.split) }).freeze
       end
 

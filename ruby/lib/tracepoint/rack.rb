@@ -30,7 +30,7 @@ module Tracepoint
     end
 
     # @param env [Hash] of Rack
-    # @return [Array] the application's response, its body wrapped
+    # @return [Array] the application's response; while someone traces, its body wrapped
     def call(env)
       outcome = :thrown
       traced = REQUEST.enabled?

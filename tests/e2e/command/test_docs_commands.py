@@ -255,11 +255,13 @@ def visited(tmp_path_factory) -> Iterator[RailsExample]:
     visitors = subprocess.Popen(
         ["ruby", EXAMPLE / "visit.rb"], env={**os.environ, "SHOP_URL": shop.url}
     )
-    shop.await_jobs(1)
-    yield shop
-    visitors.kill()
-    visitors.wait(TIMEOUT)
-    shop.close()
+    try:
+        shop.await_jobs(1)
+        yield shop
+    finally:
+        visitors.kill()
+        visitors.wait(TIMEOUT)
+        shop.close()
 
 
 @pytest.mark.parametrize("page", RAILS_PAGES)

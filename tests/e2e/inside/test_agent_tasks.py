@@ -100,7 +100,7 @@ def test_code_whose_time_is_over_is_run_again(
 
 
 def test_a_program_that_raises_without_rest(target: Target) -> None:
-    """It leaves the agent the GVL ten times a second, and that is enough to end."""
+    """The agent gets the GVL ten times a second, and ends in time."""
     targets = Targets.from_pids([target.pid])
     with closing(targets), Exceptions(targets, ExceptionOptions()) as session:
         value(target, WITHOUT_REST)

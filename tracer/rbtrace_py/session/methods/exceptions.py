@@ -89,6 +89,7 @@ lambda do |waiting, size, depth|
   clock = -> { Process.clock_gettime(Process::CLOCK_MONOTONIC) }
   finish = Object.new
   finish.define_singleton_method(:push) do |_|
+    next if deadline
     tracer.disable
     deadline = clock.call + %(drain)d
     queue << nil
@@ -115,7 +116,7 @@ lambda do |waiting, size, depth|
                 guarded.call(to_s, error), path, line, method]
       fields.concat((guarded.call(backtrace, error) || []).first(depth))
       ready << record.call(fields.map(&text))
-      # After a write the GVL is to be had only when the program's time is over.
+      # A write releases the GVL, and a busy program keeps it for 100 ms.
       next if ready.bytesize < %(batch)d && !queue.empty?
       out.write(ready)
       ready = "".b
