@@ -74,7 +74,8 @@ class StackWalker(Closing):
     """Walks no process yet, but is ready to.
 
     rate: ticks a second of each processor
-    each: tell of every sample, not of counts
+    each: tell of every sample that weighs at least so much; 0, and of the others: of
+        counts
     offsets: in kernel structures, from BTF: what ``programs/stacks.c`` lists
     weighing: what a stack weighs
     least_ns: shorter times off the CPU do not count
@@ -85,7 +86,7 @@ class StackWalker(Closing):
     def __init__(
         self,
         rate: float,
-        each: bool,
+        each: int,
         offsets: Mapping[str, int],
         weighing: Weighing,
         least_ns: int,
@@ -94,6 +95,7 @@ class StackWalker(Closing):
         self._rate = rate
         self._weighing = weighing
         self._least_ns = least_ns
+        self._each = each
         self._since: dict[int, int] = {}
         numbers = {"EACH": each, "WEIGHING": weighing, "LEAST": least_ns, **offsets}
         self._numbers = numbers
@@ -253,8 +255,10 @@ class StackWalker(Closing):
         found = []
         for _, value in self._program.maps["intervals"].items():
             *words, since, _ = _INTERVAL.unpack(value)
-            least = self._least_ns if words[3] & _OFF_CPU else 1
             is_wanted = on_cpu or words[3] & _OFF_CPU
+            least = self._least_ns if words[3] & _OFF_CPU else 1
+            if not on_cpu:  # what will go up when it is over
+                least = max(least, self._each)
             if is_wanted and words[1] and now - since >= least:
                 found.append(_walked(words, now, now - since))
         return found

@@ -17,7 +17,8 @@
  *   FDTABLE_OFFSET, FDS_OFFSET, INODE_OFFSET, INODE_MODE_OFFSET
  *                in struct files_struct, fdtable, file and inode
  *                STACK_OFFSET 0: a helper finds a task's registers (Linux 5.15)
- *   EACH         1: every sample goes up, without frames if they went up in this epoch
+ *   EACH         samples of this weight and more go up, without frames if they went up
+ *                in this epoch; of the others, and with 0, the weights are summed up
  *   WEIGHING     what a stack weighs: enum weighing
  *   LEAST        ns: shorter times off the CPU do not count
  */
@@ -280,6 +281,11 @@ static __always_inline int walk(struct ruby *ruby, struct scratch *scratch) {
   return WALKED;
 }
 
+/* Does a sample go up by itself? */
+static __always_inline bool goes_up(u64 weight) {
+  return AT_LOAD(EACH) && weight >= AT_LOAD(EACH);
+}
+
 /* Count the stack that was walked; its frames go up unless they did in this epoch. */
 static __always_inline void tally(struct scratch *scratch, u64 weight, u64 epoch) {
   struct head *head = &scratch->head;
@@ -288,6 +294,10 @@ static __always_inline void tally(struct scratch *scratch, u64 weight, u64 epoch
   head->key.marks = (head->key.marks & ~(u64)EPOCH) | epoch << EPOCH_SHIFT;
   head->weight = weight;
   cell = LOOKUP(stacks, &head->key);
+  if (goes_up(weight))
+    weight = 0;
+  else
+    head->weight = 0;
   if (cell) {
     __sync_fetch_and_add(cell, weight);
     head->count = 0;
@@ -296,13 +306,13 @@ static __always_inline void tally(struct scratch *scratch, u64 weight, u64 epoch
   asm volatile("" : "+r"(size));
   if (size > sizeof *head + MOST_FRAMES * RECORD_WORDS * 8)
     size = sizeof *head;
-  if ((head->count || (AT_LOAD(EACH) && weight)) &&
+  if ((head->count || head->weight) &&
       output_record((void *)AT_LOAD(ring), head, size, 0)) {
     count_one(COUNTER_LOST);
     return;
   }
   head->count = 0; /* they went up */
-  if (!cell && UPDATE(stacks, &head->key, &weight) && !AT_LOAD(EACH))
+  if (!cell && UPDATE(stacks, &head->key, &weight) && (weight || !AT_LOAD(EACH)))
     count_one(COUNTER_NO_ROOM);
 }
 
@@ -312,7 +322,7 @@ static __always_inline void tally_interval(struct interval *interval, u64 now) {
   struct head head = {interval->key, now, weight, 0};
 
   head.key.marks = (head.key.marks & ~(u64)EPOCH) | current_epoch() << EPOCH_SHIFT;
-  if (AT_LOAD(EACH)) {
+  if (goes_up(weight)) {
     if (output_record((void *)AT_LOAD(ring), &head, sizeof head, 0))
       count_one(COUNTER_LOST);
     return;

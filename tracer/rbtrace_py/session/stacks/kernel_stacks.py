@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
-from rbtrace_py.aggregate.open_times import OpenTimes
+from rbtrace_py.aggregate.open_times import OpenTimes, ToldTimes
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.bpf.abi import Counter
 from rbtrace_py.bpf.stack_walker import MOST_STACKS, StackWalker
@@ -85,8 +85,9 @@ class KernelStacks(Closing):
         self._before: dict[bytes, _Seen] = {}
         self._older: dict[bytes, _Seen] = {}
         self._held: list[tuple[WalkedStack, WalkedStack]] = []
-        self._failed = self._unknown = 0
+        self._failed = self._unknown = self._begun = 0
         self._open = OpenTimes()
+        self._told = ToldTimes()
         self._off_cpu = OffCpuStacks()
         self._walker = StackWalker(
             options.rate, options.each, _offsets(), self._weighing, options.least_ns
@@ -112,10 +113,13 @@ class KernelStacks(Closing):
 
     @property
     def seen(self) -> int:
-        """Samples so far, also those that were not taken yet."""
+        """Samples so far, also those that were not taken yet.
+
+        Of a thread that waits all the time it is one.
+        """
         counters = self._walker.counters
         no_samples = sum(counters[one] for one in (Counter.NO_RUBY, *_LOSSES))
-        return counters[Counter.SEEN] - no_samples
+        return counters[Counter.SEEN] - no_samples + self._begun
 
     def loss_notes(self) -> Iterator[str]:
         """Yield why samples failed, and what was none, a line each."""
@@ -162,6 +166,7 @@ class KernelStacks(Closing):
             ran = ran_ns(ruby.process, sample.thread.tid or 0)
             key = self._walker.begin_off_cpu(sample, off_cpu, number, ran)
             self._seen[key] = sample
+            self._begun += 1
 
     def forget(self, pid: int) -> None:
         """Walk a process no more."""
@@ -225,8 +230,8 @@ class KernelStacks(Closing):
         for stack in stacks:
             if stack.frames and stack.pid not in rubies:
                 self._seen[stack.key] = stack
-            if self._each and stack.weight:
-                self._add(stack, rubies, add)
+            if rest := self._each and self._told.rest(stack):
+                self._add(stack._replace(weight=rest), rubies, add)
 
     def _name(self, ruby: RubyProcess, stacks: list[WalkedStack]) -> None:
         """Read the names of some stacks; again if their code was replaced meanwhile."""
@@ -251,25 +256,27 @@ class KernelStacks(Closing):
         self.collect(rubies, add)
         self._older, self._before, self._seen = self._before, self._seen, {}
         over, still = self._walker.counts(), self._still()
+        due = [*over, *self._told.tell(still)] if self._each else ()
         self.collect(rubies, add)
         if self._weighing.is_time:
-            self._keep([*over, *still])
+            self._keep([*over, *still], rubies)
         held, self._held = self._held, []
         for seen, stack in held:
             self._add_seen(seen, stack, rubies, add)
-        if not self._each:
-            for stack in self._open.due(over, still):
-                self._add(stack, rubies, add)
-        elif self._stopped:
-            for stack in still:
-                self._add(stack, rubies, add)
+        for stack in due or self._open.due(over, still):
+            self._add(stack, rubies, add)
         self._count()
 
-    def _keep(self, stacks: list[WalkedStack]) -> None:
+    def _keep(self, stacks: list[WalkedStack], rubies: Rubies) -> None:
         """Know stacks on: the frames of a time go up where it begins, and it may end
-        an epoch later, or, between the two readings of ``take``, two."""
+        an epoch later, or, between the two readings of ``take``, two. A thread may have
+        got another name meanwhile."""
         for stack in stacks:
-            if (seen := self._known(stack.key)) is not None:
+            seen, ruby = self._known(stack.key), rubies.get(stack.pid)
+            if isinstance(seen, Sample) and ruby is not None:
+                thread = ruby.listed_thread(stack.thread, stack.tid) or seen.thread
+                seen = seen._replace(thread=thread)
+            if seen is not None:
                 self._seen.setdefault(stack.key, seen)
 
     def _known(self, key: bytes) -> _Seen | None:

@@ -201,16 +201,17 @@ class RubyProcess(Closing):
 
         One that has ended before it was listed has no name.
         """
-        found = self._thread_at(address, tid)
+        found = self.listed_thread(address, tid)
         if found is None and self._may_list():
             with suppress(NoSuchTarget):  # it has a stack, and is known no more
                 self._list_threads()
-            found = self._thread_at(address, tid)
+            found = self.listed_thread(address, tid)
         if found is None:
             found = RubyThread(self.process.pid, tid, address, "")
         return found
 
-    def _thread_at(self, address: int, tid: int) -> RubyThread | None:
+    def listed_thread(self, address: int, tid: int) -> RubyThread | None:
+        """The same of those in the last list; None: it is not there."""
         one, thread = self._by_address.get(address, (None, None))
         if one is None or not (one.is_moving or self._tid_of.get(address) == tid):
             return None
@@ -220,6 +221,11 @@ class RubyProcess(Closing):
     def threads(self) -> list[RubyThread]:
         """All of them, the main one first."""
         return [thread for _, thread in self._threads]
+
+    @property
+    def has_moving_threads(self) -> bool:
+        """Are there threads that run on whichever kernel thread is free?"""
+        return self._has_moving
 
     def cpu_ns(self, thread: RubyThread) -> int | None:
         """CPU time that a thread has used; None where it is not known."""
