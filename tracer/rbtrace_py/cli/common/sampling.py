@@ -74,7 +74,7 @@ class SampleOptions(o.StackOptions, o.LimitOptions):
         Of times half a period, so that those are no more than ticks would be; some
         programs switch 100,000 times a second.
         """
-        is_time = self.mode in ("wall", "offcpu") and self.event is None
+        is_time = self.mode in ("wall", "offcpu", "gvl") and self.event is None
         return max(round(_SECOND_NS / (2 * self.rate)), 1) if is_time else 1
 
     @property

@@ -11,7 +11,7 @@ from rbtrace_py.aggregate.open_times import OpenTimes, ToldTimes
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.bpf.abi import Counter
 from rbtrace_py.bpf.stack_walker import MOST_STACKS, StackWalker
-from rbtrace_py.errors import BpfError, NoSuchTarget
+from rbtrace_py.errors import BpfError, NoSuchTarget, UnknownRuby
 from rbtrace_py.linux.btf import Btf
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import host_pid_namespace
@@ -49,6 +49,7 @@ _WEIGHINGS = {
     SamplingMode.OFFCPU: Weighing.OFF_TIME,
     SamplingMode.WALL: Weighing.ALL_TIME,
     SamplingMode.EVENT: Weighing.EVENTS,
+    SamplingMode.GVL: Weighing.GVL_TIME,
 }
 
 Add = Callable[[Sample], object]
@@ -75,6 +76,8 @@ class KernelStacks(Closing):
         self._each = options.each
         self._idle = options.idle
         self._weighing = _WEIGHINGS[options.mode]
+        self._is_of_gvl = options.mode is SamplingMode.GVL
+        self._has_weight = False
         event = options.event
         self._event_weight = event.every if event and not event.weight else 0
         self._follows = follows
@@ -93,7 +96,7 @@ class KernelStacks(Closing):
             options.rate, options.each, _offsets(), self._weighing, options.least_ns
         )
         statistics.unit = _unit(self._weighing, options)
-        if not self._has_ticks:
+        if not self._weighing.has_ticks:
             statistics.rate = 0.0
         self._clock = time.time_ns() - time.monotonic_ns()
         self._started = self._stopped = 0.0
@@ -106,10 +109,6 @@ class KernelStacks(Closing):
     @property
     def walker(self) -> StackWalker:
         return self._walker
-
-    @property
-    def _has_ticks(self) -> bool:
-        return self._weighing in (Weighing.SAMPLES, Weighing.ALL_TIME)
 
     @property
     def seen(self) -> int:
@@ -135,6 +134,11 @@ class KernelStacks(Closing):
             yield f"{number:,} samples failed: memory of their stacks was not there"
         if number := counters[Counter.UNKNOWN_THREAD]:
             yield f"{number:,} samples failed: their threads were not known yet"
+        if self._is_of_gvl and not self._has_weight:
+            yield (
+                "no thread was seen to hold the GVL while another waited for it;"
+                " --engine memory counts every holder"
+            )
         if self._weighing is not Weighing.EVENTS:
             return
         if number := counters[Counter.NO_RUBY]:
@@ -150,6 +154,10 @@ class KernelStacks(Closing):
         pid = ruby.process.pid
         distance = ruby.vm.tls_distance(ruby.threads)
         layout = ruby.vm.walk_layout(distance, self._follows)
+        if self._is_of_gvl and not (layout.gvl_node and layout.gvl_holder):
+            raise UnknownRuby(
+                f"who waits for the GVL of Ruby {ruby.version} is unknown"
+            )
         self._placed.pop(pid, None)
         if not distance:
             self._placed[pid] = {}
@@ -162,9 +170,11 @@ class KernelStacks(Closing):
 
     def _begin_waiting(self, ruby: RubyProcess) -> None:
         """Read the stacks of threads that wait already, maybe until the end."""
-        for number, (sample, off_cpu) in enumerate(waiting_threads(ruby)):
+        mode = SamplingMode.GVL if self._is_of_gvl else SamplingMode.WALL
+        for number, (sample, off_cpu) in enumerate(waiting_threads(ruby, mode)):
             ran = ran_ns(ruby.process, sample.thread.tid or 0)
-            key = self._walker.begin_off_cpu(sample, off_cpu, number, ran)
+            held = ruby.held_gvl(sample.thread.address) if self._is_of_gvl else None
+            key = self._walker.begin_off_cpu(sample, off_cpu, number, ran, held)
             self._seen[key] = sample
             self._begun += 1
 
@@ -256,7 +266,7 @@ class KernelStacks(Closing):
         self.collect(rubies, add)
         self._older, self._before, self._seen = self._before, self._seen, {}
         over, still = self._walker.counts(), self._still()
-        due = [*over, *self._told.tell(still)] if self._each else ()
+        due = [*over, *self._parts(still)] if self._each else ()
         self.collect(rubies, add)
         if self._weighing.is_time:
             self._keep([*over, *still], rubies)
@@ -266,6 +276,12 @@ class KernelStacks(Closing):
         for stack in due or self._open.due(over, still):
             self._add(stack, rubies, add)
         self._count()
+
+    def _parts(self, still: list[WalkedStack]) -> list[WalkedStack]:
+        """Return what is new in times that go on, but of those of several waiters."""
+        if self._is_of_gvl and not self._stopped:
+            return []
+        return self._told.tell(still)
 
     def _keep(self, stacks: list[WalkedStack], rubies: Rubies) -> None:
         """Know stacks on: the frames of a time go up where it begins, and it may end
@@ -294,7 +310,7 @@ class KernelStacks(Closing):
         statistics = self._statistics
         statistics.failed += failed - self._failed
         self._failed = failed
-        if self._has_ticks:
+        if self._weighing.has_ticks:
             elapsed = (self._stopped or time.monotonic()) - self._started
             statistics.rounds = round(elapsed * statistics.rate)
         if self._weighing is not Weighing.SAMPLES:
@@ -344,6 +360,9 @@ class KernelStacks(Closing):
         state, shown = ThreadState.RUNNING, sample.stack
         if stack.off_cpu is not None:
             shown, state = self._off_cpu.of(shown, stack.off_cpu)
+        if self._is_of_gvl:
+            state = ThreadState.RUNNING  # it keeps others from it, even as it sleeps
+            self._has_weight = True
         if state is ThreadState.SLEEPING and not self._idle:
             return
         at, weight = stack.time_ns + self._clock, stack.weight

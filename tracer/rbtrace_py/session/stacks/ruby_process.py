@@ -18,11 +18,13 @@ from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.process import Process, inner_id, parse_status
 from rbtrace_py.linux.ptrace.pause import paused
 from rbtrace_py.linux.tasks import Tasks
+from rbtrace_py.model.stack_walk import HeldGvl
 from rbtrace_py.model.stacks import RubyThread, Sample, ThreadState
 from rbtrace_py.rubyvm.attach import Attached, attach, check_zjit
 from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.vm import RubyVM, Walked
+from rbtrace_py.rubyvm.waits.gvls import Gvls
 
 _SECONDS_BETWEEN_CHECKS = 0.9
 """How often what was read of the target's code is checked anew."""
@@ -216,6 +218,11 @@ class RubyProcess(Closing):
         if one is None or not (one.is_moving or self._tid_of.get(address) == tid):
             return None
         return thread
+
+    def held_gvl(self, address: int) -> HeldGvl | None:
+        """Return the GVL that the thread at an address has; None: it is not listed."""
+        one, _ = self._by_address.get(address, (None, None))
+        return None if one is None else Gvls(self.vm.values).of_holder(one)
 
     @property
     def threads(self) -> list[RubyThread]:

@@ -51,6 +51,9 @@ _BROKEN_REFRESHES = 3
 """Refreshes in a row without one stack that was read, after which a process is attached
 anew, as one that runs another program is at once."""
 
+_SEEN_ALWAYS = (SamplingMode.WALL, SamplingMode.GVL)
+"""Modes in which each reading of memory gives samples."""
+
 _WAITING_MODES = (SamplingMode.OFFCPU, SamplingMode.WALL)
 """Those whose samples say how long a thread waits."""
 
@@ -124,7 +127,7 @@ class Sampling(Starting):
             if not is_choice:
                 raise UsageError(f"--engine bpf and {other} cannot be combined")
             return
-        if is_choice and options.mode is SamplingMode.WALL and options.is_counted:
+        if is_choice and options.mode in _SEEN_ALWAYS and options.is_counted:
             return  # of a thread that sleeps the kernel takes no samples to count
         # Only now: it is what BPF needs, which a read of memory does without.
         from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
@@ -408,8 +411,6 @@ def _only_memory(options: SamplingOptions) -> str:
     """Return the option that the kernel's engine has not; empty if there is none."""
     if options.pause:
         return "--pause"
-    if options.mode is SamplingMode.GVL:
-        return f"--mode {options.mode.value}"
     if options.rate > MAX_KERNEL_RATE:
         return f"--rate above {MAX_KERNEL_RATE:g}"
     return ""
