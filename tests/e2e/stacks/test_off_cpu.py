@@ -143,10 +143,11 @@ def reported(path: Path, format_: str, *options: object) -> str:
     return out
 
 
-def test_a_recording_by_default(trace: TRACE, tmp_path: Path) -> None:
+@each_build
+def test_a_recording_by_default(build: Build, trace: TRACE, tmp_path: Path) -> None:
     """It is of wall time, by BPF; waits of more than a second go up in parts."""
     path = tmp_path / "waits.rbrec"
-    with closing(Target("ruby", OFF_CPU)) as target:
+    with closing(Target(*build.words(), OFF_CPU)) as target:
         tracer = trace("record", target.pid, "-o", path)
         took = taken(target, "waits 2.3")
         _, err, code = tracer.finish()
