@@ -33,7 +33,8 @@ bench: ## measure, also a Rails request under load, and print the table
 	@scripts/setup.sh --bench
 	@scripts/bench.sh
 
-soak: setup-test ## the full counts of the tests that `make test` runs a twentieth of
+soak: ## the tests in full of which `make test` runs a twentieth, and other kernels
+	@scripts/setup.sh --soak
 	@scripts/soak.sh
 
 rubies: ## build chroots of Debian's Rubies, outside this checkout

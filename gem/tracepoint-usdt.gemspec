@@ -22,7 +22,7 @@ Gem::Specification.new do |spec|
   # the link is named; and nothing here may come from git, which a packed or
   # copied tree does not have.
   spec.files = Dir.chdir(__dir__) do
-    Dir["lib/*.rb", "lib/tracepoint/*.rb", "lib/tracepoint/{methods,testing}/*.rb", "lib/puma/plugin/*.rb",
+    Dir["lib/*.rb", "lib/tracepoint/*.rb", "lib/tracepoint/{benchmark,methods,testing}/*.rb", "lib/puma/plugin/*.rb",
         "sig/*.rbs", "LICENSE", "README.md",
         "ext/libstapsdt/*.h", "ext/libstapsdt/src/*.{c,h}", "ext/libstapsdt/ruby/*.{c,h}",
         "ext/libstapsdt/ruby/extconf.rb", "ext/agent/agent.{c,rb}", "ext/agent/hook/*.{c,h}", "ext/agent/agent/*.rb",

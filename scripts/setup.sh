@@ -5,6 +5,7 @@
 #   scripts/setup.sh          what `make demo` needs
 #   scripts/setup.sh --test   also what `make test` and `make lint` need
 #   scripts/setup.sh --bench  also what `make bench` needs: a Rails application, and load
+#   scripts/setup.sh --soak   also what `make soak` needs: virtual machines
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -24,18 +25,21 @@ TEST_PACKAGES=(
   ruby-rails ruby-sqlite3 ruby-sidekiq redis-server
 )
 BENCH_PACKAGES=(ruby-rails ruby-sqlite3 puma wrk)
+SOAK_PACKAGES=(qemu-system-x86 cpio)
 # A reader of ours that is in no distribution; npm's own checks are not enough to
 # know that it is the one that was looked at.
 SPEEDSCOPE=1.25.0
 SPEEDSCOPE_SHA256=2831f1e0d26df914b477e522d78b8485511495a6af81a0b88158f8b48f9e0d03
 SPEEDSCOPE_DIR=${XDG_CACHE_HOME:-$HOME/.cache}/rbtrace-py/speedscope
 
-with_tests=no with_bench=no
+with_tests=no
+more_packages=()
 case ${1-} in
   '') ;;
   --test) with_tests=yes ;;
-  --bench) with_tests=yes with_bench=yes ;;
-  *) die "usage: scripts/setup.sh [--test | --bench]" ;;
+  --bench) with_tests=yes more_packages=("${BENCH_PACKAGES[@]}") ;;
+  --soak) with_tests=yes more_packages=("${SOAK_PACKAGES[@]}") ;;
+  *) die "usage: scripts/setup.sh [--test | --bench | --soak]" ;;
 esac
 
 perf_package() {
@@ -115,8 +119,8 @@ setup_packages() {
   if [ $with_tests = yes ]; then
     install_packages OPTIONAL "${TEST_PACKAGES[@]}" "$(perf_package)"
   fi
-  if [ $with_bench = yes ]; then
-    install_packages OPTIONAL "${BENCH_PACKAGES[@]}"
+  if [ ${#more_packages[@]} -gt 0 ]; then
+    install_packages OPTIONAL "${more_packages[@]}"
   fi
 }
 

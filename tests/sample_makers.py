@@ -16,7 +16,13 @@ from rbtrace_py.model.stacks import (
 
 START = 1_700_000_000 * 10**9
 STEP = 10_000_000
-KINDS = {"c": FrameKind.C, "n": FrameKind.NATIVE, "g": FrameKind.GC}
+KINDS = {
+    "c": FrameKind.C,
+    "n": FrameKind.NATIVE,
+    "g": FrameKind.GC,
+    "k": FrameKind.KERNEL,
+    "m": FrameKind.MARKER,
+}
 
 MAIN = RubyThread(4211, 4211, 0x7F0001, "", is_main=True)
 WORKER = RubyThread(4211, 4213, 0x7F0002, "worker 1")
@@ -24,7 +30,7 @@ OTHER_PROCESS = RubyThread(4300, None, 0x7F0003, "", ractor=2)
 
 
 def frame(text: str) -> Frame:
-    """``name@path:line``; of another kind than Ruby ``c!name``, ``g!``, ``n!``."""
+    """``name@path:line``; of another kind than Ruby ``c!name``, ``g!``, ``k!`` …"""
     mark, _, rest = text.rpartition("!")
     name, _, place = rest.partition("@")
     path, _, line = place.partition(":")

@@ -1,7 +1,7 @@
 # A Rails application in one file: a shop with a page of its items, a page each, orders,
 # a slow report, and jobs in Sidekiq. The one line for its probes is the require of
-# tracepoint/rails. Its database, its log and the socket of its Redis are in SHOP_FOLDER,
-# by default tmp/ beside this file.
+# tracepoint/rails; VISIT is one of its own. Its database, its log and the socket of its
+# Redis are in SHOP_FOLDER, by default tmp/ beside this file.
 ENV["RAILS_ENV"] ||= "production"
 ENV["SHOP_FOLDER"] ||= File.join(__dir__, "tmp")
 
@@ -28,6 +28,7 @@ class Shop < Rails::Application
     resources :items, only: %i[index show]
     resources :orders, only: :create
     resources :reports, only: :index
+    resources :statements, only: :create
   end
 end
 
@@ -58,7 +59,31 @@ class RestockJob < ActiveJob::Base
   end
 end
 
+class StatementJob < ActiveJob::Base
+  SECONDS = 0.8
+
+  # The bank takes its time, too.
+  def perform(tenant)
+    sleep SECONDS
+    logger.info("#{tenant}: #{Order.count} orders")
+  end
+end
+
+VISIT = Tracepoint.define_span(:visit, { tenant: String }, provider: :shop)
+
+# Whose request is it? Rails does not know; the shop does.
+module Tenants
+  def self.included(controller)
+    controller.around_action { |of, action| VISIT.measure(of.tenant) { action.call } }
+  end
+
+  def tenant
+    request.headers["X-Tenant"]
+  end
+end
+
 class ItemsController < ActionController::Base
+  include Tenants
   prepend_view_path File.join(__dir__, "views")
 
   rescue_from(ActiveRecord::RecordNotFound) { head :not_found }
@@ -74,6 +99,8 @@ class ItemsController < ActionController::Base
 end
 
 class OrdersController < ActionController::API
+  include Tenants
+
   # The sqlite3 gem waits for the database's lock and keeps the GVL meanwhile: the thread
   # that has the lock could not go on.
   WRITING = Mutex.new
@@ -89,6 +116,8 @@ class OrdersController < ActionController::API
 end
 
 class ReportsController < ActionController::API
+  include Tenants
+
   SECONDS = 1.2
 
   def index
@@ -101,6 +130,15 @@ class ReportsController < ActionController::API
   def ask_the_warehouse
     sleep SECONDS
     Order.count
+  end
+end
+
+class StatementsController < ActionController::API
+  include Tenants
+
+  def create
+    StatementJob.perform_later(tenant)
+    head :accepted
   end
 end
 

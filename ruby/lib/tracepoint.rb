@@ -11,6 +11,7 @@ require_relative "tracepoint/provider"
 require_relative "tracepoint/definition"
 require_relative "tracepoint/methods"
 require_relative "tracepoint/tracer"
+require_relative "tracepoint/benchmark"
 
 # Static tracepoints for Ruby programs: declared in the program, next to free
 # until a tracer on the same machine looks at them.

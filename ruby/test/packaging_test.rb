@@ -27,6 +27,7 @@ class PackagingTest < Minitest::Test
     run_in(@dir, tool("gem"), "install", "--local", "--no-document", "--force", file)
     check run_in(@dir, RbConfig.ruby, "-w", "-e", "require 'tracepoint'; #{CHECK}")
     check run_in(@dir, RbConfig.ruby, "-w", "-e", "require 'tracepoint-usdt'; #{CHECK}")
+    assert_equal "true\n", run_in(@dir, RbConfig.ruby, "-rtracepoint", "-e", "puts Tracepoint.benchmark.supported")
     loaded = run_in(@dir, RbConfig.ruby, "-e", 'require "tracepoint/agent"; puts $LOADED_FEATURES.grep(/agent_hook/)')
     assert_match(%r{\A#{Regexp.escape(File.realpath(@home))}/.*/agent_hook\.so\n\z}, loaded)
   end
@@ -47,7 +48,8 @@ class PackagingTest < Minitest::Test
 
   def test_contents
     files = run_in(@dir, RbConfig.ruby, "-rrubygems/package", "-e", "puts Gem::Package.new(ARGV[0]).contents", build_gem).split
-    %w[LICENSE README.md lib/tracepoint.rb lib/tracepoint-usdt.rb lib/puma/plugin/tracepoint.rb sig/tracepoint.rbs
+    %w[LICENSE README.md lib/tracepoint.rb lib/tracepoint-usdt.rb lib/puma/plugin/tracepoint.rb
+       lib/tracepoint/benchmark/child.rb sig/tracepoint.rbs
        ext/libstapsdt/libstapsdt.h ext/libstapsdt/ruby/extconf.rb ext/agent/sources.txt].each { |path| assert_includes files, path }
     File.readlines(File.join(ROOT, "ext/agent/sources.txt"), chomp: true).each { |path| assert_includes files, "ext/agent/#{path}" }
     Dir.children(File.join(ROOT, "ruby/lib/tracepoint")).grep(/\.rb\z/).each { |name| assert_includes files, "lib/tracepoint/#{name}" }

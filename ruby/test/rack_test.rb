@@ -138,12 +138,21 @@ class RackTest < Minitest::Test
 
   def test_a_tracer_comes_meanwhile
     needs_taps
-    _, _, body = call(env_of("/x"))
-    tap = TappedSite.new(registry.sites(Tracepoint::Rack::REQUEST).last)
-    body.close
-    assert_equal [1, -1, RETURNED, nil], [tap.hits, tap.value(0, Integer), *end_of(tap).first(2)]
+    tap = nil
+    given = []
+    _, _, body = call(env_of("/x")) do
+      tap = TappedSite.new(registry.sites(Tracepoint::Rack::REQUEST).last)
+      [200, {}, given]
+    end
+    assert_equal [1, -1, RETURNED], [tap.hits, tap.value(0, Integer), end_of(tap).first]
+    assert_same given, body
   ensure
     tap&.close
+  end
+
+  def test_untraced_the_body_is_not_wrapped
+    given = []
+    assert_same given, call(env_of("/x")) { [200, {}, given] }.last
   end
 
   private

@@ -138,7 +138,16 @@ class SidekiqTest < Minitest::Test
   def test_it_is_registered_once
     assert_equal [Tracepoint::Sidekiq::Perform], ::Sidekiq.server_middleware.map(&:klass).first(1)
     assert_equal 1, ::Sidekiq.server_middleware.map(&:klass).count(Tracepoint::Sidekiq::Perform)
-    assert_equal "[]\n", ruby('require "tracepoint/sidekiq"; p Sidekiq.server_middleware.map(&:klass)', verbose: false)
+  end
+
+  def test_it_may_be_loaded_before_sidekiqs_own_program
+    said = ruby(<<~RUBY, options: ["-rtracepoint/sidekiq", "-rsidekiq/cli", "-rtracepoint/testing"], verbose: false)
+      events = Tracepoint::Testing.capture do
+        Sidekiq.server_middleware.invoke(nil, { "class" => "Tally" }, "default") { :done }
+      end
+      events.each { |event| puts [event.name, *event.arguments.values_at(:job, :queue)].join(" ") }
+    RUBY
+    assert_equal "perform__begin Tally default\nperform__end Tally default\n", said
   end
 
   private

@@ -108,15 +108,15 @@ def recording(seconds: int) -> list[Row]:
         return [Row("a Rails request", f"not measured: install {PACKAGES}")]
     with tempfile.TemporaryDirectory() as folder, _application(folder) as app:
         _load(app, WARM_UP)
-        with _tool(_recorder(app, folder)) as pid:
+        with tool(_recorder(app, folder)) as pid:
             run = _measure(app, pid, seconds)
         found = CallsRecording(f"{folder}/calls.rbrec")
         events = sum(1 for _ in found)
         lost = found.statistics.failed
     rate = f"{events / seconds:,.0f} events a second"
-    tool = f"tool {100 * run.tool:.1f} % of a CPU"
+    share = f"tool {100 * run.tool:.1f} % of a CPU"
     return [
-        Row(f"recorded in {seconds} s", f"{rate}, {tool}"),
+        Row(f"recorded in {seconds} s", f"{rate}, {share}"),
         Row("lost", f"{lost:,}", goal="0"),
     ]
 
@@ -132,16 +132,20 @@ def _runs(
         for number in range(rounds):
             turn = number % len(names)
             for name in [*names[turn:], *names[:turn]]:
-                with _tool(tools[name]) as pid:
+                with tool(tools[name]) as pid:
                     runs[name].append(_measure(app, pid, seconds))
     return runs
 
 
 def can_run() -> bool:
     """Return whether the application's packages are there."""
-    words = ["ruby", "-e", "require 'rails'; require 'sqlite3'"]
-    done = subprocess.run(words, capture_output=True)
-    return done.returncode == 0 and all(map(shutil.which, PROGRAMS))
+    return has_libraries("rails", "sqlite3") and all(map(shutil.which, PROGRAMS))
+
+
+def has_libraries(*names: str) -> bool:
+    """Return whether Ruby can load them."""
+    done = subprocess.run(["ruby", *(f"-r{name}" for name in names), "-e", ""])
+    return done.returncode == 0
 
 
 @dataclass(frozen=True)
@@ -245,7 +249,7 @@ def _peers(app: App, folder: str) -> dict[str, list[str]]:
 
 
 @contextmanager
-def _tool(words: list[str]) -> Iterator[int | None]:
+def tool(words: list[str]) -> Iterator[int | None]:
     """Run a tool for as long as the block; its pid, None where there is none."""
     if not words:
         yield None

@@ -25,6 +25,7 @@ import exact
 import held
 import hits
 import realapp
+import registered
 import request
 import scale
 import stacks
@@ -79,6 +80,10 @@ def parts(quick: bool) -> dict[str, tuple[str, Callable[[], list[Row]]]]:
         "rails": (
             "A Rails request under puma, wrk as load",
             lambda: realapp.cost(1 if quick else 9, 3 if quick else 10),
+        ),
+        "rails-spans": (
+            "A Rails request with the gem's spans",
+            lambda: registered.cost(*((2, 2) if quick else (20, 100))),
         ),
         "rails-methods": (
             "A Rails request, its methods hooked",

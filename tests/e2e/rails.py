@@ -66,6 +66,10 @@ class Rails:
     def pid(self) -> int:
         return self.process.pid
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
     def _await_line(self, pattern: str) -> re.Match[str]:
         """Return the match of a line that puma will say."""
         log = []

@@ -42,9 +42,11 @@ def profile() -> Profile:
     return Profile(counts, Meta(mode="wall", command="shop"))
 
 
-def rendered(name: str, folding: Folding | None = None) -> bytes:
+def rendered(
+    name: str, folding: Folding | None = None, of: Profile | None = None
+) -> bytes:
     file = BytesIO()
-    FORMATS[name].render(profile(), ReportOptions(folding or Folding()), file)
+    FORMATS[name].render(of or profile(), ReportOptions(folding or Folding()), file)
     return file.getvalue()
 
 
@@ -215,6 +217,21 @@ def test_pprof_is_what_the_published_schema_says() -> None:
     assert found["Kernel#sleep", "<main>"] == 40
     assert found["g", "日本", "fn=(1) x", "e?f", "c d 5", "a,b"] == 3
     assert sum(found.values()) == 203
+
+
+def test_pprof_has_the_kernel_in_a_mapping_of_its_own() -> None:
+    one = sample("a@/x.rb:1", "c!IO#read", "k!vfs_read_[k]")
+    counts = StackCounts().add_all([one])
+    text = decoded(rendered("pprof", of=Profile(counts)))
+    table = strings(text)
+    files = {
+        numbers(one, "id")[0]: table[numbers(one, "filename")[0]]
+        for one in messages(text, "mapping")
+    }
+    of_frames = [
+        files[numbers(one, "mapping_id")[0]] for one in messages(text, "location")
+    ]
+    assert of_frames == ["[kernel.kallsyms]", "ruby", "ruby"]
 
 
 def test_pprof_labels_say_which_thread() -> None:

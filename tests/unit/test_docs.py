@@ -46,6 +46,7 @@ TASK_PAGES = [
     *(
         "frameworks",
         "method-spans",
+        "recipes",
         "slow-spans",
         "spans",
         "stacks-at-events",
@@ -163,7 +164,7 @@ def command_lines() -> Iterator[tuple[str, str]]:
         if page.parent == COMMAND_PAGES:
             continue
         for block in fences(page):
-            for line in COMMAND_LINE.finditer(block):
+            for line in COMMAND_LINE.finditer(block.replace("\\\n", " ")):
                 yield page.name, line[0]
 
 

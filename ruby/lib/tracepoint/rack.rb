@@ -15,7 +15,8 @@ module Tracepoint
   # else the header X-Request-Id), and `queued_ns`, how long it waited since a server
   # in front wrote X-Request-Start. Results: `route`, as `items#show` of Rails or
   # `GET /items/:id` of Sinatra, and `status`. A request that was hijacked ends as
-  # the application returns.
+  # the application returns, and so does one that nobody traced when it began: its
+  # body is not wrapped.
   class Rack
     REQUEST = Tracepoint.define_span(:request, { method: String, path: String, id: String, queued_ns: Integer },
                                      provider: :rack, result: { route: String, status: Integer })
@@ -32,11 +33,12 @@ module Tracepoint
     # @return [Array] the application's response, its body wrapped
     def call(env)
       outcome = :thrown
+      traced = REQUEST.enabled?
       span = REQUEST.start(env["REQUEST_METHOD"], path(env), env["action_dispatch.request_id"] || env["HTTP_X_REQUEST_ID"], queued_ns(env))
       status, headers, body = @app.call(env)
       outcome = :returned
       set_results(span, env, status) if REQUEST.enabled?
-      if status == HIJACKED
+      if status == HIJACKED || !traced
         span.finish
       else
         body = ::Rack::BodyProxy.new(body) { span.finish }

@@ -65,6 +65,9 @@ module Tracepoint
     end
 
     ::Sidekiq::Client.prepend(Push)
-    ::Sidekiq.configure_server { |config| config.server_middleware { |chain| chain.prepend Perform } }
+    # Not with configure_server: it does nothing where sidekiq/cli is loaded after this.
+    # Only Sidekiq's own processes call what is in this chain.
+    configuration = ::Sidekiq.respond_to?(:default_configuration) ? ::Sidekiq.default_configuration : ::Sidekiq
+    configuration.server_middleware { |chain| chain.prepend Perform }
   end
 end

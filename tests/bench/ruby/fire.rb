@@ -7,6 +7,7 @@
 
 $LOAD_PATH.unshift File.expand_path("../../../ruby/lib", __dir__)
 require "tracepoint"
+require "tracepoint/benchmark/loops"
 require "json"
 require "optparse"
 require_relative "empty"
@@ -68,7 +69,6 @@ RUBY = EmptyRuby.new
 CALLS = Calls.new
 
 CASES = {
-  "empty loop" => "",
   "empty C method (1, \"x\")" => 'EMPTY.call(1, "x")',
   "empty C method of 2 (1, \"x\")" => 'EMPTY.call2(1, "x")',
   "empty Ruby method (1, \"x\")" => 'RUBY.call(1, "x")',
@@ -114,61 +114,26 @@ RATIOS = [
   ["traced short method (1)", "method that calls a short one (1)", 1.3]
 ].freeze
 
-UNROLLED = 10
-PER_ROUND = 20_000
-
-def loop_of(code)
-  body = ([code] * UNROLLED).join("\n")
-  eval(<<~RUBY, TOPLEVEL_BINDING, __FILE__, __LINE__ + 1)
-    # frozen_string_literal: true
-    lambda do
-      i = 0
-      t = Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond)
-      while i < #{PER_ROUND}
-        #{body}
-        i += 1
-      end
-      Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond) - t
-    end
-  RUBY
-end
-
-def median(numbers)
-  sorted = numbers.sort
-  (sorted[(sorted.size - 1) / 2] + sorted[sorted.size / 2]) / 2.0
-end
-
 options = { rounds: 41 }
 OptionParser.new do |o|
   o.on("--json") { options[:json] = true }
   o.on("--rounds N", Integer) { |n| options[:rounds] = n }
 end.parse!
 
-loops = CASES.transform_values { |code| loop_of(code) }
-loops.each_value(&:call)
-taken = Hash.new { |hash, name| hash[name] = [] }
-options[:rounds].times do |round|
-  # Turned by one each round, so that nobody always follows the same neighbour.
-  loops.to_a.rotate(round).each { |name, code| taken[name] << code.call }
-end
-# The round's own empty loop is subtracted, and the ratio taken, in each round:
-# both halves then saw the same machine.
-calls = UNROLLED * PER_ROUND
-net = taken.transform_values do |all|
-  all.zip(taken["empty loop"]).map { |ns, empty| [(ns - empty).fdiv(calls), 0.001].max }
-end
+# Ratios are taken in each round, of which both halves saw the same machine.
+net = Tracepoint::Loops.measure(CASES, rounds: options[:rounds], calls: 200_000)
 ratios = RATIOS.map do |what, against, goal|
   all = net[what].zip(net[against]).map { |a, b| a / b }
-  { what: what, against: against, goal: goal, ratio: median(all).round(3), low: all.min.round(3),
+  { what: what, against: against, goal: goal, ratio: Tracepoint::Loops.median(all).round(3), low: all.min.round(3),
     high: all.max.round(3), best: net[what].min.fdiv(net[against].min).round(3) }
 end
 
 if options[:json]
   puts JSON.generate(schema: "rbtrace-py/bench-fire", version: 1, ruby: RUBY_DESCRIPTION, rounds: options[:rounds],
-                     ns: net.transform_values { |all| median(all).round(2) }, ratios: ratios)
+                     ns: net.transform_values { |all| Tracepoint::Loops.median(all).round(2) }, ratios: ratios)
 else
   puts RUBY_DESCRIPTION
-  net.each { |name, all| puts format("%-40s %8.2f ns", name, median(all)) unless name == "empty loop" }
+  net.each { |name, all| puts format("%-40s %8.2f ns", name, Tracepoint::Loops.median(all)) }
   puts
   ratios.each do |r|
     goal = r[:goal] ? format("goal %.2f", r[:goal]) : ""

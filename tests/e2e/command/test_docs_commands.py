@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 
 import pytest
 from desk import Desk, load_all
+from rails import EXAMPLE, RailsExample
 
 from commands import has_ruby_probes
-from processes import ROOT
+from processes import ROOT, TIMEOUT
 
 PAGES = [
     *(
@@ -35,6 +36,8 @@ PAGES = [
     *("methods", "overhead", "probes-in-your-code", "profiling", "security"),
     *("stacks-at-events", "troubleshooting"),
 ]
+RAILS_PAGES = ["README", "recipes"]
+RAILS = r"sudo rbtrace-py .*'\^(puma|sidekiq)'|rbtrace-py report --diff before\.json"
 NOT_RUN = {
     r"sudo make (demo|setup|test)\b": "test_demo.py runs the first",
     r"sudo apt-get ": "it changes the machine",
@@ -42,7 +45,9 @@ NOT_RUN = {
     r"python3 -m venv |venv/bin/pip ": "tests/install does, in an empty environment",
     r"cd gem$|gem (build|install) ": "tests/install does, in an empty GEM_HOME",
     r"rake -f gem/Rakefile compile": "make setup has done it",
+    r"ruby -Iruby/lib -rtracepoint -e": "ruby/test/benchmark_test.rb does",
     r"ruby -Iruby/lib shop.rb$": "shows a checkout in which nothing was compiled",
+    RAILS: "test_a_page_about_rails does",
     r"sudo rbtrace-py .*(1234|puma)": "test_containers.py does",
     r"docker ": "needs Docker; test_containers.py runs what it starts",
     r"kubectl ": "needs a cluster; test_containers.py runs what it starts",
@@ -71,6 +76,10 @@ class Command:
         return not any(re.match(pattern, self.line) for pattern in NOT_RUN)
 
     @property
+    def is_about_rails(self) -> bool:
+        return bool(re.match(RAILS, self.line))
+
+    @property
     def words(self) -> list[str]:
         """Return what a shell hands over, without sudo: tests have root's rights."""
         words = shlex.split(re.sub(r"\s# .*", "", self.line))
@@ -84,7 +93,8 @@ class Command:
         return [
             path
             for option, path in named
-            if option in ("-o", "--record", "--hlog") and path != "/dev/null"
+            if option in ("-o", "--record", "--hlog", "--stacks")
+            and path != "/dev/null"
         ]
 
     @property
@@ -121,18 +131,18 @@ def is_run(page: str) -> bool:
     return any(command.is_run for command in commands(page))
 
 
-def shorter(words: list[str]) -> list[str]:
+def shorter(words: list[str], duration: str = "500ms") -> list[str]:
     """Let it end soon, and by itself."""
     at = words.index("--") if "--" in words else len(words)
     own, rest = words[:at], words[at:]
     limits = {"-d", "--duration", "-n", "--count", "-i", "--interval"} & {*own}
     for i, word in enumerate(own[:-1]):
         if word in ("-d", "--duration"):
-            own[i + 1] = "500ms"
+            own[i + 1] = duration
         elif word in ("-i", "--interval"):
             own[i + 1] = "250ms"
     if words[0] in ENDLESS and limits <= {"-i", "--interval"}:
-        own += ["-d", "500ms"]
+        own += ["-d", duration]
     return own + rest
 
 
@@ -236,6 +246,42 @@ def test_a_page(page, desk, is_shown):
         assert sizes or any(line.strip() for line in said), command.line
         if is_shown:
             assert missing(command, said) == [], command.line
+
+
+@pytest.fixture(scope="module")
+def visited(tmp_path_factory) -> Iterator[RailsExample]:
+    """The Rails application, while its visitors come."""
+    shop = RailsExample(tmp_path_factory.mktemp("shop"))
+    visitors = subprocess.Popen(
+        ["ruby", EXAMPLE / "visit.rb"], env={**os.environ, "SHOP_URL": shop.url}
+    )
+    shop.await_jobs(1)
+    yield shop
+    visitors.kill()
+    visitors.wait(TIMEOUT)
+    shop.close()
+
+
+@pytest.mark.parametrize("page", RAILS_PAGES)
+def test_a_page_about_rails(page, desk, visited):
+    """Its commands, with the one parent of Puma and Sidekiq as their target."""
+    for command in filter(lambda command: command.is_about_rails, commands(page)):
+        words = [*command.words[1:]]
+        if "--ps" in words:
+            at = words.index("--ps")
+            words[at : at + 2] = [str(visited.pid), "--subprocesses"]
+        any_event = "--ps" in command.line and "--filter" not in words
+        if any_event:  # where the machine is busy the first one may take its time
+            words = [*shorter(words, f"{TIMEOUT}s"), "--count", "1"]
+        else:
+            words = shorter(words)
+        said, code = desk.run(words, [])
+        print(f"$ {command.line}", *said, sep="\n")
+        assert code == 0, command.line
+        assert all(desk.size_of(path) for path in command.files), command.line
+        if any_event:
+            counted = r"[1-9][\d,]* in [\d.]+ s\b"
+            assert any(re.search(counted, line) for line in said), command.line
 
 
 def test_what_is_not_run_is_there():

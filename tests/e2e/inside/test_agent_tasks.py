@@ -36,6 +36,11 @@ IN_A_CHILD = """
   Process.wait(pid)
   [%s, reader.read]
 """
+WITHOUT_REST = """
+  $number = 0
+  Thread.new { loop { raise IOError, ($number += 1).to_s rescue nil } }
+  nil
+"""
 
 
 @pytest.fixture
@@ -92,6 +97,24 @@ def test_code_whose_time_is_over_is_run_again(
         session.finish()
         kinds |= {str(event.values[0]) for event in session.events(0)}
     assert kinds == {"Work::Refused"}
+
+
+def test_a_program_that_raises_without_rest(target: Target) -> None:
+    """It leaves the agent the GVL ten times a second, and that is enough to end."""
+    targets = Targets.from_pids([target.pid])
+    with closing(targets), Exceptions(targets, ExceptionOptions()) as session:
+        value(target, WITHOUT_REST)
+        found = list(session.events(TIMEOUT))
+        session.finish()
+        found += session.events(0)
+        last_raised = int(value(target, "$number"))
+        counters = session.result_counters()
+    numbers = [int(str(event.values[1])) for event in found]
+    first, last = numbers[0], numbers[-1]
+    assert numbers == sorted(numbers)
+    known = len(numbers) + counters["lost"]
+    assert last - first < known <= last_raised - first + 1
+    assert (counters["seen"], counters["hung_up"]) == (len(numbers), 0)
 
 
 @pytest.mark.parametrize("words", [RAISE, SPEAK], ids=" ".join)

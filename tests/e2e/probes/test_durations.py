@@ -47,13 +47,14 @@ def test_values(crafted, trace):
     assert "2 were running when tracing began" in out
 
 
-def test_values_of_a_number_that_is_no_duration(crafted, trace):
+def test_values_of_nanoseconds_that_are_no_spans(crafted, trace):
+    """By its name; every number is one, and -1 is not unknown."""
     tracer = trace("values", crafted.pid, "plain", "duration_ns", "--json")
     fire(crafted)
     document = answer(tracer)
     (group,) = document["groups"]
     assert (group["count"], group["total"]) == (9, 20_000_019)
-    assert (document["operand"], document["unit"]) == ("duration_ns", "integer")
+    assert (document["operand"], document["unit"]) == ("duration_ns", "ns")
 
 
 @pytest.mark.parametrize(

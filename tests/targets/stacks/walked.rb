@@ -8,6 +8,8 @@
 #   threads NUMBER SECONDS   begins threads, one after the other; each burns and ends
 #   fibers NUMBER SECONDS    the same with fibers
 #   gc SECONDS               collects garbage
+#   zeros SECONDS            reads /dev/zero, a megabyte at a time
+#   spins NUMBER             counts, without a system call
 #   changing SECONDS         defines, calls and removes methods, and compacts
 #   exec SECONDS             becomes this program anew, which burns at once
 
@@ -46,6 +48,16 @@ class Walked
   def gc(seconds)
     start = cpu
     GC.start while cpu - start < seconds
+  end
+
+  def zeros(seconds)
+    start = cpu
+    buffer = +""
+    File.open("/dev/zero") { |file| file.sysread(1 << 20, buffer) while cpu - start < seconds }
+  end
+
+  def spins(number)
+    number -= 1 while number.positive?
   end
 
   # Each method's name, file and line have the same number, in a frame of any of them.

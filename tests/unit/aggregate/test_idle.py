@@ -50,6 +50,9 @@ def test_idle(inner: tuple[str, ...]) -> None:
     assert not idle("<main>@-e:1", POOL, *inner)
     for state in set(ThreadState) - {ThreadState.SLEEPING}:
         assert not idle(POOL, *inner, state=state)
+    in_kernel = ("k!do_futex_[k]", "k!schedule_[k]", "m!(queue)")
+    assert idle(POOL, *inner, *in_kernel)
+    assert not idle(POOL, f"Job#work@{OWN}:4", *in_kernel)
 
 
 def test_the_thread_of_our_agent() -> None:

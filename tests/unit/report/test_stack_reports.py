@@ -36,7 +36,7 @@ from rbtrace_py.report.exchange.rows import (
     frame_text,
     portable_label,
 )
-from rbtrace_py.report.flamegraph.colors import colour
+from rbtrace_py.report.flamegraph.colors import colour, kind_colour, legend
 from rbtrace_py.report.flamegraph.tree import build, tree_of
 from rbtrace_py.report.formats import FORMATS, format_named
 from rbtrace_py.report.sample_query import ReportOptions
@@ -428,6 +428,16 @@ def test_colours_are_stable_and_tell_kinds() -> None:
     assert len(kinds) == len(FrameKind)
 
 
+def test_a_legend_has_the_kernel_where_it_occurs() -> None:
+    one = Label("A#b", "A#b /x.rb:1", FrameKind.RUBY)
+    kernel = Label("schedule_[k]", "schedule_[k]", FrameKind.KERNEL)
+    without, entries = legend([one]), legend([one, kernel])
+    assert [entry for entry in entries if entry not in without] == [
+        ("kernel", kind_colour(FrameKind.KERNEL))
+    ]
+    assert len(entries) == len(without) + 1
+
+
 # ----------------------------------------------------------- all the formats
 
 
@@ -486,7 +496,7 @@ def test_the_same_samples_give_the_same_bytes(name: str) -> None:
 
 def test_threads_of_speedscope() -> None:
     samples = [
-        sample("a@/x.rb:1", "c!b@/x.rb:1"),
+        sample("a@/x.rb:1", "c!b@/x.rb:1", "k!schedule_[k]"),
         sample("a@/x.rb:2", thread=OTHER_PROCESS),
         sample("a@/x.rb:2", thread=MAIN),
     ]
@@ -495,12 +505,13 @@ def test_threads_of_speedscope() -> None:
     assert document["shared"]["frames"] == [
         {"name": "a", "file": "/x.rb"},
         {"name": "b", "file": "(C)"},
+        {"name": "schedule_[k]", "file": "(kernel)"},
     ]
     assert [
         (p["name"], p["unit"], p["samples"], p["weights"], p["endValue"])
         for p in document["profiles"]
     ] == [
-        ("[pid 4211] [main, tid 4211]", "none", [[0, 1], [0]], [1, 1], 2),
+        ("[pid 4211] [main, tid 4211]", "none", [[0, 1, 2], [0]], [1, 1], 2),
         ("[pid 4300] [thread]", "none", [[0]], [1], 1),
     ]
 

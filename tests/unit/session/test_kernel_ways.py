@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import signal
+import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,6 +19,7 @@ from processes import LIB, TARGETS, Target, comes_true, read_line
 from rbtrace_py.bpf import stack_walker
 from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.abi import SCRATCHES
+from rbtrace_py.bpf.compiler import compile_program
 from rbtrace_py.errors import BpfError
 from rbtrace_py.model.stacks import Sample
 from rbtrace_py.rubyvm import tls
@@ -42,15 +46,30 @@ REASONS = {
 METHODS = (*REASONS, "Object#burn", "Holders#hold_ruby", "Holders#hold_c")
 MAY_GOTO = 0xE5
 """The operation of that instruction (BPF_JMP | BPF_JCOND)."""
+BPF_STX = 3
+INSTRUCTION = struct.Struct("<BBhi")
+GET_STACK = INSTRUCTION.pack(0x85, 0, 0, 67)
+"""The call of bpf_get_stack."""
+EFAULT_AS_RESULT = INSTRUCTION.pack(0xB7, 0, 0, -errno.EFAULT)
+"""What it leaves in r0 where it fails."""
 _USERS = 26 * 8
 """Place of ``users`` in ``struct scratch`` of ``stacks.c``."""
 
 
 @contextmanager
 def sampling(
-    mode: SamplingMode, *pids: int, event: EventChoice | None = None
+    mode: SamplingMode,
+    *pids: int,
+    event: EventChoice | None = None,
+    kernel_frames: bool = False,
 ) -> Iterator[Sampling]:
-    options = SamplingOptions(499, mode, engine=EngineChoice.BPF, event=event)
+    options = SamplingOptions(
+        499,
+        mode,
+        engine=EngineChoice.BPF,
+        event=event,
+        kernel_frames=kernel_frames,
+    )
     with (
         closing(Targets.from_pids(list(pids))) as targets,
         Sampling(targets, options) as entered,
@@ -58,7 +77,9 @@ def sampling(
         yield entered
 
 
-def weights(program: str, step: str, mode: SamplingMode) -> Counter[tuple[str, str]]:
+def weights(
+    program: str, step: str, mode: SamplingMode, kernel_frames: bool = False
+) -> Counter[tuple[str, str]]:
     """Weights by the one of METHODS and the innermost frame, of a step."""
     found: Counter[tuple[str, str]] = Counter()
 
@@ -69,7 +90,7 @@ def weights(program: str, step: str, mode: SamplingMode) -> Counter[tuple[str, s
 
     with (
         closing(Target("ruby", TARGETS / program)) as target,
-        sampling(mode, target.pid) as entered,
+        sampling(mode, target.pid, kernel_frames=kernel_frames) as entered,
     ):
         passes = sampling_passes(entered, add)
         answer = target.step(step)
@@ -123,6 +144,8 @@ def test_each_way(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found = weights("stacks/holders.rb", "fight 0.5", SamplingMode.GVL)
     held = sum(found[one] for one in found if one[0] in METHODS)
     assert 0.5 * 2 * 0.5e9 <= held <= 1.05 * 2 * 0.5e9, found
+    found = weights("stacks/walked.rb", "zeros 0.5", SamplingMode.WALL, True)
+    assert sum(n for (_, leaf), n in found.items() if "zero" in leaf) >= 0.2e9, found
 
 
 def test_a_kernel_that_refuses_the_first_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,6 +160,47 @@ def test_a_kernel_that_refuses_the_first_way(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sys_, "load_program", older)
     assert_burnt()
     assert refused == ["on_tick"]
+
+
+@pytest.mark.parametrize("source", ["stacks.c", "events.c"])
+def test_no_instruction_of_linux_5_12(source: str) -> None:
+    """Until then a store had no operation: 0, which adds. May_goto is of 6.9."""
+    for name, code in compile_program(source, {"MAY_GOTO": 0}).items():
+        for at, (operation, _, _, immediate) in enumerate(
+            INSTRUCTION.iter_unpack(code)
+        ):
+            assert operation & 7 != BPF_STX or not immediate, (name, at)
+            assert operation != MAY_GOTO, (name, at)
+
+
+def test_a_kernel_that_cannot_read_its_own_stack(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The Ruby stacks are kept, and it is said how many lack the kernel's frames."""
+    load, found = sys_.load_program, Counter[str]()
+
+    def failing(kind: int, code: bytes, attach_type: int, name: str) -> int:
+        code = code.replace(GET_STACK, EFAULT_AS_RESULT)
+        return load(kind, code, attach_type, name)
+
+    def add(sample: Sample) -> None:
+        found[sample.stack.frames[-1].name] += sample.weight
+
+    monkeypatch.setattr(sys_, "load_program", failing)
+    with (
+        closing(Target("ruby", TARGETS / "stacks/walked.rb")) as target,
+        sampling(SamplingMode.CPU, target.pid, kernel_frames=True) as entered,
+    ):
+        passes = sampling_passes(entered, add)
+        assert target.step("zeros 0.5") == "done"
+        passes.finish()
+        notes = [note for note in entered.notes if "kernel's frames" in note]
+        assert entered.statistics.failed == 0
+    assert found["IO#sysread"] == pytest.approx(0.5 * 499, rel=0.15)
+    (note,) = notes
+    match = re.fullmatch(r"(\d+) samples lack the kernel's frames: .*", note)
+    assert match
+    assert 0.5 * found.total() < int(match[1]) <= found.total()
 
 
 @pytest.mark.parametrize("way", stack_walker.EVENT_WAYS, ids=["6.9", "5.11"])

@@ -14,7 +14,14 @@ from posixpath import basename, dirname
 
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sourcepaths import is_library
-from rbtrace_py.model.stacks import Frame, FrameKind, Sample, Stack, ThreadState
+from rbtrace_py.model.stacks import (
+    Frame,
+    FrameKind,
+    Sample,
+    Stack,
+    ThreadState,
+    without_kernel,
+)
 
 _WAITS = re.compile(
     r"(Thread::)?(Sized)?Queue#(pop|shift|deq)|(Thread::)?ConditionVariable#wait"
@@ -59,6 +66,7 @@ def _waits(frames: tuple[Frame, ...]) -> bool:
         return False
     if frames[-1].kind is FrameKind.MARKER:  # what the kernel says it waits for
         frames = frames[:-1]
+    frames = without_kernel(frames)
     if not frames:
         return False
     inner = frames[-1]

@@ -46,7 +46,7 @@ _LONGEST_SETTLING_SECONDS = 1.0
 
 _RUBY = struct.Struct("<q4Q 20I QQQ")
 _KEY = struct.Struct("<QQQQQ")
-_HEAD = struct.Struct("<QQQQQ QQQ")
+_HEAD = struct.Struct("<QQQQQ QQ II")
 _INTERVAL = struct.Struct("<QQQQQ QQQQ")
 _GVL = struct.Struct("<QQ")
 _ID = struct.Struct("<Q")
@@ -86,6 +86,7 @@ class StackWalker(Closing):
     offsets: in kernel structures, from BTF: what ``programs/stacks.c`` lists
     weighing: what a stack weighs
     least_ns: shorter times off the CPU do not count
+    kernel_frames: tell of the kernel's own frames, too
 
     Raises NotPermitted or BpfError where it cannot be.
     """
@@ -97,6 +98,7 @@ class StackWalker(Closing):
         offsets: Mapping[str, int],
         weighing: Weighing,
         least_ns: int,
+        kernel_frames: bool,
     ) -> None:
         self._epoch = 0
         self._rate = rate
@@ -107,6 +109,7 @@ class StackWalker(Closing):
         self._period = round(1e9 / rate)
         numbers = {"EACH": each, "WEIGHING": weighing, "LEAST": least_ns, **offsets}
         numbers["PERIOD"] = self._period
+        numbers["KERNEL"] = kernel_frames
         self._numbers = numbers
         with ExitStack() as stack:
             self._program, self._walks = attach_first(
@@ -315,7 +318,11 @@ def _maps(weighing: Weighing) -> dict[str, MapSpec]:
 
 
 def _walked(
-    words: Sequence[int], at: int, weight: int, frames: memoryview | None = None
+    words: Sequence[int],
+    at: int,
+    weight: int,
+    frames: memoryview | None = None,
+    kernel_frames: memoryview | None = None,
 ) -> WalkedStack:
     hash_, ids, thread, marks, fiber = words
     return WalkedStack(
@@ -330,13 +337,17 @@ def _walked(
         is_cut=bool(marks & _CUT),
         weight=weight,
         off_cpu=_off_cpu(marks) if marks & _OFF_CPU else None,
+        kernel_frames=kernel_frames,
     )
 
 
 def _of_record(record: bytes) -> WalkedStack:
-    *words, at, weight, count = _HEAD.unpack_from(record)
-    frames = memoryview(record)[_HEAD.size :].cast("Q") if count else None
-    return _walked(words, at, weight, frames)
+    *words, at, weight, count, kernel_count = _HEAD.unpack_from(record)
+    if not count:
+        return _walked(words, at, weight)
+    frames = memoryview(record)[_HEAD.size :].cast("Q")
+    end = len(frames) - kernel_count
+    return _walked(words, at, weight, frames[:end], frames[end:])
 
 
 def _off_cpu(marks: int) -> OffCpu:

@@ -38,6 +38,9 @@ PROG_TYPE_RAW_TRACEPOINT = 17
 ATTACH_TRACE_UPROBE_MULTI = 48
 """BPF_TRACE_UPROBE_MULTI, Linux 6.6."""
 
+_LOG_STATS = 4
+"""Log level: what is wrong, and figures. With each instruction the log is too long, and
+Linux before 6.4 cuts off its end."""
 F_NO_PREALLOC = 1
 F_MMAPABLE = 1 << 10
 
@@ -118,7 +121,7 @@ def load_program(
             len(instructions) // 8,
             address(code),
             address(licence),
-            1 if log is not None else 0,
+            _LOG_STATS if log is not None else 0,
             ctypes.sizeof(log) if log is not None else 0,
             address(log) if log is not None else 0,
             0,
@@ -134,10 +137,10 @@ def load_program(
         return result
     if result in (-errno.EPERM,):
         raise refused(-result, f"load the BPF program {name}")
-    log = ctypes.create_string_buffer(1 << 20)
-    result = attempt(log)
-    if result >= 0:
-        return result
+    log = ctypes.create_string_buffer(1 << 16)
+    again = attempt(log)
+    if again >= 0:
+        return again
     lines = log.value.decode(errors="replace").strip().splitlines()
     raise refused(
         -result,

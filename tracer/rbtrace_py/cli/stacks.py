@@ -97,7 +97,7 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
             "Record calls with `rbtrace-py calls PID -o FILE.rbrec`",
         )
     check_on(options)
-    _check_weight(options)
+    _check_calls(options)
     if options.calls:
         m.attach_first(targets, options)
         return fold_calls(targets, options, lambda: s.name_now(targets))
@@ -119,10 +119,11 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
         return s.report(sampling, options, counting.render, options.says_losses)
 
 
-def _check_weight(options: _Options) -> None:
+def _check_calls(options: _Options) -> None:
     weight = options.weight
-    if options.calls and options.on is not None:
-        raise UsageError("--calls and --on cannot be combined")
+    if options.calls and (options.on is not None or options.kernel):
+        word = "--kernel" if options.on is None else "--on"
+        raise UsageError(f"--calls and {word} cannot be combined")
     if weight is not None and not (options.calls or options.on):
         raise UsageError("--weight needs --on or --calls")
     if options.calls and weight not in (None, "time", "calls"):

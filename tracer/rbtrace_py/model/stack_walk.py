@@ -114,6 +114,7 @@ class WalkedStack(NamedTuple):
     frames: four words a frame, the newest first: iseq, pc (0: not up to date), method
         entry (or a cref or svar), flags; None: those of the stack with this
         key that went up before
+    kernel_frames: addresses in the kernel, the newest first, where ``frames`` are given
     collecting: 0, or 1 and more: a collection was going on
     is_cut: older frames are missing
     """
@@ -129,3 +130,4 @@ class WalkedStack(NamedTuple):
     is_cut: bool
     weight: int
     off_cpu: OffCpu | None
+    kernel_frames: memoryview | None = None

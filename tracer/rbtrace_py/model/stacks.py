@@ -15,6 +15,7 @@ class FrameKind(IntEnum):
     NATIVE = 2
     GC = 3
     MARKER = 4
+    KERNEL = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,14 @@ class Stack:
     """
 
     frames: tuple[Frame, ...]
+
+
+def without_kernel(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """Return a stack's frames, the root first, without the kernel's at its end."""
+    end = len(frames)
+    while end and frames[end - 1].kind is FrameKind.KERNEL:
+        end -= 1
+    return frames[:end]
 
 
 class ThreadState(IntEnum):

@@ -94,18 +94,22 @@ static __always_inline struct scratch *begin_event(u64 ids) {
 #define MOST_WEIGHT (1ULL << 44) /* half a million of one thread in a second fit */
 
 /*
+ * ctx: of an event in the kernel, else 0
  * scratch->weight: of the event. What is negative is no weight, nor is what may wrap
  * around when it is added up.
  */
-static __always_inline void take_event(struct ruby *ruby, struct scratch *scratch,
-                                       u64 ids, u64 began) {
+static __always_inline void take_event(void *ctx, struct ruby *ruby,
+                                       struct scratch *scratch, u64 ids, u64 began) {
   scratch->head.time = began;
   if (scratch->weight > MOST_WEIGHT / AT_LOAD(EVERY)) {
     count_one(COUNTER_NEGATIVE);
   } else {
     scratch->weight *= AT_LOAD(EVERY);
-    if (walk_task(ruby, scratch, ids, bpf_get_current_task()) == WALKED)
+    if (walk_task(ruby, scratch, ids, bpf_get_current_task()) == WALKED) {
+      if (ctx)
+        add_kernel_frames(ctx, scratch);
       tally_event(scratch);
+    }
   }
   add(&scratch->users, -1);
 }
@@ -128,7 +132,7 @@ int on_hit(struct pt_regs *ctx) {
     if (AT_LOAD(WEIGHTED) && !read_slot(ctx, site, 0, &weight))
       weight = NO_WEIGHT;
     scratch->weight = weight;
-    take_event(ruby, scratch, ids, began);
+    take_event(0, ruby, scratch, ids, began);
   }
   end_event(began);
   return 0;
@@ -152,7 +156,7 @@ int on_event(void *ctx) {
         weight = resize(weight, AT_LOAD(FIELD_SIZE), AT_LOAD(FIELD_SIGNED));
     }
     scratch->weight = weight;
-    take_event(ruby, scratch, ids, began);
+    take_event(ctx, ruby, scratch, ids, began);
   }
   end_event(began);
   return 0;

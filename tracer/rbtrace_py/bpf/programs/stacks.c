@@ -22,6 +22,7 @@
  *   WEIGHING     what a stack weighs: enum weighing
  *   LEAST        ns: shorter times off the CPU do not count
  *   PERIOD       ns from tick to tick
+ *   KERNEL       1: the kernel's own frames are part of a stack, too
  */
 #include "loading.h"
 #include "tasks.h"
@@ -31,11 +32,17 @@
 #define RECORD_WORDS 4
 #define VALUE_WORDS 8192
 #define EC_WORDS 16
-#define MOST_STEPS 1024 /* frames, and environments around blocks */
-/* With may_goto (MAY_GOTO, Linux 6.9) the verifier looks at few steps, not at each. */
+/*
+ * A step is a frame, or an environment around a block. With may_goto (MAY_GOTO, Linux
+ * 6.9) the verifier looks at few steps, not at each; else it refuses what may jump more
+ * than 8,192 times, and a step jumps 8 times, or what takes it a million instructions:
+ * on_switch takes 800,000.
+ */
 #if MAY_GOTO
+#define MOST_STEPS 1024
 #define STEPS ; may_go_on() && scratch->steps++ < MOST_STEPS;
 #else
+#define MOST_STEPS 576
 #define STEPS int step = 0; step < MOST_STEPS; step++
 #endif
 #define MOST_HOPS 64
@@ -61,6 +68,8 @@
 #define MOST_FDS (1 << 20)
 #define MOST_CALLS 1024
 #define KERNEL_STACK 16384
+#define MOST_KERNEL_FRAMES 127 /* what perf_event_max_stack is, mostly */
+#define USER_MODE 3            /* bits of cs */
 
 enum weighing {
   SAMPLES, /* 1 at each tick */
@@ -82,7 +91,8 @@ struct head {
   struct stack_key key;
   u64 time; /* CLOCK_MONOTONIC, ns */
   u64 weight; /* 0: only to be named */
-  u64 count; /* of the frames that follow, newest first */
+  u32 count; /* of the frames that follow, newest first */
+  u32 kernel_count; /* of the kernel's addresses behind them, newest first */
 };
 
 /* The time that a thread is in now, on the CPU or off it. */
@@ -112,6 +122,7 @@ enum outcome { WALKED, NO_RUBY, UNKNOWN, FAILED };
 
 static long (*output_record)(void *ring, void *data, u64 size,
                              u64 flags) = (void *)130;
+static long (*stack_of)(void *ctx, void *to, u32 size, u64 flags) = (void *)67;
 static void *(*current_task)(void) = (void *)158;
 static void *(*registers_of)(void *task) = (void *)175;
 
@@ -173,7 +184,8 @@ static __always_inline int begin(struct ruby *ruby, struct scratch *scratch, u64
   u64 ec = find_ec(ruby, fsbase, ids);
 
   key->ids = ids;
-  key->hash = key->thread = key->marks = key->fiber = scratch->head.count = 0;
+  key->hash = key->thread = key->marks = key->fiber = 0;
+  scratch->head.count = scratch->head.kernel_count = 0;
   if (!ec) /* a thread without a Ruby stack */
     return NO_RUBY;
   if (ec == NOT_KNOWN)
@@ -289,6 +301,31 @@ static __always_inline bool goes_up(u64 weight) {
   return AT_LOAD(EACH) && weight >= AT_LOAD(EACH);
 }
 
+/* After walk, in the kernel: the kernel's frames of this moment, a part of the key. */
+static __always_inline void add_kernel_frames(void *ctx, struct scratch *scratch) {
+  struct head *head = &scratch->head;
+  u64 start = scratch->walked * RECORD_WORDS, hash = head->key.hash;
+  s64 size;
+  if (!AT_LOAD(KERNEL) || !hash || start > MOST_FRAMES * RECORD_WORDS)
+    return;
+  size = stack_of(ctx, scratch->frames + start, MOST_KERNEL_FRAMES * 8, 0);
+  if (size <= 0) {
+    count_one(COUNTER_NO_KERNEL_STACK);
+    return;
+  }
+  head->count = scratch->walked;
+  head->kernel_count = size >> 3;
+  scratch->start = start;
+  scratch->count = size >> 3;
+#pragma clang loop unroll(disable)
+  for (u64 i = 0; i < MOST_KERNEL_FRAMES; i++) {
+    if (i >= scratch->count)
+      break;
+    hash = mixed(hash, FRAME_WORD(scratch->start + i));
+  }
+  head->key.hash = hash | 1;
+}
+
 /* Count the stack that was walked; its frames go up unless they did in this epoch. */
 static __always_inline void tally(struct scratch *scratch, u64 weight, u64 epoch) {
   struct head *head = &scratch->head;
@@ -302,12 +339,15 @@ static __always_inline void tally(struct scratch *scratch, u64 weight, u64 epoch
   else
     head->weight = 0;
   if (cell) {
-    __sync_fetch_and_add(cell, weight);
+    if (weight) /* to add 0 takes the compiler an instruction of Linux 5.12 */
+      __sync_fetch_and_add(cell, weight);
     head->count = 0;
   }
   size = sizeof *head + head->count * RECORD_WORDS * 8;
+  if (AT_LOAD(KERNEL) && head->count)
+    size += head->kernel_count * 8;
   asm volatile("" : "+r"(size));
-  if (size > sizeof *head + MOST_FRAMES * RECORD_WORDS * 8)
+  if (size > sizeof *head + (MOST_FRAMES * RECORD_WORDS + MOST_KERNEL_FRAMES) * 8)
     size = sizeof *head;
   if ((head->count || head->weight) &&
       output_record((void *)AT_LOAD(ring), head, size, 0)) {
@@ -429,7 +469,8 @@ static __always_inline void note_missed_switch(u64 ids, u64 task, u64 now) {
 
 #include "gvl.h"
 
-int on_tick(void *ctx) {
+/* ctx: struct bpf_perf_event_data, whose first member is what was interrupted. */
+int on_tick(struct pt_regs *ctx) {
   u64 ids = bpf_get_current_pid_tgid(), now = bpf_ktime_get_ns(), weight = 1;
   u32 tgid = ids >> 32;
   struct ruby *ruby = LOOKUP(rubies, &tgid);
@@ -445,6 +486,8 @@ int on_tick(void *ctx) {
   }
   if (!weight || walk_task(ruby, scratch, ids, bpf_get_current_task()) != WALKED)
     return 0;
+  if (AT_LOAD(KERNEL) && !(ctx->cs & USER_MODE))
+    add_kernel_frames(ctx, scratch);
   scratch->head.time = now;
   if (AT_LOAD(WEIGHING) == ALL_TIME) {
     note_missed_switch(ids, bpf_get_current_task(), now);
@@ -503,9 +546,11 @@ static __always_inline void end(u64 ids) {
 }
 
 /* The current thread leaves its CPU; state: the kernel's, 0: it could go on. */
-static __always_inline void leave(struct ruby *ruby, u64 ids, u64 task, u32 state) {
+static __always_inline void leave(struct bpf_raw_tracepoint_args *ctx,
+                                  struct ruby *ruby, u64 ids, u32 state) {
   struct scratch *scratch = own_scratch();
   u64 now = bpf_ktime_get_ns();
+  u64 task = ctx->args[1];
   struct interval new;
   int outcome;
   if (!scratch)
@@ -524,6 +569,8 @@ static __always_inline void leave(struct ruby *ruby, u64 ids, u64 task, u32 stat
   scratch->head.time = now;
   if (AT_LOAD(WEIGHING) == ALL_TIME)
     tally(scratch, take_time(ruby, scratch, ids, now), current_epoch());
+  /* Not before: most of the time until now it was not about to leave. */
+  add_kernel_frames(ctx, scratch);
   scratch->head.key.marks |= OFF_CPU;
   if (!state)
     scratch->head.key.marks |= READY;
@@ -557,7 +604,7 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx) {
     return 0;
   state = leaving_state(ctx);
   if (!(state & TASK_DEAD))
-    leave(ruby, ids, ctx->args[1], state);
+    leave(ctx, ruby, ids, state);
   return 0;
 }
 

@@ -50,6 +50,7 @@ class SampleOptions(o.StackOptions, o.LimitOptions):
     gil: bool
     idle: bool | None
     engine: str
+    kernel: bool
     min_us: float
 
     @property
@@ -94,6 +95,7 @@ class SampleOptions(o.StackOptions, o.LimitOptions):
             each=self._kept_weight if self.keeps_each else 0,
             least_ns=round(self.min_us * 1000),
             event=event,
+            kernel_frames=self.kernel,
         )
 
 
@@ -144,6 +146,11 @@ def sampling_options(mode: str) -> Callable[[Command], Command]:
             show_default=True,
             help="What reads the stacks: a BPF program in the kernel, or this process"
             " from the target's memory.",
+        ),
+        click.option(
+            "--kernel",
+            is_flag=True,
+            help="Add the kernel's frames, marked _[k]. Needs the BPF engine.",
         ),
         click.option("--gil", is_flag=True, hidden=True, help="py-spy's --mode gvl."),
         o.idle_option,

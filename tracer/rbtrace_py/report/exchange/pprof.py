@@ -18,6 +18,8 @@ from rbtrace_py.report.sample_query import ReportOptions
 from rbtrace_py.report.terminal.weights import counted, idle_text
 
 _SECOND = 1_000_000_000
+_RUBY, _KERNEL = 1, 2
+"""Mappings: what frames are of. The kernel's is named as perf does."""
 
 
 def varint(number: int) -> bytes:
@@ -65,6 +67,7 @@ class _Message:
         self._locations: dict[tuple[object, ...], int] = {}
         self._functions: dict[tuple[str, str, str], int] = {}
         self._tables: list[bytes] = []
+        self._has_kernel = False
         rate = profile.counts.statistics.rate
         self._period = round(_SECOND / rate) if rate > 0 else 0
 
@@ -79,7 +82,9 @@ class _Message:
             bytes_field(2, self._sample(row, len(types)))
             for row in self._profile.counts.rows()
         )
-        parts.append(bytes_field(3, self._mapping()))
+        parts.append(bytes_field(3, self._mapping(_RUBY, "ruby")))
+        if self._has_kernel:
+            parts.append(bytes_field(3, self._mapping(_KERNEL, "[kernel.kallsyms]")))
         parts.extend(self._tables)
         parts.append(number_field(9, own.started_ns))
         parts.append(number_field(10, own.duration_ns))
@@ -132,7 +137,9 @@ class _Message:
         if number is None:
             number = self._locations[key] = len(self._locations) + 1
             place = number_field(1, function) + number_field(2, line)
-            message = number_field(1, number) + number_field(2, 1)
+            mapping = _KERNEL if frame.kind is FrameKind.KERNEL else _RUBY
+            self._has_kernel |= mapping == _KERNEL
+            message = number_field(1, number) + number_field(2, mapping)
             self._tables.append(bytes_field(4, message + bytes_field(4, place)))
         return number
 
@@ -147,7 +154,7 @@ class _Message:
             )
         return number
 
-    def _mapping(self) -> bytes:
+    def _mapping(self, number: int, name: str) -> bytes:
         """One that has all names, lest a reader look for symbols."""
         known = b"".join(number_field(field, 1) for field in (7, 8, 9))
-        return number_field(1, 1) + number_field(5, self._string("ruby")) + known
+        return number_field(1, number) + number_field(5, self._string(name)) + known

@@ -86,6 +86,8 @@ def _frame(key: tuple[object, ...]) -> dict[str, object]:
     found: dict[str, object] = {"name": clean(str(name))}
     if kind is FrameKind.C:
         found["file"] = "(C)"
+    if kind is FrameKind.KERNEL:
+        found["file"] = "(kernel)"
     if path:
         found["file"] = clean(str(path))
     if line is not None:

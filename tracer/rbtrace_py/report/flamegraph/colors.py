@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import colorsys
 import zlib
+from collections.abc import Iterable
 
 from rbtrace_py.model.stacks import FrameKind
 from rbtrace_py.report.exchange.rows import Label
@@ -13,16 +14,21 @@ _FAMILIES: dict[FrameKind | None, tuple[int, int, float]] = {
     FrameKind.C: (190, 225, 0.60),
     FrameKind.NATIVE: (262, 290, 0.50),
     FrameKind.GC: (95, 135, 0.45),
+    FrameKind.KERNEL: (308, 338, 0.50),
 }
 """Least hue, highest hue (degrees), saturation. Other frames are grey."""
 
-LEGEND: tuple[tuple[str, FrameKind | None], ...] = (
+_LEGEND: tuple[tuple[str, FrameKind | None], ...] = (
     ("Ruby", FrameKind.RUBY),
     ("C", FrameKind.C),
     ("native", FrameKind.NATIVE),
+    ("kernel", FrameKind.KERNEL),
     ("GC", FrameKind.GC),
     ("wait, state or thread", None),
 )
+
+_RARE = (FrameKind.KERNEL,)
+"""Kinds that a legend has only where they occur."""
 
 GREY = "#c8c8c8"
 
@@ -45,6 +51,16 @@ def kind_colour(kind: FrameKind | None) -> str:
         return GREY
     low, high, saturation = _FAMILIES[kind]
     return _hex((low + high) / 2, saturation, 0.70)
+
+
+def legend(labels: Iterable[Label]) -> list[tuple[str, str]]:
+    """Return the names of kinds and their colours, for a graph of these labels."""
+    seen = {label.kind for label in labels}
+    return [
+        (name, kind_colour(kind))
+        for name, kind in _LEGEND
+        if kind in seen or kind not in _RARE
+    ]
 
 
 def change_colour(before: float, after: float) -> str:

@@ -16,10 +16,9 @@ from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.report.exchange.rows import Folding, clean, fold
 from rbtrace_py.report.flamegraph.colors import (
     GREY,
-    LEGEND,
     change_colour,
     colour,
-    kind_colour,
+    legend,
 )
 from rbtrace_py.report.flamegraph.tree import (
     FlameNode,
@@ -89,11 +88,11 @@ def _head(title: str, rest: str, tree: FlameTree) -> Iterator[str]:
     room = int((WIDTH - 2 * _PAD) / (_LETTER * 1.25)) - len(rest)
     yield _text("title", _PAD, 22, cut(title, room, PLAIN) + rest)
     yield from _controls(can_reverse=len(tree.totals) == 1)
-    legend = [(name, kind_colour(kind)) for name, kind in LEGEND]
+    entries = legend(tree.labels)
     if len(tree.totals) > 1:
-        legend = [("grew", change_colour(0, 1)), ("shrank", change_colour(1, 0))]
+        entries = [("grew", change_colour(0, 1)), ("shrank", change_colour(1, 0))]
     x = 410
-    for name, fill in legend:
+    for name, fill in entries:
         yield f'<rect x="{x}" y="44" width="11" height="11" fill="{fill}"/>\n'
         yield _text("muted", x + 16, 54, name)
         x += 34 + round(len(name) * _LETTER)

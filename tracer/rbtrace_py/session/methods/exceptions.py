@@ -29,6 +29,10 @@ from rbtrace_py.session.targets.targets import Targets
 
 MAX_BACKTRACE = 200
 _WAITING = 10_000
+_BATCH = 1 << 16
+"""Bytes that are written at once, if so many wait."""
+_DRAIN = 1
+"""Seconds for what waits when the trace ends; what is left counts as lost."""
 _FIELDS = 8
 _SLICE = 0.02
 _MAX = (1 << 63) - 1
@@ -52,8 +56,6 @@ lambda do |waiting, size, depth|
   own = Thread.current
   out = own.thread_variable_get(:rbtrace_stdout)
   queue = Queue.new
-  # Either of them ends it: we, and the agent when the process ends.
-  [%(queue)s, :rbtrace_end].each { |name| own.thread_variable_set(name, queue) }
   lost = 0
   to_s = Exception.instance_method(:to_s)
   backtrace = Exception.instance_method(:backtrace)
@@ -66,9 +68,9 @@ lambda do |waiting, size, depth|
   rescue Exception
     nil
   end
-  write = lambda do |fields|
-    out.write(fields.map { |field| [field.bytesize].pack("V") << field }
-                    .unshift([fields.size].pack("V")).join)
+  record = lambda do |fields|
+    fields.map { |field| [field.bytesize].pack("V") << field }
+          .unshift([fields.size].pack("V")).join
   end
   public = lambda { |place| !place.path.start_with?("<internal:") }
   tracer = TracePoint.new(:raise) do |point|
@@ -83,6 +85,16 @@ lambda do |waiting, size, depth|
     at = public.call(point) ? point : caller_locations(1, 16).find(&public) || point
     queue << [now, id, point.raised_exception, at.path, at.lineno, point.method_id]
   end
+  deadline = nil
+  clock = -> { Process.clock_gettime(Process::CLOCK_MONOTONIC) }
+  finish = Object.new
+  finish.define_singleton_method(:push) do |_|
+    tracer.disable
+    deadline = clock.call + %(drain)d
+    queue << nil
+  end
+  # Either of them ends it: we, and the agent when the process ends.
+  [%(queue)s, :rbtrace_end].each { |key| own.thread_variable_set(key, finish) }
   undo = lambda do
     tracer.disable
     queue.clear
@@ -90,15 +102,25 @@ lambda do |waiting, size, depth|
   ::Tracepoint::Agent.undoing(undo) do
     tracer.enable
     hold = ::Tracepoint::Agent::Hold if defined?(::Tracepoint::Agent::Hold)
-    write.call(["ready", hold && hold.on? ? "held" : ""])
+    out.write(record.call(["ready", hold && hold.on? ? "held" : ""]))
     hold.release if hold
+    ready = "".b
     while (now, id, error, path, line, method = queue.pop)
+      if deadline && clock.call > deadline
+        lost += queue.size - 1
+        queue.clear << nil
+      end
       kind = class_of.bind(error).call
       fields = [now, id, lost, guarded.call(name, kind) || guarded.call(nameless, kind),
                 guarded.call(to_s, error), path, line, method]
       fields.concat((guarded.call(backtrace, error) || []).first(depth))
-      write.call(fields.map(&text))
+      ready << record.call(fields.map(&text))
+      # After a write the GVL is to be had only when the program's time is over.
+      next if ready.bytesize < %(batch)d && !queue.empty?
+      out.write(ready)
+      ready = "".b
     end
+    out.write(ready)
   end
 end.call(%(waiting)d, %(size)d, %(depth)d)
 """
@@ -145,9 +167,14 @@ class Exceptions(Starting):
         self._last: deque[tuple[int, Record]] = deque()
         size = max(options.string_size, 16)
         depth = MAX_BACKTRACE if options.backtrace else 0
-        numbers = {"waiting": _WAITING, "size": size, "depth": depth}
-        # The task's own placeholder stays.
-        self._code = CODE % {**numbers, "queue": "%(queue)s"}
+        self._code = CODE % {
+            "waiting": _WAITING,
+            "batch": _BATCH,
+            "drain": _DRAIN,
+            "size": size,
+            "depth": depth,
+            "queue": "%(queue)s",  # the task's own
+        }
         targets.start_with_agent(HOLD_SECONDS)
 
     def _start(self) -> None:

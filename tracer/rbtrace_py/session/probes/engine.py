@@ -55,7 +55,7 @@ class TrackedPids:
             )
         self.watched = Map(
             "watched",
-            MapSpec(sys_.MAP_TYPE_HASH, 4, 4, _MAX_PROCESSES, sys_.F_NO_PREALLOC),
+            MapSpec(sys_.MAP_TYPE_HASH, 4, 4, _MAX_PROCESSES),
         )
         self._program: Program | None = None
         self._tracepoints: list[RawTracepoint] = []

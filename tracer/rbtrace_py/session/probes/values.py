@@ -76,7 +76,8 @@ class ValuesOf(Picking):
                 f"{self.argument} has another type in {probe.full_name}",
                 "Name fewer probes",
             )
-        if is_duration:
+        names_ns = found is OperandType.INTEGER and self.argument.endswith("_ns")
+        if is_duration or names_ns:
             self.unit = "ns"
 
     def make_engines(self, attacher: Attacher) -> None:

@@ -124,9 +124,7 @@ def _attach(stack: ExitStack, numbers: dict[str, int]) -> Program:
     program = Program(
         "switches.c",
         {
-            "watched": MapSpec(
-                sys_.MAP_TYPE_HASH, 4, 4, _MAX_PROCESSES, sys_.F_NO_PREALLOC
-            ),
+            "watched": MapSpec(sys_.MAP_TYPE_HASH, 4, 4, _MAX_PROCESSES),
             "counters": counters_map(),
             "ring": MapSpec(sys_.MAP_TYPE_RINGBUF, 0, 0, RING_SIZE),
         },

@@ -19,6 +19,7 @@ from rbtrace_py.linux.tasks import ran_ns
 from rbtrace_py.model.stack_walk import WalkedStack, WalkLayout, Weighing
 from rbtrace_py.model.stacks import RubyThread, Sample, SampleFlags, Stack, ThreadState
 from rbtrace_py.rubyvm.walked_frames import UNRESOLVED
+from rbtrace_py.session.stacks.kernel_frames import KernelFrames
 from rbtrace_py.session.stacks.off_cpu import OffCpuStacks, waiting_threads
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from rbtrace_py.session.stacks.sampling_options import SamplingOptions
@@ -70,6 +71,8 @@ class KernelStacks(Closing):
     Raises NotPermitted, BpfError or NoBtf where this kernel or machine cannot.
     """
 
+    _kernel_frames: KernelFrames | None = None
+
     def __init__(
         self, options: SamplingOptions, follows: bool, statistics: Statistics
     ) -> None:
@@ -92,8 +95,15 @@ class KernelStacks(Closing):
         self._open = OpenTimes()
         self._told = ToldTimes()
         self._off_cpu = OffCpuStacks()
+        if options.kernel_frames:
+            self._kernel_frames = KernelFrames()
         self._walker = StackWalker(
-            options.rate, options.each, _offsets(), self._weighing, options.least_ns
+            options.rate,
+            options.each,
+            _offsets(),
+            self._weighing,
+            options.least_ns,
+            options.kernel_frames,
         )
         statistics.unit = _unit(self._weighing, options)
         if not self._weighing.has_ticks:
@@ -134,6 +144,8 @@ class KernelStacks(Closing):
             yield f"{number:,} samples failed: memory of their stacks was not there"
         if number := counters[Counter.UNKNOWN_THREAD]:
             yield f"{number:,} samples failed: their threads were not known yet"
+        if number := counters[Counter.NO_KERNEL_STACK]:
+            yield f"{number:,} samples lack the kernel's frames: it could not read them"
         if self._is_of_gvl and not self._has_weight:
             yield (
                 "no thread was seen to hold the GVL while another waited for it;"
@@ -172,10 +184,14 @@ class KernelStacks(Closing):
         """Read the stacks of threads that wait already, maybe until the end."""
         mode = SamplingMode.GVL if self._is_of_gvl else SamplingMode.WALL
         for number, (sample, off_cpu) in enumerate(waiting_threads(ruby, mode)):
-            ran = ran_ns(ruby.process, sample.thread.tid or 0)
+            tid = sample.thread.tid or 0
+            ran = ran_ns(ruby.process, tid)
             held = ruby.held_gvl(sample.thread.address) if self._is_of_gvl else None
             key = self._walker.begin_off_cpu(sample, off_cpu, number, ran, held)
-            self._seen[key] = sample
+            stack = sample.stack
+            if self._kernel_frames is not None:
+                stack = self._kernel_frames.upon_sleeper(stack, ruby.process, tid)
+            self._seen[key] = sample._replace(stack=stack)
             self._begun += 1
 
     def forget(self, pid: int) -> None:
@@ -329,6 +345,13 @@ class KernelStacks(Closing):
         if stack.is_cut:
             flags |= SampleFlags.TRUNCATED
         thread = ruby.thread_at(stack.thread, stack.tid)
+        return self._sample(stack, thread, named, flags)
+
+    def _sample(
+        self, stack: WalkedStack, thread: RubyThread, named: Stack, flags: SampleFlags
+    ) -> Sample:
+        if self._kernel_frames is not None and stack.kernel_frames:
+            named = self._kernel_frames.upon(named, stack.kernel_frames)
         at = stack.time_ns + self._clock
         return Sample(at, thread, ThreadState.RUNNING, named, 1, flags, stack.fiber)
 
@@ -383,8 +406,7 @@ class KernelStacks(Closing):
 
     def _unresolved(self, stack: WalkedStack) -> Sample:
         thread = RubyThread(stack.pid, stack.tid, stack.thread, "")
-        at, flags = stack.time_ns + self._clock, SampleFlags.UNRESOLVED
-        return Sample(at, thread, ThreadState.RUNNING, _GONE, 1, flags, stack.fiber)
+        return self._sample(stack, thread, _GONE, SampleFlags.UNRESOLVED)
 
     def close(self) -> None:
         self._walker.close()

@@ -20,7 +20,14 @@ from rbtrace_py.linux.system_calls import (
     system_call,
 )
 from rbtrace_py.model.stack_walk import OffCpu
-from rbtrace_py.model.stacks import Frame, FrameKind, Sample, Stack, ThreadState
+from rbtrace_py.model.stacks import (
+    Frame,
+    FrameKind,
+    Sample,
+    Stack,
+    ThreadState,
+    without_kernel,
+)
 from rbtrace_py.model.waits import WaitKind
 from rbtrace_py.rubyvm.waits.calls import kind_of_call
 from rbtrace_py.rubyvm.walked_frames import UNRESOLVED
@@ -85,7 +92,8 @@ def reason_of(off_cpu: OffCpu, stack: Stack) -> Reason:
         return Reason.RUN_QUEUE
     if off_cpu.is_queued:
         return Reason.GVL
-    leaf = stack.frames[-1] if stack.frames else None
+    frames = without_kernel(stack.frames)
+    leaf = frames[-1] if frames else None
     kind = None if leaf is None else kind_of_call(leaf.name)
     if kind in _BY_KIND:
         return _BY_KIND[kind]

@@ -19,11 +19,7 @@ from rbtrace_py.errors import (
 from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.stacks import Sample, ThreadState
-from rbtrace_py.session.stacks.ruby_process import (
-    KERNEL_MODES,
-    RubyProcess,
-    SamplingMode,
-)
+from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from rbtrace_py.session.stacks.sampling_options import (
     MAX_KERNEL_RATE,
     MAX_RATE,
@@ -116,18 +112,21 @@ class Sampling(Starting):
         options = self.options
         is_choice = options.engine is EngineChoice.AUTO
         if options.engine is EngineChoice.MEMORY:
-            if options.mode in KERNEL_MODES:
-                word = "--on" if options.event else f"--mode {options.mode.value}"
-                raise UsageError(f"--engine memory and {word} cannot be combined")
+            if word := options.only_bpf:
+                raise UsageError(
+                    f"--engine memory and {word} cannot be combined",
+                    f"{word} needs the BPF engine: leave out --engine",
+                )
             return
         other = _only_memory(options)
         if other:
-            if options.event is not None:
-                raise UsageError(f"--on and {other} cannot be combined")
+            if word := options.only_bpf:
+                raise UsageError(f"{word} and {other} cannot be combined")
             if not is_choice:
                 raise UsageError(f"--engine bpf and {other} cannot be combined")
             return
-        if is_choice and options.mode in _SEEN_ALWAYS and options.is_counted:
+        may_read = is_choice and not options.only_bpf
+        if may_read and options.mode in _SEEN_ALWAYS and options.is_counted:
             return  # of a thread that sleeps the kernel takes no samples to count
         # Only now: it is what BPF needs, which a read of memory does without.
         from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
@@ -135,7 +134,7 @@ class Sampling(Starting):
         try:
             self.kernel = KernelStacks(options, self.targets.follow, self.statistics)
         except RbtraceError as error:
-            if not is_choice or options.mode in KERNEL_MODES:
+            if not is_choice or options.only_bpf:
                 raise
             self.notes.add(f"stacks are read from memory: {error}")
         self.statistics.engine = self.engine
@@ -167,7 +166,7 @@ class Sampling(Starting):
             f"threads of process {ruby.process.pid} share kernel threads (M:N), and BPF"
             " does not see them wait"
         )
-        is_choice = options.engine is EngineChoice.AUTO
+        is_choice = options.engine is EngineChoice.AUTO and not options.only_bpf
         has_begun = bool(self.statistics.started_ns)
         if is_choice and not has_begun and options.mode is SamplingMode.WALL:
             raise UnknownRuby(text)
@@ -176,7 +175,7 @@ class Sampling(Starting):
     def _leave_kernel(self, error: UnknownRuby) -> None:
         """Read all stacks from memory, as the kernel cannot walk those of one."""
         options = self.options
-        if options.engine is EngineChoice.BPF or options.mode in KERNEL_MODES:
+        if options.engine is EngineChoice.BPF or options.only_bpf:
             raise error
         self.notes.add(f"stacks are read from memory: {error}")
         if self.kernel is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from rbtrace_py.rubyvm.saved import SavedLayout
-from rbtrace_py.session.stacks.ruby_process import SamplingMode
+from rbtrace_py.session.stacks.ruby_process import KERNEL_MODES, SamplingMode
 
 MAX_RATE = 100_000.0
 MAX_KERNEL_RATE = 10_000.0
@@ -59,6 +59,7 @@ class SamplingOptions:
         Those that weigh less are summed up for a second
     least_ns: in mode offcpu, shorter times do not count
     event: in mode event, which
+    kernel_frames: the kernel's frames, too
     """
 
     rate: float = 99.0
@@ -73,3 +74,13 @@ class SamplingOptions:
     each: int = 0
     least_ns: int = 0
     event: EventChoice | None = None
+    kernel_frames: bool = False
+
+    @property
+    def only_bpf(self) -> str:
+        """Return the option that the memory engine has not; empty if there is none."""
+        if self.event is not None:
+            return "--on"
+        if self.kernel_frames:
+            return "--kernel"
+        return f"--mode {self.mode.value}" if self.mode in KERNEL_MODES else ""

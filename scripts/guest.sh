@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# Runs a command on another kernel: in a virtual machine that has Debian bookworm, a
+# clone of the last commit, and the kernel of a Debian. It is emulated (a KVM that
+# boots a stock kernel is not to be had everywhere), so all takes ten times as long.
+#
+#   scripts/guest.sh 5.10 [CMD…]     by default the tests that SMOKE names
+#   scripts/guest.sh 6.1 [CMD…]
+#
+# Needs root, mmdebstrap, qemu-system-x86 and cpio. The system is kept in
+# ~/.cache/rbtrace-py/guest.
+# shellcheck source=scripts/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+GUEST_DIR=${XDG_CACHE_HOME:-$HOME/.cache}/rbtrace-py/guest
+PACKAGES=(
+  ruby ruby-dev python3-venv python3-bpfcc gcc make libc6-dev binutils git
+  ca-certificates kmod procps mount file
+)
+LIMIT=3600
+SMOKE=(
+  .venv/bin/python -m pytest -q --color=no -p no:cacheprovider --timeout 600 --tb=short
+  -m "not rubies and not install"
+  tests/e2e/probes/test_workload.py
+  tests/e2e/stacks/test_kernel_stacks.py
+  tests/e2e/stacks/test_stacks_on.py
+)
+
+suite() {
+  case $1 in
+    5.10) echo bullseye ;;
+    6.1) echo bookworm ;;
+    *) die "no kernel $1 (there are: 5.10, 6.1)" ;;
+  esac
+}
+
+# mmdebstrap_into DIR SUITE VARIANT PACKAGE…
+mmdebstrap_into() {
+  local dir=$1 suite=$2 variant=$3 mirror
+  local -a sources=()
+  shift 3
+  mirror=$(debian_mirror)
+  [ -z "$mirror" ] || sources=("deb $mirror $suite main")
+  mmdebstrap --quiet --mode=root --variant="$variant" --include="$(printf '%s,' "$@")" \
+    --aptopt='Acquire::Check-Valid-Until "false"' --aptopt='APT::Install-Recommends "false"' \
+    --dpkgopt=force-unsafe-io --dpkgopt='path-exclude=/usr/share/doc/*' \
+    --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/ri/*' \
+    "$suite" "$dir" "${sources[@]}"
+}
+
+build() {
+  local kernel=$1
+  mkdir -p "$GUEST_DIR"
+  if [ ! -d "$GUEST_DIR/system" ]; then
+    say "building the guest's system"
+    rm -rf "$GUEST_DIR/system.new"
+    mmdebstrap_into "$GUEST_DIR/system.new" bookworm essential "${PACKAGES[@]}"
+    mv "$GUEST_DIR/system.new" "$GUEST_DIR/system"
+  fi
+  if [ ! -d "$GUEST_DIR/$kernel" ]; then
+    say "fetching Linux $kernel"
+    rm -rf "$GUEST_DIR/kernel.new"
+    mmdebstrap_into "$GUEST_DIR/kernel.new" "$(suite "$kernel")" extract linux-image-cloud-amd64
+    mkdir -p "$GUEST_DIR/$kernel"
+    mv "$GUEST_DIR"/kernel.new/boot/vmlinuz-* "$GUEST_DIR/$kernel/vmlinuz"
+    rm -rf "$GUEST_DIR/kernel.new"
+  fi
+}
+
+# install IMAGE CMD…: in a mount namespace of its own.
+install() {
+  local image=$1 root=$work/root
+  shift
+  mkdir -p "$work"/{upper,scratch,root}
+  mount -t tmpfs tmpfs "$work/upper" -o mode=755
+  mkdir "$work"/upper/{new,scratch}
+  mount -t overlay overlay "$root" \
+    -o "lowerdir=$GUEST_DIR/system,upperdir=$work/upper/new,workdir=$work/upper/scratch"
+  cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
+  cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
+  git clone -q "$REPO" "$root/repo"
+  chroot "$root" /usr/bin/env PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root bash -ec '
+    cd /repo
+    python3 -m venv --system-site-packages .venv
+    .venv/bin/pip install -qq -e . "pytest>=8" "pytest-timeout>=2.3" "hypothesis>=6.100"
+    scripts/build-extension.sh' >&2
+  printf '#!/bin/bash\n%s\ncd /repo\n%s\necho "exit $?"\n%s\n' "$(declare -f boot)" \
+    "boot; ${*@Q}" "echo o >/proc/sysrq-trigger; sleep 60" >"$root/init"
+  chmod +x "$root/init"
+  (cd "$root" && find . -xdev | cpio --quiet -o -H newc) >"$image"
+}
+
+# In the guest, as its first process.
+boot() {
+  local kind
+  export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8
+  for kind in proc:/proc sysfs:/sys devtmpfs:/dev devpts:/dev/pts tmpfs:/dev/shm \
+    tracefs:/sys/kernel/tracing tmpfs:/tmp tmpfs:/run; do
+    mkdir -p "${kind#*:}"
+    mount -t "${kind%:*}" none "${kind#*:}"
+  done
+  exec </dev/null >/dev/ttyS1 2>&1
+}
+
+main() {
+  local kernel=$1 status
+  shift
+  [ $# -gt 0 ] || set -- "${SMOKE[@]}"
+  suite "$kernel" >/dev/null
+  is_root || die "the guest's system is built as root"
+  build "$kernel"
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  export GUEST_DIR work
+  say "installing this checkout in the guest"
+  unshare --mount bash -c ". $REPO/scripts/lib.sh; $(declare -f install boot); install \"\$@\"" \
+    guest "$work/image" "$@"
+  say "Linux $kernel: $*"
+  timeout "$LIMIT" qemu-system-x86_64 -accel tcg -cpu max -smp 1 -m 4G -no-reboot \
+    -display none -monitor none -serial "file:$work/console" -serial stdio \
+    -kernel "$GUEST_DIR/$kernel/vmlinuz" -initrd "$work/image" \
+    -append "console=ttyS0 panic=-1 mitigations=off nokaslr" \
+    </dev/null | tee "$work/out"
+  status=$(sed -n 's/^exit \([0-9]*\).*/\1/p' "$work/out" | tail -n 1)
+  [ -n "$status" ] || die "the guest did not end by itself: $(tail -n 5 "$work/console")"
+  return "$status"
+}
+
+[ $# -gt 0 ] || die "usage: scripts/guest.sh KERNEL [CMD…]"
+main "$@"
