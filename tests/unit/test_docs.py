@@ -32,7 +32,16 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 README_LINES = 120
 TASK_PAGES = [
-    *("calls", "containers", "edge-cases", "index", "inside", "install", "measuring"),
+    *(
+        "calls",
+        "containers",
+        "edge-cases",
+        "gvl",
+        "index",
+        "inside",
+        "install",
+        "measuring",
+    ),
     *("methods", "overhead", "probes-in-your-code", "profiling", "security"),
     *(
         "frameworks",

@@ -193,9 +193,7 @@ def test_top(walked: Target, trace: TRACE) -> None:
     assert "Object#burn" in out
 
 
-@pytest.mark.parametrize(
-    "options", [("--mode", "gvl"), ("--pause",), ("--rate", "20000")]
-)
+@pytest.mark.parametrize("options", [("--pause",), ("--rate", "20000")])
 def test_what_the_kernel_does_not_do(
     options: tuple[str, ...], walked: Target, trace: TRACE
 ) -> None:

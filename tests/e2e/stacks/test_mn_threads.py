@@ -61,6 +61,19 @@ def check_samples(target: Target, process: Process) -> None:
 
 
 @each
+def test_wall_time_is_read_from_memory(build: Build) -> None:
+    """In the kernel no thread waits that has no kernel thread of its own."""
+    with running(build) as target:
+        words = ("stacks", target.pid, "--mode", "wall", "-d", "0.5")
+        _, chosen, _ = run(*words)
+        _, forced, _ = run(*words, "--engine", "bpf")
+    assert "stacks are read from memory: threads of process" in chosen
+    assert "by BPF" not in chosen
+    assert "share kernel threads (M:N), and BPF does not see them wait" in forced
+    assert "by BPF" in forced
+
+
+@each
 def test_calls(build: Build, trace: Trace) -> None:
     """Each has a number of its own, and none has the name of another."""
     with running(build, "agent") as target:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from commands import Tracer, by_names
-from processes import TARGETS, Target, read_line
+from commands import Tracer, by_names, run
+from processes import TARGETS, Target, await_state, comes_true, read_line
 from ruby_builds import Build, each_build
 
 OFF_CPU = str(TARGETS / "stacks/off_cpu.rb")
@@ -43,17 +45,23 @@ def sampled(
     """Sample while a step is taken: ns by names; what each thread took."""
     pid = int(target.ready.split()[1])
     tracer = trace("stacks", pid, "--engine", "bpf", "--format", "json", *options)
+    took = taken(target, step)
+    out, err, code = tracer.finish()
+    assert code == 0, err
+    document: dict[str, Any] = json.loads(out)
+    assert (document["unit"], document["lost"]) == ("ns", 0)
+    return by_names(document), took
+
+
+def taken(target: Target, step: str) -> dict[str, Took]:
+    """Take a step; what each thread took."""
     took = {}
     answer = target.step(step)
     while answer != "done":
         name, *numbers = answer.split()
         took[name] = Took(*map(int, numbers))
         answer = read_line(target.process.stdout)
-    out, err, code = tracer.finish()
-    assert code == 0, err
-    document: dict[str, Any] = json.loads(out)
-    assert (document["unit"], document["lost"]) == ("ns", 0)
-    return by_names(document), took
+    return took
 
 
 def weight(found: Counter[tuple[str, ...]], method: str, *reasons: str) -> int:
@@ -127,6 +135,82 @@ def test_the_parts_of_wall_time(trace: TRACE) -> None:
         assert weight(found, method) >= 0.98 * wall, found
         assert on_cpu(fought(found), method) <= 1.05 * cpu, found
         assert on_cpu(found, method) >= 0.95 * cpu, found
+
+
+def reported(path: Path, format_: str, *options: object) -> str:
+    out, err, code = run("report", path, "--format", format_, *options)
+    assert code == 0, err
+    return out
+
+
+@each_build
+def test_a_recording_by_default(build: Build, trace: TRACE, tmp_path: Path) -> None:
+    """It is of wall time, by BPF; waits of more than a second go up in parts."""
+    path = tmp_path / "waits.rbrec"
+    with closing(Target(*build.words(), OFF_CPU)) as target:
+        tracer = trace("record", target.pid, "-o", path)
+        took = taken(target, "waits 2.3")
+        _, err, code = tracer.finish()
+    assert code == 0, err
+    assert "by BPF" in err
+    document = json.loads(reported(path, "json"))
+    found = by_names(document)
+    for method, reason in WAITS.items():
+        wall = took[method].wall
+        waited = weight(found, method, reason, "(GVL)", "(run queue)")
+        assert waited == pytest.approx(wall, rel=0.02), (method, found)
+    main = sum(found[one] for one in found if one[:1] == ("<main>",))
+    lasted = document["ended_ns"] - document["started_ns"]
+    assert main == pytest.approx(lasted, rel=0.02)
+    assert_same_sums(path, sum(found.values()))
+
+
+def assert_same_sums(path: Path, whole: int) -> None:
+    rows = reported(path, "folded").splitlines()
+    assert sum(int(row.rpartition(" ")[2]) for row in rows) == whole
+    profiles = json.loads(reported(path, "speedscope", "-o", "-"))["profiles"]
+    assert {one["unit"] for one in profiles} == {"nanoseconds"}
+    assert sum(sum(one["weights"]) for one in profiles) == whole
+    callgrind = reported(path, "callgrind", "-o", "-").splitlines()
+    assert f"summary: {whole}" in callgrind
+    changed = reported_difference(path)
+    assert changed.endswith("the same\n"), changed
+
+
+def reported_difference(path: Path) -> str:
+    out, err, code = run("report", "--diff", path, path)
+    assert code == 0, err
+    return out
+
+
+def test_a_recording_that_is_killed(trace: TRACE, tmp_path: Path) -> None:
+    """Of a wait that goes on, all but the last seconds is there."""
+    path = tmp_path / "sleep.rbrec"
+    program = "puts 'ready'; $stdout.flush; sleep"
+    with closing(Target("ruby", "-e", program)) as target:
+        await_state(target.pid, "S")
+        began = time.monotonic_ns()
+        tracer = trace("record", target.pid, "-o", path)
+        for _ in range(4):
+            size = path.stat().st_size
+            comes_true(lambda size=size: path.stat().st_size > size)
+        took = time.monotonic_ns() - began
+        tracer.process.kill()
+        tracer.process.wait()
+    found = by_names(json.loads(reported(path, "json")))
+    assert set(found) == {("<main>", "Kernel#sleep", "(sleep)")}
+    assert 2.5e9 <= found.total() <= took + 1e9
+
+
+@pytest.mark.parametrize("verb", ["stacks", "record", "top"])
+def test_samples_that_are_counted(verb: str, tmp_path: Path) -> None:
+    """A thread that sleeps gives a number of them by memory alone."""
+    words = ("--mode", "wall", "-n", "3", *(("-o", tmp_path / "a") * (verb != "top")))
+    program = "puts 'ready'; $stdout.flush; sleep"
+    with closing(Target("ruby", "-e", program)) as target:
+        _, err, code = run(verb, target.pid, *words)
+    assert code == 0, err
+    assert "by BPF" not in err
 
 
 def test_threads_that_wait_all_the_time(trace: TRACE) -> None:

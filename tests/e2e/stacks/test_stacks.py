@@ -150,6 +150,7 @@ def test_nobody_on_a_cpu_is_no_stack(still: Target) -> None:
 
 def test_an_interval_shows_what_came_in_it(still: Target) -> None:
     words = ["--mode", "wall", "-i", "0.2", "-d", "0.9", "-r", "100", "--threads"]
+    words += ["--engine", "memory"]
     out, err, code = run("stacks", still.pid, *words)
     weights = [int(one.rsplit(" ", 1)[1]) for one in out.splitlines()]
     mains = [one for one in out.splitlines() if "[main" in one]
@@ -191,7 +192,8 @@ def test_each_interval_has_a_file_of_its_own_where_it_is_no_text(
 
 
 def test_a_duration(still: Target) -> None:
-    out, err, _ = run("stacks", still.pid, "--mode", "wall", "-d", "500ms", "-r", 200)
+    words = ("--mode", "wall", "-d", "500ms", "-r", 200, "--engine", "memory")
+    out, err, _ = run("stacks", still.pid, *words)
     weights = folded(out).values()
     assert len(set(weights)) == 1
     assert re.search(

@@ -119,7 +119,7 @@ def test_how_much_may_be_lost(
     """A target that becomes another program: the stacks of that cannot be read."""
     target = start("stacks/turning.rb")
     path = tmp_path / "lost.rbrec"
-    words = ["--max-loss", limit, "-r", 500, "-o", path]
+    words = ["--max-loss", limit, "-r", 500, "-o", path, "--engine", "memory"]
     tracer = trace("record", target.pid, *words)
     target.tell("program")
     _, err, code = tracer.result()

@@ -288,7 +288,7 @@ def test_a_target_that_becomes_another_ruby(start: START, trace: TRACE) -> None:
 
 def test_a_target_that_becomes_another_program(start: START, trace: TRACE) -> None:
     target = start("stacks/turning.rb")
-    words = ["--mode", "wall", "-r", 200, "--max-loss", 0]
+    words = ["--mode", "wall", "-r", 200, "--max-loss", 0, "--engine", "memory"]
     tracer = trace("stacks", target.pid, *words)
     target.tell("program")
     out, err, code = tracer.result()

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rbtrace_py.aggregate.open_times import OpenTimes
+from rbtrace_py.aggregate.open_times import OpenTimes, ToldTimes
 from rbtrace_py.model.stack_walk import OffCpu, WalkedStack
 
 SLEEPS = OffCpu(False, False, False, 0, None)
@@ -64,3 +64,32 @@ def test_all_is_counted_once(taken: list[tuple[bytes, int, bool]]) -> None:
         all_of_it[key] += weight
         take([stack(key, going.pop(key))] if ends else [])
     assert counted == all_of_it
+
+
+@given(
+    st.lists(st.integers(1, 50), min_size=1, max_size=6),
+    st.lists(st.integers(0, 300), max_size=8),
+)
+def test_a_thread_s_times_that_are_told_in_parts(
+    lengths: list[int], looks: list[int]
+) -> None:
+    """Whenever they are looked at meanwhile, what is told of them is their sum."""
+    told, found = ToldTimes(), 0
+    looks = sorted(looks)
+    since = 100
+    for length in lengths:
+        until = since + length
+        for now in (one for one in looks if since < one <= until):
+            (*parts,) = told.tell([stack(b"a", now - since)._replace(time_ns=now)])
+            found += sum(part.weight for part in parts)
+        found += told.rest(stack(b"a", length)._replace(time_ns=until))
+        since = until
+    assert found == sum(lengths)
+
+
+def test_a_time_that_ended_before_it_is_read() -> None:
+    """Its record comes after the next time of its thread was told of."""
+    told = ToldTimes()
+    (first,) = told.tell([stack(b"a", 10)._replace(time_ns=30)])
+    assert first.weight == 10
+    assert told.rest(stack(b"b", 20)._replace(time_ns=20)) == 20

@@ -217,7 +217,7 @@ def row(values: str) -> list[int | None]:
         ("th_scheduler", "- 368 336 288 416 432 432"),
         ("th_gvl_node", "88 96 104 56 72 72 72"),
         ("gvl_queue", "56 384 384 384 344 344 272"),
-        ("gvl_holder", "- - - 336 328 328 256"),
+        ("gvl_holder", "8 336 336 336 328 328 256"),
         ("mutex_owner", "0 0 0 0 0 0 8"),
         ("mutex_serial", "- - - - - - 0"),
         ("ec_serial", "- - - - - - 56"),

@@ -42,3 +42,27 @@ class OpenTimes:
         for key, weight in weights.items():
             if weight > 0:
                 yield stacks[key]._replace(weight=weight)
+
+
+class ToldTimes:
+    """Tells of times as far as they went, and of the rest once more is known.
+
+    Unlike OpenTimes it is told of each time by itself.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def rest(self, stack: WalkedStack) -> int:
+        """Return the weight of a time less what was told of it before."""
+        began, ended = stack.time_ns - stack.weight, stack.time_ns
+        since, until = self._told.get((stack.pid, stack.tid), (ended, ended))
+        return stack.weight - max(min(until, ended) - max(since, began), 0)
+
+    def tell(self, still: Sequence[WalkedStack]) -> list[WalkedStack]:
+        """Return those that go on, with the weight that is new in them."""
+        found = [stack._replace(weight=self.rest(stack)) for stack in still]
+        for stack in still:
+            times = stack.time_ns - stack.weight, stack.time_ns
+            self._told[stack.pid, stack.tid] = times
+        return [stack for stack in found if stack.weight]

@@ -224,7 +224,10 @@ def _end(file: io.FileIO, name: str, meta: Meta) -> int:
         try:
             for kind, payload in blocks(buffered):
                 if kind == BlockType.META and decode_meta(payload).unit != meta.unit:
-                    raise BadRecording(f"{name} uses another unit")
+                    raise BadRecording(
+                        f"{name} uses another unit",
+                        "Record with the same --engine and --mode",
+                    )
                 end = buffered.tell()
         except Damaged:
             pass

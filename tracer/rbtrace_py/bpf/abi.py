@@ -42,14 +42,14 @@ AT_LOAD_MARK = 0x5EED5EED << 32
 MAPS = (
     *("counters", "sites", "watched", "totals", "histogram", "groups", "others"),
     *("buckets", "threads", "nothing", "ring", "strings", "texts", "blank"),
-    *("rubies", "scratches", "stacks", "epoch", "intervals", "turns"),
+    *("rubies", "scratches", "stacks", "epoch", "intervals", "turns", "gvls"),
 )
 NUMBERS = (
     *("SITE", "WATCH_SET", "DURATIONS", "PAIRS"),
     *("ECHO", "TEXTS", "TEXT", "RECORD_SIZE", "FIBERS"),
     *("PID_OFFSET", "TGID_OFFSET", "THREAD_PID_OFFSET", "STATE_OFFSET", "STATE_GIVEN"),
     *("RAN_OFFSET", "LEVEL_OFFSET", "NUMBERS_OFFSET", "NUMBER_SIZE"),
-    *("FSBASE_OFFSET", "EACH", "WEIGHING", "LEAST", "KERNEL"),
+    *("FSBASE_OFFSET", "EACH", "WEIGHING", "LEAST", "PERIOD", "KERNEL"),
     *("STACK_OFFSET", "FILES_OFFSET", "FDTABLE_OFFSET", "FDS_OFFSET"),
     *("INODE_OFFSET", "INODE_MODE_OFFSET"),
     *("EVERY", "WEIGHTED", "FIELD_OFFSET", "FIELD_SIZE", "FIELD_SIGNED"),

@@ -25,7 +25,13 @@ from rbtrace_py.bpf.program import Program, counters_map
 from rbtrace_py.bpf.ringbuf import RingBuffer
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.tracepoints import RecordField
-from rbtrace_py.model.stack_walk import OffCpu, WalkedStack, WalkLayout, Weighing
+from rbtrace_py.model.stack_walk import (
+    HeldGvl,
+    OffCpu,
+    WalkedStack,
+    WalkLayout,
+    Weighing,
+)
 from rbtrace_py.model.stacks import Sample
 
 RING_SIZE = 1 << 23
@@ -38,12 +44,13 @@ _SETTLING_SECONDS = 0.0005
 """A walk that has begun is over after that, where it cannot be preempted."""
 _LONGEST_SETTLING_SECONDS = 1.0
 
-_RUBY = struct.Struct("<q4Q 20I QQ")
+_RUBY = struct.Struct("<q4Q 20I QQQ")
 _KEY = struct.Struct("<QQQQQ")
 _HEAD = struct.Struct("<QQQQQ QQ II")
-_INTERVAL = struct.Struct("<QQQQQ QQ")
+_INTERVAL = struct.Struct("<QQQQQ QQQQ")
+_GVL = struct.Struct("<QQ")
 _ID = struct.Struct("<Q")
-_SCRATCH = 4 * 8 + 6 * 8 + 16 * 8 + 2 * 8 + _HEAD.size + MOST_FRAMES * 64 + 8192 * 8
+_SCRATCH = 4 * 8 + 6 * 8 + 16 * 8 + 3 * 8 + _HEAD.size + MOST_FRAMES * 64 + 8192 * 8
 _CUT = 0b11
 _EPOCH_SHIFT = 2
 _GC_SHIFT, _GC_MASK = 8, 0xFF
@@ -74,7 +81,8 @@ class StackWalker(Closing):
     """Walks no process yet, but is ready to.
 
     rate: ticks a second of each processor
-    each: tell of every sample, not of counts
+    each: tell of every sample that weighs at least so much; 0, and of the others: of
+        counts
     offsets: in kernel structures, from BTF: what ``programs/stacks.c`` lists
     weighing: what a stack weighs
     least_ns: shorter times off the CPU do not count
@@ -86,7 +94,7 @@ class StackWalker(Closing):
     def __init__(
         self,
         rate: float,
-        each: bool,
+        each: int,
         offsets: Mapping[str, int],
         weighing: Weighing,
         least_ns: int,
@@ -96,8 +104,11 @@ class StackWalker(Closing):
         self._rate = rate
         self._weighing = weighing
         self._least_ns = least_ns
+        self._each = each
         self._since: dict[int, int] = {}
+        self._period = round(1e9 / rate)
         numbers = {"EACH": each, "WEIGHING": weighing, "LEAST": least_ns, **offsets}
+        numbers["PERIOD"] = self._period
         numbers["KERNEL"] = kernel_frames
         self._numbers = numbers
         with ExitStack() as stack:
@@ -124,8 +135,8 @@ class StackWalker(Closing):
         walks = stack.enter_context(ExitStack())
         if self._weighing.is_time:
             walks.callback(RawTracepoint(program, "on_switch", "sched_switch").close)
-        if self._weighing in (Weighing.SAMPLES, Weighing.ALL_TIME):
-            ticks = PerfTicks(program, "on_tick", round(1e9 / self._rate))
+        if self._weighing.has_ticks:
+            ticks = PerfTicks(program, "on_tick", self._period)
             walks.callback(ticks.close)
         return program, walks
 
@@ -136,13 +147,19 @@ class StackWalker(Closing):
         self._program.maps["rubies"].put(pid.to_bytes(4, "little"), packed)
 
     def begin_off_cpu(
-        self, waiting: Sample, off_cpu: OffCpu, number: int, ran_ns: int
+        self,
+        waiting: Sample,
+        off_cpu: OffCpu,
+        number: int,
+        ran_ns: int,
+        held: HeldGvl | None = None,
     ) -> bytes:
         """Say what a thread does that has not had a CPU since its process is walked.
 
         waiting: the thread as it was read otherwise, and its fiber
         number: tells it apart from others of that thread
         ran_ns: how long it has had a CPU in its life
+        held: the GVL that it has
 
         Returns the key that its time has.
         """
@@ -150,7 +167,11 @@ class StackWalker(Closing):
         ids = thread.pid << 32 | (thread.tid or 0)
         words = (number << 1 | 1, ids, thread.address, 0, waiting.fiber)
         marks, since = _off_cpu_marks(off_cpu), self._since[thread.pid]
-        value = _INTERVAL.pack(*words[:3], marks, words[4], since, ran_ns)
+        waiters = 0 if held is None else held.waiters
+        value = _INTERVAL.pack(*words[:3], marks, words[4], since, ran_ns, waiters, 0)
+        if held is not None:
+            gvl = _GVL.pack(thread.pid, held.queue)
+            self._program.maps["gvls"].put(gvl, _ID.pack(ids))
         self._program.maps["intervals"].put(_ID.pack(ids), value, only_new=True)
         return _KEY.pack(*words)
 
@@ -255,11 +276,16 @@ class StackWalker(Closing):
         now = time.monotonic_ns()
         found = []
         for _, value in self._program.maps["intervals"].items():
-            *words, since, _ = _INTERVAL.unpack(value)
-            least = self._least_ns if words[3] & _OFF_CPU else 1
+            *words, since, _, waiters, waited = _INTERVAL.unpack(value)
             is_wanted = on_cpu or words[3] & _OFF_CPU
+            least = self._least_ns if words[3] & _OFF_CPU else 1
+            if not on_cpu:  # what will go up when it is over
+                least = max(least, self._each)
             if is_wanted and words[1] and now - since >= least:
-                found.append(_walked(words, now, now - since))
+                weight = now - since
+                if self._weighing is Weighing.GVL_TIME:
+                    weight = waited + weight * waiters
+                found.append(_walked(words, now, weight))
         return found
 
     def close(self) -> None:
@@ -277,6 +303,12 @@ def _maps(weighing: Weighing) -> dict[str, MapSpec]:
         ),
         "scratches": MapSpec(
             sys_.MAP_TYPE_ARRAY, 4, _SCRATCH, scratches * (1 + max(online_processors()))
+        ),
+        "gvls": MapSpec(
+            sys_.MAP_TYPE_LRU_HASH,
+            _GVL.size,
+            8,
+            _PROCESSES if weighing is Weighing.GVL_TIME else 1,
         ),
         "stacks": MapSpec(sys_.MAP_TYPE_HASH, _KEY.size, 8, MOST_STACKS),
         "epoch": MapSpec(sys_.MAP_TYPE_ARRAY, 4, 8, 3, sys_.F_MMAPABLE),
@@ -367,4 +399,5 @@ def _packed(layout: WalkLayout, since: int) -> bytes:
         layout.gvl_node,
         layout.queue,
         since,
+        layout.gvl_holder,
     )

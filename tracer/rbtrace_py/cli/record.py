@@ -54,7 +54,8 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     Every sample is kept with its time, thread and state; `rbtrace-py report`
     converts the recording to any format. With --format, or a file name of another
     format (-o shop.svg), the result is written in that format at the end instead.
-    However the command ends, at most the last second of a recording is missing.
+    However the command ends, at most the last two seconds of a recording are
+    missing.
 
     \b
     Examples:

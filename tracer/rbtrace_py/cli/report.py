@@ -193,7 +193,10 @@ def _compare_stacks(
         profiles = list(map(without_idle, profiles))
     before, after = (profile.counts for profile in profiles)
     if before.statistics.unit != after.statistics.unit:
-        raise UsageError("the recordings have different units")
+        raise UsageError(
+            "the recordings have different units",
+            "Record both with the same --engine and --mode",
+        )
     own_name = f"{_stem(files[1])}.diff.svg" if name else ""
     with r.destination(options.output, own_name, files) as file:
         form = options.of_report(file)

@@ -58,8 +58,8 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Sample the Ruby stacks of a running process.
 
     Sampling needs no gem, and the process is not paused. As root, a BPF program in
-    the kernel walks the stacks of threads on CPU; with other modes, or without the
-    rights, the process's memory is read. --engine chooses.
+    the kernel walks the stacks; without the rights, the process's memory is read.
+    --engine chooses.
     Ctrl-C stops and prints the result: a summary on a terminal, else folded stacks.
     --count counts samples. Without --format, the extension of the output file
     selects the format: .svg is a flame graph, .json speedscope, .pb.gz and .pprof

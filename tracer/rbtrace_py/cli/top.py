@@ -45,7 +45,7 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
 
     Samples as `stacks` does. Self: share of samples with the method on top of the
     stack. Total: share of samples with the method anywhere on the stack. 100 % is
-    one CPU for the elapsed time; with --mode wall, all samples. Press ? for the
+    one CPU for the elapsed time; in other modes, the whole. Press ? for the
     keys. Without a terminal, each interval (1 s) prints a few lines.
 
     \b

@@ -22,6 +22,8 @@ class WalkLayout:
     gvl_queue, gvl_node: of the queue for the GVL in a ractor, and of a place in it in a
         thread; 0: not known
     queue: address of the queue, up to 2.7; else 0
+    gvl_holder: of the thread that has the GVL, in a ractor; up to 2.7 its address; 0:
+        not known
     imemo_mask, method_entry: an object whose flags & mask are this is a method entry
     follows: children that are forked are walked, too
     """
@@ -51,6 +53,7 @@ class WalkLayout:
     gvl_queue: int
     gvl_node: int
     queue: int
+    gvl_holder: int
 
 
 class Weighing(IntEnum):
@@ -65,9 +68,23 @@ class Weighing(IntEnum):
     EVENTS = 3
     """One at each event, or what an argument of it says."""
 
+    GVL_TIME = 4
+    """The ns with the GVL, times the threads that wait for it meanwhile."""
+
     @property
     def is_time(self) -> bool:
-        return self in (Weighing.OFF_TIME, Weighing.ALL_TIME)
+        return self in (Weighing.OFF_TIME, Weighing.ALL_TIME, Weighing.GVL_TIME)
+
+    @property
+    def has_ticks(self) -> bool:
+        return self in (Weighing.SAMPLES, Weighing.ALL_TIME, Weighing.GVL_TIME)
+
+
+class HeldGvl(NamedTuple):
+    """A GVL that a thread has: the address of its queue, and how many are in it."""
+
+    queue: int
+    waiters: int
 
 
 class OffCpu(NamedTuple):

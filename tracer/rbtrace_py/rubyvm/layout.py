@@ -277,7 +277,7 @@ class Offsets:
     gvl_queue: int | None = None
     """Offset of the head of that queue, from the VM, or from 3.0 on the ractor."""
     gvl_holder: int | None = None
-    """Offset of the thread that holds the GVL, from the ractor (3.2 and later)."""
+    """Offset of the thread that holds the GVL, where its queue is (2.7 and later)."""
     mutex_owner: int | None = None
     """Offset of who holds a Mutex, ``owner_is_thread`` says as what; 0: nobody does."""
     mutex_serial: int | None = None

@@ -244,6 +244,9 @@ class RubyVM:
             gvl_queue=o.gvl_queue or 0,
             gvl_node=0 if o.gvl_queue is None else o.th_gvl_node or 0,
             queue=0 if running is None else self.vm + (o.gvl_queue or 0),
+            gvl_holder=0
+            if o.gvl_holder is None
+            else o.gvl_holder + (0 if running is None else self.vm),
         )
 
     def begin_naming(self) -> None:

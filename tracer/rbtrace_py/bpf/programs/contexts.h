@@ -23,6 +23,7 @@ struct ruby {
   u32 gvl_queue, gvl_node; /* in bytes: of a ractor and of a thread; 0: not known */
   u64 queue;      /* up to 2.7: place of the GVL's queue */
   u64 since;      /* CLOCK_MONOTONIC, ns, when it began to be walked */
+  u64 holder;     /* of the GVL: its place in a ractor; up to 2.7 its address */
 };
 
 static __always_inline u64 fsbase_of(u64 task) {

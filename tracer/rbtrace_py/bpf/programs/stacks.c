@@ -17,9 +17,11 @@
  *   FDTABLE_OFFSET, FDS_OFFSET, INODE_OFFSET, INODE_MODE_OFFSET
  *                in struct files_struct, fdtable, file and inode
  *                STACK_OFFSET 0: a helper finds a task's registers (Linux 5.15)
- *   EACH         1: every sample goes up, without frames if they went up in this epoch
+ *   EACH         samples of this weight and more go up, without frames if they went up
+ *                in this epoch; of the others, and with 0, the weights are summed up
  *   WEIGHING     what a stack weighs: enum weighing
  *   LEAST        ns: shorter times off the CPU do not count
+ *   PERIOD       ns from tick to tick
  *   KERNEL       1: the kernel's own frames are part of a stack, too
  */
 #include "loading.h"
@@ -65,7 +67,6 @@
 #define PPOLL 271
 #define MOST_FDS (1 << 20)
 #define MOST_CALLS 1024
-#define MOST_QUEUED 64 /* who joins the GVL's queue is its last, mostly */
 #define KERNEL_STACK 16384
 #define MOST_KERNEL_FRAMES 127 /* what perf_event_max_stack is, mostly */
 #define USER_MODE 3            /* bits of cs */
@@ -75,6 +76,7 @@ enum weighing {
   OFF_TIME, /* ns off the CPU */
   ALL_TIME, /* ns on and off the CPU */
   EVENTS, /* events, or an argument of them: events.c */
+  GVL_TIME, /* ns with the GVL, times the threads that wait for it meanwhile */
 };
 
 struct stack_key {
@@ -98,6 +100,7 @@ struct interval {
   struct stack_key key; /* its stack; hash 0: not known */
   u64 since; /* CLOCK_MONOTONIC, ns */
   u64 ran; /* off the CPU: ns that the thread had one before */
+  u64 waiters, waited; /* for its GVL, and their ns until since together */
 };
 
 /* One a processor: ticks and switches do not come during one another. */
@@ -108,6 +111,7 @@ struct scratch {
   u64 ec[EC_WORDS];
   u64 users; /* of events.c: runs that use it, or try to */
   u64 weight; /* of an event */
+  volatile u64 waiters; /* for a GVL: queue_length; as steps is */
   struct head head;
   u64 frames[MOST_FRAMES * FRAME_WORDS];
   u64 values[VALUE_WORDS];
@@ -292,6 +296,11 @@ static __always_inline int walk(struct ruby *ruby, struct scratch *scratch) {
   return WALKED;
 }
 
+/* Does a sample go up by itself? */
+static __always_inline bool goes_up(u64 weight) {
+  return AT_LOAD(EACH) && weight >= AT_LOAD(EACH);
+}
+
 /* After walk, in the kernel: the kernel's frames of this moment, a part of the key. */
 static __always_inline void add_kernel_frames(void *ctx, struct scratch *scratch) {
   struct head *head = &scratch->head;
@@ -325,6 +334,10 @@ static __always_inline void tally(struct scratch *scratch, u64 weight, u64 epoch
   head->key.marks = (head->key.marks & ~(u64)EPOCH) | epoch << EPOCH_SHIFT;
   head->weight = weight;
   cell = LOOKUP(stacks, &head->key);
+  if (goes_up(weight))
+    weight = 0;
+  else
+    head->weight = 0;
   if (cell) {
     if (weight) /* to add 0 takes the compiler an instruction of Linux 5.12 */
       __sync_fetch_and_add(cell, weight);
@@ -336,14 +349,19 @@ static __always_inline void tally(struct scratch *scratch, u64 weight, u64 epoch
   asm volatile("" : "+r"(size));
   if (size > sizeof *head + (MOST_FRAMES * RECORD_WORDS + MOST_KERNEL_FRAMES) * 8)
     size = sizeof *head;
-  if ((head->count || (AT_LOAD(EACH) && weight)) &&
+  if ((head->count || head->weight) &&
       output_record((void *)AT_LOAD(ring), head, size, 0)) {
     count_one(COUNTER_LOST);
     return;
   }
   head->count = 0; /* they went up */
-  if (!cell && UPDATE(stacks, &head->key, &weight) && !AT_LOAD(EACH))
+  if (!cell && UPDATE(stacks, &head->key, &weight) && (weight || !AT_LOAD(EACH)))
     count_one(COUNTER_NO_ROOM);
+}
+
+/* ns that others wait together for the GVL of a thread that is away. */
+static __always_inline u64 waited_since(struct interval *interval, u64 now) {
+  return now > interval->since ? (now - interval->since) * interval->waiters : 0;
 }
 
 /* Count a time whose stack was walked when it began. */
@@ -351,8 +369,10 @@ static __always_inline void tally_interval(struct interval *interval, u64 now) {
   u64 weight = now - interval->since, *cell;
   struct head head = {interval->key, now, weight, 0};
 
+  if (AT_LOAD(WEIGHING) == GVL_TIME)
+    head.weight = weight = interval->waited + waited_since(interval, now);
   head.key.marks = (head.key.marks & ~(u64)EPOCH) | current_epoch() << EPOCH_SHIFT;
-  if (AT_LOAD(EACH)) {
+  if (goes_up(weight)) {
     if (output_record((void *)AT_LOAD(ring), &head, sizeof head, 0))
       count_one(COUNTER_LOST);
     return;
@@ -394,7 +414,7 @@ static __always_inline u64 take_time(struct ruby *ruby, struct scratch *scratch,
   if (!interval) {
     new.key = scratch->head.key;
     new.since = now;
-    new.ran = 0;
+    new.ran = new.waiters = new.waited = 0;
     if (!UPDATE(intervals, &ids, &new))
       return now - ruby->since;
     count_one(COUNTER_NO_ROOM);
@@ -418,6 +438,10 @@ static __always_inline void arrive(u64 ids, u64 now) {
   }
   if (interval->key.marks & OFF_CPU && now - interval->since >= AT_LOAD(LEAST))
     tally_interval(interval, now);
+  if (AT_LOAD(WEIGHING) == GVL_TIME) {
+    DELETE(intervals, &ids);
+    return;
+  }
   interval->key.marks &= ~OFF_MARKS;
   interval->since = now;
 }
@@ -443,14 +467,24 @@ static __always_inline void note_missed_switch(u64 ids, u64 task, u64 now) {
   arrive(ids, ran < now - interval->since ? now - ran : interval->since);
 }
 
+#include "gvl.h"
+
 /* ctx: struct bpf_perf_event_data, whose first member is what was interrupted. */
 int on_tick(struct pt_regs *ctx) {
   u64 ids = bpf_get_current_pid_tgid(), now = bpf_ktime_get_ns(), weight = 1;
   u32 tgid = ids >> 32;
   struct ruby *ruby = LOOKUP(rubies, &tgid);
   struct scratch *scratch = own_scratch();
-  if (!ruby || !scratch ||
-      walk_task(ruby, scratch, ids, bpf_get_current_task()) != WALKED)
+  if (!ruby || !scratch)
+    return 0;
+  if (AT_LOAD(WEIGHING) == GVL_TIME) {
+    /* Of a stay on the CPU that ends without the GVL nobody knows when it had it. So
+       a tick stands for the whole period, and no switch for what came before. */
+    note_missed_switch(ids, bpf_get_current_task(), now);
+    weight = AT_LOAD(PERIOD) *
+             waiters_of(ruby, scratch, ids, bpf_get_current_task());
+  }
+  if (!weight || walk_task(ruby, scratch, ids, bpf_get_current_task()) != WALKED)
     return 0;
   if (AT_LOAD(KERNEL) && !(ctx->cs & USER_MODE))
     add_kernel_frames(ctx, scratch);
@@ -501,26 +535,6 @@ static __always_inline u64 call_marks(u64 task) {
   return (si_di_call[2] + 1) << CALL_SHIFT | fd << FILE_TYPE_SHIFT;
 }
 
-/* Does the thread wait for the GVL? */
-static __always_inline bool is_queued(struct ruby *ruby, u64 thread) {
-  u64 head = ruby->queue, place;
-  if (!ruby->gvl_node)
-    return false;
-  if (!head) {
-    read_user(&head, sizeof head, (void *)(thread + ruby->th_ractor));
-    head += ruby->gvl_queue;
-  }
-  place = head;
-#pragma clang loop unroll(disable)
-  for (int step = 0; step < MOST_QUEUED; step++) {
-    if (read_user(&place, sizeof place, (void *)(place + 8)) || place == head)
-      return false;
-    if (place == thread + ruby->gvl_node)
-      return true;
-  }
-  return false;
-}
-
 /* The thread runs no Ruby any more; what it did last it did until now. */
 static __always_inline void end(u64 ids) {
   struct interval *interval = LOOKUP(intervals, &ids);
@@ -542,6 +556,9 @@ static __always_inline void leave(struct bpf_raw_tracepoint_args *ctx,
   if (!scratch)
     return;
   note_missed_switch(ids, task, now);
+  if (AT_LOAD(WEIGHING) == GVL_TIME &&
+      !leaves_with_gvl(ruby, scratch, ids, task, now))
+    return;
   outcome = walk_task(ruby, scratch, ids, task);
   if (outcome == NO_RUBY || outcome == UNKNOWN) {
     end(ids);
@@ -567,6 +584,8 @@ static __always_inline void leave(struct bpf_raw_tracepoint_args *ctx,
   new.key = scratch->head.key;
   new.since = now;
   new.ran = ran_of(task);
+  new.waiters = scratch->waiters;
+  new.waited = 0;
   if (UPDATE(intervals, &ids, &new))
     count_one(COUNTER_NO_ROOM);
 }

@@ -69,6 +69,16 @@ class SampleOptions(o.StackOptions, o.LimitOptions):
         return None
 
     @property
+    def _kept_weight(self) -> int:
+        """The least weight of samples that are kept one by one.
+
+        Of times half a period, so that those are no more than ticks would be; some
+        programs switch 100,000 times a second.
+        """
+        is_time = self.mode in ("wall", "offcpu", "gvl") and self.event is None
+        return max(round(_SECOND_NS / (2 * self.rate)), 1) if is_time else 1
+
+    @property
     def settings(self) -> SamplingOptions:
         self.check_nonblocking()
         event = self.event
@@ -81,12 +91,15 @@ class SampleOptions(o.StackOptions, o.LimitOptions):
             saved=self.read_layout(),
             wait_seconds=self.duration,
             engine=EngineChoice(self.engine),
-            each=self.keeps_each,
+            is_counted=self.count is not None,
+            each=self._kept_weight if self.keeps_each else 0,
             least_ns=round(self.min_us * 1000),
             event=event,
             kernel_frames=self.kernel,
         )
 
+
+_SECOND_NS = 1_000_000_000
 
 Sampled = TypeVar("Sampled", bound=SampleOptions)
 

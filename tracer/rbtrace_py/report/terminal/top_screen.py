@@ -153,7 +153,7 @@ def _help(columns: int) -> list[Text]:
     words = (
         "Self: share of samples with the method on top of the stack. Total: share"
         " of samples with the method anywhere on the stack. In mode cpu, 100 % is"
-        " one CPU for the elapsed time; in mode wall, all samples of all threads."
+        " one CPU for the elapsed time; in other modes, all that was seen."
     )
     keys = [Text.assemble((f"{key.shown:<7}", "bold"), key.what) for key in KEYS]
     return [Text(""), *keys, Text(""), *map(Text, wrap(words, columns))]

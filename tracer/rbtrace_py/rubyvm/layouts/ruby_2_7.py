@@ -38,6 +38,7 @@ FIELDS = changed(
         "th_locking_mutex": Field(248, "rb_thread_t.locking_mutex"),
         "th_gvl_node": Field(88, "rb_thread_t.native_thread_data.node.gvl"),
         "gvl_queue": Field(56, "rb_vm_t.gvl.waitq"),
+        "gvl_holder": Field(8, "rb_vm_t.gvl.owner"),
         "mutex_owner": Field(0, "rb_mutex_struct.th"),
         "queue_items": Field(24, "rb_queue.que"),
         "queue_waiting": Field(32, "rb_queue.num_waiting"),

@@ -47,6 +47,7 @@ FIELDS = changed(
         "th_scheduler": Field(368, "rb_thread_t.scheduler"),
         "th_gvl_node": 96,
         "gvl_queue": Field(384, "rb_ractor_t.threads.gvl.waitq"),
+        "gvl_holder": Field(336, "rb_ractor_t.threads.gvl.owner"),
         "mutex_owner": Field(0, "rb_mutex_struct.fiber"),
         "io_fd": 16,
         "io_pid": 24,

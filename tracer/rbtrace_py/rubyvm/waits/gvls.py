@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.model.stack_walk import HeldGvl
 from rbtrace_py.rubyvm.threads import MOST_THREADS, VmThread
 from rbtrace_py.rubyvm.values import Values
 
@@ -22,18 +23,27 @@ class Gvls:
         A thread that has slept, or done a system call, is there as well, and its
         status still says that it sleeps. Empty too where the layout does not tell.
         """
+        node = self._offsets.th_gvl_node
+        if node is None:
+            return set()
+        known = {thread.address for thread in threads}
+        heads = {self._queue(thread) for thread in threads} - {0}
+        return {one - node for head in heads for one in self._queued(head)} & known
+
+    def _queue(self, thread: VmThread) -> int:
+        """Return the place of the head of the queue for a thread's GVL, or 0."""
         offsets = self._offsets
         base = offsets.ractor_running_ec
         if not self._values.traits.has_ractors:
             base = offsets.vm_running_thread
-        if offsets.gvl_queue is None or offsets.th_gvl_node is None or base is None:
-            return set()
-        known = {thread.address for thread in threads}
-        found: set[int] = set()
-        for running in {thread.running for thread in threads} - {0}:
-            head = running - base + offsets.gvl_queue
-            found.update(node - offsets.th_gvl_node for node in self._queued(head))
-        return found & known
+        if offsets.gvl_queue is None or base is None or not thread.running:
+            return 0
+        return thread.running - base + offsets.gvl_queue
+
+    def of_holder(self, thread: VmThread) -> HeldGvl:
+        """Return the GVL of a thread that has it."""
+        head = self._queue(thread)
+        return HeldGvl(head, sum(1 for _ in self._queued(head)) if head else 0)
 
     def holders(self, threads: Sequence[VmThread]) -> dict[int, int]:
         """Return the address of the thread that holds the GVL of each ractor, or 0.

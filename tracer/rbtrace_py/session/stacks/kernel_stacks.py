@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
-from rbtrace_py.aggregate.open_times import OpenTimes
+from rbtrace_py.aggregate.open_times import OpenTimes, ToldTimes
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.bpf.abi import Counter
 from rbtrace_py.bpf.stack_walker import MOST_STACKS, StackWalker
-from rbtrace_py.errors import BpfError, NoSuchTarget
+from rbtrace_py.errors import BpfError, NoSuchTarget, UnknownRuby
 from rbtrace_py.linux.btf import Btf
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import host_pid_namespace
@@ -50,6 +50,7 @@ _WEIGHINGS = {
     SamplingMode.OFFCPU: Weighing.OFF_TIME,
     SamplingMode.WALL: Weighing.ALL_TIME,
     SamplingMode.EVENT: Weighing.EVENTS,
+    SamplingMode.GVL: Weighing.GVL_TIME,
 }
 
 Add = Callable[[Sample], object]
@@ -78,6 +79,8 @@ class KernelStacks(Closing):
         self._each = options.each
         self._idle = options.idle
         self._weighing = _WEIGHINGS[options.mode]
+        self._is_of_gvl = options.mode is SamplingMode.GVL
+        self._has_weight = False
         event = options.event
         self._event_weight = event.every if event and not event.weight else 0
         self._follows = follows
@@ -88,8 +91,9 @@ class KernelStacks(Closing):
         self._before: dict[bytes, _Seen] = {}
         self._older: dict[bytes, _Seen] = {}
         self._held: list[tuple[WalkedStack, WalkedStack]] = []
-        self._failed = self._unknown = 0
+        self._failed = self._unknown = self._begun = 0
         self._open = OpenTimes()
+        self._told = ToldTimes()
         self._off_cpu = OffCpuStacks()
         if options.kernel_frames:
             self._kernel_frames = KernelFrames()
@@ -102,7 +106,7 @@ class KernelStacks(Closing):
             options.kernel_frames,
         )
         statistics.unit = _unit(self._weighing, options)
-        if not self._has_ticks:
+        if not self._weighing.has_ticks:
             statistics.rate = 0.0
         self._clock = time.time_ns() - time.monotonic_ns()
         self._started = self._stopped = 0.0
@@ -117,15 +121,14 @@ class KernelStacks(Closing):
         return self._walker
 
     @property
-    def _has_ticks(self) -> bool:
-        return self._weighing in (Weighing.SAMPLES, Weighing.ALL_TIME)
-
-    @property
     def seen(self) -> int:
-        """Samples so far, also those that were not taken yet."""
+        """Samples so far, also those that were not taken yet.
+
+        Of a thread that waits all the time it is one.
+        """
         counters = self._walker.counters
         no_samples = sum(counters[one] for one in (Counter.NO_RUBY, *_LOSSES))
-        return counters[Counter.SEEN] - no_samples
+        return counters[Counter.SEEN] - no_samples + self._begun
 
     def loss_notes(self) -> Iterator[str]:
         """Yield why samples failed, and what was none, a line each."""
@@ -143,6 +146,11 @@ class KernelStacks(Closing):
             yield f"{number:,} samples failed: their threads were not known yet"
         if number := counters[Counter.NO_KERNEL_STACK]:
             yield f"{number:,} samples lack the kernel's frames: it could not read them"
+        if self._is_of_gvl and not self._has_weight:
+            yield (
+                "no thread was seen to hold the GVL while another waited for it;"
+                " --engine memory counts every holder"
+            )
         if self._weighing is not Weighing.EVENTS:
             return
         if number := counters[Counter.NO_RUBY]:
@@ -158,6 +166,10 @@ class KernelStacks(Closing):
         pid = ruby.process.pid
         distance = ruby.vm.tls_distance(ruby.threads)
         layout = ruby.vm.walk_layout(distance, self._follows)
+        if self._is_of_gvl and not (layout.gvl_node and layout.gvl_holder):
+            raise UnknownRuby(
+                f"who waits for the GVL of Ruby {ruby.version} is unknown"
+            )
         self._placed.pop(pid, None)
         if not distance:
             self._placed[pid] = {}
@@ -170,14 +182,17 @@ class KernelStacks(Closing):
 
     def _begin_waiting(self, ruby: RubyProcess) -> None:
         """Read the stacks of threads that wait already, maybe until the end."""
-        for number, (sample, off_cpu) in enumerate(waiting_threads(ruby)):
+        mode = SamplingMode.GVL if self._is_of_gvl else SamplingMode.WALL
+        for number, (sample, off_cpu) in enumerate(waiting_threads(ruby, mode)):
             tid = sample.thread.tid or 0
             ran = ran_ns(ruby.process, tid)
-            key = self._walker.begin_off_cpu(sample, off_cpu, number, ran)
+            held = ruby.held_gvl(sample.thread.address) if self._is_of_gvl else None
+            key = self._walker.begin_off_cpu(sample, off_cpu, number, ran, held)
             stack = sample.stack
             if self._kernel_frames is not None:
                 stack = self._kernel_frames.upon_sleeper(stack, ruby.process, tid)
             self._seen[key] = sample._replace(stack=stack)
+            self._begun += 1
 
     def forget(self, pid: int) -> None:
         """Walk a process no more."""
@@ -241,8 +256,8 @@ class KernelStacks(Closing):
         for stack in stacks:
             if stack.frames and stack.pid not in rubies:
                 self._seen[stack.key] = stack
-            if self._each and stack.weight:
-                self._add(stack, rubies, add)
+            if rest := self._each and self._told.rest(stack):
+                self._add(stack._replace(weight=rest), rubies, add)
 
     def _name(self, ruby: RubyProcess, stacks: list[WalkedStack]) -> None:
         """Read the names of some stacks; again if their code was replaced meanwhile."""
@@ -267,25 +282,33 @@ class KernelStacks(Closing):
         self.collect(rubies, add)
         self._older, self._before, self._seen = self._before, self._seen, {}
         over, still = self._walker.counts(), self._still()
+        due = [*over, *self._parts(still)] if self._each else ()
         self.collect(rubies, add)
         if self._weighing.is_time:
-            self._keep([*over, *still])
+            self._keep([*over, *still], rubies)
         held, self._held = self._held, []
         for seen, stack in held:
             self._add_seen(seen, stack, rubies, add)
-        if not self._each:
-            for stack in self._open.due(over, still):
-                self._add(stack, rubies, add)
-        elif self._stopped:
-            for stack in still:
-                self._add(stack, rubies, add)
+        for stack in due or self._open.due(over, still):
+            self._add(stack, rubies, add)
         self._count()
 
-    def _keep(self, stacks: list[WalkedStack]) -> None:
+    def _parts(self, still: list[WalkedStack]) -> list[WalkedStack]:
+        """Return what is new in times that go on, but of those of several waiters."""
+        if self._is_of_gvl and not self._stopped:
+            return []
+        return self._told.tell(still)
+
+    def _keep(self, stacks: list[WalkedStack], rubies: Rubies) -> None:
         """Know stacks on: the frames of a time go up where it begins, and it may end
-        an epoch later, or, between the two readings of ``take``, two."""
+        an epoch later, or, between the two readings of ``take``, two. A thread may have
+        got another name meanwhile."""
         for stack in stacks:
-            if (seen := self._known(stack.key)) is not None:
+            seen, ruby = self._known(stack.key), rubies.get(stack.pid)
+            if isinstance(seen, Sample) and ruby is not None:
+                thread = ruby.listed_thread(stack.thread, stack.tid) or seen.thread
+                seen = seen._replace(thread=thread)
+            if seen is not None:
                 self._seen.setdefault(stack.key, seen)
 
     def _known(self, key: bytes) -> _Seen | None:
@@ -303,7 +326,7 @@ class KernelStacks(Closing):
         statistics = self._statistics
         statistics.failed += failed - self._failed
         self._failed = failed
-        if self._has_ticks:
+        if self._weighing.has_ticks:
             elapsed = (self._stopped or time.monotonic()) - self._started
             statistics.rounds = round(elapsed * statistics.rate)
         if self._weighing is not Weighing.SAMPLES:
@@ -360,6 +383,9 @@ class KernelStacks(Closing):
         state, shown = ThreadState.RUNNING, sample.stack
         if stack.off_cpu is not None:
             shown, state = self._off_cpu.of(shown, stack.off_cpu)
+        if self._is_of_gvl:
+            state = ThreadState.RUNNING  # it keeps others from it, even as it sleeps
+            self._has_weight = True
         if state is ThreadState.SLEEPING and not self._idle:
             return
         at, weight = stack.time_ns + self._clock, stack.weight

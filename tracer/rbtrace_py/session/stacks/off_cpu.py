@@ -109,9 +109,14 @@ def reason_of(off_cpu: OffCpu, stack: Stack) -> Reason:
     return Reason.DISK if off_cpu.is_uninterruptible else Reason.OTHER
 
 
-def waiting_threads(ruby: RubyProcess) -> Iterator[tuple[Sample, OffCpu]]:
-    """Yield a sample of each thread that is off the CPU, and why it is."""
-    for sample in ruby.samples(SamplingMode.WALL):
+def waiting_threads(
+    ruby: RubyProcess, mode: SamplingMode = SamplingMode.WALL
+) -> Iterator[tuple[Sample, OffCpu]]:
+    """Yield a sample of each thread that is off the CPU, and why it is.
+
+    mode: WALL: of all threads; GVL: of those that hold the GVL
+    """
+    for sample in ruby.samples(mode):
         tid = sample.thread.tid
         if sample.state is not ThreadState.RUNNING and tid is not None:
             is_queued = sample.state is ThreadState.WAITING

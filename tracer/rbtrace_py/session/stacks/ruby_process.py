@@ -18,11 +18,13 @@ from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.process import Process, inner_id, parse_status
 from rbtrace_py.linux.ptrace.pause import paused
 from rbtrace_py.linux.tasks import Tasks
+from rbtrace_py.model.stack_walk import HeldGvl
 from rbtrace_py.model.stacks import RubyThread, Sample, ThreadState
 from rbtrace_py.rubyvm.attach import Attached, attach, check_zjit
 from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.vm import RubyVM, Walked
+from rbtrace_py.rubyvm.waits.gvls import Gvls
 
 _SECONDS_BETWEEN_CHECKS = 0.9
 """How often what was read of the target's code is checked anew."""
@@ -201,25 +203,36 @@ class RubyProcess(Closing):
 
         One that has ended before it was listed has no name.
         """
-        found = self._thread_at(address, tid)
+        found = self.listed_thread(address, tid)
         if found is None and self._may_list():
             with suppress(NoSuchTarget):  # it has a stack, and is known no more
                 self._list_threads()
-            found = self._thread_at(address, tid)
+            found = self.listed_thread(address, tid)
         if found is None:
             found = RubyThread(self.process.pid, tid, address, "")
         return found
 
-    def _thread_at(self, address: int, tid: int) -> RubyThread | None:
+    def listed_thread(self, address: int, tid: int) -> RubyThread | None:
+        """The same of those in the last list; None: it is not there."""
         one, thread = self._by_address.get(address, (None, None))
         if one is None or not (one.is_moving or self._tid_of.get(address) == tid):
             return None
         return thread
 
+    def held_gvl(self, address: int) -> HeldGvl | None:
+        """Return the GVL that the thread at an address has; None: it is not listed."""
+        one, _ = self._by_address.get(address, (None, None))
+        return None if one is None else Gvls(self.vm.values).of_holder(one)
+
     @property
     def threads(self) -> list[RubyThread]:
         """All of them, the main one first."""
         return [thread for _, thread in self._threads]
+
+    @property
+    def has_moving_threads(self) -> bool:
+        """Are there threads that run on whichever kernel thread is free?"""
+        return self._has_moving
 
     def cpu_ns(self, thread: RubyThread) -> int | None:
         """CPU time that a thread has used; None where it is not known."""

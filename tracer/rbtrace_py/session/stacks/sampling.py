@@ -47,6 +47,12 @@ _BROKEN_REFRESHES = 3
 """Refreshes in a row without one stack that was read, after which a process is attached
 anew, as one that runs another program is at once."""
 
+_SEEN_ALWAYS = (SamplingMode.WALL, SamplingMode.GVL)
+"""Modes in which each reading of memory gives samples."""
+
+_WAITING_MODES = (SamplingMode.OFFCPU, SamplingMode.WALL)
+"""Those whose samples say how long a thread waits."""
+
 Add = Callable[[Sample], object]
 
 
@@ -113,14 +119,15 @@ class Sampling(Starting):
                 )
             return
         other = _only_memory(options)
-        if is_choice and options.mode is SamplingMode.WALL and not options.only_bpf:
-            return  # its weights are samples, those of the kernel's engine ns
         if other:
             if word := options.only_bpf:
                 raise UsageError(f"{word} and {other} cannot be combined")
             if not is_choice:
                 raise UsageError(f"--engine bpf and {other} cannot be combined")
             return
+        may_read = is_choice and not options.only_bpf
+        if may_read and options.mode in _SEEN_ALWAYS and options.is_counted:
+            return  # of a thread that sleeps the kernel takes no samples to count
         # Only now: it is what BPF needs, which a read of memory does without.
         from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
 
@@ -139,11 +146,31 @@ class Sampling(Starting):
         if self.kernel is None:
             return
         try:
+            self._check_waits(ruby)
             self.kernel.watch(ruby)
         except UnknownRuby as error:
             if self.statistics.started_ns:
                 raise
             self._leave_kernel(error)
+
+    def _check_waits(self, ruby: RubyProcess) -> None:
+        """See whether all its threads have kernel threads of their own.
+
+        Only they wait where BPF sees it. Raises UnknownRuby where there is a choice
+        yet, else says so.
+        """
+        options = self.options
+        if not (ruby.has_moving_threads and options.mode in _WAITING_MODES):
+            return
+        text = (
+            f"threads of process {ruby.process.pid} share kernel threads (M:N), and BPF"
+            " does not see them wait"
+        )
+        is_choice = options.engine is EngineChoice.AUTO and not options.only_bpf
+        has_begun = bool(self.statistics.started_ns)
+        if is_choice and not has_begun and options.mode is SamplingMode.WALL:
+            raise UnknownRuby(text)
+        self.notes.add(text)
 
     def _leave_kernel(self, error: UnknownRuby) -> None:
         """Read all stacks from memory, as the kernel cannot walk those of one."""
@@ -343,6 +370,7 @@ class Sampling(Starting):
             else:
                 ruby.refresh()
                 if self.kernel is not None:
+                    self._check_waits(ruby)
                     self.kernel.refresh(ruby)
                 self.statistics.failed += ruby.take_failed()
         except VmNotStarted:
@@ -382,8 +410,6 @@ def _only_memory(options: SamplingOptions) -> str:
     """Return the option that the kernel's engine has not; empty if there is none."""
     if options.pause:
         return "--pause"
-    if options.mode is SamplingMode.GVL:
-        return f"--mode {options.mode.value}"
     if options.rate > MAX_KERNEL_RATE:
         return f"--rate above {MAX_KERNEL_RATE:g}"
     return ""

@@ -54,7 +54,9 @@ class SamplingOptions:
     ruby_version: instead of what the target says of itself
     saved: a layout from a file, trusted most
     wait_seconds: how long to wait for a program of ours to become a Ruby; None: always
-    each: keep every sample, with its time
+    is_counted: a number of samples ends it
+    each: keep every sample that weighs at least so much, with its time; 0: none.
+        Those that weigh less are summed up for a second
     least_ns: in mode offcpu, shorter times do not count
     event: in mode event, which
     kernel_frames: the kernel's frames, too
@@ -68,7 +70,8 @@ class SamplingOptions:
     saved: SavedLayout | None = None
     wait_seconds: float | None = None
     engine: EngineChoice = EngineChoice.MEMORY
-    each: bool = False
+    is_counted: bool = False
+    each: int = 0
     least_ns: int = 0
     event: EventChoice | None = None
     kernel_frames: bool = False

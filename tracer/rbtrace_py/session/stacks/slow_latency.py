@@ -76,7 +76,7 @@ class SlowLatency(Latency):
                 rate=slow.rate,
                 mode=SamplingMode.WALL,
                 engine=EngineChoice.BPF,
-                each=True,
+                each=1,
                 wait_seconds=wait_seconds,
             ),
         )

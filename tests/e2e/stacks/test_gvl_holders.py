@@ -1,0 +1,185 @@
+"""Who holds the GVL while others wait, by both engines, and by the holders' clocks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from commands import Tracer, below, run
+from processes import TARGETS, Target, read_line
+from ruby_builds import Build, each_build
+
+HOLDERS = str(TARGETS / "stacks/holders.rb")
+TRACE = Callable[..., Tracer]
+METHODS = ("hold_ruby", "hold_c", "give_away")
+
+pytestmark = pytest.mark.usefixtures("root")
+
+
+class Took(NamedTuple):
+    """What a thread says of itself, in ns; ready: it waited for a CPU."""
+
+    cpu: int
+    ready: int
+
+
+def answers(target: Target, step: str) -> dict[str, Took]:
+    """Take a step; what each thread took."""
+    found = {}
+    answer = target.step(step)
+    while answer != "done":
+        name, *numbers = answer.split()
+        found[name] = Took(*map(int, numbers))
+        answer = read_line(target.process.stdout)
+    return found
+
+
+def sampled(
+    trace: TRACE, target: Target, step: str, *options: object
+) -> tuple[Any, dict[str, Took]]:
+    """Sample while a step is taken: the report, and what it says."""
+    pid = int(target.ready.split()[1])
+    words = ("--mode", "gvl", "-r", 499, "--format", "json", *options)
+    tracer = trace("stacks", pid, *words)
+    said = answers(target, step)
+    out, err, code = tracer.finish()
+    assert code == 0, err
+    return json.loads(out), said
+
+
+def held(found: Any) -> dict[str, int]:
+    return {name: below(found, f"Holders#{name}") for name in METHODS}
+
+
+def assert_shares(found: dict[str, int], took: dict[str, Took]) -> None:
+    """Who gives the GVL away waits for a CPU as it is woken, before it has it again."""
+    expected = {
+        name: one.cpu + one.ready * (name != "give_away") for name, one in took.items()
+    }
+    assert shares(found) == pytest.approx(shares(expected), abs=5), (found, took)
+
+
+def shares(weights: dict[str, int]) -> dict[str, float]:
+    whole = sum(weights.values())
+    return {name: 100 * weight / whole for name, weight in weights.items()}
+
+
+def assert_weight(weight: int, took: dict[str, Took]) -> None:
+    """Of three threads for 2 s: who had a CPU had the GVL, which is one at a time."""
+    cpu = sum(one.cpu for one in took.values())
+    assert 0.9 * 2 * cpu <= weight <= 1.05 * 2 * 2e9, (weight, took)
+
+
+@each_build
+def test_shares(build: Build, trace: TRACE) -> None:
+    """Of three that want it all the time two wait, whoever has it."""
+    with closing(Target(*build.words(), HOLDERS)) as target:
+        for engine in ("bpf", "memory"):
+            found, took = sampled(trace, target, "fight 2", "--engine", engine)
+            assert_shares(held(found), took)
+            if engine == "bpf":
+                assert found["unit"] == "ns"
+                # The kernel reads no page that is not there.
+                assert found["lost"] <= 0.01 * found["counters"]["samples"]
+                assert_weight(sum(held(found).values()), took)
+
+
+@each_build
+def test_each_ractor_has_its_own(build: Build, trace: TRACE) -> None:
+    """The main one's thread sleeps; of those in the other one waits."""
+    if build.name == "2.7":
+        pytest.skip("Ruby 2.7 has no Ractors")
+    with closing(Target(*build.words(), HOLDERS)) as target:
+        found, took = sampled(trace, target, "ractor 1", "--engine", "bpf")
+    weight = sum(held(found).values())
+    # From Ruby 3.3 on they share a kernel thread, and its clock.
+    assert 0.9 * max(one.cpu for one in took.values()) <= weight <= 1.05e9
+    assert weight >= 0.95 * found["weight"]
+
+
+@pytest.fixture
+def fiddler() -> Target:
+    """This machine's Ruby has Fiddle, with which C sleeps and keeps the GVL."""
+    return Target("ruby", HOLDERS, "fiddle")
+
+
+def test_a_holder_that_sleeps(fiddler: Target, trace: TRACE) -> None:
+    with closing(fiddler):
+        found, _ = sampled(trace, fiddler, "sleep 0.5")
+    assert found["engine"] == "bpf"
+    assert asleep(found) == pytest.approx(2 * 0.5e9, rel=0.05)
+
+
+def test_those_that_wait_later_for_one_that_sleeps(
+    fiddler: Target, trace: TRACE
+) -> None:
+    with closing(fiddler):
+        found, _ = sampled(trace, fiddler, "late 1")
+    assert asleep(found) == pytest.approx(2 * 0.5e9, rel=0.05)
+
+
+def test_a_holder_that_slept_before(fiddler: Target, trace: TRACE) -> None:
+    with closing(fiddler):
+        fiddler.tell("sleep 2")
+        pid = int(fiddler.ready.split()[1])
+        wait_for_waiters(pid)
+        tracer = trace("stacks", pid, "--mode", "gvl", "--format", "json")
+        _, ended, _ = read_line(fiddler.process.stdout).split()
+        assert read_line(fiddler.process.stdout) == "done"
+        out, err, code = tracer.finish()
+    assert code == 0, err
+    found = json.loads(out)
+    since = int(ended) - found["started_ns"]
+    assert since > 0
+    assert asleep(found) == pytest.approx(2 * since, rel=0.05)
+
+
+def wait_for_waiters(pid: int) -> None:
+    """Wait until two threads of a process wait for the GVL."""
+    while True:
+        (process,) = json.loads(run("dump", pid, "--json")[0])["processes"]
+        waits = [one["waits_for"] or {} for one in process["threads"]]
+        kinds = [one.get("kind") for one in waits]
+        if kinds.count("gvl") == 2:
+            return
+
+
+def asleep(found: Any) -> int:
+    names = [frame["name"] for frame in found["frames"]]
+    return sum(
+        row["weight"]
+        for row in found["stacks"]
+        if [names[one] for one in row["frames"][-2:]]
+        == ["Fiddle::Function#call", "(sleep)"]
+    )
+
+
+def test_a_recording(trace: TRACE, tmp_path: Path) -> None:
+    path = tmp_path / "gvl.rbrec"
+    with closing(Target("ruby", HOLDERS)) as target:
+        pid = int(target.ready.split()[1])
+        tracer = trace("record", pid, "--mode", "gvl", "-r", 499, "-o", path)
+        took = answers(target, "fight 2")
+        _, err, code = tracer.finish()
+    assert code == 0, err
+    assert "by BPF" in err
+    found = json.loads(run("report", path, "--format", "json")[0])
+    assert_shares(held(found), took)
+    assert_weight(sum(held(found).values()), took)
+
+
+def test_nobody_waits(trace: TRACE) -> None:
+    """One thread alone holds it, and nobody cares. By memory it counts all the same."""
+    program = "puts 'ready'; $stdout.flush; loop { 1 + 1 }"
+    with closing(Target("ruby", "-e", program)) as target:
+        words = ("stacks", target.pid, "--mode", "gvl")
+        out, err, code = run(*words, "-d", "0.5")
+        counted = run(*words, "-n", "3")[1]
+    assert (out, code) == ("", 0)
+    assert "no thread was seen to hold the GVL while another waited for it" in err
+    assert "by BPF" not in counted

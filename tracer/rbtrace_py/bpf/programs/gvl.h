@@ -1,0 +1,110 @@
+/*
+ * The GVL: who has it, how many wait for it, and how long they wait together while its
+ * holder is off the CPU.
+ *
+ *   gvls         a map of its holder's ids, by struct gvl, as long as that is away
+ */
+#define MOST_QUEUED 64 /* who joins the GVL's queue is its last, mostly */
+#if MAY_GOTO
+#define MOST_WAITERS 512
+#else
+#define MOST_WAITERS 128 /* as the verifier looks at each, and at the walk's steps */
+#endif
+
+struct gvl {
+  u64 tgid;
+  u64 queue; /* place of the head of its list */
+};
+
+/* Of the ractor's GVL, or up to 2.7 the VM's; 0: not known. */
+static __always_inline u64 queue_of(struct ruby *ruby, u64 thread) {
+  u64 head = ruby->queue;
+  if (!ruby->gvl_node)
+    return 0;
+  if (!head) {
+    read_user(&head, sizeof head, (void *)(thread + ruby->th_ractor));
+    head += ruby->gvl_queue;
+  }
+  return head;
+}
+
+/* Does the thread wait for the GVL? */
+static __always_inline bool is_queued(struct ruby *ruby, u64 thread) {
+  u64 head = queue_of(ruby, thread), place = head;
+  if (!head)
+    return false;
+#pragma clang loop unroll(disable)
+  for (int step = 0; step < MOST_QUEUED; step++) {
+    if (read_user(&place, sizeof place, (void *)(place + 8)) || place == head)
+      return false;
+    if (place == thread + ruby->gvl_node)
+      return true;
+  }
+  return false;
+}
+
+static __always_inline u64 queue_length(struct scratch *scratch, u64 head) {
+  u64 place = head;
+  scratch->waiters = 0;
+#pragma clang loop unroll(disable)
+  for (int step = 0; step < MOST_WAITERS; step++) {
+    u64 failed = read_user(&place, sizeof place, (void *)place);
+    if (failed | (place == head))
+      break;
+    scratch->waiters++;
+  }
+  return scratch->waiters;
+}
+
+static __always_inline bool has_gvl(struct ruby *ruby, u64 thread, u64 queue) {
+  u64 place = ruby->holder, holder = 0;
+  if (!ruby->queue)
+    place += queue - ruby->gvl_queue;
+  read_user(&holder, sizeof holder, (void *)place);
+  return holder == thread;
+}
+
+/* What they wait together grows with their number, up to now. */
+static __always_inline void wait_on(struct interval *interval, u64 now, u64 waiters) {
+  interval->waited += waited_since(interval, now);
+  interval->since = now;
+  interval->waiters = waiters;
+}
+
+/* How many wait for the current thread; 1 where its walk will say why that is open. */
+static __always_inline u64 waiters_of(struct ruby *ruby, struct scratch *scratch,
+                                      u64 ids, u64 task) {
+  u64 thread, queue;
+  if (begin(ruby, scratch, ids, fsbase_of(task)) != WALKED)
+    return 1;
+  thread = scratch->head.key.thread;
+  queue = queue_of(ruby, thread);
+  return has_gvl(ruby, thread, queue) ? queue_length(scratch, queue) : 0;
+}
+
+/*
+ * The current thread leaves its CPU. True if it takes the GVL along; else it may be one
+ * that begins to wait for a holder that is away.
+ */
+static __always_inline bool leaves_with_gvl(struct ruby *ruby, struct scratch *scratch,
+                                            u64 ids, u64 task, u64 now) {
+  struct gvl gvl = {ids >> 32, 0};
+  struct interval *interval;
+  u64 thread, *holder;
+  scratch->waiters = 0;
+  if (begin(ruby, scratch, ids, fsbase_of(task)) != WALKED)
+    return true; /* its walk will say so */
+  thread = scratch->head.key.thread;
+  gvl.queue = queue_of(ruby, thread);
+  if (has_gvl(ruby, thread, gvl.queue)) {
+    queue_length(scratch, gvl.queue);
+    if (UPDATE(gvls, &gvl, &ids))
+      count_one(COUNTER_NO_ROOM);
+    return true;
+  }
+  holder = LOOKUP(gvls, &gvl);
+  interval = holder ? LOOKUP(intervals, holder) : 0;
+  if (interval)
+    wait_on(interval, now, queue_length(scratch, gvl.queue));
+  return false;
+}
