@@ -6,6 +6,7 @@ Run as root, with the virtual environment's Python: it writes docs/pictures/*.sv
 from __future__ import annotations
 
 import io
+import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -36,9 +37,9 @@ SECONDS = 6
 
 
 @contextmanager
-def example() -> Iterator[int]:
-    """Start the example shop; its pid."""
-    words = ["ruby", "-Iruby/lib", "examples/shop/shop.rb"]
+def example(name: str) -> Iterator[int]:
+    """Start an example; its pid."""
+    words = ["ruby", "-Iruby/lib", f"examples/{name}.rb"]
     with subprocess.Popen(
         words, cwd=ROOT, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -63,9 +64,21 @@ def top(pid: int) -> str:
         )
     style = Style(colour=True, width=COLUMNS)
     lines = screen_lines(pictures[SECONDS - 2], TopView(), COLUMNS, ROWS, style)
+    return terminal("\n".join(lines), "rbtrace-py top --ps shop.rb")
+
+
+def dump(pid: int, title: str) -> str:
+    """What ``dump`` prints on a terminal, as an SVG."""
+    environment = {**os.environ, "FORCE_COLOR": "1", "COLUMNS": str(COLUMNS)}
+    words = [str(TRACER), "dump", str(pid)]
+    return terminal(subprocess.check_output(words, text=True, env=environment), title)
+
+
+def terminal(said: str, title: str) -> str:
+    """A picture of a terminal."""
     console = Console(record=True, file=io.StringIO(), width=COLUMNS)
-    console.print(Text.from_ansi("\n".join(lines)))
-    drawn = console.export_svg(title="rbtrace-py top --ps shop.rb")
+    console.print(Text.from_ansi(said))
+    drawn = console.export_svg(title=title).replace(f"{ROOT}/", "")
     return re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # from the web
 
 
@@ -81,11 +94,17 @@ def flame_graph(name: str, command: str, pid: int, *options: str) -> None:
 
 def main() -> None:
     PICTURES.mkdir(exist_ok=True)
-    with example() as pid:
+    with example("shop/shop") as pid:
         (PICTURES / "top.svg").write_text(top(pid))
         flame_graph("flamegraph", "stacks", pid, "-o")
         slow = ("checkout", "--slower-than", "10ms", "--stacks")
         flame_graph("slow", "latency", pid, *slow)
+        flame_graph("off-cpu", "stacks", pid, "--mode", "offcpu", "-o")
+    with example("gvl") as pid:
+        flame_graph("gvl", "stacks", pid, "--mode", "gvl", "-o")
+    with example("stuck") as pid:
+        stuck = dump(pid, "rbtrace-py dump --ps stuck.rb")
+        (PICTURES / "stuck.svg").write_text(stuck)
 
 
 if __name__ == "__main__":

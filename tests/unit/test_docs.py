@@ -46,10 +46,12 @@ TASK_PAGES = [
     *(
         "frameworks",
         "method-spans",
+        "off-cpu",
         "recipes",
         "slow-spans",
         "spans",
         "stacks-at-events",
+        "stuck",
         "troubleshooting",
     ),
 ]

@@ -28,13 +28,14 @@ PAGES = [
         "calls",
         "containers",
         "edge-cases",
+        "gvl",
         "index",
         "inside",
         "install",
         "measuring",
     ),
-    *("methods", "overhead", "probes-in-your-code", "profiling", "security"),
-    *("stacks-at-events", "troubleshooting"),
+    *("methods", "off-cpu", "overhead", "probes-in-your-code", "profiling", "security"),
+    *("stacks-at-events", "stuck", "troubleshooting"),
 ]
 RAILS_PAGES = ["README", "recipes"]
 RAILS = r"sudo rbtrace-py .*'\^(puma|sidekiq)'|rbtrace-py report --diff before\.json"
