@@ -5,11 +5,7 @@
  *   gvls         a map of its holder's ids, by struct gvl, as long as that is away
  */
 #define MOST_QUEUED 64 /* who joins the GVL's queue is its last, mostly */
-#if MAY_GOTO
 #define MOST_WAITERS 512
-#else
-#define MOST_WAITERS 128 /* as the verifier looks at each, and at the walk's steps */
-#endif
 
 struct gvl {
   u64 tgid;
