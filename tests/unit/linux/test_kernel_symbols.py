@@ -29,9 +29,9 @@ def asleep() -> Iterator[Process]:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
         process = Process(child.pid)
         comm = Path(f"/proc/{child.pid}/comm")
-        stat = Path(f"/proc/{child.pid}/wchan")
+        wchan = Path(f"/proc/{child.pid}/wchan")
         assert comes_true(
-            lambda: comm.read_text() == "cat\n" and "read" in stat.read_text()
+            lambda: comm.read_text() == "cat\n" and "read" in wchan.read_text()
         )
         yield process
         assert child.stdin is not None
@@ -54,16 +54,22 @@ def test_what_is_no_function() -> None:
     assert kind in "DdRr"
     assert symbols.name(address + 8) is None
     assert symbols.name(0x1000) is None
+    assert symbols.name(2**64 - 1) is None
+    assert symbols.name(2**64 - 2**20) is None
 
 
 def test_several_names_of_one_place() -> None:
     """The kernel itself says the first one that it has."""
     lines = Path("/proc/kallsyms").read_text().splitlines()
-    places = [line.split()[0] for line in lines]
-    at = next(n for n, place in enumerate(places) if places.count(place) > 1)
-    first = places.index(places[at])
-    expected = lines[first].split()[2]
-    assert KernelSymbols().name(int(places[first], 16) + 1) == expected
+    names: dict[int, list[str]] = {}
+    for address, kind, name, *_ in map(str.split, lines):
+        names.setdefault(int(address, 16), []).append(name if kind in "tT" else "")
+    address, (expected, *_) = next(
+        (place, found)
+        for place, found in names.items()
+        if len(set(found)) > 1 and all(found)
+    )
+    assert KernelSymbols().name(address) == expected
 
 
 def test_where_a_thread_sleeps() -> None:

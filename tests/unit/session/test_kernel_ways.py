@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.abi import SCRATCHES
 from rbtrace_py.bpf.compiler import compile_program
 from rbtrace_py.errors import BpfError
+from rbtrace_py.linux.kernel_symbols import KernelSymbols
 from rbtrace_py.model.stacks import Sample
 from rbtrace_py.rubyvm import tls
 from rbtrace_py.session.stacks import probe_events
@@ -198,6 +200,21 @@ def test_a_kernel_that_cannot_read_its_own_stack(
     match = re.fullmatch(r"(\d+) samples lack the kernel's frames: .*", note)
     assert match
     assert 0.5 * found.total() < int(match[1]) <= found.total()
+
+
+def test_programs_have_names_that_were_loaded_later() -> None:
+    """Names are read when the first is asked for."""
+    symbols = KernelSymbols()
+    program = "puts 'ready'; $stdout.flush; gets"
+    with (
+        closing(Target("ruby", "-e", program)) as target,
+        sampling(SamplingMode.OFFCPU, target.pid),
+    ):
+        listed = Path("/proc/kallsyms").read_text()
+        rows = re.findall(r"^(\w+) t (bpf_prog_\w+_on_switch)\t", listed, re.MULTILINE)
+        assert rows
+        for address, name in rows:
+            assert symbols.name(int(address, 16) + 8) == f"{name} [bpf]"
 
 
 @pytest.mark.parametrize("way", stack_walker.EVENT_WAYS, ids=["6.9", "5.11"])

@@ -6,6 +6,7 @@ import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
+from functools import cached_property
 
 from rbtrace_py.errors import NotPermitted, RbtraceError
 from rbtrace_py.linux.process import Process
@@ -15,37 +16,47 @@ _PATH = "/proc/kallsyms"
 _MOST = 1 << 28
 """Bytes of the file."""
 _CODE = b"tTwW"
+_LARGEST = 1 << 16
+"""Bytes of a module's function or a BPF program; what is beyond is another's."""
 _SLEEPS_IN = re.compile(rb"\[<\w+>\] ([^\s+]+)\+\S+(?: (\[[^\s\]]+\]))?")
 
 
 class KernelSymbols:
-    """Functions by address, as ``/proc/kallsyms`` has them when this is made.
+    """Functions by address, as ``/proc/kallsyms`` has them when the first is asked for.
 
-    Raises NotPermitted where the kernel hides the addresses.
+    By then programs that are loaded after this is made have names, too. Raises
+    NotPermitted where the kernel hides the addresses.
     """
 
     def __init__(self) -> None:
         try:
-            text = read_file(_PATH, _MOST)
+            with open(_PATH, "rb") as file:
+                is_shown = any(int(line.split(b" ", 1)[0], 16) for line in file)
         except OSError as error:
             raise _hidden(f"{_PATH}: {error.strerror}") from error
-        rows = sorted(_rows(text), key=lambda row: row[0])
-        if not rows or not rows[-1][0]:
+        if not is_shown:
             raise _hidden("it shows no addresses")
-        self._addresses = array("Q", (address for address, _ in rows))
-        self._names = [name for _, name in rows]
+
+    @cached_property
+    def _table(self) -> tuple[array[int], list[bytes]]:
+        rows = sorted(_rows(read_file(_PATH, _MOST)), key=lambda row: row[0])
+        return array("Q", (address for address, _ in rows)), [name for _, name in rows]
 
     def name(self, address: int) -> str | None:
         """Return the function at an address, ``ext4_readdir [ext4]`` of a module.
 
         None if there is none: what is there is data, or came later.
         """
-        at = bisect_right(self._addresses, address) - 1
+        addresses, names = self._table
+        at = bisect_right(addresses, address) - 1
         if at < 0:
             return None
+        start = addresses[at]
         # Of several names for one place the kernel itself takes the first, too.
-        first = bisect_right(self._addresses, self._addresses[at] - 1)
-        return self._names[first].decode("ascii", "replace") or None
+        name = names[bisect_right(addresses, start - 1)]
+        if name.endswith(b"]") and address - start >= _LARGEST:
+            return None
+        return name.decode("ascii", "replace") or None
 
 
 def _hidden(why: str) -> NotPermitted:
