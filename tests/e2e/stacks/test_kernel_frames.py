@@ -141,6 +141,7 @@ def test_waits(mode: str, trace: TRACE) -> None:
             _, kernel = split(names)
             assert is_whole(kernel), names
             assert "schedule" in kernel[-1], names
+            assert not has(kernel, "bpf_"), names
             assert has(kernel, "sys"), names
             waited[method] += weight
     assert waited.keys() == reasons.keys()

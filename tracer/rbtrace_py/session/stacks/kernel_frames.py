@@ -11,14 +11,17 @@ from rbtrace_py.model.stacks import Frame, FrameKind, Stack
 
 _MARK = "_[k]"
 """As perf and flamegraph.pl mark a kernel's function."""
-_OWN = re.compile(
-    r"(bpf_prog_\w+ \[bpf\]|bpf_trace_run\d+|__bpf_trace_\w+|__traceiter_\w+"
-    r"|perf_trace_\w+|perf_syscall_(enter|exit)|perf_call_bpf_(enter|exit)"
-    r"|trace_call_bpf|syscall_trace_enter|syscall_exit_work)(\.\w+)*"
+_END = r"(?:\.\w+)*(?: \[\w+\])?\n"
+_CALLER = (
+    r"(?:bpf_trace_run\d+|__bpf_trace_\w+|__traceiter_\w+|trace_call_bpf"
+    rf"|perf_trace_\w+|perf_syscall_(?:enter|exit)|perf_call_bpf_(?:enter|exit)){_END}"
 )
-"""Functions through which the kernel comes to a tracepoint's program, which is ours."""
-_MOST_OWN = 8
-"""Frames of them on a stack, at most."""
+_OWN = re.compile(
+    rf"(?:bpf_prog_\w+{_END}|\[unknown\]\n(?={_CALLER}))?"
+    rf"(?:(?:{_CALLER})+(?:(?:syscall_trace_enter|syscall_exit_work){_END})?)?"
+)
+"""A tracepoint's program, which is ours, and the functions that the kernel calls it
+through; of the last two only what they call tells that they are there for it."""
 _MOST_KNOWN = 1 << 14
 
 
@@ -31,31 +34,35 @@ class KernelFrames:
     def __init__(self) -> None:
         self._symbols = KernelSymbols()
         self._frames: dict[str, Frame] = {}
-        self._stacks: dict[tuple[Stack, bytes], Stack] = {}
+        self._stacks: dict[tuple[Stack, bytes, bool], Stack] = {}
 
-    def upon(self, stack: Stack, addresses: memoryview) -> Stack:
-        """Return a stack with the frames of some addresses, the newest first."""
-        key = (stack, addresses.tobytes())
+    def add_frames(self, stack: Stack, addresses: memoryview, is_tick: bool) -> Stack:
+        """Return a stack with the frames of some addresses, the newest first.
+
+        is_tick: a tick interrupted them; else they lead to a program of ours
+        """
+        key = (stack, addresses.tobytes(), is_tick)
         found = self._stacks.get(key)
         if found is None:
             if len(self._stacks) >= _MOST_KNOWN:
                 self._stacks.clear()
-            found = self._stacks[key] = self._with(stack, self._names(addresses))
+            found = self._stacks[key] = self._with(
+                stack, self._names(addresses, is_tick)
+            )
         return found
 
-    def upon_sleeper(self, stack: Stack, process: Process, tid: int) -> Stack:
+    def add_sleeping_frames(self, stack: Stack, process: Process, tid: int) -> Stack:
         """Return the stack of a thread that sleeps with the frames it sleeps in."""
         return self._with(stack, sleeping_stack(process, tid))
 
-    def _names(self, addresses: Sequence[int]) -> list[str]:
+    def _names(self, addresses: Sequence[int], is_tick: bool) -> list[str]:
         """Name functions, without those that are there because we look."""
         names = [
             # A call returns behind itself, which may be another function's begin.
-            self._symbols.name(address - bool(at)) or "[unknown]"
+            self._symbols.name(address - (at > 0 or not is_tick)) or "[unknown]"
             for at, address in enumerate(addresses)
         ]
-        own = [at for at, name in enumerate(names[:_MOST_OWN]) if _OWN.fullmatch(name)]
-        return names[own[-1] + 1 :] if own else names
+        return names if is_tick else without_own(names)
 
     def _with(self, stack: Stack, names: Iterable[str]) -> Stack:
         frames = [self._frame(name) for name in names]
@@ -68,3 +75,9 @@ class KernelFrames:
             frame = Frame(FrameKind.KERNEL, name, name, "", None)
             self._frames[function] = frame
         return frame
+
+
+def without_own(names: Sequence[str]) -> list[str]:
+    """Return functions, the newest first, without those that lead to our program."""
+    text = "".join(f"{name}\n" for name in names)
+    return _OWN.sub("", text, count=1).splitlines()

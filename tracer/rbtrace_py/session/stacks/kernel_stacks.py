@@ -190,7 +190,8 @@ class KernelStacks(Closing):
             key = self._walker.begin_off_cpu(sample, off_cpu, number, ran, held)
             stack = sample.stack
             if self._kernel_frames is not None:
-                stack = self._kernel_frames.upon_sleeper(stack, ruby.process, tid)
+                add = self._kernel_frames.add_sleeping_frames
+                stack = add(stack, ruby.process, tid)
             self._seen[key] = sample._replace(stack=stack)
             self._begun += 1
 
@@ -351,7 +352,9 @@ class KernelStacks(Closing):
         self, stack: WalkedStack, thread: RubyThread, named: Stack, flags: SampleFlags
     ) -> Sample:
         if self._kernel_frames is not None and stack.kernel_frames:
-            named = self._kernel_frames.upon(named, stack.kernel_frames)
+            is_tick = self._has_ticks and stack.off_cpu is None
+            add = self._kernel_frames.add_frames
+            named = add(named, stack.kernel_frames, is_tick)
         at = stack.time_ns + self._clock
         return Sample(at, thread, ThreadState.RUNNING, named, 1, flags, stack.fiber)
 

@@ -112,7 +112,7 @@ class Sampling(Starting):
         options = self.options
         is_choice = options.engine is EngineChoice.AUTO
         if options.engine is EngineChoice.MEMORY:
-            if word := options.only_bpf:
+            if word := options.bpf_only_option:
                 raise UsageError(
                     f"--engine memory and {word} cannot be combined",
                     f"{word} needs the BPF engine: leave out --engine",
@@ -120,7 +120,7 @@ class Sampling(Starting):
             return
         other = _only_memory(options)
         if other:
-            if word := options.only_bpf:
+            if word := options.bpf_only_option:
                 raise UsageError(f"{word} and {other} cannot be combined")
             if not is_choice:
                 raise UsageError(f"--engine bpf and {other} cannot be combined")
@@ -134,7 +134,7 @@ class Sampling(Starting):
         try:
             self.kernel = KernelStacks(options, self.targets.follow, self.statistics)
         except RbtraceError as error:
-            if not is_choice or options.only_bpf:
+            if not is_choice or options.bpf_only_option:
                 raise
             self.notes.add(f"stacks are read from memory: {error}")
         self.statistics.engine = self.engine
@@ -175,7 +175,7 @@ class Sampling(Starting):
     def _leave_kernel(self, error: UnknownRuby) -> None:
         """Read all stacks from memory, as the kernel cannot walk those of one."""
         options = self.options
-        if options.engine is EngineChoice.BPF or options.only_bpf:
+        if options.engine is EngineChoice.BPF or options.bpf_only_option:
             raise error
         self.notes.add(f"stacks are read from memory: {error}")
         if self.kernel is not None:

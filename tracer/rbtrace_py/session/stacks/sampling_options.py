@@ -77,7 +77,7 @@ class SamplingOptions:
     kernel_frames: bool = False
 
     @property
-    def only_bpf(self) -> str:
+    def bpf_only_option(self) -> str:
         """Return the option that the memory engine has not; empty if there is none."""
         if self.event is not None:
             return "--on"
