@@ -23,7 +23,7 @@ from rbtrace_py.bpf.abi import SCRATCHES
 from rbtrace_py.bpf.compiler import compile_program
 from rbtrace_py.errors import BpfError
 from rbtrace_py.linux.kernel_symbols import KernelSymbols
-from rbtrace_py.model.stacks import Sample
+from rbtrace_py.model.stacks import FrameKind, Sample, ThreadState
 from rbtrace_py.rubyvm import tls
 from rbtrace_py.session.stacks import probe_events
 from rbtrace_py.session.stacks.ruby_process import SamplingMode
@@ -64,9 +64,10 @@ def sampling(
     *pids: int,
     event: EventChoice | None = None,
     kernel_frames: bool = False,
+    rate: float = 499,
 ) -> Iterator[Sampling]:
     options = SamplingOptions(
-        499,
+        rate,
         mode,
         engine=EngineChoice.BPF,
         event=event,
@@ -215,6 +216,48 @@ def test_programs_have_names_that_were_loaded_later() -> None:
         assert rows
         for address, name in rows:
             assert symbols.name(int(address, 16) + 8) == f"{name} [bpf]"
+
+
+@pytest.mark.parametrize("slept_before", [True, False])
+def test_time_on_a_cpu_after_a_wait_has_ruby_frames_alone(slept_before: bool) -> None:
+    """Threads wake to end, the main one since it is killed, later than a stack is known
+    that does not come again. No tick is due yet."""
+    program = """
+      $stdout.sync = true; puts "ready"; gets
+      6.times { Thread.new { sleep 0.01 }.join }
+      puts "done"; gets"""
+    found: dict[ThreadState, list[Sample]] = {one: [] for one in ThreadState}
+
+    def add(sample: Sample) -> None:
+        found[sample.state].append(sample)
+
+    with (
+        closing(Target("ruby", "-e", program)) as target,
+        sampling(
+            SamplingMode.WALL, target.pid, kernel_frames=True, rate=0.1
+        ) as entered,
+    ):
+        kernel = entered.kernel
+        assert kernel is not None
+        assert slept_before or target.step("") == "done"
+        for _ in range(4):
+            kernel.take(entered._rubies, add)
+        target.process.kill()
+        target.process.wait()
+        kernel.take(entered._rubies, add)
+        assert entered.statistics.failed == 0
+    running = [
+        one.stack.frames
+        for one in found[ThreadState.RUNNING]
+        if one.stack.frames and one.stack.frames[-1].name != "(run queue)"
+    ]
+    kinds = {frame.kind for frames in running for frame in frames}
+    assert kinds == {FrameKind.RUBY, FrameKind.C}, running
+    leaves = {frames[-1].name for frames in running}
+    ended = {"ARGF.class#gets"} if slept_before else {"ARGF.class#gets", "Kernel#sleep"}
+    assert leaves >= ended
+    kinds = {one.stack.frames[-2].kind for one in found[ThreadState.SLEEPING]}
+    assert kinds == {FrameKind.KERNEL}
 
 
 @pytest.mark.parametrize("way", stack_walker.EVENT_WAYS, ids=["6.9", "5.11"])

@@ -47,7 +47,7 @@ _LONGEST_SETTLING_SECONDS = 1.0
 _RUBY = struct.Struct("<q4Q 20I QQQ")
 _KEY = struct.Struct("<QQQQQ")
 _HEAD = struct.Struct("<QQQQQ QQ II")
-_INTERVAL = struct.Struct("<QQQQQ QQQQ")
+_INTERVAL = struct.Struct("<QQQQQ QQQQQ")
 _GVL = struct.Struct("<QQ")
 _ID = struct.Struct("<Q")
 _SCRATCH = 4 * 8 + 6 * 8 + 16 * 8 + 3 * 8 + _HEAD.size + MOST_FRAMES * 64 + 8192 * 8
@@ -155,7 +155,7 @@ class StackWalker(Closing):
         number: int,
         ran_ns: int,
         held: HeldGvl | None = None,
-    ) -> bytes:
+    ) -> tuple[bytes, bytes]:
         """Say what a thread does that has not had a CPU since its process is walked.
 
         waiting: the thread as it was read otherwise, and its fiber
@@ -163,19 +163,25 @@ class StackWalker(Closing):
         ran_ns: how long it has had a CPU in its life
         held: the GVL that it has
 
-        Returns the key that its time has.
+        Returns the key that its time has, and that of the time on a CPU that follows.
         """
         thread = waiting.thread
         ids = thread.pid << 32 | (thread.tid or 0)
-        words = (number << 1 | 1, ids, thread.address, 0, waiting.fiber)
+        waits, runs = number << 2 | 1, number << 2 | 3
         marks, since = _off_cpu_marks(off_cpu), self._since[thread.pid]
         waiters = 0 if held is None else held.waiters
-        value = _INTERVAL.pack(*words[:3], marks, words[4], since, ran_ns, waiters, 0)
+        address, fiber = thread.address, waiting.fiber
+        value = _INTERVAL.pack(
+            *(waits, ids, address, marks, fiber), *(since, runs, ran_ns, waiters, 0)
+        )
         if held is not None:
             gvl = _GVL.pack(thread.pid, held.queue)
             self._program.maps["gvls"].put(gvl, _ID.pack(ids))
         self._program.maps["intervals"].put(_ID.pack(ids), value, only_new=True)
-        return _KEY.pack(*words)
+        return (
+            _KEY.pack(waits, ids, address, 0, fiber),
+            _KEY.pack(runs, ids, address, 0, fiber),
+        )
 
     def leave(self, pid: int) -> None:
         """Walk this process no more."""
@@ -278,7 +284,7 @@ class StackWalker(Closing):
         now = time.monotonic_ns()
         found = []
         for _, value in self._program.maps["intervals"].items():
-            *words, since, _, waiters, waited = _INTERVAL.unpack(value)
+            *words, since, ruby_hash, _, waiters, waited = _INTERVAL.unpack(value)
             is_wanted = on_cpu or words[3] & _OFF_CPU
             least = self._least_ns if words[3] & _OFF_CPU else 1
             if not on_cpu:  # what will go up when it is over
@@ -287,7 +293,8 @@ class StackWalker(Closing):
                 weight = now - since
                 if self._weighing is Weighing.GVL_TIME:
                     weight = waited + weight * waiters
-                found.append(_walked(words, now, weight))
+                runs = _walked((ruby_hash, *words[1:]), now, 0).key
+                found.append(_walked(words, now, weight)._replace(key_after=runs))
         return found
 
     def close(self) -> None:

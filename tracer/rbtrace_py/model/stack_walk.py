@@ -117,6 +117,7 @@ class WalkedStack(NamedTuple):
     kernel_frames: addresses in the kernel, the newest first, where ``frames`` are given
     collecting: 0, or 1 and more: a collection was going on
     is_cut: older frames are missing
+    key_after: of the time on a CPU that follows a time off it that goes on
     """
 
     key: bytes
@@ -131,3 +132,4 @@ class WalkedStack(NamedTuple):
     weight: int
     off_cpu: OffCpu | None
     kernel_frames: memoryview | None = None
+    key_after: bytes = b""

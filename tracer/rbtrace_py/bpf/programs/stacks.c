@@ -99,6 +99,7 @@ struct head {
 struct interval {
   struct stack_key key; /* its stack; hash 0: not known */
   u64 since; /* CLOCK_MONOTONIC, ns */
+  u64 ruby_hash; /* off the CPU: its stack's without the kernel's frames */
   u64 ran; /* off the CPU: ns that the thread had one before */
   u64 waiters, waited; /* for its GVL, and their ns until since together */
 };
@@ -414,7 +415,7 @@ static __always_inline u64 take_time(struct ruby *ruby, struct scratch *scratch,
   if (!interval) {
     new.key = scratch->head.key;
     new.since = now;
-    new.ran = new.waiters = new.waited = 0;
+    new.ruby_hash = new.ran = new.waiters = new.waited = 0;
     if (!UPDATE(intervals, &ids, &new))
       return now - ruby->since;
     count_one(COUNTER_NO_ROOM);
@@ -442,7 +443,10 @@ static __always_inline void arrive(u64 ids, u64 now) {
     DELETE(intervals, &ids);
     return;
   }
-  interval->key.marks &= ~OFF_MARKS;
+  if (interval->key.marks & OFF_CPU) {
+    interval->key.marks &= ~OFF_MARKS;
+    interval->key.hash = interval->ruby_hash;
+  }
   interval->since = now;
 }
 
@@ -569,6 +573,7 @@ static __always_inline void leave(struct bpf_raw_tracepoint_args *ctx,
   scratch->head.time = now;
   if (AT_LOAD(WEIGHING) == ALL_TIME)
     tally(scratch, take_time(ruby, scratch, ids, now), current_epoch());
+  new.ruby_hash = scratch->head.key.hash;
   /* Not before: most of the time until now it was not about to leave. */
   add_kernel_frames(ctx, scratch);
   scratch->head.key.marks |= OFF_CPU;

@@ -187,12 +187,13 @@ class KernelStacks(Closing):
             tid = sample.thread.tid or 0
             ran = ran_ns(ruby.process, tid)
             held = ruby.held_gvl(sample.thread.address) if self._is_of_gvl else None
-            key = self._walker.begin_off_cpu(sample, off_cpu, number, ran, held)
+            key, after = self._walker.begin_off_cpu(sample, off_cpu, number, ran, held)
             stack = sample.stack
             if self._kernel_frames is not None:
                 add = self._kernel_frames.add_sleeping_frames
                 stack = add(stack, ruby.process, tid)
             self._seen[key] = sample._replace(stack=stack)
+            self._seen[after] = sample
             self._begun += 1
 
     def forget(self, pid: int) -> None:
@@ -305,12 +306,14 @@ class KernelStacks(Closing):
         an epoch later, or, between the two readings of ``take``, two. A thread may have
         got another name meanwhile."""
         for stack in stacks:
-            seen, ruby = self._known(stack.key), rubies.get(stack.pid)
-            if isinstance(seen, Sample) and ruby is not None:
-                thread = ruby.listed_thread(stack.thread, stack.tid) or seen.thread
-                seen = seen._replace(thread=thread)
-            if seen is not None:
-                self._seen.setdefault(stack.key, seen)
+            ruby = rubies.get(stack.pid)
+            for key in (stack.key, stack.key_after):
+                seen = self._known(key)
+                if isinstance(seen, Sample) and ruby is not None:
+                    thread = ruby.listed_thread(stack.thread, stack.tid) or seen.thread
+                    seen = seen._replace(thread=thread)
+                if seen is not None:
+                    self._seen.setdefault(key, seen)
 
     def _known(self, key: bytes) -> _Seen | None:
         return self._seen.get(key) or self._before.get(key) or self._older.get(key)
