@@ -19,7 +19,7 @@ import pytest
 from processes import LIB, TARGETS, Target, comes_true, read_line
 from rbtrace_py.bpf import stack_walker
 from rbtrace_py.bpf import syscall as sys_
-from rbtrace_py.bpf.abi import SCRATCHES
+from rbtrace_py.bpf.abi import MOST_KERNEL_FRAMES, SCRATCHES
 from rbtrace_py.bpf.compiler import compile_program
 from rbtrace_py.errors import BpfError
 from rbtrace_py.linux.kernel_symbols import KernelSymbols
@@ -54,6 +54,8 @@ GET_STACK = INSTRUCTION.pack(0x85, 0, 0, 67)
 """The call of bpf_get_stack."""
 EFAULT_AS_RESULT = INSTRUCTION.pack(0xB7, 0, 0, -errno.EFAULT)
 """What it leaves in r0 where it fails."""
+MOST_AS_RESULT = INSTRUCTION.pack(0xB7, 0, 0, MOST_KERNEL_FRAMES * 8)
+"""What it leaves there of the deepest stacks."""
 _USERS = 26 * 8
 """Place of ``users`` in ``struct scratch`` of ``stacks.c``."""
 
@@ -173,18 +175,30 @@ def test_no_instruction_of_linux_5_12(source: str) -> None:
             assert operation != MAY_GOTO, (name, at)
 
 
-def test_a_kernel_that_cannot_read_its_own_stack(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (EFAULT_AS_RESULT, "lack the kernel's frames: it could not read them"),
+        (
+            MOST_AS_RESULT,
+            "have 127 frames of the kernel, the most that it gives: older ones may be"
+            " missing",
+        ),
+    ],
+)
+def test_a_kernel_that_gives_no_whole_stack(
+    result: bytes, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The Ruby stacks are kept, and it is said how many lack the kernel's frames."""
+    """The Ruby stacks are kept, and it is said how many lack frames of the kernel's."""
     load, found = sys_.load_program, Counter[str]()
 
     def failing(kind: int, code: bytes, attach_type: int, name: str) -> int:
-        code = code.replace(GET_STACK, EFAULT_AS_RESULT)
+        code = code.replace(GET_STACK, result)
         return load(kind, code, attach_type, name)
 
     def add(sample: Sample) -> None:
-        found[sample.stack.frames[-1].name] += sample.weight
+        frames = [one for one in sample.stack.frames if one.kind != FrameKind.KERNEL]
+        found[frames[-1].name] += sample.weight
 
     monkeypatch.setattr(sys_, "load_program", failing)
     with (
@@ -194,11 +208,11 @@ def test_a_kernel_that_cannot_read_its_own_stack(
         passes = sampling_passes(entered, add)
         assert target.step("zeros 0.5") == "done"
         passes.finish()
-        notes = [note for note in entered.notes if "kernel's frames" in note]
+        notes = [note for note in entered.notes if note.endswith(expected)]
         assert entered.statistics.failed == 0
     assert found["IO#sysread"] == pytest.approx(0.5 * 499, rel=0.15)
     (note,) = notes
-    match = re.fullmatch(r"(\d+) samples lack the kernel's frames: .*", note)
+    match = re.fullmatch(rf"(\d+) samples {expected}", note)
     assert match
     assert 0.5 * found.total() < int(match[1]) <= found.total()
 

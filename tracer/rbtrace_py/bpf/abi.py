@@ -30,6 +30,8 @@ PAIR_DEPTH = 128
 MAX_PAIRS = 16
 MOST_FRAMES = 512
 """Control frames of a stack at most; the newest."""
+MOST_KERNEL_FRAMES = 127
+"""The kernel's own at most, the newest: what kernel.perf_event_max_stack is, mostly."""
 SCRATCHES = 4
 """Stacks that can be walked at once on a processor, where walks can be preempted."""
 
@@ -80,6 +82,7 @@ class Counter(IntEnum):
     IN_USE = 16
     SPENT = 17
     NO_KERNEL_STACK = 18
+    KERNEL_STACK_CUT = 19
 
 
 class RecordedValues(IntEnum):
@@ -190,6 +193,7 @@ def definitions() -> dict[str, int]:
         "MAX_PAIRS": MAX_PAIRS,
         "MAX_SLOTS": MAX_SLOTS,
         "MOST_FRAMES": MOST_FRAMES,
+        "MOST_KERNEL_FRAMES": MOST_KERNEL_FRAMES,
         "PAIR_DEPTH": PAIR_DEPTH,
         "SCRATCHES": SCRATCHES,
         "SITE_FROM_COOKIE": SITE_FROM_COOKIE,

@@ -86,7 +86,7 @@ class StackWalker(Closing):
     offsets: in kernel structures, from BTF: what ``programs/stacks.c`` lists
     weighing: what a stack weighs
     least_ns: shorter times off the CPU do not count
-    kernel_frames: tell of the kernel's own frames, too
+    kernel_frames: read the kernel's own frames, too
 
     Raises NotPermitted or BpfError where it cannot be.
     """

@@ -34,9 +34,9 @@
 #define EC_WORDS 16
 /*
  * A step is a frame, or an environment around a block. With may_goto (MAY_GOTO, Linux
- * 6.9) the verifier looks at few steps, not at each; else it refuses what may jump more
- * than 8,192 times, and a step jumps 8 times, or what takes it a million instructions:
- * on_switch takes 800,000.
+ * 6.9) the verifier checks a few steps. Without, it checks every step, and refuses a
+ * program with more than 8,192 jumps on a path, of which a step has 8, or one that takes
+ * it more than a million instructions to check: on_switch takes 800,000.
  */
 #if MAY_GOTO
 #define MOST_STEPS 1024
@@ -68,8 +68,7 @@
 #define MOST_FDS (1 << 20)
 #define MOST_CALLS 1024
 #define KERNEL_STACK 16384
-#define MOST_KERNEL_FRAMES 127 /* what perf_event_max_stack is, mostly */
-#define USER_MODE 3            /* bits of cs */
+#define USER_MODE 3 /* bits of cs */
 
 enum weighing {
   SAMPLES, /* 1 at each tick */
@@ -314,6 +313,7 @@ static __always_inline void add_kernel_frames(void *ctx, struct scratch *scratch
     count_one(COUNTER_NO_KERNEL_STACK);
     return;
   }
+  count(COUNTER_KERNEL_STACK_CUT, size >> 3 == MOST_KERNEL_FRAMES);
   head->count = scratch->walked;
   head->kernel_count = size >> 3;
   scratch->start = start;
@@ -340,7 +340,8 @@ static __always_inline void tally(struct scratch *scratch, u64 weight, u64 epoch
   else
     head->weight = 0;
   if (cell) {
-    if (weight) /* to add 0 takes the compiler an instruction of Linux 5.12 */
+    /* LLVM turns an addition of 0 into an atomic or, which Linux has since 5.12. */
+    if (weight)
       __sync_fetch_and_add(cell, weight);
     head->count = 0;
   }

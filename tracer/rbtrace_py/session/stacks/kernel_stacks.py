@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from rbtrace_py.aggregate.open_times import OpenTimes, ToldTimes
 from rbtrace_py.aggregate.sampling import Statistics
-from rbtrace_py.bpf.abi import Counter
+from rbtrace_py.bpf.abi import MOST_KERNEL_FRAMES, Counter
 from rbtrace_py.bpf.stack_walker import MOST_STACKS, StackWalker
 from rbtrace_py.errors import BpfError, NoSuchTarget, UnknownRuby
 from rbtrace_py.linux.btf import Btf
@@ -146,6 +146,11 @@ class KernelStacks(Closing):
             yield f"{number:,} samples failed: their threads were not known yet"
         if number := counters[Counter.NO_KERNEL_STACK]:
             yield f"{number:,} samples lack the kernel's frames: it could not read them"
+        if number := counters[Counter.KERNEL_STACK_CUT]:
+            yield (
+                f"{number:,} samples have {MOST_KERNEL_FRAMES} frames of the kernel,"
+                " the most that it gives: older ones may be missing"
+            )
         if self._is_of_gvl and not self._has_weight:
             yield (
                 "no thread was seen to hold the GVL while another waited for it;"
