@@ -360,7 +360,7 @@ class KernelStacks(Closing):
         self, stack: WalkedStack, thread: RubyThread, named: Stack, flags: SampleFlags
     ) -> Sample:
         if self._kernel_frames is not None and stack.kernel_frames:
-            is_tick = self._has_ticks and stack.off_cpu is None
+            is_tick = self._weighing.has_ticks and stack.off_cpu is None
             add = self._kernel_frames.add_frames
             named = add(named, stack.kernel_frames, is_tick)
         at = stack.time_ns + self._clock

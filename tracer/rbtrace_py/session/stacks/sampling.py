@@ -125,7 +125,7 @@ class Sampling(Starting):
             if not is_choice:
                 raise UsageError(f"--engine bpf and {other} cannot be combined")
             return
-        may_read = is_choice and not options.only_bpf
+        may_read = is_choice and not options.bpf_only_option
         if may_read and options.mode in _SEEN_ALWAYS and options.is_counted:
             return  # of a thread that sleeps the kernel takes no samples to count
         # Only now: it is what BPF needs, which a read of memory does without.
@@ -166,7 +166,7 @@ class Sampling(Starting):
             f"threads of process {ruby.process.pid} share kernel threads (M:N), and BPF"
             " does not see them wait"
         )
-        is_choice = options.engine is EngineChoice.AUTO and not options.only_bpf
+        is_choice = options.engine is EngineChoice.AUTO and not options.bpf_only_option
         has_begun = bool(self.statistics.started_ns)
         if is_choice and not has_begun and options.mode is SamplingMode.WALL:
             raise UnknownRuby(text)
