@@ -76,6 +76,8 @@ WITHOUT_TARGET = ("report", "doctor", "completion")
 
 INTERRUPTED = 130
 
+_HELP = ["-h", "--help"]
+
 _NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
 """From click 8.2 on."""
 
@@ -111,6 +113,8 @@ class Verbs(click.Group):
         module = importlib.import_module(f"rbtrace_py.cli.{cmd_name}")
         command = module.command
         assert isinstance(command, click.Command)
+        # Not from ctx: click keeps the help option that the first context asks for.
+        command.context_settings.setdefault("help_option_names", _HELP)
         return command
 
     def resolve_command(
@@ -153,7 +157,7 @@ def _no_such_command(word: str) -> UsageError:
 
 @click.command(
     cls=Verbs,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+    context_settings={"help_option_names": _HELP, "max_content_width": 80},
 )
 @click.version_option(__version__, prog_name="rbtrace-py")
 def cli() -> None:
