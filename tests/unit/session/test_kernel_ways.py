@@ -147,7 +147,10 @@ def test_each_way(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert found[method, reason] >= 0.15e9, found
     assert_burnt()
     found = weights("stacks/walked.rb", "zeros 0.5", SamplingMode.WALL, True)
-    assert sum(n for (_, leaf), n in found.items() if "zero" in leaf) >= 0.2e9, found
+    # Not of 0.5 s: time before a switch, until the last tick, has Ruby's frames alone.
+    kernel = {leaf: n for (_, leaf), n in found.items() if leaf.endswith("_[k]")}
+    zeros = sum(n for leaf, n in kernel.items() if "zero" in leaf)
+    assert zeros >= 0.5 * sum(kernel.values()) > 0, found
 
 
 def test_a_kernel_that_refuses_the_first_way(monkeypatch: pytest.MonkeyPatch) -> None:
