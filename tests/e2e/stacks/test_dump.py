@@ -503,6 +503,9 @@ def test_a_thread_that_goes_on_while_it_is_read_is_read_again(
             def __init__(self, *arguments: Any) -> None:
                 for step in steps:
                     step()
+                    # It says that it sleeps a moment before it does.
+                    for tid in os.listdir(f"/proc/{target.pid}/task"):
+                        await_state(target.pid, "S", int(tid))
                 super().__init__(*arguments)
 
         monkeypatch.setattr(module, "Waits", Later)
