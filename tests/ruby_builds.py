@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,13 +99,13 @@ def jit_options(words: tuple[str, ...], jit: str) -> tuple[str, ...]:
     return options
 
 
-def _is_old(program: str) -> bool:
+def _is_before(version: str, program: str) -> bool:
     words = [program, "--disable-gems", "-e", "print RUBY_VERSION"]
-    return subprocess.check_output(words, text=True) < "2.7"
+    return subprocess.check_output(words, text=True) < version
 
 
-def _builds() -> list[Any]:
-    builds = [Build(rubies.HERE, "yjit"), *map(Build, rubies.NAMES), *map(Build, TREES)]
+def _builds(names: Sequence[str] = rubies.NAMES) -> list[Any]:
+    builds = [Build(rubies.HERE, "yjit"), *map(Build, names), *map(Build, TREES)]
     builds += [Build(name, "yjit") for name in TREES]
     builds += [Build(name, "zjit") for name in TREES if name.startswith("4")]
     others = [pytest.param(build, marks=pytest.mark.rubies) for build in builds]
@@ -117,11 +117,16 @@ def _each(builds: list[Any]) -> Any:
 
 
 _GIVEN = os.environ.get("RBTRACE_RUBY", "")
-_HAS_OLD = bool(_GIVEN) and _is_old(_GIVEN)
+_HAS_OLD = bool(_GIVEN) and _is_before("2.7", _GIVEN)
+_HAS_NO_RACTORS = bool(_GIVEN) and _is_before("3.0", _GIVEN)
 _OF_GIVEN = [Build(_GIVEN, jit) for jit in ("", *JITS)]
 
 each_build = _each(([] if _HAS_OLD else _OF_GIVEN) if _GIVEN else _builds())
 """For tests of what is done with each Ruby; all but one are marked ``rubies``."""
+_WITH_RACTORS = [name for name in rubies.NAMES if name != "2.7"]
+each_build_with_ractors = _each(
+    ([] if _HAS_NO_RACTORS else _OF_GIVEN) if _GIVEN else _builds(_WITH_RACTORS)
+)
 _NO_OLD = pytest.mark.skip("RBTRACE_RUBY names no Ruby up to 2.6")
 each_old_build = _each(
     [pytest.param(Build(_GIVEN), marks=[] if _HAS_OLD else [_NO_OLD])]

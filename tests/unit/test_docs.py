@@ -16,6 +16,7 @@ import click
 import pytest
 
 from rbtrace_py.cli.main import COMMANDS, cli, split_command
+from task_pages import TASK_PAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -31,30 +32,6 @@ COMMAND_LINE = re.compile(
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 README_LINES = 120
-TASK_PAGES = [
-    *(
-        "calls",
-        "containers",
-        "edge-cases",
-        "gvl",
-        "index",
-        "inside",
-        "install",
-        "measuring",
-    ),
-    *("methods", "overhead", "probes-in-your-code", "profiling", "security"),
-    *(
-        "frameworks",
-        "method-spans",
-        "off-cpu",
-        "recipes",
-        "slow-spans",
-        "spans",
-        "stacks-at-events",
-        "stuck",
-        "troubleshooting",
-    ),
-]
 TASK_LINES = 250
 
 each_page = pytest.mark.parametrize(

@@ -21,23 +21,11 @@ from rails import EXAMPLE, RailsExample
 
 from commands import has_ruby_probes
 from processes import ROOT, TIMEOUT
+from task_pages import TASK_PAGES
 
-PAGES = [
-    *(
-        "README",
-        "calls",
-        "containers",
-        "edge-cases",
-        "gvl",
-        "index",
-        "inside",
-        "install",
-        "measuring",
-    ),
-    *("methods", "off-cpu", "overhead", "probes-in-your-code", "profiling", "security"),
-    *("stacks-at-events", "stuck", "troubleshooting"),
-]
 RAILS_PAGES = ["README", "recipes"]
+_OF_OTHER_PROGRAMS = {"frameworks", "method-spans", "recipes", "slow-spans", "spans"}
+PAGES = ["README", *(page for page in TASK_PAGES if page not in _OF_OTHER_PROGRAMS)]
 RAILS = r"sudo rbtrace-py .*'\^(puma|sidekiq)'|rbtrace-py report --diff before\.json"
 NOT_RUN = {
     r"sudo make (demo|setup|test)\b": "test_demo.py runs the first",

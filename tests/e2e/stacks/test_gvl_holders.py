@@ -12,7 +12,7 @@ import pytest
 
 from commands import Tracer, below, run
 from processes import TARGETS, Target, read_line
-from ruby_builds import Build, each_build
+from ruby_builds import Build, each_build, each_build_with_ractors
 
 HOLDERS = str(TARGETS / "stacks/holders.rb")
 TRACE = Callable[..., Tracer]
@@ -95,11 +95,9 @@ def test_shares_by_memory(build: Build, trace: TRACE) -> None:
     assert_shares(held(found), took)
 
 
-@each_build
+@each_build_with_ractors
 def test_each_ractor_has_its_own(build: Build, trace: TRACE) -> None:
     """The main one's thread sleeps; of those in the other one waits."""
-    if build.name == "2.7":
-        pytest.skip("Ruby 2.7 has no Ractors")
     with closing(Target(*build.words(), HOLDERS)) as target:
         found, took = sampled(trace, target, "ractor 1", "--engine", "bpf")
     weight = sum(held(found).values())
@@ -177,6 +175,21 @@ def test_a_recording(trace: TRACE, tmp_path: Path) -> None:
     found = json.loads(run("report", path, "--format", "json")[0])
     assert_shares(held(found), took)
     assert_weight(sum(held(found).values()), took)
+
+
+def test_a_recording_of_a_holder_that_sleeps(
+    fiddler: Target, trace: TRACE, tmp_path: Path
+) -> None:
+    """For seconds, in which nothing else goes up: it is counted once."""
+    path = tmp_path / "gvl.rbrec"
+    with closing(fiddler):
+        pid = int(fiddler.ready.split()[1])
+        tracer = trace("record", pid, "--mode", "gvl", "-o", path)
+        answers(fiddler, "sleep 3")
+        _, err, code = tracer.finish()
+    assert code == 0, err
+    found = json.loads(run("report", path, "--format", "json")[0])
+    assert asleep(found) == pytest.approx(2 * 3e9, rel=0.05)
 
 
 def test_nobody_waits(trace: TRACE) -> None:

@@ -87,6 +87,14 @@ def test_a_thread_s_times_that_are_told_in_parts(
     assert found == sum(lengths)
 
 
+def test_threads_that_ended_are_forgotten() -> None:
+    """Those of the last two readings are known: a time may end between two."""
+    told = ToldTimes()
+    for number in range(1000):
+        told.tell([stack(b"a", 10)._replace(time_ns=30, tid=number)])
+    assert len(told) == 2
+
+
 def test_a_time_that_ended_before_it_is_read() -> None:
     """Its record comes after the next time of its thread was told of."""
     told = ToldTimes()

@@ -221,7 +221,7 @@ def test_a_kernel_that_gives_no_whole_stack(
 
 
 def test_programs_have_names_that_were_loaded_later() -> None:
-    """Names are read when the first is asked for."""
+    """Names are read at the first call."""
     symbols = KernelSymbols()
     program = "puts 'ready'; $stdout.flush; gets"
     with (

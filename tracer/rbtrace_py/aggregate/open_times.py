@@ -52,17 +52,28 @@ class ToldTimes:
 
     def __init__(self) -> None:
         self._told: dict[tuple[int, int], tuple[int, int]] = {}
+        self._before: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._told.keys() | self._before.keys())
 
     def rest(self, stack: WalkedStack) -> int:
         """Return the weight of a time less what was told of it before."""
         began, ended = stack.time_ns - stack.weight, stack.time_ns
-        since, until = self._told.get((stack.pid, stack.tid), (ended, ended))
+        thread = stack.pid, stack.tid
+        told = self._told.get(thread) or self._before.get(thread) or (ended, ended)
+        since, until = told
         return stack.weight - max(min(until, ended) - max(since, began), 0)
 
     def tell(self, still: Sequence[WalkedStack]) -> list[WalkedStack]:
         """Return those that go on, with the weight that is new in them."""
         found = [stack._replace(weight=self.rest(stack)) for stack in still]
-        for stack in still:
-            times = stack.time_ns - stack.weight, stack.time_ns
-            self._told[stack.pid, stack.tid] = times
+        # One that ended since its thread was in ``still`` may come after this call.
+        self._before, self._told = (
+            self._told,
+            {
+                (stack.pid, stack.tid): (stack.time_ns - stack.weight, stack.time_ns)
+                for stack in still
+            },
+        )
         return [stack for stack in found if stack.weight]

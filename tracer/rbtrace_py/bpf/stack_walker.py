@@ -289,10 +289,11 @@ class StackWalker(Closing):
             least = self._least_ns if words[3] & _OFF_CPU else 1
             if not on_cpu:  # what will go up when it is over
                 least = max(least, self._each)
-            if is_wanted and words[1] and now - since >= least:
-                weight = now - since
-                if self._weighing is Weighing.GVL_TIME:
-                    weight = waited + weight * waiters
+            weight = now - since
+            if self._weighing is Weighing.GVL_TIME:
+                # It began before ``since``, which is when its waiters changed.
+                weight, least = waited + weight * waiters, 0
+            if is_wanted and words[1] and weight >= least:
                 runs = _walked((ruby_hash, *words[1:]), now, 0).key
                 found.append(_walked(words, now, weight)._replace(key_after=runs))
         return found

@@ -22,7 +22,7 @@ _SLEEPS_IN = re.compile(rb"\[<\w+>\] ([^\s+]+)\+\S+(?: (\[[^\s\]]+\]))?")
 
 
 class KernelSymbols:
-    """Functions by address, as ``/proc/kallsyms`` has them when the first is asked for.
+    """Functions by address: ``/proc/kallsyms`` at the first call of ``name``.
 
     By then programs that are loaded after this is made have names, too. Raises
     NotPermitted where the kernel hides the addresses.

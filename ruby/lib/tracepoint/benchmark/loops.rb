@@ -5,7 +5,7 @@ module Tracepoint
   # @api private
   module Loops
     UNROLLED = 10
-    # A JIT compiles what was called so often.
+    # Calls after which a JIT has compiled a loop.
     WARM = 100
 
     module_function

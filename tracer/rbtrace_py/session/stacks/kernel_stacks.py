@@ -289,14 +289,15 @@ class KernelStacks(Closing):
         self.collect(rubies, add)
         self._older, self._before, self._seen = self._before, self._seen, {}
         over, still = self._walker.counts(), self._still()
-        due = [*over, *self._parts(still)] if self._each else ()
+        # What is due is known before those that end meanwhile are collected.
+        due = [*over, *self._parts(still)] if self._each else []
         self.collect(rubies, add)
         if self._weighing.is_time:
             self._keep([*over, *still], rubies)
         held, self._held = self._held, []
         for seen, stack in held:
             self._add_seen(seen, stack, rubies, add)
-        for stack in due or self._open.due(over, still):
+        for stack in due if self._each else self._open.due(over, still):
             self._add(stack, rubies, add)
         self._count()
 
