@@ -21,8 +21,6 @@ typedef struct event {
   char texts[]; /* copies of the strings, to which their operands point */
 } event;
 
-unsigned tp_captures;
-
 /* Under the registry's lock. */
 static event *first;
 static event **last = &first;

@@ -7,13 +7,6 @@
 
 static VALUE sym_event;
 
-void tp_raise_arity(const tp_entry *entry, int given) {
-  rb_raise(rb_eArgError,
-           "wrong number of arguments for %" PRIsVALUE
-           " (given %d, expected %d)",
-           entry->self, given, entry->count);
-}
-
 bool tp_fire(const tp_entry *entry, const sdt_probe *probe, const VALUE *argv,
              int count, uint64_t *operands, int lead, bool strict) {
   bool converted = false;

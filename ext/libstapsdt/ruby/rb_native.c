@@ -9,6 +9,10 @@ void Init_native(void) {
 #ifdef HAVE_RB_EXT_RACTOR_SAFE
   rb_ext_ractor_safe(true);
 #endif
+  rb_define_module_under(module, "Registry");
+  tp_init_names();
+  tp_init_entry(module);
+  tp_init_switches(module);
   tp_init_registry(module);
   tp_init_values(module);
   tp_init_undeclared(module);

@@ -56,7 +56,39 @@ typedef struct tp_entry {
   struct tp_entry *next;
 } tp_entry;
 
-/* ------------------------------------------------------------ rb_registry.c */
+/* --------------------------------------------------------------- rb_entry.c */
+
+extern const rb_data_type_t tp_entry_type;
+
+static inline tp_entry *tp_entry_of(VALUE self) {
+  /*
+   * No type check: these classes have no allocator, cannot be copied or
+   * unmarshalled, and Ruby binds their methods to their instances only.
+   */
+  return (tp_entry *)RTYPEDDATA_DATA(self);
+}
+
+/* Which calls go the quick way; anew whenever a type of it was learned. */
+void tp_set_arity(tp_entry *entry, bool span);
+NORETURN(void tp_raise_arity(const tp_entry *entry, int given));
+/* A class whose objects only this extension makes. */
+VALUE tp_define_class(VALUE module, const char *name);
+/* The one VALUE of a name, which is never freed and never moves. */
+VALUE tp_permanent_symbol(VALUE name);
+void tp_init_entry(VALUE module);
+
+/* --------------------------------------------------------------- rb_names.c */
+
+/* "provider:name" and its NUL. */
+#define TP_KEY_SIZE (2 * SDT_MAX_NAME + 2)
+
+/* The key of an entry: "provider:name", or "name". Never freed. */
+typedef struct tp_name_key {
+  tp_entry *entry;
+  uint64_t hash;
+  size_t length;
+  char text[];
+} tp_name_key;
 
 typedef struct tp_slot {
   VALUE key;
@@ -65,9 +97,9 @@ typedef struct tp_slot {
 
 /*
  * The names as Symbols, :"provider:name", and of the default provider :name.
- * Readers take no lock: a slot's key
- * is published after its entry, a bigger table after it is filled, and a table
- * that was outgrown is kept, as someone may still be reading it.
+ * Readers take no lock: a slot's key is published after its entry, a bigger table
+ * after it is filled, and a table that was outgrown is kept, as someone may still be
+ * reading it.
  */
 typedef struct tp_symbols {
   unsigned shift;
@@ -78,13 +110,19 @@ typedef struct tp_symbols {
 } tp_symbols;
 
 extern tp_symbols *tp_symbols_current;
-extern bool tp_strict;
-/*
- * Tracepoint.disable: no probe reads as traced. A signal's handler flips it, so
- * it is a flag and nothing else: the slow path looks at it, and an untraced fire
- * does not.
- */
-extern bool tp_off;
+/* The lock of all tables and lists: held for no call of Ruby's, and over a fork. */
+void tp_lock(void);
+void tp_unlock(void);
+/* By "name" or "provider:name", a String or a Symbol; takes no lock. */
+tp_entry *tp_find(VALUE name);
+tp_entry *tp_names_get(const char *text, size_t length);
+/* NULL for want of memory. */
+tp_name_key *tp_key_create(tp_entry *entry, const char *text);
+/* Holding the lock: make room, and fill it. */
+bool tp_names_reserve(size_t keys, size_t symbols);
+void tp_names_set(tp_name_key *key);
+void tp_symbols_set(VALUE symbol, tp_entry *entry);
+void tp_init_names(void);
 
 static inline size_t tp_symbol_hash(const tp_symbols *table, VALUE symbol) {
   return (size_t)(((uint64_t)symbol * UINT64_C(0x9e3779b97f4a7c15)) >>
@@ -111,25 +149,39 @@ static inline tp_entry *tp_find_symbol(VALUE symbol) {
   }
 }
 
-static inline tp_entry *tp_entry_of(VALUE self) {
-  /*
-   * No type check: these classes have no allocator, cannot be copied or
-   * unmarshalled, and Ruby binds their methods to their instances only.
-   */
-  return (tp_entry *)RTYPEDDATA_DATA(self);
-}
+/* ------------------------------------------------------------ rb_switches.c */
 
-/* By "name" or "provider:name", a String or a Symbol; takes no lock. */
-tp_entry *tp_find(VALUE name);
-/* Give an operand that is open its type, unless it got one meanwhile. */
-void tp_settle(tp_entry *entry, int index, sdt_type type);
-/* A class whose objects only this extension makes. */
-VALUE tp_define_class(VALUE module, const char *name);
-/* The registry's lock: held for no call of Ruby's, and over a fork. */
-void tp_lock(void);
-void tp_unlock(void);
+/* Any thread, without the lock. */
+#define TP_EACH(type, it, head)                                                \
+  for (type *it = __atomic_load_n(&(head), __ATOMIC_ACQUIRE); it;              \
+       it = __atomic_load_n(&it->next, __ATOMIC_ACQUIRE))
+
+extern tp_entry *tp_entries;
+extern bool tp_strict;
+/*
+ * Tracepoint.disable: no probe reads as traced. A signal's handler flips it, so
+ * it is a flag and nothing else: the slow path looks at it, and an untraced fire
+ * does not.
+ */
+extern bool tp_off;
+
+/* Captures that run (tracepoint/testing); changes under the lock. */
+extern unsigned tp_captures;
+static inline bool tp_capturing(void) {
+  return __atomic_load_n(&tp_captures, __ATOMIC_RELAXED) != 0;
+}
+/* The provider of that name, which lasts. */
+VALUE tp_intern_provider(VALUE name);
+/* Holding the lock: have the entry in the list, and watch what it has to. */
+void tp_add_entry(tp_entry *entry);
 /* Set anew what all entries watch, holding the lock. */
 void tp_watch_all(void);
+/* Give the entry a probe of its own without a site; false for want of memory. */
+bool tp_make_dead(tp_entry *entry, bool span);
+void tp_init_switches(VALUE module);
+
+/* ------------------------------------------------------------ rb_registry.c */
+
 void tp_init_registry(VALUE module);
 
 /* -------------------------------------------------------------- rb_values.c */
@@ -200,7 +252,6 @@ void tp_init_undeclared(VALUE module);
 
 /* ---------------------------------------------------------------- rb_fire.c */
 
-NORETURN(void tp_raise_arity(const tp_entry *entry, int given));
 /*
  * Convert the first `count` of the entry's arguments and results behind the
  * `lead` operands that stand in `operands` already, and call the site. Returns
@@ -209,6 +260,7 @@ NORETURN(void tp_raise_arity(const tp_entry *entry, int given));
 bool tp_fire(const tp_entry *entry, const sdt_probe *probe, const VALUE *argv,
              int count, uint64_t *operands, int lead, bool strict);
 void tp_init_fire(VALUE module);
+
 /* ---------------------------------------------------------------- rb_span.c */
 
 /* The entry's shared measurement. */
@@ -217,11 +269,6 @@ void tp_init_span(VALUE module);
 
 /* ------------------------------------------------------------- rb_capture.c */
 
-/* Captures that run (tracepoint/testing); changes under the lock. */
-extern unsigned tp_captures;
-static inline bool tp_capturing(void) {
-  return __atomic_load_n(&tp_captures, __ATOMIC_RELAXED) != 0;
-}
 /* Keep an event, whose operands are those of tp_fire. */
 void tp_capture(const tp_entry *entry, const uint64_t *operands, int lead,
                 int count);

@@ -194,10 +194,31 @@ static sdt_type type_of(VALUE value) {
   return value == Qtrue || value == Qfalse ? SDT_BOOL : SDT_STRING;
 }
 
+/* Holding the lock. */
+static void settle(tp_entry *entry, int index, sdt_type type) {
+  if (entry->types[index] != SDT_OPEN)
+    return;
+  if (!entry->dead) {
+    /* Another process that shares the note may have been first. */
+    sdt_settle(entry->probe, (size_t)index, type, &type);
+    if (entry->end)
+      sdt_settle(entry->end, (size_t)index + 2, type, &type);
+  }
+  __atomic_store_n(&entry->types[index], (uint8_t)type, __ATOMIC_RELAXED);
+  tp_set_arity(entry, entry->end != NULL);
+}
+
+/* Give an operand that is open its type, unless it got one meanwhile. */
+static void settle_open(tp_entry *entry, int index, sdt_type type) {
+  tp_lock();
+  settle(entry, index, type);
+  tp_unlock();
+}
+
 void tp_learn(tp_entry *entry, const VALUE *values) {
   for (int i = 0; i < entry->count; i++) {
     if (entry->types[i] == SDT_OPEN && !NIL_P(values[i]))
-      tp_settle(entry, i, type_of(values[i]));
+      settle_open(entry, i, type_of(values[i]));
   }
 }
 
@@ -222,6 +243,31 @@ void tp_stringify(const tp_entry *entry, VALUE *values) {
   }
 }
 
+/* Registry.declared(entry, type_codes): what was only used is declared now. */
+static VALUE registry_declared(VALUE self, VALUE object, VALUE types) {
+  tp_entry *entry = rb_check_typeddata(object, &tp_entry_type);
+  uint8_t codes[SDT_MAX_OPERANDS];
+
+  (void)self;
+  Check_Type(types, T_ARRAY);
+  if (RARRAY_LEN(types) != entry->count + entry->results)
+    rb_raise(rb_eArgError, "another number of operands");
+  for (int i = 0; i < entry->count; i++)
+    codes[i] = (uint8_t)NUM2INT(RARRAY_AREF(types, i));
+
+  tp_lock();
+  for (int i = 0; i < entry->count; i++)
+    settle(entry, i, (sdt_type)codes[i]);
+  if (entry->undeclared) {
+    entry->undeclared = false;
+    entry->keywords = 0;
+    tp_set_arity(entry, entry->end != NULL);
+    __atomic_fetch_sub(&tp_undeclared, 1, __ATOMIC_RELAXED);
+  }
+  tp_unlock();
+  return object;
+}
+
 /* --------------------------------------------------------------------- limit */
 
 static VALUE registry_limit(VALUE self) {
@@ -242,6 +288,7 @@ void tp_init_undeclared(VALUE module) {
   sym_event = ID2SYM(rb_intern("event"));
   eDefinition = rb_const_get(module, rb_intern("DefinitionError"));
   rb_gc_register_mark_object(eDefinition);
+  rb_define_singleton_method(registry, "declared", registry_declared, 2);
   rb_define_singleton_method(registry, "limit", registry_limit, 0);
   rb_define_singleton_method(registry, "limit=", registry_set_limit, 1);
 }
