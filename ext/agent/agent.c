@@ -21,6 +21,7 @@
 #include <sys/mman.h>
 
 #include "hook/hook.h"
+#include "hook/memory.h"
 
 struct state state;
 struct alive *alive;

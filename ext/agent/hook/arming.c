@@ -1,10 +1,10 @@
 /* Hooks and memory, from being armed until nothing is left. */
 #include <errno.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "memory.h"
 #include "methods.h"
 
 void mark_classes(void *unused) {
@@ -219,16 +219,9 @@ static void add_hooks(void) {
   if (inner_events() && no_inner)
     state.header->conditions |= CONDITION_NO_INNER;
   else if (inner_events())
-    rb_add_event_hook2(hook_inner, inner_events(), marker, HOOK_SAFE | HOOK_RAW_ARG);
+    rb_add_event_hook2(state.inner = hook_inner, inner_events(), marker, HOOK_SAFE | HOOK_RAW_ARG);
   if (state.evaluating)
     hook_fibers();
-}
-
-void remove_hooks(void) {
-  if (state.hook)
-    rb_remove_event_hook_with_data(state.hook, marker);
-  rb_remove_event_hook_with_data(hook_inner, marker);
-  state.hook = NULL;
 }
 
 /* The selectors, as agent/arming.rb packed them: each within the string? */

@@ -41,7 +41,6 @@ COLD void tell(struct stream *s, uint64_t time, uint32_t depth);
 COLD int catch_up(struct stream *s, uint64_t time, uint32_t depth);
 
 /* streams.c */
-void *map_private(size_t size);
 size_t calls_size(void);
 size_t active_size(void);
 COLD void abandon(struct stream *s);
@@ -64,6 +63,9 @@ int make_keys(void);
 COLD const struct key *new_key(VALUE owner, uint64_t id, uint32_t key_kind, VALUE definer);
 const struct key *key_of_class(const struct key *key, VALUE self);
 int has_same_frames(const struct stream *s, const struct trace_arg *arg);
+
+/* checks.c */
+void remove_hooks(void);
 COLD int is_checked(const struct trace_arg *arg);
 COLD int verified_method(const struct trace_arg *arg, VALUE *owner, ID *id);
 
@@ -94,7 +96,6 @@ void tell_other_ractors(void);
 
 /* arming.c */
 void mark_classes(void *unused);
-void remove_hooks(void);
 void check_fork(void);
 
 /* The methods of Tracepoint::Agent::Native, by name and number of arguments. */

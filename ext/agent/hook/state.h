@@ -128,6 +128,7 @@ struct state {
   uint32_t slots_shift, bucket_bits;
   uint32_t methods_used, blocks_used;
   hook_function hook;
+  hook_function inner; /* of collections and new objects */
   int evaluating;
   struct header *header;
   struct known *known; /* by number of the method */

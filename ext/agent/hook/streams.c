@@ -1,17 +1,11 @@
 /* A thread's or a fiber's calls: found, begun, ended. */
 #include <errno.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "clock.h"
+#include "memory.h"
 #include "rings.h"
-
-void *map_private(size_t size) {
-  void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  return memory == MAP_FAILED ? NULL : memory;
-}
 
 size_t calls_size(void) { return MAX_DEPTH * sizeof(struct call); }
 

@@ -1,6 +1,5 @@
 /* What a table holds, and room for its histograms. */
-#include <sys/mman.h>
-
+#include "memory.h"
 #include "tables.h"
 
 enum { FEWEST_LINES_BITS = 6 };
