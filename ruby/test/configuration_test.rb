@@ -99,13 +99,22 @@ class ConfigurationTest < Minitest::Test
     assert_predicate Tracepoint, :disabled?
     Tracepoint.configure { |config| config.mode = :on }
     refute_predicate Tracepoint, :disabled?
+    ["off", "OFF", :OFF].each do |off|
+      Tracepoint.configure { |config| config.mode = off }
+      assert_predicate Tracepoint, :disabled?
+      Tracepoint.configure { |config| config.mode = "On" }
+      refute_predicate Tracepoint, :disabled?
+    end
   end
 
   def test_mistakes_change_nothing
-    assert_raises(ArgumentError) { Tracepoint.configure { |config| config.mode = :maybe } }
+    [:maybe, "maybe", nil, 1].each do |mode|
+      assert_raises(ArgumentError) { Tracepoint.configure { |config| config.mode = mode } }
+    end
     assert_match(/mode :signal needs a signal/, assert_raises(ArgumentError) { signalled(nil) }.message)
-    assert_raises(ArgumentError) { signalled("NOSUCH") }
-    assert_raises(ArgumentError) { signalled("SEGV") }
+    ["NOSUCH", "SEGV", "KILL", 1000, 1.5].each do |signal|
+      assert_match(/\Aconfig.signal cannot be #{signal.inspect}: /, assert_raises(ArgumentError) { signalled(signal) }.message)
+    end
     refute_predicate Tracepoint, :disabled?
     Tracepoint.configure { |config| assert_equal [:on, nil], config.to_a }
   end
@@ -161,9 +170,10 @@ class ConfigurationTest < Minitest::Test
   end
 
   def test_environment
-    { "on" => "", "" => "", "off" => "",
-      "maybe" => "tracepoint: TRACEPOINT must be on or off, not \"maybe\": it is ignored\n" }.each do |value, warning|
-      assert_equal "#{warning}#{value == "off"}\n", under(value, "p Tracepoint.disabled?")
+    { "on" => "", "" => "", "off" => "", "OFF" => "",
+      "maybe" => "tracepoint: TRACEPOINT must be on or off, not \"maybe\": it is ignored\n",
+      "\xff" => "tracepoint: TRACEPOINT must be on or off, not \"\\xFF\": it is ignored\n" }.each do |value, warning|
+      assert_equal "#{warning}#{%w[off OFF].include?(value)}\n", under(value, "p Tracepoint.disabled?")
     end
     assert_equal "false\n", under(nil, "p Tracepoint.disabled?")
   end

@@ -39,12 +39,14 @@ module Tracepoint
   # When probes may be traced: always, never, or as a signal says.
   class Configuration
     # @!attribute mode
-    #   @return [Symbol] `:on` (by default), `:off` or `:signal`
+    #   @return [Symbol] `:on` (by default), `:off` or `:signal`; a String and
+    #   any case will do
     # @!attribute signal
     #   @return [String, Symbol, Integer, nil] for mode :signal
     Settings = Struct.new(:mode, :signal) do
       # @api private
       def check
+        self.mode = mode.to_sym.downcase if mode.respond_to?(:to_sym)
         raise ArgumentError, "a mode is :on, :off or :signal, not #{mode.inspect}" unless %i[on off signal].include?(mode)
         raise ArgumentError, "mode :signal needs a signal: config.signal = \"PROF\"" if mode == :signal && signal.nil?
       end
@@ -56,11 +58,12 @@ module Tracepoint
       @lock = Mutex.new
       @settings = Settings.new(:on, nil)
       @handler = nil
-      @fixed = %w[on off].include?(environment)
+      mode = environment&.downcase(:ascii) # of bytes that are no text, too
+      @fixed = %w[on off].include?(mode)
       return if environment.nil? || environment.empty?
 
       warn "tracepoint: TRACEPOINT must be on or off, not #{environment[0, 100].inspect}: it is ignored" unless @fixed
-      Tracepoint.disable if environment == "off"
+      Tracepoint.disable if mode == "off"
     end
 
     # @api private
@@ -97,6 +100,8 @@ module Tracepoint
       @block = block
       @handler = method(:call).to_proc
       @previous = trap(signal, @handler)
+    rescue ArgumentError, SystemCallError => e
+      raise ArgumentError, "config.signal cannot be #{signal.inspect}: #{e.message}"
     end
 
     # Put the handler back that was there. A later one, which may call this one, stays.
