@@ -50,7 +50,8 @@ class DefinitionTest < Minitest::Test
     Tracepoint.define(name, { id: Integer })
     [{ id: String }, {}, { id: Integer, sku: String }].each do |operands|
       error = assert_raises(Tracepoint::DefinitionError) { Tracepoint.define(name, operands) }
-      assert_includes error.message, "there is a probe ruby_app:#{name}(id: Integer)"
+      assert_includes error.message, "there is a probe ruby_app:#{name}(id: Integer), " \
+                                      "which stays as it is: restart the program, or choose another name"
     end
   end
 

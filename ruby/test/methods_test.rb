@@ -334,6 +334,9 @@ class MethodsTest < Minitest::Test
     refute_same kind, again
     assert_equal span, spans_of(again, &:itself)
     assert_equal 1, hits(again) { assert_equal [5, 3], again.new.m(5) }
+    code = code.sub("Integer", "String")
+    error = assert_raises(Tracepoint::DefinitionError) { load_it.call(4) }
+    assert_match(/:m\(a: String\) cannot be .* there is a span .*:m\(a: Integer\), .* restart the program, or/, error.message)
   end
 
   def test_method_added

@@ -129,9 +129,11 @@ module Tracepoint
     end
     private_class_method :check
 
+    # As by a definition that was changed and loaded again.
     def taken(provider, name, operands, entry)
       raise DefinitionError,
-            "#{provider}:#{name}#{operands} cannot be defined: there is #{entry.is_a?(Span) ? "a span" : "a probe"} #{entry}"
+            "#{provider}:#{name}#{operands} cannot be defined: there is #{entry.is_a?(Span) ? "a span" : "a probe"} #{entry}, " \
+            "which stays as it is: restart the program, or choose another name"
     end
     private_class_method :taken
   end
