@@ -214,6 +214,23 @@ class TestingTest < Minitest::Test
     assert_equal [1, "EUR"], kind.new.pay!(1) { |*all| all }
   end
 
+  def test_methods_by_their_names_in_ruby
+    name = unique("Late")
+    assert_fired("#{self.class}::#{name}#m", a: 1) do
+      self.class.class_eval("class #{name}; extend Tracepoint::Methods; trace def m(a); end, args: {a: Integer}; end", __FILE__, __LINE__)
+      self.class.const_get(name).new.m(1)
+    end
+    refute_fired("#{self.class}::#{name}#m", a: 2)
+    assert_match(/#{name}#n did not fire/, failure { assert_fired("#{self.class}::#{name}#n") })
+    kind = self.class.const_get(name)
+    kind.class_eval { trace_class_method def self.[](key); end }
+    assert_equal 1, assert_fired("#{kind}.[]") { kind[1] }.size
+    kind.untrace
+    kind.trace(:m, as: :other)
+    kind.new.m(1)
+    assert_equal([1, nil], assert_fired("#{kind}#m").map { |event| event.arguments[:a] })
+  end
+
   def test_children_do_not_capture
     events = captured do
       @probe.fire(1, "parent")

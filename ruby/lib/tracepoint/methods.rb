@@ -126,6 +126,14 @@ module Tracepoint
         @lock.synchronize { @claims.each_value.select { |it| it.wrapper&.of?(owner, []) }.map(&:span) }
       end
 
+      # @api private
+      # @param ruby_name [String] of a method, `Shop::Till#pay!`
+      # @return [Array<String>] its spans' names, `shop_till:pay_bang`; more than one if
+      #   `as:` changed
+      def named(ruby_name)
+        @lock.synchronize { @claims.select { |_, it| it.ruby_name == ruby_name }.keys }
+      end
+
       private
 
       # A method that is traced already stays as it is.

@@ -77,7 +77,7 @@ module Tracepoint
       def assert_fired(name, **arguments, &block)
         pattern = Pattern.new(name, arguments)
         events = fired(&block)
-        found = events.select { |event| pattern === event }
+        found = pattern.select(events)
         assert !found.empty?, "#{pattern} did not fire. #{Pattern.list(events)}"
         found
       end
@@ -87,7 +87,7 @@ module Tracepoint
       # @return [nil]
       def refute_fired(name, **arguments, &block)
         pattern = Pattern.new(name, arguments)
-        found = fired(&block).select { |event| pattern === event }
+        found = pattern.select(fired(&block))
         refute !found.empty?, "#{pattern} fired. #{Pattern.list(found)}"
         nil
       end
@@ -138,7 +138,7 @@ module Tracepoint
       # @return [Boolean]
       def matches?(block)
         @events = Testing.capture(&block)
-        count = @events.count { |event| @pattern === event }
+        count = @pattern.select(@events).size
         @number ? count == @number : count.positive?
       end
 

@@ -12,23 +12,24 @@ module Tracepoint
         "Fired: #{events.join(", ")}"
       end
 
-      # @param name [Symbol, String, Probe, Span] as for {Tracepoint.fire}; a
-      #   span's means its end
+      # @param name [Symbol, String, Probe, Span] as for {Tracepoint.fire}, or the Ruby
+      #   name of a traced method, `"Shop::Till#pay!"`; a span's means its end
       # @param arguments [Hash{Symbol => #===}] also duration_ns, outcome and
       #   results of a span
-      # @raise [ArgumentError] the probe has no such argument
       def initialize(name, arguments = {})
-        @name = Entry === name ? "#{name.provider}:#{name.name}" : Names.split(name).join(":")
+        @ruby = String === name && name.match?(/[#.]/)
+        @name = @ruby ? name : full_name(name)
         @arguments = arguments
-        check(Registry.find(@name))
       end
 
-      # @return [Boolean]
-      def ===(event)
-        return false unless event.names.include?(@name)
-
-        values = event.to_h
-        @arguments.all? { |name, wanted| values.key?(name) && wanted === values[name] }
+      # The probe may be one that was defined since.
+      # @param events [Array<Event>] all that were captured
+      # @return [Array<Event>] those that match
+      # @raise [ArgumentError] the probe has no such argument
+      def select(events)
+        @names = @ruby ? Methods.named(@name) : [@name]
+        check(Registry.find(@names.last)) unless @names.empty?
+        events.select { |event| fired_by?(event) && matches?(event.to_h) }
       end
 
       # @return [String]
@@ -38,6 +39,18 @@ module Tracepoint
       end
 
       private
+
+      def full_name(name)
+        Entry === name ? "#{name.provider}:#{name.name}" : Names.split(name).join(":")
+      end
+
+      def fired_by?(event)
+        !(event.names & @names).empty?
+      end
+
+      def matches?(values)
+        @arguments.all? { |name, wanted| values.key?(name) && wanted === values[name] }
+      end
 
       # A word that is wrong would make `refute_fired` true.
       def check(entry)
