@@ -221,7 +221,7 @@ class TestingTest < Minitest::Test
       self.class.const_get(name).new.m(1)
     end
     refute_fired("#{self.class}::#{name}#m", a: 2)
-    assert_match(/#{name}#n did not fire/, failure { assert_fired("#{self.class}::#{name}#n") })
+    assert_match(/#{name}#n did not fire. There is no such probe. Fired:/, failure { assert_fired("#{self.class}::#{name}#n") })
     kind = self.class.const_get(name)
     kind.class_eval { trace_class_method def self.[](key); end }
     assert_equal 1, assert_fired("#{kind}.[]") { kind[1] }.size
@@ -278,13 +278,27 @@ class TestingTest < Minitest::Test
     assert_equal 1, assert_fired(full, id: 7) { @probe.fire(7, "tea") }.size
     assert_fired(@probe, id: 1..7, sku: /t/)
     refute_fired(full, id: 8)
-    assert_match(/#{full} with id: 8 did not fire. Fired: #{full}\(id: 7, /, failure { assert_fired(full, id: 8) })
+    assert_match(/#{full} with id: 8 did not fire. Fired:\n  #{full}\(id: 7, /, failure { assert_fired(full, id: 8) })
     assert_match(/#{full} did not fire. Nothing fired./, failure { assert_fired(full) {} })
-    assert_match(/#{full} with id: 7 fired. Fired: #{full}\(id: 7, /, failure { refute_fired(full, id: 7) })
+    assert_match(/#{full} with id: 7 fired. Fired:\n  #{full}\(id: 7, /, failure { refute_fired(full, id: 7) })
     refute_fired(@span) { @span.start(1) }
     assert_fired("#{@span}"[/[^(]+/] + "__begin", id: 1)
     assert_fired(@span, status: nil, outcome: :raised) { @span.start(1).finish(:raised) }
     assert_match(/has no argument :idd/, assert_raises(ArgumentError) { refute_fired(full, idd: 7) }.message)
+  end
+
+  def test_messages
+    full = "shop:#{@probe.name}"
+    message = failure do
+      assert_fired(full, id: 0) { [@span.start(0), Array.new(21) { |i| @probe.fire(i + 1, "x") }] }
+    end
+    list = (1..20).map { |id| "  #{full}(id: #{id}, sku: \"x\")\n" }.join
+    assert_equal "#{full} with id: 0 did not fire. Fired:\n#{list}  … and 2 more", message
+    message = failure { assert_fired("#{full}s") { @probe.fire(1, "x") } }
+    assert_equal "#{full}s did not fire. There is no such probe. Fired:\n  #{full}(id: 1, sku: \"x\")", message
+    name = unique
+    error = assert_raises(ArgumentError) { assert_fired(name, arg1: 7) { Tracepoint.fire(name, 7) } }
+    assert_equal "ruby_app:#{name}(arg0: Integer) has no argument :arg1", error.message
   end
 
   def test_matcher
@@ -303,7 +317,7 @@ class TestingTest < Minitest::Test
       output, status = Open3.capture2e("rspec", "-I#{LIB}", "--no-color", dir)
       refute status.success?
       assert_match(/3 examples, 1 failure/, output)
-      assert_match(/expected the block to fire shop:order with id: 8. Fired: shop:order\(id: 7\)/, output)
+      assert_match(/expected the block to fire shop:order with id: 8. Fired:\n +shop:order\(id: 7\)/, output)
     end
   end
 

@@ -78,7 +78,7 @@ module Tracepoint
         pattern = Pattern.new(name, arguments)
         events = fired(&block)
         found = pattern.select(events)
-        assert !found.empty?, "#{pattern} did not fire. #{Pattern.list(events)}"
+        assert !found.empty?, "#{pattern} did not fire. #{pattern.report(events)}"
         found
       end
 
@@ -88,7 +88,7 @@ module Tracepoint
       def refute_fired(name, **arguments, &block)
         pattern = Pattern.new(name, arguments)
         found = pattern.select(fired(&block))
-        refute !found.empty?, "#{pattern} fired. #{Pattern.list(found)}"
+        refute !found.empty?, "#{pattern} fired. #{pattern.report(found)}"
         nil
       end
 
@@ -154,12 +154,12 @@ module Tracepoint
 
       # @return [String]
       def failure_message
-        "expected the block to #{description}. #{Pattern.list(@events)}"
+        "expected the block to #{description}. #{@pattern.report(@events)}"
       end
 
       # @return [String]
       def failure_message_when_negated
-        "expected the block not to #{description}. #{Pattern.list(@events)}"
+        "expected the block not to #{description}. #{@pattern.report(@events)}"
       end
     end
   end

@@ -5,12 +5,9 @@ module Tracepoint
     # Events of one probe, with some of their arguments.
     # @api private
     class Pattern
-      # @return [String] of a failed assertion's message
-      def self.list(events)
-        return "Nothing fired." if events.empty?
-
-        "Fired: #{events.join(", ")}"
-      end
+      # How many events a message lists.
+      LISTED = 20
+      private_constant :LISTED
 
       # @param name [Symbol, String, Probe, Span] as for {Tracepoint.fire}, or the Ruby
       #   name of a traced method, `"Shop::Till#pay!"`; a span's means its end
@@ -30,6 +27,17 @@ module Tracepoint
         @names = @ruby ? Methods.named(@name) : [@name]
         check(Registry.find(@names.last)) unless @names.empty?
         events.select { |event| fired_by?(event) && matches?(event.to_h) }
+      end
+
+      # @param events [Array<Event>] as for {#select}, which was called
+      # @return [String] of a failed assertion's message: the probe's own events first
+      def report(events)
+        missing = "There is no such probe. " if @names.none? { |name| Registry.find(name) }
+        return "#{missing}Nothing fired." if events.empty?
+
+        lines = events.partition { |event| fired_by?(event) }.flatten(1)
+        more = "… and #{lines.size - LISTED} more" if lines.size > LISTED
+        ["#{missing}Fired:", *lines.first(LISTED), *more].join("\n  ")
       end
 
       # @return [String]
