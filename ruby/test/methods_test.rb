@@ -142,6 +142,10 @@ class MethodsTest < Minitest::Test
     assert_raises(Tracepoint::DefinitionError) { Shop::Till.trace(:pay!, args: { cents: String }) }
     error = assert_raises(ArgumentError) { Shop::Till.trace(:open) }
     assert_match(/trace_class_method :open/, error.message)
+    [[:cents], nil, Integer].each do |args|
+      error = assert_raises(ArgumentError) { Shop::Till.trace(:untouched, args: args) }
+      assert_equal "args: takes a Hash of arguments to types, {cents: Integer}, not #{args.inspect}", error.message
+    end
     odd = fresh { define_method("a b") { 1 } }
     assert_raises(Tracepoint::DefinitionError) { odd.trace("a b", as: :odd) }
   end
@@ -186,6 +190,21 @@ class MethodsTest < Minitest::Test
     kind.class_eval { def m; :other; end }
     kind.trace(:m)
     assert_equal 1, hits(kind) { assert_equal :other, kind.new.m }
+  end
+
+  def test_a_method_that_is_not_there_is_not_undone
+    kind = fresh do
+      def m; end
+      def gone; end
+    end
+    kind.trace(:m, :gone)
+    assert_equal :typo, assert_raises(NameError) { kind.untrace(:m, :typo) }.name
+    assert_equal 1, hits(kind) { kind.new.m }
+    assert_equal [], kind.untrace(:to_s)
+    kind.__send__(:remove_method, :gone)
+    assert_equal %i[m gone], kind.untrace("m", :gone)
+    assert_raises(NameError) { kind.untrace(:gone) }
+    assert_raises(NameError) { kind.untrace_class_method(:m) }
   end
 
   def test_threads

@@ -77,6 +77,7 @@ module Tracepoint
     # Put the methods back. The spans stay, and have no more events.
     # @param names [Array<Symbol>] none: all of this class
     # @return [Array<Symbol>] those that were traced
+    # @raise [NameError] no such method
     def untrace(*names)
       Methods.untrace(self, *names)
     end
@@ -88,6 +89,12 @@ module Tracepoint
 
     # Arguments of the method that become arguments of its span.
     Named = Struct.new(:operands_by_name) do
+      def initialize(args)
+        raise ArgumentError, "args: takes a Hash of arguments to types, {cents: Integer}, not #{args.inspect}" unless Hash === args
+
+        super
+      end
+
       def operands(_parameters)
         operands_by_name
       end
@@ -117,6 +124,7 @@ module Tracepoint
       def untrace(owner, *names)
         @lock.synchronize do
           found = @claims.each_value.select { |it| it.wrapper&.of?(owner, names) }
+          (names.map(&:to_sym) - found.map { |it| it.wrapper.name }).each { |name| owner.instance_method(name) }
           found.map { |it| it.release.name }
         end
       end

@@ -34,7 +34,8 @@ module Tracepoint
       end
 
       # Put the methods back ({Methods#untrace}).
-      # @return [Array<Symbol>] those that were traced
+      # @return (see Methods#untrace)
+      # @raise (see Methods#untrace)
       def unregister(owner, *names)
         Methods.untrace(owner, *names)
       end
