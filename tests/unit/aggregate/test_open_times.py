@@ -101,3 +101,13 @@ def test_a_time_that_ended_before_it_is_read() -> None:
     (first,) = told.tell([stack(b"a", 10)._replace(time_ns=30)])
     assert first.weight == 10
     assert told.rest(stack(b"b", 20)._replace(time_ns=20)) == 20
+
+
+def test_a_time_that_was_told_of_before_the_next_one() -> None:
+    """Where two readings come at once: the record of what ended comes after both."""
+    told = ToldTimes()
+    told.tell([stack(b"a", 10)._replace(time_ns=30)])
+    (next_,) = told.tell([stack(b"b", 3)._replace(time_ns=45)])
+    assert next_.weight == 3
+    assert told.rest(stack(b"a", 18)._replace(time_ns=38)) == 8
+    assert told.rest(stack(b"b", 7)._replace(time_ns=49)) == 4

@@ -60,10 +60,12 @@ class ToldTimes:
     def rest(self, stack: WalkedStack) -> int:
         """Return the weight of a time less what was told of it before."""
         began, ended = stack.time_ns - stack.weight, stack.time_ns
+        nothing = ended, ended
         thread = stack.pid, stack.tid
-        told = self._told.get(thread) or self._before.get(thread) or (ended, ended)
-        since, until = told
-        return stack.weight - max(min(until, ended) - max(since, began), 0)
+        told = (one.get(thread, nothing) for one in (self._told, self._before))
+        overlaps = (min(until, ended) - max(since, began) for since, until in told)
+        # Told of one time twice, the newer covers the older; else one overlaps at most.
+        return stack.weight - max(0, *overlaps)
 
     def tell(self, still: Sequence[WalkedStack]) -> list[WalkedStack]:
         """Return those that go on, with the weight that is new in them."""
