@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import cast
+
+import pytest
 
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.model.stacks import Sample
+from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
 from rbtrace_py.session.stacks.sampling import Add, Sampling
 from rbtrace_py.session.stacks.sampling_options import SamplingOptions
-from rbtrace_py.session.stacks.sampling_passes import SamplingPasses
+from rbtrace_py.session.stacks.sampling_passes import KernelPasses, SamplingPasses
 
 
 class TwoThreads:
@@ -51,3 +55,44 @@ def test_a_pass_shortly_before_its_time_is_the_last() -> None:
     passes(sampling, taken).advance(until, None)
     # On a busy machine the time may be over before the first.
     assert len(taken) <= 2
+
+
+class Flooded:
+    """A kernel with more stacks than can be named, and so for ever."""
+
+    seen = 0
+
+    def __init__(self) -> None:
+        self.collected, self.taken = 0, 0
+
+    def collect(self, rubies: object, add: Add, most: int | None) -> bool:
+        assert most
+        self.collected += 1
+        return True
+
+    def take(self, rubies: object, add: Add) -> None:
+        self.taken += 1
+
+    def wait(self, seconds: float) -> None:
+        assert not self.collected, "there is something to read"
+
+
+def test_the_time_is_kept_where_names_are_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And what takes in all that came is put off, but not for ever."""
+    sampling = cast(Sampling, SimpleNamespace(rubies=[], events=None))
+    kernel, now = Flooded(), [100.0]
+
+    def clock() -> float:
+        now[0] += 0.125
+        return now[0]
+
+    monkeypatch.setattr(time, "monotonic", clock)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    session = KernelPasses(sampling, cast(KernelStacks, kernel), [].append)
+    session.advance(105, None)
+    assert 105 <= now[0] < 106
+    assert (kernel.collected > 10, kernel.taken) == (True, 0)
+    session.advance(112, None)
+    assert kernel.taken == 1

@@ -6,6 +6,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 
 from rbtrace_py.aggregate.open_times import OpenTimes, ToldTimes
 from rbtrace_py.aggregate.sampling import Statistics
@@ -251,13 +252,14 @@ class KernelStacks(Closing):
         self._walker.stop()
         self._stopped = time.monotonic()
 
-    def collect(self, rubies: Rubies, add: Add) -> None:
+    def collect(self, rubies: Rubies, add: Add, most: int | None = None) -> bool:
         """Read the names of stacks that went up; some ten times a second.
 
         Code may be gone soon. Where each sample is kept ``add`` gets it at once.
+        Returns whether there are more than ``most``.
         """
         self._find_unknown(rubies)
-        stacks = list(self._walker.records())
+        stacks = list(islice(self._walker.records(), most))
         for pid, ruby in rubies.items():
             self._name(ruby, [one for one in stacks if one.pid == pid and one.frames])
         for stack in stacks:
@@ -265,6 +267,7 @@ class KernelStacks(Closing):
                 self._seen[stack.key] = stack
             if rest := self._each and self._told.rest(stack):
                 self._add(stack._replace(weight=rest), rubies, add)
+        return len(stacks) == most
 
     def _name(self, ruby: RubyProcess, stacks: list[WalkedStack]) -> None:
         """Read the names of some stacks; again if their code was replaced meanwhile."""

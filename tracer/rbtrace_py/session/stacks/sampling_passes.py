@@ -17,6 +17,10 @@ _TAKE_SECONDS = 1.0
 """How often what the kernel saw is taken in, and its names read."""
 _BATCH_SECONDS = 0.05
 """How long the names of stacks are put off, so that several are read at once."""
+_MOST_AT_ONCE = 200
+"""Stacks whose names are read before the clock is looked at again."""
+_PUT_OFF_SECONDS = 10.0
+"""How long at most what is due is put off while names are behind."""
 
 
 class SamplingPasses:
@@ -71,6 +75,7 @@ class KernelPasses:
         self._kernel = kernel
         self._add = add
         self._due = self._refresh = time.monotonic() + _TAKE_SECONDS
+        self._is_behind = False  # stacks come faster than their names can be read
 
     @property
     def is_over(self) -> bool:
@@ -84,13 +89,22 @@ class KernelPasses:
     def advance(self, until: float, most: int | None) -> None:
         kernel, rubies = self._kernel, self._rubies()
         while (left := until - time.monotonic()) > 0:
-            kernel.wait(left)
-            time.sleep(min(max(until - time.monotonic(), 0), _BATCH_SECONDS))
-            kernel.collect(rubies, self._add)
+            if not self._is_behind:
+                kernel.wait(left)
+                time.sleep(min(max(until - time.monotonic(), 0), _BATCH_SECONDS))
+            self._is_behind = kernel.collect(rubies, self._add, _MOST_AT_ONCE)
             if most and self.seen >= most:
                 break
-        if time.monotonic() >= self._due - EARLY_SECONDS:
+        if self.is_due(self._due):
             self.settle()
+
+    def is_due(self, time_due: float) -> bool:
+        """Is it time for what takes in all that came, as ``settle`` does?
+
+        Not while names are behind: that would hold up who looks at the clock.
+        """
+        late = time.monotonic() - time_due
+        return late >= (_PUT_OFF_SECONDS if self._is_behind else -EARLY_SECONDS)
 
     def _rubies(self) -> dict[int, RubyProcess]:
         return {ruby.process.pid: ruby for ruby in self._sampling.rubies}

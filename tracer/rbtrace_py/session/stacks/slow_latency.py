@@ -143,11 +143,10 @@ class SlowLatency(Latency):
 
     def wait(self, seconds: float) -> None:
         assert self._passes is not None
-        now = time.monotonic()
-        self._passes.advance(now + seconds, None)
-        if now >= self._join_due:
+        self._passes.advance(time.monotonic() + seconds, None)
+        if self._passes.is_due(self._join_due):
             self._join()
-            self._join_due = now + _JOIN_SECONDS
+            self._join_due = time.monotonic() + _JOIN_SECONDS
 
     def _join(self) -> None:
         """Take in the spans that had ended the last time, after the samples until then.
