@@ -18,7 +18,7 @@ from rbtrace_py.report.terminal.weights import amount, percent, statistics_lines
 from rbtrace_py.report.text import cut_left, width
 
 _SHORTEST_PLACE = 16
-"""Columns that are left of a path, however long the name is."""
+"""Columns that a path has, however long the name is."""
 
 
 def summary_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
@@ -76,7 +76,7 @@ def _event_line(profile: Profile) -> str:
 
 
 def _fitted(frame: Frame, lines: bool, room: int, folder: str, style: Style) -> str:
-    """Fit a frame into ``room`` columns if the name alone fits; a path keeps its end.
+    """Fit a frame into ``room`` columns; what is cut keeps its end.
 
     Where names are whole, so are paths.
     """
@@ -84,10 +84,12 @@ def _fitted(frame: Frame, lines: bool, room: int, folder: str, style: Style) -> 
     text = share_text(frame, lines)
     name = clean(frame.name)
     place = text[len(name) + 1 :]
-    if style.is_whole or not place or width(text) <= room:
+    if style.is_whole or width(text) <= room:
         return text
-    left = max(room - width(name) - 1, _SHORTEST_PLACE)
-    return f"{name} {cut_left(place, left, style)}"
+    if not place:
+        return cut_left(name, room, style)
+    name = cut_left(name, room - 1 - min(width(place), _SHORTEST_PLACE), style)
+    return f"{name} {cut_left(place, room - 1 - width(name), style)}"
 
 
 def share_text(frame: Frame, lines: bool) -> str:
