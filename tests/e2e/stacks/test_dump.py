@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -329,13 +330,27 @@ def test_one_that_ended(root: None) -> None:
 
 
 def test_of_another_user(here: Standing, public_copy: PublicCopy) -> None:
+    assert_not_permitted(public_copy, here.pid)
+
+
+def test_several_of_another_user(
+    root: None, start: Callable[..., Target], public_copy: PublicCopy
+) -> None:
+    """That they run Ruby cannot be seen: the advice is no more specific REGEX."""
+    marker = f"marker-{uuid.uuid4().hex}"
+    for _ in range(2):
+        start("stacks/turning.rb", "0", marker)
+    assert_not_permitted(public_copy, "--ps", marker)
+
+
+def assert_not_permitted(public_copy: PublicCopy, *words: object) -> None:
     def drop() -> None:
         os.setgroups([])
         os.setresgid(65534, 65534, 65534)
         os.setresuid(65534, 65534, 65534)
 
     done = subprocess.run(
-        public_copy.command("dump", here.pid),
+        public_copy.command("dump", *words),
         capture_output=True,
         text=True,
         preexec_fn=drop,

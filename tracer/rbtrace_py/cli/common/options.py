@@ -606,7 +606,7 @@ def choose_pids(regex: str, subprocesses: bool) -> list[int]:
     subprocesses: children of one that matches go with it; workers of one program are
     meant together
     """
-    from rbtrace_py.session.targets.choosing import choices, families
+    from rbtrace_py.session.targets.choosing import check_permitted, choices, families
 
     choice = choices(regex)
     found = choice.candidates
@@ -629,6 +629,8 @@ def choose_pids(regex: str, subprocesses: bool) -> list[int]:
             line = cut(found[0].cmdline, _CMDLINE_COLUMNS, style)
             say(f"{number} processes match; {found[0].pid} {what}: {line}")
         return [found[0].pid]
+    if not choice.are_ruby:
+        check_permitted(found)
     room = style.width - 14
     listing = [f"{c.pid:>8}  {cut(c.cmdline, room, style)}" for c in found]
     listing += _of_one_family(groups)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rbtrace_py.errors import RbtraceError
+from rbtrace_py.errors import NotPermitted, RbtraceError
 from rbtrace_py.linux.process import Process, parse_stat
 from rbtrace_py.linux.processes import Candidate, descendants, find_by_cmdline
 from rbtrace_py.rubyvm.detect import find_ruby
@@ -66,8 +66,23 @@ def _parent(pid: int) -> int:
 def runs_ruby(pid: int) -> bool:
     """Is CRuby in it? False also where we may not look."""
     try:
+        return _has_ruby(pid)
+    except NotPermitted:
+        return False
+
+
+def check_permitted(candidates: Sequence[Candidate]) -> None:
+    """Raise NotPermitted if we may not see whether one of them runs Ruby."""
+    for one in candidates:
+        _has_ruby(one.pid)
+
+
+def _has_ruby(pid: int) -> bool:
+    try:
         with Process(pid) as process, find_ruby(process):
             return True
+    except NotPermitted:
+        raise
     except (RbtraceError, OSError):
         return False
 
