@@ -31,11 +31,11 @@ show() {
   "$@"
 }
 
-# The same for folded stacks, without their paths.
+# The same for folded stacks of 10 ms and more, without their paths.
 show_stacks() {
-  local line paths='s/ [^ ;]*\.rb//g'
-  printf "\n$ %s | sed '%s'\n" "$(printable "$@")" "$paths"
-  "$@" | sed "$paths" | while IFS= read -r line; do
+  local line these='/ [0-9]{8,}$/!d; s/ [^ ;]*\.rb//g'
+  printf "\n$ %s \\\\\n    | sed -E '%s'\n" "$(printable "$@")" "$these"
+  "$@" | sed -E "$these" | while IFS= read -r line; do
     shorten "$line"
   done
 }
@@ -112,12 +112,16 @@ show_stacks rbtrace-py report shop.rbrec --format folded
 
 cat <<MESSAGE
 
-These are the shop's stacks, folded (… stands for frames of long lines). The
-same as a flame graph, for a browser:
+These are the shop's stacks of 10 ms and more, folded (… stands for frames of
+long lines). All of them as a flame graph, for a browser:
 
   $made/shop.svg
 
-The recording that they were made of is beside it. To remove both:
+Now your own program, by a word of its command line:
+
+  sudo $VENV/bin/rbtrace-py top --ps puma
+
+To remove the flame graph and the recording that it was made of:
 
   rm -r $made
 
