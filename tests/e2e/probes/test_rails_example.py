@@ -213,21 +213,30 @@ def test_time_in_the_queue(shop, trace):
 
 
 def test_stacks_of_slow_requests(shop, trace, tmp_path):
-    """Of the requests that the log calls slow, and of no others."""
+    """Of the requests that are slow, and of no others.
+
+    A busy machine may make others slow: they waited for a processor or the GVL.
+    """
     log = Log(shop)
     folded = tmp_path / "slow.folded"
     words = ("rack:request", "--slower-than", "1s", "--stacks", folded)
-    tracer = trace("latency", shop.pid, "--subprocesses", *words, "--json")
+    every = ("--exemplars", 100)
+    tracer = trace("latency", shop.pid, "--subprocesses", *words, *every, "--json")
     visit_in_threads(shop)
     slow = answer(tracer)["slow"]
     times = log.count(r"^Completed .* in (\d+)ms")
-    assert slow["count"] == sum(n for ms, n in times.items() if int(ms) >= 1000)
-    assert slow["count"] == THREADS
-    routes = Counter(span["arguments"]["route"] for span in slow["exemplars"])
-    assert routes == {"reports#index": THREADS}
-    assert next(iter(slow["parts"])) == "sleep"
+    # The log's time is within the span's.
+    assert slow["count"] >= sum(n for ms, n in times.items() if int(ms) >= 1000)
+    delayed = [span for span in slow["exemplars"] if not is_report(span)]
+    assert slow["count"] - len(delayed) == THREADS
+    for span in delayed:
+        waited = Counter(span["parts"])
+        assert 2 * (waited["run queue"] + waited["GVL"]) > span["duration_ns"], span
     controllers = set(re.findall(r"\b[A-Z]\w+Controller#\w+", folded.read_text()))
-    assert controllers == {
-        "ReportsController#index",
-        "ReportsController#ask_the_warehouse",
-    }
+    reports = {"ReportsController#index", "ReportsController#ask_the_warehouse"}
+    assert controllers >= reports
+    assert delayed or controllers == reports
+
+
+def is_report(span):
+    return span["arguments"]["route"] == "reports#index"

@@ -302,11 +302,13 @@ def test_an_exit_that_a_thread_keeps_up(name: str, root: None) -> None:
     target = Stuck(words(name), "exiting")
     try:
         assert comes_true(lambda: has_kind(target.pid, "main", "exit"), pause=0.1)
+        # The others are killed, and are there until they have the GVL once more.
+        names = {"main", "exiting"}
+        assert comes_true(lambda: dumped(target.pid).threads.keys() == names, pause=0.1)
         found = dumped(target.pid)
     finally:
         os.kill(target.pid, signal.SIGKILL)
         target.close()
-    assert found.threads.keys() == {"main", "exiting"}
     assert found.threads["main"]["frames"] == []
     assert found.wait("exiting")["call"] == "Thread::Queue#pop"
 

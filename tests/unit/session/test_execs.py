@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from processes import TARGETS, Target
+from processes import TARGETS, Target, await_state
 from rbtrace_py.model.stacks import Sample
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.session.stacks import ruby_process
@@ -21,7 +21,9 @@ Start = Callable[..., Target]
 
 @pytest.fixture
 def target(start: Start, root: None) -> Target:
-    return start("stacks/turning.rb")
+    found = start("stacks/turning.rb")
+    await_state(found.pid, "S")
+    return found
 
 
 @pytest.fixture(autouse=True)
