@@ -132,7 +132,10 @@ def unknown_probe(word: str, probes: Sequence[Probe], command: str = "") -> NoSu
     names += sorted({series_name(probe) for probe in probes} - set(names))
     bare = {name.rpartition(":")[2]: name for name in reversed(names)}
     ours = difflib.get_close_matches(word, WORDS.get(command, ()), 1, 0.7)
-    near = [*ours, *difflib.get_close_matches(word, names, 3, 0.6)]
+    providers = {probe.provider for probe in probes}
+    whole = difflib.get_close_matches(word.rstrip("*"), providers, 1, 0.8)
+    near = [*ours, *(f"{provider}:*" for provider in whole)]
+    near += difflib.get_close_matches(word, names, 3, 0.6)
     near += [bare[n] for n in difflib.get_close_matches(word, list(bare), 3, 0.6)]
     near = [name for name in dict.fromkeys(near) if name != word][:3]
     elsewhere = difflib.get_close_matches(word.removeprefix(":"), INSTEAD, 1, 0.8)
