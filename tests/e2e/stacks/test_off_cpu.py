@@ -234,6 +234,17 @@ def test_threads_that_wait_all_the_time(trace: TRACE) -> None:
     }
 
 
+def test_what_goes_on_at_the_end_is_no_time_on_a_cpu(trace: TRACE) -> None:
+    program = "$stdout.sync = true; puts 'ready'; gets; puts 'done'; loop { 1 + 1 }"
+    with closing(Target("nice", "-n", "-20", "ruby", "-e", program)) as target:
+        tracer = trace("stacks", target.pid, "--mode", "offcpu", "--format", "json")
+        assert target.step() == "done"
+        out, err, code = tracer.finish()
+    assert code == 0, err
+    leaves = {names[-1] for names in by_names(json.loads(out))}
+    assert leaves <= {"(pipe)", "(run queue)"}
+
+
 @pytest.mark.parametrize("mode", ["offcpu", "wall"])
 def test_each_short_wait_has_a_name(mode: str, trace: TRACE) -> None:
     """One may end while those of a second are taken; its frames went up before."""

@@ -105,7 +105,8 @@ static __always_inline void take_event(void *ctx, struct ruby *ruby,
     count_one(COUNTER_NEGATIVE);
   } else {
     scratch->weight *= AT_LOAD(EVERY);
-    if (walk_task(ruby, scratch, ids, bpf_get_current_task()) == WALKED) {
+    int outcome = begin(ruby, scratch, ids, bpf_get_current_task());
+    if (walk_task(ruby, scratch, outcome) == WALKED) {
       if (ctx)
         add_kernel_frames(ctx, scratch);
       tally_event(scratch);

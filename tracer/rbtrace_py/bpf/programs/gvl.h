@@ -2,7 +2,7 @@
  * The GVL: who has it, how many wait for it, and how long they wait together while its
  * holder is off the CPU.
  *
- *   gvls         a map of its holder's ids, by struct gvl, as long as that is away
+ *   gvls         a map of the ids of who left its CPU with it last, by struct gvl
  */
 #define MOST_QUEUED 64 /* who joins the GVL's queue is its last, mostly */
 #define MOST_WAITERS 512
@@ -67,31 +67,21 @@ static __always_inline void wait_on(struct interval *interval, u64 now, u64 wait
   interval->waiters = waiters;
 }
 
-/* How many wait for the current thread; 1 where its walk will say why that is open. */
-static __always_inline u64 waiters_of(struct ruby *ruby, struct scratch *scratch,
-                                      u64 ids, u64 task) {
-  u64 thread, queue;
-  if (begin(ruby, scratch, ids, fsbase_of(task)) != WALKED)
-    return 1;
-  thread = scratch->head.key.thread;
-  queue = queue_of(ruby, thread);
+/* How many wait for the current thread, which has begun to be walked. */
+static __always_inline u64 waiters_of(struct ruby *ruby, struct scratch *scratch) {
+  u64 thread = scratch->head.key.thread, queue = queue_of(ruby, thread);
   return has_gvl(ruby, thread, queue) ? queue_length(scratch, queue) : 0;
 }
 
 /*
- * The current thread leaves its CPU. True if it takes the GVL along; else it may be one
- * that begins to wait for a holder that is away.
+ * The current thread, which has begun to be walked, leaves its CPU. True if it takes
+ * the GVL along; else it may be one that begins to wait for a holder that is away.
  */
 static __always_inline bool leaves_with_gvl(struct ruby *ruby, struct scratch *scratch,
-                                            u64 ids, u64 task, u64 now) {
-  struct gvl gvl = {ids >> 32, 0};
+                                            u64 ids, u64 now) {
+  u64 thread = scratch->head.key.thread, *holder;
+  struct gvl gvl = {ids >> 32, queue_of(ruby, thread)};
   struct interval *interval;
-  u64 thread, *holder;
-  scratch->waiters = 0;
-  if (begin(ruby, scratch, ids, fsbase_of(task)) != WALKED)
-    return true; /* its walk will say so */
-  thread = scratch->head.key.thread;
-  gvl.queue = queue_of(ruby, thread);
   if (has_gvl(ruby, thread, gvl.queue)) {
     queue_length(scratch, gvl.queue);
     if (UPDATE(gvls, &gvl, &ids))
@@ -100,7 +90,7 @@ static __always_inline bool leaves_with_gvl(struct ruby *ruby, struct scratch *s
   }
   holder = LOOKUP(gvls, &gvl);
   interval = holder ? LOOKUP(intervals, holder) : 0;
-  if (interval)
+  if (interval && interval->key.marks & OFF_CPU)
     wait_on(interval, now, queue_length(scratch, gvl.queue));
   return false;
 }

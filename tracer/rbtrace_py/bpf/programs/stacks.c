@@ -179,13 +179,14 @@ static __always_inline u64 collecting(struct ruby *ruby, u64 thread, u64 ec) {
 
 /* Which thread of Ruby this is, in the head's key; WALKED if it has a stack. */
 static __always_inline int begin(struct ruby *ruby, struct scratch *scratch, u64 ids,
-                                 u64 fsbase) {
+                                 u64 task) {
   struct stack_key *key = &scratch->head.key;
-  u64 ec = find_ec(ruby, fsbase, ids);
+  u64 ec = find_ec(ruby, fsbase_of(task), ids);
 
   key->ids = ids;
   key->hash = key->thread = key->marks = key->fiber = 0;
   scratch->head.count = scratch->head.kernel_count = 0;
+  scratch->waiters = 0;
   if (!ec) /* a thread without a Ruby stack */
     return NO_RUBY;
   if (ec == NOT_KNOWN)
@@ -391,12 +392,10 @@ static __always_inline struct scratch *own_scratch(void) {
   return LOOKUP(scratches, &place);
 }
 
-/* The current task's stack; what comes of it is counted. */
+/* The current task's stack, after begin; what comes of it is counted. */
 static __always_inline int walk_task(struct ruby *ruby, struct scratch *scratch,
-                                     u64 ids, u64 task) {
-  int outcome;
+                                     int outcome) {
   count_one(COUNTER_SEEN);
-  outcome = begin(ruby, scratch, ids, fsbase_of(task));
   if (outcome == WALKED)
     outcome = walk(ruby, scratch);
   if (outcome == NO_RUBY)
@@ -440,10 +439,6 @@ static __always_inline void arrive(u64 ids, u64 now) {
   }
   if (interval->key.marks & OFF_CPU && now - interval->since >= AT_LOAD(LEAST))
     tally_interval(interval, now);
-  if (AT_LOAD(WEIGHING) == GVL_TIME) {
-    DELETE(intervals, &ids);
-    return;
-  }
   if (interval->key.marks & OFF_CPU) {
     interval->key.marks &= ~OFF_MARKS;
     interval->key.hash = interval->ruby_hash;
@@ -480,16 +475,18 @@ int on_tick(struct pt_regs *ctx) {
   u32 tgid = ids >> 32;
   struct ruby *ruby = LOOKUP(rubies, &tgid);
   struct scratch *scratch = own_scratch();
+  int outcome;
   if (!ruby || !scratch)
     return 0;
+  outcome = begin(ruby, scratch, ids, bpf_get_current_task());
   if (AT_LOAD(WEIGHING) == GVL_TIME) {
     /* Of a stay on the CPU that ends without the GVL nobody knows when it had it. So
        a tick stands for the whole period, and no switch for what came before. */
     note_missed_switch(ids, bpf_get_current_task(), now);
-    weight = AT_LOAD(PERIOD) *
-             waiters_of(ruby, scratch, ids, bpf_get_current_task());
+    if (outcome == WALKED)
+      weight = AT_LOAD(PERIOD) * waiters_of(ruby, scratch);
   }
-  if (!weight || walk_task(ruby, scratch, ids, bpf_get_current_task()) != WALKED)
+  if (!weight || walk_task(ruby, scratch, outcome) != WALKED)
     return 0;
   if (AT_LOAD(KERNEL) && !(ctx->cs & USER_MODE))
     add_kernel_frames(ctx, scratch);
@@ -561,10 +558,11 @@ static __always_inline void leave(struct bpf_raw_tracepoint_args *ctx,
   if (!scratch)
     return;
   note_missed_switch(ids, task, now);
-  if (AT_LOAD(WEIGHING) == GVL_TIME &&
-      !leaves_with_gvl(ruby, scratch, ids, task, now))
+  outcome = begin(ruby, scratch, ids, task);
+  if (AT_LOAD(WEIGHING) == GVL_TIME && outcome == WALKED &&
+      !leaves_with_gvl(ruby, scratch, ids, now))
     return;
-  outcome = walk_task(ruby, scratch, ids, task);
+  outcome = walk_task(ruby, scratch, outcome);
   if (outcome == NO_RUBY || outcome == UNKNOWN) {
     end(ids);
     return;

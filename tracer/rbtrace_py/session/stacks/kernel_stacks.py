@@ -331,7 +331,8 @@ class KernelStacks(Closing):
         """The times that go on."""
         if not self._weighing.is_time:
             return []
-        return self._walker.open_intervals(on_cpu=bool(self._stopped))
+        has_both = self._weighing is Weighing.ALL_TIME
+        return self._walker.open_intervals(on_cpu=has_both and bool(self._stopped))
 
     def _count(self) -> None:
         counters = self._walker.counters
