@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 
 from processes import LIB, TARGETS, Target, comes_true, read_line
-from rbtrace_py.bpf import stack_walker
+from rbtrace_py.bpf import attach, stack_walker
 from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.abi import MOST_KERNEL_FRAMES, SCRATCHES
 from rbtrace_py.bpf.compiler import compile_program
-from rbtrace_py.errors import BpfError
+from rbtrace_py.errors import BpfError, RbtraceError
+from rbtrace_py.linux.btf import Btf
 from rbtrace_py.linux.kernel_symbols import KernelSymbols
 from rbtrace_py.model.stacks import FrameKind, Sample, ThreadState
 from rbtrace_py.rubyvm import tls
@@ -167,6 +168,45 @@ def test_a_kernel_that_refuses_the_first_way(monkeypatch: pytest.MonkeyPatch) ->
     assert refused == ["on_tick"]
 
 
+LACKS = {
+    "BTF": (Btf.load.__func__, "__defaults__", ("/none",), "the kernel has no BTF"),
+    "perf": (
+        *(attach, "_TYPE_SOFTWARE", 1 << 20),
+        "cannot open a perf event of each processor",
+    ),
+    "ring": (sys_, "MAP_TYPE_RINGBUF", 1 << 20, "cannot create the BPF map ring"),
+}
+"""Features: what this kernel is asked for instead, which it has not; what is said."""
+
+
+@pytest.mark.parametrize("feature", LACKS)
+def test_a_kernel_without_a_feature(
+    feature: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    *instead, said = LACKS[feature]
+    monkeypatch.setattr(*instead)
+    with (
+        closing(Target("ruby", TARGETS / "stacks/walked.rb")) as target,
+        closing(Targets.from_pids([target.pid])) as targets,
+    ):
+        with Sampling(targets, SamplingOptions(engine=EngineChoice.AUTO)) as chosen:
+            (note,) = chosen.notes
+        assert chosen.engine == "memory"
+        with pytest.raises(RbtraceError, match=said) as refused:
+            Sampling(targets, SamplingOptions(engine=EngineChoice.BPF)).__enter__()
+    assert note.startswith(f"stacks are read from memory: {said}")
+    assert "kernel" in refused.value.hint
+
+
+def test_a_kernel_without_uprobe_multi(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys_, "ATTACH_TRACE_UPROBE_MULTI", 1 << 20)
+    assert isinstance(attach.choose_attacher(), attach.PerfUprobes)
+    assert calls_of_getppid() == (1000, 0)
+    monkeypatch.setattr(attach, "_UPROBE_PMU", Path("/none"))
+    with pytest.raises(BpfError, match="this kernel has no uprobes"):
+        attach.choose_attacher()
+
+
 @pytest.mark.parametrize("source", ["stacks.c", "events.c"])
 def test_no_instruction_of_linux_5_12(source: str) -> None:
     """Until then a store had no operation: 0, which adds. May_goto is of 6.9."""
@@ -278,12 +318,12 @@ def test_time_on_a_cpu_after_a_wait_has_ruby_frames_alone(slept_before: bool) ->
 
 
 @pytest.mark.parametrize("way", stack_walker.EVENT_WAYS, ids=["6.9", "5.11"])
-@pytest.mark.parametrize("attach", ["", "perf"])
+@pytest.mark.parametrize("kind", ["", "perf"])
 def test_each_way_at_events(
-    way: Any, attach: str, monkeypatch: pytest.MonkeyPatch
+    way: Any, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe_events, "EVENT_WAYS", (way,))
-    monkeypatch.setenv("RBTRACE_ATTACH", attach)
+    monkeypatch.setenv("RBTRACE_ATTACH", kind)
     assert calls_of_getppid() == (1000, 0)
 
 

@@ -94,7 +94,7 @@ def refused(error: int, doing: str, log: str = "") -> BpfError | NotPermitted:
             " `rbtrace-py doctor` shows what is missing",
             root_helps=True,
         )
-    return BpfError(text, log)
+    return BpfError(text, log or "`rbtrace-py doctor` shows what this kernel has")
 
 
 def attributes(layout: str, *values: int) -> ctypes.Array[ctypes.c_char]:
