@@ -13,7 +13,7 @@ import pytest
 
 import rubies
 import ruby_builds
-from commands import Tracer, run
+from commands import Tracer, below, run
 from processes import TARGETS, Target
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
@@ -58,6 +58,21 @@ def check_samples(target: Target, process: Process) -> None:
             frames = [frame.name for frame in sample.stack.frames]
             assert (sample.thread.name, sample.thread.tid) == (turn, None)
             assert f"Object#burn_{turn}" in frames
+
+
+@each
+def test_samples_in_the_kernel(build: Build) -> None:
+    """A native thread says itself whose execution context it has."""
+    with running(build) as target:
+        for turn in "aba":
+            target.target.step(turn)
+            words = ("stacks", target.pid, "--engine", "bpf", "-n", 50)
+            out, err, code = run(*words, "--format", "json")
+            assert code == 0, err
+            found = json.loads(out)
+            threads = {found["threads"][row["thread"]]["name"] for row in found["stacks"]}
+            assert threads == {turn}
+            assert below(found, f"Object#burn_{turn}") == found["weight"] >= 50
 
 
 @each
