@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from commands import Tracer, below, by_names, run
-from processes import TARGETS, Target
+from processes import TARGETS, Target, margin, read_line
 from rbtrace_py.aggregate.recording import Recording
 from rbtrace_py.model.stacks import Sample
 from ruby_builds import Build, each_build
@@ -34,16 +34,21 @@ def walked() -> Iterator[Target]:
 
 
 def sampled(
-    trace: TRACE, target: Target, step: str, *options: object, pid: int | None = None
+    trace: TRACE,
+    target: Target,
+    step: str,
+    *options: object,
+    pid: int | None = None,
+    engine: str = "bpf",
 ) -> Document:
     """Sample a target by the kernel while it takes a step; the JSON document."""
-    words = ("--engine", "bpf", "-r", RATE, "--format", "json", *options)
+    words = ("--engine", engine, "-r", RATE, "--format", "json", *options)
     tracer = trace("stacks", pid or target.pid, *words)
     assert target.step(step) == "done"
     out, err, code = tracer.finish()
     assert code == 0, err
     found: Document = json.loads(out)
-    assert found["engine"] == "bpf"
+    assert found["engine"] == engine
     assert sum(row["weight"] for row in found["stacks"]) == found["weight"]
     assert found["counters"]["samples"] == found["weight"]
     return found
@@ -105,11 +110,32 @@ def test_threads_and_fibers_that_come_and_go(
     assert found["lost"] == 0
 
 
-def test_collections(walked: Target, trace: TRACE) -> None:
-    found = sampled(trace, walked, "gc 1.0")
-    assert below(found, "(garbage collection)") >= 0.8 * below(found, "Walked#gc")
-    on_top = {stack[-1] for stack in by_names(found) if "(garbage collection)" in stack}
-    assert on_top == {"(garbage collection)"}
+@each_build
+@pytest.mark.parametrize("engine", ["bpf", "memory"])
+def test_collections(build: Build, engine: str, trace: TRACE) -> None:
+    """What lives is marked, what does not is swept."""
+    with closing(Target(*build.words(), WALKED)) as target:
+        for verb, most in ("gc", "(marking)"), ("litter", "(sweeping)"):
+            pid, before = int(target.ready.split()[1]), clocks(target)
+            found = sampled(trace, target, f"{verb} 1.0", pid=pid, engine=engine)
+            every = below(found, "(garbage collection)")
+            assert every >= 0.9 * below(found, "GC.start")
+            modes = [below(found, name) for name in ("(marking)", "(sweeping)")]
+            assert sum(modes) >= 0.95 * every > 0, modes
+            assert below(found, most) > 0.5 * every, modes
+            took = [
+                now - then for now, then in zip(clocks(target), before, strict=True)
+            ]
+            if any(took):
+                off = 100 * (modes[0] / sum(modes) - took[0] / sum(took))
+                assert abs(off) <= margin(sum(modes), 5), (modes, took)
+
+
+def clocks(target: Target) -> list[int]:
+    """For how long it has marked and swept so far, in ms; 0 where Ruby does not say."""
+    said = target.step("clocks")
+    assert read_line(target.process.stdout) == "done"
+    return list(map(int, said.split()))
 
 
 def test_code_that_comes_and_goes_keeps_its_own_names(

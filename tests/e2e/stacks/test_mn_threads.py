@@ -70,7 +70,9 @@ def test_samples_in_the_kernel(build: Build) -> None:
             out, err, code = run(*words, "--format", "json")
             assert code == 0, err
             found = json.loads(out)
-            threads = {found["threads"][row["thread"]]["name"] for row in found["stacks"]}
+            threads = {
+                found["threads"][row["thread"]]["name"] for row in found["stacks"]
+            }
             assert threads == {turn}
             assert below(found, f"Object#burn_{turn}") == found["weight"] >= 50
 

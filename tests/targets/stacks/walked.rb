@@ -7,7 +7,9 @@
 #   children NUMBER SECONDS  forks, one after the other; each burns and ends
 #   threads NUMBER SECONDS   begins threads, one after the other; each burns and ends
 #   fibers NUMBER SECONDS    the same with fibers
-#   gc SECONDS               collects garbage
+#   gc SECONDS               collects garbage, of which there is little beside what lives
+#   litter SECONDS           collects garbage, of which there is much
+#   clocks                   says for how many ms it has marked and swept; 0 0 before 3.3
 #   zeros SECONDS            reads /dev/zero, a megabyte at a time
 #   spins NUMBER             counts, without a system call
 #   changing SECONDS         defines, calls and removes methods, and compacts
@@ -46,8 +48,24 @@ class Walked
   end
 
   def gc(seconds)
+    $living ||= Array.new(500_000) { Object.new }
     start = cpu
     GC.start while cpu - start < seconds
+  end
+
+  def litter(seconds)
+    $living = nil
+    start = cpu
+    while cpu - start < seconds
+      GC.disable
+      1_000_000.times { Object.new }
+      GC.enable
+      GC.start
+    end
+  end
+
+  def clocks
+    puts GC.stat.values_at(:marking_time, :sweeping_time).map(&:to_i).join(" ")
   end
 
   def zeros(seconds)

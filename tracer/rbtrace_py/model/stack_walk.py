@@ -115,7 +115,7 @@ class WalkedStack(NamedTuple):
         entry (or a cref or svar), flags; None: those of the stack with this
         key that went up before
     kernel_frames: addresses in the kernel, the newest first, where ``frames`` are given
-    collecting: 0, or 1 and more: a collection was going on
+    collecting: 0, or 1 + ``enum gc_mode`` of the collection that was going on
     is_cut: older frames are missing
     key_after: of the time on a CPU that follows a time off it that goes on
     """

@@ -38,7 +38,11 @@ _HIDDEN = ("IFUNC", "DUMMY")
 _SVAR = struct.Struct("=2Q")
 """``struct vm_svar`` (internal/imemo.h) up to ``cref_or_me``; flags come first."""
 
-GC_FRAME = Frame(FrameKind.GC, "(garbage collection)", "(garbage collection)", "", None)
+GC_FRAMES = tuple(
+    Frame(FrameKind.GC, name, name, "", None)
+    for name in ("(garbage collection)", "(marking)", "(sweeping)", "(compacting)")
+)
+"""The collector, and behind it what it does, by ``enum gc_mode`` (gc.c, since 2.2)."""
 
 
 class FrameNode:
@@ -52,7 +56,6 @@ class FrameNode:
     __slots__ = (
         "below",
         "frame",
-        "gc_stack",
         "is_leaf",
         "is_sure",
         "iseq",
@@ -70,7 +73,6 @@ class FrameNode:
         self.is_leaf = False
         self.is_sure = True
         self.stack: Stack | None = None
-        self.gc_stack: Stack | None = None
 
     def upon(self, below: FrameNode) -> FrameNode:
         """Return the node of the same Ruby frame upon another one."""
@@ -404,17 +406,25 @@ class FrameTree:
                 return 0
         return word if self._names.method(word) is not None else 0
 
-    def stack(self, node: FrameNode, is_collecting: bool = False) -> Stack:
-        """Return the frames up to ``node``, with the collector upon them if so."""
-        if is_collecting:
-            if node.gc_stack is None:
-                node.gc_stack = Stack((*self.stack(node).frames, GC_FRAME))
-                self._held += len(node.gc_stack.frames)
-            return node.gc_stack
+    def stack(self, node: FrameNode, collecting: int = 0) -> Stack:
+        """Return the frames up to ``node``, and of the collector upon them.
+
+        collecting: 0, or 1 + ``enum gc_mode``: what the collector does
+        """
+        if collecting:
+            node = self._collector(node, collecting)
         if node.stack is None:
             node.stack = Stack(_frames(node))
             self._held += len(node.stack.frames)
         return node.stack
+
+    def _collector(self, node: FrameNode, collecting: int) -> FrameNode:
+        key = (node, -collecting, 0, 0, 0)  # no iseq is below 0
+        found = self.nodes.get(key)
+        if found is None:
+            below = self._collector(node, 1) if collecting > 1 else node
+            found = self.nodes[key] = FrameNode(below, GC_FRAMES[collecting - 1])
+        return found
 
 
 def _frames(node: FrameNode) -> tuple[Frame, ...]:

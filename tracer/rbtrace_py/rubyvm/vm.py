@@ -37,6 +37,8 @@ _AT_REST = (ThreadState.SLEEPING, ThreadState.WAITING)
 _MOST_TRACKS = 1 << 12
 _MOST_KEPT = 1 << 28
 """Bytes of stacks that are kept to compare the next ones with."""
+_GC_MODE = 3
+"""Bits of ``rb_objspace_t.flags.mode``, below those of its other flags."""
 _GATHERED_AT_ONCE = 64
 """Threads whose stacks are taken with one system call."""
 
@@ -263,7 +265,7 @@ class RubyVM:
     def named(self, frames: memoryview, collecting: int) -> tuple[Stack, SampleFlags]:
         """Return the stack of raw frames that the kernel walked, the newest first.
 
-        collecting: 0, or 1 and more if the thread was collecting garbage
+        collecting: as in ``WalkedStack``
         """
         return self._walked_frames.stack(frames, collecting)
 
@@ -522,18 +524,20 @@ class RubyVM:
         self, reading: Reading, newest: list[FrameNode], flags: SampleFlags
     ) -> Walked:
         state = self._state(reading)
-        collecting = self._collecting
-        is_collecting = (
-            collecting is not None
-            and reading.flags & collecting[1] != 0
-            and state is ThreadState.RUNNING
-        )
         if reading.is_truncated:
             flags |= SampleFlags.TRUNCATED
-        stack = self._tree.stack(
-            newest[0] if newest else self._tree.root, is_collecting
-        )
+        node = newest[0] if newest else self._tree.root
+        collects = state is ThreadState.RUNNING
+        stack = self._tree.stack(node, self._mode(reading) if collects else 0)
         return Walked(stack, flags, reading.fiber, state)
+
+    def _mode(self, reading: Reading) -> int:
+        """Return 0, or 1 + ``enum gc_mode`` of the collection that goes on."""
+        mask = self._collecting[1] if self._collecting else 0
+        if not reading.flags & mask:
+            return 0
+        has_mode = mask > _GC_MODE  # up to 2.1 the flag is a word of its own
+        return 1 + (reading.flags & _GC_MODE if has_mode else 0)
 
 
 def _has_frames(reading: Reading) -> bool:

@@ -56,6 +56,8 @@ class WalkedFrames:
     def stack(self, frames: memoryview, collecting: int) -> tuple[Stack, SampleFlags]:
         """Return the stack of frames that the kernel gave, the newest first.
 
+        collecting: as in ``WalkedStack``
+
         Its newest frame is left out if it was being pushed.
         """
         if (
@@ -78,8 +80,9 @@ class WalkedFrames:
                     self._runs[run] = known
             node = known[0]
             flags |= known[1]
-        is_collecting = collecting > 0 and not flags & SampleFlags.TRIMMED
-        return self._tree.stack(node, is_collecting), flags
+        if flags & SampleFlags.TRIMMED:
+            collecting = 0
+        return self._tree.stack(node, collecting), flags
 
     def _walk(
         self, node: FrameNode, words: list[int], is_newest: bool

@@ -14,11 +14,10 @@ from rbtrace_py.linux.ptrace.pause import Pause, paused
 from rbtrace_py.linux.resident import resident
 from rbtrace_py.linux.tasks import Tasks
 from rbtrace_py.model.dump import Dump, DumpedFiber, DumpedThread, Locals
-from rbtrace_py.model.stacks import RubyThread, SampleFlags, ThreadState
+from rbtrace_py.model.stacks import FrameKind, RubyThread, SampleFlags, ThreadState
 from rbtrace_py.model.waits import Waiter
 from rbtrace_py.rubyvm.attach import Attached
 from rbtrace_py.rubyvm.fibers import Fiber, Fibers
-from rbtrace_py.rubyvm.frames import GC_FRAME
 from rbtrace_py.rubyvm.locals import LocalsReader
 from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.rubyvm.threads import VmThread
@@ -76,10 +75,10 @@ class Stacks:
     def locals_of(self, address: int, walked: Walked | None) -> Locals:
         """Those of a stack, if they are of the frames that it shows."""
         found = self.locals.get(address, ())
-        depth = 0 if walked is None else len(walked.stack.frames)
-        if walked is not None and walked.stack.frames[-1:] == (GC_FRAME,):
-            found = (*found, ())
-        return found if len(found) == depth else ()
+        frames = () if walked is None else walked.stack.frames
+        # The collector's frames have none.
+        found = (*found, *(() for one in frames if one.kind is FrameKind.GC))
+        return found if len(found) == len(frames) else ()
 
     def seen(self) -> list[Seen]:
         """Each thread as it was when its stack was read, or before."""
