@@ -132,12 +132,12 @@ def test_what_was_lost_is_told(path: Path) -> None:
         statistics.ended_ns = START + 10**9
     with RecordingWriter(path, META, statistics, append=True) as writer:
         writer.add(sample("a"))
-        statistics.failed = 5
+        statistics.failed, statistics.unreadable = 5, 1
     recording = Recording(path)
     assert len(list(recording)) == 2
     assert recording.sections == 2
     assert recording.statistics == Statistics(
-        "samples", 99.0, START, START + 10**9, 100, 3, 2, failed=5
+        "samples", 99.0, START, START + 10**9, 100, 3, 2, failed=5, unreadable=1
     )
 
 

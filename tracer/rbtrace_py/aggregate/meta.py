@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 
 from rbtrace_py.aggregate.blocks import Damaged
-from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.aggregate.sampling import LOSSES, REASONS, Statistics
 from rbtrace_py.aggregate.tables import printable
 
 _MAX_JSON = 1 << 20
@@ -46,8 +46,6 @@ class Meta:
 
 _RARE = ("most_calls", "event", "argument")
 """Fields that are left out where they say nothing."""
-LOSSES = ("rounds", "late", "failed")
-"""Counters that the samples themselves do not tell."""
 
 
 def encode_meta(meta: Meta) -> bytes:
@@ -89,7 +87,8 @@ def _checked(value: object, default: object, name: str) -> object:
 def encode_losses(now: Statistics, before: Statistics) -> bytes:
     """Counters since ``before``, and until when they hold."""
     counters = {name: getattr(now, name) - getattr(before, name) for name in LOSSES}
-    return dump_json({"ended_ns": now.ended_ns, "counters": counters})
+    told = {n: number for n, number in counters.items() if number or n not in REASONS}
+    return dump_json({"ended_ns": now.ended_ns, "counters": told})
 
 
 def decode_losses(payload: bytes) -> Statistics:

@@ -317,7 +317,7 @@ class Recording:
             if kind == BlockType.SAMPLES:
                 yield from self._unpacked(payload, tables)
             elif kind == BlockType.LOSSES:
-                self._tell(earlier.plus(decode_losses(payload)))
+                self.statistics.take_losses(earlier.plus(decode_losses(payload)))
             elif kind == BlockType.META:
                 decode_meta(payload)
                 tables = TablesReader()
@@ -325,11 +325,6 @@ class Recording:
                 self.sections += 1
             else:
                 tables.add(kind, payload)
-
-    def _tell(self, found: Statistics) -> None:
-        own = self.statistics
-        own.rounds, own.late, own.failed = found.rounds, found.late, found.failed
-        own.ended_ns = max(own.ended_ns, found.ended_ns)
 
     def _unpacked(self, payload: bytes, tables: TablesReader) -> Iterator[Sample]:
         columns, _ = unpack_columns(SAMPLE_COLUMNS, payload)

@@ -22,7 +22,12 @@ class Statistics:
     samples: all that were added, whole or not; of them
     trimmed, truncated, unresolved: those with that flag (a sample may have several)
     unclean: those with any flag
-    failed: stacks that could not be read, and are in no count; of calls events lost
+    failed: stacks that could not be read, and are in no count; of calls events lost;
+        of them, with engine ``bpf``
+    no_room, buffer_full: those for which the kernel's map, or its ring buffer, was full
+    unreadable: those whose memory was not there
+    unknown_thread: those of threads that were not known yet
+    in_use, no_weight: events that came during too many others, or without a weight
     idle: weight of idle samples that a report leaves out
     other: weight that is in ``(other)``, as there was no room for more stacks
     has_gaps: events were missed that no count has; a note says which
@@ -40,6 +45,12 @@ class Statistics:
     unresolved: int = 0
     unclean: int = 0
     failed: int = 0
+    no_room: int = 0
+    buffer_full: int = 0
+    unreadable: int = 0
+    unknown_thread: int = 0
+    in_use: int = 0
+    no_weight: int = 0
     other: int = 0
     idle: int = 0
     counted: str = "samples"
@@ -77,6 +88,12 @@ class Statistics:
         self.truncated += times * bool(flags & SampleFlags.TRUNCATED)
         self.unresolved += times * bool(flags & SampleFlags.UNRESOLVED)
 
+    def take_losses(self, found: Statistics) -> None:
+        """Take the counters that samples do not tell, and until when they hold."""
+        self.ended_ns = max(self.ended_ns, found.ended_ns)
+        for name in LOSSES:
+            setattr(self, name, getattr(found, name))
+
     def copy(self) -> Statistics:
         return replace(self)
 
@@ -111,3 +128,14 @@ COUNTERS = tuple(
     field.name for field in fields(Statistics) if field.name not in _NO_COUNTERS
 )
 """Fields that add up."""
+REASONS = (
+    "no_room",
+    "buffer_full",
+    "unreadable",
+    "unknown_thread",
+    "in_use",
+    "no_weight",
+)
+"""Counters of why samples failed, where that is known."""
+LOSSES = ("rounds", "late", "failed", *REASONS)
+"""Counters that the samples themselves do not tell."""

@@ -25,9 +25,15 @@ from rbtrace_py.session.stacks.off_cpu import OffCpuStacks, waiting_threads
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from rbtrace_py.session.stacks.sampling_options import SamplingOptions
 
-_LOSSES = (Counter.LOST, Counter.UNREADABLE, Counter.UNKNOWN_THREAD, Counter.NO_ROOM)
-_NOT_WALKED = (Counter.IN_USE, Counter.NEGATIVE)
-"""Losses of events whose stack was not looked at."""
+_LOSSES = {
+    Counter.LOST: "buffer_full",
+    Counter.UNREADABLE: "unreadable",
+    Counter.UNKNOWN_THREAD: "unknown_thread",
+    Counter.NO_ROOM: "no_room",
+}
+"""Counters of samples that failed, by their names in ``Statistics``."""
+_NOT_WALKED = {Counter.IN_USE: "in_use", Counter.NEGATIVE: "no_weight"}
+"""Those of events whose stack was not looked at."""
 _TRIES = 3
 _MOST_HELD = 1 << 12
 """Stacks of processes that are not attached to yet, at most."""
@@ -336,8 +342,10 @@ class KernelStacks(Closing):
 
     def _count(self) -> None:
         counters = self._walker.counters
-        failed = sum(counters[loss] for loss in (*_LOSSES, *_NOT_WALKED))
-        statistics = self._statistics
+        failed, statistics = 0, self._statistics
+        for loss, name in {**_LOSSES, **_NOT_WALKED}.items():
+            setattr(statistics, name, counters[loss])
+            failed += counters[loss]
         statistics.failed += failed - self._failed
         self._failed = failed
         if self._weighing.has_ticks:

@@ -121,16 +121,10 @@ def open_recorded(path: str, filters: Filters | None = None) -> Recorded:
     counts = StackCounts(Statistics(meta.unit, meta.rate, meta.started_ns))
     known: dict[RubyThread, bool] = {}
     counts.add_all(filters.of(recording, known))
-    _tell(counts.statistics, recording.statistics)
+    counts.statistics.take_losses(recording.statistics)
     profile = Profile(counts, meta, lambda: filters.of(Recording(path)))
     missing = filters.missing(path, ((each.pid, _name(each)) for each in known))
     return Recorded(profile, tuple(_notes(path, recording)), missing)
-
-
-def _tell(own: Statistics, read: Statistics) -> None:
-    """Add what the samples do not say of themselves."""
-    own.ended_ns = read.ended_ns
-    own.rounds, own.late, own.failed = read.rounds, read.late, read.failed
 
 
 def _notes(path: str, recording: Recording) -> Iterator[str]:
