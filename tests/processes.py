@@ -16,7 +16,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS = ROOT / "tests" / "targets"
 LIB = ROOT / "ruby" / "lib"
-TIMEOUT = 60
+TIMEOUT = int(os.environ.get("RBTRACE_TEST_TIMEOUT") or 60)
 MAIN = "from rbtrace_py.cli.main import main; main()"
 
 
