@@ -27,7 +27,7 @@ WALKED = str(TARGETS / "stacks/walked.rb")
 ENTRIES = ("entry_", "do_syscall_", "asm_", "ret_from_", "x64_sys_")
 """Beginnings of the functions through which one comes into the kernel: x86's for system
 calls, exceptions and interrupts."""
-REASON = re.compile(r"\((?!garbage collection|unresolved).+\)")
+REASON = re.compile(r"\((?!garbage|marking|sweeping|compacting|unresolved).+\)")
 TRACE = Callable[..., Tracer]
 Names = tuple[str, ...]
 
