@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from leftovers import Watched
 
 import rubies
 from commands import Tracer, answer, by_key, run
@@ -266,35 +265,42 @@ def test_nothing_stays_hooked(number: int, target: Target, trace: Trace) -> None
     evaluated(target, f"sleep 0.01 until {ENABLED}.empty?")
 
 
+HOOKS = "TracePoint.stat.values.sum(&:first)"
+"""Those that Ruby calls for all methods, of whoever registered them."""
+
+
 @pytest.mark.alone
-@pytest.mark.parametrize("words", [["-m", "Many#"], []], ids=["targeted", "all"])
+@pytest.mark.parametrize(
+    ("words", "events"),
+    [(["-m", "Many#"], "[900, 0]"), (["--yes"], "[0, 1]")],
+    ids=["targeted", "all"],
+)
 def test_a_kill_at_any_moment(
-    words: list[str], target: Target, trace: Trace, tmp_path: Path
+    words: list[str], events: str, each: Running, trace: Trace
 ) -> None:
     """Also while methods are being hooked: none stays so."""
+    target = each.target
     evaluated(
         target, "class Many; 900.times { |n| class_eval %(def run#{n}; end) }; end"
     )
-    watched = Watched(target, tmp_path)
     chance = random.Random(14)
-    for _ in range(times(200)):
-        tracer = trace("latency", target.pid, "method", *words, waits=False)
+    end = time.monotonic() + times(60)
+    while time.monotonic() < end:
+        tracer = trace("latency", each.pid, "method", *words, waits=False)
         time.sleep(chance.uniform(0, 0.4))  # at random: that is the point of it
         tracer.process.kill()
         tracer.process.wait(TIMEOUT)
-        assert comes_true(lambda: not is_hooked(watched))
-    tracer = trace("latency", target.pid, "method", *words)
-    assert bool(watched.hooks()) is not bool(words)
-    enabled = int(evaluated(target, f"{ENABLED}.size"))
-    assert enabled == (900 if words else 0)
+        assert comes_true(lambda: not is_hooked(target))
+    tracer = trace("latency", each.pid, "method", *words)
+    assert evaluated(target, f"[{ENABLED}.size, {HOOKS}]") == events
     assert tracer.finish()[2] == 0
-    assert not is_hooked(watched)
+    assert not is_hooked(target)
 
 
-def is_hooked(watched: Watched) -> bool:
+def is_hooked(target: Target) -> bool:
     """Return whether anything of an arming is in it."""
-    code = f"Tracepoint::Agent.armed_by.nil? && {ENABLED}.empty?"
-    return evaluated(watched.target, code) != "true" or bool(watched.hooks())
+    code = f"[Tracepoint::Agent.armed_by, {ENABLED}.size, {HOOKS}]"
+    return evaluated(target, code) != "[nil, 0, 0]"
 
 
 def test_a_stop_does_not_wait_for_the_next_search(each: Running, trace: Trace) -> None:
@@ -418,18 +424,33 @@ def test_calls_in_another_ractor(target: Target, armed: Armed) -> None:
     assert armed.counters().in_other_ractors == expected
 
 
-def test_a_method_that_is_redefined_all_the_time(each: Running, trace: Trace) -> None:
-    """While memory is compacted, and what is garbage goes."""
-    tracer = trace("calls", each.pid, "-m", "Redefined#", "--json")
+def redefine(running: Running) -> list[str]:
+    """Have a class's methods defined anew and called, while memory is compacted and
+    what is garbage goes; the methods in the order of the calls."""
     define = "Redefined.class_eval(%(def run#{n % 3}; #{n}; end))"
     loop = f"{define}; Redefined.new.send(%(run#{{n % 3}}))"
-    collect = "GC.respond_to?(:compact) ? GC.compact : GC.start if n % 200 == 0"
-    evaluated(each.target, "class Redefined; end")
-    evaluated(each.target, f"1_000.times {{ |n| {loop}; {collect}; sleep 0.001 }}")
+    collect = "GC.compact if n % 200 == 0"
+    evaluated(running.target, "class Redefined; end")
+    evaluated(running.target, f"1_000.times {{ |n| {loop}; {collect}; sleep 0.001 }}")
+    return [f"Redefined#run{n % 3}" for n in range(1_000)]
+
+
+def test_a_method_that_is_redefined_all_the_time(each: Running, trace: Trace) -> None:
+    tracer = trace("calls", each.pid, "-m", "Redefined#", "--json")
+    names = redefine(each)
     evaluated(each.target, "Redefined.class_eval('def run0; end', 'last.rb', 1)")
     before = lines_until_called(each, tracer, "Redefined.new.run0", '"last.rb"')
     evaluated(each.target, "5.times { Redefined.new.run0 }")
     *calls, end = map(json.loads, [*before, *tracer.finish()[0].splitlines()])
-    assert {call["method"] for call in calls} <= {f"Redefined#run{n}" for n in range(3)}
+    assert {call["method"] for call in calls} <= set(names)
     assert [call["method"] for call in calls[-5:]] == ["Redefined#run0"] * 5
+    assert end["lost"] == 0
+
+
+def test_a_redefined_method_where_all_are_hooked(each: Running, trace: Trace) -> None:
+    tracer = trace("calls", each.pid, "--json", "--yes")
+    names = redefine(each)
+    *calls, end = map(json.loads, tracer.finish()[0].splitlines())
+    found = [call["method"] for call in calls]
+    assert [name for name in found if name.startswith("Redefined")] == names
     assert end["lost"] == 0

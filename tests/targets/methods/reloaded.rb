@@ -1,12 +1,11 @@
 # frozen_string_literal: true
 
-# A Rails application whose classes are reloaded, as in development. A line on its input is
-# Ruby to be run.
+# A class that is reloaded, as in development: by Rails, or as Zeitwerk does it for Rails.
+# A line on its input is Ruby to be run.
+#
+#   reloaded.rb FOLDER [rails]
 $LOAD_PATH.unshift File.expand_path("../../../ruby/lib", __dir__)
-ENV["RAILS_ENV"] = "development"
-require "logger"
-require "rails"
-require "action_controller/railtie"
+require "fileutils"
 require "tracepoint/agent"
 
 FOLDER = ARGV.first
@@ -19,20 +18,38 @@ end
 FileUtils.mkdir_p(File.dirname(MODEL))
 write(0)
 
-class Shop < Rails::Application
-  config.load_defaults Rails::VERSION::STRING.to_f # Zeitwerk, which leaves autoloads
-  config.root = FOLDER
-  config.eager_load = false
-  config.cache_classes = false
-  config.hosts.clear
-  config.logger = Logger.new(IO::NULL)
-  config.secret_key_base = "0" * 64
+if ARGV[1]
+  ENV["RAILS_ENV"] = "development"
+  require "logger"
+  require "rails"
+  require "action_controller/railtie"
+
+  class Shop < Rails::Application
+    config.load_defaults Rails::VERSION::STRING.to_f # Zeitwerk, which leaves autoloads
+    config.root = FOLDER
+    config.eager_load = false
+    config.cache_classes = false
+    config.hosts.clear
+    config.logger = Logger.new(IO::NULL)
+    config.secret_key_base = "0" * 64
+  end
+  Shop.initialize!
+
+  def forget
+    Rails.application.reloader.reload!
+  end
+else
+  def forget
+    Object.send(:remove_const, :Thing)
+    $LOADED_FEATURES.delete(MODEL)
+    Object.autoload(:Thing, MODEL)
+  end
+  Object.autoload(:Thing, MODEL)
 end
-Shop.initialize!
 
 def reload(number)
   write(number)
-  Rails.application.reloader.reload!
+  forget
 end
 
 $stdout.sync = true
