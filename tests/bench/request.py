@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 from realapp import PACKAGES, can_run
@@ -34,8 +34,7 @@ def cost(rounds: int) -> list[Row]:
         os.environ["SHOP_DATABASE"] = str(Path(folder) / "shop.sqlite3")
         target = Target("ruby", str(HERE / "ruby" / "request.rb"))
         with closing(target), Process(target.pid) as process:
-            with suppress(PermissionError):
-                os.sched_setscheduler(target.pid, os.SCHED_RR, os.sched_param(1))
+            target.in_real_time()
             modes = _modes(hook_offsets(process))
             found = interleaved(
                 {

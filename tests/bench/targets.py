@@ -42,6 +42,11 @@ class Target:
     def pid(self) -> int:
         return self._process.pid
 
+    def in_real_time(self) -> None:
+        """Have its main thread run before what others run, where that is permitted."""
+        with suppress(PermissionError):
+            os.sched_setscheduler(self.pid, os.SCHED_RR, os.sched_param(1))
+
     def ask(self, command: str) -> str:
         assert self._process.stdin
         assert self._process.stdout
