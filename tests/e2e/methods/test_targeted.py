@@ -157,7 +157,13 @@ def test_no_other_method_is_hooked(name: str, trace: Trace) -> None:
     """Not even for a moment: Ruby never forgets that one was."""
     words = ["-m", "Shop#pay", "-m", "total"]
     with rubies.running(name, "methods/targeted.rb") as each:
-        for command in (["latency"], ["calls", "--slow", "1000"], ["calls"]):
+        for command in (
+            ["latency"],
+            ["calls", "--slow", "1000"],
+            ["calls"],
+            ["calls", "--c-calls", "--yes"],
+            ["stacks", "--calls"],
+        ):
             tracer = trace(command[0], each.pid, *words, *command[1:])
             each.target.step("kinds")
             assert tracer.finish()[2] == 0
