@@ -103,6 +103,8 @@ def cost(rounds: int) -> list[Row]:
             name: stack.enter_context(_running(library))
             for name, library in _libraries().items()
         }
+        again = {name: programs[name] for name in (PLAIN, *AFTER)}
+        before = _rounds(again, rounds)
         with ExitStack() as armings:
             for name, what in WHAT.items():
                 armings.enter_context(_armed(programs[name].pid, what))
@@ -113,8 +115,8 @@ def cost(rounds: int) -> list[Row]:
                 armings.enter_context(_firehose(programs[RBTRACE]))
             while_armed = _rounds(programs, rounds)
         calls = int(programs[HASH].ask("calls"))  # by a TracePoint, which leaves traces
-        after = {name: programs[name] for name in (PLAIN, *AFTER)}
-        return [*_while(while_armed, calls), *_after(_rounds(after, rounds))]
+        after = _rounds(again, rounds)
+        return [*_while(while_armed, calls), *_after(after, before)]
 
 
 def _libraries() -> dict[str, str | None]:
@@ -236,22 +238,26 @@ def _added(found: Found, name: str) -> list[float]:
     return [armed - plain for armed, plain in pairs]
 
 
-def _after(found: Found) -> Iterator[Row]:
-    for name in AFTER:
-        what = f"after {name}"
-        yield _row(f"{what}: fib, a call", _fibs(found[name]), _fibs(found[PLAIN]))
-        ours, plain = _requests(found[name]), _requests(found[PLAIN])
-        yield _row(f"{what}: a request", ours, plain)
+def _after(after: Found, before: Found) -> Iterator[Row]:
+    """Yield how each is against itself: processes differ, by where Ruby put things."""
+    for name, found in after.items():
+        for what, times in (("fib, a call", _fibs), ("a request", _requests)):
+            row = f"after {name}: {what}"
+            yield _row(row, times(found), times(before[name]), against="before")
 
 
 def _row(
-    what: str, ours: Sequence[float], plain: Sequence[float], goal: float | None = None
+    what: str,
+    ours: Sequence[float],
+    base: Sequence[float],
+    goal: float | None = None,
+    against: str = PLAIN,
 ) -> Row:
     return Row(
         what,
         ns(median(ours)),
-        f"{PLAIN} {ns(median(plain))}",
-        Ratio.of(ours, plain),
+        f"{against} {ns(median(base))}",
+        Ratio.of(ours, base),
         "" if goal is None else f"≤ {goal:g}×",
     )
 
