@@ -173,6 +173,17 @@ def test_no_other_method_is_hooked(name: str, trace: Trace) -> None:
         assert global_events(each.pid) & CALL_AND_RETURN
 
 
+@pytest.mark.parametrize("name", [*map(rubies.chroot, ("yjit", "zjit"))])
+def test_what_stays_of_compiled_code(name: str, trace: Trace) -> None:
+    """ZJIT of Ruby 4.0 compiles a method twice at most."""
+    with rubies.running(f"4.0.5-shared-{name}", "methods/targeted.rb") as each:
+        for command in (["calls"], ["count", "method"]):
+            tracer = trace(command[0], each.pid, *command[1:], "-m", "Shop#pay")
+            said = " ".join(tracer.finish()[1].split())
+            is_said = "compiled code is thrown away (zjit)" in said
+            assert is_said is (name == "zjit"), said
+
+
 ENABLED = "ObjectSpace.each_object(TracePoint).select(&:enabled?)"
 NEW = f"({ENABLED}.map(&:object_id) - $before)"
 
