@@ -16,9 +16,9 @@ ROOT = 0
 """The node of the stack without frames."""
 
 MAX_NODES = 1 << 20
-"""About 150 bytes each."""
+"""12 bytes each, and 100 more of those that are not the first above their parent."""
 
-_MAX_IDENTITIES = 1 << 16
+_MAX_IDENTITIES = 1 << 14
 
 
 class StackTree:
@@ -33,6 +33,9 @@ class StackTree:
         self.frames: list[Frame] = []
         self.parents = array("I")
         self.leaves = array("I")
+        # Of each node, the root's too: the first node above it, 0 if there is none.
+        # Most stacks are new from some frame on, and there nothing branches off.
+        self._firsts = array("I", [0])
         self._max_nodes = max_nodes
         self._children: dict[int, int] = {}
         self._numbers: dict[Frame, int] = {}
@@ -48,20 +51,36 @@ class StackTree:
         """The number of a stack, root first; None if there is no room for it."""
         at = ROOT
         identities = self._identities
-        children = self._children
+        firsts, leaves = self._firsts, self.leaves
         for frame in frames:
             known = identities.get(id(frame))
             number = self._number(frame) if known is None else known[0]
             if number is None:
                 return None
-            key = at << 32 | number
-            child = children.get(key)
-            if child is None:
-                if len(self.parents) >= self._max_nodes:
+            child = firsts[at]
+            if not child or leaves[child - 1] != number:
+                found = self._other_child(at, number)
+                if found is None:
                     return None
-                child = self._grow(key)
+                child = found
             at = child
         return at
+
+    def _other_child(self, at: int, number: int) -> int | None:
+        """The node of a frame that is not the first above ``at``; None: no room."""
+        key = at << 32 | number
+        child = self._children.get(key)
+        if child is not None or len(self.parents) >= self._max_nodes:
+            return child
+        self.parents.append(at)
+        self.leaves.append(number)
+        self._firsts.append(0)
+        child = len(self.parents)
+        if self._firsts[at]:
+            self._children[key] = child
+        else:
+            self._firsts[at] = child
+        return child
 
     def _number(self, frame: Frame) -> int | None:
         """The number of a frame; None of a new one where no node has room for it."""
@@ -75,12 +94,6 @@ class StackTree:
             self._identities.clear()
         self._identities[id(frame)] = (number, frame)
         return number
-
-    def _grow(self, key: int) -> int:
-        self.parents.append(key >> 32)
-        self.leaves.append(key & 0xFFFFFFFF)
-        child = self._children[key] = len(self.parents)
-        return child
 
     def path(self, node: int) -> list[int]:
         """Numbers of the frames of a stack, the innermost first."""

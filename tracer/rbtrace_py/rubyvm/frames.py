@@ -48,7 +48,7 @@ GC_FRAMES = tuple(
 class FrameNode:
     """One frame upon another; ``below`` is the next one that is shown.
 
-    ``ruby`` is the node that C functions upon this one have path and line of,
+    ``ruby`` is the frame that C functions upon this one have path and line of,
     ``is_leaf`` that the frame cannot have called: it has not run an instruction, or
     its pc is unknown. ``is_sure`` says that the frame below can have called it.
     """
@@ -67,17 +67,23 @@ class FrameNode:
     def __init__(self, below: FrameNode | None, frame: Frame | None) -> None:
         self.below = below
         self.frame = frame
-        self.ruby: FrameNode | None = below.ruby if below else None
+        # No node: one that points to itself is let go of by the collector alone.
+        self.ruby: Frame | None = below.ruby if below else None
         self.iseq: Iseq | None = None
         self.pc = 0
         self.is_leaf = False
         self.is_sure = True
         self.stack: Stack | None = None
 
+    @property
+    def is_ruby(self) -> bool:
+        """Is it a frame of Ruby code that is shown as such?"""
+        return self.frame is not None and self.frame is self.ruby
+
     def upon(self, below: FrameNode) -> FrameNode:
         """Return the node of the same Ruby frame upon another one."""
         made = FrameNode(below, self.frame)
-        made.ruby = made
+        made.ruby = made.frame
         made.iseq, made.pc, made.is_leaf = self.iseq, self.pc, self.is_leaf
         return made
 
@@ -150,11 +156,17 @@ class FrameTree:
         return now > self._until
 
     def child(
-        self, node: FrameNode, iseq: int, pc: int, method: int, flags: int
+        self,
+        node: FrameNode,
+        iseq: int,
+        pc: int,
+        method: int,
+        flags: int,
+        is_kept: bool = True,
     ) -> FrameNode | None:
         """Return the node of a frame upon ``node``, None if there is no such frame.
 
-        Only what could be read in full is kept.
+        is_kept: in ``nodes``, with all below it, if it could be read in full
         """
         if self._text > _MOST_TEXT or self.is_late():
             return None
@@ -172,7 +184,8 @@ class FrameTree:
         except UnreadableMemory:
             return None
         if made is not None:
-            self.nodes[node, iseq, pc, method, flags] = made
+            if is_kept:
+                self.nodes[node, iseq, pc, method, flags] = made
             frame = made.frame
             if frame is not None:
                 self._text += len(frame.name) + len(frame.label) + len(frame.path)
@@ -322,7 +335,7 @@ class FrameTree:
         return is_builtin or self.calls.can_call(site, method.called, method.name)
 
     def _like_c(self, node: FrameNode, name: str, label: str) -> FrameNode:
-        caller = node.ruby.frame if node.ruby else None
+        caller = node.ruby
         path, line = (caller.path, caller.line) if caller else ("", None)
         return FrameNode(node, Frame(FrameKind.C, name, label, path, line))
 
@@ -335,7 +348,7 @@ class FrameTree:
         else:
             frame = self._ruby_frame(iseq, pc, method, word)
             made = FrameNode(self._below(node, iseq), frame)
-            made.ruby = made
+            made.ruby = frame
         made.iseq, made.pc = iseq, pc
         made.is_leaf = pc in (iseq.begin, UNKNOWN_PC)
         return made
@@ -363,7 +376,7 @@ class FrameTree:
     def _below(self, node: FrameNode, iseq: Iseq) -> FrameNode:
         """Return the frame below, past a method that its ``rescue`` hides."""
         is_hiding = iseq.is_handler and self._values.traits.qualified_labels
-        if is_hiding and node.ruby is node and node.below is not None:
+        if is_hiding and node.is_ruby and node.below is not None:
             return node.below
         return node
 

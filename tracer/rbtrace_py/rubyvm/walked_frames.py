@@ -20,8 +20,8 @@ _WORDS = 4
 _RUN = 16 * _WORDS
 """Words of the frames that are looked up at once, from the oldest on: most stacks have
 most of them in common."""
-_MOST_NODES = 1 << 17
-_MOST_RUNS = 1 << 14
+_MOST_NODES = 1 << 16
+_MOST_RUNS = 1 << 13
 _MOST_ENTRIES = 1 << 15
 
 _Key = tuple[FrameNode, int, int, int, int]
@@ -120,12 +120,12 @@ class WalkedFrames:
             return known.upon(node)
         entry = self._entry(iseq, word)
         if is_newest:
-            child = self._tree.child(node, iseq, pc, entry, flags)
+            child = self._tree.child(node, iseq, pc, entry, flags, is_kept=False)
             return child if child is not None and child.is_sure else None
         child = self._tree.placed(node, iseq, pc, entry, flags)
         if child is None:
             return FrameNode(node, UNRESOLVED)
-        if self._lasts and child.ruby is child and child.below is node:
+        if self._lasts and child.is_ruby and child.below is node:
             self._places[raw] = child
         return child
 
