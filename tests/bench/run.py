@@ -31,6 +31,7 @@ import scale
 import stacks
 import startup
 import switches
+import taken
 from table import Ratio, Row, ns, plain, text
 
 from targets import HERE
@@ -79,7 +80,7 @@ def parts(quick: bool) -> dict[str, tuple[str, Callable[[], list[Row]]]]:
         "attach": ("Attach", lambda: attach.cost(3 if quick else 21)),
         "rails": (
             "A Rails request under puma, wrk as load",
-            lambda: realapp.cost(1 if quick else 9, 3 if quick else 10),
+            lambda: realapp.cost(1 if quick else 10, 3 if quick else 10),
         ),
         "rails-spans": (
             "A Rails request with the gem's spans",
@@ -101,11 +102,18 @@ def parts(quick: bool) -> dict[str, tuple[str, Callable[[], list[Row]]]]:
             "Stacks: what a sample costs",
             lambda: stacks.cost(1 if quick else 7, 2 if quick else 4),
         ),
+        "stacks-taken": (
+            "Stacks: what the target loses",
+            lambda: taken.cost(3 if quick else 21),
+        ),
         "stacks-on": (
             "Stacks at events",
             lambda: events.cost(times, 3 if quick else 11),
         ),
-        "stacks-start": ("Stacks: start-up", lambda: stacks.start(few)),
+        "stacks-start": (
+            "Stacks: start-up",
+            lambda: [*startup.sampling(few), *stacks.start(few)],
+        ),
         "stacks-torn": (
             "Stacks: torn reads",
             lambda: stacks.torn(20_000 if quick else 100_000),

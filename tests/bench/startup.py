@@ -9,16 +9,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from statistics import median
 from typing import Any
 
+from spent import middle
 from table import Row, compared, interleaved, seconds
 
 from targets import HERE, ROOT, Target, ruby_target
 
 MAIN = "from rbtrace_py.cli.main import main; main()"
 PROBE = "bench:two"
+SAMPLERS = ("stacks", "record", "top")
+GOALS = {"warm": "≤ 0.3 s", "cold": "≤ 0.7 s"}
+"""Of a command that samples: with the programs from the cache, and compiled."""
 STAGES = (
     "interpreter",
     "imports",
@@ -35,34 +40,70 @@ STAGES = (
 
 
 def measure(rounds: int) -> list[Row]:
-    target = ruby_target()
+    with closing(ruby_target()) as target, _caches() as caches:
+        count = ["count", str(target.pid), PROBE]
+        for cache in caches.values():
+            _attached(count, cache)
+        variants: dict[str, Callable[[], float]] = {}
+        for name, cache in caches.items():
+            variants[name] = _one(_exit, count, cache)
+            variants[f"{name} data"] = _one(_attached, count, cache)
+        if shutil.which("bpftrace"):
+            variants["bpftrace"] = lambda: _bpftrace(target)
+        found = interleaved(variants, rounds)
+        rows = _rows(found)
+        for name, cache in caches.items():
+            rows += _stages(target, name, cache, rounds)
+    return rows
+
+
+def sampling(rounds: int) -> list[Row]:
+    """From the command to where the kernel walks stacks, by each that samples."""
+    variants: dict[str, Callable[[], float]] = {}
+    with closing(ruby_target()) as target, _caches() as caches:
+        pid, recording = str(target.pid), os.path.join(caches["warm"][_CACHE], "out")
+        for name, cache in caches.items():
+            for verb in SAMPLERS:
+                out = ["-o", recording + ".rbrec"] if verb == "record" else []
+                words = [verb, pid, "--engine", "bpf", *out]
+                _attached(words, cache)
+                variants[f"{verb} {name}"] = _one(_attached, words, cache)
+        found = interleaved(variants, rounds)
+    return [
+        Row(
+            f"{verb}, command to first tick, {_CACHED[name]}",
+            f"{middle(found[f'{verb} {name}'], '.3f')} s",
+            goal=GOALS[name],
+        )
+        for name in GOALS
+        for verb in SAMPLERS
+    ]
+
+
+_CACHE = "RBTRACE_CACHE_DIR"
+_CACHED = {"warm": "compiled before", "cold": "compiled anew"}
+
+
+@contextmanager
+def _caches() -> Iterator[dict[str, dict[str, str]]]:
+    """Environments in which programs are compiled before, or each time."""
     with tempfile.TemporaryDirectory() as place:
         bytecode = {"PYTHONPYCACHEPREFIX": os.path.join(place, "bytecode")}
-        warm = {**bytecode, "RBTRACE_CACHE_DIR": os.path.join(place, "warm")}
-        none = {**bytecode, "RBTRACE_CACHE_DIR": ""}
-        try:
-            _attached(target, warm)
-            _attached(target, none)
-            variants: dict[str, Callable[[], float]] = {
-                "warm": lambda: _exit(target, warm),
-                "cold": lambda: _exit(target, none),
-                "warm data": lambda: _attached(target, warm),
-                "cold data": lambda: _attached(target, none),
-            }
-            if shutil.which("bpftrace"):
-                variants["bpftrace"] = lambda: _bpftrace(target)
-            found = interleaved(variants, rounds)
-            rows = _rows(found)
-            for name, cache in (("warm", warm), ("cold", none)):
-                rows += _stages(target, name, cache, rounds)
-        finally:
-            target.close()
-    return rows
+        warm = {**bytecode, _CACHE: os.path.join(place, "warm")}
+        yield {"warm": warm, "cold": {**bytecode, _CACHE: ""}}
+
+
+def _one(
+    measured: Callable[[Sequence[str], Mapping[str, str]], float],
+    words: Sequence[str],
+    cache: Mapping[str, str],
+) -> Callable[[], float]:
+    return lambda: measured(words, cache)
 
 
 def _rows(found: Mapping[str, list[float]]) -> list[Row]:
     rows = []
-    for name, what in (("warm", "compiled before"), ("cold", "compiled anew")):
+    for name, what in _CACHED.items():
         label = f"count, attach and exit, {what}"
         if "bpftrace" in found:
             rows.append(compared(label, found, (name, "bpftrace"), None, seconds))
@@ -84,31 +125,29 @@ def _environment(extra: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(ROOT / "tracer"), **extra}
 
 
-def _command(target: Target, *options: str) -> list[str]:
-    return [sys.executable, "-c", MAIN, "count", str(target.pid), PROBE, *options]
+def _command(words: Sequence[str]) -> list[str]:
+    return [sys.executable, "-c", MAIN, *words, "--duration", "1ms"]
 
 
-def _exit(target: Target, cache: Mapping[str, str]) -> float:
+def _exit(words: Sequence[str], cache: Mapping[str, str]) -> float:
     """Seconds of a command that ends as soon as it is attached."""
     start = time.perf_counter()
     subprocess.run(
-        _command(target, "--duration", "1ms"),
-        env=_environment(cache),
-        check=True,
-        capture_output=True,
+        _command(words), env=_environment(cache), check=True, capture_output=True
     )
     return time.perf_counter() - start
 
 
-def _attached(target: Target, cache: Mapping[str, str]) -> float:
+def _attached(words: Sequence[str], cache: Mapping[str, str]) -> float:
     """Seconds until every hit counts."""
     read, write = os.pipe()
     start = time.perf_counter()
     with subprocess.Popen(
-        _command(target, "--duration", "1ms"),
+        _command(words),
         env=_environment({**cache, "RBTRACE_READY_FD": str(write)}),
         pass_fds=(write,),
         stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     ):
         os.close(write)
         with os.fdopen(read) as ready:

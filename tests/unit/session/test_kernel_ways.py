@@ -210,7 +210,8 @@ def test_a_kernel_without_uprobe_multi(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("source", ["stacks.c", "events.c"])
 def test_no_instruction_of_linux_5_12(source: str) -> None:
     """Until then a store had no operation: 0, which adds. May_goto is of 6.9."""
-    for name, code in compile_program(source, {"MAY_GOTO": 0}).items():
+    flags = {"MAY_GOTO": 0, "SWITCHES": 1}
+    for name, code in compile_program(source, flags).items():
         for at, (operation, _, _, immediate) in enumerate(
             INSTRUCTION.iter_unpack(code)
         ):

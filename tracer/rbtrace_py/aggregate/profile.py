@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from rbtrace_py.aggregate.calls import Thread
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.aggregate.switches import CpuTimes
 from rbtrace_py.model.stacks import Sample, Stack
+
+if TYPE_CHECKING:
+    from rbtrace_py.aggregate.calls import Thread
+    from rbtrace_py.aggregate.switches import CpuTimes
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,8 @@ def without_filter() -> Iterator[tuple[str, dict[str, int]]]:
     for source in ("tracked_pids.c", "switches.c", "trace.c"):
         yield source, {}
     for may_goto in (1, 0):
-        yield "stacks.c", {"MAY_GOTO": may_goto}
+        for switches in (1, 0):
+            yield "stacks.c", {"MAY_GOTO": may_goto, "SWITCHES": switches}
         yield "events.c", {"MAY_GOTO": may_goto}
     for values in RecordedValues:
         # Whole histograms are kept of counts and durations alone, without a key.

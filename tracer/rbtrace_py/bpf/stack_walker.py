@@ -127,6 +127,8 @@ class StackWalker(Closing):
         self, stack: ExitStack, flags: Mapping[str, int], numbers: Mapping[str, int]
     ) -> tuple[Program, ExitStack]:
         """Attach all; apart what walks, which ends before the rest."""
+        has_switches = self._weighing.is_time
+        flags = {**flags, "SWITCHES": has_switches}
         program = Program("stacks.c", _maps(self._weighing), flags, numbers)
         stack.callback(program.close)
         for function in ("fork", "exec", "exit"):
@@ -135,7 +137,7 @@ class StackWalker(Closing):
             )
             stack.callback(tracepoint.close)
         walks = stack.enter_context(ExitStack())
-        if self._weighing.is_time:
+        if has_switches:
             walks.callback(RawTracepoint(program, "on_switch", "sched_switch").close)
         if self._weighing.has_ticks:
             ticks = PerfTicks(program, "on_tick", self._period)

@@ -22,12 +22,12 @@ from rbtrace_py.cli.common.call_writers import (
     Writing,
     WritingOptions,
 )
-from rbtrace_py.cli.common.method_events import (
+from rbtrace_py.cli.common.output import Ticker, attached, start
+from rbtrace_py.cli.common.selecting import (
     SelectingOptions,
     attach_first,
     selecting_options,
 )
-from rbtrace_py.cli.common.output import Ticker, attached, start
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.cli.common.writable import WritableFile
 from rbtrace_py.cli.main import wrapped

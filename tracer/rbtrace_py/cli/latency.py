@@ -16,6 +16,7 @@ from rbtrace_py.cli.common.grouped_report import (
     answer,
     need_words,
 )
+from rbtrace_py.cli.common.selecting import selecting_options
 from rbtrace_py.cli.common.writable import WritableFile
 from rbtrace_py.report.terminal.histogram_rows import Scale
 from rbtrace_py.report.terminal.methods import methods_report
@@ -37,7 +38,7 @@ class _Options(s.SlowSpanOptions):
 @click.command("latency", options_metavar="[OPTIONS]")
 @o.takes("PID [WORD]...", _Options)
 @o.grouping_options
-@m.selecting_options
+@selecting_options
 @m.source_options
 @m.sort_option
 @m.top_option

@@ -11,12 +11,12 @@ import click
 
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.cli.common import method_events as m
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.cli.common import sampling as s
-from rbtrace_py.cli.common.call_stacks import FoldingOptions, fold_calls
+from rbtrace_py.cli.common.folding_options import FoldingOptions
 from rbtrace_py.cli.common.on_events import OnOptions, check_on, on_options
+from rbtrace_py.cli.common.selecting import attach_first, selecting_options
 from rbtrace_py.cli.record import record
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.file_formats import RECORDING
@@ -50,7 +50,7 @@ class _Options(OnOptions, FoldingOptions):
     help="Trace every call with the agent's hook instead of sampling.",
 )
 @on_options
-@m.selecting_options
+@selecting_options
 @o.attach_option
 @o.yes_option
 @o.report_output_option
@@ -99,7 +99,10 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     check_on(options)
     _check_calls(options)
     if options.calls:
-        m.attach_first(targets, options)
+        # It takes the agent's side, which sampling does not need.
+        from rbtrace_py.cli.common.call_stacks import fold_calls
+
+        attach_first(targets, options)
         return fold_calls(targets, options, lambda: s.name_now(targets))
     if options.selectors or options.c_calls or options.attaches:
         raise UsageError("-m, --c-calls and --attach need --calls")

@@ -22,6 +22,7 @@ from rbtrace_py.cli.common.output import (
     subject,
     ticker_for,
 )
+from rbtrace_py.cli.common.selecting import attach_first
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.errors import TOO_MUCH_LOST
 from rbtrace_py.model.events import Event
@@ -121,7 +122,7 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
 
 
 def _session(targets: Targets, words: tuple[str, ...], options: _Options) -> Tracing:
-    m.attach_first(targets, options)
+    attach_first(targets, options)
     settings = replace(options.probe_options, string_size=options.string_size)
     source = QuerySource(options.via, backtrace=options.backtrace)
     return tracing_session(targets, words, settings, source)

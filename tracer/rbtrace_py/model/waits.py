@@ -7,6 +7,9 @@ from enum import Enum
 
 from rbtrace_py.model.stacks import RubyThread
 
+ON_CPU = "on CPU"
+"""The part of a time in which a thread did not wait."""
+
 
 class WaitKind(str, Enum):
     """Kinds of waits, as programs read them."""

@@ -17,8 +17,8 @@ from rbtrace_py.aggregate.slow.set_aside import MAX_SAMPLES, SetAside, ThreadKey
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.model.events import Event
 from rbtrace_py.model.stacks import Sample, Stack
+from rbtrace_py.model.waits import ON_CPU
 
-ON_CPU = "on CPU"
 SUSPENDED = "suspended"
 """Its thread ran other fibers, or waited in them."""
 NOT_SAMPLED = "not sampled"

@@ -594,6 +594,7 @@ static __always_inline void leave(struct bpf_raw_tracepoint_args *ctx,
     count_one(COUNTER_NO_ROOM);
 }
 
+#if SWITCHES /* it takes as long to compile as all the rest */
 /* preempt, prev, next, and since 5.19 prev's state; prev is still current. */
 int on_switch(struct bpf_raw_tracepoint_args *ctx) {
   u64 ids = ids_of(ctx->args[2]);
@@ -611,6 +612,7 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx) {
     leave(ctx, ruby, ids, state);
   return 0;
 }
+#endif
 
 /* In the parent's context. A child has all that its parent has. */
 int on_fork(struct bpf_raw_tracepoint_args *ctx) {

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 from rbtrace_py.agent.arming import HookMismatch
 from rbtrace_py.aggregate.meta import Meta
@@ -14,10 +13,8 @@ from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.results import lost
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.cli.common import method_events as m
-from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import rendering as r
-from rbtrace_py.cli.common import sampling as s
+from rbtrace_py.cli.common.folding_options import FoldingOptions
 from rbtrace_py.cli.common.output import Ticker, attached, say_note, start
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.errors import TOO_MUCH_LOST
@@ -30,20 +27,6 @@ from rbtrace_py.session.methods.calls import CallsOptions
 from rbtrace_py.session.methods.selectors import selectors_of
 from rbtrace_py.session.methods.traced_process import BrokenRecords
 from rbtrace_py.session.targets.targets import Targets
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class FoldingOptions(
-    s.LossOptions,
-    r.ReportingOptions,
-    o.IntervalOptions,
-    m.SelectingOptions,
-    o.AttachOption,
-    o.YesOption,
-):
-    """See the module."""
-
-    weight: str | None
 
 
 def fold_calls(

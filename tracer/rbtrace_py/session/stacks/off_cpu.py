@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from enum import Enum
 
-from rbtrace_py.aggregate.slow.spans import ON_CPU
 from rbtrace_py.linux.system_calls import (
     CALL_NAMES,
     ON_DESCRIPTOR,
@@ -28,7 +27,7 @@ from rbtrace_py.model.stacks import (
     ThreadState,
     without_kernel,
 )
-from rbtrace_py.model.waits import WaitKind
+from rbtrace_py.model.waits import ON_CPU, WaitKind
 from rbtrace_py.rubyvm.waits.calls import kind_of_call
 from rbtrace_py.rubyvm.walked_frames import UNRESOLVED
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode

@@ -6,13 +6,16 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from functools import cached_property
+from typing import TYPE_CHECKING, TypedDict
 
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.linux import locked_memory
-from rbtrace_py.linux.probes import ProbeCache
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.processes import children
+
+if TYPE_CHECKING:
+    from rbtrace_py.linux.probes import ProbeCache
 
 
 class Targets:
@@ -34,7 +37,6 @@ class Targets:
         is_single: bool = False,
     ) -> None:
         self._processes = processes
-        self.probes = ProbeCache()
         self.follow = follow
         self.command = command
         self.is_single = is_single
@@ -93,6 +95,14 @@ class Targets:
     def follows(self, process: Process) -> bool:
         """Return whether what it executes is traced as well."""
         return self.follow or self.is_ours(process)
+
+    @cached_property
+    def probes(self) -> ProbeCache:
+        """The probes of the files that they map."""
+        # Only now: stacks are read without.
+        from rbtrace_py.linux.probes import ProbeCache
+
+        return ProbeCache()
 
     @property
     def processes(self) -> dict[int, Process]:

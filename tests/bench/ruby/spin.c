@@ -1,0 +1,33 @@
+/*
+ * What a loop that only reads the clock loses: the time of the gaps between two readings
+ * that are longer than a reading, and shorter than another program's turn on the CPU.
+ */
+#define _GNU_SOURCE
+#include <stdint.h>
+#include <time.h>
+
+#define LEAST 1000   /* ns: an interrupt takes longer */
+#define MOST 1000000 /* ns: somebody else had the CPU, or the machine had not */
+
+static uint64_t now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return time.tv_sec * 1000000000ULL + time.tv_nsec;
+}
+
+/* Spin for so many ns; the part of it, in 1/1e9, that was lost. */
+uint64_t spin(uint64_t ns)
+{
+	uint64_t start = now(), before = start, at, lost = 0, away = 0;
+
+	while ((at = now()) - start < ns) {
+		if (at - before > MOST)
+			away += at - before;
+		else if (at - before > LEAST)
+			lost += at - before;
+		before = at;
+	}
+	return lost * 1000000000ULL / (at - start - away);
+}

@@ -1,0 +1,52 @@
+"""CPU time that a tool uses: its own, and that of its BPF programs wherever they run.
+
+The kernel counts the latter while there are ``RunStatistics``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+
+class Spent(NamedTuple):
+    """ns of CPU; ``bpf``: of the BPF programs that the process holds."""
+
+    own: float
+    bpf: float
+
+    @classmethod
+    def of(cls, pid: int) -> Spent:
+        """So far; own time exactly, where ``stat`` counts ticks."""
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        own = sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
+        return cls(own, sum(map(_run_time, Path(f"/proc/{pid}/fdinfo").iterdir())))
+
+    def since(self, before: Spent) -> Spent:
+        return Spent(self.own - before.own, self.bpf - before.bpf)
+
+    def by(self, number: float) -> Spent:
+        return Spent(self.own / number, self.bpf / number)
+
+    @property
+    def both(self) -> float:
+        return self.own + self.bpf
+
+
+def _run_time(fd: Path) -> int:
+    """``run_time_ns`` of a descriptor's program; 0 of what is none."""
+    with suppress(FileNotFoundError):  # it was closed just now
+        for line in fd.read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == "run_time_ns":
+                return int(value)
+    return 0
+
+
+def middle(values: Sequence[float], form: str = ".2f") -> str:
+    """The median, and the lowest and highest."""
+    low, high = min(values), max(values)
+    return f"{median(values):{form}} ({low:{form}}–{high:{form}})"

@@ -1,0 +1,24 @@
+"""Options of ``stacks --calls``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common import rendering as r
+from rbtrace_py.cli.common import sampling as s
+from rbtrace_py.cli.common.selecting import SelectingOptions
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FoldingOptions(
+    s.LossOptions,
+    r.ReportingOptions,
+    o.IntervalOptions,
+    SelectingOptions,
+    o.AttachOption,
+    o.YesOption,
+):
+    """See the module."""
+
+    weight: str | None
