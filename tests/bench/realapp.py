@@ -22,10 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from stacks import rbspy
+from spent import Spent, middle
+from stacks import PAUSING, RUNNING, rbspy
 from table import Ratio, Row
 
 from rbtrace_py.aggregate.callrecording import CallsRecording
+from rbtrace_py.bpf.run_statistics import RunStatistics
 from targets import HERE, ROOT
 
 MAIN = "from rbtrace_py.cli.main import main; main()"
@@ -53,6 +55,16 @@ GOALS = {
     "calls --record": "≤ 1.12×",
 }
 """Against the empty hook."""
+STACKS, STACKS_MEMORY = "stacks at 99 Hz", "stacks --engine memory"
+RECORD, RECORD_MEMORY = "record", "record --engine memory"
+SAMPLERS = (
+    (STACKS, RUNNING, "≤ 1/10"),
+    (STACKS, STACKS_MEMORY, ""),
+    (RECORD, RUNNING, "≤ 1/10"),
+    (RECORD, RECORD_MEMORY, ""),
+    (STACKS_MEMORY, RUNNING, "≤ 1"),
+)
+"""Whose CPU is compared with whose."""
 WARM_UP = 8
 """Seconds of load before anything is measured."""
 SETTLE = 1.5
@@ -67,21 +79,24 @@ class Run:
     """The application under load, and a tool on it.
 
     rate: requests a second; p99_ms: of their latency
-    app_us: CPU of the application a request; tool: of the tool, in processors
+    app_us: CPU of the application a request; tool: of the tool, a second
+    busy: CPUs that the application had
     """
 
     rate: float
     p99_ms: float
     app_us: float
-    tool: float
+    tool: Spent
+    busy: float
 
 
 def cost(rounds: int, seconds: int) -> list[Row]:
     """Throughput and p99 of the application, and CPU of both, under each tool."""
     if not can_run():
         return [Row("a Rails request", f"not measured: install {PACKAGES}")]
-    runs = _runs(_tools, rounds, seconds)
-    return [_row(name, runs) for name in runs]
+    with RunStatistics():
+        runs = _runs(_samplers, rounds, seconds)
+    return [*(_row(name, runs) for name in runs), *_cost_rows(runs)]
 
 
 def hooks(rounds: int, seconds: int) -> list[Row]:
@@ -114,7 +129,7 @@ def recording(seconds: int) -> list[Row]:
         events = sum(1 for _ in found)
         lost = found.statistics.failed
     rate = f"{events / seconds:,.0f} events a second"
-    share = f"tool {100 * run.tool:.1f} % of a CPU"
+    share = f"tool {100 * run.tool.own / 1e9:.1f} % of a CPU"
     return [
         Row(f"recorded in {seconds} s", f"{rate}, {share}"),
         Row("lost", f"{lost:,}", goal="0"),
@@ -160,9 +175,13 @@ class App:
 
 
 def _pinned(last: bool) -> Sequence[str]:
-    """Words that keep a program on the last processor, or on the first."""
+    """Words that keep a program on the last processor, or on the first.
+
+    It is in a real-time class, so that what else the machine does counts little.
+    """
     allowed = os.sched_getaffinity(0)
-    return ("taskset", "-c", str(max(allowed) if last else min(allowed)))
+    place = str(max(allowed) if last else min(allowed))
+    return ("chrt", "-r", "1", "taskset", "-c", place)
 
 
 @contextmanager
@@ -199,24 +218,27 @@ def _wait_for(process: subprocess.Popen[bytes], port: int) -> None:
     raise RuntimeError(f"the application ended: {process.stderr.read().decode()}")
 
 
-def _tools(app: App, folder: str) -> dict[str, list[str]]:
+def _samplers(app: App, folder: str) -> dict[str, list[str]]:
     """The words of each tool, by the name that the table shows."""
     ours = [sys.executable, "-c", MAIN]
     pid, out = str(app.pid), f"{folder}/out"
-    wall, memory = ("--mode", "wall"), ("--engine", "memory")
+    stacks, record = [*ours, "stacks", pid], [*ours, "record", pid]
+    folded, recording = ["-o", f"{out}.folded"], ["-o", f"{out}.rbrec"]
+    memory = ["--engine", "memory"]
     found = {
         NOTHING: [],
-        "stacks at 99 Hz": [*ours, "stacks", pid, "-o", f"{out}.folded"],
-        "stacks --engine memory": [*ours, "stacks", pid, *memory, "-o", f"{out}.f"],
-        "record --mode wall": [*ours, "record", pid, *wall, "-o", f"{out}.rbrec"],
-        "latency method": [*ours, "latency", pid, "method", "--yes"],
-        "calls --slow 100": [*ours, "calls", pid, "--slow", "100", "--yes"],
+        STACKS: [*stacks, *folded],
+        STACKS_MEMORY: [*stacks, *memory, *folded],
+        "stacks at 999 Hz": [*stacks, "-r", "999", *folded],
+        "stacks --mode offcpu": [*stacks, "--mode", "offcpu", *folded],
+        RECORD: [*record, *recording],
+        RECORD_MEMORY: [*record, *memory, *recording],
     }
     spy = rbspy()
     if spy:
         words = [spy, "record", "-p", pid, "-r", "99", "--silent", "-f", f"{out}.svg"]
-        found["rbspy --nonblocking"] = [*words, "--nonblocking"]
-        found["rbspy"] = words
+        found[RUNNING] = [*words, "--nonblocking"]
+        found[PAUSING] = words
     return found
 
 
@@ -281,12 +303,13 @@ def tool(words: list[str]) -> Iterator[int | None]:
 
 
 def _measure(app: App, tool: int | None, seconds: int) -> Run:
-    before = _cpu(app.pid), 0.0 if tool is None else _cpu(tool)
+    before = _cpu(app.pid), None if tool is None else Spent.of(tool)
     rate, p99_ms, requests = _load(app, seconds)
-    used = _cpu(app.pid) - before[0]
-    tool_used = 0.0 if tool is None else _cpu(tool) - before[1]
+    used, spent = _cpu(app.pid) - before[0], Spent(0, 0)
+    if tool is not None and before[1] is not None:
+        spent = Spent.of(tool).since(before[1]).by(seconds)
     app_us = 1e6 * used / requests if requests else math.inf
-    return Run(rate, p99_ms, app_us, tool_used / seconds)
+    return Run(rate, p99_ms, app_us, spent, used / seconds)
 
 
 def _cpu(pid: int) -> float:
@@ -317,20 +340,34 @@ def _cpu_row(
     measured = f"{median(ours) / 1000:.2f} ms CPU a request"
     if name == NOTHING:
         return Row(name, measured)
-    tool = 100 * median(run.tool for run in runs[name])
-    measured += f", tool {tool:.1f} % of a CPU"
+    measured += f", tool {_percent(name, runs)} of a CPU"
     return Row(name, measured, against, Ratio.of(ours, base), goal)
+
+
+def _percent(name: str, runs: dict[str, list[Run]]) -> str:
+    """What a tool took of a CPU, and how much of that its BPF programs did."""
+    whole = [run.tool.both / 1e7 for run in runs[name]]
+    bpf = median(run.tool.bpf for run in runs[name]) / 1e7
+    return f"{middle(whole)} %" + (f" (BPF {bpf:.2f} %)" if bpf else "")
+
+
+def _cost_rows(runs: dict[str, list[Run]]) -> Iterator[Row]:
+    for name, other, goal in SAMPLERS:
+        if other in runs:
+            ours, theirs = ([run.tool.both for run in runs[x]] for x in (name, other))
+            yield Row(f"CPU of {name}", "", other, Ratio.of(ours, theirs), goal)
 
 
 def _row(name: str, runs: dict[str, list[Run]]) -> Row:
     ours, base = runs[name], runs[NOTHING]
     texts = [
         f"{median(run.rate for run in ours):.0f}/s",
-        f"p99 {median(run.p99_ms for run in ours):.1f} ms",
-        f"{median(run.app_us for run in ours) / 1000:.2f} ms CPU a request",
+        f"p99 {middle([run.p99_ms for run in ours], '.0f')} ms",
+        f"{median(run.app_us for run in ours) / 1000:.2f} ms CPU a request,"
+        f" {100 * median(run.busy for run in ours):.0f} % of a CPU",
     ]
     if name == NOTHING:
         return Row(name, ", ".join(texts))
-    texts.append(f"tool {100 * median(run.tool for run in ours):.1f} % of a CPU")
+    texts.append(f"tool {_percent(name, runs)} of a CPU")
     ratio = Ratio.of([run.rate for run in ours], [run.rate for run in base])
     return Row(name, ", ".join(texts), "throughput", ratio)
