@@ -17,6 +17,7 @@ STOP = ["schedule", "ptrace_stop", "ptrace_do_notify", "ptrace_notify"]
         [],
         [PROGRAM],
         [PROGRAM, "bpf_trace_run4"],
+        [PROGRAM, PROGRAM, "bpf_trace_run3"],
         [PROGRAM, "bpf_trace_run4", "__traceiter_sched_switch"],
         [PROGRAM, "bpf_trace_run3", "__bpf_trace_xfs_read [xfs]"],
         ["[unknown]", "bpf_trace_run4"],

@@ -17,11 +17,12 @@ _CALLER = (
     rf"|perf_trace_\w+|perf_syscall_(?:enter|exit)|perf_call_bpf_(?:enter|exit)){_END}"
 )
 _OWN = re.compile(
-    rf"(?:bpf_prog_\w+{_END}|\[unknown\]\n(?={_CALLER}))?"
+    rf"(?:(?:bpf_prog_\w+{_END})+|\[unknown\]\n(?={_CALLER}))?"
     rf"(?:(?:{_CALLER})+(?:(?:syscall_trace_enter|syscall_exit_work){_END})?)?"
 )
-"""A tracepoint's program, which is ours, and the functions that the kernel calls it
-through; of the last two only what they call tells that they are there for it."""
+"""A tracepoint's program, which is ours (Linux 5.10 may have it twice), and the
+functions that the kernel calls it through; of the last two only what they call tells
+that they are there for it."""
 _MOST_KNOWN = 1 << 14
 
 
