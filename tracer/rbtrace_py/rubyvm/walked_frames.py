@@ -97,8 +97,6 @@ class WalkedFrames:
                 child = self._child(*key, is_newest=is_newest and at == 0)
                 if child is None:
                     return node, flags | SampleFlags.TRIMMED
-                if self._lasts:
-                    nodes[key] = child
             if child.frame is UNRESOLVED:
                 flags |= SampleFlags.UNRESOLVED
             node = child
@@ -117,34 +115,47 @@ class WalkedFrames:
         raw = (iseq, pc, word, flags)
         known = None if is_newest or node.is_leaf else self._places.get(raw)
         if known is not None:
-            return known.upon(node)
-        entry = self._entry(iseq, word)
+            found = known.upon(node)
+            self._nodes[node, iseq, pc, word, flags] = found
+            return found
+        entry, lasts = self._entry(iseq, word)
+        self._lasts &= lasts
+        # What may mean another entry the next time is found by the entry it means now.
+        key = (node, iseq, pc, word if lasts else ~entry, flags)
         if is_newest:
             child = self._tree.child(node, iseq, pc, entry, flags, is_kept=False)
-            return child if child is not None and child.is_sure else None
+            if child is None or not child.is_sure:
+                return None
+            if lasts:
+                self._nodes[key] = child
+            return child
+        if not lasts and key in self._nodes:
+            return self._nodes[key]
         child = self._tree.placed(node, iseq, pc, entry, flags)
         if child is None:
-            return FrameNode(node, UNRESOLVED)
-        if self._lasts and child.is_ruby and child.below is node:
+            child = FrameNode(node, UNRESOLVED)
+        elif lasts and child.is_ruby and child.below is node:
             self._places[raw] = child
+        if lasts or child.frame is not UNRESOLVED:
+            self._nodes[key] = child
         return child
 
-    def _entry(self, iseq: int, word: int) -> int:
-        """Return the method entry of a frame, from what its environment has.
+    def _entry(self, iseq: int, word: int) -> tuple[int, bool]:
+        """Return the method entry of a frame, from what its environment has, and
+        whether the same word always means it.
 
-        That may be an svar, which is gone with the frame, and then anything may be in
-        its place. The last entry of the same code is taken then, and frames above
-        it are not kept: another frame's svar may be there the next time.
+        It may be an svar, which is gone with the frame, and then anything may be in
+        its place: another frame's svar the next time. The last entry of the same code
+        is taken then.
         """
         entry = self._tree.entry(word) if word else 0
         if not iseq:
-            return entry
-        self._lasts &= entry in (0, word)
+            return entry, True
+        lasts = entry in (0, word)
         if not entry or not self._tree.is_code_of(iseq, entry):
-            self._lasts = False
             last = self._entries.get(iseq, 0)
-            return last if last and self._tree.is_code_of(iseq, last) else 0
+            return (last if last and self._tree.is_code_of(iseq, last) else 0), False
         if len(self._entries) >= _MOST_ENTRIES:
             self._entries.clear()
         self._entries[iseq] = entry
-        return entry
+        return entry, lasts
