@@ -2,46 +2,47 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from spent import Spent, middle
 from table import Ratio, Row
 
 import rubies
 import tags
-from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.session.stacks.sampling import Sampling
-from rbtrace_py.session.stacks.sampling_options import SamplingOptions
-from rbtrace_py.session.targets.targets import Targets
+from rbtrace_py.bpf.run_statistics import RunStatistics
+from rbtrace_py.session.stacks.sampling_options import MAX_RATE, EngineChoice
 from targets import HERE, ROOT, Target
 
 MAIN = "from rbtrace_py.cli.main import main; main()"
-OURS, PAUSING, RUNNING = "rbtrace-py", "rbspy", "rbspy --nonblocking"
+BPF, MEMORY = "--engine bpf", "--engine memory"
+PAUSING, RUNNING = "rbspy", "rbspy --nonblocking"
 SETTLE = 1.5
 """Seconds after a tool's start at which its start-up is surely over."""
-
-GOAL = {PAUSING: "≤ 0.05", RUNNING: "≤ 0.05"}
 FLAT_OUT = 100_000
+KERNEL_RATE = 5_000.0
+"""Hz at which a program of which each stack is new is read without losses."""
 
 
 class Run(NamedTuple):
     """One run of a tool on a target.
 
-    cpu_us: CPU time a sample, start and end left out
+    spent: CPU time a sample, start and end left out
     rate: samples a second that came out
     speed: of the target while it had a CPU, against that just before the tool started
     """
 
-    cpu_us: float
+    spent: Spent
     rate: float
     speed: float
 
@@ -53,13 +54,14 @@ def rbspy() -> str | None:
 
 def cost(rounds: int, seconds: float) -> list[Row]:
     """CPU a sample and the target's speed, by depth and rate, each tool in turn."""
-    rows = [_wakes(rate, rounds, seconds) for rate in (100, 1000)]
+    rows = [_wakes(rate, rounds, seconds) for rate in (99, 999)]
+    tools = [BPF, MEMORY, *([RUNNING, PAUSING] if rbspy() else [])]
     for depth in (20, 100, 500):
-        for rate in (100, 1000, FLAT_OUT):
-            tools = [OURS]
-            if rbspy() and rate != FLAT_OUT:
-                tools += [PAUSING, RUNNING]
+        for rate in (99, 999):
             rows += _rows(depth, rate, _runs(depth, rate, tools, rounds, seconds))
+        rows += _rows(
+            depth, FLAT_OUT, _runs(depth, FLAT_OUT, [MEMORY], rounds, seconds)
+        )
     return rows
 
 
@@ -73,8 +75,7 @@ def _wakes(rate: int, rounds: int, seconds: float) -> Row:
             time.sleep(max(0.0, due - time.monotonic()))
         used = time.thread_time_ns() - before
         found.append(used / 1000 / int(rate * seconds))
-    spread = f"({min(found):.0f}–{max(found):.0f})"
-    return Row(f"{rate} Hz: a sleep alone, CPU", f"{median(found):.0f} µs {spread}")
+    return Row(f"{rate} Hz: a sleep alone, CPU", f"{middle(found, '.0f')} µs")
 
 
 def _runs(
@@ -83,52 +84,39 @@ def _runs(
     target = Target("ruby", str(HERE / "ruby" / "deep.rb"), str(depth))
     found: dict[str, list[Run]] = {tool: [] for tool in tools}
     try:
-        for number in range(rounds):
-            turn = number % len(tools)
-            for tool in [*tools[turn:], *tools[:turn]]:
-                found[tool].append(_run(tool, target, rate, seconds))
+        with RunStatistics():
+            for number in range(rounds):
+                turn = number % len(tools)
+                for tool in [*tools[turn:], *tools[:turn]]:
+                    found[tool].append(_run(tool, target, rate, seconds))
     finally:
         target.close()
     return found
 
 
 def _rows(depth: int, rate: int, runs: dict[str, list[Run]]) -> Iterator[Row]:
-    ours = runs[OURS]
+    """What each tool took, and how much less the first of them took than each other."""
+    first, *others = runs
     shown = "flat out" if rate == FLAT_OUT else f"{rate} Hz"
-    what = f"depth {depth}, {shown}"
-    costs = [run.cpu_us for run in ours]
-    spread = f"({min(costs):.0f}–{max(costs):.0f})"
-    measured = f"{median(costs):.0f} µs {spread}"
-    others = [tool for tool in runs if tool != OURS]
-    for tool in others or [""]:
-        theirs = [run.cpu_us for run in runs.get(tool, [])]
+    goals = {MEMORY: 3 if depth == 500 else 10, RUNNING: 20, PAUSING: 20}
+    for tool, found in runs.items():
+        costs = [run.spent.both / 1000 for run in found]
+        bpf = median(run.spent.bpf for run in found) / 1000
         yield Row(
-            f"{what}: CPU a sample",
-            measured,
-            f"{tool} {median(theirs):.0f} µs" if theirs else _no_rbspy(rate),
-            Ratio.of(costs, theirs) if theirs else None,
-            GOAL.get(tool, ""),
+            f"depth {depth}, {shown}, {tool}",
+            f"{middle(costs, '.0f')} µs CPU a sample, BPF {bpf:.1f},"
+            f" {median(run.rate for run in found):,.0f}/s,"
+            f" target's speed {100 * median(run.speed for run in found):.0f} %",
         )
-    baseline = ", ".join(
-        f"{tool} {_percent(runs[tool])}, {_rate(runs[tool])}" for tool in others
-    )
-    yield Row(
-        f"{what}: target's speed, samples",
-        f"{_percent(ours)}, {_rate(ours)}",
-        baseline,
-    )
-
-
-def _no_rbspy(rate: int) -> str:
-    return "" if rate == FLAT_OUT else "no rbspy here"
-
-
-def _percent(runs: Sequence[Run]) -> str:
-    return f"{100 * median(run.speed for run in runs):.0f} %"
-
-
-def _rate(runs: Sequence[Run]) -> str:
-    return f"{median(run.rate for run in runs):,.0f}/s"
+    for tool in others:
+        ours, theirs = ([run.spent.both for run in runs[one]] for one in (first, tool))
+        yield Row(
+            f"depth {depth}, {shown}: CPU a sample",
+            first,
+            tool,
+            Ratio.of(ours, theirs),
+            f"≤ 1/{goals[tool]}",
+        )
 
 
 def _run(tool: str, target: Target, rate: int, seconds: float) -> Run:
@@ -146,22 +134,23 @@ def _run(tool: str, target: Target, rate: int, seconds: float) -> Run:
             with suppress(OSError):
                 os.sched_setaffinity(process.pid, {min(os.sched_getaffinity(0))})
             time.sleep(SETTLE)
-            before, start = _cpu_ns(process.pid), time.monotonic()
+            before, start = Spent.of(process.pid), time.monotonic()
             speed = _speed(target, seconds)
-            used, window = _cpu_ns(process.pid) - before, time.monotonic() - start
+            used = Spent.of(process.pid).since(before)
+            window = time.monotonic() - start
             assert process.wait() == 0, command
         lines = path.read_text().splitlines()
     samples = sum(int(line.rsplit(" ", 1)[1]) for line in lines if line)
     achieved = samples / duration
-    return Run(used / 1000 / (achieved * window), achieved, speed / alone)
+    return Run(used.by(achieved * window), achieved, speed / alone)
 
 
 def _command(
     tool: str, pid: int, rate: int, duration: int, path: Path
 ) -> Sequence[str]:
-    if tool == OURS:
+    if tool in (BPF, MEMORY):
         words = ["stacks", str(pid), "-r", str(rate), "-d", str(duration)]
-        return [sys.executable, "-c", MAIN, *words, "-o", str(path)]
+        return [sys.executable, "-c", MAIN, *words, *tool.split(), "-o", str(path)]
     found = rbspy()
     assert found
     words = ["record", "--pid", str(pid), "--rate", str(rate), "--silent"]
@@ -172,12 +161,6 @@ def _command(
 
 def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT / "tracer")}
-
-
-def _cpu_ns(pid: int) -> int:
-    """CPU time of all threads; exact, where ``stat`` counts ticks."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
 
 
 def _speed(target: Target, seconds: float) -> float:
@@ -262,38 +245,33 @@ def _timed(
 
 
 def memory(samples: int) -> list[Row]:
-    """Measure what an hour's samples at 1000 Hz take, made as fast as they come."""
-    target = subprocess.Popen(
-        ["ruby", str(HERE / "ruby" / "wander.rb")], stdout=subprocess.PIPE
-    )
-    assert target.stdout
-    target.stdout.readline()
-    targets = Targets.from_pids([target.pid])
-    marks: list[tuple[int, int]] = []
-    try:
-        with Sampling(targets, SamplingOptions(rate=1000)) as sampling:
-            counts = StackCounts(sampling.statistics)
-            add: Callable[..., object] = counts.add
-            statistics = sampling.statistics
-            for step in range(1, 11):
-                while statistics.samples < samples * step // 10:
-                    for _ in range(100):
-                        sampling.sample(add)
-                    sampling.refresh()
-                marks.append((statistics.samples, _resident()))
-            held = len(counts)
-    finally:
-        targets.close()
-        target.kill()
-        target.wait()
+    """Measure what an hour's samples take, by either engine, made as fast as it can.
+
+    Of 50 threads the kernel has as many at 999 Hz as of one: they take turns.
+    """
     return [
-        *(
-            Row(f"memory after {done:,} samples", f"{size / 1e6:.0f} MB")
-            for done, size in marks
-        ),
-        Row("stacks kept apart", f"{held:,}", f"{statistics.other:,} in (other)"),
-        Row("failed samples", f"{statistics.failed:,}"),
+        *_memory(EngineChoice.MEMORY, 1, MAX_RATE, samples),
+        *_memory(EngineChoice.BPF, 50, KERNEL_RATE, samples),
     ]
+
+
+def _memory(
+    engine: EngineChoice, threads: int, rate: float, samples: int
+) -> Iterator[Row]:
+    """Rows of a program that calls ever other methods, in a process of its own."""
+    words = [sys.executable, str(HERE / "memory.py"), engine.value, str(threads)]
+    words += [str(rate), str(samples)]
+    done = subprocess.run(
+        words, env=_environment(), check=True, stdout=subprocess.PIPE, text=True
+    )
+    found = json.loads(done.stdout)
+    for done, size in found["marks"]:
+        what = f"{engine.value}, {threads} threads, {done:,} samples"
+        yield Row(what, f"{size / 1e6:.0f} MB", goal="≤ 150 MB")
+    yield Row(
+        "stacks kept apart", f"{found['rows']:,}", f"{found['other']:,} in (other)"
+    )
+    yield Row("failed samples", f"{found['failed']:,}")
 
 
 def torn(samples: int) -> list[Row]:
@@ -324,8 +302,3 @@ def torn(samples: int) -> list[Row]:
         Row("failed", share(counts.failed), goal="≤ 0.5 % with trimmed"),
         Row("read again to be clean", f"{counts.retried / samples:.2f} a sample"),
     ]
-
-
-def _resident() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -42,7 +42,7 @@ def cost(rounds: int) -> list[Row]:
         subprocess.run(words, check=True)
         script = str(HERE / "ruby" / "spin.rb")
         with closing(Target("ruby", script, str(DEPTH), library)) as target:
-            lost = _measured(target, f"c {SECOND}", rounds)
+            lost = _measured(target, f"c {SECOND // 2}", rounds)
             turns = _measured(target, f"ruby {SECOND // 2}", rounds)
     rows = [Row("a loop in C, lost", f"{_percent(lost[NOTHING])} of its time")]
     for name, (_, _, most) in WAYS.items():

@@ -3,7 +3,7 @@
 # Spins in C and in Ruby, DEPTH frames deep. A command a line on standard input, an answer
 # a line:
 #
-#   c NS     spin in C for so long; the part that was lost (spin.c), in 1/1e9
+#   c NS     spin in C for so long a CPU; the part that was lost (spin.c), in 1/1e9
 #   ruby NS  make turns of a loop for so much processor time; how many a second of it
 #
 #   spin.rb DEPTH LIBRARY
@@ -14,7 +14,9 @@ DEPTH = Integer(ARGV.fetch(0))
 LONG = -Fiddle::TYPE_LONG_LONG
 SPIN = Fiddle::Function.new(Fiddle.dlopen(ARGV.fetch(1))["spin"], [LONG], LONG)
 
-def used = Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID, :nanosecond)
+def used
+  Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID, :nanosecond)
+end
 
 def turn(number)
   number * 3 % 7

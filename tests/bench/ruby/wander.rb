@@ -2,6 +2,8 @@
 
 # Stacks that are hardly ever the same: a walk of random methods, 25 deep, and methods
 # that are made anew as it goes.
+#
+#   wander.rb THREADS
 
 $stdout.sync = true
 WAYS = 8
@@ -23,9 +25,13 @@ class Walk
   end
 end
 
-puts "ready"
-walk = Walk.new
-(1..).each do |count|
-  walk.way0(DEPTH)
-  Walk.pave(rand(WAYS)) if (count % 5000).zero?
+def wander
+  walk = Walk.new
+  (1..).each do |count|
+    walk.way0(DEPTH)
+    Walk.pave(rand(WAYS)) if (count % 5000).zero?
+  end
 end
+
+puts "ready"
+Array.new(Integer(ARGV.fetch(0))) { Thread.new { wander } }.each(&:join)
