@@ -20,8 +20,8 @@ _WORDS = 4
 _RUN = 16 * _WORDS
 """Words of the frames that are looked up at once, from the oldest on: most stacks have
 most of them in common."""
-_MOST_NODES = 1 << 16
-_MOST_RUNS = 1 << 13
+_MOST_NODES = 1 << 15
+_MOST_RUNS = 1 << 12
 _MOST_ENTRIES = 1 << 15
 
 _Key = tuple[FrameNode, int, int, int, int]
