@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 
 from rbtrace_py.aggregate.blocks import BlockType, block, pack_columns
-from rbtrace_py.aggregate.callfold import GARBAGE, frame_of
+from rbtrace_py.aggregate.callfold import frame_of
 from rbtrace_py.aggregate.calls import (
     CallEventKind,
     CallStack,
@@ -24,7 +24,7 @@ from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.recording import FLUSH_SAMPLES, Path_
 from rbtrace_py.aggregate.switches import Switch
 from rbtrace_py.model.calls import CalledMethod, MethodKind
-from rbtrace_py.model.stacks import RubyThread, Stack
+from rbtrace_py.model.stacks import GC_FRAME, RubyThread, Stack
 
 _NO_METHOD = (CallEventKind.LOST,)
 _MOST_STACKS = 1 << 16
@@ -125,7 +125,7 @@ class OldCallsWriter(CallsWriter):
         known = self._numbers.get(id(method))
         if known is not None and known[0] is method:
             return known[1]
-        frame = GARBAGE if method.kind is MethodKind.GC else frame_of(method)
+        frame = GC_FRAME if method.kind is MethodKind.GC else frame_of(method)
         number = self._number(Stack((frame,)))
         if len(self._numbers) >= _MOST_STACKS:
             self._numbers.clear()

@@ -218,8 +218,10 @@ static void add_hooks(void) {
     rb_add_event_hook2(state.hook, method_events(), marker, HOOK_SAFE | HOOK_RAW_ARG);
   if (inner_events() && no_inner)
     state.header->conditions |= CONDITION_NO_INNER;
-  else if (inner_events())
-    rb_add_event_hook2(state.inner = hook_inner, inner_events(), marker, HOOK_SAFE | HOOK_RAW_ARG);
+  else if (inner_events()) {
+    state.inner = hook_inner;
+    rb_add_event_hook2(state.inner, inner_events(), marker, HOOK_SAFE | HOOK_RAW_ARG);
+  }
   if (state.evaluating)
     hook_fibers();
 }

@@ -21,7 +21,7 @@ typedef struct event {
   char texts[]; /* copies of the strings, to which their operands point */
 } event;
 
-/* Under the registry's lock. */
+/* Under the lock. */
 static event *first;
 static event **last = &first;
 static size_t total;

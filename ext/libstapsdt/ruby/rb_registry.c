@@ -144,13 +144,13 @@ static void define(definition *d, bool span) {
     return;
   }
 
+  tp_add_entry(entry); /* before anybody finds it: it may be switched off */
   for (int i = 0; i < d->key_count; i++)
     tp_names_set(d->keys[i]);
   d->key_count = 0;
   tp_symbols_set(d->full_name, entry);
   if (d->of_default_provider)
     tp_symbols_set(entry->name, entry);
-  tp_add_entry(entry);
   if (entry->undeclared)
     __atomic_fetch_add(&tp_undeclared, 1, __ATOMIC_RELAXED);
 }

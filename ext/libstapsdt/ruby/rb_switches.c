@@ -1,6 +1,7 @@
 /*
- * What makes a probe's calls take the slow way, and what keeps it from being traced:
- * strict mode, captures, Tracepoint.disable, and providers that are switched off.
+ * All entries and providers, and what they watch: what makes a probe's calls take the
+ * slow way, and what keeps it from being traced. Strict mode, captures,
+ * Tracepoint.disable, providers that are switched off, probes that have no site.
  */
 /* SPDX-License-Identifier: MIT */
 #include "rb_tracepoint.h"

@@ -45,7 +45,7 @@ class Holders
     ["hold_asleep #{ended} 0"]
   end
 
-  # Who sleeps with the GVL lets nobody else run Ruby, so these begin by the clock.
+  # A thread that sleeps with the GVL lets no other run Ruby: these begin by the clock.
   def late
     others = Array.new(2) do
       Thread.new do

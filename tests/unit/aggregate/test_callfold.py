@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rbtrace_py.aggregate import callfold
-from rbtrace_py.aggregate.callfold import DEEPER, GARBAGE, CallFold
+from rbtrace_py.aggregate.callfold import DEEPER, CallFold
 from rbtrace_py.aggregate.calls import CallNesting, ReportedCall
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import Statistics
@@ -19,6 +19,7 @@ from rbtrace_py.model.calls import (
     CallRecord,
     MethodKind,
 )
+from rbtrace_py.model.stacks import GC_FRAME
 from rbtrace_py.report.exchange.callgrind import callgrind_lines
 from rbtrace_py.report.sample_query import ReportOptions
 
@@ -129,7 +130,7 @@ def test_recursion(fold: Callable[..., CallFold]) -> None:
 
 def test_collections_are_not_the_callers_time(fold: Callable[..., CallFold]) -> None:
     text = "a( { } ) { }"
-    name = GARBAGE.name
+    name = GC_FRAME.name
     assert stacks(fold(text)) == {"a": 1, f"a;{name}": 1, name: 1}
     assert stacks(fold(text), "ns") == {"a": 2, f"a;{name}": 1, name: 1}
 
@@ -147,10 +148,10 @@ def test_a_stack_that_overflowed(fold: Callable[..., CallFold]) -> None:
     assert (found.calls, found.unreturned) == (5, 3)
     assert stacks(found) == {
         "a": 1, "a;r": 1, "a;r;r": 1, "a;r;r;r": 1,
-        f"a;r;r;r;{GARBAGE.name}": 1, "a;b": 1,
+        f"a;r;r;r;{GC_FRAME.name}": 1, "a;b": 1,
     }  # fmt: skip
     times = stacks(fold(text), "ns")
-    assert times == {"a": 8, "a;r": 1, f"a;r;r;r;{GARBAGE.name}": 1, "a;b": 1}
+    assert times == {"a": 8, "a;r": 1, f"a;r;r;r;{GC_FRAME.name}": 1, "a;b": 1}
     assert sum(times.values()) == 11
 
 

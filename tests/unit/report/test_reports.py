@@ -147,7 +147,6 @@ def test_nothing_seen() -> None:
         """
 shop:checkout                                                         0 in 3.0 s
 
-  what runs is counted when it ends: `rbtrace-py dump` shows where it is
   no losses
 """,
     )

@@ -29,6 +29,7 @@ from rbtrace_py.model.calls import (
     MethodKind,
 )
 from rbtrace_py.model.stacks import (
+    GC_FRAME,
     Frame,
     FrameKind,
     RubyThread,
@@ -37,7 +38,6 @@ from rbtrace_py.model.stacks import (
     ThreadState,
 )
 
-GARBAGE = Frame(FrameKind.GC, "(garbage collection)", "(garbage collection)", "", None)
 DEEPER = Frame(FrameKind.MARKER, "(deeper)", "(deeper)", "", None)
 """The last frame of stacks that are deeper than MAX_FRAMES."""
 MAX_FRAMES = 1000
@@ -45,7 +45,7 @@ MAX_THREADS = 1 << 13
 """The calls of those that come later are of a thread that nobody knows."""
 _MAX_STACKS = 1 << 16
 """Of a recording, with calls that are open; of others none is counted."""
-_MARKS = {-1: GARBAGE, -2: DEEPER, -3: OTHER}
+_MARKS = {-1: GC_FRAME, -2: DEEPER, -3: OTHER}
 _GARBAGE, _DEEPER, _OTHER = _MARKS
 """Numbers of what is no method."""
 

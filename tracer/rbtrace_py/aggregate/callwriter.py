@@ -16,7 +16,7 @@ from rbtrace_py.aggregate.callblocks import (
     encode_process,
     encode_records,
 )
-from rbtrace_py.aggregate.callfold import GARBAGE, frame_of
+from rbtrace_py.aggregate.callfold import frame_of
 from rbtrace_py.aggregate.calls import Thread
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.recording import FLUSH_SAMPLES, Path_, RecordingWriter
@@ -24,7 +24,7 @@ from rbtrace_py.aggregate.reportedcalls import HookedProcess
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.switches import Switch
 from rbtrace_py.model.calls import CalledMethod, MethodKind, RingStep
-from rbtrace_py.model.stacks import RubyThread, Stack
+from rbtrace_py.model.stacks import GC_FRAME, RubyThread, Stack
 
 MODE = "calls"
 """Of META of such a recording."""
@@ -161,7 +161,7 @@ class CallsWriter(RecordingWriter):
     def _method(
         self, process: HookedProcess, number: int, method: CalledMethod
     ) -> None:
-        frame = GARBAGE if method.kind is MethodKind.GC else frame_of(method)
+        frame = GC_FRAME if method.kind is MethodKind.GC else frame_of(method)
         index = self._named.get(process, 0)
         self._named[process] = index + 1
         self._methods.append((number, index, self._number(Stack((frame,)))))

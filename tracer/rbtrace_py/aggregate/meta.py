@@ -87,8 +87,8 @@ def _checked(value: object, default: object, name: str) -> object:
 def encode_losses(now: Statistics, before: Statistics) -> bytes:
     """Counters since ``before``, and until when they hold."""
     counters = {name: getattr(now, name) - getattr(before, name) for name in LOSSES}
-    told = {n: number for n, number in counters.items() if number or n not in REASONS}
-    return dump_json({"ended_ns": now.ended_ns, "counters": told})
+    counters = {n: v for n, v in counters.items() if v or n not in REASONS}
+    return dump_json({"ended_ns": now.ended_ns, "counters": counters})
 
 
 def decode_losses(payload: bytes) -> Statistics:

@@ -64,7 +64,7 @@ class ToldTimes:
         thread = stack.pid, stack.tid
         told = (one.get(thread, nothing) for one in (self._told, self._before))
         overlaps = (min(until, ended) - max(since, began) for since, until in told)
-        # Told of one time twice, the newer covers the older; else one overlaps at most.
+        # Where both are of one time, the newer covers the older; else one overlaps.
         return stack.weight - max(0, *overlaps)
 
     def tell(self, still: Sequence[WalkedStack]) -> list[WalkedStack]:

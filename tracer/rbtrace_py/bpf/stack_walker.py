@@ -278,10 +278,13 @@ class StackWalker(Closing):
             if not number or time.monotonic() > end:
                 return
 
-    def open_intervals(self, on_cpu: bool) -> list[WalkedStack]:
+    def open_intervals(
+        self, on_cpu: bool = False, is_end: bool = False
+    ) -> list[WalkedStack]:
         """Return the times off the CPU that are not over, until now.
 
         on_cpu: those on the CPU, too
+        is_end: also those that would not go up by themselves if they ended now
         """
         now = time.monotonic_ns()
         found = []
@@ -289,7 +292,7 @@ class StackWalker(Closing):
             *words, since, ruby_hash, _, waiters, waited = _INTERVAL.unpack(value)
             is_wanted = on_cpu or words[3] & _OFF_CPU
             least = self._least_ns if words[3] & _OFF_CPU else 1
-            if not on_cpu:  # what will go up when it is over
+            if not is_end:
                 least = max(least, self._each)
             weight = now - since
             if self._weighing is Weighing.GVL_TIME:

@@ -44,6 +44,9 @@ class Stack:
     frames: tuple[Frame, ...]
 
 
+GC_FRAME = Frame(FrameKind.GC, "(garbage collection)", "(garbage collection)", "", None)
+
+
 def without_kernel(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     """Return a stack's frames, the root first, without the kernel's at its end."""
     end = len(frames)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from time import monotonic
 
 from rbtrace_py.errors import UnreadableMemory
-from rbtrace_py.model.stacks import Frame, FrameKind, Stack
+from rbtrace_py.model.stacks import GC_FRAME, Frame, FrameKind, Stack
 from rbtrace_py.rubyvm.calls import CallSites
 from rbtrace_py.rubyvm.iseqs import Iseq, IseqKind, Iseqs
 from rbtrace_py.rubyvm.names import Method, Names
@@ -38,9 +38,12 @@ _HIDDEN = ("IFUNC", "DUMMY")
 _SVAR = struct.Struct("=2Q")
 """``struct vm_svar`` (internal/imemo.h) up to ``cref_or_me``; flags come first."""
 
-GC_FRAMES = tuple(
-    Frame(FrameKind.GC, name, name, "", None)
-    for name in ("(garbage collection)", "(marking)", "(sweeping)", "(compacting)")
+GC_FRAMES = (
+    GC_FRAME,
+    *(
+        Frame(FrameKind.GC, name, name, "", None)
+        for name in ("(marking)", "(sweeping)", "(compacting)")
+    ),
 )
 """The collector, and behind it what it does, by ``enum gc_mode`` (gc.c, since 2.2)."""
 
@@ -56,6 +59,7 @@ class FrameNode:
     __slots__ = (
         "below",
         "frame",
+        "gc_stacks",
         "is_leaf",
         "is_sure",
         "iseq",
@@ -74,6 +78,7 @@ class FrameNode:
         self.is_leaf = False
         self.is_sure = True
         self.stack: Stack | None = None
+        self.gc_stacks: dict[int, Stack] | None = None
 
     @property
     def is_ruby(self) -> bool:
@@ -424,19 +429,18 @@ class FrameTree:
 
         collecting: 0, or 1 + ``enum gc_mode``: what the collector does
         """
-        if collecting:
-            node = self._collector(node, collecting)
         if node.stack is None:
             node.stack = Stack(_frames(node))
             self._held += len(node.stack.frames)
-        return node.stack
-
-    def _collector(self, node: FrameNode, collecting: int) -> FrameNode:
-        key = (node, -collecting, 0, 0, 0)  # no iseq is below 0
-        found = self.nodes.get(key)
+        if not collecting:
+            return node.stack
+        # No nodes: they would hold this one, and it them.
+        stacks = node.gc_stacks = node.gc_stacks or {}
+        found = stacks.get(collecting)
         if found is None:
-            below = self._collector(node, 1) if collecting > 1 else node
-            found = self.nodes[key] = FrameNode(below, GC_FRAMES[collecting - 1])
+            upon = dict.fromkeys((GC_FRAMES[0], GC_FRAMES[collecting - 1]))
+            found = stacks[collecting] = Stack((*node.stack.frames, *upon))
+            self._held += len(found.frames)
         return found
 
 

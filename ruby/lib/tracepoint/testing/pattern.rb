@@ -22,10 +22,12 @@ module Tracepoint
       # The probe may be one that was defined since.
       # @param events [Array<Event>] all that were captured
       # @return [Array<Event>] those that match
-      # @raise [ArgumentError] the probe has no such argument
+      # @raise [ArgumentError] the probe has no such argument, or no such method is traced
       def select(events)
         @names = @ruby ? Methods.named(@name) : [@name]
-        check(Registry.find(@names.last)) unless @names.empty?
+        raise ArgumentError, "no method is traced that is called #{@name}" if @names.empty?
+
+        check(Registry.find(@names.last))
         events.select { |event| fired_by?(event) && matches?(event.to_h) }
       end
 

@@ -2,7 +2,8 @@
  * The GVL: who has it, how many wait for it, and how long they wait together while its
  * holder is off the CPU.
  *
- *   gvls         a map of the ids of who left its CPU with it last, by struct gvl
+ *   gvls         a map of the ids of the thread that left its CPU with it last, by
+ *                struct gvl
  */
 #define MOST_QUEUED 64 /* who joins the GVL's queue is its last, mostly */
 #define MOST_WAITERS 512

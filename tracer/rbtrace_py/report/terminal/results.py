@@ -46,9 +46,6 @@ def latency_report(
         yield from _series(result, series, notation, sort, style)
     if slow is not None:
         yield from slow_lines(result, slow, notation, style)
-    if not any(group.count for group in result.groups):
-        text = "what runs is counted when it ends: `rbtrace-py dump` shows where it is"
-        yield f"  {style.dim(text)}"
     yield from note_lines(result, style)
 
 

@@ -43,6 +43,7 @@ class Latency(Grouped):
         self._meanings: dict[str, tuple[Pair, ...]] = {}
         self._spans: list[str] = []
         self._kinds: list[str] = []
+        self._has_some = False
         self._pair_engine: Engine | None = None
 
     # -------------------------------------------------------------- selecting
@@ -114,6 +115,16 @@ class Latency(Grouped):
     def _spans_of(word: str, probes: Sequence[Probe]) -> list[Probe]:
         found = select.pick(word, probes)
         return [p for p in found if select.duration_operand(p) is not None]
+
+    @property
+    def hint(self) -> str:
+        if self._has_some:
+            return ""
+        return "calls count when they end; `rbtrace-py dump PID` shows what is running"
+
+    def finish(self) -> None:
+        super().finish()
+        self._has_some = self.seen > 0
 
     def plan(self, probes: Sequence[Probe]) -> None:
         if not self._engines:

@@ -262,7 +262,7 @@ class KernelStacks(Closing):
         """Read the names of stacks that went up; some ten times a second.
 
         Code may be gone soon. Where each sample is kept ``add`` gets it at once.
-        Returns whether there are more than ``most``.
+        Returns whether there may be more, as it was ``most``.
         """
         self._find_unknown(rubies)
         stacks = list(islice(self._walker.records(), most))
@@ -337,8 +337,9 @@ class KernelStacks(Closing):
         """The times that go on."""
         if not self._weighing.is_time:
             return []
-        has_both = self._weighing is Weighing.ALL_TIME
-        return self._walker.open_intervals(on_cpu=has_both and bool(self._stopped))
+        is_end = bool(self._stopped)
+        on_cpu = is_end and self._weighing is Weighing.ALL_TIME
+        return self._walker.open_intervals(on_cpu, is_end)
 
     def _count(self) -> None:
         counters = self._walker.counters

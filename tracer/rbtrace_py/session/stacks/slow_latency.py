@@ -87,6 +87,7 @@ class SlowLatency(Latency):
         self._slow_engine: Engine | None = None
         self._passes: KernelPasses | None = None
         self._ended: list[tuple[Event, RubyContext]] = []
+        self._ended_since: list[tuple[Event, RubyContext]] = []
         self._join_due = 0.0
 
     # -------------------------------------------------------------- selecting
@@ -144,6 +145,7 @@ class SlowLatency(Latency):
     def wait(self, seconds: float) -> None:
         assert self._passes is not None
         self._passes.advance(time.monotonic() + seconds, None)
+        self._ended_since += self._records.read()
         if self._passes.is_due(self._join_due):
             self._join()
             self._join_due = time.monotonic() + _JOIN_SECONDS
@@ -157,7 +159,7 @@ class SlowLatency(Latency):
         self._passes.settle()
         for event, context in self._ended:
             self._slow.end(_span(event, context))
-        self._ended = list(self._records.read())
+        self._ended, self._ended_since = self._ended_since, []
 
     def refresh(self) -> None:
         super().refresh()
@@ -167,7 +169,8 @@ class SlowLatency(Latency):
     def finish(self) -> None:
         super().finish()
         assert self._passes is not None
-        self._ended += self._records.read()
+        self._ended += [*self._ended_since, *self._records.read()]
+        self._ended_since = []
         self._passes.finish()
         self.notes.add(*self._sampling.notes)
         self._join()
