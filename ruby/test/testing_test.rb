@@ -221,7 +221,10 @@ class TestingTest < Minitest::Test
       self.class.const_get(name).new.m(1)
     end
     refute_fired("#{self.class}::#{name}#m", a: 2)
-    assert_match(/#{name}#n did not fire. There is no such probe. Fired:/, failure { assert_fired("#{self.class}::#{name}#n") })
+    %i[assert_fired refute_fired].each do |assertion|
+      error = assert_raises(ArgumentError) { public_send(assertion, "#{self.class}::#{name}#n") }
+      assert_equal "no method is traced that is called #{self.class}::#{name}#n", error.message
+    end
     kind = self.class.const_get(name)
     kind.class_eval { trace_class_method def self.[](key); end }
     assert_equal 1, assert_fired("#{kind}.[]") { kind[1] }.size
