@@ -31,6 +31,8 @@ pytestmark = [pytest.mark.rubies, pytest.mark.usefixtures("root")]
 @contextmanager
 def running(build: Build, *arguments: str) -> Iterator[rubies.Running]:
     words = [*build.words(), str(TARGETS / "stacks/mn_threads.rb"), *arguments]
+    if "agent" in arguments:
+        ruby_builds.build_gem(build)
     target = Target(*words, env=ENVIRONMENT)
     try:
         yield rubies.Running(target, ruby_builds.innermost(target.pid))

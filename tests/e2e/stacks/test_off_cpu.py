@@ -113,7 +113,8 @@ def test_a_fight_for_the_gvl(build: Build, trace: TRACE) -> None:
         assert off_cpu(fought(found), method) <= 1.05 * (wall - cpu), found
         assert off_cpu(found, method) >= 0.95 * (wall - cpu), found
         # What it waited for a CPU after it was woken counts as the wait it ended.
-        assert weight(found, method, "(GVL)") >= 0.95 * (wall - cpu - ready), found
+        waits = weight(found, method, "(GVL)") + ready
+        assert waits >= 0.95 * (wall - cpu), found
 
 
 def test_many_that_wait_for_the_gvl(trace: TRACE) -> None:
