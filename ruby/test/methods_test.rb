@@ -2,6 +2,7 @@
 
 require "test_helper"
 require "net/http"
+require "tracepoint/testing"
 
 # Spans of methods: which, under which names, in which order with what else changes
 # methods, and back.
@@ -382,6 +383,21 @@ class MethodsTest < Minitest::Test
     kind.trace(:m)
     assert_equal 1, hits(blank) { assert_equal [[1], 2, 3], blank.new.m(1, k: 2) { 3 } }
     assert_equal 1, hits(kind) { kind.new.m }
+  end
+
+  def test_a_hook_that_raises
+    kind = self.class.const_set(unique("Final"), Class.new { def final; 1; end })
+    kind.define_singleton_method(:method_added) { |name| raise "no other #{name}" if name == :final }
+    error = assert_raises(RuntimeError) { Tracepoint::Methods.trace(kind, :final) }
+    assert_equal "no other final", error.message
+    assert_empty Tracepoint::Methods.spans(kind)
+    assert_empty Tracepoint::Methods.untrace(kind, :final)
+    assert_empty(Tracepoint::Testing.capture { assert_equal 1, kind.new.final })
+    assert kind.public_method_defined?(:final)
+    frozen = self.class.const_set(unique("Frozen"), Class.new { def final; 2; end }.freeze)
+    assert_raises(FrozenError) { Tracepoint::Methods.trace(frozen, :final) }
+    assert_empty Tracepoint::Methods.spans(frozen)
+    assert_equal 2, frozen.new.final
   end
 
   def test_methods_in_c

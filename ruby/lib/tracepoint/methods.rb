@@ -30,11 +30,10 @@ module Tracepoint
 
       # @return [Wrapper] the one that was removed
       def release
-        wrapper.tap do |it|
-          it.remove
-          self.removed = it
-          self.wrapper = nil
-        end
+        wrapper.tap(&:remove)
+      ensure
+        self.removed = wrapper
+        self.wrapper = nil
       end
     end
     private_constant :Claim
@@ -204,8 +203,13 @@ module Tracepoint
 
         hidden = claim.removed&.hidden_as(wrapper) || :"__tracepoint_#{@serial += 1}"
         wrapper.install(claim.number, hidden, values)
+        installed = true
       ensure
-        @installing = nil
+        begin
+          claim.release unless installed || !wraps? # a hook of `method_added` raised
+        ensure
+          @installing = nil
+        end
       end
 
       # @return [Claim]

@@ -180,6 +180,22 @@ def test_a_program_that_becomes_another(walked: Target, trace: TRACE) -> None:
     assert below(json.loads(out), "Object#burn") >= 0.4 * 2.5 * RATE
 
 
+def test_a_thread_that_becomes_another_program(walked: Target, trace: TRACE) -> None:
+    """It has the main thread's number then, and its own has no end."""
+    options = ("--engine", "bpf", "--mode", "wall", "--threads", "--format", "json")
+    tracer = trace("stacks", walked.pid, *options)
+    assert walked.step("replace 2.5") == "again"
+    assert walked.step() == "done"
+    out, err, code = tracer.finish()
+    assert code == 0, err
+    document = json.loads(out)
+    times: Counter[bool] = Counter()
+    for stack in document["stacks"]:
+        thread = document["threads"][stack["thread"]]
+        times[thread["tid"] == walked.pid] += stack["weight"]
+    assert times[True] >= 2e9 > 1e9 > times[False], document
+
+
 def test_a_recording_has_each_sample(
     walked: Target, trace: TRACE, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@
 #   spins NUMBER             counts, without a system call
 #   changing SECONDS         defines, calls and removes methods, and compacts
 #   exec SECONDS             becomes this program anew, which burns at once
+#   replace SECONDS          the same, by another thread than the main one
 
 def cpu
   Process.clock_gettime(Process::CLOCK_THREAD_CPUTIME_ID)
@@ -102,7 +103,9 @@ end
 puts "ready #{Process.pid}"
 while (line = $stdin.gets)
   verb, *numbers = line.split
-  exec(RbConfig.ruby, __FILE__, "burn", *numbers) if verb == "exec"
+  again = -> { exec(RbConfig.ruby, __FILE__, "burn", *numbers) }
+  again.call if verb == "exec"
+  Thread.new(&again).join if verb == "replace"
   Walked.new.public_send(verb, *numbers.map { |one| one.include?(".") ? Float(one) : Integer(one) })
   puts "done"
 end

@@ -107,7 +107,7 @@ LOSSES = (
 )
 """Counters of what should be in a result and is not."""
 
-SAMPLE_LOSSES = ("lost_samples", "incomplete_spans")
+SAMPLE_LOSSES = ("lost_samples", "incomplete_spans", "cut_samples")
 """Counters of what is missing where slow spans are looked into, not among them."""
 
 GAUGES = ("open_begins", "running", "not_followed", "without_agent", "targeted")

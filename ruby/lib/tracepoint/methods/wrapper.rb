@@ -47,7 +47,9 @@ module Tracepoint
         quietly { owner.class_eval(code(number, values), file || "(tracepoint)", line || 1) }
         owner.__send__(:ruby2_keywords, name) if parameters.ruby2_keywords?
         owner.__send__(visibility, name)
-        @installed = Lookup.method(owner, name)
+      ensure
+        found = Lookup.method(owner, name)
+        @installed = found unless found == @original
       end
 
       # @return [Symbol, nil] the name under which the same original is here since it
@@ -73,7 +75,8 @@ module Tracepoint
 
         visibility = VISIBILITIES.find { |it| owner.__send__(:"#{it}_method_defined?", name) }
         quietly { owner.__send__(:alias_method, name, @hidden) }
-        owner.__send__(visibility, name)
+      ensure
+        owner.__send__(visibility, name) if visibility
       end
 
       private

@@ -635,11 +635,17 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx) {
   return 0;
 }
 
-/* Another program: nothing that was known is so any more. */
-int on_exec(void *ctx) {
-  u64 ids = bpf_get_current_pid_tgid();
+/*
+ * Another program: nothing that was known is so any more. The thread that began it has
+ * the main one's number from now on, and its own, args[1], has no exit.
+ */
+int on_exec(struct bpf_raw_tracepoint_args *ctx) {
+  u64 ids = bpf_get_current_pid_tgid(), before;
   u32 tgid = ids >> 32;
+  before = (u64)tgid << 32 | (u32)ctx->args[1];
   DELETE(rubies, &tgid);
+  DELETE(threads, &before);
+  end(before);
   end(ids);
   return 0;
 }

@@ -149,6 +149,10 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "1 slow span lacks its first samples: more came than can be set aside",
         "{} slow spans lack their first samples: more came than can be set aside",
     ),
+    "cut_samples": (
+        "1 sample lacks its oldest frames: its stack was too deep",
+        "{} samples lack their oldest frames: their stacks were too deep",
+    ),
     "no_values": (
         "the expressions of 1 call have no values: the buffer was full",
         "the expressions of {} calls have no values: the buffer was full",

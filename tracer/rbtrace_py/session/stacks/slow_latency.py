@@ -186,6 +186,7 @@ class SlowLatency(Latency):
             found["lost"] = self._slow_engine.counters()[Counter.LOST]
         found["lost_samples"] = self._sampling.statistics.failed
         found["incomplete_spans"] = self._slow.incomplete
+        found["cut_samples"] = self._counts.statistics.truncated
         return found
 
     @property
