@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import struct
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ from linux_targets import compile_c
 
 from rbtrace_py.errors import NotPermitted
 from rbtrace_py.linux import btf as module
-from rbtrace_py.linux.btf import VMLINUX, Btf, NoBtf, kernel_offsets
+from rbtrace_py.linux.btf import VMLINUX, Btf, NoBtf
 from rbtrace_py.linux.elf.reader import ElfFile
 
 SOURCE = """
@@ -178,41 +176,3 @@ def test_numbers_of_kinds() -> None:
     """btf.h's BTF_KIND_*: those with words of their own after the head."""
     assert set(module._EXTRA_WORDS) == {1, 3, 14, 17}
     assert set(module._MEMBER_WORDS) == {4, 5, 6, 13, 15, 19}
-
-
-MEMBERS = {"PID": ("task_struct.tgid",), "COMM": ("task_struct.comm",)}
-
-
-@pytest.fixture
-def entries(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[[], list[Path]]:
-    """The files of the cache."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return lambda: list((tmp_path / "cache/rbtrace-py/btf").glob("*"))
-
-
-@pytest.mark.parametrize("damage", [None, "", "[1]", '{"PID": 1}', '{"PID": "1"}'])
-def test_offsets_are_kept(
-    damage: str | None,
-    entries: Callable[[], list[Path]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """What is kept is taken, unless something is wrong with it."""
-    offsets = Btf.load().known_offsets(MEMBERS)
-    assert kernel_offsets(MEMBERS) == offsets
-    (entry,) = entries()
-    if damage is None:
-        monkeypatch.setattr(Btf, "load", None)
-    else:
-        entry.write_text(damage)
-    assert kernel_offsets(MEMBERS) == offsets
-    assert json.loads(entry.read_text()) == offsets
-
-
-def test_nothing_is_kept_of_a_kernel_that_has_no_build_id(
-    entries: Callable[[], list[Path]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_NOTES", "/dev/null")
-    assert kernel_offsets(MEMBERS) == Btf.load().known_offsets(MEMBERS)
-    assert entries() == []

@@ -6,22 +6,15 @@ leads to a member is decoded: the types are indexed once by where they begin.
 
 from __future__ import annotations
 
-import hashlib
-import os
 import struct
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rbtrace_py.errors import NotPermitted, RbtraceError
-from rbtrace_py.linux import cache
 from rbtrace_py.linux.procfs import read_file
 
 VMLINUX = "/sys/kernel/btf/vmlinux"
-_NOTES = "/sys/kernel/notes"
-"""The build ID of the running kernel, among others; nobody can write to it."""
-_GNU = b"GNU\0"
-"""Whose note the build ID is."""
 
 _LIMIT = 64 << 20
 _MAX_DEPTH = 32
@@ -51,35 +44,6 @@ class Member:
 
     offset: int
     size: int | None
-
-
-def kernel_offsets(members: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """Do what ``Btf.known_offsets`` does with the running kernel's, once a kernel.
-
-    To find them takes as long as all else that a start needs of the kernel.
-    """
-    try:
-        notes = read_file(_NOTES, _LIMIT)
-    except OSError:
-        notes = b""
-    if _GNU not in notes:  # nothing tells this kernel from another
-        return Btf.load().known_offsets(members)
-    kernel = os.uname()
-    words = repr((kernel.release, kernel.version, sorted(members.items())))
-    key = hashlib.sha256(notes + words.encode()).hexdigest()
-    found = cache.load("btf", key)
-    if not _are_offsets(found, members):
-        found = Btf.load().known_offsets(members)
-        cache.store("btf", key, found)
-    return dict(found)
-
-
-def _are_offsets(found: object, members: Mapping[str, Sequence[str]]) -> bool:
-    return (
-        isinstance(found, dict)
-        and found.keys() == members.keys()
-        and all(type(offset) is int for offset in found.values())
-    )
 
 
 class Btf:

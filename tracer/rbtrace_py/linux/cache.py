@@ -1,8 +1,7 @@
 """Cache of what was computed about a file.
 
 A key is made of the file's contents, never of its name or its build-id, which can be
-forged; that of the running kernel cannot. Whatever is wrong with the cache, nothing is
-found in it: it is never an error.
+forged. Whatever is wrong with the cache, nothing is found in it: it is never an error.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.bpf.abi import MOST_KERNEL_FRAMES, Counter
 from rbtrace_py.bpf.stack_walker import MOST_STACKS, StackWalker
 from rbtrace_py.errors import BpfError, NoSuchTarget, UnknownRuby
-from rbtrace_py.linux.btf import kernel_offsets
+from rbtrace_py.linux.btf import Btf
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import host_pid_namespace
 from rbtrace_py.linux.tasks import ran_ns
@@ -451,4 +451,4 @@ def _offsets() -> dict[str, int]:
         raise BpfError(
             "this is a container's pid namespace, and the kernel uses other pids"
         )
-    return kernel_offsets(_OFFSETS)
+    return Btf.load().known_offsets(_OFFSETS)
