@@ -107,6 +107,7 @@ module Tracepoint
       end
 
       def arm(connection)
+        disarm(armed_by) if armed_by&.gone?
         LOCK.synchronize do
           raise Refusal.new("state", "armed already") if armed_by.equal?(connection)
           raise Refusal.new("busy", "armed by process #{armed_by.peer_pid}", pid: armed_by.peer_pid) if armed_by

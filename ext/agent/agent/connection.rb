@@ -69,6 +69,13 @@ module Tracepoint
         Agent.armed_by.equal?(self)
       end
 
+      # Has its client ended? Its thread sees that only once it has the GVL.
+      def gone?
+        ["", nil].include?(@wire.socket.recv_nonblock(1, Socket::MSG_PEEK, exception: false))
+      rescue SystemCallError, IOError
+        true
+      end
+
       def arm
         reply, files = Agent.arm(self) { yield }
         @wire.reply_with(@request, reply.merge(held: Hold.on?), files)

@@ -516,6 +516,25 @@ class AgentSocketTest < Minitest::Test
     assert_equal 1, watcher.arm(mode: "ring").state
   end
 
+  # Its thread has not seen yet that it is gone: others are busy.
+  def test_what_a_dead_tracer_armed_is_in_nobodys_way
+    target = target("2.times { Thread.new { loop {} } }")
+    watcher = connect(target)
+    5.times do
+      reader, writer = IO.pipe
+      pid = fork do
+        AgentClient.new(target.path).arm(mode: "ring", gc: true)
+        writer.puts "armed"
+        sleep
+      end
+      assert_equal "armed\n", reader.gets
+      Process.kill(:KILL, pid)
+      Process.wait(pid)
+      assert_equal 1, watcher.arm(mode: "ring").state
+      watcher.call("disarm")
+    end
+  end
+
   def armed_by(target)
     client = target.connect
     client.hello["armed_by"]

@@ -18,7 +18,7 @@ import pytest
 
 import rubies
 from commands import run
-from processes import ROOT, TARGETS, Target, await_state
+from processes import ROOT, TARGETS, Target, await_state, comes_true
 from public_copy import PublicCopy
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.stacks import dump as module
@@ -506,6 +506,14 @@ gets
 """
 
 
+def is_at_rest(pid: int) -> bool:
+    """Is each thread in the same system call as 20 ms before?"""
+    calls = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/syscall")]
+    time.sleep(0.02)
+    after = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/syscall")]
+    return calls == after and "running\n" not in calls
+
+
 def test_a_thread_that_goes_on_while_it_is_read_is_read_again(
     root: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -518,9 +526,9 @@ def test_a_thread_that_goes_on_while_it_is_read_is_read_again(
             def __init__(self, *arguments: Any) -> None:
                 for step in steps:
                     step()
-                    # It says that it sleeps a moment before it does.
-                    for tid in os.listdir(f"/proc/{target.pid}/task"):
-                        await_state(target.pid, "S", int(tid))
+                    # It says that it sleeps a moment before it does, and may wait
+                    # for Ruby's own locks until then.
+                    assert comes_true(lambda: is_at_rest(target.pid))
                 super().__init__(*arguments)
 
         monkeypatch.setattr(module, "Waits", Later)
