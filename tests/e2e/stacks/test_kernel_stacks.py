@@ -184,7 +184,7 @@ def test_a_thread_that_becomes_another_program(walked: Target, trace: TRACE) -> 
     """It has the main thread's number then, and its own has no end."""
     options = ("--engine", "bpf", "--mode", "wall", "--threads", "--format", "json")
     tracer = trace("stacks", walked.pid, *options)
-    assert walked.step("replace 2.5") == "again"
+    assert walked.step("replace 3.5") == "again"
     assert walked.step() == "done"
     out, err, code = tracer.finish()
     assert code == 0, err
@@ -193,7 +193,8 @@ def test_a_thread_that_becomes_another_program(walked: Target, trace: TRACE) -> 
     for stack in document["stacks"]:
         thread = document["threads"][stack["thread"]]
         times[thread["tid"] == walked.pid] += stack["weight"]
-    assert times[True] >= 2e9 > 1e9 > times[False], document
+    # It takes up to a second until the new program is attached to.
+    assert times[True] > 1.5e9 > 1e9 > times[False], document
 
 
 def test_a_recording_has_each_sample(

@@ -17,7 +17,8 @@ def test_no_node_points_to_itself() -> None:
     before = _count()
     gc.disable()
     try:
-        node = FrameNode(None, frame).upon(FrameNode(None, None))
+        node = FrameNode(FrameNode(None, None), frame)
+        node.ruby = frame
         assert node.is_ruby
         assert _count() == before + 2
         del node

@@ -240,10 +240,6 @@ class StackWalker(Closing):
         """Counters of walks so far, by outcome."""
         return self._program.counters()
 
-    def wait(self, seconds: float) -> None:
-        """Wait until there are records, at most so long."""
-        self._ring.wait(seconds)
-
     def records(self) -> Iterator[WalkedStack]:
         """Yield the stacks that went up since the last call."""
         return map(_of_record, self._ring.records())

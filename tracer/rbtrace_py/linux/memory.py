@@ -8,7 +8,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import struct
+from array import array
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Protocol
 
 from rbtrace_py.errors import (
@@ -54,18 +56,16 @@ class _Plan:
     __slots__ = ("cut", "local", "local_at", "ranges", "remote", "remote_at", "total")
 
     def __init__(self, ranges: Sequence[tuple[int, int]], buffer: int) -> None:
-        words = [word for pair in ranges for word in pair]
         self.ranges = list(ranges)
-        self.total = sum(pair[1] for pair in ranges)
+        sizes = [size for _, size in ranges]
+        self.total = sum(sizes)
         try:
-            self.remote = ctypes.create_string_buffer(
-                struct.pack(f"={len(words)}Q", *words)
-            )
-            self.cut = struct.Struct("".join(f"{pair[1]}s" for pair in ranges))
-        except struct.error:
+            self.remote = array("Q", chain.from_iterable(ranges))
+            self.cut = struct.Struct("s".join(map(str, sizes)) + "s" * bool(sizes))
+        except (OverflowError, struct.error):
             raise _impossible() from None
         self.local = ctypes.create_string_buffer(struct.pack("=2Q", buffer, self.total))
-        self.remote_at = ctypes.addressof(self.remote)
+        self.remote_at = self.remote.buffer_info()[0]
         self.local_at = ctypes.addressof(self.local)
 
 

@@ -38,14 +38,13 @@ _HIDDEN = ("IFUNC", "DUMMY")
 _SVAR = struct.Struct("=2Q")
 """``struct vm_svar`` (internal/imemo.h) up to ``cref_or_me``; flags come first."""
 
-GC_FRAMES = (
-    GC_FRAME,
-    *(
-        Frame(FrameKind.GC, name, name, "", None)
-        for name in ("(marking)", "(sweeping)", "(compacting)")
-    ),
+_MODES = tuple(
+    Frame(FrameKind.GC, name, name, "", None)
+    for name in ("(marking)", "(sweeping)", "(compacting)")
 )
-"""The collector, and behind it what it does, by ``enum gc_mode`` (gc.c, since 2.2)."""
+COLLECTOR_FRAMES = ((), (GC_FRAME,), *((GC_FRAME, mode) for mode in _MODES))
+"""The collector's frames, the newest last, by 0 where there is none, or 1 + ``enum
+gc_mode`` (gc.c, since 2.2): what it does."""
 
 
 class FrameNode:
@@ -84,13 +83,6 @@ class FrameNode:
     def is_ruby(self) -> bool:
         """Is it a frame of Ruby code that is shown as such?"""
         return self.frame is not None and self.frame is self.ruby
-
-    def upon(self, below: FrameNode) -> FrameNode:
-        """Return the node of the same Ruby frame upon another one."""
-        made = FrameNode(below, self.frame)
-        made.ruby = made.frame
-        made.iseq, made.pc, made.is_leaf = self.iseq, self.pc, self.is_leaf
-        return made
 
 
 class FrameTree:
@@ -136,9 +128,15 @@ class FrameTree:
         if self._names.revalidate() or stale:
             self._start()
 
-    def has_same_code(self, iseqs: Iterable[int], entries: Iterable[int]) -> bool:
-        """Return whether they are what was read of them; begin anew if not."""
-        if self._iseqs.are_unchanged(iseqs) and self._names.are_unchanged(entries):
+    def has_same_code(
+        self, iseqs: Iterable[int], functions: Iterable[int], methods: Iterable[int]
+    ) -> bool:
+        """Return whether they are what was read of them; begin anew if not.
+
+        functions, methods: method entries, as ``Names.are_unchanged`` has them
+        """
+        is_same = self._iseqs.are_unchanged(iseqs)
+        if is_same and self._names.are_unchanged(functions, methods):
             return True
         self.revalidate()
         return False
@@ -175,10 +173,9 @@ class FrameTree:
         """
         if self._text > _MOST_TEXT or self.is_late():
             return None
-        while self._names.renew(method):
+        while self.renew_entry(method):
             # It was collected. Its place may be that of the code's next method, or of
             # the svar which that has.
-            self._entries.discard(method)
             method = self.entry(method)
         try:
             made = self._make(node, iseq, pc, method, flags)
@@ -230,6 +227,10 @@ class FrameTree:
             self._text += len(made.frame.name) + len(made.frame.path)
         return made
 
+    def is_hidden(self, flags: int) -> bool:
+        """Is a frame of these flags none that is shown?"""
+        return flags & self._mask in self._hidden
+
     def is_code_of(self, iseq: int, entry: int) -> bool:
         """Is the iseq at an address of this method entry, or within it?"""
         try:
@@ -250,7 +251,7 @@ class FrameTree:
         magic = flags & self._mask
         if flags >> 32 or magic not in self._magics or node.is_leaf:
             return None
-        if magic in self._hidden:
+        if self.is_hidden(flags):
             return FrameNode(node, None)
         if magic == self._c_magic:
             return self._c_node(node, method) if iseq == 0 else None
@@ -409,6 +410,13 @@ class FrameTree:
             self._entries.add(found)
         return found
 
+    def renew_entry(self, word: int) -> bool:
+        """Forget a method entry if something else is at its address now."""
+        is_renewed = self._names.renew(word)
+        if is_renewed:
+            self._entries.discard(word)
+        return is_renewed
+
     def _find_entry(self, word: int) -> int:
         traits, values = self._values.traits, self._values
         if traits.svar_imemo is not None:
@@ -438,7 +446,7 @@ class FrameTree:
         stacks = node.gc_stacks = node.gc_stacks or {}
         found = stacks.get(collecting)
         if found is None:
-            upon = dict.fromkeys((GC_FRAMES[0], GC_FRAMES[collecting - 1]))
+            upon = COLLECTOR_FRAMES[collecting]
             found = stacks[collecting] = Stack((*node.stack.frames, *upon))
             self._held += len(found.frames)
         return found

@@ -8,7 +8,7 @@ says what it is: ``#<Class:0x…>#method``.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rbtrace_py.errors import UnreadableMemory
@@ -34,6 +34,9 @@ _MOST_IVARS = 1 << 12
 """Instance variables of a class, up to 3.1; no class has so many."""
 _TEXT_CACHED = 1 << 24
 """Characters of the names of all methods together."""
+
+_FLAGS = 8
+"""Bytes of an object's flags, which are its first ones."""
 
 _BY_ISEQ, _BY_C, _NOT_IMPLEMENTED = 0, 1, 8
 """VM_METHOD_TYPE_ISEQ, CFUNC and NOTIMPLEMENTED, of the four bits of ``def.type``
@@ -76,7 +79,7 @@ class Names:
         offsets = values.offsets
         ends = (offsets.me_def, offsets.me_called_id, offsets.me_owner)
         # Up to 2.2 a method entry is no object, and has no flags that say what it is.
-        self._start = 8 if values.traits.ment_imemo is None else 0
+        self._start = _FLAGS if values.traits.ment_imemo is None else 0
         self._size = max(end or 0 for end in ends) + 8 - self._start
         self._text = 0
         self._shows_owner = values.traits.qualified_labels
@@ -97,26 +100,37 @@ class Names:
 
     def revalidate(self) -> bool:
         """Read method entries again; return whether one was replaced."""
-        known, at, size = self._methods, self._start, self._size
-        found = gathered(self._values.memory, [(one + at, size) for one in known])
-        gone = [
-            address
-            for (address, method), data in zip(known.items(), found, strict=True)
-            if not self._is_still(address, method, data or b"")
-        ]
+        gone = self._replaced(list(self._methods))
         for address in gone:
             del self._methods[address]
         return bool(gone)
 
-    def are_unchanged(self, addresses: Iterable[int]) -> bool:
-        """Are those of these method entries that are known the same still?"""
-        known = [(one, self._methods[one]) for one in addresses if one in self._methods]
-        places = [(one + self._start, self._size) for one, _ in known]
+    def are_unchanged(self, functions: Iterable[int], methods: Iterable[int]) -> bool:
+        """Are those of these method entries that are known the same still?
+
+        functions: of C functions
+        methods: of Ruby code that is the same still: its entry can only be that of
+            another owner, which is looked at where the name says which object's it is
+        """
+        known = self._methods
+        some = [address for address in functions if address in known]
+        some += [one for one in methods if one in known and not known[one].is_named]
+        return not self._replaced(some)
+
+    def _replaced(self, addresses: Sequence[int]) -> list[int]:
+        """Return those known ones at which is something else now.
+
+        Their flags are not looked at: what is free has its list's next one behind them.
+        """
+        known, size = self._methods, self._start + self._size - _FLAGS
+        places = [(address + _FLAGS, size) for address in addresses]
         found = gathered(self._values.memory, places)
-        return all(
-            self._is_still(address, method, data or b"")
-            for (address, method), data in zip(known, found, strict=True)
-        )
+        return [
+            address
+            for address, raw in zip(addresses, found, strict=True)
+            if raw != known[address].raw
+            or not (known[address].is_named or self._is_still(address, known[address]))
+        ]
 
     def renew(self, address: int) -> bool:
         """Forget the method entry if something else is at its address now.
@@ -130,18 +144,14 @@ class Names:
         del self._methods[address]
         return True
 
-    def _is_still(
-        self, address: int, method: Method, data: bytes | None = None
-    ) -> bool:
+    def _is_still(self, address: int, method: Method) -> bool:
         """Is it the same method?
-
-        data: what was just read there
 
         All that a method entry points to may have been freed with it, and made again in
         the same places for the next object's method: so its owner's name is read anew
         where that is not a constant's.
         """
-        raw = self._read(address) if data is None else self._raw(data)
+        raw = self._read(address)
         if raw != method.raw or not method.prefix.startswith("#<"):
             return raw == method.raw
         try:
@@ -179,17 +189,13 @@ class Names:
             return b""
         try:
             data = self._values.memory.read(address + self._start, self._size)
-            return self._raw(data)
         except UnreadableMemory:
             return b""
-
-    def _raw(self, data: bytes) -> bytes:
-        """The same of an object's bytes."""
         kind = self._values.traits.ment_imemo
         if kind is None:
             return data
-        flags = int.from_bytes(data[:8], "little")
-        return data[8:] if self._values.imemo_kind_of(flags) == kind else b""
+        flags = int.from_bytes(data[:_FLAGS], "little")
+        return data[_FLAGS:] if self._values.imemo_kind_of(flags) == kind else b""
 
     def _load(self, address: int) -> Method | None:
         raw = self._read(address)

@@ -207,6 +207,7 @@ class RubyVM:
 
         Raises UnknownRuby where the kernel cannot.
         """
+        self._check_for_zjit()
         o, traits = self.layout.offsets, self.layout.traits
         if (
             not traits.flags_in_ep
@@ -331,7 +332,11 @@ class RubyVM:
                 del self._tracks[address]
 
     def revalidate(self) -> None:
-        """Check what was read of the program's code; to be called every second."""
+        """Check what was read of the program's code.
+
+        To be called every second where stacks are read from memory. Of those that the
+        kernel walked ``has_same_code`` checks each.
+        """
         self._tree.revalidate()
         self._check_for_zjit()
         for track in self._tracks.values():

@@ -7,24 +7,44 @@ somewhat later, and code may be gone by then.
 
 from __future__ import annotations
 
+import struct
+from array import array
 from collections.abc import Iterable
 
 from rbtrace_py.model.stacks import Frame, FrameKind, SampleFlags, Stack
-from rbtrace_py.rubyvm.frames import FrameNode, FrameTree
+from rbtrace_py.rubyvm.frames import COLLECTOR_FRAMES, FrameNode, FrameTree
 
 UNRESOLVED = Frame(FrameKind.MARKER, "(unresolved)", "(unresolved)", "", None)
 """In place of a frame whose code was gone before its name was read."""
 
 _WORDS = 4
-"""Words of a frame: iseq, pc, method entry, flags."""
-_RUN = 16 * _WORDS
-"""Words of the frames that are looked up at once, from the oldest on: most stacks have
-most of them in common."""
-_MOST_NODES = 1 << 15
-_MOST_RUNS = 1 << 12
+_FRAME = struct.Struct(f"={_WORDS}Q")
+"""A frame as the kernel gives it: iseq, pc, method entry, flags."""
+_RAW = struct.Struct(f"{_FRAME.size}s")
+_BY_SVAR = 1 << 63
+"""In the flags, which have 32 bits, of a frame whose method entry an svar named."""
+_MOST_PLACES = 1 << 15
+_MOST_HELD = 1 << 20
+"""References to frames that the stacks kept may have together."""
 _MOST_ENTRIES = 1 << 15
 
-_Key = tuple[FrameNode, int, int, int, int]
+
+class _Place:
+    """What a raw frame is, whatever it stands on.
+
+    node: of the frame, upon some other one
+    frame: what is shown; None: nothing
+    ruby: the Ruby frame that a C function upon it has path and line of
+    hides: the Ruby frame below it is not shown, as a method's below its ``rescue``
+    """
+
+    __slots__ = ("frame", "hides", "node", "ruby")
+
+    def __init__(self, node: FrameNode, hides: bool = False) -> None:
+        self.node = node
+        self.frame = node.frame
+        self.ruby = node.ruby
+        self.hides = hides
 
 
 class WalkedFrames:
@@ -32,26 +52,35 @@ class WalkedFrames:
 
     def __init__(self, tree: FrameTree) -> None:
         self._tree = tree
-        self._lasts = True
         self._start()
 
     def _start(self) -> None:
         self._generation = self._tree.generation
         self._entries: dict[int, int] = {}
-        self._root = FrameNode(None, None)
-        self._nodes: dict[_Key, FrameNode] = {}
-        self._places: dict[tuple[int, int, int, int], FrameNode] = {}
-        self._runs: dict[tuple[FrameNode, bytes], tuple[FrameNode, SampleFlags]] = {}
+        self._root = _Place(FrameNode(None, None))
+        # Most frames of Ruby code are the same upon any other; what else there is
+        # depends on the Ruby frame below.
+        self._places: dict[bytes, _Place] = {}
+        self._upon: dict[tuple[bytes, int], _Place] = {}
+        self._newest: dict[tuple[bytes, _Place], _Place] = {}
+        # By the ids of their frames, which the stacks keep.
+        self._stacks: dict[bytes, tuple[Stack, SampleFlags]] = {}
+        self._held = 0
 
     def has_same_code(self, stacks: Iterable[memoryview]) -> bool:
         """Return whether the code of these stacks is still what is known of it."""
         iseqs: set[int] = set()
-        entries: set[int] = set()
+        functions: set[int] = set()
+        methods: set[int] = set()
         for frames in stacks:
             words = frames.tolist()
-            iseqs.update(words[::_WORDS])
-            entries.update(words[2::_WORDS])
-        return self._tree.has_same_code(iseqs, entries)
+            codes, entries = words[::_WORDS], words[2::_WORDS]
+            iseqs.update(codes)
+            methods.update(entries)
+            functions.update(
+                entry for code, entry in zip(codes, entries, strict=True) if not code
+            )
+        return self._tree.has_same_code(iseqs, functions, methods - functions)
 
     def stack(self, frames: memoryview, collecting: int) -> tuple[Stack, SampleFlags]:
         """Return the stack of frames that the kernel gave, the newest first.
@@ -60,85 +89,83 @@ class WalkedFrames:
 
         Its newest frame is left out if it was being pushed.
         """
-        if (
-            self._tree.generation != self._generation
-            or len(self._nodes) > _MOST_NODES
-            or len(self._runs) > _MOST_RUNS
-            or len(self._places) > _MOST_NODES
-        ):
+        kept = max(len(self._places), len(self._upon), len(self._newest))
+        if self._tree.generation != self._generation or kept > _MOST_PLACES:
             self._start()
-        node = self._root
-        flags = SampleFlags.CLEAN
-        for end in range(len(frames), 0, -_RUN):
-            start = max(end - _RUN, 0)
-            run = (node, frames[start:end].tobytes())
-            known = self._runs.get(run)
-            if known is None:
-                self._lasts = True
-                known = self._walk(node, frames[start:end].tolist(), start == 0)
-                if self._lasts and not known[1] & SampleFlags.TRIMMED:
-                    self._runs[run] = known
-            node = known[0]
-            flags |= known[1]
-        if flags & SampleFlags.TRIMMED:
-            collecting = 0
-        return self._tree.stack(node, collecting), flags
+        raws = [raw for (raw,) in _RAW.iter_unpack(frames)]
+        place_of, upon = self._places.get, self._upon.get
+        shown: list[Frame] = []
+        add = shown.append
+        below = self._root
+        for raw in reversed(raws[1:]):
+            place = place_of(raw)
+            if place is not None:
+                assert place.frame is not None
+                add(place.frame)
+            else:
+                place = upon((raw, id(below.ruby))) or self._find(raw, below)
+                _show(place, below, shown)
+            below = place
+        newest = self._find_newest(raws[0], below) if raws else self._root
+        if newest is None:
+            return self._stack(shown, 0, SampleFlags.TRIMMED)
+        _show(newest, below, shown)
+        return self._stack(shown, collecting, SampleFlags.CLEAN)
 
-    def _walk(
-        self, node: FrameNode, words: list[int], is_newest: bool
-    ) -> tuple[FrameNode, SampleFlags]:
-        """Return the node of the newest of some frames upon ``node``."""
-        flags = SampleFlags.CLEAN
-        nodes = self._nodes
-        for at in range(len(words) - _WORDS, -1, -_WORDS):
-            key = (node, words[at], words[at + 1], words[at + 2], words[at + 3])
-            child = nodes.get(key)
-            if child is None:
-                child = self._child(*key, is_newest=is_newest and at == 0)
-                if child is None:
-                    return node, flags | SampleFlags.TRIMMED
-            if child.frame is UNRESOLVED:
-                flags |= SampleFlags.UNRESOLVED
-            node = child
-        return node, flags
+    def _stack(
+        self, shown: list[Frame], collecting: int, flags: SampleFlags
+    ) -> tuple[Stack, SampleFlags]:
+        """Return the one stack of these frames, and its flags beside ``flags``."""
+        shown += COLLECTOR_FRAMES[collecting]
+        key = array("Q", map(id, shown)).tobytes()
+        known = self._stacks.get(key)
+        if known is None:
+            is_unresolved = any(frame is UNRESOLVED for frame in shown)
+            own = SampleFlags.UNRESOLVED if is_unresolved else SampleFlags.CLEAN
+            self._held += len(shown)
+            if self._held > _MOST_HELD:
+                self._stacks.clear()
+                self._held = len(shown)
+            known = self._stacks[key] = Stack(tuple(shown)), own
+        return known if flags is SampleFlags.CLEAN else (known[0], known[1] | flags)
 
-    def _child(
-        self,
-        node: FrameNode,
-        iseq: int,
-        pc: int,
-        word: int,
-        flags: int,
-        is_newest: bool,
-    ) -> FrameNode | None:
-        """Make a node; None of a newest frame that is not there yet."""
-        raw = (iseq, pc, word, flags)
-        known = None if is_newest or node.is_leaf else self._places.get(raw)
-        if known is not None:
-            found = known.upon(node)
-            self._nodes[node, iseq, pc, word, flags] = found
-            return found
+    def _find(self, raw: bytes, below: _Place) -> _Place:
+        """Return what a frame is that has called the next one."""
+        iseq, pc, word, flags = _FRAME.unpack(raw)
+        if self._tree.is_hidden(flags):  # and its iseq is none
+            return _Place(FrameNode(below.node, None))
         entry, lasts = self._entry(iseq, word)
-        self._lasts &= lasts
-        # What may mean another entry the next time is found by the entry it means now.
-        key = (node, iseq, pc, word if lasts else ~entry, flags)
-        if is_newest:
-            child = self._tree.child(node, iseq, pc, entry, flags, is_kept=False)
-            if child is None or not child.is_sure:
-                return None
-            if lasts:
-                self._nodes[key] = child
-            return child
-        if not lasts and key in self._nodes:
-            return self._nodes[key]
-        child = self._tree.placed(node, iseq, pc, entry, flags)
-        if child is None:
-            child = FrameNode(node, UNRESOLVED)
-        elif lasts and child.is_ruby and child.below is node:
-            self._places[raw] = child
-        if lasts or child.frame is not UNRESOLVED:
-            self._nodes[key] = child
-        return child
+        if not lasts:
+            # What may mean another entry the next time is found by what it means now.
+            raw = _FRAME.pack(iseq, pc, entry, flags | _BY_SVAR)
+            place = self._places.get(raw) or self._upon.get((raw, id(below.ruby)))
+            if place is not None:
+                return place
+        node = self._tree.placed(below.node, iseq, pc, entry, flags)
+        if node is None or node.is_leaf:
+            place = _Place(FrameNode(below.node, UNRESOLVED))
+        else:
+            place = _Place(node, node.below is not below.node)
+        if place.node.is_ruby and not place.hides:
+            self._places[raw] = place
+        elif lasts or place.frame is not UNRESOLVED:
+            self._upon[raw, id(below.ruby)] = place
+        return place
+
+    def _find_newest(self, raw: bytes, below: _Place) -> _Place | None:
+        """Return what the newest frame is; None: it is not there yet."""
+        known = self._newest.get((raw, below))
+        if known is not None:
+            return known
+        iseq, pc, word, flags = _FRAME.unpack(raw)
+        entry, lasts = self._entry(iseq, word)
+        node = self._tree.child(below.node, iseq, pc, entry, flags, is_kept=False)
+        if node is None or not node.is_sure:
+            return None
+        place = _Place(node, node.below is not below.node)
+        if lasts:
+            self._newest[raw, below] = place
+        return place
 
     def _entry(self, iseq: int, word: int) -> tuple[int, bool]:
         """Return the method entry of a frame, from what its environment has, and
@@ -148,14 +175,26 @@ class WalkedFrames:
         its place: another frame's svar the next time. The last entry of the same code
         is taken then.
         """
-        entry = self._tree.entry(word) if word else 0
+        tree = self._tree
+        entry = tree.entry(word) if word else 0
         if not iseq:
             return entry, True
+        is_its = bool(entry) and tree.is_code_of(iseq, entry)
+        if entry and not is_its and tree.renew_entry(entry):
+            entry = tree.entry(word)
+            is_its = bool(entry) and tree.is_code_of(iseq, entry)
         lasts = entry in (0, word)
-        if not entry or not self._tree.is_code_of(iseq, entry):
+        if not is_its:
             last = self._entries.get(iseq, 0)
             return (last if last and self._tree.is_code_of(iseq, last) else 0), False
         if len(self._entries) >= _MOST_ENTRIES:
             self._entries.clear()
         self._entries[iseq] = entry
         return entry, lasts
+
+
+def _show(place: _Place, below: _Place, shown: list[Frame]) -> None:
+    if place.hides and below.frame is below.ruby:
+        shown.pop()
+    if place.frame is not None:
+        shown.append(place.frame)

@@ -27,6 +27,8 @@
   bpf_map_update_elem((void *)AT_LOAD(map), key, value, 1 /* BPF_NOEXIST */)
 #define DELETE(map, key) bpf_map_delete_elem((void *)AT_LOAD(map), key)
 
+#define NO_WAKEUP 1 /* BPF_RB_NO_WAKEUP: of a ring that nobody sleeps on */
+
 static long (*read_user)(void *to, u32 size, const void *from) = (void *)112;
 static long (*read_kernel)(void *to, u32 size, const void *from) = (void *)113;
 static long (*read_user_string)(void *to, u32 size, const void *from) =

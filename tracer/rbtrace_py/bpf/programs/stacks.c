@@ -353,7 +353,7 @@ static __always_inline void tally(struct scratch *scratch, u64 weight, u64 epoch
   if (size > sizeof *head + (MOST_FRAMES * RECORD_WORDS + MOST_KERNEL_FRAMES) * 8)
     size = sizeof *head;
   if ((head->count || head->weight) &&
-      output_record((void *)AT_LOAD(ring), head, size, 0)) {
+      output_record((void *)AT_LOAD(ring), head, size, NO_WAKEUP)) {
     count_one(COUNTER_LOST);
     return;
   }
@@ -376,7 +376,7 @@ static __always_inline void tally_interval(struct interval *interval, u64 now) {
     head.weight = weight = interval->waited + waited_since(interval, now);
   head.key.marks = (head.key.marks & ~(u64)EPOCH) | current_epoch() << EPOCH_SHIFT;
   if (goes_up(weight)) {
-    if (output_record((void *)AT_LOAD(ring), &head, sizeof head, 0))
+    if (output_record((void *)AT_LOAD(ring), &head, sizeof head, NO_WAKEUP))
       count_one(COUNTER_LOST);
     return;
   }

@@ -15,7 +15,6 @@
 #define WOKEN 2
 #define ON 3
 #define OFF 4
-#define NO_WAKEUP 1 /* BPF_RB_NO_WAKEUP: nobody sleeps on the ring */
 
 struct record {
   u64 time; /* CLOCK_MONOTONIC, ns */

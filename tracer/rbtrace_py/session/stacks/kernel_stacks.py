@@ -249,10 +249,6 @@ class KernelStacks(Closing):
                 rubies[pid].find_threads()
                 self._place(rubies[pid])
 
-    def wait(self, seconds: float) -> None:
-        """Wait until a stack went up, at most so long."""
-        self._walker.wait(seconds)
-
     def stop(self) -> None:
         """Walk nothing any more; what was seen can be taken."""
         self._walker.stop()

@@ -114,18 +114,15 @@ class RubyProcess(Closing):
         Raises UnknownRuby where its stacks cannot be trusted any more.
         """
         check_zjit(self.process, self.vm.memory, self._attached)
-        now = time.monotonic_ns()
-        if now - self._checked_ns >= _SECONDS_BETWEEN_CHECKS * 1e9:
-            self._checked_ns = now
-            self.vm.revalidate()
         is_broken = self._lost > 0 and self._read == 0
         is_doubtful = self._lost > 0 or self.broken_refreshes > 0
         self._lost = self._read = 0
         listing = self._tasks.refresh()
+        since = time.monotonic_ns() - self._listed_ns
         if (
             is_doubtful
             or listing != self._listing
-            or now - self._listed_ns >= _SECONDS_BETWEEN_LISTS * 1e9
+            or since >= _SECONDS_BETWEEN_LISTS * 1e9
         ):
             self._listing = listing
             self._tids.take(listing)
@@ -244,6 +241,10 @@ class RubyProcess(Closing):
         Raises NoSuchTarget if the process has ended; NotPermitted and RbtraceError if
         it may not be read, or does not stop, which counts as failed.
         """
+        now = time.monotonic_ns()
+        if now - self._checked_ns >= _SECONDS_BETWEEN_CHECKS * 1e9:
+            self._checked_ns = now
+            self.vm.revalidate()
         if self.vm.has_other_threads() and self._may_list():
             # A thread may live for less than the time between two refreshes.
             self._list_threads()

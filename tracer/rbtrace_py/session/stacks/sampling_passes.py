@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 _TAKE_SECONDS = 1.0
 """How often what the kernel saw is taken in, and its names read."""
 _BATCH_SECONDS = 0.05
-"""How long the names of stacks are put off, so that several are read at once."""
+"""How long names wait, so that several are read at once: not longer, as their code may
+go. Nobody is woken up for a stack."""
 _MOST_AT_ONCE = 200
 """Stacks whose names are read before the clock is looked at again."""
 _PUT_OFF_SECONDS = 10.0
@@ -90,8 +91,7 @@ class KernelPasses:
         kernel, rubies = self._kernel, self._rubies()
         while (left := until - time.monotonic()) > 0:
             if not self._is_behind:
-                kernel.wait(left)
-                time.sleep(min(max(until - time.monotonic(), 0), _BATCH_SECONDS))
+                time.sleep(min(left, _BATCH_SECONDS))
             self._is_behind = kernel.collect(rubies, self._add, _MOST_AT_ONCE)
             if most and self.seen >= most:
                 break
