@@ -121,8 +121,8 @@ def recording(seconds: int) -> list[Row]:
     """Events that `calls --record` of all methods writes, and those that it loses."""
     if not can_run():
         return [Row("a Rails request", f"not measured: install {PACKAGES}")]
-    with tempfile.TemporaryDirectory() as folder, _application(folder) as app:
-        _load(app, WARM_UP)
+    with tempfile.TemporaryDirectory() as folder, application(folder) as app:
+        load(app, WARM_UP)
         with tool(_recorder(app, folder)) as pid:
             run = _measure(app, pid, seconds)
         found = CallsRecording(f"{folder}/calls.rbrec")
@@ -139,9 +139,9 @@ def recording(seconds: int) -> list[Row]:
 def _runs(
     tools_of: Callable[[App, str], dict[str, list[str]]], rounds: int, seconds: int
 ) -> dict[str, list[Run]]:
-    with tempfile.TemporaryDirectory() as folder, _application(folder) as app:
+    with tempfile.TemporaryDirectory() as folder, application(folder) as app:
         tools = tools_of(app, folder)
-        _load(app, WARM_UP)
+        load(app, WARM_UP)
         runs: dict[str, list[Run]] = {name: [] for name in tools}
         names = list(tools)
         for number in range(rounds):
@@ -185,7 +185,7 @@ def _pinned(last: bool) -> Sequence[str]:
 
 
 @contextmanager
-def _application(folder: str) -> Iterator[App]:
+def application(folder: str) -> Iterator[App]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     words = [*_pinned(True), "puma", "-q", "-t", "3:3", "-b", f"tcp://127.0.0.1:{port}"]
@@ -303,22 +303,22 @@ def tool(words: list[str]) -> Iterator[int | None]:
 
 
 def _measure(app: App, tool: int | None, seconds: int) -> Run:
-    before = _cpu(app.pid), None if tool is None else Spent.of(tool)
-    rate, p99_ms, requests = _load(app, seconds)
-    used, spent = _cpu(app.pid) - before[0], Spent(0, 0)
+    before = cpu(app.pid), None if tool is None else Spent.of(tool)
+    rate, p99_ms, requests = load(app, seconds)
+    used, spent = cpu(app.pid) - before[0], Spent(0, 0)
     if tool is not None and before[1] is not None:
         spent = Spent.of(tool).since(before[1]).by(seconds)
     app_us = 1e6 * used / requests if requests else math.inf
     return Run(rate, p99_ms, app_us, spent, used / seconds)
 
 
-def _cpu(pid: int) -> float:
+def cpu(pid: int) -> float:
     """Seconds of CPU that a process has used, in user and in system mode."""
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / TICKS
 
 
-def _load(app: App, seconds: int) -> tuple[float, float, int]:
+def load(app: App, seconds: int) -> tuple[float, float, int]:
     """Requests a second, the p99 of their latency in ms, and how many they were."""
     words = [*_pinned(False), "wrk", "-t1", "-c3", f"-d{seconds}", "--latency", app.url]
     out = subprocess.run(words, check=True, capture_output=True, text=True).stdout

@@ -24,6 +24,7 @@ import events
 import exact
 import held
 import hits
+import otel
 import realapp
 import registered
 import request
@@ -101,6 +102,10 @@ def parts(quick: bool) -> dict[str, tuple[str, Callable[[], list[Row]]]]:
         "stacks": (
             "Stacks: what a sample costs",
             lambda: stacks.cost(1 if quick else 7, 2 if quick else 4),
+        ),
+        "stacks-otel": (
+            "Stacks: OpenTelemetry's eBPF profiler",
+            lambda: otel.cost(1 if quick else 5, 10),
         ),
         "stacks-taken": (
             "Stacks: what the target loses",
