@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -27,8 +26,10 @@ from table import Ratio, Row
 from rbtrace_py.bpf.run_statistics import RunStatistics
 from targets import HERE, Target
 
-if find_spec("grpc") and find_spec("opentelemetry"):
+try:
     from collector import Collector, Stack
+except ImportError:
+    Collector = None
 
 PROFILER = "OpenTelemetry's profiler"
 ALONE = f"{PROFILER}, one processor"
@@ -53,8 +54,10 @@ class Subject(NamedTuple):
 
 
 class Run(NamedTuple):
-    """spent: the tool's CPU, a second; used: seconds of CPU in which stacks were taken.
+    """One run of a tool.
 
+    spent: its CPU, a second; rate: samples a second of the program's CPU
+    frames: the median of the complete stacks
     complete, without: percent of the samples that have all Ruby frames, or none
     """
 
@@ -68,22 +71,24 @@ class Run(NamedTuple):
     def of(
         cls, subject: Subject, spent: Spent, used: float, stacks: Counter[Stack]
     ) -> Run:
+        """used: seconds of CPU that the program had while the stacks were taken"""
         samples = stacks.total()
+        percent = 100 / max(1, samples)
         whole = Counter({s: n for s, n in stacks.items() if subject.root in s.root})
         none = sum(count for stack, count in stacks.items() if not stack.frames)
         return cls(
             spent,
             samples / used,
             median(stack.frames for stack in whole.elements()) if whole else 0,
-            100 * whole.total() / samples,
-            100 * none / samples,
+            percent * whole.total(),
+            percent * none,
         )
 
 
 def cost(rounds: int, seconds: int) -> list[Row]:
     if not os.environ.get("OTEL_PROFILER"):
         return [Row(PROFILER, "not measured: set OTEL_PROFILER")]
-    if "Collector" not in globals():
+    if Collector is None:
         needed = "pip install grpcio opentelemetry-proto"
         return [Row(PROFILER, f"not measured: {needed}")]
     with RunStatistics():
