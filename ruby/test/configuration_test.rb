@@ -112,7 +112,7 @@ class ConfigurationTest < Minitest::Test
       assert_raises(ArgumentError) { Tracepoint.configure { |config| config.mode = mode } }
     end
     assert_match(/mode :signal needs a signal/, assert_raises(ArgumentError) { signalled(nil) }.message)
-    ["NOSUCH", "SEGV", "KILL", 1000, 1.5].each do |signal|
+    ["NOSUCH", "SEGV", "KILL", 1000, 1.5, 0, "EXIT", :EXIT].each do |signal|
       assert_match(/\Aconfig.signal cannot be #{signal.inspect}: /, assert_raises(ArgumentError) { signalled(signal) }.message)
     end
     refute_predicate Tracepoint, :disabled?

@@ -99,6 +99,9 @@ module Tracepoint
       @signal = signal
       @block = block
       @handler = method(:call).to_proc
+      # trap takes it, too: what it is given runs as the program ends.
+      raise ArgumentError, "it is no signal" if [0, "EXIT", "SIGEXIT"].include?(signal.is_a?(Symbol) ? signal.to_s : signal)
+
       @previous = trap(signal, @handler)
     rescue ArgumentError, SystemCallError => e
       raise ArgumentError, "config.signal cannot be #{signal.inspect}: #{e.message}"
