@@ -19,7 +19,17 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from realapp import MAIN, PACKAGES, STACKS, application, can_run, cpu, load, tool
+from realapp import (
+    MAIN,
+    PACKAGES,
+    STACKS,
+    TOOL_WARM_UP,
+    application,
+    can_run,
+    cpu,
+    load,
+    tool,
+)
 from spent import Spent, middle
 from table import Ratio, Row
 
@@ -34,8 +44,6 @@ except ImportError:
 PROFILER = "OpenTelemetry's profiler"
 ALONE = f"{PROFILER}, one processor"
 DEPTH = 300
-WARM_UP = 5
-"""Seconds that a tool is given to start and to get to know the program."""
 LATEST = 20
 """Seconds within which the profiler, which sends every 4 to 6, has sent."""
 
@@ -156,7 +164,7 @@ def _ours(subject: Subject, seconds: int) -> Run:
         words = ["-c", MAIN, "stacks", str(subject.pid), "-o", str(path)]
         with tool([sys.executable, *words]) as pid:
             before = cpu(subject.pid)
-            subject.work(WARM_UP)
+            subject.work(TOOL_WARM_UP)
             spent = _spent(subject, pid, seconds)
             used = cpu(subject.pid) - before
         stacks = Counter[Stack]()
@@ -171,7 +179,7 @@ def _theirs(subject: Subject, seconds: int, *more: str) -> Run:
         words = ["-collection-agent", collector.address, "-disable-tls"]
         words += ["-tracers", "ruby", "-samples-per-second", "99", *more]
         with tool([os.environ["OTEL_PROFILER"], *words]) as pid:
-            subject.work(WARM_UP)
+            subject.work(TOOL_WARM_UP)
             begin, before = time.time_ns(), cpu(subject.pid)
             spent = _spent(subject, pid, seconds)
             end, used = time.time_ns(), cpu(subject.pid) - before

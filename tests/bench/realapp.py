@@ -67,6 +67,8 @@ SAMPLERS = (
 """Whose CPU is compared with whose."""
 WARM_UP = 8
 """Seconds of load before anything is measured."""
+TOOL_WARM_UP = 5
+"""Seconds that a sampler is given to get to know the application's code."""
 SETTLE = 1.5
 """Seconds after the start of a tool that does not say when it is attached."""
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -95,7 +97,7 @@ def cost(rounds: int, seconds: int) -> list[Row]:
     if not can_run():
         return [Row("a Rails request", f"not measured: install {PACKAGES}")]
     with RunStatistics():
-        runs = _runs(_samplers, rounds, seconds)
+        runs = _runs(_samplers, rounds, seconds, TOOL_WARM_UP)
     return [*(_row(name, runs) for name in runs), *_cost_rows(runs)]
 
 
@@ -137,8 +139,12 @@ def recording(seconds: int) -> list[Row]:
 
 
 def _runs(
-    tools_of: Callable[[App, str], dict[str, list[str]]], rounds: int, seconds: int
+    tools_of: Callable[[App, str], dict[str, list[str]]],
+    rounds: int,
+    seconds: int,
+    warm_up: int = 0,
 ) -> dict[str, list[Run]]:
+    """Measure each tool's runs; warm_up: seconds of load that each has before."""
     with tempfile.TemporaryDirectory() as folder, application(folder) as app:
         tools = tools_of(app, folder)
         load(app, WARM_UP)
@@ -148,6 +154,8 @@ def _runs(
             turn = number % len(names)
             for name in [*names[turn:], *names[:turn]]:
                 with tool(tools[name]) as pid:
+                    if warm_up:
+                        load(app, warm_up)
                     runs[name].append(_measure(app, pid, seconds))
     return runs
 

@@ -81,7 +81,7 @@ def parts(quick: bool) -> dict[str, tuple[str, Callable[[], list[Row]]]]:
         "attach": ("Attach", lambda: attach.cost(3 if quick else 21)),
         "rails": (
             "A Rails request under puma, wrk as load",
-            lambda: realapp.cost(1 if quick else 10, 3 if quick else 10),
+            lambda: realapp.cost(1 if quick else 10, 5),
         ),
         "rails-spans": (
             "A Rails request with the gem's spans",
