@@ -35,6 +35,10 @@ _LOSSES = {
 _NOT_WALKED = {Counter.IN_USE: "in_use", Counter.NEGATIVE: "no_weight"}
 """Those of events whose stack was not looked at."""
 _TRIES = 3
+_CHECK_SECONDS = 0.25
+"""How long names that were known before wait until their code is looked at again."""
+_CHANGING_SECONDS = 10.0
+"""How long it is looked at each time after some was found to have changed."""
 _MOST_HELD = 1 << 12
 """Stacks of processes that are not attached to yet, at most."""
 _OFFSETS = {
@@ -98,6 +102,8 @@ class KernelStacks(Closing):
         self._before: dict[bytes, _Seen] = {}
         self._older: dict[bytes, _Seen] = {}
         self._held: list[tuple[WalkedStack, WalkedStack]] = []
+        self._unchecked: list[WalkedStack] = []
+        self._check_due = self._changing_until = 0.0
         self._failed = self._unknown = self._begun = 0
         self._open = OpenTimes()
         self._told = ToldTimes()
@@ -240,6 +246,8 @@ class KernelStacks(Closing):
 
     def _find_unknown(self, rubies: Rubies) -> None:
         """See which threads have come, if one was not known."""
+        if not self._placed:
+            return
         unknown = self._walker.counters[Counter.UNKNOWN_THREAD]
         if unknown == self._unknown:
             return
@@ -264,6 +272,8 @@ class KernelStacks(Closing):
         stacks = list(islice(self._walker.records(), most))
         for pid, ruby in rubies.items():
             self._name(ruby, [one for one in stacks if one.pid == pid and one.frames])
+        if self._each or time.monotonic() >= self._check_due:
+            self._check(rubies)
         for stack in stacks:
             if stack.frames and stack.pid not in rubies:
                 self._seen[stack.key] = stack
@@ -272,16 +282,29 @@ class KernelStacks(Closing):
         return len(stacks) == most
 
     def _name(self, ruby: RubyProcess, stacks: list[WalkedStack]) -> None:
-        """Read the names of some stacks; again if their code was replaced meanwhile."""
-        if not stacks:
-            return
+        """Read the names of some stacks, which are to be checked yet."""
+        ruby.vm.begin_naming()
+        for stack in stacks:
+            self._seen[stack.key] = self._resolved(ruby, stack)
+        self._unchecked += stacks
+
+    def _check(self, rubies: Rubies) -> None:
+        """See if the code of stacks is still what they were named by; if not, name them
+        again, and look more often, as the program's code comes and goes."""
         for _ in range(_TRIES):
-            ruby.vm.begin_naming()
-            samples = [self._resolved(ruby, stack) for stack in stacks]
-            if self._has_same_code(ruby, stacks):
+            stacks, self._unchecked = self._unchecked, []
+            for pid, ruby in rubies.items():
+                own = [stack for stack in stacks if stack.pid == pid]
+                if own and not self._has_same_code(ruby, own):
+                    self._name(ruby, own)
+            now = time.monotonic()
+            if not self._unchecked:
                 break
-        for stack, sample in zip(stacks, samples, strict=True):
-            self._seen[stack.key] = sample
+            self._changing_until = now + _CHANGING_SECONDS
+        self._unchecked = []
+        self._check_due = now
+        if now > self._changing_until:
+            self._check_due += _CHECK_SECONDS
 
     def _has_same_code(self, ruby: RubyProcess, stacks: list[WalkedStack]) -> bool:
         try:
@@ -296,6 +319,7 @@ class KernelStacks(Closing):
         over, still = self._walker.counts(), self._still()
         # What is due is known before those that end meanwhile are collected.
         due = [*over, *self._parts(still)] if self._each else []
+        self._check_due = 0.0
         self.collect(rubies, add)
         if self._weighing.is_time:
             self._keep([*over, *still], rubies)
