@@ -96,16 +96,17 @@ class CallSites:
         """A call is ``[insn][call data]`` or ``[insn][call data][block]``, and
         ``defineclass`` is ``[insn][name][body][flags]``.
 
-        What looks like the second may be a call and an instruction after it.
+        What looks like the second may be a call and an instruction after it. A block
+        may look like call data, an instruction does not: so the second comes first.
         """
         if pc - 16 < iseq.begin:
             return _NO_CALL
         try:
             first, second = struct.unpack("=2Q", self._values.memory.read(pc - 16, 16))
-            if self._is_call_data(iseq, second):
-                return CallSite(self._method_id(second), 0, data=second)
             if self._is_call_data(iseq, first) and self._is_block(second):
                 return CallSite(self._method_id(first), second, data=first)
+            if self._is_call_data(iseq, second):
+                return CallSite(self._method_id(second), 0, data=second)
             if self._iseqs.get(first) is not None:
                 return CallSite(None, 0, first)
         except UnreadableMemory:
@@ -113,6 +114,8 @@ class CallSites:
         return _NO_CALL
 
     def _is_call_data(self, iseq: Iseq, word: int) -> bool:
+        """May it be one of the iseq's? How many it has is known as an upper bound
+        alone, and objects may come right behind them."""
         words = (iseq.end - iseq.begin) // 8
         has_any = iseq.call_data != 0
         return has_any and 0 <= word - iseq.call_data < words * self._size

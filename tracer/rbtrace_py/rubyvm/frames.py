@@ -114,6 +114,7 @@ class FrameTree:
         self._text = 0
         self.root = FrameNode(None, None)
         self.nodes: dict[tuple[FrameNode, int, int, int, int], FrameNode] = {}
+        self._unsure: dict[FrameNode, tuple[FrameNode, int, int]] = {}
         self._held = 0
         self._frames: dict[tuple[int, int, int], tuple[Iseq, Method | None, Frame]] = {}
 
@@ -188,6 +189,8 @@ class FrameTree:
         if made is not None:
             if is_kept:
                 self.nodes[node, iseq, pc, method, flags] = made
+                if not made.is_sure:
+                    self._unsure[made] = node, method, flags
             frame = made.frame
             if frame is not None:
                 self._text += len(frame.name) + len(frame.label) + len(frame.path)
@@ -199,6 +202,31 @@ class FrameTree:
         self._names.renew(method)
         self._entries.discard(method)
         self._iseqs.renew(iseq)
+
+    def judge_again(self, made: FrameNode) -> None:
+        """See whether a frame that is not sure is so by now.
+
+        What was read may have been gone already, or have come since: code, and what
+        the instructions that call remember. Where code was replaced all begins anew.
+        """
+        known = self._unsure.get(made)
+        if known is None:
+            return
+        node, method, flags = known
+        self.calls.forget(node.pc)
+        self._entries.discard(method)
+        is_stale = self._names.renew(method)
+        for iseq in (node.iseq, made.iseq):
+            is_stale |= iseq is not None and self._iseqs.renew(iseq.address)
+        if is_stale:
+            self._start()
+            return
+        try:
+            made.is_sure = self._is_sure(node, made, self._method(method), flags)
+        except UnreadableMemory:
+            return
+        if made.is_sure:
+            del self._unsure[made]
 
     def _make(
         self, node: FrameNode, iseq: int, pc: int, method: int, flags: int

@@ -167,11 +167,17 @@ class Iseqs:
         known = self._known.get(address)
         return known if known is not None else self._load(address)
 
-    def renew(self, address: int) -> None:
-        """Forget the iseq if another one is at its address now."""
+    def renew(self, address: int) -> bool:
+        """Forget the iseq if another one is at its address now.
+
+        Returns:
+            Whether it was forgotten.
+        """
         iseq = self._known.get(address)
-        if iseq is not None and self._gone(iseq):
-            del self._known[address]
+        if iseq is None or not self._gone(iseq):
+            return False
+        del self._known[address]
+        return True
 
     def revalidate(self) -> bool:
         """Read again what tells iseqs apart; return whether one was replaced.

@@ -229,6 +229,17 @@ class Unwinder:
             parts=parts,
         )
 
+    def judge_again(self, track: Track) -> None:
+        """Have the frames looked at anew that those below them should not have called.
+
+        What the last reading found of the stack is forgotten.
+        """
+        for node in track.nodes[: track.unsure[-1]]:
+            self.tree.calls.forget(node.pc)
+        for index in track.unsure:
+            self.tree.judge_again(track.nodes[index])
+        track.forget()
+
     def _current_ec(self, track: Track, data: bytes) -> int:
         if self._offsets.th_ec is None:
             return track.thread

@@ -457,6 +457,9 @@ class RubyVM:
         best = _Best()
         doubt = _Doubt()
         last = track.parts[2:]
+        if reading is not None and reading.unsure:
+            self._unwinder.judge_again(track)
+            reading = self._read(track, None)
         unreadable = attempt = 0
         is_clean = rests = False
         while attempt < _TRIES and unreadable < _UNREADABLE:
