@@ -12,12 +12,20 @@
 #   clocks                   says for how many ms it has marked and swept; 0 0 before 3.3
 #   zeros SECONDS            reads /dev/zero, a megabyte at a time
 #   spins NUMBER             counts, without a system call
-#   changing SECONDS         defines, calls and removes methods, and compacts
+#   changing SECONDS EACH COMPACTS
+#                            defines, calls and removes methods that burn three times so
+#                            much, and collects; compacts after each so many, 0: never
+#   changes                  says which of them ran when: number, begin, end, ns of
+#                            CLOCK_MONOTONIC, each in an Array
 #   exec SECONDS             becomes this program anew, which burns at once
 #   replace SECONDS          the same, by another thread than the main one
 
 def cpu
   Process.clock_gettime(Process::CLOCK_THREAD_CPUTIME_ID)
+end
+
+def now
+  Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond)
 end
 
 def burn(seconds)
@@ -80,17 +88,23 @@ class Walked
   end
 
   # Each method's name, file and line have the same number, in a frame of any of them.
-  def changing(seconds)
+  def changing(seconds, each, compacts)
     start = cpu
-    number = 0
+    $changes = []
     while cpu - start < seconds
-      number += 1
-      source = "def changed_#{number}(n); n.times { burn(0.002) }; end"
+      number = $changes.size + 1
+      source = "def changed_#{number}(n); n.times { burn(#{each}) }; end"
       self.class.class_eval(source, "changed_#{number}.rb", number)
+      began = now
       send("changed_#{number}", 3)
+      $changes << [number, began, now]
       self.class.remove_method("changed_#{number}")
-      GC.respond_to?(:compact) && (number % 10).zero? ? GC.compact : GC.start
+      compacts.positive? && (number % compacts).zero? ? GC.compact : GC.start
     end
+  end
+
+  def changes
+    puts $changes.inspect
   end
 end
 

@@ -31,7 +31,7 @@ VERSION = HEADERS.stem.rpartition("-")[2] if HEADERS else ""
 NOT_IN_HEADERS = {
     "symbols_last_id", "symbols_ids", "fiber_prev", "fiber_ec", "fiber_status",
     "objspace_flags", "objspace_gc_bit", "mutex_owner", "queue_items", "queue_waiting",
-    "queue_pushing", "queue_most", "io_fd", "io_pid",
+    "queue_pushing", "queue_most", "io_fd", "io_pid", "objspace_count",
 }  # fmt: skip
 """What only symbol.c, cont.c, gc.c, thread.c and io.h define."""
 
@@ -45,6 +45,7 @@ typedef struct rb_fiber_struct {
 typedef struct rb_objspace {
     unsigned long limit, increase;
     struct { unsigned mode : 2, stop : 1, stress : 1, no : 1, during_gc : 1; } flags;
+    struct { int run; unsigned long count; } profile;
 } rb_objspace_t;
 typedef struct rb_mutex_struct { void *fiber, *next_mutex; } rb_mutex_t;
 struct rb_queue {
@@ -65,7 +66,7 @@ SHORT = {
     "symbols_last_id": 0, "symbols_ids": 16, "fiber_ec": 80, "fiber_prev": 88,
     "fiber_status": 96, "objspace_flags": 16, "objspace_gc_bit": 5, "mutex_owner": 0,
     "queue_items": 24, "queue_waiting": 32, "queue_pushing": 36, "queue_most": 56,
-    "io_fd": 16, "io_pid": 24,
+    "io_fd": 16, "io_pid": 24, "objspace_count": 32,
 }  # fmt: skip
 
 Compile = Callable[..., Path]

@@ -44,9 +44,9 @@ _SETTLING_SECONDS = 0.0005
 """A walk that has begun is over after that, where it cannot be preempted."""
 _LONGEST_SETTLING_SECONDS = 1.0
 
-_RUBY = struct.Struct("<q4Q 20I QQQ")
+_RUBY = struct.Struct("<q5Q 20I QQQ")
 _KEY = struct.Struct("<QQQQQ")
-_HEAD = struct.Struct("<QQQQQ QQ II")
+_HEAD = struct.Struct("<QQQQQ QQ II Q")
 _INTERVAL = struct.Struct("<QQQQQ QQQQQ")
 _GVL = struct.Struct("<QQ")
 _ID = struct.Struct("<Q")
@@ -353,12 +353,13 @@ def _walked(
 
 
 def _of_record(record: bytes) -> WalkedStack:
-    *words, at, weight, count, kernel_count = _HEAD.unpack_from(record)
+    *words, at, weight, count, kernel_count, stamp = _HEAD.unpack_from(record)
     if not count:
         return _walked(words, at, weight)
     frames = memoryview(record)[_HEAD.size :].cast("Q")
     end = len(frames) - kernel_count
-    return _walked(words, at, weight, frames[:end], frames[end:])
+    found = _walked(words, at, weight, frames[:end], frames[end:])
+    return found._replace(collection=stamp)
 
 
 def _off_cpu(marks: int) -> OffCpu:
@@ -396,6 +397,7 @@ def _packed(layout: WalkLayout, since: int) -> bytes:
     return _RUBY.pack(
         layout.tls,
         *layout.collecting,
+        layout.collections,
         layout.local_flag,
         layout.running,
         *(offset // 8 for offset in offsets),

@@ -14,6 +14,7 @@ class WalkLayout:
     tls: of the word, from a thread's fs base, with the execution context (below 0) or
         with the thread (above 0); 0: unknown
     collecting: address and mask of the word that tells of a collection; (0, 0): unknown
+    collections: address of the number of collections so far; 0: unknown
     local_flag: VM_ENV_FLAG_LOCAL
     running: address of the word with the thread that has the GVL, up to 2.7; else 0
     ec_…, cfp_…, th_…, ractor_…: as ``rubyvm.layout.Offsets`` has them; cfp_jit_return:
@@ -30,6 +31,7 @@ class WalkLayout:
 
     tls: int
     collecting: tuple[int, int]
+    collections: int
     local_flag: int
     running: int
     ec_vm_stack: int
@@ -118,6 +120,8 @@ class WalkedStack(NamedTuple):
     collecting: 0, or 1 + ``enum gc_mode`` of the collection that was going on
     is_cut: older frames are missing
     key_after: of the time on a CPU that follows a time off it that goes on
+    collection: a number, where ``frames`` are given: as long as it is the VM's
+        (``RubyVM.collection``) no code was freed or moved; 0: not known
     """
 
     key: bytes
@@ -133,3 +137,4 @@ class WalkedStack(NamedTuple):
     off_cpu: OffCpu | None
     kernel_frames: memoryview | None = None
     key_after: bytes = b""
+    collection: int = 0

@@ -254,6 +254,8 @@ class Offsets:
     objspace_gc_bit: int | None
     """Number of the bit ``during_gc`` in the word at ``objspace_flags``."""
 
+    objspace_count: int | None = None
+    """Offset of the number of collections that have begun (2.7, 3.1 and later)."""
     body_last_line: int | None = None
     """Offset of the last line of its source, an int (2.6 and later)."""
     body_call_data: int | None = None

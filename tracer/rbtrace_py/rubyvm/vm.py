@@ -37,8 +37,9 @@ _AT_REST = (ThreadState.SLEEPING, ThreadState.WAITING)
 _MOST_TRACKS = 1 << 12
 _MOST_KEPT = 1 << 28
 """Bytes of stacks that are kept to compare the next ones with."""
-_GC_MODE = 3
-"""Bits of ``rb_objspace_t.flags.mode``, below those of its other flags."""
+_GC_MODE, _GC_MARKING = 3, 1
+"""Bits of ``rb_objspace_t.flags.mode``, below those of its other flags; while what
+lives is marked."""
 _GATHERED_AT_ONCE = 64
 """Threads whose stacks are taken with one system call."""
 
@@ -177,6 +178,27 @@ class RubyVM:
         mask = 1 << offsets.objspace_gc_bit
         return (objspace + offsets.objspace_flags, mask) if objspace > 4096 else None
 
+    def collection(self) -> int:
+        """Return a number that is another one once code may have been freed or moved.
+
+        As the kernel's walk says it (``collection`` of ``bpf/programs/stacks.c``); 0
+        where it is not known. Raises UnreadableMemory and NoSuchTarget.
+        """
+        if self._collecting is None or not (place := self._collections()):
+            return 0
+        word, mask = self._collecting
+        flags = self.values.u64(word)
+        is_marking = flags & _GC_MODE == _GC_MARKING
+        return self.values.u64(place) << 2 | is_marking << 1 | (flags & mask != 0)
+
+    def _collections(self) -> int:
+        """Return the address of the number of collections so far, 0 if not known."""
+        offsets = self.layout.offsets
+        count, flags = offsets.objspace_count, offsets.objspace_flags
+        if self._collecting is None or count is None or flags is None:
+            return 0
+        return self._collecting[0] - flags + count
+
     def _check_for_zjit(self) -> None:
         """See if ZJIT is on; programs may switch it on late (RubyVM::ZJIT.enable)."""
         if self._zjit is None or self._unwinder.has_zjit:
@@ -224,6 +246,7 @@ class RubyVM:
         return WalkLayout(
             tls=distance,
             collecting=self._collecting or (0, 0),
+            collections=self._collections(),
             local_flag=traits.local_flag or 2,
             running=0 if running is None else self.vm + running,
             ec_vm_stack=o.ec_vm_stack,

@@ -10,6 +10,7 @@ struct ruby {
   s64 tls;        /* from fs base: below 0 of the EC, above of the thread; 0: unknown */
   u64 gc_place;   /* word that tells of a collection; 0: not known */
   u64 gc_mask;
+  u64 gc_count;   /* number of collections that have begun; 0: not known */
   u64 local;      /* VM_ENV_FLAG_LOCAL */
   u64 running;    /* up to 2.7: word with the thread that has the GVL */
   u32 ec_stack, ec_size, ec_cfp, ec_thread, ec_fiber; /* in words */

@@ -61,6 +61,8 @@
 #define CALL_SHIFT 32           /* 1 + number of the system call */
 #define OFF_MARKS (~0ULL << 16)
 
+#define GC_MODE 3 /* bits of the collector's flags: enum gc_mode (gc.c) */
+#define GC_MARKING 1
 #define TASK_UNINTERRUPTIBLE 2
 #define TASK_DEAD 0x80
 #define POLL 7
@@ -92,6 +94,7 @@ struct head {
   u64 weight; /* 0: only to be named */
   u32 count; /* of the frames that follow, newest first */
   u32 kernel_count; /* of the kernel's addresses behind them, newest first */
+  u64 collection; /* as it was where the stack was walked */
 };
 
 /* The time that a thread is in now, on the CPU or off it. */
@@ -174,7 +177,21 @@ static __always_inline u64 collecting(struct ruby *ruby, u64 thread, u64 ec) {
   read_user(&word, sizeof word, (void *)ruby->gc_place);
   if (!(word & ruby->gc_mask) || !is_runner(ruby, thread, ec))
     return 0;
-  return (word & 3) + 1;
+  return (word & GC_MODE) + 1;
+}
+
+/*
+ * Equal words at one address mean the same code as long as this is the same: only a
+ * collection frees it, or moves it, that marks what lives after it was seen. One is
+ * counted as it begins, and may mark for long while the program runs.
+ */
+static __always_inline u64 collection(struct ruby *ruby) {
+  u64 count = 0, word = 0;
+  if (!ruby->gc_count)
+    return 0;
+  read_user(&count, sizeof count, (void *)ruby->gc_count);
+  read_user(&word, sizeof word, (void *)ruby->gc_place);
+  return count << 2 | ((word & GC_MODE) == GC_MARKING) << 1 | !!(word & ruby->gc_mask);
 }
 
 /* Which thread of Ruby this is, in the head's key; WALKED if it has a stack. */
@@ -204,10 +221,11 @@ static __always_inline int begin(struct ruby *ruby, struct scratch *scratch, u64
 /* After begin: the frames, and the rest of the key. */
 static __always_inline int walk(struct ruby *ruby, struct scratch *scratch) {
   struct stack_key *key = &scratch->head.key;
-  u64 low, high, cfp, size, count, start, ep, hash = 0, values;
+  u64 low, high, cfp, size, count, start, ep, hash, values;
   u64 words = ruby->words;
   u64 local = ruby->local;
 
+  hash = scratch->head.collection = collection(ruby);
   low = EC_WORD(ruby->ec_stack);
   high = low + 8 * EC_WORD(ruby->ec_size);
   cfp = EC_WORD(ruby->ec_cfp);

@@ -35,6 +35,7 @@ FIELDS = changed(
         "fiber_prev": 520,
         "fiber_ec": 80,
         "fiber_status": 528,
+        "objspace_count": Field(424, "rb_objspace_t.profile.count"),
         "th_locking_mutex": Field(248, "rb_thread_t.locking_mutex"),
         "th_gvl_node": Field(88, "rb_thread_t.native_thread_data.node.gvl"),
         "gvl_queue": Field(56, "rb_vm_t.gvl.waitq"),

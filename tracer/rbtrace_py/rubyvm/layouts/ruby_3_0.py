@@ -54,5 +54,6 @@ FIELDS = changed(
         "vm_threads": None,
         "vm_running_thread": None,
         "call_mid": None,
+        "objspace_count": None,
     },
 )

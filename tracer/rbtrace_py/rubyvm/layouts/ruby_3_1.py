@@ -38,6 +38,7 @@ FIELDS = changed(
         "line_size": 12,
         "fiber_prev": 512,
         "fiber_status": 528,
+        "objspace_count": Field(440, "rb_objspace_t.profile.count"),
         "th_locking_mutex": 264,
         "th_scheduler": 336,
         "th_gvl_node": 104,

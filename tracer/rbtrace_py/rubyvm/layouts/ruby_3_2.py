@@ -46,6 +46,7 @@ FIELDS = changed(
         "class_first_ivar": Field(32, "sizeof RClass + rb_classext_t.iv_ptr"),
         "fiber_prev": 520,
         "fiber_status": 536,
+        "objspace_count": 1280,
         "th_locking_mutex": 216,
         "th_scheduler": 288,
         "th_gvl_node": Field(56, "rb_thread_t.sched.node.readyq"),

@@ -33,6 +33,7 @@ FIELDS = changed(
         "ractor_running_ec": 384,
         "ractor_main_thread": 392,
         "ractor_list_node": 432,
+        "objspace_count": 1392,
         "th_locking_mutex": 344,
         "th_scheduler": 416,
         "th_gvl_node": 72,

@@ -37,6 +37,7 @@ FIELDS = changed(
         "fiber_prev": 504,
         "fiber_status": 520,
         "objspace_flags": 20,
+        "objspace_count": 1008,
         "th_scheduler": 432,
     },
 )

@@ -43,6 +43,7 @@ FIELDS = changed(
         "fiber_prev": 536,
         "fiber_status": 552,
         "objspace_flags": 28,
+        "objspace_count": 1048,
         "th_locking_mutex": 352,
         "gvl_queue": 272,
         "gvl_holder": 256,

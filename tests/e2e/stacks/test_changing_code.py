@@ -1,0 +1,122 @@
+"""Code that comes and goes keeps its own names, at whatever addresses it is.
+
+The target says which method ran when, so the time of a sample says whose it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from bisect import bisect
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from commands import Tracer
+from processes import TARGETS, Target, read_line
+from rbtrace_py.aggregate.recording import Recording
+from rbtrace_py.model.stacks import Frame, Sample, SampleFlags
+from ruby_builds import Build, each_build
+
+RATE = 999
+NEARLY = 500_000
+"""ns between a method's frame and the clock that its target reads, and between two
+looks at a clock; a collection between two methods takes more."""
+TRACE = Callable[..., Tracer]
+
+pytestmark = pytest.mark.usefixtures("root")
+
+
+class Changes:
+    """Which method ran when, and the samples of that time.
+
+    kinds: samples by what they say: ``right``, the method that ran; ``wrong``,
+        another one; ``mixed``, the name of one with the line of another;
+        ``unresolved`` and ``trimmed``, as their flags say; ``none``, no method at all
+    """
+
+    def __init__(self, target: Target, wall_offset: int, samples: Iterator[Sample]):
+        self._ran: list[list[int]] = json.loads(target.step("changes"))
+        assert read_line(target.process.stdout) == "done"
+        self._begun = [began for _, began, _ in self._ran]
+        self.kinds: Counter[str] = Counter()
+        self.examples: dict[str, list[object]] = {}
+        for sample in samples:
+            number = self._at(sample.time_ns - wall_offset)
+            if number:
+                kind = kind_of(sample, number)
+                self.kinds[kind] += 1
+                self.examples.setdefault(kind, []).append(
+                    (number, sample.stack.frames[-4:])
+                )
+
+    def _at(self, at: int) -> int:
+        """Number of the method that ran at a time, 0 if one just came or went."""
+        place = bisect(self._begun, at) - 1
+        number, began, ended = self._ran[max(place, 0)]
+        return number if began + NEARLY < at < ended - NEARLY else 0
+
+
+def kind_of(sample: Sample, number: int) -> str:
+    flags = sample.flags
+    found = {one for frame in sample.stack.frames for one in numbers(frame)}
+    if len(found) > 1:
+        return "mixed"
+    if found:
+        return "right" if found == {number} else "wrong"
+    if SampleFlags.UNRESOLVED in flags:
+        return "unresolved"
+    return "trimmed" if SampleFlags.TRIMMED in flags else "none"
+
+
+def numbers(frame: Frame) -> list[int]:
+    """Of its name and its place, which are those of one method; a JIT has no line."""
+    found = re.findall(r"changed_(\d+)", f"{frame.name} {frame.path}")
+    if found and frame.line is not None:
+        found.append(str(frame.line))
+    return [int(one) for one in found]
+
+
+def changing(build: Build, step: str, trace: TRACE, tmp_path: Path) -> Changes:
+    words = (*build.words(), "-W0", TARGETS / "stacks/walked.rb")
+    path = tmp_path / "out.rbrec"
+    options = ("--mode", "cpu", "--engine", "bpf", "-r", RATE, "-o", path)
+    with closing(Target(*words)) as target:
+        tracer = trace("record", target.ready.split()[1], *options)
+        wall_offset = time.time_ns() - time.monotonic_ns()
+        assert target.step(step) == "done"
+        _, err, code = tracer.finish()
+        assert code == 0, err
+        return Changes(target, wall_offset, iter(Recording(path)))
+
+
+@each_build
+@pytest.mark.parametrize("compacts", [0, 10])
+def test_code_that_is_gone_soon(
+    build: Build, compacts: int, trace: TRACE, tmp_path: Path
+) -> None:
+    """Many methods end before their names are read, 50 ms later.
+
+    No sample is counted for what was at the same addresses before. A name may be that
+    of what has come there by the time it is read: at most 1 in 16 was, of 400.
+    """
+    found = changing(build, f"changing 2.0 0.002 {compacts}", trace, tmp_path)
+    kinds = found.kinds
+    assert set(kinds) <= {"right", "wrong", "unresolved", "trimmed"}, found.examples
+    assert kinds["right"] >= 0.02 * kinds.total()
+    assert kinds["wrong"] <= max(6, 0.1 * kinds["right"]), found.examples["wrong"]
+    assert kinds["trimmed"] <= 0.04 * kinds.total()
+
+
+@each_build
+def test_code_that_stays_for_a_while(
+    build: Build, trace: TRACE, tmp_path: Path
+) -> None:
+    """Each of its stacks is named but for those that it is seen in at the end alone."""
+    found = changing(build, "changing 3.0 0.05 5", trace, tmp_path)
+    assert set(found.kinds) <= {"right", "unresolved", "trimmed"}, found.examples
+    assert found.kinds["right"] >= 0.9 * found.kinds.total()
