@@ -63,6 +63,10 @@ class StoppedThread:
             raise Fault(f"signal {stop.signal} at {after.rip:#x}")
         return after.rax
 
+    def write(self, address: int, word: int) -> None:
+        """Write a word of its memory."""
+        self._memory.write(address, word.to_bytes(8, "little"))
+
     def reserved(self, room: int) -> int:
         """Address of ``room`` bytes below what its stack holds."""
         return below(self.registers) - room & -16

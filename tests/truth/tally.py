@@ -51,15 +51,15 @@ class Tally:
     def check(self) -> None:
         """No difference; at most 1 % of the stops flagged, and twice that by chance.
 
-        Ruby's own function crashes on a frame that is being pushed: seldom.
-
-        YJIT of 3.1 moves ``ec->cfp`` before it fills the frame, so that more are torn.
+        Where a frame is being pushed Ruby's own function crashes: seldom. YJIT of 3.1
+        moves ``ec->cfp`` before it fills the frame: so it was at 25 of 10,000 stops. At
+        17 of them Ruby crashed, and it gave an old frame in that place at the others.
+        At 23 more the thread stood between two fibers, as with any Ruby.
         """
         assert not self.differences, "\n\n".join(
             [f"{len(self.differences)} differ of {self.stops}", *self.differences[:12]]
         )
-        is_torn = (self.build.jit, builds.version(self.build)[:3]) == ("yjit", "3.1")
-        most = self.stops * (4 if is_torn else 1) / 100
+        most = self.stops / 100
         # Of 200 stops, 5 come up by chance one time in 20 where 2 are meant.
         most = max(1, most if self.stops >= 1000 else 2 * most + 1)
         assert self.flagged <= most, "\n\n".join(

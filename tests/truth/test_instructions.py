@@ -99,6 +99,7 @@ class Busy:
             if walked is None or walked.flags:
                 found.in_jit += is_jit_code
                 found.flags.append(self._reason())
+                self._compare_rest(found)
                 return
             ours = self._ours()
             try:
@@ -120,6 +121,31 @@ class Busy:
                 self.true.append((at, walked.stack.frames))
         finally:
             self.thread.go_on()
+
+    def _compare_rest(self, found: tally.Tally) -> None:
+        """What is left of a stack whose newest frames were dropped is what Ruby says
+        of it once they are popped."""
+        track = self.vm._track(self._main.address)
+        reading = self.vm._read(track, None)
+        if reading is None:
+            return
+        depth = min((reading.depth, *reading.unsure[:1]))
+        ours = self._rows(reading.nodes[:depth])
+        if not ours:
+            return  # it is between two fibers
+        offsets = self.vm.layout.offsets
+        place = reading.ec + offsets.ec_cfp
+        before = self.vm.values.u64(place)
+        self.thread.write(place, track.high - depth * offsets.cfp_size)
+        try:
+            truth = self._profiled(found)
+        finally:
+            self.thread.write(place, before)
+        if wrong := difference(ours, truth, bool(found.build.jit)):
+            found.differences.append(
+                f"of what is left {wrong}\nours {show(ours)}\nRuby {show(truth)}"
+                f"\n{found.flags[-1]}"
+            )
 
     def _reason(self) -> str:
         """Why the stack that stands there is not clean, and what it ends with."""
@@ -167,6 +193,9 @@ class Busy:
         # From 3.2 on Ruby leaves out frames without a pc, as a JIT pushes them.
         if nodes and self._version >= (3, 2) and self._has_no_pc(nodes[-1]):
             nodes = nodes[:-1]
+        return self._rows(nodes)
+
+    def _rows(self, nodes: list[FrameNode]) -> list[Row]:
         rows = (self._row(node) for node in reversed(nodes))
         return [row for row in rows if row is not None]
 

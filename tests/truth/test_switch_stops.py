@@ -51,6 +51,11 @@ def test_switches(build: Build, root: None) -> None:
         passes.finish()
     for at, frames in target.true:
         compare(found, at, frames, samples)
+    assert not memory.differences, memory.differences[0]
+    # Nothing says what was right there.
+    found.flags += memory.flags
+    found.crashed += memory.crashed
+    assert found.stops == builds.stops(build)
     found.check()
 
 
