@@ -232,13 +232,13 @@ class Unwinder:
     def judge_again(self, track: Track) -> None:
         """Have the frames looked at anew that those below them should not have called.
 
-        What the last reading found of the stack is forgotten.
+        They, and those upon them, are made anew by the next reading.
         """
         for node in track.nodes[: track.unsure[-1]]:
             self.tree.calls.forget(node.pc)
         for index in track.unsure:
             self.tree.judge_again(track.nodes[index])
-        track.forget()
+        self._drop(track, track.unsure[0])
 
     def _current_ec(self, track: Track, data: bytes) -> int:
         if self._offsets.th_ec is None:
@@ -311,17 +311,22 @@ class Unwinder:
             # A JIT's pc, which is the same as it was, is known below another frame
             # and unknown in the innermost.
             kept = max(min(kept, count - 1, len(track.nodes) - 1), 0)
+        self._drop(track, kept)
+        track.frames = snapshot.frames
+        if kept == count:
+            return count, False
+        new = memoryview(snapshot.frames)[: (count - kept) * self._size].cast("Q")
+        return self._walk_new(track, snapshot, new, size)
+
+    @staticmethod
+    def _drop(track: Track, kept: int) -> None:
+        """Forget all but the oldest frames."""
         del track.nodes[kept:], track.floors[kept:], track.sps[kept:]
         del track.eps[kept:]
         while track.unsure and track.unsure[-1] >= kept:
             track.unsure.pop()
         while track.c_words and track.c_words[-1][0] >= kept:
             track.c_words.pop()
-        track.frames = snapshot.frames
-        if kept == count:
-            return count, False
-        new = memoryview(snapshot.frames)[: (count - kept) * self._size].cast("Q")
-        return self._walk_new(track, snapshot, new, size)
 
     def _kept(self, track: Track, snapshot: Snapshot, count: int) -> int:
         """Return the number of frames, from the oldest on, that are as they were."""

@@ -26,6 +26,9 @@ from rbtrace_py.rubyvm.walked_frames import WalkedFrames
 
 _TRIES = 40
 """How often a stack is read anew, at most, until it is clean."""
+_JUDGED_AGAIN = 3
+"""How often frames are seen that seem impossible before what says so is read anew; most
+are gone by then."""
 _UNREADABLE = 8
 """How often in a row it may be unreadable: what is torn is not for long."""
 _LOOKS = 8
@@ -480,15 +483,14 @@ class RubyVM:
         best = _Best()
         doubt = _Doubt()
         last = track.parts[2:]
-        if reading is not None and reading.unsure:
-            self._unwinder.judge_again(track)
-            reading = self._read(track, None)
         unreadable = attempt = 0
         is_clean = rests = False
         while attempt < _TRIES and unreadable < _UNREADABLE:
             if attempt:
                 if self._tree.is_late():
                     break
+                if attempt == _JUDGED_AGAIN and track.unsure:
+                    self._unwinder.judge_again(track)
                 reading = self._read(track, None)
             attempt += 1
             if reading is None:
