@@ -36,7 +36,8 @@ class Changes:
 
     kinds: samples by what they say: ``right``, the method that ran; ``wrong``,
         another one; ``mixed``, the name of one with the line of another;
-        ``unresolved`` and ``trimmed``, as their flags say; ``none``, no method at all
+        ``unresolved`` and ``trimmed``, as their flags say; ``none``, no method at all:
+        the target had no CPU for a while between a look at its clock and the call
     """
 
     def __init__(self, target: Target, wall_offset: int, samples: Iterator[Sample]):
@@ -106,7 +107,8 @@ def test_code_that_is_gone_soon(
     """
     found = changing(build, f"changing 2.0 0.002 {compacts}", trace, tmp_path)
     kinds = found.kinds
-    assert set(kinds) <= {"right", "wrong", "unresolved", "trimmed"}, found.examples
+    assert not kinds["mixed"], found.examples["mixed"]
+    assert kinds["none"] <= 5, found.examples["none"]
     assert kinds["right"] >= 0.02 * kinds.total()
     assert kinds["wrong"] <= max(6, 0.1 * kinds["right"]), found.examples["wrong"]
     assert kinds["trimmed"] <= 0.04 * kinds.total()
@@ -118,5 +120,5 @@ def test_code_that_stays_for_a_while(
 ) -> None:
     """Each of its stacks is named but for those that it is seen in at the end alone."""
     found = changing(build, "changing 3.0 0.05 5", trace, tmp_path)
-    assert set(found.kinds) <= {"right", "unresolved", "trimmed"}, found.examples
+    assert not found.kinds["mixed"] + found.kinds["wrong"], found.examples
     assert found.kinds["right"] >= 0.9 * found.kinds.total()
