@@ -107,6 +107,10 @@ class Busy:
             except Fault:
                 found.crashed += 1
                 return
+            if ours and not truth:
+                # A fiber begins: the thread's variable has its context, the VM not yet.
+                found.flags.append(f"Ruby has no frames\n{show(ours)}")
+                return
             wrong = difference(ours, truth, bool(found.build.jit))
             is_unknown = any(row.line is None for row in ours)
             found.unknown_lines += is_unknown
