@@ -12,11 +12,12 @@ from typing import NamedTuple, Protocol
 
 from rbtrace_py.errors import UnknownRuby, UnreadableMemory
 from rbtrace_py.linux.memory import Memory
-from rbtrace_py.model.stack_walk import WalkLayout
+from rbtrace_py.model.stack_walk import WalkedStack, WalkLayout
 from rbtrace_py.model.stacks import SampleFlags, Stack, ThreadState
 from rbtrace_py.rubyvm import tls
 from rbtrace_py.rubyvm.frames import FrameNode, FrameTree
 from rbtrace_py.rubyvm.iseqs import Iseq
+from rbtrace_py.rubyvm.late_code import LateCode
 from rbtrace_py.rubyvm.layout import Layout
 from rbtrace_py.rubyvm.oldframes import OldUnwinder
 from rbtrace_py.rubyvm.threads import Threads, VmThread
@@ -158,6 +159,7 @@ class RubyVM:
         self._threads = Threads(self.values, vm, is_tid)
         self._tree = FrameTree(self.values)
         self._walked_frames = WalkedFrames(self._tree)
+        self._late_code = LateCode(self._tree)
         kind = Unwinder if layout.traits.flags_in_ep else OldUnwinder
         self._unwinder = kind(memory, layout, self._tree)
         self._check_for_zjit()
@@ -281,6 +283,18 @@ class RubyVM:
     def begin_naming(self) -> None:
         """Be ready for stacks that the kernel walked; before each batch of them."""
         self._tree.trim()
+
+    def without_late_code(self, stacks: Sequence[WalkedStack]) -> list[WalkedStack]:
+        """Return those of a batch that was just named that have code that may have come
+        after they were walked, without it: they are to be named again.
+
+        None where the number of collections is not known (3.0). Raises NoSuchTarget.
+        """
+        try:
+            now = self.collection()
+        except UnreadableMemory:
+            now = 0
+        return self._late_code.without(stacks, now) if now else []
 
     def has_same_code(self, stacks: Iterable[memoryview]) -> bool:
         """Return whether the code of these stacks is what they were named by.

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from rbtrace_py.model.stacks import Frame, FrameKind, SampleFlags, Stack
 from rbtrace_py.rubyvm.frames import COLLECTOR_FRAMES, FrameNode, FrameTree
+from rbtrace_py.rubyvm.late_code import GONE
 
 UNRESOLVED = Frame(FrameKind.MARKER, "(unresolved)", "(unresolved)", "", None)
 """In place of a frame whose code was gone before its name was read."""
@@ -148,7 +149,7 @@ class WalkedFrames:
             place = _Place(node, node.below is not below.node)
         if place.node.is_ruby and not place.hides:
             self._places[raw] = place
-        elif lasts or place.frame is not UNRESOLVED:
+        elif place.frame is not UNRESOLVED:  # or other code that comes there would be
             self._upon[raw, id(below.ruby)] = place
         return place
 
@@ -158,6 +159,8 @@ class WalkedFrames:
         if known is not None:
             return known
         iseq, pc, word, flags = _FRAME.unpack(raw)
+        if iseq == GONE:
+            return _Place(FrameNode(below.node, UNRESOLVED))
         entry, lasts = self._entry(iseq, word)
         node = self._tree.child(below.node, iseq, pc, entry, flags, is_kept=False)
         if node is None or not node.is_sure:

@@ -283,9 +283,14 @@ class KernelStacks(Closing):
 
     def _name(self, ruby: RubyProcess, stacks: list[WalkedStack]) -> None:
         """Read the names of some stacks, which are to be checked yet."""
+        if not stacks:
+            return
         ruby.vm.begin_naming()
         for stack in stacks:
             self._seen[stack.key] = self._resolved(ruby, stack)
+        with suppress(NoSuchTarget):
+            for stack in ruby.vm.without_late_code(stacks):
+                self._seen[stack.key] = self._resolved(ruby, stack)
         self._unchecked += stacks
 
     def _check(self, rubies: Rubies) -> None:
