@@ -225,7 +225,8 @@ static __always_inline int walk(struct ruby *ruby, struct scratch *scratch) {
   u64 words = ruby->words;
   u64 local = ruby->local;
 
-  hash = scratch->head.collection = collection(ruby);
+  scratch->head.collection = collection(ruby);
+  hash = mixed(0, scratch->head.collection);
   low = EC_WORD(ruby->ec_stack);
   high = low + 8 * EC_WORD(ruby->ec_size);
   cfp = EC_WORD(ruby->ec_cfp);

@@ -35,7 +35,7 @@ _LOSSES = {
 _NOT_WALKED = {Counter.IN_USE: "in_use", Counter.NEGATIVE: "no_weight"}
 """Those of events whose stack was not looked at."""
 _TRIES = 3
-_CHECK_SECONDS = 0.25
+_CHECK_SECONDS = 0.5
 """How long names that were known before wait until their code is looked at again."""
 _CHANGING_SECONDS = 10.0
 """How long it is looked at each time after some was found to have changed."""
