@@ -156,9 +156,11 @@ class FrameTree:
             self._start()
 
     def take_fresh(self) -> Iterator[tuple[int, bool]]:
-        """Yield the address of code that was read since ``trim``, and whether it has
-        lived through three collections by now."""
+        """Yield the address of code that was read since the last call or ``trim``, and
+        whether it has lived through three collections by now."""
         fresh = [*self._iseqs.fresh, *self._names.fresh]
+        self._iseqs.fresh.clear()
+        self._names.fresh.clear()
         promoted = self._values.traits.promoted
         found = gathered(self._values.memory, [(address, 8) for address in fresh])
         for address, data in zip(fresh, found, strict=True):

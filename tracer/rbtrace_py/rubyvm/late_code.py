@@ -16,40 +16,43 @@ GONE = 1
 """In place of the iseq of a frame that is not to be named."""
 _WORDS = 4
 _TWO_COLLECTIONS = 4
+_MOST_KNOWN = 1 << 16
 _MARKING = 1
 """Of what ``_order`` returns, before it is turned round."""
 
 
 class LateCode:
-    """Knows since which collection each code is known that was read of late."""
+    """Knows since which collection each code is known."""
 
     def __init__(self, tree: FrameTree) -> None:
         self._tree = tree
         self._since: dict[int, int] = {}
+        self._latest = 0
 
     def without(
         self, stacks: Sequence[WalkedStack], collection: int
     ) -> list[WalkedStack]:
         """Return those stacks that have code that may be later than they are, without
-        the names of it.
+        the names of it. To name them may read other code that is.
 
-        stacks: a batch that was just named
-        collection: the VM's now; what was read for the batch was read before
+        stacks: just named
+        collection: the VM's now; what was read for them was read before
         """
         now = _order(collection)
+        if len(self._since) > _MOST_KNOWN:
+            self._since.clear()
         for address, is_old in self._tree.take_fresh():
             # What has lived through three collections was there two before this one.
-            self._since[address] = now - _TWO_COLLECTIONS * is_old
-        oldest = min(_order(stack.collection) for stack in stacks)
-        self._since = {at: since for at, since in self._since.items() if since > oldest}
-        if not self._since:
-            return []
+            since = now - _TWO_COLLECTIONS * is_old
+            self._since[address] = since
+            self._latest = max(self._latest, since)
         found = [self._without(stack) for stack in stacks]
         return [stack for stack in found if stack is not None]
 
     def _without(self, stack: WalkedStack) -> WalkedStack | None:
-        assert stack.frames is not None
         order, since = _order(stack.collection), self._since.get
+        if order >= self._latest or stack.frames is None:
+            return None
         words = array("Q", stack.frames)
         is_late = False
         for at in range(0, len(words), _WORDS):
