@@ -13,7 +13,6 @@ from collections.abc import Iterable
 
 from rbtrace_py.model.stacks import Frame, FrameKind, SampleFlags, Stack
 from rbtrace_py.rubyvm.frames import COLLECTOR_FRAMES, FrameNode, FrameTree
-from rbtrace_py.rubyvm.late_code import GONE
 
 UNRESOLVED = Frame(FrameKind.MARKER, "(unresolved)", "(unresolved)", "", None)
 """In place of a frame whose code was gone before its name was read."""
@@ -159,8 +158,6 @@ class WalkedFrames:
         if known is not None:
             return known
         iseq, pc, word, flags = _FRAME.unpack(raw)
-        if iseq == GONE:
-            return _Place(FrameNode(below.node, UNRESOLVED))
         entry, lasts = self._entry(iseq, word)
         node = self._tree.child(below.node, iseq, pc, entry, flags, is_kept=False)
         if node is None or not node.is_sure:

@@ -17,7 +17,6 @@ NEWEST = 11
 TRAITS = replace(
     before.TRAITS,
     class_path=ClassPath.EXTENSION,
-    promoted=0x20,
 )
 
 FIELDS = changed(

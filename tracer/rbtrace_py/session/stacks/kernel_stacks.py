@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 
@@ -289,11 +289,6 @@ class KernelStacks(Closing):
         for stack in stacks:
             self._seen[stack.key] = self._resolved(ruby, stack)
         self._unchecked += stacks
-        late: Sequence[WalkedStack] = stacks
-        with suppress(NoSuchTarget):
-            while late := ruby.vm.without_late_code(late):
-                for stack in late:
-                    self._seen[stack.key] = self._resolved(ruby, stack)
 
     def _check(self, rubies: Rubies) -> None:
         """See if the code of stacks is still what they were named by; if not, name them
