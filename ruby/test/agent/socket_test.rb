@@ -498,13 +498,7 @@ class AgentSocketTest < Minitest::Test
   def test_what_is_armed_goes_with_the_tracer
     target = target("def leaf; end\nSTEP = -> { leaf }")
     watcher = connect(target)
-    reader, writer = IO.pipe
-    pid = fork do
-      AgentClient.new(target.path).arm(mode: "ring", gc: true)
-      writer.puts "armed"
-      sleep
-    end
-    assert_equal "armed\n", reader.gets
+    pid = arming_tracer(target)
     assert_equal pid, armed_by(target)
     error = assert_raises(AgentClient::Refused) { watcher.arm(mode: "ring") }
     assert_equal ["busy", pid], [error.code, error.reply["pid"]]
@@ -521,18 +515,24 @@ class AgentSocketTest < Minitest::Test
     target = target("2.times { Thread.new { loop {} } }")
     watcher = connect(target)
     5.times do
-      reader, writer = IO.pipe
-      pid = fork do
-        AgentClient.new(target.path).arm(mode: "ring", gc: true)
-        writer.puts "armed"
-        sleep
-      end
-      assert_equal "armed\n", reader.gets
+      pid = arming_tracer(target)
       Process.kill(:KILL, pid)
       Process.wait(pid)
       assert_equal 1, watcher.arm(mode: "ring").state
       watcher.call("disarm")
     end
+  end
+
+  # PID of a process that has armed the target, and waits.
+  def arming_tracer(target)
+    reader, writer = IO.pipe
+    pid = fork do
+      AgentClient.new(target.path).arm(mode: "ring", gc: true)
+      writer.puts "armed"
+      sleep
+    end
+    assert_equal "armed\n", reader.gets
+    pid
   end
 
   def armed_by(target)

@@ -507,11 +507,16 @@ gets
 
 
 def is_at_rest(pid: int) -> bool:
-    """Is each thread in the same system call as 20 ms before?"""
-    calls = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/syscall")]
-    time.sleep(0.02)
-    after = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/syscall")]
-    return calls == after and "running\n" not in calls
+    """Does the main thread read its input, and does no other run?
+
+    It has given up Ruby's lock then, and woken who waited for that.
+    """
+    main, *others = sorted(
+        Path(f"/proc/{pid}/task").iterdir(), key=lambda at: int(at.name)
+    )
+    if not (main / "syscall").read_text().startswith("0 0x0 "):  # read(0, …
+        return False
+    return all((one / "syscall").read_text() != "running\n" for one in others)
 
 
 def test_a_thread_that_goes_on_while_it_is_read_is_read_again(
