@@ -88,7 +88,8 @@ class FrameNode:
 class FrameTree:
     """Makes nodes of raw frames; bounded: beyond that it begins anew.
 
-    ``generation`` grows when it does, and nodes of before are no more to be used.
+    ``generation`` grows when it does, and nodes of before are no more to be used;
+    ``replaced`` where other code was found in the place of some.
     """
 
     def __init__(self, values: Values) -> None:
@@ -106,7 +107,7 @@ class FrameTree:
         self.calls = CallSites(values, self._iseqs, self._names)
         self._entries: set[int] = set()
         self._until: float | None = None
-        self.generation = 0
+        self.generation = self.replaced = 0
         self._start()
 
     def _start(self) -> None:
@@ -199,9 +200,8 @@ class FrameTree:
     def _renew(self, node: FrameNode, iseq: int, method: int) -> None:
         """Forget what was remembered of a frame and is not so any more."""
         self.calls.forget(node.pc)
-        self._names.renew(method)
         self._entries.discard(method)
-        self._iseqs.renew(iseq)
+        self.replaced += self._names.renew(method) | self._iseqs.renew(iseq)
 
     def judge_again(self, made: FrameNode) -> None:
         """See whether a frame that is not sure is so by now.

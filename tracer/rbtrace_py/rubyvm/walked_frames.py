@@ -55,7 +55,7 @@ class WalkedFrames:
         self._start()
 
     def _start(self) -> None:
-        self._generation = self._tree.generation
+        self._state = self._tree.generation, self._tree.replaced
         self._entries: dict[int, int] = {}
         self._root = _Place(FrameNode(None, None))
         # Most frames of Ruby code are the same upon any other; what else there is
@@ -90,7 +90,8 @@ class WalkedFrames:
         Its newest frame is left out if it was being pushed.
         """
         kept = max(len(self._places), len(self._upon), len(self._newest))
-        if self._tree.generation != self._generation or kept > _MOST_PLACES:
+        state = self._tree.generation, self._tree.replaced
+        if state != self._state or kept > _MOST_PLACES:
             self._start()
         raws = [raw for (raw,) in _RAW.iter_unpack(frames)]
         place_of, upon = self._places.get, self._upon.get
