@@ -351,7 +351,7 @@ def name_servers(pid: int) -> list[tuple[str, str]]:
     wait = dumped(pid).wait("lookup")
     if wait is None:
         return []  # it has not come so far: it runs
-    every = [*wait["descriptors"], *wait["native"]]
+    every = [*(wait["descriptors"] or ()), *(wait["native"] or ())]
     every = [one for one in every if one["target"].startswith("udp")]
     return [(one["action"], one["target"]) for one in every]
 

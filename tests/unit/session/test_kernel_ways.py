@@ -142,10 +142,10 @@ def assert_burnt() -> None:
 @pytest.mark.parametrize("way", stack_walker._WAYS, ids=["6.9", "5.19", "5.15", "5.11"])
 def test_each_way(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack_walker, "_WAYS", (way,))
-    found = weights("stacks/off_cpu.rb", "waits 0.2", SamplingMode.WALL)
+    found = weights("stacks/off_cpu.rb", "waits 0.6", SamplingMode.WALL)
     for method, reason in REASONS.items():
-        # It began a moment after what it waits for had.
-        assert found[method, reason] >= 0.15e9, found
+        # It began later than what it waits for, on a busy machine by a while.
+        assert found[method, reason] >= 0.3e9, found
     assert_burnt()
     found = weights("stacks/walked.rb", "zeros 0.5", SamplingMode.WALL, True)
     # Not of 0.5 s: time before a switch, until the last tick, has Ruby's frames alone.
@@ -269,11 +269,21 @@ def test_programs_have_names_that_were_loaded_later() -> None:
         closing(Target("ruby", "-e", program)) as target,
         sampling(SamplingMode.OFFCPU, target.pid),
     ):
-        listed = Path("/proc/kallsyms").read_text()
-        rows = re.findall(r"^(\w+) t (bpf_prog_\w+_on_switch)\t", listed, re.MULTILINE)
-        assert rows
-        for address, name in rows:
-            assert symbols.name(int(address, 16) + 8) == f"{name} [bpf]"
+        before = loaded_programs()
+        found = {one: symbols.name(one + 8) for one in before}
+        after = loaded_programs()
+    # Of those of other processes some may come and go meanwhile.
+    lasting = {one for one in before if before[one] == after.get(one)}
+    assert lasting
+    for one in lasting:
+        assert found[one] == f"{before[one]} [bpf]"
+
+
+def loaded_programs() -> dict[int, str]:
+    """Names of the programs that run at switches, by their addresses."""
+    listed = Path("/proc/kallsyms").read_text()
+    rows = re.findall(r"^(\w+) t (bpf_prog_\w+_on_switch)\t", listed, re.MULTILINE)
+    return {int(address, 16): name for address, name in rows}
 
 
 @pytest.mark.parametrize("slept_before", [True, False])
@@ -298,6 +308,7 @@ def test_time_on_a_cpu_after_a_wait_has_ruby_frames_alone(slept_before: bool) ->
         kernel = entered.kernel
         assert kernel is not None
         assert slept_before or target.step("") == "done"
+        target.wait_until_it_reads()  # or it is killed before its stack is named
         for _ in range(4):
             kernel.take(entered._rubies, add)
         target.process.kill()
