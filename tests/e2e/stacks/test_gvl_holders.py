@@ -129,7 +129,7 @@ def test_those_that_wait_later_for_one_that_sleeps(
 
 def test_a_holder_that_slept_before(fiddler: Target, trace: TRACE) -> None:
     with closing(fiddler):
-        fiddler.tell("sleep 2")
+        fiddler.tell("sleep 5")
         pid = int(fiddler.ready.split()[1])
         wait_for_waiters(pid)
         tracer = trace("stacks", pid, "--mode", "gvl", "--format", "json")
