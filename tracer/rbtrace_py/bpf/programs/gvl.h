@@ -84,7 +84,6 @@ static __always_inline bool leaves_with_gvl(struct ruby *ruby, struct scratch *s
   struct gvl gvl = {ids >> 32, queue_of(ruby, thread)};
   struct interval *interval;
   if (has_gvl(ruby, thread, gvl.queue)) {
-    queue_length(scratch, gvl.queue);
     if (UPDATE(gvls, &gvl, &ids))
       count_one(COUNTER_NO_ROOM);
     return true;
@@ -94,4 +93,16 @@ static __always_inline bool leaves_with_gvl(struct ruby *ruby, struct scratch *s
   if (interval && interval->key.marks & OFF_CPU)
     wait_on(interval, now, queue_length(scratch, gvl.queue));
   return false;
+}
+
+/*
+ * The current thread has left its CPU with the GVL. Only now: one that joins the queue
+ * later finds its interval.
+ */
+static __always_inline void count_waiters(struct ruby *ruby, struct scratch *scratch,
+                                          u64 ids, u64 now) {
+  struct interval *interval = LOOKUP(intervals, &ids);
+  u64 thread = scratch->head.key.thread;
+  if (interval)
+    wait_on(interval, now, queue_length(scratch, queue_of(ruby, thread)));
 }

@@ -605,10 +605,11 @@ static __always_inline void leave(struct bpf_raw_tracepoint_args *ctx,
   new.key = scratch->head.key;
   new.since = now;
   new.ran = ran_of(task);
-  new.waiters = scratch->waiters;
-  new.waited = 0;
+  new.waiters = new.waited = 0;
   if (UPDATE(intervals, &ids, &new))
     count_one(COUNTER_NO_ROOM);
+  else if (AT_LOAD(WEIGHING) == GVL_TIME)
+    count_waiters(ruby, scratch, ids, now);
 }
 
 #if SWITCHES /* it takes as long to compile as all the rest */
