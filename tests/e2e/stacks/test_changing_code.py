@@ -102,15 +102,15 @@ def test_code_that_is_gone_soon(
 ) -> None:
     """Many methods end before their names are read, 50 ms later.
 
-    No sample is counted for what was at the same addresses before. A name may be that
-    of what has come there by the time it is read.
+    No sample is counted for what was at the same addresses before. None has the name of
+    what came there after, but for some before the first change was seen.
     """
     found = changing(build, f"changing 2.0 0.002 {compacts}", trace, tmp_path)
     kinds = found.kinds
     assert not kinds["mixed"], found.examples["mixed"]
     assert kinds["none"] <= 5, found.examples["none"]
     assert kinds["right"] + kinds["unresolved"]  # which, depends on the machine's load
-    assert kinds["wrong"] <= max(6, 0.05 * kinds.total()), found.examples["wrong"]
+    assert kinds["wrong"] <= 6, found.examples["wrong"]
     assert kinds["trimmed"] <= 0.04 * kinds.total()
 
 

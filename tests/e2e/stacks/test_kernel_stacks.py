@@ -162,7 +162,7 @@ def test_code_that_comes_and_goes_keeps_its_own_names(
     wrong += sum(max(0, count - 5) for count in each.values())
     named = sum(each.values())
     assert each  # how many there are depends on how soon their names are read
-    assert wrong <= 0.2 * named
+    assert wrong <= 6, each  # some before the first change was seen
     # What is not theirs is the collector's, and what is not named is counted.
     unresolved = found["counters"]["unresolved"]
     assert named + unresolved + found["counters"]["trimmed"] >= 0.25 * found["weight"]

@@ -46,7 +46,7 @@ _LONGEST_SETTLING_SECONDS = 1.0
 
 _RUBY = struct.Struct("<q5Q 20I QQQ")
 _KEY = struct.Struct("<QQQQQ")
-_HEAD = struct.Struct("<QQQQQ QQ II")
+_HEAD = struct.Struct("<QQQQQ QQ II Q")
 _INTERVAL = struct.Struct("<QQQQQ QQQQQ")
 _GVL = struct.Struct("<QQ")
 _ID = struct.Struct("<Q")
@@ -353,12 +353,13 @@ def _walked(
 
 
 def _of_record(record: bytes) -> WalkedStack:
-    *words, at, weight, count, kernel_count = _HEAD.unpack_from(record)
+    *words, at, weight, count, kernel_count, stamp = _HEAD.unpack_from(record)
     if not count:
         return _walked(words, at, weight)
     frames = memoryview(record)[_HEAD.size :].cast("Q")
     end = len(frames) - kernel_count
-    return _walked(words, at, weight, frames[:end], frames[end:])
+    found = _walked(words, at, weight, frames[:end], frames[end:])
+    return found._replace(collection=stamp)
 
 
 def _off_cpu(marks: int) -> OffCpu:

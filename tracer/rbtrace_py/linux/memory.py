@@ -61,7 +61,7 @@ class _Plan:
         self.total = sum(sizes)
         try:
             self.remote = array("Q", chain.from_iterable(ranges))
-            self.cut = struct.Struct("s".join(map(str, sizes)) + "s" * bool(sizes))
+            self.cut = struct.Struct("".join(f"{size}s" for size in sizes))
         except (OverflowError, struct.error):
             raise _impossible() from None
         self.local = ctypes.create_string_buffer(struct.pack("=2Q", buffer, self.total))

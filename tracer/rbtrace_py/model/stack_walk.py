@@ -120,6 +120,8 @@ class WalkedStack(NamedTuple):
     collecting: 0, or 1 + ``enum gc_mode`` of the collection that was going on
     is_cut: older frames are missing
     key_after: of the time on a CPU that follows a time off it that goes on
+    collection: a number, where ``frames`` are given: as long as it is the VM's
+        (``RubyVM.collection``) no code was freed or moved; 0: not known
     """
 
     key: bytes
@@ -135,3 +137,4 @@ class WalkedStack(NamedTuple):
     off_cpu: OffCpu | None
     kernel_frames: memoryview | None = None
     key_after: bytes = b""
+    collection: int = 0

@@ -8,10 +8,11 @@ its line are worked out once for each place of a program.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from time import monotonic
 
 from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.linux.memory import gathered
 from rbtrace_py.model.stacks import GC_FRAME, Frame, FrameKind, Stack
 from rbtrace_py.rubyvm.calls import CallSites
 from rbtrace_py.rubyvm.iseqs import Iseq, IseqKind, Iseqs
@@ -146,12 +147,26 @@ class FrameTree:
     def trim(self) -> None:
         """Begin anew if there is too much; to be called before a look."""
         self._until = None
+        self._iseqs.fresh.clear()
+        self._names.fresh.clear()
         if (
             max(len(self.nodes), len(self._frames)) > _MOST_NODES
             or self._held > _MOST_HELD
             or self._text > _MOST_TEXT
         ):
             self._start()
+
+    def take_fresh(self) -> Iterator[tuple[int, bool]]:
+        """Yield the address of code that was read since the last call or ``trim``, and
+        whether it has lived through three collections by now."""
+        fresh = [*self._iseqs.fresh, *self._names.fresh]
+        self._iseqs.fresh.clear()
+        self._names.fresh.clear()
+        promoted = self._values.traits.promoted
+        found = gathered(self._values.memory, [(address, 8) for address in fresh])
+        for address, data in zip(fresh, found, strict=True):
+            flags = int.from_bytes(data or b"", "little")
+            yield address, flags & promoted == promoted
 
     def is_late(self) -> bool:
         """Has this look taken longer than any honest target makes it?"""

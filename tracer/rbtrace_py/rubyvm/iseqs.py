@@ -135,7 +135,10 @@ class Iseq:
 
 
 class Iseqs:
-    """Reads iseqs by address, and keeps them; at most ``most``."""
+    """Reads iseqs by address, and keeps them; at most ``most``.
+
+    fresh: addresses of those that were read, for who clears it
+    """
 
     def __init__(self, values: Values, most: int = 1 << 15) -> None:
         self._values = values
@@ -143,6 +146,7 @@ class Iseqs:
         self._span = _span(values.offsets)
         self._most = most
         self._known: dict[int, Iseq] = {}
+        self.fresh: set[int] = set()
         self._text = self._lines = 0
 
     def line(self, iseq: Iseq, pc: int) -> int | None:
@@ -268,6 +272,7 @@ class Iseqs:
             self._known.clear()
             self._text = 0
         self._known[address] = iseq
+        self.fresh.add(address)
         return iseq
 
     def _is_sound(self, iseq: Iseq) -> bool:

@@ -70,12 +70,16 @@ class Method:
 
 
 class Names:
-    """Names of method entries and frames; what was read is kept, bounded."""
+    """Names of method entries and frames; what was read is kept, bounded.
+
+    fresh: addresses of those of C functions that were read, for who clears it
+    """
 
     def __init__(self, values: Values, iseqs: Iseqs) -> None:
         self._values = values
         self._iseqs = iseqs
         self._methods: dict[int, Method] = {}
+        self.fresh: set[int] = set()
         offsets = values.offsets
         ends = (offsets.me_def, offsets.me_called_id, offsets.me_owner)
         # Up to 2.2 a method entry is no object, and has no flags that say what it is.
@@ -96,6 +100,8 @@ class Names:
                 self._methods.clear()
                 self._text = 0
             self._methods[address] = found
+            if found.is_c:
+                self.fresh.add(address)
         return found
 
     def revalidate(self) -> bool:

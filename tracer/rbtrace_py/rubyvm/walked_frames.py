@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from rbtrace_py.model.stacks import Frame, FrameKind, SampleFlags, Stack
 from rbtrace_py.rubyvm.frames import COLLECTOR_FRAMES, FrameNode, FrameTree
+from rbtrace_py.rubyvm.late_code import GONE
 
 UNRESOLVED = Frame(FrameKind.MARKER, "(unresolved)", "(unresolved)", "", None)
 """In place of a frame whose code was gone before its name was read."""
@@ -159,6 +160,8 @@ class WalkedFrames:
         if known is not None:
             return known
         iseq, pc, word, flags = _FRAME.unpack(raw)
+        if iseq == GONE:
+            return _Place(FrameNode(below.node, UNRESOLVED))
         entry, lasts = self._entry(iseq, word)
         node = self._tree.child(below.node, iseq, pc, entry, flags, is_kept=False)
         if node is None or not node.is_sure:
@@ -187,7 +190,7 @@ class WalkedFrames:
         lasts = entry in (0, word)
         if not is_its:
             last = self._entries.get(iseq, 0)
-            return (last if last and self._tree.is_code_of(iseq, last) else 0), False
+            return (last if last and tree.is_code_of(iseq, last) else 0), False
         if len(self._entries) >= _MOST_ENTRIES:
             self._entries.clear()
         self._entries[iseq] = entry

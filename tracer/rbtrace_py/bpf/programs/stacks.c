@@ -94,6 +94,7 @@ struct head {
   u64 weight; /* 0: only to be named */
   u32 count; /* of the frames that follow, newest first */
   u32 kernel_count; /* of the kernel's addresses behind them, newest first */
+  u64 collection; /* as it was where the stack was walked */
 };
 
 /* The time that a thread is in now, on the CPU or off it. */
@@ -224,7 +225,8 @@ static __always_inline int walk(struct ruby *ruby, struct scratch *scratch) {
   u64 words = ruby->words;
   u64 local = ruby->local;
 
-  hash = mixed(0, collection(ruby));
+  scratch->head.collection = collection(ruby);
+  hash = mixed(0, scratch->head.collection);
   low = EC_WORD(ruby->ec_stack);
   high = low + 8 * EC_WORD(ruby->ec_size);
   cfp = EC_WORD(ruby->ec_cfp);

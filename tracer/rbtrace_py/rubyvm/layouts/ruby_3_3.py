@@ -17,6 +17,7 @@ NEWEST = 11
 TRAITS = replace(
     before.TRAITS,
     class_path=ClassPath.EXTENSION,
+    promoted=0x20,
 )
 
 FIELDS = changed(

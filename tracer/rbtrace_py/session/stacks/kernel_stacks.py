@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 
@@ -38,8 +38,9 @@ _TRIES = 3
 _CHECK_SECONDS = 0.5
 """How long names that were known before wait until their code is looked at again."""
 _CHANGING_SECONDS = 10.0
-"""How long it is looked at each time after some was found to have changed: else a third
-of the samples of methods that come and go had the name of another."""
+"""How long it is looked at each time after some was found to have changed, and code
+that may have come after a sample is not taken for the sample's: else a third of the
+samples of methods that come and go had the name of another."""
 _MOST_HELD = 1 << 12
 """Stacks of processes that are not attached to yet, at most."""
 _OFFSETS = {
@@ -282,14 +283,21 @@ class KernelStacks(Closing):
                 self._add(stack._replace(weight=rest), rubies, add)
         return len(stacks) == most
 
-    def _name(self, ruby: RubyProcess, stacks: list[WalkedStack]) -> None:
+    def _name(self, ruby: RubyProcess, stacks: Sequence[WalkedStack]) -> None:
         """Read the names of some stacks, which are to be checked yet."""
         if not stacks:
             return
         ruby.vm.begin_naming()
+        self._unchecked += stacks
+        self._resolve(ruby, stacks)
+        if time.monotonic() < self._changing_until:
+            with suppress(NoSuchTarget):
+                while stacks := ruby.vm.without_late_code(stacks):
+                    self._resolve(ruby, stacks)
+
+    def _resolve(self, ruby: RubyProcess, stacks: Iterable[WalkedStack]) -> None:
         for stack in stacks:
             self._seen[stack.key] = self._resolved(ruby, stack)
-        self._unchecked += stacks
 
     def _check(self, rubies: Rubies) -> None:
         """See if the code of stacks is still what they were named by; if not, name them
@@ -299,14 +307,13 @@ class KernelStacks(Closing):
             for pid, ruby in rubies.items():
                 own = [stack for stack in stacks if stack.pid == pid]
                 if own and not self._has_same_code(ruby, own):
+                    self._changing_until = time.monotonic() + _CHANGING_SECONDS
                     self._name(ruby, own)
-            now = time.monotonic()
             if not self._unchecked:
                 break
-            self._changing_until = now + _CHANGING_SECONDS
         self._unchecked = []
-        self._check_due = now
-        if now > self._changing_until:
+        self._check_due = time.monotonic()
+        if self._check_due > self._changing_until:
             self._check_due += _CHECK_SECONDS
 
     def _has_same_code(self, ruby: RubyProcess, stacks: list[WalkedStack]) -> bool:
