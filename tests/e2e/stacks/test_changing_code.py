@@ -100,7 +100,7 @@ def changing(build: Build, step: str, trace: TRACE, tmp_path: Path) -> Changes:
 def test_code_that_is_gone_soon(
     build: Build, compacts: int, trace: TRACE, tmp_path: Path
 ) -> None:
-    """Many methods end before their names are read, 50 ms later.
+    """Many methods end before their names are read, 20 ms later.
 
     No sample is counted for what was at the same addresses before. None has the name of
     what came there after, but for some before the first change was seen.

@@ -140,6 +140,8 @@ class FrameTree:
         """
         is_same = self._iseqs.are_unchanged(iseqs)
         if is_same and self._names.are_unchanged(functions, methods):
+            self._iseqs.fresh.clear()
+            self._names.fresh.clear()
             return True
         self.revalidate()
         return False
@@ -147,8 +149,6 @@ class FrameTree:
     def trim(self) -> None:
         """Begin anew if there is too much; to be called before a look."""
         self._until = None
-        self._iseqs.fresh.clear()
-        self._names.fresh.clear()
         if (
             max(len(self.nodes), len(self._frames)) > _MOST_NODES
             or self._held > _MOST_HELD
@@ -157,8 +157,8 @@ class FrameTree:
             self._start()
 
     def take_fresh(self) -> Iterator[tuple[int, bool]]:
-        """Yield the address of code that was read since the last call or ``trim``, and
-        whether it has lived through three collections by now."""
+        """Yield the address of code that was read since the last call, or since all
+        was found to be the same, and whether it has lived through three collections."""
         fresh = [*self._iseqs.fresh, *self._names.fresh]
         self._iseqs.fresh.clear()
         self._names.fresh.clear()

@@ -272,6 +272,8 @@ class Iseqs:
             self._known.clear()
             self._text = 0
         self._known[address] = iseq
+        if len(self.fresh) >= self._most:
+            self.fresh.clear()
         self.fresh.add(address)
         return iseq
 

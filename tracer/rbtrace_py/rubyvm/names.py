@@ -101,6 +101,8 @@ class Names:
                 self._text = 0
             self._methods[address] = found
             if found.is_c:
+                if len(self.fresh) >= _CACHED:
+                    self.fresh.clear()
                 self.fresh.add(address)
         return found
 

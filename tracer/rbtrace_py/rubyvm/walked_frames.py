@@ -135,7 +135,9 @@ class WalkedFrames:
         """Return what a frame is that has called the next one."""
         iseq, pc, word, flags = _FRAME.unpack(raw)
         if self._tree.is_hidden(flags):  # and its iseq is none
-            return _Place(FrameNode(below.node, None))
+            hidden = _Place(FrameNode(below.node, None))
+            self._upon[raw, id(below.ruby)] = hidden
+            return hidden
         entry, lasts = self._entry(iseq, word)
         if not lasts:
             # What may mean another entry the next time is found by what it means now.

@@ -35,12 +35,10 @@ _LOSSES = {
 _NOT_WALKED = {Counter.IN_USE: "in_use", Counter.NEGATIVE: "no_weight"}
 """Those of events whose stack was not looked at."""
 _TRIES = 3
-_CHECK_SECONDS = 0.5
-"""How long names that were known before wait until their code is looked at again."""
 _CHANGING_SECONDS = 10.0
-"""How long it is looked at each time after some was found to have changed, and code
-that may have come after a sample is not taken for the sample's: else a third of the
-samples of methods that come and go had the name of another."""
+"""How long code is looked at again with each batch after some was found to have
+changed, not just each second, and is not taken for a sample's if it may have come after
+it: else a third of the samples of methods that come and go had the name of another."""
 _MOST_HELD = 1 << 12
 """Stacks of processes that are not attached to yet, at most."""
 _OFFSETS = {
@@ -105,7 +103,7 @@ class KernelStacks(Closing):
         self._older: dict[bytes, _Seen] = {}
         self._held: list[tuple[WalkedStack, WalkedStack]] = []
         self._unchecked: list[WalkedStack] = []
-        self._check_due = self._changing_until = 0.0
+        self._changing_until = 0.0
         self._failed = self._unknown = self._begun = 0
         self._open = OpenTimes()
         self._told = ToldTimes()
@@ -130,6 +128,11 @@ class KernelStacks(Closing):
     def wall_offset(self) -> int:
         """What samples' times are ahead of CLOCK_MONOTONIC, in ns."""
         return self._clock
+
+    @property
+    def is_changing(self) -> bool:
+        """Was code found replaced of late?"""
+        return time.monotonic() < self._changing_until
 
     @property
     def walker(self) -> StackWalker:
@@ -274,7 +277,7 @@ class KernelStacks(Closing):
         stacks = list(islice(self._walker.records(), most))
         for pid, ruby in rubies.items():
             self._name(ruby, [one for one in stacks if one.pid == pid and one.frames])
-        if self._each or time.monotonic() >= self._check_due:
+        if self._each or self.is_changing:
             self._check(rubies)
         for stack in stacks:
             if stack.frames and stack.pid not in rubies:
@@ -290,7 +293,7 @@ class KernelStacks(Closing):
         ruby.vm.begin_naming()
         self._unchecked += stacks
         self._resolve(ruby, stacks)
-        if time.monotonic() < self._changing_until:
+        if self.is_changing:
             with suppress(NoSuchTarget):
                 while stacks := ruby.vm.without_late_code(stacks):
                     self._resolve(ruby, stacks)
@@ -312,9 +315,6 @@ class KernelStacks(Closing):
             if not self._unchecked:
                 break
         self._unchecked = []
-        self._check_due = time.monotonic()
-        if self._check_due > self._changing_until:
-            self._check_due += _CHECK_SECONDS
 
     def _has_same_code(self, ruby: RubyProcess, stacks: list[WalkedStack]) -> bool:
         try:
@@ -329,8 +329,8 @@ class KernelStacks(Closing):
         over, still = self._walker.counts(), self._still()
         # What is due is known before those that end meanwhile are collected.
         due = [*over, *self._parts(still)] if self._each else []
-        self._check_due = 0.0
         self.collect(rubies, add)
+        self._check(rubies)
         if self._weighing.is_time:
             self._keep([*over, *still], rubies)
         held, self._held = self._held, []
