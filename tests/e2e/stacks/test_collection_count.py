@@ -6,8 +6,12 @@ from contextlib import closing
 
 import pytest
 
-from processes import Target
-from rubies import Running
+from processes import Target, comes_true
+from rbtrace_py.model.stack_walk import WalkedStack
+from rbtrace_py.session.stacks.ruby_process import SamplingMode
+from rbtrace_py.session.stacks.sampling import Sampling
+from rbtrace_py.session.stacks.sampling_options import EngineChoice, SamplingOptions
+from rbtrace_py.session.targets.targets import Targets
 from ruby_builds import Build, each_build, innermost
 
 PROGRAM = """
@@ -25,9 +29,26 @@ end
 @each_build
 @pytest.mark.usefixtures("root")
 def test_each_collection_is_counted(build: Build) -> None:
-    with closing(Target(*build.words(), "-e", PROGRAM)) as target:
-        vm = Running(target, innermost(target.pid)).vm()
+    """By who reads it from outside, and by the kernel with each stack."""
+    options = SamplingOptions(mode=SamplingMode.OFFCPU, engine=EngineChoice.BPF)
+    with (
+        closing(Target(*build.words(), "-e", PROGRAM)) as target,
+        closing(Targets.from_pids([innermost(target.pid)])) as targets,
+        Sampling(targets, options) as sampling,
+    ):
+        (ruby,) = sampling.rubies
+        kernel, found = sampling.kernel, list[WalkedStack]()
+        assert kernel is not None
         before = int(target.ready.split()[1])
-        assert vm.collection() == before << 2
+        assert ruby.vm.collection() == before << 2
         assert int(target.step()) == before + 1
-        assert vm.collection() == before + 1 << 2
+        assert ruby.vm.collection() == before + 1 << 2
+
+        def has_walked() -> bool:
+            found.extend(one for one in kernel.walker.records() if one.frames)
+            return before + 1 << 2 in {one.collection for one in found}
+
+        assert comes_true(has_walked)
+        numbers = [one.collection >> 2 for one in found]
+        assert numbers == sorted(numbers)
+        assert set(numbers) <= {before, before + 1}

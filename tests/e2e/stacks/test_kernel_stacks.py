@@ -161,7 +161,6 @@ def test_code_that_comes_and_goes_keeps_its_own_names(
     # Each burns 6 ms, at most 4 or 5 ticks: what it has beyond that is another's.
     wrong += sum(max(0, count - 5) for count in each.values())
     named = sum(each.values())
-    assert each  # how many there are depends on how soon their names are read
     assert wrong <= 6, each  # some before the first change was seen
     # What is not theirs is the collector's, and what is not named is counted.
     unresolved = found["counters"]["unresolved"]

@@ -61,6 +61,7 @@ class Flooded:
     """A kernel with more stacks than can be named, and so for ever."""
 
     seen = 0
+    is_changing = False
 
     def __init__(self) -> None:
         self.collected, self.taken = 0, 0

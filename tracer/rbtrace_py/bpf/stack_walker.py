@@ -353,13 +353,13 @@ def _walked(
 
 
 def _of_record(record: bytes) -> WalkedStack:
-    *words, at, weight, count, kernel_count, stamp = _HEAD.unpack_from(record)
+    *words, at, weight, count, kernel_count, collection = _HEAD.unpack_from(record)
     if not count:
         return _walked(words, at, weight)
     frames = memoryview(record)[_HEAD.size :].cast("Q")
     end = len(frames) - kernel_count
     found = _walked(words, at, weight, frames[:end], frames[end:])
-    return found._replace(collection=stamp)
+    return found._replace(collection=collection)
 
 
 def _off_cpu(marks: int) -> OffCpu:

@@ -120,8 +120,8 @@ class WalkedStack(NamedTuple):
     collecting: 0, or 1 + ``enum gc_mode`` of the collection that was going on
     is_cut: older frames are missing
     key_after: of the time on a CPU that follows a time off it that goes on
-    collection: a number, where ``frames`` are given: as long as it is the VM's
-        (``RubyVM.collection``) no code was freed or moved; 0: not known
+    collection: where ``frames`` are given, ``RubyVM.collection`` as it was then; 0: not
+        known
     """
 
     key: bytes

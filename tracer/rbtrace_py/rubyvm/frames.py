@@ -8,7 +8,7 @@ its line are worked out once for each place of a program.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from time import monotonic
 
 from rbtrace_py.errors import UnreadableMemory
@@ -90,7 +90,7 @@ class FrameTree:
     """Makes nodes of raw frames; bounded: beyond that it begins anew.
 
     ``generation`` grows when it does, and nodes of before are no more to be used;
-    ``replaced`` where other code was found in the place of some.
+    ``replaced`` counts how often other code was found in the place of some.
     """
 
     def __init__(self, values: Values) -> None:
@@ -108,7 +108,7 @@ class FrameTree:
         self.calls = CallSites(values, self._iseqs, self._names)
         self._entries: set[int] = set()
         self._until: float | None = None
-        self.generation = self.replaced = 0
+        self.generation = self.replaced = self._replaced_before = 0
         self._start()
 
     def _start(self) -> None:
@@ -138,10 +138,11 @@ class FrameTree:
 
         functions, methods: method entries, as ``Names.are_unchanged`` has them
         """
-        is_same = self._iseqs.are_unchanged(iseqs)
+        was_replaced = self.replaced != self._replaced_before
+        self._replaced_before = self.replaced
+        is_same = not was_replaced and self._iseqs.are_unchanged(iseqs)
         if is_same and self._names.are_unchanged(functions, methods):
-            self._iseqs.fresh.clear()
-            self._names.fresh.clear()
+            self._take_fresh()
             return True
         self.revalidate()
         return False
@@ -156,17 +157,25 @@ class FrameTree:
         ):
             self._start()
 
-    def take_fresh(self) -> Iterator[tuple[int, bool]]:
-        """Yield the address of code that was read since the last call, or since all
-        was found to be the same, and whether it has lived through three collections."""
-        fresh = [*self._iseqs.fresh, *self._names.fresh]
-        self._iseqs.fresh.clear()
-        self._names.fresh.clear()
+    def note_fresh(self) -> None:
+        """Note what code is read from now on, for ``take_fresh``."""
+        if self._iseqs.fresh is None:
+            self._take_fresh()
+
+    def _take_fresh(self) -> set[int]:
+        fresh = (self._iseqs.fresh or set()) | (self._names.fresh or set())
+        self._iseqs.fresh, self._names.fresh = set(), set()
+        return fresh
+
+    def take_fresh(self) -> list[tuple[int, bool]]:
+        """Return the addresses of code that was read since the last call, or since all
+        was found to be the same, and whether it has lived through a collection."""
+        fresh = list(self._take_fresh())
         promoted = self._values.traits.promoted
         found = gathered(self._values.memory, [(address, 8) for address in fresh])
-        for address, data in zip(fresh, found, strict=True):
-            flags = int.from_bytes(data or b"", "little")
-            yield address, flags & promoted == promoted
+        flags = [int.from_bytes(data or b"", "little") for data in found]
+        old = [word & promoted == promoted for word in flags]
+        return list(zip(fresh, old, strict=True))
 
     def is_late(self) -> bool:
         """Has this look taken longer than any honest target makes it?"""
@@ -458,6 +467,7 @@ class FrameTree:
         is_renewed = self._names.renew(word)
         if is_renewed:
             self._entries.discard(word)
+            self.replaced += 1
         return is_renewed
 
     def _find_entry(self, word: int) -> int:

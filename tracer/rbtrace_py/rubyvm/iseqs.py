@@ -137,7 +137,7 @@ class Iseq:
 class Iseqs:
     """Reads iseqs by address, and keeps them; at most ``most``.
 
-    fresh: addresses of those that were read, for who clears it
+    fresh: addresses of those that were read, where somebody wants to know
     """
 
     def __init__(self, values: Values, most: int = 1 << 15) -> None:
@@ -146,7 +146,7 @@ class Iseqs:
         self._span = _span(values.offsets)
         self._most = most
         self._known: dict[int, Iseq] = {}
-        self.fresh: set[int] = set()
+        self.fresh: set[int] | None = None
         self._text = self._lines = 0
 
     def line(self, iseq: Iseq, pc: int) -> int | None:
@@ -272,9 +272,8 @@ class Iseqs:
             self._known.clear()
             self._text = 0
         self._known[address] = iseq
-        if len(self.fresh) >= self._most:
-            self.fresh.clear()
-        self.fresh.add(address)
+        if self.fresh is not None:
+            self.fresh.add(address)
         return iseq
 
     def _is_sound(self, iseq: Iseq) -> bool:

@@ -120,7 +120,7 @@ class Traits:
     """st_table as a hash of linked entries (2.3 and earlier)."""
     promoted: int = 0x60
     """RUBY_FL_PROMOTED (``fl_type.h``): flags of an object that has lived through three
-    collections."""
+    collections, or up to 3.2 one, if an older object has it."""
     qualified_labels: bool = False
     """A label has the class, and a ``rescue`` or ``ensure`` stands for the method it
     is in, whose own frame is not shown (3.4 and later)."""

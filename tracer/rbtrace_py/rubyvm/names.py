@@ -72,14 +72,15 @@ class Method:
 class Names:
     """Names of method entries and frames; what was read is kept, bounded.
 
-    fresh: addresses of those of C functions that were read, for who clears it
+    fresh: addresses of those of C functions that were read, where somebody wants
+        to know
     """
 
     def __init__(self, values: Values, iseqs: Iseqs) -> None:
         self._values = values
         self._iseqs = iseqs
         self._methods: dict[int, Method] = {}
-        self.fresh: set[int] = set()
+        self.fresh: set[int] | None = None
         offsets = values.offsets
         ends = (offsets.me_def, offsets.me_called_id, offsets.me_owner)
         # Up to 2.2 a method entry is no object, and has no flags that say what it is.
@@ -100,9 +101,7 @@ class Names:
                 self._methods.clear()
                 self._text = 0
             self._methods[address] = found
-            if found.is_c:
-                if len(self.fresh) >= _CACHED:
-                    self.fresh.clear()
+            if found.is_c and self.fresh is not None:
                 self.fresh.add(address)
         return found
 

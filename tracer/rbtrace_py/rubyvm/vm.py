@@ -159,7 +159,7 @@ class RubyVM:
         self._threads = Threads(self.values, vm, is_tid)
         self._tree = FrameTree(self.values)
         self._walked_frames = WalkedFrames(self._tree)
-        self._late_code = LateCode(self._tree)
+        self._late_code = LateCode()
         kind = Unwinder if layout.traits.flags_in_ep else OldUnwinder
         self._unwinder = kind(memory, layout, self._tree)
         self._check_for_zjit()
@@ -283,18 +283,20 @@ class RubyVM:
     def begin_naming(self) -> None:
         """Be ready for stacks that the kernel walked; before each batch of them."""
         self._tree.trim()
+        self._tree.note_fresh()
 
     def without_late_code(self, stacks: Sequence[WalkedStack]) -> list[WalkedStack]:
-        """Return those of a batch that was just named that have code that may have come
-        after they were walked, without it: they are to be named again.
+        """Return those of a batch that was just named that are to be named again, as
+        ``LateCode`` does, without code that may have come after they were walked.
 
-        None where the number of collections is not known (3.0). Raises NoSuchTarget.
+        Empty where the number of collections is not known. Raises NoSuchTarget.
         """
+        fresh = self._tree.take_fresh()
         try:
             now = self.collection()
         except UnreadableMemory:
             now = 0
-        return self._late_code.without(stacks, now) if now else []
+        return self._late_code.without(stacks, fresh, now) if now else []
 
     def has_same_code(self, stacks: Iterable[memoryview]) -> bool:
         """Return whether the code of these stacks is what they were named by.

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from rbtrace_py.model.stacks import Frame, FrameKind, SampleFlags, Stack
 from rbtrace_py.rubyvm.frames import COLLECTOR_FRAMES, FrameNode, FrameTree
-from rbtrace_py.rubyvm.late_code import GONE
+from rbtrace_py.rubyvm.late_code import NOT_NAMED
 
 UNRESOLVED = Frame(FrameKind.MARKER, "(unresolved)", "(unresolved)", "", None)
 """In place of a frame whose code was gone before its name was read."""
@@ -134,6 +134,8 @@ class WalkedFrames:
     def _find(self, raw: bytes, below: _Place) -> _Place:
         """Return what a frame is that has called the next one."""
         iseq, pc, word, flags = _FRAME.unpack(raw)
+        if iseq == NOT_NAMED:
+            return _Place(FrameNode(below.node, UNRESOLVED))
         if self._tree.is_hidden(flags):  # and its iseq is none
             hidden = _Place(FrameNode(below.node, None))
             self._upon[raw, id(below.ruby)] = hidden
@@ -162,7 +164,7 @@ class WalkedFrames:
         if known is not None:
             return known
         iseq, pc, word, flags = _FRAME.unpack(raw)
-        if iseq == GONE:
+        if iseq == NOT_NAMED:
             return _Place(FrameNode(below.node, UNRESOLVED))
         entry, lasts = self._entry(iseq, word)
         node = self._tree.child(below.node, iseq, pc, entry, flags, is_kept=False)

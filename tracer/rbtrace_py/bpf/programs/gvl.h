@@ -96,13 +96,16 @@ static __always_inline bool leaves_with_gvl(struct ruby *ruby, struct scratch *s
 }
 
 /*
- * The current thread has left its CPU with the GVL. Only now: one that joins the queue
- * later finds its interval.
+ * The current thread leaves its CPU with the GVL. Only now: who joins the queue later
+ * finds its interval, and may have counted already.
  */
 static __always_inline void count_waiters(struct ruby *ruby, struct scratch *scratch,
-                                          u64 ids, u64 now) {
+                                          u64 ids) {
   struct interval *interval = LOOKUP(intervals, &ids);
-  u64 thread = scratch->head.key.thread;
-  if (interval)
-    wait_on(interval, now, queue_length(scratch, queue_of(ruby, thread)));
+  u64 thread = scratch->head.key.thread, waiters;
+  if (!interval || !thread) /* its stack could not be read */
+    return;
+  waiters = queue_length(scratch, queue_of(ruby, thread));
+  if (waiters > interval->waiters)
+    wait_on(interval, interval->since, waiters);
 }

@@ -203,7 +203,6 @@ static __always_inline int begin(struct ruby *ruby, struct scratch *scratch, u64
   key->ids = ids;
   key->hash = key->thread = key->marks = key->fiber = 0;
   scratch->head.count = scratch->head.kernel_count = 0;
-  scratch->waiters = 0;
   if (!ec) /* a thread without a Ruby stack */
     return NO_RUBY;
   if (ec == NOT_KNOWN)
@@ -611,7 +610,7 @@ static __always_inline void leave(struct bpf_raw_tracepoint_args *ctx,
   if (UPDATE(intervals, &ids, &new))
     count_one(COUNTER_NO_ROOM);
   else if (AT_LOAD(WEIGHING) == GVL_TIME)
-    count_waiters(ruby, scratch, ids, now);
+    count_waiters(ruby, scratch, ids);
 }
 
 #if SWITCHES /* it takes as long to compile as all the rest */

@@ -37,8 +37,10 @@ _NOT_WALKED = {Counter.IN_USE: "in_use", Counter.NEGATIVE: "no_weight"}
 _TRIES = 3
 _CHANGING_SECONDS = 10.0
 """How long code is looked at again with each batch after some was found to have
-changed, not just each second, and is not taken for a sample's if it may have come after
-it: else a third of the samples of methods that come and go had the name of another."""
+changed, not just each second. For so long it is not taken for a sample's, either, if it
+may have come after it."""
+_MOST_UNCHECKED = 1 << 10
+"""Stacks that wait at most until their code is looked at again."""
 _MOST_HELD = 1 << 12
 """Stacks of processes that are not attached to yet, at most."""
 _OFFSETS = {
@@ -268,16 +270,18 @@ class KernelStacks(Closing):
         self._stopped = time.monotonic()
 
     def collect(self, rubies: Rubies, add: Add, most: int | None = None) -> bool:
-        """Read the names of stacks that went up; some ten times a second.
+        """Read the names of stacks that went up; some ten times a second, or fifty
+        while code is replaced, which may be gone soon.
 
-        Code may be gone soon. Where each sample is kept ``add`` gets it at once.
+        Where each sample is kept ``add`` gets it at once.
         Returns whether there may be more, as it was ``most``.
         """
         self._find_unknown(rubies)
         stacks = list(islice(self._walker.records(), most))
         for pid, ruby in rubies.items():
             self._name(ruby, [one for one in stacks if one.pid == pid and one.frames])
-        if self._each or self.is_changing:
+        is_full = len(self._unchecked) > _MOST_UNCHECKED
+        if self._each or self.is_changing or is_full:
             self._check(rubies)
         for stack in stacks:
             if stack.frames and stack.pid not in rubies:

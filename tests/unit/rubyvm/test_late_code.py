@@ -1,0 +1,97 @@
+"""Which frames of a stack have code that may have come after it."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+
+from rbtrace_py.model.stack_walk import WalkedStack
+from rbtrace_py.rubyvm.late_code import NOT_NAMED, LateCode
+
+OLD, NEW, FUNCTION = 0x1000, 0x2000, 0x3000
+COLLECTING, MARKING = 1, 2
+"""Bits of the number of collections, as the kernel gives it."""
+
+
+def walked(collection: int, *code: int) -> WalkedStack:
+    words = array("Q")
+    for address in code:
+        is_function = address == FUNCTION
+        words.extend((0, 0, address, 0) if is_function else (address, 8, 0, 0))
+    return WalkedStack(
+        key=b"",
+        time_ns=0,
+        pid=1,
+        tid=1,
+        thread=0,
+        fiber=0,
+        frames=memoryview(words),
+        collecting=0,
+        is_cut=False,
+        weight=1,
+        off_cpu=None,
+        collection=collection,
+    )
+
+
+def not_named(stacks: list[WalkedStack]) -> list[list[int]]:
+    """Places of the frames that are not to be named, of each stack."""
+    found = []
+    for stack in stacks:
+        assert stack.frames is not None
+        iseqs = stack.frames.tolist()[::4]
+        found.append([at for at, iseq in enumerate(iseqs) if iseq == NOT_NAMED])
+    return found
+
+
+def late(
+    stack: WalkedStack, now: int, *fresh: int, is_old: bool = False
+) -> list[list[int]]:
+    code = LateCode()
+    return not_named(code.without([stack], [(one, is_old) for one in fresh], now))
+
+
+@pytest.mark.parametrize("fresh", [NEW, FUNCTION])
+def test_what_was_read_a_collection_later(fresh: int) -> None:
+    stack = walked(5 << 2, fresh, OLD, fresh)
+    assert late(stack, 5 << 2, fresh) == []
+    assert late(stack, 6 << 2, fresh) == [[0, 2]]
+    assert late(stack, 6 << 2) == []
+
+
+def test_a_stack_of_while_one_marks_is_older_than_what_it_leaves() -> None:
+    stack = walked(5 << 2 | MARKING | COLLECTING, NEW)
+    assert late(stack, 5 << 2 | MARKING, NEW) == []
+    assert late(stack, 5 << 2, NEW) == [[0]]
+
+
+def test_a_collection_that_goes_on_may_be_about_to_move_code() -> None:
+    assert late(walked(5 << 2 | COLLECTING, NEW), 5 << 2, NEW) == [[0]]
+    assert late(walked(5 << 2, NEW), 5 << 2 | COLLECTING, NEW) == []
+
+
+def test_what_has_lived_through_a_collection_was_there_before_it() -> None:
+    assert late(walked(5 << 2, NEW), 6 << 2, NEW, is_old=True) == []
+    assert late(walked(5 << 2, NEW), 6 << 2 | MARKING, NEW, is_old=True) == []
+    assert late(walked(4 << 2, NEW), 6 << 2, NEW, is_old=True) == [[0]]
+
+
+def test_it_is_said_once_of_a_frame() -> None:
+    code, stack = LateCode(), walked(5 << 2, NEW, OLD)
+    (found,) = code.without([stack], [(NEW, False)], 6 << 2)
+    assert code.without([found], [], 6 << 2) == []
+    # Naming it again has read the other frame's code, too.
+    assert not_named(code.without([found], [(OLD, False)], 6 << 2)) == [[0, 1]]
+
+
+def test_code_that_was_known_stays_so() -> None:
+    code = LateCode()
+    assert code.without([], [(NEW, False)], 6 << 2) == []
+    assert code.without([walked(6 << 2, NEW)], [], 9 << 2) == []
+
+
+def test_too_much_to_know_counts_as_new() -> None:
+    code = LateCode()
+    code.without([], [(8 * one, False) for one in range(1, 1 << 17)], 5 << 2)
+    assert not_named(code.without([walked(5 << 2, NEW)], [], 6 << 2)) == [[0]]
