@@ -127,6 +127,13 @@ def test_those_that_wait_later_for_one_that_sleeps(
     assert asleep(found) == pytest.approx(2 * 0.5e9, rel=0.05)
 
 
+def test_those_that_never_had_it(fiddler: Target, trace: TRACE) -> None:
+    """They have no Ruby stack yet, and are nowhere but in the GVL's queue."""
+    with closing(fiddler):
+        found, _ = sampled(trace, fiddler, "begin 1")
+    assert asleep(found) == pytest.approx(2 * 1e9, rel=0.05)
+
+
 def test_a_holder_that_slept_before(fiddler: Target, trace: TRACE) -> None:
     with closing(fiddler):
         fiddler.tell("sleep 5")

@@ -117,7 +117,8 @@ def test_none_in_user_space(walked: Target, trace: TRACE) -> None:
         {one: n for one, n in by_names(found).items() if not split(one)[1]}
     )
     assert found["weight"] > 50
-    assert outside.total() > 0.9 * found["weight"], found
+    # Where others want its CPU some are taken as it gets it back.
+    assert outside.total() > 0.6 * found["weight"], found
 
 
 @pytest.mark.parametrize("mode", ["offcpu", "wall"])
@@ -133,7 +134,7 @@ def test_waits(mode: str, trace: TRACE) -> None:
         "Waits#wait_child": "(child process)",
     }
     with closing(Target("ruby", OFF_CPU)) as target:
-        found = sampled(trace, target, "waits 0.4", "--kernel", "--mode", mode)
+        found = sampled(trace, target, "waits 0.6", "--kernel", "--mode", mode)
     waited: Counter[str] = Counter()
     for names, weight in by_names(found).items():
         method = next((name for name in names if name in reasons), "")
@@ -145,7 +146,7 @@ def test_waits(mode: str, trace: TRACE) -> None:
             assert has(kernel, "sys"), names
             waited[method] += weight
     assert waited.keys() == reasons.keys()
-    assert all(weight > 0.35e9 for weight in waited.values()), waited
+    assert all(weight > 0.3e9 for weight in waited.values()), waited
 
 
 def test_a_thread_that_slept_before(trace: TRACE) -> None:

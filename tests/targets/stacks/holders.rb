@@ -5,7 +5,8 @@
 # first two have a Ractor to themselves. For each comes a line "NAME CPU_NS READY_NS": how
 # long it had a CPU, and how long it waited for one. "sleep SECONDS": a function in C sleeps
 # with the GVL, while two others want it; for it comes "NAME NS 0", when that ended, by
-# CLOCK_REALTIME. "late SECONDS": the two others want it only some time after that has begun.
+# CLOCK_REALTIME. "late SECONDS": the two others want it only some time after that has begun;
+# "begin SECONDS": they have just been made, and never had it.
 # Then comes "done".
 
 # How long the thread had a CPU, and how long it waited for one: proc(5), schedstat.
@@ -54,6 +55,13 @@ class Holders
       end
     end
     Thread.pass until others.all?(&:stop?)
+    sleep_with_gvl(@seconds)
+    others.each(&:kill)
+    []
+  end
+
+  def begin
+    others = Array.new(2) { Thread.new { hold_ruby } }
     sleep_with_gvl(@seconds)
     others.each(&:kill)
     []

@@ -102,7 +102,7 @@ def test_all_threads_stop_and_go_on(program: Path, counts: Counts) -> None:
         with Process(target.pid) as process:
             for _ in range(20):
                 began = time.monotonic_ns()
-                with paused(process) as pause:
+                with paused(process, 10) as pause:
                     assert task_states(target.pid) == {"t"}
                     before = counts.read()
                     time.sleep(0.002)
@@ -138,11 +138,11 @@ def test_signals_are_passed_on(program: Path, counts: Counts) -> None:
         with Process(target.pid) as process:
             for number in range(1, 101):
                 if number % 2:
-                    with paused(process):
+                    with paused(process, 10):
                         target.send_signal(signal.SIGUSR1)
                 else:
                     target.send_signal(signal.SIGUSR1)
-                    with paused(process):
+                    with paused(process, 10):
                         pass
                 await_signals(counts, number)
         assert counts.read()[8] == 100
@@ -155,7 +155,7 @@ def test_one_that_is_stopped_stays_so(program: Path, counts: Counts) -> None:
         os.waitpid(target.pid, os.WUNTRACED)
         with Process(target.pid) as process:
             for _ in range(5):
-                with paused(process):
+                with paused(process, 10):
                     assert task_states(target.pid) == {"t"}
                 assert comes_true(lambda: task_states(target.pid) == {"T"})
         target.send_signal(signal.SIGCONT)
@@ -166,7 +166,7 @@ def test_one_that_is_stopped_meanwhile(program: Path, counts: Counts) -> None:
     with running(program, counts.path, *"sn") as target:
         counts.wait_for_more(0, 1)
         with Process(target.pid) as process:
-            with paused(process):
+            with paused(process, 10):
                 target.send_signal(signal.SIGSTOP)
             os.waitpid(target.pid, os.WUNTRACED)
             assert task_states(target.pid) == {"T"}
@@ -185,7 +185,7 @@ def test_it_is_let_go_when_time_is_up(program: Path, counts: Counts) -> None:
 
 def test_an_error_in_the_block(program: Path, counts: Counts) -> None:
     with running(program, counts.path, "s") as target, Process(target.pid) as process:
-        with pytest.raises(KeyError), paused(process):
+        with pytest.raises(KeyError), paused(process, 10):
             raise KeyError("ours")
         assert not is_traced(target.pid)
         counts.wait_for_more(0)
@@ -221,7 +221,7 @@ def test_one_that_has_ended(program: Path, counts: Counts) -> None:
         process = Process(target.pid)
         target.kill()
         target.wait()
-        with pytest.raises(NoSuchTarget), paused(process):
+        with pytest.raises(NoSuchTarget), paused(process, 10):
             pass
         process.close()
 
@@ -280,12 +280,12 @@ def test_one_that_is_traced_already(
 ) -> None:
     with running(program, counts.path, "s") as target, Process(target.pid) as process:
         other = pauser(target.pid, 60)
-        with pytest.raises(NotPermitted) as caught, paused(process):
+        with pytest.raises(NotPermitted) as caught, paused(process, 10):
             pass
         assert f"is traced by process {other.pid} (" in str(caught.value)
         other.kill()
         counts.wait_for_more(0)
-        with paused(process):
+        with paused(process, 10):
             assert task_states(target.pid) == {"t"}
 
 
@@ -332,7 +332,7 @@ def test_no_thread_of_ours_is_left(program: Path, counts: Counts) -> None:
     before = threading.active_count()
     with running(program, counts.path, "s") as target, Process(target.pid) as process:
         for _ in range(5):
-            with paused(process):
+            with paused(process, 10):
                 pass
     assert threading.active_count() == before
 

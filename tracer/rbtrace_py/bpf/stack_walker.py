@@ -49,6 +49,7 @@ _KEY = struct.Struct("<QQQQQ")
 _HEAD = struct.Struct("<QQQQQ QQ II Q")
 _INTERVAL = struct.Struct("<QQQQQ QQQQQ")
 _GVL = struct.Struct("<QQ")
+_ANY_QUEUE = 0
 _ID = struct.Struct("<Q")
 _SCRATCH = 4 * 8 + 6 * 8 + 16 * 8 + 3 * 8 + _HEAD.size + MOST_FRAMES * 64 + 8192 * 8
 _CUT = 0b11
@@ -177,8 +178,9 @@ class StackWalker(Closing):
             *(waits, ids, address, marks, fiber), *(since, runs, ran_ns, waiters, 0)
         )
         if held is not None:
-            gvl = _GVL.pack(thread.pid, held.queue)
-            self._program.maps["gvls"].put(gvl, _ID.pack(ids))
+            for queue in (held.queue, _ANY_QUEUE):
+                gvl = _GVL.pack(thread.pid, queue)
+                self._program.maps["gvls"].put(gvl, _ID.pack(ids))
         self._program.maps["intervals"].put(_ID.pack(ids), value, only_new=True)
         return (
             _KEY.pack(waits, ids, address, 0, fiber),

@@ -5,12 +5,13 @@
  *   gvls         a map of the ids of the thread that left its CPU with it last, by
  *                struct gvl
  */
+#define ANY_QUEUE 0
 #define MOST_QUEUED 64 /* who joins the GVL's queue is its last, mostly */
 #define MOST_WAITERS 512
 
 struct gvl {
   u64 tgid;
-  u64 queue; /* place of the head of its list */
+  u64 queue; /* place of the head of its list; ANY_QUEUE: of that left last */
 };
 
 /* Of the ractor's GVL, or up to 2.7 the VM's; 0: not known. */
@@ -74,25 +75,45 @@ static __always_inline u64 waiters_of(struct ruby *ruby, struct scratch *scratch
   return has_gvl(ruby, thread, queue) ? queue_length(scratch, queue) : 0;
 }
 
+/* The current thread leaves its CPU, and may begin to wait for a holder that is away. */
+static __always_inline void wait_for_holder(struct ruby *ruby, struct scratch *scratch,
+                                            struct gvl *gvl, u64 now) {
+  u64 *holder = LOOKUP(gvls, gvl);
+  struct interval *interval = holder ? LOOKUP(intervals, holder) : 0;
+  u64 queue;
+  if (!interval || !(interval->key.marks & OFF_CPU))
+    return;
+  queue = queue_of(ruby, interval->key.thread);
+  wait_on(interval, now, queue_length(scratch, queue));
+}
+
 /*
  * The current thread, which has begun to be walked, leaves its CPU. True if it takes
- * the GVL along; else it may be one that begins to wait for a holder that is away.
+ * the GVL along.
  */
 static __always_inline bool leaves_with_gvl(struct ruby *ruby, struct scratch *scratch,
                                             u64 ids, u64 now) {
-  u64 thread = scratch->head.key.thread, *holder;
+  u64 thread = scratch->head.key.thread;
   struct gvl gvl = {ids >> 32, queue_of(ruby, thread)};
-  struct interval *interval;
+  struct gvl any = {ids >> 32, ANY_QUEUE};
   if (has_gvl(ruby, thread, gvl.queue)) {
-    if (UPDATE(gvls, &gvl, &ids))
+    if (UPDATE(gvls, &gvl, &ids) || UPDATE(gvls, &any, &ids))
       count_one(COUNTER_NO_ROOM);
     return true;
   }
-  holder = LOOKUP(gvls, &gvl);
-  interval = holder ? LOOKUP(intervals, holder) : 0;
-  if (interval && interval->key.marks & OFF_CPU)
-    wait_on(interval, now, queue_length(scratch, gvl.queue));
+  wait_for_holder(ruby, scratch, &gvl, now);
   return false;
+}
+
+/*
+ * The current thread has no Ruby stack. One that never had the GVL has none, and is
+ * nowhere but in the queue.
+ */
+static __always_inline void leaves_without_stack(struct ruby *ruby,
+                                                 struct scratch *scratch, u64 ids,
+                                                 u64 now) {
+  struct gvl any = {ids >> 32, ANY_QUEUE};
+  wait_for_holder(ruby, scratch, &any, now);
 }
 
 /*

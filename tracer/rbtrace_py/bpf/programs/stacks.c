@@ -577,6 +577,8 @@ static __always_inline void leave(struct bpf_raw_tracepoint_args *ctx,
     return;
   note_missed_switch(ids, task, now);
   outcome = begin(ruby, scratch, ids, task);
+  if (AT_LOAD(WEIGHING) == GVL_TIME && outcome == NO_RUBY)
+    leaves_without_stack(ruby, scratch, ids, now);
   if (AT_LOAD(WEIGHING) == GVL_TIME && outcome == WALKED &&
       !leaves_with_gvl(ruby, scratch, ids, now))
     return;
