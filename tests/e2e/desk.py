@@ -76,10 +76,13 @@ class Desk:
         if pid == 0:
             become(words, self._sit_down)
         said, lines, end = "", [*typed, "\x04"], time.monotonic() + TIMEOUT
+        typed_at = 0
         while data := _read(terminal, end):
             said += data.decode("utf-8", "replace")
-            if typed and lines and PROMPT.search(screen(said)[-1]):
-                line = lines.pop(0)
+            # The same prompt may come in parts; who types too early loses a Ctrl-D.
+            is_new = "\n" in said[typed_at:]
+            if typed and lines and is_new and PROMPT.search(screen(said)[-1]):
+                line, typed_at = lines.pop(0), len(said)
                 os.write(terminal, line.encode() + b"\n" * (line != "\x04"))
             if until and re.search(until, said):
                 os.write(terminal, b"\x03")

@@ -76,6 +76,7 @@ def assert_weight(weight: int, took: dict[str, Took]) -> None:
 
 
 @each_build
+@pytest.mark.alone  # who has a processor has the GVL longer
 def test_shares(build: Build, trace: TRACE) -> None:
     """Of three that want it all the time two wait, whoever has it."""
     with closing(Target(*build.words(), HOLDERS)) as target:

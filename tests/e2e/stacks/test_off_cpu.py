@@ -106,6 +106,7 @@ def test_waits_in_wall_time(trace: TRACE) -> None:
 
 
 @each_build
+@pytest.mark.alone  # whose clocks are read while others want the processors, too
 def test_a_fight_for_the_gvl(build: Build, trace: TRACE) -> None:
     with closing(Target(*build.words(), OFF_CPU)) as target:
         found, took = sampled(trace, target, "fight 0.8", "--mode", "offcpu")
@@ -128,6 +129,7 @@ def test_many_that_wait_for_the_gvl(trace: TRACE) -> None:
     assert others <= 0.02 * weight(found, "fight_crowd"), found
 
 
+@pytest.mark.alone
 def test_the_parts_of_wall_time(trace: TRACE) -> None:
     with closing(Target("ruby", OFF_CPU)) as target:
         found, took = sampled(trace, target, "fight 1.0", "--mode", "wall")
