@@ -75,15 +75,19 @@ static __always_inline u64 waiters_of(struct ruby *ruby, struct scratch *scratch
   return has_gvl(ruby, thread, queue) ? queue_length(scratch, queue) : 0;
 }
 
-/* The current thread leaves its CPU, and may begin to wait for a holder that is away. */
+/*
+ * The current thread leaves its CPU, and may begin to wait for a holder that is away.
+ * One that never had the GVL has no Ruby stack, and is nowhere but in ANY_QUEUE.
+ */
 static __always_inline void wait_for_holder(struct ruby *ruby, struct scratch *scratch,
-                                            struct gvl *gvl, u64 now) {
-  u64 *holder = LOOKUP(gvls, gvl);
+                                            u64 ids, u64 queue, u64 now) {
+  struct gvl gvl = {ids >> 32, queue};
+  u64 *holder = LOOKUP(gvls, &gvl);
   struct interval *interval = holder ? LOOKUP(intervals, holder) : 0;
-  u64 queue;
   if (!interval || !(interval->key.marks & OFF_CPU))
     return;
-  queue = queue_of(ruby, interval->key.thread);
+  if (queue == ANY_QUEUE)
+    queue = queue_of(ruby, interval->key.thread);
   wait_on(interval, now, queue_length(scratch, queue));
 }
 
@@ -101,19 +105,8 @@ static __always_inline bool leaves_with_gvl(struct ruby *ruby, struct scratch *s
       count_one(COUNTER_NO_ROOM);
     return true;
   }
-  wait_for_holder(ruby, scratch, &gvl, now);
+  wait_for_holder(ruby, scratch, ids, gvl.queue, now);
   return false;
-}
-
-/*
- * The current thread has no Ruby stack. One that never had the GVL has none, and is
- * nowhere but in the queue.
- */
-static __always_inline void leaves_without_stack(struct ruby *ruby,
-                                                 struct scratch *scratch, u64 ids,
-                                                 u64 now) {
-  struct gvl any = {ids >> 32, ANY_QUEUE};
-  wait_for_holder(ruby, scratch, &any, now);
 }
 
 /*

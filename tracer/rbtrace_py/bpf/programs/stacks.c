@@ -578,7 +578,7 @@ static __always_inline void leave(struct bpf_raw_tracepoint_args *ctx,
   note_missed_switch(ids, task, now);
   outcome = begin(ruby, scratch, ids, task);
   if (AT_LOAD(WEIGHING) == GVL_TIME && outcome == NO_RUBY)
-    leaves_without_stack(ruby, scratch, ids, now);
+    wait_for_holder(ruby, scratch, ids, ANY_QUEUE, now);
   if (AT_LOAD(WEIGHING) == GVL_TIME && outcome == WALKED &&
       !leaves_with_gvl(ruby, scratch, ids, now))
     return;
