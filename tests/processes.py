@@ -82,6 +82,11 @@ def await_state(pid: int, letter: str, tid: int | None = None) -> None:
     assert comes_true(lambda: task_state(pid, tid) == letter), task_state(pid, tid)
 
 
+def waited_for_cpu(pid: int) -> float:
+    """Seconds that the main thread was ready, but had no CPU: proc(5), schedstat."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+
+
 def hanging(pid: int) -> str:
     """Return where a process's threads are, in the kernel and in Ruby."""
     said = []
@@ -99,6 +104,11 @@ class Target:
 
     env: what it has besides our environment; options: of ``subprocess.Popen``
     """
+
+    took = 0.0
+    """Seconds from the last step to its answer."""
+    _waited = 0.0
+    """Seconds of them in which the main thread waited for a CPU."""
 
     def __init__(
         self, *command: object, env: dict[str, str] | None = None, **options: Any
@@ -137,10 +147,21 @@ class Target:
 
     def step(self, word: str = "") -> str:
         """Tell it to do a step and wait until it has; what it answered."""
-        assert self.process.stdin
-        self.process.stdin.write(word + "\n")
-        self.process.stdin.flush()
-        return self._answer()
+        began, waited = time.monotonic(), waited_for_cpu(self.pid)
+        self.tell(word)
+        answer = self._answer()
+        with contextlib.suppress(OSError):  # its last one
+            self._waited = waited_for_cpu(self.pid) - waited
+        self.took = time.monotonic() - began
+        return answer
+
+    def ticks(self, seconds: float, rate: int = 499) -> range:
+        """Return how many samples may come of so much CPU time in the last step.
+
+        A thread's CPU clock leaves out what a hypervisor took meanwhile; timers do not.
+        """
+        most = max(seconds, self.took - self._waited)
+        return range(int(0.9 * seconds * rate), int(1.1 * most * rate) + 1)
 
     def tell(self, word: str = "") -> None:
         """Tell it without waiting."""

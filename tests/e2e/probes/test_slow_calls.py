@@ -140,8 +140,9 @@ def test_a_slow_fiber(built: list[str], trace: TRACE, tmp_path: Path) -> None:
 def test_a_fight_for_the_gvl(target: Target, trace: TRACE, tmp_path: Path) -> None:
     found = Found(trace, target, "contended", tmp_path / "o.folded")
     assert_slow_path(found, "contended")
-    assert found.parts["on CPU"] == pytest.approx(SLOW * SLOW_MS * 1e6, rel=0.05)
-    assert found.parts["GVL"] > found.parts["on CPU"]
+    # Longer by what a hypervisor took, which is not in a CPU clock.
+    on_cpu = found.parts["on CPU"]
+    assert 0.95 * SLOW * SLOW_MS * 1e6 <= on_cpu < found.parts["GVL"]
     assert found.share("on CPU", "GVL") > 0.95, found.slow
 
 

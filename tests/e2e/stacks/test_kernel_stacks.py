@@ -58,11 +58,6 @@ def names(sample: Sample) -> list[str]:
     return [frame.name for frame in sample.stack.frames]
 
 
-def ticks(seconds: float) -> Any:
-    """Number of samples of so much CPU: each tick is one, of whoever has the CPU."""
-    return pytest.approx(seconds * RATE, rel=0.1)
-
-
 @each_build
 def test_each_ruby(build: Build, trace: TRACE) -> None:
     with closing(Target(*build.words(), WALKED)) as target:
@@ -70,7 +65,7 @@ def test_each_ruby(build: Build, trace: TRACE) -> None:
         found = sampled(trace, target, "deep 40 1.5", pid=pid)
     expected = ("<main>", "Kernel#public_send", *["Walked#deep"] * 41, "Object#burn")
     stacks = Counter(stack[: len(expected)] for stack in by_names(found).elements())
-    assert stacks[expected] == ticks(1.5)
+    assert stacks[expected] in target.ticks(1.5, RATE)
     assert stacks[expected] > 0.98 * found["weight"]
     assert found["lost"] == 0
     assert found["counters"]["unresolved"] == 0
@@ -79,15 +74,19 @@ def test_each_ruby(build: Build, trace: TRACE) -> None:
 
 def test_the_newest_frames_of_a_deep_stack(walked: Target, trace: TRACE) -> None:
     found = sampled(trace, walked, "deep 700 1.0")
-    assert found["counters"]["truncated"] == ticks(1.0)
+    assert found["counters"]["truncated"] in walked.ticks(1.0, RATE)
     cut = [stack for stack in by_names(found) if "<main>" not in stack]
     assert max(map(len, cut)) == MOST_FRAMES
     assert {stack[:-5] for stack in cut} <= {("Walked#deep",) * n for n in range(512)}
-    assert below(found, "Object#burn") == ticks(1.0)
+    assert below(found, "Object#burn") in walked.ticks(1.0, RATE)
 
 
 def test_children_from_their_first_instruction(walked: Target, trace: TRACE) -> None:
-    """Some of them end before they are attached to; none of their samples is lost."""
+    """Some of them end before they are attached to; their samples count all the same.
+
+    A page that is copied, as it is first written to after a fork, is not there for a
+    moment. A tick in just that moment reads no stack.
+    """
     found = sampled(trace, walked, "children 8 0.25", "--subprocesses")
     own: Counter[int] = Counter()
     for row in found["stacks"]:
@@ -96,9 +95,9 @@ def test_children_from_their_first_instruction(walked: Target, trace: TRACE) -> 
     assert len(own) == 8
     assert all(count >= 0.9 * 0.25 * RATE for count in own.values()), own
     named = below(found, "Object#burn") + below(found, "(unresolved)")
-    assert named == ticks(8 * 0.25)
+    assert named in walked.ticks(8 * 0.25, RATE)
     assert below(found, "Object#burn") > 0
-    assert found["lost"] == 0
+    assert found["lost"] <= 2
 
 
 @pytest.mark.parametrize("verb", ["threads", "fibers"])
@@ -106,7 +105,7 @@ def test_threads_and_fibers_that_come_and_go(
     verb: str, walked: Target, trace: TRACE
 ) -> None:
     found = sampled(trace, walked, f"{verb} 20 0.05")
-    assert below(found, "Object#burn") == ticks(20 * 0.05)
+    assert below(found, "Object#burn") in walked.ticks(20 * 0.05, RATE)
     assert found["lost"] == 0
 
 
@@ -207,7 +206,7 @@ def test_a_recording_has_each_sample(
     assert code == 0, err
     found = Recording(path)
     samples = [sample for sample in found if "Object#burn" in names(sample)]
-    assert len(samples) == ticks(1.0)
+    assert len(samples) in walked.ticks(1.0, RATE)
     assert {sample.weight for sample in samples} == {1}
     times = [sample.time_ns for sample in samples]
     assert times == sorted(set(times))
@@ -223,7 +222,7 @@ def test_intervals(walked: Target, trace: TRACE) -> None:
     out, err, code = tracer.finish()
     assert code == 0, err
     lines = [line.rsplit(" ", 1) for line in out.splitlines() if "burn" in line]
-    assert sum(int(count) for _, count in lines) == ticks(1.0)
+    assert sum(int(count) for _, count in lines) in walked.ticks(1.0, RATE)
     assert len(lines) > len({stack for stack, _ in lines})
 
 

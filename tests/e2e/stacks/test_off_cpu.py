@@ -32,11 +32,15 @@ pytestmark = pytest.mark.usefixtures("root")
 
 
 class Took(NamedTuple):
-    """What a thread says of itself, in ns; ready: it waited for a CPU."""
+    """What a thread says of itself, in ns; ready: it waited for a CPU.
+
+    stolen: what a hypervisor took of all CPUs meanwhile, at most so much of its own
+    """
 
     wall: int
     cpu: int
     ready: int
+    stolen: int
 
 
 def sampled(
@@ -110,12 +114,13 @@ def test_waits_in_wall_time(trace: TRACE) -> None:
 def test_a_fight_for_the_gvl(build: Build, trace: TRACE) -> None:
     with closing(Target(*build.words(), OFF_CPU)) as target:
         found, took = sampled(trace, target, "fight 0.8", "--mode", "offcpu")
-    for method, (wall, cpu, ready) in took.items():
+    for method, (wall, cpu, ready, stolen) in took.items():
         assert off_cpu(fought(found), method) <= 1.05 * (wall - cpu), found
-        assert off_cpu(found, method) >= 0.95 * (wall - cpu), found
+        off = wall - cpu - stolen
+        assert off_cpu(found, method) >= 0.95 * off, found
         # What it waited for a CPU after it was woken counts as the wait it ended.
         waits = weight(found, method, "(GVL)") + ready
-        assert waits >= 0.95 * (wall - cpu), found
+        assert waits >= 0.95 * off, found
 
 
 def test_many_that_wait_for_the_gvl(trace: TRACE) -> None:
@@ -133,10 +138,10 @@ def test_many_that_wait_for_the_gvl(trace: TRACE) -> None:
 def test_the_parts_of_wall_time(trace: TRACE) -> None:
     with closing(Target("ruby", OFF_CPU)) as target:
         found, took = sampled(trace, target, "fight 1.0", "--mode", "wall")
-    for method, (wall, cpu, _) in took.items():
+    for method, (wall, cpu, _, stolen) in took.items():
         assert weight(fought(found), method) <= 1.02 * wall, found
         assert weight(found, method) >= 0.98 * wall, found
-        assert on_cpu(fought(found), method) <= 1.05 * cpu, found
+        assert on_cpu(fought(found), method) <= 1.05 * (cpu + stolen), found
         assert on_cpu(found, method) >= 0.95 * cpu, found
 
 

@@ -3,8 +3,8 @@
 # Waits of known lengths, each on a thread and in a method of its own. A line "waits
 # SECONDS" makes all wait for one that sleeps so long, "fight SECONDS" two threads fight
 # for the GVL, "crowd SECONDS" twenty. For each thread comes a line "NAME NS CPU_NS
-# READY_NS": what it took by its own clocks, and how long it waited for a CPU by the
-# kernel's. Then comes "done". Who fights may lose the CPU at any moment, also as it looks
+# READY_NS STOLEN_NS": what it took by its own clocks, how long it waited for a CPU by the
+# kernel's, and what a hypervisor took of all CPUs meanwhile. Then comes "done". Who fights may lose the CPU at any moment, also as it looks
 # at the clocks: it does so inside of its method and outside of "burn".
 
 require "socket"
@@ -20,6 +20,11 @@ end
 # Ready to run, but another thread had the CPU: proc(5), schedstat.
 def ready
   File.read("/proc/thread-self/schedstat").split[1].to_i
+end
+
+# No thread's CPU clock has it: proc(5), stat.
+def stolen
+  File.foreach("/proc/stat").first.split[8].to_i * 10_000_000
 end
 
 class Waits
@@ -76,9 +81,9 @@ class Waits
 
   def measured(name)
     Thread.current.name = name.to_s
-    before = [ready, cpu, now].reverse # to read a file may take long
+    before = [stolen, ready, cpu, now].reverse # to read a file may take long
     yield
-    took = [now, cpu, ready].zip(before).map { |one, other| one - other }
+    took = [now, cpu, ready, stolen].zip(before).map { |one, other| one - other }
     "#{name} #{took.join(" ")}"
   end
 
