@@ -83,8 +83,14 @@ def await_state(pid: int, letter: str, tid: int | None = None) -> None:
 
 
 def waited_for_cpu(pid: int) -> float:
-    """Seconds that the main thread was ready, but had no CPU: proc(5), schedstat."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    """Seconds that the main thread was ready, but had no CPU: proc(5), schedstat.
+
+    0 where it is gone, and its child does the step.
+    """
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except OSError:
+        return 0.0
 
 
 def hanging(pid: int) -> str:
@@ -148,10 +154,9 @@ class Target:
     def step(self, word: str = "") -> str:
         """Tell it to do a step and wait until it has; what it answered."""
         began, waited = time.monotonic(), waited_for_cpu(self.pid)
-        self.tell(word)
+        self._send(word)
         answer = self._answer()
-        with contextlib.suppress(OSError):  # its last one
-            self._waited = waited_for_cpu(self.pid) - waited
+        self._waited = waited_for_cpu(self.pid) - waited
         self.took = time.monotonic() - began
         return answer
 
@@ -165,6 +170,9 @@ class Target:
 
     def tell(self, word: str = "") -> None:
         """Tell it without waiting."""
+        self._send(word)
+
+    def _send(self, word: str) -> None:
         assert self.process.stdin
         self.process.stdin.write(word + "\n")
         self.process.stdin.flush()

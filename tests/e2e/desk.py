@@ -25,6 +25,8 @@ import rbtrace_py
 from processes import ROOT, TIMEOUT, comes_true, read_line
 
 COLUMNS, ROWS = 88, 50
+_left_over = shutil.ignore_patterns("tmp")
+"""Of an example that was run."""
 PROMPT = re.compile(r"\d+:\d+[>*] $")
 
 
@@ -40,7 +42,7 @@ class Desk:
         self._mark = f"desk-{os.getpid()}-{time.monotonic_ns()}"
         self._programs: dict[str, subprocess.Popen[str]] = {}
         for path in ("examples", "ext/agent", "ruby/lib"):
-            shutil.copytree(ROOT / path, folder / path)
+            shutil.copytree(ROOT / path, folder / path, ignore=_left_over)
 
     def start(self, words: list[str]) -> list[str]:
         """Start an example, and stop what it takes the place of; what it says."""

@@ -72,7 +72,7 @@ class Row(NamedTuple):
 class Busy:
     """The target, its VM, and its main thread, which is stopped again and again.
 
-    true: stacks that were right, and when the thread stood there (CLOCK_REALTIME, ns)
+    true: stacks that were right, and when the thread stood there (CLOCK_MONOTONIC, ns)
     """
 
     def __init__(self, process: rubies.Running) -> None:
@@ -92,7 +92,7 @@ class Busy:
     def compare(self, found: tally.Tally) -> None:
         """Stop it once, read and ask, and let it go on."""
         registers = self.thread.stop()
-        at = time.time_ns()
+        at = time.monotonic_ns()
         try:
             is_jit_code = self._is_jit_code(registers.rip)
             walked = self.vm.sample(self._main)

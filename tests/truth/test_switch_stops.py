@@ -42,6 +42,7 @@ def test_switches(build: Build, root: None) -> None:
         closing(Targets.from_pids([process.pid])) as targets,
         Sampling(targets, OPTIONS) as sampling,
     ):
+        wall_offset = time.time_ns() - time.monotonic_ns()
         passes = sampling_passes(sampling, samples.append)
         target = Busy(process)
         for _ in range(builds.stops(build)):
@@ -50,7 +51,7 @@ def test_switches(build: Build, root: None) -> None:
         target.thread.close()
         passes.finish()
     for at, frames in target.true:
-        compare(found, at, frames, samples)
+        compare(found, at + wall_offset, frames, samples)
     assert not memory.differences, memory.differences[0]
     # Nothing says what was right there.
     found.flags += memory.flags

@@ -531,11 +531,12 @@ def test_a_thread_that_goes_on_while_it_is_read_is_read_again(
             def __init__(self, *arguments: Any) -> None:
                 for step in steps:
                     step()
-                    # It says that it sleeps a moment before it does, and may wait
-                    # for Ruby's own locks until then.
                     assert comes_true(lambda: is_at_rest(target.pid))
                 super().__init__(*arguments)
 
+        # It says that it waits a moment before it does, and may wait for Ruby's own
+        # locks until then.
+        assert comes_true(lambda: is_at_rest(target.pid))
         monkeypatch.setattr(module, "Waits", Later)
         with Process(target.pid) as process:
             (thread,) = (
