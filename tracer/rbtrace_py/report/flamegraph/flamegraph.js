@@ -314,7 +314,8 @@
   function resize() {
     // Alone in a window it fills it; in a page its place is the page's business.
     if (document.documentElement === svg && window.innerWidth) {
-      state.width = Math.max(window.innerWidth - 1, 720);
+      const seen = svg.clientWidth || window.innerWidth; // less than inner by a scrollbar
+      state.width = Math.max(Math.min(seen, window.innerWidth) - 1, 720);
     }
     draw();
   }
