@@ -262,6 +262,8 @@ def test_what_cannot_be_grouped(target: Target) -> None:
     assert (code, "object has no duration" in err) == (2, True)
     _, err, code = run("count", target.pid, "method", "shop:checkout")
     assert (code, "Use two commands" in err) == (2, True)
+    _, err, code = run("latency", target.pid, "method", "-m", "Till#", "Till.")
+    assert (code, "to select a method, -m Till." in err) == (2, True)
 
 
 def test_what_only_rubys_own_probes_know(target: Target) -> None:

@@ -85,7 +85,9 @@ def choose(
         other = next(word for word in words if word not in ours)
         raise UsageError(
             f"{ours[0]} comes from the agent, but {other} is a probe",
-            "Use two commands",
+            f"Use two commands; to select a method, -m {other}"
+            if selecting
+            else "Use two commands",
         )
     # Only who needs the agent waits for it.
     waits = (waits or targets.command is not None) and not _can_do_without(names)
