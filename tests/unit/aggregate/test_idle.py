@@ -84,10 +84,7 @@ def test_a_method_that_ruby_has_in_ruby() -> None:
         (SLEEP,),
         (f"c!Thread::Mutex#synchronize@{GEM}:1", SLEEP),
         (f"c!Thread::Mutex#lock@{GEM}:1",),
-        (f"c!Thread#join@{GEM}:1",),
-        (f"c!Kernel#sleep@{GEM}:1",),
         (f"c!IO#read@{GEM}:1",),
-        (f"c!IO#wait_readable@{GEM}:1",),
         (f"Relation#select@{GEM}:1",),
         (),
     ],
@@ -95,6 +92,27 @@ def test_a_method_that_ruby_has_in_ruby() -> None:
 def test_not_idle(inner: tuple[str, ...]) -> None:
     assert not idle(POOL, *inner)
     assert not idle(*inner)
+
+
+@pytest.mark.parametrize("name", ["Thread#join", "Kernel#sleep", "IO#wait_readable"])
+def test_a_gem_alone_with_itself(name: str) -> None:
+    """Puma's reaper, its main thread, and its cluster, in nobody else's code."""
+    inner = f"c!{name}@{GEM}:1"
+    assert idle(POOL, inner)
+    assert idle(POOL, inner, "m!(sleep)")
+    assert not idle(inner)
+    for other in (
+        f"Job#work@{OWN}:4",
+        f"block in Timeout.start@{STANDARD}:99",
+        "Rack::Sendfile#call@/var/lib/gems/3.1.0/gems/rack-2.2.4/lib/rack/sendfile.rb:1",
+    ):
+        assert not idle(POOL, other, inner)
+    starter = ("<main>@/usr/bin/puma:25", "c!Kernel#load@/usr/bin/puma:25")
+    assert idle(*starter, POOL, inner) is (name != "Kernel#sleep")
+    assert not idle(*starter, inner)
+    rails = "/var/lib/gems/3.1.0/gems/activesupport-6.1.7/lib/fork_tracker.rb"
+    forked = [f"Fork#fork@{rails}:1", f"c!Kernel#fork@{rails}:1"]
+    assert idle(POOL, *forked, f"block in Fork#fork@{rails}:1", POOL, inner)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 A report leaves them out, as they would be most of every picture of a server. A thread
 that waits in the application's own code is never one of them, nor one that waits for
-a Mutex, another thread, or input.
+a Mutex. One that sleeps, or waits for another thread or for input, is one of them if it
+has frames of a single gem alone: a server's own main thread, its reapers and monitors.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 from posixpath import basename, dirname
 
 from rbtrace_py.aggregate.profile import Profile
-from rbtrace_py.aggregate.sourcepaths import is_library
+from rbtrace_py.aggregate.sourcepaths import gem_path, is_library
 from rbtrace_py.model.stacks import (
     Frame,
     FrameKind,
@@ -30,6 +31,12 @@ _NATIVE_WAITS = re.compile(r".*[#.](accept|sysaccept|select)")
 """Methods in C: ``TCPServer#accept``, ``IO.select``, ``NIO::Selector#select``, and of
 schedulers, ``IO::Event::Selector::EPoll#select``."""
 
+_OWN_WAITS = re.compile(r"Thread#(join|value)|IO#wait_readable")
+"""Waits that are idle in frames of a single gem: of Puma's main thread."""
+
+_OWN_SLEEP = re.compile(r"Kernel[#.]sleep")
+"""One more, but not in the main thread: a program in a gem may sleep for its work."""
+
 _MUTEX_SLEEP = re.compile(r"(Thread::)?Mutex#sleep")
 """The method that ConditionVariable#wait calls before Ruby 4.0."""
 
@@ -42,12 +49,29 @@ _FOLDERS_OF_STARTERS = ("bin", "sbin", "exe")
 
 def is_idle(state: ThreadState, frames: tuple[Frame, ...]) -> bool:
     """Does a thread with these frames, the root first, wait for work?"""
-    if state is not ThreadState.SLEEPING or not _waits(frames):
+    if state is not ThreadState.SLEEPING:
         return False
-    own = [frame for frame in frames if _has_file(frame)]
-    is_of_library = [_is_library(frame) for frame in own]
-    others = (f for f, is_one in zip(own, is_of_library, strict=True) if not is_one)
-    return any(is_of_library) and all(map(_is_starter, others))
+    called = _called(frames)
+    if not called:
+        return False
+    own = [frame for frame in called if _has_file(frame)]
+    if _waits(called):
+        of_library = [frame for frame in own if _is_library(frame)]
+        others = (frame for frame in own if not _is_library(frame))
+        return bool(of_library) and all(map(_is_starter, others))
+    inner = called[-1].name
+    if _OWN_SLEEP.fullmatch(inner):
+        return _is_of_one_gem(own)
+    if _OWN_WAITS.fullmatch(inner):
+        return _is_of_one_gem([f for f in own if not _is_starter(f)])
+    return False
+
+
+def _is_of_one_gem(own: list[Frame]) -> bool:
+    """But for what wraps a fork, as Active Support does that of Puma's workers."""
+    frames = [frame for frame in own if not frame.name.endswith(("#fork", ".fork"))]
+    gems = {found and found[0] for found in (gem_path(f.path) for f in frames)}
+    return len(gems) == 1 and None not in gems
 
 
 def _is_library(frame: Frame) -> bool:
@@ -60,15 +84,15 @@ def _has_file(frame: Frame) -> bool:
     return frame.kind is FrameKind.RUBY and not frame.path.startswith("<internal:")
 
 
+def _called(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """Methods and blocks: without what the kernel says it waits for, and where."""
+    if frames and frames[-1].kind is FrameKind.MARKER:
+        frames = frames[:-1]
+    return without_kernel(frames)
+
+
 def _waits(frames: tuple[Frame, ...]) -> bool:
     """Is the innermost method one that waits for work?"""
-    if not frames:
-        return False
-    if frames[-1].kind is FrameKind.MARKER:  # what the kernel says it waits for
-        frames = frames[:-1]
-    frames = without_kernel(frames)
-    if not frames:
-        return False
     inner = frames[-1]
     if _MUTEX_SLEEP.fullmatch(inner.name):
         return len(frames) > 1 and frames[-2].name.endswith("ConditionVariable#wait")
