@@ -162,6 +162,7 @@ def test_a_recording_by_default(build: Build, trace: TRACE, tmp_path: Path) -> N
     assert code == 0, err
     assert "by BPF" in err
     document = json.loads(reported(path, "json"))
+    assert f"{document['counters']['samples']:,} samples in " in err
     found = by_names(document)
     for method, reason in WAITS.items():
         wall = took[method].wall

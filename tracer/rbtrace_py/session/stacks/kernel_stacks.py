@@ -124,12 +124,17 @@ class KernelStacks(Closing):
         if not self._weighing.has_ticks:
             statistics.rate = 0.0
         self._clock = time.time_ns() - time.monotonic_ns()
-        self._started = self._stopped = 0.0
+        self._started = self._stopped = self._emitted = 0
 
     @property
     def wall_offset(self) -> int:
         """What samples' times are ahead of CLOCK_MONOTONIC, in ns."""
         return self._clock
+
+    @property
+    def started_ns(self) -> int:
+        """CLOCK_REALTIME as the first process began to be walked; 0: none is yet."""
+        return self._started and self._started + self._clock
 
     @property
     def is_changing(self) -> bool:
@@ -201,7 +206,7 @@ class KernelStacks(Closing):
             self._place(ruby)
         self._layouts[pid] = distance, layout
         self._walker.walk(pid, layout)
-        self._started = self._started or time.monotonic()
+        self._started = self._started or time.monotonic_ns()
         if self._weighing.is_time:
             self._begin_waiting(ruby)
 
@@ -267,7 +272,7 @@ class KernelStacks(Closing):
     def stop(self) -> None:
         """Walk nothing any more; what was seen can be taken."""
         self._walker.stop()
-        self._stopped = time.monotonic()
+        self._stopped = time.monotonic_ns()
 
     def collect(self, rubies: Rubies, add: Add, most: int | None = None) -> bool:
         """Read the names of stacks that went up; some ten times a second, or fifty
@@ -376,7 +381,7 @@ class KernelStacks(Closing):
         return self._walker.open_intervals(on_cpu, is_end)
 
     def _count(self) -> None:
-        counters = self._walker.counters
+        counters, ended = self._walker.counters, self._stopped or time.monotonic_ns()
         failed, statistics = 0, self._statistics
         for loss, name in {**_LOSSES, **_NOT_WALKED}.items():
             setattr(statistics, name, counters[loss])
@@ -384,11 +389,10 @@ class KernelStacks(Closing):
         statistics.failed += failed - self._failed
         self._failed = failed
         if self._weighing.has_ticks:
-            elapsed = (self._stopped or time.monotonic()) - self._started
-            statistics.rounds = round(elapsed * statistics.rate)
+            statistics.rounds = round((ended - self._started) * statistics.rate / 1e9)
         if self._weighing is not Weighing.SAMPLES:
-            statistics.samples = self.seen
-        statistics.ended_ns = time.time_ns()
+            statistics.samples = self._emitted if self._each else self.seen
+        statistics.ended_ns = ended + self._clock
 
     def _resolved(self, ruby: RubyProcess, stack: WalkedStack) -> Sample:
         try:
@@ -448,6 +452,7 @@ class KernelStacks(Closing):
         if state is ThreadState.SLEEPING and not self._idle:
             return
         at, weight = stack.time_ns + self._clock, stack.weight
+        self._emitted += 1
         add(sample._replace(state=state, stack=shown, weight=weight, time_ns=at))
         if self._weighing is Weighing.SAMPLES:
             self._statistics.repeat(weight - 1, sample.flags)

@@ -93,7 +93,11 @@ class Sampling(Starting):
             self._attach_first()  # a wrong PID is said at once
             self._choose_engine()
         self._attach_to_events()
-        self.statistics.started_ns = self.statistics.ended_ns = time.time_ns()
+        now = time.time_ns()
+        # Events come since they are attached to, which is later.
+        kernel = None if self.events else self.kernel
+        self.statistics.started_ns = (kernel and kernel.started_ns) or now
+        self.statistics.ended_ns = now
 
     def _attach_to_events(self) -> None:
         if self.options.event is None or self.kernel is None:
