@@ -13,6 +13,7 @@ from processes import Target
 from rbtrace_py.errors import NoSuchTarget
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.stacks.sampling import Sampling
+from rbtrace_py.session.stacks.sampling_options import EngineChoice, SamplingOptions
 from rbtrace_py.session.targets.targets import Targets
 
 Start = Callable[..., Target]
@@ -64,3 +65,20 @@ def test_the_only_one(
         sampling = Sampling(listed(targets, monkeypatch))
         with pytest.raises(NoSuchTarget, match=f"{ended.pid} has ended"):
             sampling.__enter__()
+
+
+def test_one_of_two_before_the_kernel_walks_it(start: Start, root: None) -> None:
+    left, ended = start("stacks/turning.rb", "0"), start("stacks/turning.rb", "0")
+
+    class Late(Sampling):
+        def _choose_engine(self) -> None:
+            end(ended)
+            ended.process.wait()
+            super()._choose_engine()
+
+    with (
+        closing(Targets.from_pids([left.pid, ended.pid], follow=True)) as targets,
+        Late(targets, SamplingOptions(engine=EngineChoice.BPF)) as sampling,
+    ):
+        assert sampling.notes == []
+        assert [ruby.process.pid for ruby in sampling.rubies] == [left.pid]

@@ -142,8 +142,13 @@ class Sampling(Starting):
                 raise
             self.notes.add(f"stacks are read from memory: {error}")
         self.statistics.engine = self.engine
-        for ruby in self._rubies.values():
-            self._watch(ruby)
+        for pid, ruby in list(self._rubies.items()):
+            try:
+                self._watch(ruby)
+            except NoSuchTarget:
+                if len(self._rubies) == 1:  # of many one may end just now
+                    raise
+                self._let_go(self._rubies.pop(pid))
 
     def _watch(self, ruby: RubyProcess) -> None:
         """Let the kernel walk its stacks; of one that comes later raise UnknownRuby."""
