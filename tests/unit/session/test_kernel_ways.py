@@ -391,6 +391,32 @@ def test_threads_that_are_found_by_their_ids(monkeypatch: pytest.MonkeyPatch) ->
     assert_burnt()
 
 
+@pytest.mark.parametrize("missed", [1, 4])
+def test_what_fibers_hide_is_found_later(
+    monkeypatch: pytest.MonkeyPatch, missed: int
+) -> None:
+    """As where a thread goes from one fiber to another while it is looked at."""
+    distance, looks = tls.distance, iter(range(missed))
+    monkeypatch.setattr(
+        tls,
+        "distance",
+        lambda memory, threads: (
+            0 if next(looks, None) is not None else distance(memory, threads)
+        ),
+    )
+    program = "puts 'ready'; $stdout.flush; gets"
+    with (
+        closing(Target("ruby", "-e", program)) as target,
+        sampling(SamplingMode.CPU, target.pid) as entered,
+    ):
+        assert entered.kernel is not None
+        known = entered.kernel._layouts
+        assert bool(known[target.pid][0]) == (missed == 1)
+        entered.refresh()
+        assert known[target.pid][0] < 0
+        assert not entered.kernel._placed
+
+
 def test_no_time_goes_on_of_a_process_that_was_killed() -> None:
     """Its main thread may end before the others do."""
     program = "10.times { Thread.new { sleep } }; puts 'ready'; $stdout.flush; gets"

@@ -6,6 +6,7 @@ What is read is a running program, which does not wait. A sample is clean, trimm
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -44,6 +45,9 @@ _MOST_KEPT = 1 << 28
 _GC_MODE, _GC_MARKING = 3, 1
 """Bits of ``rb_objspace_t.flags.mode``, below those of its other flags; while what
 lives is marked."""
+_DISTANCE_WAITS = (0, 0.001, 0.002, 0.004)
+"""Seconds before each look for what a thread says it runs: between two fibers it says
+nothing true, for longer if it loses its CPU there."""
 _GATHERED_AT_ONCE = 64
 """Threads whose stacks are taken with one system call."""
 
@@ -221,6 +225,13 @@ class RubyVM:
         threads: some or all there are
         """
         addresses = [thread.address for thread in threads]
+        for wait in _DISTANCE_WAITS:
+            time.sleep(wait)
+            if distance := self._tls_distance(addresses):
+                return distance
+        return 0
+
+    def _tls_distance(self, addresses: Sequence[int]) -> int:
         bases = self._threads.bases(addresses)
         if self.layout.traits.has_ractors:
             return tls.distance(self.memory, ((base, ec) for base, _, ec in bases))

@@ -39,6 +39,8 @@ _CHANGING_SECONDS = 10.0
 """How long code is looked at again with each batch after some was found to have
 changed, not just each second. For so long it is not taken for a sample's, either, if it
 may have come after it."""
+_SEARCHED_SECONDS = 5.0
+"""How long it is looked for where threads say what they run, as fibers may hide it."""
 _MOST_UNCHECKED = 1 << 10
 """Stacks that wait at most until their code is looked at again."""
 _MOST_HELD = 1 << 12
@@ -230,8 +232,11 @@ class KernelStacks(Closing):
         """Walk a process no more."""
         if self._layouts.pop(pid, None) is not None:
             self._walker.leave(pid)
-            for tid in self._placed.pop(pid, {}):
-                self._walker.displace(pid, tid)
+            self._displace(pid)
+
+    def _displace(self, pid: int) -> None:
+        for tid in self._placed.pop(pid, {}):
+            self._walker.displace(pid, tid)
 
     def refresh(self, ruby: RubyProcess) -> None:
         """Take in threads that came or went, and ZJIT where it was switched on."""
@@ -240,10 +245,14 @@ class KernelStacks(Closing):
             self._place(ruby)
         if pid in self._layouts:
             distance, before = self._layouts[pid]
+            if not distance and ruby.process.seen < _SEARCHED_SECONDS:
+                distance = ruby.vm.tls_distance(ruby.threads)
             layout = ruby.vm.walk_layout(distance, self._follows)
             if layout != before:
                 self._layouts[pid] = distance, layout
                 self._walker.walk(pid, layout)
+            if distance:
+                self._displace(pid)
 
     def _place(self, ruby: RubyProcess) -> None:
         """Say which thread each kernel thread runs, which nothing in it says."""
