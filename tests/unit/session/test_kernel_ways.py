@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from processes import LIB, TARGETS, Target, comes_true, read_line
+from processes import LIB, TARGETS, Target, await_state, comes_true, read_line
 from rbtrace_py.bpf import attach, stack_walker
 from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.abi import MOST_KERNEL_FRAMES, SCRATCHES
@@ -415,6 +415,34 @@ def test_what_fibers_hide_is_found_later(
         entered.refresh()
         assert known[target.pid][0] < 0
         assert not entered.kernel._placed
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_thread_that_is_stopped(is_early: bool) -> None:
+    """In the middle of Ruby code: no system call is what it waits in."""
+
+    def stop() -> int:
+        os.kill(target.pid, signal.SIGSTOP)
+        await_state(target.pid, "T")
+        return time.monotonic_ns()
+
+    found: Counter[str] = Counter()
+
+    def add(sample: Sample) -> None:
+        found[sample.stack.frames[-1].name] += sample.weight
+
+    program = "puts 'ready'; $stdout.flush; nil while true"
+    with closing(Target("ruby", "-e", program)) as target:
+        if is_early:
+            stop()
+        with sampling(SamplingMode.WALL, target.pid) as entered:
+            passes = sampling_passes(entered, add)
+            since = time.monotonic_ns() if is_early else stop()
+            time.sleep(0.3)
+            stopped = time.monotonic_ns() - since
+            passes.finish()
+    assert found.keys() <= {"(stopped)", "(run queue)", "<main>"}
+    assert found["(stopped)"] >= stopped
 
 
 def test_no_time_goes_on_of_a_process_that_was_killed() -> None:

@@ -56,7 +56,7 @@ _CUT = 0b11
 _EPOCH_SHIFT = 2
 _GC_SHIFT, _GC_MASK = 8, 0xFF
 _OFF_CPU, _READY, _QUEUED, _UNINTERRUPTIBLE = 1 << 16, 1 << 17, 1 << 18, 1 << 19
-_FILE_TYPE_SHIFT, _CALL_SHIFT = 20, 32
+_FILE_TYPE_SHIFT, _STOPPED, _CALL_SHIFT = 20, 1 << 24, 32
 _FORMAT_SHIFT = 12
 """Of S_IFMT."""
 _NAMING = 0xFFFF & ~(1 << _EPOCH_SHIFT)
@@ -372,6 +372,7 @@ def _off_cpu(marks: int) -> OffCpu:
         is_uninterruptible=bool(marks & _UNINTERRUPTIBLE),
         file_type=(marks >> _FILE_TYPE_SHIFT & 0xF) << _FORMAT_SHIFT,
         call=call - 1 if call else None,
+        is_stopped=bool(marks & _STOPPED),
     )
 
 
@@ -382,6 +383,7 @@ def _off_cpu_marks(off_cpu: OffCpu) -> int:
         | _READY * off_cpu.is_ready
         | _QUEUED * off_cpu.is_queued
         | _UNINTERRUPTIBLE * off_cpu.is_uninterruptible
+        | _STOPPED * off_cpu.is_stopped
         | off_cpu.file_type >> _FORMAT_SHIFT << _FILE_TYPE_SHIFT
         | call << _CALL_SHIFT
     )

@@ -67,6 +67,14 @@ class _Task:
         self.stat_fd = self.schedstat_fd = None
 
 
+def is_stopped(process: Process, tid: int) -> bool:
+    """Return whether a thread is stopped, by a signal or a debugger."""
+    try:
+        return _parse(process.read(f"task/{tid}/stat"), 0).is_stopped
+    except (RbtraceError, IndexError, ValueError):
+        return False
+
+
 def ran_ns(process: Process, tid: int) -> int:
     """Return how long a thread has had a CPU, as the scheduler counts it.
 

@@ -97,6 +97,7 @@ class OffCpu(NamedTuple):
     is_uninterruptible: signals do not end the wait
     file_type: ``stat.S_IFMT`` of the descriptor it waits for; 0: none, or not known
     call: number of the system call; None: not known
+    is_stopped: by a signal or a debugger
     """
 
     is_ready: bool
@@ -104,6 +105,7 @@ class OffCpu(NamedTuple):
     is_uninterruptible: bool
     file_type: int
     call: int | None
+    is_stopped: bool = False
 
 
 class WalkedStack(NamedTuple):

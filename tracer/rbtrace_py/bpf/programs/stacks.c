@@ -58,12 +58,14 @@
 #define IN_GVL_QUEUE (1ULL << 18)
 #define NO_SIGNALS (1ULL << 19) /* TASK_UNINTERRUPTIBLE: waits for a disk, mostly */
 #define FILE_TYPE_SHIFT 20      /* S_IFMT >> 12 of the descriptor it waits for */
+#define STOPPED (1ULL << 24)    /* by a signal or a debugger */
 #define CALL_SHIFT 32           /* 1 + number of the system call */
 #define OFF_MARKS (~0ULL << 16)
 
 #define GC_MODE 3 /* bits of the collector's flags: enum gc_mode (gc.c) */
 #define GC_MARKING 1
 #define TASK_UNINTERRUPTIBLE 2
+#define TASK_STOPPED_OR_TRACED 0xc
 #define TASK_DEAD 0x80
 #define POLL 7
 #define PPOLL 271
@@ -598,6 +600,8 @@ static __always_inline void leave(struct bpf_raw_tracepoint_args *ctx,
   scratch->head.key.marks |= OFF_CPU;
   if (!state)
     scratch->head.key.marks |= READY;
+  else if (state & TASK_STOPPED_OR_TRACED)
+    scratch->head.key.marks |= STOPPED;
   else if (is_queued(ruby, scratch->head.key.thread))
     scratch->head.key.marks |= IN_GVL_QUEUE;
   else

@@ -18,6 +18,7 @@ from rbtrace_py.linux.system_calls import (
     awaited,
     system_call,
 )
+from rbtrace_py.linux.tasks import is_stopped
 from rbtrace_py.model.stack_walk import OffCpu
 from rbtrace_py.model.stacks import (
     Frame,
@@ -40,6 +41,8 @@ class Reason(str, Enum):
 
     RUN_QUEUE = "run queue"
     """It could run, but another thread had the CPU."""
+    STOPPED = "stopped"
+    """By a signal or a debugger."""
     GVL = "GVL"
     LOCK = "lock"
     QUEUE = "queue"
@@ -89,6 +92,8 @@ def reason_of(off_cpu: OffCpu, stack: Stack) -> Reason:
     """Return why a thread with this stack was off the CPU."""
     if off_cpu.is_ready:
         return Reason.RUN_QUEUE
+    if off_cpu.is_stopped:
+        return Reason.STOPPED
     if off_cpu.is_queued:
         return Reason.GVL
     frames = without_kernel(stack.frames)
@@ -123,6 +128,8 @@ def waiting_threads(
 
 
 def _waits_now(ruby: RubyProcess, tid: int, is_queued: bool) -> OffCpu:
+    if is_stopped(ruby.process, tid):
+        return OffCpu(False, is_queued, False, 0, None, is_stopped=True)
     call = system_call(ruby.process, tid)
     if call is None:
         return OffCpu(False, is_queued, False, 0, None)
