@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 
@@ -9,6 +10,7 @@ import pytest
 
 from commands import run
 from processes import LIB, Target
+from rbtrace_py.cli import main
 from rbtrace_py.errors import TooManyFiles
 from rbtrace_py.linux.binaries import mapped_files, open_mapped
 from rbtrace_py.linux.process import Process
@@ -44,6 +46,12 @@ def test_our_open_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert str(caught.value) == f"{file.binary.path}: too many open files"
     assert "`ulimit -n 4096`" in caught.value.hint
+
+
+def test_open_files_that_have_no_name() -> None:
+    """As of a pidfd or an epoll."""
+    error = main._of_system(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+    assert str(error) == "too many open files"
 
 
 def test_a_command_without_the_probe(root: None) -> None:

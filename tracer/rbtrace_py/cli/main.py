@@ -272,7 +272,7 @@ def _said(error: BaseException) -> int:
 
 def _of_system(error: OSError) -> RbtraceError:
     if error.errno == errno.EMFILE:
-        return TooManyFiles(str(error.filename or "rbtrace-py"))
+        return TooManyFiles(str(error.filename or ""))
     place = f"{error.filename}: " if error.filename else ""
     return RbtraceError(f"{place}{error.strerror or error}")
 
