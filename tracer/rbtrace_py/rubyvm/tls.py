@@ -10,6 +10,7 @@ Either is found by its value: no symbol is needed.
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterable
 
 from rbtrace_py.errors import UnreadableMemory
@@ -44,13 +45,17 @@ def specific_distance(memory: Memory, threads: Iterable[tuple[int, int]]) -> int
 def _common(
     memory: Memory, threads: Iterable[tuple[int, int]], low: int, high: int
 ) -> set[int]:
-    """Distances at which each thread that says anything has its value."""
-    common: set[int] | None = None
+    """Distances at which most threads that say anything have their value.
+
+    Not all: one that goes on meanwhile may have the old value elsewhere alone.
+    """
+    votes: Counter[int] = Counter()
+    voters = 0
     for base, value in threads:
         found = _places(memory, base, value, low, high)
-        if found:
-            common = found if common is None else common & found
-    return common or set()
+        votes.update(found)
+        voters += bool(found)
+    return {place for place, number in votes.items() if 2 * number > voters}
 
 
 def _places(memory: Memory, base: int, value: int, low: int, high: int) -> set[int]:

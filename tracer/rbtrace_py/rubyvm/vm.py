@@ -45,9 +45,9 @@ _MOST_KEPT = 1 << 28
 _GC_MODE, _GC_MARKING = 3, 1
 """Bits of ``rb_objspace_t.flags.mode``, below those of its other flags; while what
 lives is marked."""
-_DISTANCE_WAITS = (0, 0.001, 0.002, 0.004)
+_DISTANCE_WAITS = (0, 0.001, 0.002, 0.004, 0.008)
 """Seconds before each look for what a thread says it runs: between two fibers it says
-nothing true, for longer if it loses its CPU there."""
+nothing true, for longer if it loses its CPU there. Two looks in a row must agree."""
 _GATHERED_AT_ONCE = 64
 """Threads whose stacks are taken with one system call."""
 
@@ -225,10 +225,13 @@ class RubyVM:
         threads: some or all there are
         """
         addresses = [thread.address for thread in threads]
+        before = 0
         for wait in _DISTANCE_WAITS:
             time.sleep(wait)
-            if distance := self._tls_distance(addresses):
+            distance = self._tls_distance(addresses)
+            if distance and distance == before:
                 return distance
+            before = distance
         return 0
 
     def _tls_distance(self, addresses: Sequence[int]) -> int:
