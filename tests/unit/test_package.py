@@ -62,6 +62,7 @@ IN_SDIST = (
 )
 
 
+@pytest.mark.install
 def test_without_a_compiler_a_wheel_is_built_and_says_so(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

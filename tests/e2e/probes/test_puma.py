@@ -190,15 +190,21 @@ def test_each_worker_answers_for_itself(puma: Puma) -> None:
         puma.replace()
 
 
-def test_reports_leave_out_what_waits_for_work(puma: Puma) -> None:
-    """Each worker's pool, reactor and accepting thread; not who joins or sleeps."""
+def test_reports_leave_out_what_waits_for_work(puma: Puma, tmp_path: Path) -> None:
+    """Each worker's pool, reactor, accepting and main thread; not a held request."""
+    os.mkfifo(tmp_path / "held")
+    asking = threading.Thread(target=puma.ask, args=("/hold",))
+    asking.start()
     words = ["stacks", puma.pid, "--subprocesses", "--mode", "wall", "-n", 200]
-    out, err, code = run(*words)
+    with (tmp_path / "held").open("wb"):  # once it is read from
+        out, err, code = run(*words)
+    asking.join()
     assert code == 0, err
-    assert "Puma::ThreadPool#spawn_thread" not in out
+    (busy,) = (one for one in out.splitlines() if "ThreadPool#spawn_thread" in one)
+    assert "Web#call" in busy
     assert "Puma::Reactor#select_loop" not in out
     assert "Puma::Server#handle_servers" not in out
-    assert "Thread#join" in out
+    assert "Thread#join" not in out
     assert re.search(r"\d+ idle samples are left out; --idle shows them", err)
     out, err, _ = run(*words, "--idle")
     assert "Puma::ThreadPool#spawn_thread" in out

@@ -93,7 +93,7 @@ def is_turning(out: str) -> bool:
 
 def test_a_command_is_sampled_from_its_beginning(root: None, tmp_path: Path) -> None:
     path = tmp_path / "out"
-    script = "def work = 3_000_000.times { |n| n * 2 }\nwork\nputs :worked"
+    script = "def work = 20_000_000.times { |n| n * 2 }\nwork\nputs :worked"
     words = ["stacks", "-r", 500, "-o", path, "--", "ruby", "-e", script]
     out, err, code = run(*words)
     assert (out, code) == ("worked\n", 0), err
@@ -104,7 +104,7 @@ def test_a_command_is_sampled_from_its_beginning(root: None, tmp_path: Path) -> 
 
 def test_a_command_behind_a_shell(root: None, tmp_path: Path) -> None:
     path = tmp_path / "out"
-    script = "def work = 3_000_000.times { |n| n * 2 }\nwork"
+    script = "def work = 20_000_000.times { |n| n * 2 }\nwork"
     words = ["stacks", "-r", 500, "-o", path, "--", "sh", "-c"]
     _, err, code = run(*words, f"sleep 0.2; exec ruby -e '{script}'")
     assert code == 0, err
@@ -113,7 +113,7 @@ def test_a_command_behind_a_shell(root: None, tmp_path: Path) -> None:
 
 def test_a_command_behind_a_shell_that_stays(root: None, tmp_path: Path) -> None:
     path = tmp_path / "out"
-    script = "def work = 3_000_000.times { |n| n * 2 }\nwork"
+    script = "def work = 20_000_000.times { |n| n * 2 }\nwork"
     words = ["stacks", "--subprocesses", "-r", 500, "-o", path, "--", "sh", "-c"]
     _, err, code = run(*words, f"ruby -e '{script}'; true")
     assert code == 0, err

@@ -16,7 +16,7 @@ from typing import NoReturn
 import pytest
 from linux_targets import compile_c, running
 
-from processes import comes_true, task_states
+from processes import comes_true, task_states, times
 from public_copy import PYTHON, PublicCopy
 from rbtrace_py.errors import NoSuchTarget, NotPermitted, RbtraceError
 from rbtrace_py.linux.process import Process
@@ -292,12 +292,12 @@ def test_one_that_is_traced_already(
 def test_it_lives_on_when_we_are_killed(
     program: Path, counts: Counts, pauser: Callable[[int, float], Pauser]
 ) -> None:
-    """Fifty times: while it is paused, or anywhere on the way in or out."""
+    """While it is paused, or anywhere on the way in or out."""
     with running(program, counts.path, *"snp") as target:
-        for number in range(50):
+        for number in range(times(500)):
             killed = pauser(target.pid, 60 if number % 2 else 0)
             if not number % 2:
-                time.sleep(number * 0.0001)
+                time.sleep(number * 0.0002)
             killed.kill()
             assert not is_traced(target.pid)
             counts.wait_for_more(0, 1, 2)
