@@ -57,7 +57,9 @@ class Found:
         assert code == 0, err
         self.document = json.loads(printed)
         counters = self.document["counters"]
-        assert (counters["lost_samples"], counters["incomplete_spans"]) == (0, 0), err
+        # A page is not there for a moment as it is copied after a fork.
+        assert counters["lost_samples"] <= 2 * (way == "forked"), err
+        assert counters["incomplete_spans"] == 0, err
         self.slow = self.document["slow"]
         self.stacks = {}
         for line in out.read_text().splitlines():

@@ -17,7 +17,7 @@ import pytest
 import rbtrace_py
 import rubies
 from commands import run
-from processes import TARGETS, Target, comes_true
+from processes import TARGETS, Target, comes_true, task_states
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.dump import Dump
 from rbtrace_py.model.waits import WaitKind
@@ -47,6 +47,11 @@ class Stuck(Target):
     @property
     def pid(self) -> int:
         return int(self.ready.split()[1])
+
+    def await_rest(self) -> None:
+        """Wait until none of its threads wants a CPU: Ruby says that one sleeps a
+        moment before it does."""
+        assert comes_true(lambda: "R" not in task_states(self.pid))
 
 
 @dataclass
@@ -88,6 +93,7 @@ def words(name: str) -> list[str]:
 def stuck(request: pytest.FixtureRequest) -> Iterator[Stuck]:
     target = Stuck(words(request.param), *HANGS)
     target.wait_until_it_reads()
+    target.await_rest()
     yield target
     target.close()
 
@@ -316,6 +322,7 @@ def test_an_exit_that_a_thread_keeps_up(name: str, root: None) -> None:
 @pytest.mark.parametrize("name", SINCE_3_0)
 def test_a_ractor_that_gets_no_message(name: str, root: None) -> None:
     target = Stuck(words(name), "ractor")
+    target.await_rest()
     try:
         assert comes_true(lambda: has_kind(target.pid, "", "ractor"), pause=0.1)
         found = dumped(target.pid)
@@ -360,6 +367,7 @@ def name_servers(pid: int) -> list[tuple[str, str]]:
 def test_fibers_of_a_scheduler(name: str, root: None) -> None:
     """They are listed without --fibers, with what their scheduler keeps from them."""
     target = Stuck(words(name), "scheduler")
+    target.await_rest()
     try:
         found = dumped(target.pid)
     finally:
@@ -381,6 +389,7 @@ def test_fibers_of_a_scheduler(name: str, root: None) -> None:
 @pytest.mark.parametrize("name", SINCE_3_0)
 def test_a_lock_of_a_suspended_fiber(name: str, root: None) -> None:
     target = Stuck(words(name), "fibers")
+    target.await_rest()
     try:
         plain, found = dumped(target.pid), dumped(target.pid, "--fibers")
     finally:
