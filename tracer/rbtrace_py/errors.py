@@ -25,7 +25,7 @@ class RbtraceError(Exception):
 class TooManyFiles(RbtraceError):
     """We may open no more files; what: that one, empty if it has no name."""
 
-    def __init__(self, what: str = "") -> None:
+    def __init__(self, what: str) -> None:
         super().__init__(
             f"{what}: too many open files" if what else "too many open files",
             "Raise the limit of open files (RLIMIT_NOFILE) first: `ulimit -n 4096`",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -16,7 +17,7 @@ from typing import NoReturn
 import pytest
 from linux_targets import compile_c, running
 
-from processes import comes_true, task_states, times
+from processes import comes_true, task_state, task_states, times
 from public_copy import PYTHON, PublicCopy
 from rbtrace_py.errors import NoSuchTarget, NotPermitted, RbtraceError
 from rbtrace_py.linux.process import Process
@@ -94,6 +95,15 @@ def counts(tmp_path: Path) -> Counts:
 
 def is_traced(pid: int) -> bool:
     return "TracerPid:\t0\n" not in Path(f"/proc/{pid}/status").read_text()
+
+
+def stopped(pid: int) -> int:
+    """Return how many of its threads a tracer has stopped."""
+    found = 0
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found += task_state(pid, int(tid)) == "t"
+    return found
 
 
 def test_all_threads_stop_and_go_on(program: Path, counts: Counts) -> None:
@@ -294,10 +304,11 @@ def test_it_lives_on_when_we_are_killed(
 ) -> None:
     """While it is paused, or anywhere on the way in or out."""
     with running(program, counts.path, *"snp") as target:
-        for number in range(times(500)):
+        for number in range(times(1000)):
             killed = pauser(target.pid, 60 if number % 2 else 0)
-            if not number % 2:
-                time.sleep(number * 0.0002)
+            if not number % 2:  # it pauses it again and again, one thread at a time
+                held = number % 5
+                assert comes_true(lambda h=held: stopped(target.pid) == h, pause=0)
             killed.kill()
             assert not is_traced(target.pid)
             counts.wait_for_more(0, 1, 2)

@@ -391,7 +391,7 @@ def test_threads_that_are_found_by_their_ids(monkeypatch: pytest.MonkeyPatch) ->
     assert_burnt()
 
 
-@pytest.mark.parametrize("missed", [1, 4])
+@pytest.mark.parametrize("missed", [1, 64])
 def test_what_fibers_hide_is_found_later(
     monkeypatch: pytest.MonkeyPatch, missed: int
 ) -> None:
@@ -435,14 +435,16 @@ def test_a_thread_that_is_stopped(is_early: bool) -> None:
     with closing(Target("ruby", "-e", program)) as target:
         if is_early:
             stop()
+        before = time.monotonic_ns()
         with sampling(SamplingMode.WALL, target.pid) as entered:
             passes = sampling_passes(entered, add)
             since = time.monotonic_ns() if is_early else stop()
-            time.sleep(0.3)
+            passes.advance(time.monotonic() + 0.3, None)
             stopped = time.monotonic_ns() - since
             passes.finish()
+        most = time.monotonic_ns() - before
     assert found.keys() <= {"(stopped)", "(run queue)", "<main>"}
-    assert found["(stopped)"] >= stopped
+    assert stopped <= found["(stopped)"] <= most
 
 
 def test_no_time_goes_on_of_a_process_that_was_killed() -> None:

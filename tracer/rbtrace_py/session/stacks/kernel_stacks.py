@@ -126,7 +126,7 @@ class KernelStacks(Closing):
         if not self._weighing.has_ticks:
             statistics.rate = 0.0
         self._clock = time.time_ns() - time.monotonic_ns()
-        self._started = self._stopped = self._emitted = 0
+        self._started = self._stopped = 0
 
     @property
     def wall_offset(self) -> int:
@@ -251,8 +251,8 @@ class KernelStacks(Closing):
             if layout != before:
                 self._layouts[pid] = distance, layout
                 self._walker.walk(pid, layout)
-            if distance:
-                self._displace(pid)
+                if distance:
+                    self._displace(pid)
 
     def _place(self, ruby: RubyProcess) -> None:
         """Say which thread each kernel thread runs, which nothing in it says."""
@@ -399,8 +399,8 @@ class KernelStacks(Closing):
         self._failed = failed
         if self._weighing.has_ticks:
             statistics.rounds = round((ended - self._started) * statistics.rate / 1e9)
-        if self._weighing is not Weighing.SAMPLES:
-            statistics.samples = self._emitted if self._each else self.seen
+        if self._weighing is not Weighing.SAMPLES and not self._each:
+            statistics.samples = self.seen
         statistics.ended_ns = ended + self._clock
 
     def _resolved(self, ruby: RubyProcess, stack: WalkedStack) -> Sample:
@@ -461,7 +461,6 @@ class KernelStacks(Closing):
         if state is ThreadState.SLEEPING and not self._idle:
             return
         at, weight = stack.time_ns + self._clock, stack.weight
-        self._emitted += 1
         add(sample._replace(state=state, stack=shown, weight=weight, time_ns=at))
         if self._weighing is Weighing.SAMPLES:
             self._statistics.repeat(weight - 1, sample.flags)
