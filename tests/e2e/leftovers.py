@@ -16,6 +16,7 @@ import pytest
 from forked import MARK
 
 from processes import Target, comes_true
+from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.maps import mappings
 from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.probes import ProbeCache, StateReader, scan_probes
@@ -78,7 +79,16 @@ class Watched:
         return {name: found[name] for name in names}
 
     def hooks(self) -> list[tuple[int, str]]:
-        """Ruby's list of hooks: events of each, and the file its function is in."""
+        """Ruby's list of hooks: events of each, and the file its function is in.
+
+        The process goes on, and may free an entry before it is read: then once more.
+        """
+        for _ in range(10):
+            with suppress(UnreadableMemory):
+                return self._hooks()
+        return self._hooks()
+
+    def _hooks(self) -> list[tuple[int, str]]:
         found = []
         place = self._word(self._ractor + _HOOKS)
         while place and len(found) < 100:

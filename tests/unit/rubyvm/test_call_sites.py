@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from copy import copy
 
 import pytest
 
@@ -116,3 +117,27 @@ def test_an_unsure_frame_is_looked_at_again(blocks: tuple[RubyVM, Flawed]) -> No
     assert not nodes(vm)[1]
     assert vm._tree.generation == generation
     assert not vm._tree._unsure
+
+
+def test_another_iseq_at_the_address_of_an_outer_one(
+    blocks: tuple[RubyVM, Flawed],
+) -> None:
+    """A block's name is its method's, not of what was known at the method's address.
+
+    Six samples had the name of one method with the path of another.
+    """
+    vm, _ = blocks
+    iseqs = vm._tree._iseqs
+    block = calls(nodes(vm)[0])[0][1].iseq
+    assert block is not None
+    outer, shown = iseqs.get(block.parent), iseqs.shown_for(block)
+    assert outer is not None
+    stale = copy(block)
+    stale.address = outer.address
+    iseqs._known = {outer.address: stale}
+    replaced = vm._tree.replaced
+    found = iseqs.get(block.address)
+    assert found is not None
+    named, level = iseqs.shown_for(found)
+    assert (named.label, level) == (shown[0].label, shown[1])
+    assert vm._tree.replaced == replaced + 1

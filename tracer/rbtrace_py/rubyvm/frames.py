@@ -89,8 +89,7 @@ class FrameNode:
 class FrameTree:
     """Makes nodes of raw frames; bounded: beyond that it begins anew.
 
-    ``generation`` grows when it does, and nodes of before are no more to be used;
-    ``replaced`` counts how often other code was found in the place of some.
+    ``generation`` grows when it does, and nodes of before are no more to be used.
     """
 
     def __init__(self, values: Values) -> None:
@@ -108,7 +107,7 @@ class FrameTree:
         self.calls = CallSites(values, self._iseqs, self._names)
         self._entries: set[int] = set()
         self._until: float | None = None
-        self.generation = self.replaced = self._replaced_before = 0
+        self.generation = self._replaced_before = 0
         self._start()
 
     def _start(self) -> None:
@@ -119,6 +118,11 @@ class FrameTree:
         self._unsure: dict[FrameNode, tuple[FrameNode, int, int]] = {}
         self._held = 0
         self._frames: dict[tuple[int, int, int], tuple[Iseq, Method | None, Frame]] = {}
+
+    @property
+    def replaced(self) -> int:
+        """How often other code was found in the place of some."""
+        return self._iseqs.replaced + self._names.replaced
 
     def revalidate(self) -> None:
         """Check that what was read is still there; begin anew if it is not.
@@ -225,7 +229,8 @@ class FrameTree:
         """Forget what was remembered of a frame and is not so any more."""
         self.calls.forget(node.pc)
         self._entries.discard(method)
-        self.replaced += self._names.renew(method) | self._iseqs.renew(iseq)
+        self._names.renew(method)
+        self._iseqs.renew(iseq)
 
     def judge_again(self, made: FrameNode) -> None:
         """See whether a frame that is not sure is so by now.
@@ -467,7 +472,6 @@ class FrameTree:
         is_renewed = self._names.renew(word)
         if is_renewed:
             self._entries.discard(word)
-            self.replaced += 1
         return is_renewed
 
     def _find_entry(self, word: int) -> int:

@@ -138,6 +138,7 @@ class Iseqs:
     """Reads iseqs by address, and keeps them; at most ``most``.
 
     fresh: addresses of those that were read, where somebody wants to know
+    replaced: how many were forgotten, as others were found at their addresses
     """
 
     def __init__(self, values: Values, most: int = 1 << 15) -> None:
@@ -147,7 +148,7 @@ class Iseqs:
         self._most = most
         self._known: dict[int, Iseq] = {}
         self.fresh: set[int] | None = None
-        self._text = self._lines = 0
+        self._text = self._lines = self.replaced = 0
 
     def line(self, iseq: Iseq, pc: int) -> int | None:
         """Return the line a frame with this pc is on, None if not known."""
@@ -181,6 +182,7 @@ class Iseqs:
         if iseq is None or not self._gone(iseq):
             return False
         del self._known[address]
+        self.replaced += 1
         return True
 
     def revalidate(self) -> bool:
@@ -263,6 +265,9 @@ class Iseqs:
         iseq.local = _optional(body, offsets.body_local)
         iseq.base_label = self._base_label(body, iseq)
         iseq.call_data = _optional(body, offsets.body_call_data)
+        # Those live as long as it does: what is known of them and is so now, stays so.
+        self.renew(iseq.local)
+        self.renew(iseq.parent)
         if not self._is_sound(iseq):
             return None
         iseq._fields = self._line_fields(body, size)

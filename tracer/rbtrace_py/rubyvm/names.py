@@ -74,6 +74,7 @@ class Names:
 
     fresh: addresses of those of C functions that were read, where somebody wants
         to know
+    replaced: how many were forgotten, as others were found at their addresses
     """
 
     def __init__(self, values: Values, iseqs: Iseqs) -> None:
@@ -86,7 +87,7 @@ class Names:
         # Up to 2.2 a method entry is no object, and has no flags that say what it is.
         self._start = _FLAGS if values.traits.ment_imemo is None else 0
         self._size = max(end or 0 for end in ends) + 8 - self._start
-        self._text = 0
+        self._text = self.replaced = 0
         self._shows_owner = values.traits.qualified_labels
 
     def method(self, address: int) -> Method | None:
@@ -149,6 +150,7 @@ class Names:
         if method is None or self._is_still(address, method):
             return False
         del self._methods[address]
+        self.replaced += 1
         return True
 
     def _is_still(self, address: int, method: Method) -> bool:
@@ -227,6 +229,7 @@ class Names:
 
     def _is_its_name(self, address: int, name: str) -> bool:
         """Has the method's code the name that it was defined by?"""
+        self._iseqs.renew(address)  # it lives as long as the method
         iseq = self._iseqs.get(address)
         is_it = iseq is None or iseq.base_label == name
         self._values.consistency.add(Topic.NAMES, is_it)
