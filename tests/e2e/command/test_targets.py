@@ -135,7 +135,7 @@ def test_of_a_parent_and_its_children_the_parent_is_named(start, root):
     assert err.splitlines()[-3:] == [
         f"  {parent.pid} is the parent of the others",
         "  Add --subprocesses for all of them",
-        "  Give one PID, or a more specific REGEX",
+        "  Give PIDs (PID,PID), or a more specific REGEX",
     ]
     out, err, code = run("probes", "--subprocesses", "--ps", "family-3318")
     assert (code, "parent_after" in out) == (0, True), err

@@ -161,7 +161,7 @@ def test_several_match_ps_and_nobody_can_be_asked(say: Callable) -> None:
     assert said.err.splitlines() == [
         "rbtrace-py: 2 processes match '^sleep 97[.]25$'",
         *(f"  {pid:>8}  sleep 97.25" for pid in sorted(p.pid for p in started)),
-        "  Give one PID, or a more specific REGEX",
+        "  Give PIDs (PID,PID), or a more specific REGEX",
     ]
 
 

@@ -203,6 +203,9 @@ def test_a_summary_of_mode_cpu_is_of_one_cpu() -> None:
     document = json.loads(rendered("json", profile))
     assert (document["weight"], document["one_cpu"]) == (4, 396)
     assert json.loads(rendered("json", Profile(counts)))["one_cpu"] is None
+    counts.statistics.engine = "memory"
+    first = rendered("summary", profile).splitlines()[0]
+    assert first == "on CPU or runnable: 1.01 % of one CPU for the elapsed time"
 
 
 def test_paths_in_a_summary_are_relative_to_the_application() -> None:
@@ -214,6 +217,17 @@ def test_paths_in_a_summary_are_relative_to_the_application() -> None:
         "  0.00   100.00  <main> shop.rb:3",
     ]
     assert gem in rendered("folded", profile)
+
+
+def test_a_summary_by_total() -> None:
+    options = ReportOptions(by_total=True, rows=3)
+    found = list(summary_lines(Profile(counted(*shop(4))), options))
+    assert found[1:5] == [
+        "  0.00    80.00  <main> /app/shop.rb",
+        "  0.00    55.00  Shop#serve /app/shop.rb",
+        " 50.00    50.00  Order#total /app/order.rb",
+        "  4 more methods; --rows 7 shows all",
+    ]
 
 
 def test_summary_by_line() -> None:

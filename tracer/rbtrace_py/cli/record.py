@@ -41,6 +41,7 @@ class _Options(OnOptions, s.LossOptions, r.ReportingOptions):
 @r.separate_options
 @r.reverse_option
 @o.rows_option
+@o.summary_sort_option
 @r.title_option
 @click.option("-a", "--append", is_flag=True, help="Append to an existing recording.")
 @o.limit_options

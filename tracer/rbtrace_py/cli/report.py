@@ -73,6 +73,7 @@ class _Options(CallReportOptions):
 @o.idle_option
 @r.reverse_option
 @o.rows_option
+@o.summary_sort_option
 @click.option("--cpu", is_flag=True, help="Show each call's on-CPU time.")
 @o.rbtrace_times_option
 @r.title_option

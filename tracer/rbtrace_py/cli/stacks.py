@@ -40,6 +40,7 @@ class _Options(OnOptions, FoldingOptions):
 @r.separate_options
 @r.reverse_option
 @o.rows_option
+@o.summary_sort_option
 @r.title_option
 @o.interval_option
 @o.limit_options

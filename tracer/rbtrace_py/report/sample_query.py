@@ -10,9 +10,14 @@ from rbtrace_py.report.style import PLAIN, Style
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """Each format takes what means something to it; rows: of a table, at most."""
+    """Each format takes what means something to it.
+
+    rows: of a table, at most
+    by_total: a table has the largest total first, not the largest self
+    """
 
     folding: Folding = field(default_factory=Folding)
     title: str = ""
     style: Style = PLAIN
     rows: int | None = None
+    by_total: bool = False

@@ -283,6 +283,14 @@ rows_option = click.option(
     help="Rows of a table of methods, at most; by default what fits on a terminal.",
 )
 
+summary_sort_option = click.option(
+    "--sort",
+    type=click.Choice(["self", "total"]),
+    default="self",
+    show_default=True,
+    help="Sort order of a table of methods.",
+)
+
 unit_option = click.option(
     "--unit",
     type=click.Choice(["auto", "ns", "us", "ms", "s"]),
@@ -635,7 +643,7 @@ def choose_pids(regex: str, subprocesses: bool) -> list[int]:
     listing = [f"{c.pid:>8}  {cut(c.cmdline, room, style)}" for c in found]
     listing += _of_one_family(groups)
     if not sys.stdin.isatty():
-        listing.append("Give one PID, or a more specific REGEX")
+        listing.append("Give PIDs (PID,PID), or a more specific REGEX")
         what = "Ruby processes" if choice.are_ruby else "processes"
         raise UsageError(f"{len(found)} {what} match {regex!r}", "\n".join(listing))
     click.echo("\n".join(listing), err=True)

@@ -73,6 +73,7 @@ class ReportingOptions:
     reverse: bool
     title: str
     rows: int | None
+    sort: str
     idle: bool | None
     output: str | None
 
@@ -96,7 +97,8 @@ class ReportingOptions:
         # A file holds UTF-8, whole names and no colours.
         is_screen = stream is _bytes_of(sys.stdout)
         style = Style.for_stream(sys.stdout) if is_screen else Style(is_whole=True)
-        return ReportOptions(folding, self.title, style, self.rows)
+        by_total = self.sort == "total"
+        return ReportOptions(folding, self.title, style, self.rows, by_total)
 
 
 Reporting = TypeVar("Reporting", bound=ReportingOptions)

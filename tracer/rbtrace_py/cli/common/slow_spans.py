@@ -150,6 +150,7 @@ def write_stacks(session: SlowLatency, options: SlowSpanOptions) -> None:
         states=False,
         reverse=False,
         rows=None,
+        sort="self",
         title=f"{', '.join(session.series)} from {least}",
         idle=True,
         output=options.stacks,

@@ -37,6 +37,8 @@ def _lines(
     style = options.style
     everything = profile.one_cpu or profile.counts.weight
     above, below = list(_above(profile, options)), list(_below(profile, style))
+    if options.by_total:
+        shares = sorted(shares, key=lambda share: -share.total)
     shown = rows_shown(len(shares), options.rows, style, len(above) + len(below))
     yield from above
     for frame, own, total in shares[:shown]:
@@ -54,7 +56,10 @@ def _above(profile: Profile, options: ReportOptions) -> Iterator[str]:
         yield style.bold(clean(options.title))
     if profile.one_cpu:
         share = percent(weight, profile.one_cpu)
-        yield f"on CPU: {share} % of one CPU for the elapsed time"
+        # There a thread that waits for a CPU is counted as one that is on it.
+        by_memory = profile.counts.statistics.engine == "memory"
+        what = "on CPU or runnable" if by_memory else "on CPU"
+        yield f"{what}: {share} % of one CPU for the elapsed time"
     if profile.meta.event:
         yield _event_line(profile)
     yield style.dim("% self  % total  name")
