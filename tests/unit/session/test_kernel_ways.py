@@ -26,6 +26,7 @@ from rbtrace_py.linux.btf import Btf
 from rbtrace_py.linux.kernel_symbols import KernelSymbols
 from rbtrace_py.model.stacks import FrameKind, Sample, ThreadState
 from rbtrace_py.rubyvm import tls
+from rbtrace_py.rubyvm.vm import RubyVM
 from rbtrace_py.session.stacks import probe_events
 from rbtrace_py.session.stacks.ruby_process import SamplingMode
 from rbtrace_py.session.stacks.sampling import Sampling
@@ -129,6 +130,14 @@ def calls_of_getppid(before: Taken = lambda entered: None) -> tuple[int, int]:
         assert target.step("parent 1000") == "done"
         passes.finish()
         return sum(found), entered.statistics.failed
+
+
+def test_code_that_is_other_code_at_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No name is shown that may be another method's."""
+    monkeypatch.setattr(RubyVM, "has_same_code", lambda *_: False)
+    with closing(Target("ruby", WALKED)) as target:
+        found = weights(target, "deep 40 0.2", SamplingMode.CPU)
+    assert set(found) == {("", "(unresolved)")}
 
 
 def assert_burnt() -> None:

@@ -322,7 +322,8 @@ class KernelStacks(Closing):
 
     def _check(self, rubies: Rubies) -> None:
         """See if the code of stacks is still what they were named by; if not, name them
-        again, and look more often, as the program's code comes and goes."""
+        again, and look more often, as the program's code comes and goes. Where it is
+        other code each time, they are unresolved."""
         for _ in range(_TRIES):
             stacks, self._unchecked = self._unchecked, []
             for pid, ruby in rubies.items():
@@ -331,7 +332,10 @@ class KernelStacks(Closing):
                     self._changing_until = time.monotonic() + _CHANGING_SECONDS
                     self._name(ruby, own)
             if not self._unchecked:
-                break
+                return
+        for stack in self._unchecked:
+            thread = rubies[stack.pid].thread_at(stack.thread, stack.tid)
+            self._seen[stack.key] = self._unresolved(stack, thread)
         self._unchecked = []
 
     def _has_same_code(self, ruby: RubyProcess, stacks: list[WalkedStack]) -> bool:
@@ -476,8 +480,10 @@ class KernelStacks(Closing):
             else:
                 self._emit(self._unresolved(stack), stack, add)
 
-    def _unresolved(self, stack: WalkedStack) -> Sample:
-        thread = RubyThread(stack.pid, stack.tid, stack.thread, "")
+    def _unresolved(
+        self, stack: WalkedStack, thread: RubyThread | None = None
+    ) -> Sample:
+        thread = thread or RubyThread(stack.pid, stack.tid, stack.thread, "")
         return self._sample(stack, thread, _GONE, SampleFlags.UNRESOLVED)
 
     def close(self) -> None:
