@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ _HOOK = struct.Struct("=IIQQQ")
 """rb_event_hook_t: flags, events, func, data, next."""
 _DELETED = 2
 """RUBY_EVENT_HOOK_FLAG_DELETED: out of service, freed when no hook runs any more."""
+
+_PR_SET_CHILD_SUBREAPER = 36
+"""include/uapi/linux/prctl.h."""
 
 Snapshot = dict[str, Any]
 
@@ -149,15 +153,25 @@ class Watched:
         return len(os.listdir(f"/proc/{self.pid}/task"))
 
 
+@contextmanager
+def orphans_are_ours() -> Iterator[None]:
+    """What a process of ours leaves when it ends becomes our own child meanwhile."""
+    prctl = ctypes.CDLL(None).prctl
+    assert prctl(_PR_SET_CHILD_SUBREAPER, 1) == 0
+    try:
+        yield
+    finally:
+        assert prctl(_PR_SET_CHILD_SUBREAPER, 0) == 0
+
+
 def _forks() -> set[int]:
     """Forks of this process: tracers, and helpers of theirs that outlive them."""
     own = Path("/proc/self/cmdline").read_bytes()
     found = set()
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            with suppress(OSError):
-                if Path(f"/proc/{name}/cmdline").read_bytes() == own:
-                    found.add(int(name))
+    for pid in descendants(os.getpid()):
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes() == own:
+                found.add(pid)
     return found
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from leftovers import Watched
+from leftovers import Watched, orphans_are_ours
 
 from processes import TARGETS, Target
 
@@ -34,7 +35,5 @@ def unaware(folder: Path, root: None) -> Iterator[Watched]:
 def _watched(folder: Path, *words: str) -> Iterator[Watched]:
     env = {"TRACEPOINT_AGENT_DIR": str(folder / "agent")}
     target = Target("ruby", str(TARGETS / "probes/watched.rb"), *words, env=env)
-    try:
+    with closing(target), orphans_are_ours():
         yield Watched(target, folder)
-    finally:
-        target.close()

@@ -14,7 +14,7 @@ from leftovers import places
 
 from processes import TARGETS, Target, comes_true, task_states
 
-pytestmark = [pytest.mark.usefixtures("root"), pytest.mark.alone]
+pytestmark = pytest.mark.usefixtures("root")
 
 Begin = Callable[..., Forked]
 

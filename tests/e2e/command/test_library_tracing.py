@@ -394,7 +394,6 @@ def is_in(watched: Watched) -> bool:
     return bool(now["hooks"] or now["probes"] or now["ruby"]["tracepoints"])
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["int", "kill"])
 @pytest.mark.parametrize("code", BLOCKING)
 def test_nothing_is_left(code: str, number: int, watched: Watched) -> None:

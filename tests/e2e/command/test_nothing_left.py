@@ -16,7 +16,7 @@ from leftovers import Watched
 from commands import has_ruby_probes
 from processes import comes_true
 
-pytestmark = [pytest.mark.usefixtures("root"), pytest.mark.alone]
+pytestmark = pytest.mark.usefixtures("root")
 
 Begin = Callable[..., Forked]
 HOOKS, TARGETED, TRACEPOINTS = "hooks", "targeted", "tracepoints"

@@ -117,7 +117,7 @@ def test_the_terminal_is_given_back(target, terminal):
         end(seen)
         said, code = seen.finish()
         assert code == 0
-        assert ("the target has ended" in left(said)) is (number == 2)
+        assert (f"process {target.pid} has ended" in left(said)) is (number == 2)
         assert modes(seen) == before
 
 

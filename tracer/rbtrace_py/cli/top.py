@@ -13,7 +13,7 @@ from rbtrace_py.aggregate.top import Picture
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import sampling as s
 from rbtrace_py.cli.common.captured_output import CapturedOutput
-from rbtrace_py.cli.common.output import opened
+from rbtrace_py.cli.common.output import opened, say_ended
 from rbtrace_py.cli.common.screen import Screen
 from rbtrace_py.errors import UsageError
 from rbtrace_py.linux.closing import Closing
@@ -119,7 +119,7 @@ class _Lines(Closing):
     def end(self, sampling: Sampling) -> None:
         """Say how it went."""
         if sampling.is_over:
-            click.echo("rbtrace-py: the target has ended", err=True)
+            say_ended(sampling.targets)
         s.tell(sampling)
 
     def close(self) -> None:

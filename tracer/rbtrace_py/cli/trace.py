@@ -19,6 +19,7 @@ from rbtrace_py.cli.common.output import (
     attached,
     enter,
     opened,
+    say_ended,
     subject,
     ticker_for,
 )
@@ -115,6 +116,8 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
         limits = options.limits
         printing = _Printing(session, limits.count, output, line)
         drive(printing, limits, stop.is_asked)
+        if session.is_over:
+            say_ended(targets)
         code = _end(session, printing.seen, output, options.as_json)
         if isinstance(session, Exceptions) and session.failure is not None:
             raise session.failure

@@ -16,6 +16,7 @@ from rbtrace_py.cli.common.output import (
     enter,
     is_pipe,
     opened,
+    say_ended,
     say_note,
     subject,
     ticker_for,
@@ -63,6 +64,8 @@ def answer(session: CountingSession, limits: Limits, rendering: Rendering) -> in
 
         drive(session, limits, stop.is_asked, ticker, interval)
         ticker.end()
+        if session.is_over:
+            say_ended(session.targets)
         whole = session.snapshot()
         if not limits.interval:
             if hlog is not None:

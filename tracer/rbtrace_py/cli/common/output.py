@@ -269,6 +269,14 @@ def say_note(text: str) -> None:
     print(line, file=sys.stderr)
 
 
+def say_ended(targets: Targets) -> None:
+    """Say that a session ended as they did; of a program of ours its status is said."""
+    pids = targets.pids
+    if targets.command is None:
+        one = f"process {pids[0]} has ended"
+        say_note(one if len(pids) == 1 else f"{len(pids)} processes have ended")
+
+
 def attached(session: HasNotes) -> None:
     """Say what is worth saying once a session is attached.
 

@@ -13,7 +13,14 @@ import click
 
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.on_events import CostNote, check_cost
-from rbtrace_py.cli.common.output import Ticker, attached, is_pipe, say_note, where
+from rbtrace_py.cli.common.output import (
+    Ticker,
+    attached,
+    is_pipe,
+    say_ended,
+    say_note,
+    where,
+)
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.style import Style
@@ -242,6 +249,8 @@ def sample(
     ticker.end()
     cost.say()
     at_end()
+    if sampling.is_over and not options.is_silent:
+        say_ended(targets)
     for note in sampling.notes[said:]:
         say_note(note)
     return sampling
