@@ -36,7 +36,7 @@ NOT_RUN = {
     r"rake -f gem/Rakefile compile": "make setup has done it",
     r"ruby -Iruby/lib -rtracepoint -e": "ruby/test/benchmark_test.rb does",
     r"ruby -Iruby/lib shop.rb$": "shows a checkout in which nothing was compiled",
-    RAILS: "test_a_page_about_rails does",
+    RAILS: "test_pages_about_rails does",
     r"sudo rbtrace-py .*(1234|puma)": "test_containers.py does",
     r"docker ": "needs Docker; test_containers.py runs what it starts",
     r"kubectl ": "needs a cluster; test_containers.py runs what it starts",
@@ -255,10 +255,10 @@ def visited(tmp_path_factory) -> Iterator[RailsExample]:
         shop.close()
 
 
-@pytest.mark.parametrize("page", RAILS_PAGES)
-def test_a_page_about_rails(page, desk, visited):
-    """Its commands, with the one parent of Puma and Sidekiq as their target."""
-    for command in filter(lambda command: command.is_about_rails, commands(page)):
+def test_pages_about_rails(desk, visited):
+    """Their commands, with the one parent of Puma and Sidekiq as their target."""
+    found = [command for page in RAILS_PAGES for command in commands(page)]
+    for command in filter(lambda command: command.is_about_rails, found):
         words = [*command.words[1:]]
         if "--ps" in words:
             at = words.index("--ps")

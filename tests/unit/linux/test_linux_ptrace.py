@@ -308,7 +308,7 @@ def test_it_lives_on_when_we_are_killed(
             killed = pauser(target.pid, 60 if number % 2 else 0)
             if not number % 2:  # it pauses it again and again, one thread at a time
                 held = number % 5
-                assert comes_true(lambda h=held: stopped(target.pid) == h, pause=0)
+                assert comes_true(lambda h=held: stopped(target.pid) >= h, pause=0)
             killed.kill()
             assert not is_traced(target.pid)
             counts.wait_for_more(0, 1, 2)
