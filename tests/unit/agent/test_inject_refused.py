@@ -18,6 +18,7 @@ from injecting import PROGRAM, Bell, bell, injected, ring, state
 
 from filtering import allowing_all, filtered, forbidding, like_dockers
 from processes import TIMEOUT, Target, await_state
+from rbtrace_py.agent import refusal
 from rbtrace_py.agent.addresses import RubyAddresses
 from rbtrace_py.agent.detour import Stopped
 from rbtrace_py.agent.inject import NotAcknowledged, check, inject
@@ -166,6 +167,19 @@ def test_one_that_is_stopped_just_then(target: Target, bell: Bell) -> None:
     assert not bell.has_rung()
 
 
+def test_one_with_little_memory_left(
+    target: Target, bell: Bell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel would kill it, not us, where its cgroup's memory runs out."""
+    with Process(target.pid) as process:
+        ruby = ruby_addresses(process)
+        monkeypatch.setattr(refusal, "memory_room", lambda process: (8 << 20) - 1)
+        untouched(process, ruby, bell)
+        monkeypatch.setattr(refusal, "memory_room", lambda process: None)
+        check(process, ruby)
+    assert target.step() == "right"
+
+
 def test_one_that_is_traced(target: Target, bell: Bell) -> None:
     held, let_go = threading.Event(), threading.Event()
     with Process(target.pid) as process:
@@ -230,6 +244,7 @@ import os, sys
 os.setresgid(65534, 65534, 65534)
 os.setgroups([])
 sys.path.insert(0, {str(Path(__file__).resolve().parents[3] / "tracer")!r})
+from rbtrace_py.agent import refusal
 from rbtrace_py.agent.addresses import RubyAddresses
 from rbtrace_py.agent.inject import check
 from rbtrace_py.errors import NotPermitted

@@ -10,12 +10,16 @@ from collections.abc import Mapping
 
 from rbtrace_py.agent.addresses import RubyAddresses
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, VmNotStarted
+from rbtrace_py.linux.free_memory import memory_room
 from rbtrace_py.linux.memory_file import MemoryFile
 from rbtrace_py.linux.process import Process, gone, parse_stat, parse_status
 from rbtrace_py.linux.ptrace.pause import seize_refused
 from rbtrace_py.linux.ptrace.seccomp import can_read_filters
 
 _EM_X86_64 = 62
+_LEAST_ROOM = 8 << 20
+"""Bytes that must be free: the agent takes up to 4 MiB while it is loaded, and a cgroup
+in which they are missing is one where the kernel kills the process."""
 _LOAD_IT = "or load the agent in the program itself: ruby -rtracepoint/agent"
 
 
@@ -36,6 +40,7 @@ def check(process: Process, ruby: RubyAddresses) -> None:
     """
     _check_machine(process)
     _check_ruby(process, ruby)
+    _check_room(process)
     check_state(process)
     MemoryFile(process).close()
 
@@ -119,6 +124,17 @@ def _check_machine(process: Process) -> None:
     # e_ident[EI_CLASS] is ELFCLASS64, e_machine; also false of x32.
     if not is_here or header[4] != 2 or header[18] != _EM_X86_64:
         raise refuse(process, "attaching works only on x86-64, with 64-bit programs")
+
+
+def _check_room(process: Process) -> None:
+    room = memory_room(process)
+    if room is not None and room < _LEAST_ROOM:
+        raise refuse(
+            process,
+            f"{room >> 10:,} KiB of memory are free for it, of {_LEAST_ROOM >> 10:,};"
+            " the kernel may kill it where loading the agent takes more than there is",
+            "Raise the limit of its cgroup (memory.max), or free memory",
+        )
 
 
 def _check_ruby(process: Process, ruby: RubyAddresses) -> None:
