@@ -101,6 +101,16 @@ def test_without_them(
     assert (done.returncode, done.stdout) == (code, "")
 
 
+def test_what_it_says_without_rights_to_its_files(container: int) -> None:
+    """Never that there is no probe, nor that something else than us is to blame."""
+    done = look("count", container, "checkout", caps="sys_ptrace,bpf,perfmon")
+    assert "has not defined one yet" not in done.stderr
+    assert "CAP_DAC_READ_SEARCH" in done.stderr
+    done = look("attach", container, caps=STACKS)
+    assert "security module" not in done.stderr
+    assert "CAP_DAC_OVERRIDE" in done.stderr
+
+
 def test_several_processes_from_a_sidecar(container: int) -> None:
     """The kernel knows them by the host's pids, which nobody has there."""
     words = ("count", 1, "checkout", "--subprocesses", "-d", "0.3")

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
+import pytest
 from terminal import Terminal
 
 from commands import if_ruby_has, run
 from processes import LIB, Target
+from rbtrace_py.agent.place import NoAgent
+from rbtrace_py.linux.probes import Problem, Scan
+from rbtrace_py.linux.process import Process
+from rbtrace_py.session.methods import event_source
 
 RUBY = "$stdout.sync = true; puts :ready; gets"
 
@@ -55,6 +61,23 @@ def test_the_gem_without_probes(root):
         assert code == 4
         assert "(ruby) has loaded the gem, but has not defined one yet" in rest
         assert "--wait" in rest
+    finally:
+        target.close()
+
+
+def test_a_ruby_whose_library_cannot_be_opened(root, monkeypatch):
+    """It is not known to have no probes."""
+    target = Target("ruby", "-e", RUBY)
+    problem = Problem("/lib/libruby.so (deleted)", "not allowed to open it")
+    scan = Scan([], [problem])
+    monkeypatch.setattr(event_source, "scan_probes", lambda *more: scan)
+    try:
+        with Process(target.pid) as process:
+            targets = SimpleNamespace(
+                command=None, probes=None, chosen=lambda: [process]
+            )
+            with pytest.raises(NoAgent, match="not allowed to open it"):
+                event_source._check_probes(targets, ["gc"], ["gc"])
     finally:
         target.close()
 

@@ -45,7 +45,7 @@ def explain_denied(pid: int, what: str = "the memory") -> NotPermitted:
     Nothing raises if it has ended.
     """
     scope = read_int(_YAMA) or 0
-    reason, hint = _why(pid, scope)
+    reason, hint = _why(pid, scope, is_file=what != "the memory")
     message = f"not allowed to read {what} of process {pid}"
     return NotPermitted(
         f"{message}: {reason}" if reason else message,
@@ -54,15 +54,22 @@ def explain_denied(pid: int, what: str = "the memory") -> NotPermitted:
     )
 
 
-def _why(pid: int, scope: int) -> tuple[str, str]:
-    """Reason and advice."""
+def _why(pid: int, scope: int, is_file: bool) -> tuple[str, str]:
+    """Reason and advice; is_file: a file of ``/proc``, which has an owner besides."""
     own, its = credentials(os.getpid()), credentials(pid)
     if scope >= _NOBODY:
         return (
             "Yama forbids it for everyone (kernel.yama.ptrace_scope = 3)",
             "Reboot to change that",
         )
-    if "CAP_SYS_PTRACE" in effective_capabilities():
+    capabilities = effective_capabilities()
+    if "CAP_SYS_PTRACE" in capabilities:
+        is_ours = its.ids[1:2] == own.ids[1:2] or "CAP_DAC_OVERRIDE" in capabilities
+        if is_file and not is_ours:
+            return (
+                "it is another user's, and CAP_DAC_OVERRIDE is missing",
+                "Run as root, or with it as well",
+            )
         return _why_with_capability(own)
     if os.geteuid() == 0:
         return (

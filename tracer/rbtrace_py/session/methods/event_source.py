@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from rbtrace_py.agent.place import HOW_TO_LOAD, NoAgent, connect, runs_no_ruby
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
-from rbtrace_py.linux.probes import find_probes
+from rbtrace_py.linux.probes import find_probes, scan_probes
 from rbtrace_py.linux.process import Process
-from rbtrace_py.linux.ruby_probes import PROVIDER, RUBY_PROBES
+from rbtrace_py.linux.ruby_probes import PROVIDER, RUBY_PROBES, is_ruby_binary
 from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.methods.tables import KINDS
 from rbtrace_py.session.probes import select
@@ -234,14 +234,15 @@ def _check_probes(targets: Targets, names: Sequence[str], words: Sequence[str]) 
         error = runs_no_ruby(process)
         if error is not None:
             raise error
-        probes = find_probes(process, targets.probes)
-        found = [probe for probe in probes if probe.provider == PROVIDER]
+        scan = scan_probes(process, targets.probes)
+        found = [probe for probe in scan.probes if probe.provider == PROVIDER]
         wanted = [end for word in words for end in word.split("..")]
         has_all = all(select.pick(w, found) for w in wanted if w.startswith(PROVIDER))
         if "gc" in names and not select.pick("ruby:gc__mark__begin", found):
             has_all = False
         if not has_all:
-            why = "its Ruby was built without probes"
+            unread = (p.text for p in scan.problems if is_ruby_binary(p.path))
+            why = next(unread, "its Ruby was built without probes")
         elif "method" in names:
             why = "Ruby's own method probes are silent by default since Ruby 2.5"
         else:

@@ -35,7 +35,8 @@ def explain(error: NoSuchProbe, processes: Iterable[Process]) -> None:
 def without_gem(process: Process) -> str:
     """Return a hint for a process without probes of the gem; empty if it has some."""
     try:
-        if any(probe.binary.is_image for probe in scan_probes(process).probes):
+        scan = scan_probes(process)
+        if any(probe.binary.is_image for probe in scan.probes):
             return ""
         paths = [file.binary.path for file in mapped_files(process)]
         who = f"process {process.pid} ({process.comm})"
@@ -47,6 +48,11 @@ def without_gem(process: Process) -> str:
         return (
             "Add tracepoint-usdt to its Gemfile, define a probe (`require"
             f' "tracepoint"`) and restart it: {who} is Ruby, but has not loaded the gem'
+        )
+    if scan.problems:
+        return (
+            "Run as root, or with CAP_DAC_READ_SEARCH and CAP_CHECKPOINT_RESTORE: its"
+            f" probes may be where nobody could look: {scan.problems[0].text}"
         )
     return (
         "Define a probe (see `Tracepoint.define`), or wait for one with --wait:"
