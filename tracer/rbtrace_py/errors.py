@@ -32,6 +32,16 @@ class TooManyFiles(RbtraceError):
         )
 
 
+class TooManyTasks(RbtraceError):
+    """We may begin no further process or thread."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no further process or thread may be started here",
+            "Raise the limit first: `ulimit -u`, or pids.max of the cgroup",
+        )
+
+
 class UsageError(RbtraceError):
     """Words on the command line that make no sense together."""
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import subprocess
 
 import pytest
 
 from commands import run
-from processes import LIB, Target
+from processes import LIB, TIMEOUT, Target
+from public_copy import PublicCopy
 from rbtrace_py.cli import main
 from rbtrace_py.errors import TooManyFiles
 from rbtrace_py.linux.binaries import mapped_files, open_mapped
 from rbtrace_py.linux.process import Process
 
+NOBODY = ("--reuid=65534", "--regid=65534", "--clear-groups")
 RUBY = "$stdout.sync = true; puts :ready; gets"
 UNTIL_SEEN = "until ls -l /proc/$PPID/fd 2>/dev/null | grep -q pidfd; do :; done"
 """It ends when rbtrace-py, its parent, has hold of it."""
@@ -52,6 +55,29 @@ def test_open_files_that_have_no_name() -> None:
     """As of a pidfd or an epoll."""
     error = main._of_system(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
     assert str(error) == "too many open files"
+
+
+@pytest.mark.parametrize("words", [("attach", "--no-hook"), ("dump", "--pause")])
+def test_our_processes(
+    words: tuple[str, ...], public_copy: PublicCopy, root: None
+) -> None:
+    verb, *options = words
+    ruby = Target("setpriv", *NOBODY, "ruby", "-e", RUBY)
+    command = public_copy.command(verb, ruby.pid, *options)
+    try:
+        done = subprocess.run(
+            ["setpriv", *NOBODY, "prlimit", "--nproc=0", *command],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            env=public_copy.env,
+        )
+    finally:
+        ruby.close()
+    assert "Traceback" not in done.stderr
+    assert "no further process or thread may be started here" in done.stderr
+    assert "pids.max" in done.stderr
+    assert (done.stdout, done.returncode) == ("", 1)
 
 
 def test_a_command_without_the_probe(root: None) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from rbtrace_py.agent.keeper import Files, Owner, keep
-from rbtrace_py.errors import NotPermitted, RbtraceError
+from rbtrace_py.errors import NotPermitted, RbtraceError, TooManyTasks
 from rbtrace_py.linux.process import Process, gone, parse_status
 from rbtrace_py.linux.readable import readable
 
@@ -80,7 +80,10 @@ def _start(
     """The keeper's pid, where to read its answer, and what to close to end it."""
     answer, answer_end = os.pipe2(os.O_CLOEXEC)
     hold_end, hold = os.pipe2(os.O_CLOEXEC)
-    child = os.fork()
+    try:
+        child = os.fork()
+    except BlockingIOError:
+        raise TooManyTasks from None
     if child == 0:
         keep(root, owner, files, sockets, answer_end, hold_end)
     os.close(answer_end)

@@ -27,6 +27,7 @@ from rbtrace_py.errors import (
     NotPermitted,
     RbtraceError,
     TooManyFiles,
+    TooManyTasks,
     UsageError,
 )
 from rbtrace_py.report.style import Style
@@ -262,6 +263,8 @@ def _said(error: BaseException) -> int:
         return INTERRUPTED
     if isinstance(error, OSError):
         error = _of_system(error)
+    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
+        error = TooManyTasks()
     if not isinstance(error, RbtraceError):
         raise error
     show_error(error)
