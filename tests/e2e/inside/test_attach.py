@@ -23,7 +23,7 @@ from unittest import mock
 import pytest
 
 from commands import run as run_apart
-from filtering import filtered, forbidding, like_dockers
+from filtering import EPERM, filtered, forbidding, like_dockers
 from processes import MAIN, ROOT, TARGETS, TIMEOUT, Target, comes_true
 from public_copy import PublicCopy
 from rbtrace_py.cli.main import main
@@ -470,6 +470,38 @@ def test_under_a_filter_that_kills() -> None:
         assert target.step("threads") == "1"
     finally:
         target.close()
+
+
+def test_under_a_filter_without_memory_files() -> None:
+    target = Target(*filtered(forbidding([319], EPERM), "ruby", UNAWARE))
+    try:
+        assert run("attach", target.pid)[2] == 0
+        out, err, code = run("calls", target.pid, "-d", "0.1")
+        assert (out, code) == ("", 1)
+        assert "(seccomp) may forbid memfd_create" in " ".join(err.split())
+    finally:
+        target.close()
+
+
+def test_one_that_is_frozen(root: None, target: Target) -> None:
+    """As by ``docker pause``. It is let go as it was."""
+    base = Path("/sys/fs/cgroup/unified")
+    base = base if base.exists() else base.parent
+    if not (base / "cgroup.procs").exists():
+        pytest.skip("needs the second version of cgroups")
+    folder = base / f"rbtrace-test-{os.getpid()}"
+    folder.mkdir()
+    try:
+        (folder / "cgroup.procs").write_text(str(target.pid))
+        (folder / "cgroup.freeze").write_text("1")
+        out, err, code = run("attach", target.pid, "--timeout", "0.3")
+        assert (out, code) == ("", 1)
+        assert "frozen (docker pause)" in " ".join(err.split())
+    finally:
+        (folder / "cgroup.freeze").write_text("0")
+        (base / "cgroup.procs").write_text(str(target.pid))
+        folder.rmdir()
+    assert target.step("threads") == "1"
 
 
 def test_one_that_is_traced(target: Target) -> None:

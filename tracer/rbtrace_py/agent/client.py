@@ -49,6 +49,9 @@ _MOST_EVENTS = 4
 _FILES_ROOM = socket.CMSG_SPACE(_MOST_FILES * array.array("i").itemsize)
 
 
+_DENIED = (errno.EPERM, errno.EACCES, errno.ENOSYS)
+
+
 class AgentError(RbtraceError):
     """The agent did not do it: ``code``, of docs/agent/protocol.md, and the rest."""
 
@@ -68,6 +71,11 @@ class AgentError(RbtraceError):
             hint = (
                 "Raise its file size limit (RLIMIT_FSIZE, ulimit -f), which applies"
                 f" to the agent's memory: prlimit --pid {pid} --fsize=unlimited"
+            )
+        elif self.code == "system" and reply.get("errno") in _DENIED:
+            hint = (
+                "Its filter of system calls (seccomp) may forbid memfd_create, in which"
+                " calls are counted: use what needs no agent (stacks, top, dump)"
             )
         super().__init__(f"process {pid}: {safe_text(message, _MESSAGE_LIMIT)}", hint)
 
@@ -326,7 +334,10 @@ class Agent(Closing):
         if _is_stopped(process):
             hint = f"Continue it, as it is stopped: kill -CONT {process.pid}"
         else:
-            hint = "Try again: it may be in a C function that holds the GVL"
+            hint = (
+                "Try again: it may be in a C function that holds the GVL, or frozen"
+                " (docker pause)"
+            )
         return BrokenAgent(f"the agent in process {process.pid} does not answer", hint)
 
     def ended(self) -> RbtraceError:

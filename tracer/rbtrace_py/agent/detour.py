@@ -266,7 +266,7 @@ class Detour:
         if stop is None:
             raise Late(
                 f"process {self._tracee.tid} could not be paused in time",
-                "Try again: it may be deep in the kernel",
+                "Try again: it may be deep in the kernel, or frozen (docker pause)",
             )
         if stop.is_exec:
             self._tracee.detach()

@@ -107,7 +107,8 @@ def _until(
     wait = _FIRST_WAIT
     failure: RbtraceError = NotAcknowledged(
         f"process {process.pid} did not run the code in time",
-        "Raise --timeout; `rbtrace-py dump` shows which call may hold the GVL",
+        "Raise --timeout; `rbtrace-py dump` shows which call may hold the GVL. Or it"
+        " may begin no further thread (ulimit -u, pids.max of its cgroup)",
     )
     while True:
         try:

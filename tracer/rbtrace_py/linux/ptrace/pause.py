@@ -175,7 +175,8 @@ class _Tracer(threading.Thread):
                 raise RbtraceError(
                     f"thread {waiting[0]} of process {self._process.pid} did not stop"
                     f" within {self._limit:g} s",
-                    "Try again, or without --pause: it may be deep in the kernel",
+                    "Try again, or without --pause: it may be deep in the kernel, or"
+                    " frozen (docker pause)",
                 )
             time.sleep(pause)
             pause = min(2 * pause, 0.001)
