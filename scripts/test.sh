@@ -3,8 +3,9 @@
 # end-to-end tests. One that fails does not keep the others from running.
 #
 #   scripts/test.sh               with this machine's Ruby, and a smoke test of the others
-#   scripts/test.sh --all         also everything with the others (needs root)
-#   scripts/test.sh c ruby …      only these parts: c, ruby, python, install, rubies
+#   scripts/test.sh --all         also everything with the others (needs root), and the C
+#                                 library with sanitizers and under valgrind
+#   scripts/test.sh c ruby …      only these parts: c, sanitizers, ruby, python, install, rubies
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$REPO"
@@ -61,6 +62,9 @@ test_c() {
   else
     warn "no pkg-config: the C library's installation is not tested"
   fi
+}
+
+test_c_with_sanitizers() {
   part "C library with ASan and UBSan" "${BOUNDED[@]}" make -s -C ext/libstapsdt test-asan
   if have valgrind; then
     part "C library under valgrind" "${BOUNDED[@]}" make -s -C ext/libstapsdt test-valgrind
@@ -90,6 +94,7 @@ in_ruby() {
 
 native() {
   ! has c || test_c
+  ! has sanitizers || test_c_with_sanitizers
   ! has ruby || test_ruby
 }
 
@@ -146,12 +151,12 @@ look_again() {
 parts=("$@")
 case "$*" in
   '') parts=(c ruby python) ;;
-  --all) parts=(c ruby python install rubies) ;;
+  --all) parts=(c sanitizers ruby python install rubies) ;;
 esac
 for name in "${parts[@]}"; do
   case $name in
-    c | ruby | python | install | rubies) ;;
-    *) die "no part called $name: c, ruby, python, install, rubies" ;;
+    c | sanitizers | ruby | python | install | rubies) ;;
+    *) die "no part called $name: c, sanitizers, ruby, python, install, rubies" ;;
   esac
 done
 

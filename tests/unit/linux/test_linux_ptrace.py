@@ -304,7 +304,7 @@ def test_it_lives_on_when_we_are_killed(
 ) -> None:
     """While it is paused, or anywhere on the way in or out."""
     with running(program, counts.path, *"snp") as target:
-        for number in range(times(1000)):
+        for number in range(times(400)):
             killed = pauser(target.pid, 60 if number % 2 else 0)
             if not number % 2:  # it pauses it again and again, one thread at a time
                 held = number % 5
