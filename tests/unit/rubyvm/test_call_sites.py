@@ -142,3 +142,8 @@ def test_another_iseq_at_the_address_of_an_outer_one(
     named, level = iseqs.shown_for(found)
     assert (named.label, level) == (shown[0].label, shown[1])
     assert vm._tree.replaced == replaced + 1
+    generation = vm._tree.generation
+    vm.revalidate()
+    assert vm._tree.generation == generation + 1
+    vm.revalidate()
+    assert vm._tree.generation == generation + 1

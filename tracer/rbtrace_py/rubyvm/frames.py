@@ -131,8 +131,10 @@ class FrameTree:
         """
         self._entries.clear()
         self.calls.clear()
+        was_replaced = self.replaced != self._replaced_before
+        self._replaced_before = self.replaced
         stale = self._iseqs.revalidate()
-        if self._names.revalidate() or stale:
+        if self._names.revalidate() or stale or was_replaced:
             self._start()
 
     def has_same_code(
@@ -143,7 +145,6 @@ class FrameTree:
         functions, methods: method entries, as ``Names.are_unchanged`` has them
         """
         was_replaced = self.replaced != self._replaced_before
-        self._replaced_before = self.replaced
         is_same = not was_replaced and self._iseqs.are_unchanged(iseqs)
         if is_same and self._names.are_unchanged(functions, methods):
             self._take_fresh()
