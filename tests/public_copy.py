@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
 
-from processes import MAIN, ROOT
+from processes import MAIN, ROOT, TIMEOUT
 
 COPIED = ("ruby/lib", "ext/agent", "tests/targets", "tracer")
 PYTHON = os.path.realpath(sys.executable)
@@ -46,6 +47,12 @@ class PublicCopy:
     def command(self, *words: object) -> list[str]:
         """``rbtrace-py``, to be run with ``env``."""
         return [PYTHON, "-c", MAIN, *map(str, words)]
+
+    def run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        """Run ``command``, perhaps below what makes another user of it."""
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT, env=self.env
+        )
 
 
 def _copy_dependencies(name: str, target: Path, seen: set[str]) -> None:

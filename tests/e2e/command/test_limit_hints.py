@@ -5,19 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import subprocess
 
 import pytest
 
 from commands import run
-from processes import LIB, TIMEOUT, Target
+from processes import LIB, Target
 from public_copy import PublicCopy
 from rbtrace_py.cli import main
 from rbtrace_py.errors import TooManyFiles
 from rbtrace_py.linux.binaries import mapped_files, open_mapped
 from rbtrace_py.linux.process import Process
+from rubies import as_user
 
-NOBODY = ("--reuid=65534", "--regid=65534", "--clear-groups")
 RUBY = "$stdout.sync = true; puts :ready; gets"
 UNTIL_SEEN = "until ls -l /proc/$PPID/fd 2>/dev/null | grep -q pidfd; do :; done"
 """It ends when rbtrace-py, its parent, has hold of it."""
@@ -62,16 +61,10 @@ def test_our_processes(
     words: tuple[str, ...], public_copy: PublicCopy, root: None
 ) -> None:
     verb, *options = words
-    ruby = Target("setpriv", *NOBODY, "ruby", "-e", RUBY)
+    ruby = Target(*as_user(["ruby", "-e", RUBY]))
     command = public_copy.command(verb, ruby.pid, *options)
     try:
-        done = subprocess.run(
-            ["setpriv", *NOBODY, "prlimit", "--nproc=0", *command],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-            env=public_copy.env,
-        )
+        done = public_copy.run(as_user(["prlimit", "--nproc=0", *command]))
     finally:
         ruby.close()
     assert "Traceback" not in done.stderr

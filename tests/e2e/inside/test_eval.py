@@ -348,12 +348,8 @@ def test_of_several_users(root: None, public_copy: PublicCopy) -> None:
     other = Target(*ruby)
     try:
         assert run("eval", target.pid, "Process.uid")[0] == f"{USER}\n"
-        done = subprocess.run(
-            rubies.as_user(public_copy.command("eval", other.pid, "1")),
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-            env=public_copy.env,
+        done = public_copy.run(
+            rubies.as_user(public_copy.command("eval", other.pid, "1"))
         )
     finally:
         target.close()

@@ -244,7 +244,6 @@ import os, sys
 os.setresgid(65534, 65534, 65534)
 os.setgroups([])
 sys.path.insert(0, {str(Path(__file__).resolve().parents[3] / "tracer")!r})
-from rbtrace_py.agent import refusal
 from rbtrace_py.agent.addresses import RubyAddresses
 from rbtrace_py.agent.inject import check
 from rbtrace_py.errors import NotPermitted

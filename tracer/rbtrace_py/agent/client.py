@@ -47,8 +47,6 @@ _MOST_FILES = 2
 """Descriptors that come with a reply: of ``arm``."""
 _MOST_EVENTS = 4
 _FILES_ROOM = socket.CMSG_SPACE(_MOST_FILES * array.array("i").itemsize)
-
-
 _DENIED = (errno.EPERM, errno.EACCES, errno.ENOSYS)
 
 
