@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from commands import Tracer, below, by_names, run
-from processes import TARGETS, Target, margin, read_line
+from processes import TARGETS, Target, margin, read_line, waited_for_cpu
 from rbtrace_py.aggregate.recording import Recording
 from rbtrace_py.model.stacks import Sample
 from ruby_builds import Build, each_build
@@ -127,7 +127,11 @@ def test_collections(build: Build, engine: str, trace: TRACE) -> None:
             ]
             if any(took):
                 off = 100 * (modes[0] / sum(modes) - took[0] / sum(took))
-                assert abs(off) <= margin(sum(modes), 5), (modes, took)
+                assert abs(off) <= margin(sum(modes), 5), (
+                    modes,
+                    took,
+                    waited_for_cpu(pid),
+                )
 
 
 def clocks(target: Target) -> list[int]:
