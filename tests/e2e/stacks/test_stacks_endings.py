@@ -37,7 +37,7 @@ def test_a_signal_ends_it_with_the_stacks(
     busy: Target, trace: TRACE, number: int
 ) -> None:
     tracer = trace("stacks", busy.pid, "--mode", "wall", "-r", 200)
-    for _ in range(100):
+    for _ in range(30):
         assert busy.step("go") == "done"
     out, err, code = tracer.finish(number)
     assert code == 0, err
@@ -93,7 +93,7 @@ def test_the_target_outlives_a_kill(
 
 def test_pausing_always_resumes(busy: Target, trace: TRACE) -> None:
     tracer = trace("stacks", busy.pid, "--pause", "-r", 1000)
-    for _ in range(100):
+    for _ in range(30):
         assert busy.step("go") == "done"
     out, err, code = tracer.finish()
     assert code == 0, err

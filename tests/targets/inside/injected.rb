@@ -65,7 +65,7 @@ when "queue"
   Thread.new { queue << $stdin.gets }
   still { queue.pop }
 when "threads"
-  10.times { |i| Thread.new { i.even? ? loop { floats } : loop { sleep 0.001 } } }
+  4.times { |i| Thread.new { i.even? ? loop { floats } : loop { sleep 0.001 } } }
   repeat { floats }
 when "trap"
   %w[INT TERM HUP USR1 USR2].each { |name| trap(name) { nil } }

@@ -270,9 +270,12 @@ def say_note(text: str) -> None:
 
 
 def say_ended(targets: Targets) -> None:
-    """Say that a session ended as they did; of a program of ours its status is said."""
+    """Say that a session ended as they did; of a program of ours its status is said.
+
+    Nothing is said where one lives on: its agent has hung up, or it is replaced.
+    """
     pids = targets.pids
-    if targets.command is None:
+    if targets.command is None and not targets.alive():
         one = f"process {pids[0]} has ended"
         say_note(one if len(pids) == 1 else f"{len(pids)} processes have ended")
 

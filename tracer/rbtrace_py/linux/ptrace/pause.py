@@ -22,6 +22,7 @@ from rbtrace_py.linux.permission import explain_denied
 from rbtrace_py.linux.process import Process, gone, parse_stat, parse_status
 from rbtrace_py.linux.procfs import read_text
 from rbtrace_py.linux.ptrace.restart import was_asleep
+from rbtrace_py.linux.ptrace.scheduling import hurry
 from rbtrace_py.linux.ptrace.signal_frame import REGISTERS_SIZE, Registers
 from rbtrace_py.linux.text import safe_text
 
@@ -108,6 +109,7 @@ class _Tracer(threading.Thread):
         self._since = 0
 
     def run(self) -> None:
+        hurry()
         try:
             self._stop_all()
             self.pause.threads = len(self._held)
