@@ -3,9 +3,10 @@
 # end-to-end tests. One that fails does not keep the others from running.
 #
 #   scripts/test.sh               with this machine's Ruby, and a smoke test of the others
-#   scripts/test.sh --all         also everything with the others (needs root), and the C
-#                                 library with sanitizers and under valgrind
-#   scripts/test.sh c ruby …      only these parts: c, sanitizers, ruby, python, install, rubies
+#   scripts/test.sh --all         also everything with the others (needs root), what takes
+#                                 long, and the C library with sanitizers and under valgrind
+#   scripts/test.sh c ruby …      only these parts: c, sanitizers, ruby, python, slow, install,
+#                                 rubies
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$REPO"
@@ -154,12 +155,12 @@ look_again() {
 parts=("$@")
 case "$*" in
   '') parts=(c ruby python) ;;
-  --all) parts=(c sanitizers ruby python install rubies) ;;
+  --all) parts=(c sanitizers ruby python slow install rubies) ;;
 esac
 for name in "${parts[@]}"; do
   case $name in
-    c | sanitizers | ruby | python | install | rubies) ;;
-    *) die "no part called $name: c, sanitizers, ruby, python, install, rubies" ;;
+    c | sanitizers | ruby | python | slow | install | rubies) ;;
+    *) die "no part called $name: c, sanitizers, ruby, python, slow, install, rubies" ;;
   esac
 done
 
@@ -171,7 +172,10 @@ if has rubies && ! is_root; then
 fi
 
 # marks PART…: what pytest selects for those of these parts that run.
-declare -A MARKS=([python]="not (rubies or install)" [install]=install [rubies]=rubies)
+declare -A MARKS=(
+  [python]="(not (rubies or install or slow))" [slow]="(slow and not (rubies or install))"
+  [install]=install [rubies]=rubies
+)
 marks() {
   local name found=""
   for name; do
@@ -190,7 +194,7 @@ workers=$(($(nproc) + 1))
 AT_ONCE=(-n "$((workers < 4 ? workers : 4))" --dist worksteal)
 
 beside native
-found=$(marks python)
+found=$(marks python slow)
 [ -z "$found" ] || part "tracer and end to end" tracer_tests "$found and not alone" "${AT_ONCE[@]}"
 await native
 
@@ -203,7 +207,7 @@ found=$(marks install rubies)
 [ -z "$found" ] || part "tracer: ${found//[()]/}" tracer_tests "$found and not alone" "${AT_ONCE[@]}"
 ! has rubies || await test_gem_with_others
 
-found=$(marks python install rubies)
+found=$(marks python slow install rubies)
 [ -z "$found" ] || part "tracer: tests that run alone" tracer_tests "$found and alone"
 [ ! -e "$work/look-again" ] || part "tests that failed" look_again
 

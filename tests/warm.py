@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import functools
+import gc
 import importlib
 import json
 import os
@@ -187,6 +188,7 @@ def serve(fd: int) -> None:
 
     for module in pkgutil.walk_packages(rbtrace_py.__path__, "rbtrace_py."):
         importlib.import_module(module.name)
+    gc.freeze()  # or each command would copy all of it as it looks for garbage
     control = socket.socket(fileno=fd)
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)

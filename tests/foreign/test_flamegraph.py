@@ -20,6 +20,8 @@ from sample_makers import sample, shop
 
 from .browser import Browser
 
+pytestmark = pytest.mark.slow
+
 HELPERS = """
 const all = () => [...document.querySelectorAll('.frames g')];
 const about = g => g.querySelector('title').textContent;

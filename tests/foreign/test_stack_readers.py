@@ -114,6 +114,7 @@ def speedscope_url(path: Path, view: str) -> str:
     return f"{page}#localProfilePath={quote(str(loader))}&view={view}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lines", [False, True])
 def test_speedscope_opens_ours(browser: Browser, tmp_path: Path, lines: bool) -> None:
     path = tmp_path / "one.speedscope.json"

@@ -67,6 +67,7 @@ def look(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["host", "sidecar"])
 def test_what_each_command_needs(place: str, container: int, tmp_path: Path) -> None:
     pid, beside = (container, None) if place == "host" else (1, container)

@@ -23,6 +23,8 @@ from commands import has_ruby_probes
 from processes import ROOT, TIMEOUT
 from task_pages import TASK_PAGES
 
+pytestmark = pytest.mark.slow
+
 RAILS_PAGES = ["README", "recipes"]
 _OF_OTHER_PROGRAMS = {"frameworks", "method-spans", "recipes", "slow-spans", "spans"}
 PAGES = ["README", *(page for page in TASK_PAGES if page not in _OF_OTHER_PROGRAMS)]

@@ -34,6 +34,7 @@ SHORT = ("latency --by", "calls", "stacks", "top")
 """Those of a run that is not a soak."""
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.timeout(SECONDS + 1800)
 def test_memory_is_flat(

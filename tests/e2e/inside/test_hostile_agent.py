@@ -64,6 +64,7 @@ def measured(pid: int, command: tuple[str, ...], errors: Path) -> tuple[str, int
     return errors.read_text(), code, kilobytes << 10
 
 
+@pytest.mark.slow
 def test_exceptions_faster_than_they_are_shown(tmp_path: Path) -> None:
     sockets = tmp_path / "sockets"
     sockets.mkdir(mode=0o700)

@@ -31,7 +31,7 @@ PAGES = [
 ]
 METHODS = CONTROLLERS * ACTIONS * (2 + PARTS)
 TABLE_SECONDS = 600 if is_soak() else 0
-KEEP, RECORDED_SECONDS, WARM_SECONDS = ("2m", 1200, 180) if is_soak() else ("4s", 16, 8)
+KEEP, RECORDED_SECONDS, WARM_SECONDS = ("2m", 1200, 180) if is_soak() else ("3s", 12, 6)
 SLOW_EVERY = 50
 MOST_MIB = 8
 """By which memory and disk may grow from the end of the warm-up on."""
@@ -96,6 +96,7 @@ def size_of(folder: Path) -> int:
     return size >> 10
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.timeout(RECORDED_SECONDS + 300)
 def test_a_flight_recorder_is_flat(rails: Rails, tmp_path: Path) -> None:

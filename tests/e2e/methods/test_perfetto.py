@@ -25,6 +25,7 @@ def rails(root: None, tmp_path: Path) -> Iterator[Rails]:
     app.close()
 
 
+@pytest.mark.slow
 def test_each_slice_is_whole(
     rails: Rails, trace: Callable[..., Tracer], tmp_path: Path
 ) -> None:

@@ -113,6 +113,7 @@ def killed_step(target: Target, trace: Callable[..., Tracer]) -> None:
     assert target.step("0") == "done false 0"
 
 
+@pytest.mark.slow
 def test_it_stays_flat(target: Target, trace: Callable[..., Tracer]) -> None:
     uses = []
     end = time.monotonic() + (SECONDS if is_soak() else 0)

@@ -12,6 +12,8 @@ from rails import THREADS, RailsExample, in_threads
 
 from commands import answer, by_key
 
+pytestmark = pytest.mark.slow
+
 SQL = re.compile(
     r"^(?:\[.*\] )?  (CACHE )?(\S.*?)? ?\(\d+\.\d+ms\)  (.*?)(?:  \[\[.*)?$"
 )

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.alone
 
 SOURCE = str(TARGETS / "stacks/shares.rb")
 METHODS = ("half", "third", "fifth")
-SECONDS, STACKPROF_SECONDS = 4, 8
+SECONDS, STACKPROF_SECONDS = (4, 8) if is_soak() else (2, 4)
 """Of a turn. stackprof has no more than one sample of each of the kernel's ticks."""
-TURNS, LEAST = (6, 10_000) if is_soak() else (1, 1_500)
+TURNS, LEAST = (6, 10_000) if is_soak() else (1, 750)
 """How often each target burns that much CPU; samples that each profile has at least."""
 RATE = 999
 ENGINES = ("bpf", "memory")
@@ -114,6 +114,7 @@ def by_engine(trace: TRACE, engine: str) -> Profile:
         target.close()
 
 
+@pytest.mark.slow
 def test_engines_and_stackprof_agree(trace: TRACE, root: None) -> None:
     """Each of what its own process burned, which is never the same twice."""
     profiles = {engine: by_engine(trace, engine) for engine in ENGINES}
