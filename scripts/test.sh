@@ -74,14 +74,6 @@ test_c_with_sanitizers() {
   fi
 }
 
-# Like the tracer's tests below: a failure stays printed, and wants mending.
-gem_tests() {
-  "$@" && return 0
-  warn "the gem's tests run again, twice"
-  "$@" && "$@" || return 1
-  warn "DOUBTFUL: the gem's tests failed once, then passed twice"
-}
-
 # Those that hang say where, and fail.
 RUN_GEM_TESTS="timeout --signal=USR1 --kill-after=20 $LIMIT ruby -w ruby/test/run.rb"
 
@@ -89,11 +81,11 @@ RUN_GEM_TESTS="timeout --signal=USR1 --kill-after=20 $LIMIT ruby -w ruby/test/ru
 test_ruby() {
   local options="--exclude='/PackagingTest#test_(installed|bundler_git)/'"
   ! has install || options=""
-  part "gem" gem_tests sh -c "$RUN_GEM_TESTS $options"
+  part "gem" sh -c "$RUN_GEM_TESTS $options"
 }
 
 in_ruby() {
-  gem_tests scripts/rubies.sh run "$1" sh -c "scripts/build-extension.sh && $RUN_GEM_TESTS"
+  scripts/rubies.sh run "$1" sh -c "scripts/build-extension.sh && $RUN_GEM_TESTS"
 }
 
 native() {
@@ -119,38 +111,8 @@ test_gem_with_others() {
   done < <(scripts/rubies.sh list)
 }
 
-# tracer_tests MARKS OPTION…: what failed is noted, and looked at again in the end.
-tracer_tests() {
-  local status=0
-  .venv/bin/python -m pytest --cache-clear -m "$@" || status=$?
-  [ $status -eq 1 ] || return $status # 1: tests failed; the rest is worse
-  warn "tests that failed run again at the end"
-  .venv/bin/python -c '
-import json, sys
-print(*json.load(open(sys.argv[1])), sep="\n")' .pytest_cache/v/cache/lastfailed >>"$work/look-again"
-}
-
-# Some tests look at what real processes do within moments, which the machine's
-# other work can disturb. A few that failed are looked at again, each alone and
-# several times over. What failed stays printed above, and passing is said to be
-# doubtful: such a test, or what it tests, wants mending.
-MAX_DOUBTFUL=6
-LOOKS_AGAIN=3
-
-look_again() {
-  local test look
-  local -a tests
-  mapfile -t tests <"$work/look-again"
-  [ ${#tests[@]} -gt 0 ] && [ ${#tests[@]} -le $MAX_DOUBTFUL ] || return 1
-  for test in "${tests[@]}"; do
-    for ((look = 0; look < LOOKS_AGAIN; look++)); do
-      .venv/bin/python -m pytest -q "$test" || return 1
-    done
-  done
-  for test in "${tests[@]}"; do
-    warn "DOUBTFUL: failed once, then passed $LOOKS_AGAIN times alone: $test"
-  done
-}
+# Then come marks and options.
+TRACER_TESTS=(.venv/bin/python -m pytest -m)
 
 parts=("$@")
 case "$*" in
@@ -195,7 +157,7 @@ AT_ONCE=(-n "$((workers < 4 ? workers : 4))" --dist worksteal)
 
 beside native
 found=$(marks python slow)
-[ -z "$found" ] || part "tracer and end to end" tracer_tests "$found and not alone" "${AT_ONCE[@]}"
+[ -z "$found" ] || part "tracer and end to end" "${TRACER_TESTS[@]}" "$found and not alone" "${AT_ONCE[@]}"
 await native
 
 # Not beside the tests: it takes both processors for minutes.
@@ -204,12 +166,11 @@ if has rubies; then
   beside test_gem_with_others
 fi
 found=$(marks install rubies)
-[ -z "$found" ] || part "tracer: ${found//[()]/}" tracer_tests "$found and not alone" "${AT_ONCE[@]}"
+[ -z "$found" ] || part "tracer: ${found//[()]/}" "${TRACER_TESTS[@]}" "$found and not alone" "${AT_ONCE[@]}"
 ! has rubies || await test_gem_with_others
 
 found=$(marks python slow install rubies)
-[ -z "$found" ] || part "tracer: tests that run alone" tracer_tests "$found and alone"
-[ ! -e "$work/look-again" ] || part "tests that failed" look_again
+[ -z "$found" ] || part "tracer: tests that run alone" "${TRACER_TESTS[@]}" "$found and alone"
 
 [ ! -s "$RBTRACE_LEFT_OUT" ] || .venv/bin/python tests/left_out.py "$RBTRACE_LEFT_OUT"
 if [ -s "$work/failed" ]; then
