@@ -77,7 +77,7 @@ test_c_with_sanitizers() {
 # Those that hang say where, and fail.
 RUN_GEM_TESTS="timeout --signal=USR1 --kill-after=20 $LIMIT ruby -w ruby/test/run.rb"
 
-# Tests that install the gem belong to the part install, as the tracer's do.
+# Those that install the gem run only where the part install is asked for, too.
 test_ruby() {
   local options="--exclude='/PackagingTest#test_(installed|bundler_git)/'"
   ! has install || options=""
@@ -111,7 +111,7 @@ test_gem_with_others() {
   done < <(scripts/rubies.sh list)
 }
 
-# Then come marks and options.
+# What to select and other options follow.
 TRACER_TESTS=(.venv/bin/python -m pytest -m)
 
 parts=("$@")

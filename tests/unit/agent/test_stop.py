@@ -18,7 +18,9 @@ import pytest
 from injecting import LIMIT, Bell, bell, injected, ring
 
 from rbtrace_py.agent import inject
+from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ptrace import scheduling
+from rbtrace_py.linux.ptrace.pause import paused
 from rubies import EACH
 
 __all__ = ["bell"]
@@ -98,6 +100,20 @@ def test_a_real_time_class_of_the_user_stays() -> None:
     thread.start()
     thread.join()
     assert found == [(os.SCHED_FIFO, 7)]
+
+
+@pytest.mark.usefixtures("real_time")
+def test_what_pauses_a_process_hurries_too() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        with Process(child.pid) as process, paused(process, 10):
+            threads = threading.enumerate()
+            (ours,) = [one for one in threads if one.name == "rbtrace-pause"]
+            policy = os.sched_getscheduler(ours.native_id or 0)
+    finally:
+        child.kill()
+        child.wait()
+    assert policy == os.SCHED_RR | os.SCHED_RESET_ON_FORK
 
 
 @pytest.mark.parametrize("ruby", EACH)

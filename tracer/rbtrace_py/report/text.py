@@ -10,7 +10,6 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from rbtrace_py.report.style import Style
@@ -221,7 +220,6 @@ def _quoted(text: str, style: Style) -> Iterator[str]:
     yield previous
 
 
-@lru_cache(maxsize=1024)
 def _spell(character: str, only_ascii: bool) -> str:
     named = _NAMED.get(character)
     if named:
