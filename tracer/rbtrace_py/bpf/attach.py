@@ -13,6 +13,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import random
 import re
 import struct
 from collections.abc import Callable, Sequence
@@ -35,6 +36,8 @@ _TYPE_SOFTWARE, _CPU_CLOCK, _TYPE_TRACEPOINT = 1, 0, 2
 (include/uapi/linux/perf_event.h)."""
 RETURN_0 = bytes.fromhex("b7000000000000009500000000000000")
 """A program of two instructions."""
+_SLOWER_TIMER = (0.35, 0.45)
+"""Part of a processor's ticks that the slower one of its two timers has."""
 _ONLINE = Path("/sys/devices/system/cpu/online")
 _FILTERS_BY_PROCESS = (6, 10)
 
@@ -269,26 +272,37 @@ def _perf_event(
 
 
 class PerfTicks:
-    """A program run at each tick of every processor's clock.
+    """A program run at ticks of every processor's clock.
 
-    period: ns between two ticks
+    period: ns between two ticks, on average
 
-    The kernel's software clock, so that virtual machines have it, too.
+    Each processor has two timers whose rates sum to the wanted one, in a ratio that is
+    chosen at random. Ticks at regular times would keep step with the scheduler's time
+    slices, or with the rhythm of a program. A faster timer of which random ticks are
+    used is worse: each of its interrupts also wakes threads whose sleep is nearly over
+    (timer slack, 50 µs), and their next run is then seen at the same few moments.
+
+    The timers are of the kernel's software clock, which virtual machines have, too.
     """
 
     def __init__(self, program: Program, function: str, period: int) -> None:
         self._fds: list[int] = []
         program_fd = program.load(function, sys_.PROG_TYPE_PERF_EVENT)
-        attr = ctypes.create_string_buffer(
-            struct.pack("<IIQQ", _TYPE_SOFTWARE, 112, _CPU_CLOCK, period), 112
-        )
         try:
             for cpu in online_processors():
-                doing = "open a perf event of each processor"
-                self._fds.append(_perf_event(attr, cpu, program_fd, doing))
+                share = random.uniform(*_SLOWER_TIMER)
+                for own in (period / share, period / (1 - share)):
+                    self._open(cpu, round(own), program_fd)
         except BaseException:
             self.close()
             raise
+
+    def _open(self, cpu: int, period: int, program_fd: int) -> None:
+        attr = ctypes.create_string_buffer(
+            struct.pack("<IIQQ", _TYPE_SOFTWARE, 112, _CPU_CLOCK, period), 112
+        )
+        doing = "open a perf event of each processor"
+        self._fds.append(_perf_event(attr, cpu, program_fd, doing))
 
     def close(self) -> None:
         for fd in self._fds:
