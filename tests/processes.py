@@ -18,6 +18,8 @@ TARGETS = ROOT / "tests" / "targets"
 LIB = ROOT / "ruby" / "lib"
 TIMEOUT = int(os.environ.get("RBTRACE_TEST_TIMEOUT") or 60)
 MAIN = "from rbtrace_py.cli.main import main; main()"
+NOT_SAMPLED = "(running, not sampled)"
+"""Only frame of a thread that ran while it was sampled, but never at a tick."""
 
 
 def is_soak() -> bool:
@@ -103,6 +105,15 @@ def hanging(pid: int) -> str:
     words = [sys.executable, "-c", MAIN, "dump", str(pid)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT)
     return "\n".join([*said, done.stdout, done.stderr])
+
+
+def run_time(pid: int) -> int:
+    """Return how long a process's threads ran, in ns: proc(5), schedstat.
+
+    Threads that have ended are not in it.
+    """
+    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[0]) for task in tasks)
 
 
 class Target:

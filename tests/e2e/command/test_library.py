@@ -6,11 +6,12 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
 import rbtrace_py
-from processes import ROOT, margin
+from processes import ROOT, margin, run_time
 
 PAGE = (ROOT / "docs" / "library.md").read_text()
 EXAMPLES = re.findall(
@@ -74,14 +75,27 @@ def shares(profile):
     return {name: 100 * found[name] / profile.counts.weight for name in SHARES}
 
 
+def weights_by_thread(profile):
+    found = Counter()
+    for row in profile.counts.rows():
+        found[row.thread] += row.weight
+    return found
+
+
 @pytest.mark.alone
 def test_a_profile_has_the_right_shares(target):
     with rbtrace_py.attach(target.pid, rate=499) as ruby:
+        before = run_time(target.pid)
         profile = ruby.profile(seconds=4)
+        ran = run_time(target.pid) - before
         assert {thread.name for thread in ruby.threads} >= {"burner", "idle 0"}
-    off = margin(profile.counts.statistics.samples, 4)
+    counts = profile.counts
+    off = margin(counts.statistics.samples, 4)
     assert shares(profile) == pytest.approx(SHARES, abs=off)
-    assert profile.counts.statistics.samples == profile.counts.weight
+    assert (profile.unit, counts.weight) == ("ns", pytest.approx(ran, rel=0.02))
+    # At most one sample of the burner in each pass, seldom one of another thread.
+    rounds = counts.statistics.rounds
+    assert 0.9 * rounds <= counts.statistics.samples <= 1.05 * rounds
     assert sum(rbtrace_py.fold(profile).values()) == profile.counts.weight
 
 
@@ -92,7 +106,11 @@ def test_samples_end_when_there_are_enough(target):
         assert len({sample.thread for sample in found}) == 5
         assert list(ruby.samples(count=0)) == []
         more = ruby.profile(count=30)
-    assert more.counts.weight == more.counts.statistics.samples >= 30
+    assert more.counts.statistics.samples == 30
+    weights = weights_by_thread(more)
+    (weight,) = set(weights.values())
+    assert len(weights) == 5
+    assert 0.95 * 5 / 200 * 1e9 <= weight <= more.counts.statistics.duration_ns
     times = [sample.time_ns for sample in found]
     assert times == sorted(times)
 
@@ -105,14 +123,26 @@ def test_samples_end_with_the_target(target):
         assert ruby.is_over
 
 
-def test_a_recording_has_what_was_sampled(target, tmp_path):
+@pytest.mark.parametrize("mode", ["wall", "cpu"])
+def test_a_recording_has_what_was_sampled(target, tmp_path, mode):
     path = str(tmp_path / "a.rbrec")
-    with rbtrace_py.attach(target.pid, mode="wall") as ruby:
+    with rbtrace_py.attach(target.pid, mode=mode) as ruby:
+        before = run_time(target.pid)
         ruby.record(path, count=50)
+        ran = run_time(target.pid) - before
         samples = ruby.statistics.samples
     recorded = rbtrace_py.read_recording(path)
     assert recorded.notes == ()
-    assert recorded.profile.counts.weight == samples
+    counts = recorded.profile.counts
+    assert (recorded.profile.unit, counts.statistics.samples) == ("ns", samples)
+    if mode == "wall":
+        weights = weights_by_thread(recorded.profile)
+        assert (samples, len(weights), len(set(weights.values()))) == (50, 5, 1)
+        assert counts.weight >= 5 * 0.95 * 9 / 99 * 1e9
+        assert counts.weight <= 5 * counts.statistics.duration_ns
+    else:
+        assert 50 <= samples <= 52  # a pass is whole
+        assert counts.weight == pytest.approx(ran, rel=0.03)
     again = rbtrace_py.count_samples(recorded.profile.stream())
     assert rbtrace_py.fold(again) == rbtrace_py.fold(recorded.profile)
 

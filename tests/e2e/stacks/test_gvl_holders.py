@@ -94,6 +94,9 @@ def test_shares_by_memory(build: Build, trace: TRACE) -> None:
     with closing(Target(*build.words(), HOLDERS)) as target:
         found, took = sampled(trace, target, "fight 2", "--engine", "memory")
     assert_shares(held(found), took)
+    assert found["unit"] == "ns"
+    # Who has it counts once, however many wait.
+    assert_weight(2 * sum(held(found).values()), took, target.took)
 
 
 @each_build_with_ractors

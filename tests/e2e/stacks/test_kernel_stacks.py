@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from commands import Tracer, below, by_names, run
-from processes import TARGETS, Target, margin, read_line
+from processes import TARGETS, Target, margin, read_line, run_time
 from rbtrace_py.aggregate.recording import Recording
 from rbtrace_py.model.stacks import Sample
 from ruby_builds import Build, each_build
@@ -49,9 +49,23 @@ def sampled(
     assert code == 0, err
     found: Document = json.loads(out)
     assert found["engine"] == engine
+    assert found["unit"] == "ns"
     assert sum(row["weight"] for row in found["stacks"]) == found["weight"]
-    assert found["counters"]["samples"] == found["weight"]
     return found
+
+
+def ran(seconds: float) -> Any:
+    """Return the weight of a thread that ran so long by its own CPU clock."""
+    return pytest.approx(seconds * 1e9, rel=0.02)
+
+
+def periods(weight: int) -> int:
+    """Return how many sampling periods a weight is.
+
+    Each tick weighs one where no run time is known: in the last second of a thread
+    that has ended.
+    """
+    return round(weight * RATE / 1e9)
 
 
 def names(sample: Sample) -> list[str]:
@@ -64,12 +78,15 @@ def test_each_ruby(build: Build, trace: TRACE) -> None:
         pid = int(target.ready.split()[1])
         found = sampled(trace, target, "deep 40 1.5", pid=pid)
     expected = ("<main>", "Kernel#public_send", *["Walked#deep"] * 41, "Object#burn")
-    stacks = Counter(stack[: len(expected)] for stack in by_names(found).elements())
-    assert stacks[expected] in target.ticks(1.5, RATE)
+    stacks: Counter[tuple[str, ...]] = Counter()
+    for stack, weight in by_names(found).items():
+        stacks[stack[: len(expected)]] += weight
+    assert stacks[expected] == ran(1.5)
     assert stacks[expected] > 0.98 * found["weight"]
     assert found["lost"] == 0
+    assert found["counters"]["samples"] in target.ticks(1.5, RATE)
     assert found["counters"]["unresolved"] == 0
-    assert found["counters"]["trimmed"] <= 0.01 * found["weight"]
+    assert found["counters"]["trimmed"] <= 0.01 * found["counters"]["samples"]
 
 
 def test_the_newest_frames_of_a_deep_stack(walked: Target, trace: TRACE) -> None:
@@ -78,7 +95,7 @@ def test_the_newest_frames_of_a_deep_stack(walked: Target, trace: TRACE) -> None
     cut = [stack for stack in by_names(found) if "<main>" not in stack]
     assert max(map(len, cut)) == MOST_FRAMES
     assert {stack[:-5] for stack in cut} <= {("Walked#deep",) * n for n in range(512)}
-    assert below(found, "Object#burn") in walked.ticks(1.0, RATE)
+    assert below(found, "Object#burn") == ran(1.0)
 
 
 def test_children_from_their_first_instruction(walked: Target, trace: TRACE) -> None:
@@ -93,9 +110,10 @@ def test_children_from_their_first_instruction(walked: Target, trace: TRACE) -> 
         own[found["threads"][row["thread"]]["pid"]] += row["weight"]
     del own[walked.pid]
     assert len(own) == 8
-    assert all(count >= 0.9 * 0.25 * RATE for count in own.values()), own
+    assert all(weight >= 0.9 * 0.25e9 for weight in own.values()), own
     named = below(found, "Object#burn") + below(found, "(unresolved)")
-    assert named in walked.ticks(8 * 0.25, RATE)
+    assert periods(named) in walked.ticks(8 * 0.25, RATE)
+    assert found["counters"]["samples"] in walked.ticks(8 * 0.25, RATE)
     assert below(found, "Object#burn") > 0
     assert found["lost"] <= 2
 
@@ -105,8 +123,12 @@ def test_threads_and_fibers_that_come_and_go(
     verb: str, walked: Target, trace: TRACE
 ) -> None:
     found = sampled(trace, walked, f"{verb} 20 0.05")
-    assert below(found, "Object#burn") in walked.ticks(20 * 0.05, RATE)
+    burned = below(found, "Object#burn")
+    assert periods(burned) in walked.ticks(20 * 0.05, RATE)
+    assert found["counters"]["samples"] in walked.ticks(20 * 0.05, RATE)
     assert found["lost"] == 0
+    if verb == "fibers":  # of one thread, which goes on
+        assert burned == ran(20 * 0.05)
 
 
 @each_build
@@ -116,7 +138,9 @@ def test_collections(build: Build, engine: str, trace: TRACE) -> None:
     with closing(Target(*build.words(), WALKED)) as target:
         for verb, most in ("gc", "(marking)"), ("litter", "(sweeping)"):
             pid, before = int(target.ready.split()[1]), clocks(target)
+            started = run_time(pid)
             found = sampled(trace, target, f"{verb} 1.0", pid=pid, engine=engine)
+            assert found["weight"] == pytest.approx(run_time(pid) - started, rel=0.02)
             every = below(found, "(garbage collection)")
             assert every >= 0.9 * below(found, "GC.start")
             modes = [below(found, name) for name in ("(marking)", "(sweeping)")]
@@ -127,8 +151,11 @@ def test_collections(build: Build, engine: str, trace: TRACE) -> None:
             ]
             if any(took):
                 off = 100 * (modes[0] / sum(modes) - took[0] / sum(took))
-                waited = waits(sum(modes), sum(took)) if engine == "memory" else 0
-                assert abs(off) <= margin(sum(modes), 5) + waited, (modes, took)
+                samples = int(
+                    found["counters"]["samples"] * sum(modes) / found["weight"]
+                )
+                waited = waits(samples, sum(took)) if engine == "memory" else 0
+                assert abs(off) <= margin(samples, 5) + waited, (modes, took)
 
 
 def waits(samples: int, milliseconds: int) -> float:
@@ -161,18 +188,21 @@ def test_code_that_comes_and_goes_keeps_its_own_names(
         != (f"changed_{numbers[index][0]}.rb", numbers[index][0])
     }
     each: Counter[str] = Counter()
-    wrong = 0
+    mixed_weight = 0
     for row in found["stacks"]:
         own = {number for frame in row["frames"] for number in numbers[frame]}
         each.update(dict.fromkeys(own, row["weight"]))
-        wrong += row["weight"] * bool(mixed & set(row["frames"]))
+        mixed_weight += row["weight"] * bool(mixed & set(row["frames"]))
+    assert found["weight"] == pytest.approx(3e9, rel=0.02)
+    samples = found["counters"]["samples"]
+    tick = found["weight"] / samples
     # Each burns 6 ms, at most 4 or 5 ticks: what it has beyond that is another's.
-    wrong += sum(max(0, count - 5) for count in each.values())
-    named = sum(each.values())
+    wrong = sum(max(0, round(weight / tick) - 5) for weight in each.values())
+    wrong += round(mixed_weight / tick)
     assert wrong <= 6, each  # some before the first change was seen
     # What is not theirs is the collector's, and what is not named is counted.
-    unresolved = found["counters"]["unresolved"]
-    assert named + unresolved + found["counters"]["trimmed"] >= 0.25 * found["weight"]
+    named, unresolved = sum(each.values()) / tick, found["counters"]["unresolved"]
+    assert named + unresolved + found["counters"]["trimmed"] >= 0.25 * samples
 
 
 def test_a_program_that_becomes_another(walked: Target, trace: TRACE) -> None:
@@ -184,7 +214,8 @@ def test_a_program_that_becomes_another(walked: Target, trace: TRACE) -> None:
     out, err, code = tracer.finish()
     assert code == 0, err
     # It is attached to anew within a second.
-    assert below(json.loads(out), "Object#burn") >= 0.4 * 2.5 * RATE
+    burned = below(json.loads(out), "Object#burn")
+    assert 0.4 * 2.5e9 <= burned <= 1.02 * 2.5e9
 
 
 def test_a_thread_that_becomes_another_program(walked: Target, trace: TRACE) -> None:
@@ -216,7 +247,7 @@ def test_a_recording_has_each_sample(
     found = Recording(path)
     samples = [sample for sample in found if "Object#burn" in names(sample)]
     assert len(samples) in walked.ticks(1.0, RATE)
-    assert {sample.weight for sample in samples} == {1}
+    assert sum(sample.weight for sample in samples) == ran(1.0)
     times = [sample.time_ns for sample in samples]
     assert times == sorted(set(times))
     out, err, code = run("report", path, "--format", "json")
@@ -231,7 +262,7 @@ def test_intervals(walked: Target, trace: TRACE) -> None:
     out, err, code = tracer.finish()
     assert code == 0, err
     lines = [line.rsplit(" ", 1) for line in out.splitlines() if "burn" in line]
-    assert sum(int(count) for _, count in lines) in walked.ticks(1.0, RATE)
+    assert sum(int(weight) for _, weight in lines) == ran(1.0)
     assert len(lines) > len({stack for stack, _ in lines})
 
 

@@ -75,11 +75,15 @@ def test_a_layout_is_saved_and_used(target: Target, tmp_path: Path) -> None:
         for words in ((), ("--layout", file))
     ]
     assert stacks[0] == stacks[1]
-    folded = [
-        run("stacks", target.pid, "--mode", "wall", "--count", "3", *words)[0]
-        for words in ((), ("--layout", file))
-    ]
-    assert folded[0] == folded[1] != ""
+    for words in ((), ("--layout", file)):
+        options = ("--mode", "wall", "--count", "3", *words)
+        out, err, code = run("stacks", target.pid, *options)
+        assert code == 0, err
+        (line,) = out.splitlines()
+        stack, _, weight = line.rpartition(" ")
+        assert stack == "[sleeping];<main> -e;IO#gets -e"
+        assert int(weight) > 0
+        assert " 3 samples in " in err
 
 
 @pytest.mark.parametrize(

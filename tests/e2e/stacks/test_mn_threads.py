@@ -14,7 +14,7 @@ import pytest
 import rubies
 import ruby_builds
 from commands import Tracer, below, run
-from processes import TARGETS, Target
+from processes import NOT_SAMPLED, TARGETS, Target
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from ruby_builds import Build
@@ -72,11 +72,18 @@ def test_samples_in_the_kernel(build: Build) -> None:
             out, err, code = run(*words, "--format", "json")
             assert code == 0, err
             found = json.loads(out)
+            # The main thread looks for signals now and then, perhaps between two ticks.
+            rest = below(found, NOT_SAMPLED)
+            names = [frame["name"] for frame in found["frames"]]
             threads = {
-                found["threads"][row["thread"]]["name"] for row in found["stacks"]
+                found["threads"][row["thread"]]["name"]
+                for row in found["stacks"]
+                if names[row["frames"][-1]] != NOT_SAMPLED
             }
             assert threads == {turn}
-            assert below(found, f"Object#burn_{turn}") == found["weight"] >= 50
+            assert below(found, f"Object#burn_{turn}") == found["weight"] - rest
+            assert rest <= 0.02 * found["weight"]
+            assert found["counters"]["samples"] >= 50
 
 
 @each

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import Counter
@@ -46,6 +47,29 @@ def done(*words: object) -> str:
     return out
 
 
+def sampled(*words: object) -> tuple[Counter[str], int]:
+    """Run a command; return weights by stack, and the number of samples it reports."""
+    out, err, code = run(*words)
+    assert code == 0, err
+    return folded(out), samples(err)
+
+
+def samples(err: str) -> int:
+    """Return the number of samples that a command reports."""
+    (number,) = re.findall(r"([\d,]+) samples? in ", err)
+    return int(number.replace(",", ""))
+
+
+def one_weight(stacks: Counter[str], passes: int, rate: int = 99) -> int:
+    """Return the weight that each of these stacks has: the time of so many passes.
+
+    The first pass comes within a period, the last at the earliest in its own.
+    """
+    (weight,) = set(stacks.values())
+    assert weight >= 0.95 * (passes - 1) / rate * 1e9
+    return weight
+
+
 def folded(text: str) -> Counter[str]:
     """Weights by stack; no stack stands there twice."""
     pairs = [line.rsplit(" ", 1) for line in text.splitlines()]
@@ -60,12 +84,27 @@ def line(text: str) -> int:
 
 
 def test_threads_that_stand_still_give_exactly_their_stacks(still: Target) -> None:
-    stacks = folded(done("stacks", still.pid, "--mode", "wall", "-n", 30))
-    assert stacks == {
-        f"[sleeping];{MAIN}": 10,
-        f"[sleeping];{NAPPING}": 10,
-        f"[sleeping];{WATCHING}": 10,
+    stacks, number = sampled("stacks", still.pid, "--mode", "wall", "-n", 30)
+    assert stacks.keys() == {
+        f"[sleeping];{MAIN}",
+        f"[sleeping];{NAPPING}",
+        f"[sleeping];{WATCHING}",
     }
+    assert number == 30
+    one_weight(stacks, passes=10)
+
+
+def test_a_sample_weighs_the_time_since_the_pass_before(still: Target) -> None:
+    words = ("stacks", still.pid, "--mode", "wall", "-n", 300, "--format", "json")
+    out, err, code = run(*words)
+    assert code == 0, err
+    found = json.loads(out)
+    assert (found["unit"], found["counters"]["samples"]) == ("ns", 300)
+    weights = [row["weight"] for row in found["stacks"]]
+    assert weights == [weights[0]] * 3
+    lasted = found["ended_ns"] - found["started_ns"]
+    assert weights[0] == pytest.approx(lasted, rel=0.02)
+    assert sum(weights) == found["weight"]
 
 
 def test_a_terminal_gets_a_summary(still: Target) -> None:
@@ -75,47 +114,55 @@ def test_a_terminal_gets_a_summary(still: Target) -> None:
     assert ";" not in said.partition("% self")[2]
     words = ("stacks", still.pid, "--mode", "wall", "-n", 30, "--format", "folded")
     with closing(Terminal(*words)) as seen:
-        assert f";{NAPPING} 10" in seen.finish()[0].replace("\r\n", "")
+        said = seen.finish()[0].replace("\r\n", "")
+    assert samples(said) == 30
+    weights = dict(re.findall(r"(IO#gets|Kernel#sleep|IO\.select) \S+ (\d+)", said))
+    assert f";{NAPPING} {weights['Kernel#sleep']}" in said
+    assert (len(weights), len(set(weights.values()))) == (3, 1)
 
 
 def test_threads_are_told_apart(still: Target) -> None:
-    out = done("stacks", still.pid, "--mode", "wall", "--threads", "-n", 30)
-    by_name = {
-        re.sub(r", tid \d+", "", stack): weight for stack, weight in folded(out).items()
-    }
-    assert by_name == {
-        f"[main];[sleeping];{MAIN}": 10,
-        f"[napping];[sleeping];{NAPPING}": 10,
-        f"[watching];[sleeping];{WATCHING}": 10,
-    }
-    tids = {int(tid) for tid in re.findall(r"tid (\d+)", out)}
+    words = ("stacks", still.pid, "--mode", "wall", "--threads", "-n", 30)
+    stacks, number = sampled(*words)
+    assert sorted(re.sub(r", tid \d+", "", stack) for stack in stacks) == [
+        f"[main];[sleeping];{MAIN}",
+        f"[napping];[sleeping];{NAPPING}",
+        f"[watching];[sleeping];{WATCHING}",
+    ]
+    assert number == 30
+    one_weight(stacks, passes=10)
+    tids = {int(tid) for tid in re.findall(r"tid (\d+)", "\n".join(stacks))}
     there = {int(task.name) for task in Path(f"/proc/{still.pid}/task").iterdir()}
     assert len(tids) == 3
     assert tids <= there
 
 
 def test_lines_are_told(still: Target) -> None:
-    out = done("stacks", still.pid, "--mode", "wall", "--lines", "-n", 3)
+    words = ("stacks", still.pid, "--mode", "wall", "--lines", "-n", 3)
+    stacks, number = sampled(*words)
     nap = line("    sleep")
     assert (
         f"[sleeping];block in <main> {SOURCE}:{line('Work.nap }')};"
-        f"Work.nap {SOURCE}:{nap};Kernel#sleep {SOURCE}:{nap} 1"
-    ) in out.splitlines()
+        f"Work.nap {SOURCE}:{nap};Kernel#sleep {SOURCE}:{nap}"
+    ) in stacks
+    assert (len(stacks), number) == (3, 3)
+    one_weight(stacks, passes=1)
 
 
 def test_states_of_threads_that_share_the_lock(busy: Target) -> None:
     """One of two holds it at any moment, and the other waits."""
-    out = done("stacks", busy.pid, "--mode", "wall", "-n", 1000, "-r", 500)
-    stacks = folded(out)
-    rounds = 200
-    for sleeper in (MAIN, NAPPING, WATCHING):
-        assert stacks.pop(f"[sleeping];{sleeper}") == rounds
+    words = ("stacks", busy.pid, "--mode", "wall", "-n", 1000, "-r", 500)
+    stacks, number = sampled(*words)
+    assert number == 1000
+    sleepers = (MAIN, NAPPING, WATCHING)
+    slept = Counter({one: stacks.pop(f"[sleeping];{one}") for one in sleepers})
+    time = one_weight(slept, passes=200, rate=500)
     running = stacks.pop(f"[running];{BURNING}")
     waiting = stacks.pop(f"[waiting];{BURNING}")
     # While it changes hands both run for a moment, or wait.
-    assert running + waiting + stacks[f"[sleeping];{BURNING}"] == 2 * rounds
-    assert stacks[f"[sleeping];{BURNING}"] <= rounds * 0.02
-    assert rounds * 0.75 <= running <= rounds * 1.25
+    assert running + waiting + stacks[f"[sleeping];{BURNING}"] == 2 * time
+    assert stacks[f"[sleeping];{BURNING}"] <= time * 0.02
+    assert time * 0.75 <= running <= time * 1.25
 
 
 def test_who_sleeps_may_be_left_out(busy: Target) -> None:
@@ -149,13 +196,20 @@ def test_nobody_on_a_cpu_is_no_stack(still: Target) -> None:
 
 
 def test_an_interval_shows_what_came_in_it(still: Target) -> None:
-    words = ["--mode", "wall", "-i", "0.2", "-d", "0.9", "-r", "100", "--threads"]
-    words += ["--engine", "memory"]
+    words = ["--mode", "wall", "-i", "0.2", "-d", "0.9", "-r", "100"]
+    words += ["--engine", "memory", "--format", "json"]
     out, err, code = run("stacks", still.pid, *words)
-    weights = [int(one.rsplit(" ", 1)[1]) for one in out.splitlines()]
-    mains = [one for one in out.splitlines() if "[main" in one]
-    assert (len(mains) > 1, code) == (True, 0), out
-    assert f"{sum(weights)} samples in" in err
+    assert code == 0, err
+    intervals = [json.loads(one) for one in out.splitlines()]
+    assert len(intervals) > 1
+    for one in intervals:
+        mains = [thread["main"] for thread in one["threads"]]
+        rows = [(mains[row["thread"]], row["weight"]) for row in one["stacks"]]
+        assert sorted(main for main, _ in rows) == [False, False, True]
+        assert len({weight for _, weight in rows}) == 1
+        assert sum(weight for _, weight in rows) == one["weight"]
+    assert sum(one["counters"]["samples"] for one in intervals) == samples(err)
+    assert sum(one["weight"] for one in intervals) == pytest.approx(2.7e9, rel=0.05)
 
 
 def test_intervals_in_a_file_stand_below_each_other(
@@ -194,12 +248,15 @@ def test_each_interval_has_a_file_of_its_own_where_it_is_no_text(
 def test_a_duration(still: Target) -> None:
     words = ("--mode", "wall", "-d", "500ms", "-r", 200, "--engine", "memory")
     out, err, _ = run("stacks", still.pid, *words)
-    weights = folded(out).values()
-    assert len(set(weights)) == 1
-    assert re.search(
-        rf"{sum(weights)} samples in 0\.5 s, \d+\.\d of 200 sampling passes per second",
-        err,
+    stacks = folded(out)
+    assert len(stacks) == 3
+    assert one_weight(stacks, passes=1) == pytest.approx(0.5e9, rel=0.1)
+    passes = re.search(
+        r" samples in 0\.5 s, (\d+\.\d) of 200 sampling passes per second", err
     )
+    assert passes
+    assert samples(err) == pytest.approx(3 * 0.5 * float(passes[1]), rel=0.05)
+    assert samples(err) % 3 == 0
 
 
 @pytest.mark.parametrize("words", [(), ("-o", "-")])
@@ -272,17 +329,28 @@ def test_a_recording_is_reported_as_the_stacks_are(
     assert code == 0
     assert f"wrote {path}" in err
     report = ["report", path, "--format", "folded", "--states"]
-    assert folded(done(*report)) == {
-        f"[sleeping];{stack}": 10 for stack in (MAIN, NAPPING, WATCHING)
+    stacks = folded(done(*report))
+    assert stacks.keys() == {
+        f"[sleeping];{stack}" for stack in (MAIN, NAPPING, WATCHING)
     }
+    one_weight(stacks, passes=10)
+    found = json.loads(done("report", path, "--format", "json"))
+    assert found["counters"]["samples"] == samples(err) == 30
+    assert found["weight"] == sum(stacks.values())
 
 
 def test_a_recording_is_appended_to(still: Target, tmp_path: Path) -> None:
     path = tmp_path / "still.rbrec"
-    for _ in range(2):
+    weights = []
+    for number in (3, 6):
         done("record", still.pid, "-n", 3, "-o", path, "--append")
-    out = done("report", path, "--format", "folded")
-    assert set(folded(out).values()) == {2}
+        stacks = folded(done("report", path, "--format", "folded"))
+        assert len(stacks) == 3
+        weights.append(one_weight(stacks, passes=1))
+        found = json.loads(done("report", path, "--format", "json"))
+        assert found["counters"]["samples"] == number
+        assert found["weight"] == sum(stacks.values())
+    assert weights[1] > weights[0]
 
 
 def test_a_recording_has_a_name_of_its_own(
@@ -297,10 +365,19 @@ def test_a_recording_has_a_name_of_its_own(
 def test_several_processes_at_once(start: Callable[..., Target], root: None) -> None:
     targets = [start("stacks/states.rb", "0") for _ in range(2)]
     pids = ",".join(str(target.pid) for target in targets)
-    out = done("stacks", pids, "--mode", "wall", "-n", 60)
-    stacks = folded(out)
-    assert sum(stacks.values()) == 60
-    assert sum(w for stack, w in stacks.items() if NAPPING in stack) == 20
+    words = ("stacks", pids, "--mode", "wall", "-n", 60)
+    stacks, number = sampled(*words)
+    assert (len(stacks), number) == (3, 60)
+    assert any(NAPPING in stack for stack in stacks)
+    assert one_weight(stacks, passes=10) > 0
+    found = json.loads(done(*words, "--format", "json"))
+    assert found["counters"]["samples"] == 60
+    by_thread = Counter()
+    for row in found["stacks"]:
+        thread = found["threads"][row["thread"]]
+        by_thread[thread["pid"], thread["tid"]] += row["weight"]
+    assert Counter(pid for pid, _ in by_thread) == {one.pid: 3 for one in targets}
+    assert len(set(by_thread.values())) == 1
 
 
 def test_a_process_by_its_command_line(
@@ -308,8 +385,10 @@ def test_a_process_by_its_command_line(
 ) -> None:
     mark = f"for-ps-{os.getpid()}"
     start("stacks/states.rb", "0", mark)
-    out = done("stacks", "--ps", mark, "--mode", "wall", "-n", 3)
-    assert f"[sleeping];{NAPPING} 1" in out.splitlines()
+    stacks, number = sampled("stacks", "--ps", mark, "--mode", "wall", "-n", 3)
+    assert f"[sleeping];{NAPPING}" in stacks
+    assert (len(stacks), number) == (3, 3)
+    one_weight(stacks, passes=1)
 
 
 def test_the_same_stacks_while_it_is_paused(busy: Target) -> None:
@@ -321,7 +400,10 @@ def test_the_same_stacks_while_it_is_paused(busy: Target) -> None:
     for stack, weight in folded(out).items():
         stacks[stack.split(";", 1)[1]] += weight
     assert code == 0
-    assert stacks == {MAIN: 20, NAPPING: 20, WATCHING: 20, BURNING: 40}
+    assert samples(err) == 100
+    burned = stacks.pop(BURNING)
+    assert stacks.keys() == {MAIN, NAPPING, WATCHING}
+    assert burned == 2 * one_weight(stacks, passes=20, rate=200)
     assert "the target is paused each time its stacks are read" in err
     assert re.search(r"targets were paused for \d+\.\d ms in total", err)
     assert busy.step("go") == "done"

@@ -6,10 +6,11 @@ import json
 import subprocess
 from collections import Counter
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
-from commands import Tracer
+from commands import Tracer, below
 from processes import TARGETS, Target, is_soak, margin
 from rubies import EACH, ruby
 
@@ -32,8 +33,12 @@ def has_stackprof() -> bool:
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
-Profile = tuple[dict[str, int], dict[str, int]]
-"""Samples of each method, and what it burned by its own clock, in ns."""
+class Profile(NamedTuple):
+    """Weight of each method, what it burned by its own clock in ns, and all samples."""
+
+    found: dict[str, int]
+    burned: dict[str, int]
+    samples: int
 
 
 def in_percent(weights: dict[str, int]) -> dict[str, float]:
@@ -43,32 +48,27 @@ def in_percent(weights: dict[str, int]) -> dict[str, float]:
 
 def off(profile: Profile) -> dict[str, float]:
     """By how many points the share of each method differs from what it burned."""
-    found, burned = map(in_percent, profile)
+    found, burned = in_percent(profile.found), in_percent(profile.burned)
     return {name: found[name] - burned[name] for name in METHODS}
 
 
 def sampled(trace: TRACE, target: Target, engine: str = "auto") -> Profile:
     pid = target.ready.split()[1]
-    tracer = trace("stacks", pid, "-r", RATE, "--engine", engine)
+    words = ("-r", RATE, "--engine", engine, "--format", "json")
+    tracer = trace("stacks", pid, *words)
     burned, _ = burn(target)
     out, err, code = tracer.finish()
     assert code == 0, err
-    found = dict.fromkeys(METHODS, 0)
-    for line in out.splitlines():
-        stack, weight = line.rsplit(" ", 1)
-        inside = [name for name in METHODS if f";Shares#{name} " in stack]
-        for name in inside:
-            found[name] += int(weight)
+    document = json.loads(out)
+    found = {name: below(document, f"Shares#{name}") for name in METHODS}
     # Nearly nothing else is in no method but reading the CPU clock: there the kernel
     # notices that a time slice is over, so a thread waits there if others want the CPU.
-    whole = sum(
-        int(line.rsplit(" ", 1)[1])
-        for line in out.splitlines()
-        if "Process.clock_gettime " not in line
-    )
+    whole = document["weight"] - below(document, "Process.clock_gettime")
     assert sum(found.values()) > 0.95 * whole
-    assert sum(found.values()) > LEAST
-    return found, burned
+    assert document["weight"] == pytest.approx(sum(burned.values()), rel=0.02)
+    samples = document["counters"]["samples"]
+    assert samples > LEAST
+    return Profile(found, burned, samples)
 
 
 def burn(
@@ -90,7 +90,7 @@ def test_shares_are_as_burned(name: str, trace: TRACE) -> None:
         profile = sampled(trace, target)
     finally:
         target.close()
-    most = margin(sum(profile[0].values()), 2)
+    most = margin(profile.samples, 2)
     assert max(map(abs, off(profile).values())) <= most, profile
 
 
@@ -102,8 +102,9 @@ def by_stackprof() -> Profile:
     finally:
         target.close()
     found = {name.split("#")[1]: count for name, count in counts.items()}
-    assert sum(found.values()) > LEAST
-    return found, burned
+    samples = sum(found.values())
+    assert samples > LEAST
+    return Profile(found, burned, samples)
 
 
 def by_engine(trace: TRACE, engine: str) -> Profile:
@@ -125,7 +126,7 @@ def test_engines_and_stackprof_agree(trace: TRACE, root: None) -> None:
 
 
 def assert_close(profiles: dict[str, Profile]) -> None:
-    samples = min(sum(found.values()) for found, _ in profiles.values())
+    samples = min(profile.samples for profile in profiles.values())
     differ = {profiler: off(profile) for profiler, profile in profiles.items()}
     for name in METHODS:
         ours = [differ[engine][name] for engine in ENGINES]

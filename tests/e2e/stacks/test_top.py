@@ -11,7 +11,7 @@ import pytest
 from terminal import Terminal
 
 from commands import run
-from processes import TARGETS, margin
+from processes import TARGETS, margin, run_time
 
 ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 SHARES = {"half": 50, "third": 30, "fifth": 20}
@@ -182,11 +182,13 @@ def test_a_program_of_ours_writes_below(terminal):
 @pytest.mark.parametrize("dumb", [False, True])
 def test_lines_without_a_screen(target, terminal, dumb):
     words = ("top", target.pid, "--rate", "499", "-d", "4", "-i", "2", "--rows", "12")
+    shown, before = 0.0, run_time(target.pid)
     if dumb:
         said, code = terminal(*words, env={"TERM": "dumb"}).finish()
         out, err = said.replace("\r\n", "\n"), said
     else:
         out, err, code = run(*words)
+    ran = (run_time(target.pid) - before) / 1e9
     assert code == 0
     assert "\x1b" not in out
     assert re.search(r"no losses|late sampling pass(es)? \(", err)
@@ -194,11 +196,17 @@ def test_lines_without_a_screen(target, terminal, dumb):
     assert len(parts) == 2
     for part in parts:
         lines = part.splitlines()
-        rate = r"\d+ of 499 passes/s, [\d,]+ late, 0 failed"
-        assert re.fullmatch(rf"[\d.]+ % of a CPU, [\d,]+ samples, {rate}", lines[0])
-        found, off = shares(lines), margin(samples(lines), 6)
+        rate = r"(\d+) of 499 passes/s, [\d,]+ late, 0 failed"
+        of_cpu, time, unit, passes = re.fullmatch(
+            rf"([\d.]+) % of a CPU, ([\d.]+) (m?s), {rate}", lines[0]
+        ).groups()
+        seconds = float(time) * {"s": 1, "ms": 1e-3}[unit]
+        shown += seconds
+        assert seconds == pytest.approx(2 * float(of_cpu) / 100, rel=0.05)
+        found, off = shares(lines), margin(int(seconds * float(passes)), 6)
         for name, share in SHARES.items():
             assert found[name] == pytest.approx(share, abs=off), part
+    assert 0.6 * ran <= shown <= 1.02 * ran  # it also ran as top began
     # A thousand late rounds are a column more than a line has; a pipe gets all of it.
     rows = [line for line in out.splitlines() if "passes/s" not in line]
     assert max(len(line.replace(str(TARGETS), "")) for line in rows) <= 80

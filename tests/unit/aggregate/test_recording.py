@@ -14,7 +14,7 @@ import tracemalloc
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from rbtrace_py.aggregate import blocks as b
 from rbtrace_py.aggregate.blocks import BlockType, block, file_header, pack_columns
-from rbtrace_py.aggregate.meta import Meta
+from rbtrace_py.aggregate.meta import RUN_TIME, Meta
 from rbtrace_py.aggregate.recording import Recording, RecordingWriter
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.tables import MAX_DEPTH
@@ -171,8 +171,38 @@ def test_appending_to_what_is_no_recording(path: Path) -> None:
 def test_appending_another_unit(path: Path) -> None:
     write(path, shop(1))
     with pytest.raises(BadRecording, match="another unit"):
-        write(path, [], Meta(unit="ns"), append=True)
+        write(path, [], Meta(unit="ns", mode="wall"), append=True)
     assert plain(Recording(path)) == plain(shop(1))
+
+
+@pytest.mark.parametrize(
+    ("meta", "said"),
+    [
+        (Meta(unit="samples", mode="cpu"), "another unit or mode"),
+        (Meta(unit="samples", mode="wall", weights=RUN_TIME), "an older version"),
+    ],
+)
+def test_appending_samples_that_weigh_otherwise(
+    path: Path, meta: Meta, said: str
+) -> None:
+    write(path, shop(1))
+    with pytest.raises(BadRecording, match=said):
+        write(path, [], meta, append=True)
+    assert plain(Recording(path)) == plain(shop(1))
+
+
+def test_time_between_two_sections_is_not_sampled(path: Path) -> None:
+    second = 10**9
+    for began in (START, START + 60 * second):
+        statistics = Statistics("ns", 99.0, began, began + 2 * second)
+        meta = replace(META, unit="ns", started_ns=began)
+        with RecordingWriter(path, meta, statistics, append=True) as writer:
+            writer.add(sample("a")._replace(time_ns=began + second))
+    recording = Recording(path)
+    assert len(list(recording)) == 2
+    own = recording.statistics
+    assert (own.started_ns, own.ended_ns) == (START, START + 62 * second)
+    assert own.duration_ns == 4 * second
 
 
 def test_two_writers_do_not_mix(path: Path) -> None:
@@ -244,7 +274,9 @@ def test_each_flag_is_kept(flag: SampleFlags, path: Path) -> None:
     write(path, [sample("a")._replace(flags=flag)])
     found = Recording(path)
     assert [one.flags for one in found] == [flag]
-    assert found.statistics.unclean == bool(flag)
+    is_sample = flag is not SampleFlags.RUN_TIME
+    own = found.statistics
+    assert (own.samples, own.unclean) == (is_sample, is_sample and bool(flag))
 
 
 def test_numbers_and_texts_that_do_not_fit(path: Path) -> None:
@@ -325,7 +357,7 @@ def test_a_reader_made_of_the_page(path: Path) -> None:
     write(path, shop(300))
     meta, samples = read_by_the_page(path.read_bytes())
     expected = asdict(META)
-    for name in ("most_calls", "event", "argument"):  # of calls, and of --on
+    for name in ("most_calls", "event", "argument", "weights"):  # left out if empty
         del expected[name]
     assert meta == json.loads(json.dumps(expected))
     assert samples == [
@@ -393,7 +425,7 @@ KILLED = """
 import os, sys
 sys.path[:0] = sys.argv[2:]
 from sample_makers import shop
-from rbtrace_py.aggregate.meta import Meta
+from rbtrace_py.aggregate.meta import RUN_TIME, Meta
 from rbtrace_py.aggregate.recording import RecordingWriter
 writer = RecordingWriter(sys.argv[1], Meta())
 for number, one in enumerate(shop(10**9)):

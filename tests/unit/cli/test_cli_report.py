@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import subprocess
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from commands import run
 from rbtrace_py.aggregate.histogram import Histogram
-from rbtrace_py.aggregate.meta import Meta
+from rbtrace_py.aggregate.meta import RUN_TIME, Meta
 from rbtrace_py.aggregate.recording import RecordingWriter
 from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.aggregate.sampling import Statistics
@@ -29,9 +30,16 @@ def report(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(words, code, out, err)
 
 
-def record(path: Path, rounds: int, unit: str = "samples") -> None:
+def record(
+    path: Path,
+    rounds: int,
+    unit: str = "samples",
+    mode: str = "wall",
+    weights: str = "",
+) -> None:
     statistics = Statistics(unit, 100.0)
-    meta = Meta(START, unit, 100.0, "wall", "memory", (4211, 4300), "ruby shop.rb")
+    meta = Meta(START, unit, 100.0, mode, "memory", (4211, 4300), "ruby shop.rb")
+    meta = replace(meta, weights=weights)
     with RecordingWriter(path, meta, statistics) as writer:
         for sample in shop(rounds):
             writer.add(sample)
@@ -65,6 +73,24 @@ def test_a_summary(folder: Path) -> None:
         lines[-4] == "  160 samples in 0.4 s, 100.0 of 100 sampling passes per second"
     )
     assert lines[-1] == "  3 failed samples (1.8 %)"
+
+
+@pytest.mark.parametrize(
+    ("unit", "mode", "weights", "is_said"),
+    [
+        ("ns", "wall", "", True),
+        ("ns", "wall", RUN_TIME, False),
+        ("samples", "wall", "", False),
+        ("ns", "offcpu", "", False),
+    ],
+)
+def test_weights_of_older_recordings_are_explained(
+    tmp_path: Path, unit: str, mode: str, weights: str, is_said: bool
+) -> None:
+    record(tmp_path / "a.rbrec", 2, unit, mode, weights)
+    done = report("a.rbrec", folder=tmp_path)
+    said = "a.rbrec was recorded by an older version: a method that waits may show"
+    assert (said in " ".join(done.stderr.split()), done.returncode) == (is_said, 0)
 
 
 def test_a_file_has_whole_names(tmp_path: Path) -> None:
@@ -275,7 +301,8 @@ def test_diff_of_latencies(folder: Path) -> None:
             1,
             "text is neither a recording nor a latency result",
         ),
-        (("--diff", "one.rbrec", "ns.rbrec"), 2, "different units"),
+        (("--diff", "one.rbrec", "ns.rbrec"), 2, "different units or modes"),
+        (("--diff", "ns.rbrec", "cpu.rbrec"), 2, "different units or modes"),
         (
             ("--diff", "one.rbrec", "two.rbrec", "--format", "pprof"),
             2,
@@ -290,6 +317,7 @@ def test_diff_of_latencies(folder: Path) -> None:
 def test_mistakes(folder: Path, words: tuple[str, ...], code: int, said: str) -> None:
     (folder / "text").write_text("words\n")
     record(folder / "ns.rbrec", 2, "ns")
+    record(folder / "cpu.rbrec", 2, "ns", "cpu")
     data = bytearray((folder / "one.rbrec").read_bytes())
     data[8] = 9
     (folder / "new.rbrec").write_bytes(data)

@@ -168,18 +168,18 @@ def test_nothing_on_a_cpu() -> None:
 
 
 def test_in_mode_cpu_all_is_one_cpu() -> None:
-    """A program on a CPU in 4 of 396 rounds has 1 %, not 100 %."""
-    one = Weights(SLEEP, 1, 1, 4, 4)
-    statistics = replace(STATISTICS, rounds=396, samples=4)
+    """A program that ran for 0.1 of 10 s has 1 %, not 100 %."""
+    one = Weights(SLEEP, 10**7, 10**7, 10**8, 10**8)
+    statistics = replace(STATISTICS, unit="ns", samples=4)
     picture = replace(
-        PICTURE, mode="cpu", statistics=statistics, recent=1, recent_rounds=99,
-        weight=4, methods=(one,),
+        PICTURE, mode="cpu", statistics=statistics, recent=10**7, recent_ns=10**9,
+        weight=10**8, methods=(one,),
     )  # fmt: skip
     lines = screen(picture)
     assert lines[1].startswith("cpu: 1.0 % of a CPU, 4 samples in 10.0 s, ")
     assert "  1.0     1.0    1.0     1.0  Kernel#sleep" in lines
     plain = list(plain_lines(picture, TopView(), "12:00:00", PLAIN))
-    assert plain[0].startswith("12:00:00  1.0 % of a CPU, 1 sample, ")
+    assert plain[0].startswith("12:00:00  1.0 % of a CPU, 10.0 ms, ")
     assert plain[2] == "  1.0     1.0  Kernel#sleep"
     assert (
         list(whole_lines(picture, TopView(), PLAIN))[1] == "  1.0     1.0  Kernel#sleep"
@@ -246,7 +246,7 @@ def test_weights_of_the_last_slices_and_of_all() -> None:
     weights = RecentWeights(kept=2)
     for number in range(3):
         shares = [Share(TOTAL, number, number + 1)]
-        weights.add(Slice(10**9, 10, 99, shares, shares))
+        weights.add(Slice(10**9, 10, shares, shares))
     assert weights.methods() == (Weights(TOTAL, 1 + 2, 2 + 3, 3, 6),)
     assert weights.lines() == weights.methods()
     assert (weights.recent, weights.weight) == (20, 30)
@@ -257,6 +257,6 @@ def test_too_many_methods_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rbtrace_py.aggregate.top.MAX_NAMES", 2)
     weights = RecentWeights(kept=1)
     shares = [Share(replace(TOTAL, name=f"m{n}"), 1, 1) for n in range(5)]
-    weights.add(Slice(1, 5, 5, shares, shares))
+    weights.add(Slice(1, 5, shares, shares))
     found = {one.frame.name: one.own for one in weights.methods()}
     assert found == {"m0": 1, "m1": 1, OTHER.name: 3}

@@ -144,7 +144,7 @@ def assert_burnt() -> None:
     with closing(Target("ruby", WALKED)) as target:
         found = weights(target, "deep 40 0.5", SamplingMode.CPU)
         burnt = sum(found[one] for one in found if one[0] == "Object#burn")
-        assert burnt in target.ticks(0.5), found
+        assert burnt == pytest.approx(0.5e9, rel=0.02), found
 
 
 @pytest.mark.parametrize("way", stack_walker._WAYS, ids=["6.9", "5.19", "5.15", "5.11"])
@@ -158,7 +158,6 @@ def test_each_way(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_burnt()
     with closing(Target("ruby", WALKED)) as target:
         found = weights(target, "zeros 0.5", SamplingMode.WALL, True)
-    # Not of 0.5 s: time before a switch, until the last tick, has Ruby's frames alone.
     kernel = {leaf: n for (_, leaf), n in found.items() if leaf.endswith("_[k]")}
     zeros = sum(n for leaf, n in kernel.items() if "zero" in leaf)
     assert zeros >= 0.5 * sum(kernel.values()) > 0, found
@@ -264,12 +263,13 @@ def test_a_kernel_that_gives_no_whole_stack(
         passes.finish()
         notes = [note for note in entered.notes if note.endswith(expected)]
         assert entered.statistics.failed == 0
-        assert found.total() in target.ticks(0.5)
+        assert found.total() == pytest.approx(0.5e9, rel=0.02)
+        samples = entered.statistics.samples
     assert found["IO#sysread"] > 0.8 * found.total()
     (note,) = notes
     match = re.fullmatch(rf"(\d+) samples {expected}", note)
     assert match
-    assert 0.5 * found.total() < int(match[1]) <= found.total()
+    assert 0.5 * samples < int(match[1]) <= samples
 
 
 def test_programs_have_names_that_were_loaded_later() -> None:
@@ -298,7 +298,9 @@ def loaded_programs() -> dict[int, str]:
 
 
 @pytest.mark.parametrize("slept_before", [True, False])
-def test_time_on_a_cpu_after_a_wait_has_ruby_frames_alone(slept_before: bool) -> None:
+def test_time_on_a_cpu_is_not_given_to_what_waits_afterwards(
+    slept_before: bool,
+) -> None:
     """Threads wake to end, the main one since it is killed, later than a stack is known
     that does not come again. No tick is due yet."""
     program = """
@@ -326,16 +328,8 @@ def test_time_on_a_cpu_after_a_wait_has_ruby_frames_alone(slept_before: bool) ->
         target.process.wait()
         kernel.take(entered._rubies, add)
         assert entered.statistics.failed == 0
-    running = [
-        one.stack.frames
-        for one in found[ThreadState.RUNNING]
-        if one.stack.frames and one.stack.frames[-1].name != "(run queue)"
-    ]
-    kinds = {frame.kind for frames in running for frame in frames}
-    assert kinds == {FrameKind.RUBY, FrameKind.C}, running
-    leaves = {frames[-1].name for frames in running}
-    ended = {"ARGF.class#gets"} if slept_before else {"ARGF.class#gets", "Kernel#sleep"}
-    assert leaves >= ended
+    leaves = {one.stack.frames[-1].name for one in found[ThreadState.RUNNING]}
+    assert leaves <= {"(run queue)"}
     kinds = {one.stack.frames[-2].kind for one in found[ThreadState.SLEEPING]}
     assert kinds == {FrameKind.KERNEL}
 
@@ -452,7 +446,8 @@ def test_a_thread_that_is_stopped(is_early: bool) -> None:
             stopped = time.monotonic_ns() - since
             passes.finish()
         most = time.monotonic_ns() - before
-    assert found.keys() <= {"(stopped)", "(run queue)", "<main>"}
+    marker = "(running, not sampled)"  # it ran for a moment, mostly without a tick
+    assert found.keys() <= {"(stopped)", "(run queue)", "<main>", marker}
     assert stopped <= found["(stopped)"] <= most
 
 

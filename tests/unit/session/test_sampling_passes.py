@@ -9,25 +9,32 @@ from typing import cast
 import pytest
 
 from rbtrace_py.aggregate.sampling import Statistics
-from rbtrace_py.model.stacks import Sample
+from rbtrace_py.model.stacks import RubyThread, Sample, Stack, ThreadState
 from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
+from rbtrace_py.session.stacks.ruby_process import SamplingMode
 from rbtrace_py.session.stacks.sampling import Add, Sampling
 from rbtrace_py.session.stacks.sampling_options import SamplingOptions
 from rbtrace_py.session.stacks.sampling_passes import KernelPasses, SamplingPasses
 
+THREADS = [RubyThread(10, tid, tid, "") for tid in (10, 11)]
+
 
 class TwoThreads:
-    """A sampling whose every pass has two samples."""
+    """A sampling whose every pass has two samples of a process that has ended."""
 
-    options = SamplingOptions(rate=1000)
+    options = SamplingOptions(rate=1000, mode=SamplingMode.CPU)
+    rubies = ()
 
     def __init__(self) -> None:
         self.statistics = Statistics()
 
     def sample(self, add: Add) -> None:
-        for _ in range(2):
-            add(cast(Sample, None))
-            self.statistics.samples += 1
+        for thread in THREADS:
+            now = time.time_ns()
+            add(Sample(now, thread, ThreadState.RUNNING, Stack(())))
+
+    def refresh(self) -> None:
+        """Nothing comes or goes."""
 
 
 def passes(sampling: TwoThreads, taken: list[Sample]) -> SamplingPasses:
@@ -38,21 +45,31 @@ def test_a_pass_is_whole_where_it_has_enough() -> None:
     sampling, taken = TwoThreads(), list[Sample]()
     session = passes(sampling, taken)
     session.advance(time.monotonic() + 60, 3)
-    assert len(taken) == session.seen == 4
+    assert session.seen == 4
     assert sampling.statistics.rounds == 2
     assert sampling.statistics.ended_ns > 0
+    session.finish()
+    # Nothing tells how long the threads ran: each sample weighs a period.
+    assert [(one.thread.tid, one.weight) for one in taken] == [
+        (10, 1_000_000),
+        (11, 1_000_000),
+    ] * 2
 
 
 def test_no_pass_comes_after_the_time_it_is_given() -> None:
     sampling, taken = TwoThreads(), list[Sample]()
-    passes(sampling, taken).advance(time.monotonic(), None)
+    session = passes(sampling, taken)
+    session.advance(time.monotonic(), None)
+    session.finish()
     assert taken == []
 
 
 def test_a_pass_shortly_before_its_time_is_the_last() -> None:
     sampling, taken = TwoThreads(), list[Sample]()
     until = time.monotonic() + 0.01
-    passes(sampling, taken).advance(until, None)
+    session = passes(sampling, taken)
+    session.advance(until, None)
+    session.finish()
     # On a busy machine the time may be over before the first.
     assert len(taken) <= 2
 

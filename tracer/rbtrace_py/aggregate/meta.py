@@ -27,6 +27,8 @@ class Meta:
     folder: the working directory of the target, where it is known
     most_calls: of a recording of calls, how many of them count; 0: all
     event: in mode event, at which stacks were read, and argument: what they weigh
+    weights: RUN_TIME if running time belongs to the stacks that were seen running;
+        recordings of older versions lack it
     """
 
     started_ns: int = 0
@@ -42,9 +44,11 @@ class Meta:
     most_calls: int = 0
     event: str = ""
     argument: str = ""
+    weights: str = ""
 
 
-_RARE = ("most_calls", "event", "argument")
+RUN_TIME = "run time"
+_RARE = ("most_calls", "event", "argument", "weights")
 """Fields that are left out where they say nothing."""
 
 

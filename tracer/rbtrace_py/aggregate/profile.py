@@ -44,9 +44,12 @@ class Profile:
 
         None where shares are parts of all samples.
         """
+        if self.meta.mode != "cpu":
+            return None
         own = self.counts.statistics
-        is_of_cpus = self.meta.mode == "cpu" and self.unit == "samples"
-        return own.rounds if is_of_cpus and own.rounds else None
+        # Older recordings count samples, at most one per pass.
+        whole = own.duration_ns if own.unit == "ns" else own.rounds
+        return whole or None
 
     def stream(self) -> Iterator[Sample]:
         """The samples; where they were not kept, one without a time for each row."""

@@ -65,7 +65,7 @@ class RecordingWriter:
 
     A file that is there is replaced, or with ``append`` gets another section.
     BadRecording if somebody else is writing to it, or if it is not a recording of the
-    same unit to append to; OSError if it cannot be written at all.
+    same mode and unit to append to; OSError if it cannot be written at all.
     """
 
     def __init__(
@@ -223,17 +223,28 @@ def _end(file: io.FileIO, name: str, meta: Meta) -> int:
         end = FILE_HEADER_SIZE
         try:
             for kind, payload in blocks(buffered):
-                if kind == BlockType.META and decode_meta(payload).unit != meta.unit:
-                    raise BadRecording(
-                        f"{name} uses another unit",
-                        "Record with the same --engine and --mode",
-                    )
+                if kind == BlockType.META:
+                    _check_appendable(decode_meta(payload), meta, name)
                 end = buffered.tell()
         except Damaged:
             pass
         return end
     finally:
         buffered.detach()
+
+
+def _check_appendable(before: Meta, meta: Meta, name: str) -> None:
+    """Raise BadRecording unless the samples of both sections weigh the same."""
+    if before.unit != meta.unit or before.mode != meta.mode:
+        raise BadRecording(
+            f"{name} uses another unit or mode",
+            "Record with the same --engine and --mode",
+        )
+    if before.weights != meta.weights:
+        raise BadRecording(
+            f"{name} was recorded by an older version, which weighed samples otherwise",
+            "Record to a new file",
+        )
 
 
 def is_full(error: OSError) -> bool:
@@ -319,7 +330,9 @@ class Recording:
             elif kind == BlockType.LOSSES:
                 self.statistics.take_losses(earlier.plus(decode_losses(payload)))
             elif kind == BlockType.META:
-                decode_meta(payload)
+                began = decode_meta(payload).started_ns
+                if self.sections and began:
+                    self.statistics.gap_ns += max(0, began - self.statistics.ended_ns)
                 tables = TablesReader()
                 earlier = self.statistics.copy()
                 self.sections += 1

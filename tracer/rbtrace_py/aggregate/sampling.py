@@ -31,6 +31,8 @@ class Statistics:
     idle: weight of idle samples that a report leaves out
     other: weight that is in ``(other)``, as there was no room for more stacks
     has_gaps: events were missed that no count has; a note says which
+    gap_ns: time between start and end in which nothing was sampled, where another
+        recording was appended later
     """
 
     unit: str = "samples"
@@ -56,6 +58,7 @@ class Statistics:
     counted: str = "samples"
     engine: str = ""
     has_gaps: bool = False
+    gap_ns: int = 0
 
     @property
     def clean(self) -> int:
@@ -63,7 +66,8 @@ class Statistics:
 
     @property
     def duration_ns(self) -> int:
-        return max(self.ended_ns - self.started_ns, 0)
+        """Return how long samples were taken, in ns."""
+        return max(self.ended_ns - self.started_ns - self.gap_ns, 0)
 
     @property
     def achieved_rate(self) -> float:
@@ -82,7 +86,10 @@ class Statistics:
         self.flag(flags, times)
 
     def flag(self, flags: SampleFlags, times: int = 1) -> None:
-        """Count what is not whole about a sample, or several."""
+        """Count the flags of a sample that was counted, or of several."""
+        if flags & SampleFlags.RUN_TIME:
+            self.samples -= times
+            return
         self.unclean += times * bool(flags)
         self.trimmed += times * bool(flags & SampleFlags.TRIMMED)
         self.truncated += times * bool(flags & SampleFlags.TRUNCATED)
@@ -100,6 +107,7 @@ class Statistics:
     def minus(self, older: Statistics) -> Statistics:
         """Return what came since ``older``, a copy made before."""
         found = replace(self, started_ns=older.ended_ns or older.started_ns)
+        found.gap_ns -= older.gap_ns
         for name in COUNTERS:
             setattr(found, name, getattr(self, name) - getattr(older, name))
         return found
@@ -115,6 +123,8 @@ class Statistics:
             ),
             ended_ns=max(self.ended_ns, other.ended_ns),
         )
+        found.gap_ns = 0
+        found.gap_ns = max(0, found.duration_ns - self.duration_ns - other.duration_ns)
         for name in COUNTERS:
             setattr(found, name, getattr(self, name) + getattr(other, name))
         return found
@@ -122,7 +132,7 @@ class Statistics:
 
 _NO_COUNTERS = {
     *("unit", "counted", "engine", "has_gaps"),
-    *("rate", "started_ns", "ended_ns"),
+    *("rate", "started_ns", "ended_ns", "gap_ns"),
 }
 COUNTERS = tuple(
     field.name for field in fields(Statistics) if field.name not in _NO_COUNTERS

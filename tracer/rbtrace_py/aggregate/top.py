@@ -50,7 +50,6 @@ class Picture:
         directory, where it is known
     statistics: since the start, or since it was cleared
     recent_ns: how long ``recent`` is; recent, weight: of all samples in it, and of all
-    recent_rounds: how often threads were looked at in it
     idle: weight of idle samples that are left out, since the start
     methods, lines: in no order
     """
@@ -63,7 +62,6 @@ class Picture:
     recent_ns: int = 0
     recent: int = 0
     weight: int = 0
-    recent_rounds: int = 0
     idle: int = 0
     methods: tuple[Weights, ...] = ()
     lines: tuple[Weights, ...] = ()
@@ -73,7 +71,7 @@ class Picture:
     def everything(self, recent: bool) -> int:
         """Return what 100 % is: one CPU all the time, or in mode wall all samples."""
         if self.mode == "cpu":
-            return self.recent_rounds if recent else self.statistics.rounds
+            return self.recent_ns if recent else self.statistics.duration_ns
         return self.recent if recent else self.weight
 
 
@@ -83,7 +81,6 @@ class Slice:
 
     ns: int
     weight: int
-    rounds: int
     methods: Sequence[Share]
     lines: Sequence[Share]
 
@@ -127,10 +124,6 @@ class RecentWeights:
     def recent(self) -> int:
         """Weight of the last slices."""
         return sum(one.weight for one in self._recent)
-
-    @property
-    def recent_rounds(self) -> int:
-        return sum(one.rounds for one in self._recent)
 
     @property
     def recent_ns(self) -> int:

@@ -62,6 +62,13 @@ class Map:
         if result < 0 and not (only_new and result == -errno.EEXIST):
             raise sys_.refused(-result, f"write the BPF map {self.name}")
 
+    def has(self, key: bytes) -> bool:
+        """Return whether the key has a value."""
+        k = ctypes.create_string_buffer(key, self.spec.key_size)
+        v = ctypes.create_string_buffer(self.spec.value_size)
+        attr = sys_.attributes("IxxxxQQQ", self.fd, sys_.address(k), sys_.address(v), 0)
+        return sys_.raw_bpf(sys_.MAP_LOOKUP_ELEM, attr) >= 0
+
     def delete(self, key: bytes) -> None:
         """Remove ``key``; one that is not there is no error."""
         k = ctypes.create_string_buffer(key, self.spec.key_size)

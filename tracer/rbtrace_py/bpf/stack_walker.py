@@ -44,10 +44,10 @@ _SETTLING_SECONDS = 0.0005
 """A walk that has begun is over after that, where it cannot be preempted."""
 _LONGEST_SETTLING_SECONDS = 1.0
 
-_RUBY = struct.Struct("<q5Q 20I QQQ")
+_RUBY = struct.Struct("<q5Q 20I QQ")
 _KEY = struct.Struct("<QQQQQ")
 _HEAD = struct.Struct("<QQQQQ QQ II Q")
-_INTERVAL = struct.Struct("<QQQQQ QQQQQ")
+_INTERVAL = struct.Struct("<QQQQQ QQQQ")
 _GVL = struct.Struct("<QQ")
 _ANY_QUEUE = 0
 _ID = struct.Struct("<Q")
@@ -128,7 +128,7 @@ class StackWalker(Closing):
         self, stack: ExitStack, flags: Mapping[str, int], numbers: Mapping[str, int]
     ) -> tuple[Program, ExitStack]:
         """Attach all; apart what walks, which ends before the rest."""
-        has_switches = self._weighing.is_time
+        has_switches = self._weighing.has_switches
         flags = {**flags, "SWITCHES": has_switches}
         program = Program("stacks.c", _maps(self._weighing), flags, numbers)
         stack.callback(program.close)
@@ -147,9 +147,8 @@ class StackWalker(Closing):
 
     def walk(self, pid: int, layout: WalkLayout) -> None:
         """Walk this process from here on, or with another layout."""
-        since = self._since.setdefault(pid, time.monotonic_ns())
-        packed = _packed(layout, since)
-        self._program.maps["rubies"].put(pid.to_bytes(4, "little"), packed)
+        self._since.setdefault(pid, time.monotonic_ns())
+        self._program.maps["rubies"].put(pid.to_bytes(4, "little"), _packed(layout))
 
     def begin_off_cpu(
         self,
@@ -158,7 +157,7 @@ class StackWalker(Closing):
         number: int,
         ran_ns: int,
         held: HeldGvl | None = None,
-    ) -> tuple[bytes, bytes]:
+    ) -> bytes:
         """Say what a thread does that has not had a CPU since its process is walked.
 
         waiting: the thread as it was read otherwise, and its fiber
@@ -166,26 +165,32 @@ class StackWalker(Closing):
         ran_ns: how long it has had a CPU in its life
         held: the GVL that it has
 
-        Returns the key that its time has, and that of the time on a CPU that follows.
+        Returns the key of that time.
         """
         thread = waiting.thread
         ids = thread.pid << 32 | (thread.tid or 0)
-        waits, runs = number << 2 | 1, number << 2 | 3
-        marks, since = _off_cpu_marks(off_cpu), self._since[thread.pid]
+        hash_, since = number << 1 | 1, self._since[thread.pid]
         waiters = 0 if held is None else held.waiters
         address, fiber = thread.address, waiting.fiber
         value = _INTERVAL.pack(
-            *(waits, ids, address, marks, fiber), *(since, runs, ran_ns, waiters, 0)
+            *(hash_, ids, address, _off_cpu_marks(off_cpu), fiber),
+            *(since, ran_ns, waiters, 0),
         )
         if held is not None:
             for queue in (held.queue, _ANY_QUEUE):
                 gvl = _GVL.pack(thread.pid, queue)
                 self._program.maps["gvls"].put(gvl, _ID.pack(ids))
         self._program.maps["intervals"].put(_ID.pack(ids), value, only_new=True)
-        return (
-            _KEY.pack(waits, ids, address, 0, fiber),
-            _KEY.pack(runs, ids, address, 0, fiber),
-        )
+        return _KEY.pack(hash_, ids, address, 0, fiber)
+
+    def is_walked(self, pid: int) -> bool:
+        """Return whether a process is walked, as a child is since its fork."""
+        return self._program.maps["rubies"].has(pid.to_bytes(4, "little"))
+
+    @property
+    def period_ns(self) -> int:
+        """Sampling period, the weight of a tick."""
+        return self._period
 
     def leave(self, pid: int) -> None:
         """Walk this process no more."""
@@ -276,29 +281,22 @@ class StackWalker(Closing):
             if not number or time.monotonic() > end:
                 return
 
-    def open_intervals(
-        self, on_cpu: bool = False, is_end: bool = False
-    ) -> list[WalkedStack]:
+    def open_intervals(self, is_end: bool = False) -> list[WalkedStack]:
         """Return the times off the CPU that are not over, until now.
 
-        on_cpu: those on the CPU, too
         is_end: also those that would not go up by themselves if they ended now
         """
         now = time.monotonic_ns()
         found = []
         for _, value in self._program.maps["intervals"].items():
-            *words, since, ruby_hash, _, waiters, waited = _INTERVAL.unpack(value)
-            is_wanted = on_cpu or words[3] & _OFF_CPU
-            least = self._least_ns if words[3] & _OFF_CPU else 1
-            if not is_end:
-                least = max(least, self._each)
+            *words, since, _, waiters, waited = _INTERVAL.unpack(value)
+            least = self._least_ns if is_end else max(self._least_ns, self._each)
             weight = now - since
             if self._weighing is Weighing.GVL_TIME:
                 # It began before ``since``, which is when its waiters changed.
                 weight, least = waited + weight * waiters, 0
-            if is_wanted and words[1] and weight >= least:
-                runs = _walked((ruby_hash, *words[1:]), now, 0).key
-                found.append(_walked(words, now, weight)._replace(key_after=runs))
+            if words[3] & _OFF_CPU and weight >= least:
+                found.append(_walked(words, now, weight))
         return found
 
     def close(self) -> None:
@@ -306,7 +304,7 @@ class StackWalker(Closing):
 
 
 def _maps(weighing: Weighing) -> dict[str, MapSpec]:
-    has_intervals = weighing.is_time
+    has_intervals = weighing.has_switches
     scratches = SCRATCHES if weighing is Weighing.EVENTS else 1
     return {
         "rubies": MapSpec(sys_.MAP_TYPE_HASH, 4, _RUBY.size, _PROCESSES),
@@ -389,7 +387,7 @@ def _off_cpu_marks(off_cpu: OffCpu) -> int:
     )
 
 
-def _packed(layout: WalkLayout, since: int) -> bytes:
+def _packed(layout: WalkLayout) -> bytes:
     """``struct ruby``."""
     size = layout.cfp_size
     jit = size if layout.cfp_jit_return is None else layout.cfp_jit_return
@@ -415,6 +413,5 @@ def _packed(layout: WalkLayout, since: int) -> bytes:
         layout.gvl_queue,
         layout.gvl_node,
         layout.queue,
-        since,
         layout.gvl_holder,
     )

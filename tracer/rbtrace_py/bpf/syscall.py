@@ -16,6 +16,7 @@ from rbtrace_py.errors import BpfError, NotPermitted
 from rbtrace_py.linux import locked_memory
 
 MAP_CREATE = 0
+MAP_LOOKUP_ELEM = 1
 MAP_UPDATE_ELEM = 2
 MAP_DELETE_ELEM = 3
 PROG_LOAD = 5

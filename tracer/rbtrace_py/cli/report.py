@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from rbtrace_py.aggregate.callwriter import MODE as CALLS
 from rbtrace_py.aggregate.idle import without_idle
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import rendering as r
@@ -193,9 +194,10 @@ def _compare_stacks(
     if not options.idle:
         profiles = list(map(without_idle, profiles))
     before, after = (profile.counts for profile in profiles)
-    if before.statistics.unit != after.statistics.unit:
+    modes = {profile.meta.mode for profile in profiles} - {CALLS}
+    if before.statistics.unit != after.statistics.unit or len(modes) > 1:
         raise UsageError(
-            "the recordings have different units",
+            "the recordings have different units or modes",
             "Record both with the same --engine and --mode",
         )
     own_name = f"{_stem(files[1])}.diff.svg" if name else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rbtrace_py.aggregate.meta import Meta
@@ -26,7 +25,7 @@ from rbtrace_py.report.exchange.folded import folded_rows
 from rbtrace_py.report.exchange.rows import Folding
 from rbtrace_py.report.formats import FORMATS, format_named
 from rbtrace_py.report.sample_query import ReportOptions
-from rbtrace_py.session.drive import drive
+from rbtrace_py.session.drive import drive, turns
 from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.stacks.cores import CoreOptions
 from rbtrace_py.session.stacks.cores import dump_core as _dump_core
@@ -38,10 +37,6 @@ from rbtrace_py.session.stacks.sampling import Add, Sampling
 from rbtrace_py.session.stacks.sampling_options import SamplingOptions
 from rbtrace_py.session.stacks.sampling_passes import SamplingPasses
 from rbtrace_py.session.targets.targets import Targets
-
-_CHUNK_SECONDS = 0.075
-"""How long samples are gathered before they are handed on: so short that the
-sampling is refreshed once for them, at their end."""
 
 
 def attach(
@@ -134,21 +129,20 @@ class Sampler(Closing):
             count: Stop after so many samples. Without either it stops when all
                 processes have ended.
         """
-        end = None if seconds is None else time.monotonic() + seconds
-        chunk = max(_CHUNK_SECONDS, 2 / self._sampling.options.rate)
+        if count == 0:
+            return
+        found: list[Sample] = []
+        passes = SamplingPasses(self._sampling, found.append)
         left = count
-        while not self._sampling.is_over and left != 0:
-            if end is not None:
-                chunk = min(chunk, end - time.monotonic())
-            if chunk <= 0:
-                return
-            found: list[Sample] = []
-            self._run(found.append, chunk)
-            for sample in found[:left]:
+        for _ in turns(passes, self._limits(seconds, count)):
+            passes.settle()
+            chosen = found[:left]
+            found.clear()
+            for sample in chosen:
                 self.statistics.samples += 1
                 self.statistics.flag(sample.flags)
                 yield sample
-            left = None if left is None else max(left - len(found), 0)
+            left = None if left is None else left - len(chosen)
 
     def profile(
         self, seconds: float | None = None, count: int | None = None
@@ -188,9 +182,12 @@ class Sampler(Closing):
             self._run(add, seconds, count)
 
     def _run(self, add: Add, seconds: float | None, count: int | None = None) -> None:
-        # The statistics are of all that was sampled before, too.
+        drive(SamplingPasses(self._sampling, add), self._limits(seconds, count))
+
+    def _limits(self, seconds: float | None, count: int | None) -> Limits:
+        # The statistics include everything that was sampled before.
         most = None if count is None else self.statistics.samples + count
-        drive(SamplingPasses(self._sampling, add), Limits(seconds, most))
+        return Limits(seconds, most)
 
     def close(self) -> None:
         """Let go of the processes; may be called twice."""
@@ -199,12 +196,12 @@ class Sampler(Closing):
 
 
 def count_samples(samples: Iterable[Sample]) -> Profile:
-    """Count samples that you chose or changed.
+    """Count samples that you chose or changed; their weights are nanoseconds.
 
     Args:
         samples: ``count_samples(s for s in sampler.samples(seconds=1) if …)``.
     """
-    return Profile(StackCounts().add_all(samples))
+    return Profile(StackCounts(Statistics("ns")).add_all(samples))
 
 
 def read_recording(path: str, filters: Filters | None = None) -> Recorded:

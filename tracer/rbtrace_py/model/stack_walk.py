@@ -61,12 +61,12 @@ class WalkLayout:
 class Weighing(IntEnum):
     """What a stack weighs: ``enum weighing`` of ``bpf/programs/stacks.c``."""
 
-    SAMPLES = 0
-    """One at each tick of a processor's clock."""
+    RUN_TIME = 0
+    """One sampling period at each tick of a processor's clock."""
     OFF_TIME = 1
     """The ns off the CPU."""
     ALL_TIME = 2
-    """The ns on the CPU, and those off it."""
+    """``RUN_TIME`` and ``OFF_TIME`` together."""
     EVENTS = 3
     """One at each event, or what an argument of it says."""
 
@@ -74,12 +74,17 @@ class Weighing(IntEnum):
     """The ns with the GVL, times the threads that wait for it meanwhile."""
 
     @property
-    def is_time(self) -> bool:
+    def has_switches(self) -> bool:
         return self in (Weighing.OFF_TIME, Weighing.ALL_TIME, Weighing.GVL_TIME)
 
     @property
     def has_ticks(self) -> bool:
-        return self in (Weighing.SAMPLES, Weighing.ALL_TIME, Weighing.GVL_TIME)
+        return self in (Weighing.RUN_TIME, Weighing.ALL_TIME, Weighing.GVL_TIME)
+
+    @property
+    def has_run_time(self) -> bool:
+        """Return whether ticks stand for the time that their threads ran."""
+        return self in (Weighing.RUN_TIME, Weighing.ALL_TIME)
 
 
 class HeldGvl(NamedTuple):
@@ -113,7 +118,9 @@ class WalkedStack(NamedTuple):
 
     key: of all that are equal to it; empty: its frames could not be read
     time_ns: CLOCK_MONOTONIC when it was seen; of a time off the CPU its end
-    weight: samples or ns; 0: it only goes up to be named
+    weight: ns, or the sum of events; 0: it only goes up to be named. A tick weighs one
+        sampling period until the run time of its thread is known
+    ticks: number of ticks; 0: a time off the CPU, or an event
     thread, fiber: addresses of rb_thread_t and rb_fiber_t
     frames: four words a frame, the newest first: iseq, pc (0: not up to date), method
         entry (or a cref or svar), flags; None: those of the stack with this
@@ -121,7 +128,6 @@ class WalkedStack(NamedTuple):
     kernel_frames: addresses in the kernel, the newest first, where ``frames`` are given
     collecting: 0, or 1 + ``enum gc_mode`` of the collection that was going on
     is_cut: older frames are missing
-    key_after: of the time on a CPU that follows a time off it that goes on
     collection: where ``frames`` are given, ``RubyVM.collection`` as it was then; 0: not
         known
     """
@@ -138,5 +144,5 @@ class WalkedStack(NamedTuple):
     weight: int
     off_cpu: OffCpu | None
     kernel_frames: memoryview | None = None
-    key_after: bytes = b""
     collection: int = 0
+    ticks: int = 0

@@ -93,6 +93,8 @@ class SampleFlags(IntFlag):
     """It is deeper than what is read; the outermost frames are missing."""
     UNRESOLVED = 4
     """The code of a frame was gone before its name was read."""
+    RUN_TIME = 8
+    """It adds run time that no sample has. It is not counted as a sample."""
 
 
 class Sample(NamedTuple):

@@ -1,7 +1,8 @@
 """Slow spans: where the time of each went, and the stacks of them all.
 
-A sample is the end of an interval: the time on the CPU since the sample before, or a
-time off it. What of it lies in a slow span of its fiber counts.
+A sample is a time off the CPU, or a tick at which the thread had one. The rest of its
+time a thread is on the CPU. That part of a span is divided equally among the ticks of
+its fiber.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
 
+from rbtrace_py.aggregate.run_times import NOT_SAMPLED as NOT_SAMPLED_STACK
+from rbtrace_py.aggregate.run_times import divided
 from rbtrace_py.aggregate.slow.set_aside import MAX_SAMPLES, SetAside, ThreadKey
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.model.events import Event
-from rbtrace_py.model.stacks import Sample, Stack
+from rbtrace_py.model.stacks import Sample, Stack, ThreadState
 from rbtrace_py.model.waits import ON_CPU
 
 SUSPENDED = "suspended"
@@ -135,42 +138,35 @@ class SlowSpans:
         fresh = self._fresh((key, span.fiber), whole)
         parts: Counter[str] = Counter()
         times = []
-        for sample, part, interval in self._intervals(samples, span):
-            parts[part] += _overlap(interval, whole)
+        ran_ns = 0
+        for sample, part, interval in _intervals(samples, span, self._part_of):
+            parts[part] += interval[1] - interval[0]
             if self._keeps_times:
-                began = max(interval[0], span.began_ns)
-                times.append(StackTime(began, interval[1], part, sample.stack))
+                times.append(StackTime(*interval, part, sample.stack))
             weight = sum(_overlap(interval, one) for one in fresh)
-            if weight and part != SUSPENDED:
+            if part == ON_CPU:
+                ran_ns += weight
+            elif weight and part != SUSPENDED:
                 self.counts.add(sample._replace(weight=weight))
+        if ran_ns:
+            ticks = self._ticks(samples, span, fresh) or [_unseen(samples[-1])]
+            for tick, ran in divided([(one, 1) for one in ticks], ran_ns):
+                self.counts.add(tick._replace(weight=ran))
         if rest := span.duration_ns - parts.total():
             parts[NOT_SAMPLED] = rest
         self._keep(Exemplar(span, parts, times))
 
-    def _intervals(
-        self, samples: list[Sample], span: EndedSpan
-    ) -> Iterator[tuple[Sample, str, Interval]]:
-        """Yield each sample, how the span spent its time, and that time.
-
-        Since the last sample it had the CPU: what it ran up to its end is what it was
-        last seen to run. A time off the CPU that goes on beyond is one whose end the
-        kernel missed (Linux 6.18 fires no sched_switch now and then).
-        """
-        last: Sample | None = None
-        is_own, until = False, span.ended_ns
-        for sample in samples:
-            part = self._part_of(sample)
-            if part == ON_CPU and sample.time_ns > span.ended_ns:
-                break  # what it ran later
-            # 0: no fiber had been made on its thread yet
-            is_own = sample.fiber in (span.fiber, 0)
-            if is_own and part == ON_CPU:
-                last = sample
-            until = min(sample.time_ns, span.ended_ns)
-            interval = sample.time_ns - sample.weight, until
-            yield sample, part if is_own else SUSPENDED, interval
-        if last is not None and is_own and until < span.ended_ns:
-            yield last, ON_CPU, (until, span.ended_ns)
+    def _ticks(
+        self, samples: list[Sample], span: EndedSpan, times: list[Interval]
+    ) -> list[Sample]:
+        """Return the samples at which a span was on the CPU in these times."""
+        return [
+            sample
+            for sample in samples
+            if self._part_of(sample) == ON_CPU
+            and sample.fiber in (span.fiber, 0)
+            and any(began < sample.time_ns <= ended for began, ended in times)
+        ]
 
     def _keep(self, exemplar: Exemplar) -> None:
         span = exemplar.span
@@ -217,6 +213,43 @@ class SlowSpans:
             dict(self._parts.most_common()),
             tuple(exemplar for _, _, exemplar in slowest),
         )
+
+
+def _intervals(
+    samples: list[Sample], span: EndedSpan, part_of: Callable[[Sample], str]
+) -> Iterator[tuple[Sample, str, Interval]]:
+    """Yield the times of a span in their order, how each was spent, and a sample of it.
+
+    A time on the CPU ends with the tick at which it was seen, or where the thread
+    leaves the CPU. Without a tick since it got the CPU, the sample's stack is the
+    marker. A time off the CPU may continue beyond the span: Linux 6.18 sometimes fails
+    to fire sched_switch.
+    """
+    until, is_own = span.began_ns, False
+    seen: Sample | None = None  # since the thread got the CPU
+    for sample in samples:
+        part = part_of(sample)
+        is_tick = part == ON_CPU
+        if is_tick and sample.time_ns > span.ended_ns:
+            break  # what it ran later
+        # 0: no fiber had been made on its thread yet
+        is_own = sample.fiber in (span.fiber, 0)
+        began = sample.time_ns - (0 if is_tick else sample.weight)
+        began = max(until, min(began, span.ended_ns))
+        if began > until:
+            running = sample if is_tick else seen or _unseen(sample)
+            yield running, ON_CPU if is_own else SUSPENDED, (until, began)
+        until, seen = began, sample if is_tick else None
+        if not is_tick:
+            ended = max(until, min(sample.time_ns, span.ended_ns))
+            yield sample, part if is_own else SUSPENDED, (began, ended)
+            until = ended
+    if is_own and until < span.ended_ns:
+        yield seen or _unseen(sample), ON_CPU, (until, span.ended_ns)
+
+
+def _unseen(sample: Sample) -> Sample:
+    return sample._replace(stack=NOT_SAMPLED_STACK, state=ThreadState.RUNNING)
 
 
 def _overlap(one: Interval, other: Interval) -> int:

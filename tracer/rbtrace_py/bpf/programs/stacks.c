@@ -21,7 +21,7 @@
  *                in this epoch; of the others, and with 0, the weights are summed up
  *   WEIGHING     what a stack weighs: enum weighing
  *   LEAST        ns: shorter times off the CPU do not count
- *   PERIOD       ns from tick to tick
+ *   PERIOD       ns from tick to tick of a processor, on average
  *   KERNEL       1: the kernel's own frames are part of a stack, too
  */
 #include "loading.h"
@@ -75,9 +75,9 @@
 #define USER_MODE 3 /* bits of cs */
 
 enum weighing {
-  SAMPLES, /* 1 at each tick */
+  RUN_TIME, /* PERIOD at each tick */
   OFF_TIME, /* ns off the CPU */
-  ALL_TIME, /* ns on and off the CPU */
+  ALL_TIME, /* PERIOD at each tick, and ns off the CPU */
   EVENTS, /* events, or an argument of them: events.c */
   GVL_TIME, /* ns with the GVL, times the threads that wait for it meanwhile */
 };
@@ -99,12 +99,11 @@ struct head {
   u64 collection; /* as it was where the stack was walked */
 };
 
-/* The time that a thread is in now, on the CPU or off it. */
+/* The time that a thread is off the CPU, or was last: then its key has no OFF_CPU. */
 struct interval {
   struct stack_key key; /* its stack; hash 0: not known */
   u64 since; /* CLOCK_MONOTONIC, ns */
-  u64 ruby_hash; /* off the CPU: its stack's without the kernel's frames */
-  u64 ran; /* off the CPU: ns that the thread had one before */
+  u64 ran; /* ns that the thread had a CPU before */
   u64 waiters, waited; /* for its GVL, and their ns until since together */
 };
 
@@ -427,42 +426,15 @@ static __always_inline int walk_task(struct ruby *ruby, struct scratch *scratch,
   return outcome;
 }
 
-/* The time on the CPU since the last tick, or since the thread got it. */
-static __always_inline u64 take_time(struct ruby *ruby, struct scratch *scratch,
-                                     u64 ids, u64 now) {
-  struct interval *interval = LOOKUP(intervals, &ids), new;
-  u64 since;
-  if (!interval) {
-    new.key = scratch->head.key;
-    new.since = now;
-    new.ruby_hash = new.ran = new.waiters = new.waited = 0;
-    if (!UPDATE(intervals, &ids, &new))
-      return now - ruby->since;
-    count_one(COUNTER_NO_ROOM);
-    return 0;
-  }
-  since = interval->since;
-  interval->key = scratch->head.key;
-  interval->since = now;
-  return now - since;
-}
-
 #ifndef WALK_ONLY /* what follows is run at ticks, switches, forks, execs and exits */
 /* A thread gets a CPU. */
 static __always_inline void arrive(u64 ids, u64 now) {
-  struct interval *interval = LOOKUP(intervals, &ids), new = {};
-  if (!interval) {
-    new.since = now;
-    if (AT_LOAD(WEIGHING) == ALL_TIME && UPDATE(intervals, &ids, &new))
-      count_one(COUNTER_NO_ROOM);
+  struct interval *interval = LOOKUP(intervals, &ids);
+  if (!interval)
     return;
-  }
   if (interval->key.marks & OFF_CPU && now - interval->since >= AT_LOAD(LEAST))
     tally_interval(interval, now);
-  if (interval->key.marks & OFF_CPU) {
-    interval->key.marks &= ~OFF_MARKS;
-    interval->key.hash = interval->ruby_hash;
-  }
+  interval->key.marks &= ~OFF_MARKS;
   interval->since = now;
 }
 
@@ -491,7 +463,8 @@ static __always_inline void note_missed_switch(u64 ids, u64 task, u64 now) {
 
 /* ctx: struct bpf_perf_event_data, whose first member is what was interrupted. */
 int on_tick(struct pt_regs *ctx) {
-  u64 ids = bpf_get_current_pid_tgid(), now = bpf_ktime_get_ns(), weight = 1;
+  u64 ids = bpf_get_current_pid_tgid(), now = bpf_ktime_get_ns();
+  u64 weight = AT_LOAD(PERIOD);
   u32 tgid = ids >> 32;
   struct ruby *ruby = LOOKUP(rubies, &tgid);
   struct scratch *scratch = own_scratch();
@@ -504,17 +477,15 @@ int on_tick(struct pt_regs *ctx) {
        a tick stands for the whole period, and no switch for what came before. */
     note_missed_switch(ids, bpf_get_current_task(), now);
     if (outcome == WALKED)
-      weight = AT_LOAD(PERIOD) * waiters_of(ruby, scratch);
+      weight *= waiters_of(ruby, scratch);
   }
   if (!weight || walk_task(ruby, scratch, outcome) != WALKED)
     return 0;
   if (AT_LOAD(KERNEL) && !(ctx->cs & USER_MODE))
     add_kernel_frames(ctx, scratch);
   scratch->head.time = now;
-  if (AT_LOAD(WEIGHING) == ALL_TIME) {
+  if (AT_LOAD(WEIGHING) == ALL_TIME)
     note_missed_switch(ids, bpf_get_current_task(), now);
-    weight = take_time(ruby, scratch, ids, now);
-  }
   tally(scratch, weight, current_epoch());
   return 0;
 }
@@ -557,16 +528,6 @@ static __always_inline u64 call_marks(u64 task) {
   return (si_di_call[2] + 1) << CALL_SHIFT | fd << FILE_TYPE_SHIFT;
 }
 
-/* The thread runs no Ruby any more; what it did last it did until now. */
-static __always_inline void end(u64 ids) {
-  struct interval *interval = LOOKUP(intervals, &ids);
-  if (!interval)
-    return;
-  if (AT_LOAD(WEIGHING) == ALL_TIME && interval->key.hash)
-    tally_interval(interval, bpf_ktime_get_ns());
-  DELETE(intervals, &ids);
-}
-
 /* The current thread leaves its CPU; state: the kernel's, 0: it could go on. */
 static __always_inline void leave(struct bpf_raw_tracepoint_args *ctx,
                                   struct ruby *ruby, u64 ids, u32 state) {
@@ -586,16 +547,12 @@ static __always_inline void leave(struct bpf_raw_tracepoint_args *ctx,
     return;
   outcome = walk_task(ruby, scratch, outcome);
   if (outcome == NO_RUBY || outcome == UNKNOWN) {
-    end(ids);
+    DELETE(intervals, &ids);
     return;
   }
   if (outcome == FAILED)
     scratch->head.key.hash = 0;
   scratch->head.time = now;
-  if (AT_LOAD(WEIGHING) == ALL_TIME)
-    tally(scratch, take_time(ruby, scratch, ids, now), current_epoch());
-  new.ruby_hash = scratch->head.key.hash;
-  /* Not before: most of the time until now it was not about to leave. */
   add_kernel_frames(ctx, scratch);
   scratch->head.key.marks |= OFF_CPU;
   if (!state)
@@ -651,7 +608,6 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx) {
   if (pid != child >> 32) /* a thread */
     return 0;
   copy = *ruby;
-  copy.since = bpf_ktime_get_ns();
   if (UPDATE(rubies, &pid, &copy))
     count_one(COUNTER_NO_ROOM);
   thread = LOOKUP(threads, &ids);
@@ -670,8 +626,8 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx) {
   before = (u64)tgid << 32 | (u32)ctx->args[1];
   DELETE(rubies, &tgid);
   DELETE(threads, &before);
-  end(before);
-  end(ids);
+  DELETE(intervals, &before);
+  DELETE(intervals, &ids);
   return 0;
 }
 
@@ -680,7 +636,7 @@ int on_exit(void *ctx) {
   u64 ids = bpf_get_current_pid_tgid();
   u32 tgid = ids >> 32;
   DELETE(threads, &ids);
-  end(ids);
+  DELETE(intervals, &ids);
   if (tgid == (u32)ids)
     DELETE(rubies, &tgid);
   return 0;

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 
 from rbtrace_py.aggregate.open_times import OpenTimes, ToldTimes
+from rbtrace_py.aggregate.run_times import RunTimes, ThreadId
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.bpf.abi import MOST_KERNEL_FRAMES, Counter
 from rbtrace_py.bpf.stack_walker import MOST_STACKS, StackWalker
@@ -20,10 +21,12 @@ from rbtrace_py.linux.tasks import ran_ns
 from rbtrace_py.model.stack_walk import WalkedStack, WalkLayout, Weighing
 from rbtrace_py.model.stacks import RubyThread, Sample, SampleFlags, Stack, ThreadState
 from rbtrace_py.rubyvm.walked_frames import UNRESOLVED
+from rbtrace_py.session.stacks import thread_run_times
 from rbtrace_py.session.stacks.kernel_frames import KernelFrames
 from rbtrace_py.session.stacks.off_cpu import OffCpuStacks, waiting_threads
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from rbtrace_py.session.stacks.sampling_options import SamplingOptions
+from rbtrace_py.session.stacks.thread_run_times import Rubies
 
 _LOSSES = {
     Counter.LOST: "buffer_full",
@@ -61,7 +64,7 @@ _OFFSETS = {
 """Offsets that the programs need, by the names that kernels gave the fields."""
 _GONE = Stack((UNRESOLVED,))
 _WEIGHINGS = {
-    SamplingMode.CPU: Weighing.SAMPLES,
+    SamplingMode.CPU: Weighing.RUN_TIME,
     SamplingMode.OFFCPU: Weighing.OFF_TIME,
     SamplingMode.WALL: Weighing.ALL_TIME,
     SamplingMode.EVENT: Weighing.EVENTS,
@@ -69,8 +72,6 @@ _WEIGHINGS = {
 }
 
 Add = Callable[[Sample], object]
-Rubies = Mapping[int, RubyProcess]
-"""The processes that are attached to, by their PIDs."""
 
 
 _Seen = Sample | WalkedStack
@@ -111,6 +112,8 @@ class KernelStacks(Closing):
         self._failed = self._unknown = self._begun = 0
         self._open = OpenTimes()
         self._told = ToldTimes()
+        self._run_times: RunTimes[WalkedStack] = RunTimes()
+        self._put_aside: list[WalkedStack] = []
         self._off_cpu = OffCpuStacks()
         if options.kernel_frames:
             self._kernel_frames = KernelFrames()
@@ -122,7 +125,7 @@ class KernelStacks(Closing):
             options.least_ns,
             options.kernel_frames,
         )
-        statistics.unit = _unit(self._weighing, options)
+        statistics.unit = _unit(options)
         if not self._weighing.has_ticks:
             statistics.rate = 0.0
         self._clock = time.time_ns() - time.monotonic_ns()
@@ -207,9 +210,12 @@ class KernelStacks(Closing):
             self._placed[pid] = {}
             self._place(ruby)
         self._layouts[pid] = distance, layout
+        since_birth = self._walker.is_walked(pid)
         self._walker.walk(pid, layout)
         self._started = self._started or time.monotonic_ns()
-        if self._weighing.is_time:
+        if self._weighing.has_run_time and not since_birth:
+            thread_run_times.begin(self._run_times, ruby)
+        if self._weighing.has_switches:
             self._begin_waiting(ruby)
 
     def _begin_waiting(self, ruby: RubyProcess) -> None:
@@ -219,13 +225,12 @@ class KernelStacks(Closing):
             tid = sample.thread.tid or 0
             ran = ran_ns(ruby.process, tid)
             held = ruby.held_gvl(sample.thread.address) if self._is_of_gvl else None
-            key, after = self._walker.begin_off_cpu(sample, off_cpu, number, ran, held)
+            key = self._walker.begin_off_cpu(sample, off_cpu, number, ran, held)
             stack = sample.stack
             if self._kernel_frames is not None:
                 add = self._kernel_frames.add_sleeping_frames
                 stack = add(stack, ruby.process, tid)
             self._seen[key] = sample._replace(stack=stack)
-            self._seen[after] = sample
             self._begun += 1
 
     def forget(self, pid: int) -> None:
@@ -287,7 +292,8 @@ class KernelStacks(Closing):
         """Read the names of stacks that went up; some ten times a second, or fifty
         while code is replaced, which may be gone soon.
 
-        Where each sample is kept ``add`` gets it at once.
+        If each sample is kept, ``add`` gets it at once, but in modes with run time
+        ``take`` adds all of them in their order.
         Returns whether there may be more, as it was ``most``.
         """
         self._find_unknown(rubies)
@@ -300,9 +306,20 @@ class KernelStacks(Closing):
         for stack in stacks:
             if stack.frames and stack.pid not in rubies:
                 self._seen[stack.key] = stack
-            if rest := self._each and self._told.rest(stack):
-                self._add(stack._replace(weight=rest), rubies, add)
+            if self._each:
+                self._take_one(stack, rubies, add)
         return len(stacks) == most
+
+    def _take_one(self, stack: WalkedStack, rubies: Rubies, add: Add) -> None:
+        is_tick = self._is_tick(stack)
+        weight = stack.weight if is_tick else self._told.rest(stack)
+        if not weight:
+            return
+        one = stack._replace(weight=weight)
+        if self._weighing.has_run_time:
+            self._put_aside.append(one)
+        else:
+            self._add(one, rubies, add)
 
     def _name(self, ruby: RubyProcess, stacks: Sequence[WalkedStack]) -> None:
         """Read the names of some stacks, which are to be checked yet."""
@@ -348,19 +365,51 @@ class KernelStacks(Closing):
         """Give ``add`` a sample of each stack since the last call; each second."""
         self.collect(rubies, add)
         self._older, self._before, self._seen = self._before, self._seen, {}
-        over, still = self._walker.counts(), self._still()
+        counts, still = self._walker.counts(), self._still()
+        ticks = [stack for stack in counts if self._is_tick(stack)]
+        over = [stack for stack in counts if not self._is_tick(stack)]
         # What is due is known before those that end meanwhile are collected.
         due = [*over, *self._parts(still)] if self._each else []
         self.collect(rubies, add)
         self._check(rubies)
-        if self._weighing.is_time:
-            self._keep([*over, *still], rubies)
+        if not self._each:
+            due += self._open.due(over, still)
+        if self._weighing.has_run_time:
+            due = self._weighed([*due, *ticks, *self._put_aside], rubies)
+            self._put_aside.clear()
+        self._keep([*over, *still, *self._run_times.last_ticks], rubies)
         held, self._held = self._held, []
         for seen, stack in held:
             self._add_seen(seen, stack, rubies, add)
-        for stack in due if self._each else self._open.due(over, still):
+        for stack in due:
             self._add(stack, rubies, add)
+        if self._stopped and self._weighing.has_run_time:
+            self._add_not_sampled(rubies, add)
         self._count()
+
+    def _is_tick(self, stack: WalkedStack) -> bool:
+        """Return whether a stack stands for run time."""
+        return self._weighing.has_run_time and stack.off_cpu is None
+
+    def _weighed(self, stacks: list[WalkedStack], rubies: Rubies) -> list[WalkedStack]:
+        """Return stacks in their order, the ticks with the run time that is theirs."""
+        period, ran = self._walker.period_ns, thread_run_times.reader_of(rubies)
+        found = [stack for stack in stacks if not self._is_tick(stack)]
+        batch: dict[ThreadId, list[tuple[WalkedStack, int]]] = {}
+        for stack in stacks:
+            if self._is_tick(stack):
+                one = stack._replace(ticks=stack.weight // period)
+                batch.setdefault((stack.pid, stack.tid), []).append((one, stack.weight))
+        for stack, weight in self._run_times.weigh(batch, ran):
+            found.append(stack._replace(weight=weight))
+        for stack, weight in self._run_times.rest(ran, bool(self._stopped)):
+            found.append(stack._replace(weight=weight, ticks=0))
+        return sorted(found, key=_seen_at)
+
+    def _add_not_sampled(self, rubies: Rubies, add: Add) -> None:
+        now = time.monotonic_ns() + self._clock
+        for sample in thread_run_times.not_sampled(self._run_times, rubies, now):
+            add(sample)
 
     def _parts(self, still: list[WalkedStack]) -> list[WalkedStack]:
         """Return what is new in times that go on, but of those of several waiters."""
@@ -374,24 +423,21 @@ class KernelStacks(Closing):
         got another name meanwhile."""
         for stack in stacks:
             ruby = rubies.get(stack.pid)
-            for key in (stack.key, stack.key_after):
-                seen = self._known(key)
-                if isinstance(seen, Sample) and ruby is not None:
-                    thread = ruby.listed_thread(stack.thread, stack.tid) or seen.thread
-                    seen = seen._replace(thread=thread)
-                if seen is not None:
-                    self._seen.setdefault(key, seen)
+            seen = self._known(stack.key)
+            if isinstance(seen, Sample) and ruby is not None:
+                thread = ruby.listed_thread(stack.thread, stack.tid) or seen.thread
+                seen = seen._replace(thread=thread)
+            if seen is not None:
+                self._seen.setdefault(stack.key, seen)
 
     def _known(self, key: bytes) -> _Seen | None:
         return self._seen.get(key) or self._before.get(key) or self._older.get(key)
 
     def _still(self) -> list[WalkedStack]:
         """The times that go on."""
-        if not self._weighing.is_time:
+        if not self._weighing.has_switches:
             return []
-        is_end = bool(self._stopped)
-        on_cpu = is_end and self._weighing is Weighing.ALL_TIME
-        return self._walker.open_intervals(on_cpu, is_end)
+        return self._walker.open_intervals(is_end=bool(self._stopped))
 
     def _count(self) -> None:
         counters, ended = self._walker.counters, self._stopped or time.monotonic_ns()
@@ -403,7 +449,7 @@ class KernelStacks(Closing):
         self._failed = failed
         if self._weighing.has_ticks:
             statistics.rounds = round((ended - self._started) * statistics.rate / 1e9)
-        if self._weighing is not Weighing.SAMPLES and not self._each:
+        if self._weighing is not Weighing.RUN_TIME and not self._each:
             statistics.samples = self.seen
         statistics.ended_ns = ended + self._clock
 
@@ -436,8 +482,6 @@ class KernelStacks(Closing):
         seen = self._known(stack.key)
         if seen is not None:
             self._add_seen(seen, stack, rubies, add)
-        elif self._weighing is Weighing.SAMPLES:
-            self._statistics.failed += stack.weight
         else:  # the time has passed, and its loss was counted
             self._emit(self._unresolved(stack), stack, add)
 
@@ -464,10 +508,12 @@ class KernelStacks(Closing):
             self._has_weight = True
         if state is ThreadState.SLEEPING and not self._idle:
             return
+        if self._is_tick(stack) and not stack.ticks:
+            sample = sample._replace(flags=SampleFlags.RUN_TIME)
         at, weight = stack.time_ns + self._clock, stack.weight
         add(sample._replace(state=state, stack=shown, weight=weight, time_ns=at))
-        if self._weighing is Weighing.SAMPLES:
-            self._statistics.repeat(weight - 1, sample.flags)
+        if stack.ticks:
+            self._statistics.repeat(stack.ticks - 1, sample.flags)
         elif self._event_weight:
             self._statistics.flag(sample.flags, weight // self._event_weight - 1)
 
@@ -490,10 +536,14 @@ class KernelStacks(Closing):
         self._walker.close()
 
 
-def _unit(weighing: Weighing, options: SamplingOptions) -> str:
+def _seen_at(stack: WalkedStack) -> int:
+    return stack.time_ns
+
+
+def _unit(options: SamplingOptions) -> str:
     if options.event is not None:
         return "weight" if options.event.weight else "events"
-    return "ns" if weighing.is_time else "samples"
+    return "ns"
 
 
 def _offsets() -> dict[str, int]:

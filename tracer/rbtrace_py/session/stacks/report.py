@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rbtrace_py.aggregate.latencies import read_latencies
+from rbtrace_py.aggregate.meta import RUN_TIME
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.recording import Recording, is_recording
 from rbtrace_py.aggregate.sampling import Statistics
@@ -128,6 +129,12 @@ def open_recorded(path: str, filters: Filters | None = None) -> Recorded:
 
 
 def _notes(path: str, recording: Recording) -> Iterator[str]:
+    meta = recording.meta
+    if (meta.mode, meta.unit) == ("wall", "ns") and meta.weights != RUN_TIME:
+        yield (
+            f"{path} was recorded by an older version: a method that waits may show"
+            " running time of the methods before it, up to one sampling period per wait"
+        )
     if recording.damage:
         yield (
             f"{path} is damaged ({recording.damage}): everything after that is missing"

@@ -189,6 +189,11 @@ class RubyProcess(Closing):
         """Addresses of the threads that have a kernel thread, by its id."""
         return {tid: one.address for tid, (one, _) in self._by_tid.items()}
 
+    @property
+    def threads_by_tid(self) -> dict[int, RubyThread]:
+        """The threads that have a kernel thread, by its id."""
+        return {tid: thread for tid, (_, thread) in self._by_tid.items()}
+
     def find_threads(self) -> None:
         """Take in threads that came since they were listed, but not too often."""
         if self._may_list():
@@ -234,6 +239,10 @@ class RubyProcess(Closing):
     def cpu_ns(self, thread: RubyThread) -> int | None:
         """CPU time that a thread has used; None where it is not known."""
         return None if thread.tid is None else self._tasks.cpu_ns(thread.tid)
+
+    def ran_ns(self, tid: int) -> int | None:
+        """Return the run time of a kernel thread in ns; None: it has ended."""
+        return self._tasks.cpu_ns(tid)
 
     def samples(self, mode: SamplingMode, pause: bool = False) -> list[Sample]:
         """Take one sampling pass over the threads.

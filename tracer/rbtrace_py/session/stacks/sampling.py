@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rbtrace_py.aggregate.meta import Meta
+from rbtrace_py.aggregate.meta import RUN_TIME, Meta
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.errors import (
     NoSuchTarget,
@@ -53,6 +53,9 @@ _SEEN_ALWAYS = (SamplingMode.WALL, SamplingMode.GVL)
 _WAITING_MODES = (SamplingMode.OFFCPU, SamplingMode.WALL)
 """Those whose samples say how long a thread waits."""
 
+_RUN_TIME_MODES = (SamplingMode.CPU, SamplingMode.WALL)
+"""Modes in which weights are run time."""
+
 Add = Callable[[Sample], object]
 
 
@@ -73,7 +76,7 @@ class Sampling(Starting):
         self.options = options or SamplingOptions()
         if not 0 < self.options.rate <= MAX_RATE:
             raise UsageError(f"{self.options.rate:g} is not a possible rate")
-        self.statistics = Statistics(rate=self.options.rate)
+        self.statistics = Statistics("ns", self.options.rate)
         self.notes = Notes()
         self.on_wait: Callable[[float], None] | None = None
         self.stop: Callable[[], bool] = lambda: False
@@ -190,7 +193,7 @@ class Sampling(Starting):
         if self.kernel is not None:
             self.kernel.close()
             self.kernel = None
-        self.statistics.engine, self.statistics.unit = self.engine, "samples"
+        self.statistics.engine, self.statistics.unit = self.engine, "ns"
 
     # -------------------------------------------------------------- attaching
 
@@ -312,6 +315,7 @@ class Sampling(Starting):
             mode=self.options.mode.value,
             event=self.options.event.word if self.options.event else "",
             argument=(self.options.event and self.options.event.weight) or "",
+            weights=RUN_TIME if self.options.mode in _RUN_TIME_MODES else "",
             engine=self.engine,
             pids=self.targets.pids,
             command=self.command,

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from rbtrace_py.aggregate.run_times import RunTimes, ThreadId
+from rbtrace_py.errors import NoSuchTarget
+from rbtrace_py.model.stacks import Sample, SampleFlags
 from rbtrace_py.session.drive import EARLY_SECONDS
-from rbtrace_py.session.stacks.ruby_process import RubyProcess
+from rbtrace_py.session.stacks import thread_run_times
+from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from rbtrace_py.session.stacks.sample_timer import SampleTimer
 from rbtrace_py.session.stacks.sampling import Add, Sampling
 
@@ -14,7 +20,7 @@ if TYPE_CHECKING:
     from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
 
 _TAKE_SECONDS = 1.0
-"""How often what the kernel saw is taken in, and its names read."""
+"""Seconds between two batches of samples, which get their weights together."""
 _BATCH_SECONDS = 0.1
 """How long names wait, so that several are read at once, while what they need is in the
 processor's cache. Nobody is woken up for a stack."""
@@ -29,13 +35,29 @@ _PUT_OFF_SECONDS = 10.0
 class SamplingPasses:
     """Passes of an entered ``sampling``; each sample goes to ``add``.
 
-    The passes have a clock of their own, which begins with this.
+    The passes have a clock of their own, which begins with this. A sample weighs the
+    time since the pass before. In mode cpu, the samples of about a second share the run
+    time of their threads.
     """
 
     def __init__(self, sampling: Sampling, add: Add) -> None:
         self._sampling = sampling
         self._add = add
         self._timer = SampleTimer(sampling.options.rate, sampling.statistics)
+        self._has_run_time = sampling.options.mode is SamplingMode.CPU
+        self._period = round(1e9 / sampling.options.rate)
+        self._run_times: RunTimes[Sample] = RunTimes()
+        self._ticks: list[Sample] = []
+        self._passed: dict[int, int] = {}  # when the last pass over each process began
+        self._find_processes()
+        self._due = time.monotonic() + _TAKE_SECONDS
+
+    def _find_processes(self) -> None:
+        now = time.monotonic_ns()
+        for ruby in self._sampling.rubies:
+            if self._passed.setdefault(ruby.process.pid, now) == now:
+                with suppress(NoSuchTarget):
+                    thread_run_times.begin(self._run_times, ruby)
 
     @property
     def is_over(self) -> bool:
@@ -43,28 +65,61 @@ class SamplingPasses:
 
     @property
     def seen(self) -> int:
-        return self._sampling.statistics.samples
+        return self._sampling.statistics.samples + len(self._ticks)
 
     def advance(self, until: float, most: int | None) -> None:
-        timer, statistics = self._timer, self._sampling.statistics
-        sample, add = self._sampling.sample, self._add
+        timer, sample = self._timer, self._sampling.sample
+        take = self._ticks.append if self._has_run_time else self._add_elapsed
         end = int(until * 1e9)
         nearly = end - int(EARLY_SECONDS * 1e9)
         while timer.wait(end):
-            sample(add)
-            if timer.began >= nearly or (most and statistics.samples >= most):
+            sample(take)
+            for pid in self._passed:
+                self._passed[pid] = timer.began
+            if timer.began >= self._due * 1e9:
+                self.settle()
+            if timer.began >= nearly or (most and self.seen >= most):
                 break
-        statistics.ended_ns = time.time_ns()
+        self._sampling.statistics.ended_ns = time.time_ns()
+
+    def _add_elapsed(self, sample: Sample) -> None:
+        elapsed = self._timer.began - self._passed[sample.thread.pid]
+        self._add(sample._replace(weight=elapsed))
 
     def refresh(self) -> None:
         self._sampling.refresh()
+        self._find_processes()
 
     def finish(self) -> None:
         """Take in what came since; the sampling may go on."""
+        self._take(is_over=True)
         self._sampling.refresh()
 
     def settle(self) -> None:
         """Take in what came until now."""
+        self._take(is_over=False)
+
+    def _take(self, is_over: bool) -> None:
+        self._due = time.monotonic() + _TAKE_SECONDS
+        if not self._has_run_time:
+            return
+        batch: dict[ThreadId, list[tuple[Sample, int]]] = {}
+        found, self._ticks = self._ticks, []
+        for sample in found:
+            # An M:N thread has no kernel thread of its own, so its id is None.
+            thread = sample.thread.pid, sample.thread.tid or -1
+            batch.setdefault(thread, []).append((sample, self._period))
+        rubies = {ruby.process.pid: ruby for ruby in self._sampling.rubies}
+        read, times = thread_run_times.reader_of(rubies), self._run_times
+        weighed = [one._replace(weight=ran) for one, ran in times.weigh(batch, read)]
+        for sample in sorted(weighed, key=attrgetter("time_ns")):
+            self._add(sample)
+        for sample, ran in times.rest(read, is_over):
+            self._add(sample._replace(weight=ran, flags=SampleFlags.RUN_TIME))
+        if is_over:
+            now = time.time_ns()
+            for sample in thread_run_times.not_sampled(times, rubies, now):
+                self._add(sample)
 
 
 class KernelPasses:

@@ -44,7 +44,6 @@ class Top:
     def _begin(self) -> None:
         self._slice = StackCounts(self._sampling.statistics, by_thread=False)
         self._began = time.monotonic_ns()
-        self._rounds = self._sampling.statistics.rounds
 
     def add(self, sample: Sample) -> None:
         """Count one sample."""
@@ -58,7 +57,6 @@ class Top:
             Slice(
                 time.monotonic_ns() - self._began,
                 ended.weight,
-                self._sampling.statistics.rounds - self._rounds,
                 ended.by_method(),
                 ended.by_line(),
             )
@@ -78,7 +76,6 @@ class Top:
             recent_ns=weights.recent_ns,
             recent=weights.recent,
             weight=weights.weight,
-            recent_rounds=weights.recent_rounds,
             idle=self._left_out,
             methods=weights.methods(),
             lines=weights.lines(),

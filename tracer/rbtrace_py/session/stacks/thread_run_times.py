@@ -1,0 +1,47 @@
+"""Run times of the threads of Ruby processes, for ``RunTimes`` of either engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from rbtrace_py.aggregate.run_times import NOT_SAMPLED, RanNs, RunTimes, ThreadId, Tick
+from rbtrace_py.linux.tasks import ran_ns
+from rbtrace_py.model.stacks import Sample, SampleFlags, ThreadState
+from rbtrace_py.session.stacks.ruby_process import RubyProcess
+
+Rubies = Mapping[int, RubyProcess]
+"""Attached processes by PID."""
+
+
+def begin(run_times: RunTimes[Tick], ruby: RubyProcess) -> None:
+    """Exclude the run time of a process's threads so far."""
+    pid = ruby.process.pid
+    for tid in ruby.process.threads():
+        run_times.begin((pid, tid), ran_ns(ruby.process, tid))
+
+
+def reader_of(rubies: Rubies) -> RanNs:
+    """Return a function that reads the run time of a thread of these processes."""
+
+    def read(thread: ThreadId) -> int | None:
+        pid, tid = thread
+        return rubies[pid].ran_ns(tid) if pid in rubies else None
+
+    return read
+
+
+def not_sampled(
+    run_times: RunTimes[Tick], rubies: Rubies, time_ns: int
+) -> Iterator[Sample]:
+    """Yield a sample of each Ruby thread that ran but never had a tick.
+
+    time_ns: CLOCK_REALTIME, as the sampling ends
+    """
+    threads = {
+        (ruby.process.pid, tid): thread
+        for ruby in rubies.values()
+        for tid, thread in ruby.threads_by_tid.items()
+    }
+    for one, ran in run_times.not_sampled(threads, reader_of(rubies)):
+        thread, state = threads[one], ThreadState.RUNNING
+        yield Sample(time_ns, thread, state, NOT_SAMPLED, ran, SampleFlags.RUN_TIME)
