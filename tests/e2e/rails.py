@@ -110,9 +110,14 @@ class Rails:
 
 
 class RailsExample(Rails):
-    """examples/rails, in two workers and Sidekiq; folder: of its database and logs."""
+    """examples/rails, in two workers and Sidekiq.
 
-    def __init__(self, folder: Path) -> None:
+    folder: of its database and logs
+    env: further environment variables
+    workers: their PIDs
+    """
+
+    def __init__(self, folder: Path, env: Mapping[str, str] | None = None) -> None:
         need_sidekiq()
         self.log = folder / "shop.log"
         self._jobs = folder / "sidekiq.log"
@@ -122,10 +127,11 @@ class RailsExample(Rails):
                 "RUBYLIB": str(LIB),
                 "SHOP_FOLDER": str(folder),
                 "SHOP_BIND": ANY_PORT,
+                **(env or {}),
             },
         )
-        for _ in range(2):
-            self._await_line(r"Worker \d+ \(PID: \d+\) booted")
+        booted = r"Worker \d+ \(PID: (\d+)\) booted"
+        self.workers = [int(self._await_line(booted)[1]) for _ in range(2)]
 
     def finished_jobs(self) -> int:
         """How many jobs Sidekiq has ended, as its log says."""
