@@ -18,6 +18,7 @@ from pathlib import Path
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "tracer"))
 
+import accuracy
 import agent
 import attach
 import events
@@ -122,6 +123,10 @@ def parts(quick: bool) -> dict[str, tuple[str, Callable[[], list[Row]]]]:
         "stacks-torn": (
             "Stacks: torn reads",
             lambda: stacks.torn(20_000 if quick else 100_000),
+        ),
+        "accuracy": (
+            "Stacks: shares and totals against the program's clocks",
+            lambda: accuracy.table(quick),
         ),
         "stacks-memory": (
             "Stacks: memory",
