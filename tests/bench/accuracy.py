@@ -49,7 +49,7 @@ PROGRAMS = (
     *("calls-0.1", "calls-1", "calls-10"),
 )
 LOADS = {"alone": 0, "busy": 2}
-"""How many processes never leave a CPU meanwhile."""
+"""Numbers of processes that keep a CPU busy meanwhile."""
 RUBIES = ("3.1", "4.0-yjit")
 ENGINES, MODES, RATES = (
     ("bpf", "memory", "rbspy"),
@@ -146,7 +146,7 @@ def ruby_words(name: str) -> list[str] | None:
 
 @contextmanager
 def busy(count: int) -> Iterator[None]:
-    """Run processes that never leave a CPU, each in a session of its own."""
+    """Run processes that keep a CPU busy, each in a new session."""
     words = ["sh", "-c", "while :; do :; done"]
     started = [subprocess.Popen(words, start_new_session=True) for _ in range(count)]
     try:
@@ -299,7 +299,7 @@ def parse(words: Sequence[str] | None = None) -> Selection:
         parser.add_argument(f"--{name}", action="append", choices=known)
     parser.add_argument("--ruby", action="append", help="a Ruby, as 3.1 or 4.0-yjit")
     parser.add_argument("--rate", action="append", type=int, help="samples per second")
-    parser.add_argument("--seconds", type=int, help="CPU or wall time of each run")
+    parser.add_argument("--seconds", type=int, help="wall time of each run")
     parser.add_argument("--rounds", type=int, default=1, help="runs of each cell")
     parser.add_argument(
         "--cells", type=Path, help="append cells to FILE, as JSON lines"

@@ -7,7 +7,8 @@ and waiting time of each method of each thread, and compared as shares and as to
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
@@ -20,13 +21,13 @@ STANDARD_ERRORS = 5
 TOTAL = 1.0
 """Largest error of a total in percent, and largest share that is not sampled."""
 MEAN_POINTS, MEAN_RATE, MEAN_METHODS, MEAN_SECONDS = 0.5, 1000, 10, 20
-"""Largest mean error of the shares of so many methods at that rate over that time."""
+"""Largest mean error, and the rate, number of methods, and time for which it holds."""
 LEAST_WAIT = 0.01
 """Part of wall time below which the shares of waits are not compared."""
 NOT_SAMPLED, CHANGED = "(running, not sampled)", "(changed while read)"
 ON_CPU = (NOT_SAMPLED, CHANGED)
 """Markers of time on a CPU; every other marker names a wait."""
-WINDOW = "Job#run"
+WINDOW = "Job#rounds"
 """The method that runs while a program is measured."""
 SHORT_CALLS = ("calls-0.1", "calls-1")
 
@@ -42,16 +43,23 @@ class Settings(NamedTuple):
         return f"{self.engine}, {self.mode}, {self.rate} Hz"
 
 
+Times = defaultdict[str, float]
+
+
+def _times() -> Times:
+    return defaultdict(float)
+
+
 @dataclass
 class ThreadProfile:
     """Times of one thread, in ns."""
 
     running: float = 0
     waiting: float = 0
-    totals: Counter[str] = field(default_factory=Counter)
-    selves: Counter[str] = field(default_factory=Counter)
-    waits: Counter[str] = field(default_factory=Counter)
-    markers: Counter[str] = field(default_factory=Counter)
+    totals: Times = field(default_factory=_times)
+    selves: Times = field(default_factory=_times)
+    waits: Times = field(default_factory=_times)
+    markers: Times = field(default_factory=_times)
 
 
 Profile = dict[int | None, ThreadProfile]
@@ -78,13 +86,18 @@ def _add(thread: ThreadProfile, stack: list[Any], state: str, weight: float) -> 
     if is_wait or state in ("sleeping", "waiting"):
         if WINDOW in names:
             thread.waiting += weight
-            thread.waits.update(dict.fromkeys(names, weight))
+            _add_to_each(thread.waits, names, weight)
         return
     thread.running += weight
-    thread.totals.update(dict.fromkeys(names, weight))
+    _add_to_each(thread.totals, names, weight)
     thread.selves[leaf["name"]] += weight
     if marker in ON_CPU:
         thread.markers[marker] += weight
+
+
+def _add_to_each(times: Times, names: set[str], weight: float) -> None:
+    for name in names:
+        times[name] += weight
 
 
 def parse_collapsed(text: str, rate: int) -> Profile:
@@ -96,7 +109,7 @@ def parse_collapsed(text: str, rate: int) -> Profile:
         if bare(WINDOW) in names:
             weight = int(count) * 1e9 / rate
             thread.running += weight
-            thread.totals.update(dict.fromkeys(names, weight))
+            _add_to_each(thread.totals, set(names), weight)
             thread.selves[names[-1]] += weight
     return {None: thread}
 
@@ -116,7 +129,7 @@ class Share:
         low, high: Ends of the truth. The cost of a call may be the caller's or the
             method's, which matters for calls under 10 µs.
         bound: Largest error that holds, in points.
-        one_sided: Whether a share that is too small holds.
+        one_sided: True if a share that is too small holds.
     """
 
     thread: str
@@ -190,7 +203,7 @@ class Cell:
         return self.settings.rate >= MEAN_RATE and counts == {MEAN_METHODS}
 
     def _mean_bound(self) -> float:
-        return MEAN_POINTS * max(1.0, MEAN_SECONDS / self.seconds) ** 0.5
+        return MEAN_POINTS * math.sqrt(max(1.0, MEAN_SECONDS / self.seconds))
 
     def plain(self) -> dict[str, Any]:
         """Return the cell as it is written to a file of cells."""
@@ -212,8 +225,9 @@ def merged(truth: Any) -> Any:
             whole[key] = whole.get(key, 0) + thread[key]
         whole["self"] = thread.get("self", False)
         for name, times in thread["methods"].items():
-            known = whole["methods"].setdefault(bare(name), Counter())
-            known.update(times)
+            shown = times.get("caller") or bare(name)
+            numbers = {key: times[key] for key in times if key != "caller"}
+            whole["methods"].setdefault(shown, Counter()).update(numbers)
     return {**truth, "threads": [whole]}
 
 
@@ -228,7 +242,10 @@ def compare(
     program = truth["program"]
     loose = settings.engine == "memory" and program in SHORT_CALLS
     running = sum(found.running for _, found in pairs) or 1.0
-    markers = [sum(found.markers[name] for _, found in pairs) for name in ON_CPU]
+    not_sampled, changed = (
+        percent(sum(found.markers[name] for _, found in pairs), running)
+        for name in ON_CPU
+    )
     measured = sum(m.get("cpu_ns", 0) for t in threads for m in t["methods"].values())
     return Cell(
         program,
@@ -238,9 +255,10 @@ def compare(
         seconds,
         [s for pair in pairs for s in _shares(*pair, settings, loose)],
         _totals(pairs, settings.mode),
-        *(100 * marker / running for marker in markers),
-        100 - percent(measured, sum(thread["cpu_ns"] for thread in threads)),
-        percent(*(sum(t[key] for t in threads) for key in ("delay_ns", "wall_ns"))),
+        not_sampled,
+        changed,
+        rest=100 - percent(measured, sum(t["cpu_ns"] for t in threads)),
+        delay=percent(*(sum(t[k] for t in threads) for k in ("delay_ns", "wall_ns"))),
     )
 
 
@@ -302,5 +320,5 @@ def percent(part: float, whole: float) -> float:
 def bound_of(share: float, ticks: float, least: float = POINTS) -> float:
     """Return the largest error in points of a share that so many ticks can show."""
     part = min(max(share / 100, 0.0), 1.0)
-    error = (part * (1 - part) / max(ticks, 1.0)) ** 0.5
+    error = math.sqrt(part * (1 - part) / max(ticks, 1.0))
     return max(least, 100 * STANDARD_ERRORS * error)

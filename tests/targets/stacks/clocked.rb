@@ -12,7 +12,6 @@
 # thread, before and after the program runs.
 require "json"
 require "zlib"
-require "digest"
 
 module Clock
   def self.wall
@@ -37,14 +36,32 @@ module Median
   end
 end
 
-# A thread's times as the kernel accounts for them.
+# A thread's times by its clocks, and as the kernel accounts for them.
 class Times
   attr_reader :wall, :cpu, :run, :delay
 
+  def self.before(tid)
+    new(tid).schedule.clocks
+  end
+
+  # Reading the file releases the GVL: a wait for it is after the end.
+  def self.after(tid)
+    new(tid).clocks.schedule
+  end
+
   def initialize(tid)
-    @run, @delay = File.read("/proc/self/task/#{tid}/schedstat").split.map(&:to_i)
+    @file = "/proc/self/task/#{tid}/schedstat"
+  end
+
+  def clocks
     @cpu = Clock.cpu
     @wall = Clock.wall
+    self
+  end
+
+  def schedule
+    @run, @delay = File.read(@file).split.map(&:to_i)
+    self
   end
 
   def since(other)
@@ -89,12 +106,60 @@ class Work
   end
 end
 
-# A measured method: its name as profilers show it, and the call.
+# Calls of C functions. Deflating releases the GVL, the others keep it.
+class Native
+  def initialize
+    random = Random.new(7)
+    @text = random.bytes(30_000).unpack1("H*")
+    @large = @text * 20
+    @numbers = Array.new(8_000) { random.rand(1 << 40) }
+    @base = 3**600
+    @exponent = 5**120
+    @modulus = 7**600
+    @huge = 3**12_000
+  end
+
+  def call_pow
+    @base.pow(@exponent, @modulus)
+  end
+
+  def call_sort
+    @numbers.sort
+  end
+
+  def call_deflate
+    Zlib.deflate(@text, 1)
+  end
+
+  def call_crc32
+    Zlib.crc32(@large)
+  end
+
+  def call_times
+    "0123456789" * 20_000
+  end
+
+  def call_to_s
+    @huge.to_s
+  end
+
+  def call_sum
+    @large.sum
+  end
+
+  def call_pack
+    @numbers.pack("w*")
+  end
+end
+
+# A measured method: its name as profilers show it, and the call. A profiler that does not
+# name C functions shows the caller instead.
 class Entry
   attr_reader :name
 
-  def initialize(name, &code)
+  def initialize(name, caller = nil, &code)
     @name = name
+    @caller = caller
     @code = code
     clear
   end
@@ -103,13 +168,15 @@ class Entry
     @wall = @cpu = @calls = 0
   end
 
+  # The clock of CPU time is read outermost: reading it is a system call, at whose end
+  # the thread may lose its CPU, and this wait is not the method's.
   def measure
-    wall = Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond)
     cpu = Process.clock_gettime(Process::CLOCK_THREAD_CPUTIME_ID, :nanosecond)
+    wall = Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond)
     @code.call
-    cpu = Process.clock_gettime(Process::CLOCK_THREAD_CPUTIME_ID, :nanosecond) - cpu
-    @wall += Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond) - wall
-    @cpu += cpu
+    wall = Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond) - wall
+    @cpu += Process.clock_gettime(Process::CLOCK_THREAD_CPUTIME_ID, :nanosecond) - cpu
+    @wall += wall
     @calls += 1
   end
 
@@ -121,7 +188,7 @@ class Entry
   # Without the cost of reading the clocks.
   def times
     wall, cpu = Entry.overhead
-    { wall_ns: (@wall - @calls * wall).round, cpu_ns: (@cpu - @calls * cpu).round, calls: @calls }
+    { wall_ns: (@wall - @calls * wall).round, cpu_ns: (@cpu - @calls * cpu).round, calls: @calls, caller: @caller }
   end
 
   def per_call
@@ -138,7 +205,7 @@ class Entry
   end
 end
 
-# What one thread does: rounds, until the time is over.
+# The work of one thread: rounds, until the time is over.
 class Job
   attr_reader :skipped
 
@@ -154,10 +221,14 @@ class Job
   def run(seconds)
     tid = Integer(File.readlink("/proc/thread-self").split("/").last)
     @entries.each(&:clear)
-    before = Times.new(tid)
-    last = before.wall + (seconds * 1e9).to_i
+    before = Times.before(tid)
+    rounds(before.wall + (seconds * 1e9).to_i)
+    @answer = { name: Thread.current.name, tid: tid, **Times.after(tid).since(before) }
+  end
+
+  # The part that is measured.
+  def rounds(last)
     turn while Clock.wall < last
-    @answer = { name: Thread.current.name, tid: tid, **Times.new(tid).since(before) }
   end
 
   def answer
@@ -172,9 +243,9 @@ class Sequence < Job
   end
 end
 
-# Each of the methods once per round, in an order of its own, so that no rate keeps step.
+# Each of the methods once per round. The order changes, so that no rate keeps step.
 class Shuffled < Job
-  def initialize(...)
+  def initialize(entries, skipped = [])
     super
     @order = @entries.dup
     @random = Random.new(42)
@@ -186,8 +257,10 @@ class Shuffled < Job
   end
 end
 
-# Loops over short calls, without clocks. The truth of a method has two ends: the cost of
+# Loops over short calls, without clocks. The truth of a method has two ends. The cost of
 # the call itself, which is partly the caller's and partly the method's, is in one of them.
+# A method alone is quicker than between others, as the CPU predicts its branches: the ends
+# include its costs in both loops, alone and as a difference.
 class Calls < Job
   METHODS = { short: 0.5, middle: 1, long: 1.5 }.freeze
   LOOP = <<~RUBY
@@ -203,6 +276,9 @@ class Calls < Job
     alone_short: "short(short)",
     alone_middle: "middle(middle)",
     alone_long: "long(long)",
+    without_short: "middle(middle); long(long)",
+    without_middle: "short(short); long(long)",
+    without_long: "short(short); middle(middle)",
     alone_idle: "idle(0)",
     alone_nothing: ""
   }.freeze
@@ -226,7 +302,7 @@ class Calls < Job
 
   alias finish prepare
 
-  def run(seconds)
+  def rounds(last)
     @rounds = 0
     super
   end
@@ -247,10 +323,15 @@ class Calls < Job
   # Parts of the thread's CPU time: the least and the most that may be a method's own.
   def shares(costs)
     idle = costs[:alone_idle] - costs[:alone_nothing]
-    own = METHODS.keys.to_h { |name| ["Calls##{name}", costs[:"alone_#{name}"] - costs[:alone_nothing]] }
-    ends = own.transform_values { |cost| [cost - idle, cost] }
-    ends["Calls#together"] = [1 - own.values.sum, 1 - own.values.sum { |cost| cost - idle }]
+    ends = METHODS.keys.to_h { |name| ["Calls##{name}", ends_of(name, costs, idle)] }
+    ends["Calls#together"] = [1 - ends.values.sum(&:last), 1 - ends.values.sum(&:first)]
     ends.transform_values { |low, high| in_ns(low, high) }
+  end
+
+  def ends_of(name, costs, idle)
+    alone = costs[:"alone_#{name}"] - costs[:alone_nothing]
+    low, high = [alone, 1 - costs[:"without_#{name}"]].minmax
+    [low - idle, high]
   end
 
   def in_ns(low, high)
@@ -320,7 +401,7 @@ module Programs
     waits(seconds) { |time| "sleep(#{time})" }
   end
 
-  # A sleep that keeps the GVL, or the reason why there is none.
+  # A sleep that keeps the GVL, or the reason why it is missing.
   def self.held_sleep(name, seconds)
     @usleep ||= usleep_with_gvl
     return [[], [@usleep]] if @usleep.is_a?(String)
@@ -346,23 +427,17 @@ module Programs
     "fiddle is missing"
   end
 
-  # C functions; deflating releases the GVL, the others keep it.
   def self.c_entries
-    random = Random.new(7)
-    text = random.bytes(30_000).unpack1("H*")
-    large = text * 20
-    numbers = Array.new(8_000) { random.rand(1 << 40) }
-    base, exponent, modulus = 3**600, 5**120, 7**600
-    huge = 3**12_000
+    native = Native.new
     [
-      Entry.new("Integer#pow") { base.pow(exponent, modulus) },
-      Entry.new("Array#sort") { numbers.sort },
-      Entry.new("Zlib.deflate") { Zlib.deflate(text, 1) },
-      Entry.new("Zlib.crc32") { Zlib.crc32(large) },
-      Entry.new("String#*") { "0123456789" * 20_000 },
-      Entry.new("Integer#to_s") { huge.to_s },
-      Entry.new("String#sum") { large.sum },
-      Entry.new("Array#pack") { numbers.pack("w*") }
+      Entry.new("Integer#pow", "call_pow") { native.call_pow },
+      Entry.new("Array#sort", "call_sort") { native.call_sort },
+      Entry.new("Zlib.deflate", "call_deflate") { native.call_deflate },
+      Entry.new("Zlib.crc32", "call_crc32") { native.call_crc32 },
+      Entry.new("String#*", "call_times") { native.call_times },
+      Entry.new("Integer#to_s", "call_to_s") { native.call_to_s },
+      Entry.new("String#sum", "call_sum") { native.call_sum },
+      Entry.new("Array#pack", "call_pack") { native.call_pack }
     ]
   end
 
