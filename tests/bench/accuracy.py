@@ -110,6 +110,8 @@ def table(quick: bool) -> list[Row]:
 
 def measure(selection: Selection) -> Iterator[Cell]:
     """Yield each cell once it is measured, and append it to the file of cells."""
+    # Shells ignore Ctrl-C for background jobs, and profilers would inherit this.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for name, load in product(selection.rubies, selection.loads):
         words = ruby_words(name)
         if words is None:

@@ -29,6 +29,7 @@ ON_CPU = (NOT_SAMPLED, CHANGED)
 """Markers of time on a CPU; every other marker names a wait."""
 WINDOW = "Job#rounds"
 """The method that runs while a program is measured."""
+CLOCKS = ("wall_ns", "cpu_ns", "run_ns", "delay_ns")
 SHORT_CALLS = ("calls-0.1", "calls-1")
 
 
@@ -162,6 +163,7 @@ class Cell:
         rest: Percent of CPU time outside of measured methods, by the clocks.
         delay: Percent of wall time for which the threads waited for a CPU. Alone it
             says how much else the machine did.
+        clocks: Wall, CPU, run, and run-queue time of each thread, in ns.
     """
 
     program: str
@@ -175,6 +177,7 @@ class Cell:
     changed: float
     rest: float
     delay: float
+    clocks: list[dict[str, int]]
 
     @property
     def mean(self) -> float:
@@ -221,7 +224,7 @@ def merged(truth: Any) -> Any:
     """Return the truth as rbspy sees it: one thread, and bare names of methods."""
     whole: dict[str, Any] = {"name": "all", "tid": None, "methods": {}}
     for thread in truth["threads"]:
-        for key in ("wall_ns", "cpu_ns", "run_ns", "delay_ns"):
+        for key in CLOCKS:
             whole[key] = whole.get(key, 0) + thread[key]
         whole["self"] = thread.get("self", False)
         for name, times in thread["methods"].items():
@@ -259,6 +262,7 @@ def compare(
         changed,
         rest=100 - percent(measured, sum(t["cpu_ns"] for t in threads)),
         delay=percent(*(sum(t[k] for t in threads) for k in ("delay_ns", "wall_ns"))),
+        clocks=[{key: thread[key] for key in CLOCKS} for thread in threads],
     )
 
 
