@@ -298,7 +298,6 @@ def torn(samples: int) -> list[Row]:
 
     return [
         Row("wrong and not flagged", f"{wrong:,}", f"of {samples:,}", goal="0"),
-        Row("trimmed, and flagged", share(counts.trimmed), goal="≤ 0.5 %"),
-        Row("failed", share(counts.failed), goal="≤ 0.5 % with trimmed"),
-        Row("read again to be clean", f"{counts.retried / samples:.2f} a sample"),
+        Row("newest frames changed while read, and flagged", share(counts.trimmed)),
+        Row("failed", share(counts.failed), goal="≤ 0.5 %"),
     ]

@@ -71,7 +71,7 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (unwinder, checks):
         monkeypatch.setattr(module, "LARGEST_STACK", 1 << 21)
     monkeypatch.setattr(checks, "_LONGEST_LIST", 64)
-    monkeypatch.setattr(vm, "_TRIES", 3)
+    monkeypatch.setattr(vm, "_ATTEMPTS", 3)
     monkeypatch.setattr(locals_, "MOST_FRAMES", 8)
     monkeypatch.setattr(locals_, "MOST_LOCALS", 4)
     monkeypatch.setattr(vm, "_MOST_KEPT", 1 << 16)

@@ -45,6 +45,10 @@ class Stack:
 
 
 GC_FRAME = Frame(FrameKind.GC, "(garbage collection)", "(garbage collection)", "", None)
+CHANGED = Frame(
+    FrameKind.MARKER, "(changed while read)", "(changed while read)", "", None
+)
+"""In place of the newest frames, which changed while they were read."""
 
 
 def without_kernel(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
@@ -88,7 +92,7 @@ class SampleFlags(IntFlag):
 
     CLEAN = 0
     TRIMMED = 1
-    """Its innermost frames changed while they were read, and are left out."""
+    """Its newest frames changed while they were read; a marker stands for them."""
     TRUNCATED = 2
     """It is deeper than what is read; the outermost frames are missing."""
     UNRESOLVED = 4

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.memory import Memory
-from rbtrace_py.model.stacks import SampleFlags, ThreadState
+from rbtrace_py.model.stacks import CHANGED, SampleFlags, ThreadState
 from rbtrace_py.rubyvm.iseqs import Iseqs
 from rbtrace_py.rubyvm.layout import Layout, Offsets, ThreadList
 from rbtrace_py.rubyvm.names import Names
@@ -321,9 +321,9 @@ class _Checks:
         for doubt in vm.values.consistency.doubts():
             raise _Wrong(f"{doubt} in the main thread's stack")
         if SampleFlags.TRIMMED in walked.flags:
-            if not walked.stack.frames:
+            if walked.stack.frames[0] is CHANGED:
                 raise _without_frames(vm.runs_no_code(_Thread(self.main)))
-            # The newest frames of a running thread may have changed at each try.
+            # The newest frames of a running thread change while they are read.
             if walked.state is not ThreadState.RUNNING:
                 raise _Doubtful("the main thread's stack has frames of no kind")
 

@@ -13,7 +13,7 @@ from time import monotonic
 
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.memory import gathered
-from rbtrace_py.model.stacks import GC_FRAME, Frame, FrameKind, Stack
+from rbtrace_py.model.stacks import CHANGED, GC_FRAME, Frame, FrameKind, Stack
 from rbtrace_py.rubyvm.calls import CallSites
 from rbtrace_py.rubyvm.iseqs import Iseq, IseqKind, Iseqs
 from rbtrace_py.rubyvm.names import Method, Names
@@ -58,8 +58,8 @@ class FrameNode:
 
     __slots__ = (
         "below",
+        "ended_stacks",
         "frame",
-        "gc_stacks",
         "is_leaf",
         "is_sure",
         "iseq",
@@ -78,7 +78,7 @@ class FrameNode:
         self.is_leaf = False
         self.is_sure = True
         self.stack: Stack | None = None
-        self.gc_stacks: dict[int, Stack] | None = None
+        self.ended_stacks: dict[tuple[bool, int], Stack] | None = None
 
     @property
     def is_ruby(self) -> bool:
@@ -490,22 +490,25 @@ class FrameTree:
                 return 0
         return word if self._names.method(word) is not None else 0
 
-    def stack(self, node: FrameNode, collecting: int = 0) -> Stack:
-        """Return the frames up to ``node``, and of the collector upon them.
+    def stack(
+        self, node: FrameNode, collecting: int = 0, is_changed: bool = False
+    ) -> Stack:
+        """Return the frames up to ``node`` and the collector's frames upon them.
 
-        collecting: 0, or 1 + ``enum gc_mode``: what the collector does
+        collecting: 0, or 1 + ``enum gc_mode``
+        is_changed: ``CHANGED`` stands for unknown frames upon ``node``
         """
         if node.stack is None:
             node.stack = Stack(_frames(node))
             self._held += len(node.stack.frames)
-        if not collecting:
+        if not (collecting or is_changed):
             return node.stack
         # No nodes: they would hold this one, and it them.
-        stacks = node.gc_stacks = node.gc_stacks or {}
-        found = stacks.get(collecting)
+        stacks = node.ended_stacks = node.ended_stacks or {}
+        found = stacks.get((is_changed, collecting))
         if found is None:
-            upon = COLLECTOR_FRAMES[collecting]
-            found = stacks[collecting] = Stack((*node.stack.frames, *upon))
+            upon = ((CHANGED,) if is_changed else ()) + COLLECTOR_FRAMES[collecting]
+            found = stacks[is_changed, collecting] = Stack((*node.stack.frames, *upon))
             self._held += len(found.frames)
         return found
 

@@ -24,12 +24,10 @@ class OldUnwinder(Unwinder):
         # The oldest frame of a thread is none of the program's; up to 2.2 it is of
         # type TOP, as the file of a `require` is.
         self._hidden = magics["DUMMY"] if "DUMMY" in magics else magics["IFUNC"]
-        self._method_at = layout.offsets.cfp_me
+        self._method_back = 8
 
-    def _walk_new(
-        self, track: Track, snapshot: Snapshot, new: memoryview, words: int
-    ) -> tuple[int, bool]:
-        offsets = self._offsets
+    def _walk_new(self, track: Track, snapshot: Snapshot, new: memoryview) -> bool:
+        offsets, words = self._offsets, self._words
         assert offsets.cfp_flag is not None
         pcs, sps, iseqs, eps, types = (
             new[offset // 8 :: words].tolist()
@@ -50,10 +48,10 @@ class OldUnwinder(Unwinder):
             if track.low <= ep < track.high:
                 below = track.sps[-1] if track.sps else 0
                 if ep <= floor or ep < below or ep >= sps[index]:
-                    return len(nodes), False
+                    return False
                 if (ep - track.values_at) >> 3 >= len(snapshot.values):
                     self._widen_values(track, ep, sps[0])
-                    return len(nodes), True
+                    return True
                 floor = ep
             kind = types[index] if nodes else self._hidden
             method = self._method(track, snapshot, methods, ep)
@@ -61,12 +59,12 @@ class OldUnwinder(Unwinder):
             key = (node, iseqs[index], pcs[index], method, kind & 0xFFFFFFFF)
             child = self.tree.nodes.get(key) or self.tree.child(*key)
             if child is None:
-                return len(nodes), False
+                return False
             nodes.append(child)
             track.eps.append(ep)
             track.floors.append(floor)
             track.sps.append(sps[index])
-        return len(nodes), False
+        return False
 
     def _methods_by_ep(self, snapshot: Snapshot, words: int) -> dict[int, int]:
         """Method entries of the frames that have one; {} from 2.3 on."""

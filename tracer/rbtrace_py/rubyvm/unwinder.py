@@ -1,19 +1,25 @@
 """The stack of one thread, from its control frames.
 
 The VM stack of a thread holds values from its beginning and control frames from its
-end, the newest lowest. A frame's ``ep`` points into the values, to its flags; the word
-before is whose block it has or the frame it is a block of, the one before that its
-method entry. The target runs on while we read. So one gather takes all of it, with
-the frame pointer before and after, and whatever cannot be so is found and read again.
+end, the newest lowest. A frame's ``ep`` points into the values, to the frame's flags.
+The word before is the block handler, or the ``ep`` of the frame around a block. The
+word before that is the method entry.
+
+The target runs while it is read, and no reading is repeated: stacks that last would
+win. The sampled moment is the first read of the frame pointer. The same gather reads
+the newest frames and values several times around it (probes). Frames that differ
+between probes are unknown, and so are all frames upon them.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.memory import LARGEST_READ, Memory
 from rbtrace_py.rubyvm.frames import UNKNOWN_PC, FrameNode, FrameTree
+from rbtrace_py.rubyvm.iseqs import Iseq
 from rbtrace_py.rubyvm.layout import Layout
 
 MOST_FRAMES = 1 << 14
@@ -27,6 +33,30 @@ _MOST_HEAP = 32
 """Environments outside the stack that are gathered along with it."""
 _MOST_BLOCKS = 512
 """How deep blocks are nested at most."""
+_PROBES = "efvpfvffff"
+"""The order of a gather's probes: the (e)xecution context, newest (f)rames, newest
+(v)alues, and the frame (p)ointer. The frame pointer of (e) defines the sampled moment.
+A probe before (e) would slow the next calls down, and so would shift that moment.
+"""
+_PROBE_SIZE = 2048
+"""Bytes of a probe: more of them would take another page."""
+_HEAD = 3
+"""Parts of a gather before the probes: the collector's word, who runs, the thread."""
+_REST = _HEAD + len(_PROBES)
+"""The first part behind the probes: all frames."""
+_EC = _HEAD
+_POINTER = _HEAD + _PROBES.index("p")
+_FRAMES, _VALUES = (
+    tuple(_HEAD + at for at, kind in enumerate(_PROBES) if kind == wanted)
+    for wanted in "fv"
+)
+_MOST_CHANGES = 1
+"""Changes of a frame between probes that a slow method makes. After more changes the
+frame of the sampled moment is unknown."""
+
+
+Doubt = tuple[FrameNode | None, Iseq | FrameNode]
+"""A frame and the code of a doubtful frame, which that frame should not have called."""
 
 
 class Track:
@@ -34,22 +64,34 @@ class Track:
 
     ``frames`` are the raw bytes last seen, newest first; ``nodes``, ``floors`` (the
     highest ep on the stack up to there) and ``sps`` are by frame, oldest first.
+    ``probe_at`` and ``probe_end`` bound the frames that probes read, ``words_at`` and
+    ``words_end`` the values. ``depth`` is the number of frames that the last sample
+    shows, hidden ones included; ``doubts`` has, for each doubtful frame of the last
+    samples, the newest frames above it. ``is_placed`` says that the probes' places come
+    from a reading, ``gathered`` has the ranges of the last gather.
     """
 
     __slots__ = (
         "c_words",
+        "depth",
+        "doubts",
         "ec",
         "eps",
         "floors",
         "frames",
         "frames_at",
         "frames_end",
+        "gathered",
         "generation",
+        "has_newest",
         "heap",
         "high",
+        "is_placed",
         "low",
         "nodes",
         "parts",
+        "probe_at",
+        "probe_end",
         "ranges",
         "running",
         "sps",
@@ -58,10 +100,13 @@ class Track:
         "values_at",
         "values_size",
         "walked",
+        "words_at",
+        "words_end",
     )
 
     def __init__(self, thread: int, running: int) -> None:
         self.thread = thread
+        self.gathered: list[tuple[int, int]] = []
         self.running = running
         self.generation = 0
         self.leave()
@@ -71,6 +116,9 @@ class Track:
         self.ec = self.low = self.high = 0
         self.frames_at = self.frames_end = 0
         self.values_at = self.values_size = 0
+        self.is_placed = False
+        self.doubts: dict[Doubt, set[FrameNode]] = {}
+        self.probe_at = self.probe_end = self.words_at = self.words_end = 0
         self.heap: tuple[int, ...] = ()
         self.ranges: list[tuple[int, int]] | None = None
         self.forget()
@@ -85,6 +133,8 @@ class Track:
         self.parts: list[bytes] = []
         self.walked: Any = None
         self.frames = b""
+        self.depth = 0
+        self.has_newest = False
         self.nodes: list[FrameNode] = []
         self.eps: list[int] = []
         self.floors: list[int] = []
@@ -94,12 +144,16 @@ class Track:
 
 
 class Snapshot(NamedTuple):
-    """One gather's result of a stack: the frame pointer before and after, the bytes
-    of the frames from it on, the words of the values."""
+    """One gather's result of a stack.
 
-    before: int
-    after: int
+    frames: bytes of the control frames at the sampled moment, newest first
+    proven: number of oldest frames that certainly existed at the sampled moment
+    values: words of the values
+    heap: ``ep[-2..0]`` of environments outside the stack, by their ep
+    """
+
     frames: bytes
+    proven: int
     values: memoryview
     heap: dict[int, bytes]
 
@@ -107,16 +161,16 @@ class Snapshot(NamedTuple):
 class Reading(NamedTuple):
     """A stack as it was read once.
 
-    ``depth`` control frames are good, of ``nodes``, which the next reading changes.
+    ``nodes``, which the next reading changes, are the proven frames that make sense.
     ``unsure`` are frames that those below them should not have called, ``is_whole``
-    says that nothing else is wrong. ``parts`` is what ``ranges`` gave: the collector's
-    word, who runs, then what is the thread's own. ``status`` is its status byte,
-    ``running`` who holds the lock (None: not known), ``flags`` the collector's word.
+    says that nothing else is wrong. ``parts`` are the bytes of ``ranges``: the
+    collector's word, who runs, then what is the thread's own. ``status`` is its status
+    byte, ``running`` the holder of the lock (None: unknown), ``flags`` the collector's word.
     """
 
     track: Track
     nodes: list[FrameNode]
-    depth: int
+    snapshot: Snapshot
     is_whole: bool
     unsure: tuple[int, ...]
     is_truncated: bool
@@ -151,14 +205,15 @@ class Unwinder:
         self._size_word = (offsets.ec_vm_stack_size - self._ec_at) // 8
         self._cfp_word = (offsets.ec_cfp - self._ec_at) // 8
         self._fiber_word = None if fiber is None else (fiber - self._ec_at) // 8
-        used = (
-            [offsets.th_status]
-            if offsets.th_ec is None
-            else [
-                offsets.th_status,
-                offsets.th_ec,
-            ]
-        )
+        # The fields that are constant while a frame exists. A call changes pc and sp.
+        used = [offsets.cfp_iseq, offsets.cfp_self, offsets.cfp_ep]
+        self._same_at, self._same_end = min(used), 8 + max(used)
+        self._iseq_in_state = offsets.cfp_iseq - self._same_at
+        self._method_at = offsets.cfp_me
+        self._method_back = 16
+        self._methods_of: dict[int, tuple[int, int]] = {}
+        used = [offsets.th_status]
+        used += [] if offsets.th_ec is None else [offsets.th_ec]
         self._th_at, self._th_size = min(used), 8 + max(used) - min(used)
         self._status_at = offsets.th_status - self._th_at
 
@@ -168,7 +223,7 @@ class Unwinder:
         """Return the ranges to gather for ``track``, as far as they are known yet.
 
         The collector's word (if ``word`` has its address) and who runs come first,
-        then the thread, and its stack between two looks at the frame pointer.
+        then the thread, and its stack as ``_PROBES`` has it.
         """
         if track.ranges is None:
             found = [(word[0], 8)] if word else [(track.thread, 0)]
@@ -180,13 +235,21 @@ class Unwinder:
         return track.ranges
 
     def _stack_ranges(self, track: Track) -> list[tuple[int, int]]:
-        ec = track.ec
-        found = [(ec + self._ec_at, self._ec_size)]
-        if track.high:
-            found.append((track.frames_at, track.frames_end - track.frames_at))
-            found.append((track.values_at, track.values_size))
-            found += [(ep - 16, 24) for ep in track.heap]
-        found.append((ec + self._offsets.ec_cfp, 8))
+        ec = (track.ec + self._ec_at, self._ec_size)
+        if not track.high:
+            return [ec]
+        pointer = (track.ec + self._offsets.ec_cfp, 8)
+        probes = {
+            "p": pointer,
+            "e": ec,
+            "f": (track.probe_at, track.probe_end - track.probe_at),
+            "v": (track.words_at, track.words_end - track.words_at),
+        }
+        found = [probes[kind] for kind in _PROBES]
+        found.append((track.frames_at, track.frames_end - track.frames_at))
+        found.append((track.values_at, track.values_size))
+        found += [(ep - 16, 24) for ep in track.heap]
+        found.append(pointer)
         return found
 
     def read(self, track: Track, parts: list[bytes]) -> Reading | None:
@@ -196,49 +259,65 @@ class Unwinder:
         UnreadableMemory if this is no thread.
         """
         ec = self._current_ec(track, parts[2])
-        if ec != track.ec or len(parts) < 5:
+        if ec != track.ec or len(parts) <= _HEAD:
             track.leave()
             track.ec = ec
             return None
-        snapshot = self._snapshot(track, parts[3:])
+        context = memoryview(parts[_EC]).cast("Q")
+        snapshot = self._snapshot(track, context, parts)
         if snapshot is None:
             return None
-        depth, is_short = self._walk(track, snapshot)
+        is_short = self._walk(track, snapshot)
         if is_short:
             return None
-        count = len(snapshot.frames) // self._size
+        cfp = context[self._cfp_word]
+        self._narrow(track, cfp)
+        self._place_probes(track, cfp)
+        self._place_words(track)
+        if not track.is_placed:
+            track.is_placed = True
+            if track.ranges is None:
+                return None
         # None at all: of a fiber that is being switched to, or has just been made.
-        is_whole = depth == count > 0 and snapshot.before == snapshot.after
-        if not is_whole:
-            certain = track.frames_end - max(snapshot.before, snapshot.after)
-            certain = max(certain // self._size, 0)
-            depth = min(depth, certain)
-        words = memoryview(parts[3]).cast("Q")
+        count = len(snapshot.frames) // self._size
         return Reading(
             track=track,
             nodes=track.nodes,
-            depth=depth,
-            is_whole=is_whole,
+            snapshot=snapshot,
+            is_whole=len(track.nodes) == count > 0,
             unsure=tuple(track.unsure),
             is_truncated=track.is_truncated,
             ec=ec,
-            fiber=words[self._fiber_word] if self._fiber_word is not None else 0,
+            fiber=context[self._fiber_word] if self._fiber_word is not None else 0,
             status=parts[2][self._status_at],
             running=int.from_bytes(parts[1], "little") if parts[1] else None,
             flags=int.from_bytes(parts[0], "little"),
             parts=parts,
         )
 
-    def judge_again(self, track: Track) -> None:
-        """Have the frames looked at anew that those below them should not have called.
+    def judge_again(self, reading: Reading) -> Reading:
+        """Check doubtful frames again, with the present code and call caches.
 
-        They, and those upon them, are made anew by the next reading.
+        Make the nodes of doubtful frames, and of all frames upon them, again.
         """
+        track, snapshot = reading.track, reading.snapshot
         for node in track.nodes[: track.unsure[-1]]:
             self.tree.calls.forget(node.pc)
         for index in track.unsure:
             self.tree.judge_again(track.nodes[index])
         self._drop(track, track.unsure[0])
+        return self._walk_again(reading, snapshot)
+
+    def of_rest(self, reading: Reading) -> Reading:
+        """Return the reading of a thread that did not change: all frames are proven."""
+        count = len(reading.snapshot.frames) // self._size
+        return self._walk_again(reading, reading.snapshot._replace(proven=count))
+
+    def _walk_again(self, reading: Reading, snapshot: Snapshot) -> Reading:
+        track = reading.track
+        self._walk(track, snapshot)
+        is_whole = len(track.nodes) == len(snapshot.frames) // self._size > 0
+        return reading._replace(is_whole=is_whole, unsure=tuple(track.unsure))
 
     def _current_ec(self, track: Track, data: bytes) -> int:
         if self._offsets.th_ec is None:
@@ -249,25 +328,114 @@ class Unwinder:
             raise UnreadableMemory("a thread without an execution context")
         return ec
 
-    def _snapshot(self, track: Track, parts: list[bytes]) -> Snapshot | None:
+    def _snapshot(
+        self, track: Track, context: memoryview, parts: list[bytes]
+    ) -> Snapshot | None:
         """Take the stack's bytes, None if they are not all there is."""
-        words = memoryview(parts[0]).cast("Q")
-        low, size = words[self._stack_word], words[self._size_word]
-        before = words[self._cfp_word]
-        after = int.from_bytes(parts[-1], "little")
+        low, size = context[self._stack_word], context[self._size_word]
+        cfp = context[self._cfp_word]
         high = low + 8 * size
-        if low != track.low or high != track.high or len(parts) < 4:
-            self._move(track, low, high, before)
+        if low != track.low or high != track.high:
+            self._move(track, low, high, cfp)
             return None
-        if not low <= before <= high or (high - before) % self._size:
+        if not low <= cfp <= high or (high - cfp) % self._size:
             raise UnreadableMemory("a frame pointer that is not in its stack")
-        if not track.frames_at <= before <= track.frames_end:
-            self._widen_frames(track, before)
+        if not track.frames_at <= cfp <= track.frames_end:
+            self._widen_frames(track, cfp)
             return None
-        frames = parts[1][before - track.frames_at :]
-        self._narrow(track, before)
-        heap = dict(zip(track.heap, parts[3:-1], strict=True)) if track.heap else {}
-        return Snapshot(before, after, frames, memoryview(parts[2]).cast("Q"), heap)
+        proven = self._proven(track, cfp, parts)
+        frames, values, *heap = parts[_REST:-1]
+        if track.probe_at <= cfp < track.probe_end:
+            newest = parts[_FRAMES[0]][cfp - track.probe_at :]
+            frames = newest + frames[track.probe_end - track.frames_at :]
+        else:
+            frames = frames[cfp - track.frames_at :]
+        start, end = track.words_at - track.values_at, track.words_end - track.values_at
+        newest = parts[_VALUES[0]]
+        words = memoryview(values[:start] + newest + values[end:]).cast("Q")
+        return Snapshot(frames, proven, words, dict(zip(track.heap, heap, strict=True)))
+
+    def _proven(self, track: Track, cfp: int, parts: list[bytes]) -> int:
+        """Return the number of oldest frames that existed at the sampled moment.
+
+        cfp: the frame pointer of the sampled moment
+        """
+        size, start, end = self._size, track.probe_at, track.probe_end
+        count = (track.frames_end - cfp) // size
+        highest = max(cfp, int.from_bytes(parts[-1], "little"))
+        unpopped = max(track.frames_end - highest, 0) // size
+        if not start <= cfp < end:
+            return min(unpopped, max(count - 1, 0))
+        rest = parts[_REST][start - track.frames_at : end - track.frames_at]
+        probes = [parts[at][cfp - start :] for at in _FRAMES]
+        probes.append(rest[cfp - start :])
+        proven = unpopped if highest > end else count
+        for at in range(self._changed(probes) - 1, -1, -1):
+            if not self._is_known(track, cfp, parts, probes, at * size):
+                return min(count - 1 - at, proven)
+        return proven
+
+    def _changed(self, probes: list[bytes]) -> int:
+        """Return how many of the newest frames may differ between probes; at least 1.
+
+        The newest is one of them: a C function's frame does not show its method.
+        """
+        first, size = probes[0], self._size
+        most, changed = len(first) // size, 1
+        while changed < most:
+            same = first[changed * size :]
+            if all(probe.endswith(same) for probe in probes):
+                break
+            changed = 2 * changed + 1
+        return min(changed, most)
+
+    def _is_known(
+        self,
+        track: Track,
+        cfp: int,
+        parts: list[bytes],
+        probes: list[bytes],
+        at: int,
+    ) -> bool:
+        """Return whether it is known which frame was at the offset ``at`` of probes.
+
+        A frame that lasts is on the stack still at the second probe of it. Else it may
+        have changed once: a call that is shorter than the time between probes changes
+        more often.
+        """
+        start, end = at + self._same_at, at + self._same_end
+        states = [probe[start:end] for probe in probes]
+        now, methods = states[0], []
+        if not any(now[self._iseq_in_state : self._iseq_in_state + 8]):
+            methods = self._methods(track, parts, probes, at)
+            if not methods:
+                return False
+            start = at + self._size + self._offsets.cfp_pc
+            for index, probe in enumerate(probes):  # by the place of its call, too
+                states[index] += probe[start : start + 8]
+            now = states[0]
+        pointer = int.from_bytes(parts[_POINTER], "little")
+        if pointer <= cfp + at and states[1] == now and methods[:1] == methods[1:]:
+            return True
+        return _changes(states) <= _MOST_CHANGES
+
+    def _methods(
+        self, track: Track, parts: list[bytes], probes: list[bytes], at: int
+    ) -> list[bytes]:
+        """Return the method entry of a C function's frame in each probe.
+
+        [] if the probes' ranges do not contain the entry.
+        """
+        if self._method_at is not None:
+            start = at + self._method_at
+            return [probe[start : start + 8] for probe in probes[:2]]
+        start = at + self._offsets.cfp_ep
+        place = int.from_bytes(probes[0][start : start + 8], "little")
+        place -= self._method_back
+        if not track.words_at <= place < track.words_end:
+            return []
+        place -= track.words_at
+        return [parts[one][place : place + 8] for one in _VALUES]
 
     def _move(self, track: Track, low: int, high: int, cfp: int) -> None:
         """Take over a stack that was not known yet."""
@@ -280,12 +448,40 @@ class Unwinder:
         track.low, track.high, track.heap = low, high, ()
         track.values_at, track.values_size = low, min(_MARGIN_VALUES, size) // 8 * 8
         self._widen_frames(track, cfp)
+        track.words_end = 0
+        self._place_words(track)
 
     def _widen_frames(self, track: Track, cfp: int) -> None:
         at_least = track.low + (track.high - track.low) % self._size
         track.frames_at = max(cfp - _MARGIN_FRAMES * self._size, at_least)
         track.frames_end = min(cfp + MOST_FRAMES * self._size, track.high)
+        track.probe_end = 0
+        self._place_probes(track, cfp)
         track.ranges = None
+
+    def _place_probes(self, track: Track, cfp: int) -> None:
+        """Move the next probes to the frames around ``cfp``."""
+        if track.probe_at <= cfp < track.probe_end - _MARGIN_FRAMES * self._size or (
+            track.probe_end == track.frames_end and track.probe_at <= cfp
+        ):
+            return
+        most = _PROBE_SIZE // self._size * self._size
+        start = cfp - most // self._size // 3 * self._size
+        end = min(max(start, track.frames_at) + most, track.frames_end)
+        track.probe_at, track.probe_end = max(end - most, track.frames_at), end
+        track.ranges = None
+
+    def _place_words(self, track: Track) -> None:
+        """Move the next probes to the values around the newest frame's ``ep``."""
+        at = track.floors[-1] if track.floors else track.values_at
+        if track.words_at <= at - 16 and at + 8 <= track.words_end:
+            return
+        values_end = track.values_at + track.values_size
+        end = min(max(at - _PROBE_SIZE // 2, track.values_at) + _PROBE_SIZE, values_end)
+        start = max(end - _PROBE_SIZE, track.values_at)
+        if (start, end) != (track.words_at, track.words_end):
+            track.words_at, track.words_end = start, end
+            track.ranges = None
 
     def _narrow(self, track: Track, cfp: int) -> None:
         """Read less from now on if much more was read than there were frames."""
@@ -294,29 +490,38 @@ class Unwinder:
             self._widen_frames(track, cfp)
             track.values_at = track.low
             track.values_size = min(_MARGIN_VALUES, track.high - track.low) // 8 * 8
+            track.words_end = 0
 
-    def _walk(self, track: Track, snapshot: Snapshot) -> tuple[int, bool]:
-        """Make the nodes of a snapshot; how many are good, and if it is worth while
-        to gather again with what the track has learnt.
+    def _walk(self, track: Track, snapshot: Snapshot) -> bool:
+        """Make the nodes of a snapshot's proven frames.
 
-        What equals the last sample's is taken over: its frames' bytes, and the
-        method entries of C functions, which those do not show.
+        Nodes of the last sample stay if the bytes of their frames, and the method
+        entries of their C functions, are equal.
+
+        Returns:
+            True if the ranges were too small, so that another gather is needed.
         """
-        tree, size, count = self.tree, self._words, len(snapshot.frames) // self._size
+        tree, size, proven = self.tree, self._size, snapshot.proven
         if track.generation != tree.generation or track.is_truncated:
+            if track.generation != tree.generation:
+                self._methods_of.clear()
             track.forget()
             track.generation = tree.generation
-        kept = self._kept(track, snapshot, count)
-        if not kept == count == len(track.nodes):
+        frames = snapshot.frames
+        is_all = proven * size == len(frames)
+        if not is_all:
+            frames = frames[len(frames) - proven * size :]
+        kept = self._kept(track, frames, snapshot.values)
+        if not kept == proven == len(track.nodes) or is_all != track.has_newest:
             # A JIT's pc, which is the same as it was, is known below another frame
             # and unknown in the innermost.
-            kept = max(min(kept, count - 1, len(track.nodes) - 1), 0)
+            kept = max(min(kept, proven - 1, len(track.nodes) - 1), 0)
         self._drop(track, kept)
-        track.frames = snapshot.frames
-        if kept == count:
-            return count, False
-        new = memoryview(snapshot.frames)[: (count - kept) * self._size].cast("Q")
-        return self._walk_new(track, snapshot, new, size)
+        track.frames, track.has_newest = frames, is_all
+        if kept == proven:
+            return False
+        new = memoryview(frames)[: (proven - kept) * size].cast("Q")
+        return self._walk_new(track, snapshot, new)
 
     @staticmethod
     def _drop(track: Track, kept: int) -> None:
@@ -328,10 +533,10 @@ class Unwinder:
         while track.c_words and track.c_words[-1][0] >= kept:
             track.c_words.pop()
 
-    def _kept(self, track: Track, snapshot: Snapshot, count: int) -> int:
+    def _kept(self, track: Track, frames: bytes, values: memoryview) -> int:
         """Return the number of frames, from the oldest on, that are as they were."""
-        old, new, size = track.frames, snapshot.frames, self._size
-        most = min(len(track.nodes), count)
+        old, new, size = track.frames, frames, self._size
+        most = min(len(track.nodes), len(new) // size)
         # nodes may be fewer than the frames of a stack that was not understood.
         skip = 0
         while skip < most:
@@ -340,16 +545,14 @@ class Unwinder:
                 break
             skip = skip * 2 + 1
         kept = max(most - skip, 0)
-        values, top = snapshot.values, len(snapshot.values)
+        top = len(values)
         for frame, place, word in track.c_words:
             if frame < kept and (place >= top or values[place] != word):
                 return frame
         return kept
 
-    def _walk_new(
-        self, track: Track, snapshot: Snapshot, new: memoryview, words: int
-    ) -> tuple[int, bool]:
-        offsets = self._offsets
+    def _walk_new(self, track: Track, snapshot: Snapshot, new: memoryview) -> bool:
+        offsets, words = self._offsets, self._words
         pcs = new[offsets.cfp_pc // 8 :: words].tolist()
         sps = new[offsets.cfp_sp // 8 :: words].tolist()
         iseqs = new[offsets.cfp_iseq // 8 :: words].tolist()
@@ -361,7 +564,7 @@ class Unwinder:
         node = nodes[-1] if nodes else self.tree.root
         floor = floors[-1] if floors else low
         below = track.sps[-1] if track.sps else 0
-        if self._is_jit_frame(new):
+        if track.has_newest and self._is_jit_frame(new):
             pcs[0], sps[0] = UNKNOWN_PC, track.high
         local, mask, block = self._local, self.tree.magic_mask, self.tree.block_magic
         eps_known = track.eps
@@ -369,10 +572,10 @@ class Unwinder:
             ep, iseq = eps[index], iseqs[index]
             if low <= ep < track.high:
                 if ep <= floor or ep < below or ep >= sps[index]:
-                    return len(nodes), False
+                    return False
                 place = (ep - start) >> 3
                 if not 2 <= place < top:
-                    return len(nodes), self._need_values(track, ep, sps[0])
+                    return self._need_values(track, ep, sps[0])
                 flags, link, method = (
                     values[place],
                     values[place - 1],
@@ -382,7 +585,7 @@ class Unwinder:
             else:
                 found = self._heap_words(track, snapshot, ep)
                 if found is None:
-                    return len(nodes), False
+                    return False
                 method, link, flags = found
                 place = -1
             if flags & local:
@@ -391,8 +594,13 @@ class Unwinder:
                 method = self._outer_method(track, snapshot, method, link)
             key = (node, iseq, pcs[index], method, flags)
             child = known.get(key) or self.tree.child(*key)
+            if index == 0 and iseq and (child is None or not child.is_sure):
+                # The next call may have overwritten the environment already.
+                child = self._by_code(key) or child
+            elif iseq and child is not None and child.is_sure:
+                self._methods_of[iseq] = method, flags
             if child is None:
-                return len(nodes), False
+                return False
             if not child.is_sure or (
                 flags & mask == block and not self._gives(track, link & ~3, iseq)
             ):
@@ -405,7 +613,17 @@ class Unwinder:
             eps_known.append(ep)
             floors.append(floor)
             track.sps.append(below)
-        return len(nodes), False
+        return False
+
+    def _by_code(self, key: tuple[FrameNode, int, int, int, int]) -> FrameNode | None:
+        """Return the node of a frame by the method that its code had last, if any."""
+        node, iseq, pc, *_ = key
+        last = self._methods_of.get(iseq)
+        if last is None:
+            return None
+        key = (node, iseq, pc, *last)
+        child = self.tree.nodes.get(key) or self.tree.child(*key)
+        return child if child is not None and child.is_sure else None
 
     def _is_jit_frame(self, frames: memoryview) -> bool:
         """Is the innermost frame, the first, one of Ruby code that a JIT may run?
@@ -446,6 +664,8 @@ class Unwinder:
         end = max(ep + 8, sp if ep <= sp < track.frames_at else 0) + _MARGIN_VALUES
         end = min(end + (end - track.values_at) // 8, track.high)
         track.values_size = (end - track.values_at) // 8 * 8
+        track.words_end = 0
+        self._place_words(track)
         track.ranges = None
 
     def _heap_words(
@@ -494,3 +714,8 @@ class Unwinder:
             if flags & self._local:
                 return self.tree.entry(method)
         return 0
+
+
+def _changes(states: list[bytes]) -> int:
+    """Return how many of ``states`` differ from the one before."""
+    return sum(one != other for one, other in pairwise(states))

@@ -1,7 +1,8 @@
-"""A Ruby VM in a memory: its threads, and what each is doing.
+"""A Ruby VM in a memory: threads and their stacks.
 
-What is read is a running program, which does not wait. A sample is clean, trimmed
-(what is certain of it, and so flagged), or none at all; the counts are kept.
+A running program does not wait to be read, and the first reading counts: stacks that
+are easy to read must not win. A sample is clean, trimmed (a marker stands for the
+newest frames, which are unknown), or missing; the counts are kept.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from rbtrace_py.model.stack_walk import WalkedStack, WalkLayout
 from rbtrace_py.model.stacks import SampleFlags, Stack, ThreadState
 from rbtrace_py.rubyvm import tls
 from rbtrace_py.rubyvm.frames import FrameNode, FrameTree
-from rbtrace_py.rubyvm.iseqs import Iseq
 from rbtrace_py.rubyvm.late_code import LateCode
 from rbtrace_py.rubyvm.layout import Layout
 from rbtrace_py.rubyvm.oldframes import OldUnwinder
@@ -25,17 +25,12 @@ from rbtrace_py.rubyvm.unwinder import Reading, Track, Unwinder
 from rbtrace_py.rubyvm.values import Values
 from rbtrace_py.rubyvm.walked_frames import WalkedFrames
 
-_TRIES = 40
-"""How often a stack is read anew, at most, until it is clean."""
-_JUDGED_AGAIN = 3
-"""How often frames are seen that seem impossible before what says so is read anew; most
-are gone by then."""
-_UNREADABLE = 8
-"""How often in a row it may be unreadable: what is torn is not for long."""
-_LOOKS = 8
-"""How often what to read is found out anew, at most, for one try."""
+_ATTEMPTS = 8
+"""Gathers at most to find out where one stack is."""
 _BELIEVED = 4
-"""Instructions at which a frame that looks impossible must be seen, or what it calls.
+"""Number of instructions at which successive samples must see a doubtful frame, or its
+callees. Handlers of traps and finalizers run upon any instruction. Only frames that
+exist move on.
 """
 _AT_REST = (ThreadState.SLEEPING, ThreadState.WAITING)
 _MOST_TRACKS = 1 << 12
@@ -44,11 +39,11 @@ _MOST_KEPT = 1 << 28
 _GC_MODE, _GC_MARKING = 3, 1
 """Bits of ``rb_objspace_t.flags.mode``, below those of its other flags; while what
 lives is marked."""
-_LOOKS = 64
+_BASES = 64
 """Threads looked at for what they say they run, each perhaps several times: one alone
 that changes fibers all the time says it at one look of eight."""
-_GATHERED_AT_ONCE = 64
-"""Threads whose stacks are taken with one system call."""
+_GATHERED_AT_ONCE = 16
+"""Threads whose stacks are taken with one system call, which has 1024 ranges."""
 
 
 class HasAddress(Protocol):
@@ -84,55 +79,11 @@ class Walked(NamedTuple):
 
 @dataclass
 class Counts:
-    """Counts of samples by outcome; ``retried`` counts further tries, not samples."""
+    """Counts of samples by outcome."""
 
     clean: int = 0
     trimmed: int = 0
     failed: int = 0
-    retried: int = 0
-
-
-class _Best:
-    """The longest of the stacks that were read, up to where they are certain."""
-
-    def __init__(self) -> None:
-        self.reading: Reading | None = None
-        self.newest: list[FrameNode] = []
-        self.depth = 0
-
-    def consider(self, reading: Reading) -> None:
-        depth = min((reading.depth, *reading.unsure[:1]))
-        if depth > self.depth:
-            self.reading, self.depth = reading, depth
-            self.newest = reading.nodes[depth - 1 : depth]
-
-
-class _Doubt:
-    """About frames that those below them should not have called.
-
-    Some may all the same: a trap's handler or a finalizer runs upon any instruction.
-    A thread that runs may have been put aside by the kernel in the middle of a call,
-    and show the same wrong thing for long: its frame is believed once it, or what it
-    calls, was seen at several instructions in readings that follow each other, as only
-    a frame that is alive moves on.
-    """
-
-    def __init__(self) -> None:
-        self._seen: dict[tuple[FrameNode | None, Iseq | FrameNode], set[FrameNode]] = {}
-
-    def is_over(self, reading: Reading) -> bool:
-        """Is what ``reading`` shows to be believed, after those before it?
-
-        To be asked of every reading, as one that differs is evidence too.
-        """
-        nodes, seen = reading.nodes, {}
-        newest = set(nodes[-1:]) if reading.is_whole else set()
-        for index in reading.unsure:
-            node = nodes[index]
-            key = (nodes[index - 1] if index else None, node.iseq or node)
-            seen[key] = self._seen.get(key, set()) | newest
-        self._seen = seen
-        return all(len(places) >= _BELIEVED for places in seen.values())
 
 
 class RubyVM:
@@ -224,7 +175,7 @@ class RubyVM:
         threads: some or all there are
         """
         addresses = [thread.address for thread in threads]
-        for _ in range(max(2, _LOOKS // max(1, len(addresses)))):
+        for _ in range(max(2, _BASES // max(1, len(addresses)))):
             if distance := self._tls_distance(addresses):
                 return distance
         return 0
@@ -370,7 +321,8 @@ class RubyVM:
         """Were all its frames, when it was read last, those that are never shown?"""
         track = self._track(thread.address)
         count = len(track.frames) // self.layout.offsets.cfp_size
-        return len(track.nodes) == count and not any(one.frame for one in track.nodes)
+        is_all = track.has_newest and len(track.nodes) == count
+        return is_all and not any(one.frame for one in track.nodes)
 
     def has_stack(self, thread: HasAddress) -> bool:
         """Has the thread begun, and not ended? True as well if that is not known."""
@@ -413,24 +365,23 @@ class RubyVM:
     def control_frames(self, thread: HasAddress) -> list[ControlFrame]:
         """Return the control frames of the last sample, the newest first.
 
-        All of them, those that are never shown too; none if they were not all good.
+        Frames that are never shown are among them; unknown ones, for which a marker
+        stands, are not.
         """
         track, offsets = self._track(thread.address), self.layout.offsets
-        words = offsets.cfp_size // 8
-        if len(track.nodes) * offsets.cfp_size != len(track.frames):
-            return []
-        raw = memoryview(track.frames).cast("Q")
+        words, size = offsets.cfp_size // 8, track.depth * offsets.cfp_size
+        raw = memoryview(track.frames)[len(track.frames) - size :].cast("Q")
         columns = (
             raw[offset // 8 :: words].tolist()
             for offset in (offsets.cfp_self, offsets.cfp_ep, offsets.cfp_sp)
         )
-        return list(map(ControlFrame, reversed(track.nodes), *columns))
+        return list(map(ControlFrame, reversed(track.nodes[: track.depth]), *columns))
 
     def sample_all(self, threads: Iterable[HasAddress]) -> list[Walked | None]:
         """Return what each of ``threads`` is doing, as sample does.
 
         Their stacks are gathered together, so that many threads cost little more
-        than the reading; those that are not clean at once are read again alone.
+        than the reading.
         """
         self._tree.trim()
         tracks = [self._track(thread.address) for thread in threads]
@@ -445,6 +396,8 @@ class RubyVM:
             return [None] * len(tracks)
         unwinder = self._unwinder
         wanted = [unwinder.ranges(track, self._collecting) for track in tracks]
+        for track, ranges in zip(tracks, wanted, strict=True):
+            track.gathered = ranges
         try:
             parts = self.memory.gather([pair for ranges in wanted for pair in ranges])
         except UnreadableMemory:
@@ -458,23 +411,70 @@ class RubyVM:
         return found
 
     def _sample(self, track: Track, parts: list[bytes] | None = None) -> Walked | None:
-        """Read once, and be content if that is clean, as most are; count it."""
+        """Read a stack once, from ``parts`` if it was gathered already; count it."""
         if parts is None:
             try:
-                parts = self.memory.gather(
-                    self._unwinder.ranges(track, self._collecting)
-                )
+                parts = self._gather(track)
             except UnreadableMemory:
                 track.leave()
-                return self._insist(track, None)
-        if parts == track.parts and track.generation == self._tree.generation:
+        if parts and parts == track.parts and track.generation == self._tree.generation:
             return self._count(track.walked)
         reading = self._read(track, parts)
-        if reading is not None and self._is_whole(reading) and not reading.unsure:
-            walked = self._walked(reading, reading.nodes[-1:], SampleFlags.CLEAN)
-            track.parts, track.walked = parts, walked
-            return self._count(walked)
-        return self._insist(track, reading)
+        if reading is None:
+            track.forget()
+            return self._count(None)
+        if reading.unsure:
+            reading = self._unwinder.judge_again(reading)
+        depth = self._depth(reading)
+        is_clean = self._is_whole(reading) and depth == len(reading.nodes)
+        rests = is_clean and not reading.unsure
+        if not is_clean and self._rests(reading):
+            # Nothing changes: all that makes sense is certain.
+            reading = self._unwinder.of_rest(reading)
+            depth, rests = len(reading.nodes), True
+            is_clean = self._is_whole(reading)
+        track.depth = depth
+        walked = self._walked(reading, depth, is_clean)
+        track.parts, track.walked = reading.parts if rests else [], walked
+        return self._count(walked)
+
+    def _depth(self, reading: Reading) -> int:
+        """Return the number of frames below the first doubtful one.
+
+        A doubtful frame is believed after successive samples saw ``_BELIEVED``
+        instructions in the frame, or in its callees.
+        """
+        nodes, track = reading.nodes, reading.track
+        newest = set(nodes[-1:]) if reading.is_whole else set()
+        known, track.doubts = track.doubts, {}
+        depth = len(nodes)
+        for index in reversed(reading.unsure):
+            node = nodes[index]
+            key = (nodes[index - 1] if index else None, node.iseq or node)
+            places = known.get(key, set())
+            if len(places) < _BELIEVED:
+                places = places | newest
+            track.doubts[key] = places
+            if len(places) < _BELIEVED:
+                depth = index
+        return depth
+
+    def _rests(self, reading: Reading) -> bool:
+        """Return whether a thread that seems to be at rest shows the same once more.
+
+        It waits, or has no frame to show.
+        """
+        is_idle = reading.is_whole and not _has_frames(reading)
+        if not is_idle and self._state(reading) not in _AT_REST:
+            return False
+        try:
+            return self.memory.gather(reading.track.gathered)[2:] == reading.parts[2:]
+        except UnreadableMemory:
+            return False
+
+    def _gather(self, track: Track) -> list[bytes]:
+        track.gathered = self._unwinder.ranges(track, self._collecting)
+        return self.memory.gather(track.gathered)
 
     def _is_whole(self, reading: Reading) -> bool:
         """Are all of its frames good, and is there one to show, if the thread can run?
@@ -498,62 +498,13 @@ class RubyVM:
             self.counts.clean += 1
         return walked
 
-    def _insist(self, track: Track, reading: Reading | None) -> Walked | None:
-        """Read until clean, or take the best of all tries; count it.
-
-        A thread that sleeps or waits is at rest, and so is one without frames: two
-        equal readings of it are enough, and what comes of them is kept for as long as
-        it shows the same.
-        """
-        best = _Best()
-        doubt = _Doubt()
-        last = track.parts[2:]
-        unreadable = attempt = 0
-        is_clean = rests = False
-        while attempt < _TRIES and unreadable < _UNREADABLE:
-            if attempt:
-                if self._tree.is_late():
-                    break
-                if attempt == _JUDGED_AGAIN and track.unsure:
-                    self._unwinder.judge_again(track)
-                reading = self._read(track, None)
-            attempt += 1
-            if reading is None:
-                unreadable += 1
-                continue
-            unreadable = 0
-            rests = reading.parts[2:] == last and (
-                self._state(reading) in _AT_REST
-                or (reading.is_whole and not _has_frames(reading))
-            )
-            last = reading.parts[2:]
-            is_sure = doubt.is_over(reading) or rests
-            is_clean = self._is_whole(reading) and is_sure
-            if rests:
-                best = _Best()
-            best.consider(reading)
-            if is_clean or rests:
-                break
-        self.counts.retried += attempt - 1
-        walked = self._trimmed(best)
-        if reading is not None and is_clean:
-            walked = self._walked(reading, reading.nodes[-1:], SampleFlags.CLEAN)
-        if reading is not None and rests:
-            track.parts, track.walked = reading.parts, walked
-        return self._count(walked)
-
-    def _trimmed(self, best: _Best) -> Walked | None:
-        if best.reading is None:
-            return None
-        return self._walked(best.reading, best.newest, SampleFlags.TRIMMED)
-
     def _read(self, track: Track, parts: list[bytes] | None) -> Reading | None:
         """Read once, finding out on the way what there is to read."""
         unwinder = self._unwinder
-        for _ in range(_LOOKS):
+        for _ in range(_ATTEMPTS):
             try:
                 if parts is None:
-                    parts = self.memory.gather(unwinder.ranges(track, self._collecting))
+                    parts = self._gather(track)
                 reading = unwinder.read(track, parts)
             except UnreadableMemory:
                 track.leave()
@@ -578,15 +529,16 @@ class RubyVM:
             reading.status, reading.track.thread, reading.ec, reading.running
         )
 
-    def _walked(
-        self, reading: Reading, newest: list[FrameNode], flags: SampleFlags
-    ) -> Walked:
+    def _walked(self, reading: Reading, depth: int, is_clean: bool) -> Walked:
+        """Return the stack of the ``depth`` oldest frames."""
         state = self._state(reading)
+        flags = SampleFlags.CLEAN if is_clean else SampleFlags.TRIMMED
         if reading.is_truncated:
             flags |= SampleFlags.TRUNCATED
-        node = newest[0] if newest else self._tree.root
+        node = reading.nodes[depth - 1] if depth else self._tree.root
         collects = state is ThreadState.RUNNING
-        stack = self._tree.stack(node, self._mode(reading) if collects else 0)
+        mode = self._mode(reading) if collects else 0
+        stack = self._tree.stack(node, mode, is_changed=not is_clean)
         return Walked(stack, flags, reading.fiber, state)
 
     def _mode(self, reading: Reading) -> int:

@@ -11,7 +11,7 @@ import struct
 from array import array
 from collections.abc import Iterable
 
-from rbtrace_py.model.stacks import Frame, FrameKind, SampleFlags, Stack
+from rbtrace_py.model.stacks import CHANGED, Frame, FrameKind, SampleFlags, Stack
 from rbtrace_py.rubyvm.frames import COLLECTOR_FRAMES, FrameNode, FrameTree
 from rbtrace_py.rubyvm.late_code import NOT_NAMED
 
@@ -88,7 +88,7 @@ class WalkedFrames:
 
         collecting: as in ``WalkedStack``
 
-        Its newest frame is left out if it was being pushed.
+        ``CHANGED`` stands for its newest frame if that was being pushed.
         """
         kept = max(len(self._places), len(self._upon), len(self._newest))
         state = self._tree.generation, self._tree.replaced
@@ -110,6 +110,7 @@ class WalkedFrames:
             below = place
         newest = self._find_newest(raws[0], below) if raws else self._root
         if newest is None:
+            shown.append(CHANGED)
             return self._stack(shown, 0, SampleFlags.TRIMMED)
         _show(newest, below, shown)
         return self._stack(shown, collecting, SampleFlags.CLEAN)

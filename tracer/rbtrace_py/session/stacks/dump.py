@@ -34,6 +34,7 @@ PAUSE_SECONDS = 5.0
 
 _TRIES = 3
 """How often what could not be read is read anew."""
+_WITHOUT_LOCALS = (FrameKind.GC, FrameKind.MARKER)
 _LONG = 0.2
 """Seconds of a reading from which on it is not repeated: of many threads some go on."""
 
@@ -76,9 +77,15 @@ class Stacks:
         """Those of a stack, if they are of the frames that it shows."""
         found = self.locals.get(address, ())
         frames = () if walked is None else walked.stack.frames
-        # The collector's frames have none.
-        found = (*found, *(() for one in frames if one.kind is FrameKind.GC))
+        # The collector's frames, and the marker for unknown ones, have none.
+        found = (*found, *(() for one in frames if one.kind in _WITHOUT_LOCALS))
         return found if len(found) == len(frames) else ()
+
+    def whole(self, address: int, walked: Walked | None) -> Sequence[ControlFrame]:
+        """Return the control frames of a stack; none if its newest are unknown."""
+        if walked is None or walked.flags & SampleFlags.TRIMMED:
+            return ()
+        return self.control_frames.get(address, ())
 
     def seen(self) -> list[Seen]:
         """Each thread as it was when its stack was read, or before."""
@@ -87,7 +94,7 @@ class Stacks:
                 one,
                 one.state if walked is None else walked.state,
                 one.fiber if walked is None else walked.fiber,
-                self.control_frames.get(one.address, ()),
+                self.whole(one.address, walked),
                 tuple(fiber for fiber, _ in self.fibers.get(one.address, ())),
             )
             for one, walked in self.threads
@@ -240,7 +247,9 @@ def _lasting_deadlocks(
     found = deadlocks(threads)
     if not found:
         return ()
-    frames = stacks.control_frames
+    frames = {
+        one.address: stacks.whole(one.address, walk) for one, walk in stacks.threads
+    }
     again = deadlocks(
         [
             replace(
@@ -312,7 +321,7 @@ def dumped(
 ) -> DumpedThread:
     """A thread of ``stacks``; on_cpu, letter: what the kernel says of it."""
     state = waits.state(thread.address, on_cpu)
-    frames = stacks.control_frames[thread.address]
+    frames = stacks.whole(thread.address, walked)
     return DumpedThread(
         thread=waits.threads[thread.address],
         state=state,
@@ -336,6 +345,6 @@ def _dumped_fiber(
 ) -> DumpedFiber:
     if walked is None:
         return DumpedFiber(fiber.address, None)
-    wait = waits.of_fiber(stacks.control_frames.get(fiber.address, []))
+    wait = waits.of_fiber(stacks.whole(fiber.address, walked))
     found = stacks.locals_of(fiber.address, walked)
     return DumpedFiber(fiber.address, walked.stack, walked.flags, wait, found)

@@ -1,0 +1,40 @@
+# frozen_string_literal: true
+
+# Calls two methods in turn for ever; "ready" says what a call of each takes, in nanoseconds,
+# by the cost of loops that call one of them alone. ARGV: the turns of each one's loop.
+
+class Work
+  def short
+    i = 0
+    i += 1 while i < SHORT
+  end
+
+  def long
+    i = 0
+    i += 1 while i < LONG
+  end
+end
+
+SHORT, LONG = ARGV.map { |word| Integer(word) }
+WORK = Work.new
+
+def run(names)
+  names.each { |name| WORK.send(name) }
+end
+
+def now = Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID, :nanosecond)
+
+# The least of several times, as others disturb the machine.
+def cost(name)
+  names = [name] * [1_000_000 / LONG, 1000].min
+  Array.new(20) do
+    began = now
+    run(names)
+    (now - began).fdiv(names.size)
+  end.min
+end
+
+puts "ready #{cost(:short)} #{cost(:long)}"
+$stdout.flush
+names = %i[short long] * 500
+loop { run(names) }
