@@ -43,7 +43,7 @@ def test_every_part_of_a_dump() -> None:
         "    <main>  /a.rb:2",
         "",
         '"worker 1" tid 4213, waiting for the GVL',
-        "    (newest frames missing)",
+        "    (newest frames changed while read)",
         "    g  /a.rb:?",
         "    (oldest frames missing)",
         "  suspended fiber 0x7f00",

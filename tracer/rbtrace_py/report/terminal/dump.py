@@ -165,7 +165,7 @@ def _stack(
         yield _INDENT + style.red("(its stack could not be read)")
         return
     if flags & SampleFlags.TRIMMED:
-        yield _INDENT + style.yellow("(newest frames missing)")
+        yield _INDENT + style.yellow("(newest frames changed while read)")
     if not stack.frames:
         yield _INDENT + style.dim("(no Ruby frames)")
     for place in reversed(range(len(stack.frames))):

@@ -22,7 +22,7 @@ def readable_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
     for sample in profile.stream():
         yield options.style.bold(_head(sample, profile.unit, of_calls))
         if sample.flags & SampleFlags.TRIMMED:
-            yield "    (newest frames missing)"
+            yield "    (newest frames changed while read)"
         for frame in reversed(sample.stack.frames):
             yield f"    {_frame(frame)}"
         if sample.flags & SampleFlags.TRUNCATED:

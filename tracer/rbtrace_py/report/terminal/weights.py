@@ -10,6 +10,8 @@ from rbtrace_py.report.style import PLAIN, Style
 
 NONE_ON_CPU = "no thread was on CPU; --mode wall shows waiting threads"
 """Note for a report in which mode cpu saw nothing."""
+_MANY_CHANGED = 0.1
+"""Share of samples with unknown newest frames above which a remedy is named."""
 
 
 def amount(weight: int, unit: str, style: Style = PLAIN) -> str:
@@ -37,7 +39,10 @@ def statistics_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
     yield f"  {_head(own)}"
     if own.trimmed:
         text = _many(own.trimmed, "sample", "samples")
-        text += ": newest frames dropped (torn read)"
+        text += f" ({units.share(own.trimmed, own.samples)} %)"
+        text += ": newest frames changed while read"
+        if own.trimmed > _MANY_CHANGED * own.samples and own.engine != "bpf":
+            text += "; --pause reads them all"
         yield f"  {style.dim(text)}"
     if own.truncated:
         text = _many(own.truncated, "sample", "samples")
