@@ -165,7 +165,8 @@ class Reading(NamedTuple):
     ``unsure`` are frames that those below them should not have called, ``is_whole``
     says that nothing else is wrong. ``parts`` are the bytes of ``ranges``: the
     collector's word, who runs, then what is the thread's own. ``status`` is its status
-    byte, ``running`` the holder of the lock (None: unknown), ``flags`` the collector's word.
+    byte, ``running`` the holder of the lock (None: unknown), ``flags`` the collector's
+    word.
     """
 
     track: Track
@@ -308,6 +309,12 @@ class Unwinder:
         self._drop(track, track.unsure[0])
         return self._walk_again(reading, snapshot)
 
+    def is_still(self, reading: Reading) -> bool:
+        """Return whether all probes are equal, as those of a paused thread are."""
+        parts = reading.parts
+        same = (_FRAMES, _VALUES, (_POINTER, len(parts) - 1))
+        return all(len({parts[at] for at in some}) == 1 for some in same)
+
     def of_rest(self, reading: Reading) -> Reading:
         """Return the reading of a thread that did not change: all frames are proven."""
         count = len(reading.snapshot.frames) // self._size
@@ -335,7 +342,7 @@ class Unwinder:
         low, size = context[self._stack_word], context[self._size_word]
         cfp = context[self._cfp_word]
         high = low + 8 * size
-        if low != track.low or high != track.high:
+        if not track.high or low != track.low or high != track.high:
             self._move(track, low, high, cfp)
             return None
         if not low <= cfp <= high or (high - cfp) % self._size:

@@ -462,10 +462,13 @@ class RubyVM:
     def _rests(self, reading: Reading) -> bool:
         """Return whether a thread that seems to be at rest shows the same once more.
 
-        It waits, or has no frame to show.
+        Such a thread waits, has no frame to show, or did not change between the probes.
         """
         is_idle = reading.is_whole and not _has_frames(reading)
-        if not is_idle and self._state(reading) not in _AT_REST:
+        if (
+            not (is_idle or self._unwinder.is_still(reading))
+            and self._state(reading) not in _AT_REST
+        ):
             return False
         try:
             return self.memory.gather(reading.track.gathered)[2:] == reading.parts[2:]
