@@ -310,7 +310,7 @@ class Unwinder:
         return self._walk_again(reading, snapshot)
 
     def is_still(self, reading: Reading) -> bool:
-        """Return whether all probes are equal, as those of a paused thread are."""
+        """Return whether all probes are equal, as in a paused thread."""
         parts = reading.parts
         same = (_FRAMES, _VALUES, (_POINTER, len(parts) - 1))
         return all(len({parts[at] for at in some}) == 1 for some in same)
