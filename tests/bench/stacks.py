@@ -123,7 +123,7 @@ def _run(tool: str, target: Target, rate: int, seconds: float) -> Run:
     duration = int(seconds + SETTLE + 2.5)
     alone = _speed(target, 1)
     with tempfile.TemporaryDirectory() as place:
-        path = Path(place) / "stacks.folded"
+        path = Path(place) / "stacks"
         command = _command(tool, target.pid, rate, duration, path)
         with subprocess.Popen(
             command,
@@ -139,10 +139,16 @@ def _run(tool: str, target: Target, rate: int, seconds: float) -> Run:
             used = Spent.of(process.pid).since(before)
             window = time.monotonic() - start
             assert process.wait() == 0, command
-        lines = path.read_text().splitlines()
-    samples = sum(int(line.rsplit(" ", 1)[1]) for line in lines if line)
+        samples = _samples(path.read_text())
     achieved = samples / duration
     return Run(used.by(achieved * window), achieved, speed / alone)
+
+
+def _samples(text: str) -> int:
+    """Return the number of samples in our JSON, or in rbspy's folded stacks."""
+    if text.startswith("{"):
+        return int(json.loads(text)["counters"]["samples"])
+    return sum(int(line.rpartition(" ")[2]) for line in text.splitlines() if line)
 
 
 def _command(
@@ -150,7 +156,8 @@ def _command(
 ) -> Sequence[str]:
     if tool in (BPF, MEMORY):
         words = ["stacks", str(pid), "-r", str(rate), "-d", str(duration)]
-        return [sys.executable, "-c", MAIN, *words, *tool.split(), "-o", str(path)]
+        words += [*tool.split(), "--format", "json", "-o", str(path)]
+        return [sys.executable, "-c", MAIN, *words]
     found = rbspy()
     assert found
     words = ["record", "--pid", str(pid), "--rate", str(rate), "--silent"]

@@ -20,6 +20,7 @@ from rbtrace_py.model.dump import Dump
 from rbtrace_py.model.stacks import (
     RubyThread,
     Sample,
+    SampleFlags,
 )
 from rbtrace_py.report.exchange.folded import folded_rows
 from rbtrace_py.report.exchange.rows import Folding
@@ -136,13 +137,15 @@ class Sampler(Closing):
         left = count
         for _ in turns(passes, self._limits(seconds, count)):
             passes.settle()
-            chosen = found[:left]
-            found.clear()
-            for sample in chosen:
+            came, found[:] = tuple(found), []
+            for sample in came:
+                if left is not None and not sample.flags & SampleFlags.RUN_TIME:
+                    if not left:
+                        continue
+                    left -= 1
                 self.statistics.samples += 1
                 self.statistics.flag(sample.flags)
                 yield sample
-            left = None if left is None else left - len(chosen)
 
     def profile(
         self, seconds: float | None = None, count: int | None = None

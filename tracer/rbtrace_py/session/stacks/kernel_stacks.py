@@ -108,6 +108,7 @@ class KernelStacks(Closing):
         self._older: dict[bytes, _Seen] = {}
         self._held: list[tuple[WalkedStack, WalkedStack]] = []
         self._unchecked: list[WalkedStack] = []
+        self._unnamed: list[WalkedStack] = []
         self._changing_until = 0.0
         self._failed = self._unknown = self._begun = 0
         self._open = OpenTimes()
@@ -298,8 +299,11 @@ class KernelStacks(Closing):
         """
         self._find_unknown(rubies)
         stacks = list(islice(self._walker.records(), most))
+        whole = [*self._unnamed, *(one for one in stacks if one.frames)]
         for pid, ruby in rubies.items():
-            self._name(ruby, [one for one in stacks if one.pid == pid and one.frames])
+            self._name(ruby, [one for one in whole if one.pid == pid])
+        # A child may end before the next batch: name its stacks once it is attached to.
+        self._unnamed = [one for one in whole if one.pid not in rubies][:_MOST_HELD]
         is_full = len(self._unchecked) > _MOST_UNCHECKED
         if self._each or self.is_changing or is_full:
             self._check(rubies)
@@ -403,7 +407,8 @@ class KernelStacks(Closing):
         for stack, weight in self._run_times.weigh(batch, ran):
             found.append(stack._replace(weight=weight))
         for stack, weight in self._run_times.rest(ran, bool(self._stopped)):
-            found.append(stack._replace(weight=weight, ticks=0))
+            now = time.monotonic_ns()
+            found.append(stack._replace(weight=weight, ticks=0, time_ns=now))
         return sorted(found, key=_seen_at)
 
     def _add_not_sampled(self, rubies: Rubies, add: Add) -> None:
@@ -519,6 +524,7 @@ class KernelStacks(Closing):
 
     def give_up(self, is_alive: Callable[[int], bool], add: Add) -> None:
         """Make samples without names of processes that ended before they were read."""
+        self._unnamed = [one for one in self._unnamed if is_alive(one.pid)]
         held, self._held = self._held, []
         for seen, stack in held:
             if is_alive(stack.pid):

@@ -24,6 +24,7 @@ from rbtrace_py.rubyvm.attach import Attached, attach, check_zjit
 from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.vm import RubyVM, Walked
+from rbtrace_py.rubyvm.waits.calls import kind_of_call
 from rbtrace_py.rubyvm.waits.gvls import Gvls
 
 _SECONDS_BETWEEN_CHECKS = 0.9
@@ -314,7 +315,7 @@ class RubyProcess(Closing):
                 lost.append(one)
                 continue
             stack, flags, fiber, state = walked
-            if not self._is_wanted(mode, one, state, asleep):
+            if not self._is_wanted(mode, one, walked, asleep):
                 continue
             tid = self._tid_of.get(one.address)
             if state is ThreadState.RUNNING and tid is not None and tid not in running:
@@ -323,7 +324,8 @@ class RubyProcess(Closing):
                     running |= self._tasks.running((tid,))
                 elif tid not in asleep:
                     running.add(tid)
-            state = state_of(state, None if tid is None else tid in running)
+            if not _was_woken(walked):
+                state = state_of(state, None if tid is None else tid in running)
             found.append(Sample(now, thread, state, stack, 1, flags, fiber))
         self._read += len(wanted) - len(lost)
         if lost:
@@ -334,7 +336,7 @@ class RubyProcess(Closing):
         self,
         mode: SamplingMode,
         one: VmThread,
-        state: ThreadState,
+        walked: Walked,
         asleep: frozenset[int] | None,
     ) -> bool:
         """By the state that a thread had when its stack was read.
@@ -343,21 +345,23 @@ class RubyProcess(Closing):
         go on all of them are ready to run, which says nothing.
         """
         if mode is SamplingMode.GVL:
-            return state is ThreadState.RUNNING
+            return walked.state is ThreadState.RUNNING
         if mode is SamplingMode.WALL:
             return True
         if asleep is not None:
             return self._tid_of.get(one.address) not in asleep
-        return not self._sleeps(one, state)
+        return not self._sleeps(one, walked)
 
-    def _sleeps(self, one: VmThread, state: ThreadState) -> bool:
-        """Has a thread left its CPU between the kernel's word and its stack?
+    def _sleeps(self, one: VmThread, walked: Walked) -> bool:
+        """Return whether a thread left its CPU before its stack was read.
 
-        The kernel is asked again where the VM says that the thread does not run Ruby;
-        a thread that works without the lock is on a CPU all the same.
+        The kernel is asked again if the VM says that the thread does not run Ruby. A
+        thread that works without the lock is on a CPU all the same.
         """
-        if state is ThreadState.RUNNING:
+        if walked.state is ThreadState.RUNNING:
             return False
+        if _was_woken(walked):
+            return True
         tid = self._tid_of.get(one.address)
         if one.is_moving:
             self._find_moving()  # another may run there now
@@ -386,7 +390,7 @@ class RubyProcess(Closing):
             return []
         self._read += 1
         stack, flags, fiber, state = walked
-        if self._sleeps(one, state):
+        if self._sleeps(one, walked):
             return []
         state = ThreadState.RUNNING
         return [Sample(time.time_ns(), thread, state, stack, 1, flags, fiber)]
@@ -399,6 +403,19 @@ class RubyProcess(Closing):
     def close(self) -> None:
         """Give back descriptors; may be called twice."""
         self._tasks.close()
+
+
+def _was_woken(walked: Walked) -> bool:
+    """Return whether a thread that the kernel has ready to run still waits in the VM.
+
+    It was woken and waits for a CPU, or works in the kernel for a moment. As with the
+    BPF engine, this is part of the wait.
+    """
+    frames = walked.stack.frames
+    is_waiting = bool(frames) and kind_of_call(frames[-1].name) is not None
+    return walked.state is ThreadState.WAITING or (
+        walked.state is ThreadState.SLEEPING and is_waiting
+    )
 
 
 def _identity(thread: VmThread) -> tuple[object, ...]:

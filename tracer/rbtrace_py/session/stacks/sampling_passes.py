@@ -112,14 +112,14 @@ class SamplingPasses:
         rubies = {ruby.process.pid: ruby for ruby in self._sampling.rubies}
         read, times = thread_run_times.reader_of(rubies), self._run_times
         weighed = [one._replace(weight=ran) for one, ran in times.weigh(batch, read)]
-        for sample in sorted(weighed, key=attrgetter("time_ns")):
-            self._add(sample)
         for sample, ran in times.rest(read, is_over):
-            self._add(sample._replace(weight=ran, flags=SampleFlags.RUN_TIME))
+            again = sample._replace(weight=ran, flags=SampleFlags.RUN_TIME)
+            weighed.append(again._replace(time_ns=time.time_ns()))
         if is_over:
             now = time.time_ns()
-            for sample in thread_run_times.not_sampled(times, rubies, now):
-                self._add(sample)
+            weighed += thread_run_times.not_sampled(times, rubies, now)
+        for sample in sorted(weighed, key=attrgetter("time_ns")):
+            self._add(sample)
 
 
 class KernelPasses:
