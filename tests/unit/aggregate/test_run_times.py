@@ -75,3 +75,23 @@ def test_threads_that_ran_and_never_had_a_tick() -> None:
     ran: RanNs = {ONE: 9, TWO: 45, (10, 12): 3, (10, 13): 0}.get
     threads = [ONE, TWO, (10, 12), (10, 13), (10, 14)]
     assert list(times.not_sampled(threads, ran)) == [(TWO, 5), ((10, 12), 3)]
+
+
+def test_a_thread_that_was_lost_sight_of_is_not_new() -> None:
+    """It ran for longer than the sampling has lasted."""
+    times = RunTimes[str](clock=iter((0, 1000)).__next__)
+    assert weighed(times, {ONE: "ab"}, {ONE: 5000}) == {"a": 10, "b": 10}
+
+
+def test_threads_that_never_ticked_are_dropped_when_they_end() -> None:
+    times = RunTimes[str]()
+    times.begin(ONE, 50)
+    assert list(times.rest({}.get, is_over=False)) == []
+    assert weighed(times, {ONE: "a"}, {ONE: 7}) == {"a": 7}
+
+
+def test_time_without_a_tick_is_given_once() -> None:
+    times = RunTimes[str]()
+    ran: RanNs = {ONE: 3}.get
+    assert list(times.not_sampled([ONE], ran)) == [(ONE, 3)]
+    assert list(times.not_sampled([ONE], ran)) == []

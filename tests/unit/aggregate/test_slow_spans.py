@@ -151,3 +151,24 @@ def test_samples_that_come_late() -> None:
     samples = [sample(at, 10, f"at {at}") for at in (110, 130, 120)]
     found = joined(samples, span(100, 130))
     assert weights(found) == {"at 110": 10, "at 120": 10, "at 130": 10}
+
+
+def test_a_run_without_a_tick_is_not_the_waits() -> None:
+    """Time on the CPU is exact by the waits around it, but its stack is unknown."""
+    samples = [sample(110, 10, "(sleep)"), sample(150, 30, "(lock)")]
+    found = joined(samples, span(100, 155))
+    assert weights(found) == {"(sleep)": 10, "(lock)": 30, "(running, not sampled)": 15}
+    assert found.part().parts == {"sleep": 10, "lock": 30, "on CPU": 15}
+
+
+def test_ticks_of_a_span_share_its_time_on_the_cpu() -> None:
+    samples = [sample(101, 9, "a"), sample(150, 40, "(sleep)"), sample(151, 9, "b")]
+    found = joined(samples, span(100, 170))
+    assert weights(found) == {"a": 15, "b": 15, "(sleep)": 40}
+
+
+def test_a_span_between_two_ticks_is_on_the_cpu() -> None:
+    samples = [sample(100, 10, "before"), sample(125, 20, "after")]
+    found = joined(samples, span(110, 120))
+    assert weights(found) == {"(running, not sampled)": 10}
+    assert found.part().parts == {"on CPU": 10}

@@ -16,7 +16,8 @@ from rbtrace_py.session.stacks.sampling import Add, Sampling
 from rbtrace_py.session.stacks.sampling_options import SamplingOptions
 from rbtrace_py.session.stacks.sampling_passes import KernelPasses, SamplingPasses
 
-THREADS = [RubyThread(10, tid, tid, "") for tid in (10, 11)]
+ENDED = 1 << 22
+THREADS = [RubyThread(ENDED, tid, tid, "") for tid in (10, 11)]
 
 
 class TwoThreads:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -42,8 +43,10 @@ class RunTimes(Generic[Tick]):
     their thread since its last batch with ticks.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._threads: dict[ThreadId, _RunTime[Tick]] = {}
+        self._clock = clock
+        self._began = clock()
 
     def begin(self, thread: ThreadId, ran_ns: int) -> None:
         """Exclude the run time of a thread so far; without this, all of it counts."""
@@ -58,13 +61,26 @@ class RunTimes(Generic[Tick]):
             in the last batch of a thread that has ended: its run time is unknown.
         """
         for thread, ticks in batch.items():
-            own = self._threads.setdefault(thread, _RunTime())
+            nominal = sum(weight for _, weight in ticks)
             now = ran_ns(thread)
+            own = self._threads.get(thread)
+            if own is None:
+                own = self._threads[thread] = self._new(now, nominal)
             if now is None:
-                now = own.known + sum(nominal for _, nominal in ticks)
+                now = own.known + nominal
             own.known, own.last = max(own.known, now), ticks[-1][0]
             yield from divided(ticks, own.known - own.given)
             own.given = own.known
+
+    def _new(self, ran_ns: int | None, nominal: int) -> _RunTime[Tick]:
+        """Return a thread that was born since the sampling began.
+
+        One that ran for longer is older, and was lost sight of: its ticks keep their
+        nominal ns.
+        """
+        if ran_ns is None or ran_ns <= self._clock() - self._began:
+            return _RunTime()
+        return _RunTime(ran_ns - nominal, ran_ns - nominal)
 
     @property
     def last_ticks(self) -> list[Tick]:
@@ -77,12 +93,12 @@ class RunTimes(Generic[Tick]):
         is_over: include all threads, not only those that have ended
         """
         for thread, own in list(self._threads.items()):
-            if own.last is None:
-                continue
             now = ran_ns(thread)
-            own.known = max(own.known, now or 0)
             if now is None:
                 del self._threads[thread]
+            if own.last is None:
+                continue
+            own.known = max(own.known, now or 0)
             if (now is None or is_over) and own.known > own.given:
                 yield own.last, own.known - own.given
                 own.given = own.known
@@ -95,6 +111,7 @@ class RunTimes(Generic[Tick]):
             own = self._threads.get(thread) or _RunTime()
             ran = (ran_ns(thread) or 0) - own.given
             if own.last is None and ran > 0:
+                self.begin(thread, own.given + ran)
                 yield thread, ran
 
 

@@ -66,7 +66,7 @@ class Statistics:
 
     @property
     def duration_ns(self) -> int:
-        """Return how long samples were taken, in ns."""
+        """Sampling time in ns."""
         return max(self.ended_ns - self.started_ns - self.gap_ns, 0)
 
     @property

@@ -43,8 +43,8 @@ class _Options(s.SampleOptions, o.IntervalOptions):
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Show the busiest methods and threads of a Ruby process, live.
 
-    Samples as `stacks` does. Self: share of samples with the method on top of the
-    stack. Total: share of samples with the method anywhere on the stack. 100 % is
+    Samples as `stacks` does. Self: share of time with the method on top of the
+    stack. Total: share of time with the method anywhere on the stack. 100 % is
     one CPU for the elapsed time; in other modes, the whole. Press ? for the
     keys. Without a terminal, each interval (1 s) prints a few lines.
 

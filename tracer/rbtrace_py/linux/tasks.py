@@ -86,6 +86,16 @@ def ran_ns(process: Process, tid: int) -> int:
         return 0
 
 
+def run_time_of(pid: int, tid: int) -> int | None:
+    """Return the run time of a thread in ns; None: it has ended, or it is unknown."""
+    try:
+        with open(f"/proc/{pid}/task/{tid}/schedstat", "rb") as file:
+            ran, _, switches = map(int, file.read(_SCHEDSTAT_SIZE).split())
+    except (OSError, ValueError):
+        return None
+    return ran if switches else None
+
+
 class Tasks(Closing):
     """Threads of ``process``, which stays the caller's.
 
@@ -153,8 +163,8 @@ class Tasks(Closing):
     def cpu_ns(self, tid: int) -> int | None:
         """CPU time the thread has used, None if it has ended.
 
-        The difference of two weighs a sample exactly: what a thread waited for a CPU
-        is not in it. Of a running thread it is as of its last tick.
+        It excludes time in a run queue. The kernel updates the time of a running thread
+        at the scheduler's ticks only.
         """
         task = self._tasks.get(tid) or self._take(tid)
         if task is None:

@@ -105,7 +105,7 @@ class Sample(NamedTuple):
     """The stack and state of one thread at one moment.
 
     time_ns: CLOCK_REALTIME when it was read
-    weight: how much it stands for, in the unit of the whole (samples, or ns)
+    weight: how much it stands for, in the unit of the profile (ns, or events)
     fiber: address of the fiber's structure, 0 where not known
     """
 

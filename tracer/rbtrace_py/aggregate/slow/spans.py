@@ -230,10 +230,13 @@ def _intervals(
     for sample in samples:
         part = part_of(sample)
         is_tick = part == ON_CPU
-        if is_tick and sample.time_ns > span.ended_ns:
-            break  # what it ran later
         # 0: no fiber had been made on its thread yet
-        is_own = sample.fiber in (span.fiber, 0)
+        is_of_fiber = sample.fiber in (span.fiber, 0)
+        if is_tick and sample.time_ns > span.ended_ns:
+            # It ran this later. Without a wait or a tick in it, it had the CPU.
+            is_own |= until == span.began_ns and is_of_fiber
+            break
+        is_own = is_of_fiber
         began = sample.time_ns - (0 if is_tick else sample.weight)
         began = max(until, min(began, span.ended_ns))
         if began > until:

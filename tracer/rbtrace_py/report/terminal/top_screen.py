@@ -151,8 +151,8 @@ def _keys(columns: int) -> Text:
 
 def _help(columns: int) -> list[Text]:
     words = (
-        "Self: share of samples with the method on top of the stack. Total: share"
-        " of samples with the method anywhere on the stack. In mode cpu, 100 % is"
+        "Self: share of time with the method on top of the stack. Total: share"
+        " of time with the method anywhere on the stack. In mode cpu, 100 % is"
         " one CPU for the elapsed time; in other modes, all that was seen."
     )
     keys = [Text.assemble((f"{key.shown:<7}", "bold"), key.what) for key in KEYS]

@@ -303,7 +303,8 @@ class KernelStacks(Closing):
         for pid, ruby in rubies.items():
             self._name(ruby, [one for one in whole if one.pid == pid])
         # A child may end before the next batch: name its stacks once it is attached to.
-        self._unnamed = [one for one in whole if one.pid not in rubies][:_MOST_HELD]
+        unnamed = [one for one in whole if one.pid not in rubies]
+        self._unnamed = unnamed[-_MOST_UNCHECKED:]
         is_full = len(self._unchecked) > _MOST_UNCHECKED
         if self._each or self.is_changing or is_full:
             self._check(rubies)

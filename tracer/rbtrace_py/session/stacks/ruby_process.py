@@ -241,6 +241,11 @@ class RubyProcess(Closing):
         """CPU time that a thread has used; None where it is not known."""
         return None if thread.tid is None else self._tasks.cpu_ns(thread.tid)
 
+    def run_times(self) -> dict[int, int]:
+        """Return the run time in ns of each kernel thread, by its id."""
+        found = ((tid, self._tasks.cpu_ns(tid)) for tid in self._tasks.refresh())
+        return {tid: ran for tid, ran in found if ran is not None}
+
     def ran_ns(self, tid: int) -> int | None:
         """Return the run time of a kernel thread in ns; None: it has ended."""
         return self._tasks.cpu_ns(tid)
@@ -349,7 +354,8 @@ class RubyProcess(Closing):
         if mode is SamplingMode.WALL:
             return True
         if asleep is not None:
-            return self._tid_of.get(one.address) not in asleep
+            is_awake = self._tid_of.get(one.address) not in asleep
+            return is_awake and not _was_woken(walked)
         return not self._sleeps(one, walked)
 
     def _sleeps(self, one: VmThread, walked: Walked) -> bool:
@@ -411,11 +417,10 @@ def _was_woken(walked: Walked) -> bool:
     It was woken and waits for a CPU, or works in the kernel for a moment. As with the
     BPF engine, this is part of the wait.
     """
+    if walked.state is not ThreadState.SLEEPING:
+        return walked.state is ThreadState.WAITING
     frames = walked.stack.frames
-    is_waiting = bool(frames) and kind_of_call(frames[-1].name) is not None
-    return walked.state is ThreadState.WAITING or (
-        walked.state is ThreadState.SLEEPING and is_waiting
-    )
+    return bool(frames) and kind_of_call(frames[-1].name) is not None
 
 
 def _identity(thread: VmThread) -> tuple[object, ...]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from rbtrace_py.aggregate.run_times import RunTimes, ThreadId
-from rbtrace_py.errors import NoSuchTarget
 from rbtrace_py.model.stacks import Sample, SampleFlags
 from rbtrace_py.session.drive import EARLY_SECONDS
 from rbtrace_py.session.stacks import thread_run_times
@@ -53,11 +51,12 @@ class SamplingPasses:
         self._due = time.monotonic() + _TAKE_SECONDS
 
     def _find_processes(self) -> None:
-        now = time.monotonic_ns()
+        now, passed, self._passed = time.monotonic_ns(), self._passed, {}
         for ruby in self._sampling.rubies:
-            if self._passed.setdefault(ruby.process.pid, now) == now:
-                with suppress(NoSuchTarget):
-                    thread_run_times.begin(self._run_times, ruby)
+            pid = ruby.process.pid
+            self._passed[pid] = passed.get(pid, now)
+            if pid not in passed:
+                thread_run_times.begin(self._run_times, ruby)
 
     @property
     def is_over(self) -> bool:

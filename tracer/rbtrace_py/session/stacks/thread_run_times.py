@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from rbtrace_py.aggregate.run_times import NOT_SAMPLED, RanNs, RunTimes, ThreadId, Tick
-from rbtrace_py.linux.tasks import ran_ns
+from rbtrace_py.linux.tasks import run_time_of
 from rbtrace_py.model.stacks import Sample, SampleFlags, ThreadState
 from rbtrace_py.session.stacks.ruby_process import RubyProcess
 
@@ -15,9 +15,8 @@ Rubies = Mapping[int, RubyProcess]
 
 def begin(run_times: RunTimes[Tick], ruby: RubyProcess) -> None:
     """Exclude the run time of a process's threads so far."""
-    pid = ruby.process.pid
-    for tid in ruby.process.threads():
-        run_times.begin((pid, tid), ran_ns(ruby.process, tid))
+    for tid, ran in ruby.run_times().items():
+        run_times.begin((ruby.process.pid, tid), ran)
 
 
 def reader_of(rubies: Rubies) -> RanNs:
@@ -25,7 +24,9 @@ def reader_of(rubies: Rubies) -> RanNs:
 
     def read(thread: ThreadId) -> int | None:
         pid, tid = thread
-        return rubies[pid].ran_ns(tid) if pid in rubies else None
+        if pid in rubies:
+            return rubies[pid].ran_ns(tid)
+        return run_time_of(pid, tid)  # of a child that is not attached to yet
 
     return read
 
@@ -41,6 +42,7 @@ def not_sampled(
         (ruby.process.pid, tid): thread
         for ruby in rubies.values()
         for tid, thread in ruby.threads_by_tid.items()
+        if thread.tid is not None  # else it shares kernel threads with others
     }
     for one, ran in run_times.not_sampled(threads, reader_of(rubies)):
         thread, state = threads[one], ThreadState.RUNNING
