@@ -95,7 +95,7 @@ def test_shares_by_memory(build: Build, trace: TRACE) -> None:
         found, took = sampled(trace, target, "fight 2", "--engine", "memory")
     assert_shares(held(found), took)
     assert found["unit"] == "ns"
-    # Who has it counts once, however many wait.
+    # The holder counts once, however many threads wait.
     assert_weight(2 * sum(held(found).values()), took, target.took)
 
 

@@ -127,7 +127,7 @@ def test_threads_and_fibers_that_come_and_go(
     assert periods(burned) in walked.ticks(20 * 0.05, RATE)
     assert found["counters"]["samples"] in walked.ticks(20 * 0.05, RATE)
     assert found["lost"] == 0
-    if verb == "fibers":  # of one thread, which goes on
+    if verb == "fibers":  # one thread, which does not end
         assert burned == ran(20 * 0.05)
 
 

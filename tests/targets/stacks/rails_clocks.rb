@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 # Loaded into examples/rails by RUBYOPT: measures each controller action with the clocks
-# of its own thread. Each process appends a line per call to clocks-PID.log in
+# of its thread. Each process appends a line per call to clocks-PID.log in
 # SHOP_FOLDER: "ItemsController#index began ended wall cpu", the first two
 # CLOCK_REALTIME, all in nanoseconds.
 module ActionClocks
@@ -27,7 +27,7 @@ module ActionClocks
     log.write("#{name} #{began} #{began + wall} #{wall} #{cpu}\n")
   end
 
-  # A worker that was forked has a log of its own.
+  # A worker that was forked has its own log.
   def self.log
     return @log if @pid == Process.pid
 

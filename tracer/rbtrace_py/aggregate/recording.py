@@ -64,8 +64,8 @@ class RecordingWriter:
     make_room: called where the disk is full; whether to try again
 
     A file that is there is replaced, or with ``append`` gets another section.
-    BadRecording if somebody else is writing to it, or if it is not a recording of the
-    same mode and unit to append to; OSError if it cannot be written at all.
+    Raises BadRecording if another process writes the file, or if its mode or unit
+    differs; OSError if it cannot be written.
     """
 
     def __init__(

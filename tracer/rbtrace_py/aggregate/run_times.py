@@ -75,8 +75,7 @@ class RunTimes(Generic[Tick]):
     def _new(self, ran_ns: int | None, nominal: int) -> _RunTime[Tick]:
         """Return a thread that was born since the sampling began.
 
-        One that ran for longer is older, and was lost sight of: its ticks keep their
-        nominal ns.
+        A thread with a longer run time is older. Its ticks keep their nominal ns.
         """
         if ran_ns is None or ran_ns <= self._clock() - self._began:
             return _RunTime()

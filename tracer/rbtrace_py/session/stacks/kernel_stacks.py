@@ -302,7 +302,7 @@ class KernelStacks(Closing):
         whole = [*self._unnamed, *(one for one in stacks if one.frames)]
         for pid, ruby in rubies.items():
             self._name(ruby, [one for one in whole if one.pid == pid])
-        # A child may end before the next batch: name its stacks once it is attached to.
+        # A child may end before the next batch: name its stacks when it is attached.
         unnamed = [one for one in whole if one.pid not in rubies]
         self._unnamed = unnamed[-_MOST_UNCHECKED:]
         is_full = len(self._unchecked) > _MOST_UNCHECKED
