@@ -133,7 +133,7 @@ class Busy:
         reading = self.vm._read(track, None)
         if reading is None:
             return
-        depth = min((reading.depth, *reading.unsure[:1]))
+        depth = min((len(reading.nodes), *reading.unsure[:1]))
         ours = self._rows(reading.nodes[:depth])
         if not ours:
             return  # it is between two fibers
@@ -160,7 +160,7 @@ class Busy:
         frames = tuple(one.frame for one in reading.nodes if one.frame)
         doubtful = [reading.nodes[index].frame for index in reading.unsure]
         return (
-            f"{reading.depth} of {len(reading.track.frames) // size} frames,"
+            f"{len(reading.nodes)} of {len(reading.snapshot.frames) // size} frames,"
             f" in doubt: {doubtful}\n{describe(frames[-4:])}"
         )
 

@@ -142,7 +142,8 @@ def test_a_recording_has_what_was_sampled(target, tmp_path, mode):
         assert counts.weight <= 5 * counts.statistics.duration_ns
     else:
         assert 50 <= samples <= 52  # a pass is whole
-        assert counts.weight == pytest.approx(ran, rel=0.03)
+        # It also runs while the recording is opened and closed.
+        assert 0.8 * ran <= counts.weight <= 1.01 * ran
     again = rbtrace_py.count_samples(recorded.profile.stream())
     assert rbtrace_py.fold(again) == rbtrace_py.fold(recorded.profile)
 

@@ -33,7 +33,7 @@ def test_each_slice_is_whole(
     path = tmp_path / "rails.rbrec"
     words = ("--gc", "--yes", "--record", path)
     tracer = trace("calls", rails.process.pid, *words)
-    rails.get_often(times(20))
+    rails.get_often(max(5, times(20)))  # in fewer requests, Ruby may not collect
     _, err, code = tracer.finish()
     assert ("no losses" in err, code) == (True, 0), err
     _, err, code = run("report", path, "--format", "perfetto", "-o", tmp_path / "trace")

