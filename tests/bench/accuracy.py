@@ -17,7 +17,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -29,6 +28,10 @@ if __name__ == "__main__":
     sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
     sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "tracer"))
 
+from table import Row, text
+
+import rubies
+import ruby_builds
 from accuracy_cells import (
     Cell,
     Profile,
@@ -37,11 +40,7 @@ from accuracy_cells import (
     parse_collapsed,
     parse_document,
 )
-from table import Row, text
-
-import rubies
-import ruby_builds
-from processes import MAIN, ROOT, TARGETS, Target, read_line
+from processes import MAIN, ROOT, TARGETS, Target, comes_true, read_line
 
 PROGRAMS = (
     *("ruby", "c", "sleeps", "mix", "threads"),
@@ -59,8 +58,6 @@ ENGINES, MODES, RATES = (
 SECONDS, QUICK_SECONDS = 20, 5
 START = 60
 """Seconds that a program may take to start, or to measure its short calls."""
-SETTLE = 1.5
-"""Seconds after rbspy's start at which it samples."""
 
 
 @dataclass(frozen=True)
@@ -205,9 +202,11 @@ def profilers(
         for process, _ in started:
             stack.callback(finish, process)
         try:
-            for settings, (process, ready) in zip(group, started, strict=True):
+            for settings, file, (process, ready) in zip(
+                group, files, started, strict=True
+            ):
                 with ready:
-                    await_attached(settings, process, ready)
+                    await_attached(settings, file, process, ready)
             yield
         finally:
             for process, _ in started:
@@ -215,11 +214,11 @@ def profilers(
 
 
 def await_attached(
-    settings: Settings, process: subprocess.Popen[str], ready: Any
+    settings: Settings, file: Path, process: subprocess.Popen[str], ready: Any
 ) -> None:
-    """Wait until a profiler is attached. rbspy does not report this."""
+    """Wait until a profiler is attached. rbspy then begins to write its raw file."""
     if settings.engine == "rbspy":
-        time.sleep(SETTLE)
+        assert comes_true(raw_file(file).exists, START), settings
     elif read_line(ready, START) != "attached":
         raise AssertionError(f"{settings}: {process.communicate()[1]}")
 
@@ -250,10 +249,14 @@ def words_of(pid: int, settings: Settings, file: Path) -> list[str]:
     if engine == "rbspy":
         words = [str(find_rbspy()), "record", "--pid", str(pid), "--rate", rate]
         words += ["--silent", "--format", "collapsed", "--file", str(file)]
-        return [*words, "--raw-file", f"{file}.raw.gz"]
+        return [*words, "--raw-file", str(raw_file(file))]
     words = [sys.executable, "-c", MAIN, "stacks", str(pid), "--mode", mode]
     words += ["--engine", engine, "-r", rate, "--max-loss", "100"]
     return [*words, "--format", "json", "-o", str(file)]
+
+
+def raw_file(file: Path) -> Path:
+    return file.with_name(f"{file.name}.raw.gz")
 
 
 def finish(process: subprocess.Popen[str]) -> None:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 import os
-import random
-import time
 from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 
 import rubies
+from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.model.stacks import CHANGED
+from rbtrace_py.session.stacks.sample_timer import SampleTimer
 
 SAMPLES = 4000
 SIGMA = 100 * math.sqrt(0.25 / SAMPLES)
 """Points, of a share of one half."""
-APART = 0.0008
-"""Seconds between two samples at most."""
+RATE = 2500
 
 
 class LastGather(ProcessMemory):
@@ -43,11 +42,12 @@ def shares(process: rubies.Running) -> Counter[str]:
     cpus = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(process.pid, {cpus[-1]})  # reads must not stop it
     os.sched_setaffinity(0, set(cpus[:-1]) or set(cpus))
+    timer, forever = SampleTimer(RATE, Statistics()), 1 << 62
     found: Counter[str] = Counter()
     before: list[bytes] = []
     try:
         while found.total() < SAMPLES:
-            time.sleep(random.random() * APART)
+            assert timer.wait(forever)
             walked = vm.sample(thread)
             if memory.last == before:
                 vm.counts.trimmed -= walked is not None and bool(walked.flags)

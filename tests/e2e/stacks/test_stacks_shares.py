@@ -34,7 +34,7 @@ def has_stackprof() -> bool:
 
 
 class Profile(NamedTuple):
-    """Weight of each method, what it burned by its own clock in ns, and all samples."""
+    """Weight and burned CPU time of each method in ns, and the number of samples."""
 
     found: dict[str, int]
     burned: dict[str, int]

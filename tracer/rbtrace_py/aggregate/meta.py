@@ -16,17 +16,19 @@ _MAX_NUMBER = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """The description of a recording's section.
+    """Description of a recording's section. Unknown texts are empty.
 
-    unit: of the samples' weights, as ``Statistics`` has it
-    rate: rounds a second that were asked for
+    unit: unit of weights, as in ``Statistics``
+    rate: requested sampling passes per second
     mode: ``cpu``, ``wall``, ``offcpu``, ``gvl`` or ``event``
-    engine: what read the stacks
-    command: of the target, where it is known; rubies: the versions of Ruby
-    tool: what made it, with its version
-    folder: the working directory of the target, where it is known
-    most_calls: of a recording of calls, how many of them count; 0: all
-    event: in mode event, at which stacks were read, and argument: what they weigh
+    engine: ``bpf``, ``memory`` or ``agent``
+    command: command line of the target
+    rubies: Ruby versions of the targets
+    tool: name and version of the program that made the recording
+    folder: working directory of the target
+    most_calls: number of calls to read in a recording of calls; 0: all
+    event: event at which stacks were read, in mode event
+    argument: argument of the event that gives the weight
     weights: RUN_TIME if running time belongs to the stacks that were seen running;
         recordings of older versions lack it
     """

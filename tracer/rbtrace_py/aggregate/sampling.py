@@ -9,30 +9,30 @@ from rbtrace_py.model.stacks import SampleFlags
 
 @dataclass(slots=True)
 class Statistics:
-    """Counted while samples are taken; every report of samples shows it.
+    """Counts of a sampling, and of its losses. Every report of samples shows them.
 
-    unit: of the samples' weights, ``samples``, ``calls``, ``events`` or ``ns``;
-        ``weight`` where an argument of events says it
-    counted: what they are, ``samples`` or ``calls``
-    engine: what reads the stacks, ``bpf`` or ``memory``; empty where that is not known
-    rate: rounds a second that were asked for, 0 where nothing was
-    started_ns, ended_ns: CLOCK_REALTIME; 0 where not known
-    rounds: how often the threads were looked at
-    late: rounds that began later than they should have, by more than half a period
-    samples: all that were added, whole or not; of them
-    trimmed, truncated, unresolved: those with that flag (a sample may have several)
-    unclean: those with any flag
-    failed: stacks that could not be read, and are in no count; of calls events lost;
-        of them, with engine ``bpf``
-    no_room, buffer_full: those for which the kernel's map, or its ring buffer, was full
-    unreadable: those whose memory was not there
-    unknown_thread: those of threads that were not known yet
-    in_use, no_weight: events that came during too many others, or without a weight
+    unit: unit of weights: ``samples``, ``calls``, ``events``, ``ns``, or ``weight`` if
+        an argument of the events gives the weight
+    counted: ``samples`` or ``calls``
+    engine: ``bpf`` or ``memory``; empty if unknown
+    rate: requested sampling passes per second; 0 without passes
+    started_ns, ended_ns: CLOCK_REALTIME; 0 if unknown
+    rounds: number of sampling passes
+    late: passes that began more than half a period late
+    samples: number of samples, including those with flags
+    trimmed, truncated, unresolved: samples with this flag; a sample may have several
+    unclean: samples with any of these flags
+    failed: stacks that could not be read, which are not in ``samples``, or lost events
+        of a recording of calls. With engine ``bpf``, the six fields below give reasons
+    no_room, buffer_full: the kernel's map or ring buffer was full
+    unreadable: the memory of the stack was not there
+    unknown_thread: the thread was not known yet
+    in_use: too many events at once on one CPU
+    no_weight: the event had no weight
     idle: weight of idle samples that a report leaves out
-    other: weight that is in ``(other)``, as there was no room for more stacks
-    has_gaps: events were missed that no count has; a note says which
-    gap_ns: time between start and end in which nothing was sampled, where another
-        recording was appended later
+    other: weight of ``(other)``: there was no room for more stacks
+    has_gaps: True if events were missed without being counted; a note names them
+    gap_ns: time between the sections of an appended recording
     """
 
     unit: str = "samples"

@@ -116,20 +116,20 @@ class OffCpu(NamedTuple):
 class WalkedStack(NamedTuple):
     """One stack of one thread, as the kernel walked it.
 
-    key: of all that are equal to it; empty: its frames could not be read
-    time_ns: CLOCK_MONOTONIC when it was seen; of a time off the CPU its end
-    weight: ns, or the sum of events; 0: it only goes up to be named. A tick weighs one
+    key: the same for all equal stacks; empty: the frames could not be read
+    time_ns: CLOCK_MONOTONIC of the walk, or of the end of a time off the CPU
+    weight: ns, or the sum of events; 0: sent only to be named. A tick weighs one
         sampling period until the run time of its thread is known
     ticks: number of ticks; 0: a time off the CPU, or an event
     thread, fiber: addresses of rb_thread_t and rb_fiber_t
-    frames: four words a frame, the newest first: iseq, pc (0: not up to date), method
-        entry (or a cref or svar), flags; None: those of the stack with this
-        key that went up before
-    kernel_frames: addresses in the kernel, the newest first, where ``frames`` are given
-    collecting: 0, or 1 + ``enum gc_mode`` of the collection that was going on
+    frames: four words per frame, the newest first: iseq, pc (0: not up to date), method
+        entry (or a cref or svar), flags; None: the frames were sent before, with the
+        same key
+    kernel_frames: addresses of the kernel's frames, the newest first, with ``frames``
+    collecting: 0, or 1 + ``enum gc_mode`` of the collection in progress
     is_cut: older frames are missing
-    collection: where ``frames`` are given, ``RubyVM.collection`` as it was then; 0: not
-        known
+    collection: ``RubyVM.collection`` at the time of the walk, with ``frames``; 0:
+        unknown
     """
 
     key: bytes

@@ -104,9 +104,9 @@ class SampleFlags(IntFlag):
 class Sample(NamedTuple):
     """The stack and state of one thread at one moment.
 
-    time_ns: CLOCK_REALTIME when it was read
-    weight: how much it stands for, in the unit of the profile (ns, or events)
-    fiber: address of the fiber's structure, 0 where not known
+    time_ns: CLOCK_REALTIME of the reading
+    weight: weight in the unit of the profile (ns or events)
+    fiber: address of the fiber's structure; 0: unknown
     """
 
     time_ns: int

@@ -1,15 +1,15 @@
 /*
- * The Ruby stack of the current task, walked in its own context: the thread stands
- * still meanwhile. It is walked at ticks of the processor's clock, and where the
- * thread leaves the CPU. Equal stacks are counted; a stack that is seen first since
- * the counts were taken goes up whole, to be named.
+ * Walks the Ruby stack of the current task in the task's own context, so that the
+ * thread does not run meanwhile: at ticks of the processor's clock, and when the thread
+ * leaves the CPU. Equal stacks are counted. A stack that was not seen since the counts
+ * were read is sent to user space with its frames, to be named.
  *
- * Of each control frame goes up what a reader of memory has of it, too: iseq, pc,
- * method entry, flags. For a block, and for what else runs in another frame's
- * environment, the method entry is that one's.
+ * For each control frame, iseq, pc, method entry and flags are sent. A block, and any
+ * other code that runs in the environment of an outer frame, has the method entry of
+ * the outer frame.
  *
- * Counts are of an epoch, 0 or 1. To take them, the other one is begun: then nobody
- * changes them any more.
+ * Counts belong to an epoch, 0 or 1. Before user space reads the counts of one epoch,
+ * it starts the other, so that the counts it reads no longer change.
  *
  * When it is loaded it is given
  *   FILES_OFFSET, STACK_OFFSET, RAN_OFFSET (se.sum_exec_runtime)

@@ -290,8 +290,10 @@ class KernelStacks(Closing):
         self._stopped = time.monotonic_ns()
 
     def collect(self, rubies: Rubies, add: Add, most: int | None = None) -> bool:
-        """Read the names of stacks that went up; some ten times a second, or fifty
-        while code is replaced, which may be gone soon.
+        """Name the stacks that the kernel sent.
+
+        Call it ten times per second, or fifty times while the program replaces code,
+        because replaced code may be freed soon.
 
         If each sample is kept, ``add`` gets it at once, but in modes with run time
         ``take`` adds all of them in their order.
