@@ -100,7 +100,8 @@ def test_reads(build: Build, trace: TRACE) -> None:
     # The kernel knows no way out of some functions in assembler, and ends there.
     ended = sum(n for kernel, n in reads.items() if not is_whole(kernel))
     assert ended < 0.05 * reads.total(), reads
-    assert not any(has(kernel, "bpf_prog_") for kernel in reads), reads
+    # Programs of other tracers, at system calls and switches, run in the target, too.
+    assert not any(has(kernel, "_on_tick") for kernel in reads), reads
     kinds = {frame["kind"] for frame in found["frames"] if "_[k]" in frame["name"]}
     assert kinds == {"kernel"}
 
