@@ -384,7 +384,10 @@ class KernelStacks(Closing):
         if self._weighing.has_run_time:
             due = self._weighed([*due, *ticks, *self._put_aside], rubies)
             self._put_aside.clear()
-        self._keep([*over, *still, *self._run_times.last_ticks], rubies)
+        kept = self._run_times.last_ticks
+        if self._weighing.has_switches:
+            kept += [*over, *still]
+        self._keep(kept, rubies)
         held, self._held = self._held, []
         for seen, stack in held:
             self._add_seen(seen, stack, rubies, add)

@@ -105,7 +105,7 @@ class SamplingPasses:
         batch: dict[ThreadId, list[tuple[Sample, int]]] = {}
         found, self._ticks = self._ticks, []
         for sample in found:
-            # The id of an M:N thread is None: it shares a kernel thread.
+            # An M:N thread shares kernel threads, so that its id is unknown.
             thread = sample.thread.pid, sample.thread.tid or -1
             batch.setdefault(thread, []).append((sample, self._period))
         rubies = {ruby.process.pid: ruby for ruby in self._sampling.rubies}
