@@ -69,6 +69,21 @@ def test_the_thread_of_our_agent() -> None:
         assert not idle(*frames, f"Job#work@{OWN}:4")
 
 
+def test_the_thread_of_our_plugin_for_puma() -> None:
+    """An application that runs in a checkout loads it from outside any gem."""
+    frames = [f"{one}@/src/ruby/lib/tracepoint/puma.rb:1" for one in (
+        "block in Tracepoint::Puma.sampler",
+        "Tracepoint::Puma.sample",
+        "c!Kernel#loop",
+        "block in Tracepoint::Puma.sample",
+        "c!Thread::Mutex#synchronize",
+        "block (2 levels) in Tracepoint::Puma.sample",
+        "c!Thread::ConditionVariable#wait",
+    )]  # fmt: skip
+    assert idle(*frames)
+    assert not idle(f"Job#work@{OWN}:4", *frames)
+
+
 def test_a_method_that_ruby_has_in_ruby() -> None:
     """Queue#pop is one from Ruby 3.2 on."""
     path, name = "<internal:thread_sync>", "Thread::Queue#pop"

@@ -40,8 +40,9 @@ _OWN_SLEEP = re.compile(r"Kernel[#.]sleep")
 _MUTEX_SLEEP = re.compile(r"(Thread::)?Mutex#sleep")
 """The method that ConditionVariable#wait calls before Ruby 4.0."""
 
-_AGENT = "Tracepoint::Agent::Server#"
-"""Its thread waits for commands (ext/agent/agent/server.rb)."""
+_OURS = re.compile(r"(block .*in )?Tracepoint::(Agent::Server#|Puma\.sampler?$).*")
+"""Threads of our own: one waits for commands (ext/agent/agent/server.rb), the other
+fires ``puma:stats`` (ruby/lib/tracepoint/puma.rb)."""
 
 _STARTERS = ("<main>", "<top (required)>")
 _FOLDERS_OF_STARTERS = ("bin", "sbin", "exe")
@@ -75,8 +76,8 @@ def _is_of_one_gem(own: list[Frame]) -> bool:
 
 
 def _is_library(frame: Frame) -> bool:
-    """Is it a library's, or our agent's, wherever that is installed?"""
-    return is_library(frame.path) or _AGENT in frame.name
+    """Return whether it belongs to a library, or to us, wherever we are installed."""
+    return is_library(frame.path) or _OURS.fullmatch(frame.name) is not None
 
 
 def _has_file(frame: Frame) -> bool:
