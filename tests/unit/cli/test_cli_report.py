@@ -36,10 +36,11 @@ def record(
     unit: str = "samples",
     mode: str = "wall",
     weights: str = "",
+    engine: str = "memory",
 ) -> None:
     statistics = Statistics(unit, 100.0)
     meta = Meta(START, unit, 100.0, mode, "memory", (4211, 4300), "ruby shop.rb")
-    meta = replace(meta, weights=weights)
+    meta = replace(meta, weights=weights, engine=engine)
     with RecordingWriter(path, meta, statistics) as writer:
         for sample in shop(rounds):
             writer.add(sample)
@@ -235,6 +236,15 @@ def test_diff_of_recordings(folder: Path) -> None:
     )
     assert done.stderr == "rbtrace-py: wrote two.diff.svg\n"
     assert "+1.43)" in (folder / "two.diff.svg").read_text()
+
+
+def test_a_diff_of_two_engines_says_so(folder: Path) -> None:
+    note = "one recording was made by the engine bpf, the other by memory"
+    record(folder / "kernel.rbrec", 5, engine="bpf")
+    both = report("--diff", "one.rbrec", "kernel.rbrec", folder=folder)
+    assert (both.returncode, both.stderr.count(note)) == (0, 1)
+    same = report("--diff", "one.rbrec", "two.rbrec", folder=folder)
+    assert note not in same.stderr
 
 
 @pytest.mark.parametrize("format_", FORMATS)

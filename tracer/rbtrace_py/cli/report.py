@@ -200,6 +200,12 @@ def _compare_stacks(
             "the recordings have different units or modes",
             "Record both with the same --engine and --mode",
         )
+    engines = {profile.meta.engine for profile in profiles}
+    if engines >= {"bpf", "memory"}:
+        say_note(
+            "one recording was made by the engine bpf, the other by memory: without"
+            " BPF, waits have no reason, and the newest frames may be unknown"
+        )
     own_name = f"{_stem(files[1])}.diff.svg" if name else ""
     with r.destination(options.output, own_name, files) as file:
         form = options.of_report(file)
