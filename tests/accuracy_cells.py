@@ -180,6 +180,13 @@ class Cell:
     clocks: list[dict[str, int]]
 
     @property
+    def delay_of_run(self) -> float:
+        """Time for which the threads waited for a CPU, in percent of their run time."""
+        return percent(
+            *(sum(t[k] for t in self.clocks) for k in ("delay_ns", "run_ns"))
+        )
+
+    @property
     def mean(self) -> float:
         """Mean error of the shares of running time, in points."""
         errors = [abs(share.error) for share in self.shares if share.kind != "waiting"]

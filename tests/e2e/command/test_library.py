@@ -24,6 +24,8 @@ WAITS = {
     "traced": r"\b(latency|count|values|trace)\(",
 }
 """When till.rb is to begin: once there is what an example attaches."""
+TICK_NS = 10_000_000
+"""Longest time between two of the scheduler's ticks: when run times are updated."""
 SHARES = {"half": 50, "third": 30, "fifth": 20}
 
 
@@ -102,15 +104,19 @@ def test_a_profile_has_the_right_shares(target):
 def test_samples_end_when_there_are_enough(target):
     with rbtrace_py.attach([target.pid], mode="wall", rate=200) as ruby:
         found = list(ruby.samples(count=23))
-        assert len(found) == ruby.statistics.samples == 23
+        counted = [
+            one for one in found if not one.flags & rbtrace_py.SampleFlags.RUN_TIME
+        ]
+        assert len(counted) == ruby.statistics.samples == 23
         assert len({sample.thread for sample in found}) == 5
         assert list(ruby.samples(count=0)) == []
         more = ruby.profile(count=30)
     assert more.counts.statistics.samples == 30
     weights = weights_by_thread(more)
-    (weight,) = set(weights.values())
     assert len(weights) == 5
-    assert 0.95 * 5 / 200 * 1e9 <= weight <= more.counts.statistics.duration_ns
+    longest = more.counts.statistics.duration_ns + TICK_NS
+    for weight in weights.values():
+        assert 0.95 * 5 / 200 * 1e9 - TICK_NS <= weight <= longest
     times = [sample.time_ns for sample in found]
     assert times == sorted(times)
 
@@ -137,9 +143,10 @@ def test_a_recording_has_what_was_sampled(target, tmp_path, mode):
     assert (recorded.profile.unit, counts.statistics.samples) == ("ns", samples)
     if mode == "wall":
         weights = weights_by_thread(recorded.profile)
-        assert (samples, len(weights), len(set(weights.values()))) == (50, 5, 1)
-        assert counts.weight >= 5 * 0.95 * 9 / 99 * 1e9
-        assert counts.weight <= 5 * counts.statistics.duration_ns
+        assert (samples, len(weights)) == (50, 5)
+        assert max(weights.values()) - min(weights.values()) <= TICK_NS
+        assert counts.weight >= 5 * 0.95 * 9 / 99 * 1e9 - TICK_NS
+        assert counts.weight <= 5 * counts.statistics.duration_ns + TICK_NS
     else:
         assert 50 <= samples <= 52  # a pass is whole
         # It also runs while the recording is opened and closed.

@@ -276,3 +276,34 @@ def test_descriptors_are_not_used_up() -> None:
         gate.set()
         for thread in threads:
             thread.join()
+
+
+def test_time_in_a_run_queue() -> None:
+    """This thread shares its CPU with a program that never waits."""
+    tid = threading.get_native_id()
+    allowed = os.sched_getaffinity(0)
+    program = subprocess.Popen(["sh", "-c", "while :; do :; done"])
+    try:
+        cpu = {max(allowed)}
+        os.sched_setaffinity(program.pid, cpu)
+        os.sched_setaffinity(0, cpu)
+        with Process(os.getpid()) as process, Tasks(process) as tasks:
+            before = tasks.run_delay_ns(tid)
+            assert before is not None
+            end = time.monotonic() + 60
+            while (tasks.run_delay_ns(tid) or 0) < before + 20_000_000:
+                assert time.monotonic() < end
+    finally:
+        os.sched_setaffinity(0, allowed)
+        program.kill()
+        program.wait()
+
+
+def test_time_in_a_run_queue_of_a_thread_that_ended(worker: Path) -> None:
+    with running(worker, 10) as program, Process(program.pid) as process:
+        [tid] = tids_of(program)[:1]
+        with Tasks(process) as tasks:
+            assert (tasks.run_delay_ns(tid) or 0) >= 0
+            program.kill()
+            program.wait()
+            assert tasks.run_delay_ns(tid) is None

@@ -75,6 +75,26 @@ def test_a_pass_shortly_before_its_time_is_the_last() -> None:
     assert len(taken) <= 2
 
 
+class HalfAsleep(TwoThreads):
+    """The same in mode wall; the second of the threads sleeps."""
+
+    options = SamplingOptions(rate=1000, mode=SamplingMode.WALL, idle=False)
+
+    def sample(self, add: Add) -> None:
+        states = (ThreadState.RUNNING, ThreadState.SLEEPING)
+        for thread, state in zip(THREADS, states, strict=True):
+            add(Sample(time.time_ns(), thread, state, Stack(())))
+
+
+def test_threads_that_sleep_are_left_out_and_not_counted() -> None:
+    sampling, taken = HalfAsleep(), list[Sample]()
+    session = passes(sampling, taken)
+    session.advance(time.monotonic() + 60, 3)
+    assert session.seen == 3
+    session.finish()
+    assert [one.thread.tid for one in taken] == [10] * 3
+
+
 class Flooded:
     """A kernel with more stacks than can be named, and so for ever."""
 

@@ -178,15 +178,34 @@ class Tasks(Closing):
             self._drop(tid)
             return None
 
-    def _exact_cpu_ns(self, task: _Task, tid: int) -> int | None:
-        """First number of ``schedstat``; None on a kernel without."""
-        if not self._has_schedstat:
+    def run_delay_ns(self, tid: int) -> int | None:
+        """Time the thread has waited in run queues; None if it has ended.
+
+        It is complete once the thread gets a CPU. 0 on a kernel without ``schedstat``.
+        """
+        task = self._tasks.get(tid) or self._take(tid)
+        if task is None:
             return None
+        try:
+            return self._schedstat(task, tid)[1]
+        except (OSError, ValueError):
+            self._drop(tid)
+            return None
+
+    def _exact_cpu_ns(self, task: _Task, tid: int) -> int | None:
+        """Run time of ``schedstat``; None on a kernel without."""
+        return self._schedstat(task, tid)[0] if self._has_schedstat else None
+
+    def _schedstat(self, task: _Task, tid: int) -> tuple[int, int]:
+        """Run time and run delay in ns; 0, 0 on a kernel without."""
         if task.schedstat_fd is not None:
             data = os.pread(task.schedstat_fd, _SCHEDSTAT_SIZE, 0)
-        else:
+        elif self._has_schedstat:
             data = self._read_once(tid, "schedstat", _SCHEDSTAT_SIZE)
-        return int(data[: data.find(b" ")])
+        else:
+            return 0, 0
+        ran, delay, _ = data.split()
+        return int(ran), int(delay)
 
     def _read_stat(self, task: _Task, tid: int) -> bytes:
         """Raises OSError if the thread has ended."""

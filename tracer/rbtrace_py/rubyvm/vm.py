@@ -42,7 +42,7 @@ lives is marked."""
 _BASES = 64
 """Threads looked at for what they say they run, each perhaps several times: one alone
 that changes fibers all the time says it at one look of eight."""
-_GATHERED_AT_ONCE = 16
+GATHERED_AT_ONCE = 16
 """Threads whose stacks are taken with one system call, which has 1024 ranges."""
 
 
@@ -386,8 +386,8 @@ class RubyVM:
         self._tree.trim()
         tracks = [self._track(thread.address) for thread in threads]
         found: list[Walked | None] = []
-        for start in range(0, len(tracks), _GATHERED_AT_ONCE):
-            found += self._sample_some(tracks[start : start + _GATHERED_AT_ONCE])
+        for start in range(0, len(tracks), GATHERED_AT_ONCE):
+            found += self._sample_some(tracks[start : start + GATHERED_AT_ONCE])
         return found
 
     def _sample_some(self, tracks: list[Track]) -> list[Walked | None]:

@@ -23,7 +23,7 @@ from rbtrace_py.model.stacks import RubyThread, Sample, ThreadState
 from rbtrace_py.rubyvm.attach import Attached, attach, check_zjit
 from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.rubyvm.threads import VmThread
-from rbtrace_py.rubyvm.vm import RubyVM, Walked
+from rbtrace_py.rubyvm.vm import GATHERED_AT_ONCE, RubyVM, Walked
 from rbtrace_py.rubyvm.waits.calls import kind_of_call
 from rbtrace_py.rubyvm.waits.gvls import Gvls
 
@@ -250,6 +250,15 @@ class RubyProcess(Closing):
         """Return the run time of a kernel thread in ns; None: it has ended."""
         return self._tasks.cpu_ns(tid)
 
+    def run_delays(self) -> dict[int, int]:
+        """Return the time in run queues in ns of each kernel thread, by its id."""
+        found = ((tid, self._tasks.run_delay_ns(tid)) for tid in self._tasks.refresh())
+        return {tid: delay for tid, delay in found if delay is not None}
+
+    def run_delay_ns(self, tid: int) -> int | None:
+        """Return how long a kernel thread was in run queues; None: it has ended."""
+        return self._tasks.run_delay_ns(tid)
+
     def samples(self, mode: SamplingMode, pause: bool = False) -> list[Sample]:
         """Take one sampling pass over the threads.
 
@@ -265,35 +274,52 @@ class RubyProcess(Closing):
             self._list_threads()
         if self._has_moving and mode is not SamplingMode.GVL:
             self._find_moving()
-        running = self._tasks.running(self._by_tid)
-        wanted = self._threads
+        wanted, running = self._threads, None
         if mode is SamplingMode.CPU:
+            running = self._tasks.running(self._by_tid)
             wanted = [self._by_tid[tid] for tid in running]
             if len(wanted) == 1 and not pause:
                 return self._only(wanted[0])
         if not wanted:
             return []
-        walks, asleep = self._walk(wanted, pause)
-        if asleep is not None:
-            running -= asleep
-        return self._taken(mode, wanted, walks, running, asleep)
-
-    def _walk(
-        self, wanted: list[_Known], pause: bool
-    ) -> tuple[list[Walked | None], frozenset[int] | None]:
-        """Their stacks, and with ``pause`` who slept then."""
         try:
-            if not pause:
-                return self._stacks(wanted), None
-            with paused(self.process) as pausing:
-                walks = self._stacks(wanted)
+            walks, running, asleep = self._walk(wanted, running, pause)
         except NoSuchTarget:
             raise
         except RbtraceError:
             self._lose(len(wanted))
             raise
-        self.stopped_ns += pausing.stopped_ns
-        return walks, pausing.asleep
+        return self._taken(mode, wanted, walks, running, asleep)
+
+    def _walk(
+        self, wanted: list[_Known], running: set[int] | None, pause: bool
+    ) -> tuple[list[Walked | None], set[int], frozenset[int] | None]:
+        """Return stacks, the ids of threads on a CPU, and with ``pause`` who slept.
+
+        The kernel is asked once, just before the read. If a short run counted when
+        either of two looks met it, it would seem to take longer.
+
+        running: ids of threads on a CPU; None: ask the kernel
+        """
+        if pause:
+            if running is None:
+                running = self._tasks.running(self._tids_of(wanted))
+            with paused(self.process) as pausing:
+                walks = self._stacks(wanted)
+            self.stopped_ns += pausing.stopped_ns
+            return walks, running - pausing.asleep, pausing.asleep
+        if running is not None:
+            return self._stacks(wanted), running, None
+        walks, running = [], set()
+        for start in range(0, len(wanted), GATHERED_AT_ONCE):
+            some = wanted[start : start + GATHERED_AT_ONCE]
+            running |= self._tasks.running(self._tids_of(some))
+            walks += self._stacks(some)
+        return walks, running, None
+
+    def _tids_of(self, some: list[_Known]) -> list[int]:
+        found = (self._tid_of.get(one.address) for one, _ in some)
+        return [tid for tid in found if tid is not None]
 
     def _stacks(self, wanted: list[_Known]) -> list[Walked | None]:
         if len(wanted) == 1:
@@ -323,14 +349,11 @@ class RubyProcess(Closing):
             if not self._is_wanted(mode, one, walked, asleep):
                 continue
             tid = self._tid_of.get(one.address)
-            if state is ThreadState.RUNNING and tid is not None and tid not in running:
-                # It may have been given the lock after the kernel was asked.
-                if asleep is None:
-                    running |= self._tasks.running((tid,))
-                elif tid not in asleep:
-                    running.add(tid)
+            is_running = None if tid is None else tid in running
+            if asleep is not None and state is ThreadState.RUNNING and tid is not None:
+                is_running = tid not in asleep  # also if it just got the GVL
             if not _was_woken(walked):
-                state = state_of(state, None if tid is None else tid in running)
+                state = state_of(state, is_running)
             found.append(Sample(now, thread, state, stack, 1, flags, fiber))
         self._read += len(wanted) - len(lost)
         if lost:

@@ -18,7 +18,7 @@ from rbtrace_py.errors import (
 )
 from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
-from rbtrace_py.model.stacks import Sample, ThreadState
+from rbtrace_py.model.stacks import Sample
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from rbtrace_py.session.stacks.sampling_options import (
     MAX_KERNEL_RATE,
@@ -335,15 +335,12 @@ class Sampling(Starting):
 
         Raises what ``RubyProcess.samples`` does if nothing was seen before.
         """
-        options = self.options
-        mode, pause = options.mode, options.pause
-        idle = options.idle or mode is SamplingMode.CPU
+        mode, pause = self.options.mode, self.options.pause
         ended = None
         for pid, ruby in self._rubies.items():
             try:
                 for sample in ruby.samples(mode, pause):
-                    if idle or sample.state is not ThreadState.SLEEPING:
-                        add(sample)
+                    add(sample)
             except NoSuchTarget:
                 ended = pid
             except RbtraceError as error:

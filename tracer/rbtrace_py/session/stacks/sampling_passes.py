@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from rbtrace_py.aggregate.run_times import RunTimes, ThreadId
-from rbtrace_py.model.stacks import Sample, SampleFlags
+from rbtrace_py.model.stacks import Sample, ThreadState
 from rbtrace_py.session.drive import EARLY_SECONDS
-from rbtrace_py.session.stacks import thread_run_times
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from rbtrace_py.session.stacks.sample_timer import SampleTimer
+from rbtrace_py.session.stacks.sample_weights import SampleWeights
 from rbtrace_py.session.stacks.sampling import Add, Sampling
 
 if TYPE_CHECKING:
@@ -33,19 +31,22 @@ _PUT_OFF_SECONDS = 10.0
 class SamplingPasses:
     """Passes of an entered ``sampling``; each sample goes to ``add``.
 
-    The passes have a clock of their own, which begins with this. A sample weighs the
-    time since the pass before. In mode cpu, the samples of about a second share the run
-    time of their threads.
+    The passes have a clock of their own, which begins with this. In modes cpu and wall,
+    the samples of about a second get their weights together (``SampleWeights``). In
+    mode gvl a sample weighs the time since the pass before.
     """
 
     def __init__(self, sampling: Sampling, add: Add) -> None:
+        options = sampling.options
         self._sampling = sampling
         self._add = add
-        self._timer = SampleTimer(sampling.options.rate, sampling.statistics)
-        self._has_run_time = sampling.options.mode is SamplingMode.CPU
-        self._period = round(1e9 / sampling.options.rate)
-        self._run_times: RunTimes[Sample] = RunTimes()
-        self._ticks: list[Sample] = []
+        self._timer = SampleTimer(options.rate, sampling.statistics)
+        self._mode = options.mode
+        self._has_idle = options.idle or options.mode is SamplingMode.CPU
+        self._period = round(1e9 / options.rate)
+        self._weights = SampleWeights(options.mode)
+        self._batch: list[Sample] = []
+        self._left_out = 0  # samples of the batch
         self._passed: dict[int, int] = {}  # when the last pass over each process began
         self._find_processes()
         self._due = time.monotonic() + _TAKE_SECONDS
@@ -56,7 +57,7 @@ class SamplingPasses:
             pid = ruby.process.pid
             self._passed[pid] = passed.get(pid, now)
             if pid not in passed:
-                thread_run_times.begin(self._run_times, ruby)
+                self._weights.begin(ruby)
 
     @property
     def is_over(self) -> bool:
@@ -64,15 +65,15 @@ class SamplingPasses:
 
     @property
     def seen(self) -> int:
-        return self._sampling.statistics.samples + len(self._ticks)
+        came = len(self._batch) - self._left_out
+        return self._sampling.statistics.samples + came
 
     def advance(self, until: float, most: int | None) -> None:
         timer, sample = self._timer, self._sampling.sample
-        take = self._ticks.append if self._has_run_time else self._add_elapsed
         end = int(until * 1e9)
         nearly = end - int(EARLY_SECONDS * 1e9)
         while timer.wait(end):
-            sample(take)
+            sample(self._take)
             for pid in self._passed:
                 self._passed[pid] = timer.began
             if timer.began >= self._due * 1e9:
@@ -81,9 +82,19 @@ class SamplingPasses:
                 break
         self._sampling.statistics.ended_ns = time.time_ns()
 
-    def _add_elapsed(self, sample: Sample) -> None:
-        elapsed = self._timer.began - self._passed[sample.thread.pid]
-        self._add(sample._replace(weight=elapsed))
+    def _take(self, sample: Sample) -> None:
+        """Take in a sample. Its weight becomes the ns since the pass before."""
+        time_ns = self._period
+        if self._mode is not SamplingMode.CPU:
+            passed = self._passed.get(sample.thread.pid, self._timer.began)
+            time_ns = max(1, self._timer.began - passed)
+        is_left_out = not self._has_idle and sample.state is ThreadState.SLEEPING
+        sample = sample._replace(weight=time_ns)
+        if self._mode is not SamplingMode.GVL:
+            self._batch.append(sample)
+            self._left_out += is_left_out
+        elif not is_left_out:
+            self._add(sample)
 
     def refresh(self) -> None:
         self._sampling.refresh()
@@ -91,34 +102,21 @@ class SamplingPasses:
 
     def finish(self) -> None:
         """Take in what came since; the sampling may go on."""
-        self._take(is_over=True)
+        self._settle(is_over=True)
         self._sampling.refresh()
 
     def settle(self) -> None:
         """Take in what came until now."""
-        self._take(is_over=False)
+        self._settle(is_over=False)
 
-    def _take(self, is_over: bool) -> None:
+    def _settle(self, is_over: bool) -> None:
         self._due = time.monotonic() + _TAKE_SECONDS
-        if not self._has_run_time:
+        if self._mode is SamplingMode.GVL:
             return
-        batch: dict[ThreadId, list[tuple[Sample, int]]] = {}
-        found, self._ticks = self._ticks, []
-        for sample in found:
-            # An M:N thread shares kernel threads, so that its id is unknown.
-            thread = sample.thread.pid, sample.thread.tid or -1
-            batch.setdefault(thread, []).append((sample, self._period))
-        rubies = {ruby.process.pid: ruby for ruby in self._sampling.rubies}
-        read, times = thread_run_times.reader_of(rubies), self._run_times
-        weighed = [one._replace(weight=ran) for one, ran in times.weigh(batch, read)]
-        for sample, ran in times.rest(read, is_over):
-            again = sample._replace(weight=ran, flags=SampleFlags.RUN_TIME)
-            weighed.append(again._replace(time_ns=time.time_ns()))
-        if is_over:
-            now = time.time_ns()
-            weighed += thread_run_times.not_sampled(times, rubies, now)
-        for sample in sorted(weighed, key=attrgetter("time_ns")):
-            self._add(sample)
+        batch, self._batch, self._left_out = self._batch, [], 0
+        for sample in self._weights.weighed(batch, self._sampling.rubies, is_over):
+            if self._has_idle or sample.state is not ThreadState.SLEEPING:
+                self._add(sample)
 
 
 class KernelPasses:

@@ -31,6 +31,12 @@ def reader_of(rubies: Rubies) -> RanNs:
     return read
 
 
+def run_delay(rubies: Rubies, thread: ThreadId) -> int:
+    """Return how long a thread has waited for CPUs since its birth in ns, or 0."""
+    pid, tid = thread
+    return (rubies[pid].run_delay_ns(tid) or 0) if pid in rubies else 0
+
+
 def not_sampled(
     run_times: RunTimes[Tick], rubies: Rubies, time_ns: int
 ) -> Iterator[Sample]:

@@ -1,0 +1,112 @@
+"""Weights of samples in modes cpu and wall."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from rbtrace_py.model.stacks import RubyThread, Sample, SampleFlags, ThreadState
+from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
+from rbtrace_py.session.stacks.sample_weights import SampleWeights
+from sample_makers import stack
+
+PID, TID = 4211, 4213
+THREAD = RubyThread(PID, TID, 0x1000, "worker")
+WORK, REST = stack("Job#work@/app/job.rb:4"), stack("Job#rest@/app/job.rb:9")
+PERIOD = 100
+
+
+class Clocks:
+    """The kernel's times of the one thread of a process, in ns."""
+
+    def __init__(self, ran: int = 0, delay: int = 0) -> None:
+        self.process = SimpleNamespace(pid=PID)
+        self.ran, self.delay = ran, delay
+        self.threads_by_tid = {TID: THREAD}
+
+    def run_times(self) -> dict[int, int]:
+        return {TID: self.ran}
+
+    def run_delays(self) -> dict[int, int]:
+        return {TID: self.delay}
+
+    def ran_ns(self, tid: int) -> int:
+        return self.ran
+
+    def run_delay_ns(self, tid: int) -> int:
+        return self.delay
+
+
+def samples(running: int, sleeping: int) -> list[Sample]:
+    """Samples of the thread, in the order of their numbers."""
+    states = [ThreadState.RUNNING] * running + [ThreadState.SLEEPING] * sleeping
+    return [
+        Sample(at, THREAD, state, WORK if at < running else REST, PERIOD)
+        for at, state in enumerate(states)
+    ]
+
+
+def weighed(
+    weights: SampleWeights, clocks: Clocks, batch: list[Sample], is_over: bool = True
+) -> dict[str, int]:
+    """Return the weight of each innermost frame."""
+    found = Counter[str]()
+    process = cast(RubyProcess, clocks)
+    for sample in weights.weighed(batch, [process], is_over):
+        found[sample.stack.frames[-1].name] += sample.weight
+    return dict(found)
+
+
+@pytest.fixture
+def clocks() -> Clocks:
+    return Clocks(ran=7_000, delay=5_000)
+
+
+def begun(mode: SamplingMode, clocks: Clocks) -> SampleWeights:
+    weights = SampleWeights(mode)
+    weights.begin(cast(RubyProcess, clocks))
+    return weights
+
+
+def test_cpu_time_is_shared(clocks: Clocks) -> None:
+    weights = begun(SamplingMode.CPU, clocks)
+    clocks.ran += 650
+    assert weighed(weights, clocks, samples(4, 0)) == {"Job#work": 650}
+
+
+def test_waits_have_what_the_run_time_leaves(clocks: Clocks) -> None:
+    weights = begun(SamplingMode.WALL, clocks)
+    clocks.ran += 250
+    found = weighed(weights, clocks, samples(4, 6))
+    assert found == {"Job#work": 250, "Job#rest": 750}
+
+
+def test_a_run_queue_is_no_run_time(clocks: Clocks) -> None:
+    weights = begun(SamplingMode.WALL, clocks)
+    clocks.ran += 250
+    clocks.delay += 100
+    found = weighed(weights, clocks, samples(4, 6))
+    assert found == {"Job#work": 250, "(run queue)": 100, "Job#rest": 650}
+
+
+def test_time_that_no_sample_has_is_no_sample(clocks: Clocks) -> None:
+    weights = begun(SamplingMode.WALL, clocks)
+    clocks.ran, clocks.delay = clocks.ran + 250, clocks.delay + 100
+    found = weights.weighed(samples(4, 6), [cast(RubyProcess, clocks)], True)
+    flags = Counter(one.flags for one in found)
+    assert flags == {SampleFlags.CLEAN: 10, SampleFlags.RUN_TIME: 4}
+    queued = [one for one in found if one.flags]
+    assert {one.state for one in queued} == {ThreadState.RUNNING}
+    assert [one.time_ns for one in found] == sorted(one.time_ns for one in found)
+
+
+def test_a_thread_that_no_sample_saw_running(clocks: Clocks) -> None:
+    weights = begun(SamplingMode.WALL, clocks)
+    clocks.ran += 30
+    first = weighed(weights, clocks, samples(0, 10), is_over=False)
+    assert first == {"Job#rest": 1000}
+    found = weighed(weights, clocks, samples(0, 10))
+    assert found == {"(running, not sampled)": 30, "Job#rest": 970}

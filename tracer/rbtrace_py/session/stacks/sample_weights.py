@@ -1,0 +1,117 @@
+"""Weights of samples that were read from memory, in ns."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+
+from rbtrace_py.aggregate.elapsed_times import ElapsedTimes
+from rbtrace_py.aggregate.run_times import RunTimes, ThreadId, divided
+from rbtrace_py.model.stack_walk import OffCpu
+from rbtrace_py.model.stacks import Sample, SampleFlags, ThreadState
+from rbtrace_py.session.stacks import thread_run_times
+from rbtrace_py.session.stacks.off_cpu import OffCpuStacks
+from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
+
+_Batch = Mapping[ThreadId, Sequence[tuple[Sample, int]]]
+"""Samples of each thread, each with the time that it stands for, in ns."""
+
+
+_IN_RUN_QUEUE = OffCpu(
+    is_ready=True, is_queued=False, is_uninterruptible=False, file_type=0, call=None
+)
+
+
+class SampleWeights:
+    """Gives the samples of each thread weights that sum to its time.
+
+    In mode cpu, that is its run time. In mode wall it is elapsed time: samples of the
+    running thread share its run time, the others share the rest. If a thread was ready
+    to run for longer than it ran, the difference is ``(run queue)``.
+    """
+
+    def __init__(self, mode: SamplingMode) -> None:
+        self._is_elapsed = mode is SamplingMode.WALL
+        self._run_times: RunTimes[Sample] = RunTimes()
+        self._elapsed = ElapsedTimes()
+        self._stacks = OffCpuStacks()
+
+    def begin(self, ruby: RubyProcess) -> None:
+        """Exclude the times of a process's threads so far."""
+        thread_run_times.begin(self._run_times, ruby)
+        if self._is_elapsed:
+            for tid, delay in ruby.run_delays().items():
+                self._elapsed.begin((ruby.process.pid, tid), delay)
+
+    def weighed(
+        self, samples: Iterable[Sample], rubies: Iterable[RubyProcess], is_over: bool
+    ) -> list[Sample]:
+        """Return the samples of a batch with their weights, in order of time.
+
+        Others with the flag RUN_TIME add time that no sample has.
+
+        samples: each weighs the ns that it stands for
+        is_over: no other batch follows
+        """
+        by_pid = {ruby.process.pid: ruby for ruby in rubies}
+        ready: dict[ThreadId, list[tuple[Sample, int]]] = defaultdict(list)
+        waits: dict[ThreadId, list[tuple[Sample, int]]] = defaultdict(list)
+        for sample in samples:
+            # An M:N thread shares kernel threads, so that its id is unknown.
+            is_wait = self._is_elapsed and sample.state is not ThreadState.RUNNING
+            own = (waits if is_wait else ready)[_id_of(sample)]
+            own.append((sample, sample.weight))
+        found = list(self._run(ready, by_pid, is_over))
+        if self._is_elapsed:
+            found += self._rest(ready, waits, found, by_pid)
+        return sorted(found, key=attrgetter("time_ns"))
+
+    def _run(
+        self, ready: _Batch, rubies: Mapping[int, RubyProcess], is_over: bool
+    ) -> Iterator[Sample]:
+        """Yield samples of running threads with their run time."""
+        read, times = thread_run_times.reader_of(rubies), self._run_times
+        for sample, ran in times.weigh(ready, read):
+            yield sample._replace(weight=ran)
+        now = time.time_ns()
+        for sample, ran in times.rest(read, is_over):
+            yield _more(sample, ran)._replace(time_ns=now)
+        if is_over:
+            yield from thread_run_times.not_sampled(times, rubies, now)
+
+    def _rest(
+        self,
+        ready: _Batch,
+        waits: _Batch,
+        ran: Iterable[Sample],
+        rubies: Mapping[int, RubyProcess],
+    ) -> Iterator[Sample]:
+        """Yield samples with the elapsed time in which the threads did not run."""
+        run_ns = Counter[ThreadId]()
+        for sample in ran:
+            run_ns[_id_of(sample)] += sample.weight
+        for thread in ready.keys() | waits.keys() | run_ns.keys():
+            own, own_waits = ready.get(thread, ()), waits.get(thread, ())
+            delay = thread_run_times.run_delay(rubies, thread) if own else 0
+            queued, waited = self._elapsed.divide(
+                thread, _sum(own), _sum(own_waits), run_ns[thread], delay
+            )
+            for sample, weight in divided(own, queued) if queued else ():
+                stack, state = self._stacks.of(sample.stack, _IN_RUN_QUEUE)
+                yield _more(sample._replace(stack=stack, state=state), weight)
+            for sample, weight in divided(own_waits, waited):
+                yield sample._replace(weight=weight)
+
+
+def _id_of(sample: Sample) -> ThreadId:
+    return sample.thread.pid, sample.thread.tid or -1
+
+
+def _sum(samples: Sequence[tuple[Sample, int]]) -> int:
+    return sum(weight for _, weight in samples)
+
+
+def _more(sample: Sample, weight: int) -> Sample:
+    return sample._replace(weight=weight, flags=SampleFlags.RUN_TIME)
