@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from accuracy_cells import Settings, compare, parse_document
 from commands import Tracer
 from processes import TARGETS, Target, is_soak
+from rubies import EACH, ruby
 
 CLOCKED = TARGETS / "stacks" / "clocked.rb"
 RATE = 499
@@ -106,3 +108,28 @@ def test_waits_for_a_cpu(engine: str, trace: Callable[..., Tracer]) -> None:
     assert thread["delay_ns"] > thread["wall_ns"] / 10
     assert running == pytest.approx(thread["run_ns"], rel=0.02)
     assert queued == pytest.approx(thread["delay_ns"], abs=thread["wall_ns"] / 20)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_sleep_that_ends_late(name: str, trace: Callable[..., Tracer]) -> None:
+    """After a sleep a thread waits for the GVL."""
+    with closing(Target(*ruby(name), str(TARGETS / "stacks" / "late.rb"))) as target:
+        pid = target.ready.split()[1]
+        words = ("stacks", pid, "--engine", "memory", "-r", RATE, "--format", "json")
+        tracer = trace(*words, "--mode", "wall")
+        truth = json.loads(target.step(f"go {SECONDS}"))
+        out, err, code = tracer.finish()
+    assert code == 0, err
+    document = json.loads(out)
+    rows = [
+        (row["state"], row["weight"])
+        for row in document["stacks"]
+        if document["threads"][row["thread"]]["name"] == "sleeper"
+        and "Late#nap" in {document["frames"][index]["name"] for index in row["frames"]}
+    ]
+    states = Counter[str]()
+    for state, weight in rows:
+        states[state] += weight
+    bound = 0.06 * (truth["slept_ns"] + truth["late_ns"])
+    assert states["waiting"] == pytest.approx(truth["late_ns"], abs=bound), states
+    assert states["sleeping"] == pytest.approx(truth["slept_ns"], abs=bound), states

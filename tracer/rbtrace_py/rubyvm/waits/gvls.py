@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.model.stack_walk import HeldGvl
@@ -43,7 +43,7 @@ class Gvls:
     def of_holder(self, thread: VmThread) -> HeldGvl:
         """Return the GVL of a thread that has it."""
         head = self._queue(thread)
-        return HeldGvl(head, sum(1 for _ in self._queued(head)) if head else 0)
+        return HeldGvl(head, len(self._queued(head)) if head else 0)
 
     def holders(self, threads: Sequence[VmThread]) -> dict[int, int]:
         """Return the address of the thread that holds the GVL of each ractor, or 0.
@@ -71,14 +71,19 @@ class Gvls:
             return {}
         return {one.running - base: one.ractor for one in threads}
 
-    def _queued(self, head: int) -> Iterator[int]:
-        """Nodes of a list_head; it changes while it is read, if anything runs."""
+    def _queued(self, head: int) -> list[int]:
+        """Return the nodes of a list_head, which changes while threads run.
+
+        A node that was removed meanwhile refers to itself.
+        """
+        found: dict[int, None] = {}
         try:
             place = self._values.u64(head)
-            for _ in range(MOST_THREADS):
-                if place == head or place < 4096:
-                    return
-                yield place
+            while place != head and place >= 4096 and len(found) < MOST_THREADS:
+                if place in found:
+                    break
+                found[place] = None
                 place = self._values.u64(place)
         except UnreadableMemory:
-            return
+            pass
+        return list(found)

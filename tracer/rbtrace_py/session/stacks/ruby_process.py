@@ -289,6 +289,8 @@ class RubyProcess(Closing):
         except RbtraceError:
             self._lose(len(wanted))
             raise
+        if mode is SamplingMode.WALL:
+            walks = self._with_waiters(wanted, walks)
         return self._taken(mode, wanted, walks, running, asleep)
 
     def _walk(
@@ -325,6 +327,27 @@ class RubyProcess(Closing):
         if len(wanted) == 1:
             return [self.vm.sample(wanted[0][0])]
         return self.vm.sample_all([one for one, _ in wanted])
+
+    def _with_waiters(
+        self, wanted: list[_Known], walks: list[Walked | None]
+    ) -> list[Walked | None]:
+        """Return walks in which threads that queue for the GVL have state WAITING.
+
+        After a sleep or a system call, the VM's status of such a thread is still that
+        it sleeps.
+        """
+        asleep = [
+            one
+            for (one, _), walked in zip(wanted, walks, strict=True)
+            if walked is not None and walked.state is ThreadState.SLEEPING
+        ]
+        queued = Gvls(self.vm.values).waiters(asleep)
+        return [
+            walked._replace(state=ThreadState.WAITING)
+            if walked is not None and one.address in queued
+            else walked
+            for (one, _), walked in zip(wanted, walks, strict=True)
+        ]
 
     def _taken(
         self,
