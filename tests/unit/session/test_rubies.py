@@ -16,6 +16,7 @@ from rbtrace_py.linux.process import Process
 from rbtrace_py.model.stacks import Sample, ThreadState
 from rbtrace_py.rubyvm.attach import Attached
 from rbtrace_py.rubyvm.threads import VmThread
+from rbtrace_py.rubyvm.vm import Walked
 from rbtrace_py.session.stacks import ruby_process
 from rbtrace_py.session.stacks import sampling as sampling_module
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
@@ -79,6 +80,62 @@ def test_a_stack_that_could_not_be_read_has_the_list_read(
     monkeypatch.undo()
     ruby.refresh()
     assert ruby.broken_refreshes == 0
+
+
+def count_reads(ruby: RubyProcess, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that takes the kernel id of each thread whose stack is read."""
+    found: list[int] = []
+    sample, sample_all = ruby.vm.sample, ruby.vm.sample_all
+
+    def counted(threads: list[VmThread]) -> list[Walked | None]:
+        found.extend(thread.tid or 0 for thread in threads)
+        return sample_all(threads)
+
+    def counted_one(thread: VmThread) -> Walked | None:
+        found.append(thread.tid or 0)
+        return sample(thread)
+
+    monkeypatch.setattr(ruby.vm, "sample_all", counted)
+    monkeypatch.setattr(ruby.vm, "sample", counted_one)
+    return found
+
+
+@pytest.fixture
+def read(ruby: RubyProcess, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    return count_reads(ruby, monkeypatch)
+
+
+def test_a_stack_is_read_again_only_once_its_thread_ran(
+    start: Start, root: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = start("stacks/states.rb", "0")
+    target.wait_until_it_reads()
+    ruby = RubyProcess(Process(target.pid))
+    read = count_reads(ruby, monkeypatch)
+    first = ruby.samples(SamplingMode.WALL)
+    assert len(set(read)) == len(read) == 3
+    read.clear()
+    again = [ruby.samples(SamplingMode.WALL) for _ in range(5)]
+    assert read == []
+    assert {one.stack for found in again for one in found} == {
+        one.stack for one in first
+    }
+    assert list(map(len, again)) == [3] * 5
+    assert target.step("go") == "done"
+    target.wait_until_it_reads()
+    ruby.samples(SamplingMode.WALL)
+    assert read == [target.pid]
+
+
+def test_a_stack_is_read_again_after_its_code_was_checked(
+    ruby: RubyProcess, read: list[int]
+) -> None:
+    ruby.samples(SamplingMode.WALL)
+    ruby.samples(SamplingMode.WALL)
+    read.clear()
+    ruby.vm._tree.generation += 1  # some code is another one
+    ruby.samples(SamplingMode.WALL)
+    assert len(read) == 3
 
 
 @pytest.fixture(params=ours.EACH)

@@ -26,10 +26,10 @@ class _Elapsed:
 class ElapsedTimes:
     """Divides what the run time of each thread leaves of its elapsed time.
 
-    A thread that waits for a CPU is ready to run, and so its samples look like those
-    of a running thread. The kernel's run time tells how much they exceed the truth, and
-    its run delay (``sched_info.run_delay``) limits how much of that was a run queue.
-    The sums are kept from batch to batch, so that chance does not add up.
+    While a thread waits for a CPU, its samples look as if it ran. The run time of the
+    kernel tells by how much they exceed the truth, and the run delay of the kernel
+    (``sched_info.run_delay``) limits how much of this was a run queue. The sums are
+    kept from batch to batch, so that chance does not add up.
     """
 
     def __init__(self) -> None:

@@ -136,6 +136,15 @@ class Tasks(Closing):
                 self._drop(tid)
         return found
 
+    def asleep_since(self, tid: int) -> bytes:
+        """Return a token for the sleep in which ``running`` saw a thread.
+
+        If the token is the same later, the thread had no CPU in between, and so did not
+        change its memory. Empty: it was not asleep, or that is not known.
+        """
+        task = self._tasks.get(tid)
+        return b"" if task is None or task.was_running else task.schedstat
+
     def _is_running(self, task: _Task, tid: int) -> bool:
         fd, now = task.schedstat_fd, b""
         if fd is not None and not task.was_running:

@@ -354,6 +354,16 @@ class RubyVM:
         self._tree.trim()
         return self._sample(self._track(thread.address))
 
+    def kept(self, thread: HasAddress) -> Walked | None:
+        """Return the last sample of a thread that has not run since.
+
+        None: its stack has to be read, as it was not certain, or code was replaced.
+        """
+        track = self._track(thread.address)
+        if not track.parts or track.generation != self._tree.generation:
+            return None
+        return self._count(track.walked)
+
     def _track(self, address: int) -> Track:
         track = self._tracks.get(address)
         if track is None:

@@ -100,6 +100,7 @@ class RubyProcess(Closing):
         self._threads: list[_Known] = []
         self._by_tid: dict[int, _Known] = {}
         self._by_address: dict[int, _Known] = {}
+        self._read_in: dict[int, tuple[int, bytes]] = {}  # sleeps by thread address
         self._has_moving = False
         self._listing: list[int] = []
         self._listed_ns = self._listing_ns = 0
@@ -156,6 +157,11 @@ class RubyProcess(Closing):
         ]
         self._by_address = {one.address: (one, thread) for one, thread in self._threads}
         self._has_moving = any(one.is_moving for one in found)
+        self._read_in = {
+            address: sleep
+            for address, sleep in self._read_in.items()
+            if address in self._by_address
+        }
         self._place([self._tids.of(one) for one in found])
         return True
 
@@ -316,8 +322,29 @@ class RubyProcess(Closing):
         for start in range(0, len(wanted), GATHERED_AT_ONCE):
             some = wanted[start : start + GATHERED_AT_ONCE]
             running |= self._tasks.running(self._tids_of(some))
-            walks += self._stacks(some)
+            walks += self._new_stacks(some)
         return walks, running, None
+
+    def _new_stacks(self, some: list[_Known]) -> list[Walked | None]:
+        """Return stacks; read those that may have changed since the last pass."""
+        walks = [self._kept(one) for one, _ in some]
+        unread = [place for place, walked in enumerate(walks) if walked is None]
+        if unread:
+            read = self._stacks([some[place] for place in unread])
+            for place, walked in zip(unread, read, strict=True):
+                walks[place] = walked
+        return walks
+
+    def _kept(self, one: VmThread) -> Walked | None:
+        """Return the last sample of a thread that still sleeps; None: read it."""
+        tid = self._tid_of.get(one.address)
+        if tid is None or one.is_moving:
+            return None
+        sleep = tid, self._tasks.asleep_since(tid)
+        if sleep[1] and self._read_in.get(one.address) == sleep:
+            return self.vm.kept(one)
+        self._read_in[one.address] = sleep
+        return None
 
     def _tids_of(self, some: list[_Known]) -> list[int]:
         found = (self._tid_of.get(one.address) for one, _ in some)

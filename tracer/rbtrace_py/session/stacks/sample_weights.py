@@ -16,7 +16,7 @@ from rbtrace_py.session.stacks.off_cpu import OffCpuStacks
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 
 _Batch = Mapping[ThreadId, Sequence[tuple[Sample, int]]]
-"""Samples of each thread, each with the time that it stands for, in ns."""
+"""Samples of each thread, each with its own period in ns."""
 
 
 _IN_RUN_QUEUE = OffCpu(
@@ -50,9 +50,9 @@ class SampleWeights:
     ) -> list[Sample]:
         """Return the samples of a batch with their weights, in order of time.
 
-        Others with the flag RUN_TIME add time that no sample has.
+        Rows with the flag RUN_TIME add time that no sample has.
 
-        samples: each weighs the ns that it stands for
+        samples: each weighs its own period, in ns
         is_over: no other batch follows
         """
         by_pid = {ruby.process.pid: ruby for ruby in rubies}
