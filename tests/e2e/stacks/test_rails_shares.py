@@ -55,16 +55,34 @@ def load(shop: RailsExample) -> Iterator[None]:
             visitor.join()
 
 
-def clocks(folder: Path, began: int, ended: int) -> dict[str, Counter[str]]:
-    """Return ns of each action by each clock, from one CLOCK_REALTIME to another."""
-    found: dict[str, Counter[str]] = {"wall": Counter(), "cpu": Counter()}
-    for log in folder.glob("clocks-*.log"):
-        for line in log.read_text().splitlines():
+def covered(document: Any, mode: str) -> dict[int, int]:
+    """Return for how many ns each process was sampled, up to the end.
+
+    Processes are attached one after the other, which takes some 50 ms each. In mode
+    wall, the weights of a thread tell how long it was sampled.
+    """
+    threads, times = document["threads"], Counter[int]()
+    for row in document["stacks"]:
+        times[row["thread"]] += row["weight"]
+    whole = document["ended_ns"] - document["started_ns"]
+    return {
+        pid: max(ns for index, ns in times.items() if threads[index]["pid"] == pid)
+        if mode == "wall"
+        else whole
+        for pid in document["pids"]
+    }
+
+
+def clocks(folder: Path, document: Any, mode: str) -> Counter[str]:
+    """Return the ns of each action by a clock, while its process was sampled."""
+    found, ended = Counter[str](), document["ended_ns"]
+    for pid, time in covered(document, mode).items():
+        began = ended - time
+        for line in (folder / f"clocks-{pid}.log").read_text().splitlines():
             name, *numbers = line.split()
             first, last, wall, cpu = map(int, numbers)
             inside = max(0, min(last, ended) - max(first, began)) / max(1, wall)
-            found["wall"][name] += round(wall * inside)
-            found["cpu"][name] += round(cpu * inside)
+            found[name] += round((wall if mode == "wall" else cpu) * inside)
     return found
 
 
@@ -80,15 +98,18 @@ def test_shares_of_actions(
     env = {"RUBYOPT": f"-r{CLOCKS}"}
     with closing(RailsExample(tmp_path, env)) as shop, load(shop):
         pids = ",".join(map(str, shop.workers))
-        words = ("--mode", mode, "-r", RATE, "-d", SECONDS, "--format", "json")
-        out, err, code = trace("stacks", pids, "--engine", "bpf", *words).result()
+        words: tuple[object, ...] = ("--mode", mode, "-r", RATE, "-d", SECONDS)
+        words += ("--format", "json", "--engine", "bpf") + ("--idle",) * (
+            mode == "wall"
+        )
+        out, err, code = trace("stacks", pids, *words).result()
     assert code == 0, err
     document: dict[str, Any] = json.loads(out)
     weights: Counter[str] = Counter()
     for names, weight in by_names(document).items():
         for action in ACTIONS:
             weights[action] += weight * (action in names)
-    truth = clocks(tmp_path, document["started_ns"], document["ended_ns"])[mode]
+    truth = clocks(tmp_path, document, mode)
     found, expected = shares(weights), shares(truth)
     off = {name: found[name] - expected[name] for name in ACTIONS}
     part = sum(weights.values()) / document["weight"]
