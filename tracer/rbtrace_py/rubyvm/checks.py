@@ -33,6 +33,8 @@ _MOST_FIBERS = 64
 _RESUMED, _SUSPENDED = 1, 2
 """FIBER_RESUMED and FIBER_SUSPENDED (enum fiber_status, cont.c): of the fiber that a
 thread runs, and of one that resumed another."""
+_SAMPLES = 20
+"""How often the main thread's stack is read, until that succeeds once."""
 _FIBER_BITS = 1 << 8
 """The word with ``rb_fiber_t.status`` has two bits of it and a few flags."""
 _FLAG_BITS = 1 << 24
@@ -315,7 +317,9 @@ class _Checks:
         """The main thread's stack can be walked, and does not contradict itself."""
         self.used |= {name for name in Offsets.__slots__ if name.startswith(_WALKED)}
         vm = RubyVM(self.memory, self.layout, self.roots.vm, self.roots.symbols)
-        walked = vm.sample(_Thread(self.main))
+        # A program that switches fibers has another stack than a moment before.
+        samples = (vm.sample(_Thread(self.main)) for _ in range(_SAMPLES))
+        walked = next((one for one in samples if one is not None), None)
         if walked is None:
             raise _Wrong("the main thread's stack cannot be read")
         for doubt in vm.values.consistency.doubts():
