@@ -19,7 +19,8 @@ class Tally:
     in_jit: stops at which the program counter was in code of a JIT, or a JIT had
     called the innermost frame
     unanswered: lines that Ruby itself could not give (its own call crashed)
-    crashed: stops at which it could not even give the frames
+    crashed: stops at which it could not even give the frames, or gave an old frame as
+    the newest one
     """
 
     kind: str

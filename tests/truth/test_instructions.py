@@ -111,6 +111,9 @@ class Busy:
                 # A fiber begins: the thread's variable has its context, the VM not yet.
                 found.flags.append(f"Ruby has no frames\n{show(ours)}")
                 return
+            if self._is_of_old_frame(ours, truth):
+                found.crashed += 1
+                return
             wrong = difference(ours, truth, bool(found.build.jit))
             is_unknown = any(row.line is None for row in ours)
             found.unknown_lines += is_unknown
@@ -125,6 +128,19 @@ class Busy:
                 self.true.append((at, walked.stack.frames))
         finally:
             self.thread.go_on()
+
+    def _is_of_old_frame(self, ours: list[Row], truth: list[Row]) -> bool:
+        """Return whether Ruby names a method that the newest frame's code is not of.
+
+        While Ruby pushes a frame, it may read the place of the frame's method entry
+        before the entry is written, and finds that of an older frame.
+        """
+        if not ours or not truth or ours[0].address == truth[0].address:
+            return False
+        nodes = reversed(self._nodes.of(self._main.address))
+        newest = next(node for node in nodes if self._row(node) is not None)
+        iseq = self._nodes.key(newest)[0]
+        return iseq > 0 and not self.vm._tree.is_code_of(iseq, truth[0].address)
 
     def _compare_rest(self, found: tally.Tally) -> None:
         """What is left of a stack whose newest frames were dropped is what Ruby says
