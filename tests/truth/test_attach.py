@@ -1,4 +1,4 @@
-"""A program can be attached to whatever it does at that moment."""
+"""Attaching to a program succeeds while the program is busy."""
 
 from __future__ import annotations
 

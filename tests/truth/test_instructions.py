@@ -130,10 +130,10 @@ class Busy:
             self.thread.go_on()
 
     def _is_of_old_frame(self, ours: list[Row], truth: list[Row]) -> bool:
-        """Return whether Ruby names a method that the newest frame's code is not of.
+        """Return whether Ruby gives the newest frame the method of an older frame.
 
-        While Ruby pushes a frame, it may read the place of the frame's method entry
-        before the entry is written, and finds that of an older frame.
+        Ruby reads the frame's method entry, which is written last when the frame is
+        pushed. Until then its place holds the entry of an older frame.
         """
         if not ours or not truth or ours[0].address == truth[0].address:
             return False

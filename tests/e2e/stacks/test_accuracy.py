@@ -49,7 +49,8 @@ def test_shares_and_totals(
 def check(truth: Any, document: Any, settings: Settings) -> None:
     cell = compare(truth, parse_document(document), settings, "alone", "", SECONDS)
     # A thread that waits for a CPU looks as if it runs where it is read from memory.
-    slack = cell.delay_of_run if settings.engine == "memory" else 0
+    is_doubtful = (settings.engine, settings.mode) == ("memory", "wall")
+    slack = cell.delay_of_run if is_doubtful else 0
     off = [s for s in cell.shares if abs(s.error) > SLACK * s.bound + slack]
     assert not off, (settings, off, cell.delay)
     assert cell.not_sampled <= 2

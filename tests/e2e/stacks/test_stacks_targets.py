@@ -365,7 +365,7 @@ def test_a_stopped_target_is_read_and_stays_stopped(
     out, err, code = run("stacks", target.pid, "--mode", "wall", "-n", 5, *more)
     # After each stop of ours a thread is awake for a moment, to stop again.
     stacks = folded(out.replace("[running]", "[sleeping]"))
-    del stacks["[sleeping];(running, not sampled)"]
+    assert stacks.pop("[sleeping];(running, not sampled)", 0) < 10_000_000
     assert (set(stacks), code) == ({f"[sleeping];{FIRST}"}, 0), err
     assert samples(err) == 5
     assert stacks.total() >= 0.95 * 4 / 99 * 1e9

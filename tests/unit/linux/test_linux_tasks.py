@@ -288,22 +288,27 @@ def test_time_in_a_run_queue() -> None:
         os.sched_setaffinity(program.pid, cpu)
         os.sched_setaffinity(0, cpu)
         with Process(os.getpid()) as process, Tasks(process) as tasks:
-            before = tasks.run_delay_ns(tid)
+            before = now = tasks.times(tid)
             assert before is not None
             end = time.monotonic() + 60
-            while (tasks.run_delay_ns(tid) or 0) < before + 20_000_000:
+            while now is not None and now[1] < before[1] + 20_000_000:
                 assert time.monotonic() < end
+                now = tasks.times(tid)
+            assert now is not None
+            assert now[0] == pytest.approx(tasks.cpu_ns(tid), abs=20_000_000)
     finally:
         os.sched_setaffinity(0, allowed)
         program.kill()
         program.wait()
 
 
-def test_time_in_a_run_queue_of_a_thread_that_ended(worker: Path) -> None:
+def test_times_of_a_thread_that_ended(worker: Path, schedstat: bool) -> None:
     with running(worker, 10) as program, Process(program.pid) as process:
         [tid] = tids_of(program)[:1]
         with Tasks(process) as tasks:
-            assert (tasks.run_delay_ns(tid) or 0) >= 0
+            times = tasks.times(tid)
+            assert times is not None
+            assert schedstat or times[1] == 0
             program.kill()
             program.wait()
-            assert tasks.run_delay_ns(tid) is None
+            assert tasks.times(tid) is None

@@ -11,7 +11,7 @@ import pytest
 
 import rubies as ours
 from processes import Target, await_state
-from rbtrace_py.errors import UnknownRuby, VmNotStarted
+from rbtrace_py.errors import NotPermitted, UnknownRuby, VmNotStarted
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.stacks import Sample, ThreadState
 from rbtrace_py.rubyvm.attach import Attached
@@ -21,7 +21,7 @@ from rbtrace_py.session.stacks import ruby_process
 from rbtrace_py.session.stacks import sampling as sampling_module
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from rbtrace_py.session.stacks.sampling import Sampling
-from rbtrace_py.session.stacks.sampling_options import SamplingOptions
+from rbtrace_py.session.stacks.sampling_options import EngineChoice, SamplingOptions
 from rbtrace_py.session.targets.targets import Targets
 
 Start = Callable[..., Target]
@@ -110,21 +110,50 @@ def test_a_stack_is_read_again_only_once_its_thread_ran(
 ) -> None:
     target = start("stacks/states.rb", "0")
     target.wait_until_it_reads()
-    ruby = RubyProcess(Process(target.pid))
-    read = count_reads(ruby, monkeypatch)
-    first = ruby.samples(SamplingMode.WALL)
-    assert len(set(read)) == len(read) == 3
-    read.clear()
-    again = [ruby.samples(SamplingMode.WALL) for _ in range(5)]
-    assert read == []
-    assert {one.stack for found in again for one in found} == {
-        one.stack for one in first
-    }
-    assert list(map(len, again)) == [3] * 5
-    assert target.step("go") == "done"
-    target.wait_until_it_reads()
+    with Process(target.pid) as process, RubyProcess(process) as ruby:
+        read = count_reads(ruby, monkeypatch)
+        first = ruby.samples(SamplingMode.WALL)
+        assert len(set(read)) == len(read) == 3
+        read.clear()
+        again = [ruby.samples(SamplingMode.WALL) for _ in range(5)]
+        assert read == []
+        stacks = {one.stack for one in first}
+        assert {one.stack for found in again for one in found} == stacks
+        assert list(map(len, again)) == [3] * 5
+        assert target.step("go") == "done"
+        target.wait_until_it_reads()
+        ruby.samples(SamplingMode.WALL)
+        assert read == [target.pid]
+
+
+def test_a_stack_is_read_again_after_a_read_that_failed(
+    ruby: RubyProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ruby.samples(SamplingMode.WALL)
-    assert read == [target.pid]
+    monkeypatch.setattr(ruby.vm, "sample_all", fail)
+    ruby._sleep_when_read.clear()
+    with pytest.raises(NotPermitted):
+        ruby.samples(SamplingMode.WALL)
+    monkeypatch.undo()
+    read = count_reads(ruby, monkeypatch)
+    assert len(ruby.samples(SamplingMode.WALL)) == 3
+    assert len(read) == 3
+
+
+def fail(threads: list[VmThread]) -> list[Walked | None]:
+    raise NotPermitted("no")
+
+
+def test_a_thread_with_the_gvl_is_read_each_time(
+    ruby: RubyProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may have the GVL by now, which its own memory does not tell."""
+    first = ruby.samples(SamplingMode.WALL)
+    track = ruby.vm._track(first[0].thread.address)
+    track.walked = track.walked._replace(state=ThreadState.RUNNING)
+    read = count_reads(ruby, monkeypatch)
+    ruby.samples(SamplingMode.WALL)
+    assert read == [first[0].thread.tid]
 
 
 def test_a_stack_is_read_again_after_its_code_was_checked(
@@ -309,3 +338,39 @@ def test_one_whose_stacks_cannot_be_trusted_any_more_is_left_out(
         assert (sampling.rubies, sampling.is_over) == ((), True)
         assert sampling.notes == [f"skipping process {target.pid}: it runs ZJIT"]
     assert len(samples) == 1
+
+
+def test_a_read_that_fails_after_one_that_did_not_is_noted(
+    start: Start, root: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples may still be in a batch that has no weights yet."""
+    target = start("stacks/turning.rb", "0")
+    options = SamplingOptions(mode=SamplingMode.WALL, engine=EngineChoice.MEMORY)
+    with (
+        closing(Targets.from_pids([target.pid])) as targets,
+        Sampling(targets, options) as sampling,
+    ):
+        (ruby,) = sampling.rubies
+        taken: list[Sample] = []
+        sampling.sample(taken.append)
+        monkeypatch.setattr(ruby.vm, "sample", fail)
+        monkeypatch.setattr(ruby.vm, "sample_all", fail)
+        ruby._sleep_when_read.clear()
+        sampling.sample(taken.append)
+        assert len(taken) == 1
+        assert any("could not be read at times: no" in one for one in sampling.notes)
+
+
+def test_a_first_read_that_fails_ends_the_sampling(
+    start: Start, root: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = start("stacks/turning.rb", "0")
+    options = SamplingOptions(mode=SamplingMode.WALL, engine=EngineChoice.MEMORY)
+    with (
+        closing(Targets.from_pids([target.pid])) as targets,
+        Sampling(targets, options) as sampling,
+    ):
+        (ruby,) = sampling.rubies
+        monkeypatch.setattr(ruby.vm, "sample", fail)
+        with pytest.raises(NotPermitted):
+            sampling.sample([].append)

@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from rbtrace_py.aggregate.elapsed_times import CpuTimes
 from rbtrace_py.model.stacks import RubyThread, Sample, SampleFlags, ThreadState
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from rbtrace_py.session.stacks.sample_weights import SampleWeights
@@ -26,18 +27,13 @@ class Clocks:
         self.process = SimpleNamespace(pid=PID)
         self.ran, self.delay = ran, delay
         self.threads_by_tid = {TID: THREAD}
+        self.has_ended = False
 
-    def run_times(self) -> dict[int, int]:
-        return {TID: self.ran}
+    def all_times(self) -> dict[int, CpuTimes]:
+        return {TID: CpuTimes(self.ran, self.delay)}
 
-    def run_delays(self) -> dict[int, int]:
-        return {TID: self.delay}
-
-    def ran_ns(self, tid: int) -> int:
-        return self.ran
-
-    def run_delay_ns(self, tid: int) -> int:
-        return self.delay
+    def times(self, tid: int) -> CpuTimes | None:
+        return None if self.has_ended else CpuTimes(self.ran, self.delay)
 
 
 def samples(running: int, sleeping: int) -> list[Sample]:
@@ -84,7 +80,7 @@ def test_waits_have_what_the_run_time_leaves(clocks: Clocks) -> None:
     assert found == {"Job#work": 250, "Job#rest": 750}
 
 
-def test_a_run_queue_is_no_run_time(clocks: Clocks) -> None:
+def test_the_surplus_of_ready_samples_is_a_run_queue(clocks: Clocks) -> None:
     weights = begun(SamplingMode.WALL, clocks)
     clocks.ran += 250
     clocks.delay += 100
@@ -92,7 +88,7 @@ def test_a_run_queue_is_no_run_time(clocks: Clocks) -> None:
     assert found == {"Job#work": 250, "(run queue)": 100, "Job#rest": 650}
 
 
-def test_time_that_no_sample_has_is_no_sample(clocks: Clocks) -> None:
+def test_rows_of_a_run_queue_are_not_counted(clocks: Clocks) -> None:
     weights = begun(SamplingMode.WALL, clocks)
     clocks.ran, clocks.delay = clocks.ran + 250, clocks.delay + 100
     found = weights.weighed(samples(4, 6), [cast(RubyProcess, clocks)], True)
@@ -105,8 +101,18 @@ def test_time_that_no_sample_has_is_no_sample(clocks: Clocks) -> None:
 
 def test_a_thread_that_no_sample_saw_running(clocks: Clocks) -> None:
     weights = begun(SamplingMode.WALL, clocks)
-    clocks.ran += 30
-    first = weighed(weights, clocks, samples(0, 10), is_over=False)
-    assert first == {"Job#rest": 1000}
-    found = weighed(weights, clocks, samples(0, 10))
-    assert found == {"(running, not sampled)": 30, "Job#rest": 970}
+    for _ in range(10):
+        clocks.ran += 300
+        found = weighed(weights, clocks, samples(0, 10), is_over=False)
+        assert found == {"Job#rest": 700}
+    found = weighed(weights, clocks, [])
+    assert found == {"(running, not sampled)": 3000}
+
+
+def test_the_last_batch_of_a_thread_that_ended(clocks: Clocks) -> None:
+    weights = begun(SamplingMode.WALL, clocks)
+    clocks.has_ended = True
+    found = weighed(weights, clocks, samples(4, 6), is_over=False)
+    assert found == {"Job#work": 400, "Job#rest": 600}
+    assert weighed(weights, clocks, []) == {}
+    assert not weights._elapsed._threads

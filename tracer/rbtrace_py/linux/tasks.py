@@ -136,11 +136,11 @@ class Tasks(Closing):
                 self._drop(tid)
         return found
 
-    def asleep_since(self, tid: int) -> bytes:
+    def sleep_token(self, tid: int) -> bytes:
         """Return a token for the sleep in which ``running`` saw a thread.
 
-        If the token is the same later, the thread had no CPU in between, and so did not
-        change its memory. Empty: it was not asleep, or that is not known.
+        If the token is the same later, the thread had no CPU in between, and so wrote
+        nothing to its memory. Empty: it was not asleep, or this is unknown.
         """
         task = self._tasks.get(tid)
         return b"" if task is None or task.was_running else task.schedstat
@@ -187,17 +187,20 @@ class Tasks(Closing):
             self._drop(tid)
             return None
 
-    def run_delay_ns(self, tid: int) -> int | None:
-        """Time the thread has waited in run queues; None if it has ended.
+    def times(self, tid: int) -> tuple[int, int] | None:
+        """Return run time and run delay in ns; None: the thread has ended.
 
-        It is complete once the thread gets a CPU. 0 on a kernel without ``schedstat``.
+        The delay is complete once the thread gets a CPU, and 0 on a kernel without
+        ``schedstat``.
         """
         task = self._tasks.get(tid) or self._take(tid)
         if task is None:
             return None
         try:
-            return self._schedstat(task, tid)[1]
-        except (OSError, ValueError):
+            if self._has_schedstat:
+                return self._schedstat(task, tid)
+            return _parse(self._read_stat(task, tid), None).cpu_ns, 0
+        except (OSError, ValueError, IndexError):
             self._drop(tid)
             return None
 
@@ -206,13 +209,11 @@ class Tasks(Closing):
         return self._schedstat(task, tid)[0] if self._has_schedstat else None
 
     def _schedstat(self, task: _Task, tid: int) -> tuple[int, int]:
-        """Run time and run delay in ns; 0, 0 on a kernel without."""
+        """Run time and run delay in ns."""
         if task.schedstat_fd is not None:
             data = os.pread(task.schedstat_fd, _SCHEDSTAT_SIZE, 0)
-        elif self._has_schedstat:
-            data = self._read_once(tid, "schedstat", _SCHEDSTAT_SIZE)
         else:
-            return 0, 0
+            data = self._read_once(tid, "schedstat", _SCHEDSTAT_SIZE)
         ran, delay, _ = data.split()
         return int(ran), int(delay)
 

@@ -98,7 +98,7 @@ class SampleFlags(IntFlag):
     UNRESOLVED = 4
     """The code of a frame was gone before its name was read."""
     RUN_TIME = 8
-    """It adds time that no sample has. It is not counted as a sample."""
+    """It is not counted as a sample: it adds run time, or time in a run queue."""
 
 
 class Sample(NamedTuple):

@@ -34,7 +34,7 @@ _RESUMED, _SUSPENDED = 1, 2
 """FIBER_RESUMED and FIBER_SUSPENDED (enum fiber_status, cont.c): of the fiber that a
 thread runs, and of one that resumed another."""
 _SAMPLES = 20
-"""How often the main thread's stack is read, until that succeeds once."""
+"""Reads of the main thread's stack at most, until one succeeds."""
 _FIBER_BITS = 1 << 8
 """The word with ``rb_fiber_t.status`` has two bits of it and a few flags."""
 _FLAG_BITS = 1 << 24

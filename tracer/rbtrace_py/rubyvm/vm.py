@@ -354,13 +354,16 @@ class RubyVM:
         self._tree.trim()
         return self._sample(self._track(thread.address))
 
-    def kept(self, thread: HasAddress) -> Walked | None:
-        """Return the last sample of a thread that has not run since.
+    def last_sample(self, thread: HasAddress) -> Walked | None:
+        """Return the last sample of a thread that had no CPU since.
 
-        None: its stack has to be read, as it was not certain, or code was replaced.
+        None: its stack has to be read, as the sample was not certain, code was
+        replaced, or the thread had the GVL: another thread may have it by now.
         """
         track = self._track(thread.address)
         if not track.parts or track.generation != self._tree.generation:
+            return None
+        if track.walked.state is ThreadState.RUNNING:
             return None
         return self._count(track.walked)
 

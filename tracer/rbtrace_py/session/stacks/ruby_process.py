@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from enum import Enum
 
+from rbtrace_py.aggregate.elapsed_times import CpuTimes
 from rbtrace_py.errors import (
     NoSuchTarget,
     RbtraceError,
@@ -100,7 +101,7 @@ class RubyProcess(Closing):
         self._threads: list[_Known] = []
         self._by_tid: dict[int, _Known] = {}
         self._by_address: dict[int, _Known] = {}
-        self._read_in: dict[int, tuple[int, bytes]] = {}  # sleeps by thread address
+        self._sleep_when_read: dict[int, tuple[int, bytes] | None] = {}  # by address
         self._has_moving = False
         self._listing: list[int] = []
         self._listed_ns = self._listing_ns = 0
@@ -157,9 +158,9 @@ class RubyProcess(Closing):
         ]
         self._by_address = {one.address: (one, thread) for one, thread in self._threads}
         self._has_moving = any(one.is_moving for one in found)
-        self._read_in = {
+        self._sleep_when_read = {
             address: sleep
-            for address, sleep in self._read_in.items()
+            for address, sleep in self._sleep_when_read.items()
             if address in self._by_address
         }
         self._place([self._tids.of(one) for one in found])
@@ -247,23 +248,15 @@ class RubyProcess(Closing):
         """CPU time that a thread has used; None where it is not known."""
         return None if thread.tid is None else self._tasks.cpu_ns(thread.tid)
 
-    def run_times(self) -> dict[int, int]:
-        """Return the run time in ns of each kernel thread, by its id."""
-        found = ((tid, self._tasks.cpu_ns(tid)) for tid in self._tasks.refresh())
-        return {tid: ran for tid, ran in found if ran is not None}
+    def all_times(self) -> dict[int, CpuTimes]:
+        """Return the times of each kernel thread, by its id."""
+        found = ((tid, self.times(tid)) for tid in self._tasks.refresh())
+        return {tid: times for tid, times in found if times is not None}
 
-    def ran_ns(self, tid: int) -> int | None:
-        """Return the run time of a kernel thread in ns; None: it has ended."""
-        return self._tasks.cpu_ns(tid)
-
-    def run_delays(self) -> dict[int, int]:
-        """Return the time in run queues in ns of each kernel thread, by its id."""
-        found = ((tid, self._tasks.run_delay_ns(tid)) for tid in self._tasks.refresh())
-        return {tid: delay for tid, delay in found if delay is not None}
-
-    def run_delay_ns(self, tid: int) -> int | None:
-        """Return how long a kernel thread was in run queues; None: it has ended."""
-        return self._tasks.run_delay_ns(tid)
+    def times(self, tid: int) -> CpuTimes | None:
+        """Return the times of a kernel thread; None: it has ended."""
+        found = self._tasks.times(tid)
+        return None if found is None else CpuTimes(*found)
 
     def samples(self, mode: SamplingMode, pause: bool = False) -> list[Sample]:
         """Take one sampling pass over the threads.
@@ -302,12 +295,12 @@ class RubyProcess(Closing):
     def _walk(
         self, wanted: list[_Known], running: set[int] | None, pause: bool
     ) -> tuple[list[Walked | None], set[int], frozenset[int] | None]:
-        """Return stacks, the ids of threads on a CPU, and with ``pause`` who slept.
+        """Return stacks, the ids of threads on a CPU, and with ``pause`` of sleepers.
 
-        The kernel is asked once, just before the read. If a short run counted when
-        either of two looks met it, it would seem to take longer.
+        Query the kernel once per thread, just before the read. With two queries, a
+        short run would count if either met it, and so would seem longer.
 
-        running: ids of threads on a CPU; None: ask the kernel
+        running: ids of threads on a CPU; None: query the kernel
         """
         if pause:
             if running is None:
@@ -327,24 +320,28 @@ class RubyProcess(Closing):
 
     def _new_stacks(self, some: list[_Known]) -> list[Walked | None]:
         """Return stacks; read those that may have changed since the last pass."""
-        walks = [self._kept(one) for one, _ in some]
+        sleeps = [self._sleep_of(one) for one, _ in some]
+        walks = [
+            self.vm.last_sample(one)
+            if sleep is not None and self._sleep_when_read.get(one.address) == sleep
+            else None
+            for (one, _), sleep in zip(some, sleeps, strict=True)
+        ]
         unread = [place for place, walked in enumerate(walks) if walked is None]
         if unread:
             read = self._stacks([some[place] for place in unread])
             for place, walked in zip(unread, read, strict=True):
                 walks[place] = walked
+                self._sleep_when_read[some[place][0].address] = sleeps[place]
         return walks
 
-    def _kept(self, one: VmThread) -> Walked | None:
-        """Return the last sample of a thread that still sleeps; None: read it."""
+    def _sleep_of(self, one: VmThread) -> tuple[int, bytes] | None:
+        """Return what identifies the sleep of a thread; None: it may run."""
         tid = self._tid_of.get(one.address)
         if tid is None or one.is_moving:
             return None
-        sleep = tid, self._tasks.asleep_since(tid)
-        if sleep[1] and self._read_in.get(one.address) == sleep:
-            return self.vm.kept(one)
-        self._read_in[one.address] = sleep
-        return None
+        token = self._tasks.sleep_token(tid)
+        return (tid, token) if token else None
 
     def _tids_of(self, some: list[_Known]) -> list[int]:
         found = (self._tid_of.get(one.address) for one, _ in some)
@@ -361,14 +358,15 @@ class RubyProcess(Closing):
         """Return walks in which threads that queue for the GVL have state WAITING.
 
         After a sleep or a system call, the VM's status of such a thread is still that
-        it sleeps.
+        it sleeps. After a thread yields the GVL, the VM says that the thread runs,
+        until the next one gets a CPU.
         """
-        asleep = [
+        others = [
             one
             for (one, _), walked in zip(wanted, walks, strict=True)
-            if walked is not None and walked.state is ThreadState.SLEEPING
+            if walked is not None and walked.state is not ThreadState.WAITING
         ]
-        queued = Gvls(self.vm.values).waiters(asleep)
+        queued = Gvls(self.vm.values).waiters(others)
         return [
             walked._replace(state=ThreadState.WAITING)
             if walked is not None and one.address in queued

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
-from rbtrace_py.aggregate.elapsed_times import ElapsedTimes
+from rbtrace_py.aggregate.elapsed_times import CpuTimes, ElapsedTimes
 from rbtrace_py.aggregate.run_times import RunTimes, ThreadId, divided
 from rbtrace_py.model.stack_walk import OffCpu
 from rbtrace_py.model.stacks import Sample, SampleFlags, ThreadState
@@ -40,10 +40,11 @@ class SampleWeights:
 
     def begin(self, ruby: RubyProcess) -> None:
         """Exclude the times of a process's threads so far."""
-        thread_run_times.begin(self._run_times, ruby)
-        if self._is_elapsed:
-            for tid, delay in ruby.run_delays().items():
-                self._elapsed.begin((ruby.process.pid, tid), delay)
+        for tid, times in ruby.all_times().items():
+            thread = ruby.process.pid, tid
+            self._run_times.begin(thread, times.ran_ns)
+            if self._is_elapsed:
+                self._elapsed.begin(thread, times)
 
     def weighed(
         self, samples: Iterable[Sample], rubies: Iterable[RubyProcess], is_over: bool
@@ -65,7 +66,7 @@ class SampleWeights:
             own.append((sample, sample.weight))
         found = list(self._run(ready, by_pid, is_over))
         if self._is_elapsed:
-            found += self._rest(ready, waits, found, by_pid)
+            found += self._rest(ready, waits, by_pid)
         return sorted(found, key=attrgetter("time_ns"))
 
     def _run(
@@ -77,32 +78,31 @@ class SampleWeights:
             yield sample._replace(weight=ran)
         now = time.time_ns()
         for sample, ran in times.rest(read, is_over):
-            yield _more(sample, ran)._replace(time_ns=now)
+            yield _extra_row(sample, ran)._replace(time_ns=now)
         if is_over:
             yield from thread_run_times.not_sampled(times, rubies, now)
 
     def _rest(
-        self,
-        ready: _Batch,
-        waits: _Batch,
-        ran: Iterable[Sample],
-        rubies: Mapping[int, RubyProcess],
+        self, ready: _Batch, waits: _Batch, rubies: Mapping[int, RubyProcess]
     ) -> Iterator[Sample]:
         """Yield samples with the elapsed time in which the threads did not run."""
-        run_ns = Counter[ThreadId]()
-        for sample in ran:
-            run_ns[_id_of(sample)] += sample.weight
-        for thread in ready.keys() | waits.keys() | run_ns.keys():
+
+        def read(thread: ThreadId) -> CpuTimes | None:
+            pid, tid = thread
+            return rubies[pid].times(tid) if pid in rubies else None
+
+        threads = ready.keys() | waits.keys()
+        for thread in threads:
             own, own_waits = ready.get(thread, ()), waits.get(thread, ())
-            delay = thread_run_times.run_delay(rubies, thread) if own else 0
             queued, waited = self._elapsed.divide(
-                thread, _sum(own), _sum(own_waits), run_ns[thread], delay
+                thread, _sum(own), _sum(own_waits), read(thread)
             )
             for sample, weight in divided(own, queued) if queued else ():
                 stack, state = self._stacks.of(sample.stack, _IN_RUN_QUEUE)
-                yield _more(sample._replace(stack=stack, state=state), weight)
+                yield _extra_row(sample._replace(stack=stack, state=state), weight)
             for sample, weight in divided(own_waits, waited):
                 yield sample._replace(weight=weight)
+        self._elapsed.forget_ended(threads, lambda thread: read(thread) is None)
 
 
 def _id_of(sample: Sample) -> ThreadId:
@@ -113,5 +113,5 @@ def _sum(samples: Sequence[tuple[Sample, int]]) -> int:
     return sum(weight for _, weight in samples)
 
 
-def _more(sample: Sample, weight: int) -> Sample:
+def _extra_row(sample: Sample, weight: int) -> Sample:
     return sample._replace(weight=weight, flags=SampleFlags.RUN_TIME)

@@ -85,6 +85,7 @@ class Sampling(Starting):
         self._versions: dict[str, None] = {}
         self._folder = ""
         self._stopped_ns = 0
+        self._has_samples = False
         self.kernel: KernelStacks | None = None
         self.events: EventSampling | None = None
 
@@ -340,11 +341,12 @@ class Sampling(Starting):
         for pid, ruby in self._rubies.items():
             try:
                 for sample in ruby.samples(mode, pause):
+                    self._has_samples = True
                     add(sample)
             except NoSuchTarget:
                 ended = pid
             except RbtraceError as error:
-                if not self.statistics.samples:
+                if not self._has_samples:
                     raise
                 # What was seen is not thrown away, and the next time all may be well.
                 self.notes.add(f"process {pid} could not be read at times: {error}")

@@ -44,7 +44,8 @@ class SamplingPasses:
         self._mode = options.mode
         self._has_idle = options.idle or options.mode is SamplingMode.CPU
         self._period = round(1e9 / options.rate)
-        self._weights = SampleWeights(options.mode)
+        has_weights = options.mode is not SamplingMode.GVL
+        self._weights = SampleWeights(options.mode) if has_weights else None
         self._batch: list[Sample] = []
         self._left_out = 0  # samples of the batch
         self._passed: dict[int, int] = {}  # when the last pass over each process began
@@ -56,7 +57,7 @@ class SamplingPasses:
         for ruby in self._sampling.rubies:
             pid = ruby.process.pid
             self._passed[pid] = passed.get(pid, now)
-            if pid not in passed:
+            if pid not in passed and self._weights is not None:
                 self._weights.begin(ruby)
 
     @property
@@ -90,7 +91,7 @@ class SamplingPasses:
             time_ns = max(1, self._timer.began - passed)
         is_left_out = not self._has_idle and sample.state is ThreadState.SLEEPING
         sample = sample._replace(weight=time_ns)
-        if self._mode is not SamplingMode.GVL:
+        if self._weights is not None:
             self._batch.append(sample)
             self._left_out += is_left_out
         elif not is_left_out:
@@ -111,7 +112,7 @@ class SamplingPasses:
 
     def _settle(self, is_over: bool) -> None:
         self._due = time.monotonic() + _TAKE_SECONDS
-        if self._mode is SamplingMode.GVL:
+        if self._weights is None:
             return
         batch, self._batch, self._left_out = self._batch, [], 0
         for sample in self._weights.weighed(batch, self._sampling.rubies, is_over):

@@ -15,8 +15,8 @@ Rubies = Mapping[int, RubyProcess]
 
 def begin(run_times: RunTimes[Tick], ruby: RubyProcess) -> None:
     """Exclude the run time of a process's threads so far."""
-    for tid, ran in ruby.run_times().items():
-        run_times.begin((ruby.process.pid, tid), ran)
+    for tid, times in ruby.all_times().items():
+        run_times.begin((ruby.process.pid, tid), times.ran_ns)
 
 
 def reader_of(rubies: Rubies) -> RanNs:
@@ -25,16 +25,11 @@ def reader_of(rubies: Rubies) -> RanNs:
     def read(thread: ThreadId) -> int | None:
         pid, tid = thread
         if pid in rubies:
-            return rubies[pid].ran_ns(tid)
+            times = rubies[pid].times(tid)
+            return None if times is None else times.ran_ns
         return run_time_of(pid, tid)  # of a child that is not attached to yet
 
     return read
-
-
-def run_delay(rubies: Rubies, thread: ThreadId) -> int:
-    """Return how long a thread has waited for CPUs since its birth in ns, or 0."""
-    pid, tid = thread
-    return (rubies[pid].run_delay_ns(tid) or 0) if pid in rubies else 0
 
 
 def not_sampled(
