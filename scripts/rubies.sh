@@ -40,9 +40,11 @@ suites() {
 }
 
 # 3.4 stands beside sid's default Ruby, under its own name; use_version makes it
-# the chroot's ruby.
+# the chroot's ruby. trixie's bcc, which has a newer clang than bookworm's, compiles the
+# BPF programs for a test.
 packages() {
   printf '%s\n' "${PACKAGES[@]}"
+  [ "$1" != 3.3 ] || printf '%s\n' python3-bpfcc
   [ "$1" != 3.4 ] || printf '%s\n' ruby3.4 ruby3.4-dev
 }
 
