@@ -10,6 +10,7 @@ import pytest
 from linux_targets import running
 
 from rbtrace_py.bpf import compiler
+from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.errors import (
     BpfError,
     NotPermitted,
@@ -54,6 +55,25 @@ def test_the_machine() -> None:
     for check in found.values():
         assert check.text
         assert (check.status is CheckStatus.OK) != bool(check.advice), check
+
+
+@pytest.mark.root
+def test_a_program_that_the_verifier_refuses(
+    root: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that loads simple programs may refuse these."""
+    assert by_name(checks())["stack walks"].status is CheckStatus.OK
+    load = sys_.load_program
+
+    def refuse(kind: int, code: bytes, attach_type: int, name: str) -> int:
+        if name == "on_switch":
+            raise BpfError("cannot load the BPF program on_switch: Permission denied")
+        return load(kind, code, attach_type, name)
+
+    monkeypatch.setattr(sys_, "load_program", refuse)
+    walks = by_name(checks())["stack walks"]
+    assert walks.status is CheckStatus.FAIL
+    assert walks.text.startswith("mode wall: cannot load the BPF program on_switch")
 
 
 def test_a_program(target: Path) -> None:

@@ -21,6 +21,8 @@ from rbtrace_py.linux.ruby_probes import PROVIDER, is_ruby_binary
 from rbtrace_py.model.checks import Check, CheckStatus
 from rbtrace_py.rubyvm.attach import Attached, attach
 from rbtrace_py.rubyvm.layout import Origin
+from rbtrace_py.session.stacks.ruby_process import SamplingMode
+from rbtrace_py.session.stacks.sampling_options import SamplingOptions
 
 _OLDEST_KERNEL = (5, 8)
 """The ring buffer map, which every command that shows events uses."""
@@ -47,6 +49,8 @@ def machine_checks() -> Iterator[Check]:
     yield from _bpf_features(kernel, capabilities)
     yield _btf(kernel)
     yield _bcc()
+    if may_use_bpf(capabilities):
+        yield _stack_walks()
     yield _tracefs(kernel)
     yield _perf_events(kernel, capabilities)
     yield _yama(kernel, capabilities)
@@ -158,6 +162,20 @@ def _bcc() -> Check:
         status = CheckStatus.WARN if carries_programs() else CheckStatus.FAIL
         return Check("bcc", status, str(error), error.hint)
     return Check("bcc", CheckStatus.OK, f"version {_bcc_version(bcc)}")
+
+
+def _stack_walks() -> Check:
+    """Load the programs that walk stacks, for each mode that differs in them."""
+    from rbtrace_py.aggregate.sampling import Statistics
+    from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
+
+    for mode in (SamplingMode.CPU, SamplingMode.WALL, SamplingMode.GVL):
+        try:
+            KernelStacks(SamplingOptions(mode=mode), False, Statistics()).close()
+        except RbtraceError as error:
+            text = f"mode {mode.value}: {error}"
+            return Check("stack walks", CheckStatus.FAIL, text, error.hint)
+    return Check("stack walks", CheckStatus.OK, "BPF programs load for every mode")
 
 
 def _bcc_version(bcc: object) -> str:
