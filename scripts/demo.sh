@@ -33,11 +33,16 @@ show() {
 
 # The same for folded stacks of 10 ms and more, without their paths.
 show_stacks() {
-  local line these='/ [0-9]{8,}$/!d; s/ [^ ;]*\.rb//g'
+  local line shown these='/ [0-9]{8,}$/!d; s/ [^ ;]*\.rb//g'
   printf "\n$ %s \\\\\n    | sed -E '%s'\n" "$(printable "$@")" "$these"
-  "$@" | sed -E "$these" | while IFS= read -r line; do
-    shorten "$line"
-  done
+  "$@" | sed -E "$these" | {
+    shown=
+    while IFS= read -r line; do
+      shorten "$line"
+      shown=1
+    done
+    [ -n "$shown" ] || die "the command printed no stacks of 10 ms and more"
+  }
 }
 
 # Prints the first frame of a folded stack and as many of the last ones as fit.
