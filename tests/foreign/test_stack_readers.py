@@ -207,6 +207,7 @@ def test_pprof_is_what_the_published_schema_says() -> None:
         numbers(one, "id")[0]: functions[numbers(one, "function_id")[0]]
         for one in messages(text, "location")
     }
+    assert not any(numbers(one, "system_name") for one in messages(text, "function"))
     assert sorted(locations) == list(range(1, len(locations) + 1))
     found: dict[tuple[str, ...], int] = {}
     for one in messages(text, "sample"):
@@ -218,6 +219,21 @@ def test_pprof_is_what_the_published_schema_says() -> None:
     assert found["Kernel#sleep", "<main>"] == 40
     assert found["g", "日本", "fn=(1) x", "e?f", "c d 5", "a,b"] == 3
     assert sum(found.values()) == 203
+
+
+@pytest.mark.parametrize("unit", ["events", "weight"])
+def test_pprof_of_events_has_no_time(unit: str) -> None:
+    counts = StackCounts(Statistics(unit, 99.0)).add_all([sample("a@/x.rb:1")])
+    text = decoded(rendered("pprof", of=Profile(counts)))
+    table = strings(text)
+    (kind,) = messages(text, "sample_type")
+    (period_type,) = messages(text, "period_type")
+    names = [table[n] for n in numbers(kind, "type") + numbers(kind, "unit")]
+    assert (names, period_type) == ([unit, "count"], kind)
+    (one,) = messages(text, "sample")
+    assert numbers(one, "value") == [1]
+    default = numbers(text, "default_sample_type")
+    assert [table[number] for number in default] == [unit]
 
 
 def test_pprof_has_the_kernel_in_a_mapping_of_its_own() -> None:

@@ -56,8 +56,8 @@ def pprof_bytes(profile: Profile, options: ReportOptions) -> bytes:
 class _Message:
     """A Profile message while it is put together.
 
-    Samples have a count and, where the rate is known, the time that it stands for;
-    weights in nanoseconds have only their time.
+    Samples have a count and, if the rate is known, their time. Weights in nanoseconds
+    have only their time, and events only their count or weight.
     """
 
     def __init__(self, profile: Profile, options: ReportOptions) -> None:
@@ -65,7 +65,7 @@ class _Message:
         self._title = options.title or profile.meta.command
         self._strings: dict[str, int] = {"": 0}
         self._locations: dict[tuple[object, ...], int] = {}
-        self._functions: dict[tuple[str, str, str], int] = {}
+        self._functions: dict[tuple[str, str], int] = {}
         self._tables: list[bytes] = []
         self._has_kernel = False
         rate = profile.counts.statistics.rate
@@ -74,9 +74,11 @@ class _Message:
     def encode(self) -> bytes:
         own = self._profile.counts.statistics
         time = (self._profile.meta.mode or "time", "nanoseconds")
-        types = [time] if own.unit == "ns" else [(counted(own.unit), "count")]
-        if own.unit != "ns" and self._period:
+        unit = counted(own.unit)
+        types = [time] if own.unit == "ns" else [(unit, "count")]
+        if own.unit != "ns" and unit == "samples" and self._period:
             types.append(time)
+        has_time = types[-1] == time
         parts = [bytes_field(1, self._type(*kind)) for kind in types]
         parts.extend(
             bytes_field(2, self._sample(row, len(types)))
@@ -88,8 +90,8 @@ class _Message:
         parts.extend(self._tables)
         parts.append(number_field(9, own.started_ns))
         parts.append(number_field(10, own.duration_ns))
-        parts.append(bytes_field(11, self._type(*time)))
-        parts.append(number_field(12, self._period))
+        parts.append(bytes_field(11, self._type(*types[-1])))
+        parts.append(number_field(12, self._period if has_time else 1))
         comments = [clean(self._title)] if self._title else []
         if own.idle:
             comments.append(idle_text(own.idle, own.unit))
@@ -131,7 +133,7 @@ class _Message:
         has_place = frame.kind is not FrameKind.C
         line = (frame.line or 0) if has_place else 0
         path = clean(frame.path) if has_place and frame.path else ""
-        function = self._function(clean(frame.name), clean(frame.label), path)
+        function = self._function(clean(frame.name), path)
         key = (function, line)
         number = self._locations.get(key)
         if number is None:
@@ -143,15 +145,19 @@ class _Message:
             self._tables.append(bytes_field(4, message + bytes_field(4, place)))
         return number
 
-    def _function(self, name: str, label: str, path: str) -> int:
-        key = (name, label, path)
+    def _function(self, name: str, path: str) -> int:
+        """Return the number of a function, which has no ``system_name``.
+
+        pprof would take an equal one for a name to demangle, and drop what is in angle
+        brackets: all of ``<main>``.
+        """
+        key = (name, path)
         number = self._functions.get(key)
         if number is None:
             number = self._functions[key] = len(self._functions) + 1
-            texts = [number_field(2 + at, self._string(t)) for at, t in enumerate(key)]
-            self._tables.append(
-                bytes_field(5, number_field(1, number) + b"".join(texts))
-            )
+            texts = number_field(2, self._string(name))
+            texts += number_field(4, self._string(path))
+            self._tables.append(bytes_field(5, number_field(1, number) + texts))
         return number
 
     def _mapping(self, number: int, name: str) -> bytes:
