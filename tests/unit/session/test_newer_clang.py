@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def newer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have these programs in place of those of a wheel."""
+    """Use these programs as if a wheel carried them."""
     monkeypatch.setattr(compiler, "BUILT", folder)
     monkeypatch.setattr(compiler, "import_bcc", none_is_compiled)
 
