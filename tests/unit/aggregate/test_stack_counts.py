@@ -181,6 +181,8 @@ def test_statistics() -> None:
     own.started_ns, own.ended_ns, own.rounds, own.failed = 0, 2 * 10**9, 150, 10
     assert own.achieved_rate == 75
     assert own.loss == 0.2
+    own.rounds = 318
+    assert own.achieved_rate == 100
 
 
 def test_ids_of_frames_that_are_gone_mislead_nobody(

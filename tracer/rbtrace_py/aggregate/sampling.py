@@ -71,8 +71,14 @@ class Statistics:
 
     @property
     def achieved_rate(self) -> float:
-        """Rounds a second; 0 where that is not known."""
-        return self.rounds * 1e9 / self.duration_ns if self.duration_ns else 0.0
+        """Rounds per second, at most those that were wanted; 0: unknown.
+
+        The duration of a part of a session is not exact.
+        """
+        if not self.duration_ns:
+            return 0.0
+        achieved = self.rounds * 1e9 / self.duration_ns
+        return min(achieved, self.rate) if self.rate else achieved
 
     @property
     def loss(self) -> float:
