@@ -98,6 +98,23 @@ class MethodsTest < Minitest::Test
     assert_raises(Tracepoint::DefinitionError) { kind.trace(:pay_bang) }
   end
 
+  # Ruby calls method_added before anything else can change the method.
+  def test_visibility_is_right_at_each_moment
+    kind = fresh do
+      def open; end
+      protected def guarded; end
+      private def secret; end
+    end
+    kind.trace(:open, :guarded, :secret)
+    seen = []
+    kind.define_singleton_method(:method_added) do |name|
+      seen << [name, %i[public protected private].find { |it| __send__(:"#{it}_method_defined?", name) }]
+    end
+    kind.untrace
+    assert_equal [%i[guarded protected], %i[open public], %i[secret private]], seen.sort
+    assert_equal 3, (kind.private_instance_methods(false) & hidden(kind)).size
+  end
+
   def test_methods_that_ruby_calls
     kind = fresh do
       def initialize(a); super(); @a = a; end

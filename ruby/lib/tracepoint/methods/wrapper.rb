@@ -69,14 +69,17 @@ module Tracepoint
       end
 
       # Copies of the wrapper may be about, under other names: what they call stays.
+      # An alias has the visibility of its original, so that other threads never see
+      # the method with another one.
       def remove
         return unless current?
         return owner.__send__(:remove_method, name) if @inherited
 
         visibility = VISIBILITIES.find { |it| owner.__send__(:"#{it}_method_defined?", name) }
+        owner.__send__(visibility, @hidden)
         quietly { owner.__send__(:alias_method, name, @hidden) }
       ensure
-        owner.__send__(visibility, name) if visibility
+        owner.__send__(:private, @hidden) if visibility
       end
 
       private
