@@ -92,6 +92,7 @@ def test_a_profile_has_the_right_shares(target):
         ran = run_time(target.pid) - before
         assert {thread.name for thread in ruby.threads} >= {"burner", "idle 0"}
     counts = profile.counts
+    assert counts.statistics.engine == "memory"
     off = margin(counts.statistics.samples, 4)
     assert shares(profile) == pytest.approx(SHARES, abs=off)
     assert (profile.unit, counts.weight) == ("ns", pytest.approx(ran, rel=0.02))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rbtrace_py.aggregate.meta import Meta
+from rbtrace_py.aggregate.meta import RUN_TIME, Meta
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
@@ -207,6 +207,9 @@ def test_a_summary_of_mode_cpu_is_of_one_cpu() -> None:
     counts.statistics.engine = "memory"
     first = rendered("summary", profile).splitlines()[0]
     assert first == "on CPU or runnable: 1.01 % of one CPU for the elapsed time"
+    profile = Profile(counts, Meta(mode="cpu", weights=RUN_TIME))
+    first = rendered("summary", profile).splitlines()[0]
+    assert first == "on CPU: 1.01 % of one CPU for the elapsed time"
 
 
 def test_paths_in_a_summary_are_relative_to_the_application() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from rbtrace_py.aggregate.meta import RUN_TIME
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.stacks import Share
 from rbtrace_py.model.stacks import Frame, FrameKind
@@ -56,9 +57,10 @@ def _above(profile: Profile, options: ReportOptions) -> Iterator[str]:
         yield style.bold(clean(options.title))
     if profile.one_cpu:
         share = percent(weight, profile.one_cpu)
-        # There a thread that waits for a CPU is counted as one that is on it.
+        # Recordings of version 0.2 by memory count threads that wait for a CPU, too.
         by_memory = profile.counts.statistics.engine == "memory"
-        what = "on CPU or runnable" if by_memory else "on CPU"
+        is_old = by_memory and profile.meta.weights != RUN_TIME
+        what = "on CPU or runnable" if is_old else "on CPU"
         yield f"{what}: {share} % of one CPU for the elapsed time"
     if profile.meta.event:
         yield _event_line(profile)

@@ -97,6 +97,7 @@ class Sampling(Starting):
             self._attach_first()  # a wrong PID is said at once
             self._choose_engine()
         self._attach_to_events()
+        self.statistics.engine = self.engine
         now = time.time_ns()
         # Events come since they are attached to, which is later.
         kernel = None if self.events else self.kernel
@@ -145,7 +146,6 @@ class Sampling(Starting):
             if not is_choice or options.bpf_only_option:
                 raise
             self.notes.add(f"stacks are read from memory: {error}")
-        self.statistics.engine = self.engine
         for pid, ruby in list(self._rubies.items()):
             try:
                 self._watch(ruby)
@@ -194,7 +194,7 @@ class Sampling(Starting):
         if self.kernel is not None:
             self.kernel.close()
             self.kernel = None
-        self.statistics.engine, self.statistics.unit = self.engine, "ns"
+        self.statistics.unit = "ns"
 
     # -------------------------------------------------------------- attaching
 
