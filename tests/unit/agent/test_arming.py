@@ -141,6 +141,15 @@ def test_what_is_asked(agent: FakeAgent) -> None:
     assert "offsets" not in asked
 
 
+def test_what_it_says_is_safe_to_show(
+    agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that pretends to be an agent may say anything."""
+    monkeypatch.setitem(ARMED, "overhead", ["\x1b[2J\r", "\udcff\u202e"])
+    with arm() as armed:
+        assert armed.overhead == ("\\x1b[2J\\x0d", "?\\u202e")
+
+
 def test_what_it_says(agent: FakeAgent) -> None:
     with arm() as armed:
         assert armed.overhead == ("slower",)

@@ -31,6 +31,7 @@ from rbtrace_py.agent.shared import (
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.text import safe_text
 from rbtrace_py.model.calls import (
     NO_ROOM_METHOD,
     UNKNOWN_METHOD,
@@ -180,7 +181,7 @@ class Armed(Closing):
     select: of which methods
     shared: the memory it writes to
     scale: its ticks as nanoseconds
-    overhead: what stays when it is disarmed, in the agent's words
+    overhead: what stays when it is disarmed, in the agent's words, safe to show
     held: the program had done nothing yet, and was waiting for this
     targets: methods that were hooked one by one at first; None: all are hooked at once
     near: if there were none, names that may have been meant; not safe to show
@@ -261,7 +262,8 @@ class Armed(Closing):
         self.near = tuple(_texts(reply.get("near")))
         native = reply.get("native")
         self.native = native if isinstance(native, bool) else None
-        self.overhead = tuple(_texts(reply.get("overhead")))
+        said = (one.encode("utf-8", "replace") for one in _texts(reply.get("overhead")))
+        self.overhead = tuple(map(safe_text, said))
         self.held = reply.get("held") is True
         before = time.time_ns()
         try:

@@ -23,7 +23,6 @@ from rbtrace_py.aggregate.methods import METHODS, MethodResult, MethodRow, group
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.readable import readable
-from rbtrace_py.linux.text import safe_text
 from rbtrace_py.model.calls import UNKNOWN_METHOD, CalledMethod, MethodKind
 from rbtrace_py.session.counting import CountingSession
 from rbtrace_py.session.methods.hook_notes import c_calls_hint, hook_notes
@@ -43,8 +42,6 @@ KINDS: Mapping[str, tuple[MethodKind, ...]] = {
 
 BY = ("method", "class", "pid")
 _RETRY_SECONDS = 0.02
-_NAME = 512
-"""Bytes of a name that are shown."""
 _CONDITIONS = {
     "no_inner": Condition.NO_INNER,
     "silent": Condition.SILENT,
@@ -330,7 +327,7 @@ class _Hook:
         self._rows: dict[int, tuple[Counted, MethodRow]] = {}
         self.held = self._armed.held
         self.has_hung_up = False
-        self.overhead = [safe_text(t.encode(), _NAME) for t in self._armed.overhead]
+        self.overhead = self._armed.overhead
 
     @property
     def is_live(self) -> bool:
