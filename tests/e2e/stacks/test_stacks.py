@@ -403,16 +403,16 @@ def test_the_same_stacks_while_it_is_paused(busy: Target) -> None:
     # Who sleeps wakes up for a moment after each stop, so its state is not sure.
     stacks: Counter[str] = Counter()
     for stack, weight in folded(out).items():
-        stacks[stack.split(";", 1)[1]] += weight
+        # To be paused takes a thread some microseconds, and then it waits for a CPU.
+        stacks[stack.split(";", 1)[1].removesuffix(";(run queue)")] += weight
     assert code == 0
     assert samples(err) == 100
-    burned = stacks.pop(BURNING) + stacks.pop(f"{BURNING};(run queue)", 0)
-    # To be paused takes a thread some microseconds.
+    burned = stacks.pop(BURNING)
     assert stacks.pop(NOT_SAMPLED, 0) < 10_000_000
     assert stacks.keys() == {MAIN, NAPPING, WATCHING}
     time = 20 / 200 * 1e9
     assert min(stacks.values()) >= 0.95 * time * 19 / 20
-    assert burned == pytest.approx(2 * max(stacks.values()), rel=0.1)
+    assert burned == pytest.approx(2 * max(stacks.values()), abs=40_000_000)
     assert "the target is paused each time its stacks are read" in err
     assert re.search(r"targets were paused for \d+\.\d ms in total", err)
     assert busy.step("go") == "done"

@@ -516,8 +516,9 @@ def test_another_root(name: str, root: None) -> None:
         slept = [w for s, w in stacks.items() if s.endswith(nap)]
         burnt = [w for s, w in stacks.items() if f"Work.burn {STATES}:{burns}" in s]
         assert samples(err) == 40
-        assert slept == [sum(burnt)]
-        assert stacks.total() == 4 * sum(burnt)
+        # The kernel has not counted the last run time of a running thread yet.
+        assert slept == [pytest.approx(sum(burnt), abs=20_000_000)]
+        assert stacks.total() == pytest.approx(4 * slept[0], abs=20_000_000)
         assert sum(burnt) >= 0.95 * 9 / 99 * 1e9
     finally:
         target.close()
