@@ -492,9 +492,11 @@ def test_a_pid_namespace(enclosed: Target) -> None:
     out, err, code = run("stacks", pid, "--mode", "wall", "--threads", "-n", 30)
     assert code == 0, err
     assert samples(err) == 30
-    weights = list(folded(out).values())
-    assert weights == [weights[0]] * 3
-    assert weights[0] >= 0.95 * 9 / 99 * 1e9
+    # A thread that sleeps may run for a moment.
+    stacks = folded(out)
+    weights = [n for stack, n in stacks.items() if "(running, not" not in stack]
+    assert weights == [pytest.approx(max(weights), abs=10_000_000)] * 3
+    assert min(weights) >= 0.95 * 9 / 99 * 1e9 - 10_000_000
     tids = {int(tid) for tid in re.findall(r"tid (\d+)", out)}
     assert tids <= {int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()}
     assert pid in tids

@@ -260,26 +260,8 @@ class GroupingOptions(EventOptions, IntervalOptions):
         return replace(super().probe_options, by=self.by, max_keys=self.max_keys)
 
 
-def _only_key(
-    _: click.Context, __: click.Parameter, keys: tuple[str, ...]
-) -> str | None:
-    """Return the one key of ``--by``. click would take the last of several."""
-    if len(keys) > 1:
-        raise UsageError(
-            f"--by takes one key, not {' and '.join(keys)}",
-            f"Give the other as a filter: --by {keys[0]} --filter '{keys[1]} == …'",
-        )
-    return keys[0] if keys else None
-
-
 grouping_options = chain(
-    click.option(
-        "--by",
-        metavar="ARG",
-        multiple=True,
-        callback=_only_key,
-        help="Group by an argument, pid or tid.",
-    ),
+    click.option("--by", metavar="ARG", help="Group by an argument, pid or tid."),
     click.option(
         "--max-keys",
         type=click.IntRange(1, 1_000_000),
