@@ -39,9 +39,9 @@ suites() {
   esac
 }
 
-# 3.4 stands beside sid's default Ruby, under its own name; use_version makes it
-# the chroot's ruby. trixie's bcc, which has a newer clang than bookworm's, compiles the
-# BPF programs for a test.
+# sid installs Ruby 3.4 as ruby3.4, beside its default Ruby. use_version then makes 3.4
+# the chroot's ruby. A test compiles the BPF programs with trixie's bcc. Its clang is newer
+# than bookworm's.
 packages() {
   printf '%s\n' "${PACKAGES[@]}"
   [ "$1" != 3.3 ] || printf '%s\n' python3-bpfcc

@@ -340,37 +340,36 @@ def test_one_whose_stacks_cannot_be_trusted_any_more_is_left_out(
     assert len(samples) == 1
 
 
-def test_a_read_that_fails_after_one_that_did_not_is_noted(
-    start: Start, root: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Samples may still be in a batch that has no weights yet."""
+@pytest.fixture
+def sampling(start: Start, root: None) -> Iterator[Sampling]:
+    """One process with one thread, sampled from memory in mode wall."""
     target = start("stacks/turning.rb", "0")
     options = SamplingOptions(mode=SamplingMode.WALL, engine=EngineChoice.MEMORY)
     with (
         closing(Targets.from_pids([target.pid])) as targets,
-        Sampling(targets, options) as sampling,
+        Sampling(targets, options) as entered,
     ):
-        (ruby,) = sampling.rubies
-        taken: list[Sample] = []
-        sampling.sample(taken.append)
-        monkeypatch.setattr(ruby.vm, "sample", fail)
-        monkeypatch.setattr(ruby.vm, "sample_all", fail)
-        ruby._sleep_when_read.clear()
-        sampling.sample(taken.append)
-        assert len(taken) == 1
-        assert any("could not be read at times: no" in one for one in sampling.notes)
+        yield entered
+
+
+def test_a_failed_read_after_a_successful_one_is_noted(
+    sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples may still be in a batch that has no weights yet."""
+    (ruby,) = sampling.rubies
+    taken: list[Sample] = []
+    sampling.sample(taken.append)
+    monkeypatch.setattr(ruby.vm, "sample", fail)
+    ruby._sleep_when_read.clear()
+    sampling.sample(taken.append)
+    assert len(taken) == 1
+    assert any("could not be read at times: no" in one for one in sampling.notes)
 
 
 def test_a_first_read_that_fails_ends_the_sampling(
-    start: Start, root: None, monkeypatch: pytest.MonkeyPatch
+    sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = start("stacks/turning.rb", "0")
-    options = SamplingOptions(mode=SamplingMode.WALL, engine=EngineChoice.MEMORY)
-    with (
-        closing(Targets.from_pids([target.pid])) as targets,
-        Sampling(targets, options) as sampling,
-    ):
-        (ruby,) = sampling.rubies
-        monkeypatch.setattr(ruby.vm, "sample", fail)
-        with pytest.raises(NotPermitted):
-            sampling.sample([].append)
+    (ruby,) = sampling.rubies
+    monkeypatch.setattr(ruby.vm, "sample", fail)
+    with pytest.raises(NotPermitted):
+        sampling.sample([].append)

@@ -178,20 +178,26 @@ def tick_scale(header: Header, now: ClockPair) -> TickScale:
 class Armed(Closing):
     """A process's hook, registered.
 
-    select: of which methods
-    shared: the memory it writes to
-    scale: its ticks as nanoseconds
-    overhead: what stays when it is disarmed, in the agent's words, safe to show
-    held: the program had done nothing yet, and was waiting for this
-    targets: methods that were hooked one by one at first; None: all are hooked at once
-    near: if there were none, names that may have been meant; not safe to show
-    native: was a method selected that is none of Ruby code? None: not known
-    why_all: why they are although some were selected; else empty
-    ended: why there is no more to come: NoSuchTarget if the process has ended, or
-        another error; None while it goes on
-    wall_offset: CLOCK_REALTIME less what ``scale.to_ns`` says, in nanoseconds
+    Attributes:
+        select: Selectors of the methods to hook.
+        shared: The output memory of the hook.
+        scale: Converts the hook's ticks to nanoseconds.
+        overhead: Costs that remain after it is disarmed, in the agent's words, safe to
+            show.
+        held: True if the program waited for the hook before it did anything.
+        targets: Number of methods that were hooked one by one at first; None if all
+            methods are hooked together.
+        near: Names similar to the selectors if no method matched; unsafe to show.
+        native: True if a selected method is written in C; None if unknown.
+        why_all: The reason why all methods are hooked although some were selected, or
+            empty.
+        ended: The error that ended the events, NoSuchTarget if the process has ended;
+            None until then.
+        wall_offset: CLOCK_REALTIME minus ``scale.to_ns``, in ns.
 
-    Raises what Agent does; Unsupported; AgentError (``busy``: it is armed already).
+    Raises:
+        Unsupported: The agent cannot do this in the process.
+        AgentError: The hook is armed already (``busy``), or what ``Agent`` raises.
     """
 
     def __init__(

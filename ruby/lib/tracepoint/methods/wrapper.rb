@@ -68,9 +68,9 @@ module Tracepoint
         @installed && Lookup.own?(owner, name) && Lookup.method(owner, name) == @installed
       end
 
-      # Copies of the wrapper may be about, under other names: what they call stays.
-      # An alias has the visibility of its original, so that other threads never see
-      # the method with another one.
+      # The hidden original stays, because aliases of the wrapper may call it. An alias
+      # takes the visibility of its original. So the original gets the right visibility
+      # first, and other threads never see the method with a wrong one.
       def remove
         return unless current?
         return owner.__send__(:remove_method, name) if @inherited
