@@ -225,7 +225,8 @@ def sample(
     ticker = _ticker(targets, options)
     sampling.stop, sampling.on_wait = stop.is_asked, ticker
     stack.enter_context(sampling)
-    add = sink(sampling)
+    # Run time counts from here on. Only then may the command say that it is attached.
+    passes = sampling_passes(sampling, sink(sampling))
     if not options.is_silent:
         warn(sampling)
     attached(sampling)
@@ -237,8 +238,6 @@ def sample(
         ticker.say(f"{where(targets)}: {progress(sampling.statistics)}", seconds)
         if not goes_on():
             stop.ask()
-
-    passes = sampling_passes(sampling, add)
 
     def interval() -> None:
         passes.settle()
