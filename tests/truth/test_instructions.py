@@ -210,8 +210,10 @@ class Busy:
     def _ours(self) -> list[Row]:
         """The stack that was read, as ``rb_profile_frames`` would put it."""
         nodes = self._nodes.of(self._main.address)
-        # From 3.2 on Ruby leaves out frames without a pc, as a JIT pushes them.
-        if nodes and self._version >= (3, 2) and self._has_no_pc(nodes[-1]):
+        # Ruby leaves out frames without a pc up to 2.7, and from 3.2 on. A JIT pushes
+        # such frames. Others are just being pushed.
+        leaves_out = not (3, 0) <= self._version < (3, 2)
+        if nodes and leaves_out and self._has_no_pc(nodes[-1]):
             nodes = nodes[:-1]
         return self._rows(nodes)
 
