@@ -15,7 +15,7 @@ from rbtrace_py.cli.main import main
 def test_run_time_counts_before_the_command_says_that_it_is_attached(
     start: Callable[..., Target], root: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program that is told then may begin at once."""
+    """Then a program may begin to work at once."""
     target = start("stacks/turning.rb", "0")
     order: list[str] = []
 

@@ -164,7 +164,8 @@ class Tasks(Closing):
             return None
         try:
             data = self._read_stat(task, tid)
-            return _parse(data, self._exact_cpu_ns(task, tid))
+            ran = self._schedstat(task, tid)[0] if self._has_schedstat else None
+            return _parse(data, ran)
         except (OSError, ValueError, IndexError):
             self._drop(tid)
             return None
@@ -175,17 +176,8 @@ class Tasks(Closing):
         It excludes time in a run queue. The kernel updates the time of a running thread
         at the scheduler's ticks only.
         """
-        task = self._tasks.get(tid) or self._take(tid)
-        if task is None:
-            return None
-        if not self._has_schedstat:
-            state = self.state(tid)
-            return None if state is None else state.cpu_ns
-        try:
-            return self._exact_cpu_ns(task, tid)
-        except (OSError, ValueError):
-            self._drop(tid)
-            return None
+        times = self.times(tid)
+        return None if times is None else times[0]
 
     def times(self, tid: int) -> tuple[int, int] | None:
         """Return run time and run delay in ns; None: the thread has ended.
@@ -203,10 +195,6 @@ class Tasks(Closing):
         except (OSError, ValueError, IndexError):
             self._drop(tid)
             return None
-
-    def _exact_cpu_ns(self, task: _Task, tid: int) -> int | None:
-        """Run time of ``schedstat``; None on a kernel without."""
-        return self._schedstat(task, tid)[0] if self._has_schedstat else None
 
     def _schedstat(self, task: _Task, tid: int) -> tuple[int, int]:
         """Run time and run delay in ns."""

@@ -17,8 +17,6 @@ from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 
 _Batch = Mapping[ThreadId, Sequence[tuple[Sample, int]]]
 """Samples of each thread, each with its own period in ns."""
-
-
 _IN_RUN_QUEUE = OffCpu(
     is_ready=True, is_queued=False, is_uninterruptible=False, file_type=0, call=None
 )

@@ -84,7 +84,7 @@ class SamplingPasses:
         self._sampling.statistics.ended_ns = time.time_ns()
 
     def _take(self, sample: Sample) -> None:
-        """Take in a sample. Its weight becomes the ns since the pass before."""
+        """Take in a sample. Its nominal weight is elapsed ns, in mode cpu a period."""
         time_ns = self._period
         if self._mode is not SamplingMode.CPU:
             passed = self._passed.get(sample.thread.pid, self._timer.began)
