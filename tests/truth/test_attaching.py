@@ -7,7 +7,7 @@ from collections import Counter
 import builds
 import pytest
 
-from rbtrace_py.errors import UnknownRuby, VmNotStarted
+from rbtrace_py.errors import VmNotStarted
 from rbtrace_py.linux.process import Process
 from rbtrace_py.rubyvm.attach import attach
 from ruby_builds import Build, each_build
@@ -28,10 +28,4 @@ def test_a_busy_program_is_attached_to(build: Build, root: None) -> None:
                     found["attached"] += 1
                 except VmNotStarted:
                     found["between two fibers"] += 1  # commands try again
-                except UnknownRuby as error:
-                    # The program switched fibers between the reads of each try.
-                    if "a fiber that runs is not resumed" not in str(error):
-                        raise
-                    found["doubted"] += 1
     assert found["attached"] >= ATTACHES / 2, found
-    assert found["doubted"] <= 2, found

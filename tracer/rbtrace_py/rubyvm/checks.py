@@ -33,8 +33,8 @@ _MOST_FIBERS = 64
 _RESUMED, _SUSPENDED = 1, 2
 """FIBER_RESUMED and FIBER_SUSPENDED (enum fiber_status, cont.c): of the fiber that a
 thread runs, and of one that resumed another."""
-_SAMPLES = 20
-"""Reads of the main thread's stack at most, until one succeeds."""
+_READS = 20
+"""Largest number of reads until one is consistent, of fields that change."""
 _FIBER_BITS = 1 << 8
 """The word with ``rb_fiber_t.status`` has two bits of it and a few flags."""
 _FLAG_BITS = 1 << 24
@@ -266,6 +266,16 @@ class _Checks:
         resumed from are suspended (fiber_store of cont.c)."""
         if not self.has("th_ec", "ec_thread", "ec_fiber", "fiber_ec", "fiber_status"):
             return
+        for _ in range(_READS - 1):
+            try:
+                self._check_fibers()
+            except _Wrong:
+                self.ec = self.at(self.main, "th_ec")  # it may have another one now
+            else:
+                return
+        self._check_fibers()
+
+    def _check_fibers(self) -> None:
         fiber = self.at(self.ec, "ec_fiber")
         if not fiber:
             return
@@ -318,7 +328,7 @@ class _Checks:
         self.used |= {name for name in Offsets.__slots__ if name.startswith(_WALKED)}
         vm = RubyVM(self.memory, self.layout, self.roots.vm, self.roots.symbols)
         # A program that switches fibers has another stack than a moment before.
-        samples = (vm.sample(_Thread(self.main)) for _ in range(_SAMPLES))
+        samples = (vm.sample(_Thread(self.main)) for _ in range(_READS))
         walked = next((one for one in samples if one is not None), None)
         if walked is None:
             raise _Wrong("the main thread's stack cannot be read")
