@@ -6,8 +6,9 @@
 #   scripts/fresh.sh bookworm                make demo, then make test, in both places
 #   scripts/fresh.sh trixie setup            only make setup (twice: the second is quick)
 #   PLACES=/opt scripts/fresh.sh bookworm    only there
+#   KEEP=1 scripts/fresh.sh trixie           keep the systems, and print where they are
 #
-# Needs root and mmdebstrap. The systems are removed afterwards.
+# Needs root and mmdebstrap. Without KEEP=1 the systems are removed afterwards.
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -76,15 +77,20 @@ read -r -a places <<<"${PLACES-/root /opt}"
 work=$(mktemp -d)
 chmod 755 "$work"
 # Never into a mount: the namespaces are gone by now, but be sure of it.
-trap 'rm -rf --one-file-system "$work"' EXIT
+trap 'rm -rf --one-file-system "$work/base" "$work/log"; rmdir --ignore-fail-on-non-empty "$work"' EXIT
 
 say "making a minimal $suite"
 make_base "$work/base" "$suite" >"$work/log" 2>&1 || { tail -n 20 "$work/log" >&2; exit 1; }
 failed=()
 for place in "${places[@]}"; do
-  cp -a --reflink=auto "$work/base" "$work/new"
-  unshare --mount -- "$0" enter "$work/new" "$place" "${targets[@]}" || failed+=("$place")
-  rm -rf --one-file-system "${work:?}/new"
+  system=$work/$(basename "$place")
+  cp -a --reflink=auto "$work/base" "$system"
+  unshare --mount -- "$0" enter "$system" "$place" "${targets[@]}" || failed+=("$place")
+  if [ "${KEEP-}" = 1 ]; then
+    say "kept: $system"
+  else
+    rm -rf --one-file-system "${system:?}"
+  fi
 done
 [ ${#failed[@]} -eq 0 ] || die "$suite: failed on a fresh clone in ${failed[*]}"
 say "$suite: ${targets[*]} work on a fresh clone in ${places[*]}"

@@ -22,7 +22,7 @@ TEST_PACKAGES=(
   strace procps file util-linux mmdebstrap debootstrap zsh fish
   chromium fonts-dejavu-core
   protobuf-compiler golang-github-google-pprof-dev libdevel-nytprof-perl
-  ruby-rails ruby-sqlite3 ruby-sidekiq redis-server
+  ruby-rails ruby-sqlite3 ruby-sidekiq ruby-redis redis-server
 )
 BENCH_PACKAGES=(ruby-rails ruby-sqlite3 puma wrk)
 SOAK_PACKAGES=(qemu-system-x86 cpio)
