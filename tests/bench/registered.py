@@ -29,7 +29,7 @@ from table import Row
 from targets import HERE, Target
 
 LIBRARIES = ("rails", "sqlite3", "sidekiq", "redis", "puma")
-PACKAGES = "ruby-rails, ruby-sqlite3, ruby-sidekiq and puma"
+PACKAGES = "ruby-rails, ruby-sqlite3, ruby-sidekiq, ruby-redis and puma"
 REGISTERED, TRACED = "all spans, nobody traces", "latency PID rack:request"
 GOALS = {REGISTERED: "≤ +1 %", TRACED: "≤ +2 %"}
 PAIRS = 40
