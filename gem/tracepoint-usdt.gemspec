@@ -26,7 +26,7 @@ Gem::Specification.new do |spec|
         "sig/*.rbs", "LICENSE", "README.md",
         "ext/libstapsdt/*.h", "ext/libstapsdt/src/*.{c,h}", "ext/libstapsdt/ruby/*.{c,h}",
         "ext/libstapsdt/ruby/extconf.rb", "ext/agent/agent.{c,rb}", "ext/agent/hook/*.{c,h}", "ext/agent/agent/*.rb",
-        "ext/agent/sources.txt", "ext/agent/extconf.rb"].sort
+        "ext/agent/sources.txt", "ext/agent/extconf.rb", "ext/extension.rb"].sort
   end
   spec.require_paths = ["lib"]
   spec.extensions = ["ext/libstapsdt/ruby/extconf.rb", "ext/agent/extconf.rb"]

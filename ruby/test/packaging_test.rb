@@ -24,7 +24,7 @@ class PackagingTest < Minitest::Test
 
   def test_installed_gem
     file = build_gem
-    run_in(@dir, tool("gem"), "install", "--local", "--no-document", "--force", file)
+    run_in(@dir, *install(file))
     check run_in(@dir, RbConfig.ruby, "-w", "-e", "require 'tracepoint'; #{CHECK}")
     check run_in(@dir, RbConfig.ruby, "-w", "-e", "require 'tracepoint-usdt'; #{CHECK}")
     assert_equal "true\n", run_in(@dir, RbConfig.ruby, "-rtracepoint", "-e", "puts Tracepoint.benchmark.supported")
@@ -32,17 +32,32 @@ class PackagingTest < Minitest::Test
     assert_match(%r{\A#{Regexp.escape(File.realpath(@home))}/.*/agent_hook\.so\n\z}, loaded)
   end
 
-  # No C compiler: the gem installs, is a no-op, and says how that is mended.
+  # The gem installs, is a no-op, and says how to build the extension later.
   def test_installed_without_a_compiler
-    file = build_gem
-    compiler = @env
-    @env = @env.merge("PATH" => bare_path)
-    run_in(@dir, tool("gem"), "install", "--local", "--no-document", "--force", file)
-    output = run_in(@dir, RbConfig.ruby, "-e", "require 'tracepoint'; #{CHECK}")
-    assert_match(/no extension, so no probes.*; `gem pristine tracepoint-usdt` builds it/, output)
-    assert_match(/^\[false, false\]$/, output)
-    @env = compiler
-    run_in(@dir, tool("gem"), "pristine", "tracepoint-usdt")
+    install_without_extension("PATH" => bare_path("make"))
+  end
+
+  def test_installed_without_headers
+    install_without_extension(with_config("rubyhdrdir" => "/nonexistent"))
+  end
+
+  # RubyGems ran make in any case before the version of Ruby 4.0.
+  def test_installed_without_make
+    bare = { "PATH" => bare_path }
+    require "rubygems/ext"
+    return install_without_extension(bare) if Gem::Ext::Builder.const_defined?(:NoMakefileError)
+
+    output, status = Open3.capture2e(@env.merge(bare), *install(build_gem))
+    refute_predicate status, :success?
+    assert_match(/make is missing \(apt-get install make\).*cannot install it without make/m, output)
+  end
+
+  # A static Ruby names a library that slim installations leave out.
+  def test_installed_without_the_static_library
+    clean = @env
+    @env = @env.merge(with_config("LIBRUBYARG" => "-lruby-missing-static"))
+    run_in(@dir, *install(build_gem))
+    @env = clean
     check run_in(@dir, RbConfig.ruby, "-w", "-e", "require 'tracepoint'; #{CHECK}")
   end
 
@@ -50,7 +65,8 @@ class PackagingTest < Minitest::Test
     files = run_in(@dir, RbConfig.ruby, "-rrubygems/package", "-e", "puts Gem::Package.new(ARGV[0]).contents", build_gem).split
     %w[LICENSE README.md lib/tracepoint.rb lib/tracepoint-usdt.rb lib/puma/plugin/tracepoint.rb
        lib/tracepoint/benchmark/child.rb sig/tracepoint.rbs
-       ext/libstapsdt/libstapsdt.h ext/libstapsdt/ruby/extconf.rb ext/agent/sources.txt].each { |path| assert_includes files, path }
+       ext/libstapsdt/libstapsdt.h ext/libstapsdt/ruby/extconf.rb ext/agent/sources.txt
+       ext/extension.rb].each { |path| assert_includes files, path }
     File.readlines(File.join(ROOT, "ext/agent/sources.txt"), chomp: true).each { |path| assert_includes files, "ext/agent/#{path}" }
     Dir.children(File.join(ROOT, "ruby/lib/tracepoint")).grep(/\.rb\z/).each { |name| assert_includes files, "lib/tracepoint/#{name}" }
     assert_empty files.grep(%r{\.(so|o|a)\z|\btests?/|_test|build})
@@ -124,11 +140,38 @@ class PackagingTest < Minitest::Test
     File.exist?(versioned) ? versioned : File.join(RbConfig::CONFIG["bindir"], name)
   end
 
-  # A PATH on which there is a make, a shell and no compiler.
-  def bare_path
+  def install(file)
+    [tool("gem"), "install", "--local", "--no-document", "--force", file]
+  end
+
+  def install_without_extension(env)
+    file = build_gem
+    clean = @env
+    @env = @env.merge(env)
+    run_in(@dir, *install(file))
+    output = run_in(@dir, RbConfig.ruby, "-e", "require 'tracepoint'; #{CHECK}")
+    assert_match(/no extension, so no probes.*; `gem pristine tracepoint-usdt` builds it/, output)
+    assert_match(/^\[false, false\]$/, output)
+    @env = clean
+    run_in(@dir, tool("gem"), "pristine", "tracepoint-usdt")
+    check run_in(@dir, RbConfig.ruby, "-w", "-e", "require 'tracepoint'; #{CHECK}")
+  end
+
+  # Return an environment in which Ruby's configuration has these values.
+  def with_config(values)
+    file = File.join(@dir, "config.rb")
+    File.write(file, <<~RUBY)
+      require "rbconfig"
+      RbConfig::CONFIG.update(#{values.inspect})
+    RUBY
+    { "RUBYOPT" => "-r#{file}" }
+  end
+
+  # A PATH on which there is a shell, and no compiler.
+  def bare_path(*more)
     bin = File.join(@dir, "bin")
     FileUtils.mkdir_p(bin)
-    %w[make sh rm mkdir install cp env].each do |name|
+    (%w[sh rm mkdir install cp env] + more).each do |name|
       found = ENV["PATH"].split(":").map { |dir| File.join(dir, name) }.find { |path| File.executable?(path) }
       File.symlink(found, File.join(bin, name)) if found
     end

@@ -17,7 +17,8 @@ target = File.expand_path("../../ruby/lib/tracepoint/native/#{abi}/native.so", l
 log = File.join(build, "build.log")
 
 # The inputs of the build; a change of flags or of the Ruby counts as well.
-sources = Dir[File.join(here, "*.{c,h,rb}"), File.join(library, "src", "*.{c,h}"), File.join(library, "*.h")].sort
+sources = Dir[File.join(here, "*.{c,h,rb}"), File.join(library, "src", "*.{c,h}"), File.join(library, "*.h"),
+              File.join(library, "../extension.rb")].sort
 stamp = [RUBY_DESCRIPTION, *ENV.values_at("TRACEPOINT_WERROR", "CC", "CFLAGS")].join("\n")
 newest = lambda { sources.map { |path| File.mtime(path) }.max }
 current = lambda do
@@ -39,9 +40,9 @@ File.open(File.join(build, "lock"), File::CREAT | File::RDWR) do |lock|
     end
   end
   File.write(log, "")
-  FileUtils.rm_f([File.join(build, "nothing"), File.join(build, "made"), *Dir[File.join(build, "*.{o,so}")]])
+  FileUtils.rm_f([*%w[nothing made Makefile].map { |name| File.join(build, name) }, *Dir[File.join(build, "*.{o,so}")]])
   run.call(RbConfig.ruby, File.join(here, "extconf.rb"))
-  run.call(ENV.fetch("MAKE", "make"))
+  run.call(ENV.fetch("MAKE", "make")) if File.exist?(File.join(build, "Makefile"))
 
   if File.exist?(File.join(build, "native.so"))
     FileUtils.mkdir_p(File.dirname(target))
