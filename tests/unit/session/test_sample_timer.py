@@ -65,11 +65,19 @@ def test_what_is_too_slow_is_counted_and_not_made_up_for() -> None:
     assert all(b - a >= 5 * MS for a, b in pairwise(begun))
 
 
-def test_the_end_comes_even_if_a_round_is_due() -> None:
+def test_a_pass_that_is_due_later_does_not_begin() -> None:
     clock, statistics = Clock(), Statistics()
     beat = SampleTimer(1, statistics, clock, clock.sleep)
     assert not beat.wait(0)
     assert statistics.rounds == 0
+
+
+def test_a_pass_that_is_delayed_beyond_the_end_still_begins() -> None:
+    """Without it, the time since the pass before would have no sample."""
+    clock, statistics = Clock(), Statistics()
+    timer = SampleTimer(100, statistics, clock, lambda _: clock.sleep(0.08))
+    assert [timer.wait(50 * MS), timer.wait(50 * MS)] == [True, False]
+    assert timer.began == 80 * MS
 
 
 def test_a_round_that_was_not_waited_for_still_comes() -> None:

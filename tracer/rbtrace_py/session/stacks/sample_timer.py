@@ -35,20 +35,22 @@ class SampleTimer:
         self._due = self._start + int(self._random() * self._period)
 
     def wait(self, until: int) -> bool:
-        """Sleep until the next pass is due; False if ``until`` comes first.
+        """Sleep until the next pass is due. Return False if none is before ``until``.
 
-        ``until`` is a time of the monotonic clock, in ns. A pass that did not come
-        is still due.
+        ``until`` is a time of the monotonic clock, in ns. A pass that is due before it
+        begins even if the machine is so busy that it begins later. Without it, the time
+        since the last pass would have no sample.
         """
         # All in one piece: at 100 passes a second every function that is called has
         # to be fetched from memory again.
         due, clock = self._due, self._clock
-        wanted = due if due < until else until
+        is_due = due < until
+        wanted = due if is_due else until
         now = clock()
         while now < wanted:
             self._sleep((wanted - now) / 1e9)
             now = clock()
-        if now >= until:
+        if not is_due:
             return False
         period, statistics = self._period, self._statistics
         self.began = now
