@@ -33,8 +33,10 @@ class Shop < Rails::Application
 end
 
 FileUtils.mkdir_p(ENV.fetch("SHOP_FOLDER"))
-Redis.silence_deprecations = true # of what Sidekiq 6 calls
-Sidekiq.redis = { url: "unix://#{ENV.fetch("SHOP_FOLDER")}/redis.sock" }
+Redis.silence_deprecations = true if defined?(Redis) # of what Sidekiq 6 calls
+redis = { url: "unix://#{ENV.fetch("SHOP_FOLDER")}/redis.sock" }
+Sidekiq.configure_client { |config| config.redis = redis }
+Sidekiq.configure_server { |config| config.redis = redis }
 Shop.initialize!
 
 class Item < ActiveRecord::Base

@@ -6,7 +6,7 @@ require "test_helper"
 class FrameworksTest < Minitest::Test
   WITHOUT_GEMS = '$LOAD_PATH.reject! { |folder| folder.match?(/vendor|site/) }'
   LIBRARIES = { "rack" => "rack/body_proxy", "notifications" => "active_support", "rails" => "rails/railtie", "sidekiq" => "sidekiq",
-                "puma" => "puma", "redis" => "redis" }.freeze
+                "puma" => "puma" }.freeze
 
   def test_the_error_says_what_is_missing
     LIBRARIES.each do |name, library|

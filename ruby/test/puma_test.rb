@@ -71,7 +71,10 @@ class PumaTest < Minitest::Test
   private
 
   def serve(app = ->(_) { [200, {}, [hold]] })
-    @server = Puma::Server.new(app, Puma::Events.strings, min_threads: THREADS, max_threads: THREADS)
+    options = { min_threads: THREADS, max_threads: THREADS }
+    # Puma 6 logs to a writer, and before to its events.
+    options[:log_writer] = Puma::LogWriter.strings if defined?(Puma::LogWriter)
+    @server = Puma::Server.new(app, (Puma::Events.strings unless options[:log_writer]), options)
     @port = @server.add_tcp_listener("127.0.0.1", 0).addr[1]
     @server.run
   end

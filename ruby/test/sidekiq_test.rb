@@ -35,8 +35,8 @@ class SidekiqTest < Minitest::Test
     skip "no Sidekiq" unless Tracepoint.const_defined?(:Sidekiq, false)
     skip "no redis-server" unless RedisServer.installed?
     ::Sidekiq.logger.level = Logger::FATAL
-    ::Redis.silence_deprecations = true # of what Sidekiq calls
-    ::Sidekiq.redis = { url: RedisServer.url }
+    ::Redis.silence_deprecations = true if defined?(::Redis) # of what Sidekiq 6 calls
+    ::Sidekiq.configure_server { |config| config.redis = { url: RedisServer.url } }
     ::Sidekiq.redis(&:flushall)
     SidekiqTest.seen.clear
   end
@@ -136,14 +136,16 @@ class SidekiqTest < Minitest::Test
   end
 
   def test_it_is_registered_once
-    assert_equal [Tracepoint::Sidekiq::Perform], ::Sidekiq.server_middleware.map(&:klass).first(1)
-    assert_equal 1, ::Sidekiq.server_middleware.map(&:klass).count(Tracepoint::Sidekiq::Perform)
+    middleware = configuration.server_middleware.map(&:klass)
+    assert_equal [Tracepoint::Sidekiq::Perform], middleware.first(1)
+    assert_equal 1, middleware.count(Tracepoint::Sidekiq::Perform)
   end
 
   def test_it_may_be_loaded_before_sidekiqs_own_program
     said = ruby(<<~RUBY, options: ["-rtracepoint/sidekiq", "-rsidekiq/cli", "-rtracepoint/testing"], verbose: false)
       events = Tracepoint::Testing.capture do
-        Sidekiq.server_middleware.invoke(nil, { "class" => "Tally" }, "default") { :done }
+        configuration = Sidekiq.respond_to?(:default_configuration) ? Sidekiq.default_configuration : Sidekiq
+        configuration.server_middleware.invoke(nil, { "class" => "Tally" }, "default") { :done }
       end
       events.each { |event| puts [event.name, *event.arguments.values_at(:job, :queue)].join(" ") }
     RUBY
@@ -152,16 +154,29 @@ class SidekiqTest < Minitest::Test
 
   private
 
+  # Sidekiq 6 is its own configuration.
+  def configuration
+    ::Sidekiq.respond_to?(:default_configuration) ? ::Sidekiq.default_configuration : ::Sidekiq
+  end
+
   # Fetch a job and run it, as a thread of Sidekiq's does.
   def perform(queue = "default")
-    fetch = ::Sidekiq::BasicFetch.new(queues: [queue], strict: true)
-    ::Sidekiq::Processor.new(nil, ::Sidekiq.options.merge(fetch: fetch)).__send__(:process_one)
+    processor(queue).__send__(:process_one)
+  end
+
+  def processor(queue)
+    if ::Sidekiq.respond_to?(:default_configuration)
+      ::Sidekiq::Processor.new(configuration.capsule("test-#{queue}") { |it| it.queues = [queue] })
+    else
+      fetch = ::Sidekiq::BasicFetch.new(queues: [queue], strict: true)
+      ::Sidekiq::Processor.new(nil, ::Sidekiq.options.merge(fetch: fetch))
+    end
   end
 
   # Sidekiq waits seconds before it tries again: its scheduler gets such a job at once.
   def push_what_failed
     ::Sidekiq.redis { |redis| redis.zrange("retry", 0, -1).each { |job| redis.zadd("retry", "0", job) } }
-    ::Sidekiq::Scheduled::Enq.new.enqueue_jobs
+    ::Sidekiq::Scheduled::Enq.new(*(configuration unless configuration == ::Sidekiq)).enqueue_jobs
   end
 
   def middle(job)

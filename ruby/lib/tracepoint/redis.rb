@@ -2,15 +2,19 @@
 
 require_relative "../tracepoint"
 require_relative "argument_reader"
-require "redis"
 
-unless Redis::Client.method_defined?(:process)
-  raise LoadError, "tracepoint/redis needs the gem redis 4, not #{Redis::VERSION}, which stands on redis-client"
+# Version 5 of the gem redis, and Sidekiq 7, use the gem redis-client.
+%w[redis redis-client].each do |gem|
+  require gem
+rescue LoadError
+  nil
 end
+raise LoadError, "tracepoint/redis needs the gem redis or redis-client" unless defined?(Redis) || defined?(RedisClient)
 
 module Tracepoint
-  # Commands of the gem redis (4.x) as spans `redis:command`, from when they are written
-  # until their reply is read.
+  # Commands of the gems redis and redis-client as spans `redis:command`, from when they
+  # are written until their reply is read. If Redis refuses a command, redis-client raises
+  # in the span, and version 4 of redis raises after it.
   #
   #   require "tracepoint/redis"
   #
@@ -32,10 +36,24 @@ module Tracepoint
       ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGE ZREVRANGEBYSCORE ZREVRANK ZSCAN ZSCORE
     ].freeze
 
-    # For Redis::Client.
+    # For Redis::Client of version 4 of the gem redis.
     # @api private
     module Written
       def process(commands)
+        arguments = ARGUMENTS.read { Redis.describe(commands) }
+        COMMAND.measure(*arguments) { super }
+      end
+    end
+
+    # Middleware of RedisClient.
+    # @api private
+    module Middleware
+      def call(command, _config)
+        arguments = ARGUMENTS.read { Redis.describe([command]) }
+        COMMAND.measure(*arguments) { super }
+      end
+
+      def call_pipelined(commands, _config)
         arguments = ARGUMENTS.read { Redis.describe(commands) }
         COMMAND.measure(*arguments) { super }
       end
@@ -52,6 +70,7 @@ module Tracepoint
       [name, (key if WITH_KEY.include?(name) && [String, Symbol].include?(key.class)), 1]
     end
 
-    ::Redis::Client.prepend(Written)
+    ::Redis::Client.prepend(Written) if defined?(::Redis::Client) && ::Redis::Client.method_defined?(:process)
+    ::RedisClient.register(Middleware) if defined?(::RedisClient)
   end
 end

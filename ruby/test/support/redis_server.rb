@@ -22,7 +22,7 @@ module RedisServer
       input.close
       Minitest.after_run { [Process.kill("KILL", pid), Process.wait(pid), FileUtils.rm_rf(folder)] }
       log = +""
-      log << output.readpartial(4096) until log.include?("ready to accept connections")
+      log << output.readpartial(4096) until log.match?(/ready to accept connections/i)
       "unix://#{socket}"
     end
   end

@@ -7,7 +7,7 @@ require "tracepoint/redis"
 
 SOCKET = File.join(ARGV.fetch(0), "redis.sock")
 LOG = IO.popen(["redis-server", "--port", "0", "--unixsocket", SOCKET, "--save", ""])
-LOG.each_line.find { |line| line.include?("ready to accept connections") }
+LOG.each_line.find { |line| line.match?(/ready to accept connections/i) }
 REDIS = Redis.new(path: SOCKET)
 
 WEB = TCPServer.new("127.0.0.1", 0)
