@@ -53,8 +53,8 @@ module Extension
     try_compile("#include <ruby.h>\nint main(void) { return 0; }\n")
   end
 
-  # RubyGems demands a Makefile and runs make. Since the version of Ruby 4.0 it does
-  # without both if there is no Makefile.
+  # RubyGems demands a Makefile and runs make. Since the version of Ruby 4.0 it skips make
+  # if the Makefile is missing.
   def write_no_extension
     if make?
       File.write("Makefile", "all clean install:\n")

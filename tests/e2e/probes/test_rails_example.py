@@ -149,7 +149,9 @@ def test_sql(counts):
     queries = log.queries()
     not_cached = Counter({q: n for q, n in queries.items() if not q[2]})
     assert by_statement == summed(not_cached, lambda _, statement, __: statement)
-    assert by_statement['INSERT INTO "orders" ("item_id", "count") VALUES (?)'] == 15
+    # Rails 7.1 added a RETURNING.
+    insert = 'INSERT INTO "orders" ("item_id", "count") VALUES (?)'
+    assert sum(n for s, n in by_statement.items() if s.startswith(insert)) == 15
     assert cached == summed(queries - not_cached, lambda _, statement, __: statement)
     assert sum(cached.values()) == 15
     assert by_name == summed(queries, lambda name, _, __: name)

@@ -283,7 +283,10 @@ def test_a_target_that_ends(start: START, trace: TRACE) -> None:
     tracer = trace("stacks", target.pid, "--mode", "wall", "-r", 200)
     target.tell("exit")
     out, err, code = tracer.result()
-    assert (is_turning(out), code) == (True, 0), err
+    # The process may end before we read the names of code that it has just run.
+    lines = [line for line in out.splitlines() if "(unresolved)" not in line]
+    assert lines
+    assert (is_turning("\n".join(lines)), code) == (True, 0), err
 
 
 def test_a_target_that_becomes_another_ruby(start: START, trace: TRACE) -> None:

@@ -5,7 +5,8 @@ require "tracepoint"
 EVENT = Tracepoint.define(:event, {i: Integer}, provider: :switch)
 WORK = Tracepoint.define_span(:work, {i: Integer}, provider: :switch)
 
-trap("PROF") { puts Tracepoint.disabled? ? "off" : "on" }
+# Not puts: the main thread may be in one, and Ruby 3.3 raises then.
+trap("PROF") { $stdout.syswrite(Tracepoint.disabled? ? "off\n" : "on\n") }
 if ENV["MODE"] == "signal"
   Tracepoint.configure do |config|
     config.mode = :signal

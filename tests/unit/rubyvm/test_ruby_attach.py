@@ -350,8 +350,10 @@ def test_not_ruby(started: Start) -> None:
 def test_a_forced_version(started: Start) -> None:
     target = started(*command(HERE))
     with Process(target.pid) as process:
-        assert attach(process, "3.1").version.text == "3.1.0"
-        with pytest.raises(UnknownRuby, match=r"Ruby 9\.9\.9"):
+        minor = ".".join(attach(process).version.text.split(".")[:2])
+        assert attach(process, minor).version.text == f"{minor}.0"
+        # At another version's offsets there may be null, as in a VM that is starting.
+        with pytest.raises((UnknownRuby, VmNotStarted), match=r"9\.9\.9|starting"):
             attach(process, "9.9.9", source=Origin.TABLE)
         with pytest.raises(UsageError, match="not a Ruby version"):
             attach(process, "banana")
