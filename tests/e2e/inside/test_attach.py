@@ -557,12 +557,22 @@ def test_without_a_compiler(target: Target, tmp_path: Path) -> None:
 
 
 def test_the_hook_is_built_once(target: Target, tmp_path: Path) -> None:
+    """A damaged hook is built again. It is not loaded into the process."""
     cache = {"XDG_CACHE_HOME": str(tmp_path)}
     assert answered("attach", target.pid, env=cache)["method_events"] is True
-    assert len(list(tmp_path.glob("rbtrace-py/agent/*.json"))) == 1
+    (entry,) = tmp_path.glob("rbtrace-py/agent/*.json")
     run("detach", target.pid)
     none = {**cache, "CC": "/bin/false"}
     assert run("attach", target.pid, env=none)[2] == 0
+    run("detach", target.pid)
+    built = entry.read_bytes()
+    *_, digit = re.finditer(rb"\d", built)
+    entry.write_bytes(built[: digit.start()] + b"+" + built[digit.end() :])
+    out, err, code = run("attach", target.pid, env=none)
+    assert (out, code) == ("", 1)
+    assert "/bin/false could not build" in err
+    assert run("attach", target.pid, env=cache)[2] == 0
+    assert entry.read_bytes() == built
 
 
 def hold(target: Target) -> None:

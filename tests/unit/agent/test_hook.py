@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 from pathlib import Path
 
@@ -54,14 +52,6 @@ def test_another_source(
     monkeypatch.setenv("CC", "/bin/false")
     with pytest.raises(NotBuilt, match="/bin/false could not build"):
         hook()
-
-
-@pytest.mark.parametrize("kept", [7, "?", "", base64.b64encode(b"#!/bin/sh").decode()])
-def test_what_is_kept_is_damaged(kept: object, cache: Path, source: Path) -> None:
-    built = hook()
-    (entry,) = cache.iterdir()
-    entry.write_text(json.dumps(kept))
-    assert hook() == built
 
 
 def test_words_of_cc(

@@ -1,7 +1,8 @@
-"""Cache of what was computed about a file.
+"""Cache of results that were computed from files.
 
 A key is made of the file's contents, never of its name or its build-id, which can be
-forged. Whatever is wrong with the cache, nothing is found in it: it is never an error.
+forged. An entry begins with a checksum. A damaged entry counts as missing, so that its
+user computes it again and replaces it. No state of the cache is an error.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 
 _LARGEST = 1 << 24
 """Bytes of an entry that are read."""
+_HASH = hashlib.sha256().digest_size
+"""Bytes of the checksum at the start of an entry."""
 
 _BLOCK = 1 << 20
 
@@ -37,11 +40,8 @@ def content_hash(fd: int, limit: int) -> str | None:
 
 
 def load(kind: str, key: str) -> Any:
-    """Return what ``store`` was given, None if there is nothing that is ours."""
-    try:
-        return json.loads(read(_directory(kind), f"{key}.json") or b"null")
-    except (ValueError, RecursionError):
-        return None
+    """Return what ``store`` was given; None if it is missing, damaged, or not ours."""
+    return json.loads(read(_directory(kind), f"{key}.json") or b"null")
 
 
 def store(kind: str, key: str, value: object) -> None:
@@ -50,29 +50,37 @@ def store(kind: str, key: str, value: object) -> None:
 
 
 def read(place: Path | None, name: str) -> bytes | None:
-    """The file of that name in a directory of ours, if it is ours, too."""
+    """Return what ``write`` was given; None if it is missing, damaged, or not ours."""
     if place is None:
         return None
-    try:
-        with open(place / name, "rb", opener=_open_no_link) as file:
-            status = os.fstat(file.fileno())
-            is_ours = stat.S_ISREG(status.st_mode) and _only_ours(status)
-            return file.read(_LARGEST) if is_ours else None
-    except OSError:
-        return None
+    entry = _read_ours(place / name)
+    data = entry[_HASH:]
+    return data if entry == _entry(place, name, data) else None
 
 
 def write(place: Path | None, name: str, data: bytes) -> None:
-    """Write the file of that name, whole or not at all."""
+    """Write an entry atomically; where that cannot be done, do nothing."""
     if place is not None:
         with suppress(OSError):
-            _replace(place / name, data)
+            _replace(place / name, _entry(place, name, data))
+
+
+def _entry(place: Path, name: str, data: bytes) -> bytes:
+    """Return ``data`` behind its checksum.
+
+    It covers the entry's kind and name, too. A copy of another entry therefore fails.
+    """
+    path = f"{place.name}/{name}\0".encode()
+    return hashlib.sha256(path + data).digest() + data
 
 
 def store_file(kind: str, key: str, name: str, data: bytes) -> Path | None:
     """Keep ``data`` as a file, ``key``/``name``, for other programs to read.
 
-    Return the folder ``key``; None where it cannot be kept.
+    Such a file has no checksum: each call compares it with ``data``.
+
+    Returns:
+        The folder ``key``; None where the file cannot be kept.
     """
     place = _directory(kind)
     if place is None:
@@ -80,7 +88,7 @@ def store_file(kind: str, key: str, name: str, data: bytes) -> Path | None:
     path = place / key / name
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not path.exists() or path.read_bytes() != data:
+        if _read_ours(path) != data:
             _replace(path, data)
     except OSError:
         return None
@@ -96,6 +104,17 @@ def _replace(path: Path, data: bytes) -> None:
     except BaseException:
         os.unlink(name)
         raise
+
+
+def _read_ours(path: Path) -> bytes:
+    """Return the contents of a regular file that is ours alone; else nothing."""
+    try:
+        with open(path, "rb", opener=_open_no_link) as file:
+            status = os.fstat(file.fileno())
+            is_ours = stat.S_ISREG(status.st_mode) and _only_ours(status)
+            return file.read(_LARGEST) if is_ours else b""
+    except OSError:
+        return b""
 
 
 def _open_no_link(path: str, flags: int) -> int:
