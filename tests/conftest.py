@@ -11,6 +11,7 @@ import gc
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -90,6 +91,18 @@ def public_copy() -> Iterator[PublicCopy]:
 def root() -> None:
     if os.geteuid() != 0:
         pytest.skip("tracing needs root")
+
+
+@pytest.fixture
+def small_disk(root: None, tmp_path: Path) -> Iterator[Path]:
+    """A file system with room for 128 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=128k", "none", folder], check=True
+    )
+    yield folder
+    subprocess.run(["umount", folder], check=True)
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rbtrace_py.aggregate.callrecording import CallsRecording
+from rbtrace_py.aggregate.recording import Recording
 from rbtrace_py.model.stacks import (
     Frame,
     FrameKind,
@@ -27,6 +29,12 @@ KINDS = {
 MAIN = RubyThread(4211, 4211, 0x7F0001, "", is_main=True)
 WORKER = RubyThread(4211, 4213, 0x7F0002, "worker 1")
 OTHER_PROCESS = RubyThread(4300, None, 0x7F0003, "", ractor=2)
+
+
+def damage_of(recording: Recording | CallsRecording) -> str:
+    """Return what is wrong in a recording that was read; empty if nothing is."""
+    found = recording.statistics.incomplete
+    return found.detail if found and found.reason == "damaged" else ""
 
 
 def frame(text: str) -> Frame:

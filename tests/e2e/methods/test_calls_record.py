@@ -234,13 +234,15 @@ def test_a_flight_recorder(
         target.step("towers")
     out, err, code = run("report", folder)
     assert ("Plain.tower" in out, code) == (True, 0), err
+    assert "is still being written" in err
     tracer.process.kill()
     tracer.process.wait()
     (folder / "20000101T000000-000001.rbrec").touch()  # as a full disk leaves one
     assert sum(path.stat().st_size for path in segments_in(folder)) < 12 << 20
     out, err, code = run("report", folder, "--format", "summary")
-    assert ("was not closed" in err, code) == (True, 0), err
-    assert "calls" in out
+    assert code == 5, err
+    last = segments_in(folder)[-1].name
+    assert re.search(rf"\n  cut off at .+ UTC \({last}\): .+ missing\n\Z", out), out
 
 
 @pytest.mark.parametrize(
@@ -307,10 +309,28 @@ def test_it_is_whole_when_the_tracer_is_killed(
     tracer.process.kill()
     tracer.process.wait()
     out, err, code = run("report", path)
-    lines = set(masked(out).splitlines())
+    *lines, last = masked(out).splitlines()
     assert lines
-    assert lines <= {"Tiny#last", "Tiny#last <>"}
-    assert ("was not closed" in err, code) == (True, 0)
+    assert set(lines) <= {"Tiny#last", "Tiny#last <>"}
+    assert last.startswith("*** cut off at ")
+    assert (err, code) == ("", 5)
+
+
+def test_a_full_disk(
+    start: Callable[..., Target], trace: Trace, small_disk: Path
+) -> None:
+    """The command fails; its recording says that it lacks its end."""
+    path = small_disk / "a.rbrec"
+    target = start("methods/calls.rb")
+    tracer = trace("calls", target.pid, "-m", "Plain.", "--no-cpu", "--record", path)
+    while tracer.process.poll() is None:
+        target.step("towers")
+    _, err = tracer.process.communicate(timeout=TIMEOUT)
+    assert ("No space left" in err, tracer.process.returncode) == (True, 1), err
+    out, _, code = run("report", path)
+    assert (out.splitlines()[-1].startswith("*** cut off at "), code) == (True, 5)
+    out, _, code = run("report", path, "--format", "json")
+    assert (json.loads(out)["incomplete"]["reason"], code) == ("cut off", 5)
 
 
 def test_what_goes_wrong(

@@ -27,6 +27,7 @@ from rbtrace_py.aggregate.switches import Switch, SwitchKind
 from rbtrace_py.errors import BadRecording
 from rbtrace_py.model.calls import CalledMethod, CallRecord, MethodKind
 from rbtrace_py.model.stacks import RubyThread
+from sample_makers import damage_of
 
 ENTRY, RETURN, C_ENTRY, C_RETURN, LOST, GC_BEGIN, GC_END = range(1, 8)
 STACK, PLACE, THREAD, TEXT = 11, 12, 13, 14
@@ -150,7 +151,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert recording.names == {(4, 70): "worker"}
     own = recording.statistics
     assert (own.samples, own.failed, own.ended_ns) == (3, 55, 2_080)
-    assert (recording.is_complete, recording.damage) == (True, "")
+    assert (recording.is_complete, damage_of(recording)) == (True, "")
     assert recording.meta == META
 
 
@@ -167,7 +168,7 @@ def test_switches_are_read_where_they_are_wanted(
         assert plain(e for e in found if isinstance(e, ReportedCall)) == plain(
             reported()
         )
-        assert (recording.statistics.ended_ns, recording.damage) == (2_100, "")
+        assert (recording.statistics.ended_ns, damage_of(recording)) == (2_100, "")
     assert recording.names == {(4, 70): "worker", (4, 71): ""}
     assert plain(recording) == plain(reported())
     assert recording.has_switches()
@@ -296,7 +297,7 @@ def test_switches_that_cannot_be(payload: bytes, reason: str, tmp_path: Path) ->
     assert plain(
         e for e in recording.timeline() if isinstance(e, ReportedCall)
     ) == plain(reported())
-    assert (recording.is_complete, reason in recording.damage) == (False, True)
+    assert (recording.is_complete, reason in damage_of(recording)) == (False, True)
 
 
 def test_what_is_no_recording(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ from rbtrace_py.model.calls import (
     RingStep,
     TickScale,
 )
+from sample_makers import damage_of
 
 SEED = 20_261_123
 SCALE = TickScale(1_000, 1_000, 1, 1)
@@ -136,7 +137,7 @@ def test_what_was_seen_live_is_read(tmp_path: Path) -> None:
     assert (("self", "'a'"),) in [r.values for r in read]
     assert [r.method.full_name for r in read[:2]] == ["A#é\\u000a", "B.c"]
     assert recording.names == {(4, 70): "worker", (4, 71): ""}
-    assert (recording.is_complete, recording.damage) == (True, "")
+    assert (recording.is_complete, damage_of(recording)) == (True, "")
     assert recording.statistics.failed == 55
     found = {(thread.pid, thread.tid, number) for thread, number in recording.stacks()}
     assert found == {(4, 70, 3), (4, 71, 4)}
@@ -243,7 +244,7 @@ def test_records_of_nobody(tmp_path: Path) -> None:
     path.write_bytes(file_header() + meta + block(BlockType.RECORDS, payload))
     recording = CallsRecording(path)
     assert (list(recording), list(recording.stacks())) == ([], [])
-    assert "a process that is not there" in recording.damage
+    assert "a process that is not there" in damage_of(recording)
 
 
 def _blocks(path: Path) -> list[tuple[int, bytes]]:

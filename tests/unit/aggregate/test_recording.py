@@ -25,11 +25,11 @@ from rbtrace_py.aggregate import blocks as b
 from rbtrace_py.aggregate.blocks import BlockType, block, file_header, pack_columns
 from rbtrace_py.aggregate.meta import RUN_TIME, Meta
 from rbtrace_py.aggregate.recording import Recording, RecordingWriter
-from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.aggregate.sampling import Incomplete, Statistics
 from rbtrace_py.aggregate.tables import MAX_DEPTH
 from rbtrace_py.errors import BadRecording
 from rbtrace_py.model.stacks import Frame, FrameKind, Sample, SampleFlags, Stack
-from sample_makers import MAIN, START, frame, sample, shop
+from sample_makers import MAIN, START, damage_of, frame, sample, shop
 
 META = Meta(
     START,
@@ -102,7 +102,8 @@ def test_a_full_disk_is_said_once_and_leaves_what_is_whole(path: Path) -> None:
     assert path.stat().st_size == whole + 10
     recording = Recording(path)
     assert plain(recording) == plain([first])
-    assert recording.damage
+    end = recording.statistics.ended_ns
+    assert recording.statistics.incomplete == Incomplete("cut off", end)
 
 
 def test_round_trip(path: Path) -> None:
@@ -112,7 +113,7 @@ def test_round_trip(path: Path) -> None:
     for _ in range(2):
         assert plain(recording) == plain(shop(1000))
         assert recording.is_complete
-        assert recording.damage == ""
+        assert damage_of(recording) == ""
         assert recording.statistics.samples == 4000
         assert recording.statistics.trimmed == 500
     # Ten seconds of four samples a round: a flush a second.
@@ -159,6 +160,16 @@ def test_appending_behind_a_cut(path: Path) -> None:
     os.truncate(path, path.stat().st_size - 5)
     write(path, shop(2), append=True)
     assert plain(Recording(path)) == plain([*shop(3), *shop(2)])
+
+
+def test_appending_behind_damage(path: Path) -> None:
+    """Nothing is overwritten: the blocks behind the damage may be whole."""
+    data, _ = small_file(path)
+    damaged = data[:100] + b"?" + data[101:]
+    path.write_bytes(damaged)
+    with pytest.raises(BadRecording, match="is damaged"):
+        write(path, shop(1), append=True)
+    assert path.read_bytes() == damaged
 
 
 def test_appending_to_what_is_no_recording(path: Path) -> None:
@@ -406,6 +417,8 @@ def test_cut_at_every_byte(path: Path, tmp_path: Path) -> None:
         assert found == whole[: len(found)]
         assert len(found) >= max((n for end, n in ends if end <= size), default=0)
         assert not recording.is_complete
+        end = recording.statistics.ended_ns
+        assert recording.statistics.incomplete == Incomplete("cut off", end)
 
 
 def test_any_byte_changed(path: Path, tmp_path: Path) -> None:
@@ -417,7 +430,7 @@ def test_any_byte_changed(path: Path, tmp_path: Path) -> None:
         recording = Recording(bad)
         found = plain(recording)
         assert found == whole[: len(found)]
-        assert recording.damage
+        assert recording.statistics.incomplete
         assert not recording.is_complete
 
 
@@ -448,6 +461,38 @@ def test_kill_9(path: Path) -> None:
     assert len(found) > 99_000
     assert found == plain(s for s, _ in zip(shop(10**9), found, strict=False))
     assert not recording.is_complete
+    end = recording.statistics.ended_ns
+    assert recording.statistics.incomplete == Incomplete("cut off", end)
+
+
+def test_a_wrong_size_is_damage(path: Path) -> None:
+    """A block seems to reach beyond the end, but another block follows."""
+    data, _ = small_file(path)
+    head = bytearray(data)
+    head[b.FILE_HEADER_SIZE + 10] ^= 1  # 65,536 bytes more
+    path.write_bytes(head)
+    recording = Recording(path)
+    assert list(recording) == []
+    assert damage_of(recording) == "the last block is incomplete"
+    path.write_bytes(data + b"\0\0\0")
+    recording = Recording(path)
+    assert plain(recording) == plain(shop(6))
+    assert damage_of(recording) == "something that is not a block"
+
+
+def test_it_is_read_while_it_is_written(path: Path) -> None:
+    """Data that does not exist yet is not missing."""
+    with RecordingWriter(path, META) as writer:
+        writer.add(sample("a"))
+        writer.flush()
+        recording = Recording(path)
+        assert plain(recording) == plain([sample("a")])
+        assert recording.is_written
+        with path.open("ab") as file:
+            file.write(b"rblk")  # the beginning of a block
+        assert plain(recording) == plain([sample("a")])
+        assert (recording.is_complete, recording.statistics.incomplete) == (False, None)
+    assert not Recording(path).is_written
 
 
 # ---------------------------------------------------------------- versions
@@ -478,7 +523,7 @@ def test_a_newer_minor_version_is_read(path: Path) -> None:
     path.write_bytes(bytes(data) + block(99, b"what nobody knows"))
     recording = Recording(path)
     assert plain(recording) == plain(shop(2))
-    assert recording.damage == ""
+    assert damage_of(recording) == ""
 
 
 def test_unknown_blocks_are_skipped(path: Path) -> None:
@@ -522,7 +567,19 @@ HOSTILE = [
 def test_lies_end_the_reading(path: Path, kind: int, payload: bytes) -> None:
     recording = from_blocks(path, (kind, payload))
     assert list(recording) == []
-    assert recording.damage
+    assert damage_of(recording)
+
+
+def test_a_time_that_no_calendar_has(path: Path) -> None:
+    """The time at which a recording is cut off may be any number."""
+    rows = [[(1 << 63) - 1], *[[0]] * 6]
+    recording = from_blocks(path, (BlockType.SAMPLES, pack_columns("qIIBBQQ", rows)))
+    list(recording)
+    losses = b'{"ended_ns": 9223372036854775807}'
+    recording = from_blocks(path, (BlockType.LOSSES, losses))
+    assert list(recording) == []
+    assert "cut off at " in str(recording.statistics.incomplete)
+    assert "cut off at 9999-" in str(Incomplete("cut off", 1 << 80))
 
 
 def test_meta_of_wrong_types_is_left_out(path: Path) -> None:
@@ -554,14 +611,14 @@ def test_a_chain_that_is_too_deep(path: Path) -> None:
         (BlockType.STACKS, chain),
     )
     assert list(recording) == []
-    assert recording.damage == "a stack that is too deep"
+    assert damage_of(recording) == "a stack that is too deep"
 
 
 def test_tables_without_end(path: Path) -> None:
     lengths = pack_columns("I", [[0] * 1_000_000])
     recording = from_blocks(path, *[(BlockType.STRINGS, lengths)] * 5)
     assert list(recording) == []
-    assert recording.damage == "a table that is too large"
+    assert damage_of(recording) == "a table that is too large"
 
 
 PAYLOADS = st.one_of(

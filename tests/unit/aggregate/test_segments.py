@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import struct
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -28,12 +27,15 @@ from test_call_recording import (
 from test_call_steps import PROCESS, live, packed
 
 from rbtrace_py.aggregate import callrecording
+from rbtrace_py.aggregate.blocks import FILE_HEADER_SIZE
 from rbtrace_py.aggregate.callblocks import rescaled
 from rbtrace_py.aggregate.callrecording import CallsRecording
 from rbtrace_py.aggregate.callwriter import CallsWriter, RecordedStep
+from rbtrace_py.aggregate.sampling import Incomplete
 from rbtrace_py.aggregate.segments import SegmentsWriter, segments_in
 from rbtrace_py.errors import BadRecording
 from rbtrace_py.model.calls import MAX_TICKS, CallRecord, RingStep
+from sample_makers import damage_of
 
 SECOND = 1_000_000_000
 SEED = 20_261_124
@@ -215,18 +217,6 @@ def test_the_oldest_are_deleted(tmp_path: Path, make: Make) -> None:
     assert recording.is_complete
 
 
-@pytest.fixture
-def small_disk(root: None, tmp_path: Path) -> Iterator[Path]:
-    """A file system with room for 128 KiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=128k", "none", folder], check=True
-    )
-    yield folder
-    subprocess.run(["umount", folder], check=True)
-
-
 def fill(folder: Path, on_full: Callable[[], None] = lambda: None) -> None:
     """Record 200 seconds of calls, of which the folder is to keep 160."""
 
@@ -250,7 +240,7 @@ def test_a_full_disk(small_disk: Path) -> None:
     assert said == ["full"]
     read = CallsRecording(small_disk)
     times = [each.event.time for each in read]
-    assert not read.damage
+    assert not damage_of(read)
     assert max(times) >= 100 * 199
     assert min(times) > 100
 
@@ -360,7 +350,36 @@ def test_files_without_a_beginning(tmp_path: Path, make: Make) -> None:
             (tmp_path / name).write_bytes(broken)
         recording = CallsRecording(tmp_path)
         assert len(list(recording)) == 4
-        assert ("is not a recording" in recording.damage) == bool(broken)
+        assert ("not a recording" in damage_of(recording)) == bool(broken)
+
+
+def test_a_segment_without_an_end(tmp_path: Path, make: Make) -> None:
+    """A killed recorder leaves it. A later recorder continues in the same folder."""
+    writer = make()
+    writer.tell(step(stack_of(0) + tree(3_000)), 0)
+    writer.close()
+    (first,) = segments_in(tmp_path)
+    with first.open("rb") as file:
+        header = file.read(FILE_HEADER_SIZE)
+    name = "20700101T000000-000001.rbrec"
+    (tmp_path / name).write_bytes(header)
+    recording = CallsRecording(tmp_path)
+    assert len(list(recording)) == 4
+    found = recording.statistics.incomplete
+    assert found == Incomplete("cut off", recording.statistics.ended_ns, name)
+    (tmp_path / name).unlink()
+    os.truncate(first, first.stat().st_size - 20)
+    writer = SegmentsWriter(
+        tmp_path, lambda path: CallsWriter(path, META, {}), SECOND, 1 << 30, SECOND
+    )
+    writer.tell(step(stack_of(0) + tree(4_000)), SECOND)
+    recording = CallsRecording(tmp_path)
+    assert len(list(recording)) == 8
+    found = recording.statistics.incomplete
+    assert found is not None
+    assert (found.reason, found.detail) == ("cut off", first.name)
+    assert recording.is_written
+    writer.close()
 
 
 def test_only_one_writes(tmp_path: Path, make: Make) -> None:

@@ -60,11 +60,11 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def report(path: Path, *words: str) -> str:
+def report(path: Path, *words: str, code: int = 0) -> str:
     output = path.with_suffix(".out")
     with pytest.raises(SystemExit) as ended:
         main(["report", str(path), *words, "-o", str(output)])
-    assert ended.value.code in (None, 0)
+    assert (ended.value.code or 0) == code
     return output.read_text("utf-8", "replace")
 
 
@@ -125,3 +125,28 @@ def test_each_line_has_its_thread_where_there_are_several(path: Path) -> None:
     for words in (("--thread", "70"), ("--pid", "4", "--thread", "71")):
         lines = [line.split() for line in report(path, *words).splitlines()]
         assert lines == 2 * [["A#a", "<1.00", "µs>"]]
+
+
+@pytest.mark.parametrize(
+    ("reason", "detail"), [("cut off", ""), ("damaged", " (a checksum is wrong)")]
+)
+def test_an_incomplete_recording(
+    path: Path, reason: str, detail: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The listing ends with it, JSON has it, and the exit code is always 5."""
+    data = path.read_bytes()
+    changed = bytes([data[-21] ^ 1]) if reason == "damaged" else b""
+    end = data[-20:] if changed else b""
+    path.write_bytes(data[:-21] + (changed or data[-21:-20]) + end)
+    text = (
+        f"{reason} at 2023-11-14 22:13:20 UTC{detail}: the rest of the file is missing"
+    )
+    assert report(path, code=5).splitlines()[-1] == f"*** {text}"
+    document = json.loads(report(path, "--format", "json", code=5))
+    assert document["incomplete"]["reason"] == reason
+    assert report(path, "--format", "summary", code=5).splitlines()[-1] == f"  {text}"
+    capsys.readouterr()
+    for format_ in ("chrome", "perfetto", "speedscope", "folded", "calls"):
+        report(path, "--format", format_, code=5)
+        said = " ".join(capsys.readouterr().err.split())
+        assert f"{path} is {text}" in said, format_

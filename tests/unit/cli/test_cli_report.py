@@ -214,16 +214,74 @@ def test_readable_is_in_order(folder: Path) -> None:
     assert times == [f"22:13:20.0{n}0000" for n in range(7)]
 
 
-def test_a_cut_recording_is_said(folder: Path) -> None:
+CUT = "cut off at 2023-11-14 22:13:20 UTC: the rest of the file is missing"
+DAMAGED = (
+    "damaged at 2023-11-14 22:13:20 UTC (a checksum is wrong): the rest of the file is"
+    " missing"
+)
+
+
+def damage(data: bytes) -> dict[str, tuple[bytes, str]]:
+    """Return damaged copies of a recording, each with its message."""
+    return {
+        "within a block": (data[:-30], CUT),
+        "between two blocks": (data[:-20], CUT),
+        "a bit": (data[:-30] + bytes([data[-30] ^ 1]) + data[-29:], DAMAGED),
+    }
+
+
+@pytest.mark.parametrize("how", damage(bytes(40)))
+def test_an_incomplete_recording(folder: Path, how: str) -> None:
+    """The text ends with it, JSON has it, and the exit code is 5."""
+    data, said = damage((folder / "one.rbrec").read_bytes())[how]
+    (folder / "bad.rbrec").write_bytes(data)
+    for format_ in ("summary", "readable"):
+        done = report("bad.rbrec", "--format", format_, folder=folder)
+        assert (done.returncode, done.stderr) == (5, "")
+        assert done.stdout.splitlines()[-1] == f"  {said}"
+        assert "no losses" not in done.stdout
+    reason, _, _ = said.partition(" at ")
+    done = report("bad.rbrec", "--format", "json", folder=folder)
+    document = json.loads(done.stdout)
+    assert done.returncode == 5
+    assert document["incomplete"] == {
+        "reason": reason,
+        "at_ns": document["ended_ns"],
+        "detail": "a checksum is wrong" if reason == "damaged" else "",
+    }
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_every_format_says_that_a_recording_is_cut_off(
+    folder: Path, format_: str
+) -> None:
     data = (folder / "one.rbrec").read_bytes()
-    (folder / "cut.rbrec").write_bytes(data[:-30])
-    done = report("cut.rbrec", folder=folder)
-    assert done.returncode == 0
-    assert "cut.rbrec is damaged (the last block is incomplete)" in done.stderr
-    # All but the block that says it is the end.
     (folder / "cut.rbrec").write_bytes(data[:-20])
-    done = report("cut.rbrec", folder=folder)
-    assert "cut.rbrec was not closed" in done.stderr
+    done = report("cut.rbrec", "--format", format_, "-o", "out", folder=folder)
+    said = " ".join(done.stderr.split())
+    assert (done.returncode, f"cut.rbrec is {CUT}" in said) == (5, True)
+    done = report("one.rbrec", "--format", format_, "-o", "out", folder=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_difference_to_a_recording_that_is_cut_off(folder: Path) -> None:
+    data = (folder / "one.rbrec").read_bytes()
+    (folder / "cut.rbrec").write_bytes(data[:-20])
+    for both in (("one.rbrec", "cut.rbrec"), ("cut.rbrec", "two.rbrec")):
+        done = report("--diff", *both, folder=folder)
+        said = " ".join(done.stderr.split())
+        assert (done.returncode, f"cut.rbrec is {CUT}" in said) == (5, True)
+
+
+def test_a_recording_that_is_still_written(folder: Path) -> None:
+    """It is not cut off."""
+    with RecordingWriter(folder / "new.rbrec", Meta(), Statistics()) as writer:
+        writer.add(sample("a"))
+        writer.flush()
+        done = report("new.rbrec", folder=folder)
+    said = "rbtrace-py: new.rbrec is still being written\n"
+    assert (done.returncode, done.stderr) == (0, said)
+    assert "no losses" in done.stdout
 
 
 def test_diff_of_recordings(folder: Path) -> None:

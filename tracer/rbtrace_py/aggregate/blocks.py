@@ -51,6 +51,10 @@ class Damaged(Exception):
     """A block that is not whole, or not what it should be."""
 
 
+class CutOff(Damaged):
+    """The file ends within a block."""
+
+
 def file_header() -> bytes:
     return _FILE_HEADER.pack(MAGIC, MAJOR, MINOR, 0)
 
@@ -98,14 +102,19 @@ def blocks(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def _block(head: bytes, file: BinaryIO) -> tuple[int, bytes]:
+    not_ours = Damaged("something that is not a block")
+    if not _BLOCK_MARK.startswith(head[: len(_BLOCK_MARK)]):
+        raise not_ours
     if len(head) < _BLOCK_HEADER.size:
-        raise Damaged("the last block is incomplete")
+        raise CutOff("the last block is incomplete")
     mark, kind, flags, zero, stored_size, size, check = _BLOCK_HEADER.unpack(head)
-    if mark != _BLOCK_MARK or max(stored_size, size) > MAX_BLOCK:
-        raise Damaged("something that is not a block")
+    if max(stored_size, size) > MAX_BLOCK:
+        raise not_ours
     stored = file.read(stored_size)
     if len(stored) < stored_size:
-        raise Damaged("the last block is incomplete")
+        # Another block in the rest: the file has its end, and this size is wrong.
+        is_cut = _BLOCK_MARK not in stored
+        raise (CutOff if is_cut else Damaged)("the last block is incomplete")
     bare = _BLOCK_HEADER.pack(mark, kind, flags, zero, stored_size, size, 0)
     if zlib.crc32(stored, zlib.crc32(bare)) != check:
         raise Damaged("a checksum is wrong")

@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from rbtrace_py.aggregate import callvalues
 from rbtrace_py.aggregate.blocks import (
@@ -41,10 +41,10 @@ from rbtrace_py.aggregate.callscan import (
     scan,
 )
 from rbtrace_py.aggregate.callwriter import SWITCH_COLUMNS
-from rbtrace_py.aggregate.meta import Meta, decode_losses
+from rbtrace_py.aggregate.meta import decode_losses
 from rbtrace_py.aggregate.recording import Path_, Recording
 from rbtrace_py.aggregate.reportedcalls import ReportedCalls
-from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.aggregate.sampling import Incomplete, Statistics
 from rbtrace_py.aggregate.segments import segments_in
 from rbtrace_py.aggregate.switches import Switch, SwitchKind
 from rbtrace_py.aggregate.tables import TablesReader
@@ -61,43 +61,55 @@ _MOST_STACKS = 1 << 16
 _MOST_TIME = (1 << 62) - 1
 
 
-class CallsRecording:
-    """A recording of calls to read: iterate for its events, as often as wanted.
+class _File(NamedTuple):
+    """A file to read: of a folder, a descriptor, and the name that it had there."""
 
-    Of a folder all its segments, one behind the other (``segments``). ``timeline`` is
-    the same with what the scheduler did among them.
+    path: Path
+    recording: Recording
+    name: str = ""
+
+
+class CallsRecording:
+    """A recording of calls: iterate for its events, any number of times.
+
+    A folder is read as one recording, segment by segment (``segments``). ``timeline``
+    also yields the scheduler's switches.
 
     meta: of the first section
-    statistics: how many calls ended, and how many events were lost (``failed``)
-    damage, is_complete: as Recording has them
+    statistics: number of calls that ended, and of lost events (``failed``);
+        ``incomplete`` is set once all is read, for the first incomplete file
+    is_complete, is_written: of the last file, as in Recording
 
-    BadRecording if it is none.
+    Raises BadRecording if it is not a recording.
     """
 
     def __init__(self, path: Path_) -> None:
         folder = Path(path)
-        self._damage = ""
-        self._paths, self.meta = self._opened(folder)
-        if not self._paths:
+        self._incomplete: Incomplete | None = None
+        self._files = list(self._opened(folder))
+        if not self._files:
             raise BadRecording(f"{path} has no recordings of calls")
+        self.meta = self._files[0].recording.meta
+        self.is_written = self._files[-1].recording.is_written
         self._forget()
 
-    def _opened(self, path: Path) -> tuple[list[Path], Meta]:
-        """Return the files to read, and what the first says of itself.
+    def _opened(self, path: Path) -> Iterator[_File]:
+        """Yield the files to read.
 
-        Of a folder not those that a full disk or a crash left without a beginning.
+        Skip files of a folder that a full disk or a crash left without a beginning.
         """
         if not path.is_dir():
-            return [path], Recording(path).meta
-        found = []
+            yield _File(path, Recording(path))
+            return
         for each in self._held(path):
             held = Path(f"/proc/self/fd/{each.fileno()}")
+            name = Path(each.name).name
             try:
-                found.append((held, Recording(held).meta))
-            except BadRecording as error:
+                yield _File(held, Recording(held), name)
+            except BadRecording:
                 if held.stat().st_size:
-                    self._damage = str(error).replace(str(held), each.name)
-        return [held for held, _ in found], found[0][1] if found else Meta()
+                    damage = f"{name}: not a recording"
+                    self._incomplete = Incomplete("damaged", 0, damage)
 
     def _held(self, folder: Path) -> Sequence[BinaryIO]:
         """Open all segments; so they can be read though a recorder deletes them."""
@@ -109,8 +121,8 @@ class CallsRecording:
                 return files
 
     @cached_property
-    def _scans(self) -> list[tuple[Path, CallsScan]]:
-        return [(path, scan(path)) for path in self._paths]
+    def _scans(self) -> list[tuple[_File, CallsScan]]:
+        return [(file, scan(file.path)) for file in self._files]
 
     @cached_property
     def names(self) -> dict[Thread, str]:
@@ -123,7 +135,7 @@ class CallsRecording:
     def _forget(self) -> None:
         started = self.meta.started_ns
         self.statistics = Statistics("ns", started_ns=started, counted="calls")
-        self.damage = self._damage
+        self.statistics.incomplete = self._incomplete
         self.is_complete = False
 
     def __iter__(self) -> Iterator[ReportedCall]:
@@ -137,8 +149,8 @@ class CallsRecording:
 
     def stacks(self) -> Iterator[tuple[RubyThread, int]]:
         """Yield threads and numbers of Ruby's stacks with calls; some several times."""
-        for path, found in self._scans:
-            yield from call_stacks(path, found)
+        for file, found in self._scans:
+            yield from call_stacks(file.path, found)
 
     def has_switches(self) -> bool:
         """Is it told when threads were on CPUs?"""
@@ -147,23 +159,28 @@ class CallsRecording:
     def _read(self, wanted: frozenset[int]) -> Iterator[ReportedCall | Switch]:
         self._forget()
         most = self.meta.most_calls
-        for path, found in self._scans:
-            for each in self._of(path, found, wanted):
+        for file, found in self._scans:
+            for each in self._of(file, found, wanted):
                 yield each
                 if most and self.statistics.samples >= most:
                     self.is_complete = found.is_complete
                     return
 
     def _of(
-        self, path: Path, found: CallsScan, wanted: frozenset[int]
+        self, of: _File, found: CallsScan, wanted: frozenset[int]
     ) -> Iterator[ReportedCall | Switch]:
         raw = _Processes(found)
-        with path.open("rb") as file:
+        damage = None
+        self.is_complete = False
+        with of.path.open("rb") as file:
             try:
                 yield from self._sections(file, found.end, wanted, raw)
             except Damaged as damaged:
-                self.damage = self.damage or str(damaged)
+                damage = damaged
                 self.is_complete = False
+        own = self.statistics
+        if not self.is_complete and own.incomplete is None:
+            own.incomplete = of.recording.incomplete(damage, own.ended_ns, of.name)
         for each in raw.finish() if wanted >= _CALLS else ():
             self.count(each.event)
             yield each

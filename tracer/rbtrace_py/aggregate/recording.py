@@ -22,6 +22,7 @@ from rbtrace_py.aggregate.blocks import (
     FILE_HEADER_SIZE,
     MAGIC,
     BlockType,
+    CutOff,
     Damaged,
     block,
     blocks,
@@ -37,7 +38,7 @@ from rbtrace_py.aggregate.meta import (
     encode_losses,
     encode_meta,
 )
-from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.aggregate.sampling import Incomplete, Statistics
 from rbtrace_py.aggregate.stacktree import MAX_NODES
 from rbtrace_py.aggregate.tables import MAX_DEPTH, TablesReader, TablesWriter
 from rbtrace_py.errors import BadRecording
@@ -226,8 +227,12 @@ def _end(file: io.FileIO, name: str, meta: Meta) -> int:
                 if kind == BlockType.META:
                     _check_appendable(decode_meta(payload), meta, name)
                 end = buffered.tell()
-        except Damaged:
+        except CutOff:
             pass
+        except Damaged as damaged:
+            raise BadRecording(
+                f"{name} is damaged ({damaged})", "Record to a new file"
+            ) from damaged
         return end
     finally:
         buffered.detach()
@@ -270,26 +275,45 @@ def is_recording(path: Path_) -> bool:
         return file.read(len(MAGIC)) == MAGIC
 
 
+_END = block(BlockType.END, b"")
+
+
+def _is_written(file: BinaryIO) -> bool:
+    """Return whether a recorder has not closed a file yet: it holds the file's lock."""
+    try:
+        file.seek(-len(_END), os.SEEK_END)
+        is_closed = file.read() == _END
+        file.seek(0)
+        if not is_closed:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        file.seek(0)
+    return False
+
+
 class Recording:
-    """A recording to read: iterate for its samples, as often as wanted.
+    """A recording: iterate for its samples, any number of times.
 
     meta: of the first section
-    statistics: what the sampler said of its work, as far as it has been read
-    sections: how many were begun
-    damage: why reading ended early; empty if it did not
-    is_complete: was the last section closed, and nothing damaged?
+    statistics: the sampler's statistics as far as the file was read; ``incomplete`` is
+        set once all is read
+    sections: number of sections
+    is_complete: True if the last section was closed, and nothing is damaged
+    is_written: True if a recorder was still writing the file when it was opened
 
-    BadRecording if it is none, or one of a newer major version. What is damaged or
-    cut behind the first whole blocks is no error: what stands before it is read.
+    Raises BadRecording if it is not a recording, or if its major version is newer. A
+    file that is damaged or cut off is not an error: all blocks before are read.
     """
 
     def __init__(self, path: Path_) -> None:
         self._path = Path(path)
         self.statistics = Statistics()
         self.sections = 0
-        self.damage = ""
         self.is_complete = False
         with self._path.open("rb") as file:
+            self.is_written = _is_written(file)
             self.meta = self._first_meta(file)
         self._forget()
 
@@ -297,11 +321,28 @@ class Recording:
         self._forget()
         with self._path.open("rb") as file:
             check_file_header(file.read(FILE_HEADER_SIZE), str(self._path))
+            damage = None
             try:
                 yield from self._samples(file)
             except Damaged as damaged:
-                self.damage = str(damaged)
+                damage = damaged
                 self.is_complete = False
+        if not self.is_complete:
+            at_ns = self.statistics.ended_ns
+            self.statistics.incomplete = self.incomplete(damage, at_ns)
+
+    def incomplete(
+        self, damage: Damaged | None, at_ns: int, name: str = ""
+    ) -> Incomplete | None:
+        """Return how a recording without an end is incomplete; None if it is written.
+
+        damage: where reading ended; None if the last block is whole
+        at_ns: time of the last data; name: of one file of a folder
+        """
+        if damage is not None and not isinstance(damage, CutOff):
+            detail = f"{name}: {damage}" if name else str(damage)
+            return Incomplete("damaged", at_ns, detail)
+        return None if self.is_written else Incomplete("cut off", at_ns, name)
 
     def _first_meta(self, file: BinaryIO) -> Meta:
         check_file_header(file.read(FILE_HEADER_SIZE), str(self._path))
@@ -317,7 +358,6 @@ class Recording:
         meta = self.meta
         self.statistics = Statistics(meta.unit, meta.rate, meta.started_ns)
         self.sections = 0
-        self.damage = ""
         self.is_complete = False
 
     def _samples(self, file: BinaryIO) -> Iterator[Sample]:

@@ -2,9 +2,37 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, fields, replace
 
 from rbtrace_py.model.stacks import SampleFlags
+
+_LAST_SECOND = 253_402_300_799
+
+
+@dataclass(frozen=True, slots=True)
+class Incomplete:
+    """The place in a recording after which data is missing.
+
+    reason: ``cut off`` if the file only lacks its end, else ``damaged``
+    at_ns: CLOCK_REALTIME of the last data before that place, or 0
+    detail: the error, and the file if the recording is a folder; may be empty
+    """
+
+    reason: str
+    at_ns: int
+    detail: str = ""
+
+    def __str__(self) -> str:
+        place = f"at {utc(self.at_ns)}" if self.at_ns else "at its beginning"
+        detail = f" ({self.detail})" if self.detail else ""
+        return f"{self.reason} {place}{detail}: the rest of the file is missing"
+
+
+def utc(time_ns: int) -> str:
+    """Return a time of CLOCK_REALTIME in seconds, at most of the year 9999."""
+    seconds = min(max(time_ns // 10**9, 0), _LAST_SECOND)
+    return f"{time.strftime('%F %T', time.gmtime(seconds))} UTC"
 
 
 @dataclass(slots=True)
@@ -33,6 +61,7 @@ class Statistics:
     other: weight of ``(other)``: there was no room for more stacks
     has_gaps: True if events were missed without being counted; a note names them
     gap_ns: time between the sections of an appended recording
+    incomplete: set if data at the end of the recording is missing
     """
 
     unit: str = "samples"
@@ -59,6 +88,7 @@ class Statistics:
     engine: str = ""
     has_gaps: bool = False
     gap_ns: int = 0
+    incomplete: Incomplete | None = None
 
     @property
     def clean(self) -> int:
@@ -137,7 +167,7 @@ class Statistics:
 
 
 _NO_COUNTERS = {
-    *("unit", "counted", "engine", "has_gaps"),
+    *("unit", "counted", "engine", "has_gaps", "incomplete"),
     *("rate", "started_ns", "ended_ns", "gap_ns"),
 }
 COUNTERS = tuple(

@@ -10,6 +10,7 @@ import click
 
 from rbtrace_py.aggregate.callwriter import MODE as CALLS
 from rbtrace_py.aggregate.idle import without_idle
+from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.cli.common.call_report import (
@@ -21,7 +22,7 @@ from rbtrace_py.cli.common.call_report import (
     show_calls,
 )
 from rbtrace_py.cli.common.output import say_note
-from rbtrace_py.errors import UsageError
+from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.model.stacks import ThreadState
 from rbtrace_py.report.file_formats import RECORDING, format_of_file
 from rbtrace_py.report.flamegraph.svg import difference_pieces
@@ -87,7 +88,8 @@ def command(options: _Options) -> int:
     default is a summary by method, or the calls if the recording is from `calls
     --record`. Flame graphs, speedscope, pprof, callgrind, perfetto and chrome go to
     a new file beside the recording unless -o names one (- is standard output). A folder
-    of `calls --keep` is read as one recording, also while it is written.
+    of `calls --keep` is read as one recording, also while it is written. The exit code
+    is 5 if a recording is cut off or damaged.
 
     --diff compares two recordings, or two latency results from --json or --hlog.
     For recordings it shows methods whose share grew or shrank (with --format
@@ -106,11 +108,8 @@ def command(options: _Options) -> int:
     if options.format_ is None:
         options = replace(options, format_=_by_name(options))
     filters = Filters(options.thread or "", _states(options), frozenset(options.pids))
-    if options.diff:
-        _compare(options.files, filters, options)
-    else:
-        _show(options.files, filters, options)
-    return 0
+    shown = (_compare if options.diff else _show)(options.files, filters, options)
+    return TOO_MUCH_LOST if any(own.incomplete for own in shown) else 0
 
 
 def _states(options: _Options) -> frozenset[ThreadState]:
@@ -137,12 +136,14 @@ def _by_name(options: _Options) -> str | None:
     return None if diff and found == "folded" else found
 
 
-def _show(files: tuple[str, ...], filters: Filters, options: _Options) -> None:
+def _show(
+    files: tuple[str, ...], filters: Filters, options: _Options
+) -> list[Statistics]:
+    """Write the report; return the statistics of its recording."""
     if len(files) != 1:
         raise UsageError(f"{len(files)} files", "Give one file, or two with --diff")
     if has_calls(files[0]):
-        show_calls(files[0], filters, options, _stem(files[0]))
-        return
+        return [show_calls(files[0], filters, options, _stem(files[0]))]
     if options.format_ in CALL_FORMATS:
         raise UsageError(
             f"{options.format_} works on calls, but {files[0]} has samples",
@@ -157,26 +158,30 @@ def _show(files: tuple[str, ...], filters: Filters, options: _Options) -> None:
     if recorded.missing is not None:
         raise recorded.missing
     r.render(recorded.profile, options, _stem(files[0]), files)
+    return [recorded.profile.counts.statistics]
 
 
-def _compare(files: tuple[str, ...], filters: Filters, options: _Options) -> None:
+def _compare(
+    files: tuple[str, ...], filters: Filters, options: _Options
+) -> list[Statistics]:
+    """Write the differences; return the statistics of the recordings."""
     if len(files) != 2:
         raise UsageError("--diff needs two files: before and after")
     name = options.format_
     if all(has_calls(path) or is_recording(path) for path in files):
-        _compare_stacks(files, filters, options, name)
-        return
+        return _compare_stacks(files, filters, options, name)
     if name or filters.are_set:
         raise UsageError("--format and filters do not apply to latency results")
     before, after = map(read_latencies, files)
     with r.destination(options.output, "", files) as file:
         style = options.of_report(file).style
         _write(file, latency_diff_lines(before, after, style))
+    return []
 
 
 def _compare_stacks(
     files: tuple[str, ...], filters: Filters, options: _Options, name: str | None
-) -> None:
+) -> list[Statistics]:
     if name not in (None, "flamegraph"):
         raise UsageError(
             f"--diff does not support the format {name}", "Use a table, or flamegraph"
@@ -185,8 +190,9 @@ def _compare_stacks(
         (read_folded if has_calls(path) else open_recorded)(path, filters)
         for path in files
     ]
-    for recorded in both:
+    for path, recorded in zip(files, both, strict=True):
         _say(recorded.notes)
+        r.say_incomplete(path, recorded.profile.counts.statistics)
     # A span that one of them has began, or ended, between them.
     if all(recorded.missing for recorded in both) and both[0].missing:
         raise both[0].missing
@@ -214,6 +220,7 @@ def _compare_stacks(
             file.writelines(piece.encode("utf-8", "replace") for piece in pieces)
         else:
             _write(file, diff_lines(before, after, form))
+    return [before.statistics, after.statistics]
 
 
 def _write(file: Any, lines: Any) -> None:

@@ -14,6 +14,7 @@ from rbtrace_py.aggregate.calls import ReportedCall, Thread
 from rbtrace_py.aggregate.callwriter import MODE
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.recording import Recording, is_recording
+from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.aggregate.switches import CpuOfCalls, CpuTimes, Switch
 from rbtrace_py.cli.common import rendering as r
@@ -74,8 +75,8 @@ class CallReportOptions(r.ReportingOptions):
 
 def show_calls(
     path: str, filters: Filters, options: CallReportOptions, stem: str
-) -> None:
-    """Write it as ``--format`` and ``-o`` say."""
+) -> Statistics:
+    """Write it as ``--format`` and ``-o`` say; return the recording's statistics."""
     if filters.states:
         raise UsageError("recordings of calls have no states")
     recording = CallsRecording(path)
@@ -90,10 +91,13 @@ def show_calls(
         own_name = stem + _EXTENSIONS[name] if _EXTENSIONS[name] else ""
         with r.destination(options.output, own_name, [path]) as file:
             _RENDERS[name](timeline, chosen, options, file)
+        if name != "calls" or options.output not in (None, "-"):
+            r.say_incomplete(path, recording.statistics)
     else:
         r.render(_folded(timeline, recording), options, stem, [path])
     for note in _notes(path, recording):
         say_note(note)
+    return recording.statistics
 
 
 def read_folded(path: str, filters: Filters) -> Recorded:
@@ -204,6 +208,8 @@ def _calls(
     reported = _with_cpu(timeline)
     _write(file, (f"{line}\n" for each in reported for line in lines.lines(each)))
     _write(file, (f"{line}\n" for line in lines.end()))
+    if incomplete := chosen.recording.statistics.incomplete:
+        _write(file, [f"*** {incomplete}\n"])
 
 
 def _with_cpu(timeline: Timeline) -> Iterator[ReportedCall]:
@@ -269,11 +275,8 @@ def _write(file: BinaryIO, texts: Iterable[str]) -> None:
 
 
 def _notes(path: str, recording: CallsRecording) -> Iterator[str]:
-    if recording.damage:
-        rest = "some of it" if Path(path).is_dir() else "everything after that"
-        yield f"{path} is damaged ({recording.damage}): {rest} is missing"
-    elif not recording.is_complete:
-        yield f"{path} was not closed: up to one second at the end may be missing"
+    if recording.is_written:
+        yield f"{path} is still being written"
     lost = recording.statistics.failed
     if lost:
         yield f"{lost:,} events were lost during recording"

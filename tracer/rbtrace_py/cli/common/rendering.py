@@ -14,6 +14,7 @@ import click
 
 from rbtrace_py.aggregate.idle import without_idle
 from rbtrace_py.aggregate.profile import Profile
+from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.cli.common.options import chain
 from rbtrace_py.cli.common.output import (
     STANDARD_OUTPUT,
@@ -149,6 +150,15 @@ def render(
     own = profile.counts.statistics
     if own.idle and not (options.is_silent or options.says_losses):
         say_note(idle_text(own.idle, own.unit))
+    if own.incomplete and not options.says_losses:
+        for path in inputs:
+            say_incomplete(path, own)
+
+
+def say_incomplete(path: str, own: Statistics) -> None:
+    """Print a note if a recording lacks data at its end."""
+    if own.incomplete:
+        say_note(f"{path} is {own.incomplete}")
 
 
 @contextmanager

@@ -70,7 +70,9 @@ def statistics_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
         part = units.share(own.failed, tried)
         text = f"{_many(own.failed, 'failed sample', 'failed samples')} ({part} %)"
         yield f"  {style.red(text)}"
-    elif not has_losses(own):
+    if own.incomplete:
+        yield f"  {style.red(str(own.incomplete))}"
+    if not has_losses(own):
         yield f"  {style.dim('no losses')}"
 
 
@@ -83,6 +85,7 @@ def has_losses(own: Statistics) -> bool:
         or own.truncated
         or own.unresolved
         or own.has_gaps
+        or own.incomplete
     )
 
 

@@ -105,7 +105,7 @@ def _bytes(text: str) -> bytes:
 class Recorded:
     """A recording that was read.
 
-    notes: what is to be said of it besides: that it was cut, or damaged
+    notes: what else a reader must know, one line each
     missing: why nothing is left of it
     """
 
@@ -123,6 +123,7 @@ def open_recorded(path: str, filters: Filters | None = None) -> Recorded:
     known: dict[RubyThread, bool] = {}
     counts.add_all(filters.of(recording, known))
     counts.statistics.take_losses(recording.statistics)
+    counts.statistics.incomplete = recording.statistics.incomplete
     profile = Profile(counts, meta, lambda: filters.of(Recording(path)))
     missing = filters.missing(path, ((each.pid, _name(each)) for each in known))
     return Recorded(profile, tuple(_notes(path, recording)), missing)
@@ -135,9 +136,5 @@ def _notes(path: str, recording: Recording) -> Iterator[str]:
             f"{path} was recorded by an older version: a method that waits may show"
             " running time of the methods before it, up to one sampling period per wait"
         )
-    if recording.damage:
-        yield (
-            f"{path} is damaged ({recording.damage}): everything after that is missing"
-        )
-    elif not recording.is_complete:
-        yield f"{path} was not closed: up to one second at the end may be missing"
+    if recording.is_written:
+        yield f"{path} is still being written"
