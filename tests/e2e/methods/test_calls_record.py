@@ -245,6 +245,35 @@ def test_a_flight_recorder(
     assert re.search(rf"\n  cut off at .+ UTC \({last}\): .+ missing\n\Z", out), out
 
 
+def test_a_flight_recorder_whose_disk_is_full(
+    start: Callable[..., Target], trace: Trace, small_disk: Path
+) -> None:
+    """Its end and the report say what was deleted, and since when it is complete."""
+    folder = small_disk / "slow"
+    target = start("methods/calls.rb")
+    words = ("--slow", "0.000001", "--keep", "1h", "--max-size", "512KB", "--no-cpu")
+    tracer = trace("calls", target.pid, "-m", "Plain.", *words, "--record", folder)
+    while "-000008." not in str(segments_in(folder)[-1]):
+        target.step("trees")
+    _, err, code = tracer.finish()
+    (calls,) = re.findall(r"^([\d,]+) calls$", err, re.M)
+    (deleted,) = re.findall(r"^  ([\d,]+) calls deleted because the disk", err, re.M)
+    (since,) = re.findall(r"complete since (.+ UTC)$", err, re.M)
+    numbers = [int(number.replace(",", "")) for number in (calls, deleted)]
+    left = numbers[0] - numbers[1]
+    useless = 5 if numbers[1] > left else 0
+    assert ("no losses" not in err, code) == (True, useless), err
+    said = f"{deleted} calls deleted because the disk was full"
+    said += f": the folder is complete since {since}"
+    out, err, code = run("report", folder, "--format", "summary")
+    assert f"  {left:,} calls in " in out
+    assert (out.splitlines()[-1], code) == (f"  {said}", useless), out
+    out, err, code = run("report", folder)
+    assert (out.splitlines()[-1], code) == (f"*** {said}", useless)
+    out, err, code = run("report", folder, "--format", "json")
+    assert json.loads(out)["deleted"] == numbers[1]
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [

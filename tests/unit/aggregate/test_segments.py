@@ -217,8 +217,8 @@ def test_the_oldest_are_deleted(tmp_path: Path, make: Make) -> None:
     assert recording.is_complete
 
 
-def fill(folder: Path, on_full: Callable[[], None] = lambda: None) -> None:
-    """Record 200 seconds of calls, of which the folder is to keep 160."""
+def fill(folder: Path, on_full: Callable[[], None] = lambda: None) -> SegmentsWriter:
+    """Record 8,000 calls in 200 seconds, of which the folder is to keep 160."""
 
     def segment(path: Path) -> CallsWriter:
         return CallsWriter(path, META, {(4, 70): "worker"})
@@ -229,20 +229,24 @@ def fill(folder: Path, on_full: Callable[[], None] = lambda: None) -> None:
         writer.tell(named(step(stack_of(0))), 0)
         for second in range(200):
             calls = [each for at in range(20) for each in tree(100 * second + 4 * at)]
-            writer.tell(step(calls), second * SECOND)
+            writer.tell(step(calls, calls=2 * 20), second * SECOND)
             writer.flush_if_due(second * SECOND)
+    return writer
 
 
 def test_a_full_disk(small_disk: Path) -> None:
-    """The oldest are deleted, which is said once; what is left is whole."""
+    """The oldest are deleted, which is said once. The others are whole and count it."""
     said: list[str] = []
-    fill(small_disk, lambda: said.append("full"))
+    writer = fill(small_disk, lambda: said.append("full"))
     assert said == ["full"]
     read = CallsRecording(small_disk)
     times = [each.event.time for each in read]
     assert not damage_of(read)
     assert max(times) >= 100 * 199
     assert min(times) > 100
+    own = read.statistics
+    assert 0 < writer.deleted == own.deleted
+    assert own.samples + own.deleted == 8_000
 
 
 def test_a_disk_that_others_filled(small_disk: Path) -> None:

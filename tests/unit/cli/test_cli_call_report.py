@@ -149,4 +149,4 @@ def test_an_incomplete_recording(
     for format_ in ("chrome", "perfetto", "speedscope", "folded", "calls"):
         report(path, "--format", format_, code=5)
         said = " ".join(capsys.readouterr().err.split())
-        assert f"{path} is {text}" in said, format_
+        assert f"{path}: {text}" in said, format_

@@ -259,7 +259,7 @@ def test_every_format_says_that_a_recording_is_cut_off(
     (folder / "cut.rbrec").write_bytes(data[:-20])
     done = report("cut.rbrec", "--format", format_, "-o", "out", folder=folder)
     said = " ".join(done.stderr.split())
-    assert (done.returncode, f"cut.rbrec is {CUT}" in said) == (5, True)
+    assert (done.returncode, f"cut.rbrec: {CUT}" in said) == (5, True)
     done = report("one.rbrec", "--format", format_, "-o", "out", folder=folder)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -270,7 +270,7 @@ def test_a_difference_to_a_recording_that_is_cut_off(folder: Path) -> None:
     for both in (("one.rbrec", "cut.rbrec"), ("cut.rbrec", "two.rbrec")):
         done = report("--diff", *both, folder=folder)
         said = " ".join(done.stderr.split())
-        assert (done.returncode, f"cut.rbrec is {CUT}" in said) == (5, True)
+        assert (done.returncode, f"cut.rbrec: {CUT}" in said) == (5, True)
 
 
 def test_a_recording_that_is_still_written(folder: Path) -> None:

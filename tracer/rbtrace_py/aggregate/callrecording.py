@@ -249,7 +249,8 @@ class _Section:
     def __init__(self, recording: CallsRecording) -> None:
         self.tables = TablesReader()
         self._recording = recording
-        self._before = recording.statistics.failed
+        self._failed = recording.statistics.failed
+        self._deleted = recording.statistics.deleted
         self._stacks: dict[tuple[int, int], CallStack] = {}
         self._fibers: dict[int, int] = {}
         self._methods: dict[int, CalledMethod] = {}
@@ -257,7 +258,8 @@ class _Section:
 
     def lost(self, found: Statistics) -> None:
         own = self._recording.statistics
-        own.failed = self._before + found.failed
+        own.failed = self._failed + found.failed
+        own.deleted = self._deleted + found.deleted
         own.ended_ns = max(own.ended_ns, found.ended_ns)
 
     def events(self, payload: bytes) -> Iterator[ReportedCall]:

@@ -6,11 +6,13 @@ import json
 from dataclasses import asdict, dataclass, fields
 
 from rbtrace_py.aggregate.blocks import Damaged
-from rbtrace_py.aggregate.sampling import LOSSES, REASONS, Statistics
+from rbtrace_py.aggregate.sampling import LOSSES, Statistics
 from rbtrace_py.aggregate.tables import printable
 
 _MAX_JSON = 1 << 20
 _MAX_TEXT = 4096
+_ALWAYS = ("rounds", "late", "failed")
+"""Counters of a LOSSES block even if they are 0."""
 _MAX_NUMBER = 1 << 63
 
 
@@ -93,7 +95,7 @@ def _checked(value: object, default: object, name: str) -> object:
 def encode_losses(now: Statistics, before: Statistics) -> bytes:
     """Counters since ``before``, and until when they hold."""
     counters = {name: getattr(now, name) - getattr(before, name) for name in LOSSES}
-    counters = {n: v for n, v in counters.items() if v or n not in REASONS}
+    counters = {n: v for n, v in counters.items() if v or n in _ALWAYS}
     return dump_json({"ended_ns": now.ended_ns, "counters": counters})
 
 

@@ -145,6 +145,8 @@ class RecordingWriter:
             return
         try:
             self.flush()
+            while self._losses != encode_losses(self.statistics, self._before):
+                self.flush()  # writing made room, which the statistics count
             self._put(block(BlockType.END, b""))
         finally:
             self._file.close()

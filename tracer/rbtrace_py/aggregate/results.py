@@ -104,6 +104,7 @@ LOSSES = (
     "silent",
     "left_out",
     "hung_up",
+    "deleted",
 )
 """Counters of what should be in a result and is not."""
 

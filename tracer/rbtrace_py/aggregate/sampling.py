@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 from rbtrace_py.model.stacks import SampleFlags
@@ -62,6 +63,7 @@ class Statistics:
     has_gaps: True if events were missed without being counted; a note names them
     gap_ns: time between the sections of an appended recording
     incomplete: set if data at the end of the recording is missing
+    deleted: calls that a recorder deleted from its folder because the disk was full
     """
 
     unit: str = "samples"
@@ -89,6 +91,7 @@ class Statistics:
     has_gaps: bool = False
     gap_ns: int = 0
     incomplete: Incomplete | None = None
+    deleted: int = 0
 
     @property
     def clean(self) -> int:
@@ -115,6 +118,22 @@ class Statistics:
         """The part of all stacks looked at that could not be read, 0 to 1."""
         tried = self.samples + self.failed
         return self.failed / tried if tried else 0.0
+
+    @property
+    def is_useless(self) -> bool:
+        """Return whether more is missing than a recording has, or an unknown amount."""
+        return self.incomplete is not None or self.deleted > self.samples
+
+    def gaps(self) -> Iterator[str]:
+        """Yield sentences on what a recording lacks."""
+        if self.deleted:
+            calls = "1 call" if self.deleted == 1 else f"{self.deleted:,} calls"
+            yield (
+                f"{calls} deleted because the disk was full: the folder is complete"
+                f" since {utc(self.started_ns)}"
+            )
+        if self.incomplete:
+            yield str(self.incomplete)
 
     def repeat(self, times: int, flags: SampleFlags) -> None:
         """Count a sample again, that stands for several."""
@@ -167,7 +186,7 @@ class Statistics:
 
 
 _NO_COUNTERS = {
-    *("unit", "counted", "engine", "has_gaps", "incomplete"),
+    *("unit", "counted", "engine", "has_gaps", "incomplete", "deleted"),
     *("rate", "started_ns", "ended_ns", "gap_ns"),
 }
 COUNTERS = tuple(
@@ -183,5 +202,5 @@ REASONS = (
     "no_weight",
 )
 """Counters of why samples failed, where that is known."""
-LOSSES = ("rounds", "late", "failed", *REASONS)
+LOSSES = ("rounds", "late", "failed", "deleted", *REASONS)
 """Counters that the samples themselves do not tell."""

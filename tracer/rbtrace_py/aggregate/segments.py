@@ -10,6 +10,7 @@ import fcntl
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from rbtrace_py.aggregate.callwriter import (
 )
 from rbtrace_py.aggregate.recording import EXTENSION, is_full
 from rbtrace_py.aggregate.reportedcalls import HookedProcess
+from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.errors import BadRecording
 from rbtrace_py.model.calls import KIND_AT, CalledMethod, CallKind, RingStep
 
@@ -75,8 +77,13 @@ class SegmentsWriter:
     time_ns: CLOCK_REALTIME, now
     on_full: called the first time that the oldest segment is deleted for a full disk
 
+    deleted: calls that were deleted because the disk was full. Each segment counts
+        those that were deleted while it was written, in its statistics.
+
     Raises as CallsWriter; BadRecording if another writes into the folder.
     """
+
+    deleted = 0
 
     def __init__(
         self,
@@ -95,6 +102,9 @@ class SegmentsWriter:
         self._looked = 0
         self._on_full = on_full
         self._was_full = False
+        self._statistics = Statistics()
+        self._calls: Counter[Path] = Counter()
+        self._noted: Counter[Path] = Counter()
         folder.mkdir(exist_ok=True)
         self._lock = _locked(folder)
         try:
@@ -112,6 +122,7 @@ class SegmentsWriter:
         self._learn(known, step)
         lost = max(0, step.lost - known.lost_before)
         self._writer.tell(replace(step, lost=lost), time_ns)
+        self._calls[self._path] += step.calls
         self._is_empty = False
         if step.ended:
             del self._known[step.process]
@@ -138,6 +149,8 @@ class SegmentsWriter:
         """Open a segment, which begins with all that is known."""
         self._path = _next_path(self._folder, time_ns)
         self._writer = self._made()
+        self._statistics = self._writer.statistics
+        self._statistics.deleted = self._noted[self._path]
         self._writer.make_room = self._make_room
         self._writer.most_waiting = min(MOST_WAITING, self._most // _PARTS)
         self._began, self._is_empty = time_ns, True
@@ -162,11 +175,19 @@ class SegmentsWriter:
         for oldest in segments_in(self._folder):
             if oldest != self._path:
                 oldest.unlink(missing_ok=True)
+                self._count_deleted(oldest)
                 if not self._was_full:
                     self._was_full = True
                     self._on_full()
                 return True
         return False
+
+    def _count_deleted(self, path: Path) -> None:
+        """Note a deleted segment's calls, and those that it had noted, in this one."""
+        calls = self._calls.pop(path, 0)
+        self.deleted += calls
+        self._noted[self._path] += calls + self._noted.pop(path, 0)
+        self._statistics.deleted = self._noted[self._path]
 
     def _is_over(self, time_ns: int) -> bool:
         if self._is_empty:
@@ -203,6 +224,8 @@ class SegmentsWriter:
                 is_old = found.st_mtime_ns < time_ns - self._keep_ns
                 if path != self._path and (is_old or (left < 0 and age > 1)):
                     path.unlink()
+                    self._calls.pop(path, None)
+                    self._noted.pop(path, None)
 
 
 def _next_path(folder: Path, time_ns: int) -> Path:

@@ -250,7 +250,10 @@ def _run(
         notes = session.notes[said:]
         if session.options.select and not shown:
             notes = [*notes, session.hint]
-        end = _End(shown, session.ends(), session.unseen(shown), notes)
+        unseen = session.unseen(shown)
+        if writers.deleted:
+            unseen["deleted"] = writers.deleted
+        end = _End(shown, session.ends(), unseen, notes)
         return end.say(writers, options.as_json)
 
 
@@ -435,8 +438,9 @@ class _End:
         for end in self._ends:
             if end.problem is not None:
                 raise end.problem
-        lost = self._counters["lost"] + self._counters["no_stream"]
-        return TOO_MUCH_LOST if lost > self._shown else 0
+        deleted = self._counters["deleted"]
+        lost = self._counters["lost"] + self._counters["no_stream"] + deleted
+        return TOO_MUCH_LOST if lost > self._shown - deleted else 0
 
     def _write(self) -> None:
         style = Style.for_stream(sys.stderr)

@@ -109,7 +109,7 @@ def command(options: _Options) -> int:
         options = replace(options, format_=_by_name(options))
     filters = Filters(options.thread or "", _states(options), frozenset(options.pids))
     shown = (_compare if options.diff else _show)(options.files, filters, options)
-    return TOO_MUCH_LOST if any(own.incomplete for own in shown) else 0
+    return TOO_MUCH_LOST if any(own.is_useless for own in shown) else 0
 
 
 def _states(options: _Options) -> frozenset[ThreadState]:
@@ -192,7 +192,7 @@ def _compare_stacks(
     ]
     for path, recorded in zip(files, both, strict=True):
         _say(recorded.notes)
-        r.say_incomplete(path, recorded.profile.counts.statistics)
+        r.say_gaps(path, recorded.profile.counts.statistics)
     # A span that one of them has began, or ended, between them.
     if all(recorded.missing for recorded in both) and both[0].missing:
         raise both[0].missing

@@ -92,7 +92,7 @@ def show_calls(
         with r.destination(options.output, own_name, [path]) as file:
             _RENDERS[name](timeline, chosen, options, file)
         if name != "calls" or options.output not in (None, "-"):
-            r.say_incomplete(path, recording.statistics)
+            r.say_gaps(path, recording.statistics)
     else:
         r.render(_folded(timeline, recording), options, stem, [path])
     for note in _notes(path, recording):
@@ -208,8 +208,7 @@ def _calls(
     reported = _with_cpu(timeline)
     _write(file, (f"{line}\n" for each in reported for line in lines.lines(each)))
     _write(file, (f"{line}\n" for line in lines.end()))
-    if incomplete := chosen.recording.statistics.incomplete:
-        _write(file, [f"*** {incomplete}\n"])
+    _write(file, (f"*** {gap}\n" for gap in chosen.recording.statistics.gaps()))
 
 
 def _with_cpu(timeline: Timeline) -> Iterator[ReportedCall]:

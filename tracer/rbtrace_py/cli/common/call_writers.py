@@ -12,9 +12,11 @@ from typing import Protocol, TypeVar
 import click
 
 from rbtrace_py import __version__
+from rbtrace_py.aggregate.callrecording import CallsRecording
 from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall
 from rbtrace_py.aggregate.callwriter import MODE, CallsWriter, RecordedStep
 from rbtrace_py.aggregate.meta import Meta
+from rbtrace_py.aggregate.sampling import utc
 from rbtrace_py.aggregate.segments import SegmentsWriter
 from rbtrace_py.cli.common.options import JsonOption
 from rbtrace_py.cli.common.output import Output, cannot_write, opened, say_note
@@ -44,7 +46,12 @@ _Told = TypeVar("_Told", contravariant=True)
 
 
 class Writing(Protocol[_Told]):
-    """The writer of a session's calls."""
+    """The writer of a session's calls.
+
+    deleted: calls that were written and deleted, because the disk was full
+    """
+
+    deleted: int
 
     def write(self, told: _Told, /) -> int:
         """Write what has come; how many calls have ended with it."""
@@ -95,6 +102,8 @@ class ReadableLines:
 
 class Writers:
     """The places of lines: one, or a file a process."""
+
+    deleted = 0
 
     def __init__(
         self, session: Calls, stack: ExitStack, options: WritingOptions
@@ -193,6 +202,8 @@ class Keep:
 class CallRecorder:
     """Writes all to a recording, and nothing to standard output."""
 
+    deleted = 0
+
     def __init__(
         self,
         session: RecordedCalls,
@@ -261,7 +272,12 @@ class CallRecorder:
             self._writer.close()
         except OSError as error:
             raise cannot_write(self._path, error) from error
-        click.echo(f"rbtrace-py: wrote {self._path}", err=True)
+        text = f"rbtrace-py: wrote {self._path}"
+        if isinstance(self._writer, SegmentsWriter) and self._writer.deleted:
+            self.deleted = self._writer.deleted
+            since_ns = CallsRecording(self._path).meta.started_ns
+            text += f", complete since {utc(since_ns)}"
+        click.echo(text, err=True)
 
     def last_words(self, document: dict[str, object]) -> None:
         """A recording has its own."""

@@ -150,15 +150,14 @@ def render(
     own = profile.counts.statistics
     if own.idle and not (options.is_silent or options.says_losses):
         say_note(idle_text(own.idle, own.unit))
-    if own.incomplete and not options.says_losses:
-        for path in inputs:
-            say_incomplete(path, own)
+    for path in () if options.says_losses else inputs:
+        say_gaps(path, own)
 
 
-def say_incomplete(path: str, own: Statistics) -> None:
-    """Print a note if a recording lacks data at its end."""
-    if own.incomplete:
-        say_note(f"{path} is {own.incomplete}")
+def say_gaps(path: str, own: Statistics) -> None:
+    """Print notes on what a recording lacks."""
+    for gap in own.gaps():
+        say_note(f"{path}: {gap}")
 
 
 @contextmanager

@@ -40,6 +40,8 @@ def stacks_document(profile: Profile) -> Document:
         "counters": {name: getattr(own, name) for name in COUNTERS},
         "lost": own.failed,
     }
+    if own.deleted:
+        found["deleted"] = own.deleted
     if own.incomplete is not None:
         found["incomplete"] = asdict(own.incomplete)
     if profile.cpu is not None:

@@ -76,6 +76,10 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "events of 1 process are missing: its agent hung up or did not answer",
         "events of {} processes are missing: their agents hung up or did not answer",
     ),
+    "deleted": (
+        "1 call deleted because the disk was full",
+        "{} calls deleted because the disk was full",
+    ),
     "other_ractors": (
         "1 process has other Ractors: only its main Ractor is traced",
         "{} processes have other Ractors: only their main Ractors are traced",

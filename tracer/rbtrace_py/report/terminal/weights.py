@@ -70,8 +70,8 @@ def statistics_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
         part = units.share(own.failed, tried)
         text = f"{_many(own.failed, 'failed sample', 'failed samples')} ({part} %)"
         yield f"  {style.red(text)}"
-    if own.incomplete:
-        yield f"  {style.red(str(own.incomplete))}"
+    for gap in own.gaps():
+        yield f"  {style.red(gap)}"
     if not has_losses(own):
         yield f"  {style.dim('no losses')}"
 
@@ -86,6 +86,7 @@ def has_losses(own: Statistics) -> bool:
         or own.unresolved
         or own.has_gaps
         or own.incomplete
+        or own.deleted
     )
 
 
