@@ -153,6 +153,12 @@ def test_what_is_no_map(data: bytes) -> None:
         decode_map(data)
 
 
+def test_the_agents_own_words_are_escaped() -> None:
+    data = encode({"overhead": ["\x1b[31m", "\u202eé\\"], "targets": 1})
+    found = decode_map(data, is_data=False)
+    assert found == {"overhead": ["\\x1b[31m", "\\u202eé\\x5c"], "targets": 1}
+
+
 def test_16_levels_are_a_map() -> None:
     value = encode({"a": None})[:-1] + 14 * b"a\x01\0\0\0" + b"n"
     assert list(decode_map(value)) == ["a"]

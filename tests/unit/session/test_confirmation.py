@@ -100,7 +100,7 @@ def test_nobody_is_there_to_say_yes() -> None:
         Confirmation(None).ask(["text"])
 
 
-def test_the_name_of_a_compiler_is_the_targets_word() -> None:
-    (text,) = what_stays({"jit": "\x1b[31mred" * 99})
-    assert "the code that \\x1b[31MRED has" in text
+def test_the_name_of_a_compiler_is_cut() -> None:
+    (text,) = what_stays({"jit": "yjit" * 99})
+    assert "the code that YJITYJIT has" in text
     assert what_stays({"jit": 7}) == []

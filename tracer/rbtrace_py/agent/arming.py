@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from rbtrace_py.agent.client import Agent, AgentError
+from rbtrace_py.agent.client import HELLO_SECONDS, Agent, AgentError
 from rbtrace_py.agent.protocol import (
     BrokenAgent,
     MalformedAnswer,
@@ -31,7 +31,6 @@ from rbtrace_py.agent.shared import (
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process
-from rbtrace_py.linux.text import safe_text
 from rbtrace_py.model.calls import (
     NO_ROOM_METHOD,
     UNKNOWN_METHOD,
@@ -46,10 +45,22 @@ DIGITS = 2
 """Significant digits of methods' durations."""
 MAX_BLOCKS = 1 << 20
 """Of histograms, where no other number is requested."""
+END_SECONDS = 10
+"""Seconds for all that is requested at the end of a session."""
 LEARN_SECONDS = 0.1
 """Between two questions for names that nobody needs yet."""
 MAX_TEXT = 1024
 """Characters of a name or path that are kept."""
+MAX_NAMES = 16 << 20
+"""Characters of all methods' names and paths; later ones are cut to SHORT_TEXT."""
+SHORT_TEXT = 64
+_MOST_NEAR = 1000
+"""Similar names that are kept, as many as an agent sends."""
+_NEAR_TEXT = 100
+"""Characters of a similar name, as it takes long to compare long names."""
+_MOST_OVERHEAD = 16
+_THREAD_NAME = 128
+"""Characters of a thread's name that are kept."""
 _UNTESTED = "RBTRACE_UNTESTED_RUBY"
 _MISMATCHES = {
     1: "the event",
@@ -187,10 +198,10 @@ class Armed(Closing):
         held: True if the program waited for the hook before it did anything.
         targets: Number of methods that were hooked one by one at first; None if all
             methods are hooked together.
-        near: Names similar to the selectors if no method matched; unsafe to show.
+        near: Names similar to the selectors if no method matched, safe to show.
         native: True if a selected method is written in C; None if unknown.
         why_all: The reason why all methods are hooked although some were selected, or
-            empty.
+            empty; safe to show.
         ended: The error that ended the events, NoSuchTarget if the process has ended;
             None until then.
         wall_offset: CLOCK_REALTIME minus ``scale.to_ns``, in ns.
@@ -215,6 +226,8 @@ class Armed(Closing):
         """
         self._process = process
         self._names: list[CalledMethod] = []
+        self._names_size = 0
+        self._requested = 0  # methods whose names were requested
         self.select = tuple(what.select)
         self._learnt = time.monotonic()
         self.ended: RbtraceError | None = None
@@ -257,19 +270,22 @@ class Armed(Closing):
             raise MalformedAnswer("no shared memory was sent")
         self.shared = SharedMemory(*files)
         header = self.shared.header
-        if header.methods.capacity > what.max_methods:
-            raise MalformedAnswer("more methods than requested")
-        if header.blocks.capacity > MAX_BLOCKS:
-            raise MalformedAnswer("more histograms than requested")
+        for name, found, most in (
+            ("methods", header.methods.capacity, what.max_methods),
+            ("histograms", header.blocks.capacity, MAX_BLOCKS),
+            ("streams", header.streams.capacity, what.max_streams),
+            ("records", header.ring_records, what.ring_records),
+        ):
+            if found > most:
+                raise MalformedAnswer(f"more {name} than requested")
         if header.mode is not what.mode:
             raise MalformedAnswer("something else was armed than requested")
-        found = reply.get("targets")
-        self.targets = found if isinstance(found, int) else None
-        self.near = tuple(_texts(reply.get("near")))
+        targets = reply.get("targets")
+        self.targets = targets if isinstance(targets, int) else None
+        self.near = tuple(_texts(reply.get("near"), _MOST_NEAR, _NEAR_TEXT))
         native = reply.get("native")
         self.native = native if isinstance(native, bool) else None
-        said = (one.encode("utf-8", "replace") for one in _texts(reply.get("overhead")))
-        self.overhead = tuple(map(safe_text, said))
+        self.overhead = tuple(_texts(reply.get("overhead"), _MOST_OVERHEAD, MAX_TEXT))
         self.held = reply.get("held") is True
         before = time.time_ns()
         try:
@@ -301,7 +317,7 @@ class Armed(Closing):
             except AgentError as error:
                 if error.code != "targets":
                     raise
-                self.why_all = _text(error.reply.get("message")) or ""
+                self.why_all = error.message[:MAX_TEXT]
             before_all(hello)
         return self._agent.call("arm", arguments, seconds)
 
@@ -356,12 +372,13 @@ class Armed(Closing):
             if self.shares_natives and thread.get("main") is not True:
                 continue
             if isinstance(number, int) and thread.get("agent") is not True:
-                found[number] = _text(thread.get("name")) or ""
+                found[number] = _text(thread.get("name"), _THREAD_NAME) or ""
         return found
 
     def method(self, index: int) -> CalledMethod:
         """Return a number's method; ask the agent for those not yet known."""
-        if index >= len(self._names) and self.ended is None:
+        unknown = max(len(self._names), self._requested)
+        if index >= unknown and self.ended is None:
             self.learn()
         return self._names[index] if index < len(self._names) else UNKNOWN_METHOD
 
@@ -371,7 +388,13 @@ class Armed(Closing):
         return self._names
 
     def learn(self) -> None:
-        """Ask for the names of all methods seen so far; sets ``ended`` if it cannot."""
+        """Ask for the names of all methods seen so far; sets ``ended`` if it cannot.
+
+        All the replies together have one deadline.
+        """
+        if self.ended is not None:
+            return
+        ends = time.monotonic() + HELLO_SECONDS
         try:
             counters = self.shared.counters()
             if counters.mismatch:
@@ -379,8 +402,12 @@ class Armed(Closing):
             last = counters.methods
             while len(self._names) < last:
                 request = {"from": len(self._names), "count": NAMES_AT_ONCE}
-                if not self._take_names(self._agent.call("names", request)):
+                left = ends - time.monotonic()
+                taken = self._take_names(self._agent.call("names", request, left))
+                # An agent sends fewer only if it has no more.
+                if taken < NAMES_AT_ONCE:
                     break
+            self._requested = last
         except RbtraceError as error:
             self.ended = error
         self._take_events()
@@ -391,6 +418,10 @@ class Armed(Closing):
         if self.ended is None and now - self._learnt >= LEARN_SECONDS:
             self._learnt = now
             self.learn()
+
+    def begin_end(self) -> None:
+        """Give all that is requested from now on one deadline."""
+        self._agent.end_within(END_SECONDS)
 
     def disarm(self) -> bool:
         """Have the hook taken out; False: it is, but the agent did not say so."""
@@ -416,14 +447,18 @@ class Armed(Closing):
                     self._take_names(event)
         self._agent.events.clear()
 
-    def _take_names(self, reply: Map) -> bool:
-        """Append those that follow the ones known; whether there were any."""
+    def _take_names(self, reply: Map) -> int:
+        """Append the methods that follow the known ones; return how many there were."""
         capacity = self.shared.header.methods.capacity
         before = len(self._names)
         for found in _maps(reply.get("methods")):
             if found.get("index") == len(self._names) < capacity:
-                self._names.append(_method(found))
-        return len(self._names) > before
+                most = MAX_TEXT if self._names_size < MAX_NAMES else SHORT_TEXT
+                method = _method(found, most)
+                texts = (method.owner, method.name, method.path)
+                self._names_size += sum(len(text) for text in texts if text)
+                self._names.append(method)
+        return len(self._names) - before
 
 
 def _own_time_namespace() -> int | None:
@@ -433,7 +468,8 @@ def _own_time_namespace() -> int | None:
         return None
 
 
-def _method(found: Map) -> CalledMethod:
+def _method(found: Map, most: int) -> CalledMethod:
+    """most: characters of a name or path"""
     kind = found.get("kind")
     if not isinstance(kind, int) or not 0 <= kind <= max(MethodKind):
         raise MalformedAnswer(f"a method of kind {kind!r}")
@@ -442,10 +478,10 @@ def _method(found: Map) -> CalledMethod:
     line = found.get("line")
     return CalledMethod(
         MethodKind(kind),
-        _text(found.get("owner")),
+        _text(found.get("owner"), most),
         found.get("singleton") is True,
-        _text(found.get("name")),
-        _text(found.get("path")),
+        _text(found.get("name"), most),
+        _text(found.get("path"), most),
         line if isinstance(line, int) else None,
     )
 
@@ -456,13 +492,14 @@ def _maps(found: Any) -> list[Map]:
     return found
 
 
-def _text(found: Any) -> str | None:
-    return found[:MAX_TEXT] if isinstance(found, str) else None
+def _text(found: Any, most: int = MAX_TEXT) -> str | None:
+    return found[:most] if isinstance(found, str) else None
 
 
-def _texts(found: Any) -> list[str]:
+def _texts(found: Any, number: int, most: int) -> list[str]:
+    """Return at most ``number`` texts, each of at most ``most`` characters."""
     items = found if isinstance(found, list) else []
-    return [item[:MAX_TEXT] for item in items[:MAX_TEXT] if isinstance(item, str)]
+    return [item[:most] for item in items[:number] if isinstance(item, str)]
 
 
 def _integer(found: Any) -> int:

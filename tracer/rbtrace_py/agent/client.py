@@ -1,6 +1,7 @@
-"""A connection to the agent in a process: requests, and what comes back.
+"""A connection to the agent in a process: requests and answers.
 
-Neither waits for ever: a request has a time, and so has a frame that has begun.
+Each request has one deadline for all of its answer. A signal that asks the command to
+end brings the deadline forward, and so does the end of a session.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from rbtrace_py.agent.protocol import (
     bound_of,
 )
 from rbtrace_py.errors import NotPermitted, RbtraceError
+from rbtrace_py.linux import stop_signal
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process, gone, parse_stat
 from rbtrace_py.linux.text import safe_text
@@ -37,6 +39,8 @@ Sinks = Mapping[Channel, Callable[[bytes], None]]
 
 FRAME_SECONDS = 10
 HELLO_SECONDS = 10
+_STOP_SECONDS = 5
+"""Seconds that an exchange may last after a signal that asks for the end."""
 _SLICE_SECONDS = 0.5
 _ENDING_SECONDS = 1.0
 """So long a process may live on whose agent hung up as the process is ending."""
@@ -46,17 +50,24 @@ _MESSAGE_LIMIT = 4096
 _MOST_FILES = 2
 """Descriptors that come with a reply: of ``arm``."""
 _MOST_EVENTS = 4
+"""Events of a connection: ``exit``, and events that later agents may add."""
 _FILES_ROOM = socket.CMSG_SPACE(_MOST_FILES * array.array("i").itemsize)
 _DENIED = (errno.EPERM, errno.EACCES, errno.ENOSYS)
 
 
 class AgentError(RbtraceError):
-    """The agent did not do it: ``code``, of docs/agent/protocol.md, and the rest."""
+    """The agent refused a request.
+
+    Attributes:
+        code: The code in docs/agent/protocol.md.
+        message: The agent's reason, safe to show.
+        reply: The whole answer, unsafe to show.
+    """
 
     def __init__(self, pid: int, reply: Map) -> None:
         self.code = str(reply.get("code"))
         self.reply = reply
-        message = str(reply.get("message")).encode()
+        self.message = safe_text(str(reply.get("message")).encode(), _MESSAGE_LIMIT)
         hint = ""
         if self.code == "busy":
             hint = f"End that session first, or end both: rbtrace-py detach {pid} --yes"
@@ -75,7 +86,7 @@ class AgentError(RbtraceError):
                 "Its filter of system calls (seccomp) may forbid memfd_create, in which"
                 " calls are counted: use what needs no agent (stacks, top, dump)"
             )
-        super().__init__(f"process {pid}: {safe_text(message, _MESSAGE_LIMIT)}", hint)
+        super().__init__(f"process {pid}: {self.message}", hint)
 
 
 class AnotherProgram(BrokenAgent):
@@ -103,6 +114,9 @@ class Agent(Closing):
         self._number = 0
         self._is_sending = False
         self._is_cancelled = False
+        self._began = 0.0
+        self._ends = math.inf
+        self._heard = 0
         self._files: list[int] = []
         self._reply_bound = self.event_bound = SMALL
         self.events: list[Map] = []
@@ -131,7 +145,7 @@ class Agent(Closing):
     def listen(self) -> bool:
         """Take the event that has come, waiting for all of it; False: it hung up."""
         try:
-            self._answer(time.monotonic() + FRAME_SECONDS, {}, until_event=True)
+            self._answer(self._deadline(FRAME_SECONDS), {}, until_event=True)
         except _Ended:
             return False
         return True
@@ -152,6 +166,10 @@ class Agent(Closing):
             return self._call(command, arguments or {}, seconds, sinks or {})
         except _Ended:
             raise self.ended() from None
+
+    def end_within(self, seconds: float) -> None:
+        """Give all further requests together one deadline."""
+        self._ends = min(self._ends, time.monotonic() + seconds)
 
     def cancel(self) -> None:
         """Ask it to give up the request under way; a signal handler may do so.
@@ -180,7 +198,7 @@ class Agent(Closing):
                 if offer.get("address") != address:
                     raise MalformedAnswer("the address of another text")
                 self._number += 1
-                return self._answer(time.monotonic() + HELLO_SECONDS, {})
+                return self._answer(self._deadline(HELLO_SECONDS), {})
             answer = prove(self._process, offer.get("address"))
             return self._call("prove", {"answer": answer}, HELLO_SECONDS, {})
         except AgentError as error:
@@ -208,13 +226,18 @@ class Agent(Closing):
         self._number += 1
         self._reply_bound = bound_of(command)
         data = protocol.pack_request(self._number, {"command": command, **arguments})
-        deadline = time.monotonic() + seconds
+        deadline = self._deadline(seconds)
         self._is_cancelled, self._is_sending = False, True
         self._send(data + ahead, deadline)
         self._is_sending = False
         if self._is_cancelled:
             self.cancel()
         return self._answer(deadline, sinks)
+
+    def _deadline(self, seconds: float) -> float:
+        """Return the deadline of an exchange that begins now."""
+        self._began = time.monotonic()
+        return min(self._began + seconds, self._ends)
 
     def _answer(self, deadline: float, sinks: Sinks, until_event: bool = False) -> Map:
         """The reply that is due, or the next event if no request is under way."""
@@ -231,7 +254,9 @@ class Agent(Closing):
                 self._take(head, payload, long[head.request], size, sinks)
                 continue
             data = long[head.request] if head.flags else payload
-            found = protocol.decode_map(data, bounds[head.request].values)
+            bound = bounds[head.request]
+            is_data = bound.is_data or is_error
+            found = protocol.decode_map(data, bound.values, is_data)
             long[head.request].clear()
             if is_error:
                 raise AgentError(self._process.pid, found)
@@ -241,7 +266,8 @@ class Agent(Closing):
                 return found
 
     def _hear(self, event: Map) -> None:
-        if len(self.events) == _MOST_EVENTS:
+        self._heard += 1
+        if self._heard > _MOST_EVENTS:
             raise MalformedAnswer("too many events")
         self.events.append(event)
 
@@ -276,8 +302,7 @@ class Agent(Closing):
     def _receive(self, size: int, deadline: float) -> bytes:
         """At least a byte, at most ``size``."""
         while True:
-            # A signal that comes just before it begins to wait does not wake it.
-            self._wait_until(deadline, _SLICE_SECONDS)
+            self._wait_until(deadline)
             try:
                 data = self._receive_with_files(size)
             except TimeoutError:
@@ -302,20 +327,25 @@ class Agent(Closing):
         return data
 
     def _send(self, data: bytes, deadline: float) -> None:
-        self._wait_until(deadline)
-        try:
-            self._socket.sendall(data)
-        except TimeoutError:
-            raise self._silent() from None
-        except ConnectionError:
-            # Its last words before it hung up can still be read.
-            return
+        rest = memoryview(data)
+        while rest:
+            self._wait_until(deadline)
+            try:
+                rest = rest[self._socket.send(rest) :]
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                # Its last words before it hung up can still be read.
+                return
 
-    def _wait_until(self, deadline: float, most: float = math.inf) -> None:
-        left = deadline - time.monotonic()
+    def _wait_until(self, deadline: float) -> None:
+        """Let the socket wait for a slice of the time; raise if the time is over."""
+        ends = min(deadline, stop_signal.limit(self._began, _STOP_SECONDS))
+        left = ends - time.monotonic()
         if left <= 0:
             raise self._silent()
-        self._socket.settimeout(min(left, most))
+        # A signal that comes just before the wait begins does not wake it.
+        self._socket.settimeout(min(left, _SLICE_SECONDS))
 
     def _check_running(self) -> None:
         """One that somebody has stopped could not answer; raises BrokenAgent."""

@@ -18,12 +18,16 @@ BUCKETS = {2: 4_608, 3: 33_792}
 """Buckets of a histogram, by its digits: HdrHistogram(1 ns, 3600 s, digits)."""
 BLOCK_COUNTERS = 64
 COUNTER_BITS = 8
+LEVELS = 64 // COUNTER_BITS
+"""Blocks that count the same buckets, each 8 bits more."""
 METHOD = struct.Struct("<QQII40xQQQQQQ16x")
 STREAM = struct.Struct("<QQQQQII16x")
 WAITING_AT = 48
 """In a stream: the counter of a duration that is yet to be counted there, u32."""
 BLOCK = struct.Struct(f"<{BLOCK_COUNTERS}B")
 PLACE = struct.Struct("<IHH")
+_MOST_LARGER = 4
+"""Factor by which a later agent's records, blocks, and so on may be larger."""
 
 _MAGIC = b"RBTRAGT1"
 _FIXED = struct.Struct("<8sIIQIIIIQQQQQQIIQIIQIIQIIQIIQ")
@@ -187,13 +191,18 @@ def parse_header(data: bytes, size: int) -> Header:
 
 
 def _region(name: str, found: Region, least: int, limits: tuple[int, int]) -> Region:
-    """It, if it lies within ``limits`` and its things are large enough."""
+    """Return the region.
+
+    Raises:
+        BrokenAgent: It does not lie within ``limits``, or its items are smaller than
+            ``least`` bytes or much larger.
+    """
     if found.offset == 0:
         return Region(0, 0, 0)
     start, end = limits
     if (
         found.capacity == 0
-        or found.size < max(least, 1)
+        or not max(least, 1) <= found.size <= least * _MOST_LARGER
         or found.size % 8
         or found.offset % 8
         or found.offset < start

@@ -1,7 +1,7 @@
 """The agent's frames and values as bytes (docs/agent/protocol.md), version 1.
 
-What the agent sends is hostile until it has been through here: every length and number
-is checked against what there is, and all of it has bounds.
+The agent's bytes are hostile. This module checks every length and number, bounds the
+size of every map, and escapes every text except the program's own data.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Any
 
 from rbtrace_py.errors import RbtraceError, UsageError
+from rbtrace_py.linux.text import safe_text
 
 Value = None | bool | int | float | str | bytes | Sequence[Any] | Mapping[str, Any]
 Map = dict[str, Any]
@@ -45,23 +46,30 @@ class MalformedAnswer(BrokenAgent):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The most that a map from the agent may hold.
+    """Limits of a map from the agent.
 
-    size: bytes; values: that are in it, as a byte of one can take fifty in Python
+    Attributes:
+        size: Bytes of the map.
+        values: Number of values, as one byte can take fifty in Python.
+        is_data: True if its texts are the program's data, such as names and values.
+            They stay as they are, and reports escape them. All other texts are the
+            agent's own words, which ``decode_map`` escapes.
     """
 
     size: int
     values: int
+    is_data: bool = False
 
 
 SMALL = Bound(MAX_PAYLOAD, 4096)
 _BOUNDS = {
-    "backtraces": Bound(MAX_REPLY, 1 << 18),
-    "eval": Bound(MAX_REPLY, 1 << 18),
-    "names": Bound(MAX_REPLY, 1 << 16),
-    "threads": Bound(MAX_REPLY, 1 << 18),
+    "backtraces": Bound(MAX_REPLY, 1 << 18, is_data=True),
+    "disarm": Bound(SMALL.size, SMALL.values, is_data=True),
+    "eval": Bound(MAX_REPLY, 1 << 18, is_data=True),
+    "names": Bound(MAX_REPLY, 1 << 16, is_data=True),
+    "threads": Bound(MAX_REPLY, 1 << 18, is_data=True),
 }
-"""Bounds of answers that can have more than a few numbers and names."""
+"""Bounds of answers that are large or that hold data of the program."""
 _METHOD_SIZE, _METHOD_VALUES = 512, 8
 """Bounds of a method in the event ``exit``."""
 
@@ -74,7 +82,9 @@ def bound_of(command: str) -> Bound:
 def bound_of_exit(methods: int) -> Bound:
     """Return the bound of the event ``exit`` where so many methods were asked for."""
     return Bound(
-        SMALL.size + methods * _METHOD_SIZE, SMALL.values + methods * _METHOD_VALUES
+        SMALL.size + methods * _METHOD_SIZE,
+        SMALL.values + methods * _METHOD_VALUES,
+        is_data=True,
     )
 
 
@@ -176,9 +186,20 @@ def _sized(data: bytes) -> bytes:
     return _U32.pack(len(data)) + data
 
 
-def decode_map(data: bytes | bytearray, values: int = SMALL.values) -> Map:
-    """The one map that ``data`` is, of so many values; raises MalformedAnswer."""
-    reader = _Reader(memoryview(data), values)
+def decode_map(
+    data: bytes | bytearray, values: int = SMALL.values, is_data: bool = True
+) -> Map:
+    """Return the map that ``data`` holds.
+
+    Args:
+        data: Exactly one map.
+        values: Largest number of values in it.
+        is_data: False to escape its texts; see ``Bound``.
+
+    Raises:
+        MalformedAnswer: ``data`` is not such a map.
+    """
+    reader = _Reader(memoryview(data), values, is_data)
     value = reader.value(1)
     if not isinstance(value, dict) or not reader.is_done():
         raise MalformedAnswer("not exactly one map")
@@ -188,10 +209,11 @@ def decode_map(data: bytes | bytearray, values: int = SMALL.values) -> Map:
 class _Reader:
     """Takes values from bytes that may be anything."""
 
-    def __init__(self, data: memoryview, values: int) -> None:
+    def __init__(self, data: memoryview, values: int, is_data: bool) -> None:
         self._data = data
         self._at = 0
         self._left = values
+        self._is_data = is_data
 
     def is_done(self) -> bool:
         return self._at == len(self._data)
@@ -213,7 +235,8 @@ class _Reader:
             case b"d":
                 return _DOUBLE.unpack(self._take(8))[0]
             case b"s":
-                return self._text()
+                text = self._text()
+                return text if self._is_data else safe_text(text.encode())
             case b"b":
                 return bytes(self._take(self._length()))
             case b"a":

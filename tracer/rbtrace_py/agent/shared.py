@@ -18,8 +18,8 @@ from rbtrace_py.agent.header import (
     BLOCK,
     BLOCK_COUNTERS,
     BUCKETS,
-    COUNTER_BITS,
     HEADER_SIZE,
+    LEVELS,
     METHOD,
     PLACE,
     STREAM,
@@ -63,7 +63,6 @@ _SHRINK, _GROW = 2, 4
 _COUNTERS = struct.Struct("<IIIIIIQQQQQQQQQ")
 _COUNTERS_AT = 192
 _CARRIES_AT = 288
-_MAX_LEVEL = 64 // COUNTER_BITS - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +251,7 @@ class SharedMemory(Closing):
         for place in padded.iter_unpack(self._read(start, end - start)):
             method, part, level = place
             most = self.header.methods.capacity
-            if method >= most or part >= parts or level > _MAX_LEVEL:
+            if method >= most or part >= parts or level >= LEVELS:
                 raise BrokenAgent("the agent's memory has a block in no histogram")
             yield method, part, level
 

@@ -1,7 +1,7 @@
 """The tables that the agent's hook keeps in shared memory (docs/agent/memory.md).
 
-The target goes on writing while this reads. One that lies gets a BrokenAgent, or
-numbers of its own choice: what it costs us has bounds.
+The target keeps writing while this module reads. Wrong data raise BrokenAgent, or
+become wrong numbers, but the time and memory that they cost have bounds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 
-from rbtrace_py.agent.header import BLOCK_COUNTERS, COUNTER_BITS
+from rbtrace_py.agent.header import BLOCK_COUNTERS, BUCKETS, COUNTER_BITS, LEVELS
+from rbtrace_py.agent.protocol import BrokenAgent
 from rbtrace_py.agent.shared import SharedMemory, SharedMethod
 from rbtrace_py.model.calls import MethodKind, TickScale
 
@@ -19,8 +20,13 @@ _KINDS = frozenset(MethodKind)
 _COUNTERS = range(BLOCK_COUNTERS)
 _MOST = (1 << 63) - 1
 """What a count may come to; a reader of JSON takes no more."""
-_LOOKS = 1000
-"""At a histogram that is in the middle of a carry: each takes nanoseconds."""
+_REREADS = 1000
+"""Times that histograms are read again in the middle of a carry, which takes
+nanoseconds: limit per ``read``, as a killed process leaves its carry unfinished."""
+_REREAD_BLOCKS = 50_000
+"""Blocks that these rereads may read."""
+MAX_BUCKETS = 1 << 22
+"""Buckets with a count, of all methods. Each takes some 100 bytes here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,9 @@ class Tables:
         self._known: dict[int, tuple[SharedMethod, Counted]] = {}
         # By method; its blocks, their parts and levels take turns.
         self._blocks: dict[int, array[int]] = {}
+        self._sizes: dict[int, int] = {}  # buckets by method
+        self._size = 0
+        self._rereads = self._reread_blocks = 0
         self._blocks_seen = 1  # number 0 is none
 
     def read(self, is_timed: bool = True) -> list[Counted]:
@@ -66,6 +75,7 @@ class Tables:
         """
         rows = self._memory.methods(0, self._memory.counters().methods)
         rows = [r for r in rows if (r.entries or r.calls) and r.kind in _KINDS]
+        self._rereads, self._reread_blocks = _REREADS, _REREAD_BLOCKS
         if is_timed:
             self._see_blocks()
         changed = [row for row in rows if self._known.get(row.index, (None,))[0] != row]
@@ -99,19 +109,31 @@ class Tables:
             return
         last = max(self._memory.counters().blocks, self._blocks_seen)
         places = self._memory.places(self._blocks_seen, last)
+        parts = BUCKETS[self._memory.header.digits] // BLOCK_COUNTERS
         for block, (method, part, level) in enumerate(places, self._blocks_seen):
             known = self._blocks.setdefault(method, array("I"))
+            if len(known) >= parts * LEVELS * 3:
+                raise BrokenAgent("the agent's memory has two blocks for one place")
             known.extend((block, part, level))
         self._blocks_seen = last
 
     def _buckets(self, row: SharedMethod) -> dict[int, int]:
         blocks = self._blocks.get(row.index, ())
-        found: dict[int, int] = {}
-        for _ in range(_LOOKS):
+        while True:
             before = self._memory.carries()
             found = self._add_up(blocks)
-            if before % 2 == 0 and before == self._memory.carries():
+            is_whole = before % 2 == 0 and before == self._memory.carries()
+            if is_whole or self._rereads <= 0 or self._reread_blocks <= 0:
                 break
+            self._rereads -= 1
+            self._reread_blocks -= len(blocks) // 3
+        self._size += len(found) - self._sizes.get(row.index, 0)
+        self._sizes[row.index] = len(found)
+        if self._size > MAX_BUCKETS:
+            raise BrokenAgent(
+                f"the agent's memory has more than {MAX_BUCKETS:,} buckets",
+                "Select methods with -m, or use --digits 2",
+            )
         return found
 
     def _add_up(self, blocks: Sequence[int]) -> dict[int, int]:

@@ -24,7 +24,6 @@ from rbtrace_py.cli.main import Interrupted, show_error
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.process_state import Evaluated, Raised
 from rbtrace_py.report.terminal.inside import raised_lines, shown, value_lines
-from rbtrace_py.report.text import escape
 from rbtrace_py.session.inside.console import Console, Form, GivenUp
 from rbtrace_py.session.targets.targets import Targets
 
@@ -97,7 +96,7 @@ def _at_terminal(console: Console, pid: int, output: Output) -> None:
     lines = LineEditor(console.complete, History("console_history"))
     err = Output(sys.stderr, "standard error")
     who = f"{console.program}, process {pid}, Ruby {console.ruby}"
-    err.lines([f"rbtrace-py: {escape(who, err.style)}"])
+    err.lines([f"rbtrace-py: {shown(who, err.style)}"])
     err.lines(["  Tab completes, Ctrl-C interrupts, Ctrl-D leaves"])
 
     def typed(number: int, goes_on: bool) -> str | None:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rbtrace_py.cli.common.pid_completion import complete_pid
-from rbtrace_py.cli.common.stop import has_come
 from rbtrace_py.cli.common.writable import WritableFile
 from rbtrace_py.errors import NoSuchProbe, NoSuchTarget, RbtraceError, UsageError
+from rbtrace_py.linux import stop_signal
 from rbtrace_py.report.file_formats import (
     check_text_file,
     is_json_file,
@@ -598,7 +598,7 @@ def _command_status(targets: Targets) -> int:
     One that we ended, or a Ctrl-C that it got as we did, has not failed.
     """
     status = targets.status
-    if not status or has_come():
+    if not status or stop_signal.has_come():
         return 0
     if status > 0:
         say(f"the program exited with status {status}")

@@ -6,12 +6,7 @@ import signal
 from types import FrameType
 from typing import Any
 
-_came: list[int] = []
-
-
-def has_come() -> bool:
-    """Has a signal wished the end of this command, and of what else gets it?"""
-    return bool(_came)
+from rbtrace_py.linux import stop_signal
 
 
 def is_ignored(number: int) -> bool:
@@ -48,7 +43,7 @@ class Stop:
             signal.signal(number, handler)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        _came.append(number)
+        stop_signal.record()
         if self._asked:
             raise KeyboardInterrupt
         self._asked = True

@@ -20,7 +20,6 @@ from rbtrace_py.agent.place import NoAgent, connect
 from rbtrace_py.agent.protocol import BrokenAgent
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.process import Process, gone
-from rbtrace_py.linux.text import safe_text
 from rbtrace_py.model.attach import AttachResult, Cost, Detached
 from rbtrace_py.session.inside.commands import ask_each, processes
 from rbtrace_py.session.inside.injection import ruby_addresses
@@ -151,4 +150,4 @@ def _attached(
 
 
 def _text(hello: Mapping[str, object], name: str) -> str:
-    return safe_text(str(hello.get(name) or "unknown").encode(), _MOST_SAID)
+    return str(hello.get(name) or "unknown")[:_MOST_SAID]

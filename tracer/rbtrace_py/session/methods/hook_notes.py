@@ -6,10 +6,9 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 from rbtrace_py.agent.arming import Armed
-from rbtrace_py.linux.text import safe_text
 
 _WHY = 512
-"""Bytes of a reason that are shown."""
+"""Characters of a reason, or of a name, that are shown."""
 
 
 def hook_notes(pid: int, armed: Armed) -> list[str]:
@@ -24,7 +23,7 @@ def hook_notes(pid: int, armed: Armed) -> list[str]:
         methods = "1 method" if armed.targets == 1 else f"{armed.targets} methods"
         return [f"process {pid}: {methods} hooked and no other"]
     if armed.why_all:
-        why = safe_text(armed.why_all.encode(), _WHY)
+        why = armed.why_all[:_WHY]
         return [f"process {pid}: all methods are hooked, not the selected alone: {why}"]
     return []
 
@@ -40,7 +39,7 @@ def c_calls_hint(natives: Iterable[bool | None]) -> str:
 
 
 def _near(armed: Armed) -> list[str]:
-    """Names like those of the selectors, safe to show."""
+    """Return names similar to those of the selectors."""
     marks = {"instance": "#", "singleton": "."}
     words = (
         (f"{one.owner}{marks.get(one.kind or '', '')}", one.name or "")
@@ -49,7 +48,7 @@ def _near(armed: Armed) -> list[str]:
     )
     found = (_close(*word, armed.near) for word in words)
     unique = dict.fromkeys(name for near in found for name in near)
-    return [safe_text(name.encode("utf-8", "replace"), _WHY) for name in unique][:3]
+    return [name[:_WHY] for name in unique][:3]
 
 
 def _close(owner: str, name: str, near: Sequence[str]) -> list[str]:

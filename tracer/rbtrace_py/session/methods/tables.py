@@ -394,6 +394,7 @@ class _Hook:
         return self._armed.counters()
 
     def disarm(self) -> None:
+        self._armed.begin_end()
         with suppress(RbtraceError):
             self.listen()
             self._armed.learn()

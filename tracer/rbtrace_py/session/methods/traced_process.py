@@ -162,6 +162,7 @@ class TracedProcess(ABC, Generic[Told]):
         self._is_stopped = True
         if self.armed.ended is not None:
             return None
+        self.armed.begin_end()
         pair = self.armed.look_at_clock()
         if pair is None:
             return None

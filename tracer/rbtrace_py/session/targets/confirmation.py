@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from rbtrace_py.agent.protocol import Map
-from rbtrace_py.linux.text import safe_text
 from rbtrace_py.session.targets.hazards import NotConfirmed
 
 _JIT_NAME = 8
-"""Bytes of a compiler's name that are shown."""
+"""Characters of a compiler's name that are shown."""
 
 C_CALLS_STAY = (
     "Tracing C methods leaves the process slower until it exits, even after"
@@ -27,8 +26,7 @@ def what_stays(hello: Map, c_calls: bool = False) -> list[str]:
     texts = [C_CALLS_STAY] if c_calls else []
     jit = hello.get("jit")
     if isinstance(jit, str):
-        name = safe_text(jit[:_JIT_NAME].upper().encode(), _JIT_NAME)
-        texts.append(_COMPILED_GOES.format(name))
+        texts.append(_COMPILED_GOES.format(jit[:_JIT_NAME].upper()))
     return texts
 
 
