@@ -57,10 +57,17 @@ _DENIED_BY_DOCKER = (
 )
 
 
-def like_dockers() -> bytes:
+OF_SYS_PTRACE = (310, 311, 312, 438)
+"""process_vm_readv, process_vm_writev, kcmp, pidfd_getfd."""
+
+
+def like_dockers(also: Iterable[int] = ()) -> bytes:
     """The shape of Docker's default: another architecture is killed; what is on the
     list goes, clone only without namespaces and socket only without vsock; clone3 does
-    not exist; all else is EPERM."""
+    not exist; all else is EPERM.
+
+    also: calls that it allows because of the container's capabilities
+    """
     refuse, allow = _line(_RETURN, EPERM), _line(_RETURN, ALLOW)
     first_argument = _line(_LOAD, _ARGUMENT)
     lines = [
@@ -75,6 +82,6 @@ def like_dockers() -> bytes:
         _for_number(41, first_argument, _line(_IF, 40, 1, 0), allow, refuse),
     ]
     listed = set(range(335)) | set(range(424, 460))
-    allowed = sorted(listed - _DENIED_BY_DOCKER)
+    allowed = sorted(listed - _DENIED_BY_DOCKER | set(also))
     lines += (_for_number(number, allow) for number in allowed)
     return b"".join([*lines, refuse])

@@ -49,6 +49,10 @@ class Alive:
 
     pid = 7
     program = b"ruby"
+    identity = (7, 0)
+
+    def threads(self) -> list[int]:
+        return []
 
     def alive(self) -> bool:
         return True

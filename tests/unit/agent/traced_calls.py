@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 _TRACING = Path("/sys/kernel/tracing")
-_CALL = re.compile(r": NR (\d+) \((.*)\)$", re.MULTILINE)
+_CALL = re.compile(r"\( *(\d+)\) .*: NR (\d+) \((.*)\)$", re.MULTILINE)
+"""A line of the trace: process, number of the call, arguments."""
 
 Seen = tuple[int, ...]
 """The number and six arguments."""
@@ -19,7 +20,10 @@ Seen = tuple[int, ...]
 
 @contextlib.contextmanager
 def traced_calls(pid: int) -> Iterator[set[Seen]]:
-    """Give what the threads of process ``pid`` call in the block; filled at its end."""
+    """Give what the threads of process ``pid`` call in the block; filled at its end.
+
+    Its children are left out.
+    """
     if not (_TRACING / "events/raw_syscalls/sys_enter").exists():
         pytest.skip("needs tracefs, with raw_syscalls")
     instance = _TRACING / "instances" / f"rbtrace-test-{os.getpid()}"
@@ -27,15 +31,18 @@ def traced_calls(pid: int) -> Iterator[set[Seen]]:
     found: set[Seen] = set()
     try:
         threads = os.listdir(f"/proc/{pid}/task")
-        (instance / "options/event-fork").write_text("1")
+        for option in ("event-fork", "record-tgid"):
+            (instance / "options" / option).write_text("1")
         (instance / "set_event_pid").write_text(" ".join(threads))
         (instance / "buffer_size_kb").write_text("4096")
         event = instance / "events/raw_syscalls/sys_enter/enable"
         event.write_text("1")
         yield found
         event.write_text("0")
-        for number, arguments in _CALL.findall((instance / "trace").read_text()):
-            words = arguments.split(", ")
-            found.add((int(number), *(int(word, 16) for word in words)))
+        lines = _CALL.findall((instance / "trace").read_text())
+        for caller, number, arguments in lines:
+            if int(caller) == pid:
+                words = arguments.split(", ")
+                found.add((int(number), *(int(word, 16) for word in words)))
     finally:
         instance.rmdir()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from rbtrace_py.agent.addresses import Landing, RubyAddresses
 from rbtrace_py.agent.detour import Detour
-from rbtrace_py.agent.filtered import can_restart, denied_call
+from rbtrace_py.agent.filtered import denied_call
 from rbtrace_py.agent.jobs import find_handle
 from rbtrace_py.agent.refusal import check_program, check_state, is_filtered, refuse
 from rbtrace_py.agent.text import ROOM_SIZE, Text, is_room, room_address
@@ -17,6 +17,8 @@ from rbtrace_py.linux.maps import mappings
 from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.memory_file import MemoryFile
 from rbtrace_py.linux.process import Process, parse_status
+from rbtrace_py.linux.ptrace.seccomp import can_read_filters
+from rbtrace_py.linux.ptrace.thread_filters import read_filters
 from rbtrace_py.linux.ptrace.tracee import Tracee
 
 Step = Callable[[str], None]
@@ -42,6 +44,8 @@ class Attempts:
     """Attempts with one text, which is written at the first and stays for all.
 
     Each must be made by a thread that is not used for another.
+
+    is_confirmed: also where its seccomp filter cannot be read
     """
 
     def __init__(
@@ -52,8 +56,10 @@ class Attempts:
         memory: MemoryFile,
         code: bytes,
         at: Step,
+        is_confirmed: bool,
     ) -> None:
         self._process = process
+        self._is_confirmed = is_confirmed
         self._ruby = ruby
         self._landing = landing
         self._memory = memory
@@ -89,16 +95,11 @@ class Attempts:
 
     def _check_filters(self) -> None:
         """Raise Refused if its filters of system calls forbid what we need."""
-        check_state(self._process)
-        tracee, detour = self._seize()
-        detour.may_restart = False
-        detour.stop()
-        try:
-            filters = tracee.filters()
-            detour.may_restart = can_restart(filters)
-        finally:
-            detour.finish()
-        self.stops.append(detour.stopped_ns)
+        check_state(self._process, self._is_confirmed)
+        if not can_read_filters():
+            return
+        filters, stopped_ns = read_filters(self._process, self._process.pid)
+        self.stops.append(stopped_ns)
         if name := denied_call(filters):
             raise refuse(
                 self._process,
@@ -106,14 +107,12 @@ class Attempts:
             )
         self._is_checked = True
 
-    def _seize(self) -> tuple[Tracee, Detour]:
+    def _seize(self) -> Detour:
         deadline = time.monotonic() + _LONGEST
         tracee = Tracee(self._process)
         self._at("seized")
         restore = self._landing.restore
-        return tracee, Detour(
-            self._process, tracee, self._memory, restore, deadline, self._at
-        )
+        return Detour(self._process, tracee, self._memory, restore, deadline, self._at)
 
     def blank(self) -> None:
         """The text shall not be evaluated any more; it is empty for one that waits."""
@@ -155,9 +154,9 @@ class Attempts:
         )
 
     def _lead(self, job: Callable[[int], tuple[int, ...]], is_waking: bool) -> None:
-        check_state(self._process)
+        check_state(self._process, self._is_confirmed)
         caught = self._caught()
-        _, detour = self._seize()
+        detour = self._seize()
         address = room_address(self._ruby.vm)
         has_room = self._text is not None or is_room(self._process, address)
         detour.stop()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from rbtrace_py.agent import protocol
+from rbtrace_py.agent.filter_check import HELLO, check_filters
 from rbtrace_py.agent.place import connect
 from rbtrace_py.agent.proof import denied, prove
 from rbtrace_py.agent.protocol import (
@@ -104,13 +105,16 @@ class Agent(Closing):
     first request then, as the agent may wait long for the GVL before each
     events: what it said unasked, in order; event_bound: how much each may have
 
-    Raises NoAgent, NotPermitted, AgentError, BrokenAgent, NoSuchTarget; MalformedAnswer
-    also if the text is elsewhere than at ``address``.
+    Each command is checked beforehand, see ``check_filters``.
+
+    Raises Refused, NoAgent, NotPermitted, AgentError, BrokenAgent, NoSuchTarget;
+    MalformedAnswer also if the text is elsewhere than at ``address``.
     """
 
     def __init__(self, process: Process, address: int | None = None) -> None:
         self._process = process
         self._program = process.program
+        check_filters(process, HELLO)
         self._number = 0
         self._is_sending = False
         self._is_cancelled = False
@@ -162,6 +166,7 @@ class Agent(Closing):
         seconds: how long it may take. Raises AgentError if it is refused,
         BrokenAgent if there is no answer, NoSuchTarget if the process ended.
         """
+        check_filters(self._process, command)
         try:
             return self._call(command, arguments or {}, seconds, sinks or {})
         except _Ended:

@@ -20,11 +20,7 @@ from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.memory_file import MemoryFile
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ptrace import signal_frame
-from rbtrace_py.linux.ptrace.restart import (
-    as_if_not_stopped,
-    not_restarted,
-    without_kernel,
-)
+from rbtrace_py.linux.ptrace.restart import as_if_not_stopped, without_kernel
 from rbtrace_py.linux.ptrace.signal_frame import SIGRETURN, Registers
 from rbtrace_py.linux.ptrace.tracee import Tracee, TraceeStop
 
@@ -56,8 +52,6 @@ class Detour:
 
     restore: address of code that makes ``rt_sigreturn``
     at: told of each step; for tests, which kill us there
-    may_restart: a sleep is taken up again, by ``restart_syscall``; else it ends with
-    EINTR
     stopped_ns: for how long it was kept, when that is over
     """
 
@@ -79,7 +73,6 @@ class Detour:
         self._reader = ProcessMemory(process.pid)
         self._is_away = False
         self._since = 0
-        self.may_restart = True
         self.stopped_ns = 0
 
     @property
@@ -249,10 +242,7 @@ class Detour:
         self._at("registers restored")
 
     def _let_go(self) -> None:
-        registers = self._registers
-        if not self.may_restart:
-            registers = not_restarted(registers)
-        self._tracee.set_registers(as_if_not_stopped(registers))
+        self._tracee.set_registers(as_if_not_stopped(self._registers))
         self._at("restored")
         self._detach()
 

@@ -1,31 +1,26 @@
-"""System calls that a seccomp filter must allow before the agent is loaded.
+"""System calls of the agent, which a seccomp filter of its process may forbid.
 
 Seen in traces of Ruby 2.7 to 4.0: the calls of the detour, of Ruby and the C library
-while the code is loaded, and of the agent when it answers, evaluates and arms.
+while the code is loaded, and of the agent for each of its commands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rbtrace_py.linux.ptrace.seccomp import Call, Filter, is_allowed
-
-RESTART = Call("restart_syscall", 219)
-"""The call by which a thread goes on that was stopped in a sleep."""
+from rbtrace_py.linux.ptrace.seccomp import RESTART, Call, Filter, is_allowed
 
 _THREAD = 0x3D0F00
 """Flags of clone for a thread, as C libraries make it."""
+_PROCESS = 0x1200011
+"""Flags of clone for a process, as glibc makes it: CLONE_CHILD_SETTID,
+CLONE_CHILD_CLEARTID, SIGCHLD."""
 
-NEEDED = (
-    RESTART,
+_SERVING = (
     Call("rt_sigreturn", 15),
-    Call("rt_sigaction", 13),
     Call("rt_sigprocmask", 14),
     Call("mmap", 9, (None, None, 0)),
-    Call("mmap", 9, (None, None, 1)),
     Call("mmap", 9, (None, None, 3)),
-    Call("mmap", 9, (None, None, 5)),
-    Call("mprotect", 10, (None, None, 1)),
     Call("mprotect", 10, (None, None, 3)),
     Call("munmap", 11),
     Call("brk", 12),
@@ -36,9 +31,6 @@ NEEDED = (
     Call("openat", 257),
     Call("newfstatat", 262),
     Call("fstat", 5),
-    Call("readlink", 89),
-    Call("symlink", 88),
-    Call("unlink", 87),
     Call("fcntl", 72),
     Call("clone", 56, (_THREAD,)),
     Call("exit", 60),
@@ -51,60 +43,117 @@ NEEDED = (
     Call("sigaltstack", 131),
     Call("ppoll", 271),
     Call("pselect6", 270),
-    Call("socket", 41, (1,)),
-    Call("bind", 49),
-    Call("listen", 50),
     Call("accept4", 288),
     Call("getsockopt", 55),
     Call("getsockname", 51),
     Call("recvfrom", 45),
     Call("recvmsg", 47),
     Call("sendto", 44),
-    Call("sendmsg", 46),
     Call("getrandom", 318),
 )
-OPTIONAL = (
+"""Calls that the agent makes for any command, and Ruby while it runs threads."""
+_SERVING_OPTIONAL = (
     Call("clone3", 435),
     Call("rseq", 334),
     Call("set_robust_list", 273),
     Call("prctl", 157),
     Call("sched_getaffinity", 204),
+    Call("geteuid", 107),
+    Call("timer_settime", 223),
+    Call("epoll_wait", 232),
+    Call("ioctl", 16),
+    Call("lseek", 8),
+    Call("stat", 4),
+    Call("select", 23),
+)
+"""The same, where the caller continues if the call fails."""
+
+NEEDED = (
+    RESTART,
+    *_SERVING,
+    Call("rt_sigaction", 13),
+    Call("mmap", 9, (None, None, 1)),
+    Call("mmap", 9, (None, None, 5)),
+    Call("mprotect", 10, (None, None, 1)),
+    Call("readlink", 89),
+    Call("symlink", 88),
+    Call("unlink", 87),
+    Call("socket", 41, (1,)),
+    Call("bind", 49),
+    Call("listen", 50),
+    Call("sendmsg", 46),
+)
+"""Calls that must succeed while the agent is loaded."""
+OPTIONAL = (
+    *_SERVING_OPTIONAL,
     Call("chmod", 90),
     Call("getdents64", 217),
     Call("mkdir", 83),
     Call("memfd_create", 319),
     Call("ftruncate", 77),
     Call("getuid", 102),
-    Call("geteuid", 107),
     Call("getgid", 104),
     Call("getegid", 108),
-    Call("timer_settime", 223),
-    Call("epoll_wait", 232),
-    Call("ioctl", 16),
-    Call("lseek", 8),
     Call("lstat", 6),
-    Call("stat", 4),
     Call("accept", 43),
     Call("connect", 42),
     Call("pipe2", 293),
     Call("writev", 20),
-    Call("select", 23),
     Call("prlimit64", 302),
 )
-"""Those that may fail: what wants them does without, or says so."""
+"""Calls whose failure the caller ignores or reports."""
+
+_FORKING = (
+    Call("clone", 56, (_PROCESS,)),
+    Call("fork", 57),  # by musl
+    Call("wait4", 61),
+    Call("kill", 62),
+    Call("timer_create", 222),
+    Call("timer_delete", 226),
+)
+_DUMPING = (*_FORKING, Call("pipe2", 293))
+COMMANDS = {
+    "arm": (
+        Call("memfd_create", 319),
+        Call("ftruncate", 77),
+        Call("prlimit64", 302),
+        Call("sendmsg", 46),
+    ),
+    "eval": (Call("pipe2", 293), Call("writev", 20)),
+    "heapdump": _DUMPING,
+    "shapesdump": _DUMPING,
+    "fork": _FORKING,
+    "stop": (Call("unlink", 87),),
+}
+"""Calls of each command of the agent, beside those of any command.
+
+The child of a dump makes further calls. A filter that kills ends only the child then.
+"""
 
 
 def denied_call(filters: Sequence[Filter]) -> str | None:
-    """The name of a call that they may not let through; None if there is none."""
+    """Return the name of a call that forbids loading the agent, or None."""
     for call in NEEDED:
         if not is_allowed(filters, call):
             return call.name
-    for call in OPTIONAL:
+    return _first_fatal(filters, OPTIONAL)
+
+
+def calls_of(command: str) -> tuple[Call, ...]:
+    """Return the calls that an agent which is loaded makes for a command."""
+    return (*_SERVING, *_SERVING_OPTIONAL, *COMMANDS.get(command, ()))
+
+
+def fatal_call(filters: Sequence[Filter], command: str) -> str | None:
+    """Return the name of a call of a command that ends the process, or None.
+
+    A call that fails with an error does not: the agent reports the error.
+    """
+    return _first_fatal(filters, calls_of(command))
+
+
+def _first_fatal(filters: Sequence[Filter], calls: Sequence[Call]) -> str | None:
+    for call in calls:
         if not is_allowed(filters, call, or_errno=True):
             return call.name
     return None
-
-
-def can_restart(filters: Sequence[Filter]) -> bool:
-    """May a sleep that was stopped be taken up again?"""
-    return is_allowed(filters, RESTART)

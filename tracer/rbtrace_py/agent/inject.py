@@ -9,11 +9,9 @@ tells us so. Until it does, the same is done again.
 
 from __future__ import annotations
 
-import gc
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from rbtrace_py.agent.addresses import RubyAddresses, find_landing
@@ -23,8 +21,7 @@ from rbtrace_py.agent.refusal import check, check_program, refuse
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.memory_file import MemoryFile
 from rbtrace_py.linux.process import Process, gone
-from rbtrace_py.linux.ptrace.pause import join_wholly
-from rbtrace_py.linux.ptrace.scheduling import hurry
+from rbtrace_py.linux.ptrace.tracing_thread import in_a_thread
 
 __all__ = ["Injection", "NotAcknowledged", "check", "inject"]
 
@@ -64,25 +61,27 @@ def inject(
     acknowledged: Callable[[], bool],
     limit: float = 10.0,
     at: Step = _nothing,
+    is_confirmed: bool = False,
 ) -> Injection:
     """Have ``code`` evaluated in ``process``; return when it is ``acknowledged``.
 
     code: Ruby text. It runs where a trap's handler would, maybe twice: it should begin
     a thread, and that do no harm if done again.
     limit: seconds; at: told of each step
+    is_confirmed: also where its seccomp filter cannot be read
 
     Raises what ``check`` does, NotAcknowledged, NoSuchTarget; the process is as it was
     then, but for what the code did.
     """
     began = time.monotonic_ns()
-    check(process, ruby)
+    check(process, ruby, is_confirmed)
     landing = find_landing(process)
     if landing is None:
         raise refuse(process, "its C library has no signal return function")
     if landing.mmap is None:
         raise refuse(process, "its C library does not export mmap")
     with MemoryFile(process) as memory:
-        attempts = Attempts(process, ruby, landing, memory, code, at)
+        attempts = Attempts(process, ruby, landing, memory, code, at, is_confirmed)
         try:
             _until(process, ruby, attempts, acknowledged, time.monotonic() + limit)
         except RbtraceError:
@@ -112,7 +111,7 @@ def _until(
     )
     while True:
         try:
-            _in_a_thread(attempts.attempt)
+            in_a_thread(attempts.attempt)
             pause, wait = wait, min(2 * wait, _LONGEST_WAIT)
         except Busy as error:
             failure, pause = error, _BUSY_WAIT
@@ -141,38 +140,3 @@ def _await(
             raise gone(process.pid)
         pause = min(2 * pause, 0.005)
     return True
-
-
-def _in_a_thread(attempt: Callable[[], None]) -> None:
-    """ptrace knows us by the thread; and no Ctrl-C breaks into this one."""
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        hurry()
-        try:
-            with _without_collections():
-                attempt()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work, name="rbtrace-inject", daemon=True)
-    thread.start()
-    try:
-        thread.join()
-    finally:
-        # After a Ctrl-C: it has the process stopped, and is about to let go.
-        join_wholly(thread)
-    if errors:
-        raise errors[0]
-
-
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """A collection of all our objects takes longer than a stop."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -20,6 +20,10 @@ _EM_X86_64 = 62
 _LEAST_ROOM = 8 << 20
 """Bytes that must be free: the agent takes up to 4 MiB while it is loaded, and a cgroup
 in which they are missing is one where the kernel kills the process."""
+DEFAULT_FILTERS = (
+    "The default filters of Docker, Podman, and Kubernetes return errors and do not"
+    " kill"
+)
 _LOAD_IT = "or load the agent in the program itself: ruby -rtracepoint/agent"
 
 
@@ -33,15 +37,16 @@ def refuse(process: Process, why: str, hint: str = "") -> Refused:
     return Refused(text, f"{hint}; {_LOAD_IT}" if hint else _LOAD_IT[3:])
 
 
-def check(process: Process, ruby: RubyAddresses) -> None:
+def check(process: Process, ruby: RubyAddresses, is_confirmed: bool = False) -> None:
     """Raise unless code may be put into ``process``.
 
+    is_confirmed: also where its seccomp filter cannot be read
     Refused (its text says why), VmNotStarted, NotPermitted, NoSuchTarget.
     """
     _check_machine(process)
     _check_ruby(process, ruby)
     _check_room(process)
-    check_state(process)
+    check_state(process, is_confirmed)
     MemoryFile(process).close()
 
 
@@ -58,8 +63,8 @@ def check_program(process: Process, before: bytes) -> None:
         )
 
 
-def check_state(process: Process) -> None:
-    """Check what may change from one moment to the next."""
+def check_state(process: Process, is_confirmed: bool = False) -> None:
+    """Check what may change from one moment to the next; see ``check``."""
     state = parse_stat(process.read(f"task/{process.pid}/stat")).state
     status = parse_status(process.read(f"task/{process.pid}/status"))
     if status.get("TracerPid", "0") != "0":
@@ -68,7 +73,7 @@ def check_state(process: Process) -> None:
         raise _without_main_thread(process)
     if state in "Tt":
         raise refuse(process, "it is stopped", f"Continue it: kill -CONT {process.pid}")
-    _check_seccomp(process, status)
+    _check_seccomp(process, status, is_confirmed)
     if "shstk" in status.get("x86_Thread_features", "").split():
         raise refuse(process, "it has a shadow stack, which forbids such calls")
 
@@ -78,7 +83,9 @@ def is_filtered(process: Process) -> bool:
     return parse_status(process.read("status")).get("Seccomp") == "2"
 
 
-def _check_seccomp(process: Process, status: Mapping[str, str]) -> None:
+def _check_seccomp(
+    process: Process, status: Mapping[str, str], is_confirmed: bool
+) -> None:
     """A filter can be read when the process stands; here what must be true before.
 
     A new thread has the filters of the one that makes it, whichever that is.
@@ -88,24 +95,33 @@ def _check_seccomp(process: Process, status: Mapping[str, str]) -> None:
         return
     if mode != "2":
         raise refuse(process, "it is in seccomp's strict mode")
-    if not can_read_filters():
+    if not can_read_filters() and not is_confirmed:
         raise refuse(
             process,
-            "a seccomp filter may kill it for what attaching does",
-            "Run as root, outside containers, so that the filter can be read",
+            "it has a seccomp filter that cannot be read, and that may kill it for the"
+            " system calls of the agent",
+            "Run as root outside containers, where the filter can be read",
         )
     of_all = {_filters(process, tid) for tid in process.threads()} - {None}
     if len(of_all) > 1:
         raise refuse(process, "its threads have different seccomp filters")
 
 
-def _filters(process: Process, tid: int) -> str | None:
-    """Return how many filters a thread has (Linux 5.9 on); None if it has ended."""
+def _filters(process: Process, tid: int) -> int | None:
+    """Return how many filters a thread has; None if it has ended."""
     try:
         status = parse_status(process.read(f"task/{tid}/status"))
     except NoSuchTarget:
         return None
-    return status.get("Seccomp_filters", status.get("Seccomp"))
+    return filters_of(status)
+
+
+def filters_of(status: Mapping[str, str]) -> int:
+    """Return how many filters a thread has, by its ``status``.
+
+    Before Linux 5.9 it is only known whether there is one: the result is then 2.
+    """
+    return int(status.get("Seccomp_filters", status.get("Seccomp", "0")))
 
 
 def _without_main_thread(process: Process) -> RbtraceError:

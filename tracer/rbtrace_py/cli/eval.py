@@ -64,6 +64,9 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     (in a checkout RUBYOPT="-I$PWD/ruby/lib -rtracepoint/agent"), or use --attach.
     The agent answers anyone who is allowed to read the process's memory.
 
+    If the process has a seccomp filter, it is checked for the system calls of the
+    agent. Your code cannot be checked: a filter that kills may end the process.
+
     \b
     Examples:
       rbtrace-py eval 1234 'ObjectSpace.count_objects[:T_STRING]'

@@ -19,13 +19,14 @@ from rbtrace_py.session.targets.targets import Targets
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Options(o.AttachOption, o.JsonOption):
+class _Options(o.AttachOption, o.YesOption, o.JsonOption):
     pass
 
 
 @click.command("fork", options_metavar="[OPTIONS]")
 @o.takes("PID", _Options)
 @o.attach_option
+@o.yes_option
 @o.json_option
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Fork a stopped copy of a process and print its pid.
@@ -35,7 +36,8 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     one that forked it, and keeps files and connections of the process open, locks
     included. Kill it when you are done: kill -KILL.
 
-    The process must have loaded the agent (see `eval --help`).
+    The process must have loaded the agent (see `eval --help`). If it has a seccomp
+    filter that cannot be read (see `attach --help`), --yes is required.
 
     \b
     Examples:
@@ -45,7 +47,7 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
 
     def one(process: Process) -> None:
         with waiting_for([process.pid]):
-            copy = commands.fork(process)
+            copy = commands.fork(process, options.yes)
         with opened(None) as output:
             if options.as_json:
                 output.lines([dumps(fork_document(process.pid, copy))])

@@ -43,7 +43,8 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> None
     A child of the process writes the dump while the process keeps serving; the
     child exits with the process. The agent must be loaded (see `eval --help`). The
     memory that the child may take is printed; if less is free, --yes is required,
-    and if it cannot possibly fit, nothing is done.
+    and if it cannot possibly fit, nothing is done. --yes is also required for a
+    process with a seccomp filter that cannot be read (see `attach --help`).
 
     \b
     Examples:
@@ -58,6 +59,6 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> None
         def before() -> None:
             check_room(process, collects, options.yes, say)
 
-        return commands.heapdump(process, write, collects, seconds, before)
+        return commands.heapdump(process, write, collects, seconds, before, options.yes)
 
     write_dumps("heapdump", "heap", targets, words, options, dump)

@@ -45,6 +45,8 @@ def command(targets: Targets, words: tuple[str, ...], options: DumpFileOptions) 
         def before() -> None:
             check_room(process, False, options.yes, say)
 
-        return commands.shapesdump(process, write, options.time_limit, before)
+        return commands.shapesdump(
+            process, write, options.time_limit, before, options.yes
+        )
 
     write_dumps("shapesdump", "shapes", targets, words, options, dump)

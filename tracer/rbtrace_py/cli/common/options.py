@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import signal
 import sys
@@ -515,6 +516,22 @@ def say(text: str) -> None:
     click.echo("\n".join(lines), err=True)
 
 
+class _Sayer(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        say(record.getMessage())
+
+
+@contextmanager
+def _spoken_log() -> Iterator[None]:
+    """Print the log of the package: side effects of a command on its process."""
+    logger, handler = logging.getLogger("rbtrace_py"), _Sayer()
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
 def takes(
     words_metavar: str, options: Callable[..., Options], may_be_numbers: bool = False
 ) -> Callable[
@@ -580,7 +597,8 @@ def opened_targets(
             raise click.UsageError("missing target: PID, --ps or -- COMMAND")
         targets = Targets.from_pids(pids, named.subprocesses)
     try:
-        yield targets, words
+        with _spoken_log():
+            yield targets, words
     except RbtraceError as error:
         _command_status(targets)
         if isinstance(error, NoSuchProbe):

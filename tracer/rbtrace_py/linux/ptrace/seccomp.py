@@ -45,6 +45,10 @@ class Call:
     arguments: tuple[int | None, ...] = ()
 
 
+RESTART = Call("restart_syscall", 219)
+"""The call that resumes a sleep which a stop has interrupted."""
+
+
 def can_read_filters() -> bool:
     """May we? The kernel wants CAP_SYS_ADMIN of the first user namespace, and a reader
     that has no filter itself (``seccomp_get_filter``)."""

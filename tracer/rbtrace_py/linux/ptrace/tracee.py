@@ -68,15 +68,17 @@ class TraceeStop(NamedTuple):
 
 
 class Tracee:
-    """The main thread of ``process``, seized: nothing has happened to it yet.
+    """A thread of ``process`` that is seized and still runs.
 
-    Raises NotPermitted, also where another traces it, or NoSuchTarget. Every method
-    raises NoSuchTarget once it has ended.
+    tid: the thread; the main thread if it is None
+
+    Raises NotPermitted, also if another process traces the thread, or NoSuchTarget.
+    Every method raises NoSuchTarget once the thread has ended.
     """
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, tid: int | None = None) -> None:
         self._process = process
-        self.tid = process.pid
+        self.tid = process.pid if tid is None else tid
         code = ptrace(_SEIZE, self.tid, 0, _TRACESYSGOOD | _TRACEEXEC)
         if code:
             raise seize_refused(process, self.tid)

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from rbtrace_py.agent.client import Agent, AgentError
+from rbtrace_py.agent.filter_check import check_filters
 from rbtrace_py.agent.protocol import BrokenAgent, Channel, MalformedAnswer, Map, Value
+from rbtrace_py.agent.refusal import DEFAULT_FILTERS
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
 from rbtrace_py.linux.process import Process, inner_id, parse_status
 from rbtrace_py.linux.processes import children
@@ -20,6 +22,7 @@ from rbtrace_py.model.process_state import (
     Scalar,
     ThreadBacktrace,
 )
+from rbtrace_py.session.targets.hazards import NotConfirmed
 from rbtrace_py.session.targets.notes import skipped
 from rbtrace_py.session.targets.targets import Targets
 
@@ -147,13 +150,17 @@ def heapdump(
     collect: bool = False,
     seconds: float = DUMP_SECONDS,
     before: Callable[[], None] = lambda: None,
+    is_confirmed: bool = False,
 ) -> int:
     """Write ``ObjectSpace.dump_all`` of a copy of the process; how many bytes.
 
     collect: the copy collects garbage first. It takes at most ``seconds``.
     before: called once the agent has answered; it may raise
+    is_confirmed: also where a seccomp filter of the process cannot be read
+
+    Raises NotConfirmed, and what ``Agent`` does.
     """
-    return _dump(process, "heapdump", write, collect, seconds, before)
+    return _dump(process, "heapdump", write, collect, seconds, before, is_confirmed)
 
 
 def shapesdump(
@@ -161,9 +168,10 @@ def shapesdump(
     write: Write,
     seconds: float = DUMP_SECONDS,
     before: Callable[[], None] = lambda: None,
+    is_confirmed: bool = False,
 ) -> int:
     """The same of ``ObjectSpace.dump_shapes``, which Ruby has since 3.3."""
-    return _dump(process, "shapesdump", write, False, seconds, before)
+    return _dump(process, "shapesdump", write, False, seconds, before, is_confirmed)
 
 
 def _dump(
@@ -173,6 +181,7 @@ def _dump(
     collect: bool,
     seconds: float,
     before: Callable[[], None],
+    is_confirmed: bool,
 ) -> int:
     received = 0
 
@@ -183,6 +192,7 @@ def _dump(
 
     arguments: Map = {"gc": collect, "limit_ms": _milliseconds(seconds)}
     with Agent(process) as agent:
+        _check_filters(process, command, is_confirmed)
         before()
         sinks = {Channel.FILE: take}
         with _limited(process, seconds):
@@ -192,9 +202,13 @@ def _dump(
     return received
 
 
-def fork(process: Process) -> int:
-    """Make a copy of the process, which is stopped; its pid as we see it."""
+def fork(process: Process, is_confirmed: bool = False) -> int:
+    """Make a copy of the process, which is stopped; its pid as we see it.
+
+    is_confirmed: also where a seccomp filter of the process cannot be read
+    """
     with Agent(process) as agent:
+        _check_filters(process, "fork", is_confirmed)
         inner = _field(agent.call("fork"), "pid", int)
     deadline = time.monotonic() + _FORK_SECONDS
     while time.monotonic() < deadline:
@@ -203,6 +217,17 @@ def fork(process: Process) -> int:
                 return pid
         time.sleep(_POLL_SECONDS)
     raise BrokenAgent(f"the copy {inner} of process {process.pid} is missing")
+
+
+def _check_filters(process: Process, command: str, is_confirmed: bool) -> None:
+    """Raise NotConfirmed if a filter may kill the process for what copies it."""
+    if not check_filters(process, command) and not is_confirmed:
+        raise NotConfirmed(
+            f"will not copy process {process.pid}: it has a seccomp filter that cannot"
+            " be read, and that may kill it for fork or wait4",
+            "Run as root outside containers, where the filter can be read; or use"
+            f" --yes if the filter does not kill. {DEFAULT_FILTERS}",
+        )
 
 
 def _is_stopped(pid: int, inner: int) -> bool:

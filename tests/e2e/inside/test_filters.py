@@ -1,0 +1,143 @@
+"""Agents in processes with seccomp filters: a filter that kills must not be met."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import rubies
+from commands import run
+from filtering import (
+    EPERM,
+    OF_SYS_PTRACE,
+    allowing_all,
+    filtered,
+    forbidding,
+    like_dockers,
+)
+from processes import MAIN, ROOT, TIMEOUT
+from rbtrace_py.agent.client import Agent
+from rbtrace_py.agent.refusal import Refused
+from rbtrace_py.linux.process import Process
+from rubies import HERE
+from ruby_builds import EACH
+
+pytestmark = pytest.mark.usefixtures("root")
+
+PROGRAM = "inside/filtered.rb"
+UNLINK, WAIT4, PIPE2, TGKILL, MEMFD_CREATE = 87, 61, 293, 234, 319
+CLONE, FORK = 56, 57
+
+
+@contextlib.contextmanager
+def under(*filters: bytes, name: str = HERE) -> Iterator[rubies.Running]:
+    with rubies.running(name, PROGRAM) as target:
+        for each in filters:
+            assert target.target.step(each.hex()) == "done"
+        yield target
+
+
+def is_refused(call: str, *words: object) -> None:
+    """It is refused before the agent does anything; the process lives."""
+    out, err, code = run(*words)
+    assert (out, code) == ("", 1), err
+    assert f"its seccomp filter kills it for {call}" in " ".join(err.split())
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_commands_that_would_kill(name: str, tmp_path: Path) -> None:
+    with under(forbidding([WAIT4, MEMFD_CREATE, UNLINK]), name=name) as target:
+        out, err, code = run("eval", target.pid, "6 * 7")
+        assert (out, code) == ("42\n", 0), err
+        assert f"a thread of the agent in process {target.pid}" in " ".join(err.split())
+        assert "pausing" in err
+        is_refused("wait4", "heapdump", target.pid, tmp_path / "heap")
+        is_refused("wait4", "fork", target.pid)
+        is_refused("memfd_create", "calls", target.pid, "-d", "0.1", "--yes")
+        is_refused("unlink", "detach", target.pid)
+        assert list(tmp_path.iterdir()) == []
+        assert run("memory", target.pid)[2] == 0
+        assert target.target.step() == "done"
+
+
+@pytest.mark.parametrize(
+    ("number", "call", "words"),
+    [
+        (PIPE2, "pipe2", ("eval", "1")),
+        (PIPE2, "pipe2", ("trace", "raise", "-d", "0.1")),
+        (MEMFD_CREATE, "memfd_create", ("latency", "method", "-d", "0.1")),
+        (FORK, "fork", ("fork",)),
+        (TGKILL, "tgkill", ("backtraces",)),
+    ],
+)
+def test_a_command_that_would_kill(
+    number: int, call: str, words: tuple[str, ...]
+) -> None:
+    verb, *rest = words
+    with under(forbidding([number])) as target:
+        is_refused(call, verb, target.pid, *rest)
+        assert target.target.step() == "done"
+
+
+def test_a_filter_that_is_added_later() -> None:
+    """Between two commands of one connection, to all threads of the process."""
+    with under(allowing_all()) as target, Process(target.pid) as process:
+        with Agent(process) as agent:
+            agent.call("backtraces")
+            assert target.target.step(forbidding([PIPE2]).hex()) == "done"
+            with pytest.raises(Refused, match="kills it for pipe2"):
+                agent.call("eval", {"code": "1"})
+            agent.call("backtraces")
+        assert target.target.step() == "done"
+
+
+def test_filters_that_return_errors_are_no_danger() -> None:
+    with under(like_dockers(), forbidding([WAIT4], EPERM)) as target:
+        assert run("eval", target.pid, "6 * 7")[0] == "42\n"
+        assert target.target.step() == "done"
+
+
+def beside(*words: object) -> subprocess.CompletedProcess[str]:
+    """Run a command as in a sidecar: with the capabilities that docs/containers.md
+    names, and under Docker's filter, so that it cannot read another's."""
+    kept = "-all,+sys_ptrace,+dac_override,+setuid,+setgid"
+    command = filtered(
+        like_dockers(OF_SYS_PTRACE),
+        *("setpriv", f"--bounding-set={kept}", f"--inh-caps={kept}"),
+        *(sys.executable, "-c", MAIN, *map(str, words)),
+    )
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}/tracer"},
+    )
+
+
+def test_a_filter_that_cannot_be_read(tmp_path: Path) -> None:
+    """The agent answers, with a note; the process is copied only with --yes."""
+    path = tmp_path / "heap"
+    with under(like_dockers()) as target:
+        done = beside("eval", target.pid, "6 * 7")
+        assert done.stdout == "42\n"
+        note = " ".join(done.stderr.split())
+        assert note.startswith(
+            f"rbtrace-py: the seccomp filter of process {target.pid} cannot be read"
+        )
+        assert note.count("cannot be read") == 1
+        for words in (("heapdump", target.pid, path), ("fork", target.pid)):
+            done = beside(*words)
+            assert done.returncode == 1
+            assert "that cannot be read" in " ".join(done.stderr.split())
+            assert "--yes" in done.stderr
+        assert not path.exists()
+        assert beside("heapdump", target.pid, path, "--yes").returncode == 0
+        assert path.stat().st_size > 0
+        assert target.target.step() == "done"
