@@ -59,6 +59,8 @@ _DENIED_BY_DOCKER = (
 
 OF_SYS_PTRACE = (310, 311, 312, 438)
 """process_vm_readv, process_vm_writev, kcmp, pidfd_getfd."""
+OF_BPF = (321, 298)
+"""bpf, perf_event_open: of CAP_BPF and CAP_PERFMON."""
 
 
 def like_dockers(also: Iterable[int] = ()) -> bytes:

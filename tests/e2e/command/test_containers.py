@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from filtering import OF_BPF, OF_SYS_PTRACE, filtered, like_dockers
 from processes import MAIN, ROOT, TIMEOUT, Target
 from public_copy import PublicCopy
 from rbtrace_py.linux.processes import descendants
@@ -49,12 +50,20 @@ def container(root: None, public_copy: PublicCopy) -> Iterator[int]:
 
 
 def look(
-    *words: object, caps: str, sidecar_of: int | None = None
+    *words: object,
+    caps: str,
+    sidecar_of: int | None = None,
+    own_filter: bytes | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command as a root that has no other capabilities."""
+    """Run the command as a root that has no other capabilities.
+
+    own_filter: the seccomp filter of the command
+    """
     kept = f"-all,+{caps.replace(',', ',+')}"
     command = ["setpriv", f"--bounding-set={kept}", f"--inh-caps={kept}"]
     command += [sys.executable, "-c", MAIN, *map(str, words)]
+    if own_filter is not None:
+        command = list(filtered(own_filter, *command))
     if sidecar_of is not None:
         namespace = f"--pid=/proc/{sidecar_of}/ns/pid"
         command = ["nsenter", namespace, *SIDECAR, *command]
@@ -117,7 +126,32 @@ def test_several_processes_from_a_sidecar(container: int) -> None:
     words = ("count", 1, "checkout", "--subprocesses", "-d", "0.3")
     done = look(*words, caps=PROBES, sidecar_of=container)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "hostPID: true" in done.stderr
+    assert "hostPID: true" in " ".join(done.stderr.split())
     on_host = look("count", container, *words[2:], caps=PROBES)
     assert on_host.returncode == 0, on_host.stderr
     assert "shop:checkout" in on_host.stdout
+
+
+def test_where_a_filter_forbids_bpf(container: int) -> None:
+    """Podman 4's default filter allows bpf to CAP_SYS_ADMIN alone."""
+    words, caps = (
+        ("count", container, "checkout", "-d", "0.3"),
+        f"{PROBES},dac_override",
+    )
+    done = look(*words, caps=caps, own_filter=like_dockers(OF_SYS_PTRACE))
+    assert (done.returncode, done.stdout) == (3, "")
+    said = " ".join(done.stderr.split())
+    assert "the seccomp filter of this container forbids it" in said
+    assert "Podman 4" in said
+    allowed = like_dockers((*OF_SYS_PTRACE, *OF_BPF))
+    done = look(*words, caps=caps, own_filter=allowed)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("--engine", "bpf"), ("--on", "raise"), ("--mode", "offcpu")]
+)
+def test_stacks_by_bpf_from_a_sidecar(words: tuple[str, ...], container: int) -> None:
+    done = look("stacks", 1, *words, "-d", "0.3", caps=PROBES, sidecar_of=container)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "hostPID: true" in " ".join(done.stderr.split())

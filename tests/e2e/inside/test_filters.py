@@ -21,7 +21,7 @@ from filtering import (
     forbidding,
     like_dockers,
 )
-from processes import MAIN, ROOT, TIMEOUT
+from processes import MAIN, ROOT, TARGETS, TIMEOUT, Target
 from rbtrace_py.agent.client import Agent
 from rbtrace_py.agent.refusal import Refused
 from rbtrace_py.linux.process import Process
@@ -141,3 +141,20 @@ def test_a_filter_that_cannot_be_read(tmp_path: Path) -> None:
         assert beside("heapdump", target.pid, path, "--yes").returncode == 0
         assert path.stat().st_size > 0
         assert target.target.step() == "done"
+
+
+def test_attaching_where_the_filter_cannot_be_read() -> None:
+    target = Target(
+        *filtered(like_dockers(), "ruby", str(TARGETS / "inside/unaware.rb"))
+    )
+    with contextlib.closing(target):
+        done = beside("attach", target.pid)
+        assert (done.stdout, done.returncode) == ("", 1), done.stderr
+        said = " ".join(done.stderr.split())
+        assert "it has a seccomp filter that cannot be read" in said
+        assert "default filters of Docker, Podman, and Kubernetes" in said
+        assert "--yes" in said
+        done = beside("attach", target.pid, "--yes")
+        assert done.returncode == 0, done.stderr
+        assert run("eval", target.pid, "6 * 7")[0] == "42\n"
+        assert target.step() == "done"

@@ -1,8 +1,7 @@
 """The seccomp filters of an agent's thread, checked before each of its commands.
 
-A filter may kill the process for a system call of a command. An agent that the program
-loaded itself was never checked, and one that `attach` loaded was checked only for what
-`attach` does.
+A filter may kill the process for a system call of a command. `attach` checks only its
+own system calls, and nothing checks an agent that the program loads itself.
 """
 
 from __future__ import annotations

@@ -63,6 +63,7 @@ _SERVING_OPTIONAL = (
     Call("epoll_wait", 232),
     Call("ioctl", 16),
     Call("lseek", 8),
+    Call("mremap", 25),  # by realloc
     Call("stat", 4),
     Call("select", 23),
 )

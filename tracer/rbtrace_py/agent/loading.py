@@ -104,11 +104,13 @@ def load_agent(
     files: Files,
     limit: float,
     at: Step = lambda step: None,
+    is_confirmed: bool = False,
 ) -> Loaded:
     """Have ``process`` load the agent, or begin again one that was stopped.
 
     files: of ``agent_files``
     limit: seconds in all; at: told of each step
+    is_confirmed: also where its seccomp filter cannot be read
 
     Raises what ``inject`` and ``placed`` do, NotLoaded, NotAcknowledged.
     """
@@ -120,7 +122,7 @@ def load_agent(
         said = Said(process, folder, ruby.program)
         peer = pid_seen_by(process)
         code = (_CODE % (folder, socket, peer, _END, text, _END)).encode()
-        injection = inject(process, ruby, code, said.has_begun, limit, at)
+        injection = inject(process, ruby, code, said.has_begun, limit, at, is_confirmed)
         at("acknowledged")
         try:
             address = said.await_end(deadline)

@@ -100,7 +100,9 @@ def _check_seccomp(
             process,
             "it has a seccomp filter that cannot be read, and that may kill it for the"
             " system calls of the agent",
-            "Run as root outside containers, where the filter can be read",
+            "Run as root outside containers, where the filter can be read; or use"
+            f" `rbtrace-py attach {process.pid} --yes` if the filter does not kill."
+            f" {DEFAULT_FILTERS}",
         )
     of_all = {_filters(process, tid) for tid in process.threads()} - {None}
     if len(of_all) > 1:

@@ -14,6 +14,11 @@ import struct
 
 from rbtrace_py.errors import BpfError, NotPermitted
 from rbtrace_py.linux import locked_memory
+from rbtrace_py.linux.kernel import (
+    effective_capabilities,
+    has_seccomp_filter,
+    may_use_bpf,
+)
 
 MAP_CREATE = 0
 MAP_LOOKUP_ELEM = 1
@@ -89,6 +94,14 @@ def refused(error: int, doing: str, log: str = "") -> BpfError | NotPermitted:
     """The exception for an error number of the kernel's."""
     text = f"cannot {doing}: {os.strerror(error)}"
     if error in (errno.EPERM, errno.EACCES) and not log:
+        if has_seccomp_filter() and may_use_bpf(effective_capabilities()):
+            return NotPermitted(
+                f"{text}. The capabilities suffice, so the seccomp filter of this"
+                " container forbids it",
+                "Use a filter that allows bpf and perf_event_open, or --security-opt"
+                " seccomp=unconfined. Podman 4's default filter allows bpf only with"
+                " CAP_SYS_ADMIN",
+            )
         return NotPermitted(
             text,
             "Run as root (sudo), or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE;"

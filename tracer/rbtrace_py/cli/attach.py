@@ -18,7 +18,7 @@ from rbtrace_py.session.targets.targets import Targets
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Options(o.JsonOption):
+class _Options(o.YesOption, o.JsonOption):
     time_limit: float
     no_hook: bool
 
@@ -31,6 +31,7 @@ class _Options(o.JsonOption):
     is_flag=True,
     help="Leave out method events; no C compiler needed.",
 )
+@o.yes_option
 @o.json_option
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Load the agent into a running Ruby process.
@@ -43,10 +44,12 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     socket for users who may attach to it. Processes it forks later have the agent
     too. The agent stays until the process exits, or until `detach`.
 
-    A process that this could harm is left alone: one that is already traced or
-    stopped, one whose seccomp filter forbids the necessary system calls or cannot
-    be read (root can), or one that is not x86-64. Reading the filter pauses the
-    process once more.
+    attach refuses a process that it could harm: a process that is traced or stopped
+    already, has a seccomp filter that forbids the necessary system calls, or is not
+    x86-64. Reading the filter pauses the process once more. Only root outside
+    containers can read it; otherwise --yes is required. With --yes, a filter that
+    kills may end the process. A filter that returns errors does no harm: the
+    default filters of Docker, Podman, and Kubernetes return errors.
 
     \b
     Examples:
@@ -59,7 +62,9 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
         seconds, has_hook = options.time_limit, not options.no_hook
         with waiting_for([process.pid]) as waiting:
             say = waiting.before(o.say)
-            found = attach.attach(process, say, seconds, has_hook)
+            found = attach.attach(
+                process, say, seconds, has_hook, is_confirmed=options.yes
+            )
         with opened(None) as output:
             if options.as_json:
                 output.lines([dumps(attached_document(found))])

@@ -83,6 +83,11 @@ def effective_capabilities() -> frozenset[str]:
     return frozenset(name for name, bit in _CAPABILITIES.items() if mask >> bit & 1)
 
 
+def has_seccomp_filter() -> bool:
+    """Return whether this process has a seccomp filter, as in most containers."""
+    return "\nSeccomp:\t2\n" in (read_text("/proc/self/status") or "")
+
+
 def may_use_bpf(capabilities: frozenset[str]) -> bool:
     """Do these suffice to load programs and attach them to uprobes?"""
     return "CAP_SYS_ADMIN" in capabilities or capabilities >= {"CAP_BPF", "CAP_PERFMON"}

@@ -392,6 +392,13 @@ def _own_namespace(kind: str) -> int | None:
         return None
 
 
+USE_HOST_PIDS = (
+    "Run on the host, or in a container with the host's pids (--pid=host,"
+    " hostPID: true)"
+)
+"""Advice where ``host_pid_namespace`` is false."""
+
+
 def host_pid_namespace() -> bool:
     """Are our pids those that BPF programs see (the first pid namespace's)?"""
     return _own_namespace("pid") == _PID_NAMESPACE_ROOT

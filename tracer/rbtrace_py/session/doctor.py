@@ -16,7 +16,7 @@ from rbtrace_py.linux.kernel import (
     read_kernel,
 )
 from rbtrace_py.linux.probes import Scan, StateReader, scan_probes
-from rbtrace_py.linux.process import Process, host_pid_namespace
+from rbtrace_py.linux.process import USE_HOST_PIDS, Process, host_pid_namespace
 from rbtrace_py.linux.ruby_probes import PROVIDER, is_ruby_binary
 from rbtrace_py.model.checks import Check, CheckStatus
 from rbtrace_py.rubyvm.attach import Attached, attach
@@ -283,7 +283,7 @@ def _pid_namespace() -> Check:
         "pid namespace",
         CheckStatus.FAIL,
         "a container's: the kernel uses other pids",
-        "Run on the host, or in a container with the host's pids (--pid=host)",
+        USE_HOST_PIDS,
     )
 
 

@@ -1,6 +1,6 @@
-"""A thread of ours for each use of ptrace.
+"""A thread per use of ptrace.
 
-The kernel ties a traced thread to the thread of ours that seized it.
+The kernel ties a traced thread to the tracer's thread that seized it.
 """
 
 from __future__ import annotations

@@ -47,11 +47,13 @@ def attach(
     limit: float = ATTACH_SECONDS,
     with_hook: bool = True,
     at: Step = lambda step: None,
+    is_confirmed: bool = False,
 ) -> AttachResult:
     """Put the agent into ``process``, unless it is there.
 
     limit: seconds; with_hook: with method events, for which a C compiler is needed
     once; at: told of each step
+    is_confirmed: also where its seccomp filter cannot be read
 
     Raises Refused, NotRuby, NotBuilt, NotPermitted, NoPlace, NotLoaded,
     NotAcknowledged, NoSuchTarget, BrokenAgent.
@@ -63,14 +65,14 @@ def attach(
             return _attached(process, hello, None)
         # Whatever can be found wrong is, before anything is said or done.
         ruby = ruby_addresses(process)
-        check(process, ruby)
+        check(process, ruby, is_confirmed)
         files = agent_files(hook() if with_hook else None)
         say(
             f"pausing process {process.pid} for about a millisecond (longer on a"
             " busy machine) to load the agent: a sleeping thread and a socket"
         )
         left = max(0.0, deadline - time.monotonic())
-        loaded = load_agent(process, ruby, files, left, at)
+        loaded = load_agent(process, ruby, files, left, at, is_confirmed)
         return _attached(process, loaded.hello, _cost(loaded))
 
 

@@ -23,7 +23,7 @@ from rbtrace_py.bpf.program import Program, counters_map
 from rbtrace_py.errors import BpfError, NotPermitted, RbtraceError
 from rbtrace_py.linux import btf
 from rbtrace_py.linux.binaries import open_binary
-from rbtrace_py.linux.process import Process, gone, host_pid_namespace
+from rbtrace_py.linux.process import USE_HOST_PIDS, Process, gone, host_pid_namespace
 from rbtrace_py.model.probes import Probe, Site
 from rbtrace_py.session.probes.slots import SlotPlan
 from rbtrace_py.session.targets.targets import Targets
@@ -50,8 +50,7 @@ class TrackedPids:
             raise BpfError(
                 "cannot trace several processes from a container's pid namespace:"
                 " the kernel uses other pids",
-                "Name one PID; or run on the host, or in a container with the"
-                " host's pids (--pid=host, hostPID: true)",
+                f"Name one PID. {USE_HOST_PIDS}",
             )
         self.watched = Map(
             "watched",

@@ -21,7 +21,13 @@ from rbtrace_py.bpf.ringbuf import RingBuffer
 from rbtrace_py.errors import BpfError, RbtraceError
 from rbtrace_py.linux.btf import Btf, NoBtf
 from rbtrace_py.linux.closing import Closing
-from rbtrace_py.linux.process import Process, host_pid_namespace, inner_id, parse_status
+from rbtrace_py.linux.process import (
+    USE_HOST_PIDS,
+    Process,
+    host_pid_namespace,
+    inner_id,
+    parse_status,
+)
 from rbtrace_py.linux.tasks import ran_ns
 from rbtrace_py.session.stacks.switch_records import SwitchRecords
 
@@ -111,7 +117,7 @@ def _attached(stack: ExitStack) -> Program:
     if not host_pid_namespace():
         raise BpfError(
             "this is a container's pid namespace, and the kernel uses other pids",
-            "Run on the host, or in a container with the host's pids (--pid=host)",
+            USE_HOST_PIDS,
         )
     check_rights()
     numbers = _numbers()

@@ -16,7 +16,7 @@ from rbtrace_py.bpf.stack_walker import MOST_STACKS, StackWalker
 from rbtrace_py.errors import BpfError, NoSuchTarget, UnknownRuby
 from rbtrace_py.linux.btf import Btf
 from rbtrace_py.linux.closing import Closing
-from rbtrace_py.linux.process import host_pid_namespace
+from rbtrace_py.linux.process import USE_HOST_PIDS, host_pid_namespace
 from rbtrace_py.linux.tasks import ran_ns
 from rbtrace_py.model.stack_walk import WalkedStack, WalkLayout, Weighing
 from rbtrace_py.model.stacks import RubyThread, Sample, SampleFlags, Stack, ThreadState
@@ -564,6 +564,7 @@ def _offsets() -> dict[str, int]:
         raise BpfError(f"the kernel's walk is not known on {platform.machine()}")
     if not host_pid_namespace():
         raise BpfError(
-            "this is a container's pid namespace, and the kernel uses other pids"
+            "this is a container's pid namespace, and the kernel uses other pids",
+            USE_HOST_PIDS,
         )
     return Btf.load().known_offsets(_OFFSETS)
