@@ -144,6 +144,19 @@ ALWAYS_INLINE void enter(struct stream *s, const struct trace_arg *arg, int mode
     open_call(s, arg, method, NULL, mode, is_c, target);
 }
 
+/*
+ * A fast call was taken back, but a call around it may yet be slow: put the collections
+ * that its records tell of again, as that call's. They take no more room than before, so
+ * each record is read before it is overwritten.
+ */
+NEVER_INLINE void keep_collections(struct stream *s, uint64_t at, uint64_t end) {
+  for (; at < end; at++) {
+    struct record record = s->ring[at & state.ring_mask];
+    if (record.kind == RECORD_GC_BEGIN || record.kind == RECORD_GC_END)
+      put(s, record.time, record.method, s->depth, record.kind, 0);
+  }
+}
+
 /* A call has returned, and stands at s->depth: keep it, or take it all back. */
 NEVER_INLINE void settle(struct stream *s, struct call *call, uint64_t now, uint64_t duration) {
   int whole = state.config.flags & FLAG_WHOLE;
@@ -154,10 +167,13 @@ NEVER_INLINE void settle(struct stream *s, struct call *call, uint64_t now, uint
   int slow = measured >= state.config.threshold_ns;
   s->owed -= !call->left_out;
   if (!slow && call->at >= s->published && (!whole || s->depth == 0)) {
+    uint64_t end = s->written;
     s->written = call->at;
     s->lost = call->lost;
     s->untold = call->untold;
     s->dropped -= (uint32_t)((uint32_t)s->dropped - call->dropped);
+    if (s->depth && unlikely(end - call->at > 1))
+      keep_collections(s, call->at, end);
     return;
   }
   put_return(s, call, now);

@@ -683,6 +683,29 @@ class AgentCallsTest < Minitest::Test
     assert_empty trees(program, mode: "slow", threshold_ns: 300_000_000, cpu: true)
   end
 
+  # Only the collection is kept of a fast call, and only while a call around it may be slow.
+  def test_collections_in_fast_calls_of_a_slow_one
+    target = target(<<~RUBY)
+      def collects; GC.start; end
+      def around; collects; end
+      def slow; around; collects; sleep 0.4; end
+      STEP = -> { slow; collects }
+    RUBY
+    client = connect(target)
+    memory = client.arm(mode: "slow", threshold_ns: 300_000_000, gc: true)
+    target.step
+    names = names_of(client)
+    records = memory.read_all.find { |found| found.any? { |record| names[record.method] == "Object#slow" } }
+    first, last = records.each_index.select { |index| %i[entry return].include?(records[index].kind) }
+    assert_equal %w[Object#slow] * 2, (records.values_at(first, last).map { |record| names[record.method] })
+    inside = records[first + 1...last]
+    assert_equal %i[gc_begin gc_end] * (inside.size / 2), inside.map(&:kind)
+    assert_operator inside.size, :>=, 4
+    assert_equal [1], inside.map(&:depth).uniq
+    assert_equal inside.map(&:time).sort, inside.map(&:time)
+    assert_equal 0, memory.dropped
+  end
+
   # A call that never returns must not keep what was slow in it.
   def test_slow_calls_are_published_before_the_outermost_returns
     target = target("def slow; sleep 0.02; end\ndef main; slow; puts 'inside'; gets; end\nSTEP = -> { main }")

@@ -223,6 +223,23 @@ def test_slow_cpu(target: Target, trace: Trace) -> None:
     assert 400_000_000 <= event["cpu_ns"] <= event["duration_ns"]
 
 
+@pytest.mark.parametrize("name", EACH)
+def test_garbage_collection_in_a_slow_call(name: str, trace: Trace) -> None:
+    """A fast call in it collects, and is itself left out."""
+    with rubies.running(name, "methods/calls.rb") as running:
+        tracer = trace("calls", running.pid, "--gc", "--slow", 800, "--json", "--yes")
+        running.target.step("collect slowly")
+        events = calls_of(tracer.finish()[0])[:-1]
+    outer = next(e for e in events if e.get("method") == "Timed#collects_and_waits")
+    inside = [e for e in events if (e["depth"], e["stack"]) == (1, outer["stack"])]
+    *collections, waits = inside
+    assert waits["method"] == "Timed#waits"
+    assert collections
+    assert {event["event"] for event in collections} == {"gc"}
+    assert all(e["time_ns"] > outer["time_ns"] for e in collections)
+    assert all(e["time_ns"] < waits["time_ns"] for e in collections)
+
+
 def test_garbage_collection(target: Target, trace: Trace) -> None:
     """Ruby may collect at other times, too, and the agent's own thread."""
     tracer = trace("calls", target.pid, "--gc", "-m", "Timed#collects", "--json")

@@ -113,6 +113,11 @@ class Timed
   def collects
     GC.start
   end
+
+  def collects_and_waits
+    collects
+    waits
+  end
 end
 
 class Tiny
@@ -254,6 +259,7 @@ STEPS = {
   "burns" => -> { Timed.new.burns },
   "contend" => -> { Array.new(2) { Thread.new { Timed.new.burns } }.each(&:join) },
   "collect" => -> { Timed.new.collects },
+  "collect slowly" => -> { Timed.new.collects_and_waits },
   "last" => -> { Tiny.new.last },
   "burst" => lambda {
     tiny = Tiny.new
