@@ -124,7 +124,7 @@ def test_an_agent_that_is_taken_out(target: Target, trace: Trace) -> None:
 
 
 def test_recursion_is_counted_once(target: Target, trace: Trace) -> None:
-    tracer = trace("latency", target.pid, "-m", "Work.nest", "--json")
+    tracer = trace("latency", target.pid, "method", "--json", "--yes")
     own = step(target, "nest")
     group = groups(answer(tracer))["Work.nest"]
     assert group["count"] == 5
@@ -164,6 +164,20 @@ def test_digits_of_what_has_others(target: Target, start: Start) -> None:
         "latency", start("methods/named.rb").pid, "object", "--digits", "2"
     )
     assert (code, "probes are timed with 3 digits, not 2" in err) == (2, True), err
+
+
+def test_selected_methods_have_no_self_time(target: Target, trace: Trace) -> None:
+    """The methods below them are not hooked, so their time is not known."""
+    for words in ([], ["--by", "class"]):
+        tracer = trace("latency", target.pid, "-m", "Work.", *words)
+        step(target, "nest")
+        out, _, code = tracer.finish()
+        assert (code, "p99" in out, " self " in out) == (0, True, False), out
+    tracer = trace("latency", target.pid, "-m", "Work.nest", "--json")
+    step(target, "nest")
+    nest = groups(answer(tracer))["Work.nest"]
+    assert nest["self"] is None
+    assert nest["total"] > 0
 
 
 def test_a_stack_that_overflows(target: Target, trace: Trace) -> None:

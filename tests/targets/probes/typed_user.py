@@ -38,7 +38,7 @@ def tabulate(pid: int) -> None:
     table = rbtrace_py.methods(pid, "Order#", seconds=1, attach=True)
     assert_type(table, MethodResult)
     assert_type(table.groups, tuple[MethodGroup, ...])
-    assert_type([row.own for row in table.groups], list[int])
+    assert_type([row.own for row in table.groups], list[int | None])
     assert_type(rbtrace_py.methods(pid), Measurement[MethodResult])
 
 

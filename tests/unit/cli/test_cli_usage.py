@@ -43,6 +43,7 @@ PID = str(os.getpid())
         (("count", PID, "x", "-i", "0"), "a time must be greater than 0"),
         (("latency", PID, "x", "--unit", "fortnight"), "'fortnight' is not one of"),
         (("latency", PID, "x", "--hlog", "/"), "is a directory"),
+        (("latency", PID, "-m", "x", "--sort", "self"), "self time needs all methods"),
         (("count", PID, "x", "-o", "/"), "is a directory"),
         (("trace", PID, "x", "--string-size", "1"), "1 is not in the range"),
         (("trace", PID, "x", "--by", "id"), "no such option"),

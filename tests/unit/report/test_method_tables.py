@@ -128,6 +128,26 @@ def test_several_methods_together_have_no_total(sort: str) -> None:
     assert [group["total"] for group in groups] == [None, None]  # type: ignore
 
 
+def test_selected_methods_have_no_self_time() -> None:
+    """Most of the time below them may be in methods that are not hooked."""
+    selected = [replace(each, own=None) for each in ROWS]
+    found = result(selected)
+    lines = list(methods_report(found, PLAIN, "ms"))
+    assert lines[2:4] == [
+        "  method       calls  total ms  p50 ms  p99 ms  max ms",
+        "  Order#total      2    10.000   1.000   9.000   9.000",
+    ]
+    groups = document(found)["groups"]
+    assert [group["self"] for group in groups] == [None] * 3  # type: ignore
+    lines = list(methods_report(result(selected, by="class"), PLAIN))
+    assert [line.split()[:2] for line in lines[2:5]] == [
+        ["class", "calls"],
+        ["Cart", "7"],
+        ["Order", "2"],
+    ]
+    assert "self" not in "".join(lines)
+
+
 def test_only_the_first_rows() -> None:
     lines = list(methods_report(result(ROWS), PLAIN, top=1))
     assert lines[3].split()[0] == "Order#total"

@@ -20,7 +20,8 @@ class MethodRow:
     """Counts of one method in one process; times in nanoseconds.
 
     entries: calls that began; calls: that returned
-    total: inside it, recursive calls counted once; own: less those below it
+    total: inside it, recursive calls counted once; own: less those below it, or None
+        if the methods below it are not all hooked
     summed: of all calls, one by one; longest: of them
     """
 
@@ -29,7 +30,7 @@ class MethodRow:
     entries: int
     calls: int = 0
     total: int = 0
-    own: int = 0
+    own: int | None = 0
     summed: int = 0
     longest: int = 0
     histogram: Histogram = field(default_factory=lambda: Histogram({}))
@@ -46,7 +47,7 @@ class MethodGroup(Group):
     method: where it is of one only
     """
 
-    own: int = 0
+    own: int | None = 0
     summed: int = 0
     entries: int = 0
     longest: int | None = None
@@ -60,7 +61,7 @@ class MethodGroup(Group):
         assert isinstance(older, MethodGroup)
         return replace(
             found,
-            own=self.own - older.own,
+            own=_sum(self.own, older.own, -1),
             summed=self.summed - older.summed,
             entries=self.entries - older.entries,
             longest=None,
@@ -74,7 +75,7 @@ class MethodGroup(Group):
             count=self.count + other.count,
             total=self.total + other.total,
             distribution=mine.merge(others) if mine and others else mine,
-            own=self.own + other.own,
+            own=_sum(self.own, other.own),
             summed=self.summed + other.summed,
             entries=self.entries + other.entries,
             longest=max(self.longest or 0, other.longest or 0),
@@ -92,6 +93,11 @@ class MethodGroup(Group):
         if self.longest is not None or self.distribution is None:
             return self.longest or 0
         return int(self.distribution.max)
+
+
+def _sum(one: int | None, other: int | None, sign: int = 1) -> int | None:
+    """Return the sum of two times, or their difference if ``sign`` is -1."""
+    return None if one is None or other is None else one + sign * other
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from rbtrace_py.cli.common.grouped_report import (
 )
 from rbtrace_py.cli.common.selecting import selecting_options
 from rbtrace_py.cli.common.writable import WritableFile
+from rbtrace_py.errors import UsageError
 from rbtrace_py.report.terminal.histogram_rows import Scale
 from rbtrace_py.report.terminal.methods import methods_report
 from rbtrace_py.report.terminal.results import latency_report
@@ -87,6 +88,11 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """
     if not options.selectors:
         need_words(words, "method, span or pair of probes")
+    elif options.sort == "self":
+        raise UsageError(
+            "--sort self cannot be combined with -m: self time needs all methods",
+            "Use --sort total",
+        )
     report = partial(latency_report, unit=options.unit, scale=options.scale)
     slow = options.slow
     if slow is not None:

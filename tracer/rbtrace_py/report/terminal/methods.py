@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 from rbtrace_py.aggregate.methods import MethodGroup
 from rbtrace_py.aggregate.results import Group, Result
@@ -52,7 +51,7 @@ def methods_report(
         keyed = [group for group in groups if _is_row(group, result.by, has_left)]
         if keyed:
             rows = sorted(keyed, key=lambda group: (*_order(group, sort), _name(group)))
-            columns = _time_columns(notation, all(map(_has_total, keyed)))
+            columns = _time_columns(notation, keyed)
             if has_left:
                 columns.insert(1, _NO_RETURN)
             yield from _rows(rows, columns, result.by or "", style, top)
@@ -155,16 +154,19 @@ def _is_row(group: Group, by: str | None, has_left: bool) -> bool:
     return by is not None and bool(group.count or (has_left and _entries(group)))
 
 
-def _time_columns(notation: Notation, has_total: bool) -> list[Column[Group]]:
-    def timed(time: Callable[[Group], int]) -> Callable[[Group], str]:
-        return lambda group: notation.cell(time(group)) if group.count else "-"
+def _time_columns(notation: Notation, rows: Sequence[Group]) -> list[Column[Group]]:
+    def timed(time: Callable[[Group], int | None]) -> Callable[[Group], str]:
+        return lambda group: notation.cell(time(group) or 0) if group.count else "-"
 
     heading = notation.heading
-    total = Column(heading("total"), timed(lambda group: group.total))
+    sums = {"total": _total, "self": _own}
     return [
         Column("calls", lambda group: units.format_count(group.count)),
-        *([total] if has_total else []),
-        Column(heading("self"), timed(_own)),
+        *(
+            Column(heading(name), timed(time))
+            for name, time in sums.items()
+            if all(time(group) is not None for group in rows)
+        ),
         percentile_column("p50", 50, notation, _highest),
         percentile_column("p99", 99, notation, _highest),
         Column(heading("max"), timed(_highest)),
@@ -185,11 +187,12 @@ _NO_RETURN: Column[Group] = Column(
 )
 
 
-def _has_total(group: Group) -> bool:
-    return not isinstance(group, MethodGroup) or group.has_total
+def _total(group: Group) -> int | None:
+    has_total = not isinstance(group, MethodGroup) or group.has_total
+    return group.total if has_total else None
 
 
-def _own(group: Group) -> int:
+def _own(group: Group) -> int | None:
     return group.own if isinstance(group, MethodGroup) else 0
 
 
@@ -198,21 +201,23 @@ def _highest(group: Group) -> int:
 
 
 def _order(group: Group, sort: str) -> tuple[float, int]:
-    """Largest first, by what was asked for, then by the total; or self without one."""
+    """Return a key that puts the largest first, by ``sort`` and then by the total.
+
+    A group without a total has its self time instead, or else its calls.
+    """
     values = group.distribution
-    if not _has_total(group):
-        group = replace(group, total=_own(group))
+    sums = (_total(group), _own(group), group.count)
+    total = next(each for each in sums if each is not None)
+    size: float = total
     if sort == "self":
-        size: float = _own(group)
+        size = _own(group) or 0
     elif sort == "calls":
         size = group.count
     elif sort == "max":
         size = _highest(group)
-    elif sort == "total" or values is None:
-        size = group.total
-    else:
+    elif sort != "total" and values is not None:
         size = values.percentile(float(sort.removeprefix("p")))
-    return -size, -group.total
+    return -size, -total
 
 
 def _name(group: Group) -> str:

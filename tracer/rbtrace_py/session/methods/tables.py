@@ -325,6 +325,7 @@ class _Hook:
         self.is_targeted = self._armed.targets is not None
         self._tables = Tables(self._armed.shared, self._armed.scale)
         self._rows: dict[int, tuple[Counted, MethodRow]] = {}
+        self._is_selection = bool(what.select)
         self.held = self._armed.held
         self.has_hung_up = False
         self.overhead = self._armed.overhead
@@ -371,13 +372,14 @@ class _Hook:
         return row
 
     def _made(self, counted: Counted, method: CalledMethod) -> MethodRow:
+        lacks_own = self._is_selection and method.kind in METHODS
         return MethodRow(
             self.pid,
             method,
             counted.entries,
             counted.calls,
             counted.total,
-            counted.own,
+            None if lacks_own else counted.own,
             counted.summed,
             counted.longest,
             Histogram(counted.buckets, self._armed.shared.header.digits or DIGITS),
